@@ -1,0 +1,42 @@
+# Everything a newcomer needs: `make run`, then `make test`. `make help` lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+
+.PHONY: help install run lint types test test-slow golden bench clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+	  echo "this python has no venv module; on Debian or Ubuntu: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[dev]'
+	@touch $@
+
+install: $(STAMP) ## create .venv and install both commands into it
+
+run: $(STAMP) ## compile a real model, place it on trn2, run it, show what happened
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh benchmarks/first_run.sh
+
+lint: $(STAMP) ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP) ## strict mypy
+	$(BIN)/mypy
+
+test: lint types ## lint, types and the whole quick test suite
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow"
+
+test-slow: $(STAMP) ## the tests behind the marker `slow`
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m slow
+
+golden: $(STAMP) ## rewrite the expected outputs; read the diff before you commit it
+	$(BIN)/python -m pytest -q tests/test_golden.py --update-golden
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache build dist

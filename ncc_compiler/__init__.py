@@ -1,0 +1,36 @@
+"""The compiler: partitioned XLA programs to engine instructions and collective placeholders.
+
+The names below load what they need when they are first used; importing the package is cheap.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ncc_compiler.codegen.generate import Neff as Neff
+    from ncc_compiler.diagnostics import CompileError as CompileError
+    from ncc_compiler.driver import compile_file as compile_file
+    from ncc_compiler.driver import compile_text as compile_text
+    from ncc_compiler.options import CompileOptions as CompileOptions
+
+_HOMES = {
+    "CompileError": "ncc_compiler.diagnostics",
+    "CompileOptions": "ncc_compiler.options",
+    "Neff": "ncc_compiler.codegen.generate",
+    "compile_file": "ncc_compiler.driver",
+    "compile_text": "ncc_compiler.driver",
+}
+
+__all__ = ["CompileError", "CompileOptions", "Neff", "compile_file", "compile_text"]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from the module where it lives."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

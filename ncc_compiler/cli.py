@@ -1,0 +1,281 @@
+"""The command `nccc`: compile, check, list.
+
+Whatever is heavy is imported by the command that needs it, so that help and usage errors are
+immediate. The environment is read here and nowhere else.
+"""
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ncc_compiler.codegen.generate import Neff
+    from ncc_compiler.ir.graph import Module
+    from ncc_compiler.options import CompileOptions
+
+DONE, REFUSED, USAGE, OUR_FAULT, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        commands.main(given, prog_name="nccc", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:  # who read our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return REFUSED
+    except click.Abort:
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except click.UsageError as error:
+        return _report_usage(error, as_json="--json" in given)
+    except Exception as error:  # noqa: BLE001 - the border: any fault becomes a line and a code
+        return _report(error, as_json="--json" in given)
+    return DONE
+
+
+def _report_usage(error: click.UsageError, *, as_json: bool) -> int:
+    if as_json:
+        from ncc_compiler import refusals
+
+        refusal = refusals.Refusal("usage", error.format_message())
+        click.echo(refusals.as_json([refusal]), err=True)
+    else:
+        error.show()
+    return USAGE
+
+
+def _report(error: Exception, *, as_json: bool) -> int:
+    """Say what went wrong on standard error; returns the exit code."""
+    from ncc_compiler import refusals
+
+    found = refusals.refusals_of(error)
+    code = REFUSED if found else OUR_FAULT
+    if not found:
+        found = [refusals.our_fault(error)]
+        if os.environ.get("NCC_DEBUG"):
+            import traceback
+
+            traceback.print_exception(error)
+    click.echo(refusals.as_json(found) if as_json else refusals.as_text(found), err=True)
+    return code
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def commands() -> None:
+    """Compile partitioned XLA programs (HLO text) for AWS Neuron."""
+
+
+_RANKS = click.option(
+    "--ranks",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of ranks, for programs that do not say it.",
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="Results and errors as JSON.")
+
+
+def _with_compile_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Collect the options of a compilation and pass them on as one `options`."""
+
+    @click.option(
+        "-O",
+        "level",
+        type=click.Choice(["0", "1", "2"]),
+        default="1",
+        show_default=True,
+        help="Optimisation: -O0 only what is needed, -O1 as usual, -O2 thorough.",
+    )
+    @_RANKS
+    @click.option(
+        "--pass-option",
+        "settings",
+        multiple=True,
+        metavar="PASS.OPTION=VALUE",
+        help="Set an option of a pass, such as fold-constants.limit_bytes=1024.",
+    )
+    @functools.wraps(command)
+    def collecting(
+        level: str, ranks: int | None, settings: tuple[str, ...], **rest: object
+    ) -> None:
+        from ncc_compiler.options import CompileOptions
+
+        options = CompileOptions(
+            level=int(level),
+            ranks=ranks,
+            pass_options=_pairs(settings),
+            verify_each_pass=bool(os.environ.get("NCC_DEBUG")),
+        )
+        command(options=options, **rest)
+
+    return collecting
+
+
+def _pairs(settings: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise click.UsageError(f"--pass-option {setting} is not of the form PASS.OPTION=VALUE")
+        pairs[key] = value
+    return pairs
+
+
+@commands.command("compile")
+@click.argument("model")
+@click.option(
+    "-o",
+    "output",
+    metavar="OUT.neff",
+    help="File to write; by default MODEL with the suffix .neff, beside it. With --print and "
+    "without -o nothing is written.",
+)
+@_with_compile_options
+@click.option(
+    "--print",
+    "shown",
+    metavar="WHAT",
+    help="Print graph (as read), graph-after=PASS, or program (as compiled).",
+)
+@_JSON
+def compile_command(
+    model: str,
+    output: str | None,
+    shown: str | None,
+    as_json: bool,
+    options: "CompileOptions",
+) -> None:
+    """Compile MODEL (.ir, .hlo or .txt; - is standard input) to a .neff file."""
+    from ncc_compiler.driver import compile_text
+
+    target = _target(model, output, shown)
+    stage = _stage(options, shown)
+    seen: dict[str, Module] = {}
+
+    def observe(name: str, module: "Module") -> None:
+        if name == stage:
+            seen[name] = module
+
+    text, name = _read(model)
+    neff = compile_text(text, options, name, observe)
+    if target is not None:
+        neff.save(target)
+    if shown is not None:
+        click.echo(_listing(neff, seen.get(stage)), nl=False)
+    elif target is not None:
+        click.echo(_summary(neff, name, target, as_json=as_json))
+
+
+def _read(model: str) -> tuple[str, str]:
+    """The text of the model, and what messages call it."""
+    from ncc_compiler.driver import decode, read_text
+
+    if model == "-":
+        return decode(sys.stdin.buffer.read(), "<stdin>"), "<stdin>"
+    return read_text(model), model
+
+
+def _target(model: str, output: str | None, shown: str | None) -> Path | None:
+    """The file to write, if any; never the model itself."""
+    if output is None and shown is not None:
+        return None
+    if output is None and model == "-":
+        raise click.UsageError("standard input has no name to derive OUT.neff from; give -o")
+    target = Path(output) if output is not None else Path(model).with_suffix(".neff")
+    if model != "-" and target.resolve() == Path(model).resolve():
+        raise click.UsageError(f"{target} is the model itself; give another name with -o")
+    return target
+
+
+_AFTER = "graph-after="
+
+
+def _stage(options: "CompileOptions", shown: str | None) -> str:
+    """The stage whose graph is to be printed; empty if none is. Also checks the pass options."""
+    from ncc_compiler.driver import LOADED
+    from ncc_compiler.passes.pipelines import pipeline
+
+    try:
+        names = list(dict.fromkeys(one.name for one in pipeline(options)))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    if shown is None or shown == "program":
+        return ""
+    if shown == "graph":
+        return LOADED
+    if shown.startswith(_AFTER) and shown.removeprefix(_AFTER) in names:
+        return shown.removeprefix(_AFTER)
+    known = ", ".join(f"{_AFTER}{name}" for name in names)
+    raise click.UsageError(
+        f"--print {shown} is none of graph, program, and at -O{options.level} {known}"
+    )
+
+
+def _listing(neff: "Neff", module: "Module | None") -> str:
+    """The graph that was asked for, or the program."""
+    if module is not None:
+        from ncc_compiler.ir.printer import print_module
+
+        return print_module(module)
+    from ncc_runtime.neff.listing import print_program
+
+    return print_program(neff.program)
+
+
+def _summary(neff: "Neff", model: str, target: Path, *, as_json: bool) -> str:
+    program = neff.program
+    counts = {
+        "ranks": program.ranks,
+        "instructions": sum(len(table) for table in program.queues.values()),
+        "collectives": len(program.placeholders),
+        "hbm_bytes": program.hbm_bytes,
+        "file_bytes": len(neff.data),
+    }
+    if as_json:
+        return _json({"model": model, "neff": str(target), **counts})
+    return (
+        f"{target}: {counts['ranks']} ranks, {counts['instructions']} instructions, "
+        f"{counts['collectives']} collectives, {counts['hbm_bytes']} bytes of HBM per rank"
+    )
+
+
+def _json(fields: dict[str, object]) -> str:
+    import json
+
+    return json.dumps({"schema": 1, **fields})
+
+
+@commands.command("check")
+@click.argument("model")
+@_RANKS
+@_JSON
+def check_command(model: str, ranks: int | None, as_json: bool) -> None:
+    """Parse and verify MODEL; says what is wrong, or what it is."""
+    from ncc_compiler.diagnostics import Source
+    from ncc_compiler.ir.load import load_module
+
+    text, name = _read(model)
+    module = load_module(Source(name, text), ranks)
+    operations = sum(len(computation.nodes) for computation in module.computations.values())
+    counts = {"ranks": module.ranks, "operations": operations}
+    if as_json:
+        click.echo(_json({"model": name, **counts}))
+    else:
+        click.echo(f"{name}: correct, {operations} operations for {module.ranks} ranks")
+
+
+@commands.command("list")
+@click.argument("neff", metavar="MODEL.neff")
+@click.option("--json", "as_json", is_flag=True, help="Errors as JSON.")
+def list_command(neff: str, as_json: bool) -> None:  # noqa: ARG001 - main reads --json for errors
+    """List a compiled program: engine queues, placeholders, semaphores, buffers."""
+    from ncc_runtime.neff.container import load
+    from ncc_runtime.neff.listing import print_program
+
+    click.echo(print_program(load(neff)), nl=False)

@@ -1,0 +1,75 @@
+"""Collectives to placeholders: what the program says of them, and nothing of the wiring."""
+
+import math
+import re
+
+from ncc_compiler.codegen.select import COLLECTIVES
+from ncc_compiler.diagnostics import CompileError, Diagnostic
+from ncc_compiler.ir.collectives import rank_groups, rank_pairs, reduction_of
+from ncc_compiler.ir.graph import Callee, Module, Node, Raw
+from ncc_compiler.ir.types import ArrayType
+from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder, Reduction
+from ncc_runtime.neff.program import MAX_STREAMS
+
+_STREAM = re.compile(r'\bstream_id\s*=\s*"?(\d+)')
+
+
+def placeholder_of(
+    module: Module,
+    node: Node,
+    arrays: list[ArrayType],
+    operands: tuple[int, ...],
+    results: tuple[int, ...],
+) -> Placeholder:
+    """The placeholder of a canonical collective whose operands have the types `arrays`."""
+    op = COLLECTIVES[node.op]
+    channel = node.attributes.get("channel_id")
+    permutes = op is CollectiveOp.PERMUTE
+    groups = () if permutes else rank_groups(module, node)
+    _check_is_canonical(node, arrays, len(groups[0]) if groups else 1)
+    return Placeholder(
+        op=op,
+        dtype=arrays[0].dtype,
+        operands=operands,
+        results=results,
+        reduction=_reduction(module, node),
+        groups=groups,
+        pairs=rank_pairs(module, node) if permutes else (),
+        stream=_stream(node),
+        channel_id=channel if isinstance(channel, int) else None,
+        name=node.name,
+    )
+
+
+def _reduction(module: Module, node: Node) -> Reduction | None:
+    """How the collective combines values, if it does."""
+    callee = node.attributes.get("to_apply")
+    if not isinstance(callee, Callee):
+        return None
+    found = reduction_of(module.computations[callee.name])
+    assert found is not None, f"{node.name}: %{callee.name} is no reduction"
+    return found
+
+
+def _stream(node: Node) -> int:
+    """The stream that `frontend_attributes={stream_id="1"}` asks for."""
+    value = node.attributes.get("frontend_attributes")
+    match = _STREAM.search(value.text) if isinstance(value, Raw) else None
+    stream = int(match[1]) if match else 0
+    if stream >= MAX_STREAMS:
+        text = f"stream_id is {stream}, there are {MAX_STREAMS} streams"
+        raise CompileError([Diagnostic("codegen-C2", text, node.span)])
+    return stream
+
+
+def _check_is_canonical(node: Node, arrays: list[ArrayType], group_size: int) -> None:
+    """Chunks must be byte ranges, as the pass `expand-collectives` leaves them."""
+    dimensions = node.attributes.get("dimensions", ())
+    assert isinstance(dimensions, tuple), node.name
+    assert len({array.dtype for array in arrays}) == 1, f"{node.name} mixes element types"
+    for array in arrays:
+        for dimension in dimensions:
+            assert isinstance(dimension, int), node.name
+            contiguous = group_size == 1 or math.prod(array.shape[:dimension]) in (0, 1)
+            assert contiguous, f"{node.name}: chunks of dimension {dimension} are not byte ranges"
+    assert "dimensions" in node.attributes or node.op != "all-to-all" or group_size == 1, node.name

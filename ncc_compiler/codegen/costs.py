@@ -1,0 +1,26 @@
+"""What an instruction costs: arithmetic, elements and HBM traffic, for the clock to read."""
+
+import math
+
+from ncc_compiler.codegen.draft import Costs
+from ncc_compiler.ir.graph import Node
+from ncc_compiler.ir.types import ArrayType
+
+
+def costs(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> Costs:
+    """Costs of a node; folds count the elements they read, everything else those it writes."""
+    walked = operands[: len(operands) // 2] if node.op == "reduce" else results
+    return Costs(
+        flops=_dot_flops(node, results[0], operands[0]) if node.op == "dot" else 0,
+        elements=sum(array.elements for array in walked),
+        bytes_in=sum(array.size_bytes for array in operands),
+        bytes_out=sum(array.size_bytes for array in results),
+    )
+
+
+def _dot_flops(node: Node, result: ArrayType, lhs: ArrayType) -> int:
+    """A multiplication and an addition for each result element and contracted index."""
+    dimensions = node.attributes.get("lhs_contracting_dims", ())
+    assert isinstance(dimensions, tuple), node.name
+    contracted = [lhs.shape[d] for d in dimensions if isinstance(d, int)]
+    return 2 * result.elements * math.prod(contracted)

@@ -1,0 +1,155 @@
+"""Steps, order and addresses put together as the program of a `.neff`."""
+
+from collections.abc import Mapping
+
+import attrs
+
+from ncc_compiler.codegen.draft import Draft, Step
+from ncc_compiler.codegen.in_place import Sharing
+from ncc_compiler.codegen.order import Order, Point
+from ncc_runtime.neff.isa import ENGINES, WAIT, Engine
+from ncc_runtime.neff.placeholder import Placeholder
+from ncc_runtime.neff.program import (
+    AttributeValue,
+    Buffer,
+    BufferId,
+    Origin,
+    Program,
+    Semaphore,
+    Tensor,
+    TensorId,
+)
+from ncc_runtime.neff.table import NONE, Instr, InstrTable
+
+
+@attrs.frozen
+class Layout:
+    """Where every buffer lies and which of them share memory."""
+
+    sharing: Sharing
+    addresses: tuple[int, ...]
+    hbm_bytes: int
+
+
+def emit(draft: Draft, order: Order, layout: Layout) -> Program:
+    """The program; buffers that moved into another one's memory are gone from it."""
+    home = layout.sharing.home
+    kept = [index for index in range(len(draft.buffers)) if home[index] == index]
+    number = {index: BufferId(row) for row, index in enumerate(kept)}
+    queues = _Queues(draft, order, layout.sharing.steps)
+    return Program(
+        name=draft.name,
+        replica_count=draft.replica_count,
+        num_partitions=draft.num_partitions,
+        hbm_bytes=layout.hbm_bytes,
+        buffers=tuple(
+            Buffer(buffer.name, buffer.kind, buffer.size_bytes, layout.addresses[index])
+            for index in kept
+            for buffer in (draft.buffers[index],)
+        ),
+        tensors=tuple(
+            Tensor(tensor.name, number[home[tensor.buffer]], tensor.dtype, tensor.shape)
+            for tensor in draft.tensors
+        ),
+        inputs=tuple(map(TensorId, draft.inputs)),
+        outputs=tuple(map(TensorId, draft.outputs)),
+        constants={
+            number[index]: data for index in kept if (data := draft.buffers[index].data) is not None
+        },
+        regions=draft.regions,
+        attributes=tuple(queues.attributes),
+        semaphores=queues.semaphores.rows,
+        placeholders=tuple(queues.placeholders),
+        queues={engine: InstrTable.from_rows(queues.rows[engine]) for engine in ENGINES},
+        origins=tuple(queues.origins),
+    )
+
+
+class _Semaphores:
+    """One counter for every engine that somebody waits for, and one for every stream."""
+
+    def __init__(self, order: Order) -> None:
+        awaited: list[set[int]] = [set() for _ in range(order.queues)]
+        for waits in order.waits:
+            for point in waits:
+                awaited[point.queue].add(point.count)
+        names = [engine.value for engine in ENGINES] + [f"stream {id_}" for id_ in order.streams]
+        used = [q for q in range(order.queues) if q >= len(ENGINES) or awaited[q]]
+        self.rows = tuple(
+            Semaphore(names[queue].lower().replace(" ", ""), names[queue]) for queue in used
+        )
+        self._number = {queue: row for row, queue in enumerate(used)}
+        self._value = [
+            {count: value for value, count in enumerate(sorted(counts), start=1)}
+            for counts in awaited
+        ]
+
+    def wait(self, point: Point) -> tuple[int, int]:
+        """The semaphore and the value that it has once the point is reached."""
+        if point.queue >= len(ENGINES):  # a stream posts every one of its collectives
+            return self._number[point.queue], point.count
+        return self._number[point.queue], self._value[point.queue][point.count]
+
+    def post(self, point: Point) -> int:
+        """The semaphore that an engine increments at this point, or NONE."""
+        awaited = point.queue < len(ENGINES) and point.count in self._value[point.queue]
+        return self._number[point.queue] if awaited else NONE
+
+
+class _Queues:
+    """The rows of every queue, and the tables that they point into."""
+
+    def __init__(self, draft: Draft, order: Order, in_place: frozenset[int]) -> None:
+        self.semaphores = _Semaphores(order)
+        self.rows: Mapping[Engine, list[Instr]] = {engine: [] for engine in ENGINES}
+        self.attributes: list[Mapping[str, AttributeValue]] = []
+        self.placeholders: list[Placeholder] = []
+        self.origins: list[Origin] = []
+        self._attribute_rows: dict[tuple[tuple[str, AttributeValue], ...], int] = {}
+        self._origin_rows: dict[Origin, int] = {}
+        for index, step in enumerate(draft.steps):
+            self._add(step, order.waits[index], order.done[index], index in in_place)
+
+    def _add(self, step: Step, points: tuple[Point, ...], done: Point, in_place: bool) -> None:
+        """The instruction; it carries its last wait, earlier ones are instructions before it."""
+        origin, queue = self._origin(step.origin), self.rows[step.engine]
+        waits = [self.semaphores.wait(point) for point in points]
+        queue.extend(
+            Instr(WAIT, wait_sem=semaphore, wait_value=value, origin=origin)
+            for semaphore, value in waits[:-1]
+        )
+        semaphore, value = waits[-1] if waits else (NONE, 0)
+        placeholder = NONE
+        if step.collective is not None:
+            placeholder = len(self.placeholders)
+            self.placeholders.append(attrs.evolve(step.collective, in_place=in_place))
+        is_trigger = step.collective is not None
+        queue.append(
+            Instr(
+                opcode=step.opcode,
+                results=() if is_trigger else step.results,
+                operands=() if is_trigger else step.operands,
+                attribute=self._attribute(step.attributes),
+                placeholder=placeholder,
+                wait_sem=semaphore,
+                wait_value=value,
+                post_sem=self.semaphores.post(done),
+                origin=origin,
+                **attrs.asdict(step.costs),
+            )
+        )
+
+    def _origin(self, origin: Origin) -> int:
+        row = self._origin_rows.setdefault(origin, len(self.origins))
+        if row == len(self.origins):
+            self.origins.append(origin)
+        return row
+
+    def _attribute(self, attributes: Mapping[str, AttributeValue]) -> int:
+        if not attributes:
+            return NONE
+        key = tuple(sorted(attributes.items()))
+        row = self._attribute_rows.setdefault(key, len(self.attributes))
+        if row == len(self.attributes):
+            self.attributes.append(dict(key))
+        return row

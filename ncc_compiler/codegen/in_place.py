@@ -1,0 +1,57 @@
+"""Which all-reduces may write where they read: their results then need no memory of their own."""
+
+from collections.abc import Sequence
+
+import attrs
+
+from ncc_compiler.codegen.draft import Draft, Step
+from ncc_compiler.codegen.order import Order, Point, accesses
+from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.neff.program import BufferKind
+
+
+@attrs.frozen
+class Sharing:
+    """In-place collectives (steps), and for each buffer the one whose memory it lives in."""
+
+    steps: frozenset[int]
+    home: tuple[int, ...]  # a buffer that lives in its own memory is its own home
+
+
+def share(draft: Draft, order: Order) -> Sharing:
+    """Results of all-reduces put into the memory of operands that nobody needs any more.
+
+    The operand must be an internal buffer, and whatever else touches its memory must be done
+    before the collective is triggered.
+    """
+    home = list(range(len(draft.buffers)))
+    touched = [list(points) for points in accesses(draft, order)]
+    steps = set()
+    for index, step in enumerate(draft.steps):
+        if not _could_be_in_place(draft, step):
+            continue
+        sources = [home[draft.tensors[tensor].buffer] for tensor in step.operands]
+        targets = [draft.tensors[tensor].buffer for tensor in step.results]
+        if len(set(sources)) < len(sources):
+            continue
+        others = [p for buffer in sources for p in _but(touched[buffer], order.done[index])]
+        if not all(point.is_known_to(order.before[index]) for point in others):
+            continue
+        steps.add(index)
+        for source, target in zip(sources, targets, strict=True):
+            home[target] = source
+            touched[source] += touched[target]
+    return Sharing(frozenset(steps), tuple(home))
+
+
+def _but(points: Sequence[Point], own: Point) -> list[Point]:
+    return [point for point in points if point != own]
+
+
+def _could_be_in_place(draft: Draft, step: Step) -> bool:
+    if step.collective is None or step.collective.op is not CollectiveOp.ALL_REDUCE:
+        return False
+    buffers = [
+        draft.buffers[draft.tensors[tensor].buffer] for tensor in (*step.operands, *step.results)
+    ]
+    return all(buffer.kind is BufferKind.INTERNAL for buffer in buffers)

@@ -1,0 +1,111 @@
+"""What is wrong with the user's program, and where: spans, diagnostics, rendering with carets.
+
+A span holds offsets into its source; line, column and carets are worked out when it is printed.
+"""
+
+import bisect
+import functools
+from collections.abc import Iterable
+
+import attrs
+
+
+@attrs.frozen(eq=False)
+class Source:
+    """A text with a name; the name is what messages print."""
+
+    name: str
+    text: str
+
+    @functools.cached_property
+    def _line_starts(self) -> list[int]:
+        starts = [0]
+        at = self.text.find("\n")
+        while at >= 0:
+            starts.append(at + 1)
+            at = self.text.find("\n", at + 1)
+        return starts
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """Line and column of an offset, both from 1."""
+        line = bisect.bisect_right(self._line_starts, offset)
+        return line, offset - self._line_starts[line - 1] + 1
+
+    def line(self, number: int) -> str:
+        """The text of a line, counted from 1, without its end."""
+        start = self._line_starts[number - 1]
+        end = self.text.find("\n", start)
+        return self.text[start : end if end >= 0 else len(self.text)].rstrip("\r")
+
+
+@attrs.frozen(eq=False)
+class Span:
+    """A stretch of a source, [start, end) in characters."""
+
+    source: Source
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        line, column = self.source.position(self.start)
+        return f"{self.source.name}:{line}:{column}"
+
+
+@attrs.frozen
+class Note:
+    """A second place that explains the first."""
+
+    message: str
+    span: Span
+
+
+@attrs.frozen
+class Diagnostic:
+    """One complaint: a rule's code, the fact, its place, and what to do about it."""
+
+    code: str
+    message: str
+    span: Span | None = None
+    notes: tuple[Note, ...] = ()
+    help: str = ""
+
+    def render(self) -> str:
+        """The complaint as text: place, fact, the line with carets, notes, help."""
+        place = f"{self.span}: " if self.span else ""
+        lines = [f"{place}error[{self.code}]: {self.message}"]
+        if self.span:
+            lines += _excerpt(self.span)
+        for note in self.notes:
+            lines += [f"{note.span}: note: {note.message}", *_excerpt(note.span)]
+        if self.help:
+            lines.append(f"  help: {self.help}")
+        return "\n".join(lines)
+
+
+_WIDTH = 120
+
+
+def _excerpt(span: Span) -> list[str]:
+    """The line of the span and carets under it; long lines are cut around the carets."""
+    number, column = span.source.position(span.start)
+    text = span.source.line(number).replace("\t", " ")
+    length = max(1, min(span.end - span.start, len(text) - column + 1))
+    first = max(0, column - 1 - _WIDTH // 3) if len(text) > _WIDTH else 0
+    shown = text[first : first + _WIDTH]
+    head, tail = ("…" if first else ""), ("…" if first + _WIDTH < len(text) else "")
+    indent = column - 1 - first + len(head)
+    carets = "^" * max(1, min(length, _WIDTH - (column - 1 - first)))
+    margin = f"{number:>5} | "
+    return [f"{margin}{head}{shown}{tail}", " " * (len(margin) + indent) + carets]
+
+
+class CompileError(Exception):
+    """The program is wrong; holds every diagnostic of the stage that found it so."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
+        self.diagnostics = tuple(diagnostics)
+        super().__init__("\n".join(diagnostic.render() for diagnostic in self.diagnostics))
+
+
+class InternalError(Exception):
+    """We are wrong: a pass broke the graph, or an invariant of ours does not hold."""

@@ -1,0 +1,1 @@
+"""The typed graph: its ops, shape rules, verifier and text form."""

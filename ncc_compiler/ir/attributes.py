@@ -1,0 +1,134 @@
+"""Attribute values between text and data, one reader and one spelling per kind."""
+
+import re
+from collections.abc import Callable, Mapping
+
+from ncc_compiler.ir.graph import Attribute, Callee, Pairs, Raw
+from ncc_compiler.ir.ops import Kind
+from ncc_runtime.neff.groups import ExplicitGroups, IotaGroups, MeshGroups, parse_groups
+
+MAX_RANKS = 1 << 20
+"""Groups and headers that ask for more ranks are refused before anything is allocated."""
+
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_WORD = re.compile(r"\w+")
+_INTEGERS = re.compile(r"\{\s*(?:-?[0-9]{1,18}\s*(?:,\s*-?[0-9]{1,18}\s*)*)?\}")
+_SLICE = re.compile(r"\[\s*(-?[0-9]{1,18})\s*:\s*(-?[0-9]{1,18})\s*(?::\s*(-?[0-9]{1,18})\s*)?\]")
+_SLICES = re.compile(r"\{\s*(?:\[[-0-9:\s]*\]\s*(?:,\s*\[[-0-9:\s]*\]\s*)*)?\}")
+_PAIR = re.compile(r"\{\s*([0-9]{1,18})\s*,\s*([0-9]{1,18})\s*\}")
+_PAIRS = re.compile(r"\{\s*(?:\{[0-9,\s]*\}\s*(?:,\s*\{[0-9,\s]*\}\s*)*)?\}")
+_CALLEE = re.compile(r"%?[\w.\-]+")
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+
+
+def read_attribute(kind: Kind, text: str) -> Attribute:
+    """The value that a text spells; ValueError says what the kind looks like."""
+    return _READERS[kind](_COMMENT.sub("", text).strip())
+
+
+def _no(kind: Kind, text: str) -> ValueError:
+    return ValueError(f"{text[:40]!r} is not of the form {kind.value}")
+
+
+def _integer(text: str) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise _no(Kind.INTEGER, text)
+    return int(text)
+
+
+def _boolean(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(f"{text[:40]!r} is neither true nor false")
+    return text == "true"
+
+
+def _word(text: str) -> str:
+    if not _WORD.fullmatch(text):
+        raise _no(Kind.WORD, text)
+    return text
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    if not _INTEGERS.fullmatch(text):
+        raise _no(Kind.INTEGERS, text)
+    return tuple(map(int, _INTEGER.findall(text)))
+
+
+def _slices(text: str) -> tuple[tuple[int, int, int], ...]:
+    found = _SLICE.findall(text)
+    if not _SLICES.fullmatch(text) or len(found) != text.count("["):
+        raise _no(Kind.SLICES, text)
+    return tuple((int(start), int(limit), int(stride or 1)) for start, limit, stride in found)
+
+
+def _groups(text: str) -> Attribute:
+    groups = parse_groups(text)
+    if isinstance(groups, IotaGroups) and not _is_small(groups.dims):
+        raise ValueError(f"replica groups {text} name more than {MAX_RANKS} ids")
+    if isinstance(groups, MeshGroups) and not _is_small(tuple(size for _, size in groups.axes)):
+        raise ValueError(f"replica groups {text} name more than {MAX_RANKS} ids")
+    return groups
+
+
+def _is_small(sizes: tuple[int, ...]) -> bool:
+    total = 1
+    for size in sizes:
+        total *= size
+    return total <= MAX_RANKS
+
+
+def _pairs(text: str) -> Pairs:
+    found = _PAIR.findall(text)
+    if not _PAIRS.fullmatch(text) or len(found) != text.count("{") - 1:
+        raise _no(Kind.PAIRS, text)
+    return Pairs(tuple((int(source), int(target)) for source, target in found))
+
+
+def _callee(text: str) -> Callee:
+    if not _CALLEE.fullmatch(text):
+        raise _no(Kind.CALLEE, text)
+    return Callee(text.removeprefix("%"))
+
+
+_READERS: Mapping[Kind, Callable[[str], Attribute]] = {
+    Kind.INTEGER: _integer,
+    Kind.BOOLEAN: _boolean,
+    Kind.WORD: _word,
+    Kind.INTEGERS: _integers,
+    Kind.SLICES: _slices,
+    Kind.GROUPS: _groups,
+    Kind.PAIRS: _pairs,
+    Kind.CALLEE: _callee,
+}
+
+
+def spell_attribute(value: Attribute) -> str:
+    """The canonical text of a value; `read_attribute` makes the same value of it."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case Raw(text):
+            return text
+        case Callee(name):
+            return f"%{name}"
+        case Pairs(pairs):
+            return "{" + ",".join(f"{{{source},{target}}}" for source, target in pairs) + "}"
+        case tuple():
+            return "{" + ", ".join(map(_entry, value)) + "}" if _has_slices(value) else _list(value)
+        case int() | str() | ExplicitGroups() | IotaGroups() | MeshGroups():
+            return str(value)
+    raise AssertionError(f"{value!r} has no spelling")
+
+
+def _has_slices(value: tuple[object, ...]) -> bool:
+    return any(isinstance(entry, tuple) for entry in value)
+
+
+def _list(value: tuple[object, ...]) -> str:
+    return "{" + ",".join(map(str, value)) + "}"
+
+
+def _entry(entry: object) -> str:
+    assert isinstance(entry, tuple), entry
+    start, limit, stride = entry
+    return f"[{start}:{limit}:{stride}]" if stride != 1 else f"[{start}:{limit}]"

@@ -1,0 +1,89 @@
+"""What a rule sees of a node, and how it complains."""
+
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeAlias
+
+import attrs
+
+from ncc_compiler.ir.graph import Attribute, Callee, Computation, Module, Node
+from ncc_compiler.ir.ops import OPS
+from ncc_compiler.ir.rules import Complaint, Part, Place, rule_of
+from ncc_compiler.ir.types import ArrayType, TupleType, Type
+
+Findings: TypeAlias = Generator[Complaint, None, Type | None]
+"""Complaints, and in the end the type of the result, if it follows from the operands."""
+
+Rule: TypeAlias = "Callable[[Facts], Findings]"
+
+
+@attrs.frozen(eq=False)
+class Facts:
+    """A node, the types of its operands, and the module around it.
+
+    The generic rules of the op hold: the number of operands, required attributes, arrays where the
+    op takes arrays.
+    """
+
+    module: Module
+    node: Node
+    operands: tuple[Type, ...]
+
+    @property
+    def arrays(self) -> tuple[ArrayType, ...]:
+        """The operands of an op that takes arrays only."""
+        return tuple(kind for kind in self.operands if isinstance(kind, ArrayType))
+
+    def complain(self, number: int, message: str, at: Place = Part.OP, hint: str = "") -> Complaint:
+        """Rule `<op>-C<number>` is broken."""
+        return Complaint(f"{self.node.op}-C{number}", message, at, hint)
+
+    def complain_of(
+        self, rule: str, message: str, at: Place = Part.OP, hint: str = ""
+    ) -> Complaint:
+        """The op's rule with this sentence is broken."""
+        return Complaint(rule_of(self.node.op, rule), message, at, hint)
+
+    def attribute(self, key: str) -> Attribute | None:
+        return self.node.attributes.get(key)
+
+    def integer(self, key: str) -> int:
+        value = self.node.attributes[key]
+        assert isinstance(value, int), (self.node.name, key)
+        return value
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        value = self.node.attributes.get(key, ())
+        assert isinstance(value, tuple), (self.node.name, key)
+        return tuple(entry for entry in value if isinstance(entry, int))
+
+    def callee(self) -> Computation | None:
+        """The computation of `to_apply`, unless it was not understood."""
+        value = self.node.attributes["to_apply"]
+        assert isinstance(value, Callee), self.node.name
+        found = self.module.computations.get(value.name)
+        return found if found and found.nodes and OPS.keys() >= ops_of(found) else None
+
+
+def ops_of(computation: Computation) -> set[str]:
+    """The ops that occur in a computation."""
+    return {node.op for node in computation.nodes}
+
+
+def parameter_types(computation: Computation) -> list[Type]:
+    """Types of the parameters by number."""
+    return [computation.nodes[position].type for position in computation.parameters()]
+
+
+def result_type(computation: Computation) -> Type:
+    """The type of the root."""
+    return computation.nodes[computation.root].type
+
+
+def one_or_tuple(kinds: Sequence[Type]) -> Type:
+    """The result of an op that gives one value for each operand."""
+    return kinds[0] if len(kinds) == 1 else TupleType(tuple(kinds))
+
+
+def are_distinct_dimensions(dimensions: Sequence[int], rank: int) -> bool:
+    """Whether these are dimensions of an array of this rank, none twice."""
+    return len(set(dimensions)) == len(dimensions) and all(0 <= d < rank for d in dimensions)

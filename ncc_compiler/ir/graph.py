@@ -1,0 +1,151 @@
+"""The graph: a module of computations, each a list of nodes in an order that respects uses.
+
+Operands are positions in the same computation and always smaller than the node's own position, so
+a graph is acyclic by construction. Everything is frozen; passes build new computations.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NewType, TypeAlias
+
+import attrs
+import numpy as np
+
+from ncc_compiler.diagnostics import Span
+from ncc_compiler.ir.types import Type
+from ncc_runtime.neff.groups import ReplicaGroups
+
+NodeId = NewType("NodeId", int)
+
+
+@attrs.frozen(eq=False)
+class Literal:
+    """The value of a constant; compared bit by bit, so that a NaN equals itself."""
+
+    array: np.ndarray  # shape and dtype of the constant's type, read-only
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Literal)
+            and self.array.dtype == other.array.dtype
+            and self.array.shape == other.array.shape
+            and self.array.tobytes() == other.array.tobytes()
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.array.shape, self.array.tobytes()))
+
+
+@attrs.frozen
+class Callee:
+    """The name of a computation of the module, as an attribute (`to_apply=%sum`)."""
+
+    name: str
+
+
+@attrs.frozen
+class Pairs:
+    """`source_target_pairs={{0,1},{1,2}}`."""
+
+    pairs: tuple[tuple[int, int], ...]
+
+
+@attrs.frozen
+class Raw:
+    """An attribute kept as it was written, because no op of the table gives it a meaning."""
+
+    text: str
+
+
+Attribute: TypeAlias = (
+    int
+    | bool
+    | str
+    | tuple[int, ...]
+    | Literal
+    | Callee
+    | Pairs
+    | ReplicaGroups
+    | Raw
+    | tuple[tuple[int, int, int], ...]
+)
+"""Integer lists are tuples; `slice={[0:4:2], …}` is a tuple of (start, limit, stride)."""
+
+
+@attrs.frozen
+class Node:
+    """One operation. `op` is a key of `ops.OPS`; attributes are keyed by XLA's attribute names."""
+
+    name: str
+    op: str
+    type: Type
+    operands: tuple[NodeId, ...] = ()
+    attributes: Mapping[str, Attribute] = attrs.field(factory=dict)
+    span: Span | None = attrs.field(default=None, eq=False, repr=False)
+
+
+def _integer(value: Attribute) -> int:
+    assert isinstance(value, int), value
+    return value
+
+
+@attrs.frozen
+class Computation:
+    """Nodes in an order that respects uses; parameters are the nodes whose op is `parameter`."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    root: NodeId
+
+    def parameters(self) -> tuple[NodeId, ...]:
+        """Parameter nodes by their `parameter_number`."""
+        found = [
+            (_integer(node.attributes["parameter_number"]), NodeId(position))
+            for position, node in enumerate(self.nodes)
+            if node.op == "parameter"
+        ]
+        return tuple(position for _, position in sorted(found))
+
+    def users(self) -> tuple[tuple[NodeId, ...], ...]:
+        """For each node, the nodes that read it, in order; who reads it twice is there twice."""
+        found: list[list[NodeId]] = [[] for _ in self.nodes]
+        for position, node in enumerate(self.nodes):
+            for operand in node.operands:
+                found[operand].append(NodeId(position))
+        return tuple(tuple(users) for users in found)
+
+    def operands_of(self, node: Node) -> Iterator[Node]:
+        return (self.nodes[operand] for operand in node.operands)
+
+
+@attrs.frozen
+class SourceFrame:
+    """A place in the user's own code, from the `StackFrames` preamble."""
+
+    file: str
+    function: str
+    line: int
+    column: int
+    parent: int = 0  # 1-based frame id; 0 or itself: outermost
+
+
+@attrs.frozen
+class Module:
+    """A program of one or more computations; ranks are replica_count × num_partitions."""
+
+    name: str
+    computations: Mapping[str, Computation]  # callees before callers
+    entry: str
+    replica_count: int = 1
+    num_partitions: int = 1
+    attributes: Mapping[str, Attribute] = attrs.field(factory=dict)  # the rest of the header
+    frames: Mapping[int, SourceFrame] = attrs.field(factory=dict)  # by stack_frame_id
+
+    @property
+    def ranks(self) -> int:
+        """Number of flattened (replica, partition) ids."""
+        return self.replica_count * self.num_partitions
+
+    @property
+    def entry_computation(self) -> Computation:
+        """The computation that runs."""
+        return self.computations[self.entry]

@@ -1,0 +1,215 @@
+"""Result types of collectives, and the rules of their groups, pairs and reductions."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from ncc_compiler.ir.collectives import (
+    mode_of,
+    reduction_of,
+    written_groups,
+    written_pairs,
+)
+from ncc_compiler.ir.facts import (
+    Facts,
+    Findings,
+    Rule,
+    are_distinct_dimensions,
+    one_or_tuple,
+    parameter_types,
+    result_type,
+)
+from ncc_compiler.ir.ops import DIVIDES, EQUAL_SIZES, ONE_DIMENSION, OPS
+from ncc_compiler.ir.types import ArrayType, TupleType
+from ncc_runtime.neff.groups import GroupMode, flattened_groups
+from ncc_runtime.neff.placeholder import Reduction
+
+
+def _members(facts: Facts) -> tuple[str, int]:
+    """What an id names, and how many of them there are."""
+    module, mode = facts.module, mode_of(facts.node)
+    if mode is GroupMode.FLATTENED_ID:
+        return "rank", module.ranks
+    if mode is GroupMode.CROSS_PARTITION:
+        return "partition", module.num_partitions
+    return "replica", module.replica_count
+
+
+def _groups(facts: Facts) -> Findings:
+    """Rules 1 to 5 of every collective with groups."""
+    try:
+        what, count = _members(facts)
+    except ValueError as error:
+        yield facts.complain(5, str(error), "use_global_device_ids", "add channel_id=1")
+        return None
+    groups = written_groups(facts.node)
+    times = Counter(rank for group in groups for rank in group)
+    for rank in sorted(rank for rank, found in times.items() if found > 1):
+        fact = f"{what} {rank} appears {times[rank]} times in the replica groups"
+        yield facts.complain(1, fact, "replica_groups")
+    for rank in sorted(rank for rank in times if rank >= count):
+        fact = f"{what} {rank} is out of range: there are {count}"
+        yield facts.complain(2, fact, "replica_groups", _range_hint(facts, what, rank))
+    missing = [rank for rank in range(count) if rank not in times] if groups else []
+    if missing:
+        fact = f"{what} {_some(missing)} {'is' if len(missing) == 1 else 'are'} in no replica group"
+        hint = "name everybody, or leave the groups out to mean everybody"
+        yield facts.complain(3, fact, "replica_groups", hint)
+    for position, group in enumerate(groups):
+        if not group:
+            yield facts.complain(4, f"replica group {position} is empty", "replica_groups")
+    return None
+
+
+def _range_hint(facts: Facts, what: str, rank: int) -> str:
+    module = facts.module
+    if what != "rank" and rank < module.ranks:
+        return (
+            f"without use_global_device_ids=true and channel_id the ids are {what} numbers"
+            if what == "replica"
+            else "with a channel_id the ids are partition numbers"
+        )
+    return ""
+
+
+def _some(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
+
+
+def _group_size(facts: Facts) -> Findings:
+    """The equal-sizes rule; `_size` gives the size where it holds."""
+    sizes = [len(group) for group in written_groups(facts.node)]
+    if len(set(sizes)) > 1:
+        fact = f"{facts.node.op} needs groups of one size, these have {_some(sorted(set(sizes)))}"
+        yield facts.complain_of(EQUAL_SIZES, fact, "replica_groups")
+    return None
+
+
+def _size(facts: Facts) -> int:
+    """Members of a group, or 0 where the groups are not understood."""
+    try:
+        mode = mode_of(facts.node)
+    except ValueError:
+        return 0
+    module, groups = facts.module, written_groups(facts.node)
+    sizes = {len(group) for group in groups}
+    if len(sizes) > 1:
+        return 0
+    found = flattened_groups(groups[:1], mode, module.replica_count, module.num_partitions)
+    return len(found[0])
+
+
+def _dimension(facts: Facts) -> Findings:
+    for position, kind in enumerate(facts.arrays):
+        dimensions = facts.integers("dimensions")
+        if len(dimensions) != 1 or not are_distinct_dimensions(dimensions, kind.rank):
+            named = ", ".join(map(str, dimensions)) or "none"
+            fact = f"dimension {named} of operand {position}, which is {kind}"
+            hint = f"one of 0 to {kind.rank - 1}" if kind.rank else "a scalar has no dimension"
+            yield facts.complain_of(ONE_DIMENSION, fact, "dimensions", hint)
+    return None
+
+
+def _scaled(kind: ArrayType, dimension: int, times: int, parts: int) -> ArrayType:
+    size = kind.shape[dimension] * times // parts
+    return ArrayType(kind.dtype, (*kind.shape[:dimension], size, *kind.shape[dimension + 1 :]))
+
+
+def _along(facts: Facts, times: int, parts: int) -> Findings:
+    """Every operand with its dimension multiplied and divided, once that is sound."""
+    right = True
+    for complaint in _dimension(facts):
+        right = False
+        yield complaint
+    if not right or not times or not parts:
+        return None
+    dimension = facts.integers("dimensions")[0]
+    for position, kind in enumerate(facts.arrays):
+        if DIVIDES in OPS[facts.node.op].rules and kind.shape[dimension] % max(times, parts):
+            fact = (
+                f"dimension {dimension} of {kind} does not divide by the "
+                f"{max(times, parts)} members of a group"
+            )
+            yield facts.complain_of(DIVIDES, fact, position)
+            right = False
+    if not right:
+        return None
+    return one_or_tuple([_scaled(kind, dimension, times, parts) for kind in facts.arrays])
+
+
+def _reduction(facts: Facts) -> Findings:
+    """Rules 6 and 7 of the collectives that reduce."""
+    callee = facts.callee()
+    if callee is None:
+        return None
+    given, result = parameter_types(callee), result_type(callee)
+    for kind in facts.arrays:
+        scalar = ArrayType(kind.dtype)
+        if given != [scalar, scalar] or result != scalar:
+            shown = ", ".join(map(str, given))
+            fact = f"%{callee.name} takes ({shown}) and returns {result}, the operands are {kind}"
+            hint = f"it should take two {scalar} and return one"
+            yield facts.complain(6, fact, "to_apply", hint)
+            return None
+    if reduction_of(callee) is None:
+        known = ", ".join(reduction.value for reduction in Reduction)
+        fact = f"%{callee.name} is no reduction that a collective performs"
+        yield facts.complain(7, fact, "to_apply", f"one of {known} on the two parameters")
+    return None
+
+
+def _all_reduce(facts: Facts) -> Findings:
+    yield from _groups(facts)
+    yield from _reduction(facts)
+    return one_or_tuple(facts.operands)
+
+
+def _all_gather(facts: Facts) -> Findings:
+    yield from _groups(facts)
+    yield from _group_size(facts)
+    return (yield from _along(facts, _size(facts), 1))
+
+
+def _reduce_scatter(facts: Facts) -> Findings:
+    yield from _groups(facts)
+    yield from _reduction(facts)
+    yield from _group_size(facts)
+    return (yield from _along(facts, 1, _size(facts)))
+
+
+def _all_to_all(facts: Facts) -> Findings:
+    yield from _groups(facts)
+    yield from _group_size(facts)
+    size = _size(facts)
+    if "dimensions" in facts.node.attributes:
+        return (yield from _along(facts, size, size))
+    first = facts.arrays[0]
+    if size and len(facts.operands) != size:
+        fact = f"{len(facts.operands)} operands for groups of {size}"
+        yield facts.complain(9, fact, hint="or cut one operand by dimensions={d}")
+    for position, kind in enumerate(facts.arrays):
+        if kind != first:
+            yield facts.complain(9, f"operands differ: {first} and {kind}", position)
+    return TupleType(facts.operands)
+
+
+def _collective_permute(facts: Facts) -> Findings:
+    what, count = _members(facts)
+    pairs = written_pairs(facts.node)
+    for number, end, side in ((1, "source", 0), (2, "target", 1)):
+        times = Counter(pair[side] for pair in pairs)
+        for rank in sorted(rank for rank, found in times.items() if found > 1):
+            fact = f"{what} {rank} is the {end} of {times[rank]} pairs"
+            yield facts.complain(number, fact, "source_target_pairs")
+    for rank in sorted({rank for pair in pairs for rank in pair if rank >= count}):
+        fact = f"{what} {rank} is out of range: there are {count}"
+        yield facts.complain(3, fact, "source_target_pairs", _range_hint(facts, what, rank))
+    return one_or_tuple(facts.operands)
+
+
+COLLECTIVE_RULES: Mapping[str, Rule] = {
+    "all-reduce": _all_reduce,
+    "all-gather": _all_gather,
+    "reduce-scatter": _reduce_scatter,
+    "all-to-all": _all_to_all,
+    "collective-permute": _collective_permute,
+}

@@ -1,0 +1,101 @@
+"""The rules of the graph that belong to no single op, and what a broken rule reports.
+
+`sentence("dot-C3")` is the rule's text, wherever it lives: docs/ir.md lists the same sentences, and
+a test compares them.
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import attrs
+
+from ncc_compiler.ir.ops import OPS
+
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "syntax": ("the text follows the grammar",),
+    "type": (
+        "the element type is one of the table",
+        "every dimension is a number >= 0, and none is dynamic",
+        "tuples nest at most 32 deep",
+        "an array has fewer than 2^63 bytes",
+    ),
+    "literal": (
+        "a value's braces follow the shape",
+        "every element is a number of the element type and in its range",
+        "the value is written out",
+    ),
+    "attribute": (
+        "the value has the form that the op asks for",
+        "no attribute is given twice",
+        "the key is not a misspelling of one that the op has",
+    ),
+    "name": (
+        "every name that is used is defined in the same computation",
+        "no name is defined twice",
+        "no value is computed from itself",
+    ),
+    "computation": (
+        "one computation is the entry",
+        "every computation that is named exists",
+        "no computation calls itself, directly or through others",
+        "one instruction is the root",
+        "the signature says what parameters and root say",
+        "parameters are numbered 0, 1, 2 … without gaps",
+        "a computation has an instruction",
+    ),
+    "ranks": (
+        "replica_count and num_partitions are numbers from 1 to 1048576, and so is their product",
+        "the number of ranks asked for is the header's, or enough for the ids of the program",
+        "ids in groups and pairs are below 1048576",
+    ),
+    "frames": ("the tables of source locations refer to rows that exist",),
+    "op": (
+        "the op is one of the table",
+        "the number of operands is right",
+        "every required attribute is given",
+        "operands are arrays, where the op does not take tuples",
+        "the declared type is the one that follows from the operands",
+    ),
+    "graph": (
+        "operands come before their users, and the root is a node",
+        "callees come before their callers",
+    ),
+}
+"""Rules by family; sentence k is rule `<family>-C<k>`."""
+
+
+class Part(enum.Enum):
+    """A part of a node's text that a complaint can point at."""
+
+    OP = "op"
+    TYPE = "type"
+    NAME = "name"
+
+
+Place: TypeAlias = Part | int | str
+"""A part, the position of an operand, or the key of an attribute."""
+
+
+@attrs.frozen
+class Complaint:
+    """A broken rule of a node, before it is turned into a Diagnostic."""
+
+    rule: str
+    message: str
+    at: Place = Part.OP
+    help: str = ""
+
+
+def sentence(rule: str) -> str:
+    """The text of a rule; KeyError for one that does not exist."""
+    family, _, number = rule.rpartition("-C")
+    rules = OPS[family].rules if family in OPS else FAMILIES[family]
+    if not 1 <= int(number) <= len(rules):
+        raise KeyError(rule)
+    return rules[int(number) - 1]
+
+
+def rule_of(op: str, rule: str) -> str:
+    """The id of the op's rule with this sentence, where several ops share the sentence."""
+    return f"{op}-C{OPS[op].rules.index(rule) + 1}"

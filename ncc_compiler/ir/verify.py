@@ -1,0 +1,150 @@
+"""Every broken rule of a module, in program order; never stops early, never changes the graph."""
+
+from collections.abc import Iterator
+
+from ncc_compiler.diagnostics import Diagnostic, Note
+from ncc_compiler.ir.facts import Facts
+from ncc_compiler.ir.graph import Callee, Computation, Module, Node
+from ncc_compiler.ir.infer import RULES
+from ncc_compiler.ir.ops import OPS, OpDef
+from ncc_compiler.ir.places import place_of
+from ncc_compiler.ir.rules import Complaint, Part
+from ncc_compiler.ir.types import ArrayType, Type
+
+
+def verify(module: Module) -> tuple[Diagnostic, ...]:
+    """The broken rules of a whole module; where its structure is broken, those only."""
+    found = [*_calls(module)]
+    for computation in module.computations.values():
+        found += _structure(computation)
+    if not found:
+        for computation in module.computations.values():
+            found += _parameters(computation)
+        found += verify_nodes(module)
+    return in_program_order(found)
+
+
+def verify_nodes(module: Module) -> tuple[Diagnostic, ...]:
+    """The broken rules of single nodes; nodes of unknown ops are passed over."""
+    return in_program_order(
+        Diagnostic(
+            complaint.rule,
+            complaint.message,
+            place_of(node, complaint.at),
+            _notes(computation, node, complaint),
+            complaint.help,
+        )
+        for computation in module.computations.values()
+        for node in computation.nodes
+        if node.op in OPS
+        for complaint in _node(module, computation, node)
+    )
+
+
+def in_program_order(found: "Iterator[Diagnostic] | list[Diagnostic]") -> tuple[Diagnostic, ...]:
+    """Diagnostics by their place; those without place stay where they are, in front."""
+    return tuple(sorted(found, key=lambda one: one.span.start if one.span else -1))
+
+
+def _notes(computation: Computation, node: Node, complaint: Complaint) -> tuple[Note, ...]:
+    """Where the operand that a complaint points at is defined."""
+    if not isinstance(complaint.at, int) or complaint.at >= len(node.operands):
+        return ()
+    operand = computation.nodes[node.operands[complaint.at]]
+    place = place_of(operand, Part.TYPE)
+    return (Note(f"%{operand.name} is {operand.type} here", place),) if place else ()
+
+
+def _node(module: Module, computation: Computation, node: Node) -> Iterator[Complaint]:
+    operands = tuple(computation.nodes[operand].type for operand in node.operands)
+    broken = False
+    for complaint in _generic(OPS[node.op], node, operands):
+        broken = True
+        yield complaint
+    if broken:
+        return
+    inferred = yield from RULES[node.op](Facts(module, node, operands))
+    if inferred is not None and inferred != node.type:
+        fact = f"{node.op} gives {inferred}, the text says {node.type}"
+        yield Complaint("op-C5", fact, Part.TYPE)
+
+
+def _generic(row: OpDef, node: Node, operands: tuple[Type, ...]) -> Iterator[Complaint]:
+    """The rules that hold for every op."""
+    if len(operands) < row.least or (row.most is not None and len(operands) > row.most):
+        wanted = f"{row.least}" if row.least == row.most else f"at least {row.least}"
+        fact = f"{row.name} takes {wanted} operand{'s' if row.least != 1 else ''}"
+        at = row.most if row.most is not None and len(operands) > row.most else Part.OP
+        yield Complaint("op-C2", f"{fact}, {len(operands)} are given", at)
+    for attribute in (*row.attributes, *((row.payload,) if row.payload else ())):
+        if attribute.required and attribute.name not in node.attributes:
+            fact = f"{row.name} needs the attribute {attribute.name}"
+            yield Complaint("op-C3", fact, help=f"{attribute.name}={attribute.kind.value}")
+    if row.takes_tuples:
+        return
+    for position, kind in enumerate(operands):
+        if not isinstance(kind, ArrayType):
+            fact = f"operand {position} of {row.name} is {kind}, not an array"
+            yield Complaint("op-C4", fact, position, "take one element by get-tuple-element")
+
+
+def _structure(computation: Computation) -> Iterator[Diagnostic]:
+    """Order, root and names: what the reader guarantees and a pass could break."""
+    nodes = computation.nodes
+    if not nodes:
+        yield Diagnostic("computation-C7", f"computation %{computation.name} has no instruction")
+        return
+    if not 0 <= computation.root < len(nodes):
+        yield Diagnostic("graph-C1", f"the root of %{computation.name} is no node of it")
+    names: set[str] = set()
+    for position, node in enumerate(nodes):
+        if node.name in names:
+            fact = f"%{node.name} is defined twice"
+            yield Diagnostic("name-C2", fact, place_of(node, Part.NAME))
+        names.add(node.name)
+        if any(not 0 <= operand < position for operand in node.operands):
+            fact = f"an operand of %{node.name} does not come before it"
+            yield Diagnostic("graph-C1", fact, node.span)
+        if node.op not in OPS:
+            yield Diagnostic("op-C1", f"unknown op {node.op}", node.span)
+
+
+def _calls(module: Module) -> Iterator[Diagnostic]:
+    if module.entry not in module.computations:
+        yield Diagnostic("computation-C1", f"the entry %{module.entry} is not defined")
+    seen: set[str] = set()
+    for name, computation in module.computations.items():
+        for node in computation.nodes:
+            for key, value in node.attributes.items():
+                if isinstance(value, Callee) and value.name not in seen:
+                    yield _bad_call(module, node, key, value.name)
+        seen.add(name)
+
+
+def _bad_call(module: Module, node: Node, key: str, callee: str) -> Diagnostic:
+    if callee not in module.computations:
+        fact = f"computation %{callee} is not defined"
+        return Diagnostic("computation-C2", fact, place_of(node, key))
+    fact = f"computation %{callee} does not come before its caller"
+    return Diagnostic("graph-C2", fact, place_of(node, key))
+
+
+def _parameters(computation: Computation) -> Iterator[Diagnostic]:
+    """Parameters are numbered 0 to n - 1, each once."""
+    count = len(computation.parameters())
+    seen: dict[int, Node] = {}
+    for node in computation.nodes:
+        if node.op != "parameter":
+            continue
+        number = node.attributes["parameter_number"]
+        assert isinstance(number, int), node.name
+        place = place_of(node, "parameter_number")
+        if number in seen:
+            first = place_of(seen[number], "parameter_number")
+            notes = (Note("the first one", first),) if first else ()
+            fact = f"parameter {number} is defined twice"
+            yield Diagnostic("computation-C6", fact, place, notes)
+        elif not 0 <= number < count:
+            fact = f"parameter {number} of %{computation.name}, which has {count} parameters"
+            yield Diagnostic("computation-C6", fact, place, (), f"number them 0 to {count - 1}")
+        seen.setdefault(number, node)

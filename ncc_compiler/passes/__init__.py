@@ -1,0 +1,1 @@
+"""Graph to graph: each pass takes a verified module and returns one."""

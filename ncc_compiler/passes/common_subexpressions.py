@@ -1,0 +1,56 @@
+"""Computes what is the same only once."""
+
+from typing import ClassVar
+
+import attrs
+
+from ncc_compiler.ir.graph import Attribute, Module, Node, NodeId
+from ncc_compiler.passes.manager import Pass
+from ncc_compiler.passes.rebuild import Rebuild, rewrite_computation
+
+# Attributes that say where a node comes from or how it is to be laid out, not what it computes.
+# Channels pair collectives in XLA; here every rank runs the same instructions in the same order.
+_WITHOUT_MEANING = frozenset({"metadata", "sharding", "channel_id"})
+
+
+@attrs.frozen
+class CommonSubexpressions(Pass):
+    """Of equal nodes with equal operands the first stays.
+
+    Collectives too: the same operator over the same groups and operand gives the same value on
+    each rank, as do `partition-id` and `replica-id`, which differ between ranks only.
+    """
+
+    name: ClassVar[str] = "common-subexpressions"
+
+    def run(self, module: Module) -> Module:
+        computations = {
+            name: rewrite_computation(computation, _Merge())
+            for name, computation in module.computations.items()
+        }
+        return attrs.evolve(module, computations=computations)
+
+
+class _Merge:
+    """Nodes seen in one computation, by what they compute."""
+
+    def __init__(self) -> None:
+        self._seen: dict[object, NodeId] = {}
+
+    def __call__(self, rebuild: Rebuild, node: Node) -> NodeId:
+        if node.op == "parameter":
+            return rebuild.add(node)
+        key = (node.op, node.type, node.operands, _meaning(node))
+        if key not in self._seen:
+            self._seen[key] = rebuild.add(node)
+        return self._seen[key]
+
+
+def _meaning(node: Node) -> tuple[tuple[str, Attribute], ...]:
+    """What the attributes say of the value, in one order; whether a channel is there, not which.
+
+    A channel's presence is part of how replica groups are read.
+    """
+    kept = [item for item in node.attributes.items() if item[0] not in _WITHOUT_MEANING]
+    kept.append(("channel_id", "channel_id" in node.attributes))
+    return tuple(sorted(kept, key=lambda item: item[0]))

@@ -1,0 +1,238 @@
+"""Values of operations on constants, where every way of computing them gives the same bits.
+
+Moves of elements, integer arithmetic, and single float operations that IEEE rounds once. Nothing
+transcendental, nothing that sums; and nothing where XLA and numpy differ at the edges (division by
+zero, conversions out of range). Those stay for the devices.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from ncc_compiler.ir.graph import Node
+from ncc_compiler.ir.types import ArrayType
+
+Evaluate = Callable[[Node, list[np.ndarray]], np.ndarray | None]
+
+
+def evaluate(node: Node, operands: list[np.ndarray]) -> np.ndarray | None:
+    """The value of the node as a read-only array, or None where it is not safe to say."""
+    rule = _RULES.get(node.op)
+    if rule is None or not isinstance(node.type, ArrayType):
+        return None
+    with np.errstate(all="ignore"):
+        value = rule(node, operands)
+    if value is None:
+        return None
+    assert value.dtype == node.type.dtype.numpy, (node.name, value.dtype)
+    assert value.shape == node.type.shape, (node.name, value.shape)
+    value = np.array(value, order="C")
+    value.setflags(write=False)
+    return value
+
+
+def can_evaluate(op: str) -> bool:
+    """Whether `evaluate` knows the op at all."""
+    return op in _RULES
+
+
+def _shape(node: Node) -> tuple[int, ...]:
+    assert isinstance(node.type, ArrayType), node.name
+    return node.type.shape
+
+
+def _integers(node: Node, key: str) -> tuple[int, ...]:
+    value = node.attributes.get(key, ())
+    assert isinstance(value, tuple), node.name
+    return tuple(entry for entry in value if isinstance(entry, int))
+
+
+def _copy(_: Node, operands: list[np.ndarray]) -> np.ndarray:
+    return operands[0]
+
+
+def _reshape(node: Node, operands: list[np.ndarray]) -> np.ndarray:
+    return operands[0].reshape(_shape(node))
+
+
+def _broadcast(node: Node, operands: list[np.ndarray]) -> np.ndarray:
+    """Operand dimension k becomes result dimension dimensions[k]; they need not be in order."""
+    (operand,) = operands
+    dimensions, shape = _integers(node, "dimensions"), _shape(node)
+    order = sorted(range(operand.ndim), key=lambda k: dimensions[k])
+    aligned = [1] * len(shape)
+    for k in order:
+        aligned[dimensions[k]] = operand.shape[k]
+    return np.broadcast_to(operand.transpose(order).reshape(aligned), shape)
+
+
+def _transpose(node: Node, operands: list[np.ndarray]) -> np.ndarray:
+    return operands[0].transpose(_integers(node, "dimensions"))
+
+
+def _slice(node: Node, operands: list[np.ndarray]) -> np.ndarray:
+    ranges = node.attributes["slice"]
+    assert isinstance(ranges, tuple), node.name
+    return operands[0][tuple(slice(*entry) for entry in ranges if isinstance(entry, tuple))]
+
+
+def _concatenate(node: Node, operands: list[np.ndarray]) -> np.ndarray:
+    (dimension,) = _integers(node, "dimensions")
+    return np.concatenate(operands, axis=dimension)
+
+
+def _iota(node: Node, _: list[np.ndarray]) -> np.ndarray | None:
+    assert isinstance(node.type, ArrayType), node.name
+    dtype, shape = node.type.dtype, node.type.shape
+    dimension = node.attributes["iota_dimension"]
+    assert isinstance(dimension, int), node.name
+    if not _is_host_number(dtype.numpy):
+        return None
+    column = np.arange(shape[dimension]).astype(dtype.numpy)
+    aligned = [1] * len(shape)
+    aligned[dimension] = shape[dimension]
+    return np.broadcast_to(column.reshape(aligned), shape)
+
+
+def _select(_: Node, operands: list[np.ndarray]) -> np.ndarray:
+    predicate, when_true, when_false = operands
+    return np.where(predicate, when_true, when_false)
+
+
+_HOST_FLOATS = ("float32", "float64")
+
+
+def _is_host_number(dtype: np.dtype) -> bool:
+    """Numbers the host computes with itself; a narrower float would be rounded twice."""
+    return dtype.name in _HOST_FLOATS or _is_integer(dtype)
+
+
+def _is_integer(dtype: np.dtype) -> bool:
+    return dtype.kind in "iu" and dtype.isbuiltin == 1
+
+
+def _arithmetic(function: np.ufunc) -> Evaluate:
+    """Integers wrap; float32 and float64 are rounded once."""
+
+    def rule(_: Node, operands: list[np.ndarray]) -> np.ndarray | None:
+        if not _is_host_number(operands[0].dtype):
+            return None
+        value: np.ndarray = np.asarray(function(*operands))
+        return value
+
+    return rule
+
+
+def _divide(_: Node, operands: list[np.ndarray]) -> np.ndarray | None:
+    """Towards zero for integers; what has no quotient in the type is left alone."""
+    dividend, divisor = operands
+    if dividend.dtype.name in _HOST_FLOATS:
+        return np.asarray(dividend / divisor)
+    if not _is_integer(dividend.dtype) or not _divisible(dividend, divisor):
+        return None
+    return np.asarray((dividend - np.fmod(dividend, divisor)) // divisor)
+
+
+def _remainder(_: Node, operands: list[np.ndarray]) -> np.ndarray | None:
+    """The sign of the dividend, as XLA has it."""
+    dividend, divisor = operands
+    if not _is_integer(dividend.dtype) or not _divisible(dividend, divisor):
+        return None
+    return np.asarray(np.fmod(dividend, divisor))
+
+
+def _divisible(dividend: np.ndarray, divisor: np.ndarray) -> bool:
+    """No division by zero and no overflow (the least integer by -1)."""
+    if dividend.dtype.kind == "u":
+        return bool((divisor != 0).all())
+    overflow = (dividend == np.iinfo(dividend.dtype).min) & (divisor == -1)
+    return bool((divisor != 0).all()) and not overflow.any()
+
+
+def _of_integers(function: np.ufunc) -> Evaluate:
+    """For functions whose float form has edges of its own (NaN, signs of zero)."""
+
+    def rule(_: Node, operands: list[np.ndarray]) -> np.ndarray | None:
+        value: np.ndarray = np.asarray(function(*operands))
+        return value if _is_integer(operands[0].dtype) else None
+
+    return rule
+
+
+def _bitwise(function: np.ufunc) -> Evaluate:
+    """Logical on pred, bit by bit on integers."""
+
+    def rule(_: Node, operands: list[np.ndarray]) -> np.ndarray | None:
+        dtype = operands[0].dtype
+        if dtype.kind != "b" and not _is_integer(dtype):
+            return None
+        value: np.ndarray = np.asarray(function(*operands))
+        return value
+
+    return rule
+
+
+_COMPARISONS: Mapping[str, np.ufunc] = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+}
+
+
+def _compare(node: Node, operands: list[np.ndarray]) -> np.ndarray | None:
+    """Integers and pred only: floats compare in two ways, with and without a total order."""
+    dtype = operands[0].dtype
+    if dtype.kind != "b" and not _is_integer(dtype):
+        return None
+    value: np.ndarray = np.asarray(_COMPARISONS[str(node.attributes["direction"])](*operands))
+    return value
+
+
+def _convert(node: Node, operands: list[np.ndarray]) -> np.ndarray | None:
+    """Between numbers of the host, where the value is in the target's range."""
+    (value,) = operands
+    assert isinstance(node.type, ArrayType), node.name
+    target = node.type.dtype.numpy
+    from_float = value.dtype.name in _HOST_FLOATS
+    from_whole = value.dtype.kind == "b" or _is_integer(value.dtype)
+    if target.name in _HOST_FLOATS and (from_float or from_whole):
+        return value.astype(target)
+    if _is_integer(target) and (from_whole or (from_float and _fits(value, target))):
+        return value.astype(target)
+    return None
+
+
+def _fits(value: np.ndarray, target: np.dtype) -> bool:
+    """Whether every float, cut to an integer, is well inside the target's range."""
+    limit = min(float(np.iinfo(target).max), 2.0**62)
+    least = max(float(np.iinfo(target).min), -(2.0**62))
+    return bool((np.isfinite(value) & (value > least) & (value < limit)).all())
+
+
+_RULES: Mapping[str, Evaluate] = {
+    "add": _arithmetic(np.add),
+    "and": _bitwise(np.bitwise_and),
+    "broadcast": _broadcast,
+    "compare": _compare,
+    "concatenate": _concatenate,
+    "convert": _convert,
+    "copy": _copy,
+    "divide": _divide,
+    "iota": _iota,
+    "maximum": _of_integers(np.maximum),
+    "minimum": _of_integers(np.minimum),
+    "multiply": _arithmetic(np.multiply),
+    "negate": _arithmetic(np.negative),
+    "not": _bitwise(np.invert),
+    "or": _bitwise(np.bitwise_or),
+    "remainder": _remainder,
+    "reshape": _reshape,
+    "select": _select,
+    "slice": _slice,
+    "subtract": _arithmetic(np.subtract),
+    "transpose": _transpose,
+    "xor": _bitwise(np.bitwise_xor),
+}

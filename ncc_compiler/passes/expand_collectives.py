@@ -1,0 +1,193 @@
+"""Brings every collective to the form that a placeholder can say: chunks that are byte ranges.
+
+A placeholder splits its buffers into one contiguous chunk per group member. A chunk along a
+dimension is contiguous if everything before that dimension has size 1. Otherwise, with A the
+elements before the dimension, P the group and B those after it:
+
+    all-gather      [A,n,B]   → [1,A·n·B]  ─op→ [P,A,n·B]  → transpose [A,P,n·B] → [A,P·n,B]
+    reduce-scatter  [A,P·n,B] → [A,P,n·B] → transpose [P,A,n·B] ─op→ [1,A,n·B]   → [A,n,B]
+    all-to-all      [A,P·n,B] → [A,P,n·B] → transpose [P,A,n·B] ─op→ transpose   → [A,P·n,B]
+
+Reshapes cost nothing, transposes are DMAs. An all-to-all of a tuple becomes one of an array.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import ClassVar
+
+import attrs
+
+from ncc_compiler.ir.collectives import group_size
+from ncc_compiler.ir.graph import Module, Node, NodeId
+from ncc_compiler.ir.types import ArrayType, TupleType
+from ncc_compiler.passes.manager import Pass
+from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
+
+_ON_A_DIMENSION = frozenset({"all-gather", "reduce-scatter", "all-to-all"})
+_OF_SEVERAL = frozenset({"all-reduce", "all-gather", "reduce-scatter", "collective-permute"})
+
+
+@attrs.frozen
+class ExpandCollectives(Pass):
+    """Afterwards chunks are contiguous, and the operands of one collective have one dtype."""
+
+    name: ClassVar[str] = "expand-collectives"
+
+    def run(self, module: Module) -> Module:
+        def expand(rebuild: Rebuild, node: Node) -> NodeId:
+            if node.op == "all-to-all" and "dimensions" not in node.attributes:
+                return _all_to_all_of_tuple(rebuild, node)
+            if node.op in _OF_SEVERAL and _dtypes(rebuild, node) > 1:
+                return _one_per_dtype(module, rebuild, node)
+            if node.op in _ON_A_DIMENSION:
+                return _on_leading_dimension(module, rebuild, node)
+            return rebuild.add(node)
+
+        return rewrite_module(module, expand)
+
+
+def _dtypes(rebuild: Rebuild, node: Node) -> int:
+    return len({rebuild.type_of(operand).dtype for operand in node.operands})
+
+
+def _result_types(node: Node) -> list[ArrayType]:
+    kinds = node.type.elements if isinstance(node.type, TupleType) else (node.type,)
+    return [kind for kind in kinds if isinstance(kind, ArrayType)]
+
+
+def _with_results(
+    rebuild: Rebuild, node: Node, operands: list[NodeId], kinds: list[ArrayType]
+) -> list[NodeId]:
+    """Append the collective for these operands, and take its result apart."""
+    kind = kinds[0] if len(kinds) == 1 else TupleType(tuple(kinds))
+    added = rebuild.add(attrs.evolve(node, operands=tuple(operands), type=kind))
+    if len(kinds) == 1:
+        return [added]
+    return [
+        rebuild.derived(node, "get-tuple-element", one, [added], index=k)
+        for k, one in enumerate(kinds)
+    ]
+
+
+def _as_typed(rebuild: Rebuild, node: Node, results: list[NodeId]) -> NodeId:
+    """The results as the one value that the node was."""
+    if isinstance(node.type, TupleType):
+        return rebuild.derived(node, "tuple", node.type, results)
+    return results[0]
+
+
+def _one_per_dtype(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
+    """A collective for each element type, since a placeholder has one."""
+    kinds = _result_types(node)
+    results: dict[int, NodeId] = {}
+    for dtype in dict.fromkeys(kind.dtype for kind in kinds):
+        members = [k for k, kind in enumerate(kinds) if kind.dtype is dtype]
+        name = rebuild.fresh(node.name) if results else node.name
+        operands = [node.operands[k] for k in members]
+        one = attrs.evolve(node, name=name)
+        found = _canonical(module, rebuild, one, operands, [kinds[k] for k in members])
+        results.update(zip(members, found, strict=True))
+    return _as_typed(rebuild, node, [results[k] for k in range(len(kinds))])
+
+
+def _on_leading_dimension(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
+    kinds = _result_types(node)
+    if _is_canonical(module, rebuild, node, node.operands):
+        return rebuild.add(node)
+    results = _canonical(module, rebuild, node, list(node.operands), kinds)
+    return _as_typed(rebuild, node, results)
+
+
+def _is_canonical(module: Module, rebuild: Rebuild, node: Node, operands: Iterable[NodeId]) -> bool:
+    if node.op not in _ON_A_DIMENSION or group_size(module, node) == 1:
+        return True
+    dimension = _dimension(node)
+    shapes = [rebuild.type_of(operand).shape for operand in operands]
+    return all(math.prod(shape[:dimension]) in (0, 1) for shape in shapes)
+
+
+def _dimension(node: Node) -> int:
+    value = node.attributes["dimensions"]
+    assert isinstance(value, tuple), node.name
+    (dimension,) = value
+    assert isinstance(dimension, int), node.name
+    return dimension
+
+
+def _canonical(
+    module: Module,
+    rebuild: Rebuild,
+    node: Node,
+    operands: list[NodeId],
+    kinds: list[ArrayType],
+) -> list[NodeId]:
+    """The results of the collective, computed on chunks that are byte ranges."""
+    if _is_canonical(module, rebuild, node, operands):
+        return _with_results(rebuild, node, operands, kinds)
+    group = group_size(module, node)
+    chunks = _Chunks(rebuild, node, _dimension(node), group)
+    wires = [chunks.before(operand) for operand in operands]
+    wire_kinds = [chunks.wire_result(rebuild.type_of(wire)) for wire in wires]
+    leading = attrs.evolve(node, attributes={**node.attributes, "dimensions": (0,)})
+    found = _with_results(rebuild, leading, wires, wire_kinds)
+    return [chunks.after(wire, kind) for wire, kind in zip(found, kinds, strict=True)]
+
+
+@attrs.frozen
+class _Chunks:
+    """The moves around one collective; on the wire an array is [chunks, before, in and after]."""
+
+    rebuild: Rebuild
+    node: Node
+    dimension: int
+    group: int
+
+    def before(self, operand: NodeId) -> NodeId:
+        """The operand with its chunks in front, or as the one chunk that it is."""
+        kind = self.rebuild.type_of(operand)
+        lead = math.prod(kind.shape[: self.dimension])
+        rest = math.prod(kind.shape[self.dimension :])
+        if self.node.op == "all-gather":
+            return self._reshape(operand, (1, lead, rest))
+        return self._swap(self._reshape(operand, (lead, self.group, rest // self.group)))
+
+    def wire_result(self, kind: ArrayType) -> ArrayType:
+        counts = {"all-gather": self.group, "reduce-scatter": 1, "all-to-all": self.group}
+        return ArrayType(kind.dtype, (counts[self.node.op], *kind.shape[1:]))
+
+    def after(self, wire: NodeId, kind: ArrayType) -> NodeId:
+        """The result with its chunks back where they belong."""
+        ordered = wire if self.node.op == "reduce-scatter" else self._swap(wire)
+        return self._reshape(ordered, kind.shape)
+
+    def _reshape(self, operand: NodeId, shape: tuple[int, ...]) -> NodeId:
+        kind = ArrayType(self.rebuild.type_of(operand).dtype, shape)
+        return self.rebuild.derived(self.node, "reshape", kind, [operand])
+
+    def _swap(self, operand: NodeId) -> NodeId:
+        """The first two of three dimensions exchanged."""
+        kind = self.rebuild.type_of(operand)
+        first, second, third = kind.shape
+        swapped = ArrayType(kind.dtype, (second, first, third))
+        return self.rebuild.derived(
+            self.node, "transpose", swapped, [operand], dimensions=(1, 0, 2)
+        )
+
+
+def _all_to_all_of_tuple(rebuild: Rebuild, node: Node) -> NodeId:
+    """Operand k goes to member k: one array of all operands, one chunk each."""
+    kinds = _result_types(node)
+    count, (dtype, shape) = len(kinds), (kinds[0].dtype, kinds[0].shape)
+    row, whole = ArrayType(dtype, (1, *shape)), ArrayType(dtype, (count, *shape))
+    rows = [rebuild.derived(node, "reshape", row, [operand]) for operand in node.operands]
+    packed = rebuild.derived(node, "concatenate", whole, rows, dimensions=(0,))
+    attributes = {**node.attributes, "dimensions": (0,)}
+    exchanged = rebuild.add(
+        attrs.evolve(node, operands=(packed,), type=whole, attributes=attributes)
+    )
+    results = []
+    for k, kind in enumerate(kinds):
+        ranges = ((k, k + 1, 1), *((0, size, 1) for size in shape))
+        part = rebuild.derived(node, "slice", row, [exchanged], slice=ranges)
+        results.append(rebuild.derived(node, "reshape", kind, [part]))
+    return _as_typed(rebuild, node, results)

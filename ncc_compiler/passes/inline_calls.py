@@ -1,0 +1,66 @@
+"""Puts the bodies of called computations where the calls are."""
+
+from typing import ClassVar
+
+import attrs
+
+from ncc_compiler.diagnostics import CompileError, Diagnostic
+from ncc_compiler.ir.graph import Callee, Computation, Module, Node, NodeId
+from ncc_compiler.options import INLINE_LIMIT_NODES
+from ncc_compiler.passes.manager import Pass
+from ncc_compiler.passes.rebuild import Rebuild, reachable, rewrite_computation
+
+
+@attrs.frozen
+class InlineCalls(Pass):
+    """No `call` is left, nor a computation that only calls needed."""
+
+    name: ClassVar[str] = "inline-calls"
+
+    limit_nodes: int = INLINE_LIMIT_NODES
+
+    def run(self, module: Module) -> Module:
+        self._refuse_explosion(module)
+        done: dict[str, Computation] = {}
+        for name, computation in module.computations.items():
+
+            def inline(rebuild: Rebuild, node: Node) -> NodeId:
+                if node.op != "call":
+                    return rebuild.add(node)
+                return _insert(rebuild, done[_callee(node)], node)
+
+            has_calls = any(node.op == "call" for node in computation.nodes)
+            done[name] = rewrite_computation(computation, inline) if has_calls else computation
+        return attrs.evolve(module, computations=reachable(done, module.entry))
+
+    def _refuse_explosion(self, module: Module) -> None:
+        sizes: dict[str, int] = {}
+        for name, computation in module.computations.items():
+            calls = [_callee(node) for node in computation.nodes if node.op == "call"]
+            sizes[name] = len(computation.nodes) + sum(sizes[callee] for callee in calls)
+        if sizes[module.entry] > self.limit_nodes:
+            text = (
+                f"calls expand %{module.entry} to {sizes[module.entry]} operations, "
+                f"the limit is {self.limit_nodes}"
+            )
+            option = f"--pass-option {self.name}.limit_nodes=N raises the limit"
+            raise CompileError([Diagnostic("inline-calls-C1", text, help=option)])
+
+
+def _callee(node: Node) -> str:
+    callee = node.attributes["to_apply"]
+    assert isinstance(callee, Callee), node.name
+    return callee.name
+
+
+def _insert(rebuild: Rebuild, body: Computation, call: Node) -> NodeId:
+    """Append a body whose parameters are the operands of the call; returns its result."""
+    values: list[NodeId] = [NodeId(0)] * len(body.nodes)
+    for operand, parameter in zip(call.operands, body.parameters(), strict=True):
+        values[parameter] = operand
+    for position, node in enumerate(body.nodes):
+        if node.op != "parameter":
+            operands = tuple(values[operand] for operand in node.operands)
+            inner = attrs.evolve(node, name=rebuild.fresh(node.name), operands=operands)
+            values[position] = rebuild.add(inner)
+    return values[body.root]

@@ -1,0 +1,80 @@
+"""The pipelines, read from top to bottom: what -O0, -O1 and -O2 do to the graph."""
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from ncc_compiler.options import CompileOptions
+from ncc_compiler.passes.common_subexpressions import CommonSubexpressions
+from ncc_compiler.passes.expand_collectives import ExpandCollectives
+from ncc_compiler.passes.fold_constants import FoldConstants
+from ncc_compiler.passes.inline_calls import InlineCalls
+from ncc_compiler.passes.manager import Pass
+from ncc_compiler.passes.remove_dead_code import RemoveDeadCode
+from ncc_compiler.passes.simplify import Simplify
+
+# What code generation needs.
+CANONICAL: Sequence[Pass] = (
+    InlineCalls(),
+    ExpandCollectives(),
+)
+
+# What costs little and always pays.
+STANDARD: Sequence[Pass] = (
+    InlineCalls(),
+    Simplify(),
+    FoldConstants(),
+    CommonSubexpressions(),
+    RemoveDeadCode(),
+    ExpandCollectives(),
+    Simplify(),
+    RemoveDeadCode(),
+)
+
+# Once more over what the first round uncovered.
+THOROUGH: Sequence[Pass] = (
+    *STANDARD,
+    FoldConstants(),
+    CommonSubexpressions(),
+    Simplify(),
+    RemoveDeadCode(),
+)
+
+PIPELINES: Mapping[int, Sequence[Pass]] = {0: CANONICAL, 1: STANDARD, 2: THOROUGH}
+"""By level of optimisation."""
+
+
+def pipeline(options: CompileOptions) -> Sequence[Pass]:
+    """The passes of a compilation with their options set.
+
+    Raises ValueError for an option that no pass has, or for a value that is not one.
+    """
+    passes = PIPELINES[options.level]
+    known = {name for level in PIPELINES.values() for one in level for name in _fields(one)}
+    for name in options.pass_options:
+        if name not in known:
+            raise ValueError(
+                f"no pass has the option {name!r}, there are {', '.join(sorted(known))}"
+            )
+    return [_with_options(one, options.pass_options) for one in passes]
+
+
+def _fields(one: Pass) -> Mapping[str, str]:
+    """Full names of the pass's options, and the fields they set."""
+    return {f"{one.name}.{field.name}": field.name for field in attrs.fields(type(one))}
+
+
+def _with_options(one: Pass, options: Mapping[str, str]) -> Pass:
+    values = {
+        field: _number(name, options[name])
+        for name, field in _fields(one).items()
+        if name in options
+    }
+    return attrs.evolve(one, **values) if values else one
+
+
+def _number(name: str, text: str) -> int:
+    """Every option there is counts something."""
+    if not text.isdecimal():
+        raise ValueError(f"pass option {name} is {text!r}, not a whole number of 0 or more")
+    return int(text)

@@ -1,0 +1,101 @@
+"""How passes make new computations: nodes in order, each under a name of its own."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import attrs
+
+from ncc_compiler.ir.graph import Attribute, Callee, Computation, Module, Node, NodeId
+from ncc_compiler.ir.types import ArrayType, Type
+
+
+class Rebuild:
+    """A computation in the making, from an old one whose node names stay reserved for it."""
+
+    def __init__(self, old: Computation) -> None:
+        self._old = old
+        self._taken = {node.name for node in old.nodes}
+        self._suffixes: dict[str, int] = {}
+        self.nodes: list[Node] = []
+        self.new_ids: list[NodeId] = []  # by old id, so far
+
+    def add(self, node: Node) -> NodeId:
+        """Append a node that has its name from the old computation or from `fresh`."""
+        self.nodes.append(node)
+        return NodeId(len(self.nodes) - 1)
+
+    def fresh(self, stem: str) -> str:
+        """A name that nothing here has: the stem, with a number where it is taken."""
+        name, number = stem, self._suffixes.get(stem, 0)
+        while name in self._taken:
+            number += 1
+            name = f"{stem}.{number}"
+        self._suffixes[stem] = number
+        self._taken.add(name)
+        return name
+
+    def derived(
+        self,
+        source: Node,
+        op: str,
+        kind: Type,
+        operands: Sequence[NodeId],
+        **attributes: Attribute,
+    ) -> NodeId:
+        """Append a node that helps to do what `source` did; it takes over where that is from."""
+        kept = {key: source.attributes[key] for key in ("metadata",) if key in source.attributes}
+        name = self.fresh(f"{source.name}.{op}")
+        node = Node(name, op, kind, tuple(operands), {**attributes, **kept}, source.span)
+        return self.add(node)
+
+    def rewired(self, node: Node) -> Node:
+        """An old node with its operands as they are now."""
+        operands = tuple(self.new_ids[operand] for operand in node.operands)
+        return node if operands == node.operands else attrs.evolve(node, operands=operands)
+
+    def type_of(self, position: NodeId) -> ArrayType:
+        """The type of a new node that is an array."""
+        kind = self.nodes[position].type
+        assert isinstance(kind, ArrayType), self.nodes[position].name
+        return kind
+
+    def finish(self) -> Computation:
+        root = self.new_ids[self._old.root]
+        return attrs.evolve(self._old, nodes=tuple(self.nodes), root=root)
+
+
+Rewrite = Callable[[Rebuild, Node], NodeId]
+"""Adds what replaces an old node (given with new operands) and returns the new value."""
+
+
+def rewrite_computation(computation: Computation, rewrite: Rewrite) -> Computation:
+    """The computation with every node replaced, in order."""
+    rebuild = Rebuild(computation)
+    for node in computation.nodes:
+        rebuild.new_ids.append(rewrite(rebuild, rebuild.rewired(node)))
+    return rebuild.finish()
+
+
+def rewrite_module(module: Module, rewrite: Rewrite) -> Module:
+    """The module with every node of every computation replaced."""
+    computations = {
+        name: rewrite_computation(computation, rewrite)
+        for name, computation in module.computations.items()
+    }
+    return attrs.evolve(module, computations=computations)
+
+
+def callees(node: Node) -> Iterable[str]:
+    """The computations that a node names."""
+    return (value.name for value in node.attributes.values() if isinstance(value, Callee))
+
+
+def reachable(computations: Mapping[str, Computation], entry: str) -> dict[str, Computation]:
+    """The computations that the entry needs, in their order."""
+    found, pending = {entry}, [entry]
+    while pending:
+        for node in computations[pending.pop()].nodes:
+            for name in callees(node):
+                if name not in found:
+                    found.add(name)
+                    pending.append(name)
+    return {name: computation for name, computation in computations.items() if name in found}

@@ -1,0 +1,136 @@
+"""Collectives, over all ranks together, as the StableHLO specification states them.
+
+A rank is the flattened id replica * num_partitions + partition. The members of a group meet in the
+order that the group lists them; a reduction folds them in that order.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from ncc_compiler.ir.graph import Pairs
+from ncc_compiler.ir.types import TupleType
+from ncc_compiler.reference.folding import combine_of
+from ncc_compiler.reference.step import Meaning, Step, Value, numbers
+from ncc_runtime.neff.groups import (
+    ExplicitGroups,
+    GroupMode,
+    Groups,
+    IotaGroups,
+    MeshGroups,
+    flattened_groups,
+    flattened_pairs,
+    group_mode,
+)
+
+InGroup: TypeAlias = Callable[[Step, Sequence[np.ndarray]], Sequence[np.ndarray]]
+"""One operand of each member of a group, to one result of each member."""
+
+
+def _mode(step: Step, *, may_have_global_ids: bool) -> GroupMode:
+    attributes = step.node.attributes
+    global_ids = bool(attributes.get("use_global_device_ids", False))
+    return group_mode("channel_id" in attributes, global_ids if may_have_global_ids else None)
+
+
+def _groups(step: Step, *, may_have_global_ids: bool) -> Groups:
+    """The groups of ranks; every rank must be in one."""
+    module = step.module
+    written = step.node.attributes.get("replica_groups", ExplicitGroups(()))
+    assert isinstance(written, ExplicitGroups | IotaGroups | MeshGroups), written
+    mode = _mode(step, may_have_global_ids=may_have_global_ids)
+    groups = flattened_groups(written.expand(), mode, module.replica_count, module.num_partitions)
+    members = sorted(rank for group in groups for rank in group)
+    assert members == list(range(module.ranks)), f"{step.node.name}: groups hold ranks {members}"
+    return groups
+
+
+def _dimension(step: Step) -> int:
+    return numbers(step.node, "dimensions")[0]
+
+
+def _cut(step: Step, array: np.ndarray, parts: int) -> list[np.ndarray]:
+    return np.split(array, parts, axis=_dimension(step))
+
+
+def _all_reduce(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+    combine = combine_of(step, step.ranks[0])
+    total = (members[0],)
+    for array in members[1:]:
+        total = (combine(total, (array,))[0],)
+    return [total[0].copy() for _ in members]
+
+
+def _all_gather(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+    gathered = np.concatenate(members, axis=_dimension(step))
+    return [gathered.copy() for _ in members]
+
+
+def _reduce_scatter(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return _cut(step, _all_reduce(step, members)[0], len(members))
+
+
+def _all_to_all(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Member k gets part k of everybody, in the order of the group."""
+    parts = [_cut(step, array, len(members)) for array in members]
+    return [
+        np.concatenate([part[k] for part in parts], axis=_dimension(step))
+        for k in range(len(members))
+    ]
+
+
+def _each_operand(in_group: InGroup, *, may_have_global_ids: bool) -> Meaning:
+    """A collective that treats each of its operands alike, in every group."""
+
+    def meaning(step: Step) -> list[Value]:
+        arrays = [step.arrays(rank) for rank in range(step.module.ranks)]
+        results: list[list[np.ndarray]] = [[] for _ in arrays]
+        groups = _groups(step, may_have_global_ids=may_have_global_ids)
+        for operand in range(len(arrays[0])):
+            for group in groups:
+                found = in_group(step, [arrays[rank][operand] for rank in group])
+                for rank, result in zip(group, found, strict=True):
+                    results[rank].append(result)
+        return [_as_typed(step, found) for found in results]
+
+    return meaning
+
+
+def _as_typed(step: Step, results: Sequence[np.ndarray]) -> Value:
+    return tuple(results) if isinstance(step.node.type, TupleType) else results[0]
+
+
+def _all_to_all_of_arrays_or_tuples(step: Step) -> list[Value]:
+    """With `dimensions` an array is cut; without, member k gets operand k of everybody."""
+    if "dimensions" in step.node.attributes:
+        return _each_operand(_all_to_all, may_have_global_ids=False)(step)
+    results: list[Value] = [()] * step.module.ranks
+    for group in _groups(step, may_have_global_ids=False):
+        for k, rank in enumerate(group):
+            results[rank] = tuple(step.arrays(member)[k] for member in group)
+    return results
+
+
+def _collective_permute(step: Step) -> list[Value]:
+    """A rank that is no target gets zeros."""
+    module, pairs = step.module, step.node.attributes["source_target_pairs"]
+    assert isinstance(pairs, Pairs), pairs
+    mode = _mode(step, may_have_global_ids=False)
+    arrays = [step.arrays(rank) for rank in range(module.ranks)]
+    results = [[np.zeros_like(array) for array in found] for found in arrays]
+    for source, target in flattened_pairs(
+        pairs.pairs, mode, module.replica_count, module.num_partitions
+    ):
+        results[target] = [array.copy() for array in arrays[source]]
+    return [_as_typed(step, found) for found in results]
+
+
+COLLECTIVES: Mapping[str, Meaning] = {
+    "all-reduce": _each_operand(_all_reduce, may_have_global_ids=True),
+    "all-gather": _each_operand(_all_gather, may_have_global_ids=True),
+    "reduce-scatter": _each_operand(_reduce_scatter, may_have_global_ids=True),
+    "all-to-all": _all_to_all_of_arrays_or_tuples,
+    "collective-permute": _collective_permute,
+}
+"""What each collective makes of the operands of all ranks."""

@@ -1,0 +1,84 @@
+"""Between dtypes: `convert` as XLA defines it, and the working dtypes that ops compute in."""
+
+import functools
+
+import numpy as np
+
+from ncc_compiler.ir.graph import Node
+from ncc_compiler.ir.types import ArrayType
+from ncc_runtime.neff.dtypes import DType
+
+
+@functools.cache
+def _by_numpy_dtype() -> dict[np.dtype, DType]:
+    return {dtype.numpy: dtype for dtype in DType}
+
+
+def dtype_of(array: np.ndarray) -> DType:
+    """The element type that this numpy dtype holds."""
+    return _by_numpy_dtype()[array.dtype]
+
+
+def working(array: np.ndarray) -> np.ndarray:
+    """The values in a dtype that numpy itself computes in, exactly."""
+    dtype = dtype_of(array)
+    if dtype.is_float and dtype.size_bytes < 4:
+        return array.astype(np.float32)
+    if dtype in (DType.S4, DType.U4):
+        return array.astype(np.int8 if dtype.is_signed else np.uint8)
+    return array
+
+
+def narrowed(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """A result in a working dtype, rounded to nearest even or wrapped."""
+    if dtype in (DType.S4, DType.U4):
+        return _wrapped_to_four_bits(array, dtype)
+    return array.astype(dtype.numpy, copy=False)
+
+
+def _wrapped_to_four_bits(array: np.ndarray, dtype: DType) -> np.ndarray:
+    low = array.astype(np.int64) & 15
+    return np.where((low > 7) & dtype.is_signed, low - 16, low).astype(dtype.numpy)
+
+
+def converted(array: np.ndarray, node: Node) -> np.ndarray:
+    """The array in the dtype of the node's result.
+
+    Floats saturate to integers and NaN becomes 0; integers wrap; anything but zero is true;
+    float types are rounded to nearest even.
+    """
+    assert isinstance(node.type, ArrayType), node.name
+    dtype = node.type.dtype
+    wide = working(array)
+    if dtype is DType.PRED:
+        return np.asarray(wide != 0)
+    if dtype.is_integer:
+        if wide.dtype.kind in "fc":
+            return _saturated(wide.real, dtype)
+        return narrowed(wide, dtype)
+    if dtype.is_complex:
+        return wide.astype(dtype.numpy)
+    return _rounded(wide.real, dtype)
+
+
+def _saturated(array: np.ndarray, dtype: DType) -> np.ndarray:
+    low, high = _integer_range(dtype)
+    wide = np.trunc(array.astype(np.float64))
+    inside = (wide >= low) & (wide < float(high + 1))
+    carrier = np.uint64 if dtype is DType.U64 else np.int64
+    exact = np.where(inside, wide, 0).astype(carrier)
+    edge = np.where(wide > 0, carrier(high), carrier(min(0, low)))
+    result = np.where(inside, exact, np.where(np.isnan(wide), carrier(0), edge))
+    return narrowed(result, dtype)
+
+
+def _integer_range(dtype: DType) -> tuple[int, int]:
+    bits = 4 if dtype in (DType.S4, DType.U4) else 8 * dtype.size_bytes
+    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if dtype.is_signed else (0, 2**bits - 1)
+
+
+def _rounded(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """To a float type; numpy would round an integer twice on its way to f16."""
+    if dtype is DType.F16 and array.dtype.kind in "iu":
+        return array.astype(np.float64).astype(np.float16)
+    return array.astype(dtype.numpy)

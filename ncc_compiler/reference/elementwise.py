@@ -1,0 +1,193 @@
+"""Elementwise ops: what each computes for one element, as XLA defines it.
+
+Every op works in the dtype of its operands and rounds to it once. Floats narrower than 32 bits are
+computed in float32 and then rounded; sub-byte integers in a byte and then wrapped. Functions here
+see only numpy's own dtypes, and numpy broadcasting lets a scalar meet an array.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from ncc_compiler.ir.graph import Node, Raw
+from ncc_compiler.reference.conversion import converted, dtype_of, narrowed, working
+
+Elementwise: TypeAlias = Callable[[Node, Sequence[np.ndarray]], np.ndarray]
+
+
+def _is_integer(array: np.ndarray) -> bool:
+    return array.dtype.kind in "iu"
+
+
+def _sign(x: np.ndarray) -> np.ndarray:
+    """Keeps the sign of a zero, and NaN."""
+    if x.dtype.kind == "f":
+        return np.where(np.isnan(x) | (x == 0), x, np.copysign(x.dtype.type(1), x))
+    return np.asarray(np.sign(x))
+
+
+def _rsqrt(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x.dtype.type(1) / np.sqrt(x))
+
+
+def _logistic(x: np.ndarray) -> np.ndarray:
+    one = x.dtype.type(1)
+    return np.asarray(one / (one + np.exp(-x)))
+
+
+def _add(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.asarray(x | y if x.dtype.kind == "b" else x + y)
+
+
+def _multiply(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.asarray(x & y if x.dtype.kind == "b" else x * y)
+
+
+def _defined_divisor(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The divisor, but 1 in place of 0 and where the quotient overflows (INT_MIN / -1)."""
+    one = y.dtype.type(1)
+    if y.dtype.kind == "u":
+        return np.where(y == 0, one, y)
+    overflows = (x == np.iinfo(x.dtype).min) & (y == -one)
+    return np.where((y == 0) | overflows, one, y)
+
+
+def _divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Integers round towards zero; by zero gives all ones (-1); INT_MIN / -1 is INT_MIN."""
+    if not _is_integer(x):
+        return np.asarray(x / y)
+    divisor = _defined_divisor(x, y)
+    quotient = (x - np.fmod(x, divisor)) // divisor
+    return np.asarray(np.where(y == 0, ~y.dtype.type(0), quotient))
+
+
+def _remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Has the sign of the dividend; of integers by zero the dividend, INT_MIN % -1 is 0."""
+    if not _is_integer(x):
+        return np.asarray(np.fmod(x, y))
+    return np.where(y == 0, x, np.fmod(x, _defined_divisor(x, y)))
+
+
+def _power(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return _integer_power(x, y) if _is_integer(x) else np.power(x, y)
+
+
+def _integer_power(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
+    """Repeated squaring that wraps; a negative exponent gives 0 unless the base is 1 or -1."""
+    one, zero = base.dtype.type(1), base.dtype.type(0)
+    result, square = np.broadcast_to(one, np.broadcast_shapes(base.shape, exponent.shape)), base
+    for bit in range(8 * base.dtype.itemsize):
+        is_set = (exponent >> exponent.dtype.type(bit)) & one == one
+        result = np.where(is_set, result * square, result)
+        square = square * square
+    if base.dtype.kind == "u":
+        return result
+    alternating = np.where(exponent & one == one, -one, one)
+    reciprocal = np.where(base == one, one, np.where(base == -one, alternating, zero))
+    return np.where(exponent < 0, reciprocal, result)
+
+
+def _maximum(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """NaN wins; -0 is less than +0."""
+    larger = np.maximum(x, y)
+    if x.dtype.kind != "f":
+        return np.asarray(larger)
+    return np.asarray(np.where((x == 0) & (y == 0), x + y, larger))
+
+
+def _minimum(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """NaN wins; -0 is less than +0."""
+    smaller = np.minimum(x, y)
+    if x.dtype.kind != "f":
+        return np.asarray(smaller)
+    return np.asarray(np.where((x == 0) & (y == 0), -(-x + -y), smaller))
+
+
+_ARITHMETIC: Mapping[str, Callable[..., np.ndarray]] = {
+    "abs": np.abs,
+    "exponential": np.exp,
+    "log": np.log,
+    "negate": np.negative,
+    "not": np.invert,
+    "rsqrt": _rsqrt,
+    "sign": _sign,
+    "sqrt": np.sqrt,
+    "tanh": np.tanh,
+    "logistic": _logistic,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "add": _add,
+    "and": np.bitwise_and,
+    "divide": _divide,
+    "maximum": _maximum,
+    "minimum": _minimum,
+    "multiply": _multiply,
+    "or": np.bitwise_or,
+    "power": _power,
+    "remainder": _remainder,
+    "subtract": np.subtract,
+    "xor": np.bitwise_xor,
+}
+
+
+def _in_own_dtype(compute: Callable[..., np.ndarray]) -> Elementwise:
+    """The op computed in a working dtype and rounded once to the dtype of the operands."""
+
+    def meaning(_: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+        result = np.asarray(compute(*map(working, operands)))
+        return narrowed(result, dtype_of(operands[0]))
+
+    return meaning
+
+
+def _copy(_: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+    return operands[0].copy()
+
+
+def _convert(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+    return converted(operands[0], node)
+
+
+_DIRECTIONS: Mapping[str, Callable[..., np.ndarray]] = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "GE": np.greater_equal,
+    "GT": np.greater,
+    "LE": np.less_equal,
+    "LT": np.less,
+}
+
+
+def _word(node: Node, key: str) -> str:
+    """An attribute that is a bare word, as `LT` of `direction=LT`; absent means empty."""
+    value = node.attributes.get(key, "")
+    return value.text if isinstance(value, Raw) else str(value)
+
+
+def _total_order(x: np.ndarray) -> np.ndarray:
+    """Integers in the order -NaN < -inf < … < -0 < +0 < … < inf < NaN."""
+    bits = x.view(np.dtype(f"int{8 * x.dtype.itemsize}"))
+    return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
+
+
+def _compare(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+    x, y = map(working, operands)
+    if _word(node, "type") == "TOTALORDER" and x.dtype.kind == "f":
+        x, y = _total_order(x), _total_order(y)
+    return np.asarray(_DIRECTIONS[_word(node, "direction")](x, y))
+
+
+def _select(_: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+    condition, if_true, if_false = operands
+    return np.where(condition, if_true, if_false)
+
+
+ELEMENTWISE: Mapping[str, Elementwise] = {
+    **{name: _in_own_dtype(compute) for name, compute in _ARITHMETIC.items()},
+    "copy": _copy,
+    "convert": _convert,
+    "compare": _compare,
+    "select": _select,
+}
+"""What each elementwise op makes of its operands on one rank."""

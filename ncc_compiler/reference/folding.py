@@ -1,0 +1,80 @@
+"""Regions of two scalars, and `reduce`, which folds with one in the order of the elements."""
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+
+from ncc_compiler.ir.graph import Callee, Computation, Module
+from ncc_compiler.ir.types import TupleType
+from ncc_compiler.reference.elementwise import ELEMENTWISE
+from ncc_compiler.reference.step import Step, Value, numbers
+
+Arrays: TypeAlias = tuple[np.ndarray, ...]
+Combine: TypeAlias = Callable[[Arrays, Arrays], Arrays]
+"""Accumulators and values, equally many arrays of one shape, to new accumulators."""
+
+_TRANSPARENT = {"parameter", "constant", "tuple", "get-tuple-element"}
+
+
+def combine_of(step: Step, rank: int) -> Combine:
+    """The region of a step, applied to arrays element by element.
+
+    Where all its ops are elementwise, one evaluation on whole arrays gives all elements at once.
+    """
+    region = step.callee()
+
+    def once(accumulators: Arrays, values: Arrays) -> Arrays:
+        (result,) = step.evaluate(region, (rank,), [(*accumulators, *values)])
+        return _flat(result)
+
+    def on_whole_arrays(accumulators: Arrays, values: Arrays) -> Arrays:
+        shape = values[0].shape
+        return tuple(np.broadcast_to(array, shape) for array in once(accumulators, values))
+
+    def element_by_element(accumulators: Arrays, values: Arrays) -> Arrays:
+        results = tuple(np.empty_like(array) for array in values)
+        for index in np.ndindex(values[0].shape):
+            scalars = (tuple(np.asarray(x[index]) for x in xs) for xs in (accumulators, values))
+            for result, scalar in zip(results, once(*scalars), strict=True):
+                result[index] = scalar
+        return results
+
+    return on_whole_arrays if _is_elementwise(region, step.module) else element_by_element
+
+
+def _is_elementwise(region: Computation, module: Module) -> bool:
+    def allows(op: str, callee: object) -> bool:
+        if op == "call" and isinstance(callee, Callee):
+            return _is_elementwise(module.computations[callee.name], module)
+        return op in _TRANSPARENT or op in ELEMENTWISE
+
+    return all(allows(node.op, node.attributes.get("to_apply")) for node in region.nodes)
+
+
+def _flat(value: Value) -> Arrays:
+    if isinstance(value, np.ndarray):
+        return (value,)
+    return tuple(array for element in value for array in _flat(element))
+
+
+def reduce(step: Step) -> list[Value]:
+    """Fold the listed dimensions of several arrays at once, from their initial values."""
+    return [_reduce_on(step, position) for position in range(len(step.ranks))]
+
+
+def _reduce_on(step: Step, position: int) -> Value:
+    operands = step.arrays(position)
+    arrays, initial = operands[: len(operands) // 2], operands[len(operands) // 2 :]
+    folded = sorted(numbers(step.node, "dimensions"))
+    kept = [k for k in range(arrays[0].ndim) if k not in folded]
+    shape = tuple(arrays[0].shape[k] for k in kept)
+    count = math.prod(arrays[0].shape[k] for k in folded)
+    rows = [array.transpose(kept + folded).reshape(*shape, count) for array in arrays]
+    combine = combine_of(step, step.ranks[position])
+    accumulators = tuple(np.broadcast_to(value, shape) for value in initial)
+    for k in range(count):
+        accumulators = combine(accumulators, tuple(row[..., k] for row in rows))
+    results = tuple(np.array(array) for array in accumulators)
+    return results if isinstance(step.node.type, TupleType) else results[0]

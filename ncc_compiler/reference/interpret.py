@@ -1,0 +1,110 @@
+"""The meaning of a module: its nodes in order, each on every rank, collectives over all of them.
+
+Slow and obvious on purpose: this is the oracle that the compiler, the runtime and their tests are
+held against. It shares no code with the executor.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ncc_compiler.ir.graph import Computation, Literal, Module
+from ncc_compiler.ir.types import ArrayType
+from ncc_compiler.reference.collectives import COLLECTIVES
+from ncc_compiler.reference.contraction import dot
+from ncc_compiler.reference.elementwise import ELEMENTWISE, Elementwise
+from ncc_compiler.reference.folding import reduce
+from ncc_compiler.reference.movement import MOVEMENT
+from ncc_compiler.reference.step import Meaning, Ranks, Step, Value, number
+
+
+def _one_rank_at_a_time(compute: Elementwise) -> Meaning:
+    def meaning(step: Step) -> list[Value]:
+        return [compute(step.node, step.arrays(k)) for k in range(len(step.ranks))]
+
+    return meaning
+
+
+def _parameter(step: Step) -> list[Value]:
+    return [given[number(step.node, "parameter_number")] for given in step.arguments]
+
+
+def _constant(step: Step) -> list[Value]:
+    literal = step.node.attributes["literal"]
+    assert isinstance(literal, Literal), step.node.name
+    return [literal.array for _ in step.ranks]
+
+
+def _partition_id(step: Step) -> list[Value]:
+    return [np.asarray(rank % step.module.num_partitions, np.uint32) for rank in step.ranks]
+
+
+def _replica_id(step: Step) -> list[Value]:
+    return [np.asarray(rank // step.module.num_partitions, np.uint32) for rank in step.ranks]
+
+
+def _tuple(step: Step) -> list[Value]:
+    return list(step.operands)
+
+
+def _get_tuple_element(step: Step) -> list[Value]:
+    return [operands[0][number(step.node, "index")] for operands in step.operands]
+
+
+def _call(step: Step) -> list[Value]:
+    return step.evaluate(step.callee(), step.ranks, step.operands)
+
+
+MEANINGS: Mapping[str, Meaning] = {
+    "parameter": _parameter,
+    "constant": _constant,
+    "partition-id": _partition_id,
+    "replica-id": _replica_id,
+    "tuple": _tuple,
+    "get-tuple-element": _get_tuple_element,
+    "call": _call,
+    "dot": _one_rank_at_a_time(dot),
+    "reduce": reduce,
+    **{name: _one_rank_at_a_time(compute) for name, compute in ELEMENTWISE.items()},
+    **{name: _one_rank_at_a_time(compute) for name, compute in MOVEMENT.items()},
+    **COLLECTIVES,
+}
+"""What every op of the graph means, by name."""
+
+
+def _evaluate(
+    module: Module,
+    computation: Computation,
+    ranks: Ranks,
+    arguments: Sequence[Sequence[Value]],
+) -> list[Value]:
+    """The root's value on each rank."""
+    evaluate = functools.partial(_evaluate, module)
+    values: list[list[Value]] = []
+    for node in computation.nodes:
+        operands = tuple(
+            tuple(values[operand][k] for operand in node.operands) for k in range(len(ranks))
+        )
+        results = MEANINGS[node.op](Step(module, node, ranks, operands, arguments, evaluate))
+        if isinstance(node.type, ArrayType):
+            wrong = {getattr(x, "dtype", None) for x in results} - {node.type.dtype.numpy}
+            assert not wrong, f"{node.name} is {node.type} and came out as {wrong}"
+        values.append(results)
+    return values[computation.root]
+
+
+def _flat(value: Value) -> list[np.ndarray]:
+    if isinstance(value, np.ndarray):
+        return [value]
+    return [array for element in value for array in _flat(element)]
+
+
+def run_module(module: Module, inputs: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
+    """What each rank returns; inputs[rank][k] is parameter k there, tuples come out flattened."""
+    assert len(inputs) == module.ranks, f"inputs of {len(inputs)} ranks for {module.ranks}"
+    with np.errstate(all="ignore"):
+        ranks = tuple(range(module.ranks))
+        arguments = [tuple(np.asarray(array) for array in given) for given in inputs]
+        results = _evaluate(module, module.entry_computation, ranks, arguments)
+    return [_flat(result) for result in results]

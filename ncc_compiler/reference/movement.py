@@ -1,0 +1,62 @@
+"""Ops whose result elements are copies of operand elements, or follow from the shape alone."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ncc_compiler.ir.graph import Node
+from ncc_compiler.ir.types import ArrayType
+from ncc_compiler.reference.elementwise import Elementwise
+from ncc_compiler.reference.step import number, numbers
+
+
+def _type(node: Node) -> ArrayType:
+    assert isinstance(node.type, ArrayType), node.name
+    return node.type
+
+
+def _iota(node: Node, _: Sequence[np.ndarray]) -> np.ndarray:
+    """Each element is its own index along one dimension."""
+    result = _type(node)
+    index: np.ndarray = np.indices(result.shape)[number(node, "iota_dimension")]
+    return index.astype(result.dtype.numpy)
+
+
+def _broadcast(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+    """Dimension k of the operand becomes dimension dimensions[k] of the result."""
+    result, dimensions = _type(node), numbers(node, "dimensions")
+    operand = operands[0].transpose(np.argsort(dimensions, kind="stable"))
+    sizes = [1] * result.rank
+    for dimension, size in zip(sorted(dimensions), operand.shape, strict=True):
+        sizes[dimension] = size
+    return np.broadcast_to(operand.reshape(sizes), result.shape).copy()
+
+
+def _reshape(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+    return operands[0].reshape(_type(node).shape)
+
+
+def _transpose(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+    return operands[0].transpose(numbers(node, "dimensions")).copy()
+
+
+def _slice(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+    bounds = node.attributes["slice"]
+    assert isinstance(bounds, tuple), bounds
+    window = tuple(slice(*bound) for bound in bounds if isinstance(bound, tuple))
+    return operands[0][window].copy()
+
+
+def _concatenate(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(operands, axis=numbers(node, "dimensions")[0])
+
+
+MOVEMENT: Mapping[str, Elementwise] = {
+    "iota": _iota,
+    "broadcast": _broadcast,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "slice": _slice,
+    "concatenate": _concatenate,
+}
+"""What each op makes of its operands on one rank."""

@@ -1,0 +1,58 @@
+"""What the meaning of an op is given: the node, the ranks, and the operand values on each."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import attrs
+import numpy as np
+
+from ncc_compiler.ir.graph import Callee, Computation, Module, Node
+
+Value: TypeAlias = "np.ndarray | tuple[Value, ...]"
+"""An array, or a tuple of values."""
+
+Ranks: TypeAlias = tuple[int, ...]
+Evaluate: TypeAlias = Callable[[Computation, Ranks, Sequence[Sequence[Value]]], list[Value]]
+"""Run a computation on some ranks: arguments[k] are those of ranks[k], and so is result k."""
+
+
+@attrs.frozen(eq=False)
+class Step:
+    """One op about to happen: operands[k][i] is operand i on rank ranks[k]."""
+
+    module: Module
+    node: Node
+    ranks: Ranks
+    operands: tuple[tuple[Value, ...], ...]
+    arguments: Sequence[Sequence[Value]]  # of the computation that the node is in, per rank
+    evaluate: Evaluate
+
+    def arrays(self, position: int) -> tuple[np.ndarray, ...]:
+        """The operands on rank ranks[position], all of them arrays."""
+        found = self.operands[position]
+        assert all(isinstance(value, np.ndarray) for value in found), self.node.name
+        return tuple(value for value in found if isinstance(value, np.ndarray))
+
+    def callee(self) -> Computation:
+        """The computation named by `to_apply`."""
+        callee = self.node.attributes["to_apply"]
+        assert isinstance(callee, Callee), callee
+        return self.module.computations[callee.name]
+
+
+Meaning: TypeAlias = Callable[[Step], list[Value]]
+"""Gives the result on each of the step's ranks."""
+
+
+def number(node: Node, key: str) -> int:
+    """An integer attribute."""
+    value = node.attributes[key]
+    assert isinstance(value, int), (node.name, key, value)
+    return value
+
+
+def numbers(node: Node, key: str) -> tuple[int, ...]:
+    """An attribute that is a list of integers; absent means empty."""
+    value = node.attributes.get(key, ())
+    assert isinstance(value, tuple), (node.name, key, value)
+    return tuple(entry for entry in value if isinstance(entry, int))

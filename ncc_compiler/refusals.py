@@ -1,0 +1,81 @@
+"""Errors as the command line shows them: text for people, one JSON object for scripts."""
+
+import json
+from collections.abc import Iterable
+
+import attrs
+
+from ncc_compiler.diagnostics import CompileError, Diagnostic
+from ncc_runtime.errors import NccError
+
+SCHEMA = 1
+
+
+@attrs.frozen
+class Refusal:
+    """One thing that is wrong; lines and columns count from 1."""
+
+    code: str
+    message: str
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    help: str = ""
+    text: str = attrs.field(default="", eq=False)  # with excerpt and notes, for people
+
+
+def refusals_of(error: Exception) -> list[Refusal]:
+    """What the user is to be told; nothing if the error is not the user's to mend."""
+    if isinstance(error, CompileError):
+        return [_of_diagnostic(diagnostic) for diagnostic in error.diagnostics]
+    if isinstance(error, NccError):
+        return [Refusal("file", str(error))]
+    if isinstance(error, OSError):
+        reason = (error.strerror or str(error)).lower()
+        place = f"{error.filename}: " if error.filename is not None else ""
+        file = None if error.filename is None else str(error.filename)
+        return [Refusal("file", f"{place}{reason}", file)]
+    return []
+
+
+def _of_diagnostic(diagnostic: Diagnostic) -> Refusal:
+    span = diagnostic.span
+    line, column = span.source.position(span.start) if span else (None, None)
+    return Refusal(
+        code=diagnostic.code,
+        message=diagnostic.message,
+        file=span.source.name if span else None,
+        line=line,
+        column=column,
+        help=diagnostic.help,
+        text=diagnostic.render(),
+    )
+
+
+def our_fault(error: Exception) -> Refusal:
+    """A fault of the compiler, in one line that asks for a report."""
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    return Refusal(
+        "internal",
+        f"the compiler failed on this model, which is a fault of ours: {what}",
+        help="report it with the model; NCC_DEBUG=1 shows the traceback",
+    )
+
+
+def as_text(refusals: Iterable[Refusal]) -> str:
+    """One paragraph for each."""
+    return "\n".join(refusal.text or _line(refusal) for refusal in refusals)
+
+
+def _line(refusal: Refusal) -> str:
+    advice = f" ({refusal.help})" if refusal.help else ""
+    return f"error: {refusal.message}{advice}"
+
+
+def as_json(refusals: Iterable[Refusal]) -> str:
+    """One object with a list of all."""
+    rows = [
+        attrs.asdict(refusal, filter=lambda attribute, _: attribute.name != "text")
+        for refusal in refusals
+    ]
+    return json.dumps({"schema": SCHEMA, "errors": rows})

@@ -1,0 +1,1 @@
+"""From HLO text to a syntax tree with spans."""

@@ -1,0 +1,195 @@
+"""Tokens of HLO text, few and long.
+
+One master pattern finds where a token starts. Attribute values and literals are then extended to
+their closing bracket by a scan without recursion, so nesting has no limit and garbage has no cost.
+What is no token becomes one of type BAD that carries the reason; the parser reports it.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Lexeme(NamedTuple):
+    """One token: text is source[start:end], but for BAD, where it is the complaint."""
+
+    type: str
+    text: str
+    start: int
+    end: int
+
+
+_BLANK = r"(?:\s|/\*(?:[^*]|\*(?!/))*+\*/)*+"
+_WORD = r"[^\W\d][\w.\-]*+"
+_MASTER = re.compile(
+    rf"""
+    (?P<SKIP>(?:\s|\ufeff|//[^\n]*|/\*(?:[^*]|\*(?!/))*+\*/)++)
+  | (?P<ATTRIBUTE>,{_BLANK}(?P<key>{_WORD})[ \t]*=[ \t]*)
+  | (?P<ARRAY>[a-z][a-z0-9]*\[[^\[\]\n]*\](?:\{{[\d,\s]*(?::[^{{}}=\n]*)?\}})?)
+  | (?P<DEFINITION>(?:%[\w.\-]++|{_WORD})[ \t]*=)
+  | (?P<NAME>%[\w.\-]++|{_WORD})
+  | (?P<ROW>\d+[ \t]+(?:"(?:[^"\\\n]|\\.)*"|\{{[^{{}}\n]*\}}))
+  | (?P<PUNCTUATION>->|[(){{}},:])
+  | (?P<NUMBER>-?\d[\w.\-]*+)
+    """,
+    re.VERBOSE,
+)
+_PUNCTUATION = {
+    "(": "_LPAR",
+    ")": "_RPAR",
+    "{": "_LBRACE",
+    "}": "_RBRACE",
+    ",": "_COMMA",
+    ":": "_COLON",
+    "->": "_ARROW",
+}
+_KEYWORDS = {
+    "HloModule": "HLO_MODULE",
+    "ENTRY": "ENTRY",
+    "ROOT": "ROOT",
+    "FileNames": "TABLE",
+    "FunctionNames": "TABLE",
+    "FileLocations": "TABLE",
+    "StackFrames": "TABLE",
+}
+_LITERAL_OPS = {"constant", "parameter"}
+_BRACKET = re.compile(
+    r"""[()\[\]{}]
+      | "(?:[^"\\]|\\.)*+"
+      | /\*(?:[^*]|\*(?!/))*+\*/
+      | "
+      | \n[ \t]*(?:ROOT\s+)?(?:%[\w.\-]++|[^\W\d][\w.\-]*+)\s*=\s*(?:[a-z][a-z0-9]*\[|\()
+    """,
+    re.VERBOSE,
+)
+_CLOSES = {"(": ")", "[": "]", "{": "}"}
+_CLOSERS = frozenset(_CLOSES.values())
+_MAX_FAILURES = 100
+_TYPE_ENDS = frozenset({"ARRAY", "_RPAR"})
+_MESH = re.compile(
+    r"mesh\[[^\]\n]*\](?:\s*,\s*device_ids=\((?:[^()\n]|\([^()\n]*\))*\))?\s*\{[^{}\n]*\}"
+)
+_IOTA = re.compile(r"\[[^\]\n]*\]\s*<=\s*\[[^\]\n]*\](?:\s*T\([^)\n]*\))?")
+_PLAIN = re.compile(r'"(?:[^"\\\n]|\\.)*+"|[^\s,(){}"]+')
+
+
+def tokens(text: str) -> Iterator[Lexeme]:
+    """The tokens of a text, comments left out; never raises."""
+    at, end, before = 0, len(text), ""
+    brackets = _Brackets(text)
+    match_at = _MASTER.match
+    while at < end:
+        match = match_at(text, at)
+        if match is None:
+            token = _odd(text, at)
+            if token is None:
+                at = _line_end(text, at)
+                continue
+            yield token
+        elif (kind := match.lastgroup) == "SKIP":
+            at = match.end()
+            continue
+        elif kind == "NAME" and before in _TYPE_ENDS and match[0] in _LITERAL_OPS:
+            for token in _with_payload(brackets, match):
+                yield token
+        else:
+            token = _attribute(brackets, match) if kind == "ATTRIBUTE" else _plain(kind, match)
+            yield token
+        at, before = token.end, token.type
+
+
+def _plain(kind: str | None, match: re.Match[str]) -> Lexeme:
+    text = match[0]
+    if kind == "NAME":
+        kind = _KEYWORDS.get(text, "NAME")
+    elif kind == "PUNCTUATION":
+        kind = _PUNCTUATION[text]
+    assert kind is not None, text
+    return Lexeme(kind, text, match.start(), match.end())
+
+
+def _odd(text: str, at: int) -> Lexeme | None:
+    """What starts no token; None for a line that is a comment because it starts with `#`."""
+    if text[at] == "#" and not text[text.rfind("\n", 0, at) + 1 : at].strip():
+        return None
+    if text.startswith("/*", at):
+        return Lexeme("BAD", "'/*' is never closed", at, len(text))
+    if text[at] == '"':
+        found = _PLAIN.match(text, at)
+        fact = "a string stands where none is expected" if found else "'\"' is never closed"
+        return Lexeme("BAD", fact, at, found.end() if found else _line_end(text, at))
+    return Lexeme("BAD", f"unexpected character {text[at]!r}", at, at + 1)
+
+
+def _attribute(brackets: "_Brackets", match: re.Match[str]) -> Lexeme:
+    """`, key=value`, from the key on; the value reaches to the end of its brackets."""
+    text, start, at = match.string, match.start("key"), match.end()
+    found = _MESH.match(text, at) or _IOTA.match(text, at)
+    if found:
+        return Lexeme("ATTRIBUTE", text[start : found.end()], start, found.end())
+    if text.startswith(("{", "["), at):
+        end = brackets.closing(at)
+        if end < 0:
+            return Lexeme("BAD", f"{text[at]!r} is never closed", at, at + 1)
+        return Lexeme("ATTRIBUTE", text[start:end], start, end)
+    found = _PLAIN.match(text, at)
+    if found is None:
+        fact = f"attribute {match['key']} has no value"
+        return Lexeme("BAD", fact, start, max(start + 1, match.end("key")))
+    return Lexeme("ATTRIBUTE", text[start : found.end()], start, found.end())
+
+
+def _with_payload(brackets: "_Brackets", match: re.Match[str]) -> Iterator[Lexeme]:
+    """`constant` or `parameter`, and what stands in its parentheses as one LITERAL."""
+    text, at = match.string, match.end()
+    yield Lexeme("NAME", match[0], match.start(), at)
+    if not text.startswith("(", at):
+        return
+    end = brackets.closing(at)
+    if end < 0:
+        yield Lexeme("BAD", "'(' is never closed", at, at + 1)
+        return
+    yield Lexeme("_LPAR", "(", at, at + 1)
+    inner = text[at + 1 : end - 1]
+    lead = len(inner) - len(inner.lstrip())
+    if lead < len(inner):
+        yield Lexeme("LITERAL", inner.strip(), at + 1 + lead, at + 1 + len(inner.rstrip()))
+    yield Lexeme("_RPAR", ")", end - 1, end)
+
+
+class _Brackets:
+    """Finds closing brackets in one text, and gives up on a text that is full of open ones."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._failures = 0
+
+    def closing(self, at: int) -> int:
+        """The offset behind the bracket that closes the one at `at`, or -1.
+
+        The search ends at the next line that looks like a definition, so that a bracket left open
+        is blamed where it stands and costs no more than its own statement.
+        """
+        end = self._search(at) if self._failures < _MAX_FAILURES else -1
+        self._failures += end < 0
+        return end
+
+    def _search(self, at: int) -> int:
+        open_brackets: list[str] = []
+        for match in _BRACKET.finditer(self._text, at):
+            found = match[0]
+            if found in _CLOSES:
+                open_brackets.append(_CLOSES[found])
+            elif found in _CLOSERS:
+                if found != open_brackets.pop():
+                    return -1
+                if not open_brackets:
+                    return match.end()
+            elif found[0] == "\n" or found == '"':
+                return -1
+        return -1
+
+
+def _line_end(text: str, at: int) -> int:
+    end = text.find("\n", at)
+    return end if end >= 0 else len(text)

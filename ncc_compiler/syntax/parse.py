@@ -1,0 +1,234 @@
+"""Text to syntax tree, by lark; a line that cannot be read is reported and left out.
+
+Recovery is panic mode: after an error the parser's stacks are cut back to where the next line that
+starts a statement can be read. Names defined by lines left out are remembered in `File.broken`, so
+that their uses are not reported as well.
+"""
+
+import functools
+import itertools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+from lark import Lark
+from lark.exceptions import UnexpectedToken
+from lark.lexer import Lexer
+
+from ncc_compiler.diagnostics import Diagnostic, Source, Span
+from ncc_compiler.syntax.grow import Grow
+from ncc_compiler.syntax.lexer import Lexeme, tokens
+from ncc_compiler.syntax.tree import File
+
+MAX_ERRORS = 20
+"""Syntax errors reported of one text; more would be consequences of the first."""
+
+_HEADING = re.compile(
+    r"[ \t]*(ENTRY\s+)?(%[\w.\-]+|[^\W\d][\w.\-]*)(?!\s*=)[^\n]*\{[ \t\r]*(?://[^\n]*)?(?=\n|$)"
+)
+_STATEMENT_STARTS = frozenset({"DEFINITION", "ROOT"})
+_LINE_STARTS = _STATEMENT_STARTS | {"_RBRACE", "NAME", "ENTRY", "TABLE", "ROW"}
+_SPELLINGS = {
+    "DEFINITION": "a definition such as '%y = …'",
+    "_LBRACE": "'{'",
+    "ARRAY": "a type such as f32[2,3]",
+    "NAME": "a name",
+    "LITERAL": "a literal",
+    "_LPAR": "'('",
+    "_RPAR": "')'",
+    "_COMMA": "','",
+    "_COLON": "':'",
+    "_ARROW": "'->'",
+    "_RBRACE": "'}'",
+    "ATTRIBUTE": "an attribute such as ', index=0'",
+    "ROW": "a row of the table",
+}
+"""How messages name terminals, in the order in which a message lists them."""
+
+
+class _Tokens(Lexer):
+    """Our tokens in the place of lark's own."""
+
+    def __init__(self, lexer_conf: object) -> None:
+        del lexer_conf
+
+    def lex(self, data: str) -> Iterator[Lexeme]:  # type: ignore[override]
+        return tokens(data)
+
+
+@functools.cache
+def _lark() -> Lark:
+    return Lark.open(
+        "grammar.lark",
+        rel_to=__file__,
+        parser="lalr",
+        lexer=_Tokens,
+        start="module",
+        transformer=Grow(),  # type: ignore[arg-type]
+        maybe_placeholders=True,
+    )
+
+
+def parse(source: Source) -> tuple[File, tuple[Diagnostic, ...]]:
+    """The tree of whatever could be read, and what is wrong with the rest."""
+    return _Reading(source).run()
+
+
+class _Reading:
+    """One text on its way through the parser."""
+
+    def __init__(self, source: Source) -> None:
+        parser = _lark().parse_interactive(source.text)
+        self._source = source
+        self._state = parser.parser_state
+        self._tokens: Iterator[Any] = parser.lexer_thread.lex(parser.parser_state)
+        self._found: list[Diagnostic] = []
+        self._broken: set[str] = set()
+
+    def run(self) -> tuple[File, tuple[Diagnostic, ...]]:
+        feed, token = self._state.feed_token, None
+        while True:
+            try:
+                if token is not None:
+                    feed(token)
+                for token in self._tokens:
+                    feed(token)
+                break
+            except UnexpectedToken as error:
+                token = self._recover(token, error.expected)
+                if token is None:
+                    break
+        return self._finish(), tuple(self._found)
+
+    def _finish(self) -> File:
+        length = len(self._source.text)
+        end: Any = Lexeme("$END", "", length, length)
+        try:
+            file: File = self._state.feed_token(end, is_end=True)
+        except UnexpectedToken as error:
+            if len(self._found) < MAX_ERRORS:
+                self._report(end, error.expected)
+            self._cut_back("ROOT")
+            self._close_body()
+            file = self._state.feed_token(end, is_end=True)
+        return attrs.evolve(
+            file,
+            source=self._source,
+            broken=frozenset(self._broken),
+            is_whole=not self._found,
+        )
+
+    def _recover(self, token: Any, expected: Any) -> Any:
+        """Report, cut the stacks back, and give the token to go on with, if any."""
+        self._report(token, expected)
+        if len(self._found) >= MAX_ERRORS:
+            return None
+        heading = self._heading_around(token)
+        if heading and not self._starts_line(token) and self._cut_back("ENTRY"):
+            self._open_body(heading)
+            heading = None
+        skipped = False
+        for found in itertools.chain([token], self._tokens):
+            if found.type == "DEFINITION":
+                self._broken.add(_name(found))
+            if self._starts_line(found) and self._resumes_at(found, skipped=skipped):
+                if found.type == "DEFINITION":
+                    self._broken.discard(_name(found))
+                return found
+            skipped = True
+        return None
+
+    def _resumes_at(self, token: Any, *, skipped: bool) -> bool:
+        """Whether the parser, cut back, can go on with this first token of a line."""
+        if token.type in _STATEMENT_STARTS:
+            return self._cut_back("ROOT")
+        if token.type in ("ENTRY", "NAME"):
+            if not _HEADING.match(self._source.text, token.start) or not self._cut_back("ENTRY"):
+                return False
+            self._close_body()
+            return True
+        return token.type in _LINE_STARTS and skipped and self._cut_back(token.type)
+
+    def _cut_back(self, terminal: str) -> bool:
+        """Drop the innermost unfinished constructs until `terminal` may follow."""
+        states, stack = self._state.parse_conf.states, self._state.state_stack
+        body = "_RBRACE" if terminal == "ENTRY" else terminal
+        for depth in range(len(stack), 0, -1):
+            actions = states[stack[depth - 1]]
+            if terminal in actions or body in actions:
+                for value in self._state.value_stack[depth - 1 :]:
+                    if isinstance(value, Lexeme) and value.type == "DEFINITION":
+                        self._broken.add(_name(value))
+                del stack[depth:]
+                del self._state.value_stack[depth - 1 :]
+                return True
+        return False
+
+    def _close_body(self) -> None:
+        """Supply the `}` of a computation that is open."""
+        if "_RBRACE" in self._state.parse_conf.states[self._state.state_stack[-1]]:
+            self._feed("_RBRACE", "}")
+
+    def _open_body(self, heading: re.Match[str]) -> None:
+        """Read a faulty heading as one without signature, so that its body is a body."""
+        self._close_body()
+        if heading[1]:
+            self._feed("ENTRY", "ENTRY")
+        self._feed("NAME", heading[2], heading.start(2))
+        self._feed("_LBRACE", "{")
+        end = heading.end()
+        rest = self._tokens
+        self._tokens = (token for token in rest if token.start >= end)
+
+    def _feed(self, terminal: str, text: str, start: int = 0) -> None:
+        token: Any = Lexeme(terminal, text, start, start + len(text))
+        self._state.feed_token(token)
+
+    def _heading_around(self, token: Any) -> re.Match[str] | None:
+        return _HEADING.match(self._source.text, self._line_start(token))
+
+    def _line_start(self, token: Any) -> int:
+        return self._source.text.rfind("\n", 0, token.start) + 1
+
+    def _starts_line(self, token: Any) -> bool:
+        return not self._source.text[self._line_start(token) : token.start].strip()
+
+    def _report(self, token: Any, expected: Any) -> None:
+        span = Span(self._source, token.start, token.end)
+        goes_on = _STATEMENT_STARTS.isdisjoint(expected)
+        wanted = [text for key, text in _SPELLINGS.items() if key in expected]
+        listed = " or ".join(filter(None, [", ".join(wanted[:-1]), *wanted[-1:]]))
+        if token.type == "BAD":
+            message = token.text
+        elif token.type == "$END":
+            span = self._behind_line_before(token)
+            message = f"expected {listed}, found the end of the file"
+        elif goes_on and self._starts_line(token):
+            span = self._behind_line_before(token)
+            message = f"expected {listed}, found the end of the line"
+        else:
+            message = f"expected {listed}, found {token.text.strip()[:40]!r}"
+        help_text = _advice(token.type, expected)
+        self._found.append(Diagnostic("syntax-C1", message, span, help=help_text))
+
+    def _behind_line_before(self, token: Any) -> Span:
+        end = len(self._source.text[: token.start].rstrip())
+        return Span(self._source, end, end + 1)
+
+
+def _advice(kind: str, expected: Any) -> str:
+    if kind == "NAME" and "ARRAY" in expected and "NAME" not in expected:
+        return "the result type stands before the op: %y = f32[2,3] add(%a, %b)"
+    if kind == "_LBRACE" and "ARRAY" in expected:
+        return "an attribute stands behind a comma: negate(%a), index=0"
+    if kind == "ATTRIBUTE" and "_RPAR" in expected:
+        return "attributes stand behind the operands' ')'"
+    if kind == "$END" and "_RBRACE" in expected:
+        return "close the computation with '}'"
+    return ""
+
+
+def _name(token: Any) -> str:
+    text: str = token.text
+    return text.rstrip("= \t\r\n").lstrip("%")

@@ -1,0 +1,109 @@
+"""The syntax tree: what the text says, unresolved, each piece with its offsets in the source."""
+
+from typing import TypeAlias
+
+import attrs
+
+from ncc_compiler.diagnostics import Source, Span
+
+MAX_TYPE_DEPTH = 32
+"""Tuples nest at most this deep; deeper ones are complained about and cut off."""
+
+
+@attrs.frozen(eq=False)
+class Word:
+    """A stretch of text that means one thing: a name without its `%`, an opcode, a literal."""
+
+    text: str
+    start: int
+    end: int
+
+    def span(self, source: Source) -> Span:
+        return Span(source, self.start, self.end)
+
+
+@attrs.frozen(eq=False)
+class ArrayText:
+    """`f32[2,3]{1,0}` as it was written."""
+
+    text: str
+    start: int
+    end: int
+    depth: int = 0
+
+
+@attrs.frozen(eq=False)
+class TupleText:
+    """`(f32[], (s32[2]))`; a depth above MAX_TYPE_DEPTH means that elements were cut off."""
+
+    elements: "tuple[TypeText, ...]"
+    start: int
+    end: int
+    depth: int
+
+
+TypeText: TypeAlias = ArrayText | TupleText
+
+
+@attrs.frozen(eq=False)
+class Attribute:
+    """`key=value`; the value starts at `value_start`."""
+
+    key: str
+    value: str
+    start: int
+    value_start: int
+    end: int
+
+
+@attrs.frozen(eq=False)
+class Instruction:
+    """`ROOT name = type op(operands), attributes`; a payload is what a literal op's parentheses hold."""
+
+    name: Word
+    type: TypeText
+    op: Word
+    operands: tuple[Word, ...]
+    payload: Word | None
+    attributes: tuple[Attribute, ...]
+    is_root: bool
+
+
+@attrs.frozen(eq=False)
+class Signature:
+    """`(p: f32[]) -> f32[]` behind a computation's name."""
+
+    parameters: tuple[TypeText, ...]
+    result: TypeText
+
+
+@attrs.frozen(eq=False)
+class Computation:
+    """A named list of instructions; `name` is None where the text has no braces around them."""
+
+    name: Word | None
+    is_entry: bool
+    signature: Signature | None
+    instructions: tuple[Instruction, ...]
+    attributes: tuple[Attribute, ...] = ()
+
+
+@attrs.frozen(eq=False)
+class Table:
+    """One preamble table (`FileNames`, `StackFrames` …) with its rows as written."""
+
+    name: Word
+    rows: tuple[Word, ...]
+
+
+@attrs.frozen(eq=False)
+class File:
+    """A whole text. `broken` holds the names whose definitions could not be read."""
+
+    source: Source
+    name: str | None
+    header: tuple[Attribute, ...]
+    tables: tuple[Table, ...]
+    computations: tuple[Computation, ...]
+    broken: frozenset[str] = frozenset()
+    is_whole: bool = True  # no line was left out

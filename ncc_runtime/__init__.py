@@ -1,0 +1,24 @@
+"""The runtime: places a compiled program on a topology, fills its placeholders and runs it."""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ncc_runtime.options import RunOptions
+    from ncc_runtime.runtime import Model, Run, load
+
+__all__ = ["Model", "Run", "RunOptions", "load"]
+
+_HOMES = {
+    "Model": "ncc_runtime.runtime",
+    "Run": "ncc_runtime.runtime",
+    "RunOptions": "ncc_runtime.options",
+    "load": "ncc_runtime.runtime",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load what is asked for: importing the package alone stays light."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,126 @@
+"""Files of named arrays: `arg0`, `arg1`, … in, `out0`, `out1`, … out; `.npz` or `.safetensors`."""
+
+import os
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ncc_runtime.errors import InputError
+from ncc_runtime.neff.dtypes import DType, storable
+
+_SAFETENSORS_NAMES = {
+    "BOOL": DType.PRED,
+    "I8": DType.S8,
+    "I16": DType.S16,
+    "I32": DType.S32,
+    "I64": DType.S64,
+    "U8": DType.U8,
+    "U16": DType.U16,
+    "U32": DType.U32,
+    "U64": DType.U64,
+    "BF16": DType.BF16,
+    "F16": DType.F16,
+    "F32": DType.F32,
+    "F64": DType.F64,
+    "F8_E4M3": DType.F8E4M3FN,
+    "F8_E4M3FNUZ": DType.F8E4M3FNUZ,
+    "F8_E5M2": DType.F8E5M2,
+    "F8_E5M2FNUZ": DType.F8E5M2FNUZ,
+    "C64": DType.C64,
+}
+
+
+def read_arrays(path: str) -> dict[int, np.ndarray]:
+    """`arg0`, `arg1`, … of an `.npz` or `.safetensors` file, by number; raises InputError."""
+    arrays = _read_safetensors(path) if _is_safetensors(path) else _read_npz(path)
+    numbered = {}
+    for name, array in arrays.items():
+        digits = name.removeprefix("arg")
+        if not (name.startswith("arg") and digits.isascii() and digits.isdigit()):
+            raise InputError(f"{path}: array {name!r} is not named arg0, arg1, …")
+        numbered[int(digits)] = array
+    return numbered
+
+
+def write_arrays(path: str, outputs: Sequence[np.ndarray]) -> None:
+    """Write `out0`, `out1`, …, each [ranks, *shape]; the file appears whole or not at all."""
+    named = {f"out{number}": array for number, array in enumerate(outputs)}
+    folder = Path(path).resolve().parent
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{Path(path).name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            if _is_safetensors(path):
+                file.write(_safetensors_bytes(path, named))
+            else:
+                storables: dict[str, Any] = {key: storable(one) for key, one in named.items()}
+                np.savez(file, allow_pickle=False, **storables)
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(temporary).chmod(0o666 & ~umask)
+        Path(temporary).replace(path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def _is_safetensors(path: str) -> bool:
+    return path.endswith(".safetensors")
+
+
+def _read_npz(path: str) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{path}: not an .npz file of plain arrays arg0, arg1, …: {error}"
+        ) from error
+
+
+def _safetensors(path: str) -> ModuleType:
+    try:
+        import safetensors
+    except ImportError as error:
+        raise InputError(f"{path}: needs `pip install 'ncc[safetensors]'`") from error
+    return safetensors
+
+
+def _read_safetensors(path: str) -> dict[str, np.ndarray]:
+    library = _safetensors(path)
+    try:
+        tensors = library.deserialize(Path(path).read_bytes())
+    except library.SafetensorError as error:
+        raise InputError(f"{path}: not a safetensors file: {error}") from error
+    arrays = {}
+    for name, tensor in tensors:
+        if tensor["dtype"] not in _SAFETENSORS_NAMES:
+            raise InputError(f"{path}: {name} has dtype {tensor['dtype']}, which has no HLO type")
+        dtype = _SAFETENSORS_NAMES[tensor["dtype"]].numpy
+        arrays[name] = np.frombuffer(bytes(tensor["data"]), dtype).reshape(tensor["shape"])
+    return arrays
+
+
+def _safetensors_bytes(path: str, named: dict[str, np.ndarray]) -> bytes:
+    library = _safetensors(path)
+    known = {dtype.numpy for dtype in _SAFETENSORS_NAMES.values()}
+    dense = {
+        name: np.ascontiguousarray(array if array.dtype in known else storable(array))
+        for name, array in named.items()
+    }
+    for name, array in dense.items():
+        if array.dtype not in known:
+            raise InputError(f"{path}: {name} is {array.dtype}, which safetensors lacks; use .npz")
+    specs = {
+        name: library.TensorSpec(
+            dtype=array.dtype.name,
+            shape=list(array.shape),
+            data_ptr=array.ctypes.data,
+            data_len=array.nbytes,
+        )
+        for name, array in dense.items()
+    }
+    return bytes(library.serialize(specs))

@@ -1,0 +1,254 @@
+"""The command `nccrt`: run, list, topology.
+
+Whatever is heavy is imported by the command that needs it, so that help and usage errors are
+immediate. The environment is read, and OpenBLAS's kernel chosen, here and nowhere else.
+"""
+
+import functools
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from ncc_runtime.errors import NccError
+
+if TYPE_CHECKING:
+    from ncc_runtime.runtime import Model
+
+DONE, REFUSED, USAGE, OUR_FAULT, INTERRUPTED = 0, 1, 2, 3, 130
+SCHEMA = 1
+
+
+@attrs.frozen
+class PlaceWords:
+    """What the place options of a command line said."""
+
+    on: str | None
+    words: Mapping[str, Any]  # fields of PlaceOptions that were given
+    algorithms: Mapping[str, str]
+
+
+def _size(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
+    """`64`, `4KB`, `1MB`, `2GB`, powers of 1024 as nccom-test counts."""
+    if text is None:
+        return None
+    upper = text.upper().removesuffix("B")
+    factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(upper[-1:], 1)
+    digits = upper[:-1] if factor > 1 else upper
+    if not (digits.isascii() and digits.isdigit()):
+        raise click.BadParameter(f"{text!r} is not a size such as 64, 4KB, 1MB, 2GB")
+    return int(digits) * factor
+
+
+def _algorithms(_: click.Context, __: click.Parameter, pairs: Sequence[str]) -> dict[str, str]:
+    chosen = {}
+    for pair in pairs:
+        op, equals, name = pair.partition("=")
+        if not (op and equals and name):
+            raise click.BadParameter(f"{pair!r} is not OP=NAME, as in all-reduce=ring")
+        chosen[op] = name
+    return chosen
+
+
+def _place_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say where to place, the same on every command, passed on as `place`."""
+
+    @click.option("--topology", metavar="T", help="Instance type, alias or TOML file [trn2].")
+    @click.option("--nodes", type=click.IntRange(1), help="Instances [as many as needed].")
+    @click.option("--placement", metavar="linear|spread|FILE.json", help="Ranks to cores.")
+    @click.option("--lnc", type=click.IntRange(1, 2), help="Physical cores a rank has.")
+    @click.option("--on", metavar="SPEC", help="In one word: trn2.48xlarge,nodes=2,lnc=1.")
+    @click.option(
+        "--algorithm",
+        "algorithms",
+        metavar="OP=NAME",
+        multiple=True,
+        callback=_algorithms,
+        help="Force an algorithm for an operator; may be repeated.",
+    )
+    @functools.wraps(command)
+    def collecting(on: str | None, algorithms: dict[str, str], **rest: Any) -> None:
+        words = {name: rest.pop(name) for name in ("topology", "nodes", "placement", "lnc")}
+        given = {name: word for name, word in words.items() if word is not None}
+        command(place=PlaceWords(on, given, algorithms), **rest)
+
+    return collecting
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="ncc", prog_name="nccrt")
+def cli() -> None:
+    """Place a compiled program on Neuron devices that need not be there, and run it."""
+
+
+@cli.command()
+@click.argument("program", metavar="PROGRAM", type=click.Path())
+@_place_options
+@click.option("--inputs", type=click.Path(), help="arg0, arg1, … in .npz or .safetensors.")
+@click.option("--outputs", type=click.Path(), help="Write out0, out1, … to this file.")
+@click.option("--seed", type=int, default=0, show_default=True, help="For missing inputs.")
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--memory", metavar="BYTES", callback=_size, help="Host memory it may take.")
+@click.option("--no-values", is_flag=True, help="Predict time only.")
+@click.option("--no-clock", is_flag=True, help="Compute values only.")
+@click.option("--checked", is_flag=True, help="Trap reads of unwritten memory, stray addresses.")
+@click.option("--shuffle", type=int, metavar="SEED", help="Take ready instructions at random.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def run(program: str, place: PlaceWords, as_json: bool, **words: Any) -> None:
+    """Place PROGRAM, fill its placeholders and run it on virtual devices."""
+    from ncc_runtime import array_files
+    from ncc_runtime.options import RunOptions
+    from ncc_runtime.report import summary
+
+    if words["no_values"] and (words["inputs"] or words["outputs"]):
+        raise click.UsageError("--no-values takes no --inputs and gives no --outputs")
+    started = time.perf_counter()
+    model = _loaded(program, place)
+    given = array_files.read_arrays(words["inputs"]) if words["inputs"] else {}
+    options = RunOptions(
+        values=not words["no_values"],
+        clock=not words["no_clock"],
+        threads=words["threads"],
+        checked=words["checked"],
+        memory_bytes=words["memory"],
+        shuffle_seed=words["shuffle"],
+    )
+    result = model.run(given, seed=words["seed"], options=options)
+    if words["outputs"]:
+        array_files.write_arrays(words["outputs"], result.outputs)
+    facts = (model.executable, result, options, time.perf_counter() - started)
+    click.echo(json.dumps(summary.as_json(*facts)) if as_json else summary.as_text(*facts))
+
+
+@cli.command("list")
+@click.argument("program", metavar="PROGRAM", type=click.Path())
+@_place_options
+@click.option("--rank", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--queue", metavar="Q", help="One queue: Tensor, Vector, …, cc0, cc0.dma0.")
+def list_command(program: str, place: PlaceWords, rank: int, queue: str | None) -> None:
+    """Print the placed program of one rank, placeholders filled."""
+    from ncc_runtime.lowering.listing import list_executable, queue_names
+
+    executable = _loaded(program, place).executable
+    if rank >= executable.ranks:
+        raise click.UsageError(f"rank {rank} is not below the program's {executable.ranks} ranks")
+    names = queue_names(executable)
+    if queue is not None and queue not in names:
+        raise click.UsageError(f"no queue {queue!r}; there are {', '.join(names)}")
+    click.echo(list_executable(executable, rank, queue))
+
+
+@cli.group()
+def topology() -> None:
+    """Show what programs can be placed on."""
+
+
+@topology.command("list")
+def topology_list() -> None:
+    """List the instance types that are known."""
+    from ncc_runtime.topology.show import list_topologies
+
+    for row in list_topologies():
+        names = ", ".join((row.name, *row.aliases))
+        joins = "can be joined over EFA" if row.joins else "one instance only"
+        click.echo(
+            f"{names:<22} {row.chips:>3} chips {row.ranks:>4} ranks  {joins:<23} {row.summary}"
+        )
+
+
+@topology.command("show")
+@click.argument("name", metavar="T")
+@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--lnc", type=click.IntRange(1, 2))
+@click.option("--ranks", type=click.IntRange(1), help="Show where this many ranks are placed.")
+@click.option("--placement", default="linear", show_default=True)
+def topology_show(
+    name: str, nodes: int, lnc: int | None, ranks: int | None, placement: str
+) -> None:
+    """Draw topology T as text, with its rates and their sources."""
+    from ncc_runtime.placement import place
+    from ncc_runtime.topology.graph import build
+    from ncc_runtime.topology.show import describe
+
+    built = build(name, nodes, lnc)
+    click.echo(describe(built, place(built, ranks, placement) if ranks else None))
+
+
+def _loaded(program: str, place: PlaceWords) -> "Model":
+    from ncc_runtime.options import LoadOptions
+    from ncc_runtime.placement import PlaceOptions, parse_on
+    from ncc_runtime.runtime import load_on, program_of
+
+    if place.on is not None and place.words:
+        raise click.UsageError(f"--on and --{', --'.join(place.words)} say the same thing")
+    options = PlaceOptions(**place.words) if place.on is None else parse_on(place.on)
+    return load_on(program_of(program), options, LoadOptions(place.algorithms))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    _choose_blas_kernel()
+    try:
+        cli.main(given, prog_name="nccrt", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:  # who read our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return REFUSED
+    except click.Abort:
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except click.UsageError as error:
+        _say("usage", error, as_json="--json" in given)
+        return USAGE
+    except (NccError, OSError, MemoryError) as error:
+        _say("refused", error, as_json="--json" in given)
+        return REFUSED
+    except Exception as error:  # noqa: BLE001 - the border: any fault becomes a line and a code
+        _say("internal", error, as_json="--json" in given)
+        return OUR_FAULT
+    return DONE
+
+
+def _say(code: str, error: BaseException, *, as_json: bool) -> None:
+    """One message on standard error; with --json one object."""
+    if isinstance(error, click.ClickException):
+        message = error.format_message()
+    elif isinstance(error, OSError) and error.filename is not None:
+        message = f"{error.filename}: {(error.strerror or str(error)).lower()}"
+    elif isinstance(error, MemoryError):
+        message = f"the host is out of memory: {error}; --memory sets a budget"
+    else:
+        message = str(error)
+    if code == "internal":
+        what = " ".join(f"{type(error).__name__}: {message}".split())
+        message = f"the runtime failed, which is a fault of ours; please report it: {what}"
+        if os.environ.get("NCC_DEBUG"):
+            traceback.print_exception(error)
+    if as_json:
+        click.echo(
+            json.dumps({"schema": SCHEMA, "errors": [{"code": code, "message": message}]}), err=True
+        )
+    else:
+        click.echo(f"error: {message}", err=True)
+
+
+def _choose_blas_kernel() -> None:
+    """Let OpenBLAS use AVX-512 where the CPU has it: it falls back to Haswell on newer CPUs."""
+    if "numpy" in sys.modules or "OPENBLAS_CORETYPE" in os.environ:
+        return
+    try:
+        has_avx512 = "avx512f" in Path("/proc/cpuinfo").read_text(
+            encoding="ascii", errors="replace"
+        )
+    except OSError:
+        return
+    if has_avx512:
+        os.environ["OPENBLAS_CORETYPE"] = "SkylakeX"

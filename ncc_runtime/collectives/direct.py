@@ -1,0 +1,61 @@
+"""Direct algorithms: every member writes straight to where the data belongs, in one round."""
+
+import numpy as np
+
+from ncc_runtime.collectives.plan import (
+    IDLE,
+    Job,
+    Piece,
+    Plan,
+    Round,
+    Space,
+    Transfer,
+    home,
+)
+
+LANES = 16
+"""DMA rings a stream can use. Source: 16 queues per engine, AWS Neuron docs, nki-dma-overview."""
+
+
+def all_to_all(job: Job, members: int) -> Plan:
+    """Member r sends chunk j to member j, which stores it as chunk r; P-1 remote sends each.
+
+    Transfer s goes to the member s places on, so that no two members meet at one receiver.
+    """
+    mine = home(members)
+    transfers = []
+    for shift in range(members):
+        peer = ((mine + shift) % members).astype(np.int32)
+        for tensor, elements in enumerate(job.buffers.operand_elements):
+            chunk_bytes = elements // members * job.buffers.element_bytes
+            transfers.append(
+                Transfer(
+                    peer=peer,
+                    sources=(Piece(Space.OPERAND, peer.astype(np.int64) * chunk_bytes, tensor),),
+                    target=Piece(Space.RESULT, mine.astype(np.int64) * chunk_bytes, tensor),
+                    size_bytes=np.full(members, chunk_bytes, np.int64),
+                    lane=shift % LANES,
+                )
+            )
+    return Plan("direct", members, (Round(tuple(transfers)),))
+
+
+def permute(job: Job, members: int) -> Plan:
+    """Each source writes its whole buffer to its target; who is no target is filled with zeros.
+
+    Members are ranks here: a permute has pairs, not groups.
+    """
+    peer = np.full(members, IDLE, np.int32)
+    for source, target in job.placeholder.pairs:
+        peer[source] = target
+    silent = home(members)
+    silent[peer[peer != IDLE]] = IDLE
+    nowhere = np.zeros(members, np.int64)
+    transfers = []
+    for tensor, elements in enumerate(job.buffers.operand_elements):
+        size = np.full(members, elements * job.buffers.element_bytes, np.int64)
+        result = Piece(Space.RESULT, nowhere, tensor)
+        operand = Piece(Space.OPERAND, nowhere, tensor)
+        transfers.append(Transfer(peer, (operand,), result, size))
+        transfers.append(Transfer(silent, (), result, size, lane=1))
+    return Plan("direct", members, (Round(tuple(transfers)),))

@@ -1,0 +1,33 @@
+"""What the runtime raises: one class a cause, each message one line with place and remedy."""
+
+
+class NccError(Exception):
+    """Any refusal with a reason the user can act on; exit code 1."""
+
+
+class NeffError(NccError):
+    """A `.neff` file is not one, is damaged, is from another version, or breaks a rule."""
+
+
+class TopologyError(NccError):
+    """A topology is unknown or contradicts itself."""
+
+
+class PlacementError(NccError):
+    """The ranks cannot be placed on the topology as asked."""
+
+
+class LoweringError(NccError):
+    """A placeholder cannot be filled on this placement."""
+
+
+class InputError(NccError):
+    """An input array is missing, has the wrong shape or dtype, or does not fit in memory."""
+
+
+class DeadlockError(NccError):
+    """Queues wait for semaphore values that nothing will ever provide."""
+
+
+class MemoryFaultError(NccError):
+    """Checked mode: an access outside a buffer, or a read of what was never written."""

@@ -1,0 +1,1 @@
+"""Virtual devices: what they would hold and when."""

@@ -1,0 +1,1 @@
+"""When each instruction would run on the device model."""

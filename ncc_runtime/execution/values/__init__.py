@@ -1,0 +1,1 @@
+"""What the devices would hold after a run."""

@@ -1,0 +1,90 @@
+"""Checked mode: every byte knows the buffer it was last written as.
+
+A read of a buffer must find bytes written as that buffer, an access must stay inside one buffer
+the instruction names. So a read before a write, a read of what a later buffer has overwritten, and
+a stray address are errors with a place, not wrong numbers.
+"""
+
+import numpy as np
+
+from ncc_runtime.errors import MemoryFaultError
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
+from ncc_runtime.neff.program import BufferKind, Tensor
+
+_NOBODY = -1
+
+
+class Owners:
+    """The buffer each byte was last written as; channel buffers follow the program's buffers."""
+
+    def __init__(self, executable: Executable, stride: int) -> None:
+        self._executable = executable
+        program = executable.program
+        self._owner: np.ndarray = np.full((executable.ranks, stride), _NOBODY, np.int32)
+        spans = [(buffer.address, buffer.size_bytes) for buffer in program.buffers]
+        spans += [(facts.scratch_address, facts.scratch_bytes) for facts in executable.streams]
+        self._spans = spans
+        self._scratch = {
+            facts.stream: len(program.buffers) + index
+            for index, facts in enumerate(executable.streams)
+        }
+        for number, buffer in enumerate(program.buffers):
+            if buffer.kind in (BufferKind.INPUT, BufferKind.CONSTANT):
+                start, size = spans[number]
+                self._owner[:, start : start + size] = number
+
+    def read_tensor(self, tensor: Tensor, ranks: np.ndarray, place: str) -> None:
+        """Check that a tensor was written on all ranks."""
+        start = self._spans[tensor.buffer][0] + tensor.offset
+        for rank in ranks.tolist():
+            self._read(rank, tensor.buffer, start, tensor.size_bytes, place)
+
+    def write_tensor(self, tensor: Tensor, ranks: np.ndarray) -> None:
+        """Record a write of a whole tensor."""
+        start = self._spans[tensor.buffer][0] + tensor.offset
+        self._owner[ranks, start : start + tensor.size_bytes] = tensor.buffer
+
+    def transfer(self, queue: DmaQueue, row: int, ranks: np.ndarray) -> None:
+        """Check the reads of a row of descriptors and record its writes."""
+        placeholder = self._executable.program.placeholders[int(queue.placeholder[row])]
+        tensors = self._executable.program.tensors
+        buffers = {tensors[tensor].buffer for tensor in placeholder.operands}
+        results = {tensors[tensor].buffer for tensor in placeholder.results}
+        scratch = self._scratch[queue.stream]
+        for rank in ranks[queue.peer[row, ranks] != IDLE].tolist():
+            size = int(queue.size_bytes[row, rank])
+            place = f"rank {rank}, queue {queue.name}, pc {row}"
+            for source in queue.sources[row, rank].tolist():
+                if source != IDLE and size:
+                    found = self._inside({*buffers, *results, scratch}, source, size, place)
+                    self._read(rank, found, source, size, place)
+            if size:
+                peer, target = int(queue.peer[row, rank]), int(queue.target[row, rank])
+                found = self._inside({*results, scratch}, target, size, place)
+                self._owner[peer, target : target + size] = found
+
+    def _inside(self, buffers: set[int], address: int, size: int, place: str) -> int:
+        for number in sorted(buffers):
+            start, length = self._spans[number]
+            if start <= address and address + size <= start + length:
+                return number
+        raise MemoryFaultError(
+            f"{place}: bytes {address:#x}..{address + size:#x} are outside the buffers of its "
+            "placeholder"
+        )
+
+    def _read(self, rank: int, buffer: int, start: int, size: int, place: str) -> None:
+        owners = self._owner[rank, start : start + size]
+        wrong = np.flatnonzero(owners != buffer)
+        if wrong.size:
+            at, owner = start + int(wrong[0]), int(owners[wrong[0]])
+            was = "was never written" if owner == _NOBODY else f"holds {self._name(owner)}"
+            raise MemoryFaultError(
+                f"{place}: rank {rank} reads {self._name(buffer)} at {at:#x}, which {was}"
+            )
+
+    def _name(self, buffer: int) -> str:
+        buffers = self._executable.program.buffers
+        if buffer < len(buffers):
+            return f"buffer {buffers[buffer].name!r}"
+        return f"the channel buffer of stream {buffer - len(buffers)}"

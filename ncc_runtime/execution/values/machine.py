@@ -1,0 +1,144 @@
+"""The virtual devices: performs batches of ready instructions on the memory of all ranks."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from ncc_runtime.execution.scheduler import Batch
+from ncc_runtime.execution.values.checks import Owners
+from ncc_runtime.execution.values.compute import Work, compute
+from ncc_runtime.execution.values.memory import Arena
+from ncc_runtime.execution.values.transfers import transfer
+from ncc_runtime.lowering.bind import address_of
+from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable
+from ncc_runtime.neff.isa import OPCODES, Shape
+from ncc_runtime.neff.program import Program, TensorId
+
+SPLIT_WORK = 1 << 20
+"""Bytes and multiply-adds a batch must cost before its ranks are shared out over threads."""
+
+Task = Callable[[], None]
+
+
+class Machine:
+    """Memory of all ranks and what instructions do to it; reusable over runs."""
+
+    def __init__(self, executable: Executable, threads: int = 1, checked: bool = False) -> None:
+        self.executable = executable
+        self.arena = Arena(executable.ranks, executable.hbm_bytes)
+        self._threads = threads
+        self._checked = checked
+        self._owners: Owners | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._views = [self._view(tensor) for tensor in range(len(executable.program.tensors))]
+
+    def __enter__(self) -> "Machine":
+        if self._threads > 1:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="rank")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def load(self, inputs: Sequence[np.ndarray]) -> None:
+        """Write parameters, each [ranks, *shape], and constants."""
+        program = self.executable.program
+        if self._checked:
+            self._owners = Owners(self.executable, self.arena.bytes.shape[1])
+        for tensor, array in zip(program.inputs, inputs, strict=True):
+            self._views[tensor][:] = array
+        for buffer, data in program.constants.items():
+            address = program.buffers[buffer].address
+            self.arena.bytes[:, address : address + len(data)] = np.frombuffer(data, np.uint8)
+
+    def outputs(self) -> list[np.ndarray]:
+        """Copies of the results, each [ranks, *shape]."""
+        return [self._views[tensor].copy() for tensor in self.executable.program.outputs]
+
+    def perform(self, batches: Sequence[Batch]) -> None:
+        """Perform batches that are ready together; their order cannot matter."""
+        tasks = [task for batch in batches for task in self._tasks(batch)]
+        if self._pool is None or len(tasks) == 1:
+            for task in tasks:
+                task()
+            return
+        for future in [self._pool.submit(task) for task in tasks]:
+            future.result()
+
+    def _view(self, number: int) -> np.ndarray:
+        tensor = self.executable.program.tensors[TensorId(number)]
+        address = address_of(self.executable.program, number)
+        return self.arena.tensor(tensor.dtype.numpy, tensor.shape, address)
+
+    def _tasks(self, batch: Batch) -> list[Task]:
+        queue = self.executable.queues[batch.queue]
+        if isinstance(queue, EngineQueue):
+            return self._compute_tasks(queue, batch)
+        if isinstance(queue, DmaQueue):
+            return self._transfer_tasks(queue, batch)
+        return []
+
+    def _compute_tasks(self, queue: EngineQueue, batch: Batch) -> list[Task]:
+        table, row = queue.table, batch.row
+        name = table.opcode_names[int(table.opcode[row])]
+        if OPCODES[name].shape is Shape.CONTROL:
+            return []
+        work = int(table.flops[row] + table.bytes_in[row] + table.bytes_out[row])
+        return [
+            lambda ranks=ranks: self._compute(queue, row, ranks)  # type: ignore[misc]
+            for ranks in self._shares(batch.ranks, work)
+        ]
+
+    def _transfer_tasks(self, queue: DmaQueue, batch: Batch) -> list[Task]:
+        work = int(queue.size_bytes[batch.row, batch.ranks].max(initial=0))
+        return [
+            lambda ranks=ranks: self._transfer(queue, batch.row, ranks)  # type: ignore[misc]
+            for ranks in self._shares(batch.ranks, work)
+        ]
+
+    def _shares(self, ranks: np.ndarray, work_per_rank: int) -> list[np.ndarray]:
+        """The ranks, cut into a share per thread where the work is worth it."""
+        if self._pool is None or work_per_rank * len(ranks) < SPLIT_WORK:
+            return [ranks]
+        return np.array_split(ranks, min(self._threads, len(ranks)))
+
+    def _transfer(self, queue: DmaQueue, row: int, ranks: np.ndarray) -> None:
+        if self._owners is not None:
+            self._owners.transfer(queue, row, ranks)
+        transfer(self.executable, self.arena, queue, row, ranks)
+
+    def _compute(self, queue: EngineQueue, row: int, ranks: np.ndarray) -> None:
+        program = self.executable.program
+        instr = queue.table[row]
+        if self._owners is not None:
+            place = f"queue {queue.name}, pc {row}"
+            for tensor in instr.operands:
+                self._owners.read_tensor(program.tensors[tensor], ranks, place)
+        chosen = _selection(ranks)
+        work = Work(
+            program=program,
+            opcode=instr.opcode,
+            attributes=_attributes(program, instr.attribute),
+            results=tuple(program.tensors[tensor] for tensor in instr.results),
+            ranks=ranks,
+        )
+        results = compute(work, [self._views[tensor][chosen] for tensor in instr.operands])
+        for tensor, array in zip(instr.results, results, strict=True):
+            self._views[tensor][chosen] = array
+            if self._owners is not None:
+                self._owners.write_tensor(program.tensors[tensor], ranks)
+
+
+def _attributes(program: Program, row: int) -> dict[str, str | int | bool | tuple[int, ...]]:
+    return dict(program.attributes[row]) if row >= 0 else {}
+
+
+def _selection(ranks: np.ndarray) -> slice | np.ndarray:
+    """Consecutive ranks as a slice, which makes views; others as they are, which copies."""
+    first, count = int(ranks[0]), len(ranks)
+    if int(ranks[-1]) - first + 1 == count:
+        return slice(first, first + count)
+    return ranks

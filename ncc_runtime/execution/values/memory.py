@@ -1,0 +1,54 @@
+"""The memory of all ranks: one arena [ranks, bytes], and typed views of it.
+
+Ranks' copies of one buffer lie in one array, so a step that all ranks do alike is one numpy call.
+"""
+
+import math
+
+import numpy as np
+
+from ncc_runtime.neff.program import ALIGNMENT
+
+
+class Arena:
+    """Every rank's HBM, as far as the program uses it."""
+
+    def __init__(self, ranks: int, hbm_bytes: int) -> None:
+        stride = max(ALIGNMENT, -(-hbm_bytes // ALIGNMENT) * ALIGNMENT)
+        self.bytes: np.ndarray = np.zeros((ranks, stride), np.uint8)
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return int(self.bytes.shape[0])
+
+    def tensor(self, dtype: np.dtype, shape: tuple[int, ...], address: int) -> np.ndarray:
+        """A tensor of every rank as a view [ranks, *shape]."""
+        size = math.prod(shape) * dtype.itemsize
+        columns = self.bytes[:, address : address + size]
+        return _typed(columns, dtype).reshape(self.ranks, *shape, copy=False)
+
+    def row(self, rank: int, address: int, size: int) -> np.ndarray:
+        """`size` bytes of one rank, as a view."""
+        row: np.ndarray = self.bytes[rank, address : address + size]
+        return row
+
+    def windows(self, dtype: np.dtype, elements: int) -> np.ndarray:
+        """Every stretch of `elements` elements as [rank, element offset, element]; a view.
+
+        Indexing it with (ranks, offsets) gathers or scatters one stretch a rank in one call.
+        """
+        words = _typed(self.bytes, dtype)
+        count = words.shape[1] - elements + 1
+        return np.lib.stride_tricks.as_strided(
+            words,
+            shape=(self.ranks, count, elements),
+            strides=(words.strides[0], dtype.itemsize, dtype.itemsize),
+        )
+
+
+def _typed(columns: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Bytes [ranks, n] as elements [ranks, n // itemsize], without a copy."""
+    if columns.shape[1] == 0:
+        return np.empty((columns.shape[0], 0), dtype)
+    return columns.view(dtype)

@@ -1,0 +1,151 @@
+"""What DMA descriptors do to memory: copies, reductions and fills between ranks.
+
+Small transfers of many ranks are one gather and one scatter over the arena's windows; large ones
+go rank by rank at the speed of memory, which needs no index arrays and no temporaries.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ncc_runtime.execution.values.memory import Arena
+from ncc_runtime.lowering.cc_isa import DmaOpcode
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
+from ncc_runtime.neff.placeholder import Placeholder, Reduction
+
+SMALL_BYTES = 32 * 1024
+"""Up to this size one indexed call over all ranks beats a call per rank (docs/decisions.md)."""
+
+
+def transfer(
+    executable: Executable, arena: Arena, queue: DmaQueue, row: int, ranks: np.ndarray
+) -> None:
+    """Perform one row of a DMA ring for the ranks that have a transfer there."""
+    placeholder = executable.program.placeholders[int(queue.placeholder[row])]
+    ranks = ranks[queue.peer[row, ranks] != IDLE]
+    sizes = queue.size_bytes[row, ranks]
+    opcode = DmaOpcode(int(queue.opcode[row]))
+    for size in np.unique(sizes[sizes > 0]).tolist():
+        alike = ranks[sizes == size]
+        move = _Move(
+            ranks=alike,
+            peers=queue.peer[row, alike],
+            sources=queue.sources[row, alike],
+            targets=queue.target[row, alike],
+            size=size,
+        )
+        move.perform(arena, opcode, placeholder)
+
+
+class _Move:
+    """Transfers of one size: who, whom, from where, to where."""
+
+    def __init__(
+        self,
+        ranks: np.ndarray,
+        peers: np.ndarray,
+        sources: np.ndarray,
+        targets: np.ndarray,
+        size: int,
+    ) -> None:
+        self.ranks, self.peers = ranks, peers
+        self.sources, self.targets = sources, targets
+        self.size = size
+
+    def perform(self, arena: Arena, opcode: DmaOpcode, placeholder: Placeholder) -> None:
+        if self.size <= SMALL_BYTES and len(self.ranks) > 1:
+            self._perform_together(arena, opcode, placeholder)
+        else:
+            self._perform_one_by_one(arena, opcode, placeholder)
+
+    def _perform_together(self, arena: Arena, opcode: DmaOpcode, placeholder: Placeholder) -> None:
+        dtype = placeholder.dtype.numpy
+        windows = arena.windows(dtype, self.size // dtype.itemsize)
+        targets = self.targets // dtype.itemsize
+        if opcode is DmaOpcode.FILL:
+            windows[self.peers, targets] = np.zeros((), dtype)
+            return
+        columns = self.sources.T // dtype.itemsize
+        parts = [windows[self.ranks, column] for column in columns if column[0] >= 0]
+        windows[self.peers, targets] = (
+            reduce_parts(parts, placeholder.reduction) if opcode is DmaOpcode.REDUCE else parts[0]
+        )
+
+    def _perform_one_by_one(
+        self, arena: Arena, opcode: DmaOpcode, placeholder: Placeholder
+    ) -> None:
+        dtype = placeholder.dtype.numpy
+        for index, rank in enumerate(self.ranks.tolist()):
+            target = arena.row(int(self.peers[index]), int(self.targets[index]), self.size)
+            sources = [int(source) for source in self.sources[index] if source >= 0]
+            parts = [arena.row(rank, source, self.size) for source in sources]
+            if opcode is DmaOpcode.FILL:
+                target[:] = 0
+            elif opcode is DmaOpcode.COPY:
+                target[:] = parts[0]
+            else:
+                typed = [part.view(dtype) for part in parts]
+                target.view(dtype)[:] = reduce_parts(typed, placeholder.reduction)
+
+
+def reduce_parts(parts: list[np.ndarray], reduction: Reduction | None) -> np.ndarray:
+    """Join the sources of a descriptor left to right, in float32, and round once.
+
+    Integers wrap; float64 and complex stay in their own precision. NaN and -0 in minimum and
+    maximum are as XLA has them: NaN wins, -0 is below +0.
+    """
+    assert reduction is not None, "a reducing descriptor has a reduction"
+    dtype = parts[0].dtype
+    wide = np.dtype(np.float32) if _is_narrow_float(dtype) else dtype
+    joined = parts[0].astype(wide, copy=True)
+    with np.errstate(all="ignore"):
+        for part in parts[1:]:
+            joined = _JOIN[reduction](joined, part.astype(wide, copy=False))
+        return joined.astype(dtype, copy=False)
+
+
+def _is_narrow_float(dtype: np.dtype) -> bool:
+    return dtype == np.float16 or (dtype.isbuiltin != 1 and "float" in dtype.name)
+
+
+def _add(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return np.logical_or(left, right) if left.dtype == bool else left + right
+
+
+def _multiply(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return np.logical_and(left, right) if left.dtype == bool else left * right
+
+
+def _minimum(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return _ordered(np.minimum(left, right), left, right, negative_zero=True)
+
+
+def _maximum(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return _ordered(np.maximum(left, right), left, right, negative_zero=False)
+
+
+def _ordered(
+    result: np.ndarray, left: np.ndarray, right: np.ndarray, negative_zero: bool
+) -> np.ndarray:
+    """Settle zeros of different sign, which compare equal: -0 is below +0."""
+    if left.dtype.kind != "f":
+        return result
+    zeros = (left == 0) & (right == 0)
+    if not zeros.any():
+        return result
+    negative = (
+        np.signbit(left) | np.signbit(right)
+        if negative_zero
+        else (np.signbit(left) & np.signbit(right))
+    )
+    return np.where(zeros, np.where(negative, -0.0, 0.0).astype(result.dtype), result)
+
+
+_JOIN: dict[Reduction, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    Reduction.ADD: _add,
+    Reduction.MULTIPLY: _multiply,
+    Reduction.MINIMUM: _minimum,
+    Reduction.MAXIMUM: _maximum,
+    Reduction.AND: np.bitwise_and,
+    Reduction.OR: np.bitwise_or,
+}

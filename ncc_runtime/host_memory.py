@@ -1,0 +1,48 @@
+"""How much memory the host has free, and what a run would take of it."""
+
+from pathlib import Path
+
+from ncc_runtime.errors import InputError
+from ncc_runtime.lowering.executable import Executable
+from ncc_runtime.options import FREE_SHARE, RunOptions
+
+
+def check_budget(executable: Executable, options: RunOptions) -> None:
+    """Refuse a run whose arrays would not fit, before any is allocated."""
+    if not options.values:
+        return
+    need = needed_bytes(executable, options)
+    budget = options.memory_bytes
+    if budget is None:
+        free = free_bytes()
+        if free is None:
+            return
+        budget = int(free * FREE_SHARE)
+    if need > budget:
+        raise InputError(
+            f"the values of {executable.ranks} ranks need {need} bytes of host memory and the "
+            f"budget is {budget}; --no-values predicts the time without them, --memory raises it"
+        )
+
+
+def needed_bytes(executable: Executable, options: RunOptions) -> int:
+    """Host bytes of a run with values: every rank's memory, inputs and outputs beside it."""
+    program = executable.program
+    arena = executable.ranks * executable.hbm_bytes
+    beside = executable.ranks * sum(
+        program.tensors[tensor].size_bytes for tensor in (*program.inputs, *program.outputs)
+    )
+    owners = arena * 4 if options.checked else 0  # one int32 a byte
+    return arena + owners + beside
+
+
+def free_bytes() -> int | None:
+    """Memory the host can give without swapping; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None

@@ -1,0 +1,67 @@
+"""Inputs of a run: given arrays checked and spread over ranks, seeded values for the rest."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ncc_runtime.errors import InputError
+from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.program import Program, Tensor
+
+
+def bound_inputs(program: Program, given: Mapping[int, np.ndarray], seed: int) -> list[np.ndarray]:
+    """Every parameter as [ranks, *shape] of its dtype; missing ones come from the seed.
+
+    An array of the parameter's own shape is the same on every rank. Floats wider than the
+    parameter are rounded to it; any other dtype must match. Raises InputError.
+    """
+    for number in sorted(given):
+        if number >= len(program.inputs):
+            raise InputError(
+                f"arg{number} is given and the program has {len(program.inputs)} parameters"
+            )
+    generator = np.random.default_rng(seed)
+    return [
+        _bound(program, number, given[number])
+        if number in given
+        else seeded(program.tensors[tensor], program.ranks, generator)
+        for number, tensor in enumerate(program.inputs)
+    ]
+
+
+def _bound(program: Program, number: int, array: np.ndarray) -> np.ndarray:
+    tensor = program.tensors[program.inputs[number]]
+    wanted = (program.ranks, *tensor.shape)
+    if array.shape not in (wanted, tensor.shape):
+        raise InputError(
+            f"arg{number} has shape {list(array.shape)}; the program takes {list(wanted)}, or "
+            f"{list(tensor.shape)} for the same value on every rank"
+        )
+    return np.broadcast_to(_as_dtype(array, tensor.dtype, number), wanted)
+
+
+def _as_dtype(array: np.ndarray, dtype: DType, number: int) -> np.ndarray:
+    wanted = dtype.numpy
+    if array.dtype == wanted:
+        return array
+    is_float = array.dtype.kind == "f" or "float" in array.dtype.name
+    if dtype.is_float and is_float and array.dtype.itemsize >= wanted.itemsize:
+        with np.errstate(over="ignore"):
+            return array.astype(wanted)
+    if "int4" in wanted.name and array.dtype == np.int8:
+        return array.astype(wanted)
+    raise InputError(f"arg{number} is {array.dtype}; the program takes {dtype.value}")
+
+
+def seeded(tensor: Tensor, ranks: int, generator: np.random.Generator) -> np.ndarray:
+    """Values for a parameter nobody gave: normal floats, small integers, fair booleans."""
+    shape = (ranks, *tensor.shape)
+    dtype = tensor.dtype
+    if dtype is DType.PRED:
+        return generator.integers(0, 2, shape).astype(bool)
+    if dtype.is_integer:
+        return generator.integers(0, 8, shape).astype(dtype.numpy)
+    values = generator.standard_normal(shape)
+    if dtype.is_complex:
+        return (values + 1j * generator.standard_normal(shape)).astype(dtype.numpy)
+    return values.astype(dtype.numpy)

@@ -1,0 +1,1 @@
+"""From plans to DMA descriptors, CC-core programs and patched engine queues."""

@@ -1,0 +1,119 @@
+"""Channels between ranks and their semaphores: who tells whom that data, room or a slot is there.
+
+A channel is (sender, receiver, lane). It has three counters, each with one incrementing queue, so
+that they never need a reset and the order of queues cannot change what a wait means:
+
+    data   at the receiver, by the sender's DMA ring: one more transfer has arrived
+    ready  at the sender, by the receiver's CC-core: it has entered one more placeholder
+    free   at the sender, by the receiver's DMA ring: one more slot has been consumed
+"""
+
+from collections.abc import Iterator
+
+import attrs
+import numpy as np
+
+from ncc_runtime.errors import LoweringError
+
+NO_CHANNEL = -1
+
+
+class SemaphoreIds:
+    """Hands out semaphore ids per rank, lowest first."""
+
+    def __init__(self, ranks: int, first: int, limit: int) -> None:
+        self._next = np.full(ranks, first, np.int32)
+        self._limit = limit
+
+    def take(self, ranks: np.ndarray) -> np.ndarray:
+        """A fresh id on each of the ranks; a rank must not be named twice."""
+        taken = np.take(self._next, ranks)
+        self._next[ranks] = taken + 1
+        if taken.size and int(taken.max()) >= self._limit:
+            raise LoweringError(
+                f"rank {int(ranks[taken.argmax()])} would need more than the {self._limit} "
+                "semaphores it has: use smaller groups or another algorithm"
+            )
+        return taken
+
+    def take_alike(self) -> int:
+        """One id that is the same on every rank; before any rank has taken ids of its own."""
+        taken = self.take(np.arange(len(self._next), dtype=np.int32))
+        assert int(taken.min()) == int(taken.max()), "ids of ranks have already parted"
+        return int(taken[0])
+
+    @property
+    def count(self) -> int:
+        """Ids in use on the rank that uses most."""
+        return int(self._next.max(initial=0))
+
+
+@attrs.define(eq=False)
+class _Counters:
+    """Semaphore ids and counts of channels, by channel number; grows as channels are opened."""
+
+    data_sem: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))
+    ready_sem: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))
+    free_sem: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))
+    data_count: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int64))
+    ready_count: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int64))
+    free_count: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int64))
+
+    def extend(self, count: int) -> np.ndarray:
+        """Room for `count` more channels; their numbers."""
+        first = len(self.data_sem)
+        for name in ("data_sem", "ready_sem", "free_sem"):
+            column = getattr(self, name)
+            setattr(self, name, np.concatenate((column, np.full(count, NO_CHANNEL, np.int32))))
+        for name in ("data_count", "ready_count", "free_count"):
+            column = getattr(self, name)
+            setattr(self, name, np.concatenate((column, np.zeros(count, np.int64))))
+        return np.arange(first, first + count, dtype=np.int32)
+
+
+class Channels:
+    """The channels of one stream, opened on first use."""
+
+    def __init__(self, ranks: int, ids: SemaphoreIds) -> None:
+        self._ranks = ranks
+        self._ids = ids
+        self._number: dict[int, np.ndarray] = {}  # lane → (ranks, ranks) int32, NO_CHANNEL
+        self.counters = _Counters()
+
+    def open(self, lane: int, senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
+        """Channel numbers of the pairs; no sender and no receiver may be named twice."""
+        if lane not in self._number:
+            self._number[lane] = np.full((self._ranks, self._ranks), NO_CHANNEL, np.int32)
+        numbers = self._number[lane]
+        found = numbers[senders, receivers]
+        fresh = found == NO_CHANNEL
+        if fresh.any():
+            opened = self.counters.extend(int(fresh.sum()))
+            numbers[senders[fresh], receivers[fresh]] = opened
+            self.counters.data_sem[opened] = self._ids.take(receivers[fresh])
+            remote = fresh & (senders != receivers)
+            self.counters.ready_sem[numbers[senders[remote], receivers[remote]]] = self._ids.take(
+                senders[remote]
+            )
+            found = numbers[senders, receivers]
+        return np.asarray(found)
+
+    def free_sems(self, channels: np.ndarray, senders: np.ndarray) -> np.ndarray:
+        """The `free` semaphores of channels, made on first use."""
+        missing = self.counters.free_sem[channels] == NO_CHANNEL
+        if missing.any():
+            self.counters.free_sem[channels[missing]] = self._ids.take(senders[missing])
+        return np.take(self.counters.free_sem, channels)
+
+    def names(self, rank: int) -> Iterator[tuple[int, str]]:
+        """(semaphore id, what it counts) for the channels of one rank."""
+        for lane, numbers in self._number.items():
+            for sender in np.flatnonzero(numbers[:, rank] != NO_CHANNEL).tolist():
+                sem = self.counters.data_sem[numbers[sender, rank]]
+                yield int(sem), f"data.{sender}.{lane}"
+            for receiver in np.flatnonzero(numbers[rank, :] != NO_CHANNEL).tolist():
+                channel = numbers[rank, receiver]
+                for what in ("ready", "free"):
+                    sem = getattr(self.counters, f"{what}_sem")[channel]
+                    if sem != NO_CHANNEL:
+                        yield int(sem), f"{what}.{receiver}.{lane}"

@@ -1,0 +1,138 @@
+"""The executable: for every rank and queue, instructions, descriptors and semaphores.
+
+Queues are programs of all ranks at once: columns are [row, rank]. A column that does not vary along
+a dimension may have size 1 there. IDLE (-1) in a cell means that this rank does nothing there.
+"""
+
+from typing import NewType
+
+import attrs
+import numpy as np
+
+from ncc_runtime.lowering.cc_isa import DESCRIPTOR_BYTES
+from ncc_runtime.lowering.channels import Channels
+from ncc_runtime.neff.isa import Engine
+from ncc_runtime.neff.program import Program
+from ncc_runtime.neff.table import InstrTable
+from ncc_runtime.placement import Placement
+from ncc_runtime.topology.graph import Topology
+from ncc_runtime.topology.routes import Routes
+
+QueueId = NewType("QueueId", int)
+IDLE = -1
+
+
+@attrs.frozen(eq=False)
+class Post:
+    """One semaphore increment of every row: on which rank, which semaphore."""
+
+    rank: np.ndarray  # (n, ranks) int32, IDLE for none
+    sem: np.ndarray  # (n, ranks) int32
+
+
+@attrs.frozen(eq=False)
+class Sync:
+    """What a row waits for before it starts, and what it increments when it is complete."""
+
+    wait_sem: np.ndarray  # (n, ranks or 1) int32, IDLE for none; a semaphore of the own rank
+    wait_value: np.ndarray  # (n, ranks or 1) int64
+    posts: tuple[Post, ...]
+
+
+@attrs.frozen(eq=False)
+class EngineQueue:
+    """One compute engine: the program's own table, its placeholders patched into triggers."""
+
+    name: str
+    engine: Engine
+    table: InstrTable
+    sync: Sync
+
+
+@attrs.frozen(eq=False)
+class CcQueue:
+    """A CC-core program: one per stream."""
+
+    name: str
+    stream: int
+    opcode: np.ndarray  # (n,) uint8, CcOpcode
+    placeholder: np.ndarray  # (n,) int32
+    round: np.ndarray  # (n,) int32, of the plan; IDLE outside
+    ring: np.ndarray  # (n,) int32, which DMA ring an ADVANCE moves
+    sync: Sync
+
+
+@attrs.frozen(eq=False)
+class DmaQueue:
+    """A DMA ring: runs of descriptors, sent by the rank of the column to `peer`."""
+
+    name: str
+    stream: int
+    opcode: np.ndarray  # (n,) uint8, DmaOpcode
+    placeholder: np.ndarray  # (n,) int32
+    round: np.ndarray  # (n,) int32
+    peer: np.ndarray  # (n, ranks) int32, IDLE: no transfer in this cell
+    sources: np.ndarray  # (n, ranks, k) int64, addresses in the own memory, IDLE beyond the count
+    target: np.ndarray  # (n, ranks) int64, address in the peer's memory
+    size_bytes: np.ndarray  # (n, ranks) int64
+    sync: Sync
+
+    @property
+    def descriptors(self) -> np.ndarray:
+        """How many descriptors each run has, (n, ranks) int64."""
+        return -(-np.maximum(self.size_bytes, 1) // DESCRIPTOR_BYTES)
+
+
+Queue = EngineQueue | CcQueue | DmaQueue
+
+
+@attrs.frozen
+class Filled:
+    """How a placeholder was filled; one entry per group size, in the order sizes appear."""
+
+    algorithms: tuple[str, ...]
+    group_sizes: tuple[int, ...]
+    rounds: int
+
+
+@attrs.frozen(eq=False)
+class StreamFacts:
+    """The semaphores and memory of one stream, for listings and checks."""
+
+    stream: int
+    trigger_sem: int
+    rings: dict[int, tuple[int, int]]  # lane → (tail semaphore, completion semaphore)
+    channels: Channels
+    scratch_address: int
+    scratch_bytes: int
+
+
+@attrs.frozen(eq=False)
+class Executable:
+    """A program on its placement: every queue of every rank, ready to be proved and run."""
+
+    program: Program
+    topology: Topology
+    placement: Placement
+    routes: Routes
+    queues: tuple[Queue, ...]
+    filled: tuple[Filled, ...]  # per placeholder
+    streams: tuple[StreamFacts, ...]
+    semaphore_count: int  # ids 0..count-1 on every rank; the program's own come first
+    hbm_bytes: int  # of one rank: the program's memory and the channel buffers
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return self.program.ranks
+
+    def semaphore_names(self, rank: int) -> dict[int, str]:
+        """What each semaphore of a rank counts, for people."""
+        names = {index: sem.name for index, sem in enumerate(self.program.semaphores)}
+        for facts in self.streams:
+            names[facts.trigger_sem] = f"trigger{facts.stream}"
+            for lane, (tail, sent) in facts.rings.items():
+                names[tail] = f"cc{facts.stream}.tail{lane}"
+                names[sent] = f"cc{facts.stream}.sent{lane}"
+            names |= {sem: f"cc{facts.stream}.{what}" for sem, what in facts.channels.names(rank)}
+        return names

@@ -1,0 +1,113 @@
+"""Lowering as a whole: a program on its placement becomes an executable."""
+
+from collections.abc import Mapping
+
+from ncc_runtime.collectives.choose import check_forced, choose
+from ncc_runtime.errors import LoweringError
+from ncc_runtime.lowering.bind import addresses_of, job_of, teams_of
+from ncc_runtime.lowering.channels import SemaphoreIds
+from ncc_runtime.lowering.executable import Executable, Filled, Queue
+from ncc_runtime.lowering.patch import patched_queues, stream_semaphores, trigger_order
+from ncc_runtime.lowering.stream import StreamProgram, Team
+from ncc_runtime.neff.program import ALIGNMENT, Program
+from ncc_runtime.placement import Placement
+from ncc_runtime.topology.graph import Topology
+from ncc_runtime.topology.routes import Routes
+
+SEMAPHORES_PER_CC_CORE = 256
+"""Source: neuron-driver, v2 and v3 headers (256 semaphores per NeuronCore and per TOP_SP)."""
+
+
+def fill(program: Program, placement: Placement, forced: Mapping[str, str]) -> Executable:
+    """Fill every placeholder; raises LoweringError where one cannot be."""
+    check_forced(forced)
+    topology = placement.topology
+    streams = stream_semaphores(program)
+    limit = len(program.semaphores) + SEMAPHORES_PER_CC_CORE * topology.rank_cc_cores
+    ids = SemaphoreIds(program.ranks, len(program.semaphores), limit)
+    teams = _teams(program, forced)
+    scratch = _scratch(program, teams)
+    hbm_bytes = max((at + size for at, size in scratch.values()), default=program.hbm_bytes)
+    _check_capacity(topology, hbm_bytes)
+    programs = {
+        stream: StreamProgram(stream, program.ranks, ids, lanes)
+        for stream, lanes in _lanes(program, teams).items()
+    }
+    for number in trigger_order(program):
+        placeholder = program.placeholders[number]
+        stream = placeholder.stream
+        addresses = addresses_of(program, placeholder, scratch[stream][0])
+        programs[stream].fill(number, teams[number], addresses, streams[stream])
+    triggers = {stream: built.trigger_sem for stream, built in programs.items()}
+    queues: list[Queue] = list(patched_queues(program, triggers))
+    for built in programs.values():
+        queues.extend(built.queues())
+    return Executable(
+        program=program,
+        topology=topology,
+        placement=placement,
+        routes=Routes(topology, placement),
+        queues=tuple(queues),
+        filled=tuple(_filled(its_teams) for its_teams in teams),
+        streams=tuple(built.facts(*scratch[stream]) for stream, built in programs.items()),
+        semaphore_count=ids.count,
+        hbm_bytes=hbm_bytes,
+    )
+
+
+def _check_capacity(topology: Topology, hbm_bytes: int) -> None:
+    """A rank has its cores' share of their HBM stack."""
+    capacity = topology.hbm.stack_bytes * topology.lnc // topology.cores_per_stack
+    if hbm_bytes > capacity:
+        raise LoweringError(
+            f"the program and its channel buffers take {hbm_bytes} bytes a rank; {topology.name} "
+            f"at lnc {topology.lnc} has {capacity}: shard it over more ranks"
+        )
+
+
+def _teams(program: Program, forced: Mapping[str, str]) -> list[list[Team]]:
+    """Teams with their plans, per placeholder; alike placeholders share them."""
+    known: dict[object, list[Team]] = {}
+    teams = []
+    for placeholder in program.placeholders:
+        job = job_of(program, placeholder)
+        key = (placeholder.op, placeholder.groups, placeholder.pairs, job.buffers)
+        if key not in known:
+            known[key] = teams_of(program, job, choose(job, forced))
+        teams.append(known[key])
+    return teams
+
+
+def _lanes(program: Program, teams: list[list[Team]]) -> dict[int, list[int]]:
+    """The DMA rings each stream needs."""
+    lanes: dict[int, set[int]] = {}
+    for placeholder, its_teams in zip(program.placeholders, teams, strict=True):
+        used = {lane for team in its_teams for lane in team.plan.lanes}
+        lanes.setdefault(placeholder.stream, set()).update(used)
+    return {stream: sorted(used) for stream, used in sorted(lanes.items())}
+
+
+def _scratch(program: Program, teams: list[list[Team]]) -> dict[int, tuple[int, int]]:
+    """(address, size) of each stream's channel buffer, behind the program's own memory."""
+    sizes: dict[int, int] = {}
+    for placeholder, its_teams in zip(program.placeholders, teams, strict=True):
+        need = max((team.plan.scratch_bytes for team in its_teams), default=0)
+        sizes[placeholder.stream] = max(sizes.get(placeholder.stream, 0), need)
+    at = _aligned(program.hbm_bytes)
+    placed = {}
+    for stream, size in sorted(sizes.items()):
+        placed[stream] = (at, size)
+        at += _aligned(size)
+    return placed
+
+
+def _filled(teams: list[Team]) -> Filled:
+    return Filled(
+        algorithms=tuple(team.plan.algorithm for team in teams),
+        group_sizes=tuple(team.plan.members for team in teams),
+        rounds=max((len(team.plan.rounds) for team in teams), default=0),
+    )
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,1 @@
+"""The contract between compiler and runtime: what a `.neff` holds, checked, listed and stored."""

@@ -1,0 +1,236 @@
+"""The program as the files of a `.neff`: `def.json`, one column file per engine, constants.
+
+Decoding is declarative: msgspec reads `def.json` into the typed classes below and refuses any other
+shape. Rules about relations are `check`'s.
+"""
+
+from collections.abc import Mapping
+
+import attrs
+import msgspec
+import numpy as np
+
+from ncc_runtime.errors import NeffError
+from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.isa import Engine
+from ncc_runtime.neff.placeholder import Placeholder
+from ncc_runtime.neff.program import (
+    AttributeValue,
+    Buffer,
+    BufferId,
+    BufferKind,
+    Origin,
+    Program,
+    Region,
+    Semaphore,
+    Tensor,
+    TensorId,
+)
+from ncc_runtime.neff.table import COLUMNS, InstrTable
+
+_FOLDER = "sg00"  # AWS's name of the first subgraph; there is one
+DEFINITION = f"{_FOLDER}/def.json"
+
+_FILE_ORDER = (
+    "flops",
+    "elements",
+    "bytes_in",
+    "bytes_out",
+    "start",
+    "tensors",
+    "attribute",
+    "placeholder",
+    "wait_value",
+    "origin",
+    "opcode",
+    "result_count",
+    "wait_sem",
+    "post_sem",
+)
+"""Columns of an engine file, little-endian; widest first, so that each is aligned."""
+
+_STORED = {name: np.dtype(COLUMNS[name]).newbyteorder("<") for name in _FILE_ORDER}
+
+
+@attrs.frozen
+class Var:
+    """A buffer, in AWS's words."""
+
+    var_id: int
+    name: str
+    type: BufferKind
+    size: int
+    address: int
+    file_name: str | None  # of a constant's bytes
+
+
+@attrs.frozen
+class View:
+    """A tensor: a typed view of a var."""
+
+    name: str
+    var_id: int
+    dtype: DType
+    shape: tuple[int, ...]
+    offset: int
+
+
+@attrs.frozen
+class EngineFile:
+    """How to read one engine's columns."""
+
+    engine: Engine
+    file_name: str
+    instructions: int
+    tensors: int
+    opcodes: tuple[str, ...]
+
+
+@attrs.frozen
+class Definition:
+    """All of `def.json`."""
+
+    name: str
+    replica_count: int
+    num_partitions: int
+    hbm_bytes: int
+    var: tuple[Var, ...]
+    tensors: tuple[View, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    regions: tuple[Region, ...]
+    attributes: tuple[Mapping[str, AttributeValue], ...]
+    semaphores: tuple[Semaphore, ...]
+    cc: tuple[Placeholder, ...]
+    origins: tuple[Origin, ...]
+    engines: tuple[EngineFile, ...]
+
+
+def files_of(program: Program) -> dict[str, bytes]:
+    """The files by name, in the order in which they are stored."""
+    constants = {
+        _constant_file(buffer): program.constants[buffer] for buffer in sorted(program.constants)
+    }
+    columns = {_engine_file(engine): _stored(table) for engine, table in program.queues.items()}
+    document = msgspec.json.encode(_definition(program), order="sorted")
+    return {DEFINITION: document, **dict(sorted({**constants, **columns}.items()))}
+
+
+def _constant_file(buffer: int) -> str:
+    return f"{_FOLDER}/constant_{buffer}.bin"
+
+
+def _engine_file(engine: Engine) -> str:
+    return f"{_FOLDER}/{engine.value}.bin"
+
+
+def _definition(program: Program) -> Definition:
+    return Definition(
+        name=program.name,
+        replica_count=program.replica_count,
+        num_partitions=program.num_partitions,
+        hbm_bytes=program.hbm_bytes,
+        var=tuple(_var(number, program) for number in range(len(program.buffers))),
+        tensors=tuple(
+            View(tensor.name, tensor.buffer, tensor.dtype, tensor.shape, tensor.offset)
+            for tensor in program.tensors
+        ),
+        inputs=program.inputs,
+        outputs=program.outputs,
+        regions=program.regions,
+        attributes=program.attributes,
+        semaphores=program.semaphores,
+        cc=program.placeholders,
+        origins=program.origins,
+        engines=tuple(
+            EngineFile(
+                engine, _engine_file(engine), len(table), len(table.tensors), table.opcode_names
+            )
+            for engine, table in sorted(program.queues.items(), key=lambda item: item[0].value)
+        ),
+    )
+
+
+def _var(number: int, program: Program) -> Var:
+    buffer = program.buffers[number]
+    stored = _constant_file(number) if number in program.constants else None
+    return Var(number, buffer.name, buffer.kind, buffer.size_bytes, buffer.address, stored)
+
+
+def _stored(table: InstrTable) -> bytes:
+    return b"".join(getattr(table, name).astype(dtype).tobytes() for name, dtype in _STORED.items())
+
+
+def program_from(files: Mapping[str, bytes]) -> Program:
+    """The program that the files spell; NeffError, without a path, if they spell none."""
+    if DEFINITION not in files:
+        raise NeffError(f"{DEFINITION} is missing")
+    try:
+        definition = msgspec.json.decode(files[DEFINITION], type=Definition)
+        return _program(definition, files)
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # msgspec raises ValueErrors
+        raise NeffError(f"{DEFINITION}: {error}") from error
+
+
+def _program(definition: Definition, files: Mapping[str, bytes]) -> Program:
+    for number, var in enumerate(definition.var):
+        if var.var_id != number:
+            raise NeffError(f"{DEFINITION}: var {number} has var_id {var.var_id}")
+    return Program(
+        name=definition.name,
+        replica_count=definition.replica_count,
+        num_partitions=definition.num_partitions,
+        hbm_bytes=definition.hbm_bytes,
+        buffers=tuple(Buffer(var.name, var.type, var.size, var.address) for var in definition.var),
+        tensors=tuple(
+            Tensor(view.name, BufferId(view.var_id), view.dtype, view.shape, view.offset)
+            for view in definition.tensors
+        ),
+        inputs=tuple(map(TensorId, definition.inputs)),
+        outputs=tuple(map(TensorId, definition.outputs)),
+        constants={
+            BufferId(var.var_id): _file(files, var.file_name)
+            for var in definition.var
+            if var.file_name is not None
+        },
+        regions=definition.regions,
+        attributes=definition.attributes,
+        semaphores=definition.semaphores,
+        placeholders=definition.cc,
+        queues={row.engine: _table(row, files) for row in definition.engines},
+        origins=definition.origins,
+    )
+
+
+def _file(files: Mapping[str, bytes], name: str) -> bytes:
+    if name not in files:
+        raise NeffError(f"{DEFINITION} names {name!r}, which is missing")
+    return files[name]
+
+
+def _table(row: EngineFile, files: Mapping[str, bytes]) -> InstrTable:
+    stored = _file(files, row.file_name)
+    lengths = [_length(name, row) for name in _STORED]
+    sizes = [count * dtype.itemsize for count, dtype in zip(lengths, _STORED.values(), strict=True)]
+    if min(lengths) < 0 or sum(sizes) != len(stored):
+        raise NeffError(
+            f"{row.file_name} has {len(stored)} bytes, {row.instructions} instructions over "
+            f"{row.tensors} tensors take {sum(sizes)}"
+        )
+    columns: dict[str, np.ndarray] = {}
+    at = 0
+    for (name, dtype), count, size in zip(_STORED.items(), lengths, sizes, strict=True):
+        column = np.frombuffer(stored, dtype, count, at).astype(COLUMNS[name])
+        column.setflags(write=False)
+        columns[name] = column
+        at += size
+    return InstrTable(opcode_names=row.opcodes, **columns)
+
+
+def _length(name: str, row: EngineFile) -> int:
+    if name == "tensors":
+        return row.tensors
+    return row.instructions + (name == "start")

@@ -1,0 +1,119 @@
+"""Element types: one table for the compiler and the runtime.
+
+The text form is XLA's. Sub-byte integers are stored one element a byte.
+"""
+
+import enum
+import functools
+
+import numpy as np
+
+
+class DType(enum.Enum):
+    """An element type; its value is the spelling of HLO text."""
+
+    PRED = "pred"
+    S4 = "s4"
+    S8 = "s8"
+    S16 = "s16"
+    S32 = "s32"
+    S64 = "s64"
+    U4 = "u4"
+    U8 = "u8"
+    U16 = "u16"
+    U32 = "u32"
+    U64 = "u64"
+    BF16 = "bf16"
+    F16 = "f16"
+    F32 = "f32"
+    F64 = "f64"
+    F8E3M4 = "f8e3m4"
+    F8E4M3 = "f8e4m3"
+    F8E4M3FN = "f8e4m3fn"
+    F8E4M3B11FNUZ = "f8e4m3b11fnuz"
+    F8E4M3FNUZ = "f8e4m3fnuz"
+    F8E5M2 = "f8e5m2"
+    F8E5M2FNUZ = "f8e5m2fnuz"
+    C64 = "c64"
+    C128 = "c128"
+
+    @property
+    def numpy(self) -> np.dtype:
+        """The numpy dtype that holds one element (from ml_dtypes where numpy has none)."""
+        return _numpy_dtype(self)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of one stored element."""
+        return _numpy_dtype(self).itemsize
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it is a signed or unsigned integer; pred is neither."""
+        return self.value[0] in "su"
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether it is a signed integer."""
+        return self.value[0] == "s"
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it is a real floating-point type, bfloat16 and fp8 included."""
+        return self.value[0] in "fb"
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether it is a complex type."""
+        return self.value[0] == "c"
+
+
+_NUMPY_NAMES = {
+    DType.PRED: "bool",
+    DType.S8: "int8",
+    DType.S16: "int16",
+    DType.S32: "int32",
+    DType.S64: "int64",
+    DType.U8: "uint8",
+    DType.U16: "uint16",
+    DType.U32: "uint32",
+    DType.U64: "uint64",
+    DType.F16: "float16",
+    DType.F32: "float32",
+    DType.F64: "float64",
+    DType.C64: "complex64",
+    DType.C128: "complex128",
+}
+
+_ML_NAMES = {
+    DType.S4: "int4",
+    DType.U4: "uint4",
+    DType.BF16: "bfloat16",
+    DType.F8E3M4: "float8_e3m4",
+    DType.F8E4M3: "float8_e4m3",
+    DType.F8E4M3FN: "float8_e4m3fn",
+    DType.F8E4M3B11FNUZ: "float8_e4m3b11fnuz",
+    DType.F8E4M3FNUZ: "float8_e4m3fnuz",
+    DType.F8E5M2: "float8_e5m2",
+    DType.F8E5M2FNUZ: "float8_e5m2fnuz",
+}
+
+
+@functools.cache
+def _numpy_dtype(dtype: DType) -> np.dtype:
+    if dtype in _NUMPY_NAMES:
+        return np.dtype(_NUMPY_NAMES[dtype])
+    import ml_dtypes
+
+    narrow: np.dtype = np.dtype(getattr(ml_dtypes, _ML_NAMES[dtype]))
+    return narrow
+
+
+_WIDE = {"float32", "float64", "complex64", "complex128"}
+
+
+def storable(array: np.ndarray) -> np.ndarray:
+    """The array as `.npz` can hold it: types that numpy lacks become float32 or int8."""
+    if array.dtype.name in _WIDE or (array.dtype.kind in "biuf" and array.dtype.isbuiltin == 1):
+        return array
+    return array.astype(np.int8 if "int4" in array.dtype.name else np.float32)

@@ -1,0 +1,272 @@
+"""Replica groups: XLA's spellings, their expansion, and their meaning as flattened ranks.
+
+Four spellings occur in HLO text: nested braces, an iota tile `[4,2]<=[8]`, an iota tile with a
+transpose `[8,8]<=[8,8]T(1,0)`, and mesh axes `mesh['a'=2,'b'=4] {'b'}`. Four modes say what the ids
+in them mean (XLA, `CollectiveOpGroupMode`).
+"""
+
+import enum
+import itertools
+import math
+import re
+
+import attrs
+import numpy as np
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+class GroupMode(enum.Enum):
+    """What the ids of a replica group name; the value is XLA's name of the mode."""
+
+    CROSS_REPLICA = "cross_replica"
+    CROSS_PARTITION = "cross_partition"
+    CROSS_REPLICA_AND_PARTITION = "cross_replica_and_partition"
+    FLATTENED_ID = "flattened_id"
+
+
+@attrs.frozen
+class ExplicitGroups:
+    """`{{0,1},{2,3}}`; no groups at all means one group of everybody."""
+
+    groups: Groups
+
+    def expand(self) -> Groups:
+        return self.groups
+
+    def __str__(self) -> str:
+        return "{" + ",".join("{" + ",".join(map(str, group)) + "}" for group in self.groups) + "}"
+
+
+@attrs.frozen
+class IotaGroups:
+    """`[groups,size]<=[dims]T(perm)`: 0, 1, 2 … reshaped to dims, transposed, cut into groups."""
+
+    shape: tuple[int, ...]
+    dims: tuple[int, ...]
+    transpose: tuple[int, ...] = ()
+
+    def expand(self) -> Groups:
+        ids = np.arange(math.prod(self.dims)).reshape(self.dims)
+        if self.transpose:
+            ids = ids.transpose(self.transpose)
+        rows = ids.reshape(self.shape[0], -1)
+        return tuple(tuple(row) for row in rows.tolist())
+
+    def __str__(self) -> str:
+        text = f"[{_commas(self.shape)}]<=[{_commas(self.dims)}]"
+        return text + (f"T({_commas(self.transpose)})" if self.transpose else "")
+
+
+@attrs.frozen
+class MeshAxis:
+    """A whole axis `'a'`, or a part of one: `'a':(m)k` is k of it, after m are split off."""
+
+    name: str
+    before: int = 0
+    size: int = 0  # 0: the whole axis
+
+    def __str__(self) -> str:
+        return f"'{self.name}'" + (f":({self.before}){self.size}" if self.size else "")
+
+
+@attrs.frozen
+class MeshGroups:
+    """`mesh['a'=2,'b'=4] {'b'}`: ranks row-major over the axes as printed, unless ids are given.
+
+    A group holds the ranks that differ only in the named axes, ordered as the braces name them.
+    """
+
+    axes: tuple[tuple[str, int], ...]
+    group_axes: tuple[MeshAxis, ...]
+    device_ids: IotaGroups | ExplicitGroups | None = None
+
+    def expand(self) -> Groups:
+        total = math.prod(size for _, size in self.axes)
+        ids = np.arange(total)
+        if self.device_ids is not None:
+            ids = np.array(self.device_ids.expand()).reshape(-1)
+        pieces = [piece for name, size in self.axes for piece in self._pieces(name, size)]
+        order = [
+            next(k for k, (name, before, _) in enumerate(pieces) if (name, before) == wanted)
+            for axis in self.group_axes
+            for wanted in self._wanted(axis, pieces)
+        ]
+        rest = [k for k in range(len(pieces)) if k not in order]
+        grid = ids.reshape([size for _, _, size in pieces]).transpose(rest + order)
+        size = math.prod(pieces[k][2] for k in order)
+        return tuple(tuple(row) for row in grid.reshape(-1, size).tolist())
+
+    def _pieces(self, name: str, size: int) -> list[tuple[str, int, int]]:
+        """The axis cut where a sub-axis begins or ends: (name, product before, size)."""
+        cuts = {1, size}
+        for axis in self.group_axes:
+            if axis.name == name and axis.size:
+                cuts |= {axis.before, axis.before * axis.size}
+        edges = sorted(cuts)
+        if size == 1:
+            return [(name, 1, 1)]
+        return [(name, low, high // low) for low, high in itertools.pairwise(edges)]
+
+    def _wanted(self, axis: MeshAxis, pieces: list[tuple[str, int, int]]) -> list[tuple[str, int]]:
+        before = axis.before or 1
+        after = before * axis.size if axis.size else math.inf
+        return [
+            (name, low)
+            for name, low, size in pieces
+            if name == axis.name and low >= before and (low * size <= after)
+        ]
+
+    def __str__(self) -> str:
+        axes = ",".join(f"'{name}'={size}" for name, size in self.axes)
+        ids = f", device_ids=({self.device_ids})" if self.device_ids is not None else ""
+        return f"mesh[{axes}]{ids} {{{','.join(map(str, self.group_axes))}}}"
+
+
+ReplicaGroups = ExplicitGroups | IotaGroups | MeshGroups
+
+
+def _commas(numbers: tuple[int, ...]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text))
+
+
+_IOTA = re.compile(r"\[([\d,\s]+)\]\s*<=\s*\[([\d,\s]+)\]\s*(?:T\(([\d,\s]+)\))?")
+_BRACES = re.compile(r"\{\s*(?:\{[\d,\s]*\}\s*(?:,\s*\{[\d,\s]*\}\s*)*)?\}")
+_MESH = re.compile(
+    r"mesh\[(?P<axes>[^\]]*)\](?:\s*,\s*device_ids=\((?P<ids>.*)\))?\s*\{(?P<in>[^}]*)\}"
+)
+_AXIS = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
+
+
+def parse_groups(text: str) -> ReplicaGroups:
+    """Read one spelling of replica groups; ValueError says what would have been valid."""
+    text = text.strip()
+    if match := _IOTA.fullmatch(text):
+        return _checked_iota(text, *(_integers(part or "") for part in match.groups()))
+    if _BRACES.fullmatch(text):
+        inner = re.findall(r"\{([\d,\s]*)\}", text[1:-1])
+        return ExplicitGroups(tuple(_integers(group) for group in inner))
+    if match := _MESH.fullmatch(text):
+        return _mesh(text, match)
+    raise ValueError(
+        f"replica groups {text!r} are none of {{{{0,1}},{{2,3}}}}, [2,2]<=[4], "
+        "[2,2]<=[2,2]T(1,0), mesh['a'=2,'b'=2] {'b'}"
+    )
+
+
+def _checked_iota(
+    text: str, shape: tuple[int, ...], dims: tuple[int, ...], transpose: tuple[int, ...]
+) -> IotaGroups:
+    if math.prod(shape) != math.prod(dims):
+        raise ValueError(f"replica groups {text}: {math.prod(shape)} ids and {math.prod(dims)}")
+    if transpose and sorted(transpose) != list(range(len(dims))):
+        raise ValueError(f"replica groups {text}: T(…) must permute 0..{len(dims) - 1}")
+    if 0 in shape:
+        raise ValueError(f"replica groups {text}: a dimension is 0")
+    return IotaGroups(shape, dims, transpose)
+
+
+def _mesh(text: str, match: re.Match[str]) -> MeshGroups:
+    axes = tuple((name, int(size)) for name, size in re.findall(r"'([^']+)'=(\d+)", match["axes"]))
+    sizes = dict(axes)
+    if len(sizes) != len(axes) or 0 in sizes.values():
+        raise ValueError(f"replica groups {text}: mesh axes must have distinct names and sizes > 0")
+    wanted = tuple(
+        MeshAxis(name, int(before or 0), int(size or 0))
+        for name, before, size in _AXIS.findall(match["in"])
+    )
+    for axis in wanted:
+        if axis.name not in sizes:
+            raise ValueError(f"replica groups {text}: the mesh has no axis '{axis.name}'")
+        if axis.size and (not axis.before or sizes[axis.name] % (axis.before * axis.size)):
+            raise ValueError(f"replica groups {text}: {axis} does not divide the axis")
+    _check_axes_are_disjoint(text, wanted, sizes)
+    ids = parse_groups(match["ids"]) if match["ids"] else None
+    if isinstance(ids, MeshGroups):
+        raise ValueError(f"replica groups {text}: device_ids cannot be a mesh")
+    if ids is not None:
+        found = [device for group in ids.expand() for device in group]
+        if sorted(found) != list(range(math.prod(sizes.values()))):
+            raise ValueError(f"replica groups {text}: device_ids do not name each device once")
+    return MeshGroups(axes, wanted, ids)
+
+
+def _check_axes_are_disjoint(
+    text: str, wanted: tuple[MeshAxis, ...], sizes: dict[str, int]
+) -> None:
+    spans = sorted(
+        (axis.name, axis.before or 1, (axis.before or 1) * (axis.size or sizes[axis.name]))
+        for axis in wanted
+    )
+    for (name, _, end), (other, start, stop) in itertools.pairwise(spans):
+        if name == other and start < end:
+            raise ValueError(f"replica groups {text}: axis '{name}' is named twice")
+        if name == other and start % end:
+            raise ValueError(f"replica groups {text}: parts of axis '{name}' do not nest ({stop})")
+
+
+def group_mode(has_channel: bool, use_global_device_ids: bool | None) -> GroupMode:
+    """The mode XLA derives from `channel_id` and `use_global_device_ids`.
+
+    `use_global_device_ids` is None for operators that have no such attribute (all-to-all,
+    collective-permute, collective-broadcast): with a channel they are cross-partition. Raises
+    ValueError for global ids without a channel. Source: XLA, GetCollectiveOpGroupMode.
+    """
+    if use_global_device_ids is None:
+        return GroupMode.CROSS_PARTITION if has_channel else GroupMode.CROSS_REPLICA
+    if not has_channel:
+        if use_global_device_ids:
+            raise ValueError("use_global_device_ids=true needs a channel_id")
+        return GroupMode.CROSS_REPLICA
+    if use_global_device_ids:
+        return GroupMode.FLATTENED_ID
+    return GroupMode.CROSS_REPLICA_AND_PARTITION
+
+
+def flattened_groups(
+    groups: Groups, mode: GroupMode, replica_count: int, num_partitions: int
+) -> Groups:
+    """Groups of ranks, where rank = replica * num_partitions + partition.
+
+    No groups means everybody that the mode lets meet.
+    """
+    replicas, partitions = range(replica_count), range(num_partitions)
+    if mode is GroupMode.FLATTENED_ID:
+        return groups or (tuple(range(replica_count * num_partitions)),)
+    if mode is GroupMode.CROSS_REPLICA:
+        return tuple(
+            tuple(replica * num_partitions + partition for replica in group)
+            for group in groups or (tuple(replicas),)
+            for partition in partitions
+        )
+    if mode is GroupMode.CROSS_PARTITION:
+        return tuple(
+            tuple(replica * num_partitions + partition for partition in group)
+            for replica in replicas
+            for group in groups or (tuple(partitions),)
+        )
+    return tuple(
+        tuple(replica * num_partitions + p for replica in group for p in partitions)
+        for group in groups or (tuple(replicas),)
+    )
+
+
+def flattened_pairs(
+    pairs: tuple[tuple[int, int], ...], mode: GroupMode, replica_count: int, num_partitions: int
+) -> tuple[tuple[int, int], ...]:
+    """Source-target pairs of a permute as pairs of ranks; `mode` is one of the two cross modes."""
+    if mode is GroupMode.CROSS_REPLICA:
+        return tuple(
+            (source * num_partitions + partition, target * num_partitions + partition)
+            for source, target in pairs
+            for partition in range(num_partitions)
+        )
+    return tuple(
+        (replica * num_partitions + source, replica * num_partitions + target)
+        for replica in range(replica_count)
+        for source, target in pairs
+    )

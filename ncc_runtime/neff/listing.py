@@ -1,0 +1,223 @@
+"""The listing of a program: what `nccc list` prints and `listing_parse` reads back.
+
+A row is words between blanks. Ids say what they number: b buffers, t tensors, r regions, v values
+of a region, p placeholders, # attributes, @ origins. What follows `;` is derived and not read.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ncc_runtime.neff.groups import ExplicitGroups
+from ncc_runtime.neff.isa import ENGINES, PTC2, Engine
+from ncc_runtime.neff.listing_parse import parse_program
+from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
+from ncc_runtime.neff.program import AttributeValue, Program, Tensor
+from ncc_runtime.neff.table import NONE, Instr
+
+__all__ = ["parse_program", "print_program"]
+
+_BARE = re.compile(r"[A-Za-z_][\w.:/-]*", re.ASCII)
+_BYTES_PER_ROW = 32
+_WIDEST = 40  # cells longer than this do not widen their column
+_COSTS = {"flops": "flops", "elements": "elements", "bytes_in": "read", "bytes_out": "written"}
+
+_Cells = Sequence[str]
+
+
+def print_program(program: Program, constants: bool = True) -> str:
+    """The program as text that parses back to it; without the bytes of constants if so asked."""
+    head = (
+        f"program {_name(program.name)} replicas {program.replica_count} "
+        f"partitions {program.num_partitions} memory {program.hbm_bytes}"
+    )
+    sections = [
+        ("buffers", _buffers(program)),
+        ("tensors", _tensors(program)),
+        ("inputs", _id_row(program.inputs)),
+        ("outputs", _id_row(program.outputs)),
+        ("constants", _constants(program) if constants else _omitted(program)),
+        ("semaphores", _semaphores(program)),
+        ("attributes", ([f"#{n}", _pairs(row)] for n, row in enumerate(program.attributes))),
+        ("regions", _regions(program)),
+        ("placeholders", (_placeholder(n, row) for n, row in enumerate(program.placeholders))),
+        ("origins", _origins(program)),
+        *((f"queue {engine.value}", _queue(program, engine)) for engine in ENGINES),
+    ]
+    lines = [head]
+    for title, rows in sections:
+        if body := _aligned(rows):
+            lines += ["", title, *body]
+    return "\n".join(lines) + "\n"
+
+
+def _aligned(rows: Iterable[_Cells]) -> list[str]:
+    """Rows as indented lines whose cells stand below one another; the last cell is not padded."""
+    table = [tuple(row) for row in rows]
+    columns = max(map(len, table), default=0)
+    widths = [
+        max(
+            (len(row[k]) for row in table if k < len(row) - 1 and len(row[k]) <= _WIDEST), default=0
+        )
+        for k in range(columns)
+    ]
+    cells = (
+        [cell.ljust(width) for cell, width in zip(row, widths, strict=False) if width or cell]
+        for row in table
+    )
+    return ["  " + "  ".join(row).rstrip() for row in cells]
+
+
+def _name(text: str) -> str:
+    """A name as it stands, or in quotes where it would not be one word."""
+    return text if _BARE.fullmatch(text) else json.dumps(text)
+
+
+def _ids(prefix: str, numbers: Iterable[int]) -> str:
+    return ", ".join(f"{prefix}{number}" for number in numbers)
+
+
+def _id_row(tensors: Sequence[int]) -> Iterator[_Cells]:
+    if tensors:
+        yield [_ids("t", tensors)]
+
+
+def _buffers(program: Program) -> Iterator[_Cells]:
+    for number, buffer in enumerate(program.buffers):
+        place = f"{buffer.address:#010x}"
+        yield [f"b{number}", buffer.kind.value, place, str(buffer.size_bytes), _name(buffer.name)]
+
+
+def _tensors(program: Program) -> Iterator[_Cells]:
+    for number, tensor in enumerate(program.tensors):
+        home = f"b{tensor.buffer}+{tensor.offset}"
+        row = [f"t{number}", tensor.type_text, home, _name(tensor.name)]
+        if 0 <= tensor.buffer < len(program.buffers):
+            start = program.buffers[tensor.buffer].address + tensor.offset
+            row.append(f"; {start:#010x}..{start + tensor.size_bytes:#010x}")
+        yield row
+
+
+def _constants(program: Program) -> Iterator[_Cells]:
+    for buffer in sorted(program.constants):
+        data = program.constants[buffer]
+        for at in range(0, max(1, len(data)), _BYTES_PER_ROW):
+            yield [f"b{buffer}+{at}", data[at : at + _BYTES_PER_ROW].hex()]
+
+
+def _omitted(program: Program) -> Iterator[_Cells]:
+    for buffer in sorted(program.constants):
+        yield [f"; b{buffer}", f"{len(program.constants[buffer])} bytes, not listed"]
+
+
+def _semaphores(program: Program) -> Iterator[_Cells]:
+    posts: Counter[int] = Counter()
+    for table in program.queues.values():
+        posts.update(table.post_sem.tolist())
+    streams = Counter(f"stream {placeholder.stream}" for placeholder in program.placeholders)
+    for number, semaphore in enumerate(program.semaphores):
+        final = posts[number] + streams[semaphore.owner]
+        yield [_name(semaphore.name), _name(semaphore.owner), f"; ends at {final}"]
+
+
+def _value(value: AttributeValue) -> str:
+    if isinstance(value, tuple):
+        return f"[{','.join(map(str, value))}]"
+    return json.dumps(value)
+
+
+def _pairs(attributes: Mapping[str, AttributeValue]) -> str:
+    return " ".join(f"{name}={_value(value)}" for name, value in sorted(attributes.items()))
+
+
+def _regions(program: Program) -> Iterator[_Cells]:
+    for number, region in enumerate(program.regions):
+        parameters = ", ".join(dtype.value for dtype in region.parameters)
+        gives = f"gives {_ids('v', region.results)}"
+        yield [f"r{number}", _name(region.name), parameters, gives]
+        for value, row in enumerate(region.body, start=len(region.parameters)):
+            constant = json.dumps(row.constant) if row.constant is not None else ""
+            details = (_ids("v", row.operands), constant, _pairs(row.attributes))
+            yield [f"  v{value}", row.opcode, row.dtype.value, " ".join(filter(None, details))]
+
+
+def _placeholder(number: int, row: Placeholder) -> _Cells:
+    permutes = row.op is CollectiveOp.PERMUTE
+    members = [
+        f"groups {ExplicitGroups(row.groups)}" if row.groups or not permutes else "",
+        f"pairs {ExplicitGroups(row.pairs)}" if row.pairs or permutes else "",
+        f"stream {row.stream}",
+        "in-place" if row.in_place else "",
+        f"channel {row.channel_id}" if row.channel_id is not None else "",
+        _name(row.name),
+    ]
+    return [
+        f"p{number}",
+        row.op.value,
+        row.reduction.value if row.reduction else "",
+        row.dtype.value,
+        f"{_ids('t', row.results)} = {_ids('t', row.operands)}",
+        " ".join(filter(None, members)),
+    ]
+
+
+def _origins(program: Program) -> Iterator[_Cells]:
+    for number, origin in enumerate(program.origins):
+        yield [f"@{number}", _name(origin.node), _name(origin.place)]
+
+
+def _queue(program: Program, engine: Engine) -> Iterator[_Cells]:
+    if engine not in program.queues:
+        return
+    for pc, row in enumerate(program.queues[engine]):
+        waits, posts = row.wait_sem != NONE, row.post_sem != NONE
+        costs = {word: getattr(row, column) for column, word in _COSTS.items()}
+        yield [
+            f"{pc:>5}",
+            row.opcode,
+            _data(row),
+            f"wait {_semaphore(program, row.wait_sem)}>={row.wait_value}" if waits else "",
+            f"post {_semaphore(program, row.post_sem)}" if posts else "",
+            f"@{row.origin}" if row.origin != NONE else "",
+            " ".join(f"{word} {cost}" for word, cost in costs.items() if cost),
+            _comment(program, row),
+        ]
+
+
+def _data(row: Instr) -> str:
+    words = [_ids("t", row.results)]
+    if row.operands:
+        words += ["=", _ids("t", row.operands)]
+    if row.attribute != NONE:
+        words.append(f"#{row.attribute}")
+    if row.placeholder != NONE:
+        words.append(f"p{row.placeholder}")
+    return " ".join(filter(None, words))
+
+
+def _semaphore(program: Program, number: int) -> str:
+    return _name(program.semaphores[number].name)
+
+
+def _comment(program: Program, row: Instr) -> str:
+    """What a reader would look up: types, attributes, the collective, where it comes from."""
+    parts = [program.tensors[tensor].type_text for tensor in row.results]
+    if row.attribute != NONE:
+        parts.append(_pairs(program.attributes[row.attribute]))
+    if row.opcode == PTC2 and row.placeholder != NONE:
+        parts.append(_summary(program.tensors, program.placeholders[row.placeholder]))
+    if row.origin != NONE:
+        origin = program.origins[row.origin]
+        parts += [json.dumps(text)[1:-1] for text in (origin.node, origin.place)]
+    parts = [part for part in parts if part]
+    return "; " + "  ".join(parts) if parts else ""
+
+
+def _summary(tensors: Sequence[Tensor], row: Placeholder) -> str:
+    words = [row.op.value, *([row.reduction.value] if row.reduction else [])]
+    moves = (
+        f"{tensors[result].type_text} = {tensors[operand].type_text}"
+        for result, operand in zip(row.results, row.operands, strict=False)
+    )
+    return f"{' '.join(words)} {', '.join(moves)} stream {row.stream}"

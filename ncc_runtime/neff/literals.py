@@ -1,0 +1,17 @@
+"""The spelling of scalar constants, shared by who writes and who reads them."""
+
+import numpy as np
+
+from ncc_runtime.neff.dtypes import DType
+
+
+def scalar(text: str, dtype: DType) -> np.ndarray:
+    """A 0-dimensional array from HLO's spelling: `1`, `-inf`, `true`, `(1, -2)`."""
+    if dtype is DType.PRED:
+        return np.array(text == "true")
+    if dtype.is_complex:
+        real, imaginary = text.strip("()").split(",")
+        return np.array(complex(float(real), float(imaginary)), dtype.numpy)
+    if dtype.is_integer:
+        return np.array(int(text)).astype(dtype.numpy)
+    return np.array(float(text)).astype(dtype.numpy)

@@ -1,0 +1,161 @@
+"""The compiled program: buffers, tensors, queues and placeholders of one rank's stream.
+
+Every rank runs the same program; what differs between ranks is data and, once placed, transfers.
+"""
+
+import enum
+import math
+from collections.abc import Mapping
+from typing import NewType
+
+import attrs
+
+from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.isa import Engine
+from ncc_runtime.neff.placeholder import Placeholder
+from ncc_runtime.neff.table import InstrTable
+
+Rank = NewType("Rank", int)
+BufferId = NewType("BufferId", int)
+TensorId = NewType("TensorId", int)
+SemId = NewType("SemId", int)
+
+ALIGNMENT = 64
+"""Every buffer starts at a multiple of this many bytes (assumed: one DMA element line)."""
+
+MAX_SEMAPHORES = 256
+"""Semaphores of a core. Source: aws-neuron-driver, v2 and v3 headers."""
+
+MAX_STREAMS = 4
+"""Communication streams. Source: NEC_MAX_STREAM_N of the Neuron runtime's nec.h."""
+
+AttributeValue = str | int | bool | tuple[int, ...]
+
+_INT64_MAX = 2**63 - 1
+_COUNT = attrs.validators.and_(attrs.validators.ge(0), attrs.validators.le(_INT64_MAX))
+_POSITIVE = attrs.validators.and_(attrs.validators.ge(1), attrs.validators.le(_INT64_MAX))
+
+
+class BufferKind(enum.Enum):
+    """What a buffer is for; the value is the `var` type of AWS's def.json."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    CONSTANT = "file"
+    INTERNAL = "tmp-buf"
+
+
+@attrs.frozen
+class Buffer:
+    """A range of one rank's HBM, [address, address + size_bytes)."""
+
+    name: str
+    kind: BufferKind
+    size_bytes: int = attrs.field(validator=_COUNT)
+    address: int = attrs.field(validator=_COUNT)
+
+    @property
+    def end(self) -> int:
+        """First address behind it."""
+        return self.address + self.size_bytes
+
+
+@attrs.frozen
+class Tensor:
+    """A typed, dense, row-major view of a buffer, `offset` bytes into it."""
+
+    name: str
+    buffer: BufferId
+    dtype: DType
+    shape: tuple[int, ...] = attrs.field(validator=attrs.validators.deep_iterable(_COUNT))
+    offset: int = attrs.field(default=0, validator=_COUNT)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements; 1 for a scalar."""
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes it spans."""
+        return self.elements * self.dtype.size_bytes
+
+    @property
+    def type_text(self) -> str:
+        """Its type as HLO text writes it, such as `f32[16,4]`."""
+        return f"{self.dtype.value}[{','.join(map(str, self.shape))}]"
+
+
+@attrs.frozen
+class Semaphore:
+    """A counter that only grows during one execution, incremented by exactly one queue.
+
+    `owner` is an engine's name, or `stream N`: the CC-core queue that completes placeholders.
+    """
+
+    name: str
+    owner: str
+
+
+@attrs.frozen
+class RegionInstr:
+    """One scalar operation of a region; operands are value numbers, parameters first."""
+
+    opcode: str
+    operands: tuple[int, ...]
+    dtype: DType
+    attributes: Mapping[str, AttributeValue] = attrs.field(factory=dict)
+    constant: str | None = None  # spelling of the value, for opcode "constant" only
+
+
+@attrs.frozen
+class Region:
+    """A scalar computation that an instruction applies to elements (a reduction's combiner)."""
+
+    name: str
+    parameters: tuple[DType, ...]
+    body: tuple[RegionInstr, ...]
+    results: tuple[int, ...]  # value numbers
+
+    def value_dtypes(self) -> tuple[DType, ...]:
+        """The dtype of every value by its number: parameters, then what the body computes."""
+        return (*self.parameters, *(row.dtype for row in self.body))
+
+    def result_dtypes(self) -> tuple[DType, ...]:
+        """The dtypes that it gives."""
+        dtypes = self.value_dtypes()
+        return tuple(dtypes[value] for value in self.results)
+
+
+@attrs.frozen
+class Origin:
+    """Where an instruction comes from: a graph node and, where known, a line of the user's code."""
+
+    node: str
+    place: str = ""
+
+
+@attrs.frozen
+class Program:
+    """Everything a `.neff` says. Ids are positions in these tuples."""
+
+    name: str
+    replica_count: int = attrs.field(validator=_POSITIVE)
+    num_partitions: int = attrs.field(validator=_POSITIVE)
+    hbm_bytes: int = attrs.field(validator=_COUNT)  # size of one rank's address range
+    buffers: tuple[Buffer, ...]
+    tensors: tuple[Tensor, ...]
+    inputs: tuple[TensorId, ...]
+    outputs: tuple[TensorId, ...]
+    constants: Mapping[BufferId, bytes]
+    regions: tuple[Region, ...]
+    attributes: tuple[Mapping[str, AttributeValue], ...]
+    semaphores: tuple[Semaphore, ...]
+    placeholders: tuple[Placeholder, ...]
+    queues: Mapping[Engine, InstrTable]
+    origins: tuple[Origin, ...]
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks: flattened (replica, partition) ids."""
+        return self.replica_count * self.num_partitions

@@ -1,0 +1,119 @@
+"""Where bytes lie: buffers in memory, tensors in buffers, constants, inputs and outputs."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ncc_runtime.neff.isa import ENGINES
+from ncc_runtime.neff.program import ALIGNMENT, BufferId, BufferKind, Program
+from ncc_runtime.neff.rules.intervals import Interval, meetings
+from ncc_runtime.neff.rules.rule import rule
+
+_READ_ONLY = (BufferKind.INPUT, BufferKind.CONSTANT)
+
+
+@rule("neff-M1")
+def _buffers_lie_in_memory(program: Program) -> Iterator[str]:
+    for number, buffer in enumerate(program.buffers):
+        if buffer.address % ALIGNMENT:
+            yield f"buffer b{number}: address {buffer.address:#x} is no multiple of {ALIGNMENT}"
+        if buffer.end > program.hbm_bytes:
+            yield f"buffer b{number}: ends at {buffer.end}, memory has {program.hbm_bytes} bytes"
+
+
+@rule("neff-M2")
+def _lasting_buffers_are_alone(program: Program) -> Iterator[str]:
+    """Only internal buffers may share addresses, and only with one another."""
+    intervals = (
+        Interval(
+            buffer.address,
+            buffer.end,
+            buffer.kind is not BufferKind.INTERNAL,
+            f"{buffer.kind.value} b{number} ({buffer.name})",
+        )
+        for number, buffer in enumerate(program.buffers)
+    )
+    for one, other in meetings(intervals):
+        yield f"{other.name} overlaps {one.name} at {other.start:#x}"
+
+
+@rule("neff-M3")
+def _tensors_lie_in_buffers(program: Program) -> Iterator[str]:
+    for number, tensor in enumerate(program.tensors):
+        end, size = tensor.offset + tensor.size_bytes, program.buffers[tensor.buffer].size_bytes
+        if end > size:
+            yield f"tensor t{number}: ends at byte {end} of b{tensor.buffer}, which has {size}"
+        if tensor.offset % tensor.dtype.size_bytes:
+            yield (
+                f"tensor t{number}: offset {tensor.offset} is no multiple of its element, "
+                f"{tensor.dtype.size_bytes} bytes"
+            )
+
+
+@rule("neff-M4")
+def _constants_fill_their_buffers(program: Program) -> Iterator[str]:
+    for number, buffer in enumerate(program.buffers):
+        data = program.constants.get(BufferId(number))
+        if (data is not None) != (buffer.kind is BufferKind.CONSTANT):
+            yield f"buffer b{number}: {buffer.kind.value} {'with' if data else 'without'} a value"
+        elif data is not None and len(data) != buffer.size_bytes:
+            yield f"buffer b{number}: {len(data)} bytes of value, {buffer.size_bytes} of room"
+
+
+@rule("neff-M5")
+def _inputs_have_homes(program: Program) -> Iterator[str]:
+    """One input tensor for each input buffer, filling it."""
+    homes = [program.tensors[tensor].buffer for tensor in program.inputs]
+    for position, tensor in enumerate(program.inputs):
+        buffer, view = program.buffers[homes[position]], program.tensors[tensor]
+        if buffer.kind is not BufferKind.INPUT:
+            yield f"input {position}: t{tensor} lies in {buffer.kind.value} b{view.buffer}"
+        elif view.size_bytes != buffer.size_bytes:
+            yield f"input {position}: {view.size_bytes} bytes, b{view.buffer} {buffer.size_bytes}"
+        if homes.index(view.buffer) != position:
+            yield f"input {position}: shares b{view.buffer} with input {homes.index(view.buffer)}"
+    for number, buffer in enumerate(program.buffers):
+        if buffer.kind is BufferKind.INPUT and number not in homes:
+            yield f"buffer b{number}: no input fills it"
+
+
+@rule("neff-M6")
+def _outputs_last(program: Program) -> Iterator[str]:
+    for position, tensor in enumerate(program.outputs):
+        home = program.tensors[tensor].buffer
+        if program.buffers[home].kind is BufferKind.INTERNAL:
+            yield f"output {position}: t{tensor} lies in b{home}, which may be reused"
+
+
+@rule("neff-M7")
+def _inputs_and_constants_are_never_written(program: Program) -> Iterator[str]:
+    kept = np.array(
+        [program.buffers[tensor.buffer].kind in _READ_ONLY for tensor in program.tensors], bool
+    )
+    for engine in ENGINES:
+        table = program.queues[engine]
+        rows = np.repeat(np.arange(len(table)), np.diff(table.start))
+        is_result = np.arange(len(rows)) < (table.start[:-1] + table.result_count)[rows]
+        wrong = is_result & kept[table.tensors]
+        for row, tensor in zip(rows[wrong].tolist(), table.tensors[wrong].tolist(), strict=True):
+            yield f"queue {engine.value}, pc {row}: writes t{tensor}, {_home(program, tensor)}"
+    for number, placeholder in enumerate(program.placeholders):
+        for tensor in placeholder.results:
+            if kept[tensor]:
+                yield f"placeholder p{number}: writes t{tensor}, {_home(program, tensor)}"
+
+
+def _home(program: Program, tensor: int) -> str:
+    buffer = program.buffers[program.tensors[tensor].buffer]
+    return f"which lies in {buffer.kind.value} {buffer.name}"
+
+
+RULES = (
+    _buffers_lie_in_memory,
+    _lasting_buffers_are_alone,
+    _tensors_lie_in_buffers,
+    _constants_fill_their_buffers,
+    _inputs_have_homes,
+    _outputs_last,
+    _inputs_and_constants_are_never_written,
+)

@@ -1,0 +1,128 @@
+"""First stage: every number stands for something, so that the other rules may follow it."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from ncc_runtime.neff.isa import ENGINES, OPCODES
+from ncc_runtime.neff.program import Program
+from ncc_runtime.neff.rules.rule import rule
+from ncc_runtime.neff.table import COLUMNS, NONE, InstrTable
+
+_MOST_RANKS = 2**31 - 1
+_COSTS = ("flops", "elements", "bytes_in", "bytes_out")
+
+
+@rule("neff-N1")
+def _ranks_fit(program: Program) -> Iterator[str]:
+    if program.ranks > _MOST_RANKS:
+        yield f"{program.ranks} ranks, at most {_MOST_RANKS} can be numbered"
+
+
+@rule("neff-N2")
+def _ids_exist(program: Program) -> Iterator[str]:
+    buffers, tensors = len(program.buffers), len(program.tensors)
+    for number, tensor in enumerate(program.tensors):
+        yield from _outside(f"tensor t{number}: buffer", (tensor.buffer,), buffers)
+    yield from _outside("constants: buffer", program.constants, buffers)
+    yield from _outside("inputs: tensor", program.inputs, tensors)
+    yield from _outside("outputs: tensor", program.outputs, tensors)
+    for number, placeholder in enumerate(program.placeholders):
+        ids = (*placeholder.operands, *placeholder.results)
+        yield from _outside(f"placeholder p{number}: tensor", ids, tensors)
+
+
+def _outside(what: str, ids: Iterable[int], count: int) -> Iterator[str]:
+    return (f"{what} {number}, there are {count}" for number in ids if not 0 <= number < count)
+
+
+@rule("neff-N3")
+def _queues_have_columns(program: Program) -> Iterator[str]:
+    for engine in ENGINES:
+        if engine not in program.queues:
+            yield f"queue {engine.value} is missing"
+        elif breach := _column_breach(program.queues[engine]):
+            yield f"queue {engine.value}: {breach}"
+
+
+def _column_breach(table: InstrTable) -> str | None:
+    """Why the columns are no table: wrong types, lengths or row starts."""
+    length = len(table.opcode)
+    for name, dtype in COLUMNS.items():
+        column = getattr(table, name)
+        wanted = {"start": length + 1, "tensors": len(table.tensors)}.get(name, length)
+        if column.dtype != dtype or column.shape != (wanted,):
+            found = f"{column.dtype}{list(column.shape)}"
+            return f"column {name} is {found}, not {np.dtype(dtype)}[{wanted}]"
+    counts = np.diff(table.start.astype(np.int64))
+    if table.start[0] != 0 or table.start[-1] != len(table.tensors) or (counts < 0).any():
+        return f"column start does not ascend from 0 to {len(table.tensors)}"
+    if (table.result_count > counts).any():
+        row = int(np.argmax(table.result_count > counts))
+        return f"pc {row}: {table.result_count[row]} results of {counts[row]} tensors"
+    if length and table.opcode.max() >= len(table.opcode_names):
+        return f"opcode {table.opcode.max()}, there are {len(table.opcode_names)} names"
+    return None
+
+
+@rule("neff-N4")
+def _opcodes_are_known(program: Program) -> Iterator[str]:
+    for engine, table in _tables(program):
+        names = table.opcode_names
+        for name in names:
+            if name not in OPCODES:
+                yield f"queue {engine}: opcode {name!r} is not in the instruction set"
+        used = {names[code] for code in np.unique(table.opcode).tolist()}
+        if names != tuple(sorted(used)):
+            yield f"queue {engine}: opcode names are not those used, sorted: {', '.join(names)}"
+
+
+def _tables(program: Program) -> Iterator[tuple[str, InstrTable]]:
+    """Queues whose columns can be followed; N3 complains of the others."""
+    for engine in ENGINES:
+        if engine in program.queues and _column_breach(program.queues[engine]) is None:
+            yield engine.value, program.queues[engine]
+
+
+@rule("neff-N5")
+def _row_ids_exist(program: Program) -> Iterator[str]:
+    counts = {
+        "attribute": len(program.attributes),
+        "placeholder": len(program.placeholders),
+        "wait_sem": len(program.semaphores),
+        "post_sem": len(program.semaphores),
+        "origin": len(program.origins),
+    }
+    for engine, table in _tables(program):
+        rows = np.repeat(np.arange(len(table)), np.diff(table.start))
+        wrong = (table.tensors < 0) | (table.tensors >= len(program.tensors))
+        for row, tensor in zip(rows[wrong].tolist(), table.tensors[wrong].tolist(), strict=True):
+            yield f"queue {engine}, pc {row}: tensor {tensor}, there are {len(program.tensors)}"
+        for name, count in counts.items():
+            column = getattr(table, name)
+            for row in np.flatnonzero((column < NONE) | (column >= count)).tolist():
+                yield f"queue {engine}, pc {row}: {name} {column[row]}, there are {count}"
+
+
+@rule("neff-N6")
+def _amounts_make_sense(program: Program) -> Iterator[str]:
+    for engine, table in _tables(program):
+        for name in _COSTS:
+            column = getattr(table, name)
+            for row in np.flatnonzero(column < 0).tolist():
+                yield f"queue {engine}, pc {row}: {name} is {column[row]}, must be >= 0"
+        waits = table.wait_sem != NONE
+        for row in np.flatnonzero(waits & (table.wait_value < 1)).tolist():
+            yield f"queue {engine}, pc {row}: waits for {table.wait_value[row]}, must be >= 1"
+        for row in np.flatnonzero(~waits & (table.wait_value != 0)).tolist():
+            yield f"queue {engine}, pc {row}: wait_value {table.wait_value[row]}, no semaphore"
+
+
+RULES = (
+    _ranks_fit,
+    _ids_exist,
+    _queues_have_columns,
+    _opcodes_are_known,
+    _row_ids_exist,
+    _amounts_make_sense,
+)

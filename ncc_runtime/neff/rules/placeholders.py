@@ -1,0 +1,158 @@
+"""Placeholders: groups and pairs, sizes of buffers, reductions, and where results lie."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.groups import Groups
+from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder, Reduction
+from ncc_runtime.neff.program import Program, Tensor
+from ncc_runtime.neff.rules.intervals import Interval, meetings
+from ncc_runtime.neff.rules.rule import rule
+
+_BITWISE = (Reduction.AND, Reduction.OR)
+_ORDERED = (Reduction.MINIMUM, Reduction.MAXIMUM)
+
+
+def _each(program: Program) -> Iterator[tuple[str, Placeholder]]:
+    for number, placeholder in enumerate(program.placeholders):
+        yield f"placeholder p{number} ({placeholder.op.value}):", placeholder
+
+
+def _members(program: Program, placeholder: Placeholder) -> Iterator[tuple[Tensor, Tensor]]:
+    """Operand and result of each member; P1 complains if their numbers differ."""
+    for operand, result in zip(placeholder.operands, placeholder.results, strict=False):
+        yield program.tensors[operand], program.tensors[result]
+
+
+@rule("neff-P1")
+def _members_pair_up(program: Program) -> Iterator[str]:
+    for name, placeholder in _each(program):
+        operands, results = len(placeholder.operands), len(placeholder.results)
+        if operands != results or not operands:
+            yield f"{name} {operands} operands and {results} results"
+        for tensor in (*placeholder.operands, *placeholder.results):
+            dtype = program.tensors[tensor].dtype
+            if dtype is not placeholder.dtype:
+                yield f"{name} t{tensor} is {dtype.value}, must be {placeholder.dtype.value}"
+
+
+@rule("neff-P2")
+def _reductions_fit(program: Program) -> Iterator[str]:
+    for name, placeholder in _each(program):
+        reduction = placeholder.reduction
+        if (reduction is not None) != placeholder.op.reduces:
+            yield f"{name} {'no' if reduction is None else reduction.value} reduction"
+        elif reduction and not _is_defined(reduction, placeholder.dtype):
+            yield f"{name} {reduction.value} is not defined on {placeholder.dtype.value}"
+
+
+def _is_defined(reduction: Reduction, dtype: DType) -> bool:
+    if reduction in _BITWISE:
+        return dtype is DType.PRED or dtype.is_integer
+    return not (reduction in _ORDERED and dtype.is_complex)
+
+
+@rule("neff-P3")
+def _groups_partition_the_ranks(program: Program) -> Iterator[str]:
+    known: dict[Groups, list[str]] = {}  # many placeholders share their groups
+    for name, placeholder in _each(program):
+        groups = placeholder.groups
+        if placeholder.op is CollectiveOp.PERMUTE:
+            if groups:
+                yield f"{name} has groups, must have pairs alone"
+            continue
+        if groups not in known:
+            known[groups] = [*_no_partition(groups, program.ranks)]
+        yield from (f"{name} {text}" for text in known[groups])
+        sizes = {len(group) for group in groups}
+        if len(sizes) > 1 and placeholder.op is not CollectiveOp.ALL_REDUCE:
+            yield f"{name} groups have {min(sizes)} to {max(sizes)} ranks, must have equally many"
+
+
+def _no_partition(groups: Groups, ranks: int) -> Iterator[str]:
+    counts = Counter(rank for group in groups for rank in group)
+    outside = [rank for rank in counts if not 0 <= rank < ranks]
+    repeated = [rank for rank, count in counts.items() if count > 1]
+    if outside:
+        yield f"rank {outside[0]} is in a group, there are {ranks}"
+    elif repeated:
+        yield f"rank {repeated[0]} is in the groups {counts[repeated[0]]} times"
+    elif len(counts) != ranks:
+        missing = next(rank for rank in range(ranks) if rank not in counts)
+        yield f"{len(counts)} of {ranks} ranks are in groups, rank {missing} is not"
+    if () in groups:
+        yield "a group is empty"
+
+
+@rule("neff-P4")
+def _pairs_name_ranks_once(program: Program) -> Iterator[str]:
+    for name, placeholder in _each(program):
+        if placeholder.op is not CollectiveOp.PERMUTE:
+            if placeholder.pairs:
+                yield f"{name} has pairs, must have groups alone"
+            continue
+        for side, role in enumerate(("source", "target")):
+            ranks = [pair[side] for pair in placeholder.pairs]
+            yield from (f"{name} {text}" for text in _not_at_most_once(role, ranks, program.ranks))
+
+
+def _not_at_most_once(role: str, found: Iterable[int], ranks: int) -> Iterator[str]:
+    for rank, count in Counter(found).items():
+        if not 0 <= rank < ranks:
+            yield f"{role} {rank}, there are {ranks} ranks"
+        if count > 1:
+            yield f"rank {rank} is {role} {count} times"
+
+
+@rule("neff-P5")
+def _sizes_fit(program: Program) -> Iterator[str]:
+    for name, placeholder in _each(program):
+        size = max(1, len(placeholder.groups[0])) if placeholder.groups else 1
+        for operand, result in _members(program, placeholder):
+            wanted = _result_elements(placeholder.op, operand.elements, size)
+            if wanted is None:
+                yield f"{name} {operand.elements} elements do not divide by {size} ranks"
+            elif wanted != result.elements:
+                yield f"{name} result has {result.elements} elements, must have {wanted}"
+
+
+def _result_elements(op: CollectiveOp, elements: int, group_size: int) -> int | None:
+    """Elements of a result, or None where chunks would not be whole elements."""
+    if op is CollectiveOp.ALL_GATHER:
+        return elements * group_size
+    if op in (CollectiveOp.REDUCE_SCATTER, CollectiveOp.ALL_TO_ALL) and elements % group_size:
+        return None
+    return elements // group_size if op is CollectiveOp.REDUCE_SCATTER else elements
+
+
+@rule("neff-P6")
+def _results_lie_apart(program: Program) -> Iterator[str]:
+    """In place, result k lies where operand k lies; all else that is written is apart."""
+    for name, placeholder in _each(program):
+        written = [_interval(program, tensor, True) for tensor in placeholder.results]
+        read = [_interval(program, tensor, False) for tensor in placeholder.operands]
+        if placeholder.in_place:
+            pairs = zip(written, read, strict=False)
+            if any((one.start, one.end) != (other.start, other.end) for one, other in pairs):
+                yield f"{name} in place, but results do not lie where operands do"
+            read = []
+        for one, other in meetings(written + read):
+            yield f"{name} {other.name} overlaps {one.name}"
+
+
+def _interval(program: Program, tensor: int, is_result: bool) -> Interval:
+    view = program.tensors[tensor]
+    start = program.buffers[view.buffer].address + view.offset
+    role = "result" if is_result else "operand"
+    return Interval(start, start + view.size_bytes, is_result, f"{role} t{tensor}")
+
+
+RULES = (
+    _members_pair_up,
+    _reductions_fit,
+    _groups_partition_the_ranks,
+    _pairs_name_ranks_once,
+    _sizes_fit,
+    _results_lie_apart,
+)

@@ -1,0 +1,74 @@
+"""Regions: scalar bodies whose values are defined before use and whose dtypes agree."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.isa import OPCODES, Shape
+from ncc_runtime.neff.literals import scalar as scalar_value
+from ncc_runtime.neff.program import Program, Region, RegionInstr
+from ncc_runtime.neff.rules.rule import rule
+from ncc_runtime.neff.rules.signature import Signature, scalar
+from ncc_runtime.neff.rules.types import attribute_names, counts, type_breaches
+
+_CONSTANT = "constant"
+_SCALAR_SHAPES = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
+
+
+@rule("neff-N7")
+def values_are_defined(program: Program) -> Iterator[str]:
+    """First stage: operands and results of regions are values that exist."""
+    for number, region in enumerate(program.regions):
+        count = len(region.parameters)
+        for position, row in enumerate(region.body):
+            for operand in row.operands:
+                if not 0 <= operand < count + position:
+                    yield f"region r{number}, v{count + position}: reads v{operand}"
+        for value in region.results:
+            if not 0 <= value < count + len(region.body):
+                yield f"region r{number}: gives v{value}, there are {count + len(region.body)}"
+
+
+@rule("neff-R1")
+def _bodies_are_scalar(program: Program) -> Iterator[str]:
+    for number, region in enumerate(program.regions):
+        for position, row in enumerate(region.body):
+            for breach in _breaches(region, row):
+                value = len(region.parameters) + position
+                yield f"region r{number}, v{value}: {row.opcode}: {breach}"
+
+
+def _breaches(region: Region, row: RegionInstr) -> Iterator[str]:
+    if row.opcode == _CONSTANT:
+        if row.operands or row.attributes or not _is_spelled(row.constant, row.dtype):
+            yield f"{row.constant!r} is no {row.dtype.value} value"
+        return
+    if row.constant is not None:
+        yield f"has the value {row.constant!r}"
+    if row.opcode not in OPCODES or OPCODES[row.opcode].shape not in _SCALAR_SHAPES:
+        yield "is no scalar operation"
+        return
+    dtypes = region.value_dtypes()
+    signature = Signature(
+        row.opcode,
+        (scalar(row.dtype),),
+        tuple(scalar(dtypes[operand]) for operand in row.operands),
+        row.attributes,
+    )
+    for breaches in (counts, attribute_names, type_breaches):
+        yield from breaches(signature)
+
+
+def _is_spelled(text: str | None, dtype: DType) -> bool:
+    if text is None or (dtype is DType.PRED and text not in ("true", "false")):
+        return False
+    try:
+        with np.errstate(all="ignore"):
+            scalar_value(text, dtype)
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
+RULES = (_bodies_are_scalar,)

@@ -1,0 +1,58 @@
+"""What one instruction is given and gives, with the text forms that complaints need."""
+
+from collections.abc import Iterator, Mapping
+
+import attrs
+
+from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.program import AttributeValue, BufferId, Region, Tensor
+
+
+@attrs.frozen
+class Signature:
+    """An opcode with its attributes and types; alike instructions have equal signatures."""
+
+    opcode: str
+    results: tuple[Tensor, ...]
+    operands: tuple[Tensor, ...]
+    attributes: Mapping[str, AttributeValue] = attrs.field(factory=dict)
+    regions: tuple[Region, ...] = ()
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """An attribute that is a list of integers; rule neff-T2 has seen that it is there."""
+        value = self.attributes[name]
+        assert isinstance(value, tuple), (self.opcode, name, value)
+        return value
+
+    def integer(self, name: str) -> int:
+        """An attribute that is one integer."""
+        value = self.attributes[name]
+        assert isinstance(value, int), (self.opcode, name, value)
+        return value
+
+
+def scalar(dtype: DType) -> Tensor:
+    """A tensor without place that stands for a value inside a region."""
+    return Tensor("", BufferId(0), dtype, ())
+
+
+def shape_differs(result: Tensor, wanted: tuple[int, ...]) -> Iterator[str]:
+    """Complain if a result has another shape than its operands make it."""
+    if result.shape != wanted:
+        yield f"result is {result.type_text}, operands make [{','.join(map(str, wanted))}]"
+
+
+def dtype_differs(result: Tensor, wanted: DType) -> Iterator[str]:
+    """Complain if a result has another dtype than its operands make it."""
+    if result.dtype is not wanted:
+        yield f"result is {result.type_text}, operands make {wanted.value}"
+
+
+def not_distinct_below(what: str, dimensions: tuple[int, ...], rank: int) -> Iterator[str]:
+    """Complain unless these are distinct dimensions of an array of that rank."""
+    if len(set(dimensions)) < len(dimensions) or not all(0 <= d < rank for d in dimensions):
+        yield f"{what} {_list(dimensions)} are not distinct dimensions of {rank}"
+
+
+def _list(numbers: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, numbers))}]"

@@ -1,0 +1,168 @@
+"""Types of opcodes that move, contract or fold: the result's shape follows from attributes."""
+
+import itertools
+from collections.abc import Iterator
+
+from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.rules.signature import (
+    Signature,
+    dtype_differs,
+    not_distinct_below,
+    shape_differs,
+)
+
+
+def iota(signature: Signature) -> Iterator[str]:
+    """Counts along a dimension of the result."""
+    (result,) = signature.results
+    yield from not_distinct_below(
+        "iota_dimension", (signature.integer("iota_dimension"),), len(result.shape)
+    )
+    if result.dtype is DType.PRED:
+        yield "not defined on pred"
+
+
+def device_id(signature: Signature) -> Iterator[str]:
+    """One integer."""
+    (result,) = signature.results
+    yield from shape_differs(result, ())
+    if not result.dtype.is_integer:
+        yield f"result is {result.type_text}, must be an integer"
+
+
+def broadcast(signature: Signature) -> Iterator[str]:
+    """Operand dimension k becomes result dimension dimensions[k]; the others repeat."""
+    (operand,), (result,), dimensions = (
+        signature.operands,
+        signature.results,
+        signature.integers("dimensions"),
+    )
+    yield from dtype_differs(result, operand.dtype)
+    complaints = [*not_distinct_below("dimensions", dimensions, len(result.shape))]
+    yield from complaints
+    if not complaints and tuple(result.shape[d] for d in dimensions) != operand.shape:
+        yield f"{operand.type_text} does not fill dimensions of {result.type_text}"
+
+
+def reshape(signature: Signature) -> Iterator[str]:
+    """The same elements in another shape."""
+    (operand,), (result,) = signature.operands, signature.results
+    yield from dtype_differs(result, operand.dtype)
+    if result.elements != operand.elements:
+        yield f"{operand.elements} elements become {result.elements}"
+
+
+def transpose(signature: Signature) -> Iterator[str]:
+    """Result dimension k is operand dimension dimensions[k]."""
+    (operand,), (result,) = signature.operands, signature.results
+    permutation, rank = signature.integers("dimensions"), len(operand.shape)
+    yield from dtype_differs(result, operand.dtype)
+    if sorted(permutation) != list(range(rank)):
+        yield f"dimensions {list(permutation)} do not permute {rank}"
+        return
+    yield from shape_differs(result, tuple(operand.shape[d] for d in permutation))
+
+
+def slice_(signature: Signature) -> Iterator[str]:
+    """Every stride-th element of [start, limit), per dimension."""
+    (operand,), (result,) = signature.operands, signature.results
+    bounds = [signature.integers(name) for name in ("start", "limit", "stride")]
+    yield from dtype_differs(result, operand.dtype)
+    if any(len(bound) != len(operand.shape) for bound in bounds):
+        yield f"start, limit and stride must have {len(operand.shape)} entries each"
+        return
+    ranges = list(zip(*bounds, operand.shape, strict=True))
+    for start, limit, stride, size in ranges:
+        if not 0 <= start <= limit <= size or stride < 1:
+            yield f"[{start}:{limit}:{stride}] is no range of {size} elements"
+            return
+    wanted = tuple(-((start - limit) // stride) for start, limit, stride, _ in ranges)
+    yield from shape_differs(result, wanted)
+
+
+def concatenate(signature: Signature) -> Iterator[str]:
+    """Operands one after the other along a dimension."""
+    (result,), dimension = signature.results, signature.integer("dimension")
+    if not signature.operands:
+        yield "no operands"
+        return
+    first = signature.operands[0]
+    complaints = [*not_distinct_below("dimension", (dimension,), len(first.shape))]
+    yield from complaints
+    if complaints:
+        return
+    for operand in signature.operands:
+        if _but(operand.shape, dimension) != _but(first.shape, dimension):
+            yield f"operands differ: {first.type_text} and {operand.type_text}"
+            return
+        yield from dtype_differs(result, operand.dtype)
+    length = sum(operand.shape[dimension] for operand in signature.operands)
+    wanted = (*first.shape[:dimension], length, *first.shape[dimension + 1 :])
+    yield from shape_differs(result, wanted)
+
+
+def _but(shape: tuple[int, ...], *dimensions: int) -> tuple[int, ...]:
+    return tuple(size for d, size in enumerate(shape) if d not in dimensions)
+
+
+def dot(signature: Signature) -> Iterator[str]:
+    """Batch dimensions, then what is left of the left operand, then of the right one."""
+    lhs, rhs = signature.operands
+    sides = [
+        (side, signature.integers(f"{name}_batch"), signature.integers(f"{name}_contracting"))
+        for name, side in (("lhs", lhs), ("rhs", rhs))
+    ]
+    complaints = [
+        complaint
+        for side, batch, contracted in sides
+        for complaint in not_distinct_below("dimensions", batch + contracted, len(side.shape))
+    ]
+    yield from complaints
+    if complaints:
+        return
+    shared = [
+        [tuple(side.shape[d] for d in dimensions) for dimensions in (batch, contracted)]
+        for side, batch, contracted in sides
+    ]
+    if shared[0] != shared[1]:
+        yield f"batch and contracting sizes differ: {lhs.type_text} and {rhs.type_text}"
+    free = itertools.chain.from_iterable(
+        _but(side.shape, *batch, *contracted) for side, batch, contracted in sides
+    )
+    yield from shape_differs(signature.results[0], (*shared[0][0], *free))
+    if any(side.dtype.is_complex for side in (lhs, rhs)) != signature.results[0].dtype.is_complex:
+        yield f"{lhs.type_text} and {rhs.type_text} do not make {signature.results[0].type_text}"
+
+
+def reduce(signature: Signature) -> Iterator[str]:
+    """n arrays, then n initial values; the region takes n accumulators, then n elements."""
+    count = len(signature.results)
+    arrays, initial = signature.operands[:count], signature.operands[count:]
+    if not count or len(initial) != count:
+        yield f"{len(signature.operands)} operands, {2 * count} needed for {count} results"
+        return
+    rank, dimensions = len(arrays[0].shape), signature.integers("dimensions")
+    complaints = [*not_distinct_below("dimensions", dimensions, rank)]
+    if any(array.shape != arrays[0].shape for array in arrays):
+        complaints.append(f"arrays differ: {', '.join(array.type_text for array in arrays)}")
+    yield from complaints
+    if complaints:
+        return
+    dtypes = tuple(array.dtype for array in arrays)
+    for result, start, dtype in zip(signature.results, initial, dtypes, strict=True):
+        yield from shape_differs(result, _but(arrays[0].shape, *dimensions))
+        yield from dtype_differs(result, dtype)
+        if (start.dtype, start.shape) != (dtype, ()):
+            yield f"initial value is {start.type_text}, must be {dtype.value}[]"
+    yield from _folds(signature, dtypes)
+
+
+def _folds(signature: Signature, dtypes: tuple[DType, ...]) -> Iterator[str]:
+    number = signature.integer("region")
+    if not 0 <= number < len(signature.regions):
+        yield f"region {number}, there are {len(signature.regions)}"
+        return
+    region = signature.regions[number]
+    if region.parameters != dtypes * 2 or region.result_dtypes() != dtypes:
+        text = ", ".join(dtype.value for dtype in dtypes)
+        yield f"region r{number} ({region.name}) does not fold ({text}) into ({text})"

@@ -1,0 +1,151 @@
+"""Counts, attributes and types of every instruction; alike instructions are looked at once."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import attrs
+
+from ncc_runtime.neff.isa import ENGINES, OPCODES, PTC2, WAIT, OpcodeDef, Shape
+from ncc_runtime.neff.program import AttributeValue, Program
+from ncc_runtime.neff.rules import elementwise, structural
+from ncc_runtime.neff.rules.rule import rule
+from ncc_runtime.neff.rules.signature import Signature
+from ncc_runtime.neff.table import NONE
+
+TypeRule = Callable[[Signature], Iterator[str]]
+
+ATTRIBUTE_KINDS: Mapping[str, type] = {
+    "dimension": int,
+    "dimensions": tuple,
+    "direction": str,
+    "iota_dimension": int,
+    "lhs_batch": tuple,
+    "lhs_contracting": tuple,
+    "limit": tuple,
+    "region": int,
+    "rhs_batch": tuple,
+    "rhs_contracting": tuple,
+    "start": tuple,
+    "stride": tuple,
+    "type": str,
+}
+"""What each attribute of the instruction set holds."""
+
+_ELEMENTWISE = (Shape.UNARY, Shape.BINARY)
+TYPE_RULES: Mapping[str, TypeRule] = {
+    **{name: elementwise.same_types for name, row in OPCODES.items() if row.shape in _ELEMENTWISE},
+    "broadcast": structural.broadcast,
+    "compare": elementwise.compare,
+    "concatenate": structural.concatenate,
+    "convert": elementwise.convert,
+    "dot": structural.dot,
+    "iota": structural.iota,
+    "partition-id": structural.device_id,
+    "reduce": structural.reduce,
+    "replica-id": structural.device_id,
+    "reshape": structural.reshape,
+    "select": elementwise.select,
+    "slice": structural.slice_,
+    "transpose": structural.transpose,
+}
+"""How the types of an opcode must agree; control opcodes have no tensors."""
+
+
+@attrs.frozen
+class _Place:
+    """Where a signature occurs first."""
+
+    text: str
+    signature: Signature
+
+
+def _places(program: Program) -> Iterator[_Place]:
+    """Each different signature once, at its first place."""
+    kinds: dict[tuple[object, ...], int] = {}
+    kind_of = [
+        kinds.setdefault((tensor.dtype, tensor.shape), len(kinds)) for tensor in program.tensors
+    ]
+    seen = set()
+    for engine in ENGINES:
+        for pc, row in enumerate(program.queues[engine]):
+            results = tuple(kind_of[tensor] for tensor in row.results)
+            key = (row.opcode, row.attribute, results, *(kind_of[t] for t in row.operands))
+            if key not in seen:
+                seen.add(key)
+                yield _Place(
+                    f"queue {engine.value}, pc {pc}: {row.opcode}",
+                    Signature(
+                        row.opcode,
+                        tuple(program.tensors[tensor] for tensor in row.results),
+                        tuple(program.tensors[tensor] for tensor in row.operands),
+                        program.attributes[row.attribute] if row.attribute != NONE else {},
+                        program.regions,
+                    ),
+                )
+
+
+def counts(signature: Signature) -> Iterator[str]:
+    """Complain of too many or too few tensors."""
+    row = OPCODES[signature.opcode]
+    results, operands = len(signature.results), len(signature.operands)
+    if row.name == PTC2:
+        if results or operands:
+            yield "lists tensors, its placeholder does that"
+        return
+    wanted = 0 if row.name == WAIT else 1
+    if row.name != "reduce" and results != wanted:
+        yield f"{results} results, must be {wanted}"
+    if row.operands not in (-1, operands):
+        yield f"{operands} operands, must be {row.operands}"
+
+
+def attribute_names(signature: Signature) -> Iterator[str]:
+    """Complain of attributes that are missing, unknown, or of another kind."""
+    row = OPCODES[signature.opcode]
+    for name in row.attributes:
+        if name not in signature.attributes:
+            yield f"attribute {name} is missing"
+    for name, value in sorted(signature.attributes.items()):
+        if name not in (*row.attributes, *row.optional):
+            yield f"attribute {name} is unknown here{_known(row)}"
+        elif type(value) is not ATTRIBUTE_KINDS[name]:
+            yield f"attribute {name} is {_kind(value)}, must be {ATTRIBUTE_KINDS[name].__name__}"
+
+
+def _known(row: OpcodeDef) -> str:
+    names = (*row.attributes, *row.optional)
+    return f", known: {', '.join(names)}" if names else ", there are none"
+
+
+def _kind(value: AttributeValue) -> str:
+    return type(value).__name__
+
+
+def type_breaches(signature: Signature) -> Iterator[str]:
+    """Complain of types that do not agree; of nothing if counts or attributes are wrong."""
+    known = signature.opcode in TYPE_RULES
+    if known and not [*counts(signature), *attribute_names(signature)]:
+        yield from TYPE_RULES[signature.opcode](signature)
+
+
+def _everywhere(breaches: TypeRule, program: Program) -> Iterator[str]:
+    for place in _places(program):
+        for breach in breaches(place.signature):
+            yield f"{place.text}: {breach}"
+
+
+@rule("neff-T1")
+def _counts_are_right(program: Program) -> Iterator[str]:
+    return _everywhere(counts, program)
+
+
+@rule("neff-T2")
+def _attributes_are_right(program: Program) -> Iterator[str]:
+    return _everywhere(attribute_names, program)
+
+
+@rule("neff-T3")
+def _types_agree(program: Program) -> Iterator[str]:
+    return _everywhere(type_breaches, program)
+
+
+RULES = (_counts_are_right, _attributes_are_right, _types_agree)

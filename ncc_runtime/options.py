@@ -1,0 +1,28 @@
+"""Options of the runtime: every default is here."""
+
+from collections.abc import Mapping
+
+import attrs
+
+
+@attrs.frozen
+class RunOptions:
+    """How to run: what to compute, how widely, how carefully."""
+
+    values: bool = True
+    clock: bool = True
+    threads: int = 1
+    checked: bool = False  # trap reads of unwritten memory and stray addresses
+    memory_bytes: int | None = None  # None: FREE_SHARE of what the host has free
+    shuffle_seed: int | None = None  # take ready instructions in a random order
+
+
+FREE_SHARE = 0.8
+"""Share of the host's free memory a run may take unless told otherwise."""
+
+
+@attrs.frozen
+class LoadOptions:
+    """How to fill placeholders."""
+
+    algorithms: Mapping[str, str] = attrs.field(factory=dict)  # operator → algorithm

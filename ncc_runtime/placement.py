@@ -1,0 +1,223 @@
+"""Placement: which logical core of which chip of which instance each rank runs on.
+
+Ranks are divided equally over the instances, in order. Inside an instance `linear` takes
+consecutive cores and `spread` gives every chip one rank before any gets a second. A JSON file says
+it rank by rank: `{"ranks": [[node, chip, core], …]}`, chip and core counted from 0 inside the node
+and the chip.
+"""
+
+import difflib
+import json
+from pathlib import Path
+
+import attrs
+import numpy as np
+
+from ncc_runtime.errors import PlacementError
+from ncc_runtime.topology.graph import Topology, build
+
+STRATEGIES = ("linear", "spread")
+
+
+@attrs.frozen(eq=False)
+class Placement:
+    """Where each rank runs, as read-only columns by rank."""
+
+    topology: Topology
+    strategy: str
+    node: np.ndarray  # (ranks,) int32
+    chip: np.ndarray  # (ranks,) int32, through all instances
+    core: np.ndarray  # (ranks,) int32, logical core on the chip
+
+    @property
+    def ranks(self) -> int:
+        """Number of placed ranks."""
+        return len(self.node)
+
+    @property
+    def chip_in_node(self) -> np.ndarray:
+        """The chip's number inside its instance, (ranks,) int32."""
+        return np.asarray(self.chip - self.node * np.int32(self.topology.chips_per_node))
+
+    @property
+    def logical_core(self) -> np.ndarray:
+        """Neuron's core id inside the instance: ranks_per_chip * chip + core, (ranks,) int32."""
+        first = self.chip_in_node * np.int32(self.topology.ranks_per_chip)
+        return np.asarray(first + self.core)
+
+
+@attrs.frozen
+class PlaceOptions:
+    """Where to place, as users say it; the same on every command."""
+
+    topology: str = "trn2.48xlarge"
+    nodes: int | None = None  # as many as the ranks need
+    placement: str = "linear"
+    lnc: int | None = None  # the generation's default
+
+
+def parse_on(text: str) -> PlaceOptions:
+    """Read `trn2.48xlarge,nodes=2,placement=spread,lnc=1`; only the topology is required."""
+    topology, *settings = (part.strip() for part in text.split(","))
+    if not topology or "=" in topology:
+        raise PlacementError(
+            f"{text!r} does not begin with a topology, as in trn2.48xlarge,nodes=2"
+        )
+    values: dict[str, str] = {}
+    for setting in settings:
+        key, equals, value = (part.strip() for part in setting.partition("="))
+        if key not in ("nodes", "placement", "lnc") or not equals or not value:
+            raise PlacementError(f"{setting!r} is none of nodes=N, placement=P, lnc=N")
+        if key in values:
+            raise PlacementError(f"{key} is given twice: {values[key]} and {value}")
+        values[key] = value
+    return PlaceOptions(
+        topology=topology,
+        nodes=_number("nodes", values.get("nodes")),
+        placement=values.get("placement", "linear"),
+        lnc=_number("lnc", values.get("lnc")),
+    )
+
+
+def place_on(options: PlaceOptions, ranks: int) -> Placement:
+    """Build the topology that the options and the ranks ask for, and place the ranks on it."""
+    nodes = options.nodes
+    if nodes is None and options.placement in STRATEGIES:
+        nodes = nodes_needed(options.topology, ranks, options.lnc)
+    elif nodes is None:
+        nodes = _nodes_in_file(options.placement)
+    return place(build(options.topology, nodes, options.lnc), ranks, options.placement)
+
+
+def nodes_needed(instance: str, ranks: int, lnc: int | None = None) -> int:
+    """The fewest instances that hold the ranks; PlacementError if they cannot be joined."""
+    _check_ranks(ranks)
+    one = build(instance, lnc=lnc)
+    if one.efa is None:
+        _check_fit(one, ranks)
+    return -(-ranks // one.ranks_per_node)
+
+
+def place(topology: Topology, ranks: int, strategy: str = "linear") -> Placement:
+    """Place ranks 0..ranks-1; the strategy is linear, spread or a JSON file."""
+    _check_ranks(ranks)
+    if strategy not in STRATEGIES:
+        return _place_by_file(topology, ranks, strategy)
+    _check_fit(topology, ranks)
+    _check_division(topology, ranks)
+    node, within = np.divmod(np.arange(ranks), ranks // topology.nodes)
+    if strategy == "linear":
+        chip, core = np.divmod(within, topology.ranks_per_chip)
+    else:
+        core, chip = np.divmod(within, topology.chips_per_node)
+    return _placement(topology, strategy, np.stack([node, chip, core], axis=1))
+
+
+def _placement(topology: Topology, strategy: str, places: np.ndarray) -> Placement:
+    """From rows (node, chip inside the node, core)."""
+    places = places.astype(np.int32)
+    node, core = places[:, 0].copy(), places[:, 2].copy()
+    chip = node * np.int32(topology.chips_per_node) + places[:, 1]
+    for column in (node, chip, core):
+        column.setflags(write=False)
+    return Placement(topology, strategy, node, chip, core)
+
+
+def _check_ranks(ranks: int) -> None:
+    if ranks < 1:
+        raise PlacementError(f"{ranks} ranks cannot be placed, must be at least 1")
+
+
+def _check_fit(topology: Topology, ranks: int) -> None:
+    if ranks <= topology.max_ranks:
+        return
+    lnc = f" at lnc {topology.lnc}" if topology.lnc > 1 else ""
+    remedies = []
+    if topology.efa is not None:
+        remedies.append(f"{-(-ranks // topology.ranks_per_node)} instances would hold them")
+    if _smaller_cores_fit(topology, ranks):
+        remedies.append("lnc 1 would hold them")
+    if topology.efa is None:
+        source = topology.figures["efa.adapters"].source
+        remedies.append(f"without EFA it cannot be joined to another ({source})")
+    raise PlacementError(
+        f"{ranks} ranks do not fit on {topology.nodes} {topology.name}{lnc}, "
+        f"{topology.max_ranks} at most; {'; '.join(remedies)}"
+    )
+
+
+def _smaller_cores_fit(topology: Topology, ranks: int) -> bool:
+    allowed = topology.figures["lnc.allowed"].value
+    is_allowed = isinstance(allowed, tuple) and 1 in allowed
+    return topology.lnc > 1 and is_allowed and ranks <= topology.max_ranks * topology.lnc
+
+
+def _check_division(topology: Topology, ranks: int) -> None:
+    nodes = topology.nodes
+    if ranks % nodes == 0:
+        return
+    fewest = -(-ranks // topology.ranks_per_node)
+    fitting = next(count for count in range(fewest, ranks + 1) if ranks % count == 0)
+    raise PlacementError(
+        f"{ranks} ranks do not divide equally over {nodes} instances of {topology.name}; "
+        f"with nodes={fitting} each would hold {ranks // fitting}"
+    )
+
+
+def _place_by_file(topology: Topology, ranks: int, path: str) -> Placement:
+    rows = _rows(path)
+    if len(rows) != ranks:
+        raise PlacementError(f"{path}: {len(rows)} places for {ranks} ranks")
+    limits = (topology.nodes, topology.chips_per_node, topology.ranks_per_chip)
+    first: dict[tuple[int, ...], int] = {}
+    for rank, row in enumerate(rows):
+        for what, value, limit in zip(("node", "chip", "core"), row, limits, strict=True):
+            if value >= limit:
+                raise PlacementError(f"{path}: rank {rank}: {what} {value} is not below {limit}")
+        if row in first:
+            raise PlacementError(f"{path}: ranks {first[row]} and {rank} are both at {list(row)}")
+        first[row] = rank
+    return _placement(topology, path, np.array(rows))
+
+
+def _nodes_in_file(path: str) -> int:
+    return 1 + max((row[0] for row in _rows(path)), default=0)
+
+
+def _rows(path: str) -> list[tuple[int, ...]]:
+    """The rows of a placement file, each three integers from 0."""
+    document = _json(path)
+    if not isinstance(document, dict) or set(document) != {"ranks"}:
+        raise PlacementError(f'{path}: expected {{"ranks": [[node, chip, core], …]}}')
+    rows = document["ranks"]
+    if not isinstance(rows, list):
+        raise PlacementError(f"{path}: ranks is not a list of [node, chip, core]")
+    for rank, row in enumerate(rows):
+        is_place = isinstance(row, list) and len(row) == 3
+        if not is_place or not all(type(value) is int and value >= 0 for value in row):
+            raise PlacementError(f"{path}: rank {rank}: {row!r} is not [node, chip, core] from 0")
+    return [tuple(row) for row in rows]
+
+
+def _json(path: str) -> object:
+    try:
+        document: object = json.loads(Path(path).read_bytes())
+    except FileNotFoundError as error:
+        near = difflib.get_close_matches(path, STRATEGIES, n=1)
+        hint = f"; did you mean {near[0]}" if near else ""
+        raise PlacementError(
+            f"placement {path!r} is not linear, spread or a file that exists{hint}"
+        ) from error
+    except OSError as error:
+        raise PlacementError(f"{path}: {(error.strerror or 'cannot be read').lower()}") from error
+    except (ValueError, RecursionError) as error:
+        raise PlacementError(f"{path}: not JSON: {str(error).lower()}") from error
+    return document
+
+
+def _number(key: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) == 0:
+        raise PlacementError(f"{key}={text} is not a number from 1")
+    return int(text)

@@ -1,0 +1,1 @@
+"""What a run has to say to a person or a script."""

@@ -1,0 +1,140 @@
+"""The summary of a run, for people and as JSON."""
+
+import io
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ncc_runtime.lowering.executable import Executable
+from ncc_runtime.lowering.listing import instruction_counts
+from ncc_runtime.options import RunOptions
+from ncc_runtime.report.collectives import REMOTE, CollectiveRow
+from ncc_runtime.runtime import Run
+
+SCHEMA = 1
+WIDTH = 120
+
+
+def as_json(executable: Executable, run: Run, options: RunOptions, host_s: float) -> dict[str, Any]:
+    """The object that `nccrt run --json` prints; times in microseconds, sizes in bytes."""
+    program, topology = executable.program, executable.topology
+    return {
+        "schema": SCHEMA,
+        "model": program.name,
+        "topology": topology.name,
+        "nodes": topology.nodes,
+        "lnc": topology.lnc,
+        "placement": executable.placement.strategy,
+        "ranks": executable.ranks,
+        "time_us": run.time_us,
+        "host_s": round(host_s, 6),
+        "checked": options.checked,
+        "blas_kernel": blas_kernel(),
+        "instructions": instruction_counts(executable),
+        "collectives": [_collective(row) for row in run.collectives],
+        "outputs": {
+            f"out{number}": {
+                "shape": list(program.tensors[tensor].shape),
+                "dtype": program.tensors[tensor].dtype.value,
+            }
+            for number, tensor in enumerate(program.outputs)
+        },
+    }
+
+
+def _collective(row: CollectiveRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "name": row.name,
+        "op": row.op,
+        "algorithm": row.algorithm,
+        "group_size": row.group_size,
+        "bytes": row.bytes,
+        "start_us": row.start_us,
+        "time_us": row.time_us,
+        "exposed_us": row.exposed_us,
+        "bytes_by_transport": row.bytes_by_transport,
+        "local_bytes": row.local_bytes,
+        "sent_bytes_by_rank": list(row.sent_by_rank),
+    }
+
+
+def blas_kernel() -> str:
+    """The BLAS library and kernel that computed the dots; results are bit-exact for one kernel."""
+    import threadpoolctl
+
+    names = [
+        f"{info['internal_api']} {info.get('version')} {info.get('architecture')}"
+        for info in threadpoolctl.threadpool_info()
+        if info.get("user_api") == "blas"
+    ]
+    return ", ".join(names) or "none"
+
+
+def as_text(executable: Executable, run: Run, options: RunOptions, host_s: float) -> str:
+    """The summary that `nccrt run` prints."""
+    out = io.StringIO()
+    console = Console(file=out, width=WIDTH, highlight=False, no_color=True)
+    topology, place = executable.topology, executable.placement
+    instances = f"{topology.nodes} x {topology.name}"
+    console.print(
+        f"{executable.program.name}: {executable.ranks} ranks on {instances}, "
+        f"lnc {topology.lnc}, {place.strategy}",
+        markup=False,
+    )
+    counts = instruction_counts(executable)
+    console.print(
+        f"{counts['engine']} engine instructions, {counts['cc']} CC-core instructions, "
+        f"{counts['descriptor_runs']} runs of DMA descriptors, over all ranks"
+    )
+    if run.collectives:
+        console.print(_collectives_table(run.collectives))
+    if options.values:
+        console.print(_outputs_table(executable, run))
+    if run.time_us is not None:
+        console.print(f"predicted time {run.time_us:.3f} us (first clock, idle links)")
+    mode = "checked mode: every read was of written memory; " if options.checked else ""
+    console.print(f"{mode}host time {host_s:.3f} s")
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def _collectives_table(rows: tuple[CollectiveRow, ...]) -> Table:
+    table = Table(box=None, pad_edge=False, title="collectives", title_justify="left")
+    headings = ("id", "op", "algorithm", "ranks", "bytes", "start us", "time us", "exposed us")
+    for heading in (*headings, *(f"{transport.value} B" for transport in REMOTE)):
+        table.add_column(heading, justify="left" if heading in ("op", "algorithm") else "right")
+    for row in rows:
+        times = (row.start_us, row.time_us, row.exposed_us)
+        table.add_row(
+            str(row.id),
+            row.op,
+            row.algorithm,
+            str(row.group_size),
+            str(row.bytes),
+            *("-" if time is None else f"{time:.3f}" for time in times),
+            *(str(row.bytes_by_transport[transport.value]) for transport in REMOTE),
+        )
+    return table
+
+
+def _outputs_table(executable: Executable, run: Run) -> Table:
+    table = Table(box=None, pad_edge=False, title="outputs", title_justify="left")
+    for heading in ("name", "type on a rank", "rank 0 begins"):
+        table.add_column(heading)
+    program = executable.program
+    for number, (tensor, array) in enumerate(zip(program.outputs, run.outputs, strict=True)):
+        shape = ",".join(map(str, program.tensors[tensor].shape))
+        table.add_row(
+            f"out{number}",
+            f"{program.tensors[tensor].dtype.value}[{shape}]".replace("[", "\\["),
+            _first_values(array[0]),
+        )
+    return table
+
+
+def _first_values(array: np.ndarray) -> str:
+    flat = array.reshape(-1)[:4]
+    words = [f"{value:.6g}" if array.dtype.kind == "f" else str(value) for value in flat]
+    return " ".join(words) + (" …" if array.size > len(flat) else "")

@@ -1,0 +1,161 @@
+"""From a compiled program to a run: load, place, fill, run. Read this file first."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import attrs
+import numpy as np
+import threadpoolctl
+
+from ncc_runtime.errors import InputError
+from ncc_runtime.execution.clock.clock import Clock
+from ncc_runtime.execution.scheduler import Batch, Scheduler
+from ncc_runtime.execution.trace import Trace, Traffic, TrafficCounter
+from ncc_runtime.execution.values.machine import Machine
+from ncc_runtime.host_memory import check_budget
+from ncc_runtime.inputs import bound_inputs
+from ncc_runtime.lowering.executable import DmaQueue, Executable
+from ncc_runtime.lowering.fill import fill
+from ncc_runtime.neff import container
+from ncc_runtime.neff.program import Program
+from ncc_runtime.options import LoadOptions, RunOptions
+from ncc_runtime.placement import PlaceOptions, place_on
+from ncc_runtime.report.collectives import CollectiveRow, collective_rows
+from ncc_runtime.timing import TimingModel
+
+
+class Compiled(Protocol):
+    """What a compiler hands over: the bytes of a `.neff`."""
+
+    @property
+    def data(self) -> bytes: ...
+
+
+@attrs.frozen(eq=False)
+class Run:
+    """What a run gave; parts that were not asked for are empty or None."""
+
+    outputs: list[np.ndarray]  # each [ranks, *shape]
+    trace: Trace | None
+    traffic: tuple[Traffic, ...]
+    collectives: tuple[CollectiveRow, ...]
+
+    @property
+    def time_us(self) -> float | None:
+        """Predicted time until the last rank is done, in microseconds."""
+        return None if self.trace is None else self.trace.time_ps / 1e6
+
+
+class Model:
+    """A program on its placement, filled and ready to run, as often as wanted."""
+
+    def __init__(self, executable: Executable) -> None:
+        self.executable = executable
+        self._machines: dict[tuple[int, bool], Machine] = {}
+
+    def run(
+        self,
+        inputs: Sequence[np.ndarray] | Mapping[int, np.ndarray] = (),
+        *,
+        seed: int = 0,
+        options: RunOptions | None = None,
+        **settings: Any,
+    ) -> Run:
+        """Run once. Inputs are [ranks, *shape] or [*shape]; missing ones come from the seed.
+
+        `settings` are fields of RunOptions by name, as in run(x, values=True, threads=2).
+        """
+        options = attrs.evolve(options or RunOptions(), **settings)
+        check_budget(self.executable, options)
+        clock = Clock(self.executable, TimingModel.from_topology(self.executable.topology))
+        counter = TrafficCounter(self.executable)
+        machine = self._machine(options) if options.values else None
+        if machine is not None:
+            machine.load(bound_inputs(self.executable.program, _numbered(inputs), seed))
+        self._perform(options, machine, clock if options.clock else None, counter)
+        trace = clock.trace() if options.clock else None
+        traffic = counter.traffic()
+        return Run(
+            outputs=machine.outputs() if machine is not None else [],
+            trace=trace,
+            traffic=traffic,
+            collectives=collective_rows(self.executable, traffic, trace),
+        )
+
+    def _machine(self, options: RunOptions) -> Machine:
+        key = (options.threads, options.checked)
+        if key not in self._machines:
+            self._machines = {key: Machine(self.executable, options.threads, options.checked)}
+        return self._machines[key]
+
+    def _perform(
+        self,
+        options: RunOptions,
+        machine: Machine | None,
+        clock: Clock | None,
+        counter: TrafficCounter,
+    ) -> None:
+        queues = self.executable.queues
+
+        def perform(batches: Sequence[Batch]) -> None:
+            if machine is not None:
+                machine.perform(batches)
+            if clock is not None:
+                clock.perform(batches)
+            for batch in batches:
+                queue = queues[batch.queue]
+                if isinstance(queue, DmaQueue):
+                    counter.add(queue, batch.row, batch.ranks)
+
+        shuffle = options.shuffle_seed
+        generator = None if shuffle is None else np.random.default_rng(shuffle)
+        # BLAS on one thread: its own threads would change the order of sums with the machine
+        with threadpoolctl.threadpool_limits(1, user_api="blas"):
+            if machine is None:
+                Scheduler(self.executable).run(perform, generator)
+            else:
+                with machine:
+                    Scheduler(self.executable).run(perform, generator)
+
+
+def _numbered(
+    inputs: Sequence[np.ndarray] | Mapping[int, np.ndarray],
+) -> Mapping[int, np.ndarray]:
+    if isinstance(inputs, Mapping):
+        return inputs
+    return {number: np.asarray(array) for number, array in enumerate(inputs)}
+
+
+def load(
+    neff: Compiled | Program | bytes | str | os.PathLike[str],
+    topology: str = "trn2.48xlarge",
+    *,
+    nodes: int | None = None,
+    placement: str = "linear",
+    lnc: int | None = None,
+    algorithms: Mapping[str, str] | None = None,
+) -> Model:
+    """Place a compiled program and fill its placeholders; raises NccError with the reason."""
+    place = PlaceOptions(topology, nodes, placement, lnc)
+    return load_on(program_of(neff), place, LoadOptions(algorithms or {}))
+
+
+def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Model:
+    """The same with options as objects."""
+    placement = place_on(place, program.ranks)
+    return Model(fill(program, placement, options.algorithms))
+
+
+def program_of(neff: Compiled | Program | bytes | str | os.PathLike[str]) -> Program:
+    """The program of a `.neff`, given as a path, its bytes, or what the compiler returned."""
+    if isinstance(neff, Program):
+        return neff
+    if isinstance(neff, str | os.PathLike):
+        return container.load(Path(neff))
+    if isinstance(neff, bytes):
+        return container.unpack(neff, "<bytes>")
+    if isinstance(getattr(neff, "data", None), bytes):
+        return container.unpack(neff.data, "<compiled>")
+    raise InputError(f"a .neff is a path, bytes or a compiled program, not {type(neff).__name__}")

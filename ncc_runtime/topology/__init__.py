@@ -1,0 +1,1 @@
+"""What is wired to what, at which rate."""

@@ -1,0 +1,272 @@
+"""A topology: so many instances of chips, links, memory, DMA engines and adapters, at their rates.
+
+Chips are numbered through the instances, node-major, and so are links and EFA adapters. A rank
+is a logical core: `lnc` physical cores with all their engines, DMA rings and CC-cores.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import attrs
+import numpy as np
+
+from ncc_runtime.errors import TopologyError
+from ncc_runtime.topology.fabric import checked_dims, wire
+from ncc_runtime.topology.spec import ENGINE_NAMES, FabricShape, Figure, Spec, load_spec
+
+LARGEST_NODES = 65536
+"""No more instances than this, so that ids of ranks, chips and links fit 32 bits."""
+
+
+@attrs.frozen
+class EngineRates:
+    """What one physical core's engine can do; 0 elements a cycle means it computes nothing."""
+
+    clock_hz: int
+    elements_per_cycle: int
+    flops_per_s: Mapping[str, int]  # by bf16, f16, f8, f32; empty but for Tensor
+
+
+@attrs.frozen
+class Hbm:
+    """The memory of one chip."""
+
+    stacks: int
+    stack_bytes: int
+    stack_bandwidth_bytes_per_s: int
+
+
+@attrs.frozen
+class Dma:
+    """The DMA engines of one physical core, and the largest descriptor they take."""
+
+    engines_per_core: int
+    engine_bandwidth_bytes_per_s: int
+    rings_per_engine: int
+    descriptor_bytes: int
+
+
+@attrs.frozen
+class Efa:
+    """The network adapters of one instance; consecutive chips share one."""
+
+    adapters: int
+    chips_per_adapter: int
+    adapter_bandwidth_bytes_per_s: int
+    latency_ps: int
+
+
+@attrs.frozen(eq=False)
+class Links:
+    """Directed links of all instances as read-only columns, sorted by source chip, then port."""
+
+    src: np.ndarray  # (n,) int32, chip
+    dst: np.ndarray  # (n,) int32, chip
+    bandwidth_bytes_per_s: np.ndarray  # (n,) int64
+    port: tuple[str, ...]  # of the links of one instance: N, W, S, E or p0, p1, …
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def name(self, link: int) -> str:
+        """The link as listings print it: `c4.E`."""
+        return f"c{self.src[link]}.{self.port[link % len(self.port)]}"
+
+
+@attrs.frozen(eq=False)
+class Topology:
+    """The hardware a program is placed on. Figures keep the source of each number."""
+
+    name: str
+    generation: str
+    summary: str
+    nodes: int
+    lnc: int
+    shape: FabricShape
+    dims: tuple[int, ...]  # rows, columns of a torus; length of a ring or line; else ()
+    chips_per_node: int
+    cores_per_chip: int  # physical
+    hbm: Hbm
+    dma: Dma
+    cc_cores_per_core: int
+    engines: Mapping[str, EngineRates]  # by name, of one physical core
+    links: Links
+    link_latency_ps: int
+    intra_chip_latency_ps: int
+    efa: Efa | None
+    figures: Mapping[str, Figure]
+
+    @property
+    def ranks_per_chip(self) -> int:
+        """Logical cores of a chip."""
+        return self.cores_per_chip // self.lnc
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Logical cores of an instance."""
+        return self.chips_per_node * self.ranks_per_chip
+
+    @property
+    def max_ranks(self) -> int:
+        """Logical cores of all instances."""
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def chips(self) -> int:
+        """Chips of all instances."""
+        return self.nodes * self.chips_per_node
+
+    @property
+    def cores_per_stack(self) -> int:
+        """Physical cores that share one HBM stack."""
+        return self.cores_per_chip // self.hbm.stacks
+
+    @property
+    def links_per_node(self) -> int:
+        """Directed links of an instance."""
+        return len(self.links.port)
+
+    @property
+    def rank_hbm_bandwidth_bytes_per_s(self) -> int:
+        """A rank's share of its stack when every core of the stack is busy."""
+        share = self.hbm.stack_bandwidth_bytes_per_s * self.lnc // self.cores_per_stack
+        return max(1, share)
+
+    @property
+    def rank_dma_bandwidth_bytes_per_s(self) -> int:
+        """All DMA engines of a rank together."""
+        engines = self.dma.engines_per_core * self.lnc
+        return engines * self.dma.engine_bandwidth_bytes_per_s
+
+    @property
+    def rank_cc_cores(self) -> int:
+        """CC-cores of a rank."""
+        return self.cc_cores_per_core * self.lnc
+
+    @property
+    def rank_efa_bandwidth_bytes_per_s(self) -> int:
+        """A rank's share of its adapter when every rank uses it; 0 without EFA."""
+        if self.efa is None:
+            return 0
+        sharing = self.efa.chips_per_adapter * self.ranks_per_chip
+        return max(1, self.efa.adapter_bandwidth_bytes_per_s // sharing)
+
+
+def build(name_or_path: str, nodes: int = 1, lnc: int | None = None) -> Topology:
+    """`nodes` instances of a preset, alias or TOML file; TopologyError says what is possible."""
+    spec = load_spec(name_or_path)
+    lnc = _checked_lnc(spec, lnc)
+    efa = _efa(spec)
+    _check_nodes(spec, nodes, efa)
+    has_dims = spec.shape in (FabricShape.TORUS, FabricShape.RING, FabricShape.LINE)
+    return Topology(
+        name=spec.name,
+        generation=spec.generation,
+        summary=spec.summary,
+        nodes=nodes,
+        lnc=lnc,
+        shape=spec.shape,
+        dims=checked_dims(spec) if has_dims else (),
+        chips_per_node=spec.number("chips.count"),
+        cores_per_chip=spec.number("chips.cores"),
+        hbm=_hbm(spec),
+        dma=_dma(spec),
+        cc_cores_per_core=spec.number("cc.cores_per_core"),
+        engines=_engines(spec),
+        links=_links(spec, nodes),
+        link_latency_ps=_link_figure(spec, "link.latency_ps"),
+        intra_chip_latency_ps=spec.number("intra_chip.latency_ps"),
+        efa=efa,
+        figures=spec.figures,
+    )
+
+
+def _checked_lnc(spec: Spec, lnc: int | None) -> int:
+    allowed, default = spec.numbers("lnc.allowed"), spec.number("lnc.default")
+    cores = spec.number("chips.cores")
+    if any(size > 2 or cores % size for size in allowed):
+        raise spec.error("lnc.allowed", f"{list(allowed)} are not 1, or 2 with an even core count")
+    if default not in allowed:
+        raise spec.error("lnc.default", f"{default} is not among {list(allowed)}")
+    if lnc is not None and lnc not in allowed:
+        words = " or ".join(map(str, allowed))
+        raise TopologyError(
+            f"{spec.name} runs at lnc {words}, not {lnc} ({spec.source('lnc.allowed')})"
+        )
+    return lnc or default
+
+
+def _check_nodes(spec: Spec, nodes: int, efa: Efa | None) -> None:
+    if not 1 <= nodes <= LARGEST_NODES:
+        raise TopologyError(f"nodes is {nodes}, must be from 1 to {LARGEST_NODES}")
+    if nodes > 1 and efa is None:
+        raise TopologyError(
+            f"{nodes} instances of {spec.name} cannot be joined, it has no EFA adapters "
+            f"({spec.source('efa.adapters')})"
+        )
+
+
+def _hbm(spec: Spec) -> Hbm:
+    stacks, cores = spec.number("hbm.stacks"), spec.number("chips.cores")
+    if cores % stacks:
+        raise spec.error("hbm.stacks", f"{stacks} stacks do not divide {cores} cores")
+    rate = spec.number("hbm.stack_bandwidth_bytes_per_s")
+    return Hbm(stacks, spec.number("hbm.stack_bytes"), rate)
+
+
+def _dma(spec: Spec) -> Dma:
+    return Dma(
+        engines_per_core=spec.number("dma.engines_per_core"),
+        engine_bandwidth_bytes_per_s=spec.number("dma.engine_bandwidth_bytes_per_s"),
+        rings_per_engine=spec.number("dma.rings_per_engine"),
+        descriptor_bytes=spec.number("dma.descriptor_bytes"),
+    )
+
+
+def _engines(spec: Spec) -> Mapping[str, EngineRates]:
+    rates: dict[str, EngineRates] = {}
+    for name in ENGINE_NAMES:
+        clock = spec.number(f"engine.{name}.clock_hz")
+        if name == "Tensor":
+            prefix = "engine.Tensor.flops_per_s."
+            peaks = {kind: spec.number(prefix + kind) for kind in ("bf16", "f16", "f8", "f32")}
+            rates[name] = EngineRates(clock, 0, MappingProxyType(peaks))
+        else:
+            width = 0 if name == "Sync" else spec.number(f"engine.{name}.elements_per_cycle")
+            rates[name] = EngineRates(clock, width, MappingProxyType({}))
+    return MappingProxyType(rates)
+
+
+def _efa(spec: Spec) -> Efa | None:
+    adapters, chips = spec.number("efa.adapters"), spec.number("chips.count")
+    if adapters == 0:
+        return None
+    if chips % adapters:
+        raise spec.error("efa.adapters", f"{adapters} adapters do not divide {chips} chips")
+    return Efa(
+        adapters=adapters,
+        chips_per_adapter=chips // adapters,
+        adapter_bandwidth_bytes_per_s=spec.number("efa.adapter_bandwidth_bytes_per_s"),
+        latency_ps=spec.number("efa.latency_ps"),
+    )
+
+
+def _link_figure(spec: Spec, key: str) -> int:
+    return 0 if spec.shape is FabricShape.NONE else spec.number(key)
+
+
+def _links(spec: Spec, nodes: int) -> Links:
+    """The links of one instance, repeated with its chips' numbers for every other."""
+    edges = sorted(wire(spec).edges(keys=True, data="link"), key=lambda edge: int(edge[3]))
+    ends = np.array([edge[:2] for edge in edges], np.int32).reshape(-1, 2)
+    first_chip = np.arange(nodes, dtype=np.int32)[:, None] * spec.number("chips.count")
+    columns = {
+        "src": (first_chip + ends[:, 0]).ravel(),
+        "dst": (first_chip + ends[:, 1]).ravel(),
+        "bandwidth_bytes_per_s": np.full(
+            nodes * len(edges), _link_figure(spec, "link.bandwidth_bytes_per_s"), np.int64
+        ),
+    }
+    for column in columns.values():
+        column.setflags(write=False)
+    return Links(port=tuple(edge[2] for edge in edges), **columns)

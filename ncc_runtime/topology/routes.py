@@ -1,0 +1,164 @@
+"""Routes: over which links, adapters and transports bytes go from one rank to another.
+
+Queries are whole arrays of rank pairs. Inside an instance the way is chip_routes'; between
+instances every rank uses its own chip's adapter (assumed; AWS publishes no routing).
+"""
+
+import enum
+from typing import Protocol
+
+import attrs
+import numpy as np
+
+from ncc_runtime.topology.chip_routes import ChipRoutes, chip_routes
+from ncc_runtime.topology.graph import Topology
+
+
+class Transport(enum.Enum):
+    """How bytes travel between two ranks; the value is the word of listings and reports."""
+
+    LOCAL = "local"
+    INTRA_CHIP = "intra_chip"
+    NEURONLINK = "neuronlink"
+    EFA = "efa"
+
+    @property
+    def code(self) -> int:
+        """Its number in arrays, an index of TRANSPORTS."""
+        return TRANSPORTS.index(self)
+
+
+TRANSPORTS: tuple[Transport, ...] = tuple(Transport)
+
+
+class PlacedRanks(Protocol):
+    """What routing needs of a placement: columns by rank."""
+
+    @property
+    def chip(self) -> np.ndarray: ...  # (ranks,) int32, through all instances
+
+
+@attrs.frozen(eq=False)
+class Routes:
+    """Routes between placed ranks: whole arrays of (src, dst) at once, or one pair for listings.
+
+    Queries take rank numbers that broadcast against each other and return arrays of that shape.
+    """
+
+    topology: Topology
+    placement: PlacedRanks
+    table: ChipRoutes = attrs.field(init=False)
+
+    @table.default
+    def _build_table(self) -> ChipRoutes:
+        return chip_routes(self.topology)
+
+    def transport(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        """Codes of the transports, uint8; TRANSPORTS[code] is the transport."""
+        src, dst = self._ranks(src, dst)
+        chip_a, chip_b = self.placement.chip[src], self.placement.chip[dst]
+        per_node = self.topology.chips_per_node
+        codes = np.where(
+            chip_a // per_node == chip_b // per_node,
+            np.uint8(Transport.NEURONLINK.code),
+            np.uint8(Transport.EFA.code),
+        )
+        codes = np.where(chip_a == chip_b, np.uint8(Transport.INTRA_CHIP.code), codes)
+        return np.where(src == dst, np.uint8(Transport.LOCAL.code), codes)
+
+    def hops(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        """NeuronLink hops, int32; 0 on a chip and over EFA."""
+        inside, pair = self._pairs(src, dst)
+        return np.where(inside, self.table.hops[pair], np.int32(0))
+
+    def bandwidth_bytes_per_s(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        """The slowest part of each way, nothing else running, int64.
+
+        Bounded by the sender's DMA engines and its share of HBM, which a local copy reads and
+        writes; then by the slowest link, or the rank's share of its adapter.
+        """
+        codes = self.transport(src, dst)
+        _, pair = self._pairs(src, dst)
+        core = self._core_limit()
+        slowest = np.minimum(self.table.bandwidth_bytes_per_s[pair], np.int64(core))
+        efa = min(core, self.topology.rank_efa_bandwidth_bytes_per_s)
+        local = min(core, max(1, self.topology.rank_hbm_bandwidth_bytes_per_s // 2))
+        slowest = np.where(codes == Transport.EFA.code, np.int64(efa), slowest)
+        return np.where(codes == Transport.LOCAL.code, np.int64(local), slowest)
+
+    def latency_ps(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        """Time of the first byte under way, without DMA and semaphore costs, int64."""
+        fixed = latency_by_transport(self.topology)[self.transport(src, dst)]
+        per_hop = np.int64(self.topology.link_latency_ps)
+        return np.asarray(fixed + self.hops(src, dst) * per_hop)
+
+    def link_runs(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Links of many routes: the k-th pair, flattened, uses links[start[k]:start[k + 1]]."""
+        src, dst = self._ranks(src, dst)
+        hops = self.hops(src, dst).ravel().astype(np.int64)
+        start = np.concatenate(([0], np.cumsum(hops)))
+        _, pair = self._pairs(src, dst)
+        node = self.placement.chip[src] // self.topology.chips_per_node
+        within = np.arange(start[-1]) - np.repeat(start[:-1], hops)
+        local = self.table.links[np.repeat(self.table.start[pair.ravel()], hops) + within]
+        return start, local + np.repeat(node.ravel() * self.topology.links_per_node, hops)
+
+    def links(self, src: int, dst: int) -> tuple[int, ...]:
+        """Link ids of one route, in order."""
+        _, links = self.link_runs(np.array([src]), np.array([dst]))
+        return tuple(int(link) for link in links)
+
+    def adapter(self, rank: np.ndarray) -> np.ndarray:
+        """The EFA adapter of each rank, numbered through the instances, int32; -1 without EFA."""
+        rank, _ = self._ranks(rank, rank)
+        efa = self.topology.efa
+        if efa is None:
+            return np.full(rank.shape, -1, np.int32)
+        return np.asarray(self.placement.chip[rank] // np.int32(efa.chips_per_adapter))
+
+    def describe(self, src: int, dst: int) -> str:
+        """One route as listings print it: `neuronlink c0.E>c1, c1.E>c2`, `efa n0.efa3>n1.efa3`."""
+        transport = TRANSPORTS[int(self.transport(np.array(src), np.array(dst)))]
+        if transport is Transport.NEURONLINK:
+            links = self.topology.links
+            steps = (f"{links.name(link)}>c{links.dst[link]}" for link in self.links(src, dst))
+            return f"{transport.value} {', '.join(steps)}"
+        if transport is Transport.EFA:
+            return f"{transport.value} {self._adapter_name(src)}>{self._adapter_name(dst)}"
+        return f"{transport.value} c{self.placement.chip[src]}"
+
+    def _adapter_name(self, rank: int) -> str:
+        assert self.topology.efa is not None, "instances are joined by EFA only"
+        node, adapter = divmod(int(self.adapter(np.array(rank))), self.topology.efa.adapters)
+        return f"n{node}.efa{adapter}"
+
+    def _core_limit(self) -> int:
+        topology = self.topology
+        return min(topology.rank_dma_bandwidth_bytes_per_s, topology.rank_hbm_bandwidth_bytes_per_s)
+
+    def _ranks(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Both sides at one shape; a rank outside the placement is a fault of the caller."""
+        both = np.broadcast_arrays(src, dst)
+        for ranks in (src, dst):
+            ranks = np.asarray(ranks)
+            if ranks.size and not 0 <= ranks.min() <= ranks.max() < len(self.placement.chip):
+                raise ValueError(
+                    f"ranks {ranks.min()} to {ranks.max()} are not all among the "
+                    f"{len(self.placement.chip)} placed ranks"
+                )
+        return both[0], both[1]
+
+    def _pairs(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Whether both sides share an instance, and the row of their chips in the table."""
+        src, dst = self._ranks(src, dst)
+        per_node = self.topology.chips_per_node
+        node_a, chip_a = np.divmod(self.placement.chip[src], per_node)
+        node_b, chip_b = np.divmod(self.placement.chip[dst], per_node)
+        inside = node_a == node_b
+        return inside, np.where(inside, chip_a * per_node + chip_b, 0)
+
+
+def latency_by_transport(topology: Topology) -> np.ndarray:
+    """The part of the latency that hops do not change, by transport code, int64."""
+    efa = topology.efa.latency_ps if topology.efa is not None else 0
+    return np.array([0, topology.intra_chip_latency_ps, 0, efa], np.int64)

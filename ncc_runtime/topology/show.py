@@ -1,0 +1,170 @@
+"""A topology as text: a picture of its chips, what a rank has, and every figure's source."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.topology.graph import Topology, build
+from ncc_runtime.topology.routes import PlacedRanks
+from ncc_runtime.topology.spec import ALIASES, FabricShape, Figure, preset_names
+
+
+@attrs.frozen
+class ListedTopology:
+    """One row of `nccrt topology list`."""
+
+    name: str
+    aliases: tuple[str, ...]
+    chips: int
+    ranks: int  # of one instance at the default lnc
+    lnc: tuple[int, ...]
+    joins: bool  # whether several instances can be joined
+    summary: str
+
+
+def list_topologies() -> tuple[ListedTopology, ...]:
+    """Every built-in topology, sorted by name."""
+    return tuple(_listed(build(name)) for name in preset_names())
+
+
+def _listed(topology: Topology) -> ListedTopology:
+    allowed = topology.figures["lnc.allowed"].value
+    return ListedTopology(
+        name=topology.name,
+        aliases=tuple(alias for alias, name in ALIASES.items() if name == topology.name),
+        chips=topology.chips_per_node,
+        ranks=topology.ranks_per_node,
+        lnc=tuple(size for size in _as_tuple(allowed) if isinstance(size, int)),
+        joins=topology.efa is not None,
+        summary=topology.summary,
+    )
+
+
+def describe(topology: Topology, placement: PlacedRanks | None = None) -> str:
+    """The text of `nccrt topology show`; with a placement, every chip shows its ranks."""
+    instances = "1 instance" if topology.nodes == 1 else f"{topology.nodes} instances"
+    lines = [
+        f"{topology.name}: {topology.summary}",
+        f"{instances}, lnc {topology.lnc}: {topology.chips} chips, "
+        f"{topology.ranks_per_chip} ranks a chip, {topology.max_ranks} ranks at most",
+        "",
+        *_pictures(topology, placement),
+        "",
+        *_aligned(_rank_rows(topology)),
+        "",
+        *_aligned((("figure", "value", "source"), *_figure_rows(topology))),
+    ]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _pictures(topology: Topology, placement: PlacedRanks | None) -> Iterable[str]:
+    """A picture of each instance with its ranks; without ranks one stands for all."""
+    nodes = range(topology.nodes if placement is not None else 1)
+    ranks = _ranks_by_chip(topology, placement)
+    for node in nodes:
+        if topology.nodes > 1:
+            last = topology.nodes - 1
+            yield f"instance {node}" + ("" if placement or not last else f", and so to {last}")
+        yield from _picture(topology, node, ranks)
+
+
+def _picture(topology: Topology, node: int, ranks: Sequence[str]) -> Iterable[str]:
+    first = node * topology.chips_per_node
+    chips = range(first, first + topology.chips_per_node)
+    width = max(len(f"c{chip} {ranks[chip]}".rstrip()) for chip in chips)
+    cells = [f"c{chip} {ranks[chip]}".ljust(width) for chip in chips]
+    if topology.shape is FabricShape.NONE:
+        return [f"  {cells[0]}"]
+    if topology.shape is FabricShape.GRAPH:
+        return [f"  {cells[chip - first]}  {_ports(topology, chip)}" for chip in chips]
+    rows, columns = topology.dims if len(topology.dims) == 2 else (1, topology.dims[0])
+    return _grid(topology, cells, rows, columns)
+
+
+def _grid(topology: Topology, cells: list[str], rows: int, columns: int) -> Iterable[str]:
+    """Rows of chips; what wraps round is named in parentheses at the far end."""
+    wraps = topology.shape is not FabricShape.LINE
+    width = len(cells[0])
+    for row in range(rows):
+        line = cells[row * columns : (row + 1) * columns]
+        back = f" -- ({line[0].split()[0]})" if wraps and columns > 1 else ""
+        yield "  " + " -- ".join(line) + back
+        if rows > 1 and row < rows - 1:
+            yield "  " + "    ".join("|".ljust(width) for _ in line)
+    if rows > 1:
+        heads = (f"({cell.split()[0]})".ljust(width) for cell in cells[:columns])
+        yield "  " + "    ".join("|".ljust(width) for _ in range(columns))
+        yield "  " + "    ".join(heads)
+
+
+def _ports(topology: Topology, chip: int) -> str:
+    links = topology.links
+    found = np.flatnonzero(links.src == chip)
+    return ", ".join(f"{links.name(int(link)).split('.')[1]}>c{links.dst[link]}" for link in found)
+
+
+def _ranks_by_chip(topology: Topology, placement: PlacedRanks | None) -> list[str]:
+    """For each chip its ranks as `[0-3,8]`, `-` for none; empty texts without a placement."""
+    if placement is None:
+        return [""] * topology.chips
+    order = np.argsort(placement.chip, kind="stable")
+    cuts = np.searchsorted(placement.chip[order], np.arange(1, topology.chips))
+    return [_spans(ranks.tolist()) for ranks in np.split(order, cuts)]
+
+
+def _spans(ranks: list[int]) -> str:
+    """Sorted numbers with consecutive ones joined."""
+    runs = itertools.groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0])
+    members = ([rank for _, rank in run] for _, run in runs)
+    texts = (f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in members)
+    return f"[{','.join(texts)}]" if ranks else "-"
+
+
+def _rank_rows(topology: Topology) -> Iterable[tuple[str, ...]]:
+    """What one rank has; derived from the figures below."""
+    engines = topology.dma.engines_per_core * topology.lnc
+    yield "a rank has", f"{topology.lnc} physical cores" if topology.lnc > 1 else "1 physical core"
+    yield "", f"{topology.rank_cc_cores} CC-cores"
+    yield "", f"{engines} DMA engines, {_rate(topology.rank_dma_bandwidth_bytes_per_s)} in all"
+    yield "", f"{_rate(topology.rank_hbm_bandwidth_bytes_per_s)} of HBM"
+    if topology.efa is not None:
+        yield "", f"{_rate(topology.rank_efa_bandwidth_bytes_per_s)} of EFA"
+
+
+def _figure_rows(topology: Topology) -> Iterable[tuple[str, ...]]:
+    for key, figure in sorted(topology.figures.items()):
+        yield key, _quantity(key, figure), figure.source
+
+
+def _quantity(key: str, figure: Figure) -> str:
+    """A value with the unit that its key names."""
+    value = figure.value
+    if not isinstance(value, int):
+        return value if isinstance(value, str) else " ".join(map(str, value))
+    if key.endswith("bandwidth_bytes_per_s"):
+        return _rate(value)
+    if "flops_per_s" in key:
+        return f"{value / 1e12:g} TFLOP/s"
+    if key.endswith("_hz"):
+        return f"{value / 1e9:g} GHz"
+    if key.endswith("_ps"):
+        return f"{value / 1e6:g} us"
+    return f"{value:,} bytes" if key.endswith("_bytes") else str(value)
+
+
+def _rate(bytes_per_s: int) -> str:
+    return f"{bytes_per_s / 1e9:g} GB/s"
+
+
+def _as_tuple(value: object) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else ()
+
+
+def _aligned(rows: Iterable[tuple[str, ...]]) -> Iterable[str]:
+    """Rows as columns two spaces apart, left aligned."""
+    table = list(rows)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -1,0 +1,312 @@
+"""Random programs that obey every rule of the contract, as hypothesis strategies.
+
+A program grows one instruction at a time. Each result gets a buffer of its own, each instruction
+waits for the producers of its operands, so the programs can also be run.
+"""
+
+import math
+from collections.abc import Callable
+
+from hypothesis import strategies as st
+
+from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.groups import Groups
+from ncc_runtime.neff.isa import ENGINES, PTC2, WAIT, Engine
+from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder, Reduction
+from ncc_runtime.neff.program import (
+    ALIGNMENT,
+    MAX_STREAMS,
+    AttributeValue,
+    Buffer,
+    BufferId,
+    BufferKind,
+    Origin,
+    Program,
+    Region,
+    RegionInstr,
+    Semaphore,
+    Tensor,
+    TensorId,
+)
+from ncc_runtime.neff.table import NONE, Instr, InstrTable
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
+ARRAY_DTYPES = st.sampled_from([DType.F32, DType.BF16, DType.S32, DType.U8, DType.PRED, DType.C64])
+
+_ANY_ARITHMETIC = ("add", "multiply")
+_SUM = Region(
+    "sum",
+    (DType.F32, DType.F32),
+    (
+        RegionInstr("constant", (), DType.F32, constant="0.5"),
+        RegionInstr("add", (0, 1), DType.F32),
+        RegionInstr("compare", (3, 2), DType.PRED, {"direction": "GE"}),
+        RegionInstr("select", (4, 3, 3), DType.F32),
+    ),
+    (5,),
+)
+
+
+class Growing:
+    """A program under construction; every method keeps it valid."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self.draw = draw
+        self.replicas, self.partitions = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+        self.ranks = self.replicas * self.partitions
+        self.buffers: list[Buffer] = []
+        self.tensors: list[Tensor] = []
+        self.constants: dict[BufferId, bytes] = {}
+        self.inputs: list[TensorId] = []
+        self.attributes: list[dict[str, AttributeValue]] = []
+        self.placeholders: list[Placeholder] = []
+        self.rows: dict[Engine, list[Instr]] = {engine: [] for engine in ENGINES}
+        self.producer: dict[int, tuple[int, int]] = {}  # tensor → semaphore and its value
+        self.end = 0
+
+    def tensor(self, dtype: DType, shape: tuple[int, ...], kind: BufferKind) -> int:
+        """A new tensor in a new buffer behind all others."""
+        size = math.prod(shape) * dtype.size_bytes
+        self.buffers.append(Buffer(self.draw(NAMES), kind, size, self.end))
+        self.end += -(-size // ALIGNMENT) * ALIGNMENT
+        buffer = BufferId(len(self.buffers) - 1)
+        self.tensors.append(Tensor(self.draw(NAMES), buffer, dtype, shape))
+        if kind is BufferKind.CONSTANT:
+            self.constants[buffer] = self.draw(st.binary(min_size=size, max_size=size))
+        if kind is BufferKind.INPUT:
+            self.inputs.append(TensorId(len(self.tensors) - 1))
+        return len(self.tensors) - 1
+
+    def attribute(self, **values: AttributeValue) -> int:
+        """The row of these attributes."""
+        if values not in self.attributes:
+            self.attributes.append(values)
+        return self.attributes.index(values)
+
+    def wait_for(self, engine: Engine, tensors: tuple[int, ...]) -> tuple[int, int]:
+        """Put `wait`s before an instruction for all but its last producer; give the last one."""
+        needed = sorted({self.producer[tensor] for tensor in tensors if tensor in self.producer})
+        own = ENGINES.index(engine)
+        needed = [(semaphore, value) for semaphore, value in needed if semaphore != own]
+        for semaphore, value in needed[:-1]:
+            self.emit(engine, Instr(WAIT, wait_sem=semaphore, wait_value=value, post_sem=own))
+        return needed[-1] if needed else (NONE, 0)
+
+    def emit(self, engine: Engine, row: Instr) -> None:
+        """Append a row; every row posts the semaphore of its engine."""
+        self.rows[engine].append(row)
+
+    def compute(
+        self,
+        opcode: str,
+        operands: tuple[int, ...],
+        results: tuple[int, ...],
+        attribute: int = NONE,
+    ) -> None:
+        """An instruction on a random engine."""
+        engine = self.draw(st.sampled_from(ENGINES))
+        semaphore, value = self.wait_for(engine, operands)
+        own = ENGINES.index(engine)
+        costs = self.draw(st.tuples(*[st.integers(0, 2**40)] * 4))
+        self.emit(
+            engine,
+            Instr(
+                opcode,
+                results,
+                operands,
+                attribute=attribute,
+                wait_sem=semaphore,
+                wait_value=value,
+                post_sem=own,
+                origin=self.draw(st.sampled_from([NONE, 0, 1])),
+                flops=costs[0],
+                elements=costs[1],
+                bytes_in=costs[2],
+                bytes_out=costs[3],
+            ),
+        )
+        for result in results:
+            self.producer[result] = (own, len(self.rows[engine]))
+
+    def collect(self, placeholder: Placeholder) -> None:
+        """A collective; all of a stream are triggered by one engine, in order."""
+        engine = ENGINES[placeholder.stream % len(ENGINES)]
+        semaphore, value = self.wait_for(engine, placeholder.operands)
+        own = ENGINES.index(engine)
+        trigger = Instr(
+            PTC2,
+            placeholder=len(self.placeholders),
+            wait_sem=semaphore,
+            wait_value=value,
+            post_sem=own,
+        )
+        self.emit(engine, trigger)
+        self.placeholders.append(placeholder)
+        count = sum(other.stream == placeholder.stream for other in self.placeholders)
+        for result in placeholder.results:
+            self.producer[result] = (len(ENGINES) + placeholder.stream, count)
+
+    def program(self) -> Program:
+        """What has grown; its last tensor is copied out."""
+        last = len(self.tensors) - 1
+        kind = self.tensors[last]
+        output = self.tensor(kind.dtype, kind.shape, BufferKind.OUTPUT)
+        self.compute("copy", (last,), (output,))
+        semaphores = [Semaphore(engine.value.lower(), engine.value) for engine in ENGINES]
+        semaphores += [Semaphore(f"cc {n}", f"stream {n}") for n in range(MAX_STREAMS)]
+        return Program(
+            name=self.draw(NAMES),
+            replica_count=self.replicas,
+            num_partitions=self.partitions,
+            hbm_bytes=self.end + self.draw(st.integers(0, 100)),
+            buffers=tuple(self.buffers),
+            tensors=tuple(self.tensors),
+            inputs=tuple(self.inputs),
+            outputs=(TensorId(output),),
+            constants=self.constants,
+            regions=(_SUM,),
+            attributes=tuple(self.attributes),
+            semaphores=tuple(semaphores),
+            placeholders=tuple(self.placeholders),
+            queues={engine: InstrTable.from_rows(rows) for engine, rows in self.rows.items()},
+            origins=(Origin("add.1", "model.py:7"), Origin(self.draw(NAMES))),
+        )
+
+
+def _any(program: Growing) -> tuple[int, Tensor]:
+    number = program.draw(st.integers(0, len(program.tensors) - 1))
+    return number, program.tensors[number]
+
+
+def _new(program: Growing, dtype: DType, shape: tuple[int, ...]) -> int:
+    return program.tensor(dtype, shape, BufferKind.INTERNAL)
+
+
+def _elementwise(program: Growing) -> None:
+    number, view = _any(program)
+    opcode = program.draw(st.sampled_from(_ANY_ARITHMETIC))
+    program.compute(opcode, (number, number), (_new(program, view.dtype, view.shape),))
+
+
+def _compare(program: Growing) -> None:
+    number, view = _any(program)
+    attribute = program.attribute(direction=program.draw(st.sampled_from(["EQ", "NE"])))
+    result = _new(program, DType.PRED, view.shape)
+    program.compute("compare", (number, number), (result,), attribute)
+
+
+def _transpose(program: Growing) -> None:
+    number, view = _any(program)
+    order = tuple(program.draw(st.permutations(range(len(view.shape)))))
+    result = _new(program, view.dtype, tuple(view.shape[d] for d in order))
+    program.compute("transpose", (number,), (result,), program.attribute(dimensions=order))
+
+
+def _concatenate(program: Growing) -> None:
+    number, view = _any(program)
+    if view.shape:
+        result = _new(program, view.dtype, (2 * view.shape[0], *view.shape[1:]))
+        row = program.attribute(dimension=0)
+        program.compute("concatenate", (number, number), (result,), row)
+
+
+def _slice(program: Growing) -> None:
+    number, view = _any(program)
+    starts = tuple(program.draw(st.integers(0, size)) for size in view.shape)
+    sizes = tuple(size - start for start, size in zip(starts, view.shape, strict=True))
+    row = program.attribute(start=starts, limit=view.shape, stride=(1,) * len(starts))
+    program.compute("slice", (number,), (_new(program, view.dtype, sizes),), row)
+
+
+def _iota(program: Growing) -> None:
+    result = _new(program, DType.S32, (3, 2))
+    program.compute("iota", (), (result,), program.attribute(iota_dimension=1))
+
+
+def _reduce(program: Growing) -> None:
+    source = _new(program, DType.F32, (2, 3))
+    start = _new(program, DType.F32, ())
+    seed = program.tensor(DType.F32, (), BufferKind.CONSTANT)
+    program.compute("copy", (seed,), (start,))
+    program.compute("broadcast", (seed,), (source,), program.attribute(dimensions=()))
+    row = program.attribute(dimensions=(1,), region=0)
+    program.compute("reduce", (source, start), (_new(program, DType.F32, (2,)),), row)
+
+
+def _groups(program: Growing) -> Groups:
+    """The ranks, in any order, cut into groups of one size."""
+    order = program.draw(st.permutations(range(program.ranks)))
+    sizes = [size for size in range(1, program.ranks + 1) if program.ranks % size == 0]
+    size = program.draw(st.sampled_from(sizes))
+    return tuple(tuple(order[at : at + size]) for at in range(0, program.ranks, size))
+
+
+def _gather(program: Growing) -> None:
+    number, view = _any(program)
+    groups = _groups(program)
+    result = _new(program, view.dtype, (view.elements * len(groups[0]),))
+    stream = program.draw(st.integers(0, MAX_STREAMS - 1))
+    op = CollectiveOp.ALL_GATHER
+    program.collect(Placeholder(op, view.dtype, (number,), (result,), groups=groups, stream=stream))
+
+
+def _all_reduce(program: Growing) -> None:
+    """One over several tensors, in place or not."""
+    _, view = _any(program)
+    count = program.draw(st.integers(1, 3))
+    operands = tuple(_new(program, view.dtype, view.shape) for _ in range(count))
+    source = program.tensors.index(view)
+    for operand in operands:
+        program.compute("copy", (source,), (operand,))
+    in_place = program.draw(st.booleans())
+    results = (
+        operands if in_place else tuple(_new(program, view.dtype, view.shape) for _ in range(count))
+    )
+    program.collect(
+        Placeholder(
+            CollectiveOp.ALL_REDUCE,
+            view.dtype,
+            operands,
+            results,
+            Reduction.ADD,
+            _groups(program),
+            in_place=in_place,
+            channel_id=program.draw(st.none() | st.integers(0, 9)),
+            name=program.draw(NAMES),
+        )
+    )
+
+
+def _permute(program: Growing) -> None:
+    number, view = _any(program)
+    result = _new(program, view.dtype, view.shape)
+    targets = program.draw(st.permutations(range(program.ranks)))
+    pairs = tuple(enumerate(targets))[: program.draw(st.integers(0, program.ranks))]
+    op = CollectiveOp.PERMUTE
+    program.collect(Placeholder(op, view.dtype, (number,), (result,), pairs=pairs, stream=1))
+
+
+_STEPS: tuple[Callable[[Growing], None], ...] = (
+    _elementwise,
+    _compare,
+    _transpose,
+    _concatenate,
+    _slice,
+    _iota,
+    _reduce,
+    _gather,
+    _all_reduce,
+    _permute,
+)
+
+
+@st.composite
+def programs(draw: st.DrawFn, most_steps: int = 6) -> Program:
+    """A valid program with one to three inputs and up to that many steps."""
+    program = Growing(draw)
+    for _ in range(draw(st.integers(1, 3))):
+        program.tensor(draw(ARRAY_DTYPES), draw(SHAPES), BufferKind.INPUT)
+    for step in draw(st.lists(st.sampled_from(_STEPS), max_size=most_steps)):
+        step(program)
+    return program.program()

@@ -1,0 +1,225 @@
+from collections import deque
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncc_runtime.placement import Placement, place
+from ncc_runtime.topology.graph import Topology, build
+from ncc_runtime.topology.routes import TRANSPORTS, Routes, Transport
+from ncc_runtime.topology.spec import FabricShape
+from tests.draws_topology import build_drawn, graphs, placements
+
+
+def all_pairs(placement: Placement) -> tuple[np.ndarray, np.ndarray]:
+    """Every pair of a few ranks, the last of them included."""
+    some = np.unique(np.linspace(0, placement.ranks - 1, 24, dtype=np.int64))
+    src, dst = np.meshgrid(some, some, indexing="ij")
+    return src.ravel(), dst.ravel()
+
+
+def fewest_hops(topology: Topology, source: int) -> dict[int, int]:
+    """Breadth first over the links, independently of the router."""
+    found, todo = {source: 0}, deque([source])
+    while todo:
+        chip = todo.popleft()
+        for target in topology.links.dst[topology.links.src == chip].tolist():
+            if target not in found:
+                found[target] = found[chip] + 1
+                todo.append(target)
+    return found
+
+
+@given(placement=placements())
+def test_a_transport_follows_from_the_places(placement: Placement) -> None:
+    src, dst = all_pairs(placement)
+    codes = Routes(placement.topology, placement).transport(src, dst)
+    for a, b, code in zip(src, dst, codes, strict=True):
+        if a == b:
+            expected = Transport.LOCAL
+        elif placement.chip[a] == placement.chip[b]:
+            expected = Transport.INTRA_CHIP
+        elif placement.node[a] == placement.node[b]:
+            expected = Transport.NEURONLINK
+        else:
+            expected = Transport.EFA
+        assert TRANSPORTS[code] is expected
+
+
+@given(placement=placements())
+def test_links_of_a_route_lead_from_chip_to_chip_without_a_gap(placement: Placement) -> None:
+    routes, links = Routes(placement.topology, placement), placement.topology.links
+    src, dst = all_pairs(placement)
+    start, flat = routes.link_runs(src, dst)
+    for k, (a, b) in enumerate(zip(src, dst, strict=True)):
+        chip = placement.chip[a]
+        for link in flat[start[k] : start[k + 1]]:
+            assert links.src[link] == chip
+            chip = links.dst[link]
+        assert chip == placement.chip[b] or placement.node[a] != placement.node[b]
+
+
+@given(placement=placements())
+def test_routes_have_the_fewest_hops(placement: Placement) -> None:
+    routes = Routes(placement.topology, placement)
+    src, dst = all_pairs(placement)
+    hops = routes.hops(src, dst)
+    for a in np.unique(src):
+        found = fewest_hops(placement.topology, int(placement.chip[a]))
+        for b, count in zip(dst[src == a], hops[src == a], strict=True):
+            assert count == found.get(int(placement.chip[b]), 0)
+
+
+@given(placement=placements())
+def test_hops_count_the_links_of_the_route(placement: Placement) -> None:
+    routes = Routes(placement.topology, placement)
+    src, dst = all_pairs(placement)
+    start, _ = routes.link_runs(src, dst)
+    assert (np.diff(start) == routes.hops(src, dst)).all()
+
+
+@given(placement=placements())
+def test_ranks_meet_over_efa_only_between_instances(placement: Placement) -> None:
+    routes = Routes(placement.topology, placement)
+    src, dst = all_pairs(placement)
+    is_efa = routes.transport(src, dst) == Transport.EFA.code
+    assert (is_efa == (placement.node[src] != placement.node[dst])).all()
+
+
+@given(placement=placements())
+def test_bandwidth_is_the_slowest_part_of_the_way(placement: Placement) -> None:
+    topology, routes = placement.topology, Routes(placement.topology, placement)
+    src, dst = all_pairs(placement)
+    core = min(topology.rank_dma_bandwidth_bytes_per_s, topology.rank_hbm_bandwidth_bytes_per_s)
+    rates = routes.bandwidth_bytes_per_s(src, dst)
+    for a, b, rate in zip(src.tolist(), dst.tolist(), rates, strict=True):
+        transport = TRANSPORTS[int(routes.transport(np.array(a), np.array(b)))]
+        links = topology.links.bandwidth_bytes_per_s[list(routes.links(a, b))]
+        limits = {
+            Transport.LOCAL: [topology.rank_hbm_bandwidth_bytes_per_s // 2],
+            Transport.INTRA_CHIP: [core],
+            Transport.NEURONLINK: links.tolist(),
+            Transport.EFA: [topology.rank_efa_bandwidth_bytes_per_s],
+        }[transport]
+        assert rate == min(core, *limits)
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "expected"),
+    [
+        (3, 3, 0),  # local
+        (0, 1, 50_000),  # the other core of the chip
+        (0, 4, 100_000),  # the next chip
+        (0, 40, 400_000),  # two columns and two rows away
+        (0, 64, 15_000_000),  # the other instance
+    ],
+)
+def test_latency_grows_with_hops_and_is_published_over_efa(
+    src: int, dst: int, expected: int
+) -> None:
+    placement = place(build("trn2", nodes=2), 128)
+    routes = Routes(placement.topology, placement)
+    assert routes.latency_ps(np.array(src), np.array(dst)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "src", "dst", "expected"),
+    [
+        ("trn2", 1, 5, 5, "local c1"),
+        ("trn2", 1, 0, 1, "intra_chip c0"),
+        ("trn2", 1, 0, 8, "neuronlink c0.E>c1, c1.E>c2"),
+        ("trn2", 1, 4, 12, "neuronlink c1.W>c0, c0.W>c3"),  # halfway round, odd column: down
+        ("trn2", 1, 0, 12, "neuronlink c0.W>c3"),
+        ("trn2", 1, 0, 20, "neuronlink c0.E>c1, c1.S>c5"),  # columns before rows
+        ("trn2", 1, 0, 32, "neuronlink c0.S>c4, c4.S>c8"),
+        ("trn2", 2, 64, 68, "neuronlink c16.E>c17"),
+        ("trn2", 2, 12, 76, "efa n0.efa3>n1.efa3"),
+        ("trn1", 2, 5, 38, "efa n0.efa1>n1.efa1"),  # chips 2 and 3 share an adapter
+        ("inf2", 1, 0, 22, "neuronlink c0.W>c11"),
+    ],
+)
+def test_a_route_is_described_by_its_links_or_adapters(
+    name: str, nodes: int, src: int, dst: int, expected: str
+) -> None:
+    topology = build(name, nodes)
+    assert Routes(topology, place(topology, topology.max_ranks)).describe(src, dst) == expected
+
+
+def test_every_pair_at_once_loads_all_torus_links_alike() -> None:
+    topology = build("trn2")
+    routes = Routes(topology, place(topology, 16, "spread"))
+    src, dst = np.meshgrid(np.arange(16), np.arange(16))
+    _, links = routes.link_runs(src, dst)
+    assert set(np.bincount(links, minlength=64).tolist()) == {8}
+
+
+def test_a_line_never_goes_round() -> None:
+    topology = build("inf2.24xlarge")
+    routes = Routes(topology, place(topology, 12))
+    assert routes.links(0, 11) == tuple(
+        link for link in range(len(topology.links)) if topology.links.name(link).endswith("E")
+    )
+
+
+@given(topology=graphs(), data=st.data())
+def test_of_equal_ways_through_a_graph_the_lowest_first_link_is_taken(
+    topology: Topology, data: st.DataObject
+) -> None:
+    routes = Routes(topology, place(topology, topology.nodes * topology.chips_per_node, "spread"))
+    src, dst = (data.draw(st.integers(0, topology.chips_per_node - 1)) for _ in range(2))
+    links = topology.links
+    away = {chip: fewest_hops(topology, chip).get(dst, -1) for chip in range(topology.chips)}
+    for link in routes.links(src, dst):
+        chip = int(links.src[link])
+        shorter = [
+            other
+            for other in np.flatnonzero(links.src == chip).tolist()
+            if away[int(links.dst[other])] == away[chip] - 1
+        ]
+        assert link == min(shorter)
+
+
+@pytest.mark.parametrize("src", [-1, 64])
+def test_a_rank_outside_the_placement_is_a_fault(src: int) -> None:
+    topology = build("trn2")
+    with pytest.raises(ValueError, match="not all among the 64 placed ranks"):
+        Routes(topology, place(topology, 64)).hops(np.array([src]), np.array([0]))
+
+
+def test_queries_broadcast_and_keep_their_shape() -> None:
+    topology = build("trn2")
+    routes = Routes(topology, place(topology, 64))
+    src, dst = np.arange(64)[:, None], np.arange(64)[None, :]
+    assert routes.transport(src, dst).shape == (64, 64)
+    assert routes.transport(src, dst).dtype == np.uint8
+    assert routes.bandwidth_bytes_per_s(src, dst).dtype == np.int64
+    assert routes.latency_ps(src, dst).dtype == np.int64
+
+
+def test_empty_queries_have_empty_answers() -> None:
+    topology = build("trn1.2xlarge")
+    routes, none = Routes(topology, place(topology, 2)), np.empty(0, np.int64)
+    assert routes.hops(none, none).shape == (0,)
+    assert routes.link_runs(none, none)[1].shape == (0,)
+
+
+def test_an_adapter_is_that_of_the_ranks_chip() -> None:
+    topology = build("trn1", nodes=2)
+    routes = Routes(topology, place(topology, 64))
+    assert routes.adapter(np.array([0, 3, 4, 31, 32, 63])).tolist() == [0, 0, 1, 7, 8, 15]
+
+
+def test_without_efa_a_rank_has_no_adapter() -> None:
+    topology = build("inf2")
+    assert Routes(topology, place(topology, 2)).adapter(np.array([1])).tolist() == [-1]
+
+
+def test_parallel_links_of_a_two_wide_torus_route_in_one_hop() -> None:
+    topology = build_drawn("chips.count = 4\nfabric.dims = [2, 2]\nefa.adapters = 4")
+    assert topology.shape is FabricShape.TORUS
+    routes = Routes(topology, place(topology, 4, "spread"))
+    assert [routes.describe(a, b) for a, b in ((0, 1), (1, 0))] == [
+        "neuronlink c0.E>c1",
+        "neuronlink c1.W>c0",
+    ]

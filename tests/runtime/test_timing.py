@@ -1,0 +1,176 @@
+from fractions import Fraction
+from math import ceil
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.isa import ENGINES, Engine
+from ncc_runtime.placement import place
+from ncc_runtime.timing import CONSTANTS, TimingModel, duration_ps
+from ncc_runtime.topology.graph import Topology, build
+from ncc_runtime.topology.routes import Routes, Transport
+from tests.draws_topology import topologies
+
+NONE = np.zeros(1, np.int64)
+RATES = st.integers(1, 9 * 10**15)
+SIZES = st.integers(0, 2**50)
+
+
+def one(value: int) -> np.ndarray:
+    return np.array([value], np.int64)
+
+
+def transfer(model: TimingModel, transport: Transport, hops: int, size: int, rate: int) -> int:
+    return int(model.transfer_ps(one(transport.code), one(hops), one(size), one(rate))[0])
+
+
+@given(amount=SIZES, rate=RATES)
+def test_a_duration_is_the_exact_quotient_rounded_up(amount: int, rate: int) -> None:
+    exact = Fraction(amount * 10**12, rate)
+    if amount // rate <= 9 * 10**6:
+        assert int(duration_ps(amount, rate)) == ceil(exact)
+    else:
+        with pytest.raises(ValueError, match="more than a time in picoseconds can hold"):
+            duration_ps(amount, rate)
+
+
+@pytest.mark.parametrize(("amount", "rate"), [(-1, 1), (1, 0), (1, -5), (1, 10**16)])
+def test_a_duration_of_nonsense_is_a_fault(amount: int, rate: int) -> None:
+    with pytest.raises(ValueError, match="negative or a rate"):
+        duration_ps(amount, rate)
+
+
+def test_times_are_integers() -> None:
+    model = TimingModel.from_topology(build("trn2"))
+    times = [
+        duration_ps(one(3), one(7)),
+        model.compute_ps(Engine.TENSOR, DType.BF16, one(5), NONE, one(7)),
+        model.transfer_ps(one(2), one(1), one(5), one(7)),
+        model.semaphore_ps(one(2), one(1)),
+    ]
+    assert {time.dtype for time in times} == {np.dtype(np.int64)}
+
+
+@pytest.mark.parametrize(
+    ("lnc", "dtype", "teraflops"),
+    [(1, "bf16", 79), (2, "bf16", 158), (1, "f32", 20), (2, "f8e4m3fn", 316), (1, "f64", 10)],
+)
+def test_a_large_product_runs_at_the_peak_of_its_dtype(
+    lnc: int, dtype: str, teraflops: int
+) -> None:
+    model = TimingModel.from_topology(build("trn2", lnc=lnc))
+    flops = teraflops * 10**12  # one second of them
+    time = model.compute_ps(Engine.TENSOR, DType(dtype), one(flops), NONE, one(1024))
+    assert time[0] == 10**12 + model.instruction_ps(Engine.TENSOR)
+
+
+def test_an_elementwise_instruction_takes_128_elements_a_cycle_and_core() -> None:
+    model = TimingModel.from_topology(build("trn1"))
+    elements = 1_120_000_000 * 128  # a second of the Vector engine
+    time = model.compute_ps(Engine.VECTOR, DType.F32, one(0), one(elements), NONE)
+    assert time[0] == 10**12 + model.instruction_ps(Engine.VECTOR)
+
+
+def test_an_instruction_with_little_work_waits_for_hbm() -> None:
+    topology = build("trn2")
+    model = TimingModel.from_topology(topology)
+    size = topology.rank_hbm_bandwidth_bytes_per_s  # a second of traffic
+    for engine in ENGINES:
+        time = model.compute_ps(engine, DType.F32, one(1), one(1), one(size))
+        assert time[0] == 10**12 + model.instruction_ps(engine)
+
+
+def test_an_instruction_without_work_costs_sixty_cycles() -> None:
+    model = TimingModel.from_topology(build("trn2"))
+    time = model.compute_ps(Engine.SCALAR, DType.F32, NONE, NONE, NONE)
+    assert time[0] == 60 * 10**12 // 1_200_000_000
+
+
+@given(topology=topologies(), engine=st.sampled_from(ENGINES), dtype=st.sampled_from(list(DType)))
+def test_every_engine_prices_every_dtype(topology: Topology, engine: Engine, dtype: DType) -> None:
+    model = TimingModel.from_topology(topology)
+    assert model.compute_ps(engine, dtype, one(10**9), one(10**9), one(10**9))[0] > 0
+
+
+@given(topology=topologies(), sizes=st.tuples(SIZES, SIZES))
+def test_a_longer_instruction_never_ends_sooner(topology: Topology, sizes: tuple[int, int]) -> None:
+    model = TimingModel.from_topology(topology)
+    work = np.sort(np.array(sizes, np.int64))
+    for engine in ENGINES:
+        times = model.compute_ps(engine, DType.BF16, work, work, work)
+        assert times[0] <= times[1]
+
+
+@given(sizes=st.tuples(SIZES, SIZES), transport=st.sampled_from(list(Transport)))
+def test_a_longer_transfer_never_ends_sooner(sizes: tuple[int, int], transport: Transport) -> None:
+    model = TimingModel.from_topology(build("trn2", nodes=2))
+    less, more = sorted(sizes)
+    assert transfer(model, transport, 1, less, 10**10) <= transfer(
+        model, transport, 1, more, 10**10
+    )
+
+
+def test_a_transfer_is_start_latency_descriptors_and_bytes_over_bandwidth() -> None:
+    model = TimingModel.from_topology(build("trn2"))
+    size = 3 * 65_536 + 1
+    expected = 1_300_000 + 2 * 100_000 + 4 * 4_000 + -(-size * 1000 // 128)
+    assert transfer(model, Transport.NEURONLINK, 2, size, 128 * 10**9) == expected
+
+
+def test_more_descriptors_for_the_same_bytes_cost_more() -> None:
+    model = TimingModel.from_topology(build("trn2"))
+    arguments = (one(Transport.LOCAL.code), one(0), one(65_536), one(10**11))
+    few, many = (model.transfer_ps(*arguments, descriptors=one(count)) for count in (1, 1000))
+    assert many - few == 999 * model.descriptor_ps
+
+
+def test_a_transfer_of_no_bytes_still_starts() -> None:
+    model = TimingModel.from_topology(build("trn2"))
+    assert transfer(model, Transport.LOCAL, 0, 0, 1) == model.dma_start_ps
+
+
+def test_a_small_step_over_efa_takes_the_published_15_us() -> None:
+    model = TimingModel.from_topology(build("trn2", nodes=2))
+    step = transfer(model, Transport.EFA, 0, 64, 6_250_000_000) + model.semaphore_remote_ps
+    assert 15_000_000 <= step <= 15_500_000
+
+
+def test_a_small_ring_hop_takes_the_published_one_to_two_us() -> None:
+    model = TimingModel.from_topology(build("trn2"))
+    for transport, hops in ((Transport.INTRA_CHIP, 0), (Transport.NEURONLINK, 1)):
+        step = transfer(model, transport, hops, 4096, 128 * 10**9)
+        step += model.cc_instruction_ps + model.semaphore_remote_ps
+        assert 1_000_000 <= step <= 2_000_000
+
+
+def test_a_gibibyte_over_efa_takes_about_the_published_172_ms() -> None:
+    topology = build("trn2", nodes=2)
+    model = TimingModel.from_topology(topology)
+    rate = topology.rank_efa_bandwidth_bytes_per_s
+    time = transfer(model, Transport.EFA, 0, 2**30, rate)
+    assert abs(time - 171_798_691_840) < 10**8  # start and descriptors
+
+
+def test_model_and_routes_agree_on_latency() -> None:
+    topology = build("trn2", nodes=2)
+    routes, model = Routes(topology, place(topology, 128)), TimingModel.from_topology(topology)
+    src, dst = np.arange(128)[:, None], np.arange(128)[None, :]
+    ways = routes.transport(src, dst), routes.hops(src, dst)
+    assert (model.latency_ps(*ways) == routes.latency_ps(src, dst)).all()
+
+
+def test_a_semaphore_of_ones_own_is_the_cheapest() -> None:
+    model = TimingModel.from_topology(build("trn2", nodes=2))
+    codes = np.array([transport.code for transport in Transport])
+    times = model.semaphore_ps(codes, np.array([0, 0, 1, 0]))
+    assert times.tolist() == sorted(set(times.tolist()))
+    assert times[0] == model.semaphore_local_ps
+
+
+@pytest.mark.parametrize("name", sorted(CONSTANTS))
+def test_a_constant_has_a_source_or_is_assumed(name: str) -> None:
+    assert CONSTANTS[name].source.startswith(("assumed", "AWS"))
+    assert getattr(TimingModel.from_topology(build("trn2")), name) == CONSTANTS[name].value

@@ -1,0 +1,308 @@
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from ncc_runtime.errors import TopologyError
+from ncc_runtime.placement import place
+from ncc_runtime.topology.graph import Topology, build
+from ncc_runtime.topology.show import describe, list_topologies
+from ncc_runtime.topology.spec import ALIASES, preset_names
+from tests.draws_topology import build_drawn, topologies, topology_file
+
+GIB = 2**30
+
+DRIVER_NEIGHBOURS = {
+    0: [12, 3, 4, 1],
+    1: [13, 0, 5, 2],
+    2: [14, 1, 6, 3],
+    3: [15, 2, 7, 0],
+    4: [0, 7, 8, 5],
+}  # aws-neuron-driver, trn1_32xl_neigbor_ids: N, W, S, E
+
+
+def total(topology: Topology, what: str) -> int:
+    stacks = topology.chips * topology.hbm.stacks
+    cores = topology.chips * topology.cores_per_chip
+    return {
+        "hbm bytes": stacks * topology.hbm.stack_bytes,
+        "hbm bytes/s": stacks * topology.hbm.stack_bandwidth_bytes_per_s,
+        "cores": cores,
+        "dma engines": cores * topology.dma.engines_per_core,
+        "cc cores": cores * topology.cc_cores_per_core,
+        "link bytes/s": int(topology.links.bandwidth_bytes_per_s.sum()),
+        "efa bits/s": 0
+        if topology.efa is None
+        else topology.efa.adapters * topology.efa.adapter_bandwidth_bytes_per_s * 8,
+    }[what]
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "published"),
+    [
+        ("trn2.48xlarge", "hbm bytes", 1536 * GIB),
+        ("trn2.48xlarge", "hbm bytes/s", 46_400 * 10**9),
+        ("trn2.48xlarge", "cores", 128),
+        ("trn2.48xlarge", "dma engines", 16 * 128),
+        ("trn2.48xlarge", "cc cores", 16 * 16),
+        ("trn2.48xlarge", "link bytes/s", 16 * 1024 * 10**9 // 2),
+        ("trn2.48xlarge", "efa bits/s", 3_200 * 10**9),
+        ("trn2.3xlarge", "hbm bytes", 96 * GIB),
+        ("trn1.32xlarge", "hbm bytes", 512 * GIB),
+        ("trn1.32xlarge", "hbm bytes/s", 13_120 * GIB),
+        ("trn1.32xlarge", "dma engines", 16 * 32),
+        ("trn1.32xlarge", "cc cores", 16 * 6),
+        ("trn1.32xlarge", "link bytes/s", 16 * 384 * 10**9 // 2),
+        ("trn1.32xlarge", "efa bits/s", 800 * 10**9),
+        ("trn1n.32xlarge", "efa bits/s", 1_600 * 10**9),
+        ("trn1.2xlarge", "hbm bytes", 32 * GIB),
+        ("inf2.48xlarge", "hbm bytes/s", 9_840 * GIB),
+        ("inf2.48xlarge", "link bytes/s", 12 * 192 * GIB // 2),
+        ("inf2.24xlarge", "hbm bytes", 192 * GIB),
+        ("inf2.24xlarge", "cores", 12),
+        ("inf2.xlarge", "cores", 2),
+        ("inf2.8xlarge", "hbm bytes/s", 820 * GIB),
+    ],
+)
+def test_totals_of_an_instance_are_the_published_ones(name: str, what: str, published: int) -> None:
+    # a chip's published link bandwidth counts both directions, hence half of it a directed link
+    assert total(build(name), what) == published
+
+
+def test_every_trainium2_chip_has_1024_gb_per_s_of_links() -> None:
+    links = build("trn2").links
+    for chip in range(16):
+        touching = (links.src == chip) | (links.dst == chip)
+        assert links.bandwidth_bytes_per_s[touching].sum() == 1024 * 10**9
+
+
+@pytest.mark.parametrize("name", ["trn1.32xlarge", "trn1n.32xlarge", "trn2.48xlarge"])
+def test_torus_neighbours_are_the_drivers(name: str) -> None:
+    links = build(name).links
+    for chip, neighbours in DRIVER_NEIGHBOURS.items():
+        assert links.dst[links.src == chip].tolist() == neighbours
+        assert [links.name(link)[-1] for link in np.flatnonzero(links.src == chip)] == list("NWSE")
+
+
+def test_inf2_48xlarge_is_a_ring_and_24xlarge_an_open_line() -> None:
+    ring, line = build("inf2.48xlarge").links, build("inf2.24xlarge").links
+    pairs = {frozenset(pair) for pair in zip(ring.src.tolist(), ring.dst.tolist(), strict=True)}
+    assert pairs == {frozenset({chip, (chip + 1) % 12}) for chip in range(12)}
+    pairs = {frozenset(pair) for pair in zip(line.src.tolist(), line.dst.tolist(), strict=True)}
+    assert pairs == {frozenset({chip, chip + 1}) for chip in range(5)}
+
+
+@pytest.mark.parametrize(
+    ("name", "lnc", "ranks", "efa_mbit_per_s"),
+    [
+        ("trn2", 1, 128, 25_000),
+        ("trn2", 2, 64, 50_000),
+        ("trn2.3xlarge", 1, 8, 0),
+        ("trn2.3xlarge", 2, 4, 0),
+        ("trn1", None, 32, 25_000),
+        ("trn1n.32xlarge", None, 32, 50_000),
+        ("inf2", None, 24, 0),
+        ("trn1.2xlarge", None, 2, 0),
+    ],
+)
+def test_ranks_and_their_share_of_efa(
+    name: str, lnc: int | None, ranks: int, efa_mbit_per_s: int
+) -> None:
+    topology = build(name, lnc=lnc)
+    assert topology.max_ranks == ranks
+    assert topology.rank_efa_bandwidth_bytes_per_s * 8 == efa_mbit_per_s * 10**6
+
+
+def test_a_rank_at_lnc_2_has_both_cores_and_shares_no_stack() -> None:
+    one, two = build("trn2", lnc=1), build("trn2", lnc=2)
+    assert two.rank_dma_bandwidth_bytes_per_s == 2 * one.rank_dma_bandwidth_bytes_per_s
+    assert (one.rank_cc_cores, two.rank_cc_cores) == (2, 4)
+    assert two.rank_hbm_bandwidth_bytes_per_s == 725 * 10**9
+    assert one.rank_hbm_bandwidth_bytes_per_s == 725 * 10**9 // 2
+
+
+@pytest.mark.parametrize("alias", sorted(ALIASES))
+def test_an_alias_is_its_instance(alias: str) -> None:
+    assert build(alias).name == ALIASES[alias]
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_preset_carries_its_own_name_and_a_source_for_every_figure(name: str) -> None:
+    topology = build(name)
+    assert topology.name == name
+    assert all(figure.source.strip() for figure in topology.figures.values())
+    assert topology.generation == name[: len(topology.generation)]
+
+
+def test_presets_say_of_unpublished_figures_that_they_are_assumed() -> None:
+    assert build("trn2").figures["link.latency_ps"].source == "assumed"
+
+
+@given(topology=topologies())
+def test_instances_repeat_the_same_links(topology: Topology) -> None:
+    links, count = topology.links, topology.links_per_node
+    for node in range(topology.nodes):
+        part = slice(node * count, (node + 1) * count)
+        first_chip = node * topology.chips_per_node
+        assert (links.src[part] == links.src[:count] + first_chip).all()
+        assert (links.dst[part] == links.dst[:count] + first_chip).all()
+
+
+@given(topology=topologies())
+def test_a_port_of_a_chip_is_one_link(topology: Topology) -> None:
+    names = [topology.links.name(link) for link in range(len(topology.links))]
+    assert len(set(names)) == len(names)
+
+
+@given(topology=topologies())
+def test_every_link_has_one_the_other_way(topology: Topology) -> None:
+    ends = list(zip(topology.links.src.tolist(), topology.links.dst.tolist(), strict=True))
+    assert sorted(ends) == sorted((target, source) for source, target in ends)
+
+
+def test_arrays_of_a_topology_cannot_be_written() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        build("trn2").links.src[0] = 1
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("inf2", {"nodes": 2}, "2 instances of inf2.48xlarge.*no EFA.*nccom-test.rst"),
+        ("trn1.2xlarge", {"nodes": 2}, "no EFA adapters.*trn1-arch.rst"),
+        ("trn1", {"lnc": 2}, "trn1.32xlarge runs at lnc 1, not 2.*lnc.rst"),
+        ("trn2", {"lnc": 4}, "runs at lnc 1 or 2, not 4"),
+        ("trn2", {"lnc": 0}, "runs at lnc 1 or 2, not 0"),
+        ("trn2", {"nodes": 0}, "nodes is 0, must be from 1"),
+        ("trn2.48xlrge", {}, "did you mean trn2.48xlarge.*known: inf2.24xlarge"),
+        ("h100", {}, "'h100' is unknown; known: "),
+        ("", {}, "'' is unknown; known: "),
+        ("no/such.toml", {}, "no/such.toml: no such file"),
+        ("/", {}, "/: is a directory"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_with_the_reason(
+    name: str, arguments: dict[str, int], message: str
+) -> None:
+    with pytest.raises(TopologyError, match=message):
+        build(name, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("chips.count = 0", "chips.count: 0 is not an integer from 1"),
+        ("chips.count = true", "chips.count: True is not an integer"),
+        ("chips.count = 8\nefa.adapters = 8", r"fabric.dims: extents \[4, 4\] hold 16 of 8"),
+        ("fabric.dims = [16]", "a torus has 2 extents, not 1"),
+        ('fabric.shape = "cube"', "'cube' is not one of torus, ring"),
+        ('fabric.shape = "none"', "none leaves 16 chips unconnected"),
+        ('fabric.shape = "graph"', "fabric.links: missing"),
+        ('fabric.shape = "graph"\nfabric.links = [[0, 1]]', "chip 0 has no route to chip 2"),
+        ('fabric.shape = "graph"\nfabric.links = [[0, 99]]', r"chip 99 of \[0, 99\]"),
+        ('fabric.shape = "graph"\nfabric.links = [[3, 3]]', "pairs of different chips"),
+        ("link.bandwidth = 5", "link.bandwidth: unknown key; did you mean link.bandwidth_bytes"),
+        ("link.latency_ps = 1.5", "link.latency_ps: 1.5 is not an integer from 0"),
+        ("link.bandwidth_bytes_per_s = 10_000_000_000_000_000", "not an integer from 1 to 10"),
+        ("efa.adapters = 5", "5 adapters do not divide 16 chips"),
+        ("hbm.stacks = 3", "3 stacks do not divide 8 cores"),
+        ("lnc.default = 1\nlnc.allowed = [2]", r"lnc.default: 1 is not among \[2\]"),
+        ("lnc.allowed = [4]", r"lnc.allowed: \[4\] are not 1, or 2"),
+        ("cores = 3", "cores: unknown key"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_file_and_key(tmp_path, body: str, message: str) -> None:
+    with pytest.raises(TopologyError, match=f"drawn.toml: .*{message}"):
+        build(topology_file(tmp_path, body))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name = 'x'", "missing"),
+        ("base = 'trn2.48xlarge'", "name: missing"),
+        ("name = 'x'\nbase = 'h100'", "base: 'h100' is unknown; known: neuroncore-v2"),
+        ("name = 3", "name: 3 is not a line of text"),
+        ("name = = 3", "not TOML: .*line 1"),
+        ("name = 'x'\nchips = 3", "chips: unknown key; did you mean chips.co"),
+        ("name = 'x'\n[link]\nlatency_ps = 5", r"expected \{value = …, source = \"…\"\}, not 5"),
+        ("name = 'x'\nlink.latency_ps = {value = 5, source = ' '}", "the source is empty"),
+    ],
+)
+def test_a_file_that_is_no_topology_is_refused(tmp_path, text: str, message: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(TopologyError, match=f"mine.toml: .*{message}"):
+        build(str(file))
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(TopologyError, match="not UTF-8 text at byte 0"):
+        build(str(file))
+
+
+def test_a_file_overrides_only_what_it_states() -> None:
+    slow = build_drawn("link.bandwidth_bytes_per_s = 1_000", nodes=3)
+    assert set(slow.links.bandwidth_bytes_per_s.tolist()) == {1000}
+    assert (slow.name, slow.max_ranks, slow.efa) == ("drawn", 192, build("trn2").efa)
+
+
+def test_the_documented_file_is_a_topology(tmp_path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "topology.md").read_text()
+    file = tmp_path / "documented.toml"
+    file.write_text(text.split("```toml\n")[1].split("```")[0])
+    topology = build(str(file), nodes=2)
+    assert (topology.dims, topology.max_ranks) == ((2, 4), 64)
+
+
+def test_the_document_lists_every_preset() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "topology.md").read_text()
+    assert all(f"`{name}`" in text for name in (*preset_names(), *ALIASES))
+
+
+def test_presets_are_files_of_the_installed_package() -> None:
+    assert (resources.files("ncc_runtime.topology") / "presets" / "trn2.48xlarge.toml").is_file()
+
+
+def test_the_list_has_every_preset_once() -> None:
+    rows = list_topologies()
+    assert [row.name for row in rows] == list(preset_names())
+    assert {alias for row in rows for alias in row.aliases} == set(ALIASES)
+
+
+def test_the_list_says_which_instances_can_be_joined() -> None:
+    joins = {row.name for row in list_topologies() if row.joins}
+    assert joins == {"trn1.32xlarge", "trn1n.32xlarge", "trn2.48xlarge"}
+
+
+def test_a_described_torus_shows_chips_ranks_and_what_wraps() -> None:
+    topology = build("trn1", nodes=2)
+    text = describe(topology, place(topology, 48, "spread")).splitlines()
+    assert "instance 1" in text
+    row = next(line for line in text if line.lstrip().startswith("c16 "))
+    assert row.split(" -- ")[0].strip() == "c16 [24,40]"
+    assert row.endswith("-- (c16)")
+
+
+def test_a_described_chip_without_ranks_shows_a_dash() -> None:
+    topology = build("inf2")
+    assert "c1 -" in describe(topology, place(topology, 2))
+
+
+def test_a_description_names_the_source_of_every_figure() -> None:
+    topology = build("trn2")
+    text = describe(topology)
+    for key, figure in topology.figures.items():
+        assert any(
+            line.startswith(key) and line.endswith(figure.source) for line in text.splitlines()
+        )
+
+
+@given(topology=topologies())
+def test_every_topology_can_be_described(topology: Topology) -> None:
+    text = describe(topology, place(topology, topology.nodes))
+    assert all(f"c{chip} " in text for chip in range(topology.chips))

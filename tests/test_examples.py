@@ -1,0 +1,88 @@
+"""Every model of ir_examples compiles, runs on two topologies, and means what it says."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ncc_compiler
+import ncc_runtime
+from ncc_compiler.diagnostics import Source
+from ncc_compiler.ir.graph import Module
+from ncc_compiler.ir.load import load_module
+from ncc_compiler.ir.types import ArrayType
+from tests.draws_graphs import random_array
+from tests.reference_runs import assert_close, reference_outputs
+
+EXAMPLES = Path(__file__).parent.parent / "ir_examples"
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.ir"))
+
+
+def example(name: str) -> Module:
+    path = EXAMPLES / f"{name}.ir"
+    return load_module(Source(str(path), path.read_text()), None)
+
+
+def inputs_of(module: Module) -> list[np.ndarray]:
+    entry = module.entry_computation
+    types = [entry.nodes[position].type for position in entry.parameters()]
+    assert all(isinstance(type_, ArrayType) for type_ in types)
+    return [random_array(type_, module.ranks, seed) for seed, type_ in enumerate(types)]
+
+
+@pytest.mark.parametrize("topology", ["trn2.48xlarge", "trn1.32xlarge"])
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_computes_what_the_reference_says(name, topology):
+    module = example(name)
+    inputs = inputs_of(module)
+    neff = ncc_compiler.compile_file(str(EXAMPLES / f"{name}.ir"))
+    run = ncc_runtime.load(neff, topology=topology).run(inputs)
+    expected = reference_outputs(module, inputs)
+    assert len(run.outputs) == len(expected)
+    for actual, wanted in zip(run.outputs, expected, strict=True):
+        assert_close(actual, wanted)
+
+
+def test_the_32_rank_example_runs_over_two_instances_of_trn1():
+    module = example("tp8_dp4_step")
+    inputs = inputs_of(module)
+    neff = ncc_compiler.compile_file(str(EXAMPLES / "tp8_dp4_step.ir"))
+    run = ncc_runtime.load(neff, topology="trn1.32xlarge", nodes=2).run(inputs)
+    for actual, wanted in zip(run.outputs, reference_outputs(module, inputs), strict=True):
+        assert_close(actual, wanted)
+
+
+def test_the_example_of_argmax_finds_numpys_argmax():
+    module = example("argmax")
+    [logits] = inputs_of(module)
+    whole = np.concatenate(list(logits), axis=1)
+    largest, index = reference_outputs(module, [logits])
+    np.testing.assert_array_equal(largest[5], whole.max(axis=1))
+    np.testing.assert_array_equal(index[5], whole.argmax(axis=1))
+
+
+def test_the_example_of_softmax_sums_to_one_over_all_classes():
+    module = example("sharded_softmax")
+    [logits] = inputs_of(module)
+    [probabilities] = reference_outputs(module, [logits])
+    np.testing.assert_allclose(probabilities.sum(axis=(0, 2)), np.ones(16), rtol=1e-5)
+
+
+def test_the_example_of_attention_by_heads_equals_attention_on_one_rank():
+    module = example("sequence_to_heads")
+    [qkv] = inputs_of(module)
+    [out] = reference_outputs(module, [qkv])
+    q, k, v = (np.concatenate(list(qkv[:, part])).astype(np.float64) for part in range(3))
+    scores = np.einsum("qhd,khd->hqk", q, k) / 4
+    weights = np.exp(scores - scores.max(axis=2, keepdims=True))
+    weights /= weights.sum(axis=2, keepdims=True)
+    whole = np.einsum("hqk,khd->qhd", weights, v)
+    assert_close(out.reshape(32, 8, 16), whole.astype(np.float32))
+
+
+def test_the_ring_example_equals_linear_attention_on_one_rank():
+    module = example("ring_attention")
+    q, k, v = inputs_of(module)
+    [out] = reference_outputs(module, [q, k, v])
+    whole = (q.reshape(32, 16) @ k.reshape(32, 16).T) @ v.reshape(32, 16)
+    assert_close(out.reshape(32, 16), whole)
