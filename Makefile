@@ -12,15 +12,20 @@ help: ## this list
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
-	  echo "this python has no venv module; on Debian or Ubuntu: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) 2>/dev/null \
+	  || { $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) .ci/bootstrap_pip.py $(BIN)/python; }
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[dev]'
 	@touch $@
 
 install: $(STAMP) ## create .venv and install both commands into it
 
+MODEL := tests/data/hlo/mlp_train_dp2_tp4
+
 run: $(STAMP) ## compile a real model, place it on trn2, run it, show what happened
-	@PATH="$(CURDIR)/$(BIN):$$PATH" sh benchmarks/first_run.sh
+	@mkdir -p build
+	$(BIN)/nccc compile $(MODEL).hlo -o build/mlp.neff
+	$(BIN)/nccrt run build/mlp.neff --topology trn2 --inputs $(MODEL).in.npz --outputs build/mlp.out.npz
+	$(BIN)/nccrt list build/mlp.neff --topology trn2 --queue cc0.dma0 | head -n 16
 
 lint: $(STAMP) ## ruff
 	$(BIN)/ruff check .

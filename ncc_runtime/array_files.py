@@ -73,7 +73,7 @@ def _is_safetensors(path: str) -> bool:
 
 def _read_npz(path: str) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
         raise InputError(

@@ -66,8 +66,8 @@ def collective_program(
         )
     queues = {engine: InstrTable.from_rows(()) for engine in ENGINES}
     queues[Engine.GPSIMD] = InstrTable.from_rows(
-        Instr("ptc2", one.results, one.operands, placeholder=number)
-        for number, one in enumerate(placeholders)
+        Instr("ptc2", placeholder=number)
+        for number in range(len(placeholders))
     )
     last = max(one.address + one.size_bytes for one in buffers)
     return Program(

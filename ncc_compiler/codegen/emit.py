@@ -135,7 +135,10 @@ class _Queues:
                 wait_value=value,
                 post_sem=self.semaphores.post(done),
                 origin=origin,
-                **attrs.asdict(step.costs),
+                flops=step.costs.flops,
+                elements=step.costs.elements,
+                bytes_in=step.costs.bytes_in,
+                bytes_out=step.costs.bytes_out,
             )
         )
 

@@ -1,4 +1,4 @@
-"""Source locations: the tables before the computations, and the `metadata` that points into them."""
+"""Source locations: the tables before the computations, and the `metadata` that points there."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ def read_frames(tables: Sequence[tree.Table], reading: Reading) -> Mapping[int, 
 
 
 def _rows(tables: Sequence[tree.Table], name: str) -> list[tuple[int, Row, tree.Word]]:
-    found = []
+    found: list[tuple[int, Row, tree.Word]] = []
     for table in tables:
         for row in table.rows if table.name.text == name else ():
             if match := _FIELDS.fullmatch(row.text):

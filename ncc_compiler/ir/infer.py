@@ -30,7 +30,7 @@ def _declared(facts: Facts) -> Findings:
     return facts.node.type
 
 
-def _index(facts: Facts) -> Findings:
+def _index(_: Facts) -> Findings:
     yield from ()
     return ArrayType(DType.U32)
 
@@ -163,7 +163,7 @@ _COMPARISONS: Mapping[str, Allows] = {
     "FLOAT": _is_inexact,
     "TOTALORDER": _is_float,
     "SIGNED": lambda dtype: dtype.is_signed,
-    "UNSIGNED": lambda dtype: dtype is DType.PRED or dtype.is_integer and not dtype.is_signed,
+    "UNSIGNED": lambda dtype: dtype is DType.PRED or (dtype.is_integer and not dtype.is_signed),
 }
 
 
@@ -177,7 +177,8 @@ def _compare(facts: Facts) -> Findings:
         yield facts.complain(2, f"unknown direction {direction}", "direction", f"one of {known}")
     elif left.dtype.is_complex and direction not in ("EQ", "NE"):
         yield facts.complain(2, f"{left.dtype.value} has no order", "direction")
-    if isinstance(order, str) and not _COMPARISONS.get(order, lambda _: False)(left.dtype):
+    allows = _COMPARISONS.get(order) if isinstance(order, str) else None
+    if order is not None and not (allows and allows(left.dtype)):
         known = ", ".join(name for name, allows in _COMPARISONS.items() if allows(left.dtype))
         fact = f"{left.dtype.value} is not compared as {order}"
         yield facts.complain(3, fact, "type", f"as {known}" if known else "")

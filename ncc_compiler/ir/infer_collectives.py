@@ -1,7 +1,7 @@
 """Result types of collectives, and the rules of their groups, pairs and reductions."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ncc_compiler.ir.collectives import (
     mode_of,
@@ -19,19 +19,21 @@ from ncc_compiler.ir.facts import (
     result_type,
 )
 from ncc_compiler.ir.ops import DIVIDES, EQUAL_SIZES, ONE_DIMENSION, OPS
+from ncc_compiler.ir.rules import Number, Place
 from ncc_compiler.ir.types import ArrayType, TupleType
-from ncc_runtime.neff.groups import GroupMode, flattened_groups
+from ncc_runtime.neff.groups import ExplicitGroups, GroupMode, flattened_groups
 from ncc_runtime.neff.placeholder import Reduction
 
 
 def _members(facts: Facts) -> tuple[str, int]:
     """What an id names, and how many of them there are."""
     module, mode = facts.module, mode_of(facts.node)
+    what, count = "replica", module.replica_count
     if mode is GroupMode.FLATTENED_ID:
-        return "rank", module.ranks
-    if mode is GroupMode.CROSS_PARTITION:
-        return "partition", module.num_partitions
-    return "replica", module.replica_count
+        count = module.ranks
+    elif mode is GroupMode.CROSS_PARTITION:
+        what, count = "partition", module.num_partitions
+    return what if count < module.ranks else "rank", count
 
 
 def _groups(facts: Facts) -> Findings:
@@ -45,11 +47,12 @@ def _groups(facts: Facts) -> Findings:
     times = Counter(rank for group in groups for rank in group)
     for rank in sorted(rank for rank, found in times.items() if found > 1):
         fact = f"{what} {rank} appears {times[rank]} times in the replica groups"
-        yield facts.complain(1, fact, "replica_groups")
+        yield facts.complain(1, fact, _in_groups(facts, rank, 1))
     for rank in sorted(rank for rank in times if rank >= count):
         fact = f"{what} {rank} is out of range: there are {count}"
-        yield facts.complain(2, fact, "replica_groups", _range_hint(facts, what, rank))
-    missing = [rank for rank in range(count) if rank not in times] if groups else []
+        yield facts.complain(2, fact, _in_groups(facts, rank, 0), _range_hint(facts, what, rank))
+    is_sound = all(found == 1 and rank < count for rank, found in times.items())
+    missing = [rank for rank in range(count) if rank not in times] if groups and is_sound else []
     if missing:
         fact = f"{what} {_some(missing)} {'is' if len(missing) == 1 else 'are'} in no replica group"
         hint = "name everybody, or leave the groups out to mean everybody"
@@ -58,6 +61,22 @@ def _groups(facts: Facts) -> Findings:
         if not group:
             yield facts.complain(4, f"replica group {position} is empty", "replica_groups")
     return None
+
+
+def _in_groups(facts: Facts, rank: int, occurrence: int) -> Place:
+    """Where the groups name a rank; the whole attribute if they do not spell it out."""
+    groups = facts.attribute("replica_groups")
+    if not isinstance(groups, ExplicitGroups):
+        return "replica_groups"
+    return _nth(
+        "replica_groups", [one for group in groups.groups for one in group], rank, occurrence
+    )
+
+
+def _nth(key: str, numbers: Sequence[int], wanted: int, occurrence: int) -> Number:
+    """Where an attribute that lists numbers has an occurrence of one, counted from 0."""
+    found = [position for position, number in enumerate(numbers) if number == wanted]
+    return Number(key, found[occurrence])
 
 
 def _range_hint(facts: Facts, what: str, rank: int) -> str:
@@ -103,9 +122,10 @@ def _dimension(facts: Facts) -> Findings:
         dimensions = facts.integers("dimensions")
         if len(dimensions) != 1 or not are_distinct_dimensions(dimensions, kind.rank):
             named = ", ".join(map(str, dimensions)) or "none"
-            fact = f"dimension {named} of operand {position}, which is {kind}"
+            fact = f"dimension {named} of operand {position} is out of range: it is {kind}"
             hint = f"one of 0 to {kind.rank - 1}" if kind.rank else "a scalar has no dimension"
-            yield facts.complain_of(ONE_DIMENSION, fact, "dimensions", hint)
+            place: Place = Number("dimensions", 0) if len(dimensions) == 1 else "dimensions"
+            yield facts.complain_of(ONE_DIMENSION, fact, place, hint)
     return None
 
 
@@ -199,10 +219,14 @@ def _collective_permute(facts: Facts) -> Findings:
         times = Counter(pair[side] for pair in pairs)
         for rank in sorted(rank for rank, found in times.items() if found > 1):
             fact = f"{what} {rank} is the {end} of {times[rank]} pairs"
-            yield facts.complain(number, fact, "source_target_pairs")
-    for rank in sorted({rank for pair in pairs for rank in pair if rank >= count}):
+            second = [pair[side] for pair in pairs]
+            place = _nth("source_target_pairs", second, rank, 1)
+            yield facts.complain(number, fact, Number(place.key, 2 * place.position + side))
+    ids = [rank for pair in pairs for rank in pair]
+    for rank in sorted({rank for rank in ids if rank >= count}):
         fact = f"{what} {rank} is out of range: there are {count}"
-        yield facts.complain(3, fact, "source_target_pairs", _range_hint(facts, what, rank))
+        place = _nth("source_target_pairs", ids, rank, 0)
+        yield facts.complain(3, fact, place, _range_hint(facts, what, rank))
     return one_or_tuple(facts.operands)
 
 

@@ -1,7 +1,7 @@
 """Literals between text and arrays, whole arrays at a time.
 
-Values are rounded to their type the way XLA does it: decimal to float64 to the type. A NaN keeps its
-sign and payload.
+Values are rounded to their type the way XLA does it: decimal to float64 to the type. A NaN keeps
+its sign and payload.
 """
 
 import math
@@ -220,7 +220,7 @@ def _spell(value: np.generic, dtype: DType) -> str:
     if dtype is DType.PRED:
         return "true" if value else "false"
     if dtype.is_integer:
-        return str(int(value))  # type: ignore[call-overload]
+        return str(int(value))
     if dtype.is_complex:
         part = DType.F32 if dtype is DType.C64 else DType.F64
         pair = np.array([value]).view(part.numpy)

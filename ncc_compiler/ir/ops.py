@@ -1,7 +1,7 @@
 """The table of ops: one row each, with operands, attributes and the sentences of its rules.
 
-Sentence k of a row is the rule `<op>-C<k>` of messages, tests and docs/ir.md. What a row says is all
-that the reader, the printer and the generic checks need; `infer.RULES` adds the type of the result.
+Sentence k of a row is the rule `<op>-C<k>` of messages, tests and docs/ir.md. What a row says is
+all that reader, printer and generic checks need; `infer.RULES` adds the type of the result.
 """
 
 import enum

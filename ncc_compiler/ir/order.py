@@ -87,8 +87,7 @@ class _Walk:
             return current
         if operand in self._path:
             path = list(self._path)
-            cycle = (*path[path.index(operand) :], operand)
-            self.cycles.append((cycle, current, use))
+            self.cycles.append(((*path[path.index(operand) :], operand), current, use))
             return current
         self._path[operand] = 0
         return operand

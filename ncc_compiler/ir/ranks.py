@@ -1,10 +1,10 @@
 """How many ranks a program has, and what a text without header means by an id.
 
-A header that gives `replica_count` or `num_partitions` says it. Without, ids are ranks: there are as
-many as asked for, or one more than the largest id in groups and pairs. Such a program becomes one of
-several replicas, unless something in it speaks of partitions (`partition-id`, or a channel on an
-all-to-all or permute); then it becomes one of several partitions, and collectives without channel
-get one, with global ids, so that their ids stay ranks.
+A header that gives `replica_count` or `num_partitions` says it. Without, ids are ranks: there are
+as many as asked for, or one more than the largest id in groups and pairs. Such a program becomes
+one of several replicas, unless something in it speaks of partitions (`partition-id`, or a channel
+on an all-to-all or permute); then it becomes one of several partitions, and every collective gets a
+channel, with global ids where it can have them, so that ids stay ranks.
 """
 
 from collections.abc import Sequence

@@ -22,9 +22,9 @@ _DIMENSIONS = re.compile(r"\s*(?:[0-9]{1,19}\s*(?:,\s*[0-9]{1,19}\s*)*)?")
 _DTYPES = {dtype.value: dtype for dtype in DType}
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
+def suggestion(word: str, known: Iterable[str], nearness: float = 0.6) -> str:
     """`did you mean …?`, or nothing where no known word is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=nearness)
     return f"did you mean {near[0]}?" if near else ""
 
 

@@ -73,8 +73,16 @@ class Part(enum.Enum):
     NAME = "name"
 
 
-Place: TypeAlias = Part | int | str
-"""A part, the position of an operand, or the key of an attribute."""
+@attrs.frozen
+class Number:
+    """The k-th number in the value of an attribute."""
+
+    key: str
+    position: int
+
+
+Place: TypeAlias = Part | int | str | Number
+"""A part, the position of an operand, the key of an attribute, or a number in its value."""
 
 
 @attrs.frozen

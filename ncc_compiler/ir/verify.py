@@ -75,7 +75,7 @@ def _generic(row: OpDef, node: Node, operands: tuple[Type, ...]) -> Iterator[Com
         wanted = f"{row.least}" if row.least == row.most else f"at least {row.least}"
         fact = f"{row.name} takes {wanted} operand{'s' if row.least != 1 else ''}"
         at = row.most if row.most is not None and len(operands) > row.most else Part.OP
-        yield Complaint("op-C2", f"{fact}, {len(operands)} are given", at)
+        yield Complaint("op-C2", f"{fact}, not {len(operands)}", at)
     for attribute in (*row.attributes, *((row.payload,) if row.payload else ())):
         if attribute.required and attribute.name not in node.attributes:
             fact = f"{row.name} needs the attribute {attribute.name}"

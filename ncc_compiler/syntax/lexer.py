@@ -81,10 +81,11 @@ def tokens(text: str) -> Iterator[Lexeme]:
     while at < end:
         match = match_at(text, at)
         if match is None:
-            token = _odd(text, at)
-            if token is None:
+            odd = _odd(text, at)
+            if odd is None:
                 at = _line_end(text, at)
                 continue
+            token = odd
             yield token
         elif (kind := match.lastgroup) == "SKIP":
             at = match.end()

@@ -15,6 +15,7 @@ import attrs
 from lark import Lark
 from lark.exceptions import UnexpectedToken
 from lark.lexer import Lexer
+from lark.parsers.lalr_analysis import Shift
 
 from ncc_compiler.diagnostics import Diagnostic, Source, Span
 from ncc_compiler.syntax.grow import Grow
@@ -53,8 +54,11 @@ class _Tokens(Lexer):
     def __init__(self, lexer_conf: object) -> None:
         del lexer_conf
 
-    def lex(self, data: str) -> Iterator[Lexeme]:  # type: ignore[override]
-        return tokens(data)
+    __future_interface__ = 2
+
+    def lex(self, lexer_state: Any, parser_state: Any) -> Iterator[Any]:
+        del parser_state
+        return tokens(lexer_state.text.text)
 
 
 @functools.cache
@@ -65,7 +69,7 @@ def _lark() -> Lark:
         parser="lalr",
         lexer=_Tokens,
         start="module",
-        transformer=Grow(),  # type: ignore[arg-type]
+        transformer=Grow(),
         maybe_placeholders=True,
     )
 
@@ -79,7 +83,7 @@ class _Reading:
     """One text on its way through the parser."""
 
     def __init__(self, source: Source) -> None:
-        parser = _lark().parse_interactive(source.text)
+        parser: Any = _lark().parse_interactive(source.text)
         self._source = source
         self._state = parser.parser_state
         self._tokens: Iterator[Any] = parser.lexer_thread.lex(parser.parser_state)
@@ -137,6 +141,7 @@ class _Reading:
                     self._broken.discard(_name(found))
                 return found
             skipped = True
+        self._cut_back("ROOT")
         return None
 
     def _resumes_at(self, token: Any, *, skipped: bool) -> bool:
@@ -152,11 +157,10 @@ class _Reading:
 
     def _cut_back(self, terminal: str) -> bool:
         """Drop the innermost unfinished constructs until `terminal` may follow."""
-        states, stack = self._state.parse_conf.states, self._state.state_stack
+        stack = self._state.state_stack
         body = "_RBRACE" if terminal == "ENTRY" else terminal
         for depth in range(len(stack), 0, -1):
-            actions = states[stack[depth - 1]]
-            if terminal in actions or body in actions:
+            if self._accepts(depth, terminal) or self._accepts(depth, body):
                 for value in self._state.value_stack[depth - 1 :]:
                     if isinstance(value, Lexeme) and value.type == "DEFINITION":
                         self._broken.add(_name(value))
@@ -165,9 +169,22 @@ class _Reading:
                 return True
         return False
 
+    def _accepts(self, depth: int, terminal: str) -> bool:
+        """Whether the parser, cut back to this depth, could shift the terminal."""
+        states = self._state.parse_conf.states
+        if terminal not in states[self._state.state_stack[depth - 1]]:
+            return False
+        stack = self._state.state_stack[:depth]
+        while True:
+            action, rule = states[stack[-1]].get(terminal, (None, None))
+            if action is Shift or action is None:
+                return action is Shift
+            del stack[len(stack) - len(rule.expansion) :]
+            stack.append(states[stack[-1]][rule.origin.name][1])
+
     def _close_body(self) -> None:
         """Supply the `}` of a computation that is open."""
-        if "_RBRACE" in self._state.parse_conf.states[self._state.state_stack[-1]]:
+        if self._accepts(len(self._state.state_stack), "_RBRACE"):
             self._feed("_RBRACE", "}")
 
     def _open_body(self, heading: re.Match[str]) -> None:

@@ -58,7 +58,10 @@ class Attribute:
 
 @attrs.frozen(eq=False)
 class Instruction:
-    """`ROOT name = type op(operands), attributes`; a payload is what a literal op's parentheses hold."""
+    """`ROOT name = type op(operands), attributes`.
+
+    The payload is what the parentheses of `parameter` and `constant` hold.
+    """
 
     name: Word
     type: TypeText

@@ -34,6 +34,11 @@ class Reduction(enum.Enum):
     OR = "or"
 
 
+_INT64 = attrs.validators.optional(
+    attrs.validators.and_(attrs.validators.ge(-(2**63)), attrs.validators.lt(2**63))
+)
+
+
 @attrs.frozen
 class Placeholder:
     """One PTC2: a collective whose transfers are unknown until it is placed.
@@ -54,5 +59,5 @@ class Placeholder:
     pairs: tuple[tuple[int, int], ...] = ()
     stream: int = 0
     in_place: bool = False  # results[k] lies where operands[k] lies
-    channel_id: int | None = None
+    channel_id: int | None = attrs.field(default=None, validator=_INT64)
     name: str = ""  # of the graph node it was made from

@@ -13,7 +13,7 @@ from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.neff.placeholder import Placeholder, Reduction
 
-SMALL_BYTES = 32 * 1024
+SMALL_BYTES = 16 * 1024
 """Up to this size one indexed call over all ranks beats a call per rank (docs/decisions.md)."""
 
 

@@ -55,7 +55,8 @@ def _constants_fill_their_buffers(program: Program) -> Iterator[str]:
     for number, buffer in enumerate(program.buffers):
         data = program.constants.get(BufferId(number))
         if (data is not None) != (buffer.kind is BufferKind.CONSTANT):
-            yield f"buffer b{number}: {buffer.kind.value} {'with' if data else 'without'} a value"
+            has = "without" if data is None else "with"
+            yield f"buffer b{number}: {buffer.kind.value} {has} a value"
         elif data is not None and len(data) != buffer.size_bytes:
             yield f"buffer b{number}: {len(data)} bytes of value, {buffer.size_bytes} of room"
 

@@ -1,0 +1,237 @@
+"""One computation from syntax tree to graph.
+
+An instruction that is wrong leaves a hole: a node of its declared type whose op is HOLE, so that
+its users can be checked all the same. A module with holes never leaves `load`.
+"""
+
+import itertools
+from collections.abc import Mapping
+
+from ncc_compiler.diagnostics import Note
+from ncc_compiler.ir.graph import Attribute, Callee, Computation, Node, NodeId
+from ncc_compiler.ir.ops import OPS, OpDef
+from ncc_compiler.ir.order import use_order
+from ncc_compiler.ir.places import InstructionSpan
+from ncc_compiler.ir.reading import Reading, suggestion
+from ncc_compiler.ir.types import TokenType, Type
+from ncc_compiler.syntax import tree
+
+HOLE = "?"
+"""The op of a node that stands for an instruction with an error."""
+
+_KNOWN_KEYS = frozenset(row.name for op in OPS.values() for row in op.attributes)
+
+
+def complain_twice(
+    reading: Reading, what: str, second: tree.Word | None, first: tree.Word | None
+) -> None:
+    place, earlier = second or first, first if second else None
+    assert place, what
+    note = [Note("the first definition", earlier.span(reading.source))] if earlier else []
+    reading.complain("name-C2", f"{what} is defined twice", (place.start, place.end), "", *note)
+
+
+class Body:
+    """One computation on its way to a graph."""
+
+    def __init__(
+        self,
+        reading: Reading,
+        file: tree.File,
+        written: tree.Computation,
+        computations: Mapping[str, tree.Computation],
+    ) -> None:
+        self._reading = reading
+        self._broken = file.broken
+        self._is_whole = file.is_whole
+        self._written = written
+        self._computations = computations
+        self._positions: dict[str, int] = {}  # in the text, by name
+
+    def build(self, name: str) -> Computation:
+        """The computation, its nodes ordered, with holes where instructions are wrong."""
+        instructions = self._instructions()
+        operands = [self._operands(instruction) for instruction in instructions]
+        order, cycles = use_order(operands)
+        for cycle, user, use in cycles:
+            self._complain_of_cycle(cycle, instructions)
+            operands[user][use] = None
+        rank = {position: NodeId(k) for k, position in enumerate(order)}
+        kinds = [self._reading.type_of(instruction.type) for instruction in instructions]
+        nodes = tuple(
+            self._node(
+                instructions[position],
+                kinds[position],
+                tuple(
+                    None if use is None or kinds[use] is None else rank[use]
+                    for use in operands[position]
+                ),
+            )
+            for position in order
+        )
+        root = self._root(instructions)
+        computation = Computation(name, nodes, rank[root] if nodes else NodeId(0))
+        if nodes:
+            self._check_signature(computation)
+        return computation
+
+    def _complain_of_cycle(
+        self, cycle: tuple[int, ...], instructions: list[tree.Instruction]
+    ) -> None:
+        """Blame the first use, in the text, of a value that is defined later."""
+        user, used = min(pair for pair in itertools.pairwise(cycle) if pair[0] <= pair[1])
+        turn = cycle.index(user)
+        names = [instructions[k].name.text for k in (*cycle[turn:-1], *cycle[:turn], user)]
+        place = next(
+            operand
+            for operand in instructions[user].operands
+            if self._positions.get(operand.text) == used
+        )
+        loop = " -> ".join(f"%{one}" for one in names)
+        definition = instructions[used].name.span(self._reading.source)
+        note = [Note(f"%{names[1]} is defined here", definition)] if used != user else []
+        fact = f"%{names[0]} is computed from itself: {loop}"
+        self._reading.complain("name-C3", fact, (place.start, place.end), "", *note)
+
+    def _instructions(self) -> list[tree.Instruction]:
+        """The instructions with distinct names; of two with one name the first counts."""
+        kept: list[tree.Instruction] = []
+        for instruction in self._written.instructions:
+            name = instruction.name.text
+            if name in self._positions:
+                first = kept[self._positions[name]].name
+                complain_twice(self._reading, f"%{name}", instruction.name, first)
+            else:
+                self._positions[name] = len(kept)
+                kept.append(instruction)
+        return kept
+
+    def _operands(self, instruction: tree.Instruction) -> list[int | None]:
+        """Where each operand is defined; None after a complaint."""
+        return [self._position(operand) for operand in instruction.operands]
+
+    def _position(self, operand: tree.Word) -> int | None:
+        position = self._positions.get(operand.text)
+        if position is None and operand.text not in self._broken:
+            self._reading.complain(
+                "name-C1",
+                f"%{operand.text} is not defined in this computation",
+                (operand.start, operand.end),
+                suggestion(operand.text, self._positions),
+            )
+        return position
+
+    def _root(self, instructions: list[tree.Instruction]) -> int:
+        """The position of the ROOT, or of the last instruction."""
+        roots = [k for k, instruction in enumerate(instructions) if instruction.is_root]
+        for extra in roots[1:]:
+            name, first = instructions[extra].name, instructions[roots[0]].name
+            note = Note("the first root", first.span(self._reading.source))
+            fact = f"%{name.text} is a second root"
+            self._reading.complain("computation-C4", fact, (name.start, name.end), "", note)
+        if not instructions and self._is_whole:
+            place = self._written.name
+            assert place
+            fact = f"computation %{place.text} has no instruction"
+            self._reading.complain("computation-C7", fact, (place.start, place.end))
+        return roots[0] if roots else len(instructions) - 1
+
+    def _node(
+        self, written: tree.Instruction, kind: Type | None, operands: tuple[NodeId | None, ...]
+    ) -> Node:
+        span = InstructionSpan(self._reading.source, written.op.start, written.op.end, written)
+        row = self._row(written)
+        attributes = self._attributes(written, row, kind) if row and kind else None
+        known = tuple(operand for operand in operands if operand is not None)
+        if row is None or attributes is None or len(known) != len(operands):
+            return Node(written.name.text, HOLE, kind or TokenType(), (), {}, span)
+        assert kind is not None
+        return Node(written.name.text, row.name, kind, known, attributes, span)
+
+    def _row(self, written: tree.Instruction) -> OpDef | None:
+        row = OPS.get(written.op.text)
+        if row is None:
+            self._reading.complain(
+                "op-C1",
+                f"unknown op {written.op.text}",
+                (written.op.start, written.op.end),
+                suggestion(written.op.text, OPS),
+            )
+        return row
+
+    def _attributes(
+        self, written: tree.Instruction, row: OpDef, kind: Type
+    ) -> Mapping[str, Attribute] | None:
+        """Every attribute by its key, or None after a complaint."""
+        found = len(self._reading.found)
+        values: dict[str, Attribute] = {}
+        if row.payload and (value := self._reading.payload(written, row, kind)) is not None:
+            values[row.payload.name] = value
+        for attribute in written.attributes:
+            self._add(attribute, row, values)
+        for missing in row.attributes:
+            if missing.name in values:
+                continue
+            if missing.default is not None:
+                values[missing.name] = missing.default
+            elif missing.required and len(self._reading.found) == found:
+                self._reading.complain(
+                    "op-C3",
+                    f"{row.name} needs the attribute {missing.name}",
+                    (written.op.start, written.op.end),
+                    f"for example {missing.name}={missing.kind.value}",
+                )
+        return values if len(self._reading.found) == found else None
+
+    def _add(self, attribute: tree.Attribute, row: OpDef, values: dict[str, Attribute]) -> None:
+        """Read one attribute into `values`, or complain."""
+        key, reading = attribute.key, self._reading
+        place = (attribute.start, attribute.start + len(key))
+        definition = row.attribute(key)
+        if key in values:
+            reading.complain("attribute-C2", f"attribute {key} is given twice", place)
+        elif definition is None:
+            hint = suggestion(key, (known.name for known in row.attributes), 0.8)
+            if hint and key not in _KNOWN_KEYS:
+                reading.complain("attribute-C3", f"{row.name} has no attribute {key}", place, hint)
+            values[key] = reading.raw(attribute.value)
+        else:
+            value = reading.attribute(attribute, definition)
+            if value is not None:
+                values[key] = value
+            if isinstance(value, Callee) and value.name not in self._computations:
+                self._complain_of_callee(value.name, attribute)
+
+    def _complain_of_callee(self, name: str, attribute: tree.Attribute) -> None:
+        if name not in self._broken:
+            self._reading.complain(
+                "computation-C2",
+                f"computation %{name} is not defined",
+                (attribute.value_start, attribute.end),
+                suggestion(name, self._computations),
+            )
+
+    def _check_signature(self, computation: Computation) -> None:
+        """What stands behind the name must be what the instructions say."""
+        signature = self._written.signature
+        nodes = computation.nodes
+        if signature is None or not self._is_whole or any(node.op == HOLE for node in nodes):
+            return
+        reading = self._reading
+        parameters = [nodes[position].type for position in computation.parameters()]
+        texts = (*signature.parameters, signature.result)
+        if len(signature.parameters) != len(parameters):
+            fact = f"the signature has {len(signature.parameters)} parameters, "
+            place = self._written.name
+            assert place
+            reading.complain(
+                "computation-C5",
+                f"{fact}the computation {len(parameters)}",
+                (place.start, place.end),
+            )
+            return
+        for text, kind in zip(texts, (*parameters, nodes[computation.root].type), strict=True):
+            said = reading.type_of(text)
+            if said is not None and said != kind:
+                fact = f"the signature says {said}, the instructions say {kind}"
+                reading.complain("computation-C5", fact, (text.start, text.end))

@@ -1,0 +1,129 @@
+"""Types of instructions: each opcode accepts what it means and says what does not fit."""
+
+import re
+
+import pytest
+
+from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.isa import OPCODES, Shape
+from ncc_runtime.neff.program import AttributeValue, BufferId, Region, RegionInstr, Tensor
+from ncc_runtime.neff.rules.signature import Signature
+from ncc_runtime.neff.rules.types import (
+    ATTRIBUTE_KINDS,
+    TYPE_RULES,
+    attribute_names,
+    counts,
+    type_breaches,
+)
+
+SUM = Region("sum", (DType.F32,) * 2, (RegionInstr("add", (0, 1), DType.F32),), (2,))
+DOT = {"lhs_batch": (0,), "rhs_batch": (0,), "lhs_contracting": (2,), "rhs_contracting": (1,)}
+
+ACCEPTED: list[tuple[str, str, dict[str, AttributeValue]]] = [
+    ("add", "f32[2,3] = f32[2,3] f32[2,3]", {}),
+    ("and", "pred[] = pred[] pred[]", {}),
+    ("convert", "bf16[2] = s32[2]", {}),
+    ("compare", "pred[2] = f32[2] f32[2]", {"direction": "GE", "type": "TOTALORDER"}),
+    ("select", "f32[2] = pred[2] f32[2] f32[2]", {}),
+    ("iota", "s32[2,3]", {"iota_dimension": 1}),
+    ("partition-id", "u32[]", {}),
+    ("broadcast", "f32[2,3,4] = f32[4,2]", {"dimensions": (2, 0)}),
+    ("reshape", "f32[6] = f32[2,3]", {}),
+    ("transpose", "f32[4,2,3] = f32[2,3,4]", {"dimensions": (2, 0, 1)}),
+    ("slice", "f32[2,0] = f32[5,3]", {"start": (1, 3), "limit": (5, 3), "stride": (3, 1)}),
+    ("concatenate", "f32[2,7] = f32[2,3] f32[2,0] f32[2,4]", {"dimension": 1}),
+    ("dot", "f32[5,2,4] = bf16[5,2,3] bf16[5,3,4]", dict(DOT)),
+    ("reduce", "f32[2] = f32[2,3] f32[]", {"dimensions": (1,), "region": 0}),
+    ("wait", "", {}),
+    ("ptc2", "", {}),
+]
+
+REFUSED: list[tuple[str, str, dict[str, AttributeValue], str]] = [
+    ("add", "f32[2,3] = f32[2,3] f32[3,2]", {}, "operands differ: f32[2,3] and f32[3,2]"),
+    ("add", "f32[2] = f32[3] f32[3]", {}, "result is f32[2], operands make [3]"),
+    ("add", "s32[2] = f32[2] f32[2]", {}, "result is s32[2], operands make f32"),
+    ("xor", "f32[] = f32[] f32[]", {}, "not defined on f32"),
+    ("tanh", "s32[] = s32[]", {}, "not defined on s32"),
+    ("floor", "c64[] = c64[]", {}, "not defined on c64"),
+    ("maximum", "c64[] = c64[] c64[]", {}, "not defined on c64"),
+    ("subtract", "pred[] = pred[] pred[]", {}, "not defined on pred"),
+    ("convert", "f32[] = c64[]", {}, "no conversion from c64 to f32"),
+    ("convert", "f32[1] = s32[2]", {}, "result is f32[1], operands make [2]"),
+    ("compare", "s32[2] = f32[2] f32[2]", {"direction": "EQ"}, "result is s32[2], operands make"),
+    ("compare", "pred[] = c64[] c64[]", {"direction": "LT"}, "complex numbers have no order: LT"),
+    ("compare", "pred[] = f32[] f32[]", {"direction": "LT", "type": "X"}, "type is 'X', known are"),
+    ("select", "f32[2] = s32[2] f32[2] f32[2]", {}, "condition is s32[2], choices are f32[2]"),
+    ("select", "f32[2] = pred[] f32[2] f32[2]", {}, "condition is pred[], choices are f32[2]"),
+    ("select", "f32[2] = pred[2] f32[2] f32[3]", {}, "choices differ: f32[2] and f32[3]"),
+    ("iota", "s32[2]", {"iota_dimension": 1}, "iota_dimension [1] are not distinct dimensions of 1"),
+    ("iota", "pred[2]", {"iota_dimension": 0}, "not defined on pred"),
+    ("replica-id", "u32[1]", {}, "result is u32[1], operands make []"),
+    ("replica-id", "f32[]", {}, "result is f32[], must be an integer"),
+    ("broadcast", "f32[2,3] = f32[3]", {"dimensions": (0,)}, "f32[3] does not fill dimensions of"),
+    ("broadcast", "f32[2,2] = f32[2,2]", {"dimensions": (0, 0)}, "are not distinct dimensions of 2"),
+    ("broadcast", "f32[2] = f32[2]", {"dimensions": ()}, "f32[2] does not fill dimensions"),
+    ("reshape", "f32[5] = f32[2,3]", {}, "6 elements become 5"),
+    ("transpose", "f32[2,3] = f32[2,3]", {"dimensions": (0, 0)}, "[0, 0] do not permute 2"),
+    ("transpose", "f32[2,3] = f32[2,3]", {"dimensions": (1, 0)}, "operands make [3,2]"),
+    ("slice", "f32[2] = f32[5]", {"start": (4,), "limit": (6,), "stride": (1,)}, "is no range of 5"),
+    ("slice", "f32[2] = f32[5]", {"start": (0,), "limit": (2,), "stride": (0,)}, "[0:2:0] is no"),
+    ("slice", "f32[2] = f32[5]", {"start": (), "limit": (2,), "stride": (1,)}, "must have 1 entries"),
+    ("slice", "f32[2] = f32[5]", {"start": (0,), "limit": (3,), "stride": (1,)}, "operands make [3]"),
+    ("concatenate", "f32[2]", {"dimension": 0}, "no operands"),
+    ("concatenate", "f32[2] = f32[2]", {"dimension": 1}, "are not distinct dimensions of 1"),
+    ("concatenate", "f32[2,2] = f32[1,2] f32[1,3]", {"dimension": 0}, "operands differ: f32[1,2]"),
+    ("concatenate", "f32[3] = f32[1] s32[2]", {"dimension": 0}, "operands make s32"),
+    ("concatenate", "f32[3] = f32[1] f32[1]", {"dimension": 0}, "operands make [2]"),
+    ("dot", "f32[5,2,4] = f32[5,2,3] f32[5,2,4]", dict(DOT), "batch and contracting sizes differ"),
+    ("dot", "f32[5,4,2] = f32[5,2,3] f32[5,3,4]", dict(DOT), "operands make [5,2,4]"),
+    ("dot", "f32[5,2,4] = c64[5,2,3] c64[5,3,4]", dict(DOT), "do not make f32[5,2,4]"),
+    ("dot", "f32[5,2,4] = f32[5,2] f32[5,3,4]", dict(DOT), "are not distinct dimensions of 2"),
+    ("reduce", "f32[2] = f32[2,3]", {"dimensions": (1,), "region": 0}, "1 operands, 2 needed for 1"),
+    ("reduce", "f32[2] = f32[2,3] f32[]", {"dimensions": (2,), "region": 0}, "not distinct"),
+    ("reduce", "f32[3] = f32[2,3] f32[]", {"dimensions": (1,), "region": 0}, "operands make [2]"),
+    ("reduce", "f32[2] = f32[2,3] f32[1]", {"dimensions": (1,), "region": 0}, "initial value is"),
+    ("reduce", "f32[2] = f32[2,3] f32[]", {"dimensions": (1,), "region": 1}, "region 1, there are 1"),
+    ("reduce", "s32[2] = s32[2,3] s32[]", {"dimensions": (1,), "region": 0}, "does not fold (s32)"),
+]  # fmt: skip
+
+
+def signature(opcode: str, types: str, attributes: dict[str, AttributeValue]) -> Signature:
+    """The instruction of a line such as `f32[2] = f32[2,3] f32[]`."""
+    results, _, operands = types.partition("=")
+    return Signature(opcode, _tensors(results), _tensors(operands), attributes, (SUM,))
+
+
+def _tensors(text: str) -> tuple[Tensor, ...]:
+    return tuple(
+        Tensor("", BufferId(0), DType(dtype), tuple(map(int, re.findall(r"\d+", shape))))
+        for dtype, shape in re.findall(r"(\w+)\[([\d,]*)\]", text)
+    )
+
+
+def breaches(one: Signature) -> list[str]:
+    return [*counts(one), *attribute_names(one), *type_breaches(one)]
+
+
+@pytest.mark.parametrize(("opcode", "types", "attributes"), ACCEPTED)
+def test_what_an_opcode_means_is_accepted(
+    opcode: str, types: str, attributes: dict[str, AttributeValue]
+) -> None:
+    assert breaches(signature(opcode, types, attributes)) == []
+
+
+@pytest.mark.parametrize(("opcode", "types", "attributes", "complaint"), REFUSED)
+def test_types_that_do_not_agree_are_refused(
+    opcode: str, types: str, attributes: dict[str, AttributeValue], complaint: str
+) -> None:
+    found = breaches(signature(opcode, types, attributes))
+    assert any(complaint in one for one in found), found
+
+
+def test_every_opcode_on_tensors_has_a_type_rule() -> None:
+    computing = {name for name, row in OPCODES.items() if row.shape is not Shape.CONTROL}
+    assert set(TYPE_RULES) == computing
+
+
+def test_every_attribute_has_a_kind() -> None:
+    rows = OPCODES.values()
+    assert set(ATTRIBUTE_KINDS) == {name for row in rows for name in row.attributes + row.optional}
