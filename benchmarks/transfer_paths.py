@@ -31,7 +31,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=64)
     ranks = parser.parse_args().ranks
-    print(f"{time.strftime('%Y-%m-%d')} {platform.processor() or platform.machine()}, {ranks} ranks")
+    today = time.strftime("%Y-%m-%d")
+    print(f"{today} {platform.processor() or platform.machine()}, {ranks} ranks")
     print(f"{'bytes':>8} {'together us':>12} {'one by one us':>14} {'ratio':>6}")
     everybody = np.arange(ranks)
     successor = np.roll(everybody, -1)

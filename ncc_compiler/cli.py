@@ -272,10 +272,15 @@ def check_command(model: str, ranks: int | None, as_json: bool) -> None:
 
 @commands.command("list")
 @click.argument("neff", metavar="MODEL.neff")
+@click.option("--constants", is_flag=True, help="Print the bytes of constants too.")
 @click.option("--json", "as_json", is_flag=True, help="Errors as JSON.")
-def list_command(neff: str, as_json: bool) -> None:  # noqa: ARG001 - main reads --json for errors
+def list_command(
+    neff: str,
+    constants: bool,
+    as_json: bool,  # noqa: ARG001 - main reads --json for errors
+) -> None:
     """List a compiled program: engine queues, placeholders, semaphores, buffers."""
     from ncc_runtime.neff.container import load
     from ncc_runtime.neff.listing import print_program
 
-    click.echo(print_program(load(neff)), nl=False)
+    click.echo(print_program(load(neff), constants=constants), nl=False)

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ncc_runtime.options import RunOptions
-    from ncc_runtime.runtime import Model, Run, load
+    from ncc_runtime.report.run import Run
+    from ncc_runtime.runtime import Model, load
 
 __all__ = ["Model", "Run", "RunOptions", "load"]
 
 _HOMES = {
     "Model": "ncc_runtime.runtime",
-    "Run": "ncc_runtime.runtime",
+    "Run": "ncc_runtime.report.run",
     "RunOptions": "ncc_runtime.options",
     "load": "ncc_runtime.runtime",
 }

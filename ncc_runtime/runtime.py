@@ -12,7 +12,7 @@ import threadpoolctl
 from ncc_runtime.errors import InputError
 from ncc_runtime.execution.clock.clock import Clock
 from ncc_runtime.execution.scheduler import Batch, Scheduler
-from ncc_runtime.execution.trace import Trace, Traffic, TrafficCounter
+from ncc_runtime.execution.trace import TrafficCounter
 from ncc_runtime.execution.values.machine import Machine
 from ncc_runtime.host_memory import check_budget
 from ncc_runtime.inputs import bound_inputs
@@ -22,7 +22,8 @@ from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions, RunOptions
 from ncc_runtime.placement import PlaceOptions, place_on
-from ncc_runtime.report.collectives import CollectiveRow, collective_rows
+from ncc_runtime.report.collectives import collective_rows
+from ncc_runtime.report.run import Run
 from ncc_runtime.timing import TimingModel
 
 
@@ -31,21 +32,6 @@ class Compiled(Protocol):
 
     @property
     def data(self) -> bytes: ...
-
-
-@attrs.frozen(eq=False)
-class Run:
-    """What a run gave; parts that were not asked for are empty or None."""
-
-    outputs: list[np.ndarray]  # each [ranks, *shape]
-    trace: Trace | None
-    traffic: tuple[Traffic, ...]
-    collectives: tuple[CollectiveRow, ...]
-
-    @property
-    def time_us(self) -> float | None:
-        """Predicted time until the last rank is done, in microseconds."""
-        return None if self.trace is None else self.trace.time_ps / 1e6
 
 
 class Model:

@@ -1,12 +1,15 @@
 """Random collectives: operator, groups, sizes, dtype and where they are placed."""
 
+import itertools
+
 import attrs
 import numpy as np
 from hypothesis import strategies as st
 
 from ncc_runtime.neff.dtypes import DType
-from ncc_runtime.neff.placeholder import CollectiveOp, Reduction
+from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
+from ncc_runtime.neff.reductions import Reduction
 from tests.programs import collective_program
 
 PLACES = (
@@ -50,7 +53,7 @@ def groups_of(draw: st.DrawFn, ranks: int, equal: bool) -> tuple[tuple[int, ...]
         return tuple(tuple(order[at : at + size]) for at in range(0, ranks, size))
     cuts = sorted(draw(st.sets(st.integers(1, ranks - 1), max_size=3))) if ranks > 1 else []
     edges = [0, *cuts, ranks]
-    return tuple(tuple(order[a:b]) for a, b in zip(edges, edges[1:], strict=False))
+    return tuple(tuple(order[a:b]) for a, b in itertools.pairwise(edges))
 
 
 @st.composite

@@ -17,6 +17,9 @@ from tests.drawing import (
     summed,
 )
 
+WIDER = {DType.S8: DType.S32, DType.U8: DType.U32, DType.BF16: DType.F32, DType.F16: DType.F32}
+"""What a dot may be asked to sum in, and to give, instead of its operands' dtype."""
+
 
 def dot(drawing: Drawing) -> None:
     """Any dimensions of a value, contracted with a new parameter that fits."""
@@ -40,10 +43,11 @@ def dot(drawing: Drawing) -> None:
     error = x.error * y.bound * count + rounding(x.dtype, bound) * (count + 1)
     if x.dtype in INTEGERS:
         bound = error = 0.0
+    result = drawing.draw(st.sampled_from([x.dtype, WIDER.get(x.dtype, x.dtype)]))
     if bound <= LARGEST and elements_of(shape) <= MOST_ELEMENTS:
         drawing.add(
             "dot",
-            ArrayType(x.dtype, shape),
+            ArrayType(result, shape),
             [x, y],
             bound=bound,
             error=error,

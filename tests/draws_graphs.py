@@ -102,8 +102,7 @@ def cases(draw, most_ops: int = 12) -> Case:
     drawing.parameter(ArrayType(DType.F32, drawing.shape()))
     for add_op in draw(st.lists(_ops(), min_size=1, max_size=most_ops)):
         add_op(drawing)
-    outputs = draw(st.lists(st.sampled_from(drawing.values), max_size=3))
-    outputs = [drawing.values[-1], *outputs]
+    outputs = _outputs(drawing)
     ranks, seed = replica_count * num_partitions, draw(st.integers(0, 999))
     return Case(
         _finish(drawing, outputs),
@@ -113,6 +112,15 @@ def cases(draw, most_ops: int = 12) -> Case:
         ),
         tuple(value.error for value in outputs),
     )
+
+
+def _outputs(drawing: Drawing) -> list[Value]:
+    """Most of the values that nobody uses, and one that may be used or given twice."""
+    used = {operand for node in drawing.nodes for operand in node.operands}
+    unused = [value for value in drawing.values if value.node not in used]
+    kept = [value for value in unused if not drawing.chance(5)]
+    extra = [drawing.draw(st.sampled_from(drawing.values))] if drawing.chance(3) else []
+    return [*kept, *extra] or [drawing.values[-1]]
 
 
 def _ops():

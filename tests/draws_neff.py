@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.groups import Groups
 from ncc_runtime.neff.isa import ENGINES, PTC2, WAIT, Engine
-from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder, Reduction
+from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import (
     ALIGNMENT,
     MAX_STREAMS,
@@ -28,6 +28,7 @@ from ncc_runtime.neff.program import (
     Tensor,
     TensorId,
 )
+from ncc_runtime.neff.reductions import Reduction
 from ncc_runtime.neff.table import NONE, Instr, InstrTable
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

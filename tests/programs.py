@@ -4,9 +4,17 @@ from collections.abc import Sequence
 
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.isa import ENGINES, Engine
-from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder, Reduction
-from ncc_runtime.neff.program import Buffer, BufferId, BufferKind, Program, Semaphore, Tensor
-from ncc_runtime.neff.program import TensorId
+from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
+from ncc_runtime.neff.program import (
+    Buffer,
+    BufferId,
+    BufferKind,
+    Program,
+    Semaphore,
+    Tensor,
+    TensorId,
+)
+from ncc_runtime.neff.reductions import Reduction
 from ncc_runtime.neff.table import Instr, InstrTable
 
 
@@ -66,8 +74,7 @@ def collective_program(
         )
     queues = {engine: InstrTable.from_rows(()) for engine in ENGINES}
     queues[Engine.GPSIMD] = InstrTable.from_rows(
-        Instr("ptc2", placeholder=number)
-        for number in range(len(placeholders))
+        Instr("ptc2", placeholder=number) for number in range(len(placeholders))
     )
     last = max(one.address + one.size_bytes for one in buffers)
     return Program(

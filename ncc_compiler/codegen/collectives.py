@@ -8,8 +8,9 @@ from ncc_compiler.diagnostics import CompileError, Diagnostic
 from ncc_compiler.ir.collectives import rank_groups, rank_pairs, reduction_of
 from ncc_compiler.ir.graph import Callee, Module, Node, Raw
 from ncc_compiler.ir.types import ArrayType
-from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder, Reduction
+from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import MAX_STREAMS
+from ncc_runtime.neff.reductions import Reduction
 
 _STREAM = re.compile(r'\bstream_id\s*=\s*"?(\d+)')
 

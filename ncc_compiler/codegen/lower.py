@@ -14,12 +14,15 @@ from ncc_compiler.codegen.draft import Costs, Draft, DraftBuffer, DraftTensor, S
 from ncc_compiler.codegen.origins import origin_of
 from ncc_compiler.codegen.regions import RegionTable, is_simple, region_of
 from ncc_compiler.codegen.select import ANY_REGION, COLLECTIVES, SELECTORS
+from ncc_compiler.diagnostics import CompileError, Diagnostic
 from ncc_compiler.ir.graph import Callee, Literal, Module, Node
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_runtime.neff.isa import PTC2, Engine
 from ncc_runtime.neff.program import AttributeValue, BufferKind, Origin
 
 Value = tuple[int, ...]  # tensors
+
+_MOST_BUFFER_BYTES = 2**44  # far above any HBM; sums of addresses stay within 64 bits
 
 
 def lower(module: Module) -> Draft:
@@ -96,6 +99,10 @@ class _Lowering:
     def _new_value(self, node: Node, kind: BufferKind) -> Value:
         """A buffer and a tensor for every array of the node's type."""
         arrays = leaves(node.type)
+        for array in arrays:
+            if array.size_bytes > _MOST_BUFFER_BYTES:
+                text = f"{array} takes {array.size_bytes} bytes, the limit is {_MOST_BUFFER_BYTES}"
+                raise CompileError([Diagnostic("codegen-C3", text, node.span)])
         names = [f"{node.name}.{k}" for k in range(len(arrays))]
         if len(arrays) == 1:
             names = [node.name]

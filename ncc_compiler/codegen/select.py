@@ -94,11 +94,11 @@ SELECTORS: Mapping[str, Selection] = {
 COLLECTIVES: Mapping[str, CollectiveOp] = {op.value: op for op in CollectiveOp}
 """Ops that become one placeholder."""
 
-WITHOUT_INSTRUCTION = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "reshape"})
-"""Ops that only name data: a buffer, or a view of one."""
+_ONLY_NAMES = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "reshape"})
+_EXPANDED_BY_PASSES = frozenset({"call"})
 
-EXPANDED_EARLIER = frozenset({"call"})
-"""Ops that no pipeline leaves in the graph."""
+HANDLED_OPS = SELECTORS.keys() | COLLECTIVES.keys() | _ONLY_NAMES | _EXPANDED_BY_PASSES
+"""Every op of the graph: an instruction, a placeholder, a name for data, or gone by now."""
 
 ANY_REGION = Engine.GPSIMD
 """The engine of a fold whose region is more than one arithmetic operation."""

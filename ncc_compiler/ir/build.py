@@ -32,7 +32,7 @@ def build_module(file: tree.File, ranks: int | None = None) -> Module:
 def build_what_is_right(
     file: tree.File, ranks: int | None
 ) -> tuple[Module | None, tuple[Diagnostic, ...]]:
-    """The graph with holes, if there is any computation, and the diagnostics."""
+    """The graph with holes, and the diagnostics; no graph without computation or ranks."""
     reading = Reading(file.source)
     written = _named(file, reading)
     computations = {
@@ -54,8 +54,7 @@ def build_what_is_right(
         entry=entry,
         frames=read_frames(file.tables, reading),
     )
-    module = with_ranks(module, file.header, ranks, reading)
-    return module, tuple(reading.found)
+    return with_ranks(module, file.header, ranks, reading), tuple(reading.found)
 
 
 def _named(file: tree.File, reading: Reading) -> Mapping[str, tree.Computation]:
@@ -96,8 +95,8 @@ def _entry(
         return None
     called = {callee.name for body in computations.values() for callee in callees_of(body)}
     free = [name for name in computations if name not in called]
-    if len(free) != 1 and file.is_whole:
-        which = ", ".join(f"%{name}" for name in free) or "every one is called by another"
+    if len(free) > 1 and file.is_whole:
+        which = " or ".join(f"%{name}" for name in free)
         reading.complain(
             "computation-C1",
             f"no computation is marked ENTRY, and {which} could be it",

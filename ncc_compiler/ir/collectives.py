@@ -15,7 +15,7 @@ from ncc_runtime.neff.groups import (
     flattened_pairs,
     group_mode,
 )
-from ncc_runtime.neff.placeholder import Reduction
+from ncc_runtime.neff.reductions import Reduction
 
 _REDUCTIONS = {reduction.value: reduction for reduction in Reduction}
 _PRED_REDUCTIONS = {Reduction.ADD: Reduction.OR, Reduction.MULTIPLY: Reduction.AND}

@@ -125,7 +125,7 @@ class SourceFrame:
     function: str
     line: int
     column: int
-    parent: int = 0  # 1-based frame id; 0 or itself: outermost
+    parent: int = 0  # frame id of the caller; 0: outermost
 
 
 @attrs.frozen

@@ -22,7 +22,7 @@ from ncc_compiler.ir.ops import DIVIDES, EQUAL_SIZES, ONE_DIMENSION, OPS
 from ncc_compiler.ir.rules import Number, Place
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_runtime.neff.groups import ExplicitGroups, GroupMode, flattened_groups
-from ncc_runtime.neff.placeholder import Reduction
+from ncc_runtime.neff.reductions import Reduction
 
 
 def _members(facts: Facts) -> tuple[str, int]:

@@ -60,15 +60,16 @@ def _slice(facts: Facts) -> Findings:
         fact = f"{len(cuts)} ranges for an operand of rank {operand.rank}: {operand}"
         yield facts.complain(1, fact, "slice")
         return None
-    shape = []
+    shape, wrong = [], False
     for dimension, (cut, size) in enumerate(zip(cuts, operand.shape, strict=True)):
         assert isinstance(cut, tuple), facts.node.name
         start, limit, stride = cut
         if not (0 <= start <= limit <= size and stride >= 1):
             fact = f"[{start}:{limit}:{stride}] does not cut dimension {dimension} of {operand}"
+            wrong = True
             yield facts.complain(2, fact, "slice", "0 <= start <= limit <= size, stride >= 1")
         shape.append(-(-(limit - start) // max(1, stride)))
-    return ArrayType(operand.dtype, tuple(shape)) if min(shape, default=0) >= 0 else None
+    return None if wrong else ArrayType(operand.dtype, tuple(shape))
 
 
 def _concatenate(facts: Facts) -> Findings:

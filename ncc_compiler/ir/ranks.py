@@ -24,15 +24,17 @@ _COUNTS = ("replica_count", "num_partitions")
 
 def with_ranks(
     module: Module, header: Sequence[tree.Attribute], ranks: int | None, reading: Reading
-) -> Module:
-    """The module with its counts and the rest of its header."""
+) -> Module | None:
+    """The module with its counts and the rest of its header; None if they cannot be told."""
+    found = len(reading.found)
     counts = {row.key: _count(row, reading) for row in header if row.key in _COUNTS}
     rest: dict[str, Attribute] = {
         row.key: reading.raw(row.value) for row in header if row.key not in _COUNTS
     }
     module = attrs.evolve(module, attributes=rest)
     if not counts:
-        return _numbered_by_ids(module, ranks, reading)
+        module = _numbered_by_ids(module, ranks, reading)
+        return module if len(reading.found) == found else None
     module = attrs.evolve(
         module,
         replica_count=counts.get("replica_count", 1),
@@ -45,7 +47,7 @@ def with_ranks(
     elif ranks is not None and ranks != module.ranks:
         fact = f"the header says {module.ranks} ranks, {ranks} are asked for"
         reading.complain("ranks-C2", fact, at, "leave out the number of ranks")
-    return module
+    return module if len(reading.found) == found else None
 
 
 def _count(row: tree.Attribute, reading: Reading) -> int:

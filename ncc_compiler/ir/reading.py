@@ -5,6 +5,7 @@ and attributes, and it collects the diagnostics of the stage.
 """
 
 import difflib
+import math
 import re
 from collections.abc import Iterable
 
@@ -20,6 +21,10 @@ from ncc_runtime.neff.dtypes import DType
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](.*)", re.DOTALL)
 _DIMENSIONS = re.compile(r"\s*(?:[0-9]{1,19}\s*(?:,\s*[0-9]{1,19}\s*)*)?")
 _DTYPES = {dtype.value: dtype for dtype in DType}
+
+
+MAX_RANK = 32
+"""Dimensions of an array; numpy ends at 64, and reshapes may need as many again."""
 
 
 def suggestion(word: str, known: Iterable[str], nearness: float = 0.6) -> str:
@@ -88,8 +93,12 @@ class Reading:
             return None
         shape = tuple(map(int, inside.split(","))) if inside.strip() else ()
         kind = ArrayType(_DTYPES[name], shape)
-        if kind.size_bytes >= 1 << 63:
-            self.complain("type-C4", f"{kind} has {kind.size_bytes} bytes, more than 2^63", place)
+        if kind.rank > MAX_RANK:
+            fact = f"the array has {kind.rank} dimensions, more than {MAX_RANK}"
+            self.complain("type-C5", fact, place)
+            return None
+        if math.prod(size or 1 for size in shape) * kind.dtype.size_bytes >= 1 << 63:
+            self.complain("type-C4", f"{kind} does not fit in 2^63 bytes", place)
             return None
         return kind
 

@@ -18,7 +18,8 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
         "the element type is one of the table",
         "every dimension is a number >= 0, and none is dynamic",
         "tuples nest at most 32 deep",
-        "an array has fewer than 2^63 bytes",
+        "an array has fewer than 2^63 bytes, dimensions of size 0 counted as 1",
+        "an array has at most 32 dimensions",
     ),
     "literal": (
         "a value's braces follow the shape",

@@ -1,6 +1,6 @@
 """How passes make new computations: nodes in order, each under a name of its own."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -84,18 +84,17 @@ def rewrite_module(module: Module, rewrite: Rewrite) -> Module:
     return attrs.evolve(module, computations=computations)
 
 
-def callees(node: Node) -> Iterable[str]:
-    """The computations that a node names."""
-    return (value.name for value in node.attributes.values() if isinstance(value, Callee))
+def callees(computation: Computation) -> set[str]:
+    """The computations that a computation names."""
+    values = (value for node in computation.nodes for value in node.attributes.values())
+    return {value.name for value in values if isinstance(value, Callee)}
 
 
 def reachable(computations: Mapping[str, Computation], entry: str) -> dict[str, Computation]:
     """The computations that the entry needs, in their order."""
     found, pending = {entry}, [entry]
     while pending:
-        for node in computations[pending.pop()].nodes:
-            for name in callees(node):
-                if name not in found:
-                    found.add(name)
-                    pending.append(name)
+        named = callees(computations[pending.pop()]) - found
+        found |= named
+        pending += named
     return {name: computation for name, computation in computations.items() if name in found}

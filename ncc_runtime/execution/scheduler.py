@@ -34,7 +34,7 @@ class Scheduler:
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
         self.semaphores: np.ndarray = np.zeros(
-            (executable.ranks, executable.semaphore_count), np.int64
+            (executable.ranks, max(1, executable.semaphore_count)), np.int64
         )
         self._queues = executable.queues
         self._lengths = [queue_length(queue) for queue in self._queues]

@@ -108,12 +108,16 @@ class Channels:
     def names(self, rank: int) -> Iterator[tuple[int, str]]:
         """(semaphore id, what it counts) for the channels of one rank."""
         for lane, numbers in self._number.items():
-            for sender in np.flatnonzero(numbers[:, rank] != NO_CHANNEL).tolist():
-                sem = self.counters.data_sem[numbers[sender, rank]]
-                yield int(sem), f"data.{sender}.{lane}"
-            for receiver in np.flatnonzero(numbers[rank, :] != NO_CHANNEL).tolist():
-                channel = numbers[rank, receiver]
-                for what in ("ready", "free"):
-                    sem = getattr(self.counters, f"{what}_sem")[channel]
-                    if sem != NO_CHANNEL:
-                        yield int(sem), f"{what}.{receiver}.{lane}"
+            yield from _names("data", self.counters.data_sem, numbers[:, rank], lane)
+            yield from _names("ready", self.counters.ready_sem, numbers[rank], lane)
+            yield from _names("free", self.counters.free_sem, numbers[rank], lane)
+
+
+def _names(
+    what: str, sems: np.ndarray, channels: np.ndarray, lane: int
+) -> Iterator[tuple[int, str]]:
+    """Names of one kind of semaphore, for one rank's channels by peer."""
+    for peer in np.flatnonzero(channels != NO_CHANNEL).tolist():
+        sem = int(sems[channels[peer]])
+        if sem != NO_CHANNEL:
+            yield sem, f"{what}.{peer}.{lane}"

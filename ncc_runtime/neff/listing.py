@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ncc_runtime.neff.columns import Cells, aligned
 from ncc_runtime.neff.groups import ExplicitGroups
 from ncc_runtime.neff.isa import ENGINES, PTC2, Engine
 from ncc_runtime.neff.listing_parse import parse_program
@@ -20,10 +21,7 @@ __all__ = ["parse_program", "print_program"]
 
 _BARE = re.compile(r"[A-Za-z_][\w.:/-]*", re.ASCII)
 _BYTES_PER_ROW = 32
-_WIDEST = 40  # cells longer than this do not widen their column
 _COSTS = {"flops": "flops", "elements": "elements", "bytes_in": "read", "bytes_out": "written"}
-
-_Cells = Sequence[str]
 
 
 def print_program(program: Program, constants: bool = True) -> str:
@@ -43,30 +41,13 @@ def print_program(program: Program, constants: bool = True) -> str:
         ("regions", _regions(program)),
         ("placeholders", (_placeholder(n, row) for n, row in enumerate(program.placeholders))),
         ("origins", _origins(program)),
-        *((f"queue {engine.value}", _queue(program, engine)) for engine in ENGINES),
+        *((f"queue {engine.value}", queue_cells(program, engine)) for engine in ENGINES),
     ]
     lines = [head]
     for title, rows in sections:
-        if body := _aligned(rows):
+        if body := aligned(rows):
             lines += ["", title, *body]
     return "\n".join(lines) + "\n"
-
-
-def _aligned(rows: Iterable[_Cells]) -> list[str]:
-    """Rows as indented lines whose cells stand below one another; the last cell is not padded."""
-    table = [tuple(row) for row in rows]
-    columns = max(map(len, table), default=0)
-    widths = [
-        max(
-            (len(row[k]) for row in table if k < len(row) - 1 and len(row[k]) <= _WIDEST), default=0
-        )
-        for k in range(columns)
-    ]
-    cells = (
-        [cell.ljust(width) for cell, width in zip(row, widths, strict=False) if width or cell]
-        for row in table
-    )
-    return ["  " + "  ".join(row).rstrip() for row in cells]
 
 
 def _name(text: str) -> str:
@@ -78,40 +59,40 @@ def _ids(prefix: str, numbers: Iterable[int]) -> str:
     return ", ".join(f"{prefix}{number}" for number in numbers)
 
 
-def _id_row(tensors: Sequence[int]) -> Iterator[_Cells]:
+def _id_row(tensors: Sequence[int]) -> Iterator[Cells]:
     if tensors:
         yield [_ids("t", tensors)]
 
 
-def _buffers(program: Program) -> Iterator[_Cells]:
+def _buffers(program: Program) -> Iterator[Cells]:
     for number, buffer in enumerate(program.buffers):
         place = f"{buffer.address:#010x}"
         yield [f"b{number}", buffer.kind.value, place, str(buffer.size_bytes), _name(buffer.name)]
 
 
-def _tensors(program: Program) -> Iterator[_Cells]:
+def _tensors(program: Program) -> Iterator[Cells]:
     for number, tensor in enumerate(program.tensors):
         home = f"b{tensor.buffer}+{tensor.offset}"
         row = [f"t{number}", tensor.type_text, home, _name(tensor.name)]
         if 0 <= tensor.buffer < len(program.buffers):
-            start = program.buffers[tensor.buffer].address + tensor.offset
+            start = program.address(number)
             row.append(f"; {start:#010x}..{start + tensor.size_bytes:#010x}")
         yield row
 
 
-def _constants(program: Program) -> Iterator[_Cells]:
+def _constants(program: Program) -> Iterator[Cells]:
     for buffer in sorted(program.constants):
         data = program.constants[buffer]
         for at in range(0, max(1, len(data)), _BYTES_PER_ROW):
             yield [f"b{buffer}+{at}", data[at : at + _BYTES_PER_ROW].hex()]
 
 
-def _omitted(program: Program) -> Iterator[_Cells]:
+def _omitted(program: Program) -> Iterator[Cells]:
     for buffer in sorted(program.constants):
         yield [f"; b{buffer}", f"{len(program.constants[buffer])} bytes, not listed"]
 
 
-def _semaphores(program: Program) -> Iterator[_Cells]:
+def _semaphores(program: Program) -> Iterator[Cells]:
     posts: Counter[int] = Counter()
     for table in program.queues.values():
         posts.update(table.post_sem.tolist())
@@ -131,7 +112,7 @@ def _pairs(attributes: Mapping[str, AttributeValue]) -> str:
     return " ".join(f"{name}={_value(value)}" for name, value in sorted(attributes.items()))
 
 
-def _regions(program: Program) -> Iterator[_Cells]:
+def _regions(program: Program) -> Iterator[Cells]:
     for number, region in enumerate(program.regions):
         parameters = ", ".join(dtype.value for dtype in region.parameters)
         gives = f"gives {_ids('v', region.results)}"
@@ -142,7 +123,7 @@ def _regions(program: Program) -> Iterator[_Cells]:
             yield [f"  v{value}", row.opcode, row.dtype.value, " ".join(filter(None, details))]
 
 
-def _placeholder(number: int, row: Placeholder) -> _Cells:
+def _placeholder(number: int, row: Placeholder) -> Cells:
     permutes = row.op is CollectiveOp.PERMUTE
     members = [
         f"groups {ExplicitGroups(row.groups)}" if row.groups or not permutes else "",
@@ -162,12 +143,13 @@ def _placeholder(number: int, row: Placeholder) -> _Cells:
     ]
 
 
-def _origins(program: Program) -> Iterator[_Cells]:
+def _origins(program: Program) -> Iterator[Cells]:
     for number, origin in enumerate(program.origins):
         yield [f"@{number}", _name(origin.node), _name(origin.place)]
 
 
-def _queue(program: Program, engine: Engine) -> Iterator[_Cells]:
+def queue_cells(program: Program, engine: Engine) -> Iterator[Cells]:
+    """The instructions of a queue: pc, opcode, data, wait, post, origin, costs, comment."""
     if engine not in program.queues:
         return
     for pc, row in enumerate(program.queues[engine]):

@@ -9,8 +9,9 @@ from typing import TypeVar
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.groups import Groups, parse_groups
 from ncc_runtime.neff.listing_row import Row
-from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder, Reduction
+from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import AttributeValue, RegionInstr
+from ncc_runtime.neff.reductions import Reduction
 
 _GROUP = r"\{\d{1,19}(?:,\d{1,19})*\}"
 _MEMBERS = re.compile(rf"\{{(?:{_GROUP}(?:,{_GROUP})*)?\}}", re.ASCII)

@@ -6,6 +6,7 @@ import attrs
 
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.groups import Groups
+from ncc_runtime.neff.reductions import Reduction
 
 
 class CollectiveOp(enum.Enum):
@@ -21,17 +22,6 @@ class CollectiveOp(enum.Enum):
     def reduces(self) -> bool:
         """Whether it combines values, and so needs a reduction."""
         return self in (CollectiveOp.ALL_REDUCE, CollectiveOp.REDUCE_SCATTER)
-
-
-class Reduction(enum.Enum):
-    """How values of several ranks are combined; the value is the XLA op of the region."""
-
-    ADD = "add"
-    MULTIPLY = "multiply"
-    MINIMUM = "minimum"
-    MAXIMUM = "maximum"
-    AND = "and"
-    OR = "or"
 
 
 _INT64 = attrs.validators.optional(

@@ -159,3 +159,8 @@ class Program:
     def ranks(self) -> int:
         """Number of ranks: flattened (replica, partition) ids."""
         return self.replica_count * self.num_partitions
+
+    def address(self, tensor: int) -> int:
+        """Where the first byte of a tensor lies in every rank's memory."""
+        view = self.tensors[tensor]
+        return self.buffers[view.buffer].address + view.offset

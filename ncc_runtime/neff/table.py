@@ -118,7 +118,18 @@ class InstrTable:
         )
 
     def __iter__(self) -> Iterator[Instr]:
-        return (self[row] for row in range(len(self)))
+        """Every row; much faster than indexing one after the other."""
+        starts, tensors = self.start.tolist(), self.tensors.tolist()
+        scalars = zip(*(getattr(self, name).tolist() for name in _SCALARS), strict=True)
+        rows = zip(self.names(), self.result_count.tolist(), scalars, strict=True)
+        for row, (opcode, results, values) in enumerate(rows):
+            first, split, last = starts[row], starts[row] + results, starts[row + 1]
+            yield Instr(
+                opcode,
+                tuple(tensors[first:split]),
+                tuple(tensors[split:last]),
+                **dict(zip(_SCALARS, values, strict=True)),
+            )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, InstrTable) and self._key() == other._key()

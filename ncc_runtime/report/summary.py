@@ -7,11 +7,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ncc_runtime.lowering.executable import Executable
-from ncc_runtime.lowering.listing import instruction_counts
+from ncc_runtime.lowering.executable import IDLE, CcQueue, EngineQueue, Executable
 from ncc_runtime.options import RunOptions
 from ncc_runtime.report.collectives import REMOTE, CollectiveRow
-from ncc_runtime.runtime import Run
+from ncc_runtime.report.run import Run
 
 SCHEMA = 1
 WIDTH = 120
@@ -138,3 +137,19 @@ def _first_values(array: np.ndarray) -> str:
     flat = array.reshape(-1)[:4]
     words = [f"{value:.6g}" if array.dtype.kind == "f" else str(value) for value in flat]
     return " ".join(words) + (" …" if array.size > len(flat) else "")
+
+
+def instruction_counts(executable: Executable) -> dict[str, int]:
+    """Rows that some rank performs, per kind of queue, over all ranks."""
+    counts = {"engine": 0, "cc": 0, "descriptor_runs": 0}
+    for queue in executable.queues:
+        if isinstance(queue, EngineQueue):
+            counts["engine"] += len(queue.table) * executable.ranks
+        elif isinstance(queue, CcQueue):
+            active = queue.sync.wait_sem != IDLE
+            for post in queue.sync.posts:
+                active = active | (post.rank != IDLE)
+            counts["cc"] += int(active.sum())
+        else:
+            counts["descriptor_runs"] += int((queue.peer != IDLE).sum())
+    return counts

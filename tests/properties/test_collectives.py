@@ -34,17 +34,20 @@ def expected(case: Case, operand: np.ndarray) -> list[np.ndarray]:
     result: list[np.ndarray] = [operand[0]] * len(operand)
     for group in case.groups:
         rows = operand[list(group)]
-        joined = REDUCTIONS[case.reduction].reduce(rows, axis=0, dtype=operand.dtype)
         for place, rank in enumerate(group):
-            result[rank] = {
-                CollectiveOp.ALL_REDUCE: lambda: joined,
-                CollectiveOp.ALL_GATHER: lambda: rows.reshape(-1),
-                CollectiveOp.REDUCE_SCATTER: lambda p=place: np.split(joined, len(group))[p],
-                CollectiveOp.ALL_TO_ALL: lambda p=place: np.concatenate(
-                    [np.split(row, len(group))[p] for row in rows]
-                ),
-            }[case.op]()
+            result[rank] = _at_member(case, rows, place)
     return result
+
+
+def _at_member(case: Case, rows: np.ndarray, place: int) -> np.ndarray:
+    """The result of the group's member `place`, from the operands [members, elements]."""
+    if case.op is CollectiveOp.ALL_GATHER:
+        return rows.reshape(-1)
+    if case.op is CollectiveOp.ALL_TO_ALL:
+        return np.concatenate([np.split(row, len(rows))[place] for row in rows])
+    joined = REDUCTIONS[case.reduction].reduce(rows, axis=0, dtype=rows.dtype)
+    whole = case.op is CollectiveOp.ALL_REDUCE
+    return joined if whole else np.split(joined, len(rows))[place]
 
 
 @settings(deadline=None, max_examples=150)

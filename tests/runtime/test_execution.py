@@ -10,7 +10,8 @@ import ncc_runtime
 from ncc_runtime.errors import DeadlockError, InputError, LoweringError, MemoryFaultError
 from ncc_runtime.lowering.executable import DmaQueue, Executable, Queue
 from ncc_runtime.neff.dtypes import DType
-from ncc_runtime.neff.placeholder import CollectiveOp, Reduction
+from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.neff.reductions import Reduction
 from ncc_runtime.runtime import Model
 from tests.programs import collective_program
 
@@ -78,7 +79,7 @@ def test_a_read_of_a_slot_nobody_wrote_is_caught_in_checked_mode():
     sources = dma.sources.copy()
     sources[1, 0, 0] = dma.sources[2, 0, 0]
     broken = with_queue(executable, dma, attrs.evolve(dma, sources=sources))
-    with pytest.raises(MemoryFaultError, match="channel buffer of stream 0 .* never written"):
+    with pytest.raises(MemoryFaultError, match=r"channel buffer of stream 0 .* never written"):
         Model(broken).run(seed=1, checked=True)
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from ncc_runtime.execution.values.memory import Arena
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
-from ncc_runtime.neff.placeholder import Placeholder, Reduction
+from ncc_runtime.neff.placeholder import Placeholder
+from ncc_runtime.neff.reductions import Reduction
 
 SMALL_BYTES = 16 * 1024
 """Up to this size one indexed call over all ranks beats a call per rank (docs/decisions.md)."""

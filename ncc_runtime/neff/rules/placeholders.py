@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator
 
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.groups import Groups
-from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder, Reduction
+from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import Program, Tensor
+from ncc_runtime.neff.reductions import Reduction
 from ncc_runtime.neff.rules.intervals import Interval, meetings
 from ncc_runtime.neff.rules.rule import rule
 
@@ -142,10 +143,9 @@ def _results_lie_apart(program: Program) -> Iterator[str]:
 
 
 def _interval(program: Program, tensor: int, is_result: bool) -> Interval:
-    view = program.tensors[tensor]
-    start = program.buffers[view.buffer].address + view.offset
-    role = "result" if is_result else "operand"
-    return Interval(start, start + view.size_bytes, is_result, f"{role} t{tensor}")
+    start, role = program.address(tensor), "result" if is_result else "operand"
+    end = start + program.tensors[tensor].size_bytes
+    return Interval(start, end, is_result, f"{role} t{tensor}")
 
 
 RULES = (

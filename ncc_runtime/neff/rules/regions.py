@@ -20,14 +20,19 @@ _SCALAR_SHAPES = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
 def values_are_defined(program: Program) -> Iterator[str]:
     """First stage: operands and results of regions are values that exist."""
     for number, region in enumerate(program.regions):
-        count = len(region.parameters)
-        for position, row in enumerate(region.body):
-            for operand in row.operands:
-                if not 0 <= operand < count + position:
-                    yield f"region r{number}, v{count + position}: reads v{operand}"
-        for value in region.results:
-            if not 0 <= value < count + len(region.body):
-                yield f"region r{number}: gives v{value}, there are {count + len(region.body)}"
+        yield from (f"region r{number}{breach}" for breach in _undefined(region))
+
+
+def _undefined(region: Region) -> Iterator[str]:
+    defined = len(region.parameters)
+    for row in region.body:
+        for operand in row.operands:
+            if not 0 <= operand < defined:
+                yield f", v{defined}: reads v{operand}"
+        defined += 1
+    for value in region.results:
+        if not 0 <= value < defined:
+            yield f": gives v{value}, there are {defined}"
 
 
 @rule("neff-R1")

@@ -1,0 +1,22 @@
+"""What a run gave, as the caller gets it."""
+
+import attrs
+import numpy as np
+
+from ncc_runtime.execution.trace import Trace, Traffic
+from ncc_runtime.report.collectives import CollectiveRow
+
+
+@attrs.frozen(eq=False)
+class Run:
+    """What a run gave; parts that were not asked for are empty or None."""
+
+    outputs: list[np.ndarray]  # each [ranks, *shape]
+    trace: Trace | None
+    traffic: tuple[Traffic, ...]
+    collectives: tuple[CollectiveRow, ...]
+
+    @property
+    def time_us(self) -> float | None:
+        """Predicted time until the last rank is done, in microseconds."""
+        return None if self.trace is None else self.trace.time_ps / 1e6

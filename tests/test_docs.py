@@ -1,0 +1,265 @@
+"""The documents say what is so: commands run as shown, cited paths and links exist, tables agree.
+
+`pytest tests/test_docs.py --update-golden` rewrites outputs that have changed; read the diff.
+"""
+
+import ast
+import difflib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from ncc_compiler.ir.ops import OPS
+from ncc_compiler.ir.rules import FAMILIES
+from ncc_runtime.collectives.choose import ALGORITHMS
+from ncc_runtime.errors import NccError
+from ncc_runtime.lowering.cc_isa import CcOpcode, DmaOpcode
+from ncc_runtime.neff.check import STAGES
+from ncc_runtime.neff.isa import Engine
+from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.neff.program import BufferKind
+from ncc_runtime.timing import CONSTANTS
+from ncc_runtime.topology.routes import Transport
+from tests import documents
+from tests.documents import DOCUMENTS, ROOT, Step
+
+NOT_RUN = ("make", "pip", "git", ".")
+"""First words of commands that set a machine up; all others are run."""
+
+PACKAGES = ("ncc_compiler", "ncc_runtime")
+BASES = (ROOT, ROOT / "ncc_compiler", ROOT / "ncc_runtime", ROOT / "docs")
+SUFFIXES = (".py", ".md", ".toml", ".lark", ".ir", ".hlo")
+BASH = shutil.which("bash") or "bash"
+
+
+def name_of(document: Path) -> str:
+    return str(document.relative_to(ROOT))
+
+
+every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+
+
+def performed(steps: Sequence[Step], where: Path, notes: Path) -> Iterator[tuple[int, str]]:
+    """Exit code and output of every step, all of them in one shell."""
+    script = [f"cd '{where}'"]
+    for number, step in enumerate(steps):
+        base = notes / str(number)
+        base.with_suffix(".in").write_text(step.text)
+        action = f"cp '{base}.in' '{step.name}'" if step.name else f". '{base}.in'"
+        script.append(f"{action} > '{base}.out' 2>&1\necho $? > '{base}.code'")
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    environment = {**os.environ, "PATH": path, "LC_ALL": "C.UTF-8", "COLUMNS": "80"}
+    subprocess.run(
+        [BASH], input="\n".join(script), text=True, env=environment, check=True, timeout=300
+    )
+    for number in range(len(steps)):
+        base = notes / str(number)
+        yield int(base.with_suffix(".code").read_text()), base.with_suffix(".out").read_text()
+
+
+@every_document
+def test_commands_do_what_the_document_shows(
+    document: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    text = document.read_text()
+    steps = [step for step in documents.steps(text) if step.text.split()[0] not in NOT_RUN]
+    where, notes = tmp_path / "repo", tmp_path / "notes"
+    notes.mkdir()
+    for part in ("ir_examples", "tests/data/hlo"):
+        shutil.copytree(ROOT / part, where / part)
+    results = list(performed(steps, where, notes)) if steps else []
+    if request.config.getoption("--update-golden"):
+        document.write_text(updated(text, steps, [output for _, output in results]))
+        return
+    for step, (code, output) in zip(steps, results, strict=True):
+        assert code == step.exit_code, f"$ {step.text}\n{output}"
+        difference = difflib.ndiff(step.output, output.splitlines())
+        shown = step.name or documents.is_shown(step.output, output)
+        assert shown, f"$ {step.text}\n" + "\n".join(difference)
+
+
+def updated(text: str, steps: Sequence[Step], outputs: Sequence[str]) -> str:
+    lines = text.split("\n")
+    for step, output in reversed(list(zip(steps, outputs, strict=True))):
+        if not step.name and not documents.is_shown(step.output, output):
+            end = step.first + len(step.output)
+            lines[step.first : end] = documents.with_elisions(step.output, output)
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("shown", "actual", "same"),
+    [
+        (("a", "b"), "a\nb\n", True),
+        (("a", "b"), "a\nc\n", False),
+        (("a",), "a\nb\n", False),
+        (("a", "…"), "a\nb\nc\n", True),
+        (("a", "…", "c"), "a\nb\n", False),
+        (("host time … s",), "host time 0.042 s\n", True),
+        (("host time … s",), "guest time 0.042 s\n", False),
+        ((), "", True),
+    ],
+)
+def test_shown_output_is_compared_line_by_line_with_elisions(
+    shown: tuple[str, ...], actual: str, same: bool
+) -> None:
+    assert documents.is_shown(shown, actual) is same
+
+
+def test_a_command_may_expect_an_exit_code_and_go_over_two_lines() -> None:
+    text = "```console\n$ false \\\n  it\n# exit 1\nout\n$ true\n```\n"
+    first, second = documents.steps(text)
+    assert first == Step("false \\\n  it", 1, ("out",), 4)
+    assert second == Step("true", 0, (), 6)
+
+
+@every_document
+def test_cited_paths_exist(document: Path) -> None:
+    text = document.read_text()
+    made = {step.name for step in documents.steps(text)}
+    wrong = [
+        span
+        for span in documents.code_spans(text)
+        if is_path(span) and span not in made and not any(any(base.glob(span)) for base in BASES)
+    ]
+    assert wrong == []
+
+
+def is_path(span: str) -> bool:
+    if not re.fullmatch(r"[\w.*/-]*\w[\w.*/-]*", span) or span in SUFFIXES:
+        return False
+    first = span.split("/")[0]
+    return span.endswith(SUFFIXES) or ("/" in span and first != "" and (ROOT / first).is_dir())
+
+
+@pytest.mark.parametrize(
+    ("span", "path"),
+    [
+        ("docs/absent.md", True),
+        ("execution/absent.py", True),
+        ("ncc_runtime/absent/", True),
+        (".ir", False),
+        ("min/max", False),
+        ("m.neff", False),
+        ("c0.E>c1", False),
+    ],
+)
+def test_what_counts_as_a_cited_path(span: str, path: bool) -> None:
+    assert is_path(span) is path
+
+
+@every_document
+def test_links_lead_somewhere(document: Path) -> None:
+    wrong = []
+    for link in documents.links(document.read_text()):
+        path, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", path):
+            continue
+        target = document.parent / path if path else document
+        if not target.exists() or (anchor and anchor not in documents.anchors(target.read_text())):
+            wrong.append(link)
+    assert wrong == []
+
+
+def documented_rules(document: str) -> list[str]:
+    """Ids that begin a table row or a list item, code style or not."""
+    text = documents.prose((ROOT / "docs" / document).read_text())
+    return re.findall(r"(?m)^\s*(?:[|*-] *)?`?([a-z][a-z0-9-]*-[A-Z]\d+)`?(?= |\||:)", text)
+
+
+def rules_in_source(package: str, pattern: str) -> set[str]:
+    """Ids that the code reports and that stand in no table of rules."""
+    files = (ROOT / package).rglob("*.py")
+    return {found for file in files for found in re.findall(f'"({pattern})"', file.read_text())}
+
+
+def test_every_rule_of_the_compiler_is_documented_once() -> None:
+    tables = {**FAMILIES, **{op.name: op.rules for op in OPS.values()}}
+    rules = {f"{name}-C{k + 1}" for name, rows in tables.items() for k in range(len(rows))}
+    rules |= rules_in_source("ncc_compiler", r"[a-z][a-z-]*-C\d+")
+    assert sorted(documented_rules("ir.md")) == sorted(rules)
+
+
+def test_every_rule_of_a_program_is_documented_once() -> None:
+    rules = {rule.id for stage in STAGES for rule in stage}
+    assert rules_in_source("ncc_runtime", r"neff-[A-Z]\d+") == rules
+    assert sorted(documented_rules("neff.md")) == sorted(rules)
+
+
+def file_map(package: str) -> list[str]:
+    """The modules in the order of the file map of docs/architecture.md."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rows = documents.cells(documents.section(text, "File map"))
+    places = [(folder.strip("`"), names.split()) for folder, names, *_ in rows]
+    return [
+        f"{folder}{name}.py".removesuffix(".py").replace("/", ".")
+        for folder, names in places
+        for name in names
+        if folder.startswith(f"{package}/")
+    ]
+
+
+def modules(package: str) -> dict[str, Path]:
+    files = (path for path in (ROOT / package).rglob("*.py") if path.name != "__init__.py")
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_file_map_names_every_module_once(package: str) -> None:
+    assert sorted(file_map(package)) == sorted(modules(package))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_modules_import_what_stands_before_them_in_the_file_map(package: str) -> None:
+    paths = modules(package)
+    position = {name: k for k, name in enumerate(file_map(package))}
+    wrong = [
+        f"{name} imports {imported}"
+        for name, path in paths.items()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ImportFrom)
+        for imported in (node.module or "", *(f"{node.module}.{one.name}" for one in node.names))
+        if imported in position and position[imported] > position[name]
+    ]
+    assert wrong == []
+
+
+def test_every_time_constant_is_in_the_timing_document() -> None:
+    text = (ROOT / "docs" / "timing.md").read_text()
+    rows = {cells[0].strip("`"): cells[1:] for cells in documents.cells(text)}
+    for name, figure in CONSTANTS.items():
+        value, source, *_ = rows[name]
+        assert value.replace(",", "") == str(figure.value), name
+        assert source == figure.source, name
+
+
+def test_every_algorithm_is_in_the_collectives_document() -> None:
+    text = (ROOT / "docs" / "collectives.md").read_text()
+    rows = {(row[0].strip("`"), row[1].strip("`")) for row in documents.cells(text)}
+    assert {(op.value, name) for op, names in ALGORITHMS.items() for name in names} <= rows
+
+
+def test_the_glossary_has_the_words_of_listings_and_reports() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    spans = set(documents.code_spans(text))
+    enums = (Transport, CollectiveOp, Engine, BufferKind)
+    words = {member.value for words in enums for member in words}
+    words |= {member.name.lower() for words in (CcOpcode, DmaOpcode) for member in words}
+    assert words - spans == set()
+
+
+def test_the_glossary_is_in_alphabetical_order() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    words = [row[0].strip("`*").lower() for row in documents.cells(text)]
+    assert words == sorted(words)
+
+
+def test_errors_are_named_in_the_architecture() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    assert {kind.__name__ for kind in NccError.__subclasses__()} <= set(documents.code_spans(text))

@@ -1,0 +1,225 @@
+"""The architecture as a table: who may import whom, checked on every file.
+
+A row allows a module, or all modules of a package, to import what stands behind it. The longest
+matching prefix counts on both sides; modules of one row may import one another, but not in circles.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import networkx
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("ncc_compiler", "ncc_runtime")
+
+NEFF = "ncc_runtime.neff"
+# one of each for both packages
+TABLES = {"ncc_runtime.neff.dtypes", "ncc_runtime.neff.groups", "ncc_runtime.neff.reductions"}
+ERRORS = "ncc_runtime.errors"
+
+MAY_IMPORT: dict[str, set[str]] = {
+    # the contract
+    "ncc_runtime.errors": set(),
+    "ncc_runtime.options": set(),
+    "ncc_runtime.neff": {ERRORS},
+    # the runtime, which knows the topology but no compiler
+    "ncc_runtime.topology": {ERRORS},
+    "ncc_runtime.placement": {ERRORS, "ncc_runtime.topology"},
+    "ncc_runtime.timing": {ERRORS, NEFF, "ncc_runtime.topology"},
+    "ncc_runtime.collectives": {
+        ERRORS,
+        NEFF,
+        "ncc_runtime.topology",
+        "ncc_runtime.placement",
+        "ncc_runtime.timing",
+    },
+    "ncc_runtime.lowering.cc_isa": {NEFF},
+    "ncc_runtime.lowering.channels": {ERRORS, "ncc_runtime.lowering.cc_isa"},
+    "ncc_runtime.lowering.executable": {
+        NEFF,
+        "ncc_runtime.lowering.cc_isa",
+        "ncc_runtime.lowering.channels",
+        "ncc_runtime.placement",
+        "ncc_runtime.topology",
+    },
+    "ncc_runtime.lowering": {
+        ERRORS,
+        NEFF,
+        "ncc_runtime.collectives",
+        "ncc_runtime.lowering.cc_isa",
+        "ncc_runtime.lowering.channels",
+        "ncc_runtime.lowering.executable",
+        "ncc_runtime.options",
+        "ncc_runtime.placement",
+        "ncc_runtime.timing",
+        "ncc_runtime.topology",
+    },
+    "ncc_runtime.verify": {  # plans and executables are data; how they were made is not its to see
+        ERRORS,
+        NEFF,
+        "ncc_runtime.collectives.plan",
+        "ncc_runtime.lowering.cc_isa",
+        "ncc_runtime.lowering.executable",
+        "ncc_runtime.placement",
+        "ncc_runtime.topology",
+    },
+    "ncc_runtime.execution": {
+        ERRORS,
+        NEFF,
+        "ncc_runtime.lowering",
+        "ncc_runtime.lowering.cc_isa",
+        "ncc_runtime.lowering.executable",
+        "ncc_runtime.options",
+        "ncc_runtime.placement",
+        "ncc_runtime.timing",
+        "ncc_runtime.topology",
+    },
+    "ncc_runtime.array_files": {ERRORS, NEFF},
+    "ncc_runtime.inputs": {ERRORS, NEFF, "ncc_runtime.array_files"},
+    "ncc_runtime.host_memory": {
+        ERRORS,
+        NEFF,
+        "ncc_runtime.lowering.executable",
+        "ncc_runtime.options",
+    },
+    "ncc_runtime.report": {
+        ERRORS,
+        NEFF,
+        "ncc_runtime.execution",
+        "ncc_runtime.lowering",
+        "ncc_runtime.lowering.cc_isa",
+        "ncc_runtime.lowering.executable",
+        "ncc_runtime.options",
+        "ncc_runtime.placement",
+        "ncc_runtime.topology",
+    },
+    "ncc_runtime.runtime": {"ncc_runtime"},
+    "ncc_runtime.cli": {"ncc_runtime"},
+    "ncc_runtime.__init__": {"ncc_runtime"},
+    # the compiler, which knows the contract but no topology
+    "ncc_compiler.diagnostics": set(),
+    "ncc_compiler.options": set(),
+    "ncc_compiler.syntax": {"ncc_compiler.diagnostics", *TABLES},
+    "ncc_compiler.ir": {"ncc_compiler.diagnostics", "ncc_compiler.syntax", *TABLES},
+    "ncc_compiler.reference": {"ncc_compiler.diagnostics", "ncc_compiler.ir", *TABLES},
+    "ncc_compiler.passes": {
+        "ncc_compiler.diagnostics",
+        "ncc_compiler.ir",
+        "ncc_compiler.options",
+        *TABLES,
+    },
+    "ncc_compiler.codegen": {
+        "ncc_compiler.diagnostics",
+        "ncc_compiler.ir",
+        "ncc_compiler.options",
+        NEFF,
+    },
+    "ncc_compiler.driver": {"ncc_compiler", NEFF},
+    "ncc_compiler.refusals": {"ncc_compiler.diagnostics", ERRORS},
+    "ncc_compiler.cli": {"ncc_compiler", NEFF, ERRORS},
+    "ncc_compiler.__init__": {"ncc_compiler"},
+}
+
+HOMES = {  # third-party packages that one place of ours wraps
+    "lark": "ncc_compiler.syntax",
+    "networkx": "ncc_runtime.topology",
+    "msgspec": "ncc_runtime.neff.document",
+}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield ".".join(path.relative_to(ROOT).with_suffix("").parts), path
+
+
+def imports(code: str) -> Iterator[str]:
+    """Full names of what a file imports, wherever the import stands."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def is_under(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(f"{prefix}.")
+
+
+def row_of(name: str) -> str | None:
+    """The row that speaks for a module: its longest prefix in the table."""
+    return max((row for row in MAY_IMPORT if is_under(name, row)), key=len, default=None)
+
+
+def is_allowed(importer: str, imported: str) -> bool:
+    own, target = row_of(importer), row_of(imported)
+    if own is None:
+        return False
+    whole = {name for name in MAY_IMPORT[own] if "." not in name}  # a package with all its rows
+    return (
+        target == own
+        or any(is_under(imported, name) for name in whole)
+        or any(is_under(imported, name) for name in MAY_IMPORT[own] if row_of(name) == target)
+    )
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_follow_the_table(package: str) -> None:
+    wrong = [
+        f"{name} imports {imported}"
+        for name, path in modules()
+        for imported in imports(path.read_text())
+        if name.startswith(package) and imported.startswith(PACKAGES)
+        if not is_allowed(name, imported)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "allowed"),
+    [
+        ("ncc_runtime.neff.check", "ncc_runtime.neff.program.Program", True),
+        ("ncc_compiler.codegen.emit", "ncc_runtime.neff.table.Instr", True),
+        ("ncc_compiler.ir.graph", "ncc_runtime.neff.groups.Groups", True),
+        ("ncc_compiler.ir.graph", "ncc_runtime.neff.program.Program", False),
+        ("ncc_compiler.codegen.emit", "ncc_runtime.topology.graph.Graph", False),
+        ("ncc_compiler.cli", "ncc_runtime.placement", False),
+        ("ncc_runtime.neff.check", "ncc_compiler.ir.graph", False),
+        ("ncc_runtime.cli", "ncc_compiler.driver", False),
+        ("ncc_runtime.verify.races", "ncc_runtime.lowering.executable.Executable", True),
+        ("ncc_runtime.verify.races", "ncc_runtime.lowering.stream", False),
+        ("ncc_runtime.lowering.executable", "ncc_runtime.lowering.fill", False),
+        ("ncc_runtime.unheard_of", "ncc_runtime.errors", False),
+    ],
+)
+def test_the_table_says_what_the_architecture_says(
+    importer: str, imported: str, allowed: bool
+) -> None:
+    assert is_allowed(importer, imported) is allowed
+
+
+def test_modules_do_not_import_one_another_in_circles() -> None:
+    paths = dict(modules())
+    arrows = networkx.DiGraph()
+    for name, path in paths.items():
+        for imported in imports(path.read_text()):
+            target = next(
+                (end for end in (imported, imported.rpartition(".")[0]) if end in paths), ""
+            )
+            if target:
+                arrows.add_edge(name, target)
+    assert list(networkx.simple_cycles(arrows)) == []
+
+
+@pytest.mark.parametrize(("wrapped", "home"), HOMES.items())
+def test_a_wrapped_library_is_imported_in_one_place(wrapped: str, home: str) -> None:
+    users = {
+        name
+        for name, path in modules()
+        if any(is_under(imported, wrapped) for imported in imports(path.read_text()))
+    }
+    assert users
+    assert {name for name in users if not is_under(name, home)} == set()
