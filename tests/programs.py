@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 
+import attrs
+
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.isa import ENGINES, Engine
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import (
+    ALIGNMENT,
     Buffer,
     BufferId,
     BufferKind,
@@ -25,6 +28,26 @@ def result_elements(op: CollectiveOp, elements: int, members: int) -> int:
     return elements // members if op is CollectiveOp.REDUCE_SCATTER else elements
 
 
+@attrs.define
+class _Memory:
+    """Buffers and tensors laid out one after another."""
+
+    dtype: DType
+    buffers: list[Buffer] = attrs.field(factory=list)
+    tensors: list[Tensor] = attrs.field(factory=list)
+
+    @property
+    def end(self) -> int:
+        last = max((one.address + one.size_bytes for one in self.buffers), default=0)
+        return -(-last // ALIGNMENT) * ALIGNMENT
+
+    def tensor(self, name: str, kind: BufferKind, elements: int) -> TensorId:
+        self.buffers.append(Buffer(name, kind, elements * self.dtype.size_bytes, self.end))
+        buffer = BufferId(len(self.buffers) - 1)
+        self.tensors.append(Tensor(name, buffer, self.dtype, (elements,)))
+        return TensorId(len(self.tensors) - 1)
+
+
 def collective_program(
     op: CollectiveOp,
     ranks: int,
@@ -40,52 +63,50 @@ def collective_program(
     if op is not CollectiveOp.PERMUTE and not groups:
         groups = (tuple(range(ranks)),)
     members = len(groups[0]) if groups else ranks
-    buffers: list[Buffer] = []
-    tensors: list[Tensor] = []
-
-    def tensor(name: str, kind: BufferKind, elements: int) -> TensorId:
-        address = max((one.address + one.size_bytes for one in buffers), default=0)
-        size = elements * dtype.size_bytes
-        buffers.append(Buffer(name, kind, size, -(-address // 64) * 64))
-        tensors.append(Tensor(name, BufferId(len(buffers) - 1), dtype, (elements,)))
-        return TensorId(len(tensors) - 1)
-
-    inputs, outputs, placeholders = [], [], []
+    memory = _Memory(dtype)
+    placeholders = []
     for number in range(repeat):
-        names = [(f"{number}.{index}", size) for index, size in enumerate(sizes)]
-        operands = tuple(tensor(f"in{name}", BufferKind.INPUT, size) for name, size in names)
-        results = tuple(
-            tensor(f"out{name}", BufferKind.OUTPUT, result_elements(op, size, members))
-            for name, size in names
-        )
-        inputs += operands
-        outputs += results
+        operands = [
+            memory.tensor(f"in{number}.{index}", BufferKind.INPUT, size)
+            for index, size in enumerate(sizes)
+        ]
+        results = [
+            memory.tensor(
+                f"out{number}.{index}", BufferKind.OUTPUT, result_elements(op, size, members)
+            )
+            for index, size in enumerate(sizes)
+        ]
         placeholders.append(
             Placeholder(
                 op=op,
                 dtype=dtype,
-                operands=operands,
-                results=results,
+                operands=tuple(operands),
+                results=tuple(results),
                 reduction=reduction if op.reduces else None,
                 groups=groups,
                 pairs=pairs,
                 name=f"{op.value}.{number}",
             )
         )
+    return _program(op.value, ranks, memory, placeholders)
+
+
+def _program(
+    name: str, ranks: int, memory: _Memory, placeholders: Sequence[Placeholder]
+) -> Program:
+    """Placeholders triggered in order by the GpSimd queue, and nothing else."""
+    triggers = (Instr("ptc2", placeholder=number) for number in range(len(placeholders)))
     queues = {engine: InstrTable.from_rows(()) for engine in ENGINES}
-    queues[Engine.GPSIMD] = InstrTable.from_rows(
-        Instr("ptc2", placeholder=number) for number in range(len(placeholders))
-    )
-    last = max(one.address + one.size_bytes for one in buffers)
+    queues[Engine.GPSIMD] = InstrTable.from_rows(triggers)
     return Program(
-        name=op.value,
+        name=name,
         replica_count=1,
         num_partitions=ranks,
-        hbm_bytes=-(-last // 64) * 64,
-        buffers=tuple(buffers),
-        tensors=tuple(tensors),
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
+        hbm_bytes=memory.end,
+        buffers=tuple(memory.buffers),
+        tensors=tuple(memory.tensors),
+        inputs=tuple(TensorId(tensor) for one in placeholders for tensor in one.operands),
+        outputs=tuple(TensorId(tensor) for one in placeholders for tensor in one.results),
         constants={},
         regions=(),
         attributes=(),

@@ -9,7 +9,7 @@ class History:
     """Times of increments; the v-th increment of a semaphore makes its value v."""
 
     def __init__(self, executable: Executable) -> None:
-        self._width = executable.semaphore_count
+        self._width = max(1, executable.semaphore_count)
         counts = np.zeros(executable.ranks * self._width, np.int64)
         for queue in executable.queues:
             for post in queue.sync.posts:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ncc_runtime.execution.values import elementwise
 from ncc_runtime.execution.values.regions import fold
+from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.isa import OPCODES, Shape
 from ncc_runtime.neff.program import AttributeValue, Program, Tensor
 
@@ -100,7 +101,7 @@ def _concatenate(work: Work, operands: Arrays) -> Arrays:
 
 
 def _dot(work: Work, operands: Arrays) -> Arrays:
-    left, right = (_contractable(array) for array in operands)
+    left, right = (_contractable(array, work.results[0].dtype) for array in operands)
     left_batch, right_batch = work.integers("lhs_batch"), work.integers("rhs_batch")
     left_sum, right_sum = work.integers("lhs_contracting"), work.integers("rhs_contracting")
     left_free = _others(left.ndim - 1, left_batch + left_sum)
@@ -120,9 +121,13 @@ def _dot(work: Work, operands: Arrays) -> Arrays:
     return [result.astype(work.results[0].dtype.numpy, copy=False)]
 
 
-def _contractable(array: np.ndarray) -> np.ndarray:
-    """Narrow floats as float32; everything else as it is."""
-    return array.astype(np.float32) if array.dtype.isbuiltin != 1 else array
+def _contractable(array: np.ndarray, result: DType) -> np.ndarray:
+    """The operand of a dot in the type its products are summed in.
+
+    That is the result's type, but float32 for narrow floats, which are rounded once at the end.
+    """
+    narrow = result.is_float and result.size_bytes < 4
+    return array.astype(np.float32 if narrow else result.numpy, copy=False)
 
 
 def _others(rank: int, taken: tuple[int, ...]) -> tuple[int, ...]:

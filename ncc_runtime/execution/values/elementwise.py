@@ -1,6 +1,7 @@
 """Elementwise operations on arrays of any shape, with XLA's meaning at the edges.
 
-Narrow floats (bfloat16, float16, fp8) are computed in float32 and rounded once. Integers wrap;
+Narrow floats (bfloat16, float16, fp8) are computed in float32 and rounded once, 4-bit integers in
+8 bits and wrapped. Integers wrap;
 division by zero gives all ones, its remainder the dividend. pred adds as `or`, multiplies as `and`.
 """
 
@@ -34,7 +35,12 @@ def _is_narrow(dtype: np.dtype) -> bool:
 
 
 def _widened(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32) if _is_narrow(array.dtype) else array
+    """The array in the type it is computed in: float32 for narrow floats, 8 bits for 4."""
+    if _is_narrow(array.dtype):
+        return array.astype(np.float32)
+    if array.dtype == DType.S4.numpy:
+        return array.astype(np.int8)
+    return array.astype(np.uint8) if array.dtype == DType.U4.numpy else array
 
 
 def convert(array: np.ndarray, dtype: DType) -> np.ndarray:
@@ -87,7 +93,7 @@ def _total_order(array: np.ndarray) -> np.ndarray:
 
 
 def _is_integer(array: np.ndarray) -> bool:
-    return array.dtype.kind in "iu" or "int4" in array.dtype.name
+    return array.dtype.kind in "iu"
 
 
 def _add(left: np.ndarray, right: np.ndarray) -> np.ndarray:
