@@ -131,7 +131,7 @@ def test_cited_paths_exist(document: Path) -> None:
 
 
 def is_path(span: str) -> bool:
-    is_module = (ROOT / span.replace(".", "/")).is_dir()
+    is_module = "/" not in span and (ROOT / span.replace(".", "/")).is_dir()
     if is_module or not re.fullmatch(r"[\w.*/-]*\w[\w.*/-]*", span) or span in SUFFIXES:
         return False
     first = span.split("/")[0]
