@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help install run lint types test test-slow golden bench clean
+.PHONY: help install run lint types test test-slow golden clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -41,7 +41,7 @@ test-slow: $(STAMP) ## the tests behind the marker `slow`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m slow
 
 golden: $(STAMP) ## rewrite the expected outputs; read the diff before you commit it
-	$(BIN)/python -m pytest -q tests/test_golden.py --update-golden
+	$(BIN)/python -m pytest -q tests/test_golden.py tests/test_docs.py --update-golden
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache build dist

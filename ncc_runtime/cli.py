@@ -159,7 +159,7 @@ def topology_list() -> None:
         names = ", ".join((row.name, *row.aliases))
         joins = "can be joined over EFA" if row.joins else "one instance only"
         click.echo(
-            f"{names:<22} {row.chips:>3} chips {row.ranks:>4} ranks  {joins:<23} {row.summary}"
+            f"{names:<22} chips {row.chips:>2}, ranks {row.ranks:>2}, {joins:<23} {row.summary}"
         )
 
 

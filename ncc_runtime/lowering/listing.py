@@ -30,10 +30,10 @@ def queue_names(executable: Executable) -> list[str]:
 
 def _about(queue: Queue, rows: int) -> str:
     if isinstance(queue, EngineQueue):
-        return f"{rows} instructions"
+        return f"instructions: {rows}"
     if isinstance(queue, CcQueue):
-        return f"CC-core of stream {queue.stream}, {rows} instructions"
-    return f"DMA ring of stream {queue.stream}, {rows} runs of descriptors"
+        return f"CC-core of stream {queue.stream}, instructions: {rows}"
+    return f"DMA ring of stream {queue.stream}, runs of descriptors: {rows}"
 
 
 class _RankListing:
@@ -80,7 +80,7 @@ class _RankListing:
             opcode = CcOpcode(int(queue.opcode[row])) if post else CcOpcode.WAIT
             data = f"dma{queue.ring[row]}" if opcode is CcOpcode.ADVANCE else ""
             comment = self._comment(int(queue.placeholder[row]), int(queue.round[row]))
-            yield [f"{row:>5}", opcode.name.lower(), data, wait, post, comment]
+            yield [f"{row:>5}", opcode.name.lower(), data, wait, post, f"; {comment}"]
 
     def _dma_rows(self, queue: DmaQueue) -> Iterator[Cells]:
         for row in range(len(queue.opcode)):
@@ -95,7 +95,8 @@ class _RankListing:
                 self._size(queue, row),
                 self._wait(queue, row),
                 self._post(queue, row),
-                f"{comment}  {self._executable.routes.describe(self._rank, peer)}",
+                f"; {self._executable.routes.describe(self._rank, peer)}",
+                comment if queue.size_bytes[row, self._rank] else f"{comment}, signals only",
             ]
 
     def _operation(self, queue: DmaQueue, row: int) -> str:
@@ -117,7 +118,7 @@ class _RankListing:
     def _comment(self, number: int, round_number: int) -> str:
         placeholder = self._executable.program.placeholders[number]
         where = f" round {round_number}" if round_number != IDLE else ""
-        return f"; p{number} {placeholder.op.value} {placeholder.name}{where}"
+        return f"p{number} {placeholder.name or placeholder.op.value}{where}"
 
     def _wait(self, queue: Queue, row: int) -> str:
         column = self._rank if queue.sync.wait_sem.shape[1] > 1 else 0

@@ -114,7 +114,7 @@ def load(path: str | os.PathLike[str]) -> Program:
             checked_data_size(head, place)
             body = stream.read()
     except OSError as error:
-        raise NeffError(f"{place}: cannot be read: {_reason(error)}") from error
+        raise NeffError(f"{place}: {_reason(error)}") from error
     return unpack(head + body, place)
 
 

@@ -159,8 +159,10 @@ def _presets() -> Traversable:
 def _unknown(name: str) -> str:
     known = (*preset_names(), *ALIASES)
     near = difflib.get_close_matches(name, known, n=2)
-    hint = f"; did you mean {' or '.join(near)}" if near else ""
-    return f"topology {name!r} is unknown{hint}; known: {', '.join(known)}; or a .toml file"
+    if near:
+        hint = f"; did you mean {' or '.join(near)}"
+        return f"topology {name!r} is unknown{hint}; `nccrt topology list` names all"
+    return f"topology {name!r} is unknown; known: {', '.join(known)}; or a .toml file"
 
 
 def _read(origin: str, file: Traversable) -> Spec:
