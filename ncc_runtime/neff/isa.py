@@ -60,6 +60,7 @@ _BINARY = "add and divide maximum minimum multiply or power remainder subtract x
 
 PTC2 = "ptc2"
 WAIT = "wait"
+LOOP, TEST, CASE, END = "loop", "test", "case", "end"
 
 OPCODES: dict[str, OpcodeDef] = {
     row.name: row
@@ -85,6 +86,10 @@ OPCODES: dict[str, OpcodeDef] = {
         OpcodeDef("reduce", Shape.FOLD, -1, ("dimensions", "region")),
         OpcodeDef(PTC2, Shape.CONTROL, -1),
         OpcodeDef(WAIT, Shape.CONTROL, 0),
+        OpcodeDef(LOOP, Shape.CONTROL, 0, ("block",)),
+        OpcodeDef(TEST, Shape.CONTROL, 0, ("block",)),
+        OpcodeDef(CASE, Shape.CONTROL, 0, ("block",)),
+        OpcodeDef(END, Shape.CONTROL, 0, ("block",)),
     )
 }
 """Every opcode by name, in the order of the instruction-set document.
@@ -92,4 +97,11 @@ OPCODES: dict[str, OpcodeDef] = {
 `reduce` takes n arrays, then n initial values, and writes n results. `ptc2`
 (PseudoTriggerCollective2) names a placeholder. `wait` (EVENT_SEMAPHORE) only holds its queue
 until a semaphore has a value.
+
+Control flow is structured, and every queue follows it alike: each of the five queues holds the same
+`loop`, `test`, `case` and `end` rows, properly nested, for every row of Program.blocks.
+A loop is `loop` … `test` … `end`: `test` goes on if the block's predicate holds on this rank and
+else to behind `end`; `end` goes back to `loop`. A branch is `case` … `end`: its rows run if the
+block's predicate selects it. Waited values count as if every block ran exactly once; a queue that
+jumps corrects them by what was passed over or is repeated (docs/isa.md).
 """

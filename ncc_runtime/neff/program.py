@@ -127,6 +127,32 @@ class Region:
         return tuple(dtypes[value] for value in self.results)
 
 
+class BlockKind(enum.Enum):
+    """The two forms of structured control flow."""
+
+    LOOP = "loop"
+    CASE = "case"
+
+
+@attrs.frozen
+class Block:
+    """Rows that run more than once, or perhaps not at all; decided by each rank's predicate.
+
+    The predicate of a loop is pred[]: go on. That of a case is pred[] or s32[]: the branch index,
+    where true is 0, false is 1, and an index outside 0..of-1 means of-1 (XLA, conditional).
+    When a queue comes to `test` or `case`, the predicate has been written: Sync's last increment
+    of its semaphore before its own row of the block comes after the write, and no queue writes the
+    predicate again before every queue has passed.
+    """
+
+    kind: BlockKind
+    name: str
+    predicate: TensorId
+    index: int = 0  # of a case: which branch it is
+    of: int = 1  # of a case: how many branches there are
+    trip_count: int | None = None  # of a loop, where the compiler could tell
+
+
 @attrs.frozen
 class Origin:
     """Where an instruction comes from: a graph node and, where known, a line of the user's code."""
@@ -154,6 +180,7 @@ class Program:
     placeholders: tuple[Placeholder, ...]
     queues: Mapping[Engine, InstrTable]
     origins: tuple[Origin, ...]
+    blocks: tuple[Block, ...] = ()
 
     @property
     def ranks(self) -> int:
