@@ -3,6 +3,7 @@
 import os
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -43,6 +44,8 @@ def read_arrays(path: str) -> dict[int, np.ndarray]:
         digits = name.removeprefix("arg")
         if not (name.startswith("arg") and digits.isascii() and digits.isdigit()):
             raise InputError(f"{path}: array {name!r} is not named arg0, arg1, …")
+        if int(digits) in numbered:
+            raise InputError(f"{path}: arg{int(digits)} is there twice")
         numbered[int(digits)] = array
     return numbered
 
@@ -67,6 +70,15 @@ def write_arrays(path: str, outputs: Sequence[np.ndarray]) -> None:
         Path(temporary).unlink(missing_ok=True)
 
 
+def check_folder(path: str) -> None:
+    """Refuse an output file that could not be written, before anything is computed for it."""
+    folder = Path(path).resolve().parent
+    if not folder.is_dir():
+        raise InputError(f"{path}: there is no folder {folder}")
+    if Path(path).is_dir():
+        raise InputError(f"{path}: is a directory")
+
+
 def _is_safetensors(path: str) -> bool:
     return path.endswith(".safetensors")
 
@@ -75,7 +87,16 @@ def _read_npz(path: str) -> dict[str, np.ndarray]:
     try:
         with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+    except (
+        ValueError,
+        EOFError,
+        AttributeError,
+        TypeError,
+        NotImplementedError,  # a compression that zipfile lacks
+        RuntimeError,  # an encrypted member
+        zlib.error,
+        zipfile.BadZipFile,
+    ) as error:
         raise InputError(
             f"{path}: not an .npz file of plain arrays arg0, arg1, …: {error}"
         ) from error

@@ -57,6 +57,16 @@ def _algorithms(_: click.Context, __: click.Parameter, pairs: Sequence[str]) -> 
     return chosen
 
 
+def _trip_counts(_: click.Context, __: click.Parameter, pairs: Sequence[str]) -> dict[str, int]:
+    counts = {}
+    for pair in pairs:
+        name, equals, number = pair.rpartition("=")
+        if not (name and equals and number.isascii() and number.isdigit()):
+            raise click.BadParameter(f"{pair!r} is not NAME=N, as in while.10=4")
+        counts[name] = int(number)
+    return counts
+
+
 def _place_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options that say where to place, the same on every command, passed on as `place`."""
 
@@ -93,13 +103,25 @@ def cli() -> None:
 @_place_options
 @click.option("--inputs", type=click.Path(), help="arg0, arg1, … in .npz or .safetensors.")
 @click.option("--outputs", type=click.Path(), help="Write out0, out1, … to this file.")
-@click.option("--seed", type=int, default=0, show_default=True, help="For missing inputs.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="For missing inputs."
+)
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--memory", metavar="BYTES", callback=_size, help="Host memory it may take.")
 @click.option("--no-values", is_flag=True, help="Predict time only.")
+@click.option(
+    "--trip-count",
+    "trip_counts",
+    metavar="NAME=N",
+    multiple=True,
+    callback=_trip_counts,
+    help="With --no-values: how often a loop runs, or which branch, where data decides.",
+)
 @click.option("--no-clock", is_flag=True, help="Compute values only.")
 @click.option("--checked", is_flag=True, help="Trap reads of unwritten memory, stray addresses.")
-@click.option("--shuffle", type=int, metavar="SEED", help="Take ready instructions at random.")
+@click.option(
+    "--shuffle", type=click.IntRange(0), metavar="SEED", help="Take ready instructions at random."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def run(program: str, place: PlaceWords, as_json: bool, **words: Any) -> None:
     """Place PROGRAM, fill its placeholders and run it on virtual devices."""
@@ -109,6 +131,8 @@ def run(program: str, place: PlaceWords, as_json: bool, **words: Any) -> None:
 
     if words["no_values"] and (words["inputs"] or words["outputs"]):
         raise click.UsageError("--no-values takes no --inputs and gives no --outputs")
+    if words["outputs"]:
+        array_files.check_folder(words["outputs"])
     started = time.perf_counter()
     model = _loaded(program, place)
     given = array_files.read_arrays(words["inputs"]) if words["inputs"] else {}
@@ -119,6 +143,7 @@ def run(program: str, place: PlaceWords, as_json: bool, **words: Any) -> None:
         checked=words["checked"],
         memory_bytes=words["memory"],
         shuffle_seed=words["shuffle"],
+        trip_counts=words["trip_counts"],
     )
     result = model.run(given, seed=words["seed"], options=options)
     if words["outputs"]:

@@ -25,6 +25,10 @@ class InputError(NccError):
     """An input array is missing, has the wrong shape or dtype, or does not fit in memory."""
 
 
+class ControlError(NccError):
+    """A predicate that guards a collective differs in its group, or nothing says where it goes."""
+
+
 class DeadlockError(NccError):
     """Queues wait for semaphore values that nothing will ever provide."""
 

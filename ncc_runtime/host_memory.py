@@ -7,8 +7,11 @@ from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.options import FREE_SHARE, RunOptions
 
 
-def check_budget(executable: Executable, options: RunOptions) -> None:
-    """Refuse a run whose arrays would not fit, before any is allocated."""
+def check_budget(executable: Executable, options: RunOptions, held_bytes: int = 0) -> None:
+    """Refuse a run whose arrays would not fit, before any is allocated.
+
+    `held_bytes` are kept from an earlier run: the host has them no longer free.
+    """
     if not options.values:
         return
     need = needed_bytes(executable, options)
@@ -17,7 +20,7 @@ def check_budget(executable: Executable, options: RunOptions) -> None:
         free = free_bytes()
         if free is None:
             return
-        budget = int(free * FREE_SHARE)
+        budget = int((free + held_bytes) * FREE_SHARE)
     if need > budget:
         raise InputError(
             f"the values of {executable.ranks} ranks need {need} bytes of host memory and the "

@@ -1,6 +1,6 @@
 """Inputs of a run: given arrays checked and spread over ranks, seeded values for the rest."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -9,24 +9,28 @@ from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.program import Program, Tensor
 
 
-def bound_inputs(program: Program, given: Mapping[int, np.ndarray], seed: int) -> list[np.ndarray]:
-    """Every parameter as [ranks, *shape] of its dtype; missing ones come from the seed.
+def bound_inputs(
+    program: Program, given: Mapping[int, np.ndarray], seed: int
+) -> Iterator[np.ndarray]:
+    """Every parameter as [ranks, *shape] of its dtype, in order; missing ones from the seed.
 
     An array of the parameter's own shape is the same on every rank. Floats wider than the
     parameter are rounded to it; any other dtype must match. Raises InputError.
     """
-    for number in sorted(given):
-        if number >= len(program.inputs):
+    for number in given:
+        if not (isinstance(number, int) and 0 <= number < len(program.inputs)):
             raise InputError(
-                f"arg{number} is given and the program has {len(program.inputs)} parameters"
+                f"input {number!r} is given; the program's {len(program.inputs)} parameters are "
+                "numbered from 0"
             )
+    checked = {number: _bound(program, number, np.asarray(one)) for number, one in given.items()}
     generator = np.random.default_rng(seed)
-    return [
-        _bound(program, number, given[number])
-        if number in given
+    return (
+        checked[number]
+        if number in checked
         else seeded(program.tensors[tensor], program.ranks, generator)
         for number, tensor in enumerate(program.inputs)
-    ]
+    )
 
 
 def _bound(program: Program, number: int, array: np.ndarray) -> np.ndarray:
@@ -58,10 +62,11 @@ def seeded(tensor: Tensor, ranks: int, generator: np.random.Generator) -> np.nda
     shape = (ranks, *tensor.shape)
     dtype = tensor.dtype
     if dtype is DType.PRED:
-        return generator.integers(0, 2, shape).astype(bool)
+        return generator.integers(0, 2, shape, np.uint8).astype(bool)
     if dtype.is_integer:
-        return generator.integers(0, 8, shape).astype(dtype.numpy)
-    values = generator.standard_normal(shape)
+        return generator.integers(0, 8, shape, np.uint8).astype(dtype.numpy)
+    width = np.float32 if dtype.size_bytes <= 4 else np.float64
+    values = generator.standard_normal(shape, width)
     if dtype.is_complex:
-        return (values + 1j * generator.standard_normal(shape)).astype(dtype.numpy)
-    return values.astype(dtype.numpy)
+        return (values + 1j * generator.standard_normal(shape, width)).astype(dtype.numpy)
+    return values.astype(dtype.numpy, copy=False)

@@ -11,10 +11,13 @@ class RunOptions:
 
     values: bool = True
     clock: bool = True
-    threads: int = 1
+    threads: int = attrs.field(default=1, validator=attrs.validators.ge(1))
     checked: bool = False  # trap reads of unwritten memory and stray addresses
     memory_bytes: int | None = None  # None: FREE_SHARE of what the host has free
-    shuffle_seed: int | None = None  # take ready instructions in a random order
+    shuffle_seed: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.ge(0))
+    )  # take ready instructions in a random order
+    trip_counts: Mapping[str, int] = attrs.field(factory=dict)  # of loops, for runs without values
 
 
 FREE_SHARE = 0.8

@@ -11,6 +11,7 @@ import threadpoolctl
 
 from ncc_runtime.errors import InputError
 from ncc_runtime.execution.clock.clock import Clock
+from ncc_runtime.execution.decisions import PlannedDecisions, ValueDecisions
 from ncc_runtime.execution.scheduler import Batch, Scheduler
 from ncc_runtime.execution.trace import TrafficCounter
 from ncc_runtime.execution.values.machine import Machine
@@ -54,14 +55,17 @@ class Model:
         `settings` are fields of RunOptions by name, as in run(x, values=True, threads=2).
         """
         options = attrs.evolve(options or RunOptions(), **settings)
-        check_budget(self.executable, options)
-        clock = Clock(self.executable, TimingModel.from_topology(self.executable.topology))
+        held = sum(machine.held_bytes for machine in self._machines.values())
+        check_budget(self.executable, options, held)
+        clock = None
+        if options.clock:
+            clock = Clock(self.executable, TimingModel.from_topology(self.executable.topology))
         counter = TrafficCounter(self.executable)
         machine = self._machine(options) if options.values else None
         if machine is not None:
             machine.load(bound_inputs(self.executable.program, _numbered(inputs), seed))
-        self._perform(options, machine, clock if options.clock else None, counter)
-        trace = clock.trace() if options.clock else None
+        self._perform(options, machine, clock, counter)
+        trace = clock.trace() if clock is not None else None
         traffic = counter.traffic()
         return Run(
             outputs=machine.outputs() if machine is not None else [],
@@ -100,10 +104,12 @@ class Model:
         # BLAS on one thread: its own threads would change the order of sums with the machine
         with threadpoolctl.threadpool_limits(1, user_api="blas"):
             if machine is None:
-                Scheduler(self.executable).run(perform, generator)
+                planned = PlannedDecisions(self.executable, options.trip_counts)
+                Scheduler(self.executable, planned).run(perform, generator)
             else:
                 with machine:
-                    Scheduler(self.executable).run(perform, generator)
+                    read = ValueDecisions(self.executable, machine)
+                    Scheduler(self.executable, read).run(perform, generator)
 
 
 def _numbered(

@@ -1,7 +1,8 @@
 """Says why a program is stuck: who waits where, for what, and who would have to provide it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
+import attrs
 import numpy as np
 
 from ncc_runtime.errors import DeadlockError
@@ -11,36 +12,37 @@ SHOWN = 16
 """Waiting queues named in full; the rest are counted."""
 
 
+@attrs.frozen
+class Stuck:
+    """A queue of a rank that cannot go on."""
+
+    queue: int
+    row: int
+    rank: int
+    sem: int
+    awaited: int
+
+
 def deadlock_report(
-    executable: Executable, counters: Sequence[np.ndarray], semaphores: np.ndarray
+    executable: Executable, stuck: Iterable[Stuck], semaphores: np.ndarray
 ) -> DeadlockError:
     """An error naming queue, instruction, semaphore, value held and awaited, and who increments."""
-    lines: list[str] = []
-    stuck = 0
-    for number, queue in enumerate(executable.queues):
-        length = len(queue.sync.wait_sem)
-        for rank in np.flatnonzero(counters[number] < length).tolist():
-            stuck += 1
-            if len(lines) < SHOWN:
-                row = int(counters[number][rank])
-                lines.append(_line(executable, number, row, rank, semaphores))
-    if stuck > len(lines):
-        lines.append(f"… and {stuck - len(lines)} more")
+    everybody = tuple(stuck)
+    lines = [_line(executable, one, semaphores) for one in everybody[:SHOWN]]
+    if len(everybody) > SHOWN:
+        lines.append(f"… and {len(everybody) - SHOWN} more")
     return DeadlockError(
-        f"deadlock: {stuck} queues wait for semaphore values that nothing will provide\n  "
+        f"deadlock: {len(everybody)} queues wait for semaphore values that nothing will provide\n  "
         + "\n  ".join(lines)
     )
 
 
-def _line(executable: Executable, number: int, row: int, rank: int, semaphores: np.ndarray) -> str:
-    queue = executable.queues[number]
-    column = rank if queue.sync.wait_sem.shape[1] > 1 else 0
-    sem = int(queue.sync.wait_sem[row, column])
-    awaited = int(queue.sync.wait_value[row, column])
-    name = executable.semaphore_names(rank).get(sem, f"s{sem}")
+def _line(executable: Executable, stuck: Stuck, semaphores: np.ndarray) -> str:
+    name = executable.semaphore_names(stuck.rank).get(stuck.sem, f"s{stuck.sem}")
     return (
-        f"rank {rank}, queue {queue.name}, pc {row}: waits for {name} >= {awaited}, "
-        f"it holds {int(semaphores[rank, sem])}; {_provider(executable, rank, sem)}"
+        f"rank {stuck.rank}, queue {executable.queues[stuck.queue].name}, pc {stuck.row}: waits "
+        f"for {name} >= {stuck.awaited}, it holds {int(semaphores[stuck.rank, stuck.sem])}; "
+        f"{_provider(executable, stuck.rank, stuck.sem)}"
     )
 
 

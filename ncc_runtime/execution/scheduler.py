@@ -1,19 +1,23 @@
 """Runs the queues of all ranks in parallel, ordered by semaphores only.
 
-A queue is a program counter per rank. What is ready on several ranks at the same row forms one
-batch; whatever is ready on several queues at the same time is unordered by the program and may run
-side by side. Nothing here knows what an instruction does: a `perform` callback does it, so values
-and clock share one scheduler. Semaphores only grow and have one incrementing queue each, so every
-order of ready batches ends in the same state (docs/isa.md).
+An engine or CC-core queue is a program counter per rank; a DMA ring is a list of pushed rows per
+rank. What is ready on several ranks at the same row forms one batch; whatever is ready on several
+queues at the same time is unordered by the program and may run side by side. Nothing here knows
+what an instruction does: `perform` does it, and `decide` says where control flow goes. Semaphores
+only grow and have one incrementing queue each, so every order of ready batches ends in the same
+state (docs/isa.md).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol
 
 import attrs
 import numpy as np
 
-from ncc_runtime.execution.deadlock import deadlock_report
-from ncc_runtime.lowering.executable import IDLE, Executable, Queue
+from ncc_runtime.execution.deadlock import Stuck, deadlock_report
+from ncc_runtime.execution.rings import Rings
+from ncc_runtime.lowering.executable import IDLE, Decision, DmaQueue, Executable, Jump, Queue
 
 
 @attrs.frozen(eq=False)
@@ -22,27 +26,44 @@ class Batch:
 
     queue: int  # position in Executable.queues
     row: int
-    ranks: np.ndarray  # (r,) int32, ascending
+    ranks: np.ndarray  # (r,) ascending
+    wait_sem: np.ndarray  # (r,) what each rank has waited for, IDLE for nothing
+    wait_value: np.ndarray  # (r,) int64, and the value it has been seen to reach
 
 
 Perform = Callable[[Sequence[Batch]], None]
 
 
+class Decide(Protocol):
+    """Where control flow goes: True where a rank enters the rows behind a `test` or `case`."""
+
+    def __call__(self, batch: Batch, jump: Jump) -> np.ndarray: ...
+
+
 class Scheduler:
     """Program counters and semaphore values of all queues, as arrays."""
 
-    def __init__(self, executable: Executable) -> None:
+    def __init__(self, executable: Executable, decide: Decide) -> None:
         self.executable = executable
-        self.semaphores: np.ndarray = np.zeros(
-            (executable.ranks, max(1, executable.semaphore_count)), np.int64
-        )
+        self._decide = decide
+        width = max(1, executable.semaphore_count)
+        self.semaphores: np.ndarray = np.zeros((executable.ranks, width), np.int64)
         self._queues = executable.queues
         self._lengths = [queue_length(queue) for queue in self._queues]
-        self.counters = [np.zeros(executable.ranks, np.int64) for _ in self._queues]
-        self._live = [number for number, length in enumerate(self._lengths) if length]
+        self._counters = [np.zeros(executable.ranks, np.int64) for _ in self._queues]
+        self._offsets = [
+            np.zeros_like(self.semaphores) if _jumps(queue) else None for queue in self._queues
+        ]
+        self._rings = Rings(executable)
+        self._everybody = np.arange(executable.ranks)
+        self._programs = [
+            number
+            for number, queue in enumerate(self._queues)
+            if self._lengths[number] and not isinstance(queue, DmaQueue)
+        ]
 
     def run(self, perform: Perform, shuffle: np.random.Generator | None = None) -> None:
-        """Perform every row of every queue once; raises DeadlockError if that cannot be done.
+        """Perform every row as often as control flow says; DeadlockError if that cannot be done.
 
         With `shuffle`, single batches of random ready ranks are taken in random order.
         """
@@ -51,55 +72,96 @@ class Scheduler:
             perform(batches)
             for batch in batches:
                 self._complete(batch)
-        if self._live:
-            raise deadlock_report(self.executable, self.counters, self.semaphores)
+        if self._programs or self._rings.pending():
+            raise deadlock_report(self.executable, self._stuck(), self.semaphores)
 
     def _everything_ready(self) -> list[Batch]:
-        return [batch for queue in list(self._live) for batch in self.ready(queue)]
+        found = [batch for queue in list(self._programs) for batch in self._ready(queue)]
+        found += [Batch(*ready) for ready in self._rings.ready()]
+        return found
 
-    def ready(self, queue: int) -> Iterator[Batch]:
-        """The batches of one queue that may start now: one per row some ranks stand at."""
-        counter = self.counters[queue]
+    def _ready(self, queue: int) -> Iterator[Batch]:
+        """The batches of one program that may start now: one per row some ranks stand at."""
+        counter = self._counters[queue]
         length = self._lengths[queue]
         row = int(counter[0])
         if row < length and (counter == row).all():
-            yield from self._ready_at(queue, row, None)
+            yield from self._ready_at(queue, row, self._everybody)
             return
         rows = np.unique(counter)
         for row in rows.tolist():
             if row < length:
                 yield from self._ready_at(queue, row, np.flatnonzero(counter == row))
         if rows[0] >= length:
-            self._live.remove(queue)
+            self._programs.remove(queue)
 
-    def _ready_at(self, queue: int, row: int, ranks: np.ndarray | None) -> Iterator[Batch]:
-        sync = self._queues[queue].sync
-        sem, value = sync.wait_sem[row], sync.wait_value[row]
-        everybody = ranks is None
-        if ranks is None:
-            ranks = np.arange(self.executable.ranks)
-        if len(sem) > 1 and not everybody:
-            sem, value = sem[ranks], value[ranks]
-        held = self.semaphores[ranks, sem]
-        free = (held >= value) | (sem == IDLE)
+    def _ready_at(self, queue: int, row: int, ranks: np.ndarray) -> Iterator[Batch]:
+        sem, value = self._awaited(queue, row, ranks)
+        free = (self.semaphores[ranks, sem] >= value) | (sem == IDLE)
         if free.all():
-            yield Batch(queue, row, ranks)
+            yield Batch(queue, row, ranks, sem, value)
         elif free.any():
-            yield Batch(queue, row, ranks[free])
+            yield Batch(queue, row, ranks[free], sem[free], value[free])
+
+    def _awaited(self, queue: int, row: int, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What ranks wait for at a row: semaphores, and values corrected by the jumps so far."""
+        sync, offsets = self._queues[queue].sync, self._offsets[queue]
+        sem, value = sync.wait_sem[row], sync.wait_value[row]
+        if len(sem) > 1:
+            sem, value = sem[ranks], value[ranks]
+        else:
+            sem, value = np.broadcast_to(sem, ranks.shape), np.broadcast_to(value, ranks.shape)
+        return sem, value if offsets is None else value + offsets[ranks, sem]
 
     def _complete(self, batch: Batch) -> None:
-        """Move the program counters on and increment what the row posts."""
-        self.counters[batch.queue][batch.ranks] = batch.row + 1
-        for post in self._queues[batch.queue].sync.posts:
+        """Move on, increment what the row posts, push what it pushes."""
+        queue = self._queues[batch.queue]
+        if isinstance(queue, DmaQueue):
+            self._rings.complete(batch.queue, batch.ranks)
+        else:
+            self._move_on(batch)
+            self._rings.push(batch.queue, batch.row, batch.ranks)
+        for post in queue.sync.posts:
             rank, sem = post.rank[batch.row, batch.ranks], post.sem[batch.row, batch.ranks]
             if rank.min(initial=0) == IDLE:
                 rank, sem = rank[rank != IDLE], sem[rank != IDLE]
-            np.add.at(self.semaphores, (rank, sem), 1)
+            self.semaphores[rank, sem] += 1  # no two ranks of a row share one
+
+    def _move_on(self, batch: Batch) -> None:
+        counter = self._counters[batch.queue]
+        counter[batch.ranks] = batch.row + 1
+        jump = _jumps(self._queues[batch.queue]).get(batch.row)
+        offsets = self._offsets[batch.queue]
+        if jump is None or offsets is None:
+            return
+        leaves = np.ones(len(batch.ranks), bool)
+        if jump.decision is not Decision.ALWAYS:
+            leaves = ~self._decide(batch, jump)
+        leaving = batch.ranks[leaves]
+        counter[leaving] = jump.target
+        shift = jump.shift if len(jump.shift) == 1 else jump.shift[leaving]
+        offsets[leaving, : jump.shift.shape[1]] += shift
+
+    def _stuck(self) -> Iterator[Stuck]:
+        """Who still has rows to perform, and what each waits for."""
+        for queue in self._programs:
+            counter = self._counters[queue]
+            for rank in np.flatnonzero(counter < self._lengths[queue]).tolist():
+                row = int(counter[rank])
+                sem, value = self._awaited(queue, row, np.array([rank]))
+                yield Stuck(queue, row, rank, int(sem[0]), int(value[0]))
 
 
 def queue_length(queue: Queue) -> int:
     """Rows of a queue's program."""
     return len(queue.sync.wait_sem)
+
+
+_NO_JUMPS: Mapping[int, Jump] = MappingProxyType({})
+
+
+def _jumps(queue: Queue) -> Mapping[int, Jump]:
+    return _NO_JUMPS if isinstance(queue, DmaQueue) else queue.jumps
 
 
 def _random_pick(scheduler: Scheduler, generator: np.random.Generator) -> Callable[[], list[Batch]]:
@@ -112,6 +174,13 @@ def _random_pick(scheduler: Scheduler, generator: np.random.Generator) -> Callab
         chosen = batches[generator.integers(len(batches))]
         mask = generator.random(len(chosen.ranks)) < generator.random()
         mask[generator.integers(len(mask))] = True
-        return [attrs.evolve(chosen, ranks=chosen.ranks[mask])]
+        return [
+            attrs.evolve(
+                chosen,
+                ranks=chosen.ranks[mask],
+                wait_sem=chosen.wait_sem[mask],
+                wait_value=chosen.wait_value[mask],
+            )
+        ]
 
     return pick

@@ -1,19 +1,38 @@
 """What a run was: when every row of every queue ran on every rank."""
 
+import itertools
+from collections.abc import Sequence
+
 import attrs
 import numpy as np
 
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import CcQueue, DmaQueue, EngineQueue, Executable
+from ncc_runtime.neff.isa import OPCODES, Shape
 from ncc_runtime.topology.routes import TRANSPORTS, Transport
+
+Event = tuple[int, np.ndarray, np.ndarray, np.ndarray]
+"""A row, the ranks that performed it together, their starts and their completions."""
 
 
 @attrs.frozen(eq=False)
 class Timeline:
-    """Start and completion of the rows of one queue, (n, ranks) int64 picoseconds."""
+    """The rows a queue performed, in the order it did so on each rank; columns of equal length."""
 
-    start_ps: np.ndarray
-    end_ps: np.ndarray
+    row: np.ndarray  # int32
+    rank: np.ndarray  # int32
+    start_ps: np.ndarray  # int64
+    end_ps: np.ndarray  # int64
+
+    @classmethod
+    def of(cls, events: Sequence[Event]) -> "Timeline":
+        sizes = [len(ranks) for _, ranks, _, _ in events]
+        row = np.repeat(np.array([row for row, *_ in events], np.int32), sizes)
+        columns = [
+            np.concatenate([np.zeros(0, np.int64), *(event[k] for event in events)])
+            for k in (1, 2, 3)
+        ]
+        return cls(row, columns[0].astype(np.int32), columns[1], columns[2])
 
 
 @attrs.frozen(eq=False)
@@ -28,32 +47,50 @@ class Trace:
         """When the last instruction of the last rank is complete."""
         return max((int(one.end_ps.max(initial=0)) for one in self.timelines), default=0)
 
-    def span_ps(self, placeholder: int) -> tuple[np.ndarray, np.ndarray]:
-        """Start and end of a collective on every rank: triggered, and reported complete."""
+    def spans(self, placeholder: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(rank, start, end) of every run of a collective: triggered, and reported complete.
+
+        Ranks ascend; the runs of a rank are in order.
+        """
         for queue, timeline in zip(self.executable.queues, self.timelines, strict=True):
             if isinstance(queue, CcQueue):
                 rows = np.flatnonzero(queue.placeholder == placeholder)
                 if rows.size:
                     done = rows[queue.opcode[rows] == CcOpcode.DONE][0]
-                    return timeline.end_ps[rows[0]], timeline.end_ps[done]
+                    first = _by_rank(timeline, int(rows[0]))
+                    last = _by_rank(timeline, int(done))
+                    return timeline.rank[first], timeline.end_ps[first], timeline.end_ps[last]
         raise AssertionError(f"placeholder {placeholder} is in no queue")
 
-    def busy_ps(self, rank: int) -> np.ndarray:
-        """Intervals (n, 2) in which a compute engine of a rank works, merged and sorted."""
-        spans = [
-            np.stack((timeline.start_ps[:, rank], timeline.end_ps[:, rank]), axis=1)
+    def busy_ps(self) -> list[np.ndarray]:
+        """Per rank, the intervals (n, 2) in which a compute engine works, merged and sorted."""
+        engines = [
+            (timeline, _is_work(queue)[timeline.row])
             for queue, timeline in zip(self.executable.queues, self.timelines, strict=True)
             if isinstance(queue, EngineQueue)
         ]
-        return merged(np.concatenate(spans) if spans else np.zeros((0, 2), np.int64))
-
-    def exposed_ps(self, placeholder: int) -> int:
-        """Longest time, over ranks, in which a collective runs and no engine of the rank works."""
-        starts, ends = self.span_ps(placeholder)
-        return max(
-            int(end - start) - _overlap(self.busy_ps(rank), int(start), int(end))
-            for rank, (start, end) in enumerate(zip(starts, ends, strict=True))
+        rank = np.concatenate([timeline.rank[works] for timeline, works in engines])
+        spans = np.concatenate(
+            [
+                np.stack((timeline.start_ps[works], timeline.end_ps[works]), axis=1)
+                for timeline, works in engines
+            ]
         )
+        order = np.argsort(rank, kind="stable")
+        edges = np.searchsorted(rank[order], np.arange(self.executable.ranks + 1))
+        return [merged(spans[order[a:b]]) for a, b in itertools.pairwise(edges)]
+
+
+def _is_work(queue: EngineQueue) -> np.ndarray:
+    """Whether a row computes, (n,) bool: waits, triggers and control flow do not."""
+    control = [OPCODES[name].shape is Shape.CONTROL for name in queue.table.opcode_names]
+    return ~np.array([*control, False])[queue.table.opcode]
+
+
+def _by_rank(timeline: Timeline, row: int) -> np.ndarray:
+    """Where a row's performances stand in the timeline, by rank, then in order."""
+    found = np.flatnonzero(timeline.row == row)
+    return found[np.argsort(timeline.rank[found], kind="stable")]
 
 
 def merged(spans: np.ndarray) -> np.ndarray:
@@ -68,7 +105,8 @@ def merged(spans: np.ndarray) -> np.ndarray:
     return np.stack((spans[first, 0], reach[last]), axis=1)
 
 
-def _overlap(busy: np.ndarray, start: int, end: int) -> int:
+def overlap_ps(busy: np.ndarray, start: int, end: int) -> int:
+    """How much of a span disjoint sorted intervals (n, 2) cover."""
     cut = np.minimum(busy[:, 1], end) - np.maximum(busy[:, 0], start)
     return int(np.maximum(cut, 0).sum())
 

@@ -6,7 +6,7 @@ from ncc_runtime.collectives.choose import Algorithm
 from ncc_runtime.collectives.plan import Buffers, Job
 from ncc_runtime.lowering.stream import Addresses, Team
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
-from ncc_runtime.neff.program import Program, TensorId
+from ncc_runtime.neff.program import Program
 
 
 def job_of(program: Program, placeholder: Placeholder) -> Job:
@@ -42,13 +42,7 @@ def teams_of(program: Program, job: Job, algorithm: Algorithm) -> list[Team]:
 def addresses_of(program: Program, placeholder: Placeholder, scratch: int) -> Addresses:
     """Where the operands, the results and the stream's channel buffer lie."""
     return Addresses(
-        operands=tuple(address_of(program, tensor) for tensor in placeholder.operands),
-        results=tuple(address_of(program, tensor) for tensor in placeholder.results),
+        operands=tuple(program.address(tensor) for tensor in placeholder.operands),
+        results=tuple(program.address(tensor) for tensor in placeholder.results),
         scratch=scratch,
     )
-
-
-def address_of(program: Program, tensor_id: int) -> int:
-    """The address of a tensor's first byte in every rank's memory."""
-    tensor = program.tensors[TensorId(tensor_id)]
-    return program.buffers[tensor.buffer].address + tensor.offset

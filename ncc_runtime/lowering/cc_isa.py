@@ -1,7 +1,8 @@
 """The cross-device instruction set: CC-core programs and DMA descriptors of a placed program.
 
 A CC-core runs its program in order; it moves no data, it waits, signals and advances DMA rings.
-A DMA ring runs its descriptors in order, each once the ring's tail has been advanced past it.
+A DMA ring runs what its CC-core pushes, in order, each run of descriptors once the ring's tail has
+been advanced past it.
 """
 
 import enum
@@ -14,6 +15,9 @@ class CcOpcode(enum.IntEnum):
     SIGNAL = 1  # increment a semaphore of another rank
     ADVANCE = 2  # increment the tail semaphore of one of its own DMA rings
     DONE = 3  # increment the engines' semaphore of this stream: the placeholder is complete
+    TEST = 4  # leave a loop or go on; acknowledges on the stream's semaphore
+    CASE = 5  # skip a branch or go on; acknowledges likewise
+    END = 6  # back to the loop's first row
 
 
 class DmaOpcode(enum.IntEnum):
@@ -26,6 +30,3 @@ class DmaOpcode(enum.IntEnum):
 
 DESCRIPTOR_BYTES = 64 * 1024
 """Largest descriptor; a longer transfer is a run of them. Source: neuron-driver, DMA limits."""
-
-MAX_SOURCES = 16
-"""Sources of one reducing descriptor. Source: AWS Neuron docs, nki-dma-overview.rst."""

@@ -32,7 +32,7 @@ class SemaphoreIds:
         if taken.size and int(taken.max()) >= self._limit:
             raise LoweringError(
                 f"rank {int(ranks[taken.argmax()])} would need more than the {self._limit} "
-                "semaphores it has: use smaller groups or another algorithm"
+                "semaphores its CC-cores and engines have: use smaller groups"
             )
         return taken
 
@@ -52,6 +52,8 @@ class SemaphoreIds:
 class _Counters:
     """Semaphore ids and counts of channels, by channel number; grows as channels are opened."""
 
+    sender: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))
+    receiver: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))
     data_sem: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))
     ready_sem: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))
     free_sem: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))
@@ -62,7 +64,7 @@ class _Counters:
     def extend(self, count: int) -> np.ndarray:
         """Room for `count` more channels; their numbers."""
         first = len(self.data_sem)
-        for name in ("data_sem", "ready_sem", "free_sem"):
+        for name in ("sender", "receiver", "data_sem", "ready_sem", "free_sem"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate((column, np.full(count, NO_CHANNEL, np.int32))))
         for name in ("data_count", "ready_count", "free_count"):
@@ -90,6 +92,8 @@ class Channels:
         if fresh.any():
             opened = self.counters.extend(int(fresh.sum()))
             numbers[senders[fresh], receivers[fresh]] = opened
+            self.counters.sender[opened] = senders[fresh]
+            self.counters.receiver[opened] = receivers[fresh]
             self.counters.data_sem[opened] = self._ids.take(receivers[fresh])
             remote = fresh & (senders != receivers)
             self.counters.ready_sem[numbers[senders[remote], receivers[remote]]] = self._ids.take(
@@ -104,6 +108,31 @@ class Channels:
         if missing.any():
             self.counters.free_sem[channels[missing]] = self._ids.take(senders[missing])
         return np.take(self.counters.free_sem, channels)
+
+    def counts(self) -> tuple[np.ndarray, ...]:
+        """What data, ready and free have come to so far, by channel number; copies."""
+        counters = self.counters
+        kinds = (counters.data_count, counters.ready_count, counters.free_count)
+        return tuple(kind.copy() for kind in kinds)
+
+    def between(
+        self, earlier: tuple[np.ndarray, ...], later: tuple[np.ndarray, ...], width: int
+    ) -> np.ndarray:
+        """Increments from one `counts()` to another, (ranks, width) int64 by semaphore."""
+        counters = self.counters
+        found = np.zeros((self._ranks, width), np.int64)
+        kinds = (
+            (counters.receiver, counters.data_sem),
+            (counters.sender, counters.ready_sem),
+            (counters.sender, counters.free_sem),
+        )
+        for (rank, sem), before, after in zip(kinds, earlier, later, strict=True):
+            made = after.copy()
+            made[: len(before)] -= before
+            there = sem[: len(made)] != NO_CHANNEL
+            keys = (rank[: len(made)][there], sem[: len(made)][there])
+            np.add.at(found, keys, made[there])
+        return found
 
     def names(self, rank: int) -> Iterator[tuple[int, str]]:
         """(semaphore id, what it counts) for the channels of one rank."""

@@ -4,7 +4,8 @@ Queues are programs of all ranks at once: columns are [row, rank]. A column that
 a dimension may have size 1 there. IDLE (-1) in a cell means that this rank does nothing there.
 """
 
-from typing import NewType
+import enum
+from collections.abc import Mapping
 
 import attrs
 import numpy as np
@@ -18,7 +19,6 @@ from ncc_runtime.placement import Placement
 from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.routes import Routes
 
-QueueId = NewType("QueueId", int)
 IDLE = -1
 
 
@@ -39,6 +39,28 @@ class Sync:
     posts: tuple[Post, ...]
 
 
+class Decision(enum.Enum):
+    """When a control row jumps."""
+
+    TEST = "test"  # where the predicate does not hold
+    CASE = "case"  # where the predicate selects another branch
+    ALWAYS = "always"
+
+
+@attrs.frozen(eq=False)
+class Jump:
+    """A row at which a queue may go on elsewhere.
+
+    A rank that jumps adds `shift` to every value it waits for from then on: values count as if
+    each block ran once, and rows it skips or repeats make fewer or more increments.
+    """
+
+    target: int  # row
+    block: int  # of Program.blocks
+    decision: Decision
+    shift: np.ndarray  # (ranks or 1, semaphores) int64
+
+
 @attrs.frozen(eq=False)
 class EngineQueue:
     """One compute engine: the program's own table, its placeholders patched into triggers."""
@@ -47,6 +69,7 @@ class EngineQueue:
     engine: Engine
     table: InstrTable
     sync: Sync
+    jumps: Mapping[int, Jump]  # by row
 
 
 @attrs.frozen(eq=False)
@@ -58,16 +81,23 @@ class CcQueue:
     opcode: np.ndarray  # (n,) uint8, CcOpcode
     placeholder: np.ndarray  # (n,) int32
     round: np.ndarray  # (n,) int32, of the plan; IDLE outside
-    ring: np.ndarray  # (n,) int32, which DMA ring an ADVANCE moves
+    ring: np.ndarray  # (n,) int32, the lane of the DMA ring that an ADVANCE moves
+    ring_row: np.ndarray  # (n,) int32, the run of descriptors that an ADVANCE pushes
     sync: Sync
+    jumps: Mapping[int, Jump]  # by row
 
 
 @attrs.frozen(eq=False)
 class DmaQueue:
-    """A DMA ring: runs of descriptors, sent by the rank of the column to `peer`."""
+    """A DMA ring: runs of descriptors, sent by the rank of the column to `peer`.
+
+    The ring performs what its CC-core pushes, in that order: in a loop a row runs many times.
+    Waited values are those of rows that run once.
+    """
 
     name: str
     stream: int
+    lane: int
     opcode: np.ndarray  # (n,) uint8, DmaOpcode
     placeholder: np.ndarray  # (n,) int32
     round: np.ndarray  # (n,) int32
@@ -77,10 +107,10 @@ class DmaQueue:
     size_bytes: np.ndarray  # (n, ranks) int64
     sync: Sync
 
-    @property
-    def descriptors(self) -> np.ndarray:
-        """How many descriptors each run has, (n, ranks) int64."""
-        return -(-np.maximum(self.size_bytes, 1) // DESCRIPTOR_BYTES)
+
+def descriptors(size_bytes: np.ndarray) -> np.ndarray:
+    """How many descriptors runs of these sizes have; a signal without data is one."""
+    return -(-np.maximum(size_bytes, 1) // DESCRIPTOR_BYTES)
 
 
 Queue = EngineQueue | CcQueue | DmaQueue
@@ -92,7 +122,11 @@ class Filled:
 
     algorithms: tuple[str, ...]
     group_sizes: tuple[int, ...]
-    rounds: int
+
+    @property
+    def name(self) -> str:
+        """The algorithms, each once, as reports and listings print them."""
+        return "+".join(dict.fromkeys(self.algorithms))
 
 
 @attrs.frozen(eq=False)

@@ -7,8 +7,9 @@ from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.bind import addresses_of, job_of, teams_of
 from ncc_runtime.lowering.channels import SemaphoreIds
 from ncc_runtime.lowering.executable import Executable, Filled, Queue
-from ncc_runtime.lowering.patch import patched_queues, stream_semaphores, trigger_order
+from ncc_runtime.lowering.patch import patched_queues, stream_semaphores
 from ncc_runtime.lowering.stream import StreamProgram, Team
+from ncc_runtime.lowering.structure import Marker, followed, released, shifts, walk
 from ncc_runtime.neff.program import ALIGNMENT, Program
 from ncc_runtime.placement import Placement
 from ncc_runtime.topology.graph import Topology
@@ -33,15 +34,21 @@ def fill(program: Program, placement: Placement, forced: Mapping[str, str]) -> E
         stream: StreamProgram(stream, program.ranks, ids, lanes)
         for stream, lanes in _lanes(program, teams).items()
     }
-    for number in trigger_order(program):
-        placeholder = program.placeholders[number]
+    following, releases = followed(program), released(program)
+    for item in walk(program):
+        if isinstance(item, Marker):
+            for stream in sorted(following[item.block]):
+                programs[stream].follow(item, releases[item], streams[stream])
+            continue
+        placeholder = program.placeholders[item]
         stream = placeholder.stream
         addresses = addresses_of(program, placeholder, scratch[stream][0])
-        programs[stream].fill(number, teams[number], addresses, streams[stream])
+        programs[stream].fill(item, teams[item], addresses, streams[stream])
     triggers = {stream: built.trigger_sem for stream, built in programs.items()}
-    queues: list[Queue] = list(patched_queues(program, triggers))
+    passed = shifts(program, triggers, ids.count)
+    queues: list[Queue] = list(patched_queues(program, triggers, passed))
     for built in programs.values():
-        queues.extend(built.queues())
+        queues.extend(built.queues(passed, ids.count))
     return Executable(
         program=program,
         topology=topology,
@@ -105,7 +112,6 @@ def _filled(teams: list[Team]) -> Filled:
     return Filled(
         algorithms=tuple(team.plan.algorithm for team in teams),
         group_sizes=tuple(team.plan.members for team in teams),
-        rounds=max((len(team.plan.rounds) for team in teams), default=0),
     )
 
 

@@ -7,7 +7,16 @@ rank's. A semaphore of a channel is named stream.kind.peer.lane, as in `cc0.data
 from collections.abc import Iterator
 
 from ncc_runtime.lowering.cc_isa import CcOpcode, DmaOpcode
-from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, EngineQueue, Executable, Queue
+from ncc_runtime.lowering.executable import (
+    IDLE,
+    CcQueue,
+    Decision,
+    DmaQueue,
+    EngineQueue,
+    Executable,
+    Queue,
+    descriptors,
+)
 from ncc_runtime.neff.columns import Cells, aligned
 from ncc_runtime.neff.listing import queue_cells
 
@@ -69,18 +78,29 @@ class _RankListing:
                 continue
             pc, _, _, wait, _, *rest, comment = row
             post = self._post(queue, int(pc))
-            how = "+".join(dict.fromkeys(self._executable.filled[number].algorithms))
+            how = self._executable.filled[number].name
             yield [pc, "write", f"p{number}", wait, post, *rest, f"{comment}  {how}"]
 
     def _cc_rows(self, queue: CcQueue) -> Iterator[Cells]:
         for row in range(len(queue.opcode)):
             wait, post = self._wait(queue, row), self._post(queue, row)
+            if row in queue.jumps:
+                yield self._control_row(queue, row, wait, post)
+                continue
             if not (wait or post):
                 continue
             opcode = CcOpcode(int(queue.opcode[row])) if post else CcOpcode.WAIT
             data = f"dma{queue.ring[row]}" if opcode is CcOpcode.ADVANCE else ""
             comment = self._comment(int(queue.placeholder[row]), int(queue.round[row]))
             yield [f"{row:>5}", opcode.name.lower(), data, wait, post, f"; {comment}"]
+
+    def _control_row(self, queue: CcQueue, row: int, wait: str, post: str) -> Cells:
+        jump = queue.jumps[row]
+        block = self._executable.program.blocks[jump.block]
+        opcode = CcOpcode(int(queue.opcode[row])).name.lower()
+        where = "to" if jump.decision is Decision.ALWAYS else "or to"
+        comment = f"; {block.kind.value} {block.name}, {where} {jump.target}"
+        return [f"{row:>5}", opcode, f"k{jump.block}", wait, post, comment]
 
     def _dma_rows(self, queue: DmaQueue) -> Iterator[Cells]:
         for row in range(len(queue.opcode)):
@@ -112,7 +132,8 @@ class _RankListing:
         return f"{target} = {' + '.join(f'{at:#x}' for at in sources) or '0'}"
 
     def _size(self, queue: DmaQueue, row: int) -> str:
-        size, runs = (int(of[row, self._rank]) for of in (queue.size_bytes, queue.descriptors))
+        size = int(queue.size_bytes[row, self._rank])
+        runs = int(descriptors(queue.size_bytes[row, self._rank]))
         return f"{size} B" + (f" in {runs}" if runs > 1 else "")
 
     def _comment(self, number: int, round_number: int) -> str:

@@ -4,20 +4,51 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ncc_runtime.lowering.executable import IDLE, EngineQueue, Post, Sync
-from ncc_runtime.neff.isa import ENGINES
+from ncc_runtime.lowering.executable import IDLE, Decision, EngineQueue, Jump, Post, Sync
+from ncc_runtime.lowering.structure import Shifts, markers
+from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, TEST
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.table import NONE, InstrTable
 
 
-def patched_queues(program: Program, trigger_sems: Mapping[int, int]) -> list[EngineQueue]:
+def patched_queues(
+    program: Program, trigger_sems: Mapping[int, int], shifts: Mapping[int, Shifts]
+) -> list[EngineQueue]:
     """The engine queues in hardware order; `trigger_sems` is keyed by stream."""
     return [
-        EngineQueue(engine.value, engine, program.queues[engine], sync)
+        EngineQueue(
+            engine.value,
+            engine,
+            program.queues[engine],
+            _sync(program, program.queues[engine], trigger_sems),
+            _jumps(program, program.queues[engine], shifts),
+        )
         for engine in ENGINES
         if engine in program.queues
-        for sync in (_sync(program, program.queues[engine], trigger_sems),)
     ]
+
+
+def _jumps(program: Program, table: InstrTable, shifts: Mapping[int, Shifts]) -> dict[int, Jump]:
+    """Where the queue may go on elsewhere: out of a loop, past a branch, back to a loop's start."""
+    jumps = {}
+    opened: dict[int, int] = {}
+    decided: dict[int, int] = {}
+    for row, marker in markers(program, table).items():
+        block = marker.block
+        if marker.opcode in (LOOP, CASE):
+            opened[block] = row
+        if marker.opcode in (TEST, CASE):
+            decided[block] = row
+        if marker.opcode != END:
+            continue
+        is_loop = opened[block] != decided[block]
+        if is_loop:
+            back = shifts[block].repeated[None, :]
+            jumps[row] = Jump(opened[block] + 1, block, Decision.ALWAYS, back)
+        out = -shifts[block].skipped[None, :]
+        decision = Decision.TEST if is_loop else Decision.CASE
+        jumps[decided[block]] = Jump(row + 1, block, decision, out)
+    return jumps
 
 
 def _sync(program: Program, table: InstrTable, trigger_sems: Mapping[int, int]) -> Sync:
@@ -38,18 +69,6 @@ def _sync(program: Program, table: InstrTable, trigger_sems: Mapping[int, int]) 
         wait_value=table.wait_value.astype(np.int64)[:, None],
         posts=tuple(posts),
     )
-
-
-def trigger_order(program: Program) -> list[int]:
-    """Placeholders in the order the queues trigger them, stream by stream."""
-    triggered = [
-        int(number)
-        for engine in ENGINES
-        if engine in program.queues
-        for number in program.queues[engine].placeholder.tolist()
-        if number != NONE
-    ]
-    return sorted(triggered, key=lambda number: program.placeholders[number].stream)
 
 
 def stream_semaphores(program: Program) -> dict[int, int]:

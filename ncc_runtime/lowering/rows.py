@@ -4,7 +4,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.lowering.cc_isa import CcOpcode, DmaOpcode
-from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Post, Sync
+from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Jump, Post, Sync
 
 Column = np.ndarray  # (ranks,) int32 or int64
 
@@ -39,7 +39,8 @@ class CcRows:
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self._idle: np.ndarray = np.full(ranks, IDLE, np.int32)
-        self._heads: list[tuple[CcOpcode, int, int, int]] = []
+        self._heads: list[tuple[CcOpcode, int, int, int, int]] = []
+        self.jumps: dict[int, Jump] = {}
         self._waits: list[Condition] = []
         self._posts: list[Increment] = []
 
@@ -49,28 +50,33 @@ class CcRows:
         place: Place,
         waits: list[Condition],
         post: Increment | None = None,
-        ring: int = IDLE,
+        push: tuple[int, int] = (IDLE, IDLE),
     ) -> None:
-        """One row that waits for all conditions: all but the last become WAIT rows before it."""
+        """One row that waits for all conditions: all but the last become WAIT rows before it.
+
+        `push` is the ring and the run of descriptors that an ADVANCE pushes.
+        """
         for wait in waits[:-1]:
-            self._append(CcOpcode.WAIT, place, wait, None, IDLE)
-        if opcode is not CcOpcode.WAIT or waits:
-            self._append(opcode, place, waits[-1] if waits else None, post, ring)
+            self._append((CcOpcode.WAIT, place.placeholder, place.round, IDLE, IDLE), wait, None)
+        if opcode is not CcOpcode.WAIT or waits or post:
+            head = (opcode, place.placeholder, place.round, *push)
+            self._append(head, waits[-1] if waits else None, post)
+
+    def __len__(self) -> int:
+        return len(self._heads)
 
     def _append(
         self,
-        opcode: CcOpcode,
-        place: Place,
+        head: tuple[CcOpcode, int, int, int, int],
         wait: Condition | None,
         post: Increment | None,
-        ring: int,
     ) -> None:
-        self._heads.append((opcode, place.placeholder, place.round, ring))
+        self._heads.append(head)
         self._waits.append(wait or Condition(self._idle, self._idle))
-        self._posts.append(post or Increment(self._idle, self._idle))
+        self._posts.append(_check(post or Increment(self._idle, self._idle)))
 
     def queue(self, name: str, stream: int) -> CcQueue:
-        heads = np.array(self._heads, np.int32).reshape(-1, 4)
+        heads = np.array(self._heads, np.int32).reshape(-1, 5)
         return CcQueue(
             name=name,
             stream=stream,
@@ -78,7 +84,9 @@ class CcRows:
             placeholder=heads[:, 1],
             round=heads[:, 2],
             ring=heads[:, 3],
+            ring_row=heads[:, 4],
             sync=_sync(self._waits, [self._posts], self._ranks),
+            jumps=dict(self.jumps),
         )
 
 
@@ -105,9 +113,14 @@ class DmaRows:
         self.filled: np.ndarray = np.zeros(ranks, np.int64)  # runs in the ring so far, per rank
 
     def add(self, descriptor: Descriptor) -> None:
+        for post in descriptor.posts:
+            _check(post)
         self._rows.append(descriptor)
 
-    def queue(self, name: str, stream: int) -> DmaQueue:
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def queue(self, name: str, stream: int, lane: int) -> DmaQueue:
         rows = self._rows
         width = max((len(row.sources) for row in rows), default=0)
         idle: np.ndarray = np.full(self._ranks, IDLE, np.int64)
@@ -121,6 +134,7 @@ class DmaRows:
         return DmaQueue(
             name=name,
             stream=stream,
+            lane=lane,
             opcode=np.array([row.opcode for row in rows], np.uint8),
             placeholder=np.array([row.place.placeholder for row in rows], np.int32),
             round=np.array([row.place.round for row in rows], np.int32),
@@ -138,6 +152,11 @@ def _stack(columns: list[Column], dtype: type, ranks: int) -> np.ndarray:
     stacked: np.ndarray = np.array(columns, dtype).reshape(-1, ranks)
     stacked.setflags(write=False)
     return stacked
+
+
+def _check(post: Increment) -> Increment:
+    assert ((post.rank == IDLE) == (post.sem == IDLE)).all(), "an increment names half a target"
+    return post
 
 
 def _sync(waits: list[Condition], posts: list[list[Increment]], ranks: int) -> Sync:

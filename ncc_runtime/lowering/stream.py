@@ -6,14 +6,25 @@ it, for the credit of each peer, and advances a DMA ring. At the end it waits fo
 to and by it and increments the engines' semaphore of the stream.
 """
 
+from collections.abc import Mapping
+
 import attrs
 import numpy as np
 
 from ncc_runtime.collectives.plan import Piece, Plan, Space, Transfer
 from ncc_runtime.lowering.cc_isa import CcOpcode, DmaOpcode
 from ncc_runtime.lowering.channels import Channels, SemaphoreIds
-from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, StreamFacts
+from ncc_runtime.lowering.executable import (
+    IDLE,
+    CcQueue,
+    Decision,
+    DmaQueue,
+    Jump,
+    StreamFacts,
+)
 from ncc_runtime.lowering.rows import CcRows, Condition, Descriptor, DmaRows, Increment, Place
+from ncc_runtime.lowering.structure import Marker, Shifts
+from ncc_runtime.neff.isa import CASE, END, LOOP, TEST
 
 
 @attrs.frozen
@@ -51,6 +62,26 @@ class _Sent:
     lane: int
 
 
+@attrs.frozen(eq=False)
+class _Mark:
+    """A place in the CC-core's program, and what had been counted there."""
+
+    row: int  # the next one
+    counts: tuple[np.ndarray, ...]  # of Channels.counts
+    filled: Mapping[int, np.ndarray]  # lane → runs of descriptors so far, per rank
+
+
+@attrs.frozen(eq=False)
+class _PlannedJump:
+    """A jump whose shift is worked out when all semaphores are known."""
+
+    row: int
+    target: int
+    block: int
+    decision: Decision
+    over: tuple[_Mark, _Mark]  # the rows it repeats or skips
+
+
 class StreamProgram:
     """Builds the queues of one stream, placeholder by placeholder in trigger order."""
 
@@ -63,14 +94,67 @@ class StreamProgram:
         self.channels = Channels(ranks, ids)
         self.cc = CcRows(ranks)
         self._triggered = 0
+        self._opened: dict[int, _Mark] = {}  # by block: where its rows begin
+        self._decided: dict[int, _Mark] = {}  # by block: its `test` or `case`
+        self._jumps: list[_PlannedJump] = []
 
-    def queues(self) -> tuple[CcQueue | DmaQueue, ...]:
-        """The CC-core's queue and its rings, in lane order."""
+    def queues(self, shifts: Mapping[int, Shifts], width: int) -> tuple[CcQueue | DmaQueue, ...]:
+        """The CC-core's queue and its rings, in lane order; `width` semaphores on every rank."""
         name = f"cc{self.stream}"
+        for jump in self._jumps:
+            self.cc.jumps[jump.row] = self._jump(jump, shifts[jump.block], width)
         rings = (
-            self.rings[lane].queue(f"{name}.dma{lane}", self.stream) for lane in sorted(self.rings)
+            self.rings[lane].queue(f"{name}.dma{lane}", self.stream, lane)
+            for lane in sorted(self.rings)
         )
         return (self.cc.queue(name, self.stream), *rings)
+
+    def follow(self, marker: Marker, released: tuple[int, int], done_sem: int) -> None:
+        """Append a control row of a block in which this stream has placeholders.
+
+        `released` is the engine semaphore, and its value, that says the predicate is written.
+        """
+        block, place = marker.block, Place(IDLE)
+        if marker.opcode in (TEST, CASE):
+            opcode = CcOpcode.TEST if marker.opcode == TEST else CcOpcode.CASE
+            wait = Condition(*(self._constant(number) for number in released))
+            self.cc.add(opcode, place, [wait], Increment(self.everybody, self._constant(done_sem)))
+            self._decided[block] = self._mark()
+        if marker.opcode in (LOOP, CASE):
+            self._opened[block] = self._mark()
+        if marker.opcode == END:
+            self._close(block)
+
+    def _close(self, block: int) -> None:
+        """Plan the jumps of a block whose rows are all there."""
+        opened, decided = self._opened.pop(block), self._decided.pop(block)
+        is_loop = opened.row != decided.row
+        if is_loop:
+            self.cc.add(CcOpcode.END, Place(IDLE), [], self._nothing())
+        end = self._mark()
+        if is_loop:
+            back = _PlannedJump(end.row - 1, opened.row, block, Decision.ALWAYS, (opened, end))
+            self._jumps.append(back)
+        decision = Decision.TEST if is_loop else Decision.CASE
+        out = _PlannedJump(decided.row - 1, end.row, block, decision, (decided, end))
+        self._jumps.append(out)
+
+    def _nothing(self) -> Increment:
+        return Increment(self._constant(IDLE), self._constant(IDLE))
+
+    def _mark(self) -> "_Mark":
+        filled = {lane: rows.filled.copy() for lane, rows in self.rings.items()}
+        return _Mark(len(self.cc), self.channels.counts(), filled)
+
+    def _jump(self, planned: "_PlannedJump", shifts: Shifts, width: int) -> Jump:
+        first, last = planned.over
+        own = self.channels.between(first.counts, last.counts, width)
+        for lane, (_, sent) in self.ring_sems.items():
+            own[:, sent] += last.filled[lane] - first.filled[lane]
+        repeats = planned.decision is Decision.ALWAYS
+        engines = shifts.repeated if repeats else shifts.skipped
+        shift = own + engines[None, :]
+        return Jump(planned.target, planned.block, planned.decision, shift if repeats else -shift)
 
     def fill(self, number: int, teams: list[Team], addresses: Addresses, done_sem: int) -> None:
         """Append placeholder `number`; every rank runs its team's plan and then reports."""
@@ -80,7 +164,9 @@ class StreamProgram:
         self.cc.add(CcOpcode.WAIT, place, [Condition(*trigger)])
         for team in teams:
             _TeamRows(self, team, number, addresses).emit()
-        done = Increment(self.everybody, self._constant(done_sem))
+        done = self._nothing()
+        if done_sem != IDLE:  # else no queue waits for the stream
+            done = Increment(self.everybody, self._constant(done_sem))
         self.cc.add(CcOpcode.DONE, place, [], done)
 
     def facts(self, scratch_address: int, scratch_bytes: int) -> StreamFacts:
@@ -221,7 +307,8 @@ class _TeamRows:
         )
         advance = self._own(active, tail)
         waits = waits + self._credits(transfer, sent)
-        self._program.cc.add(CcOpcode.ADVANCE, place, waits, advance, transfer.lane)
+        push = (transfer.lane, len(ring) - 1)
+        self._program.cc.add(CcOpcode.ADVANCE, place, waits, advance, push)
         counters.data_count[sent.channel[active]] += 1
         arrived = sent.source != IDLE
         self._arriving[key] = Condition(

@@ -1,8 +1,9 @@
 """One row per collective of a run: what filled it, how long it took, what it moved."""
 
 import attrs
+import numpy as np
 
-from ncc_runtime.execution.trace import Trace, Traffic
+from ncc_runtime.execution.trace import Trace, Traffic, overlap_ps
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.topology.routes import Transport
 
@@ -19,6 +20,7 @@ class CollectiveRow:
     algorithm: str
     group_size: int
     bytes: int  # of the larger side on one rank, as nccom-test counts size
+    runs: int | None  # more than one in a loop; times are of all runs together
     start_us: float | None
     time_us: float | None
     exposed_us: float | None
@@ -31,28 +33,62 @@ def collective_rows(
     executable: Executable, traffic: tuple[Traffic, ...], trace: Trace | None
 ) -> tuple[CollectiveRow, ...]:
     """The rows, in the order of the program's placeholders."""
-    return tuple(_row(executable, number, moved, trace) for number, moved in enumerate(traffic))
+    busy = trace.busy_ps() if trace is not None and traffic else []
+    return tuple(
+        _row(executable, number, moved, (trace, busy)) for number, moved in enumerate(traffic)
+    )
 
 
-def _row(executable: Executable, number: int, moved: Traffic, trace: Trace | None) -> CollectiveRow:
+@attrs.frozen
+class _Times:
+    """Of one collective, in microseconds; nothing without a clock."""
+
+    runs: int | None = None
+    start_us: float | None = None
+    time_us: float | None = None
+    exposed_us: float | None = None
+
+
+def _times(trace: Trace, busy: list[np.ndarray], number: int) -> _Times:
+    """The span from its first start to its last end is counted run by run, over all ranks."""
+    rank, start, end = trace.spans(number)
+    if not len(rank):
+        return _Times(runs=0)
+    run = np.arange(len(rank)) - np.searchsorted(rank, rank)  # which run of its rank
+    runs = int(run.max()) + 1
+    first, last = np.full(runs, np.iinfo(np.int64).max), np.zeros(runs, np.int64)
+    np.minimum.at(first, run, start)
+    np.maximum.at(last, run, end)
+    exposed: np.ndarray = np.zeros(trace.executable.ranks, np.int64)
+    for one, begins, ends in zip(rank.tolist(), start.tolist(), end.tolist(), strict=True):
+        exposed[one] += ends - begins - overlap_ps(busy[one], begins, ends)
+    return _Times(
+        runs, int(first.min()) / 1e6, int((last - first).sum()) / 1e6, int(exposed.max()) / 1e6
+    )
+
+
+def _row(
+    executable: Executable,
+    number: int,
+    moved: Traffic,
+    timed: tuple[Trace | None, list[np.ndarray]],
+) -> CollectiveRow:
+    trace, busy = timed
     placeholder, filled = executable.program.placeholders[number], executable.filled[number]
     tensors = executable.program.tensors
     sides = (placeholder.operands, placeholder.results)
-    start = time = exposed = None
-    if trace is not None:
-        starts, ends = trace.span_ps(number)
-        start, time = int(starts.min()) / 1e6, int(ends.max() - starts.min()) / 1e6
-        exposed = trace.exposed_ps(number) / 1e6
+    times = _times(trace, busy, number) if trace is not None else _Times()
     return CollectiveRow(
         id=number,
         name=placeholder.name,
         op=placeholder.op.value,
-        algorithm="+".join(dict.fromkeys(filled.algorithms)),
+        algorithm=filled.name,
         group_size=max(filled.group_sizes, default=0),
         bytes=max(sum(tensors[tensor].size_bytes for tensor in side) for side in sides),
-        start_us=start,
-        time_us=time,
-        exposed_us=exposed,
+        runs=times.runs,
+        start_us=times.start_us,
+        time_us=times.time_us,
+        exposed_us=times.exposed_us,
         bytes_by_transport={transport.value: moved.of(transport) for transport in REMOTE},
         local_bytes=moved.of(Transport.LOCAL),
         sent_by_rank=tuple(moved.sent_by_rank.tolist()),

@@ -51,6 +51,7 @@ def _collective(row: CollectiveRow) -> dict[str, Any]:
         "algorithm": row.algorithm,
         "group_size": row.group_size,
         "bytes": row.bytes,
+        "runs": row.runs,
         "start_us": row.start_us,
         "time_us": row.time_us,
         "exposed_us": row.exposed_us,

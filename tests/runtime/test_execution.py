@@ -134,7 +134,7 @@ def test_an_unknown_algorithm_names_what_there_is():
 
 def test_more_semaphores_than_the_cc_cores_have_is_refused():
     program = collective_program(CollectiveOp.ALL_TO_ALL, 416, [416])
-    with pytest.raises(LoweringError, match="more than the 769 semaphores it has"):
+    with pytest.raises(LoweringError, match="more than the 769 semaphores its"):
         ncc_runtime.load(program, "trn1", nodes=13)
 
 

@@ -107,7 +107,7 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_1(neff: str, arguments, r
         ({"arg0": np.zeros((8, 17), np.float32)}, "arg0 has shape [8, 17]"),
         ({"arg0": np.zeros((8, 16), np.int32)}, "arg0 is int32"),
         ({"arg0": np.zeros((8, 16), np.float16)}, "arg0 is float16"),
-        ({"arg1": np.zeros((8, 16), np.float32)}, "has 1 parameters"),
+        ({"arg1": np.zeros((8, 16), np.float32)}, "program's 1 parameters"),
         ({"x": np.zeros((8, 16), np.float32)}, "'x' is not named arg0"),
     ],
 )

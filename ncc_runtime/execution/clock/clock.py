@@ -11,8 +11,8 @@ import numpy as np
 
 from ncc_runtime.execution.clock.costs import costs_of
 from ncc_runtime.execution.clock.history import History
-from ncc_runtime.execution.scheduler import Batch, queue_length
-from ncc_runtime.execution.trace import Timeline, Trace
+from ncc_runtime.execution.scheduler import Batch
+from ncc_runtime.execution.trace import Event, Timeline, Trace
 from ncc_runtime.lowering.executable import IDLE, Executable
 from ncc_runtime.timing import TimingModel
 
@@ -27,9 +27,7 @@ class Clock:
         self._free = [
             np.full(executable.ranks, model.launch_ps, np.int64) for _ in executable.queues
         ]
-        shapes = [(queue_length(queue), executable.ranks) for queue in executable.queues]
-        self._start = [np.zeros(shape, np.int64) for shape in shapes]
-        self._end = [np.zeros(shape, np.int64) for shape in shapes]
+        self._events: list[list[Event]] = [[] for _ in executable.queues]
 
     def perform(self, batches: Sequence[Batch]) -> None:
         """Note the times of batches that are ready together."""
@@ -38,20 +36,16 @@ class Clock:
 
     def trace(self) -> Trace:
         """The timelines, once everything has been performed."""
-        pairs = zip(self._start, self._end, strict=True)
-        return Trace(self._executable, tuple(Timeline(start, end) for start, end in pairs))
+        return Trace(self._executable, tuple(Timeline.of(events) for events in self._events))
 
     def _perform(self, batch: Batch) -> None:
         row, ranks = batch.row, batch.ranks
         costs, sync = self._costs[batch.queue], self._executable.queues[batch.queue].sync
-        reached = self._history.reached_ps(
-            ranks, _cells(sync.wait_sem, row, ranks), _cells(sync.wait_value, row, ranks)
-        )
+        reached = self._history.reached_ps(ranks, batch.wait_sem, batch.wait_value)
         start = np.maximum(self._free[batch.queue][ranks], reached)
         end = start + _cells(costs.complete, row, ranks)
         self._free[batch.queue][ranks] = start + _cells(costs.busy, row, ranks)
-        self._start[batch.queue][row, ranks] = start
-        self._end[batch.queue][row, ranks] = end
+        self._events[batch.queue].append((row, ranks, start, end))
         for post, flight in zip(sync.posts, costs.flight, strict=True):
             rank = post.rank[row, ranks]
             made = rank != IDLE

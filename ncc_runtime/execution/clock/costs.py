@@ -12,6 +12,7 @@ from ncc_runtime.lowering.executable import (
     Executable,
     Post,
     Queue,
+    descriptors,
 )
 from ncc_runtime.neff.isa import OPCODES, Engine, Shape
 from ncc_runtime.neff.program import Program, TensorId
@@ -39,9 +40,11 @@ def costs_of(executable: Executable, model: TimingModel, queue: Queue) -> Costs:
 
 def _engine_costs(executable: Executable, model: TimingModel, queue: EngineQueue) -> Costs:
     complete = _instruction_ps(executable.program, model, queue.engine, queue.table)[:, None]
-    trigger = queue.table.placeholder != IDLE
-    local = np.full(len(queue.table), model.semaphore_local_ps, np.int64)[:, None]
-    flight = tuple(np.where(trigger[:, None], model.trigger_ps, local) for _ in queue.sync.posts)
+    triggers = {facts.trigger_sem for facts in executable.streams}
+    flight = tuple(
+        np.where(np.isin(post.sem, list(triggers)), model.trigger_ps, model.semaphore_local_ps)
+        for post in queue.sync.posts
+    )
     return Costs(complete, complete, flight)
 
 
@@ -110,7 +113,8 @@ def _dma_costs(executable: Executable, model: TimingModel, queue: DmaQueue) -> C
     routes = executable.routes
     transport, hops = routes.transport(mine, to), routes.hops(mine, to)
     rate = routes.bandwidth_bytes_per_s(mine, to)
-    complete = model.transfer_ps(transport, hops, queue.size_bytes, rate, queue.descriptors)
+    runs = descriptors(queue.size_bytes)
+    complete = model.transfer_ps(transport, hops, queue.size_bytes, rate, runs)
     nothing = np.zeros_like(queue.size_bytes)
     fixed = model.transfer_ps(transport, hops, nothing, rate, nothing)
     frees = queue.sync.posts[2:]  # behind the data's arrival and the own completion

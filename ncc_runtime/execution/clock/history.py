@@ -16,6 +16,7 @@ class History:
                 made = post.rank != IDLE
                 keys = post.rank[made].astype(np.int64) * self._width + post.sem[made]
                 counts += np.bincount(keys, minlength=len(counts))
+        self._room = counts  # increments there is room for, per semaphore
         self._start = np.concatenate(([0], np.cumsum(counts)))[:-1]
         self._held = np.zeros(len(counts), np.int64)
         self._times = np.zeros(int(counts.sum()), np.int64)
@@ -29,6 +30,14 @@ class History:
             return np.zeros(len(rank), np.int64)
         return np.where(waits, self._times[at], 0)
 
+    def _grow(self) -> None:
+        """Twice the room for every semaphore: loops increment more often than rows are counted."""
+        start = 2 * self._start
+        moved = np.repeat(start - self._start, self._room) + np.arange(len(self._times))
+        times = np.zeros(2 * len(self._times), np.int64)
+        times[moved] = self._times
+        self._room, self._start, self._times = 2 * self._room, start, times
+
     def increment(self, rank: np.ndarray, sem: np.ndarray, time_ps: np.ndarray) -> None:
         """Record increments, at most one of each semaphore in a call.
 
@@ -36,6 +45,8 @@ class History:
         """
         keys = rank.astype(np.int64) * self._width + sem
         held = self._held[keys]
+        if (held >= self._room[keys]).any():
+            self._grow()
         at = self._start[keys] + held
         before = np.where(held > 0, self._times[np.maximum(at - 1, 0)], 0)
         self._times[at] = np.maximum(time_ps, before)

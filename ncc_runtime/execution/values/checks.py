@@ -51,17 +51,21 @@ class Owners:
         buffers = {tensors[tensor].buffer for tensor in placeholder.operands}
         results = {tensors[tensor].buffer for tensor in placeholder.results}
         scratch = self._scratch[queue.stream]
-        for rank in ranks[queue.peer[row, ranks] != IDLE].tolist():
+        moving = (queue.peer[row, ranks] != IDLE) & (queue.size_bytes[row, ranks] > 0)
+        writes = []
+        for rank in ranks[moving].tolist():
             size = int(queue.size_bytes[row, rank])
             place = f"rank {rank}, queue {queue.name}, pc {row}"
             for source in queue.sources[row, rank].tolist():
-                if source != IDLE and size:
+                if source != IDLE:
                     found = self._inside({*buffers, *results, scratch}, source, size, place)
                     self._read(rank, found, source, size, place)
-            if size:
-                peer, target = int(queue.peer[row, rank]), int(queue.target[row, rank])
-                found = self._inside({*results, scratch}, target, size, place)
-                self._owner[peer, target : target + size] = found
+            peer, target = int(queue.peer[row, rank]), int(queue.target[row, rank])
+            writes.append(
+                (peer, target, size, self._inside({*results, scratch}, target, size, place))
+            )
+        for peer, target, size, found in writes:  # after all reads: ranks of a row run together
+            self._owner[peer, target : target + size] = found
 
     def _inside(self, buffers: set[int], address: int, size: int, place: str) -> int:
         for number in sorted(buffers):

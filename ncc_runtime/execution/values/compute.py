@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.execution.values import elementwise
+from ncc_runtime.execution.values.nans import canonical_nans
 from ncc_runtime.execution.values.regions import fold
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.isa import OPCODES, Shape
@@ -46,10 +47,18 @@ Kernel = Callable[[Work, Arrays], Arrays]
 
 def compute(work: Work, operands: Arrays) -> Arrays:
     """The results of an instruction, each [ranks, *shape] of its tensor."""
-    if OPCODES[work.opcode].shape in _ELEMENTWISE:
+    shape = OPCODES[work.opcode].shape
+    if shape in _ELEMENTWISE:
         dtype = work.results[0].dtype
-        return [elementwise.apply(work.opcode, operands, dtype, work.attributes)]
-    return KERNELS[work.opcode](work, operands)
+        results = [elementwise.apply(work.opcode, operands, dtype, work.attributes)]
+    else:
+        results = KERNELS[work.opcode](work, operands)
+    if shape is Shape.MOVE or work.opcode in _KEEPS_BITS:
+        return results
+    return [canonical_nans(result) for result in results]
+
+
+_KEEPS_BITS = ("copy", "select")
 
 
 _ELEMENTWISE = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)

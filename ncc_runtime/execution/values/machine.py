@@ -1,6 +1,7 @@
 """The virtual devices: performs batches of ready instructions on the memory of all ranks."""
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,7 +11,6 @@ from ncc_runtime.execution.values.checks import Owners
 from ncc_runtime.execution.values.compute import Work, compute
 from ncc_runtime.execution.values.memory import Arena
 from ncc_runtime.execution.values.transfers import transfer
-from ncc_runtime.lowering.bind import address_of
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable
 from ncc_runtime.neff.isa import OPCODES, Shape
 from ncc_runtime.neff.program import Program, TensorId
@@ -33,6 +33,11 @@ class Machine:
         self._pool: ThreadPoolExecutor | None = None
         self._views = [self._view(tensor) for tensor in range(len(executable.program.tensors))]
 
+    @property
+    def held_bytes(self) -> int:
+        """Host memory it keeps between runs."""
+        return self.arena.bytes.nbytes
+
     def __enter__(self) -> "Machine":
         if self._threads > 1:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="rank")
@@ -43,7 +48,7 @@ class Machine:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
-    def load(self, inputs: Sequence[np.ndarray]) -> None:
+    def load(self, inputs: Iterable[np.ndarray]) -> None:
         """Write parameters, each [ranks, *shape], and constants."""
         program = self.executable.program
         if self._checked:
@@ -56,7 +61,19 @@ class Machine:
 
     def outputs(self) -> list[np.ndarray]:
         """Copies of the results, each [ranks, *shape]."""
+        if self._owners is not None:
+            everybody = np.arange(self.executable.ranks)
+            for number, tensor in enumerate(self.executable.program.outputs):
+                view = self.executable.program.tensors[tensor]
+                self._owners.read_tensor(view, everybody, f"output {number}")
         return [self._views[tensor].copy() for tensor in self.executable.program.outputs]
+
+    def predicate(self, tensor: int, ranks: np.ndarray) -> np.ndarray:
+        """A scalar of the ranks, as it is now, (r,)."""
+        if self._owners is not None:
+            view = self.executable.program.tensors[TensorId(tensor)]
+            self._owners.read_tensor(view, ranks, "control flow")
+        return self._views[tensor][ranks]
 
     def perform(self, batches: Sequence[Batch]) -> None:
         """Perform batches that are ready together; their order cannot matter."""
@@ -70,7 +87,7 @@ class Machine:
 
     def _view(self, number: int) -> np.ndarray:
         tensor = self.executable.program.tensors[TensorId(number)]
-        address = address_of(self.executable.program, number)
+        address = self.executable.program.address(number)
         return self.arena.tensor(tensor.dtype.numpy, tensor.shape, address)
 
     def _tasks(self, batch: Batch) -> list[Task]:
@@ -87,17 +104,13 @@ class Machine:
         if OPCODES[name].shape is Shape.CONTROL:
             return []
         work = int(table.flops[row] + table.bytes_in[row] + table.bytes_out[row])
-        return [
-            lambda ranks=ranks: self._compute(queue, row, ranks)  # type: ignore[misc]
-            for ranks in self._shares(batch.ranks, work)
-        ]
+        shares = self._shares(batch.ranks, work)
+        return [functools.partial(self._compute, queue, row, ranks) for ranks in shares]
 
     def _transfer_tasks(self, queue: DmaQueue, batch: Batch) -> list[Task]:
         work = int(queue.size_bytes[batch.row, batch.ranks].max(initial=0))
-        return [
-            lambda ranks=ranks: self._transfer(queue, batch.row, ranks)  # type: ignore[misc]
-            for ranks in self._shares(batch.ranks, work)
-        ]
+        shares = self._shares(batch.ranks, work)
+        return [functools.partial(self._transfer, queue, batch.row, ranks) for ranks in shares]
 
     def _shares(self, ranks: np.ndarray, work_per_rank: int) -> list[np.ndarray]:
         """The ranks, cut into a share per thread where the work is worth it."""

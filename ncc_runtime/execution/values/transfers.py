@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ncc_runtime.execution.values.memory import Arena
+from ncc_runtime.execution.values.nans import canonical_nans
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.neff.placeholder import Placeholder
@@ -102,7 +103,7 @@ def reduce_parts(parts: list[np.ndarray], reduction: Reduction | None) -> np.nda
     with np.errstate(all="ignore"):
         for part in parts[1:]:
             joined = _JOIN[reduction](joined, part.astype(wide, copy=False))
-        return joined.astype(dtype, copy=False)
+        return canonical_nans(joined.astype(dtype, copy=False))
 
 
 def _is_narrow_float(dtype: np.dtype) -> bool:

@@ -1,0 +1,120 @@
+"""Where control flow goes: by the predicates in memory, or by trip counts when there are no values.
+
+A predicate that guards a collective must be the same on every rank of its groups: ranks that part
+would wait for each other for ever, so the first difference stops the run.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ncc_runtime.errors import ControlError
+from ncc_runtime.execution.scheduler import Batch
+from ncc_runtime.execution.values.machine import Machine
+from ncc_runtime.lowering.executable import CcQueue, Decision, Executable, Jump
+from ncc_runtime.lowering.structure import contained
+from ncc_runtime.neff.program import Block, BlockKind
+
+
+class ValueDecisions:
+    """Reads each rank's predicate when its queue comes to it."""
+
+    def __init__(self, executable: Executable, machine: Machine) -> None:
+        self._executable = executable
+        self._machine = machine
+        self._guards: dict[tuple[int, int], _Guard] = {}
+
+    def __call__(self, batch: Batch, jump: Jump) -> np.ndarray:
+        block = self._executable.program.blocks[jump.block]
+        value = self._machine.predicate(block.predicate, batch.ranks)
+        enters = selected(block, value)
+        queue = self._executable.queues[batch.queue]
+        if isinstance(queue, CcQueue):
+            key = (batch.queue, jump.block)
+            if key not in self._guards:
+                self._guards[key] = _Guard(self._executable, jump.block)
+            self._guards[key].compare(batch.ranks, value)
+        return enters
+
+
+def selected(block: Block, value: np.ndarray) -> np.ndarray:
+    """Whether a predicate enters a block's rows, per rank; pred[] or s32[] values."""
+    if block.kind is BlockKind.LOOP:
+        return value.astype(bool)
+    if value.dtype == np.bool_:
+        return np.where(value, 0, 1) == block.index
+    inside = (value >= 0) & (value < block.of)
+    return np.where(inside, value, block.of - 1) == block.index
+
+
+class _Guard:
+    """The predicates of one block, in the order each rank comes to them."""
+
+    def __init__(self, executable: Executable, block: int) -> None:
+        self._name = executable.program.blocks[block].name
+        self._seen: np.ndarray = np.zeros(executable.ranks, np.int64)  # how often, per rank
+        self._values: list[dict[int, set[int]]] = []  # by occasion: value to ranks
+        self._partners: dict[int, set[int]] = {}
+        for number in contained(executable.program)[block]:
+            placeholder = executable.program.placeholders[number]
+            for group in placeholder.groups or placeholder.pairs:
+                for rank in group:
+                    self._partners.setdefault(rank, set()).update(group)
+
+    def compare(self, ranks: np.ndarray, values: np.ndarray) -> None:
+        """Note what ranks read; ControlError if a rank and a partner have read different values."""
+        for occasion in np.unique(self._seen[ranks]).tolist():
+            there = self._seen[ranks] == occasion
+            while len(self._values) <= occasion:
+                self._values.append({})
+            known = self._values[occasion]
+            for value in np.unique(values[there]).tolist():
+                alike = ranks[there][values[there] == value]
+                known.setdefault(int(value), set()).update(alike.tolist())
+            if len(known) > 1:
+                self._check(known, occasion)
+        self._seen[ranks] += 1
+
+    def _check(self, known: Mapping[int, set[int]], occasion: int) -> None:
+        rank_values = {rank: value for value, ranks in known.items() for rank in ranks}
+        for rank, value in sorted(rank_values.items()):
+            for partner in sorted(self._partners.get(rank, ())):
+                if rank_values.get(partner, value) != value:
+                    raise ControlError(
+                        f"{self._name}, occasion {occasion}: its predicate guards a collective "
+                        f"and is {value} on rank {rank} and {rank_values[partner]} on rank "
+                        f"{partner} of the same group; make it the same, by an all-reduce say"
+                    )
+
+
+class PlannedDecisions:
+    """Counts trips without values: those the compiler knows, else those the user names."""
+
+    def __init__(self, executable: Executable, trip_counts: Mapping[str, int]) -> None:
+        self._executable = executable
+        blocks = executable.program.blocks
+        names = {block.name for block in blocks}
+        for name in sorted(set(trip_counts) - names):
+            known = ", ".join(sorted(names)) or "none"
+            raise ControlError(f"no loop or conditional is called {name!r}; there are: {known}")
+        self._trips = [trip_counts.get(block.name, block.trip_count) for block in blocks]
+        for block, trips in zip(blocks, self._trips, strict=True):
+            if trips is None:
+                what = "how often" if block.kind is BlockKind.LOOP else "which branch of"
+                raise ControlError(
+                    f"data decides {what} {block.name} runs; without values say it: "
+                    f"--trip-count {block.name}=N"
+                )
+        self._done: dict[tuple[int, int], np.ndarray] = {}
+
+    def __call__(self, batch: Batch, jump: Jump) -> np.ndarray:
+        trips = self._trips[jump.block]
+        assert trips is not None, "checked when made"
+        block = self._executable.program.blocks[jump.block]
+        if jump.decision is Decision.CASE:
+            return np.full(len(batch.ranks), min(trips, block.of - 1) == block.index)
+        key = (batch.queue, jump.block)
+        done = self._done.setdefault(key, np.zeros(self._executable.ranks, np.int64))
+        enters = done[batch.ranks] < trips
+        done[batch.ranks] = np.where(enters, done[batch.ranks] + 1, 0)
+        return np.asarray(enters)

@@ -1,0 +1,71 @@
+"""DMA rings at run time: the rows that CC-cores have pushed, and how many are done, per rank."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ncc_runtime.lowering.cc_isa import CcOpcode
+from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable
+
+
+class _Ring:
+    """One ring on every rank."""
+
+    def __init__(self, queue: DmaQueue, ranks: int) -> None:
+        self.queue = queue
+        self.pushed: np.ndarray = np.zeros(ranks, np.int64)
+        self.done: np.ndarray = np.zeros(ranks, np.int64)
+        self.rows: np.ndarray = np.full((ranks, max(1, len(queue.opcode))), IDLE, np.int32)
+
+    def push(self, ranks: np.ndarray, row: int) -> None:
+        at = self.pushed[ranks]
+        if at.max() >= self.rows.shape[1]:
+            more = np.full_like(self.rows, IDLE)
+            self.rows = np.concatenate((self.rows, more), axis=1)
+        self.rows[ranks, at] = row
+        self.pushed[ranks] = at + 1
+
+
+class Rings:
+    """All rings of an executable."""
+
+    def __init__(self, executable: Executable) -> None:
+        self._executable = executable
+        self._rings = {
+            number: _Ring(queue, executable.ranks)
+            for number, queue in enumerate(executable.queues)
+            if isinstance(queue, DmaQueue)
+        }
+        self._by_lane = {
+            (ring.queue.stream, ring.queue.lane): ring for ring in self._rings.values()
+        }
+
+    def push(self, queue: int, row: int, ranks: np.ndarray) -> None:
+        """What an ADVANCE of a CC-core hands over, on the ranks that do so."""
+        program = self._executable.queues[queue]
+        if not isinstance(program, CcQueue) or program.opcode[row] != CcOpcode.ADVANCE:
+            return
+        ring = self._by_lane[program.stream, int(program.ring[row])]
+        ranks = ranks[program.sync.posts[0].rank[row, ranks] != IDLE]
+        if len(ranks):
+            ring.push(ranks, int(program.ring_row[row]))
+
+    def ready(self) -> Iterator[tuple[int, int, np.ndarray, np.ndarray, np.ndarray]]:
+        """(queue, row, ranks, tail semaphore, its value) of what each ring performs next."""
+        for number, ring in self._rings.items():
+            ranks = np.flatnonzero(ring.done < ring.pushed)
+            if not len(ranks):
+                continue
+            rows = ring.rows[ranks, ring.done[ranks]]
+            for row in np.unique(rows).tolist():
+                alike = ranks[rows == row]
+                tail = ring.queue.sync.wait_sem[row, alike]
+                yield number, row, alike, tail, ring.done[alike] + 1
+
+    def complete(self, queue: int, ranks: np.ndarray) -> None:
+        """The rows that ranks stood at are done."""
+        self._rings[queue].done[ranks] += 1
+
+    def pending(self) -> bool:
+        """Whether any ring has work left."""
+        return any((ring.done < ring.pushed).any() for ring in self._rings.values())

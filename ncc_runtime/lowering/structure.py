@@ -1,0 +1,152 @@
+"""The control flow of a program as the lowering needs it: order of triggers, and what jumps shift.
+
+Waited values count as if every block ran exactly once. A queue that jumps over rows, or back to
+repeat them, corrects the values it waits for by the increments that belong to those rows; this
+file counts them for the semaphores of engines and streams.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+import attrs
+import numpy as np
+
+from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, TEST, Engine
+from ncc_runtime.neff.program import BlockKind, Program
+from ncc_runtime.neff.table import NONE, InstrTable
+
+MARKERS = (LOOP, TEST, CASE, END)
+
+
+@attrs.frozen
+class Marker:
+    """A control row that every queue holds."""
+
+    opcode: str
+    block: int
+
+
+def markers(program: Program, table: InstrTable) -> dict[int, Marker]:
+    """The control rows of a queue, by row."""
+    codes = [code for code, name in enumerate(table.opcode_names) if name in MARKERS]
+    rows = np.flatnonzero(np.isin(table.opcode, codes)) if codes else ()
+    return {int(row): _marker(program, table, int(row)) for row in rows}
+
+
+def _marker(program: Program, table: InstrTable, row: int) -> Marker:
+    instr = table[row]
+    block = program.attributes[instr.attribute]["block"]
+    assert isinstance(block, int), f"row {row}: {instr.opcode} names no block"
+    return Marker(instr.opcode, block)
+
+
+def walk(program: Program) -> Iterator[int | Marker]:
+    """Placeholders (by number) and control rows in program order.
+
+    Between two control rows the placeholders of all queues come in the order of their numbers,
+    which is the order every stream completes them in.
+    """
+    tables = [program.queues[engine] for engine in ENGINES if engine in program.queues]
+    segments = [_segments(program, table) for table in tables]
+    for parts in zip(*segments, strict=True):
+        yield from sorted(number for numbers, _ in parts for number in numbers)
+        if parts[0][1] is not None:
+            yield parts[0][1]
+
+
+def _segments(program: Program, table: InstrTable) -> list[tuple[list[int], Marker | None]]:
+    """Stretches without control flow: the placeholders triggered, and the row that ends them."""
+    found = markers(program, table)
+    edges = [-1, *found, len(table)]
+    numbers = [
+        [n for n in table.placeholder[first + 1 : last].tolist() if n != NONE]
+        for first, last in itertools.pairwise(edges)
+    ]
+    return list(zip(numbers, [*found.values(), None], strict=True))
+
+
+def followed(program: Program) -> Mapping[int, frozenset[int]]:
+    """For each block, the streams whose placeholders it contains, at any depth."""
+    return {
+        block: frozenset(program.placeholders[number].stream for number in numbers)
+        for block, numbers in contained(program).items()
+    }
+
+
+def contained(program: Program) -> Mapping[int, tuple[int, ...]]:
+    """For each block, the placeholders in it, at any depth."""
+    inside: dict[int, list[int]] = {block: [] for block in range(len(program.blocks))}
+    open_blocks: list[int] = []
+    for item in walk(program):
+        if isinstance(item, int):
+            for block in open_blocks:
+                inside[block].append(item)
+        elif item.opcode in (LOOP, CASE):
+            open_blocks.append(item.block)
+        elif item.opcode == END:
+            open_blocks.remove(item.block)
+    return {block: tuple(numbers) for block, numbers in inside.items()}
+
+
+@attrs.frozen(eq=False)
+class Shifts:
+    """What the increments of a block come to, per semaphore of the program."""
+
+    repeated: np.ndarray  # (semaphores,) int64, of all rows of a loop: what going back repeats
+    skipped: np.ndarray  # (semaphores,) int64, of the rows behind `test` or `case`
+
+
+def shifts(program: Program, trigger_sems: Mapping[int, int], width: int) -> Mapping[int, Shifts]:
+    """Shifts of every block, for the semaphores that engines and streams increment."""
+    streams = followed(program)
+    found = {}
+    for block, description in enumerate(program.blocks):
+        opening = LOOP if description.kind is BlockKind.LOOP else CASE
+        deciding = TEST if description.kind is BlockKind.LOOP else CASE
+        counts = []
+        for start in (opening, deciding):
+            count = np.zeros(width, np.int64)
+            for table in program.queues.values():
+                _count_posts(program, table, (Marker(start, block), trigger_sems, streams), count)
+            counts.append(count)
+        found[block] = Shifts(*counts)
+    return found
+
+
+def _count_posts(
+    program: Program,
+    table: InstrTable,
+    what: tuple[Marker, Mapping[int, int], Mapping[int, frozenset[int]]],
+    count: np.ndarray,
+) -> None:
+    """Add a queue's increments behind a control row, up to and with the block's `end`."""
+    start, trigger_sems, streams = what
+    rows = markers(program, table)
+    first = next(row for row, marker in rows.items() if marker == start)
+    last = next(row for row, marker in rows.items() if marker == Marker(END, start.block))
+    posts = table.post_sem[first + 1 : last + 1]
+    np.add.at(count, posts[posts != NONE], 1)
+    done = {semaphore.owner: index for index, semaphore in enumerate(program.semaphores)}
+    for number in table.placeholder[first + 1 : last + 1].tolist():
+        if number != NONE:
+            stream = program.placeholders[number].stream
+            count[trigger_sems[stream]] += 1
+            count[done[f"stream {stream}"]] += 1
+    if table is not next(iter(program.queues.values())):
+        return  # every queue holds the same control rows: acknowledgements count once
+    for row, marker in rows.items():
+        if first < row <= last and marker.opcode in (TEST, CASE):
+            for stream in streams[marker.block]:
+                count[done[f"stream {stream}"]] += 1
+
+
+def released(program: Program) -> Mapping[Marker, tuple[int, int]]:
+    """For each control row, Sync's semaphore and what it holds once the predicate is written."""
+    table = program.queues[Engine.SYNC]
+    owners = {semaphore.owner: index for index, semaphore in enumerate(program.semaphores)}
+    sem = owners.get(Engine.SYNC.value, NONE)
+    posted = np.cumsum(table.post_sem != NONE)
+    return {
+        marker: (sem, int(posted[row - 1]) if row else 0)
+        for row, marker in markers(program, table).items()
+    }

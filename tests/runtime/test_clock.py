@@ -1,0 +1,89 @@
+"""The first clock against sums done by hand, from the same constants."""
+
+import numpy as np
+import pytest
+
+import ncc_compiler
+import ncc_runtime
+from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.timing import TimingModel
+from tests.programs import collective_program
+
+
+def us(picoseconds: int) -> float:
+    return picoseconds / 1e6
+
+
+def test_a_permute_takes_trigger_handshake_transfer_and_report():
+    program = collective_program(CollectiveOp.PERMUTE, 2, [1024], pairs=((0, 1), (1, 0)))
+    model = ncc_runtime.load(program, "trn1", placement="spread")
+    run = model.run(values=False)
+    timing = TimingModel.from_topology(model.executable.topology)
+    routes = model.executable.routes
+    here, there = np.array([0]), np.array([1])
+    way = routes.transport(here, there), routes.hops(here, there)
+    rate = routes.bandwidth_bytes_per_s(here, there)
+    transfer = int(timing.transfer_ps(*way, np.array([4096]), rate)[0])
+    ready = int(timing.semaphore_ps(*way)[0])
+    step = timing.cc_instruction_ps
+    start = int(run.trace.spans(0)[1].min())
+    # signal; the peer's signal is seen; advance; transfer; its completion is seen; two waits; done
+    expected = (
+        step  # signal
+        + ready
+        + step  # advance
+        + timing.semaphore_local_ps
+        + transfer
+        + timing.semaphore_remote_ps
+        + 2 * step  # arrival, own completion
+        + step  # done
+    )
+    assert run.collectives[0].start_us == us(start)
+    assert run.collectives[0].time_us == pytest.approx(us(expected))
+    assert run.collectives[0].exposed_us == run.collectives[0].time_us
+
+
+def test_compute_beside_a_collective_is_not_exposed():
+    text = """
+sum {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}
+ENTRY e {
+  x = f32[512,512] parameter(0)
+  s = f32[512,512] all-reduce(x), replica_groups={{0,1,2,3}}, to_apply=sum
+  d = f32[512,512] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT t = (f32[512,512], f32[512,512]) tuple(s, d)
+}
+"""
+    run = ncc_runtime.load(ncc_compiler.compile_text(text)).run(values=False)
+    (row,) = run.collectives
+    hidden = row.time_us - row.exposed_us
+    model = TimingModel.from_topology(run.trace.executable.topology)
+    tensor = next(engine for engine in model.engines if engine.value == "Tensor")
+    dtype = run.trace.executable.program.tensors[0].dtype
+    table = run.trace.executable.program.queues[tensor]
+    dot = int(
+        model.compute_ps(
+            tensor, dtype, table.flops, table.elements, table.bytes_in + table.bytes_out
+        ).max()
+    )
+    assert 0 < hidden <= us(dot)
+    assert hidden > 0.9 * us(dot)
+
+
+def test_a_lost_credit_changes_what_a_ring_may_do():
+    """Every remote write waits for `ready`, and from the third slot on for `free`."""
+    executable = ncc_runtime.load(
+        collective_program(CollectiveOp.REDUCE_SCATTER, 5, [50])
+    ).executable
+    names = executable.semaphore_names(0)
+    queue = next(queue for queue in executable.queues if queue.name == "cc0")
+    waited = [
+        (names[int(sem)], int(value))
+        for sem, value in zip(queue.sync.wait_sem[:, 0], queue.sync.wait_value[:, 0], strict=True)
+        if sem >= 0
+    ]
+    assert ("cc0.ready.1.0", 1) in waited
+    assert [value for name, value in waited if name == "cc0.free.1.0"] == [1, 2]
