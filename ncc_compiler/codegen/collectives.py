@@ -6,7 +6,7 @@ import re
 from ncc_compiler.codegen.select import COLLECTIVES
 from ncc_compiler.diagnostics import CompileError, Diagnostic
 from ncc_compiler.ir.collectives import rank_groups, rank_pairs, reduction_of
-from ncc_compiler.ir.graph import Callee, Module, Node, Raw
+from ncc_compiler.ir.graph import Module, Node, Raw
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import MAX_STREAMS
@@ -44,11 +44,10 @@ def placeholder_of(
 
 def _reduction(module: Module, node: Node) -> Reduction | None:
     """How the collective combines values, if it does."""
-    callee = node.attributes.get("to_apply")
-    if not isinstance(callee, Callee):
+    if "to_apply" not in node.attributes:
         return None
-    found = reduction_of(module.computations[callee.name])
-    assert found is not None, f"{node.name}: %{callee.name} is no reduction"
+    found = reduction_of(module.computations[node.callee()])
+    assert found is not None, f"{node.name}: %{node.callee()} is no reduction"
     return found
 
 
@@ -65,12 +64,9 @@ def _stream(node: Node) -> int:
 
 def _check_is_canonical(node: Node, arrays: list[ArrayType], group_size: int) -> None:
     """Chunks must be byte ranges, as the pass `expand-collectives` leaves them."""
-    dimensions = node.attributes.get("dimensions", ())
-    assert isinstance(dimensions, tuple), node.name
     assert len({array.dtype for array in arrays}) == 1, f"{node.name} mixes element types"
     for array in arrays:
-        for dimension in dimensions:
-            assert isinstance(dimension, int), node.name
+        for dimension in node.integers("dimensions"):
             contiguous = group_size == 1 or math.prod(array.shape[:dimension]) in (0, 1)
             assert contiguous, f"{node.name}: chunks of dimension {dimension} are not byte ranges"
     assert "dimensions" in node.attributes or node.op != "all-to-all" or group_size == 1, node.name

@@ -27,7 +27,5 @@ def costs(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> Co
 
 def _dot_flops(node: Node, result: ArrayType, lhs: ArrayType) -> int:
     """A multiplication and an addition for each result element and contracted index."""
-    dimensions = node.attributes.get("lhs_contracting_dims", ())
-    assert isinstance(dimensions, tuple), node.name
-    contracted = [lhs.shape[d] for d in dimensions if isinstance(d, int)]
+    contracted = [lhs.shape[dimension] for dimension in node.integers("lhs_contracting_dims")]
     return 2 * result.elements * math.prod(contracted)

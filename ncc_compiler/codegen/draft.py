@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from ncc_runtime.neff.dtypes import DType
+from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import AttributeValue, BufferKind, Origin, Region
@@ -30,8 +30,7 @@ class DraftTensor:
 
     name: str
     buffer: int
-    dtype: DType
-    shape: tuple[int, ...]
+    type: ArrayType
 
 
 @attrs.frozen

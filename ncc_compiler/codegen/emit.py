@@ -48,7 +48,7 @@ def emit(draft: Draft, order: Order, layout: Layout) -> Program:
             for buffer in (draft.buffers[index],)
         ),
         tensors=tuple(
-            Tensor(tensor.name, number[home[tensor.buffer]], tensor.dtype, tensor.shape)
+            Tensor(tensor.name, number[home[tensor.buffer]], tensor.type.dtype, tensor.type.shape)
             for tensor in draft.tensors
         ),
         inputs=tuple(map(TensorId, draft.inputs)),

@@ -4,18 +4,17 @@ A node's value is a flat tuple of tensors: one for an array, the leaves in order
 for a token. So tuples cost nothing, and neither do reshapes, which are views.
 """
 
-import math
-
 import attrs
 
 from ncc_compiler.codegen.collectives import placeholder_of
 from ncc_compiler.codegen.costs import costs
 from ncc_compiler.codegen.draft import Costs, Draft, DraftBuffer, DraftTensor, Step
 from ncc_compiler.codegen.origins import origin_of
-from ncc_compiler.codegen.regions import RegionTable, is_simple, region_of
+from ncc_compiler.codegen.regions import RegionTable
 from ncc_compiler.codegen.select import ANY_REGION, COLLECTIVES, SELECTORS
 from ncc_compiler.diagnostics import CompileError, Diagnostic
-from ncc_compiler.ir.graph import Callee, Literal, Module, Node
+from ncc_compiler.ir.collectives import reduction_of
+from ncc_compiler.ir.graph import Module, Node
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_runtime.neff.isa import PTC2, Engine
 from ncc_runtime.neff.program import AttributeValue, BufferKind, Origin
@@ -116,31 +115,26 @@ class _Lowering:
         return len(self.buffers) - 1
 
     def _tensor(self, name: str, array: ArrayType, buffer: int) -> int:
-        self.tensors.append(DraftTensor(name, buffer, array.dtype, array.shape))
+        self.tensors.append(DraftTensor(name, buffer, array))
         return len(self.tensors) - 1
 
     def _constant(self, node: Node) -> int:
-        literal = node.attributes["literal"]
-        assert isinstance(literal, Literal), node.name
-        assert isinstance(node.type, ArrayType), node.name
-        data = literal.array.tobytes()
+        data = node.literal().array.tobytes()
         if data not in self._constants:
             buffer = self._buffer(node.name, BufferKind.CONSTANT, len(data), data)
             self._constants[data] = buffer
-        return self._tensor(node.name, node.type, self._constants[data])
+        return self._tensor(node.name, node.array, self._constants[data])
 
     def _view(self, node: Node, operand: int) -> int:
-        assert isinstance(node.type, ArrayType), node.name
         tensor = self.tensors[operand]
-        if tensor.shape == node.type.shape:
+        if tensor.type == node.type:
             return operand
-        return self._tensor(node.name, node.type, tensor.buffer)
+        return self._tensor(node.name, node.array, tensor.buffer)
 
     def _element(self, node: Node, operands: Value) -> Value:
         """The leaves of one element of a tuple."""
-        kind, index = self._nodes[node.operands[0]].type, node.attributes["index"]
+        kind, index = self._nodes[node.operands[0]].type, node.integer("index")
         assert isinstance(kind, TupleType), node.name
-        assert isinstance(index, int), node.name
         if kind not in self._leaf_starts:
             starts = [0]
             for element in kind.elements:
@@ -186,15 +180,14 @@ class _Lowering:
         return results
 
     def _region(self, node: Node) -> tuple[Engine, AttributeValue]:
-        callee = node.attributes["to_apply"]
-        assert isinstance(callee, Callee), node.name
-        computation = self._module.computations[callee.name]
-        simple = is_simple(region_of(computation))
-        engine = SELECTORS[node.op].engine if simple else ANY_REGION
+        """The engine that folds with the region, and the region's row."""
+        computation = self._module.computations[node.callee()]
+        is_simple = reduction_of(computation) is not None
+        engine = SELECTORS[node.op].engine if is_simple else ANY_REGION
         return engine, self.regions.number(computation)
 
     def _arrays(self, value: Value) -> list[ArrayType]:
-        return [ArrayType(self.tensors[t].dtype, self.tensors[t].shape) for t in value]
+        return [self.tensors[tensor].type for tensor in value]
 
     def outputs(self, value: Value) -> Value:
         """The results in output buffers of their own; what cannot move there is copied."""
@@ -210,8 +203,8 @@ class _Lowering:
 
     def _copy_out(self, tensor: int, name: str) -> int:
         source = self.tensors[tensor]
-        array = ArrayType(source.dtype, source.shape)
-        copied = self._tensor(name, array, self._buffer(name, BufferKind.OUTPUT, array.size_bytes))
+        array, size = source.type, source.type.size_bytes
+        copied = self._tensor(name, array, self._buffer(name, BufferKind.OUTPUT, size))
         self.steps.append(
             Step(
                 "copy",
@@ -219,7 +212,7 @@ class _Lowering:
                 (copied,),
                 (tensor,),
                 Origin(source.name),
-                costs=Costs(0, math.prod(array.shape), array.size_bytes, array.size_bytes),
+                costs=Costs(0, array.elements, size, size),
             )
         )
         return copied

@@ -2,7 +2,7 @@
 
 from ncc_compiler.codegen.select import SELECTORS
 from ncc_compiler.diagnostics import CompileError, Diagnostic
-from ncc_compiler.ir.graph import Computation, Literal, Node
+from ncc_compiler.ir.graph import Computation, Node
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.program import Region, RegionInstr
@@ -54,9 +54,7 @@ def region_of(computation: Computation) -> Region:
         if node.op == "tuple" or node.op in _SCALAR_IDENTITIES:
             values[index] = operands
         elif node.op == "get-tuple-element":
-            element = node.attributes["index"]
-            assert isinstance(element, int), node.name
-            values[index] = (operands[element],)
+            values[index] = (operands[node.integer("index")],)
         else:
             values[index] = (len(parameters) + len(body),)
             body.append(_region_instr(node, operands))
@@ -89,17 +87,7 @@ def _refused(node: Node, message: str) -> CompileError:
 
 def _spelling(node: Node) -> str:
     """The shortest text that reads back as the same value."""
-    literal = node.attributes["literal"]
-    assert isinstance(literal, Literal), node.name
-    value = literal.array.item()
+    value = node.literal().array.item()
     if isinstance(value, complex):
         return f"({value.real!r}, {value.imag!r})"
     return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-def is_simple(region: Region) -> bool:
-    """Whether it is one operation on its two parameters, as the Vector engine folds."""
-    return len(region.parameters) == 2 and [row.operands for row in region.body] in (
-        [(0, 1)],
-        [(1, 0)],
-    )

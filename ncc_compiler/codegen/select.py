@@ -26,30 +26,21 @@ class Selection:
     attributes: Callable[[Node], Attributes]
 
 
-def _integers(node: Node, key: str) -> tuple[int, ...]:
-    """A list of integers; one that is not written is empty."""
-    value = node.attributes.get(key, ())
-    assert isinstance(value, tuple), (node.name, key, value)
-    return tuple(entry for entry in value if isinstance(entry, int))
-
-
 def _none(_: Node) -> Attributes:
     return {}
 
 
 def _dimensions(node: Node) -> Attributes:
-    return {"dimensions": _integers(node, "dimensions")}
+    return {"dimensions": node.integers("dimensions")}
 
 
 def _dimension(node: Node) -> Attributes:
-    (dimension,) = _integers(node, "dimensions")
+    (dimension,) = node.integers("dimensions")
     return {"dimension": dimension}
 
 
 def _iota(node: Node) -> Attributes:
-    dimension = node.attributes["iota_dimension"]
-    assert isinstance(dimension, int), node.name
-    return {"iota_dimension": dimension}
+    return {"iota_dimension": node.integer("iota_dimension")}
 
 
 def _compare(node: Node) -> Attributes:
@@ -58,16 +49,13 @@ def _compare(node: Node) -> Attributes:
 
 
 def _slice(node: Node) -> Attributes:
-    value = node.attributes["slice"]
-    assert isinstance(value, tuple), node.name
-    ranges = [entry for entry in value if isinstance(entry, tuple)]
     names = ("start", "limit", "stride")
-    return {name: tuple(entry[k] for entry in ranges) for k, name in enumerate(names)}
+    return {name: tuple(entry[k] for entry in node.ranges()) for k, name in enumerate(names)}
 
 
 def _dot(node: Node) -> Attributes:
     names = ("lhs_batch", "rhs_batch", "lhs_contracting", "rhs_contracting")
-    return {name: _integers(node, f"{name}_dims") for name in names}
+    return {name: node.integers(f"{name}_dims") for name in names}
 
 
 def _rows(engine: Engine, names: str) -> Mapping[str, Selection]:

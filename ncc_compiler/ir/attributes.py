@@ -1,5 +1,6 @@
 """Attribute values between text and data, one reader and one spelling per kind."""
 
+import math
 import re
 from collections.abc import Callable, Mapping
 
@@ -63,18 +64,16 @@ def _slices(text: str) -> tuple[tuple[int, int, int], ...]:
 
 def _groups(text: str) -> Attribute:
     groups = parse_groups(text)
-    if isinstance(groups, IotaGroups) and not _is_small(groups.dims):
-        raise ValueError(f"replica groups {text} name more than {MAX_RANKS} ids")
-    if isinstance(groups, MeshGroups) and not _is_small(tuple(size for _, size in groups.axes)):
-        raise ValueError(f"replica groups {text} name more than {MAX_RANKS} ids")
+    match groups:
+        case IotaGroups():
+            ids = math.prod(groups.dims)
+        case MeshGroups():
+            ids = math.prod(size for _, size in groups.axes)
+        case ExplicitGroups():
+            ids = 0
+    if ids > MAX_RANKS:
+        raise ValueError(f"replica groups {text[:40]} name {ids} ids, more than {MAX_RANKS}")
     return groups
-
-
-def _is_small(sizes: tuple[int, ...]) -> bool:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total <= MAX_RANKS
 
 
 def _pairs(text: str) -> Pairs:

@@ -6,10 +6,10 @@ once; a module with holes never leaves `load`.
 
 from collections.abc import Mapping
 
-from ncc_compiler.diagnostics import CompileError, Diagnostic
+from ncc_compiler.diagnostics import Diagnostic
 from ncc_compiler.ir.build_body import Body, complain_twice
 from ncc_compiler.ir.frames import read_frames
-from ncc_compiler.ir.graph import Callee, Computation, Module
+from ncc_compiler.ir.graph import Computation, Module
 from ncc_compiler.ir.order import call_order
 from ncc_compiler.ir.places import InstructionSpan
 from ncc_compiler.ir.ranks import with_ranks
@@ -20,16 +20,7 @@ ENTRY_NAME = "main"
 """The entry computation of a text that has no braces around its instructions."""
 
 
-def build_module(file: tree.File, ranks: int | None = None) -> Module:
-    """The graph of a file; raises CompileError with every diagnostic of this stage."""
-    module, found = build_what_is_right(file, ranks)
-    if found:
-        raise CompileError(found)
-    assert module is not None
-    return module
-
-
-def build_what_is_right(
+def build_module(
     file: tree.File, ranks: int | None
 ) -> tuple[Module | None, tuple[Diagnostic, ...]]:
     """The graph with holes, and the diagnostics; no graph without computation or ranks."""
@@ -93,7 +84,8 @@ def _entry(
         if file.is_whole:
             reading.complain("computation-C1", "the text holds no computation", start)
         return None
-    called = {callee.name for body in computations.values() for callee in callees_of(body)}
+    nodes = (node for body in computations.values() for node in body.nodes)
+    called = {callee for node in nodes for _, callee in node.callees()}
     free = [name for name in computations if name not in called]
     if len(free) > 1 and file.is_whole:
         which = " or ".join(f"%{name}" for name in free)
@@ -104,16 +96,6 @@ def _entry(
             "write ENTRY before the computation that runs",
         )
     return free[0] if free else next(iter(computations))
-
-
-def callees_of(computation: Computation) -> list[Callee]:
-    """The computations that nodes of this one name."""
-    return [
-        value
-        for node in computation.nodes
-        for value in node.attributes.values()
-        if isinstance(value, Callee)
-    ]
 
 
 def _attribute_place(written: tree.Instruction, key: str) -> tuple[int, int]:

@@ -61,8 +61,10 @@ def rank_pairs(module: Module, node: Node) -> tuple[tuple[int, int], ...]:
 
 
 def group_size(module: Module, node: Node) -> int:
-    """Members of each group of a collective whose groups are verified to be of one size."""
-    return len(rank_groups(module, node)[0])
+    """Members of each group of ranks, where the groups are of one size; else of the first."""
+    first = written_groups(node)[:1]
+    found = flattened_groups(first, mode_of(node), module.replica_count, module.num_partitions)
+    return len(found[0])
 
 
 def reduction_of(computation: Computation) -> Reduction | None:

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import attrs
 
-from ncc_compiler.ir.graph import Attribute, Callee, Computation, Module, Node
+from ncc_compiler.ir.graph import Attribute, Computation, Module, Node
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.rules import Complaint, Part, Place, rule_of
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
@@ -46,27 +46,14 @@ class Facts:
     def attribute(self, key: str) -> Attribute | None:
         return self.node.attributes.get(key)
 
-    def integer(self, key: str) -> int:
-        value = self.node.attributes[key]
-        assert isinstance(value, int), (self.node.name, key)
-        return value
-
-    def integers(self, key: str) -> tuple[int, ...]:
-        value = self.node.attributes.get(key, ())
-        assert isinstance(value, tuple), (self.node.name, key)
-        return tuple(entry for entry in value if isinstance(entry, int))
-
     def callee(self) -> Computation | None:
         """The computation of `to_apply`, unless it was not understood."""
-        value = self.node.attributes["to_apply"]
-        assert isinstance(value, Callee), self.node.name
-        found = self.module.computations.get(value.name)
-        return found if found and found.nodes and OPS.keys() >= ops_of(found) else None
+        found = self.module.computations.get(self.node.callee())
+        return found if found and _is_understood(found) else None
 
 
-def ops_of(computation: Computation) -> set[str]:
-    """The ops that occur in a computation."""
-    return {node.op for node in computation.nodes}
+def _is_understood(computation: Computation) -> bool:
+    return bool(computation.nodes) and all(node.op in OPS for node in computation.nodes)
 
 
 def parameter_types(computation: Computation) -> list[Type]:

@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from ncc_compiler.diagnostics import Span
-from ncc_compiler.ir.types import Type
+from ncc_compiler.ir.types import ArrayType, Type
 from ncc_runtime.neff.groups import ReplicaGroups
 
 NodeId = NewType("NodeId", int)
@@ -82,10 +82,47 @@ class Node:
     attributes: Mapping[str, Attribute] = attrs.field(factory=dict)
     span: Span | None = attrs.field(default=None, eq=False, repr=False)
 
+    @property
+    def array(self) -> ArrayType:
+        """Its type, of a node that is an array."""
+        assert isinstance(self.type, ArrayType), self.name
+        return self.type
 
-def _integer(value: Attribute) -> int:
-    assert isinstance(value, int), value
-    return value
+    def integer(self, key: str) -> int:
+        """The value of an attribute that is a number."""
+        value = self.attributes[key]
+        assert isinstance(value, int), (self.name, key)
+        return value
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        """The value of an attribute that lists numbers; empty where it is left out."""
+        value = self.attributes.get(key, ())
+        assert isinstance(value, tuple), (self.name, key)
+        return tuple(entry for entry in value if isinstance(entry, int))
+
+    def ranges(self) -> tuple[tuple[int, int, int], ...]:
+        """Start, limit and stride for each dimension of a `slice`."""
+        value = self.attributes["slice"]
+        assert isinstance(value, tuple), self.name
+        return tuple(entry for entry in value if isinstance(entry, tuple))
+
+    def literal(self) -> Literal:
+        """The value of a `constant`."""
+        value = self.attributes["literal"]
+        assert isinstance(value, Literal), self.name
+        return value
+
+    def callee(self) -> str:
+        """The computation that `to_apply` names."""
+        value = self.attributes["to_apply"]
+        assert isinstance(value, Callee), self.name
+        return value.name
+
+    def callees(self) -> Iterator[tuple[str, str]]:
+        """Every attribute that names a computation, and which it names."""
+        for key, value in self.attributes.items():
+            if isinstance(value, Callee):
+                yield key, value.name
 
 
 @attrs.frozen
@@ -99,19 +136,11 @@ class Computation:
     def parameters(self) -> tuple[NodeId, ...]:
         """Parameter nodes by their `parameter_number`."""
         found = [
-            (_integer(node.attributes["parameter_number"]), NodeId(position))
+            (node.integer("parameter_number"), NodeId(position))
             for position, node in enumerate(self.nodes)
             if node.op == "parameter"
         ]
         return tuple(position for _, position in sorted(found))
-
-    def users(self) -> tuple[tuple[NodeId, ...], ...]:
-        """For each node, the nodes that read it, in order; who reads it twice is there twice."""
-        found: list[list[NodeId]] = [[] for _ in self.nodes]
-        for position, node in enumerate(self.nodes):
-            for operand in node.operands:
-                found[operand].append(NodeId(position))
-        return tuple(tuple(users) for users in found)
 
     def operands_of(self, node: Node) -> Iterator[Node]:
         return (self.nodes[operand] for operand in node.operands)

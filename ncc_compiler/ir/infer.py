@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Mapping
 
-import attrs
-
 from ncc_compiler.ir.facts import (
     Facts,
     Findings,
@@ -12,7 +10,6 @@ from ncc_compiler.ir.facts import (
     parameter_types,
     result_type,
 )
-from ncc_compiler.ir.graph import Literal
 from ncc_compiler.ir.infer_collectives import COLLECTIVE_RULES
 from ncc_compiler.ir.infer_contractions import CONTRACTION_RULES
 from ncc_compiler.ir.infer_moves import MOVE_RULES
@@ -36,9 +33,7 @@ def _index(_: Facts) -> Findings:
 
 
 def _constant(facts: Facts) -> Findings:
-    literal, kind = facts.attribute("literal"), facts.node.type
-    assert isinstance(literal, Literal), facts.node.name
-    array = literal.array
+    array, kind = facts.node.literal().array, facts.node.type
     if not isinstance(kind, ArrayType) or (array.dtype, array.shape) != (
         kind.dtype.numpy,
         kind.shape,
@@ -53,7 +48,7 @@ def _tuple(facts: Facts) -> Findings:
 
 
 def _get_tuple_element(facts: Facts) -> Findings:
-    kind, index = facts.operands[0], facts.integer("index")
+    kind, index = facts.operands[0], facts.node.integer("index")
     if not isinstance(kind, TupleType):
         yield facts.complain(1, f"the operand is {kind}, not a tuple", 0)
         return None
@@ -137,17 +132,6 @@ def _elementwise(allows: Allows) -> Rule:
     return rule
 
 
-_PARTS = {DType.C64: DType.F32, DType.C128: DType.F64}
-
-
-def _abs(facts: Facts) -> Findings:
-    """The absolute value of a complex number is real."""
-    kind = yield from _check_operands(facts, _is_arithmetic)
-    if not isinstance(kind, ArrayType):
-        return None
-    return attrs.evolve(kind, dtype=_PARTS.get(kind.dtype, kind.dtype))
-
-
 def _convert(facts: Facts) -> Findings:
     operand, kind = facts.arrays[0], facts.node.type
     if not isinstance(kind, ArrayType):
@@ -196,7 +180,7 @@ def _select(facts: Facts) -> Findings:
 
 
 def _iota(facts: Facts) -> Findings:
-    kind, dimension = facts.node.type, facts.integer("iota_dimension")
+    kind, dimension = facts.node.type, facts.node.integer("iota_dimension")
     if not isinstance(kind, ArrayType) or not are_distinct_dimensions([dimension], kind.rank):
         fact = f"{kind} has no dimension {dimension}"
         yield facts.complain(1, fact, "iota_dimension")
@@ -206,6 +190,7 @@ def _iota(facts: Facts) -> Findings:
 
 
 _ELEMENTWISE: Mapping[str, Allows] = {
+    "abs": _is_real,
     "add": _is_any,
     "and": _is_bitwise,
     "ceil": _is_float,
@@ -237,7 +222,6 @@ RULES: Mapping[str, Rule] = {
     "tuple": _tuple,
     "get-tuple-element": _get_tuple_element,
     "call": _call,
-    "abs": _abs,
     "convert": _convert,
     "compare": _compare,
     "select": _select,

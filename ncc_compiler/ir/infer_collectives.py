@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ncc_compiler.ir.collectives import (
+    group_size,
     mode_of,
     reduction_of,
     written_groups,
@@ -21,7 +22,7 @@ from ncc_compiler.ir.facts import (
 from ncc_compiler.ir.ops import DIVIDES, EQUAL_SIZES, ONE_DIMENSION, OPS
 from ncc_compiler.ir.rules import Number, Place
 from ncc_compiler.ir.types import ArrayType, TupleType
-from ncc_runtime.neff.groups import ExplicitGroups, GroupMode, flattened_groups
+from ncc_runtime.neff.groups import ExplicitGroups, GroupMode
 from ncc_runtime.neff.reductions import Reduction
 
 
@@ -105,21 +106,17 @@ def _group_size(facts: Facts) -> Findings:
 
 def _size(facts: Facts) -> int:
     """Members of a group, or 0 where the groups are not understood."""
+    if len({len(group) for group in written_groups(facts.node)}) > 1:
+        return 0
     try:
-        mode = mode_of(facts.node)
+        return group_size(facts.module, facts.node)
     except ValueError:
         return 0
-    module, groups = facts.module, written_groups(facts.node)
-    sizes = {len(group) for group in groups}
-    if len(sizes) > 1:
-        return 0
-    found = flattened_groups(groups[:1], mode, module.replica_count, module.num_partitions)
-    return len(found[0])
 
 
 def _dimension(facts: Facts) -> Findings:
     for position, kind in enumerate(facts.arrays):
-        dimensions = facts.integers("dimensions")
+        dimensions = facts.node.integers("dimensions")
         if len(dimensions) != 1 or not are_distinct_dimensions(dimensions, kind.rank):
             named = ", ".join(map(str, dimensions)) or "none"
             fact = f"dimension {named} of operand {position} is out of range: it is {kind}"
@@ -142,7 +139,7 @@ def _along(facts: Facts, times: int, parts: int) -> Findings:
         yield complaint
     if not right or not times or not parts:
         return None
-    dimension = facts.integers("dimensions")[0]
+    dimension = facts.node.integers("dimensions")[0]
     for position, kind in enumerate(facts.arrays):
         if DIVIDES in OPS[facts.node.op].rules and kind.shape[dimension] % max(times, parts):
             fact = (
@@ -168,6 +165,8 @@ def _reduction(facts: Facts) -> Findings:
             shown = ", ".join(map(str, given))
             fact = f"%{callee.name} takes ({shown}) and returns {result}, the operands are {kind}"
             hint = f"it should take two {scalar} and return one"
+            if len({other.dtype for other in facts.arrays}) > 1:
+                hint = "write one collective for each element type"
             yield facts.complain(6, fact, "to_apply", hint)
             return None
     if reduction_of(callee) is None:

@@ -1,7 +1,7 @@
 """Result types of ops that fold dimensions away."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ncc_compiler.ir.facts import (
     Facts,
@@ -13,7 +13,7 @@ from ncc_compiler.ir.facts import (
     result_type,
 )
 from ncc_compiler.ir.rules import Part
-from ncc_compiler.ir.types import ArrayType
+from ncc_compiler.ir.types import ArrayType, Type
 from ncc_runtime.neff.dtypes import DType
 
 _SIDES = ("lhs", "rhs")
@@ -41,9 +41,9 @@ def _dot(facts: Facts) -> Findings:
         size
         for side, kind in zip(_SIDES, facts.arrays, strict=True)
         for dimension, size in enumerate(kind.shape)
-        if all(dimension not in facts.integers(f"{side}_{name}") for name in _LISTS)
+        if all(dimension not in facts.node.integers(f"{side}_{name}") for name in _LISTS)
     ]
-    batch = [left.shape[dimension] for dimension in facts.integers("lhs_batch_dims")]
+    batch = [left.shape[dimension] for dimension in facts.node.integers("lhs_batch_dims")]
     dtype = facts.node.type.dtype if isinstance(facts.node.type, ArrayType) else left.dtype
     if _kind(dtype) != _kind(left.dtype):
         fact = f"{left.dtype.value} and {right.dtype.value} do not give {dtype.value}"
@@ -54,7 +54,7 @@ def _dot(facts: Facts) -> Findings:
 def _dot_numbers(facts: Facts) -> Findings:
     for side, kind in zip(_SIDES, facts.arrays, strict=True):
         batch, contracting = (f"{side}_{name}" for name in _LISTS)
-        listed = facts.integers(batch) + facts.integers(contracting)
+        listed = facts.node.integers(batch) + facts.node.integers(contracting)
         if not are_distinct_dimensions(listed, kind.rank):
             fact = f"{list(listed)} are not distinct dimensions of {kind}"
             yield facts.complain(1, fact, contracting)
@@ -64,7 +64,7 @@ def _dot_numbers(facts: Facts) -> Findings:
 def _dot_pairs(facts: Facts) -> Findings:
     left, right = facts.arrays
     for name in _LISTS:
-        ours, theirs = (facts.integers(f"{side}_{name}") for side in _SIDES)
+        ours, theirs = (facts.node.integers(f"{side}_{name}") for side in _SIDES)
         what = name.removesuffix("_dims")
         if len(ours) != len(theirs):
             fact = f"{len(ours)} {what} dimensions on the left, {len(theirs)} on the right"
@@ -83,7 +83,7 @@ def _dot_pairs(facts: Facts) -> Findings:
 
 def _reduce(facts: Facts) -> Findings:
     count, kinds = len(facts.operands) // 2, facts.arrays
-    dimensions = facts.integers("dimensions")
+    dimensions = facts.node.integers("dimensions")
     if len(kinds) % 2:
         fact = f"{count + 1} arrays and {count} initial values"
         yield facts.complain(1, fact, len(kinds) - 1, "arrays come first, then initial values")
@@ -121,8 +121,7 @@ def _reduce_region(facts: Facts, arrays: tuple[ArrayType, ...]) -> Findings:
     return None
 
 
-def _listed(kinds: object) -> str:
-    assert isinstance(kinds, list), kinds
+def _listed(kinds: Sequence[Type]) -> str:
     return ", ".join(map(str, kinds))
 
 

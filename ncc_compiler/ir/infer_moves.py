@@ -8,7 +8,7 @@ from ncc_compiler.ir.types import ArrayType
 
 
 def _broadcast(facts: Facts) -> Findings:
-    operand, kind, dimensions = facts.arrays[0], facts.node.type, facts.integers("dimensions")
+    operand, kind, dimensions = facts.arrays[0], facts.node.type, facts.node.integers("dimensions")
     if not isinstance(kind, ArrayType):
         yield facts.complain(2, f"the result is {kind}, not an array", Part.TYPE)
         return None
@@ -45,7 +45,7 @@ def _reshape(facts: Facts) -> Findings:
 
 
 def _transpose(facts: Facts) -> Findings:
-    operand, dimensions = facts.arrays[0], facts.integers("dimensions")
+    operand, dimensions = facts.arrays[0], facts.node.integers("dimensions")
     if sorted(dimensions) != list(range(operand.rank)):
         fact = f"{_braces(dimensions)} is no permutation of the {operand.rank} of {operand}"
         yield facts.complain(1, fact, "dimensions")
@@ -54,16 +54,15 @@ def _transpose(facts: Facts) -> Findings:
 
 
 def _slice(facts: Facts) -> Findings:
-    operand, cuts = facts.arrays[0], facts.attribute("slice")
-    assert isinstance(cuts, tuple), facts.node.name
+    operand, cuts = facts.arrays[0], facts.node.ranges()
     if len(cuts) != operand.rank:
         fact = f"{len(cuts)} ranges for an operand of rank {operand.rank}: {operand}"
         yield facts.complain(1, fact, "slice")
         return None
     shape, wrong = [], False
-    for dimension, (cut, size) in enumerate(zip(cuts, operand.shape, strict=True)):
-        assert isinstance(cut, tuple), facts.node.name
-        start, limit, stride = cut
+    for dimension, ((start, limit, stride), size) in enumerate(
+        zip(cuts, operand.shape, strict=True)
+    ):
         if not (0 <= start <= limit <= size and stride >= 1):
             fact = f"[{start}:{limit}:{stride}] does not cut dimension {dimension} of {operand}"
             wrong = True
@@ -73,7 +72,7 @@ def _slice(facts: Facts) -> Findings:
 
 
 def _concatenate(facts: Facts) -> Findings:
-    first, dimensions = facts.arrays[0], facts.integers("dimensions")
+    first, dimensions = facts.arrays[0], facts.node.integers("dimensions")
     if len(dimensions) != 1 or not are_distinct_dimensions(dimensions, first.rank):
         fact = f"{_braces(dimensions)} is not one dimension of {first}"
         yield facts.complain(1, fact, "dimensions")

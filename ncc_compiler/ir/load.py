@@ -1,7 +1,7 @@
 """A text to a verified module, or everything that is wrong with the text."""
 
 from ncc_compiler.diagnostics import CompileError, Source
-from ncc_compiler.ir.build import build_what_is_right
+from ncc_compiler.ir.build import build_module
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.verify import in_program_order, verify, verify_nodes
 
@@ -16,7 +16,7 @@ def load_module(source: Source, ranks: int | None = None) -> Module:
     file, unread = parse(source)
     if len(unread) >= MAX_ERRORS:
         raise CompileError(unread)
-    module, unbuilt = build_what_is_right(file, ranks)
+    module, unbuilt = build_module(file, ranks)
     found = [*unread, *unbuilt]
     if module is not None:
         found += verify_nodes(module) if found else verify(module)

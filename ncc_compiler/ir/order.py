@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from ncc_compiler.ir.graph import Callee, Computation, Node
+from ncc_compiler.ir.graph import Computation, Node
 
 
 @attrs.frozen
@@ -40,10 +40,10 @@ def call_order(computations: Mapping[str, Computation]) -> CallOrder:
     position = {name: k for k, name in enumerate(names)}
     calls = [
         [
-            (position[value.name], node)
+            (position[callee], node)
             for node in computation.nodes
-            for value in node.attributes.values()
-            if isinstance(value, Callee) and value.name in position
+            for _, callee in node.callees()
+            if callee in position
         ]
         for computation in computations.values()
     ]

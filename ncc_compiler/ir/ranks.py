@@ -7,6 +7,7 @@ on an all-to-all or permute); then it becomes one of several partitions, and eve
 channel, with global ids where it can have them, so that ids stay ranks.
 """
 
+import math
 from collections.abc import Sequence
 
 import attrs
@@ -80,19 +81,12 @@ def _largest_id(node: Node) -> int:
     """The largest id in the groups or pairs of a node, -1 for none."""
     groups = node.attributes.get("replica_groups")
     if isinstance(groups, IotaGroups):
-        return max(_product(groups.dims) - 1, -1)
+        return math.prod(groups.dims) - 1
     if isinstance(groups, ExplicitGroups | MeshGroups):
         return max((rank for group in expanded(groups) for rank in group), default=-1)
     if "source_target_pairs" in node.attributes:
         return max((rank for pair in written_pairs(node) for rank in pair), default=-1)
     return -1
-
-
-def _product(sizes: tuple[int, ...]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
 
 
 def _has_global_ids(node: Node) -> bool:

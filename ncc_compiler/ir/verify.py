@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ncc_compiler.diagnostics import Diagnostic, Note
 from ncc_compiler.ir.facts import Facts
-from ncc_compiler.ir.graph import Callee, Computation, Module, Node
+from ncc_compiler.ir.graph import Computation, Module, Node
 from ncc_compiler.ir.infer import RULES
 from ncc_compiler.ir.ops import OPS, OpDef
 from ncc_compiler.ir.places import place_of
@@ -114,10 +114,10 @@ def _calls(module: Module) -> Iterator[Diagnostic]:
         yield Diagnostic("computation-C1", f"the entry %{module.entry} is not defined")
     seen: set[str] = set()
     for name, computation in module.computations.items():
-        for node in computation.nodes:
-            for key, value in node.attributes.items():
-                if isinstance(value, Callee) and value.name not in seen:
-                    yield _bad_call(module, node, key, value.name)
+        calls = ((node, *call) for node in computation.nodes for call in node.callees())
+        for node, key, callee in calls:
+            if callee not in seen:
+                yield _bad_call(module, node, key, callee)
         seen.add(name)
 
 
@@ -136,8 +136,7 @@ def _parameters(computation: Computation) -> Iterator[Diagnostic]:
     for node in computation.nodes:
         if node.op != "parameter":
             continue
-        number = node.attributes["parameter_number"]
-        assert isinstance(number, int), node.name
+        number = node.integer("parameter_number")
         place = place_of(node, "parameter_number")
         if number in seen:
             first = place_of(seen[number], "parameter_number")

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ncc_compiler.ir.graph import Node
-from ncc_compiler.ir.types import ArrayType
 
 Evaluate = Callable[[Node, list[np.ndarray]], np.ndarray | None]
 
@@ -18,33 +17,17 @@ Evaluate = Callable[[Node, list[np.ndarray]], np.ndarray | None]
 def evaluate(node: Node, operands: list[np.ndarray]) -> np.ndarray | None:
     """The value of the node as a read-only array, or None where it is not safe to say."""
     rule = _RULES.get(node.op)
-    if rule is None or not isinstance(node.type, ArrayType):
+    if rule is None:
         return None
     with np.errstate(all="ignore"):
         value = rule(node, operands)
     if value is None:
         return None
-    assert value.dtype == node.type.dtype.numpy, (node.name, value.dtype)
-    assert value.shape == node.type.shape, (node.name, value.shape)
+    assert value.dtype == node.array.dtype.numpy, (node.name, value.dtype)
+    assert value.shape == node.array.shape, (node.name, value.shape)
     value = np.array(value, order="C")
     value.setflags(write=False)
     return value
-
-
-def can_evaluate(op: str) -> bool:
-    """Whether `evaluate` knows the op at all."""
-    return op in _RULES
-
-
-def _shape(node: Node) -> tuple[int, ...]:
-    assert isinstance(node.type, ArrayType), node.name
-    return node.type.shape
-
-
-def _integers(node: Node, key: str) -> tuple[int, ...]:
-    value = node.attributes.get(key, ())
-    assert isinstance(value, tuple), node.name
-    return tuple(entry for entry in value if isinstance(entry, int))
 
 
 def _copy(_: Node, operands: list[np.ndarray]) -> np.ndarray:
@@ -52,13 +35,13 @@ def _copy(_: Node, operands: list[np.ndarray]) -> np.ndarray:
 
 
 def _reshape(node: Node, operands: list[np.ndarray]) -> np.ndarray:
-    return operands[0].reshape(_shape(node))
+    return operands[0].reshape(node.array.shape)
 
 
 def _broadcast(node: Node, operands: list[np.ndarray]) -> np.ndarray:
     """Operand dimension k becomes result dimension dimensions[k]; they need not be in order."""
     (operand,) = operands
-    dimensions, shape = _integers(node, "dimensions"), _shape(node)
+    dimensions, shape = node.integers("dimensions"), node.array.shape
     order = sorted(range(operand.ndim), key=lambda k: dimensions[k])
     aligned = [1] * len(shape)
     for k in order:
@@ -67,28 +50,24 @@ def _broadcast(node: Node, operands: list[np.ndarray]) -> np.ndarray:
 
 
 def _transpose(node: Node, operands: list[np.ndarray]) -> np.ndarray:
-    return operands[0].transpose(_integers(node, "dimensions"))
+    return operands[0].transpose(node.integers("dimensions"))
 
 
 def _slice(node: Node, operands: list[np.ndarray]) -> np.ndarray:
-    ranges = node.attributes["slice"]
-    assert isinstance(ranges, tuple), node.name
-    return operands[0][tuple(slice(*entry) for entry in ranges if isinstance(entry, tuple))]
+    return operands[0][tuple(slice(*entry) for entry in node.ranges())]
 
 
 def _concatenate(node: Node, operands: list[np.ndarray]) -> np.ndarray:
-    (dimension,) = _integers(node, "dimensions")
+    (dimension,) = node.integers("dimensions")
     return np.concatenate(operands, axis=dimension)
 
 
 def _iota(node: Node, _: list[np.ndarray]) -> np.ndarray | None:
-    assert isinstance(node.type, ArrayType), node.name
-    dtype, shape = node.type.dtype, node.type.shape
-    dimension = node.attributes["iota_dimension"]
-    assert isinstance(dimension, int), node.name
-    if not _is_host_number(dtype.numpy):
+    dtype, shape = node.array.dtype.numpy, node.array.shape
+    dimension = node.integer("iota_dimension")
+    if not _is_host_number(dtype):
         return None
-    column = np.arange(shape[dimension]).astype(dtype.numpy)
+    column = np.arange(shape[dimension]).astype(dtype)
     aligned = [1] * len(shape)
     aligned[dimension] = shape[dimension]
     return np.broadcast_to(column.reshape(aligned), shape)
@@ -194,8 +173,7 @@ def _compare(node: Node, operands: list[np.ndarray]) -> np.ndarray | None:
 def _convert(node: Node, operands: list[np.ndarray]) -> np.ndarray | None:
     """Between numbers of the host, where the value is in the target's range."""
     (value,) = operands
-    assert isinstance(node.type, ArrayType), node.name
-    target = node.type.dtype.numpy
+    target = node.array.dtype.numpy
     from_float = value.dtype.name in _HOST_FLOATS
     from_whole = value.dtype.kind == "b" or _is_integer(value.dtype)
     if target.name in _HOST_FLOATS and (from_float or from_whole):

@@ -19,12 +19,12 @@ import attrs
 
 from ncc_compiler.ir.collectives import group_size
 from ncc_compiler.ir.graph import Module, Node, NodeId
+from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
 
 _ON_A_DIMENSION = frozenset({"all-gather", "reduce-scatter", "all-to-all"})
-_OF_SEVERAL = frozenset({"all-reduce", "all-gather", "reduce-scatter", "collective-permute"})
 
 
 @attrs.frozen
@@ -35,19 +35,16 @@ class ExpandCollectives(Pass):
 
     def run(self, module: Module) -> Module:
         def expand(rebuild: Rebuild, node: Node) -> NodeId:
+            if not OPS[node.op].collective:
+                return rebuild.add(node)
             if node.op == "all-to-all" and "dimensions" not in node.attributes:
                 return _all_to_all_of_tuple(rebuild, node)
-            if node.op in _OF_SEVERAL and _dtypes(rebuild, node) > 1:
-                return _one_per_dtype(module, rebuild, node)
-            if node.op in _ON_A_DIMENSION:
-                return _on_leading_dimension(module, rebuild, node)
-            return rebuild.add(node)
+            dtypes = {rebuild.type_of(operand).dtype for operand in node.operands}
+            if len(dtypes) == 1 and _is_canonical(module, rebuild, node, node.operands):
+                return rebuild.add(node)
+            return _one_per_dtype(module, rebuild, node)
 
         return rewrite_module(module, expand)
-
-
-def _dtypes(rebuild: Rebuild, node: Node) -> int:
-    return len({rebuild.type_of(operand).dtype for operand in node.operands})
 
 
 def _result_types(node: Node) -> list[ArrayType]:
@@ -77,7 +74,7 @@ def _as_typed(rebuild: Rebuild, node: Node, results: list[NodeId]) -> NodeId:
 
 
 def _one_per_dtype(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
-    """A collective for each element type, since a placeholder has one."""
+    """A canonical collective for each element type, since a placeholder has one."""
     kinds = _result_types(node)
     results: dict[int, NodeId] = {}
     for dtype in dict.fromkeys(kind.dtype for kind in kinds):
@@ -90,28 +87,12 @@ def _one_per_dtype(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
     return _as_typed(rebuild, node, [results[k] for k in range(len(kinds))])
 
 
-def _on_leading_dimension(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
-    kinds = _result_types(node)
-    if _is_canonical(module, rebuild, node, node.operands):
-        return rebuild.add(node)
-    results = _canonical(module, rebuild, node, list(node.operands), kinds)
-    return _as_typed(rebuild, node, results)
-
-
 def _is_canonical(module: Module, rebuild: Rebuild, node: Node, operands: Iterable[NodeId]) -> bool:
     if node.op not in _ON_A_DIMENSION or group_size(module, node) == 1:
         return True
-    dimension = _dimension(node)
+    (dimension,) = node.integers("dimensions")
     shapes = [rebuild.type_of(operand).shape for operand in operands]
     return all(math.prod(shape[:dimension]) in (0, 1) for shape in shapes)
-
-
-def _dimension(node: Node) -> int:
-    value = node.attributes["dimensions"]
-    assert isinstance(value, tuple), node.name
-    (dimension,) = value
-    assert isinstance(dimension, int), node.name
-    return dimension
 
 
 def _canonical(
@@ -124,8 +105,8 @@ def _canonical(
     """The results of the collective, computed on chunks that are byte ranges."""
     if _is_canonical(module, rebuild, node, operands):
         return _with_results(rebuild, node, operands, kinds)
-    group = group_size(module, node)
-    chunks = _Chunks(rebuild, node, _dimension(node), group)
+    (dimension,) = node.integers("dimensions")
+    chunks = _Chunks(rebuild, node, dimension, group_size(module, node))
     wires = [chunks.before(operand) for operand in operands]
     wire_kinds = [chunks.wire_result(rebuild.type_of(wire)) for wire in wires]
     leading = attrs.evolve(node, attributes={**node.attributes, "dimensions": (0,)})

@@ -7,9 +7,9 @@ import attrs
 from ncc_compiler.ir.graph import Literal, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.options import FOLD_LIMIT_BYTES
-from ncc_compiler.passes.evaluate import can_evaluate, evaluate
+from ncc_compiler.passes.evaluate import evaluate
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
+from ncc_compiler.passes.rebuild import Rebuild, provenance, rewrite_module
 
 
 @attrs.frozen
@@ -25,13 +25,11 @@ class FoldConstants(Pass):
 
     def _folded(self, rebuild: Rebuild, node: Node) -> NodeId:
         small = isinstance(node.type, ArrayType) and node.type.size_bytes <= self.limit_bytes
-        if not small or not can_evaluate(node.op):
+        operands = [rebuild.nodes[operand] for operand in node.operands]
+        if not small or any(operand.op != "constant" for operand in operands):
             return rebuild.add(node)
-        literals = [rebuild.nodes[operand].attributes.get("literal") for operand in node.operands]
-        arrays = [literal.array for literal in literals if isinstance(literal, Literal)]
-        value = evaluate(node, arrays) if len(arrays) == len(literals) else None
+        value = evaluate(node, [operand.literal().array for operand in operands])
         if value is None:
             return rebuild.add(node)
-        kept = {key: node.attributes[key] for key in ("metadata",) if key in node.attributes}
-        folded = Node(node.name, "constant", node.type, (), {"literal": Literal(value), **kept})
-        return rebuild.add(attrs.evolve(folded, span=node.span))
+        attributes = {"literal": Literal(value), **provenance(node)}
+        return rebuild.add(attrs.evolve(node, op="constant", operands=(), attributes=attributes))

@@ -5,7 +5,7 @@ from typing import ClassVar
 import attrs
 
 from ncc_compiler.diagnostics import CompileError, Diagnostic
-from ncc_compiler.ir.graph import Callee, Computation, Module, Node, NodeId
+from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
 from ncc_compiler.options import INLINE_LIMIT_NODES
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, reachable, rewrite_computation
@@ -27,7 +27,7 @@ class InlineCalls(Pass):
             def inline(rebuild: Rebuild, node: Node) -> NodeId:
                 if node.op != "call":
                     return rebuild.add(node)
-                return _insert(rebuild, done[_callee(node)], node)
+                return _insert(rebuild, done[node.callee()], node)
 
             has_calls = any(node.op == "call" for node in computation.nodes)
             done[name] = rewrite_computation(computation, inline) if has_calls else computation
@@ -36,7 +36,7 @@ class InlineCalls(Pass):
     def _refuse_explosion(self, module: Module) -> None:
         sizes: dict[str, int] = {}
         for name, computation in module.computations.items():
-            calls = [_callee(node) for node in computation.nodes if node.op == "call"]
+            calls = [node.callee() for node in computation.nodes if node.op == "call"]
             sizes[name] = len(computation.nodes) + sum(sizes[callee] for callee in calls)
         if sizes[module.entry] > self.limit_nodes:
             text = (
@@ -45,12 +45,6 @@ class InlineCalls(Pass):
             )
             option = f"--pass-option {self.name}.limit_nodes=N raises the limit"
             raise CompileError([Diagnostic("inline-calls-C1", text, help=option)])
-
-
-def _callee(node: Node) -> str:
-    callee = node.attributes["to_apply"]
-    assert isinstance(callee, Callee), node.name
-    return callee.name
 
 
 def _insert(rebuild: Rebuild, body: Computation, call: Node) -> NodeId:

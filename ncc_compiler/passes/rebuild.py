@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from ncc_compiler.ir.graph import Attribute, Callee, Computation, Module, Node, NodeId
+from ncc_compiler.ir.graph import Attribute, Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType, Type
 
 
@@ -42,10 +42,9 @@ class Rebuild:
         **attributes: Attribute,
     ) -> NodeId:
         """Append a node that helps to do what `source` did; it takes over where that is from."""
-        kept = {key: source.attributes[key] for key in ("metadata",) if key in source.attributes}
         name = self.fresh(f"{source.name}.{op}")
-        node = Node(name, op, kind, tuple(operands), {**attributes, **kept}, source.span)
-        return self.add(node)
+        attributes |= provenance(source)
+        return self.add(Node(name, op, kind, tuple(operands), attributes, source.span))
 
     def rewired(self, node: Node) -> Node:
         """An old node with its operands as they are now."""
@@ -61,6 +60,11 @@ class Rebuild:
     def finish(self) -> Computation:
         root = self.new_ids[self._old.root]
         return attrs.evolve(self._old, nodes=tuple(self.nodes), root=root)
+
+
+def provenance(node: Node) -> dict[str, Attribute]:
+    """The attributes that say where a node is from, for what takes its place."""
+    return {key: node.attributes[key] for key in ("metadata",) if key in node.attributes}
 
 
 Rewrite = Callable[[Rebuild, Node], NodeId]
@@ -84,17 +88,12 @@ def rewrite_module(module: Module, rewrite: Rewrite) -> Module:
     return attrs.evolve(module, computations=computations)
 
 
-def callees(computation: Computation) -> set[str]:
-    """The computations that a computation names."""
-    values = (value for node in computation.nodes for value in node.attributes.values())
-    return {value.name for value in values if isinstance(value, Callee)}
-
-
 def reachable(computations: Mapping[str, Computation], entry: str) -> dict[str, Computation]:
     """The computations that the entry needs, in their order."""
     found, pending = {entry}, [entry]
     while pending:
-        named = callees(computations[pending.pop()]) - found
+        nodes = computations[pending.pop()].nodes
+        named = {callee for node in nodes for _, callee in node.callees()} - found
         found |= named
         pending += named
     return {name: computation for name, computation in computations.items() if name in found}

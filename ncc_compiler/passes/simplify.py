@@ -6,7 +6,6 @@ from typing import ClassVar
 import attrs
 
 from ncc_compiler.ir.graph import Module, Node, NodeId
-from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
 
@@ -55,35 +54,27 @@ def _reshape(rebuild: Rebuild, node: Node) -> NodeId | Node | None:
 
 def _element(rebuild: Rebuild, node: Node) -> NodeId | None:
     """An element of a tuple that was put together here."""
-    source, index = rebuild.nodes[node.operands[0]], node.attributes["index"]
-    assert isinstance(index, int), node.name
-    return source.operands[index] if source.op == "tuple" else None
+    source = rebuild.nodes[node.operands[0]]
+    return source.operands[node.integer("index")] if source.op == "tuple" else None
 
 
 def _transpose(rebuild: Rebuild, node: Node) -> Node | None:
     """One that moves dimensions of size 1 only keeps the order of the elements."""
     shape = rebuild.type_of(node.operands[0]).shape
-    moved = [d for d in _dimensions(node) if shape[d] != 1]
+    moved = [d for d in node.integers("dimensions") if shape[d] != 1]
     return _as_reshape(node) if moved == sorted(moved) else None
 
 
 def _broadcast(rebuild: Rebuild, node: Node) -> Node | None:
     """One that repeats nothing keeps the elements, and their order where dimensions keep theirs."""
-    operand, dimensions = rebuild.type_of(node.operands[0]), _dimensions(node)
-    assert isinstance(node.type, ArrayType), node.name
+    operand, dimensions = rebuild.type_of(node.operands[0]), node.integers("dimensions")
     large = [d for d, size in zip(dimensions, operand.shape, strict=True) if size != 1]
-    same_elements = operand.elements == node.type.elements and large == sorted(large)
+    same_elements = operand.elements == node.array.elements and large == sorted(large)
     return _as_reshape(node) if same_elements else None
 
 
 def _single(_: Rebuild, node: Node) -> NodeId | None:
     return node.operands[0] if len(node.operands) == 1 else None
-
-
-def _dimensions(node: Node) -> list[int]:
-    value = node.attributes.get("dimensions", ())
-    assert isinstance(value, tuple), node.name
-    return [dimension for dimension in value if isinstance(dimension, int)]
 
 
 def _as_reshape(node: Node) -> Node:

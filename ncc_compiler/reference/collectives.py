@@ -12,7 +12,7 @@ import numpy as np
 from ncc_compiler.ir.graph import Pairs
 from ncc_compiler.ir.types import TupleType
 from ncc_compiler.reference.folding import combine_of
-from ncc_compiler.reference.step import Meaning, Step, Value, numbers
+from ncc_compiler.reference.step import Meaning, Step, Value
 from ncc_runtime.neff.groups import (
     ExplicitGroups,
     GroupMode,
@@ -47,7 +47,7 @@ def _groups(step: Step, *, may_have_global_ids: bool) -> Groups:
 
 
 def _dimension(step: Step) -> int:
-    return numbers(step.node, "dimensions")[0]
+    return step.node.integers("dimensions")[0]
 
 
 def _cut(step: Step, array: np.ndarray, parts: int) -> list[np.ndarray]:

@@ -9,21 +9,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from ncc_compiler.ir.graph import Node
-from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.reference.conversion import narrowed, working
-from ncc_compiler.reference.step import numbers
 from ncc_runtime.neff.dtypes import DType
 
 
 def dot(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
     """The two operands contracted, any dimensions, batch dimensions first in the result."""
-    assert isinstance(node.type, ArrayType), node.name
-    lhs, rhs = (_summands(operand, node.type.dtype) for operand in operands)
+    dtype = node.array.dtype
+    lhs, rhs = (_summands(operand, dtype) for operand in operands)
     left_names, right_names, result_names = _index_names(node, lhs.ndim, rhs.ndim)
     total = np.einsum(lhs, left_names, rhs, right_names, result_names, optimize=False)
-    if node.type.dtype is DType.PRED:
+    if dtype is DType.PRED:
         return np.asarray(total != 0)
-    return narrowed(np.asarray(total), node.type.dtype)
+    return narrowed(np.asarray(total), dtype)
 
 
 def _summands(operand: np.ndarray, result: DType) -> np.ndarray:
@@ -40,9 +38,9 @@ def _index_names(
     """A number for each index: those that both operands share have the same one."""
     left = list(range(lhs_rank))
     right = list(range(lhs_rank, lhs_rank + rhs_rank))
-    lhs_batch = numbers(node, "lhs_batch_dims")
-    lhs_contracted = numbers(node, "lhs_contracting_dims")
-    rhs_shared = numbers(node, "rhs_batch_dims") + numbers(node, "rhs_contracting_dims")
+    lhs_batch = node.integers("lhs_batch_dims")
+    lhs_contracted = node.integers("lhs_contracting_dims")
+    rhs_shared = node.integers("rhs_batch_dims") + node.integers("rhs_contracting_dims")
     for here, there in zip(lhs_batch + lhs_contracted, rhs_shared, strict=True):
         right[there] = left[here]
     shared = lhs_batch + lhs_contracted

@@ -5,7 +5,6 @@ import functools
 import numpy as np
 
 from ncc_compiler.ir.graph import Node
-from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.dtypes import DType
 
 
@@ -47,8 +46,7 @@ def converted(array: np.ndarray, node: Node) -> np.ndarray:
     Floats saturate to integers and NaN becomes 0; integers wrap; anything but zero is true;
     float types are rounded to nearest even.
     """
-    assert isinstance(node.type, ArrayType), node.name
-    dtype = node.type.dtype
+    dtype = node.array.dtype
     wide = working(array)
     if dtype is DType.PRED:
         return np.asarray(wide != 0)

@@ -9,7 +9,7 @@ import numpy as np
 from ncc_compiler.ir.graph import Callee, Computation, Module
 from ncc_compiler.ir.types import TupleType
 from ncc_compiler.reference.elementwise import ELEMENTWISE
-from ncc_compiler.reference.step import Step, Value, numbers
+from ncc_compiler.reference.step import Step, Value, leaves
 
 Arrays: TypeAlias = tuple[np.ndarray, ...]
 Combine: TypeAlias = Callable[[Arrays, Arrays], Arrays]
@@ -27,7 +27,7 @@ def combine_of(step: Step, rank: int) -> Combine:
 
     def once(accumulators: Arrays, values: Arrays) -> Arrays:
         (result,) = step.evaluate(region, (rank,), [(*accumulators, *values)])
-        return _flat(result)
+        return leaves(result)
 
     def on_whole_arrays(accumulators: Arrays, values: Arrays) -> Arrays:
         shape = values[0].shape
@@ -53,12 +53,6 @@ def _is_elementwise(region: Computation, module: Module) -> bool:
     return all(allows(node.op, node.attributes.get("to_apply")) for node in region.nodes)
 
 
-def _flat(value: Value) -> Arrays:
-    if isinstance(value, np.ndarray):
-        return (value,)
-    return tuple(array for element in value for array in _flat(element))
-
-
 def reduce(step: Step) -> list[Value]:
     """Fold the listed dimensions of several arrays at once, from their initial values."""
     return [_reduce_on(step, position) for position in range(len(step.ranks))]
@@ -67,7 +61,7 @@ def reduce(step: Step) -> list[Value]:
 def _reduce_on(step: Step, position: int) -> Value:
     operands = step.arrays(position)
     arrays, initial = operands[: len(operands) // 2], operands[len(operands) // 2 :]
-    folded = sorted(numbers(step.node, "dimensions"))
+    folded = sorted(step.node.integers("dimensions"))
     kept = [k for k in range(arrays[0].ndim) if k not in folded]
     shape = tuple(arrays[0].shape[k] for k in kept)
     count = math.prod(arrays[0].shape[k] for k in folded)

@@ -5,18 +5,18 @@ held against. It shares no code with the executor.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ncc_compiler.ir.graph import Computation, Literal, Module
-from ncc_compiler.ir.types import ArrayType
+from ncc_compiler.ir.graph import Computation, Module
+from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_compiler.reference.collectives import COLLECTIVES
 from ncc_compiler.reference.contraction import dot
 from ncc_compiler.reference.elementwise import ELEMENTWISE, Elementwise
 from ncc_compiler.reference.folding import reduce
 from ncc_compiler.reference.movement import MOVEMENT
-from ncc_compiler.reference.step import Meaning, Ranks, Step, Value, number
+from ncc_compiler.reference.step import Meaning, Ranks, Step, Value, leaves
 
 
 def _one_rank_at_a_time(compute: Elementwise) -> Meaning:
@@ -27,13 +27,11 @@ def _one_rank_at_a_time(compute: Elementwise) -> Meaning:
 
 
 def _parameter(step: Step) -> list[Value]:
-    return [given[number(step.node, "parameter_number")] for given in step.arguments]
+    return [given[step.node.integer("parameter_number")] for given in step.arguments]
 
 
 def _constant(step: Step) -> list[Value]:
-    literal = step.node.attributes["literal"]
-    assert isinstance(literal, Literal), step.node.name
-    return [literal.array for _ in step.ranks]
+    return [step.node.literal().array for _ in step.ranks]
 
 
 def _partition_id(step: Step) -> list[Value]:
@@ -49,7 +47,7 @@ def _tuple(step: Step) -> list[Value]:
 
 
 def _get_tuple_element(step: Step) -> list[Value]:
-    return [operands[0][number(step.node, "index")] for operands in step.operands]
+    return [operands[0][step.node.integer("index")] for operands in step.operands]
 
 
 def _call(step: Step) -> list[Value]:
@@ -94,17 +92,23 @@ def _evaluate(
     return values[computation.root]
 
 
-def _flat(value: Value) -> list[np.ndarray]:
-    if isinstance(value, np.ndarray):
-        return [value]
-    return [array for element in value for array in _flat(element)]
+def _nested(kind: Type, arrays: Iterator[np.ndarray]) -> Value:
+    """The next arrays, nested as the type says; a token holds none."""
+    if isinstance(kind, ArrayType):
+        return np.asarray(next(arrays))
+    elements = kind.elements if isinstance(kind, TupleType) else ()
+    return tuple(_nested(element, arrays) for element in elements)
 
 
 def run_module(module: Module, inputs: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
-    """What each rank returns; inputs[rank][k] is parameter k there, tuples come out flattened."""
+    """What each rank returns for its inputs[rank]; tuples are flattened on both sides."""
     assert len(inputs) == module.ranks, f"inputs of {len(inputs)} ranks for {module.ranks}"
+    entry = module.entry_computation
+    kinds = [entry.nodes[position].type for position in entry.parameters()]
+    arguments = []
+    for given in inputs:
+        arrays = iter(given)
+        arguments.append([_nested(kind, arrays) for kind in kinds])
     with np.errstate(all="ignore"):
-        ranks = tuple(range(module.ranks))
-        arguments = [tuple(np.asarray(array) for array in given) for given in inputs]
-        results = _evaluate(module, module.entry_computation, ranks, arguments)
-    return [_flat(result) for result in results]
+        results = _evaluate(module, entry, tuple(range(module.ranks)), arguments)
+    return [list(leaves(result)) for result in results]

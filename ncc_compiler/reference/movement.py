@@ -5,26 +5,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ncc_compiler.ir.graph import Node
-from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.reference.elementwise import Elementwise
-from ncc_compiler.reference.step import number, numbers
-
-
-def _type(node: Node) -> ArrayType:
-    assert isinstance(node.type, ArrayType), node.name
-    return node.type
 
 
 def _iota(node: Node, _: Sequence[np.ndarray]) -> np.ndarray:
     """Each element is its own index along one dimension."""
-    result = _type(node)
-    index: np.ndarray = np.indices(result.shape)[number(node, "iota_dimension")]
+    result = node.array
+    index: np.ndarray = np.indices(result.shape)[node.integer("iota_dimension")]
     return index.astype(result.dtype.numpy)
 
 
 def _broadcast(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
     """Dimension k of the operand becomes dimension dimensions[k] of the result."""
-    result, dimensions = _type(node), numbers(node, "dimensions")
+    result, dimensions = node.array, node.integers("dimensions")
     operand = operands[0].transpose(np.argsort(dimensions, kind="stable"))
     sizes = [1] * result.rank
     for dimension, size in zip(sorted(dimensions), operand.shape, strict=True):
@@ -33,22 +26,19 @@ def _broadcast(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _reshape(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
-    return operands[0].reshape(_type(node).shape)
+    return operands[0].reshape(node.array.shape)
 
 
 def _transpose(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
-    return operands[0].transpose(numbers(node, "dimensions")).copy()
+    return operands[0].transpose(node.integers("dimensions")).copy()
 
 
 def _slice(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
-    bounds = node.attributes["slice"]
-    assert isinstance(bounds, tuple), bounds
-    window = tuple(slice(*bound) for bound in bounds if isinstance(bound, tuple))
-    return operands[0][window].copy()
+    return operands[0][tuple(slice(*bound) for bound in node.ranges())].copy()
 
 
 def _concatenate(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate(operands, axis=numbers(node, "dimensions")[0])
+    return np.concatenate(operands, axis=node.integers("dimensions")[0])
 
 
 MOVEMENT: Mapping[str, Elementwise] = {

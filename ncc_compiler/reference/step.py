@@ -6,10 +6,18 @@ from typing import TypeAlias
 import attrs
 import numpy as np
 
-from ncc_compiler.ir.graph import Callee, Computation, Module, Node
+from ncc_compiler.ir.graph import Computation, Module, Node
 
 Value: TypeAlias = "np.ndarray | tuple[Value, ...]"
 """An array, or a tuple of values."""
+
+
+def leaves(value: Value) -> tuple[np.ndarray, ...]:
+    """The arrays of a value in order."""
+    if isinstance(value, tuple):
+        return tuple(array for element in value for array in leaves(element))
+    return (value,)
+
 
 Ranks: TypeAlias = tuple[int, ...]
 Evaluate: TypeAlias = Callable[[Computation, Ranks, Sequence[Sequence[Value]]], list[Value]]
@@ -35,24 +43,8 @@ class Step:
 
     def callee(self) -> Computation:
         """The computation named by `to_apply`."""
-        callee = self.node.attributes["to_apply"]
-        assert isinstance(callee, Callee), callee
-        return self.module.computations[callee.name]
+        return self.module.computations[self.node.callee()]
 
 
 Meaning: TypeAlias = Callable[[Step], list[Value]]
 """Gives the result on each of the step's ranks."""
-
-
-def number(node: Node, key: str) -> int:
-    """An integer attribute."""
-    value = node.attributes[key]
-    assert isinstance(value, int), (node.name, key, value)
-    return value
-
-
-def numbers(node: Node, key: str) -> tuple[int, ...]:
-    """An attribute that is a list of integers; absent means empty."""
-    value = node.attributes.get(key, ())
-    assert isinstance(value, tuple), (node.name, key, value)
-    return tuple(entry for entry in value if isinstance(entry, int))

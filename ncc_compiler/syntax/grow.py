@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ncc_compiler.diagnostics import Source
-from ncc_compiler.syntax.lexer import Lexeme
+from ncc_compiler.syntax.lexer import Lexeme, name_of
 from ncc_compiler.syntax.tree import (
     MAX_TYPE_DEPTH,
     ArrayText,
@@ -105,9 +105,9 @@ def _word(token: Lexeme) -> Word:
 
 
 def _name(token: Lexeme) -> Word:
-    """A name or the name that a definition starts with, without its `%`."""
-    written = token.text.rstrip("= \t\r\n\f\v")
-    return Word(written.removeprefix("%"), token.start, token.start + len(written))
+    """The name that a token is or defines; its place includes the `%`."""
+    name = name_of(token)
+    return Word(name, token.start, token.start + len(name) + token.text.startswith("%"))
 
 
 def _attribute(token: Lexeme) -> Attribute:

@@ -19,6 +19,11 @@ class Lexeme(NamedTuple):
     end: int
 
 
+def name_of(token: Lexeme) -> str:
+    """The name, without its `%`, that a NAME is or a DEFINITION starts with."""
+    return token.text.rstrip("= \t").removeprefix("%")
+
+
 _BLANK = r"(?:\s|/\*(?:[^*]|\*(?!/))*+\*/)*+"
 _WORD = r"[^\W\d][\w.\-]*+"
 _MASTER = re.compile(
@@ -57,7 +62,7 @@ _BRACKET = re.compile(
     r"""[()\[\]{}]
       | "(?:[^"\\]|\\.)*+"
       | /\*(?:[^*]|\*(?!/))*+\*/
-      | "
+      | " | /\*
       | \n[ \t]*(?:ROOT\s+)?(?:%[\w.\-]++|[^\W\d][\w.\-]*+)\s*=\s*(?:[a-z][a-z0-9]*\[|\()
     """,
     re.VERBOSE,
@@ -67,9 +72,9 @@ _CLOSERS = frozenset(_CLOSES.values())
 _MAX_FAILURES = 100
 _TYPE_ENDS = frozenset({"ARRAY", "_RPAR"})
 _MESH = re.compile(
-    r"mesh\[[^\]\n]*\](?:\s*,\s*device_ids=\((?:[^()\n]|\([^()\n]*\))*\))?\s*\{[^{}\n]*\}"
+    r"mesh\[[^\[\]\n]*\](?:\s*,\s*device_ids=\((?:[^()\n]|\([^()\n]*\))*\))?\s*\{[^{}\n]*\}"
 )
-_IOTA = re.compile(r"\[[^\]\n]*\]\s*<=\s*\[[^\]\n]*\](?:\s*T\([^)\n]*\))?")
+_IOTA = re.compile(r"\[[^\[\]\n]*\]\s*<=\s*\[[^\[\]\n]*\](?:\s*T\([^()\n]*\))?")
 _PLAIN = re.compile(r'"(?:[^"\\\n]|\\.)*+"|[^\s,(){}"]+')
 
 
@@ -186,7 +191,7 @@ class _Brackets:
                     return -1
                 if not open_brackets:
                     return match.end()
-            elif found[0] == "\n" or found == '"':
+            elif found[0] == "\n" or found in ('"', "/*"):
                 return -1
         return -1
 

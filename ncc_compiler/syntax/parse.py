@@ -19,7 +19,7 @@ from lark.parsers.lalr_analysis import Shift
 
 from ncc_compiler.diagnostics import Diagnostic, Source, Span
 from ncc_compiler.syntax.grow import Grow
-from ncc_compiler.syntax.lexer import Lexeme, tokens
+from ncc_compiler.syntax.lexer import Lexeme, name_of, tokens
 from ncc_compiler.syntax.tree import File
 
 MAX_ERRORS = 20
@@ -135,10 +135,10 @@ class _Reading:
         skipped = False
         for found in itertools.chain([token], self._tokens):
             if found.type == "DEFINITION":
-                self._broken.add(_name(found))
+                self._broken.add(name_of(found))
             if self._starts_line(found) and self._resumes_at(found, skipped=skipped):
                 if found.type == "DEFINITION":
-                    self._broken.discard(_name(found))
+                    self._broken.discard(name_of(found))
                 return found
             skipped = True
         self._cut_back("ROOT")
@@ -161,13 +161,18 @@ class _Reading:
         body = "_RBRACE" if terminal == "ENTRY" else terminal
         for depth in range(len(stack), 0, -1):
             if self._accepts(depth, terminal) or self._accepts(depth, body):
-                for value in self._state.value_stack[depth - 1 :]:
-                    if isinstance(value, Lexeme) and value.type == "DEFINITION":
-                        self._broken.add(_name(value))
-                del stack[depth:]
-                del self._state.value_stack[depth - 1 :]
+                self._drop(depth)
                 return True
         return False
+
+    def _drop(self, depth: int) -> None:
+        """Cut the stacks off at a depth and note the definitions that go with them."""
+        values = self._state.value_stack
+        for value in values[depth - 1 :]:
+            if isinstance(value, Lexeme) and value.type == "DEFINITION":
+                self._broken.add(name_of(value))
+        del self._state.state_stack[depth:]
+        del values[depth - 1 :]
 
     def _accepts(self, depth: int, terminal: str) -> bool:
         """Whether the parser, cut back to this depth, could shift the terminal."""
@@ -203,13 +208,15 @@ class _Reading:
         self._state.feed_token(token)
 
     def _heading_around(self, token: Any) -> re.Match[str] | None:
-        return _HEADING.match(self._source.text, self._line_start(token))
-
-    def _line_start(self, token: Any) -> int:
-        return self._source.text.rfind("\n", 0, token.start) + 1
+        line_start = self._source.text.rfind("\n", 0, token.start) + 1
+        return _HEADING.match(self._source.text, line_start)
 
     def _starts_line(self, token: Any) -> bool:
-        return not self._source.text[self._line_start(token) : token.start].strip()
+        """Whether blanks only stand before it; looks at no more than them, lines may be long."""
+        text, at = self._source.text, token.start - 1
+        while at >= 0 and text[at] != "\n" and text[at].isspace():
+            at -= 1
+        return at < 0 or text[at] == "\n"
 
     def _report(self, token: Any, expected: Any) -> None:
         span = Span(self._source, token.start, token.end)
@@ -245,7 +252,3 @@ def _advice(kind: str, expected: Any) -> str:
         return "close the computation with '}'"
     return ""
 
-
-def _name(token: Any) -> str:
-    text: str = token.text
-    return text.rstrip("= \t\r\n").lstrip("%")

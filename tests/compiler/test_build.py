@@ -1,3 +1,5 @@
+"""Names, ranks and entry: from a syntax tree to the graph."""
+
 import pytest
 
 from ncc_compiler.diagnostics import Source
@@ -146,9 +148,11 @@ def test_users_of_a_wrong_line_are_checked_by_its_declared_type() -> None:
     ]
 
 
-def test_build_alone_raises_what_is_wrong_with_the_names() -> None:
+def test_build_alone_gives_the_graph_and_what_is_wrong_with_the_names() -> None:
     file, _ = parse(Source("t.ir", X))
-    assert build_module(file).ranks == 1
+    module, found = build_module(file, None)
+    assert module is not None
+    assert (module.ranks, found) == (1, ())
 
 
 class TestRanks:

@@ -1,3 +1,5 @@
+"""Constants: every spelling of a literal, and what is refused."""
+
 import math
 
 import numpy as np

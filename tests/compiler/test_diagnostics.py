@@ -1,3 +1,5 @@
+"""Diagnostics as text: places, excerpts, carets, notes."""
+
 import pytest
 
 from ncc_compiler.diagnostics import CompileError, Diagnostic, Note, Source, Span

@@ -21,7 +21,6 @@ RIGHT = """
 f32[] constant(1)
 (f32[2,3], f32[]) tuple(x, s)
 () tuple()
-f32[2] abs(c)
 f32[2,3] exponential(x)
 s8[2,3] convert(x)
 f32[2,3] add(x, x)

@@ -1,3 +1,5 @@
+"""HLO text to syntax tree: what may be left out, what recovers."""
+
 import contextlib
 import subprocess
 import sys

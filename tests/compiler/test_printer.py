@@ -1,3 +1,5 @@
+"""Printing: what is printed reads back as an equal graph."""
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

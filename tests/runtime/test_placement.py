@@ -1,3 +1,5 @@
+"""Placement: every rank on a core of its own, or a refusal with a remedy."""
+
 import json
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Routes: only links that exist, minimal, from source to destination."""
+
 from collections import deque
 
 import numpy as np

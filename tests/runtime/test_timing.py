@@ -1,3 +1,5 @@
+"""The timing model's formulas, exact in integers."""
+
 from fractions import Fraction
 from math import ceil
 

@@ -1,3 +1,5 @@
+"""Topologies: presets against published totals, files against their schema."""
+
 from importlib import resources
 from pathlib import Path
 
