@@ -251,4 +251,3 @@ def _advice(kind: str, expected: Any) -> str:
     if kind == "$END" and "_RBRACE" in expected:
         return "close the computation with '}'"
     return ""
-

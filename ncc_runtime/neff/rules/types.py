@@ -14,6 +14,7 @@ from ncc_runtime.neff.table import NONE
 TypeRule = Callable[[Signature], Iterator[str]]
 
 ATTRIBUTE_KINDS: Mapping[str, type] = {
+    "block": int,
     "dimension": int,
     "dimensions": tuple,
     "direction": str,
