@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from ncc_compiler.diagnostics import CompileError, Diagnostic
 from ncc_compiler.ir.build_body import Body, complain_twice
 from ncc_compiler.ir.frames import read_frames
-from ncc_compiler.ir.graph import Callee, Computation, Module
+from ncc_compiler.ir.graph import Computation, Module, Node, names_in
 from ncc_compiler.ir.order import call_order
 from ncc_compiler.ir.places import InstructionSpan
 from ncc_compiler.ir.ranks import with_ranks
@@ -45,7 +45,7 @@ def build_what_is_right(
     order = call_order(computations)
     for cycle, node in order.cycles:
         assert isinstance(node.span, InstructionSpan)
-        at = _attribute_place(node.span.instruction, "to_apply")
+        at = _attribute_place(node.span.instruction, _key_of(node, cycle[-1]))
         loop = " -> ".join(f"%{name}" for name in cycle)
         reading.complain("computation-C3", f"computation calls itself: {loop}", at)
     module = Module(
@@ -93,7 +93,7 @@ def _entry(
         if file.is_whole:
             reading.complain("computation-C1", "the text holds no computation", start)
         return None
-    called = {callee.name for body in computations.values() for callee in callees_of(body)}
+    called = {callee for body in computations.values() for callee in callees_of(body)}
     free = [name for name in computations if name not in called]
     if len(free) > 1 and file.is_whole:
         which = " or ".join(f"%{name}" for name in free)
@@ -106,14 +106,18 @@ def _entry(
     return free[0] if free else next(iter(computations))
 
 
-def callees_of(computation: Computation) -> list[Callee]:
+def callees_of(computation: Computation) -> list[str]:
     """The computations that nodes of this one name."""
     return [
-        value
+        name
         for node in computation.nodes
         for value in node.attributes.values()
-        if isinstance(value, Callee)
+        for name in names_in(value)
     ]
+
+
+def _key_of(node: Node, callee: str) -> str:
+    return next(key for key, value in node.attributes.items() if callee in names_in(value))
 
 
 def _attribute_place(written: tree.Instruction, key: str) -> tuple[int, int]:

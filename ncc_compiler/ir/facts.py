@@ -56,11 +56,15 @@ class Facts:
         assert isinstance(value, tuple), (self.node.name, key)
         return tuple(entry for entry in value if isinstance(entry, int))
 
-    def callee(self) -> Computation | None:
-        """The computation of `to_apply`, unless it was not understood."""
-        value = self.node.attributes["to_apply"]
-        assert isinstance(value, Callee), self.node.name
-        found = self.module.computations.get(value.name)
+    def callee(self, key: str = "to_apply") -> Computation | None:
+        """The computation that an attribute names, unless it was not understood."""
+        value = self.node.attributes[key]
+        assert isinstance(value, Callee), (self.node.name, key)
+        return self.computation(value.name)
+
+    def computation(self, name: str) -> Computation | None:
+        """A computation of the module, unless it was not understood."""
+        found = self.module.computations.get(name)
         return found if found and found.nodes and OPS.keys() >= ops_of(found) else None
 
 
@@ -77,6 +81,21 @@ def parameter_types(computation: Computation) -> list[Type]:
 def result_type(computation: Computation) -> Type:
     """The type of the root."""
     return computation.nodes[computation.root].type
+
+
+def check_region(facts: Facts, number: int, takes: Sequence[Type], returns: Type) -> Findings:
+    """Rule `number`: the computation of `to_apply` takes and returns these types."""
+    callee = facts.callee()
+    if callee is None:
+        return None
+    given, result = parameter_types(callee), result_type(callee)
+    if given != list(takes) or result != returns:
+        fact = (
+            f"%{callee.name} takes ({', '.join(map(str, given))}) and returns {result}; "
+            f"({', '.join(map(str, takes))}) and {returns} are needed"
+        )
+        yield facts.complain(number, fact, "to_apply")
+    return returns
 
 
 def one_or_tuple(kinds: Sequence[Type]) -> Type:

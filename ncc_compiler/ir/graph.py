@@ -13,6 +13,7 @@ import numpy as np
 from ncc_compiler.diagnostics import Span
 from ncc_compiler.ir.types import Type
 from ncc_runtime.neff.groups import ReplicaGroups
+from ncc_runtime.neff.windows import ConvolutionLabels, Window
 
 NodeId = NewType("NodeId", int)
 
@@ -43,10 +44,31 @@ class Callee:
 
 
 @attrs.frozen
+class Callees:
+    """Computations of the module in a list, as an attribute (`branch_computations={%a, %b}`)."""
+
+    names: tuple[str, ...]
+
+
+@attrs.frozen
 class Pairs:
     """`source_target_pairs={{0,1},{1,2}}`."""
 
     pairs: tuple[tuple[int, int], ...]
+
+
+@attrs.frozen
+class Padding:
+    """`padding=0_1x2_3_1`: for each dimension what is added before, behind and in between."""
+
+    dimensions: tuple[tuple[int, int, int], ...]
+
+
+@attrs.frozen
+class Quoted:
+    """A string, as an attribute (`custom_call_target="TopK"`)."""
+
+    text: str
 
 
 @attrs.frozen
@@ -63,8 +85,13 @@ Attribute: TypeAlias = (
     | tuple[int, ...]
     | Literal
     | Callee
+    | Callees
     | Pairs
+    | Padding
+    | Quoted
     | ReplicaGroups
+    | Window
+    | ConvolutionLabels
     | Raw
     | tuple[tuple[int, int, int], ...]
 )
@@ -81,6 +108,13 @@ class Node:
     operands: tuple[NodeId, ...] = ()
     attributes: Mapping[str, Attribute] = attrs.field(factory=dict)
     span: Span | None = attrs.field(default=None, eq=False, repr=False)
+
+
+def names_in(value: Attribute) -> tuple[str, ...]:
+    """The computations that an attribute names."""
+    if isinstance(value, Callee):
+        return (value.name,)
+    return value.names if isinstance(value, Callees) else ()
 
 
 def _integer(value: Attribute) -> int:

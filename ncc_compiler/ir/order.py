@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from ncc_compiler.ir.graph import Callee, Computation, Node
+from ncc_compiler.ir.graph import Computation, Node, names_in
 
 
 @attrs.frozen
@@ -40,10 +40,11 @@ def call_order(computations: Mapping[str, Computation]) -> CallOrder:
     position = {name: k for k, name in enumerate(names)}
     calls = [
         [
-            (position[value.name], node)
+            (position[name], node)
             for node in computation.nodes
             for value in node.attributes.values()
-            if isinstance(value, Callee) and value.name in position
+            for name in names_in(value)
+            if name in position
         ]
         for computation in computations.values()
     ]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from ncc_compiler.ir.graph import Attribute, Callee, Computation, Module, Node, NodeId
+from ncc_compiler.ir.graph import Attribute, Computation, Module, Node, NodeId, names_in
 from ncc_compiler.ir.types import ArrayType, Type
 
 
@@ -87,7 +87,7 @@ def rewrite_module(module: Module, rewrite: Rewrite) -> Module:
 def callees(computation: Computation) -> set[str]:
     """The computations that a computation names."""
     values = (value for node in computation.nodes for value in node.attributes.values())
-    return {value.name for value in values if isinstance(value, Callee)}
+    return {name for value in values for name in names_in(value)}
 
 
 def reachable(computations: Mapping[str, Computation], entry: str) -> dict[str, Computation]:

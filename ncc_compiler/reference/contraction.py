@@ -18,7 +18,7 @@ from ncc_runtime.neff.dtypes import DType
 def dot(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
     """The two operands contracted, any dimensions, batch dimensions first in the result."""
     assert isinstance(node.type, ArrayType), node.name
-    lhs, rhs = (_summands(operand, node.type.dtype) for operand in operands)
+    lhs, rhs = (summands(operand, node.type.dtype) for operand in operands)
     left_names, right_names, result_names = _index_names(node, lhs.ndim, rhs.ndim)
     total = np.einsum(lhs, left_names, rhs, right_names, result_names, optimize=False)
     if node.type.dtype is DType.PRED:
@@ -26,7 +26,7 @@ def dot(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
     return narrowed(np.asarray(total), node.type.dtype)
 
 
-def _summands(operand: np.ndarray, result: DType) -> np.ndarray:
+def summands(operand: np.ndarray, result: DType) -> np.ndarray:
     if result.is_complex:
         return operand.astype(np.complex128)
     if result.is_integer and result not in (DType.S4, DType.U4):

@@ -33,9 +33,9 @@ class Step:
         assert all(isinstance(value, np.ndarray) for value in found), self.node.name
         return tuple(value for value in found if isinstance(value, np.ndarray))
 
-    def callee(self) -> Computation:
-        """The computation named by `to_apply`."""
-        callee = self.node.attributes["to_apply"]
+    def callee(self, key: str = "to_apply") -> Computation:
+        """The computation that an attribute names."""
+        callee = self.node.attributes[key]
         assert isinstance(callee, Callee), callee
         return self.module.computations[callee.name]
 
