@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+ORACLE_STAMP := $(VENV)/.installed-jax
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help install run lint types test test-slow golden clean
+.PHONY: help install run lint types test test-slow test-oracle golden clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -35,10 +36,17 @@ types: $(STAMP) ## strict mypy
 	$(BIN)/mypy
 
 test: lint types ## lint, types and the whole quick test suite
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not oracle"
 
 test-slow: $(STAMP) ## the tests behind the marker `slow`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m slow
+
+$(ORACLE_STAMP): $(STAMP)
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[dev,jax]'
+	@touch $@
+
+test-oracle: $(ORACLE_STAMP) ## the tests against XLA; installs the extra `jax`
+	$(BIN)/python -m pytest -q -m oracle tests/oracle
 
 golden: $(STAMP) ## rewrite the expected outputs; read the diff before you commit it
 	$(BIN)/python -m pytest -q tests/test_golden.py tests/test_docs.py --update-golden

@@ -151,8 +151,8 @@ def compile_command(
     as_json: bool,
     options: "CompileOptions",
 ) -> None:
-    """Compile MODEL (.ir, .hlo or .txt; - is standard input) to a .neff file."""
-    from ncc_compiler.driver import compile_text
+    """Compile MODEL (.ir, .hlo, .txt, .mlir, .pb; - is standard input) to a .neff file."""
+    from ncc_compiler.driver import compile_text, label
 
     target = _target(model, output, shown)
     stage = _stage(options, shown)
@@ -163,7 +163,7 @@ def compile_command(
             seen[name] = module
 
     text, name = _read(model)
-    neff = compile_text(text, options, name, observe)
+    neff = compile_text(text, options, label(name), observe)
     if target is not None:
         neff.save(target)
     if shown is not None:
@@ -257,11 +257,10 @@ def _json(fields: dict[str, object]) -> str:
 @_JSON
 def check_command(model: str, ranks: int | None, as_json: bool) -> None:
     """Parse and verify MODEL; says what is wrong, or what it is."""
-    from ncc_compiler.diagnostics import Source
-    from ncc_compiler.ir.load import load_module
+    from ncc_compiler.driver import label, load_text
 
     text, name = _read(model)
-    module = load_module(Source(name, text), ranks)
+    module = load_text(text, ranks, label(name))
     operations = sum(len(computation.nodes) for computation in module.computations.values())
     counts = {"ranks": module.ranks, "operations": operations}
     if as_json:

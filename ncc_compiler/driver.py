@@ -4,6 +4,9 @@ from pathlib import Path, PurePath
 
 from ncc_compiler.codegen.generate import Neff, generate, seal
 from ncc_compiler.diagnostics import CompileError, Diagnostic, Source
+from ncc_compiler.frontends.foreign import KINDS, read_foreign
+from ncc_compiler.frontends.partitioned import check_partitioned
+from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.load import load_module
 from ncc_compiler.options import CompileOptions
 from ncc_compiler.passes.manager import Observer, run_passes
@@ -26,7 +29,7 @@ def compile_text(
     """
     options = options or CompileOptions()
     passes = pipeline(options)
-    module = load_module(Source(name, text), options.ranks)
+    module = load_text(text, options.ranks, name)
     if observe is not None:
         observe(LOADED, module)
     canonical = run_passes(module, passes, verify_each=options.verify_each_pass, observe=observe)
@@ -34,23 +37,32 @@ def compile_text(
     return seal(program)
 
 
+def load_text(text: str, ranks: int | None = None, name: str = "<text>") -> Module:
+    """The verified graph of a text. Raises CompileError with all that is wrong."""
+    source = Source(name, text)
+    check_partitioned(source)
+    return load_module(source, ranks)
+
+
 def compile_file(path: str | Path, options: CompileOptions | None = None) -> Neff:
-    """The compiled program of a file of HLO text (`.ir`, `.hlo`, `.txt`)."""
-    return compile_text(read_text(path), options, str(path))
-
-
-_LATER = {".mlir": "StableHLO", ".mlirbc": "StableHLO", ".pb": "HloModuleProto"}
+    """The compiled program of a file: HLO text, or with jaxlib `.mlir` and `.pb`."""
+    return compile_text(read_text(path), options, label(str(path)))
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a model file. Raises OSError or CompileError where there is none to be had."""
-    kind = _LATER.get(PurePath(path).suffix)
+    """The HLO text of a model file. Raises OSError or CompileError where there is none to be had.
+
+    That of `.mlir` and `.pb` is what jaxlib makes of them.
+    """
+    kind = KINDS.get(PurePath(path).suffix)
     if kind is not None:
-        raise _unreadable(
-            f"{path}: the front end for {kind} comes with a later version",
-            "HLO text can be compiled: print it with jax.jit(f).lower(...).compile().as_text()",
-        )
+        return read_foreign(path, kind)
     return decode(Path(path).read_bytes(), str(path))
+
+
+def label(model: str) -> str:
+    """What messages about the text of a file call it: jaxlib's text has lines of its own."""
+    return f"{model} (as HLO)" if PurePath(model).suffix in KINDS else model
 
 
 def decode(data: bytes, name: str) -> str:
@@ -65,5 +77,5 @@ def decode(data: bytes, name: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _unreadable(message: str, advice: str = "") -> CompileError:
-    return CompileError([Diagnostic("input-C1", message, help=advice)])
+def _unreadable(message: str) -> CompileError:
+    return CompileError([Diagnostic("input-C1", message)])

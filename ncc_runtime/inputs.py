@@ -52,7 +52,7 @@ def _as_dtype(array: np.ndarray, dtype: DType, number: int) -> np.ndarray:
     if dtype.is_float and is_float and array.dtype.itemsize >= wanted.itemsize:
         with np.errstate(over="ignore"):
             return array.astype(wanted)
-    if "int4" in wanted.name and array.dtype == np.int8:
+    if dtype.is_integer and dtype.bits < 8 and array.dtype == np.int8:
         return array.astype(wanted)
     raise InputError(f"arg{number} is {array.dtype}; the program takes {dtype.value}")
 
@@ -64,7 +64,8 @@ def seeded(tensor: Tensor, ranks: int, generator: np.random.Generator) -> np.nda
     if dtype is DType.PRED:
         return generator.integers(0, 2, shape, np.uint8).astype(bool)
     if dtype.is_integer:
-        return generator.integers(0, 8, shape, np.uint8).astype(dtype.numpy)
+        limit = min(8, 2 ** (dtype.bits - 1))
+        return generator.integers(0, limit, shape, np.uint8).astype(dtype.numpy)
     width = np.float32 if dtype.size_bytes <= 4 else np.float64
     values = generator.standard_normal(shape, width)
     if dtype.is_complex:

@@ -13,7 +13,9 @@ from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_runtime.neff.dtypes import DType
 from tests import draws_collective_ops as collectives
 from tests import draws_folding_ops as folding
+from tests import draws_indexing_ops as indexing
 from tests import draws_local_ops as local
+from tests import draws_windows as windows
 from tests.drawing import Drawing, Value
 
 LOCAL_OPS = (
@@ -39,6 +41,8 @@ LOCAL_OPS = (
     folding.reduce,
     folding.largest_and_where,
     folding.call,
+    *indexing.INDEXING_OPS,
+    *windows.WINDOW_OPS,
 )
 COLLECTIVE_OPS = (
     collectives.all_reduce,
@@ -95,12 +99,12 @@ WORLDS = [(1, 1), (2, 1), (1, 2), (1, 4), (2, 2), (3, 1), (1, 6), (2, 4), (1, 8)
 
 
 @st.composite
-def cases(draw, most_ops: int = 12) -> Case:
+def cases(draw, most_ops: int = 12, ops=None) -> Case:
     """A random case; shrinks to few ops on one rank."""
     replica_count, num_partitions = draw(st.sampled_from(WORLDS))
     drawing = Drawing(draw, replica_count, num_partitions)
     drawing.parameter(ArrayType(DType.F32, drawing.shape()))
-    for add_op in draw(st.lists(_ops(), min_size=1, max_size=most_ops)):
+    for add_op in draw(st.lists(_ops() if ops is None else ops, min_size=1, max_size=most_ops)):
         add_op(drawing)
     outputs = _outputs(drawing)
     ranks, seed = replica_count * num_partitions, draw(st.integers(0, 999))

@@ -1,22 +1,26 @@
 """Random programs that obey every rule of the contract, as hypothesis strategies.
 
 A program grows one instruction at a time. Each result gets a buffer of its own, each instruction
-waits for the producers of its operands, so the programs can also be run.
+waits for the producers of its operands, and all queues meet before each predicate is read and at
+the end of each loop, so the programs can also be run. Loops and branches stand inside one another.
 """
 
 import math
 from collections.abc import Callable
 
+import attrs
 from hypothesis import strategies as st
 
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.groups import Groups
-from ncc_runtime.neff.isa import ENGINES, PTC2, WAIT, Engine
+from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, PTC2, TEST, WAIT, Engine
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import (
     ALIGNMENT,
     MAX_STREAMS,
     AttributeValue,
+    Block,
+    BlockKind,
     Buffer,
     BufferId,
     BufferKind,
@@ -64,6 +68,11 @@ class Growing:
         self.placeholders: list[Placeholder] = []
         self.rows: dict[Engine, list[Instr]] = {engine: [] for engine in ENGINES}
         self.producer: dict[int, tuple[int, int]] = {}  # tensor → semaphore and its value
+        self.posts = dict.fromkeys(ENGINES, 0)
+        self.streams: tuple[int, ...] = tuple(range(MAX_STREAMS))  # that may be used here
+        self.completed = [0] * MAX_STREAMS  # placeholders and acknowledgements
+        self.blocks: list[Block] = []
+        self.depth = 0
         self.end = 0
 
     def tensor(self, dtype: DType, shape: tuple[int, ...], kind: BufferKind) -> int:
@@ -95,8 +104,9 @@ class Growing:
         return needed[-1] if needed else (NONE, 0)
 
     def emit(self, engine: Engine, row: Instr) -> None:
-        """Append a row; every row posts the semaphore of its engine."""
+        """Append a row; control rows may post, every other row posts its engine's semaphore."""
         self.rows[engine].append(row)
+        self.posts[engine] += row.post_sem != NONE
 
     def compute(
         self,
@@ -128,7 +138,7 @@ class Growing:
             ),
         )
         for result in results:
-            self.producer[result] = (own, len(self.rows[engine]))
+            self.producer[result] = (own, self.posts[engine])
 
     def collect(self, placeholder: Placeholder) -> None:
         """A collective; all of a stream are triggered by one engine, in order."""
@@ -144,9 +154,57 @@ class Growing:
         )
         self.emit(engine, trigger)
         self.placeholders.append(placeholder)
-        count = sum(other.stream == placeholder.stream for other in self.placeholders)
+        self.completed[placeholder.stream] += 1
+        done = (len(ENGINES) + placeholder.stream, self.completed[placeholder.stream])
         for result in placeholder.results:
-            self.producer[result] = (len(ENGINES) + placeholder.stream, count)
+            self.producer[result] = done
+
+    def meet(self) -> None:
+        """Sync waits for all other queues and for the streams, then they wait for Sync."""
+        sync = ENGINES.index(Engine.SYNC)
+        others = [engine for engine in ENGINES if engine is not Engine.SYNC]
+        for engine in others:
+            self.emit(engine, Instr(WAIT, post_sem=ENGINES.index(engine)))
+        needed = [(ENGINES.index(engine), self.posts[engine]) for engine in others]
+        needed += [(len(ENGINES) + n, count) for n, count in enumerate(self.completed) if count]
+        for semaphore, value in needed:
+            self.emit(Engine.SYNC, Instr(WAIT, wait_sem=semaphore, wait_value=value))
+        self.emit(Engine.SYNC, Instr(WAIT, post_sem=sync))
+        for engine in others:
+            self.emit(engine, Instr(WAIT, wait_sem=sync, wait_value=self.posts[Engine.SYNC]))
+
+    def control(self, opcode: str, block: int) -> None:
+        """The same control row in every queue; some of them post."""
+        attribute = self.attribute(block=block)
+        posting = self.draw(st.sampled_from([(), (Engine.SYNC,), ENGINES]))
+        for number, engine in enumerate(ENGINES):
+            post = number if engine in posting else NONE
+            self.emit(engine, Instr(opcode, attribute=attribute, post_sem=post))
+
+    def enclose(self, opcode: str, block: Block, before: Callable[[], int]) -> None:
+        """A block: `before` its test or case something gives the predicate; random steps."""
+        number, first, outer = len(self.blocks), len(self.placeholders), self.streams
+        self.blocks.append(block)
+        self.streams = tuple(self.draw(st.sets(st.sampled_from(outer or (0,)), max_size=2)))
+        self.streams = tuple(stream for stream in self.streams if stream in outer)
+        self.depth += 1
+        if opcode == LOOP:
+            self.control(LOOP, number)
+            grow(self, 2)
+        self.blocks[number] = attrs.evolve(block, predicate=TensorId(before()))
+        self.meet()
+        self.control(TEST if opcode == LOOP else CASE, number)
+        for stream in self.streams:
+            self.completed[stream] += 1  # it acknowledges the predicate
+        grow(self, 2)
+        used = {placeholder.stream for placeholder in self.placeholders[first:]}
+        for stream in sorted(set(self.streams) - used):
+            permute(self, stream)
+        if opcode == LOOP:
+            self.meet()
+        self.control(END, number)
+        self.depth -= 1
+        self.streams = outer
 
     def program(self) -> Program:
         """What has grown; its last tensor is copied out."""
@@ -172,6 +230,7 @@ class Growing:
             placeholders=tuple(self.placeholders),
             queues={engine: InstrTable.from_rows(rows) for engine, rows in self.rows.items()},
             origins=(Origin("add.1", "model.py:7"), Origin(self.draw(NAMES))),
+            blocks=tuple(self.blocks),
         )
 
 
@@ -244,16 +303,20 @@ def _groups(program: Growing) -> Groups:
 
 
 def _gather(program: Growing) -> None:
+    if not program.streams:
+        return
     number, view = _any(program)
     groups = _groups(program)
     result = _new(program, view.dtype, (view.elements * len(groups[0]),))
-    stream = program.draw(st.integers(0, MAX_STREAMS - 1))
+    stream = program.draw(st.sampled_from(program.streams))
     op = CollectiveOp.ALL_GATHER
     program.collect(Placeholder(op, view.dtype, (number,), (result,), groups=groups, stream=stream))
 
 
 def _all_reduce(program: Growing) -> None:
     """One over several tensors, in place or not."""
+    if not program.streams:
+        return
     _, view = _any(program)
     count = program.draw(st.integers(1, 3))
     operands = tuple(_new(program, view.dtype, view.shape) for _ in range(count))
@@ -272,6 +335,7 @@ def _all_reduce(program: Growing) -> None:
             results,
             Reduction.ADD,
             _groups(program),
+            stream=program.streams[0],
             in_place=in_place,
             channel_id=program.draw(st.none() | st.integers(0, 9)),
             name=program.draw(NAMES),
@@ -280,15 +344,49 @@ def _all_reduce(program: Growing) -> None:
 
 
 def _permute(program: Growing) -> None:
+    if program.streams:
+        permute(program, program.streams[-1])
+
+
+def permute(program: Growing, stream: int) -> None:
+    """Some ranks send a tensor to others."""
     number, view = _any(program)
     result = _new(program, view.dtype, view.shape)
     targets = program.draw(st.permutations(range(program.ranks)))
     pairs = tuple(enumerate(targets))[: program.draw(st.integers(0, program.ranks))]
     op = CollectiveOp.PERMUTE
-    program.collect(Placeholder(op, view.dtype, (number,), (result,), pairs=pairs, stream=1))
+    program.collect(Placeholder(op, view.dtype, (number,), (result,), pairs=pairs, stream=stream))
 
 
-_STEPS: tuple[Callable[[Growing], None], ...] = (
+def _predicate(program: Growing, dtype: DType) -> int:
+    """A scalar; as a loop's predicate it does not hold."""
+    seed = program.tensor(DType.S32, (), BufferKind.CONSTANT)
+    result = _new(program, dtype, ())
+    if dtype is DType.PRED:
+        program.compute("compare", (seed, seed), (result,), program.attribute(direction="NE"))
+    else:
+        program.compute("copy", (seed,), (result,))
+    return result
+
+
+def _loop(program: Growing) -> None:
+    trips = program.draw(st.none() | st.integers(0, 3))
+    block = Block(BlockKind.LOOP, program.draw(NAMES), TensorId(0), trip_count=trips)
+    program.enclose(LOOP, block, lambda: _predicate(program, DType.PRED))
+
+
+def _branches(program: Growing) -> None:
+    """A conditional of which some branches have rows."""
+    dtype = program.draw(st.sampled_from([DType.PRED, DType.S32]))
+    count = 2 if dtype is DType.PRED else program.draw(st.integers(1, 3))
+    predicate = _predicate(program, dtype)
+    name = program.draw(NAMES)
+    for index in sorted(program.draw(st.sets(st.integers(0, count - 1)))):
+        block = Block(BlockKind.CASE, name, TensorId(predicate), index, count)
+        program.enclose(CASE, block, lambda: predicate)
+
+
+_FLAT_STEPS: tuple[Callable[[Growing], None], ...] = (
     _elementwise,
     _compare,
     _transpose,
@@ -300,6 +398,14 @@ _STEPS: tuple[Callable[[Growing], None], ...] = (
     _all_reduce,
     _permute,
 )
+_DEEPEST = 3
+
+
+def grow(program: Growing, most_steps: int) -> None:
+    """Up to that many random steps."""
+    steps = _FLAT_STEPS if program.depth == _DEEPEST else (*_FLAT_STEPS, _loop, _branches)
+    for step in program.draw(st.lists(st.sampled_from(steps), max_size=most_steps)):
+        step(program)
 
 
 @st.composite
@@ -308,6 +414,5 @@ def programs(draw: st.DrawFn, most_steps: int = 6) -> Program:
     program = Growing(draw)
     for _ in range(draw(st.integers(1, 3))):
         program.tensor(draw(ARRAY_DTYPES), draw(SHAPES), BufferKind.INPUT)
-    for step in draw(st.lists(st.sampled_from(_STEPS), max_size=most_steps)):
-        step(program)
+    grow(program, most_steps)
     return program.program()

@@ -16,7 +16,7 @@ PACKAGES = ("ncc_compiler", "ncc_runtime")
 
 NEFF = "ncc_runtime.neff"
 # one of each for both packages
-TABLES = {"ncc_runtime.neff.dtypes", "ncc_runtime.neff.groups", "ncc_runtime.neff.reductions"}
+TABLES = {f"ncc_runtime.neff.{name}" for name in ("dtypes", "groups", "reductions", "windows")}
 ERRORS = "ncc_runtime.errors"
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -103,6 +103,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_compiler.options": set(),
     "ncc_compiler.syntax": {"ncc_compiler.diagnostics", *TABLES},
     "ncc_compiler.ir": {"ncc_compiler.diagnostics", "ncc_compiler.syntax", *TABLES},
+    "ncc_compiler.frontends": {"ncc_compiler.diagnostics", "ncc_compiler.ir"},
     "ncc_compiler.reference": {"ncc_compiler.diagnostics", "ncc_compiler.ir", *TABLES},
     "ncc_compiler.passes": {
         "ncc_compiler.diagnostics",
@@ -123,6 +124,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 HOMES = {  # third-party packages that one place of ours wraps
+    "jaxlib": "ncc_compiler.frontends",
     "lark": "ncc_compiler.syntax",
     "networkx": "ncc_runtime.topology",
     "msgspec": "ncc_runtime.neff.document",

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = ("lark", "msgspec", "ml_dtypes", "networkx", "numpy", "rich")
+HEAVY = ("lark", "msgspec", "ml_dtypes", "networkx", "numpy", "rich", "scipy")
 BUDGET_S = 0.2
 
 _PROBE = """

@@ -1,7 +1,8 @@
 """The program before it has an order, addresses and semaphores: steps over buffers.
 
-Every buffer is written by one step at most, because graph values are written once. A tensor is a
-view of a buffer; reshapes are views of their operand's buffer and need no step.
+A tensor is a view of a buffer; reshapes are views of their operand's buffer and need no step.
+Between two marks of control flow a buffer is written by one step at most. Graph values are written
+once; only the state of loops and the results of conditionals are written in several places.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ import attrs
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.neff.program import AttributeValue, BufferKind, Origin, Region
+from ncc_runtime.neff.program import AttributeValue, Block, BufferKind, Origin, Region
 
 
 @attrs.frozen
@@ -58,6 +59,16 @@ class Step:
 
 
 @attrs.frozen
+class Mark:
+    """A row of control flow, before the step at position `at`; every queue gets it."""
+
+    at: int
+    opcode: str
+    block: int
+    origin: Origin
+
+
+@attrs.frozen
 class Draft:
     """Steps in program order, an order that respects data; ids are positions in the tuples."""
 
@@ -70,3 +81,24 @@ class Draft:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     regions: tuple[Region, ...]
+    marks: tuple[Mark, ...] = ()  # in program order
+    blocks: tuple[Block, ...] = ()
+
+
+def without_moved(draft: Draft, moved: Mapping[int, int]) -> Draft:
+    """The draft where some buffers are gone, their tensors being views of others."""
+    if not moved:
+        return draft
+    kept = [number for number in range(len(draft.buffers)) if number not in moved]
+    row = {number: position for position, number in enumerate(kept)}
+
+    def home(buffer: int) -> int:
+        while buffer in moved:
+            buffer = moved[buffer]
+        return row[buffer]
+
+    return attrs.evolve(
+        draft,
+        buffers=tuple(draft.buffers[number] for number in kept),
+        tensors=tuple(attrs.evolve(tensor, buffer=home(tensor.buffer)) for tensor in draft.tensors),
+    )

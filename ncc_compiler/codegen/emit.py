@@ -1,12 +1,13 @@
 """Steps, order and addresses put together as the program of a `.neff`."""
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 
 import attrs
 
-from ncc_compiler.codegen.draft import Draft, Step
+from ncc_compiler.codegen.draft import Draft, Mark, Step
 from ncc_compiler.codegen.in_place import Sharing
-from ncc_compiler.codegen.order import Order, Point
+from ncc_compiler.codegen.order import Barrier, Order, Point, in_order
 from ncc_runtime.neff.isa import ENGINES, WAIT, Engine
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import (
@@ -62,7 +63,23 @@ def emit(draft: Draft, order: Order, layout: Layout) -> Program:
         placeholders=tuple(queues.placeholders),
         queues={engine: InstrTable.from_rows(queues.rows[engine]) for engine in ENGINES},
         origins=tuple(queues.origins),
+        blocks=draft.blocks,
     )
+
+
+def _awaited(order: Order) -> Iterator[Point]:
+    """The points that must be posted, some of them more than once.
+
+    Every row of control flow of the four engines that Sync gathers is one. After a jump Sync waits
+    for the last increment before it, which must be that of the row that jumped.
+    """
+    for waits in order.waits:
+        yield from waits
+    for barrier in order.barriers:
+        yield from barrier.gather
+        if barrier.gathered is not None and any(barrier.waits):
+            yield barrier.gathered
+        yield from (row for row in barrier.rows if ENGINES[row.queue] is not Engine.SYNC)
 
 
 class _Semaphores:
@@ -70,9 +87,8 @@ class _Semaphores:
 
     def __init__(self, order: Order) -> None:
         awaited: list[set[int]] = [set() for _ in range(order.queues)]
-        for waits in order.waits:
-            for point in waits:
-                awaited[point.queue].add(point.count)
+        for point in _awaited(order):
+            awaited[point.queue].add(point.count)
         names = [engine.value for engine in ENGINES] + [f"stream {id_}" for id_ in order.streams]
         used = [q for q in range(order.queues) if q >= len(ENGINES) or awaited[q]]
         self.rows = tuple(
@@ -107,18 +123,42 @@ class _Queues:
         self.origins: list[Origin] = []
         self._attribute_rows: dict[tuple[tuple[str, AttributeValue], ...], int] = {}
         self._origin_rows: dict[Origin, int] = {}
-        for index, step in enumerate(draft.steps):
-            self._add(step, order.waits[index], order.done[index], index in in_place)
+        barriers, number = iter(order.barriers), itertools.count()
+        for item in in_order(draft):
+            if isinstance(item, Mark):
+                self._meet(item, next(barriers))
+                continue
+            index = next(number)
+            self._add(item, order.waits[index], order.done[index], index in in_place)
+
+    def _meet(self, mark: Mark, barrier: Barrier) -> None:
+        """The rows of a barrier, and the row of control flow behind it in every queue."""
+        origin, attribute = self._origin(mark.origin), self._attribute({"block": mark.block})
+        gather = [self._wait_row(point, origin) for point in barrier.gather]
+        if gather and barrier.gathered is not None:
+            gather[-1] = attrs.evolve(gather[-1], post_sem=self.semaphores.post(barrier.gathered))
+        self.rows[Engine.SYNC].extend(gather)
+        for engine, waits, done in zip(ENGINES, barrier.waits, barrier.rows, strict=True):
+            row = Instr(
+                mark.opcode,
+                attribute=attribute,
+                post_sem=self.semaphores.post(done),
+                origin=origin,
+            )
+            if waits and barrier.gathered is not None:
+                semaphore, value = self.semaphores.wait(barrier.gathered)
+                row = attrs.evolve(row, wait_sem=semaphore, wait_value=value)
+            self.rows[engine].append(row)
+
+    def _wait_row(self, point: Point, origin: int) -> Instr:
+        semaphore, value = self.semaphores.wait(point)
+        return Instr(WAIT, wait_sem=semaphore, wait_value=value, origin=origin)
 
     def _add(self, step: Step, points: tuple[Point, ...], done: Point, in_place: bool) -> None:
         """The instruction; it carries its last wait, earlier ones are instructions before it."""
         origin, queue = self._origin(step.origin), self.rows[step.engine]
-        waits = [self.semaphores.wait(point) for point in points]
-        queue.extend(
-            Instr(WAIT, wait_sem=semaphore, wait_value=value, origin=origin)
-            for semaphore, value in waits[:-1]
-        )
-        semaphore, value = waits[-1] if waits else (NONE, 0)
+        queue.extend(self._wait_row(point, origin) for point in points[:-1])
+        semaphore, value = self.semaphores.wait(points[-1]) if points else (NONE, 0)
         placeholder = NONE
         if step.collective is not None:
             placeholder = len(self.placeholders)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import attrs
 
 from ncc_compiler.codegen.draft import Draft, Step
-from ncc_compiler.codegen.order import Order, Point, accesses
+from ncc_compiler.codegen.order import Order, Point, accesses, crossing
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import BufferKind
 
@@ -22,13 +22,14 @@ def share(draft: Draft, order: Order) -> Sharing:
     """Results of all-reduces put into the memory of operands that nobody needs any more.
 
     The operand must be an internal buffer, and whatever else touches its memory must be done
-    before the collective is triggered.
+    before the collective is triggered. None of that looks beyond a row of control flow.
     """
+    fixed = crossing(draft)
     home = list(range(len(draft.buffers)))
     touched = [list(points) for points in accesses(draft, order)]
     steps = set()
     for index, step in enumerate(draft.steps):
-        if not _could_be_in_place(draft, step):
+        if not _could_be_in_place(draft, step, fixed):
             continue
         sources = [home[draft.tensors[tensor].buffer] for tensor in step.operands]
         targets = [draft.tensors[tensor].buffer for tensor in step.results]
@@ -48,10 +49,10 @@ def _but(points: Sequence[Point], own: Point) -> list[Point]:
     return [point for point in points if point != own]
 
 
-def _could_be_in_place(draft: Draft, step: Step) -> bool:
+def _could_be_in_place(draft: Draft, step: Step, fixed: frozenset[int]) -> bool:
     if step.collective is None or step.collective.op is not CollectiveOp.ALL_REDUCE:
         return False
-    buffers = [
-        draft.buffers[draft.tensors[tensor].buffer] for tensor in (*step.operands, *step.results)
-    ]
-    return all(buffer.kind is BufferKind.INTERNAL for buffer in buffers)
+    buffers = {draft.tensors[tensor].buffer for tensor in (*step.operands, *step.results)}
+    return buffers.isdisjoint(fixed) and all(
+        draft.buffers[buffer].kind is BufferKind.INTERNAL for buffer in buffers
+    )

@@ -4,20 +4,32 @@ A node's value is a flat tuple of tensors: one for an array, the leaves in order
 for a token. So tuples cost nothing, and neither do reshapes, which are views.
 """
 
+from collections.abc import Sequence
+
 import attrs
 
 from ncc_compiler.codegen.collectives import placeholder_of
+from ncc_compiler.codegen.control_flow import lower_conditional, lower_while
 from ncc_compiler.codegen.costs import costs
-from ncc_compiler.codegen.draft import Costs, Draft, DraftBuffer, DraftTensor, Step
+from ncc_compiler.codegen.draft import (
+    Costs,
+    Draft,
+    DraftBuffer,
+    DraftTensor,
+    Mark,
+    Step,
+    without_moved,
+)
+from ncc_compiler.codegen.leaves import element_span, leaves
 from ncc_compiler.codegen.origins import origin_of
 from ncc_compiler.codegen.regions import RegionTable
-from ncc_compiler.codegen.select import ANY_REGION, COLLECTIVES, SELECTORS
+from ncc_compiler.codegen.select import ANY_REGION, COLLECTIVES, REGIONS, SELECTORS
 from ncc_compiler.diagnostics import CompileError, Diagnostic
 from ncc_compiler.ir.collectives import reduction_of
-from ncc_compiler.ir.graph import Module, Node
-from ncc_compiler.ir.types import ArrayType, TupleType, Type
+from ncc_compiler.ir.graph import Computation, Module, Node
+from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.isa import PTC2, Engine
-from ncc_runtime.neff.program import AttributeValue, BufferKind, Origin
+from ncc_runtime.neff.program import AttributeValue, Block, BufferKind, Origin
 
 Value = tuple[int, ...]  # tensors
 
@@ -28,13 +40,12 @@ def lower(module: Module) -> Draft:
     """The entry computation as a draft; calls are inlined and collectives canonical by now."""
     lowering = _Lowering(module)
     entry = module.entry_computation
-    for position in entry.parameters():
-        lowering.visit(position, entry.nodes[position])
-    for index, node in enumerate(entry.nodes):
-        if node.op != "parameter":
-            lowering.visit(index, node)
-    inputs = [tensor for p in entry.parameters() for tensor in lowering.values[p]]
-    outputs = lowering.outputs(lowering.values[entry.root])
+    inputs = [lowering.inputs(entry.nodes[position]) for position in entry.parameters()]
+    outputs = lowering.outputs(lowering.run(entry, inputs))
+    return without_moved(_draft(module, lowering, inputs, outputs), lowering.moved)
+
+
+def _draft(module: Module, lowering: "_Lowering", inputs: Sequence[Value], outputs: Value) -> Draft:
     return Draft(
         name=module.name,
         replica_count=module.replica_count,
@@ -42,23 +53,12 @@ def lower(module: Module) -> Draft:
         buffers=tuple(lowering.buffers),
         tensors=tuple(lowering.tensors),
         steps=tuple(lowering.steps),
-        inputs=tuple(inputs),
+        inputs=tuple(tensor for value in inputs for tensor in value),
         outputs=outputs,
         regions=lowering.regions.rows(),
+        marks=tuple(lowering.marks),
+        blocks=tuple(lowering.blocks),
     )
-
-
-def leaves(kind: Type) -> list[ArrayType]:
-    """The arrays inside a type, in order."""
-    found: list[ArrayType] = []
-    pending = [kind]
-    while pending:
-        one = pending.pop()
-        if isinstance(one, ArrayType):
-            found.append(one)
-        elif isinstance(one, TupleType):
-            pending.extend(reversed(one.elements))
-    return found
 
 
 class _Lowering:
@@ -66,49 +66,79 @@ class _Lowering:
 
     def __init__(self, module: Module) -> None:
         self._module = module
-        self._nodes = module.entry_computation.nodes
         self._constants: dict[bytes, int] = {}  # data → buffer
-        self._leaf_starts: dict[Type, list[int]] = {}
-        self.values: list[Value] = [()] * len(self._nodes)
         self.buffers: list[DraftBuffer] = []
         self.tensors: list[DraftTensor] = []
         self.steps: list[Step] = []
         self.regions = RegionTable()
+        self.marks: list[Mark] = []
+        self.blocks: list[Block] = []
+        self.moved: dict[int, int] = {}
+        self.state: set[int] = set()
+        self.depth = 0
 
-    def visit(self, position: int, node: Node) -> None:
-        operands = tuple(t for operand in node.operands for t in self.values[operand])
-        self.values[position] = self._value(node, operands)
+    def inputs(self, node: Node) -> Value:
+        """What a parameter of the entry holds."""
+        return self.new_value(node, BufferKind.INPUT)
 
-    def _value(self, node: Node, operands: Value) -> Value:
+    def computation(self, name: str) -> Computation:
+        return self._module.computations[name]
+
+    def origin(self, node: Node) -> Origin:
+        return origin_of(self._module, node)
+
+    def run(self, computation: Computation, arguments: Sequence[Value]) -> Value:
+        """Append the steps of a computation; gives its result."""
+        values: list[Value] = [()] * len(computation.nodes)
+        for position, argument in zip(computation.parameters(), arguments, strict=True):
+            values[position] = argument
+        for index, node in enumerate(computation.nodes):
+            if node.op != "parameter":
+                given = [values[operand] for operand in node.operands]
+                values[index] = self._value(computation, node, given)
+        return values[computation.root]
+
+    def _value(self, computation: Computation, node: Node, given: Sequence[Value]) -> Value:
+        operands = tuple(tensor for value in given for tensor in value)
         match node.op:
-            case "parameter":
-                return self._new_value(node, BufferKind.INPUT)
             case "constant":
                 return (self._constant(node),)
-            case "tuple":
+            case "tuple" | "opt-barrier" | "optimization-barrier":
                 return operands
+            case "after-all":
+                return ()
             case "get-tuple-element":
-                return self._element(node, operands)
-            case "reshape":
+                index = node.attributes["index"]
+                assert isinstance(index, int), node.name
+                return operands[element_span(computation.nodes[node.operands[0]].type, index)]
+            case "reshape" | "bitcast":
                 return (self._view(node, operands[0]),)
+            case "while":
+                return lower_while(self, node, operands)
+            case "conditional":
+                return lower_conditional(self, node, given)
         if node.op in COLLECTIVES:
             return self._collective(node, operands)
         return self._instruction(node, operands)
 
-    def _new_value(self, node: Node, kind: BufferKind) -> Value:
+    def new_value(self, node: Node, kind: BufferKind = BufferKind.INTERNAL) -> Value:
         """A buffer and a tensor for every array of the node's type."""
         arrays = leaves(node.type)
-        for array in arrays:
-            if array.size_bytes > _MOST_BUFFER_BYTES:
-                text = f"{array} takes {array.size_bytes} bytes, the limit is {_MOST_BUFFER_BYTES}"
-                raise CompileError([Diagnostic("codegen-C3", text, node.span)])
         names = [f"{node.name}.{k}" for k in range(len(arrays))]
         if len(arrays) == 1:
             names = [node.name]
         return tuple(
-            self._tensor(name, array, self._buffer(name, kind, array.size_bytes))
-            for name, array in zip(names, arrays, strict=True)
+            self.array(name, array, node, kind) for name, array in zip(names, arrays, strict=True)
         )
+
+    def array(
+        self, name: str, array: ArrayType, node: Node, kind: BufferKind = BufferKind.INTERNAL
+    ) -> int:
+        """A tensor in a buffer of its own."""
+        if array.size_bytes > _MOST_BUFFER_BYTES:
+            text = f"{array} takes {array.size_bytes} bytes, the limit is {_MOST_BUFFER_BYTES}"
+            raise CompileError([Diagnostic("codegen-C3", text, node.span)])
+        return self._tensor(name, array, self._buffer(name, kind, array.size_bytes))
 
     def _buffer(self, name: str, kind: BufferKind, size: int, data: bytes | None = None) -> int:
         self.buffers.append(DraftBuffer(name, kind, size, data))
@@ -131,21 +161,9 @@ class _Lowering:
             return operand
         return self._tensor(node.name, node.array, tensor.buffer)
 
-    def _element(self, node: Node, operands: Value) -> Value:
-        """The leaves of one element of a tuple."""
-        kind, index = self._nodes[node.operands[0]].type, node.integer("index")
-        assert isinstance(kind, TupleType), node.name
-        if kind not in self._leaf_starts:
-            starts = [0]
-            for element in kind.elements:
-                starts.append(starts[-1] + len(leaves(element)))
-            self._leaf_starts[kind] = starts
-        starts = self._leaf_starts[kind]
-        return operands[starts[index] : starts[index + 1]]
-
     def _collective(self, node: Node, operands: Value) -> Value:
         """A trigger in the GpSimd queue."""
-        results = self._new_value(node, BufferKind.INTERNAL)
+        results = self.new_value(node)
         collective = placeholder_of(self._module, node, self._arrays(operands), operands, results)
         self.steps.append(
             Step(
@@ -161,11 +179,10 @@ class _Lowering:
 
     def _instruction(self, node: Node, operands: Value) -> Value:
         selection = SELECTORS[node.op]
-        results = self._new_value(node, BufferKind.INTERNAL)
+        results = self.new_value(node)
         engine, attributes = selection.engine, selection.attributes(node)
-        if node.op == "reduce":
-            engine, region = self._region(node)
-            attributes["region"] = region
+        for key, name in REGIONS.get(node.op, {}).items():
+            engine, attributes[name] = self._region(node, key)
         self.steps.append(
             Step(
                 selection.opcode,
@@ -179,9 +196,9 @@ class _Lowering:
         )
         return results
 
-    def _region(self, node: Node) -> tuple[Engine, AttributeValue]:
+    def _region(self, node: Node, key: str) -> tuple[Engine, AttributeValue]:
         """The engine that folds with the region, and the region's row."""
-        computation = self._module.computations[node.callee()]
+        computation = self._module.computations[node.callee(key)]
         is_simple = reduction_of(computation) is not None
         engine = SELECTORS[node.op].engine if is_simple else ANY_REGION
         return engine, self.regions.number(computation)
@@ -203,16 +220,15 @@ class _Lowering:
 
     def _copy_out(self, tensor: int, name: str) -> int:
         source = self.tensors[tensor]
-        array, size = source.type, source.type.size_bytes
-        copied = self._tensor(name, array, self._buffer(name, BufferKind.OUTPUT, size))
-        self.steps.append(
-            Step(
-                "copy",
-                SELECTORS["copy"].engine,
-                (copied,),
-                (tensor,),
-                Origin(source.name),
-                costs=Costs(0, array.elements, size, size),
-            )
-        )
+        size = source.type.size_bytes
+        copied = self._tensor(name, source.type, self._buffer(name, BufferKind.OUTPUT, size))
+        self.copy(tensor, copied, Origin(source.name))
         return copied
+
+    def copy(self, source: int, target: int, origin: Origin) -> None:
+        """Append a step that copies a tensor."""
+        (array,) = self._arrays((source,))
+        size = array.size_bytes
+        cost = Costs(0, array.elements, size, size)
+        engine = SELECTORS["copy"].engine
+        self.steps.append(Step("copy", engine, (target,), (source,), origin, costs=cost))

@@ -1,6 +1,7 @@
 """Addresses: every buffer's place in one rank's HBM.
 
-Inputs, constants and outputs have memory of their own. Internal buffers share: a buffer may lie
+Inputs, constants and outputs have memory of their own, and so has whatever lives across a row of
+control flow: loops come back to it. Other internal buffers share: a buffer may lie
 where an older one lay if every access to the older one happens before the newer one's first
 write in the partial order of the queues, whatever their speeds. Program order promises nothing.
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from ncc_compiler.codegen.draft import Draft
 from ncc_compiler.codegen.in_place import Sharing
-from ncc_compiler.codegen.order import Clock, Order, accesses
+from ncc_compiler.codegen.order import Clock, Order, accesses, crossing
 from ncc_runtime.neff.program import ALIGNMENT, BufferKind
 
 
@@ -21,9 +22,10 @@ def place_buffers(draft: Draft, order: Order, sharing: Sharing) -> tuple[tuple[i
     """The address of every buffer, and the bytes of HBM that all of them span."""
     addresses = [0] * len(draft.buffers)
     top = 0
-    for kind in (BufferKind.INPUT, BufferKind.CONSTANT, BufferKind.OUTPUT):
+    fixed = crossing(draft)
+    for kind in (BufferKind.INPUT, BufferKind.CONSTANT, BufferKind.OUTPUT, BufferKind.INTERNAL):
         for index, buffer in enumerate(draft.buffers):
-            if buffer.kind is kind:
+            if buffer.kind is kind and (kind is not BufferKind.INTERNAL or index in fixed):
                 addresses[index] = top
                 top += _aligned(buffer.size_bytes)
     frontiers = _frontiers(draft, order, sharing)
@@ -33,7 +35,8 @@ def place_buffers(draft: Draft, order: Order, sharing: Sharing) -> tuple[tuple[i
         for tensor in step.results:
             index = sharing.home[draft.tensors[tensor].buffer]
             buffer = draft.buffers[index]
-            if buffer.kind is BufferKind.INTERNAL and index not in placed:
+            is_shared = buffer.kind is BufferKind.INTERNAL and index not in fixed
+            if is_shared and index not in placed:
                 placed.add(index)
                 size = _aligned(buffer.size_bytes)
                 addresses[index] = arena.take(size, before, frontiers[index])

@@ -1,10 +1,14 @@
 """Scalar computations: the regions of folds."""
 
+import math
+
+from ncc_compiler.codegen.leaves import element_span
 from ncc_compiler.codegen.select import SELECTORS
 from ncc_compiler.diagnostics import CompileError, Diagnostic
 from ncc_compiler.ir.graph import Computation, Node
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.isa import OPCODES, Shape
 from ncc_runtime.neff.program import Region, RegionInstr
 
 
@@ -37,7 +41,14 @@ def _meaning(region: Region) -> object:
 
 
 # Between scalars these change nothing.
-_SCALAR_IDENTITIES = frozenset({"broadcast", "copy", "reshape", "transpose"})
+_IDENTITIES = frozenset(
+    {
+        *("broadcast", "copy", "reshape", "transpose"),
+        *("opt-barrier", "optimization-barrier", "tuple"),
+    }
+)
+_SCALAR_SHAPES = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
+_SAME_BITS = SELECTORS["bitcast-convert"]
 
 
 def region_of(computation: Computation) -> Region:
@@ -51,10 +62,13 @@ def region_of(computation: Computation) -> Region:
         operands = tuple(value for operand in node.operands for value in values[operand])
         if node.op == "parameter":
             continue
-        if node.op == "tuple" or node.op in _SCALAR_IDENTITIES:
+        if node.op in _IDENTITIES:
             values[index] = operands
         elif node.op == "get-tuple-element":
-            values[index] = (operands[node.integer("index")],)
+            element = node.attributes["index"]
+            assert isinstance(element, int), node.name
+            kind = computation.nodes[node.operands[0]].type
+            values[index] = operands[element_span(kind, element)]
         else:
             values[index] = (len(parameters) + len(body),)
             body.append(_region_instr(node, operands))
@@ -69,8 +83,8 @@ def region_of(computation: Computation) -> Region:
 def _region_instr(node: Node, operands: tuple[int, ...]) -> RegionInstr:
     if node.op == "constant":
         return RegionInstr("constant", (), _scalar(node), constant=_spelling(node))
-    selection = SELECTORS.get(node.op)
-    if selection is None:
+    selection = _SAME_BITS if node.op == "bitcast" else SELECTORS.get(node.op)
+    if selection is None or OPCODES[selection.opcode].shape not in _SCALAR_SHAPES:
         raise _refused(node, f"a region cannot run {node.op}")
     return RegionInstr(selection.opcode, operands, _scalar(node), selection.attributes(node))
 
@@ -86,8 +100,16 @@ def _refused(node: Node, message: str) -> CompileError:
 
 
 def _spelling(node: Node) -> str:
-    """The shortest text that reads back as the same value."""
+    """The shortest text that reads back as the same value; of a NaN its sign is kept."""
     value = node.literal().array.item()
     if isinstance(value, complex):
-        return f"({value.real!r}, {value.imag!r})"
-    return str(value).lower() if isinstance(value, bool) else repr(value)
+        return f"({_float(value.real)}, {_float(value.imag)})"
+    if isinstance(value, float):
+        return _float(value)
+    return str(value).lower() if isinstance(value, bool) else str(int(value))
+
+
+def _float(value: float) -> str:
+    if math.isnan(value):
+        return "-nan" if math.copysign(1, value) < 0 else "nan"
+    return repr(value)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from ncc_compiler.ir.graph import Node
+from ncc_compiler.ir.graph import Node, Padding
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import AttributeValue
@@ -48,6 +48,11 @@ def _compare(node: Node) -> Attributes:
     return {key: str(value) for key, value in kept.items() if value is not None}
 
 
+def _kept_bits(node: Node) -> Attributes:
+    names = ("exponent_bits", "mantissa_bits")
+    return {name: kept for name in names if isinstance(kept := node.attributes[name], int)}
+
+
 def _slice(node: Node) -> Attributes:
     names = ("start", "limit", "stride")
     return {name: tuple(entry[k] for entry in node.ranges()) for k, name in enumerate(names)}
@@ -58,34 +63,129 @@ def _dot(node: Node) -> Attributes:
     return {name: node.integers(f"{name}_dims") for name in names}
 
 
+def _texts(*names: str) -> Callable[[Node], Attributes]:
+    """Attributes that the instruction spells as the graph does."""
+    return lambda node: {name: str(node.attributes[name]) for name in names}
+
+
+def _convolution(node: Node) -> Attributes:
+    counts: Attributes = {}
+    for name in ("feature", "batch"):
+        counts[f"{name}_groups"] = node.integer(f"{name}_group_count")
+    return {**counts, **_texts("window", "dim_labels")(node)}
+
+
+def _fft(node: Node) -> Attributes:
+    return {**_texts("fft_type")(node), "fft_length": node.integers("fft_length")}
+
+
+def _flags(*names: str) -> Callable[[Node], Attributes]:
+    return lambda node: {name: bool(node.attributes[name]) for name in names}
+
+
+def _triangular_solve(node: Node) -> Attributes:
+    flags = _flags("left_side", "lower", "unit_diagonal")(node)
+    return {**flags, **_texts("transpose_a")(node)}
+
+
+_GATHER_LISTS = (
+    *("offset_dims", "collapsed_slice_dims", "start_index_map", "operand_batching_dims"),
+    *("start_indices_batching_dims", "slice_sizes"),
+)
+_SCATTER_LISTS = (
+    *("update_window_dims", "inserted_window_dims", "scatter_dims_to_operand_dims"),
+    *("input_batching_dims", "scatter_indices_batching_dims"),
+)
+
+
+def _indexed(names: tuple[str, ...]) -> Callable[[Node], Attributes]:
+    """Lists of dimensions or sizes, and where index vectors are."""
+
+    def attributes(node: Node) -> Attributes:
+        lists = {name: node.integers(name) for name in names}
+        return {**lists, "index_vector_dim": node.integer("index_vector_dim")}
+
+    return attributes
+
+
+def _pad(node: Node) -> Attributes:
+    padding = node.attributes["padding"]
+    assert isinstance(padding, Padding), node.name
+    names = ("low", "high", "interior")
+    return {name: tuple(one[k] for one in padding.dimensions) for k, name in enumerate(names)}
+
+
+def _topk(node: Node) -> Attributes:
+    count = node.attributes["k"]
+    assert isinstance(count, int), node.name
+    return {"k": count, **_flags("largest")(node)}
+
+
 def _rows(engine: Engine, names: str) -> Mapping[str, Selection]:
     return {name: Selection(name, engine, _none) for name in names.split()}
 
 
 SELECTORS: Mapping[str, Selection] = {
     **_rows(Engine.VECTOR, "add and divide maximum minimum multiply or remainder subtract xor"),
-    **_rows(Engine.VECTOR, "abs ceil convert floor negate not sign select"),
-    **_rows(Engine.SCALAR, "exponential log logistic power rsqrt sqrt tanh"),
+    **_rows(Engine.VECTOR, "shift-left shift-right-arithmetic shift-right-logical"),
+    **_rows(Engine.VECTOR, "abs ceil clamp convert floor negate not sign select"),
+    **_rows(Engine.VECTOR, "bitcast-convert complex count-leading-zeros imag is-finite popcnt"),
+    **_rows(Engine.VECTOR, "real round-nearest-afz round-nearest-even stochastic-convert"),
+    **_rows(Engine.SCALAR, "acos acosh asin asinh atan atan2 atanh cbrt cosh cosine erf"),
+    **_rows(Engine.SCALAR, "exponential exponential-minus-one log log-plus-one logistic power"),
+    **_rows(Engine.SCALAR, "rsqrt sine sinh sqrt tan tanh"),
     **_rows(Engine.GPSIMD, "partition-id replica-id"),
     **_rows(Engine.SYNC, "copy"),
     "broadcast": Selection("broadcast", Engine.VECTOR, _dimensions),
+    "cholesky": Selection("cholesky", Engine.GPSIMD, _flags("lower")),
     "compare": Selection("compare", Engine.VECTOR, _compare),
     "concatenate": Selection("concatenate", Engine.SYNC, _dimension),
+    "convolution": Selection("convolution", Engine.TENSOR, _convolution),
     "dot": Selection("dot", Engine.TENSOR, _dot),
+    **_rows(Engine.SYNC, "dynamic-slice dynamic-update-slice"),
+    "gather": Selection("gather", Engine.GPSIMD, _indexed(_GATHER_LISTS)),
+    "pad": Selection("pad", Engine.SYNC, _pad),
+    "reverse": Selection("reverse", Engine.SYNC, _dimensions),
+    "scatter": Selection("scatter", Engine.GPSIMD, _indexed(_SCATTER_LISTS)),
+    "sort": Selection("sort", Engine.GPSIMD, _dimension),
+    "topk": Selection("topk", Engine.GPSIMD, _topk),
+    "fft": Selection("fft", Engine.GPSIMD, _fft),
     "iota": Selection("iota", Engine.GPSIMD, _iota),
-    "reduce": Selection("reduce", Engine.VECTOR, _dimensions),  # any region: see `any_region`
+    "map": Selection("map", Engine.VECTOR, _none),  # any region: see ANY_REGION
+    "reduce-precision": Selection("reduce-precision", Engine.VECTOR, _kept_bits),
+    "reduce": Selection("reduce", Engine.VECTOR, _dimensions),  # any region: see ANY_REGION
+    "reduce-window": Selection("reduce-window", Engine.VECTOR, _texts("window")),
+    "rng-bit-generator": Selection("rng-bit-generator", Engine.GPSIMD, _texts("algorithm")),
+    "select-and-scatter": Selection("select-and-scatter", Engine.GPSIMD, _texts("window")),
     "slice": Selection("slice", Engine.SYNC, _slice),
     "transpose": Selection("transpose", Engine.SYNC, _dimensions),
+    "triangular-solve": Selection("triangular-solve", Engine.GPSIMD, _triangular_solve),
 }
 """Ops that become one instruction."""
+
+REGIONS: Mapping[str, Mapping[str, str]] = {
+    "map": {"to_apply": "region"},
+    "reduce": {"to_apply": "region"},
+    "reduce-window": {"to_apply": "region"},
+    "scatter": {"to_apply": "region"},
+    "sort": {"to_apply": "region"},
+    "select-and-scatter": {"select": "select_region", "scatter": "scatter_region"},
+}
+"""Attributes of a node that name computations, and those of its instruction that number them."""
 
 COLLECTIVES: Mapping[str, CollectiveOp] = {op.value: op for op in CollectiveOp}
 """Ops that become one placeholder."""
 
-_ONLY_NAMES = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "reshape"})
-_EXPANDED_BY_PASSES = frozenset({"call"})
+_BARRIERS = frozenset({"opt-barrier", "optimization-barrier"})
+_ONLY_NAMES = _BARRIERS | {
+    *("after-all", "bitcast", "constant", "get-tuple-element", "parameter", "reshape", "tuple")
+}
+_BLOCKS = frozenset({"while", "conditional"})
+_HALVES = {f"{op}-{half}" for op in (*COLLECTIVES, "copy", "async") for half in ("start", "done")}
+_SPELLED_OUT = ("custom-call", "get-dimension-size")
+_EXPANDED_BY_PASSES = frozenset({"call", "fusion", "async-update", *_HALVES, *_SPELLED_OUT})
 
-HANDLED_OPS = SELECTORS.keys() | COLLECTIVES.keys() | _ONLY_NAMES | _EXPANDED_BY_PASSES
+HANDLED_OPS = frozenset().union(SELECTORS, COLLECTIVES, _ONLY_NAMES, _BLOCKS, _EXPANDED_BY_PASSES)
 """Every op of the graph: an instruction, a placeholder, a name for data, or gone by now."""
 
 ANY_REGION = Engine.GPSIMD

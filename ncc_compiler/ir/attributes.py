@@ -4,9 +4,10 @@ import math
 import re
 from collections.abc import Callable, Mapping
 
-from ncc_compiler.ir.graph import Attribute, Callee, Pairs, Raw
-from ncc_compiler.ir.ops import Kind
+from ncc_compiler.ir.graph import Attribute, Callee, Callees, Padding, Pairs, Quoted, Raw
+from ncc_compiler.ir.op_row import Kind
 from ncc_runtime.neff.groups import ExplicitGroups, IotaGroups, MeshGroups, parse_groups
+from ncc_runtime.neff.windows import ConvolutionLabels, Window, read_labels, read_window
 
 MAX_RANKS = 1 << 20
 """Groups and headers that ask for more ranks are refused before anything is allocated."""
@@ -19,6 +20,9 @@ _SLICES = re.compile(r"\{\s*(?:\[[-0-9:\s]*\]\s*(?:,\s*\[[-0-9:\s]*\]\s*)*)?\}")
 _PAIR = re.compile(r"\{\s*([0-9]{1,18})\s*,\s*([0-9]{1,18})\s*\}")
 _PAIRS = re.compile(r"\{\s*(?:\{[0-9,\s]*\}\s*(?:,\s*\{[0-9,\s]*\}\s*)*)?\}")
 _CALLEE = re.compile(r"%?[\w.\-]+")
+_CALLEES = re.compile(r"\{\s*(?:%?[\w.\-]+\s*(?:,\s*%?[\w.\-]+\s*)*)?\}")
+_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+_PADDED = re.compile(r"(-?[0-9]{1,18})_(-?[0-9]{1,18})(?:_(-?[0-9]{1,18}))?")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
@@ -89,6 +93,27 @@ def _callee(text: str) -> Callee:
     return Callee(text.removeprefix("%"))
 
 
+def _callees(text: str) -> Callees:
+    if not _CALLEES.fullmatch(text):
+        raise _no(Kind.CALLEES, text)
+    return Callees(tuple(name.removeprefix("%") for name in _CALLEE.findall(text)))
+
+
+def _string(text: str) -> Quoted:
+    if not _STRING.fullmatch(text):
+        raise _no(Kind.STRING, text)
+    return Quoted(text[1:-1])
+
+
+def _padding(text: str) -> Padding:
+    found = [_PADDED.fullmatch(part) for part in text.split("x")] if text else []
+    if not all(found):
+        raise _no(Kind.PADDING, text)
+    return Padding(
+        tuple((int(one[1]), int(one[2]), int(one[3] or 0)) for one in found if one is not None)
+    )
+
+
 _READERS: Mapping[Kind, Callable[[str], Attribute]] = {
     Kind.INTEGER: _integer,
     Kind.BOOLEAN: _boolean,
@@ -98,6 +123,11 @@ _READERS: Mapping[Kind, Callable[[str], Attribute]] = {
     Kind.GROUPS: _groups,
     Kind.PAIRS: _pairs,
     Kind.CALLEE: _callee,
+    Kind.CALLEES: _callees,
+    Kind.STRING: _string,
+    Kind.PADDING: _padding,
+    Kind.WINDOW: read_window,
+    Kind.LABELS: read_labels,
 }
 
 
@@ -110,13 +140,25 @@ def spell_attribute(value: Attribute) -> str:
             return text
         case Callee(name):
             return f"%{name}"
+        case Callees(names):
+            return "{" + ", ".join(f"%{name}" for name in names) + "}"
+        case Quoted(text):
+            return f'"{text}"'
+        case Padding(dimensions):
+            return "x".join(_padded(*one) for one in dimensions)
         case Pairs(pairs):
             return "{" + ",".join(f"{{{source},{target}}}" for source, target in pairs) + "}"
         case tuple():
             return "{" + ", ".join(map(_entry, value)) + "}" if _has_slices(value) else _list(value)
+        case Window() | ConvolutionLabels():
+            return str(value)
         case int() | str() | ExplicitGroups() | IotaGroups() | MeshGroups():
             return str(value)
     raise AssertionError(f"{value!r} has no spelling")
+
+
+def _padded(low: int, high: int, interior: int) -> str:
+    return f"{low}_{high}_{interior}" if interior else f"{low}_{high}"
 
 
 def _has_slices(value: tuple[object, ...]) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from ncc_compiler.diagnostics import Diagnostic
 from ncc_compiler.ir.build_body import Body, complain_twice
 from ncc_compiler.ir.frames import read_frames
-from ncc_compiler.ir.graph import Computation, Module
+from ncc_compiler.ir.graph import Computation, Module, Node
 from ncc_compiler.ir.order import call_order
 from ncc_compiler.ir.places import InstructionSpan
 from ncc_compiler.ir.ranks import with_ranks
@@ -36,7 +36,7 @@ def build_module(
     order = call_order(computations)
     for cycle, node in order.cycles:
         assert isinstance(node.span, InstructionSpan)
-        at = _attribute_place(node.span.instruction, "to_apply")
+        at = _attribute_place(node.span.instruction, _key_of(node, cycle[-1]))
         loop = " -> ".join(f"%{name}" for name in cycle)
         reading.complain("computation-C3", f"computation calls itself: {loop}", at)
     module = Module(
@@ -57,6 +57,10 @@ def _named(file: tree.File, reading: Reading) -> Mapping[str, tree.Computation]:
         if first is not computation:
             complain_twice(reading, f"computation %{name}", computation.name, first.name)
     return named
+
+
+def _key_of(node: Node, callee: str) -> str:
+    return next(key for key, name in node.callees() if name == callee)
 
 
 def _entry(

@@ -8,8 +8,10 @@ import itertools
 from collections.abc import Mapping
 
 from ncc_compiler.diagnostics import Note
-from ncc_compiler.ir.graph import Attribute, Callee, Computation, Node, NodeId
-from ncc_compiler.ir.ops import OPS, OpDef
+from ncc_compiler.ir.graph import Attribute, Computation, Node, NodeId, names_in
+from ncc_compiler.ir.op_row import OpDef
+from ncc_compiler.ir.ops import OPS
+from ncc_compiler.ir.ops_numeric import REFUSED
 from ncc_compiler.ir.order import use_order
 from ncc_compiler.ir.places import InstructionSpan
 from ncc_compiler.ir.reading import Reading, suggestion
@@ -151,12 +153,10 @@ class Body:
     def _row(self, written: tree.Instruction) -> OpDef | None:
         row = OPS.get(written.op.text)
         if row is None:
-            self._reading.complain(
-                "op-C1",
-                f"unknown op {written.op.text}",
-                (written.op.start, written.op.end),
-                suggestion(written.op.text, OPS),
-            )
+            name, place = written.op.text, (written.op.start, written.op.end)
+            fact = f"{name} is not supported" if name in REFUSED else f"unknown op {name}"
+            hint = REFUSED.get(name) or suggestion(name, OPS)
+            self._reading.complain("op-C1", fact, place, hint)
         return row
 
     def _attributes(
@@ -199,8 +199,9 @@ class Body:
             value = reading.attribute(attribute, definition)
             if value is not None:
                 values[key] = value
-            if isinstance(value, Callee) and value.name not in self._computations:
-                self._complain_of_callee(value.name, attribute)
+            for callee in names_in(value) if value is not None else ():
+                if callee not in self._computations:
+                    self._complain_of_callee(callee, attribute)
 
     def _complain_of_callee(self, name: str, attribute: tree.Attribute) -> None:
         if name not in self._broken:

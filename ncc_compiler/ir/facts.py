@@ -46,9 +46,13 @@ class Facts:
     def attribute(self, key: str) -> Attribute | None:
         return self.node.attributes.get(key)
 
-    def callee(self) -> Computation | None:
-        """The computation of `to_apply`, unless it was not understood."""
-        found = self.module.computations.get(self.node.callee())
+    def callee(self, key: str = "to_apply") -> Computation | None:
+        """The computation that an attribute names, unless it was not understood."""
+        return self.computation(self.node.callee(key))
+
+    def computation(self, name: str) -> Computation | None:
+        """A computation of the module, unless it was not understood."""
+        found = self.module.computations.get(name)
         return found if found and _is_understood(found) else None
 
 
@@ -64,6 +68,21 @@ def parameter_types(computation: Computation) -> list[Type]:
 def result_type(computation: Computation) -> Type:
     """The type of the root."""
     return computation.nodes[computation.root].type
+
+
+def check_region(facts: Facts, number: int, takes: Sequence[Type], returns: Type) -> Findings:
+    """Rule `number`: the computation of `to_apply` takes and returns these types."""
+    callee = facts.callee()
+    if callee is None:
+        return None
+    given, result = parameter_types(callee), result_type(callee)
+    if given != list(takes) or result != returns:
+        fact = (
+            f"%{callee.name} takes ({', '.join(map(str, given))}) and returns {result}; "
+            f"({', '.join(map(str, takes))}) and {returns} are needed"
+        )
+        yield facts.complain(number, fact, "to_apply")
+    return returns
 
 
 def one_or_tuple(kinds: Sequence[Type]) -> Type:

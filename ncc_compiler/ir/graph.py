@@ -13,6 +13,7 @@ import numpy as np
 from ncc_compiler.diagnostics import Span
 from ncc_compiler.ir.types import ArrayType, Type
 from ncc_runtime.neff.groups import ReplicaGroups
+from ncc_runtime.neff.windows import ConvolutionLabels, Window
 
 NodeId = NewType("NodeId", int)
 
@@ -43,10 +44,31 @@ class Callee:
 
 
 @attrs.frozen
+class Callees:
+    """Computations of the module in a list, as an attribute (`branch_computations={%a, %b}`)."""
+
+    names: tuple[str, ...]
+
+
+@attrs.frozen
 class Pairs:
     """`source_target_pairs={{0,1},{1,2}}`."""
 
     pairs: tuple[tuple[int, int], ...]
+
+
+@attrs.frozen
+class Padding:
+    """`padding=0_1x2_3_1`: for each dimension what is added before, behind and in between."""
+
+    dimensions: tuple[tuple[int, int, int], ...]
+
+
+@attrs.frozen
+class Quoted:
+    """A string, as an attribute (`custom_call_target="TopK"`)."""
+
+    text: str
 
 
 @attrs.frozen
@@ -63,8 +85,13 @@ Attribute: TypeAlias = (
     | tuple[int, ...]
     | Literal
     | Callee
+    | Callees
     | Pairs
+    | Padding
+    | Quoted
     | ReplicaGroups
+    | Window
+    | ConvolutionLabels
     | Raw
     | tuple[tuple[int, int, int], ...]
 )
@@ -112,17 +139,24 @@ class Node:
         assert isinstance(value, Literal), self.name
         return value
 
-    def callee(self) -> str:
-        """The computation that `to_apply` names."""
-        value = self.attributes["to_apply"]
-        assert isinstance(value, Callee), self.name
+    def callee(self, key: str = "to_apply") -> str:
+        """The computation that an attribute names."""
+        value = self.attributes[key]
+        assert isinstance(value, Callee), (self.name, key)
         return value.name
 
     def callees(self) -> Iterator[tuple[str, str]]:
-        """Every attribute that names a computation, and which it names."""
+        """Every attribute that names computations, and each that it names."""
         for key, value in self.attributes.items():
-            if isinstance(value, Callee):
-                yield key, value.name
+            for name in names_in(value):
+                yield key, name
+
+
+def names_in(value: Attribute) -> tuple[str, ...]:
+    """The computations that an attribute names."""
+    if isinstance(value, Callee):
+        return (value.name,)
+    return value.names if isinstance(value, Callees) else ()
 
 
 @attrs.frozen

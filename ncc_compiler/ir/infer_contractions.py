@@ -1,7 +1,7 @@
 """Result types of ops that fold dimensions away."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 
 from ncc_compiler.ir.facts import (
     Facts,
@@ -12,7 +12,15 @@ from ncc_compiler.ir.facts import (
     parameter_types,
     result_type,
 )
-from ncc_compiler.ir.rules import Part
+from ncc_compiler.ir.ops_windows import (
+    FACTORS,
+    FOLDING_REGION,
+    ONE_SHAPE,
+    PRODUCTS,
+    SCALAR_STARTS,
+    START_FOR_EACH,
+)
+from ncc_compiler.ir.rules import Complaint, Part
 from ncc_compiler.ir.types import ArrayType, Type
 from ncc_runtime.neff.dtypes import DType
 
@@ -20,17 +28,38 @@ _SIDES = ("lhs", "rhs")
 _LISTS = ("batch_dims", "contracting_dims")
 
 
-def _kind(dtype: DType) -> str:
-    if dtype.is_integer:
-        return "integer"
-    return "float" if dtype.is_float else dtype.value
+def _is_real(dtype: DType) -> bool:
+    return dtype.is_integer or dtype.is_float
+
+
+def check_product(facts: Facts) -> Findings:
+    """The declared element type, and whether sums of products of the operands have it."""
+    left, right = (kind.dtype for kind in facts.arrays)
+    kind = facts.node.type
+    dtype = kind.dtype if isinstance(kind, ArrayType) else left
+    if left is not right and not (_is_real(left) and _is_real(right)):
+        fact = f"{left.value} and {right.value} are not multiplied"
+        yield facts.complain_of(FACTORS, fact, 1)
+    elif not _holds_products(dtype, left, right):
+        fact = f"{left.value} and {right.value} do not give {dtype.value}"
+        yield facts.complain_of(PRODUCTS, fact, Part.TYPE)
+    return ArrayType(dtype)
+
+
+def _holds_products(dtype: DType, left: DType, right: DType) -> bool:
+    if not _is_real(left):
+        return dtype is left or (dtype.is_complex and left.is_complex)
+    return dtype.is_float or (dtype.is_integer and left.is_integer and right.is_integer)
 
 
 def _dot(facts: Facts) -> Findings:
-    left, right = facts.arrays
-    if _kind(left.dtype) != _kind(right.dtype) or left.dtype is DType.PRED:
-        fact = f"{left.dtype.value} and {right.dtype.value} are not multiplied"
-        yield facts.complain(4, fact, int(left.dtype is not DType.PRED))
+    if len(facts.arrays) > 2 or facts.attribute("sparsity") is not None:
+        fact = "sparse operands are not supported"
+        yield facts.complain(6, fact, 2 if len(facts.arrays) > 2 else Part.OP)
+        return None
+    left, _ = facts.arrays
+    scalar = yield from check_product(facts)
+    assert isinstance(scalar, ArrayType), facts.node.name
     wrong = False
     for complaint in itertools.chain(_dot_numbers(facts), _dot_pairs(facts)):
         wrong = True
@@ -44,11 +73,7 @@ def _dot(facts: Facts) -> Findings:
         if all(dimension not in facts.node.integers(f"{side}_{name}") for name in _LISTS)
     ]
     batch = [left.shape[dimension] for dimension in facts.node.integers("lhs_batch_dims")]
-    dtype = facts.node.type.dtype if isinstance(facts.node.type, ArrayType) else left.dtype
-    if _kind(dtype) != _kind(left.dtype):
-        fact = f"{left.dtype.value} and {right.dtype.value} do not give {dtype.value}"
-        yield facts.complain(5, fact, Part.TYPE)
-    return ArrayType(dtype, (*batch, *free))
+    return ArrayType(scalar.dtype, (*batch, *free))
 
 
 def _dot_numbers(facts: Facts) -> Findings:
@@ -81,32 +106,48 @@ def _dot_pairs(facts: Facts) -> Findings:
     return None
 
 
-def _reduce(facts: Facts) -> Findings:
+def folded_arrays(facts: Facts) -> Generator[Complaint, None, tuple[ArrayType, ...]]:
+    """The arrays of an op that folds, none if they are not of one shape, each with its start."""
     count, kinds = len(facts.operands) // 2, facts.arrays
-    dimensions = facts.node.integers("dimensions")
     if len(kinds) % 2:
         fact = f"{count + 1} arrays and {count} initial values"
-        yield facts.complain(1, fact, len(kinds) - 1, "arrays come first, then initial values")
-        return None
-    arrays, starts = kinds[:count], kinds[count:]
+        place, hint = len(kinds) - 1, "arrays come first, then initial values"
+        yield facts.complain_of(START_FOR_EACH, fact, place, hint)
+        return ()
+    arrays = kinds[:count]
     for position, kind in enumerate(arrays):
         if kind.shape != arrays[0].shape:
-            yield facts.complain(2, f"shapes differ: {arrays[0]} and {kind}", position)
-            return None
+            fact = f"shapes differ: {arrays[0]} and {kind}"
+            yield facts.complain_of(ONE_SHAPE, fact, position)
+            return ()
+    return arrays
+
+
+def check_fold(facts: Facts, arrays: tuple[ArrayType, ...]) -> Findings:
+    """Initial values and region fit the arrays that are folded."""
+    for position, (kind, start) in enumerate(zip(arrays, facts.arrays[len(arrays) :], strict=True)):
+        if start != ArrayType(kind.dtype):
+            fact = f"the initial value of {kind} is {start}, not {ArrayType(kind.dtype)}"
+            yield facts.complain_of(SCALAR_STARTS, fact, len(arrays) + position)
+    yield from _folding_region(facts, arrays)
+    return None
+
+
+def _reduce(facts: Facts) -> Findings:
+    dimensions = facts.node.integers("dimensions")
+    arrays = yield from folded_arrays(facts)
+    if not arrays:
+        return None
     if not are_distinct_dimensions(dimensions, arrays[0].rank):
         fact = f"{list(dimensions)} are not distinct dimensions of {arrays[0]}"
         yield facts.complain(3, fact, "dimensions")
         return None
-    for position, (kind, start) in enumerate(zip(arrays, starts, strict=True)):
-        if start != ArrayType(kind.dtype):
-            fact = f"the initial value of {kind} is {start}, not {ArrayType(kind.dtype)}"
-            yield facts.complain(4, fact, count + position)
-    yield from _reduce_region(facts, arrays)
+    yield from check_fold(facts, arrays)
     kept = [size for d, size in enumerate(arrays[0].shape) if d not in dimensions]
     return one_or_tuple([ArrayType(kind.dtype, tuple(kept)) for kind in arrays])
 
 
-def _reduce_region(facts: Facts, arrays: tuple[ArrayType, ...]) -> Findings:
+def _folding_region(facts: Facts, arrays: tuple[ArrayType, ...]) -> Findings:
     callee = facts.callee()
     if callee is None:
         return None
@@ -117,7 +158,7 @@ def _reduce_region(facts: Facts, arrays: tuple[ArrayType, ...]) -> Findings:
             f"%{callee.name} takes ({_listed(given)}) and returns {result_type(callee)}; "
             f"({_listed(wanted)}) and {one_or_tuple(scalars)} are needed"
         )
-        yield facts.complain(5, fact, "to_apply")
+        yield facts.complain_of(FOLDING_REGION, fact, "to_apply")
     return None
 
 

@@ -4,83 +4,37 @@ Sentence k of a row is the rule `<op>-C<k>` of messages, tests and docs/ir.md. W
 all that reader, printer and generic checks need; `infer.RULES` adds the type of the result.
 """
 
-import enum
 from collections.abc import Iterable, Mapping
 
-import attrs
-
-from ncc_compiler.ir.graph import Attribute
+from ncc_compiler.ir.op_row import (
+    AttributeDef,
+    Kind,
+    OpDef,
+    dimension_lists,
+    optional,
+    required,
+)
+from ncc_compiler.ir.ops_control import CONTROL_ROWS, asynchronous_rows
+from ncc_compiler.ir.ops_elementwise import ELEMENTWISE_ROWS
+from ncc_compiler.ir.ops_indexing import INDEXING_ROWS
+from ncc_compiler.ir.ops_numeric import NUMERIC_ROWS
+from ncc_compiler.ir.ops_windows import (
+    FACTORS,
+    FOLDING_REGION,
+    ONE_SHAPE,
+    PRODUCTS,
+    SCALAR_STARTS,
+    START_FOR_EACH,
+    WINDOW_ROWS,
+)
 from ncc_runtime.neff.groups import ExplicitGroups
 
-
-class Kind(enum.Enum):
-    """The form of an attribute's value; the value is an example, for messages."""
-
-    INTEGER = "3"
-    BOOLEAN = "true"
-    WORD = "EQ"
-    INTEGERS = "{0,1}"
-    SLICES = "{[0:4], [1:7:2]}"
-    GROUPS = "{{0,1},{2,3}}, [2,2]<=[4], [2,2]<=[2,2]T(1,0) or mesh['a'=2,'b'=2] {'b'}"
-    PAIRS = "{{0,1},{1,0}}"
-    CALLEE = "%sum"
-    LITERAL = "{ { 1, 2 }, { 3, 4 } }"
-
-
-@attrs.frozen
-class AttributeDef:
-    """An attribute an op gives a meaning to; `default` is filled in where the text has none."""
-
-    name: str
-    kind: Kind
-    required: bool = True
-    default: Attribute | None = None
-
-
-@attrs.frozen
-class OpDef:
-    """One row: `least` to `most` operands (None: any number), attributes, rules."""
-
-    name: str
-    least: int
-    most: int | None
-    attributes: tuple[AttributeDef, ...] = ()
-    rules: tuple[str, ...] = ()
-    payload: AttributeDef | None = None  # what the parentheses hold instead of operands
-    collective: bool = False
-    takes_tuples: bool = False  # its operands need not be arrays
-
-    def attribute(self, name: str) -> AttributeDef | None:
-        """The row of one attribute, if the op has it."""
-        return next((row for row in self.attributes if row.name == name), None)
-
-
-SAME_TYPE = "all operands have the same type"
-DTYPE = "the op is defined for the operands' element type"
-
-
-def _elementwise(operands: int, names: str, *rules: str) -> Iterable[OpDef]:
-    return (OpDef(name, operands, operands, (), rules) for name in names.split())
-
-
-def _required(**kinds: Kind) -> tuple[AttributeDef, ...]:
-    return tuple(AttributeDef(name, kind) for name, kind in kinds.items())
-
-
-def _optional(**kinds: Kind) -> tuple[AttributeDef, ...]:
-    return tuple(AttributeDef(name, kind, required=False) for name, kind in kinds.items())
-
-
-def _dimension_lists(*names: str) -> tuple[AttributeDef, ...]:
-    return tuple(AttributeDef(name, Kind.INTEGERS, False, ()) for name in names)
-
-
-_DIMENSIONS = _required(dimensions=Kind.INTEGERS)
-_CHANNEL = _optional(channel_id=Kind.INTEGER)
+_DIMENSIONS = required(dimensions=Kind.INTEGERS)
+_CHANNEL = optional(channel_id=Kind.INTEGER)
 _GROUPS = (AttributeDef("replica_groups", Kind.GROUPS, False, ExplicitGroups(())), *_CHANNEL)
-_GLOBAL_IDS = _optional(use_global_device_ids=Kind.BOOLEAN)
-_LAYOUT = _optional(constrain_layout=Kind.BOOLEAN)
-_REGION = _required(to_apply=Kind.CALLEE)
+_GLOBAL_IDS = optional(use_global_device_ids=Kind.BOOLEAN)
+_LAYOUT = optional(constrain_layout=Kind.BOOLEAN)
+_REGION = required(to_apply=Kind.CALLEE)
 
 _GROUP_RULES = (
     "no rank appears twice in the groups",
@@ -120,7 +74,7 @@ _MOVES = (
         "slice",
         1,
         1,
-        _required(slice=Kind.SLICES),
+        required(slice=Kind.SLICES),
         (
             "slice has one entry for each dimension of the operand",
             "0 <= start <= limit <= the dimension's size, and stride >= 1",
@@ -143,16 +97,17 @@ _CONTRACTIONS = (
     OpDef(
         "dot",
         2,
-        2,
-        _dimension_lists(
+        4,  # sparse operands bring metadata; a rule refuses them
+        dimension_lists(
             "lhs_batch_dims", "lhs_contracting_dims", "rhs_batch_dims", "rhs_contracting_dims"
         ),
         (
             "dimension numbers are distinct dimensions of their operand",
             "both sides list equally many batch dimensions and contracting dimensions",
             "paired dimensions have the same size",
-            "the operands are both integers, both floats, or of one type, but not pred",
-            "the result is of the operands' kind: integer, float or complex",
+            FACTORS,
+            PRODUCTS,
+            "no operand is sparse",
         ),
     ),
     OpDef(
@@ -161,11 +116,11 @@ _CONTRACTIONS = (
         None,
         (*_DIMENSIONS, *_REGION),
         (
-            "there are as many initial values as arrays",
-            "the arrays have one shape",
+            START_FOR_EACH,
+            ONE_SHAPE,
             "dimensions are distinct dimensions of the arrays",
-            "each initial value is a scalar of its array's element type",
-            "to_apply takes the element types twice and returns them once",
+            SCALAR_STARTS,
+            FOLDING_REGION,
         ),
     ),
 )
@@ -194,7 +149,7 @@ _COLLECTIVES = (
     ),
     _collective(
         "all-to-all",
-        (*_GROUPS, *_LAYOUT, *_optional(dimensions=Kind.INTEGERS)),
+        (*_GROUPS, *_LAYOUT, *optional(dimensions=Kind.INTEGERS)),
         (
             *_GROUP_RULES,
             EQUAL_SIZES,
@@ -205,7 +160,7 @@ _COLLECTIVES = (
     ),
     _collective(
         "collective-permute",
-        (*_CHANNEL, *_required(source_target_pairs=Kind.PAIRS)),
+        (*_CHANNEL, *required(source_target_pairs=Kind.PAIRS)),
         (
             "no rank is the source of two pairs",
             "no rank is the target of two pairs",
@@ -228,60 +183,31 @@ _STRUCTURE = (
         "get-tuple-element",
         1,
         1,
-        _required(index=Kind.INTEGER),
+        required(index=Kind.INTEGER),
         ("the operand is a tuple", "index counts an element of the tuple"),
-        takes_tuples=True,
-    ),
-    OpDef(
-        "call",
-        0,
-        None,
-        _REGION,
-        ("the computation has as many parameters", "operands have the types of its parameters"),
         takes_tuples=True,
     ),
 )
 
-_ELEMENTWISE = (
-    *_elementwise(1, "copy"),
-    *_elementwise(1, "convert", "a complex number converts to a complex type only"),
-    *_elementwise(
-        1, "abs ceil exponential floor log logistic negate not rsqrt sign sqrt tanh", DTYPE
-    ),
-    *_elementwise(2, "add multiply", SAME_TYPE),
-    *_elementwise(
-        2, "and divide maximum minimum or power remainder subtract xor", SAME_TYPE, DTYPE
-    ),
-    OpDef(
-        "compare",
-        2,
-        2,
-        (*_required(direction=Kind.WORD), *_optional(type=Kind.WORD)),
-        (
-            SAME_TYPE,
-            "direction is EQ, NE, LT, LE, GT or GE, and complex numbers are EQ or NE only",
-            "type is FLOAT, TOTALORDER, SIGNED or UNSIGNED, and fits the operands",
-        ),
-    ),
-    OpDef(
-        "select",
-        3,
-        3,
-        (),
-        ("the first operand is pred of the others' shape", "the others have the same type"),
-    ),
-    OpDef(
-        "iota",
-        0,
-        0,
-        _required(iota_dimension=Kind.INTEGER),
-        ("iota_dimension is a dimension of the result", "the result is not pred"),
-    ),
+_RANKS = (
     OpDef("partition-id", 0, 0),
     OpDef("replica-id", 0, 0),
 )
 
 OPS: Mapping[str, OpDef] = {
-    row.name: row for row in (*_STRUCTURE, *_ELEMENTWISE, *_MOVES, *_CONTRACTIONS, *_COLLECTIVES)
+    row.name: row
+    for row in (
+        *_STRUCTURE,
+        *CONTROL_ROWS,
+        *ELEMENTWISE_ROWS,
+        *_RANKS,
+        *_MOVES,
+        *INDEXING_ROWS,
+        *_CONTRACTIONS,
+        *WINDOW_ROWS,
+        *NUMERIC_ROWS,
+        *_COLLECTIVES,
+        *asynchronous_rows(_COLLECTIVES),
+    )
 }
 """Every op by its HLO name."""

@@ -36,6 +36,20 @@ def print_computation(computation: Computation, *, is_entry: bool = False) -> st
     return "\n".join([*lines, "}"])
 
 
+_SPELLED_OUT = frozenset(
+    {
+        "collapsed_slice_dims",
+        "inserted_window_dims",
+        "offset_dims",
+        "scatter_dims_to_operand_dims",
+        "start_index_map",
+        "transpose_a",
+        "update_window_dims",
+    }
+)
+"""XLA's parser knows no default of these."""
+
+
 def print_node(computation: Computation, node: Node) -> str:
     """One instruction: name, type, op, operands, attributes."""
     row = OPS.get(node.op)
@@ -46,7 +60,8 @@ def print_node(computation: Computation, node: Node) -> str:
     attributes = "".join(
         f", {key}={spell_attribute(value)}"
         for key, value in node.attributes.items()
-        if key != payload and not (row and _is_default(node.op, key, value))
+        if key != payload
+        and (key in _SPELLED_OUT or not (row and _is_default(node.op, key, value)))
     )
     return f"%{node.name} = {node.type} {node.op}({inside}){attributes}"
 

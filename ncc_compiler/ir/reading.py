@@ -13,7 +13,7 @@ from ncc_compiler.diagnostics import Diagnostic, Note, Source, Span
 from ncc_compiler.ir.attributes import read_attribute
 from ncc_compiler.ir.graph import Attribute, Literal, Raw
 from ncc_compiler.ir.literals import LiteralError, read_literal
-from ncc_compiler.ir.ops import AttributeDef, Kind, OpDef
+from ncc_compiler.ir.op_row import AttributeDef, Kind, OpDef
 from ncc_compiler.ir.types import ArrayType, TokenType, TupleType, Type
 from ncc_compiler.syntax import tree
 from ncc_runtime.neff.dtypes import DType

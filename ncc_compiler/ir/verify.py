@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from ncc_compiler.diagnostics import Diagnostic, Note
 from ncc_compiler.ir.facts import Facts
-from ncc_compiler.ir.graph import Computation, Module, Node
+from ncc_compiler.ir.graph import Computation, Module, Node, names_in
 from ncc_compiler.ir.infer import RULES
-from ncc_compiler.ir.ops import OPS, OpDef
+from ncc_compiler.ir.op_row import OpDef
+from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.places import place_of
 from ncc_compiler.ir.rules import Complaint, Part
 from ncc_compiler.ir.types import ArrayType, Type
@@ -114,11 +115,17 @@ def _calls(module: Module) -> Iterator[Diagnostic]:
         yield Diagnostic("computation-C1", f"the entry %{module.entry} is not defined")
     seen: set[str] = set()
     for name, computation in module.computations.items():
-        calls = ((node, *call) for node in computation.nodes for call in node.callees())
-        for node, key, callee in calls:
+        for node in computation.nodes:
+            yield from _calls_of(module, node, seen)
+        seen.add(name)
+
+
+def _calls_of(module: Module, node: Node, seen: set[str]) -> Iterator[Diagnostic]:
+    """What a node calls must be among the computations seen before."""
+    for key, value in node.attributes.items():
+        for callee in names_in(value):
             if callee not in seen:
                 yield _bad_call(module, node, key, callee)
-        seen.add(name)
 
 
 def _bad_call(module: Module, node: Node, key: str, callee: str) -> Diagnostic:

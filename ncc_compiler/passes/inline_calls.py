@@ -1,19 +1,26 @@
-"""Puts the bodies of called computations where the calls are."""
+"""Puts the bodies of called and fused computations where the calls are."""
 
 from typing import ClassVar
 
 import attrs
 
 from ncc_compiler.diagnostics import CompileError, Diagnostic
-from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
+from ncc_compiler.ir.graph import Computation, Module, Node, NodeId, names_in
 from ncc_compiler.options import INLINE_LIMIT_NODES
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, reachable, rewrite_computation
 
+_CALLS = {"call": "to_apply", "fusion": "calls"}
+_CONTROL_FLOW = frozenset({"while", "conditional"})
+
 
 @attrs.frozen
 class InlineCalls(Pass):
-    """No `call` is left, nor a computation that only calls needed."""
+    """No `call` or `fusion` is left, nor a computation that only they needed.
+
+    Loops and branches keep their computations; code generation repeats one for each that runs it,
+    so they count for the limit too.
+    """
 
     name: ClassVar[str] = "inline-calls"
 
@@ -25,18 +32,18 @@ class InlineCalls(Pass):
         for name, computation in module.computations.items():
 
             def inline(rebuild: Rebuild, node: Node) -> NodeId:
-                if node.op != "call":
+                if node.op not in _CALLS:
                     return rebuild.add(node)
                 return _insert(rebuild, done[node.callee()], node)
 
-            has_calls = any(node.op == "call" for node in computation.nodes)
+            has_calls = any(node.op in _CALLS for node in computation.nodes)
             done[name] = rewrite_computation(computation, inline) if has_calls else computation
         return attrs.evolve(module, computations=reachable(done, module.entry))
 
     def _refuse_explosion(self, module: Module) -> None:
         sizes: dict[str, int] = {}
         for name, computation in module.computations.items():
-            calls = [node.callee() for node in computation.nodes if node.op == "call"]
+            calls = [callee for node in computation.nodes for callee in _copied(node)]
             sizes[name] = len(computation.nodes) + sum(sizes[callee] for callee in calls)
         if sizes[module.entry] > self.limit_nodes:
             text = (
@@ -45,6 +52,17 @@ class InlineCalls(Pass):
             )
             option = f"--pass-option {self.name}.limit_nodes=N raises the limit"
             raise CompileError([Diagnostic("inline-calls-C1", text, help=option)])
+
+
+def _callee(node: Node) -> str:
+    return node.callee(_CALLS[node.op])
+
+
+def _copied(node: Node) -> list[str]:
+    """The computations that the program will hold once more because of this node."""
+    if node.op not in _CALLS and node.op not in _CONTROL_FLOW:
+        return []
+    return [name for value in node.attributes.values() for name in names_in(value)]
 
 
 def _insert(rebuild: Rebuild, body: Computation, call: Node) -> NodeId:

@@ -9,18 +9,24 @@ from ncc_compiler.passes.common_subexpressions import CommonSubexpressions
 from ncc_compiler.passes.expand_collectives import ExpandCollectives
 from ncc_compiler.passes.fold_constants import FoldConstants
 from ncc_compiler.passes.inline_calls import InlineCalls
+from ncc_compiler.passes.join_halves import JoinHalves
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.remove_dead_code import RemoveDeadCode
 from ncc_compiler.passes.simplify import Simplify
+from ncc_compiler.passes.spell_out import SpellOut
 
 # What code generation needs.
 CANONICAL: Sequence[Pass] = (
+    JoinHalves(),
+    SpellOut(),
     InlineCalls(),
     ExpandCollectives(),
 )
 
 # What costs little and always pays.
 STANDARD: Sequence[Pass] = (
+    JoinHalves(),
+    SpellOut(),
     InlineCalls(),
     Simplify(),
     FoldConstants(),

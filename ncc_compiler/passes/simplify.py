@@ -88,6 +88,8 @@ _RULES: Mapping[str, Rule] = {
     "convert": _same_type,
     "copy": _operand,
     "get-tuple-element": _element,
+    "opt-barrier": _operand,
+    "optimization-barrier": _operand,
     "reshape": _reshape,
     "slice": _same_type,
     "transpose": _transpose,

@@ -1,4 +1,6 @@
-"""Collectives, over all ranks together, as the StableHLO specification states them.
+"""Collectives, over ranks together, as the StableHLO specification states them.
+
+Inside a loop or a branch only some ranks may be there; of each group all or none are.
 
 A rank is the flattened id replica * num_partitions + partition. The members of a group meet in the
 order that the group lists them; a reduction folds them in that order.
@@ -35,15 +37,22 @@ def _mode(step: Step, *, may_have_global_ids: bool) -> GroupMode:
 
 
 def _groups(step: Step, *, may_have_global_ids: bool) -> Groups:
-    """The groups of ranks; every rank must be in one."""
+    """The groups whose ranks are there; every rank must be in one."""
     module = step.module
     written = step.node.attributes.get("replica_groups", ExplicitGroups(()))
     assert isinstance(written, ExplicitGroups | IotaGroups | MeshGroups), written
     mode = _mode(step, may_have_global_ids=may_have_global_ids)
     groups = flattened_groups(written.expand(), mode, module.replica_count, module.num_partitions)
+    present = set(step.ranks)
+    groups = tuple(group for group in groups if not present.isdisjoint(group))
     members = sorted(rank for group in groups for rank in group)
-    assert members == list(range(module.ranks)), f"{step.node.name}: groups hold ranks {members}"
+    assert members == list(step.ranks), f"{step.node.name}: groups hold ranks {members}"
     return groups
+
+
+def _by_rank(step: Step) -> dict[int, tuple[np.ndarray, ...]]:
+    """The operands of every rank that is there."""
+    return {rank: step.arrays(position) for position, rank in enumerate(step.ranks)}
 
 
 def _dimension(step: Step) -> int:
@@ -84,15 +93,15 @@ def _each_operand(in_group: InGroup, *, may_have_global_ids: bool) -> Meaning:
     """A collective that treats each of its operands alike, in every group."""
 
     def meaning(step: Step) -> list[Value]:
-        arrays = [step.arrays(rank) for rank in range(step.module.ranks)]
-        results: list[list[np.ndarray]] = [[] for _ in arrays]
+        arrays = _by_rank(step)
+        results: dict[int, list[np.ndarray]] = {rank: [] for rank in arrays}
         groups = _groups(step, may_have_global_ids=may_have_global_ids)
-        for operand in range(len(arrays[0])):
+        for operand in range(len(arrays[step.ranks[0]])):
             for group in groups:
                 found = in_group(step, [arrays[rank][operand] for rank in group])
                 for rank, result in zip(group, found, strict=True):
                     results[rank].append(result)
-        return [_as_typed(step, found) for found in results]
+        return [_as_typed(step, found) for found in results.values()]
 
     return meaning
 
@@ -105,11 +114,12 @@ def _all_to_all_of_arrays_or_tuples(step: Step) -> list[Value]:
     """With `dimensions` an array is cut; without, member k gets operand k of everybody."""
     if "dimensions" in step.node.attributes:
         return _each_operand(_all_to_all, may_have_global_ids=False)(step)
-    results: list[Value] = [()] * step.module.ranks
+    arrays = _by_rank(step)
+    results: dict[int, Value] = dict.fromkeys(arrays, ())
     for group in _groups(step, may_have_global_ids=False):
         for k, rank in enumerate(group):
-            results[rank] = tuple(step.arrays(member)[k] for member in group)
-    return results
+            results[rank] = tuple(arrays[member][k] for member in group)
+    return list(results.values())
 
 
 def _collective_permute(step: Step) -> list[Value]:
@@ -117,13 +127,14 @@ def _collective_permute(step: Step) -> list[Value]:
     module, pairs = step.module, step.node.attributes["source_target_pairs"]
     assert isinstance(pairs, Pairs), pairs
     mode = _mode(step, may_have_global_ids=False)
-    arrays = [step.arrays(rank) for rank in range(module.ranks)]
-    results = [[np.zeros_like(array) for array in found] for found in arrays]
+    arrays = _by_rank(step)
+    results = {rank: [np.zeros_like(x) for x in found] for rank, found in arrays.items()}
     for source, target in flattened_pairs(
         pairs.pairs, mode, module.replica_count, module.num_partitions
     ):
-        results[target] = [array.copy() for array in arrays[source]]
-    return [_as_typed(step, found) for found in results]
+        if source in arrays:
+            results[target] = [array.copy() for array in arrays[source]]
+    return [_as_typed(step, found) for found in results.values()]
 
 
 COLLECTIVES: Mapping[str, Meaning] = {

@@ -16,7 +16,7 @@ from ncc_runtime.neff.dtypes import DType
 def dot(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
     """The two operands contracted, any dimensions, batch dimensions first in the result."""
     dtype = node.array.dtype
-    lhs, rhs = (_summands(operand, dtype) for operand in operands)
+    lhs, rhs = (summands(operand, dtype) for operand in operands)
     left_names, right_names, result_names = _index_names(node, lhs.ndim, rhs.ndim)
     total = np.einsum(lhs, left_names, rhs, right_names, result_names, optimize=False)
     if dtype is DType.PRED:
@@ -24,7 +24,7 @@ def dot(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
     return narrowed(np.asarray(total), dtype)
 
 
-def _summands(operand: np.ndarray, result: DType) -> np.ndarray:
+def summands(operand: np.ndarray, result: DType) -> np.ndarray:
     if result.is_complex:
         return operand.astype(np.complex128)
     if result.is_integer and result not in (DType.S4, DType.U4):

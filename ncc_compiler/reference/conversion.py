@@ -23,21 +23,23 @@ def working(array: np.ndarray) -> np.ndarray:
     dtype = dtype_of(array)
     if dtype.is_float and dtype.size_bytes < 4:
         return array.astype(np.float32)
-    if dtype in (DType.S4, DType.U4):
+    if dtype.is_integer and dtype.bits < 8:
         return array.astype(np.int8 if dtype.is_signed else np.uint8)
     return array
 
 
 def narrowed(array: np.ndarray, dtype: DType) -> np.ndarray:
     """A result in a working dtype, rounded to nearest even or wrapped."""
-    if dtype in (DType.S4, DType.U4):
-        return _wrapped_to_four_bits(array, dtype)
+    if dtype.is_integer and dtype.bits < 8:
+        return _wrapped_to_few_bits(array, dtype)
     return array.astype(dtype.numpy, copy=False)
 
 
-def _wrapped_to_four_bits(array: np.ndarray, dtype: DType) -> np.ndarray:
-    low = array.astype(np.int64) & 15
-    return np.where((low > 7) & dtype.is_signed, low - 16, low).astype(dtype.numpy)
+def _wrapped_to_few_bits(array: np.ndarray, dtype: DType) -> np.ndarray:
+    values = 1 << dtype.bits
+    low = array.astype(np.int64) & (values - 1)
+    is_negative = (low >= values // 2) & dtype.is_signed
+    return np.where(is_negative, low - values, low).astype(dtype.numpy)
 
 
 def converted(array: np.ndarray, node: Node) -> np.ndarray:
@@ -71,7 +73,7 @@ def _saturated(array: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def _integer_range(dtype: DType) -> tuple[int, int]:
-    bits = 4 if dtype in (DType.S4, DType.U4) else 8 * dtype.size_bytes
+    bits = dtype.bits
     return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if dtype.is_signed else (0, 2**bits - 1)
 
 

@@ -11,29 +11,16 @@ from typing import TypeAlias
 import numpy as np
 
 from ncc_compiler.ir.graph import Node, Raw
+from ncc_compiler.ir.types import ArrayType
+from ncc_compiler.reference.bits import BIT_OPS
 from ncc_compiler.reference.conversion import converted, dtype_of, narrowed, working
+from ncc_compiler.reference.functions import FUNCTIONS, complex_quotient
 
 Elementwise: TypeAlias = Callable[[Node, Sequence[np.ndarray]], np.ndarray]
 
 
 def _is_integer(array: np.ndarray) -> bool:
     return array.dtype.kind in "iu"
-
-
-def _sign(x: np.ndarray) -> np.ndarray:
-    """Keeps the sign of a zero, and NaN."""
-    if x.dtype.kind == "f":
-        return np.where(np.isnan(x) | (x == 0), x, np.copysign(x.dtype.type(1), x))
-    return np.asarray(np.sign(x))
-
-
-def _rsqrt(x: np.ndarray) -> np.ndarray:
-    return np.asarray(x.dtype.type(1) / np.sqrt(x))
-
-
-def _logistic(x: np.ndarray) -> np.ndarray:
-    one = x.dtype.type(1)
-    return np.asarray(one / (one + np.exp(-x)))
 
 
 def _add(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -55,6 +42,8 @@ def _defined_divisor(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def _divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Integers round towards zero; by zero gives all ones (-1); INT_MIN / -1 is INT_MIN."""
+    if x.dtype.kind == "c":
+        return complex_quotient(x, y)
     if not _is_integer(x):
         return np.asarray(x / y)
     divisor = _defined_divisor(x, y)
@@ -104,25 +93,22 @@ def _minimum(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.asarray(np.where((x == 0) & (y == 0), -(-x + -y), smaller))
 
 
+def _clamp(least: np.ndarray, x: np.ndarray, most: np.ndarray) -> np.ndarray:
+    """The upper bound wins over the lower one."""
+    return _minimum(_maximum(least, x), most)
+
+
 _ARITHMETIC: Mapping[str, Callable[..., np.ndarray]] = {
-    "abs": np.abs,
-    "exponential": np.exp,
-    "log": np.log,
-    "negate": np.negative,
-    "not": np.invert,
-    "rsqrt": _rsqrt,
-    "sign": _sign,
-    "sqrt": np.sqrt,
-    "tanh": np.tanh,
-    "logistic": _logistic,
-    "floor": np.floor,
-    "ceil": np.ceil,
+    **FUNCTIONS,
     "add": _add,
     "and": np.bitwise_and,
+    "clamp": _clamp,
     "divide": _divide,
     "maximum": _maximum,
     "minimum": _minimum,
     "multiply": _multiply,
+    "negate": np.negative,
+    "not": np.invert,
     "or": np.bitwise_or,
     "power": _power,
     "remainder": _remainder,
@@ -132,11 +118,12 @@ _ARITHMETIC: Mapping[str, Callable[..., np.ndarray]] = {
 
 
 def _in_own_dtype(compute: Callable[..., np.ndarray]) -> Elementwise:
-    """The op computed in a working dtype and rounded once to the dtype of the operands."""
+    """The op computed in a working dtype and rounded once to the dtype of the result."""
 
-    def meaning(_: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+    def meaning(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+        assert isinstance(node.type, ArrayType), node.name
         result = np.asarray(compute(*map(working, operands)))
-        return narrowed(result, dtype_of(operands[0]))
+        return narrowed(result, node.type.dtype)
 
     return meaning
 
@@ -166,15 +153,19 @@ def _word(node: Node, key: str) -> str:
 
 
 def _total_order(x: np.ndarray) -> np.ndarray:
-    """Integers in the order -NaN < -inf < … < -0 < +0 < … < inf < NaN."""
+    """Integers in the order -NaN < -inf < … < -0 < +0 < … < inf < NaN.
+
+    Some types of 8 bits have one NaN only, without a sign; float32 gives it one.
+    """
+    if dtype_of(x).value.endswith(("fnuz", "fnu")):
+        x = working(x)
     bits = x.view(np.dtype(f"int{8 * x.dtype.itemsize}"))
     return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
 
 
 def _compare(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
-    x, y = map(working, operands)
-    if _word(node, "type") == "TOTALORDER" and x.dtype.kind == "f":
-        x, y = _total_order(x), _total_order(y)
+    is_total = _word(node, "type") == "TOTALORDER"
+    x, y = map(_total_order if is_total else working, operands)
     return np.asarray(_DIRECTIONS[_word(node, "direction")](x, y))
 
 
@@ -189,5 +180,6 @@ ELEMENTWISE: Mapping[str, Elementwise] = {
     "convert": _convert,
     "compare": _compare,
     "select": _select,
+    **BIT_OPS,
 }
 """What each elementwise op makes of its operands on one rank."""

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ncc_compiler.ir.graph import Callee, Computation, Module
-from ncc_compiler.ir.types import TupleType
+from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.reference.elementwise import ELEMENTWISE
 from ncc_compiler.reference.step import Step, Value, leaves
 
@@ -18,30 +18,43 @@ Combine: TypeAlias = Callable[[Arrays, Arrays], Arrays]
 _TRANSPARENT = {"parameter", "constant", "tuple", "get-tuple-element"}
 
 
-def combine_of(step: Step, rank: int) -> Combine:
-    """The region of a step, applied to arrays element by element.
+def region_on_arrays(step: Step, rank: int, key: str = "to_apply") -> Callable[[Arrays], Arrays]:
+    """The region of a step, applied to arrays of one shape element by element.
 
     Where all its ops are elementwise, one evaluation on whole arrays gives all elements at once.
     """
-    region = step.callee()
+    region = step.callee(key)
 
-    def once(accumulators: Arrays, values: Arrays) -> Arrays:
-        (result,) = step.evaluate(region, (rank,), [(*accumulators, *values)])
+    def once(arguments: Arrays) -> Arrays:
+        (result,) = step.evaluate(region, (rank,), [arguments])
         return leaves(result)
 
-    def on_whole_arrays(accumulators: Arrays, values: Arrays) -> Arrays:
-        shape = values[0].shape
-        return tuple(np.broadcast_to(array, shape) for array in once(accumulators, values))
+    def on_whole_arrays(arguments: Arrays) -> Arrays:
+        shape = arguments[-1].shape
+        return tuple(np.broadcast_to(array, shape) for array in once(arguments))
 
-    def element_by_element(accumulators: Arrays, values: Arrays) -> Arrays:
-        results = tuple(np.empty_like(array) for array in values)
-        for index in np.ndindex(values[0].shape):
-            scalars = (tuple(np.asarray(x[index]) for x in xs) for xs in (accumulators, values))
-            for result, scalar in zip(results, once(*scalars), strict=True):
+    def element_by_element(arguments: Arrays) -> Arrays:
+        shape = arguments[-1].shape
+        results = tuple(np.empty(shape, dtype) for dtype in _result_dtypes(region))
+        for index in np.ndindex(shape):
+            scalars = tuple(np.asarray(array[index]) for array in arguments)
+            for result, scalar in zip(results, once(scalars), strict=True):
                 result[index] = scalar
         return results
 
     return on_whole_arrays if _is_elementwise(region, step.module) else element_by_element
+
+
+def _result_dtypes(region: Computation) -> list[np.dtype]:
+    kind = region.nodes[region.root].type
+    kinds = kind.elements if isinstance(kind, TupleType) else (kind,)
+    return [one.dtype.numpy for one in kinds if isinstance(one, ArrayType)]
+
+
+def combine_of(step: Step, rank: int) -> Combine:
+    """The region of a step as a way to join accumulators and values."""
+    apply = region_on_arrays(step, rank)
+    return lambda accumulators, values: apply((*accumulators, *values))
 
 
 def _is_elementwise(region: Computation, module: Module) -> bool:
@@ -51,6 +64,14 @@ def _is_elementwise(region: Computation, module: Module) -> bool:
         return op in _TRANSPARENT or op in ELEMENTWISE
 
     return all(allows(node.op, node.attributes.get("to_apply")) for node in region.nodes)
+
+
+def map_(step: Step) -> list[Value]:
+    """The region applied to the elements that stand in one place."""
+    return [
+        np.array(region_on_arrays(step, rank)(step.arrays(position))[0])
+        for position, rank in enumerate(step.ranks)
+    ]
 
 
 def reduce(step: Step) -> list[Value]:

@@ -5,21 +5,27 @@ held against. It shares no code with the executor.
 """
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ncc_compiler.ir.graph import Computation, Module
+from ncc_compiler.ir.graph import Computation, Module, Node
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_compiler.reference.collectives import COLLECTIVES
 from ncc_compiler.reference.contraction import dot
-from ncc_compiler.reference.elementwise import ELEMENTWISE, Elementwise
-from ncc_compiler.reference.folding import reduce
+from ncc_compiler.reference.control_flow import CONTROL_FLOW
+from ncc_compiler.reference.elementwise import ELEMENTWISE
+from ncc_compiler.reference.folding import map_, reduce
+from ncc_compiler.reference.indexing import INDEXING, scatter
 from ncc_compiler.reference.movement import MOVEMENT
+from ncc_compiler.reference.numeric import METHODS
+from ncc_compiler.reference.ordering import ORDERING
+from ncc_compiler.reference.random_bits import rng_bit_generator
 from ncc_compiler.reference.step import Meaning, Ranks, Step, Value, leaves
+from ncc_compiler.reference.windows import convolution, reduce_window, select_and_scatter
 
 
-def _one_rank_at_a_time(compute: Elementwise) -> Meaning:
+def _one_rank_at_a_time(compute: Callable[[Node, Sequence[np.ndarray]], Value]) -> Meaning:
     def meaning(step: Step) -> list[Value]:
         return [compute(step.node, step.arrays(k)) for k in range(len(step.ranks))]
 
@@ -50,10 +56,6 @@ def _get_tuple_element(step: Step) -> list[Value]:
     return [operands[0][step.node.integer("index")] for operands in step.operands]
 
 
-def _call(step: Step) -> list[Value]:
-    return step.evaluate(step.callee(), step.ranks, step.operands)
-
-
 MEANINGS: Mapping[str, Meaning] = {
     "parameter": _parameter,
     "constant": _constant,
@@ -61,12 +63,21 @@ MEANINGS: Mapping[str, Meaning] = {
     "replica-id": _replica_id,
     "tuple": _tuple,
     "get-tuple-element": _get_tuple_element,
-    "call": _call,
     "dot": _one_rank_at_a_time(dot),
+    "map": map_,
     "reduce": reduce,
+    "convolution": _one_rank_at_a_time(convolution),
+    "reduce-window": reduce_window,
+    "select-and-scatter": select_and_scatter,
+    "rng-bit-generator": _one_rank_at_a_time(rng_bit_generator),
+    **{name: _one_rank_at_a_time(compute) for name, compute in METHODS.items()},
     **{name: _one_rank_at_a_time(compute) for name, compute in ELEMENTWISE.items()},
     **{name: _one_rank_at_a_time(compute) for name, compute in MOVEMENT.items()},
+    "scatter": scatter,
+    **{name: _one_rank_at_a_time(compute) for name, compute in INDEXING.items()},
+    **ORDERING,
     **COLLECTIVES,
+    **CONTROL_FLOW,
 }
 """What every op of the graph means, by name."""
 

@@ -41,9 +41,9 @@ class Step:
         assert all(isinstance(value, np.ndarray) for value in found), self.node.name
         return tuple(value for value in found if isinstance(value, np.ndarray))
 
-    def callee(self) -> Computation:
-        """The computation named by `to_apply`."""
-        return self.module.computations[self.node.callee()]
+    def callee(self, key: str = "to_apply") -> Computation:
+        """The computation that an attribute names."""
+        return self.module.computations[self.node.callee(key)]
 
 
 Meaning: TypeAlias = Callable[[Step], list[Value]]

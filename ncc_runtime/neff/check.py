@@ -5,7 +5,16 @@ the numbers. Rules are documented in docs/neff.md.
 """
 
 from ncc_runtime.neff.program import Program
-from ncc_runtime.neff.rules import memory, numbers, order, placeholders, regions, sync, types
+from ncc_runtime.neff.rules import (
+    control,
+    memory,
+    numbers,
+    order,
+    placeholders,
+    regions,
+    sync,
+    types,
+)
 from ncc_runtime.neff.rules.rule import Rule
 
 STAGES: tuple[tuple[Rule, ...], ...] = (
@@ -14,6 +23,7 @@ STAGES: tuple[tuple[Rule, ...], ...] = (
         *memory.RULES,
         *types.RULES,
         *regions.RULES,
+        *control.RULES,
         *sync.RULES,
         *placeholders.RULES,
         *order.RULES,

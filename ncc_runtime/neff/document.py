@@ -16,6 +16,7 @@ from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import (
     AttributeValue,
+    Block,
     Buffer,
     BufferId,
     BufferKind,
@@ -103,6 +104,7 @@ class Definition:
     semaphores: tuple[Semaphore, ...]
     cc: tuple[Placeholder, ...]
     origins: tuple[Origin, ...]
+    blocks: tuple[Block, ...]
     engines: tuple[EngineFile, ...]
 
 
@@ -142,6 +144,7 @@ def _definition(program: Program) -> Definition:
         semaphores=program.semaphores,
         cc=program.placeholders,
         origins=program.origins,
+        blocks=program.blocks,
         engines=tuple(
             EngineFile(
                 engine, _engine_file(engine), len(table), len(table.tensors), table.opcode_names
@@ -202,6 +205,7 @@ def _program(definition: Definition, files: Mapping[str, bytes]) -> Program:
         placeholders=definition.cc,
         queues={row.engine: _table(row, files) for row in definition.engines},
         origins=definition.origins,
+        blocks=definition.blocks,
     )
 
 

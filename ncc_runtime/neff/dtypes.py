@@ -13,11 +13,13 @@ class DType(enum.Enum):
     """An element type; its value is the spelling of HLO text."""
 
     PRED = "pred"
+    S2 = "s2"
     S4 = "s4"
     S8 = "s8"
     S16 = "s16"
     S32 = "s32"
     S64 = "s64"
+    U2 = "u2"
     U4 = "u4"
     U8 = "u8"
     U16 = "u16"
@@ -34,6 +36,7 @@ class DType(enum.Enum):
     F8E4M3FNUZ = "f8e4m3fnuz"
     F8E5M2 = "f8e5m2"
     F8E5M2FNUZ = "f8e5m2fnuz"
+    F8E8M0FNU = "f8e8m0fnu"
     C64 = "c64"
     C128 = "c128"
 
@@ -46,6 +49,13 @@ class DType(enum.Enum):
     def size_bytes(self) -> int:
         """Bytes of one stored element."""
         return _numpy_dtype(self).itemsize
+
+    @property
+    def bits(self) -> int:
+        """Bits that one element has; fewer than it takes in memory for pred and narrow integers."""
+        if self is DType.PRED:
+            return 1
+        return int(self.value[1:]) if self.is_integer else 8 * self.size_bytes
 
     @property
     def is_integer(self) -> bool:
@@ -86,7 +96,9 @@ _NUMPY_NAMES = {
 }
 
 _ML_NAMES = {
+    DType.S2: "int2",
     DType.S4: "int4",
+    DType.U2: "uint2",
     DType.U4: "uint4",
     DType.BF16: "bfloat16",
     DType.F8E3M4: "float8_e3m4",
@@ -96,6 +108,7 @@ _ML_NAMES = {
     DType.F8E4M3FNUZ: "float8_e4m3fnuz",
     DType.F8E5M2: "float8_e5m2",
     DType.F8E5M2FNUZ: "float8_e5m2fnuz",
+    DType.F8E8M0FNU: "float8_e8m0fnu",
 }
 
 
@@ -116,4 +129,5 @@ def storable(array: np.ndarray) -> np.ndarray:
     """The array as `.npz` can hold it: types that numpy lacks become float32 or int8."""
     if array.dtype.name in _WIDE or (array.dtype.kind in "biuf" and array.dtype.isbuiltin == 1):
         return array
-    return array.astype(np.int8 if "int4" in array.dtype.name else np.float32)
+    is_integer = array.dtype.name.startswith(("int", "uint"))
+    return array.astype(np.int8 if is_integer else np.float32)

@@ -119,7 +119,7 @@ class MeshGroups:
 
     def __str__(self) -> str:
         axes = ",".join(f"'{name}'={size}" for name, size in self.axes)
-        ids = f", device_ids=({self.device_ids})" if self.device_ids is not None else ""
+        ids = f", device_ids=({_as_order(self.device_ids)})" if self.device_ids is not None else ""
         return f"mesh[{axes}]{ids} {{{','.join(map(str, self.group_axes))}}}"
 
 
@@ -128,6 +128,13 @@ ReplicaGroups = ExplicitGroups | IotaGroups | MeshGroups
 
 def _commas(numbers: tuple[int, ...]) -> str:
     return ",".join(map(str, numbers))
+
+
+def _as_order(ids: IotaGroups | ExplicitGroups) -> str:
+    """As XLA prints the devices of a mesh: `[2,4]T(1,0)`, or one id after the other."""
+    if isinstance(ids, ExplicitGroups):
+        return ",".join(_commas(group) for group in ids.groups)
+    return f"[{_commas(ids.dims)}]" + (f"T({_commas(ids.transpose)})" if ids.transpose else "")
 
 
 def _integers(text: str) -> tuple[int, ...]:
@@ -139,6 +146,7 @@ _BRACES = re.compile(r"\{\s*(?:\{[\d,\s]*\}\s*(?:,\s*\{[\d,\s]*\}\s*)*)?\}")
 _MESH = re.compile(
     r"mesh\[(?P<axes>[^\]]*)\](?:\s*,\s*device_ids=\((?P<ids>.*)\))?\s*\{(?P<in>[^}]*)\}"
 )
+_COUNT = re.compile(r"\[([\d,\s]+)\]\s*(?:T\(([\d,\s]+)\))?")
 _AXIS = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
 
 
@@ -185,14 +193,24 @@ def _mesh(text: str, match: re.Match[str]) -> MeshGroups:
         if axis.size and (not axis.before or sizes[axis.name] % (axis.before * axis.size)):
             raise ValueError(f"replica groups {text}: {axis} does not divide the axis")
     _check_axes_are_disjoint(text, wanted, sizes)
-    ids = parse_groups(match["ids"]) if match["ids"] else None
-    if isinstance(ids, MeshGroups):
-        raise ValueError(f"replica groups {text}: device_ids cannot be a mesh")
+    ids = _order(match["ids"].strip()) if match["ids"] else None
     if ids is not None:
         found = [device for group in ids.expand() for device in group]
         if sorted(found) != list(range(math.prod(sizes.values()))):
             raise ValueError(f"replica groups {text}: device_ids do not name each device once")
     return MeshGroups(axes, wanted, ids)
+
+
+def _order(text: str) -> IotaGroups | ExplicitGroups:
+    """The devices of a mesh in its order: a transposed count, or ids one after the other."""
+    if match := _COUNT.fullmatch(text):
+        dims = _integers(match[1])
+        return _checked_iota(text, (math.prod(dims),), dims, _integers(match[2] or ""))
+    if re.fullmatch(r"\d[\d,\s]*", text):
+        return ExplicitGroups((_integers(text),))
+    raise ValueError(
+        f"replica groups: device_ids {text!r} are none of [2,4]T(1,0), [8], 0,2,4,6,1,3,5,7"
+    )
 
 
 def _check_axes_are_disjoint(

@@ -34,9 +34,11 @@ class Shape(enum.Enum):
     UNARY = "unary"  # elementwise, one operand
     BINARY = "binary"  # elementwise, two operands of one shape
     TERNARY = "ternary"  # elementwise, three operands of one shape
+    MAP = "map"  # elementwise, any number of operands, by a region
     MOVE = "move"  # every result element is a copy of an operand element
     CONTRACT = "contract"  # sums over an index
     FOLD = "fold"  # folds dimensions with a region
+    METHOD = "method"  # a whole numerical method on an array
     CONTROL = "control"  # touches no tensor
 
 
@@ -49,14 +51,32 @@ class OpcodeDef:
     operands: int  # -1: any number
     attributes: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()  # attributes that may be left out
+    results: int = 1  # -1: the type rule says how many
 
 
 def _rows(shape: Shape, operands: int, names: str) -> Iterable[OpcodeDef]:
     return (OpcodeDef(name, shape, operands) for name in names.split())
 
 
-_UNARY = "abs convert copy exponential log negate not rsqrt sign sqrt tanh logistic floor ceil"
-_BINARY = "add and divide maximum minimum multiply or power remainder subtract xor"
+_UNARY = (
+    "abs acos acosh asin asinh atan atanh bitcast-convert cbrt ceil convert copy cosh cosine "
+    "count-leading-zeros erf exponential exponential-minus-one floor imag is-finite log "
+    "log-plus-one logistic negate not popcnt real round-nearest-afz round-nearest-even rsqrt sign "
+    "sine sinh sqrt tan tanh"
+)
+_BINARY = (
+    "add and atan2 complex divide maximum minimum multiply or power remainder shift-left "
+    "shift-right-arithmetic shift-right-logical stochastic-convert subtract xor"
+)
+
+_GATHER = (
+    *("offset_dims", "collapsed_slice_dims", "start_index_map", "operand_batching_dims"),
+    *("start_indices_batching_dims", "index_vector_dim", "slice_sizes"),
+)
+_SCATTER = (
+    *("update_window_dims", "inserted_window_dims", "scatter_dims_to_operand_dims"),
+    *("input_batching_dims", "scatter_indices_batching_dims", "index_vector_dim"),
+)
 
 PTC2 = "ptc2"
 WAIT = "wait"
@@ -68,7 +88,10 @@ OPCODES: dict[str, OpcodeDef] = {
         *_rows(Shape.UNARY, 1, _UNARY),
         *_rows(Shape.BINARY, 2, _BINARY),
         OpcodeDef("compare", Shape.BINARY, 2, ("direction",), ("type",)),
+        OpcodeDef("reduce-precision", Shape.UNARY, 1, ("exponent_bits", "mantissa_bits")),
+        OpcodeDef("clamp", Shape.TERNARY, 3),
         OpcodeDef("select", Shape.TERNARY, 3),
+        OpcodeDef("map", Shape.MAP, -1, ("region",)),
         OpcodeDef("iota", Shape.NULLARY, 0, ("iota_dimension",)),
         OpcodeDef("partition-id", Shape.NULLARY, 0),
         OpcodeDef("replica-id", Shape.NULLARY, 0),
@@ -77,13 +100,40 @@ OPCODES: dict[str, OpcodeDef] = {
         OpcodeDef("transpose", Shape.MOVE, 1, ("dimensions",)),
         OpcodeDef("slice", Shape.MOVE, 1, ("start", "limit", "stride")),
         OpcodeDef("concatenate", Shape.MOVE, -1, ("dimension",)),
+        OpcodeDef("dynamic-slice", Shape.MOVE, -1),
+        OpcodeDef("dynamic-update-slice", Shape.MOVE, -1),
+        OpcodeDef("gather", Shape.MOVE, 2, _GATHER),
+        OpcodeDef("pad", Shape.MOVE, 2, ("low", "high", "interior")),
+        OpcodeDef("reverse", Shape.MOVE, 1, ("dimensions",)),
+        OpcodeDef("sort", Shape.MOVE, -1, ("dimension", "region"), results=-1),
+        OpcodeDef("topk", Shape.MOVE, 1, ("k", "largest"), results=2),
+        OpcodeDef("scatter", Shape.FOLD, -1, (*_SCATTER, "region"), results=-1),
         OpcodeDef(
             "dot",
             Shape.CONTRACT,
             2,
             ("lhs_batch", "rhs_batch", "lhs_contracting", "rhs_contracting"),
         ),
-        OpcodeDef("reduce", Shape.FOLD, -1, ("dimensions", "region")),
+        OpcodeDef("reduce", Shape.FOLD, -1, ("dimensions", "region"), results=-1),
+        OpcodeDef(
+            "convolution",
+            Shape.CONTRACT,
+            2,
+            ("batch_groups", "dim_labels", "feature_groups", "window"),
+        ),
+        OpcodeDef("reduce-window", Shape.FOLD, -1, ("region", "window"), results=-1),
+        OpcodeDef(
+            "select-and-scatter", Shape.FOLD, 3, ("scatter_region", "select_region", "window")
+        ),
+        OpcodeDef("fft", Shape.METHOD, 1, ("fft_length", "fft_type")),
+        OpcodeDef("cholesky", Shape.METHOD, 1, ("lower",)),
+        OpcodeDef(
+            "triangular-solve",
+            Shape.METHOD,
+            2,
+            ("left_side", "lower", "transpose_a", "unit_diagonal"),
+        ),
+        OpcodeDef("rng-bit-generator", Shape.METHOD, 1, ("algorithm",), results=2),
         OpcodeDef(PTC2, Shape.CONTROL, -1),
         OpcodeDef(WAIT, Shape.CONTROL, 0),
         OpcodeDef(LOOP, Shape.CONTROL, 0, ("block",)),

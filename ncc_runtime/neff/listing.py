@@ -1,7 +1,8 @@
 """The listing of a program: what `nccc list` prints and `listing_parse` reads back.
 
 A row is words between blanks. Ids say what they number: b buffers, t tensors, r regions, v values
-of a region, p placeholders, # attributes, @ origins. What follows `;` is derived and not read.
+of a region, p placeholders, k blocks, # attributes, @ origins. What follows `;` is derived and not
+read, and neither is how far rows inside blocks are moved to the right.
 """
 
 import json
@@ -11,10 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ncc_runtime.neff.columns import Cells, aligned
 from ncc_runtime.neff.groups import ExplicitGroups
-from ncc_runtime.neff.isa import ENGINES, PTC2, Engine
+from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, PTC2, TEST, Engine
 from ncc_runtime.neff.listing_parse import parse_program
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
-from ncc_runtime.neff.program import AttributeValue, Program, Tensor
+from ncc_runtime.neff.program import AttributeValue, Block, BlockKind, Program, Tensor
+from ncc_runtime.neff.structure import CONTROL, acknowledgements, names_block, structure_of
 from ncc_runtime.neff.table import NONE, Instr
 
 __all__ = ["parse_program", "print_program"]
@@ -41,6 +43,7 @@ def print_program(program: Program, constants: bool = True) -> str:
         ("regions", _regions(program)),
         ("placeholders", (_placeholder(n, row) for n, row in enumerate(program.placeholders))),
         ("origins", _origins(program)),
+        ("blocks", (_block(n, row) for n, row in enumerate(program.blocks))),
         *((f"queue {engine.value}", queue_cells(program, engine)) for engine in ENGINES),
     ]
     lines = [head]
@@ -97,6 +100,10 @@ def _semaphores(program: Program) -> Iterator[Cells]:
     for table in program.queues.values():
         posts.update(table.post_sem.tolist())
     streams = Counter(f"stream {placeholder.stream}" for placeholder in program.placeholders)
+    structure = structure_of(program) if program.blocks else None
+    if structure is not None:
+        read = acknowledgements(program, structure)
+        streams.update(f"stream {stream}" for _, stream in read)
     for number, semaphore in enumerate(program.semaphores):
         final = posts[number] + streams[semaphore.owner]
         yield [_name(semaphore.name), _name(semaphore.owner), f"; ends at {final}"]
@@ -148,30 +155,63 @@ def _origins(program: Program) -> Iterator[Cells]:
         yield [f"@{number}", _name(origin.node), _name(origin.place)]
 
 
+def _block(number: int, row: Block) -> Cells:
+    is_branch = row.kind is BlockKind.CASE or (row.index, row.of) != (0, 1)
+    details = [
+        f"branch {row.index} of {row.of}" if is_branch else "",
+        f"trips {row.trip_count}" if row.trip_count is not None else "",
+    ]
+    return [
+        f"k{number}",
+        row.kind.value,
+        _name(row.name),
+        f"predicate t{row.predicate}",
+        " ".join(filter(None, details)),
+    ]
+
+
 def queue_cells(program: Program, engine: Engine) -> Iterator[Cells]:
     """The instructions of a queue: pc, opcode, data, wait, post, origin, costs, comment."""
     if engine not in program.queues:
         return
+    named = _block_rows(program)
+    depth = 0
     for pc, row in enumerate(program.queues[engine]):
+        depth = max(0, depth - (row.opcode in (TEST, END)))
         waits, posts = row.wait_sem != NONE, row.post_sem != NONE
         costs = {word: getattr(row, column) for column, word in _COSTS.items()}
         yield [
             f"{pc:>5}",
-            row.opcode,
-            _data(row),
+            "  " * depth + row.opcode,
+            _data(row, named),
             f"wait {_semaphore(program, row.wait_sem)}>={row.wait_value}" if waits else "",
             f"post {_semaphore(program, row.post_sem)}" if posts else "",
             f"@{row.origin}" if row.origin != NONE else "",
             " ".join(f"{word} {cost}" for word, cost in costs.items() if cost),
             _comment(program, row),
         ]
+        depth += row.opcode in (LOOP, TEST, CASE)
 
 
-def _data(row: Instr) -> str:
+def _block_rows(program: Program) -> Mapping[int, int]:
+    """Rows of attributes that a control row spells as the block they name."""
+    if not program.blocks:
+        return {}
+    first: dict[int, int] = {}
+    for number, attributes in enumerate(program.attributes):
+        block = names_block(attributes)
+        if block >= 0:
+            first.setdefault(block, number)
+    return {number: block for block, number in first.items()}
+
+
+def _data(row: Instr, named: Mapping[int, int]) -> str:
     words = [_ids("t", row.results)]
     if row.operands:
         words += ["=", _ids("t", row.operands)]
-    if row.attribute != NONE:
+    if row.opcode in CONTROL and row.attribute in named:
+        words.append(f"k{named[row.attribute]}")
+    elif row.attribute != NONE:
         words.append(f"#{row.attribute}")
     if row.placeholder != NONE:
         words.append(f"p{row.placeholder}")
@@ -185,7 +225,9 @@ def _semaphore(program: Program, number: int) -> str:
 def _comment(program: Program, row: Instr) -> str:
     """What a reader would look up: types, attributes, the collective, where it comes from."""
     parts = [program.tensors[tensor].type_text for tensor in row.results]
-    if row.attribute != NONE:
+    if row.opcode in CONTROL:
+        parts.append(_block_name(program, row))
+    elif row.attribute != NONE:
         parts.append(_pairs(program.attributes[row.attribute]))
     if row.opcode == PTC2 and row.placeholder != NONE:
         parts.append(_summary(program.tensors, program.placeholders[row.placeholder]))
@@ -194,6 +236,16 @@ def _comment(program: Program, row: Instr) -> str:
         parts += [json.dumps(text)[1:-1] for text in (origin.node, origin.place)]
     parts = [part for part in parts if part]
     return "; " + "  ".join(parts) if parts else ""
+
+
+def _block_name(program: Program, row: Instr) -> str:
+    """The name of a control row's block, and of a branch its number."""
+    number = names_block(program.attributes[row.attribute]) if row.attribute != NONE else NONE
+    if not 0 <= number < len(program.blocks):
+        return ""
+    block = program.blocks[number]
+    branch = f" branch {block.index}" if block.kind is BlockKind.CASE else ""
+    return json.dumps(block.name)[1:-1] + branch
 
 
 def _summary(tensors: Sequence[Tensor], row: Placeholder) -> str:

@@ -9,10 +9,11 @@ from ncc_runtime.errors import NeffError
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.isa import ENGINES, Engine
 from ncc_runtime.neff.listing_row import Row
-from ncc_runtime.neff.listing_values import attributes, choice, placeholder, region_instr
+from ncc_runtime.neff.listing_values import attributes, block, choice, placeholder, region_instr
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import (
     AttributeValue,
+    Block,
     Buffer,
     BufferId,
     BufferKind,
@@ -23,6 +24,7 @@ from ncc_runtime.neff.program import (
     Tensor,
     TensorId,
 )
+from ncc_runtime.neff.structure import CONTROL, names_block
 from ncc_runtime.neff.table import NONE, Instr, InstrTable
 
 _HEX = re.compile(r"0x[0-9a-f]{1,16}")
@@ -30,7 +32,7 @@ _TYPE = re.compile(r"(\w+)\[((?:\d{1,19}(?:,\d{1,19})*)?)\]", re.ASCII)
 _HOME = re.compile(r"b(\d{1,19})\+(\d{1,19})", re.ASCII)
 _BYTES = re.compile(r"(?:[0-9a-f]{2})+")
 _AWAITED = re.compile(r"(?P<name>.+)>=(?P<value>\d{1,10})")
-_REFERENCE = re.compile(r"[#p@](\d{1,10})", re.ASCII)
+_REFERENCE = re.compile(r"[#pk@](\d{1,10})", re.ASCII)
 _COSTS = {"flops": "flops", "elements": "elements", "read": "bytes_in", "written": "bytes_out"}
 
 
@@ -67,9 +69,11 @@ class _Draft:
         self._semaphores: list[Semaphore] = []
         self._semaphore_ids: dict[str, int] = {}
         self._attributes: list[Mapping[str, AttributeValue]] = []
+        self._naming_rows: dict[int, int] = {}  # block → row of attributes
         self._regions: list[Region] = []
         self._placeholders: list[Placeholder] = []
         self._origins: list[Origin] = []
+        self._blocks: list[Block] = []
         self._rows: dict[Engine, list[Instr]] = {engine: [] for engine in ENGINES}
         self._sections: dict[str, Callable[[Row], None]] = {
             "buffers": self._buffer,
@@ -82,6 +86,7 @@ class _Draft:
             "regions": self._region,
             "placeholders": self._placeholder,
             "origins": self._origin,
+            "blocks": self._block,
             "queue": self._instr,
         }
 
@@ -118,6 +123,7 @@ class _Draft:
             placeholders=tuple(self._placeholders),
             queues={engine: _table(engine, rows) for engine, rows in self._rows.items()},
             origins=tuple(self._origins),
+            blocks=tuple(self._blocks),
         )
 
     def _program(self, row: Row) -> None:
@@ -167,7 +173,10 @@ class _Draft:
 
     def _attribute(self, row: Row) -> None:
         row.numbered("#", len(self._attributes))
-        self._attributes.append(attributes(row))
+        found = attributes(row)
+        if names_block(found) != NONE:
+            self._naming_rows.setdefault(names_block(found), len(self._attributes))
+        self._attributes.append(found)
 
     def _region(self, row: Row) -> None:
         if row.peek().startswith("v") and self._regions:
@@ -191,12 +200,18 @@ class _Draft:
         row.numbered("@", len(self._origins))
         self._origins.append(Origin(row.name("node"), row.name("place")))
 
+    def _block(self, row: Row) -> None:
+        row.numbered("k", len(self._blocks))
+        self._blocks.append(block(row))
+
     def _instr(self, row: Row) -> None:
         row.keyword(str(len(self._rows[self._engine])))
         opcode = row.word("opcode")
         results = row.ids("t")
         operands = row.ids("t") if row.accept("=") else ()
-        attribute, placeholder = _reference(row, "#"), _reference(row, "p")
+        named = _reference(row, "k") if opcode in CONTROL else NONE
+        attribute = _reference(row, "#") if named == NONE else self._naming(row, named)
+        placeholder = _reference(row, "p")
         wait_sem, wait_value = self._awaited(row) if row.accept("wait") else (NONE, 0)
         post_sem = self._named(row, row.word("semaphore")) if row.accept("post") else NONE
         self._rows[self._engine].append(
@@ -217,6 +232,12 @@ class _Draft:
             )
         )
 
+    def _naming(self, row: Row, block: int) -> int:
+        """The first row of attributes that names this block and nothing else."""
+        if block not in self._naming_rows:
+            raise row.wrong(f"no row of attributes is block={block}")
+        return self._naming_rows[block]
+
     def _awaited(self, row: Row) -> tuple[int, int]:
         match = row.match(_AWAITED, "semaphore>=value")
         return self._named(row, match["name"]), int(match["value"])
@@ -236,7 +257,7 @@ def _table(engine: Engine, rows: list[Instr]) -> InstrTable:
 
 
 def _reference(row: Row, prefix: str) -> int:
-    """The id behind `#`, `p` or `@` if the next word is one, else NONE."""
+    """The id behind `#`, `p`, `k` or `@` if the next word is one, else NONE."""
     return int(row.match(_REFERENCE, "id")[1]) if _is_reference(row.peek(), prefix) else NONE
 
 

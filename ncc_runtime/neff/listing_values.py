@@ -10,7 +10,7 @@ from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.groups import Groups, parse_groups
 from ncc_runtime.neff.listing_row import Row
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
-from ncc_runtime.neff.program import AttributeValue, RegionInstr
+from ncc_runtime.neff.program import AttributeValue, Block, BlockKind, RegionInstr, TensorId
 from ncc_runtime.neff.reductions import Reduction
 
 _GROUP = r"\{\d{1,19}(?:,\d{1,19})*\}"
@@ -18,6 +18,8 @@ _MEMBERS = re.compile(rf"\{{(?:{_GROUP}(?:,{_GROUP})*)?\}}", re.ASCII)
 _ATTRIBUTE = re.compile(
     r'(?P<name>[\w-]+)=(?:(?P<plain>-?\d{1,20}|true|false|".*")|\[(?P<list>[\d,-]*)\])', re.ASCII
 )
+
+_TENSOR = re.compile(r"t(\d{1,20})", re.ASCII)
 
 _Member = TypeVar("_Member", bound=enum.Enum)
 
@@ -53,6 +55,20 @@ def region_instr(row: Row) -> RegionInstr:
     operands = row.ids("v")
     constant = row.name("value") if row.peek().startswith('"') else None
     return RegionInstr(opcode, operands, dtype, attributes(row), constant)
+
+
+def block(row: Row) -> Block:
+    """A loop or a branch, behind its id."""
+    kind, name = choice(row, BlockKind, "kind of block"), row.name("name")
+    row.keyword("predicate")
+    predicate = TensorId(int(row.match(_TENSOR, "tensor")[1]))
+    index, of = 0, 1
+    if row.accept("branch"):
+        index = row.integer("branch")
+        row.keyword("of")
+        of = row.integer("number of branches")
+    trip_count = row.integer("trip count") if row.accept("trips") else None
+    return Block(kind, name, predicate, index, of, trip_count)
 
 
 def placeholder(row: Row) -> Placeholder:

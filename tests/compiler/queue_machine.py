@@ -4,6 +4,9 @@ It shares nothing with the code generator: it knows instructions, semaphores and
 are hashes of what computed them. An instruction scrambles its results when it starts and writes
 them when it ends, and its operands must be the same at both times; so does a collective from its
 trigger to its completion. Whatever is reused too early or read too soon changes an output's name.
+
+Names also say where control flow goes. Each queue reads the predicate for itself, and so does each
+stream that has work in the block, some time after GpSimd has told it to.
 """
 
 import random
@@ -12,13 +15,18 @@ from collections.abc import Callable, Sequence
 import attrs
 import numpy as np
 
-from ncc_compiler.codegen.draft import Draft
-from ncc_runtime.neff.isa import ENGINES, PTC2, WAIT
+from ncc_compiler.codegen.draft import Draft, Mark, Step
+from ncc_runtime.neff.isa import CASE, ENGINES, PTC2, TEST, WAIT, Engine
 from ncc_runtime.neff.program import ALIGNMENT, Program
 from ncc_runtime.neff.table import NONE
+from tests.compiler.control_paths import Jump, Path, Row, Shifts, control_rows
 
 Choose = Callable[[Sequence[str]], str]
 """Picks who moves next, of the queues that can: engines by name, streams as `stream N`."""
+
+
+EMPTY = 0
+"""The name of what has no bytes."""
 
 
 class StuckError(Exception):
@@ -29,14 +37,33 @@ def names_from_draft(draft: Draft) -> list[int]:
     """The names of the outputs, from data flow alone."""
     held: dict[int, int] = {}
     for number, buffer in enumerate(draft.buffers):
-        held[number] = hash(buffer.data)
+        held[number] = hash(buffer.data) if buffer.size_bytes else EMPTY
     for position, tensor in enumerate(draft.inputs):
-        held[draft.tensors[tensor].buffer] = hash(("input", position))
-    for step in draft.steps:
-        operands = tuple(held[draft.tensors[tensor].buffer] for tensor in step.operands)
-        for place, tensor in enumerate(step.results):
-            held[draft.tensors[tensor].buffer] = hash((step.origin.node, place, operands))
+        if held[draft.tensors[tensor].buffer] != EMPTY:
+            held[draft.tensors[tensor].buffer] = hash(("input", position))
+    items = _steps_and_marks(draft)
+    marks = {k: (one.opcode, one.block) for k, one in enumerate(items) if isinstance(one, Mark)}
+    path, position = Path(marks, draft.blocks), 0
+    while position < len(items):
+        item = items[position]
+        if isinstance(item, Mark):
+            predicate = draft.tensors[draft.blocks[item.block].predicate].buffer
+            position, _ = path.follow(position, held.get(predicate, 0))
+            continue
+        operands = tuple(held[draft.tensors[tensor].buffer] for tensor in item.operands)
+        for place, tensor in enumerate(item.results):
+            buffer = draft.tensors[tensor].buffer
+            if draft.buffers[buffer].size_bytes:
+                held[buffer] = hash((item.origin.node, place, operands))
+        position += 1
     return [held[draft.tensors[tensor].buffer] for tensor in draft.outputs]
+
+
+def _steps_and_marks(draft: Draft) -> list[Step | Mark]:
+    items: list[Step | Mark] = list(draft.steps)
+    for mark in reversed(draft.marks):
+        items.insert(mark.at, mark)
+    return items
 
 
 @attrs.define
@@ -48,6 +75,7 @@ class _Running:
     operands: tuple[int, ...]
     seen: tuple[int, ...]
     post: int
+    control: Row | None = None
 
 
 class QueueMachine:
@@ -60,6 +88,10 @@ class QueueMachine:
         self._running: dict[str, _Running] = {}
         self._triggered: dict[str, list[_Running]] = {}
         self._counters = [0] * len(program.semaphores)
+        self._control = {name: control_rows(program, rows) for name, rows in self._rows.items()}
+        self._paths = {name: Path(rows, program.blocks) for name, rows in self._control.items()}
+        self._shifts = Shifts(program)
+        self._offsets = {name: np.zeros(len(program.semaphores), np.int64) for name in self._rows}
         self._stream_semaphore = {
             semaphore.owner: number
             for number, semaphore in enumerate(program.semaphores)
@@ -91,20 +123,45 @@ class QueueMachine:
         if self._pc[name] == len(self._rows[name]):
             return False
         row = self._rows[name][self._pc[name]]
-        return row.wait_sem == NONE or self._counters[row.wait_sem] >= row.wait_value
+        if row.wait_sem == NONE:
+            return True
+        return self._counters[row.wait_sem] >= row.wait_value + self._offsets[name][row.wait_sem]
 
     def _move(self, name: str) -> None:
         if name in self._triggered:
-            self._end(self._triggered[name].pop(0))
+            done = self._triggered[name].pop(0)
+            if done.control is None:
+                self._end(done)
+            elif self._predicate(done.control) != done.seen[0]:
+                raise StuckError(f"{name} goes another way at {done.control}")
             self._counters[self._stream_semaphore[name]] += 1
         elif name in self._running:
             running = self._running.pop(name)
             self._end(running)
-            self._pc[name] += 1
+            self._advance(name)
             if running.post != NONE:
                 self._counters[running.post] += 1
         else:
             self._start(name)
+
+    def _advance(self, name: str) -> None:
+        """Go on to the next row, wherever that is."""
+        position = self._pc[name]
+        row = self._control[name].get(position)
+        if row is None:
+            self._pc[name] += 1
+            return
+        value = self._predicate(row)
+        self._pc[name], jump = self._paths[name].follow(position, value)
+        if jump is not Jump.NONE:
+            self._offsets[name] += self._shifts.of(row[1], jump)
+        if name == Engine.GPSIMD.value:
+            for stream in sorted(self._shifts.followers(row)):
+                told = _Running("", (), (), (value,), NONE, row)
+                self._triggered.setdefault(f"stream {stream}", []).append(told)
+
+    def _predicate(self, row: Row) -> int:
+        return self._read(self._program.blocks[row[1]].predicate) if row[0] in (TEST, CASE) else 0
 
     def _start(self, name: str) -> None:
         row = self._rows[name][self._pc[name]]
@@ -114,7 +171,7 @@ class QueueMachine:
             begun = self._begin(placeholder.name, placeholder.results, placeholder.operands)
             self._triggered.setdefault(f"stream {placeholder.stream}", []).append(begun)
             self._running[name] = _Running("", (), (), (), row.post_sem)
-        elif row.opcode == WAIT:
+        elif row.opcode == WAIT or self._pc[name] in self._control[name]:
             self._running[name] = _Running("", (), (), (), row.post_sem)
         else:
             self._running[name] = self._begin(node, row.results, row.operands, row.post_sem)
@@ -153,6 +210,8 @@ class QueueMachine:
 
     def _read(self, tensor: int) -> int:
         start, end = self._range(tensor)
+        if start == end:
+            return EMPTY
         found = set(self._cells[start // ALIGNMENT : -(-end // ALIGNMENT)].tolist())
         return found.pop() if len(found) == 1 else self._noise()
 

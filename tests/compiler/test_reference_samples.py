@@ -12,9 +12,13 @@ from ncc_compiler.reference import MEANINGS
 from tests.reference_runs import assert_close, reference_outputs
 
 HLO = Path(__file__).parent.parent / "data" / "hlo"
+SAMPLES = [
+    *("collective_zoo", "mlp_train_dp2_tp4"),
+    *("fsdp_scan_layers", "moe_all_to_all", "ring_attention"),
+]
 
 
-@pytest.mark.parametrize("name", ["mlp_train_dp2_tp4", "collective_zoo"])
+@pytest.mark.parametrize("name", SAMPLES)
 def test_the_reference_agrees_with_xla(name):
     module = load_module(Source(name, (HLO / f"{name}.hlo").read_text()), None)
     given, wanted = np.load(HLO / f"{name}.in.npz"), np.load(HLO / f"{name}.out.npz")

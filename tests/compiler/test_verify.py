@@ -12,7 +12,10 @@ from ncc_compiler.ir.rules import FAMILIES, sentence
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.ir.verify import verify
 from ncc_runtime.neff.dtypes import DType
+from tests.compiler.broken_indexing import WRONG_INDEXING
+from tests.compiler.broken_windows import WRONG_WINDOWS
 from tests.compiler.reading import SUM, complaints, load
+from tests.compiler.test_control_rules import WRONG as WRONG_CONTROL
 
 PARAMETERS = """x = f32[2,3] parameter(0)
 y = f32[3,4] parameter(1)
@@ -76,7 +79,7 @@ WRONG = [
     ("f32[2,4] dot(x, y), " + DOT % ("2", "0"), "dot-C1", 21),
     ("f32[2,3,4] dot(x, y), " + DOT % ("1", ""), "dot-C2", 49),
     ("f32[3,3] dot(x, y), " + DOT % ("1", "1"), "dot-C3", 47),
-    ("f32[2,2] dot(x, i), " + DOT % ("1", "1"), "dot-C4", 17),
+    ("f32[2,2] dot(x, p), " + DOT % ("1", "1"), "dot-C4", 17),
     ("s32[2,2] dot(x, x), " + DOT % ("1", "1"), "dot-C5", 1),
     ("f32[2] reduce(x, x, s), dimensions={1}, to_apply=sum", "reduce-C1", 21),
     ("f32[2] reduce(x, y, s, s), dimensions={1}, to_apply=sum", "reduce-C2", 18),
@@ -141,7 +144,8 @@ def test_every_rule_of_the_op_table_is_broken_by_a_text() -> None:
     assert shared == {"constant-C1"}
 
 
-BY_SENTENCE = {sentence(rule) for _, rule, _ in WRONG}
+BROKEN = (*WRONG, *WRONG_CONTROL, *WRONG_INDEXING, *WRONG_WINDOWS)
+BY_SENTENCE = {sentence(rule) for _, rule, _ in BROKEN}
 
 
 def test_several_rules_are_reported_in_program_order() -> None:

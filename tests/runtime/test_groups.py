@@ -35,7 +35,9 @@ EXPANSIONS = [
     ("mesh['a'=2,'b'=2] {}", ((0,), (1,), (2,), (3,))),
     ("mesh['a'=2,'b'=4] {'b':(1)2}", ((0, 2), (1, 3), (4, 6), (5, 7))),
     ("mesh['a'=2,'b'=4] {'b':(2)2}", ((0, 1), (2, 3), (4, 5), (6, 7))),
-    ("mesh['a'=2,'b'=2], device_ids=([4]<=[2,2]T(1,0)) {'b'}", ((0, 2), (1, 3))),
+    ("mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'b'}", ((0, 2), (1, 3))),
+    ("mesh['a'=2,'b'=2], device_ids=([4]) {'b'}", ((0, 1), (2, 3))),
+    ("mesh['a'=2,'b'=2], device_ids=(3,1,2,0) {'b'}", ((3, 1), (2, 0))),
 ]
 
 
@@ -63,7 +65,9 @@ def test_a_spelling_prints_so_that_it_parses_back(text: str, _: object) -> None:
         ("mesh['a'=2,'a'=2] {'a'}", "distinct names and sizes > 0"),
         ("mesh['a'=4] {'a':(1)3}", "does not divide the axis"),
         ("mesh['a'=4] {'a','a'}", "axis 'a' is named twice"),
-        ("mesh['a'=4], device_ids=([2]<=[2]) {'a'}", "do not name each device once"),
+        ("mesh['a'=4], device_ids=([2]) {'a'}", "do not name each device once"),
+        ("mesh['a'=2], device_ids=(0,0) {'a'}", "do not name each device once"),
+        ("mesh['a'=2], device_ids=([2]<=[2]) {'a'}", "are none of [2,4]T(1,0)"),
     ],
 )
 def test_a_spelling_that_is_none_says_so(text: str, complaint: str) -> None:

@@ -29,6 +29,8 @@ from ncc_runtime.neff.program import Program
 from tests.draws_neff import programs
 
 LISTING = Path(__file__).parents[1] / "data" / "neff" / "step.listing"
+LOOP = {"kind": "loop", "name": "l", "predicate": 0, "index": 0, "of": 1, "trip_count": None}
+STEP = Header("step", 4, 0b10)
 HEADER = struct.Struct("<5Q128sI32s16s256sI64sQI32s436s")
 
 
@@ -56,7 +58,7 @@ def refusal(data: bytes) -> str:
     return text.removeprefix("m.neff: ")
 
 
-def sealed(files: dict[str, bytes] | list[tuple[str, bytes]]) -> bytes:
+def sealed(files: dict[str, bytes] | list[tuple[str, bytes]], header: Header = STEP) -> bytes:
     """A file whose hashes are right, whatever is in it."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
@@ -64,7 +66,7 @@ def sealed(files: dict[str, bytes] | list[tuple[str, bytes]]) -> bytes:
             member = tarfile.TarInfo(name)
             member.size = len(contents)
             tar.addfile(member, io.BytesIO(contents))
-    return header_bytes(Header("step", 4, 0b10), stream.getvalue()) + stream.getvalue()
+    return header_bytes(header, stream.getvalue()) + stream.getvalue()
 
 
 @given(program=programs())
@@ -87,7 +89,7 @@ def test_random_programs_obey_the_rules() -> None:
 def test_the_header_has_the_documented_fields(packed: bytes) -> None:
     fields = HEADER.unpack_from(packed)
     data = packed[1024:]
-    assert fields[:5] == (1, 1024, len(data), 1, 0)
+    assert fields[:5] == (1, 1024, len(data), 1, 1)
     assert (fields[6], fields[10], fields[13]) == (4, 4, 0)
     assert fields[7] == hashlib.sha256(data).digest()
     assert fields[9].rstrip(b"\0") == b"step"
@@ -155,8 +157,9 @@ def resealed_header(packed: bytes, at: int, value: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("at", "value", "reason"),
     [
-        (24, struct.pack("<Q", 2), "neff version 2.0 (package 1), this reads 1.0"),
-        (32, struct.pack("<Q", 1), "(package 1): made by a newer version; update ncc"),
+        (24, struct.pack("<Q", 2), "neff version 2.1 (package 1), this reads 1.1"),
+        (32, struct.pack("<Q", 2), "(package 1): made by a newer version; update ncc"),
+        (32, struct.pack("<Q", 0), "made by an older version; compile the model again"),
         (24, struct.pack("<Q", 0), "made by an older version"),
         (544, struct.pack("<Q", 1 << 20), "features this version does not know: bit 20 (0x100000)"),
         (552, struct.pack("<I", 2), "byte 552 is not what this version writes"),
@@ -171,12 +174,14 @@ def test_a_header_with_the_right_hash_must_also_make_sense(
     assert reason in refusal(resealed_header(packed, at, value))
 
 
-def edited(program: Program, edit: Callable[[dict[str, object]], None]) -> bytes:
+def edited(
+    program: Program, edit: Callable[[dict[str, object]], None], feature_bits: int = 0b10
+) -> bytes:
     files = files_of(program)
     document = msgspec.json.decode(files[DEFINITION])
     edit(document)
     files[DEFINITION] = msgspec.json.encode(document, order="sorted")
-    return sealed(files)
+    return sealed(files, Header(program.name, program.ranks, feature_bits))
 
 
 def _set(*path: str | int, to: object) -> Callable[[dict[str, object]], None]:
@@ -214,6 +219,10 @@ def _set(*path: str | int, to: object) -> Callable[[dict[str, object]], None]:
         (_set("cc", 2, "pairs", to=[[0, 1, 2]]), "Expected `array` of length 2"),
         (_set("cc", 0, "surprise", to=1), "is not what this version writes"),
         (_set("attributes", 0, to={"lhs_batch": 0.5}), "Expected `bool | int | str | array`"),
+        (_set("blocks", to=[{**LOOP, "kind": "while"}]), "value 'while' - at `$.blocks[0].kind`"),
+        (_set("blocks", to=[{**LOOP, "trip_count": "3"}]), "Expected `int | null`, got `str`"),
+        (_set("blocks", to=[{**LOOP, "predicate": 99}]), "neff-N2"),
+        (_set("blocks", to=[LOOP]), "neff-C1"),
         (_set("regions", 0, "body", 0, "operands", to=[0, 9]), "neff-N7"),
         (_set("engines", to=[]), "neff-N3"),
         (_set("engines", 0, "instructions", to=10**15), "instructions over"),
@@ -226,6 +235,18 @@ def test_nonsense_with_the_right_hash_is_refused(
     edit: Callable[[dict[str, object]], None], reason: str, program: Program
 ) -> None:
     assert reason in refusal(edited(program, edit))
+
+
+def test_what_a_block_says_by_default_must_be_said() -> None:
+    program = parse_program((LISTING.parent / "loop.listing").read_text())
+
+    def forget(document: dict[str, object]) -> None:
+        blocks = document["blocks"]
+        assert isinstance(blocks, list)
+        del blocks[0]["index"]
+
+    assert unpack(edited(program, lambda _: None, 0), "m.neff") == program
+    assert "is not what this version writes" in refusal(edited(program, forget, 0))
 
 
 def test_a_missing_key_is_refused(program: Program) -> None:

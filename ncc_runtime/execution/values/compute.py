@@ -5,44 +5,20 @@ number of ranks in a batch must not change a bit of any rank's result, so sums r
 last axes and a dot is one whole GEMM per rank.
 """
 
-from collections.abc import Callable, Mapping
-
-import attrs
 import numpy as np
 
 from ncc_runtime.execution.values import elementwise
-from ncc_runtime.execution.values.nans import canonical_nans
-from ncc_runtime.execution.values.regions import fold
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.execution.values.indexing import INDEXING_KERNELS
+from ncc_runtime.execution.values.methods import METHOD_KERNELS
+from ncc_runtime.execution.values.nans import KEEPS_BITS, canonical_nans
+from ncc_runtime.execution.values.ordering import ORDERING_KERNELS
+from ncc_runtime.execution.values.products import convolution, dot
+from ncc_runtime.execution.values.random_bits import rng_bit_generator
+from ncc_runtime.execution.values.regions import evaluate, fold
+from ncc_runtime.execution.values.scattering import scatter
+from ncc_runtime.execution.values.windows import reduce_window, select_and_scatter
+from ncc_runtime.execution.values.work import Arrays, Kernel, Work
 from ncc_runtime.neff.isa import OPCODES, Shape
-from ncc_runtime.neff.program import AttributeValue, Program, Tensor
-
-
-@attrs.frozen(eq=False)
-class Work:
-    """One instruction on some ranks: what a kernel needs beside its operands."""
-
-    program: Program
-    opcode: str
-    attributes: Mapping[str, AttributeValue]
-    results: tuple[Tensor, ...]
-    ranks: np.ndarray  # (r,) int32
-
-    def integers(self, name: str) -> tuple[int, ...]:
-        """An attribute that is a list of integers."""
-        value = self.attributes[name]
-        assert isinstance(value, tuple), f"{self.opcode}.{name} is {value!r}"
-        return value
-
-    def integer(self, name: str) -> int:
-        """An attribute that is one integer."""
-        value = self.attributes[name]
-        assert isinstance(value, int), f"{self.opcode}.{name} is {value!r}"
-        return value
-
-
-Arrays = list[np.ndarray]
-Kernel = Callable[[Work, Arrays], Arrays]
 
 
 def compute(work: Work, operands: Arrays) -> Arrays:
@@ -53,12 +29,9 @@ def compute(work: Work, operands: Arrays) -> Arrays:
         results = [elementwise.apply(work.opcode, operands, dtype, work.attributes)]
     else:
         results = KERNELS[work.opcode](work, operands)
-    if shape is Shape.MOVE or work.opcode in _KEEPS_BITS:
+    if shape is Shape.MOVE or work.opcode in KEEPS_BITS:
         return results
     return [canonical_nans(result) for result in results]
-
-
-_KEEPS_BITS = ("copy", "select")
 
 
 _ELEMENTWISE = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
@@ -109,56 +82,36 @@ def _concatenate(work: Work, operands: Arrays) -> Arrays:
     return [np.concatenate(operands, axis=work.integer("dimension") + 1)]
 
 
-def _dot(work: Work, operands: Arrays) -> Arrays:
-    left, right = (_contractable(array, work.results[0].dtype) for array in operands)
-    left_batch, right_batch = work.integers("lhs_batch"), work.integers("rhs_batch")
-    left_sum, right_sum = work.integers("lhs_contracting"), work.integers("rhs_contracting")
-    left_free = _others(left.ndim - 1, left_batch + left_sum)
-    right_free = _others(right.ndim - 1, right_batch + right_sum)
-    batch = [left.shape[axis + 1] for axis in left_batch]
-    rows = [left.shape[axis + 1] for axis in left_free]
-    columns = [right.shape[axis + 1] for axis in right_free]
-    left = left.transpose(0, *(axis + 1 for axis in (*left_batch, *left_free, *left_sum)))
-    right = right.transpose(0, *(axis + 1 for axis in (*right_batch, *right_sum, *right_free)))
-    count, inner = len(work.ranks), int(np.prod([operands[0].shape[k + 1] for k in left_sum]))
-    width = int(np.prod(batch))
-    product = np.matmul(
-        left.reshape(count, width, int(np.prod(rows)), inner),
-        right.reshape(count, width, inner, int(np.prod(columns))),
-    )
-    result = product.reshape(count, *batch, *rows, *columns)
-    return [result.astype(work.results[0].dtype.numpy, copy=False)]
-
-
-def _contractable(array: np.ndarray, result: DType) -> np.ndarray:
-    """The operand of a dot in the type its products are summed in.
-
-    That is the result's type, but float32 for narrow floats, which are rounded once at the end.
-    """
-    narrow = result.is_float and result.size_bytes < 4
-    return array.astype(np.float32 if narrow else result.numpy, copy=False)
-
-
-def _others(rank: int, taken: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(axis for axis in range(rank) if axis not in taken)
-
-
 def _reduce(work: Work, operands: Arrays) -> Arrays:
     count = len(operands) // 2
     region = work.program.regions[work.integer("region")]
     return fold(region, operands[:count], operands[count:], work.integers("dimensions"))
 
 
+def _map(work: Work, operands: Arrays) -> Arrays:
+    results = evaluate(work.program.regions[work.integer("region")], operands)
+    return [np.broadcast_to(result, operands[0].shape) for result in results]
+
+
 KERNELS: dict[str, Kernel] = {
     "broadcast": _broadcast,
     "concatenate": _concatenate,
-    "dot": _dot,
+    "convolution": convolution,
+    "dot": dot,
     "iota": _iota,
+    "map": _map,
     "partition-id": _partition_id,
     "reduce": _reduce,
+    "reduce-window": reduce_window,
     "replica-id": _replica_id,
     "reshape": _reshape,
+    "rng-bit-generator": rng_bit_generator,
+    "select-and-scatter": select_and_scatter,
     "slice": _slice,
     "transpose": _transpose,
+    "scatter": scatter,
+    **INDEXING_KERNELS,
+    **METHOD_KERNELS,
+    **ORDERING_KERNELS,
 }
 """Every compute opcode that is not elementwise."""

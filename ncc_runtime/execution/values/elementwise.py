@@ -1,14 +1,20 @@
 """Elementwise operations on arrays of any shape, with XLA's meaning at the edges.
 
-Narrow floats (bfloat16, float16, fp8) are computed in float32 and rounded once, 4-bit integers in
-8 bits and wrapped. Integers wrap;
-division by zero gives all ones, its remainder the dividend. pred adds as `or`, multiplies as `and`.
+Narrow floats (bfloat16, float16, fp8) are computed in float32 and rounded once, 2- and 4-bit
+integers in 8 bits and wrapped. Integers wrap; division by zero gives all ones, its remainder the
+dividend. pred adds as `or`, multiplies as `and`. An operand of fewer dimensions than the others is
+one value for each rank.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from ncc_runtime.execution.values import bits
+from ncc_runtime.execution.values.complex_numbers import joined
+from ncc_runtime.execution.values.conversion import convert, widened
+from ncc_runtime.execution.values.total_order import total_order
+from ncc_runtime.execution.values.transcendental import TRANSCENDENTAL
 from ncc_runtime.neff.dtypes import DType
 
 Attributes = Mapping[str, object]
@@ -16,57 +22,29 @@ Function = Callable[..., np.ndarray]
 
 
 def apply(
-    opcode: str, arrays: list[np.ndarray], dtype: DType, attributes: Attributes
+    opcode: str, arrays: Sequence[np.ndarray], dtype: DType, attributes: Attributes
 ) -> np.ndarray:
     """One elementwise opcode; the result has `dtype`, rounded once."""
+    operands = _aligned(arrays)
     with np.errstate(all="ignore"):
-        if opcode == "convert":
-            return convert(arrays[0], dtype)
+        if opcode in BY_DTYPE:
+            return BY_DTYPE[opcode](*operands, dtype)
         if opcode == "compare":
-            return _compare(arrays, attributes)
-        if opcode == "select":
-            return np.where(arrays[0], arrays[1], arrays[2])
-        result = FUNCTIONS[opcode](*(_widened(array) for array in arrays))
+            return _compare(operands, attributes)
+        if opcode == "reduce-precision":
+            return _reduce_precision(operands[0], dtype, attributes)
+        result = FUNCTIONS[opcode](*map(widened, operands))
         return result.astype(dtype.numpy, copy=False)
 
 
-def _is_narrow(dtype: np.dtype) -> bool:
-    return dtype == np.float16 or (dtype.isbuiltin != 1 and "float" in dtype.name)
+def _aligned(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Every array with equally many dimensions; those that lack some have the leading ones."""
+    most = max(array.ndim for array in arrays)
+    return [array.reshape(array.shape + (1,) * (most - array.ndim)) for array in arrays]
 
 
-def _widened(array: np.ndarray) -> np.ndarray:
-    """The array in the type it is computed in: float32 for narrow floats, 8 bits for 4."""
-    if _is_narrow(array.dtype):
-        return array.astype(np.float32)
-    if array.dtype == DType.S4.numpy:
-        return array.astype(np.int8)
-    return array.astype(np.uint8) if array.dtype == DType.U4.numpy else array
-
-
-def convert(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """To another dtype: pred is "not zero", float to integer saturates, NaN becomes 0."""
-    target = dtype.numpy
-    if dtype is DType.PRED:
-        return array != np.zeros((), array.dtype)
-    source = _widened(array)
-    if source.dtype.kind == "c" and target.kind != "c":
-        source = source.real
-    if source.dtype.kind == "f" and dtype.is_integer:
-        return _saturated(source, dtype)
-    return source.astype(target)
-
-
-def _saturated(array: np.ndarray, dtype: DType) -> np.ndarray:
-    bits = 4 if dtype in (DType.S4, DType.U4) else dtype.size_bytes * 8
-    low = -(2 ** (bits - 1)) if dtype.is_signed else 0
-    high = 2 ** (bits - 1) - 1 if dtype.is_signed else 2**bits - 1
-    wide = array.astype(np.float64)
-    holder = np.dtype(np.uint64) if bits == 64 and not dtype.is_signed else np.dtype(np.int64)
-    inside = (wide > float(low) - 1) & (wide < float(high) + (0.0 if bits == 64 else 1.0))
-    whole = np.where(inside, np.trunc(wide), 0).astype(holder)
-    whole = np.where(wide >= float(high) + (0 if bits == 64 else 1), holder.type(high), whole)
-    whole = np.where(wide <= float(low), holder.type(low), whole)
-    return np.where(np.isnan(wide), holder.type(0), whole).astype(dtype.numpy)
+def _select(condition: np.ndarray, chosen: np.ndarray, other: np.ndarray, _: DType) -> np.ndarray:
+    return np.where(condition, chosen, other)
 
 
 _DIRECTIONS: dict[str, Function] = {
@@ -80,16 +58,15 @@ _DIRECTIONS: dict[str, Function] = {
 
 
 def _compare(arrays: list[np.ndarray], attributes: Attributes) -> np.ndarray:
-    left, right = (_widened(array) for array in arrays)
-    if attributes.get("type") == "TOTALORDER" and left.dtype.kind == "f":
-        left, right = _total_order(left), _total_order(right)
+    ordered = attributes.get("type") == "TOTALORDER"
+    left, right = (total_order(array) if ordered else widened(array) for array in arrays)
     return _DIRECTIONS[str(attributes["direction"])](left, right)
 
 
-def _total_order(array: np.ndarray) -> np.ndarray:
-    """Integers in IEEE 754's total order: -NaN < -inf < … < -0 < +0 < … < inf < NaN."""
-    bits = array.view(np.dtype(f"i{array.dtype.itemsize}"))
-    return np.where(bits < 0, ~bits ^ np.iinfo(bits.dtype).min, bits)
+def _reduce_precision(array: np.ndarray, dtype: DType, attributes: Attributes) -> np.ndarray:
+    kept = [attributes[name] for name in ("exponent_bits", "mantissa_bits")]
+    exponent, mantissa = (number for number in kept if isinstance(number, int))
+    return bits.reduce_precision(array, dtype, exponent, mantissa)
 
 
 def _is_integer(array: np.ndarray) -> bool:
@@ -101,10 +78,14 @@ def _add(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _multiply(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return left & right if left.dtype == bool else left * right
+    if left.dtype == bool:
+        return left & right
+    return TRANSCENDENTAL["multiply"](left, right) if left.dtype.kind == "c" else left * right
 
 
 def _divide(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    if left.dtype.kind == "c":
+        return TRANSCENDENTAL["divide"](left, right)
     if not _is_integer(left):
         return left / right
     quotient, _ = _truncated(left, right)
@@ -133,7 +114,7 @@ def _truncated(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 def _power(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
     if not _is_integer(base):
-        return np.power(base, exponent)
+        return TRANSCENDENTAL["power"](base, exponent)
     result, square, left = np.ones_like(base), base.copy(), exponent.copy()
     left[exponent < 0] = 0
     while left.any():
@@ -161,40 +142,54 @@ def _minimum(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return np.where(zeros, -(-left - right), np.minimum(left, right))  # -0 if either is
 
 
+def _clamp(least: np.ndarray, array: np.ndarray, most: np.ndarray) -> np.ndarray:
+    """Where least > most it is most; NaN if any of them is."""
+    return _minimum(_maximum(least, array), most)
+
+
+def _abs(array: np.ndarray) -> np.ndarray:
+    return TRANSCENDENTAL["abs"](array) if array.dtype.kind == "c" else np.abs(array)
+
+
 def _sign(array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind == "c":
+        return TRANSCENDENTAL["sign"](array)
     if array.dtype.kind != "f":
         return np.sign(array)
     return np.where(array == 0, array, np.sign(array))
 
 
-def _logistic(array: np.ndarray) -> np.ndarray:
-    one = array.dtype.type(1)
-    return one / (one + np.exp(-array))
-
-
-def _rsqrt(array: np.ndarray) -> np.ndarray:
-    return array.dtype.type(1) / np.sqrt(array)
+def _round_away(array: np.ndarray) -> np.ndarray:
+    """Halves away from zero."""
+    whole = np.trunc(array)
+    is_up = np.abs(array - whole) >= array.dtype.type(0.5)
+    return np.copysign(whole + is_up * np.copysign(array.dtype.type(1), array), array)
 
 
 def _not(array: np.ndarray) -> np.ndarray:
     return ~array
 
 
-def _same(array: np.ndarray) -> np.ndarray:
+def _same(array: np.ndarray, _: DType) -> np.ndarray:
     return array
 
 
+def _real(array: np.ndarray, _: DType) -> np.ndarray:
+    return array.real if array.dtype.kind == "c" else array
+
+
 FUNCTIONS: dict[str, Function] = {
-    "abs": np.abs,
+    **TRANSCENDENTAL,
+    "abs": _abs,
     "add": _add,
     "and": np.bitwise_and,
     "ceil": np.ceil,
-    "copy": _same,
+    "clamp": _clamp,
+    "complex": joined,
     "divide": _divide,
-    "exponential": np.exp,
     "floor": np.floor,
-    "log": np.log,
-    "logistic": _logistic,
+    "imag": np.imag,
+    "is-finite": np.isfinite,
     "maximum": _maximum,
     "minimum": _minimum,
     "multiply": _multiply,
@@ -203,11 +198,25 @@ FUNCTIONS: dict[str, Function] = {
     "or": np.bitwise_or,
     "power": _power,
     "remainder": _remainder,
-    "rsqrt": _rsqrt,
+    "round-nearest-afz": _round_away,
+    "round-nearest-even": np.rint,
     "sign": _sign,
-    "sqrt": np.sqrt,
     "subtract": np.subtract,
-    "tanh": np.tanh,
     "xor": np.bitwise_xor,
 }
-"""Opcodes that are one function of widened arrays; `convert`, `compare`, `select` are in apply."""
+"""Opcodes that are one function of widened arrays."""
+
+BY_DTYPE: dict[str, Function] = {
+    "bitcast-convert": bits.bitcast,
+    "convert": convert,
+    "copy": _same,
+    "count-leading-zeros": bits.leading_zeros,
+    "popcnt": bits.population_count,
+    "real": _real,
+    "select": _select,
+    "shift-left": bits.shift_left,
+    "shift-right-arithmetic": bits.shift_right_arithmetic,
+    "shift-right-logical": bits.shift_right_logical,
+    "stochastic-convert": bits.stochastic_convert,
+}
+"""Opcodes that are a function of arrays as they are and of the dtype of the result."""

@@ -8,9 +8,10 @@ import numpy as np
 
 from ncc_runtime.execution.scheduler import Batch
 from ncc_runtime.execution.values.checks import Owners
-from ncc_runtime.execution.values.compute import Work, compute
+from ncc_runtime.execution.values.compute import compute
 from ncc_runtime.execution.values.memory import Arena
 from ncc_runtime.execution.values.transfers import transfer
+from ncc_runtime.execution.values.work import Work
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable
 from ncc_runtime.neff.isa import OPCODES, Shape
 from ncc_runtime.neff.program import Program, TensorId

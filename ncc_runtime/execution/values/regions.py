@@ -3,8 +3,9 @@
 import numpy as np
 
 from ncc_runtime.execution.values import elementwise
+from ncc_runtime.execution.values.nans import KEEPS_BITS, canonical_nans
 from ncc_runtime.neff.literals import scalar
-from ncc_runtime.neff.program import Region
+from ncc_runtime.neff.program import Region, RegionInstr
 
 _SUMS = {"add": np.add, "multiply": np.multiply}
 
@@ -12,6 +13,7 @@ _SUMS = {"add": np.add, "multiply": np.multiply}
 def evaluate(region: Region, arguments: list[np.ndarray]) -> list[np.ndarray]:
     """The region's results, elementwise over arguments of one shape."""
     values = list(arguments)
+    observes_bits = any(_observes_bits(step) for step in region.body)
     shape = arguments[0].shape if arguments else ()
     for step in region.body:
         if step.opcode == "constant":
@@ -19,8 +21,15 @@ def evaluate(region: Region, arguments: list[np.ndarray]) -> list[np.ndarray]:
             values.append(np.broadcast_to(scalar(step.constant, step.dtype), shape))
         else:
             operands = [values[number] for number in step.operands]
-            values.append(elementwise.apply(step.opcode, operands, step.dtype, step.attributes))
+            value = elementwise.apply(step.opcode, operands, step.dtype, step.attributes)
+            is_new = observes_bits and step.opcode not in KEEPS_BITS
+            values.append(canonical_nans(value) if is_new else value)
     return [values[number] for number in region.results]
+
+
+def _observes_bits(step: RegionInstr) -> bool:
+    """Whether it tells one NaN from another."""
+    return step.opcode == "bitcast-convert" or step.attributes.get("type") == "TOTALORDER"
 
 
 def fold(
@@ -36,7 +45,7 @@ def fold(
     start = [_spread(first, shape) for first in initial]
     if not flat[0].shape[-1]:
         return start
-    opcode = _single_opcode(region)
+    opcode = single_opcode(region)
     if opcode in _SUMS and flat[0].dtype in (np.float32, np.float64):
         joined = [_SUMS[opcode].reduce(flat[0], axis=-1)]
     else:
@@ -58,7 +67,7 @@ def _spread(initial: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return np.broadcast_to(initial.reshape(-1, *([1] * (len(shape) - 1))), shape)
 
 
-def _single_opcode(region: Region) -> str:
+def single_opcode(region: Region) -> str:
     """The opcode, where the region is one operation on its two parameters; else nothing."""
     if len(region.parameters) == 2 and len(region.body) == 1 and region.results == (2,):
         step = region.body[0]

@@ -6,8 +6,21 @@ from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.rules.signature import Signature, dtype_differs, shape_differs
 
 _BITWISE = frozenset({"and", "not", "or", "xor"})
-_CONTINUOUS = frozenset({"exponential", "log", "logistic", "rsqrt", "sqrt", "tanh"})
-_ORDERED = frozenset({"ceil", "floor", "maximum", "minimum", "remainder"})  # not for complex
+_INTEGRAL = frozenset(
+    {
+        *("count-leading-zeros", "popcnt"),
+        *("shift-left", "shift-right-arithmetic", "shift-right-logical"),
+    }
+)
+_CONTINUOUS = frozenset(
+    {
+        *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cosh", "cosine"),
+        *("exponential", "exponential-minus-one", "log", "log-plus-one", "logistic"),
+        *("rsqrt", "sine", "sinh", "sqrt", "tan", "tanh"),
+    }
+)
+_REAL = frozenset({"cbrt", "ceil", "erf", "floor", "round-nearest-afz", "round-nearest-even"})
+_ORDERED = frozenset({"maximum", "minimum", "remainder"})  # not for complex
 _ARITHMETIC = frozenset({"abs", "divide", "negate", "power", "remainder", "sign", "subtract"})
 _DIRECTIONS = ("EQ", "NE", "LT", "LE", "GT", "GE")
 _COMPARE_TYPES = ("FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED")
@@ -34,7 +47,9 @@ def _is_defined(opcode: str, dtype: DType) -> bool:
         return dtype is DType.PRED or dtype.is_integer
     if opcode in _CONTINUOUS:
         return dtype.is_float or dtype.is_complex
-    if opcode in ("ceil", "floor"):
+    if opcode in _INTEGRAL:
+        return dtype.is_integer
+    if opcode in _REAL:
         return dtype.is_float
     if opcode in _ARITHMETIC and dtype is DType.PRED:
         return False
@@ -42,11 +57,9 @@ def _is_defined(opcode: str, dtype: DType) -> bool:
 
 
 def convert(signature: Signature) -> Iterator[str]:
-    """Any dtype to any other but complex to what is not."""
+    """Any dtype to any other; of a complex number to another kind, the real part."""
     result, operand = signature.results[0], signature.operands[0]
     yield from shape_differs(result, operand.shape)
-    if operand.dtype.is_complex and not result.dtype.is_complex:
-        yield f"no conversion from {operand.dtype.value} to {result.dtype.value}"
 
 
 def compare(signature: Signature) -> Iterator[str]:
@@ -65,11 +78,61 @@ def compare(signature: Signature) -> Iterator[str]:
 
 
 def select(signature: Signature) -> Iterator[str]:
-    """A pred and two operands of one type, all of one shape."""
+    """A pred, a scalar or of their shape, and two operands of one type."""
     condition, chosen, other = signature.operands
-    if condition.dtype is not DType.PRED or condition.shape != chosen.shape:
+    if condition.dtype is not DType.PRED or condition.shape not in ((), chosen.shape):
         yield f"condition is {condition.type_text}, choices are {chosen.type_text}"
     if (chosen.dtype, chosen.shape) != (other.dtype, other.shape):
         yield f"choices differ: {chosen.type_text} and {other.type_text}"
     yield from shape_differs(signature.results[0], chosen.shape)
     yield from dtype_differs(signature.results[0], chosen.dtype)
+
+
+def clamp(signature: Signature) -> Iterator[str]:
+    """The least value, an operand, the greatest value; bounds may be scalars."""
+    least, operand, most = signature.operands
+    for bound in (least, most):
+        if bound.dtype is not operand.dtype or bound.shape not in ((), operand.shape):
+            yield f"a bound is {bound.type_text}, the operand {operand.type_text}"
+    yield from shape_differs(signature.results[0], operand.shape)
+    yield from dtype_differs(signature.results[0], operand.dtype)
+    if operand.dtype.is_complex:
+        yield f"not defined on {operand.dtype.value}"
+
+
+_PARTS = {DType.C64: DType.F32, DType.C128: DType.F64}
+
+
+def part(signature: Signature) -> Iterator[str]:
+    """Real numbers of what may be complex."""
+    (operand,), (result,) = signature.operands, signature.results
+    yield from shape_differs(result, operand.shape)
+    yield from dtype_differs(result, _PARTS.get(operand.dtype, operand.dtype))
+    if not operand.dtype.is_float and not operand.dtype.is_complex:
+        yield f"not defined on {operand.dtype.value}"
+
+
+def absolute(signature: Signature) -> Iterator[str]:
+    """Real numbers of what may be complex, integers of integers."""
+    if signature.operands[0].dtype.is_complex:
+        yield from part(signature)
+    else:
+        yield from same_types(signature)
+
+
+def complex_(signature: Signature) -> Iterator[str]:
+    """Two real operands to complex numbers of twice the width."""
+    result, operand = signature.results[0], signature.operands[0]
+    yield from _operands_alike(signature)
+    yield from shape_differs(result, operand.shape)
+    if _PARTS.get(result.dtype) is not operand.dtype:
+        yield f"{operand.dtype.value} does not make {result.dtype.value}"
+
+
+def is_finite(signature: Signature) -> Iterator[str]:
+    """Floats to pred."""
+    (operand,), (result,) = signature.operands, signature.results
+    yield from shape_differs(result, operand.shape)
+    yield from dtype_differs(result, DType.PRED)
+    if not operand.dtype.is_float:
+        yield f"not defined on {operand.dtype.value}"

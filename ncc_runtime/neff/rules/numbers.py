@@ -30,6 +30,8 @@ def _ids_exist(program: Program) -> Iterator[str]:
     for number, placeholder in enumerate(program.placeholders):
         ids = (*placeholder.operands, *placeholder.results)
         yield from _outside(f"placeholder p{number}: tensor", ids, tensors)
+    for number, block in enumerate(program.blocks):
+        yield from _outside(f"block k{number}: tensor", (block.predicate,), tensors)
 
 
 def _outside(what: str, ids: Iterable[int], count: int) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 A stream completes its placeholders in the order of their triggers, and its semaphore counts them.
 So every rank must trigger them in the same order on every run: by the queue's own order, or, where
-several queues trigger, because each trigger is known to be done before the next one starts.
+several queues trigger, because each trigger is known to be done before the next one starts. With
+control flow what is known depends on the way a run takes; there, one queue triggers a stream.
 """
 
 import itertools
@@ -56,15 +57,19 @@ def _streams_have_one_order(program: Program) -> Iterator[str]:
             streams.setdefault(placeholder.stream, []).append(number)
     pairs = [pair for ids in streams.values() for pair in itertools.pairwise(ids)]
     crossing = any(triggers[one].queue != triggers[other].queue for one, other in pairs)
-    known = _known_at_triggers(program, triggers, streams) if crossing else {}
+    flat = not program.blocks
+    known = _known_at_triggers(program, triggers, streams) if crossing and flat else {}
     for one, other in pairs:
         first, second = triggers[one], triggers[other]
         if first.queue == second.queue:
             ordered = first.pc < second.pc
-        else:  # triggers that a run never reaches are the deadlock proof's to report
+        elif flat:  # triggers that a run never reaches are the deadlock proof's to report
             ordered = other not in known or known[other][first.queue] > first.pc
+        else:
+            ordered = False
         if not ordered:
-            yield f"placeholder p{other}: triggered at {second} without waiting for p{one}"
+            missed = "without waiting for" if flat else "with control flow, not in the queue of"
+            yield f"placeholder p{other}: triggered at {second} {missed} p{one}"
 
 
 _Clock = list[int]  # per queue, how many of its instructions are known to be done

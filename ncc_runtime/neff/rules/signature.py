@@ -24,6 +24,12 @@ class Signature:
         assert isinstance(value, tuple), (self.opcode, name, value)
         return value
 
+    def text(self, name: str) -> str:
+        """An attribute that is a text."""
+        value = self.attributes[name]
+        assert isinstance(value, str), (self.opcode, name, value)
+        return value
+
     def integer(self, name: str) -> int:
         """An attribute that is one integer."""
         value = self.attributes[name]

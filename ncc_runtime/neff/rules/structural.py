@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 
 from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.program import Tensor
 from ncc_runtime.neff.rules.signature import (
     Signature,
     dtype_differs,
@@ -148,21 +149,32 @@ def reduce(signature: Signature) -> Iterator[str]:
     yield from complaints
     if complaints:
         return
-    dtypes = tuple(array.dtype for array in arrays)
-    for result, start, dtype in zip(signature.results, initial, dtypes, strict=True):
+    for result in signature.results:
         yield from shape_differs(result, _but(arrays[0].shape, *dimensions))
-        yield from dtype_differs(result, dtype)
-        if (start.dtype, start.shape) != (dtype, ()):
-            yield f"initial value is {start.type_text}, must be {dtype.value}[]"
-    yield from _folds(signature, dtypes)
+    yield from starts_differ(signature, arrays, initial)
+    dtypes = tuple(array.dtype for array in arrays)
+    yield from folds(signature, "region", dtypes * 2, dtypes)
 
 
-def _folds(signature: Signature, dtypes: tuple[DType, ...]) -> Iterator[str]:
-    number = signature.integer("region")
+def starts_differ(
+    signature: Signature, arrays: tuple[Tensor, ...], initial: tuple[Tensor, ...]
+) -> Iterator[str]:
+    """Complain of results or initial values of other dtypes than the folded arrays."""
+    for result, array, start in zip(signature.results, arrays, initial, strict=True):
+        yield from dtype_differs(result, array.dtype)
+        if (start.dtype, start.shape) != (array.dtype, ()):
+            yield f"initial value is {start.type_text}, must be {array.dtype.value}[]"
+
+
+def folds(
+    signature: Signature, key: str, takes: tuple[DType, ...], gives: tuple[DType, ...]
+) -> Iterator[str]:
+    """Complain unless the region that an attribute names takes and gives these dtypes."""
+    number = signature.integer(key)
     if not 0 <= number < len(signature.regions):
         yield f"region {number}, there are {len(signature.regions)}"
         return
     region = signature.regions[number]
-    if region.parameters != dtypes * 2 or region.result_dtypes() != dtypes:
-        text = ", ".join(dtype.value for dtype in dtypes)
-        yield f"region r{number} ({region.name}) does not fold ({text}) into ({text})"
+    if region.parameters != takes or region.result_dtypes() != gives:
+        taken, given = (", ".join(dtype.value for dtype in dtypes) for dtypes in (takes, gives))
+        yield f"region r{number} ({region.name}) does not fold ({taken}) into ({given})"

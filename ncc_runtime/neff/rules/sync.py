@@ -8,6 +8,7 @@ import numpy as np
 from ncc_runtime.neff.isa import ENGINES, PTC2, WAIT
 from ncc_runtime.neff.program import MAX_SEMAPHORES, MAX_STREAMS, Program
 from ncc_runtime.neff.rules.rule import rule
+from ncc_runtime.neff.structure import Structure, stream_counts, structure_of
 from ncc_runtime.neff.table import NONE, InstrTable
 
 _STREAMS = {f"stream {stream}": stream for stream in range(MAX_STREAMS)}
@@ -59,27 +60,39 @@ def _only_owners_post(program: Program) -> Iterator[str]:
 
 @rule("neff-S4")
 def _awaited_values_are_reached(program: Program) -> Iterator[str]:
-    reach = _final_values(program)
+    for engine in ENGINES:
+        yield from _waits_for_itself(program, engine.value, program.queues[engine])
+    structure = structure_of(program)
+    if structure is None:
+        return  # what is counted where is not known; rules of control flow are broken
+    reach = _reached(program, structure)
     for engine in ENGINES:
         table = program.queues[engine]
+        stretches = structure.stretches(engine, np.arange(len(table)))
         waits = table.wait_sem != NONE
-        final = np.where(waits, reach[table.wait_sem], 0)
+        final = np.where(waits, reach[table.wait_sem, stretches], 0)
         for pc in np.flatnonzero(waits & (table.wait_value > final)).tolist():
             name = program.semaphores[int(table.wait_sem[pc])].name
+            by_then = "ends at" if stretches[pc] == len(structure.rows) else "is by then"
             yield (
                 f"queue {engine.value}, pc {pc}: waits for {name} >= {table.wait_value[pc]}, "
-                f"which ends at {final[pc]}"
+                f"which {by_then} {final[pc]}"
             )
-        yield from _waits_for_itself(program, engine.value, table)
 
 
-def _final_values(program: Program) -> np.ndarray:
-    """What each semaphore holds in the end; one more entry, so that NONE may index it."""
-    reach = np.zeros(len(program.semaphores) + 1, np.int64)
-    for table in program.queues.values():
-        np.add.at(reach, table.post_sem[table.post_sem != NONE], 1)
+def _reached(program: Program, structure: Structure) -> np.ndarray:
+    """What each semaphore holds at the end of each stretch, (semaphores + 1, stretches).
+
+    Every block counts once. The last row is for NONE to index.
+    """
+    reach = np.zeros((len(program.semaphores) + 1, len(structure.rows) + 1), np.int64)
+    for engine, table in program.queues.items():
+        pcs = np.flatnonzero(table.post_sem != NONE)
+        np.add.at(reach, (table.post_sem[pcs], structure.stretches(engine, pcs)), 1)
+    reach = np.cumsum(reach, axis=1)
+    made = stream_counts(program, structure)
     for number, stream in streams_by_semaphore(program).items():
-        reach[number] = sum(placeholder.stream == stream for placeholder in program.placeholders)
+        reach[number] = made.get(stream, 0)
     return reach
 
 
@@ -99,12 +112,13 @@ def _waits_for_itself(program: Program, engine: str, table: InstrTable) -> Itera
 
 @rule("neff-S5")
 def _control_has_its_subject(program: Program) -> Iterator[str]:
-    """`wait` waits, `ptc2` names a placeholder, nothing else does."""
+    """`wait` waits or posts, `ptc2` names a placeholder, nothing else does."""
     for engine in ENGINES:
         table = program.queues[engine]
         names = np.array(table.names(), dtype=object)
         triggers, named = names == PTC2, table.placeholder != NONE
-        for pc in np.flatnonzero((names == WAIT) & (table.wait_sem == NONE)).tolist():
+        idle = (table.wait_sem == NONE) & (table.post_sem == NONE)
+        for pc in np.flatnonzero((names == WAIT) & idle).tolist():
             yield f"queue {engine.value}, pc {pc}: wait without a semaphore"
         for pc in np.flatnonzero(triggers & ~named).tolist():
             yield f"queue {engine.value}, pc {pc}: ptc2 without a placeholder"

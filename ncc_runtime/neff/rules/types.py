@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
-from ncc_runtime.neff.isa import ENGINES, OPCODES, PTC2, WAIT, OpcodeDef, Shape
+from ncc_runtime.neff.isa import ENGINES, OPCODES, PTC2, OpcodeDef, Shape
 from ncc_runtime.neff.program import AttributeValue, Program
-from ncc_runtime.neff.rules import elementwise, structural
+from ncc_runtime.neff.rules import bits, elementwise, indexing, numeric, structural, windows
 from ncc_runtime.neff.rules.rule import rule
 from ncc_runtime.neff.rules.signature import Signature
 from ncc_runtime.neff.table import NONE
@@ -14,39 +14,96 @@ from ncc_runtime.neff.table import NONE
 TypeRule = Callable[[Signature], Iterator[str]]
 
 ATTRIBUTE_KINDS: Mapping[str, type] = {
+    "algorithm": str,
+    "batch_groups": int,
     "block": int,
+    "collapsed_slice_dims": tuple,
+    "dim_labels": str,
     "dimension": int,
     "dimensions": tuple,
     "direction": str,
+    "exponent_bits": int,
+    "feature_groups": int,
+    "fft_length": tuple,
+    "fft_type": str,
+    "high": tuple,
+    "index_vector_dim": int,
+    "input_batching_dims": tuple,
+    "inserted_window_dims": tuple,
+    "interior": tuple,
     "iota_dimension": int,
+    "k": int,
+    "largest": bool,
+    "left_side": bool,
     "lhs_batch": tuple,
     "lhs_contracting": tuple,
     "limit": tuple,
+    "low": tuple,
+    "lower": bool,
+    "mantissa_bits": int,
+    "offset_dims": tuple,
+    "operand_batching_dims": tuple,
     "region": int,
     "rhs_batch": tuple,
     "rhs_contracting": tuple,
+    "scatter_dims_to_operand_dims": tuple,
+    "scatter_indices_batching_dims": tuple,
+    "scatter_region": int,
+    "select_region": int,
+    "slice_sizes": tuple,
     "start": tuple,
+    "start_index_map": tuple,
+    "start_indices_batching_dims": tuple,
     "stride": tuple,
+    "transpose_a": str,
     "type": str,
+    "unit_diagonal": bool,
+    "update_window_dims": tuple,
+    "window": str,
 }
 """What each attribute of the instruction set holds."""
 
 _ELEMENTWISE = (Shape.UNARY, Shape.BINARY)
 TYPE_RULES: Mapping[str, TypeRule] = {
     **{name: elementwise.same_types for name, row in OPCODES.items() if row.shape in _ELEMENTWISE},
+    "abs": elementwise.absolute,
+    "bitcast-convert": bits.bitcast_convert,
     "broadcast": structural.broadcast,
+    "cholesky": numeric.cholesky,
+    "clamp": elementwise.clamp,
     "compare": elementwise.compare,
+    "complex": elementwise.complex_,
     "concatenate": structural.concatenate,
     "convert": elementwise.convert,
+    "convolution": windows.convolution,
     "dot": structural.dot,
+    "dynamic-slice": indexing.dynamic_slice,
+    "dynamic-update-slice": indexing.dynamic_update_slice,
+    "gather": indexing.gather,
+    "pad": indexing.pad,
+    "reverse": indexing.reverse,
+    "scatter": indexing.scatter,
+    "sort": indexing.sort,
+    "topk": indexing.topk,
+    "fft": numeric.fft,
+    "imag": elementwise.part,
     "iota": structural.iota,
+    "is-finite": elementwise.is_finite,
+    "map": bits.map_,
     "partition-id": structural.device_id,
+    "real": elementwise.part,
     "reduce": structural.reduce,
+    "reduce-precision": bits.reduce_precision,
+    "reduce-window": windows.reduce_window,
     "replica-id": structural.device_id,
     "reshape": structural.reshape,
+    "rng-bit-generator": numeric.rng_bit_generator,
     "select": elementwise.select,
+    "select-and-scatter": windows.select_and_scatter,
     "slice": structural.slice_,
+    "stochastic-convert": bits.stochastic_convert,
     "transpose": structural.transpose,
+    "triangular-solve": numeric.triangular_solve,
 }
 """How the types of an opcode must agree; control opcodes have no tensors."""
 
@@ -92,8 +149,8 @@ def counts(signature: Signature) -> Iterator[str]:
         if results or operands:
             yield "lists tensors, its placeholder does that"
         return
-    wanted = 0 if row.name == WAIT else 1
-    if row.name != "reduce" and results != wanted:
+    wanted = 0 if row.shape is Shape.CONTROL else row.results
+    if wanted not in (-1, results):
         yield f"{results} results, must be {wanted}"
     if row.operands not in (-1, operands):
         yield f"{operands} operands, must be {row.operands}"

@@ -1,0 +1,58 @@
+"""Values of any type as flat lists of arrays, and where each array of a computation comes from."""
+
+import functools
+import itertools
+
+from ncc_compiler.ir.graph import Computation, Node
+from ncc_compiler.ir.types import ArrayType, TupleType, Type
+
+Leaf = tuple[int, int]
+"""A node's position in its computation, and which array of its value."""
+
+
+def leaves(kind: Type) -> list[ArrayType]:
+    """The arrays inside a type, in order; a token has none."""
+    found: list[ArrayType] = []
+    pending = [kind]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, ArrayType):
+            found.append(one)
+        elif isinstance(one, TupleType):
+            pending.extend(reversed(one.elements))
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _starts(kind: TupleType) -> tuple[int, ...]:
+    return tuple(itertools.accumulate((len(leaves(one)) for one in kind.elements), initial=0))
+
+
+def element_span(kind: Type, index: int) -> slice:
+    """Which of a tuple's arrays belong to one of its elements."""
+    assert isinstance(kind, TupleType), kind
+    first, last = _starts(kind)[index : index + 2]
+    return slice(first, last)
+
+
+_FORWARDS = frozenset({"copy", "opt-barrier", "optimization-barrier", "tuple"})
+
+
+def sources(computation: Computation) -> list[tuple[Leaf, ...]]:
+    """For each node's arrays, where they were computed: through tuples, copies and barriers."""
+    found: list[tuple[Leaf, ...]] = []
+    for position, node in enumerate(computation.nodes):
+        found.append(_sources_of(computation, position, node, found))
+    return found
+
+
+def _sources_of(
+    computation: Computation, position: int, node: Node, found: list[tuple[Leaf, ...]]
+) -> tuple[Leaf, ...]:
+    if node.op in _FORWARDS:
+        return tuple(leaf for operand in node.operands for leaf in found[operand])
+    if node.op == "get-tuple-element":
+        (operand,), index = node.operands, node.attributes["index"]
+        assert isinstance(index, int), node.name
+        return found[operand][element_span(computation.nodes[operand].type, index)]
+    return tuple((position, k) for k in range(len(leaves(node.type))))

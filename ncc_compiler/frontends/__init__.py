@@ -1,0 +1,1 @@
+"""Other formats of a program, into HLO text."""

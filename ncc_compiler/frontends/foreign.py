@@ -1,0 +1,121 @@
+"""StableHLO and protocol buffers, read by jaxlib (the extra `jax`) in a process of its own."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from ncc_compiler.diagnostics import CompileError, Diagnostic, Source, Span
+from ncc_compiler.frontends.partitioned import check_partitioned, world_of_shardings
+
+KINDS: Mapping[str, str] = {
+    ".mlir": "StableHLO",
+    ".mlirbc": "StableHLO",
+    ".pb": "HLO",
+}
+"""The child's name of what is in files of a suffix."""
+
+CHILD = Path(__file__).with_name("jaxlib_child.py")
+REFUSED = 4  # what the child ends with when jaxlib has complained
+
+_PRINT_IT = {
+    "StableHLO": "jax.jit(f).lower(...).as_text() prints StableHLO",
+    "HLO": "an HloModuleProto or a dumped HloProto is read; HLO text has the suffix .hlo or .txt",
+}
+
+
+def read_foreign(path: str | Path, kind: str) -> str:
+    """The HLO text of a file of one of KINDS. Raises CompileError or OSError."""
+    data = Path(path).read_bytes()
+    if importlib.util.find_spec("jaxlib") is None:
+        raise _refusal(f"{path}: reading {kind} takes jaxlib", "install it: pip install 'ncc[jax]'")
+    if not data.strip():
+        raise _refusal(f"{path}: the file is empty")
+    dumped = _module_of_dump(data) if kind == "HLO" else None
+    command = [sys.executable, "-P", str(CHILD), kind]
+    done = subprocess.run(command, input=dumped or data, capture_output=True, check=False)  # noqa: S603
+    answer = done.stdout.decode(errors="replace")
+    if done.returncode == REFUSED:
+        raise CompileError(complaints(str(path), data, answer, _PRINT_IT[kind]))
+    if done.returncode:
+        raise _fault(path, done)
+    world, _, text = answer.partition("\n")
+    if dumped is None:  # dumps are of partitioned modules too; all others say what they ask for
+        check_partitioned(Source(f"{path} (as HLO)", text))
+    return _with_world(text, world or world_of_shardings(text))
+
+
+def _module_of_dump(data: bytes) -> bytes | None:
+    """The HloModuleProto in the HloProto that XLA dumps; None if the data is none.
+
+    Both begin with their field 1: a module's name, or a module, which begins with its name.
+    """
+    field_1 = b"\x0a"
+    if data[:1] != field_1:
+        return None
+    size = 0
+    for at, byte in enumerate(data[1:6], start=1):
+        size |= (byte & 0x7F) << 7 * (at - 1)
+        if byte < 0x80:
+            module = data[at + 1 : at + 1 + size]
+            return module if module[:1] == field_1 else None
+    return None
+
+
+def _with_world(text: str, world: str) -> str:
+    """The text with attributes added to its header, which jaxlib leaves out."""
+    header, newline, rest = text.partition("\n")
+    if re.search(r"\b(num_partitions|replica_count)=", header):
+        return text
+    return f"{header}{world}{newline}{rest}"
+
+
+def _fault(path: str | Path, done: subprocess.CompletedProcess[bytes]) -> CompileError:
+    """What is to be said when the child ended without an answer."""
+    lines = done.stderr.decode(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    if last.startswith(("ImportError", "ModuleNotFoundError", "AttributeError")):
+        fact = f"{path}: the installed jaxlib lacks what is needed: {last}"
+        return _refusal(fact, "install another: pip install --upgrade 'ncc[jax]'")
+    if done.returncode < 0:
+        last = f"signal {-done.returncode}"
+    fact = f"{path}: jaxlib broke down on the file, which is damaged or not what its suffix says"
+    return _refusal(f"{fact} ({last})")
+
+
+_ERROR = re.compile(
+    r'^(?:[A-Z_]+: )?(?:loc\()?"?(-|[^"\n]*?)"?:(\d+):(\d+)\)?: error: (.*)$', re.MULTILINE
+)
+_PREFIX = re.compile(r"^(?:[A-Z_]+: )?(?:<unknown>:0: |loc\(unknown\): )?(?:error: )?")
+
+
+def complaints(name: str, data: bytes, answer: str, advice: str) -> list[Diagnostic]:
+    """What jaxlib said, with the place in the file where it names one."""
+    try:
+        source = Source(name, data.decode())
+    except UnicodeDecodeError:
+        source = None
+    found = []
+    for file, line, column, fact in _ERROR.findall(answer):
+        span = _span(source, int(line), int(column)) if source and file == "-" else None
+        place = f"{name}: " if span is None else ""
+        found.append(Diagnostic("input-C2", f"{place}{fact}", span, help=advice))
+    if found:
+        return found
+    first = _PREFIX.sub("", answer.strip().split("\n")[0])
+    return [Diagnostic("input-C2", f"{name}: {first[:1].lower()}{first[1:]}", help=advice)]
+
+
+def _span(source: Source, line: int, column: int) -> Span | None:
+    """The character at a line and a column from 1; None if the text has no such place."""
+    lines = source.text.split("\n")
+    if not 0 < line <= len(lines) or not 0 < column <= len(lines[line - 1]) + 1:
+        return None
+    start = sum(len(text) + 1 for text in lines[: line - 1]) + column - 1
+    return Span(source, start, start + 1)
+
+
+def _refusal(message: str, advice: str = "") -> CompileError:
+    return CompileError([Diagnostic("input-C2", message, help=advice)])

@@ -1,0 +1,68 @@
+"""Refuses annotations that ask for a partitioning which never took place.
+
+After it XLA keeps `sharding` on parameters and results only, their shapes being those of a part,
+and nothing of Shardy. Before it the same attributes stand everywhere, or on parameters alone, and
+then no instruction knows of ranks. The custom calls of both partitioners are refused by the op.
+"""
+
+import math
+import re
+
+from ncc_compiler.diagnostics import CompileError, Diagnostic, Source, Span
+from ncc_compiler.ir.custom_calls import PARTITION_IT
+
+_GSPMD = r"(?<![\w.])sharding=\{+(?:devices=\[|manual\})"
+_SHARDY = r"(?<![\w.])xla\.sdy\.sharding(?:_per_value)?="
+_ANNOTATION = re.compile(f"{_GSPMD}|{_SHARDY}")
+_OF_RANKS = re.compile(
+    r"[ )](?:all-reduce|all-gather|all-to-all|reduce-scatter|ragged-all-to-all|partition-id|"
+    r"collective-permute|collective-broadcast|replica-id|send|recv)(?:-start)?\("
+)
+_TILES = re.compile(r"(?<![\w.])sharding=\{+devices=\[([\d,]+)\]")
+_MESH = re.compile(r"#sdy\.mesh<\[([^\]]*)\]")
+_BORDER = re.compile(r"\bparameter\(|^\s*ROOT ")
+
+
+def check_partitioned(source: Source) -> None:
+    """Raises CompileError if an annotation of the HLO text cannot have been acted upon."""
+    text = source.text
+    if "sharding" not in text:
+        return
+    asked = list(_ANNOTATION.finditer(text))
+    inside = [one for one in asked if not _BORDER.search(_line_of(text, one.start()))]
+    if not inside and not _of_no_rank(text, asked):
+        return
+    first = (inside or asked)[0]
+    message = "the program is annotated with shardings, but was never partitioned"
+    span = Span(source, first.start(), first.end())
+    raise CompileError([Diagnostic("input-C3", message, span, help=PARTITION_IT)])
+
+
+def _of_no_rank(text: str, asked: list[re.Match[str]]) -> bool:
+    """Whether parameters are sharded and nothing speaks of ranks, where something ought to.
+
+    A partitioned program may do without collectives; then its header says how many parts it has.
+    """
+    if not asked or not text.startswith("HloModule") or _OF_RANKS.search(text):
+        return False
+    shardy = any(one[0].startswith("xla.sdy") for one in asked)
+    return shardy or not re.search(r"\b(num_partitions|replica_count)=", _header_of(text))
+
+
+def _line_of(text: str, offset: int) -> str:
+    start = text.rfind("\n", 0, offset) + 1
+    return text[start:offset]
+
+
+def _header_of(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def world_of_shardings(text: str) -> str:
+    """A header attribute for the devices in the shardings and meshes of a module; or nothing."""
+    tiles = [math.prod(map(int, sizes.split(","))) for sizes in _TILES.findall(text)]
+    meshes = [
+        math.prod(map(int, re.findall(r"=(\d+)", axes))) for axes in _MESH.findall(_header_of(text))
+    ]
+    devices = max(tiles + meshes, default=1)
+    return f", num_partitions={devices}" if devices > 1 else ""

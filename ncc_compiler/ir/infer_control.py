@@ -1,0 +1,187 @@
+"""Result types of ops that run computations, of tokens, and of operations in two halves."""
+
+from collections.abc import Mapping, Sequence
+
+from ncc_compiler.ir.calls import branch_names
+from ncc_compiler.ir.facts import (
+    Facts,
+    Findings,
+    Rule,
+    one_or_tuple,
+    parameter_types,
+    result_type,
+)
+from ncc_compiler.ir.graph import Computation
+from ncc_compiler.ir.infer_collectives import COLLECTIVE_RULES
+from ncc_compiler.ir.rules import Part
+from ncc_compiler.ir.types import ArrayType, TokenType, TupleType, Type
+from ncc_runtime.neff.dtypes import DType
+
+_PRED, _INDEX = ArrayType(DType.PRED), ArrayType(DType.S32)
+
+
+def _calls(key: str) -> Rule:
+    """The operands are the arguments of one computation, and its result is the result."""
+
+    def rule(facts: Facts) -> Findings:
+        callee = facts.callee(key)
+        if callee is None:
+            return None
+        wanted = parameter_types(callee)
+        if len(wanted) != len(facts.operands):
+            fact = f"%{callee.name} takes {len(wanted)} operands, {len(facts.operands)} are given"
+            yield facts.complain(1, fact, key)
+        for position, (given, kind) in enumerate(zip(facts.operands, wanted, strict=False)):
+            if given != kind:
+                fact = f"operand {position} is {given}, parameter {position} of "
+                yield facts.complain(2, f"{fact}%{callee.name} is {kind}", position)
+        return result_type(callee)
+
+    return rule
+
+
+def _signature(computation: Computation) -> str:
+    given = ", ".join(map(str, parameter_types(computation)))
+    return f"%{computation.name} takes ({given}) and returns {result_type(computation)}"
+
+
+def _while(facts: Facts) -> Findings:
+    (state,) = facts.operands
+    for number, key, result in ((1, "condition", _PRED), (2, "body", state)):
+        callee = facts.callee(key)
+        if callee is None:
+            continue
+        if parameter_types(callee) != [state] or result_type(callee) != result:
+            fact = f"{_signature(callee)}, the operand is {state}"
+            hint = f"it should take one {state} and return {result}"
+            yield facts.complain(number, fact, key, hint)
+    return state
+
+
+def _conditional(facts: Facts) -> Findings:
+    chosen, given = facts.operands[0], facts.operands[1:]
+    if chosen not in (_PRED, _INDEX):
+        yield facts.complain(1, f"the first operand is {chosen}, not {_PRED} or {_INDEX}", 0)
+        return None
+    names = branch_names(facts.node)
+    if not names or ("branch_computations" in facts.node.attributes) != (chosen == _INDEX):
+        wanted = "true_computation=%f, false_computation=%g"
+        if chosen == _INDEX:
+            wanted = "branch_computations={%f, %g}"
+        fact = f"{chosen} does not choose between what is named"
+        yield facts.complain(2, fact, Part.OP, f"write {wanted}")
+        return None
+    if len(names) != len(given):
+        fact = f"{len(names)} branches, {len(given)} operands for them"
+        yield facts.complain(3, fact)
+        return None
+    return (yield from _branches(facts, names, given))
+
+
+def _branches(facts: Facts, names: Sequence[str], given: Sequence[Type]) -> Findings:
+    """Each branch takes its operand; all give one type."""
+    known = [facts.computation(name) for name in names]
+    results: list[Type] = []
+    for position, (branch, kind) in enumerate(zip(known, given, strict=True), start=1):
+        if branch is None:
+            continue
+        if parameter_types(branch) != [kind]:
+            fact = f"{_signature(branch)}, its operand is {kind}"
+            yield facts.complain(4, fact, position)
+        results.append(result_type(branch))
+        if results[-1] != results[0]:
+            fact = f"branches return {results[0]} and {results[-1]}"
+            yield facts.complain(5, fact)
+            return None
+    return results[0] if results else None
+
+
+def _after_all(facts: Facts) -> Findings:
+    for position, kind in enumerate(facts.operands):
+        if not isinstance(kind, TokenType):
+            yield facts.complain(1, f"operand {position} is {kind}, not {TokenType()}", position)
+    return TokenType()
+
+
+def _same(facts: Facts) -> Findings:
+    yield from ()
+    return facts.operands[0]
+
+
+def _is_context(kind: Type) -> bool:
+    """What may follow operand and result of a started operation; it has no meaning here."""
+    return isinstance(kind, ArrayType) and not kind.shape and kind.dtype.is_integer
+
+
+def _with_contexts(declared: Type, *forms: TupleType) -> Type:
+    """The declared type, if it is one of the forms followed by contexts; else the first form."""
+    if isinstance(declared, TupleType):
+        head, contexts = TupleType(declared.elements[:2]), declared.elements[2:]
+        if head in forms and all(map(_is_context, contexts)):
+            return declared
+    return forms[0]
+
+
+def _started(inner: Rule) -> Rule:
+    """A tuple of operand, result and contexts; several operands are a tuple of their own."""
+
+    def rule(facts: Facts) -> Findings:
+        result = yield from inner(facts)
+        if result is None:
+            return None
+        given = TupleType(facts.operands)
+        alone = TupleType((one_or_tuple(facts.operands), result))
+        return _with_contexts(facts.node.type, alone, TupleType((given, result)))
+
+    return rule
+
+
+def _copy_start(facts: Facts) -> Findings:
+    yield from ()
+    (operand,) = facts.operands
+    return _with_contexts(facts.node.type, TupleType((operand, operand)))
+
+
+def _async_start(facts: Facts) -> Findings:
+    result = yield from _calls("calls")(facts)
+    if result is None:
+        return None
+    return _with_contexts(facts.node.type, TupleType((TupleType(facts.operands), result)))
+
+
+def _element(index: int) -> Rule:
+    """What a finished operation gives: an element of the tuple that its start gave."""
+
+    def rule(facts: Facts) -> Findings:
+        (kind,) = facts.operands
+        if isinstance(kind, TupleType) and len(kind.elements) >= 2:
+            return kind.elements[index]
+        yield facts.complain(1, f"the operand is {kind}, not what a start gives", 0)
+        return None
+
+    return rule
+
+
+def _async_update(facts: Facts) -> Findings:
+    yield from _element(1)(facts)
+    return facts.operands[0]
+
+
+CONTROL_RULES: Mapping[str, Rule] = {
+    "call": _calls("to_apply"),
+    "fusion": _calls("calls"),
+    "while": _while,
+    "conditional": _conditional,
+    "after-all": _after_all,
+    "opt-barrier": _same,
+    "optimization-barrier": _same,
+    **{f"{op}-start": _started(rule) for op, rule in COLLECTIVE_RULES.items()},
+    **{f"{op}-done": _element(1) for op in COLLECTIVE_RULES},
+    "all-reduce-start": COLLECTIVE_RULES["all-reduce"],
+    "all-reduce-done": _same,
+    "copy-start": _copy_start,
+    "copy-done": _element(0),
+    "async-start": _async_start,
+    "async-update": _async_update,
+    "async-done": _element(1),
+}

@@ -1,0 +1,107 @@
+"""Result types of ops that are whole numerical methods."""
+
+from collections.abc import Mapping
+
+from ncc_compiler.ir.facts import Facts, Findings, Rule
+from ncc_compiler.ir.rules import Part
+from ncc_compiler.ir.types import ArrayType, TupleType
+from ncc_runtime.neff.dtypes import DType
+
+_FFT_TYPES = ("FFT", "IFFT", "RFFT", "IRFFT")
+_COMPLEX = {DType.F32: DType.C64, DType.F64: DType.C128}
+_REAL = {wide: narrow for narrow, wide in _COMPLEX.items()}
+_TRANSPOSES = ("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT")
+_STATE_SIZES = {"rng_three_fry": (2,), "rng_philox": (2, 3), "rng_default": (2, 3)}
+
+
+def _fft(facts: Facts) -> Findings:
+    operand, lengths = facts.arrays[0], facts.node.integers("fft_length")
+    kind = facts.attribute("fft_type")
+    if kind not in _FFT_TYPES:
+        known = ", ".join(_FFT_TYPES)
+        yield facts.complain(1, f"unknown fft_type {kind}", "fft_type", f"one of {known}")
+        return None
+    if not 1 <= len(lengths) <= min(3, operand.rank):
+        fact = f"fft_length has {len(lengths)} entries for {operand}"
+        yield facts.complain(2, fact, "fft_length")
+        return None
+    if operand.dtype not in (_COMPLEX if kind == "RFFT" else _REAL):
+        yield facts.complain(3, f"{kind} does not take {operand.dtype.value}", 0)
+        return None
+    halved = (*lengths[:-1], lengths[-1] // 2 + 1 if lengths[-1] > 0 else 0)
+    taken = halved if kind == "IRFFT" else lengths
+    if operand.shape[-len(lengths) :] != taken or min(lengths) < 0:
+        wanted = ",".join(map(str, taken))
+        fact = f"{kind} of length {list(lengths)} takes an array that ends in [{wanted}]"
+        yield facts.complain(4, f"{fact}, not {operand}", "fft_length")
+        return None
+    kept = operand.shape[: -len(lengths)]
+    if kind == "RFFT":
+        return ArrayType(_COMPLEX[operand.dtype], kept + halved)
+    return ArrayType(_REAL[operand.dtype] if kind == "IRFFT" else operand.dtype, kept + lengths)
+
+
+def _is_inexact(dtype: DType) -> bool:
+    return dtype.is_float or dtype.is_complex
+
+
+def _cholesky(facts: Facts) -> Findings:
+    operand = facts.arrays[0]
+    if not _is_inexact(operand.dtype):
+        yield facts.complain(1, f"cholesky is not defined for {operand.dtype.value}", 0)
+    if not _is_square(operand):
+        yield facts.complain(2, f"{operand} does not end in a square", 0)
+    return operand
+
+
+def _is_square(kind: ArrayType) -> bool:
+    return kind.rank >= 2 and kind.shape[-2] == kind.shape[-1]
+
+
+def _triangular_solve(facts: Facts) -> Findings:
+    matrix, other = facts.arrays
+    if matrix.dtype is not other.dtype or not _is_inexact(matrix.dtype):
+        fact = f"triangular-solve is not defined for {matrix.dtype.value} and {other.dtype.value}"
+        yield facts.complain(1, fact, int(_is_inexact(matrix.dtype)))
+    if facts.attribute("transpose_a") not in _TRANSPOSES:
+        fact, known = (
+            f"unknown transpose_a {facts.attribute('transpose_a')}",
+            ", ".join(_TRANSPOSES),
+        )
+        yield facts.complain(5, fact, "transpose_a", f"one of {known}")
+    if not _is_square(matrix):
+        yield facts.complain(2, f"{matrix} does not end in a square", 0)
+    elif other.rank != matrix.rank or other.shape[:-2] != matrix.shape[:-2]:
+        fact = f"dimensions before the last two differ: {matrix} and {other}"
+        yield facts.complain(3, fact, 1)
+    elif other.shape[-2 if facts.attribute("left_side") else -1] != matrix.shape[-1]:
+        side = "left" if facts.attribute("left_side") else "right"
+        yield facts.complain(4, f"{matrix} does not fit on the {side} of {other}", 1)
+    return other
+
+
+def _rng_bit_generator(facts: Facts) -> Findings:
+    state, algorithm, kind = facts.arrays[0], facts.attribute("algorithm"), facts.node.type
+    if algorithm not in _STATE_SIZES:
+        known = ", ".join(_STATE_SIZES)
+        fact = f"unknown algorithm {algorithm}"
+        yield facts.complain(1, fact, "algorithm", f"one of {known}")
+        return None
+    if state not in [ArrayType(DType.U64, (size,)) for size in _STATE_SIZES[str(algorithm)]]:
+        yield facts.complain(2, f"{algorithm} does not take a state of {state}", 0)
+        return None
+    elements = kind.elements if isinstance(kind, TupleType) else ()
+    bits = elements[1] if len(elements) == 2 else None
+    if not isinstance(bits, ArrayType) or not bits.dtype.is_integer:
+        fact = f"the result is {kind}, not ({state}, an array of integers)"
+        yield facts.complain(3, fact, Part.TYPE)
+        return None
+    return TupleType((state, bits))
+
+
+NUMERIC_RULES: Mapping[str, Rule] = {
+    "fft": _fft,
+    "cholesky": _cholesky,
+    "triangular-solve": _triangular_solve,
+    "rng-bit-generator": _rng_bit_generator,
+}

@@ -1,0 +1,126 @@
+"""Result types of sort, topk, padding, reversal and custom calls."""
+
+from collections.abc import Mapping
+
+from ncc_compiler.ir.custom_calls import IDENTITIES, KNOWN_TARGETS, TOPK, UNPARTITIONED, target_of
+from ncc_compiler.ir.facts import (
+    Facts,
+    Findings,
+    Rule,
+    are_distinct_dimensions,
+    check_region,
+    one_or_tuple,
+)
+from ncc_compiler.ir.graph import Padding
+from ncc_compiler.ir.types import ArrayType, TupleType
+from ncc_runtime.neff.dtypes import DType
+
+_MOST = 2**31 - 1  # of s32
+
+
+def _pad(facts: Facts) -> Findings:
+    (operand, value), padding = facts.arrays, facts.attribute("padding")
+    assert isinstance(padding, Padding), facts.node.name
+    if value != ArrayType(operand.dtype):
+        yield facts.complain(2, f"the value is {value}, not {ArrayType(operand.dtype)}", 1)
+    if len(padding.dimensions) != operand.rank:
+        fact = f"{len(padding.dimensions)} entries for an operand of rank {operand.rank}: {operand}"
+        yield facts.complain(1, fact, "padding")
+        return None
+    shape, wrong = [], False
+    for dimension, (size, one) in enumerate(zip(operand.shape, padding.dimensions, strict=True)):
+        low, high, interior = one
+        shape.append(low + size + max(size - 1, 0) * interior + high)
+        if interior < 0 or shape[-1] < 0:
+            fact = f"dimension {dimension} of {operand} becomes {shape[-1]}"
+            fact = f"interior padding {interior} of dimension {dimension}" if interior < 0 else fact
+            wrong = True
+            yield facts.complain(3, fact, "padding")
+    return None if wrong else ArrayType(operand.dtype, tuple(shape))
+
+
+def _reverse(facts: Facts) -> Findings:
+    operand, dimensions = facts.arrays[0], facts.node.integers("dimensions")
+    if not are_distinct_dimensions(dimensions, operand.rank):
+        fact = f"{list(dimensions)} are not distinct dimensions of {operand}"
+        yield facts.complain(1, fact, "dimensions")
+    return operand
+
+
+def _get_dimension_size(facts: Facts) -> Findings:
+    operand, dimensions = facts.arrays[0], facts.node.integers("dimensions")
+    if len(dimensions) != 1 or not are_distinct_dimensions(dimensions, operand.rank):
+        fact = f"{list(dimensions)} is not one dimension of {operand}"
+        yield facts.complain(1, fact, "dimensions")
+    elif operand.shape[dimensions[0]] > _MOST:
+        yield facts.complain(2, f"{operand.shape[dimensions[0]]} does not fit in s32", 0)
+    return ArrayType(DType.S32)
+
+
+def _sort(facts: Facts) -> Findings:
+    kinds, dimensions = facts.arrays, facts.node.integers("dimensions")
+    for position, kind in enumerate(kinds):
+        if kind.shape != kinds[0].shape:
+            yield facts.complain(1, f"shapes differ: {kinds[0]} and {kind}", position)
+    if len(dimensions) != 1 or not are_distinct_dimensions(dimensions, kinds[0].rank):
+        fact = f"{list(dimensions)} is not one dimension of {kinds[0]}"
+        yield facts.complain(2, fact, "dimensions")
+    pairs = [ArrayType(kind.dtype) for kind in kinds for _ in range(2)]
+    yield from check_region(facts, 3, pairs, ArrayType(DType.PRED))
+    return one_or_tuple(kinds)
+
+
+def _topk(facts: Facts) -> Findings:
+    operand, count = facts.arrays[0], facts.node.integer("k")
+    if not operand.rank or not 0 <= count <= operand.shape[-1] <= _MOST:
+        yield facts.complain(1, f"{operand} has no {count} elements in its last dimension", "k")
+        return None
+    if operand.dtype.is_complex:
+        yield facts.complain(2, f"{operand.dtype.value} has no order", 0)
+    return _values_and_places(operand, count)
+
+
+def _values_and_places(operand: ArrayType, count: int) -> TupleType:
+    shape = (*operand.shape[:-1], count)
+    return TupleType((ArrayType(operand.dtype, shape), ArrayType(DType.S32, shape)))
+
+
+def _custom_call(facts: Facts) -> Findings:
+    target, key = target_of(facts.node), "custom_call_target"
+    if target in UNPARTITIONED:
+        fact = f"{target} stands for partitioning that has not been done"
+        yield facts.complain(1, fact, key, UNPARTITIONED[target])
+    elif target not in KNOWN_TARGETS:
+        known = ", ".join(sorted(KNOWN_TARGETS))
+        yield facts.complain(1, f"unknown custom call target {target}", key, f"known are {known}")
+    elif target == TOPK:
+        return (yield from _custom_topk(facts))
+    elif target in IDENTITIES and facts.operands != (facts.node.type,):
+        given = ", ".join(map(str, facts.operands)) or "nothing"
+        yield facts.complain(2, f"{target} takes {given} and returns {facts.node.type}")
+    return facts.node.type
+
+
+def _custom_topk(facts: Facts) -> Findings:
+    """The result says how many elements are asked for."""
+    result = facts.node.type
+    operand = facts.operands[0] if len(facts.operands) == 1 else None
+    first = result.elements[0] if isinstance(result, TupleType) and result.elements else None
+    if isinstance(operand, ArrayType) and isinstance(first, ArrayType):
+        has_order = operand.rank and first.rank and not operand.dtype.is_complex
+        if has_order and first.shape[-1] <= operand.shape[-1] <= _MOST:
+            return _values_and_places(operand, first.shape[-1])
+    given = ", ".join(map(str, facts.operands)) or "nothing"
+    yield facts.complain(2, f"{TOPK} takes {given} and returns {result}")
+    return None
+
+
+ORDERING_RULES: Mapping[str, Rule] = {
+    "pad": _pad,
+    "reverse": _reverse,
+    "get-dimension-size": _get_dimension_size,
+    "sort": _sort,
+    "topk": _topk,
+    "custom-call": _custom_call,
+}
+"""The rules of ops that order, pad or reverse, and of custom calls."""

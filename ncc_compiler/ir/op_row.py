@@ -1,0 +1,71 @@
+"""What a row of the table of ops says: operands, attributes, the sentences of its rules."""
+
+import enum
+from collections.abc import Iterable
+
+import attrs
+
+from ncc_compiler.ir.graph import Attribute
+
+
+class Kind(enum.Enum):
+    """The form of an attribute's value; the value is an example, for messages."""
+
+    INTEGER = "3"
+    BOOLEAN = "true"
+    WORD = "EQ"
+    INTEGERS = "{0,1}"
+    SLICES = "{[0:4], [1:7:2]}"
+    GROUPS = "{{0,1},{2,3}}, [2,2]<=[4], [2,2]<=[2,2]T(1,0) or mesh['a'=2,'b'=2] {'b'}"
+    PAIRS = "{{0,1},{1,0}}"
+    CALLEE = "%sum"
+    CALLEES = "{%one, %other}"
+    WINDOW = "{size=2x2 pad=0_1x0_1}"
+    LABELS = "b01f_01io->b01f"
+    LITERAL = "{ { 1, 2 }, { 3, 4 } }"
+    STRING = '"TopK"'
+    PADDING = "0_1x2_3_1"
+
+
+@attrs.frozen
+class AttributeDef:
+    """An attribute an op gives a meaning to; `default` is filled in where the text has none."""
+
+    name: str
+    kind: Kind
+    required: bool = True
+    default: Attribute | None = None
+
+
+@attrs.frozen
+class OpDef:
+    """One row: `least` to `most` operands (None: any number), attributes, rules."""
+
+    name: str
+    least: int
+    most: int | None
+    attributes: tuple[AttributeDef, ...] = ()
+    rules: tuple[str, ...] = ()
+    payload: AttributeDef | None = None  # what the parentheses hold instead of operands
+    collective: bool = False
+    takes_tuples: bool = False  # its operands need not be arrays
+
+    def attribute(self, name: str) -> AttributeDef | None:
+        """The row of one attribute, if the op has it."""
+        return next((row for row in self.attributes if row.name == name), None)
+
+
+def elementwise(operands: int, names: str, *rules: str) -> Iterable[OpDef]:
+    return (OpDef(name, operands, operands, (), rules) for name in names.split())
+
+
+def required(**kinds: Kind) -> tuple[AttributeDef, ...]:
+    return tuple(AttributeDef(name, kind) for name, kind in kinds.items())
+
+
+def optional(**kinds: Kind) -> tuple[AttributeDef, ...]:
+    return tuple(AttributeDef(name, kind, required=False) for name, kind in kinds.items())
+
+
+def dimension_lists(*names: str) -> tuple[AttributeDef, ...]:
+    return tuple(AttributeDef(name, Kind.INTEGERS, False, ()) for name in names)

@@ -1,0 +1,73 @@
+"""Rows of ops that run computations, of tokens, and of operations that come in two halves."""
+
+from collections.abc import Iterable
+
+import attrs
+
+from ncc_compiler.ir.op_row import Kind, OpDef, optional, required
+
+_TAKES = ("the computation has as many parameters", "operands have the types of its parameters")
+_CALLS = required(calls=Kind.CALLEE)
+
+
+def _row(name: str, least: int, most: int | None, *rules: str) -> OpDef:
+    return OpDef(name, least, most, (), rules, takes_tuples=True)
+
+
+CONTROL_ROWS = (
+    OpDef("call", 0, None, required(to_apply=Kind.CALLEE), _TAKES, takes_tuples=True),
+    OpDef("fusion", 0, None, (*_CALLS, *optional(kind=Kind.WORD)), _TAKES, takes_tuples=True),
+    OpDef(
+        "while",
+        1,
+        1,
+        required(condition=Kind.CALLEE, body=Kind.CALLEE),
+        (
+            "condition takes the operand's type and returns pred[]",
+            "body takes the operand's type and returns it",
+        ),
+        takes_tuples=True,
+    ),
+    OpDef(
+        "conditional",
+        2,
+        None,
+        optional(
+            true_computation=Kind.CALLEE,
+            false_computation=Kind.CALLEE,
+            branch_computations=Kind.CALLEES,
+        ),
+        (
+            "the first operand is pred[] or s32[]",
+            "pred[] chooses between true_computation and false_computation, s32[] between "
+            "branch_computations",
+            "there is one more operand for each branch",
+            "each branch takes its operand and nothing else",
+            "all branches return one type",
+        ),
+        takes_tuples=True,
+    ),
+    _row("after-all", 0, None, "the operands are tokens"),
+    _row("opt-barrier", 1, 1),
+    _row("optimization-barrier", 1, 1),
+)
+
+_IS_STARTED = "the operand is a tuple of operand, result and contexts"
+
+
+def asynchronous_rows(collectives: Iterable[OpDef]) -> tuple[OpDef, ...]:
+    """Pairs `<collective>-start` and `-done`, `copy-start`, and `async-start` to `-done`."""
+    rows: list[OpDef] = []
+    for row in collectives:
+        rows.append(attrs.evolve(row, name=f"{row.name}-start"))
+        rules = () if row.name == "all-reduce" else (_IS_STARTED,)
+        rows.append(_row(f"{row.name}-done", 1, 1, *rules))
+    calls = optional(calls=Kind.CALLEE)
+    return (
+        *rows,
+        OpDef("copy-start", 1, 1),
+        _row("copy-done", 1, 1, "the operand is a tuple of copy, original and contexts"),
+        OpDef("async-start", 0, None, _CALLS, _TAKES, takes_tuples=True),
+        OpDef("async-update", 1, 1, calls, (_IS_STARTED,), takes_tuples=True),
+        OpDef("async-done", 1, 1, calls, (_IS_STARTED,), takes_tuples=True),
+    )

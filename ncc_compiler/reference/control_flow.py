@@ -1,0 +1,166 @@
+"""Loops and branches, and operations in two halves: which ranks run what, and how often.
+
+Ranks that meet in a collective of a loop or of a branch go through it together, so they must agree
+on the predicate. Those that meet nobody go their own ways.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from ncc_compiler.ir.calls import branch_names, collectives_in
+from ncc_compiler.ir.collectives import rank_groups, rank_pairs
+from ncc_compiler.ir.graph import Computation
+from ncc_compiler.ir.types import ArrayType, TupleType, Type
+from ncc_compiler.reference.collectives import COLLECTIVES
+from ncc_compiler.reference.step import Meaning, Step, Value
+
+
+class DivergenceError(Exception):
+    """Ranks that must go the same way have different predicates."""
+
+
+def _companions(step: Step, names: Iterable[str]) -> list[tuple[int, ...]]:
+    """The step's ranks, those together that meet in a collective of the computations."""
+    team: dict[int, tuple[int, ...]] = {rank: (rank,) for rank in step.ranks}
+    for node in collectives_in(step.module, names):
+        permutes = "source_target_pairs" in node.attributes
+        module = step.module
+        meetings = rank_pairs(module, node) if permutes else rank_groups(module, node)
+        for meeting in meetings:
+            ranks = [rank for rank in meeting if rank in team]
+            joined = tuple(sorted({member for rank in ranks for member in team[rank]}))
+            team.update(dict.fromkeys(joined, joined))
+    return sorted(set(team.values()))
+
+
+def _check_agreement(
+    step: Step, teams: Sequence[tuple[int, ...]], chosen: Mapping[int, object]
+) -> None:
+    for team in teams:
+        values = {rank: chosen[rank] for rank in team if rank in chosen}
+        if len(set(values.values())) > 1:
+            shown = ", ".join(f"{value} on rank {rank}" for rank, value in values.items())
+            raise DivergenceError(
+                f"{step.node.name}: the predicate guards a collective of ranks "
+                f"{', '.join(map(str, team))} and is {shown}"
+            )
+
+
+def _run(
+    step: Step, computation: Computation, states: Mapping[int, Value], ranks: Sequence[int]
+) -> dict[int, Value]:
+    """A computation of one argument on some ranks."""
+    arguments = [(states[rank],) for rank in ranks]
+    found = step.evaluate(computation, tuple(ranks), arguments)
+    return dict(zip(ranks, found, strict=True))
+
+
+def _while(step: Step) -> list[Value]:
+    names = [step.node.callee(key) for key in ("condition", "body")]
+    condition, body = (step.module.computations[name] for name in names)
+    teams = _companions(step, names)
+    states = {rank: given[0] for rank, given in zip(step.ranks, step.operands, strict=True)}
+    active = list(step.ranks)
+    while active:
+        verdicts = _run(step, condition, states, active)
+        goes_on = {rank: bool(np.asarray(verdict)) for rank, verdict in verdicts.items()}
+        _check_agreement(step, teams, goes_on)
+        active = [rank for rank in active if goes_on[rank]]
+        if active:
+            states.update(_run(step, body, states, active))
+    return [states[rank] for rank in step.ranks]
+
+
+def _conditional(step: Step) -> list[Value]:
+    names = branch_names(step.node)
+    chosen = {
+        rank: _branch(given[0], len(names))
+        for rank, given in zip(step.ranks, step.operands, strict=True)
+    }
+    _check_agreement(step, _companions(step, names), chosen)
+    operands = dict(zip(step.ranks, step.operands, strict=True))
+    results: dict[int, Value] = {}
+    for index, name in enumerate(names):
+        ranks = [rank for rank in step.ranks if chosen[rank] == index]
+        if ranks:
+            given = {rank: operands[rank][index + 1] for rank in ranks}
+            results.update(_run(step, step.module.computations[name], given, ranks))
+    return [results[rank] for rank in step.ranks]
+
+
+def _branch(value: Value, count: int) -> int:
+    """True is the first branch; a number that is none of them is the last one."""
+    assert isinstance(value, np.ndarray), value
+    if value.dtype == np.bool_:
+        return 0 if value else 1
+    return int(value) if 0 <= int(value) < count else count - 1
+
+
+def _call(key: str) -> Meaning:
+    def meaning(step: Step) -> list[Value]:
+        callee = step.module.computations[step.node.callee(key)]
+        return step.evaluate(callee, step.ranks, step.operands)
+
+    return meaning
+
+
+def _nothing(step: Step) -> list[Value]:
+    """A token holds no data."""
+    return [() for _ in step.ranks]
+
+
+def _same(step: Step) -> list[Value]:
+    return [given[0] for given in step.operands]
+
+
+def _zeros(kind: Type) -> Value:
+    """A context: what it holds is nobody's to read."""
+    assert isinstance(kind, ArrayType), kind
+    return np.zeros(kind.shape, kind.dtype.numpy)
+
+
+def _in_tuple(inner: Meaning) -> Meaning:
+    """The result with the operands before it and contexts behind it."""
+
+    def meaning(step: Step) -> list[Value]:
+        kind = step.node.type
+        assert isinstance(kind, TupleType), step.node.name
+        contexts = tuple(_zeros(one) for one in kind.elements[2:])
+        plain = attrs.evolve(step, node=attrs.evolve(step.node, type=kind.elements[1]))
+        alone = isinstance(kind.elements[0], ArrayType)
+        return [
+            (given[0] if alone else given, result, *contexts)
+            for given, result in zip(step.operands, inner(plain), strict=True)
+        ]
+
+    return meaning
+
+
+def _element(index: int) -> Meaning:
+    def meaning(step: Step) -> list[Value]:
+        return [given[0][index] for given in step.operands]
+
+    return meaning
+
+
+CONTROL_FLOW: Mapping[str, Meaning] = {
+    "call": _call("to_apply"),
+    "fusion": _call("calls"),
+    "while": _while,
+    "conditional": _conditional,
+    "after-all": _nothing,
+    "opt-barrier": _same,
+    "optimization-barrier": _same,
+    **{f"{op}-start": _in_tuple(meaning) for op, meaning in COLLECTIVES.items()},
+    **{f"{op}-done": _element(1) for op in COLLECTIVES},
+    "all-reduce-start": COLLECTIVES["all-reduce"],
+    "all-reduce-done": _same,
+    "copy-start": _in_tuple(_same),
+    "copy-done": _element(0),
+    "async-start": _in_tuple(_call("calls")),
+    "async-update": _same,
+    "async-done": _element(1),
+}
+"""What each of these ops means, by name."""

@@ -1,0 +1,83 @@
+"""Sorts and the largest elements: who goes before whom, asked of every pair."""
+
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+
+from ncc_compiler.ir.custom_calls import TOPK, target_of, wants_largest
+from ncc_compiler.ir.types import ArrayType, TupleType
+from ncc_compiler.reference.conversion import working
+from ncc_compiler.reference.folding import region_on_arrays
+from ncc_compiler.reference.step import Meaning, Step, Value
+
+
+def sort(step: Step) -> list[Value]:
+    """Rows of all operands in the order that the region gives; equals stay as they were."""
+    return [_sort_on(step, position) for position in range(len(step.ranks))]
+
+
+def _sort_on(step: Step, position: int) -> Value:
+    (dimension,) = step.node.integers("dimensions")
+    arrays = [np.moveaxis(array, dimension, -1) for array in step.arrays(position)]
+    results = [np.empty(array.shape, array.dtype) for array in arrays]
+    before = region_on_arrays(step, step.ranks[position])
+    for index in np.ndindex(arrays[0].shape[:-1]):
+        rows = [array[index] for array in arrays]
+        pairs = [np.meshgrid(row, row, indexing="ij") for row in rows]
+        (goes_first,) = before(tuple(side for pair in pairs for side in pair))
+        order = _order(goes_first)
+        for result, row in zip(results, rows, strict=True):
+            result[index] = row[order]
+    moved = tuple(np.moveaxis(result, -1, dimension).copy() for result in results)
+    return moved if isinstance(step.node.type, TupleType) else moved[0]
+
+
+def _order(goes_first: np.ndarray) -> list[int]:
+    """Positions in order; element [i, j] of the matrix says that i goes before j."""
+    said = goes_first.tolist()
+    by_region = functools.cmp_to_key(lambda i, j: -1 if said[i][j] else int(said[j][i]))
+    return sorted(range(len(said)), key=by_region)
+
+
+def topk(step: Step) -> list[Value]:
+    """The k elements that come first in the total order, and where they were."""
+    largest = step.node.attributes.get("largest", True) is True
+    count = step.node.integer("k")
+    return [_first(step.arrays(k)[0], count, largest) for k in range(len(step.ranks))]
+
+
+def _first(array: np.ndarray, count: int, largest: bool) -> Value:
+    """Equal elements come in the order of their places."""
+    values = np.empty((*array.shape[:-1], count), array.dtype)
+    places = np.empty(values.shape, np.int32)
+    for index in np.ndindex(array.shape[:-1]):
+        row = [_total_order_key(one) for one in working(array[index])]
+        order = sorted(range(len(row)), key=row.__getitem__, reverse=largest)
+        values[index] = array[index][order[:count]]
+        places[index] = order[:count]
+    return values, places
+
+
+def _total_order_key(value: np.generic) -> tuple[float, float, float]:
+    """-NaN, -inf … -0, +0 … inf, NaN."""
+    if not isinstance(value, np.floating):
+        return 0, value.item(), 0
+    sign = float(np.copysign(1.0, value))
+    return (sign, 0, 0) if np.isnan(value) else (0, float(value), sign)
+
+
+def custom_call(step: Step) -> list[Value]:
+    """The targets that have a public meaning."""
+    if target_of(step.node) != TOPK:
+        return [operands[0] for operands in step.operands]
+    result = step.node.type
+    assert isinstance(result, TupleType), step.node.name
+    values = result.elements[0]
+    assert isinstance(values, ArrayType), step.node.name
+    largest = wants_largest(step.module, step.node)
+    return [_first(step.arrays(k)[0], values.shape[-1], largest) for k in range(len(step.ranks))]
+
+
+ORDERING: Mapping[str, Meaning] = {"sort": sort, "topk": topk, "custom-call": custom_call}
+"""The meaning of ops that put elements in order, and of custom calls."""

@@ -1,0 +1,157 @@
+"""Formats that are no HLO text, and programs that were never partitioned; without jaxlib.
+
+What jaxlib makes of files is tested in tests/oracle/test_frontends.py.
+"""
+
+import importlib.util
+import subprocess
+
+import pytest
+
+from ncc_compiler.cli import main
+from ncc_compiler.diagnostics import CompileError, Source
+from ncc_compiler.frontends import foreign
+from ncc_compiler.frontends.partitioned import check_partitioned, world_of_shardings
+
+HEADER = "HloModule m, num_partitions=4\n"
+SHARDED = "%x = f32[8] parameter(0), sharding={devices=[4]<=[4]}\n"
+SHARDY = '%x = f32[8] parameter(0), frontend_attributes={xla.sdy.sharding="#sdy.sharding<@m>"}\n'
+NEGATED = "ROOT %y = f32[8] negate(%x)\n"
+GATHERED = "ROOT %y = f32[32] all-gather(%x), dimensions={0}\n"
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(CompileError) as error:
+        check_partitioned(Source("m.hlo", text))
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEADER + "%y = f32[8] negate(%x), sharding={devices=[4]<=[4]}\n" + GATHERED,
+        HEADER + "%y = (f32[8]) while(%x), sharding={{devices=[4]<=[4]}}\n" + GATHERED,
+        HEADER + "%y = f32[8] copy(%x), sharding={manual}\n" + GATHERED,
+        HEADER + SHARDY + NEGATED,
+        "HloModule m\n" + SHARDED + NEGATED,
+    ],
+)
+def test_annotations_that_nobody_acted_upon_are_refused(text: str) -> None:
+    told = refusal(text)
+    assert "[input-C3]: the program is annotated with shardings, but was never partitioned" in told
+    assert "--xla_dump_hlo_pass_re=spmd-partitioning" in told
+
+
+def test_the_refusal_points_at_the_annotation() -> None:
+    assert refusal("HloModule m\n" + SHARDED + NEGATED).startswith("m.hlo:2:27: error")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEADER + SHARDED + NEGATED,
+        HEADER + SHARDED + GATHERED,
+        "HloModule m\n" + SHARDED + GATHERED,
+        HEADER + SHARDY + GATHERED,
+        HEADER + SHARDED + "ROOT %y = f32[8] negate(%x), sharding={devices=[4]<=[4]}\n",
+        HEADER + '%x = f32[8] parameter(0), sharding={replicated}, metadata={op_name="sharding"}\n',
+        SHARDED + NEGATED,
+    ],
+)
+def test_annotations_that_xla_leaves_are_accepted(text: str) -> None:
+    check_partitioned(Source("m.hlo", text))
+
+
+@pytest.mark.parametrize(
+    ("text", "world"),
+    [
+        ("%x = f32[8] parameter(0), sharding={devices=[4,1,2]<=[8]}", ", num_partitions=8"),
+        ('HloModule m, a={mesh = #sdy.mesh<["x"=2, "y"=3]>}\n', ", num_partitions=6"),
+        ("%x = f32[8] parameter(0), sharding={devices=[1]<=[1]}", ""),
+        ("%x = f32[8] parameter(0)", ""),
+    ],
+)
+def test_shardings_tell_the_number_of_devices(text: str, world: str) -> None:
+    assert world_of_shardings(text) == world
+
+
+@pytest.mark.parametrize("suffix", [".mlir", ".mlirbc", ".pb"])
+@pytest.mark.parametrize("command", ["check", "compile"])
+def test_without_jaxlib_the_extra_is_named(command, suffix, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    path = tmp_path / f"m{suffix}"
+    path.write_bytes(b"module {}")
+    assert main([command, str(path)]) == 1
+    told = capsys.readouterr().err
+    assert "takes jaxlib" in told
+    assert "pip install 'ncc[jax]'" in told
+
+
+def test_a_foreign_file_that_is_missing_is_refused(tmp_path, capsys):
+    assert main(["check", str(tmp_path / "m.pb")]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path / 'm.pb'}: no such file or directory\n"
+
+
+def answered(monkeypatch, *, code: int, output: bytes = b"", errors: bytes = b"") -> None:
+    """Let the child end so."""
+    done = subprocess.CompletedProcess([], code, output, errors)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+
+
+def read(tmp_path, data: bytes = b"module {\n  nonsense\n}\n") -> str:
+    path = tmp_path / "m.mlir"
+    path.write_bytes(data)
+    return foreign.read_foreign(path, "StableHLO")
+
+
+def test_the_header_gets_the_ranks_that_the_text_lacks(tmp_path, monkeypatch):
+    answered(monkeypatch, code=0, output=b", num_partitions=4\nHloModule m\n\nENTRY")
+    assert read(tmp_path) == "HloModule m, num_partitions=4\n\nENTRY"
+
+
+def test_a_header_that_names_ranks_stays_as_it_is(tmp_path, monkeypatch):
+    answered(monkeypatch, code=0, output=b", num_partitions=4\nHloModule m, num_partitions=2\n")
+    assert read(tmp_path) == "HloModule m, num_partitions=2\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ("UNKNOWN: -:2:3: error: expected ops\n<unknown>:0: error: rest", "m.mlir:2:3: error"),
+        ("UNKNOWN: -:0:0: error: too new", "m.mlir: too new"),
+        ("UNKNOWN: -:9:9: error: nowhere", "m.mlir: nowhere"),
+        ("INVALID_ARGUMENT: Failed to read", "m.mlir: failed to read"),
+    ],
+)
+def test_a_complaint_of_jaxlib_is_one_of_ours(answer, told, tmp_path, monkeypatch):
+    answered(monkeypatch, code=foreign.REFUSED, output=answer.encode())
+    with pytest.raises(CompileError) as error:
+        read(tmp_path)
+    (diagnostic,) = error.value.diagnostics
+    assert told in diagnostic.render()
+
+
+@pytest.mark.parametrize(
+    ("code", "errors", "told"),
+    [
+        (-11, b"", "damaged or not what its suffix says (signal 11)"),
+        (1, b"Traceback\nImportError: no _hlo", "the installed jaxlib lacks what is needed"),
+    ],
+)
+def test_a_breakdown_of_jaxlib_is_one_line(code, errors, told, tmp_path, monkeypatch):
+    answered(monkeypatch, code=code, errors=errors)
+    with pytest.raises(CompileError, match="input-C2") as error:
+        read(tmp_path)
+    assert told in str(error.value)
+
+
+def test_an_empty_file_is_refused(tmp_path, monkeypatch):
+    answered(monkeypatch, code=0)
+    with pytest.raises(CompileError, match="the file is empty"):
+        read(tmp_path, b"\n")
+
+
+def test_the_child_and_its_parent_agree_on_the_code_of_a_refusal() -> None:
+    child = foreign.CHILD.read_text()
+    assert f"\nREFUSED = {foreign.REFUSED}\n" in child
