@@ -23,6 +23,7 @@ class DraftBuffer:
     kind: BufferKind
     size_bytes: int
     data: bytes | None = None  # of constants
+    origin: Origin | None = None  # of constants without value
 
 
 @attrs.frozen

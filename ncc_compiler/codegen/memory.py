@@ -23,7 +23,7 @@ def place_buffers(draft: Draft, order: Order, sharing: Sharing) -> tuple[tuple[i
     addresses = [0] * len(draft.buffers)
     top = 0
     fixed = crossing(draft)
-    for kind in (BufferKind.INPUT, BufferKind.CONSTANT, BufferKind.OUTPUT, BufferKind.INTERNAL):
+    for kind in BufferKind:
         for index, buffer in enumerate(draft.buffers):
             if buffer.kind is kind and (kind is not BufferKind.INTERNAL or index in fixed):
                 addresses[index] = top

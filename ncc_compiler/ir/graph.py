@@ -37,6 +37,11 @@ class Literal:
 
 
 @attrs.frozen
+class Elided:
+    """The value of a constant whose text leaves it out (`constant({...})`): nobody knows it."""
+
+
+@attrs.frozen
 class Callee:
     """The name of a computation of the module, as an attribute (`to_apply=%sum`)."""
 
@@ -84,6 +89,7 @@ Attribute: TypeAlias = (
     | str
     | tuple[int, ...]
     | Literal
+    | Elided
     | Callee
     | Callees
     | Pairs
@@ -134,10 +140,14 @@ class Node:
         return tuple(entry for entry in value if isinstance(entry, tuple))
 
     def literal(self) -> Literal:
-        """The value of a `constant`."""
+        """The value of a `constant` that has one."""
         value = self.attributes["literal"]
         assert isinstance(value, Literal), self.name
         return value
+
+    def has_value(self) -> bool:
+        """Whether it is a constant whose value the text gives."""
+        return self.op == "constant" and isinstance(self.attributes["literal"], Literal)
 
     def callee(self, key: str = "to_apply") -> str:
         """The computation that an attribute names."""

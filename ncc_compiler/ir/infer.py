@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from ncc_compiler.ir.facts import Facts, Findings, Rule
+from ncc_compiler.ir.graph import Elided
 from ncc_compiler.ir.infer_collectives import COLLECTIVE_RULES
 from ncc_compiler.ir.infer_contractions import CONTRACTION_RULES
 from ncc_compiler.ir.infer_control import CONTROL_RULES
@@ -28,7 +29,10 @@ def _index(_: Facts) -> Findings:
 
 
 def _constant(facts: Facts) -> Findings:
-    array, kind = facts.node.literal().array, facts.node.type
+    kind = facts.node.type
+    if isinstance(facts.attribute("literal"), Elided):
+        return kind
+    array = facts.node.literal().array
     if not isinstance(kind, ArrayType) or (array.dtype, array.shape) != (
         kind.dtype.numpy,
         kind.shape,

@@ -10,7 +10,7 @@ import re
 import attrs
 import numpy as np
 
-from ncc_compiler.ir.graph import Literal
+from ncc_compiler.ir.graph import Elided, Literal
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.dtypes import DType
 
@@ -36,14 +36,21 @@ _NAN = re.compile(r"(-?)nan\(0x([0-9a-fA-F]{1,16})\)")
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 
 
-def read_literal(text: str, kind: ArrayType) -> Literal:
-    """The array that a literal spells; LiteralError says what is wrong with it."""
+ELIDED = "{...}"
+"""How XLA spells the values of an array that it does not print, being large."""
+
+
+def read_literal(text: str, kind: ArrayType) -> Literal | Elided:
+    """What a literal spells; LiteralError says what is wrong with it."""
     text = _COMMENT.sub(" ", text).strip()
     if match := _TYPED.match(text):
         text = text[match.end() :]
+    if text == ELIDED and kind.shape:
+        return Elided()
     if "..." in text:
-        hint = "print the program with print_large_constants=true"
-        raise LiteralError(3, "the values of the constant are left out", hint=hint)
+        hint = "print the program with print_large_constants=True"
+        fact = f"the value of the constant is left out, which only {ELIDED} of an array may be"
+        raise LiteralError(3, fact, hint=hint)
     if kind.dtype.is_complex:
         text = _COMPLEX.sub(lambda match: f"{match[1].strip()}|{match[2].strip()}", text)
     words = _words(text, kind)
@@ -201,8 +208,10 @@ def _quoted(word: str) -> str:
     return repr(word if len(word) <= 40 else word[:37] + "...")
 
 
-def spell_literal(literal: Literal, dtype: DType) -> str:
+def spell_literal(literal: Literal | Elided, dtype: DType) -> str:
     """The canonical text of a literal; `read_literal` makes the same bits of it."""
+    if isinstance(literal, Elided):
+        return ELIDED
     array = literal.array
     if not array.size and array.ndim:
         return "{}"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from ncc_compiler.ir.attributes import spell_attribute
-from ncc_compiler.ir.graph import Computation, Literal, Module, Node, SourceFrame
+from ncc_compiler.ir.graph import Computation, Elided, Literal, Module, Node, SourceFrame
 from ncc_compiler.ir.literals import spell_literal
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.types import ArrayType
@@ -68,7 +68,7 @@ def print_node(computation: Computation, node: Node) -> str:
 
 def _payload(node: Node, key: str) -> str:
     value = node.attributes[key]
-    if isinstance(value, Literal):
+    if isinstance(value, Literal | Elided):
         assert isinstance(node.type, ArrayType), node.name
         return spell_literal(value, node.type.dtype)
     return spell_attribute(value)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from ncc_compiler.diagnostics import Diagnostic, Note, Source, Span
 from ncc_compiler.ir.attributes import read_attribute
-from ncc_compiler.ir.graph import Attribute, Literal, Raw
+from ncc_compiler.ir.graph import Attribute, Elided, Literal, Raw
 from ncc_compiler.ir.literals import LiteralError, read_literal
 from ncc_compiler.ir.op_row import AttributeDef, Kind, OpDef
 from ncc_compiler.ir.types import ArrayType, TokenType, TupleType, Type
@@ -138,7 +138,9 @@ class Reading:
         )
         return self.attribute(text, definition)
 
-    def _literal(self, payload: tree.Word, kind: Type, written: tree.Instruction) -> Literal | None:
+    def _literal(
+        self, payload: tree.Word, kind: Type, written: tree.Instruction
+    ) -> Literal | Elided | None:
         if not isinstance(kind, ArrayType):
             fact = f"a constant is an array, not {kind}"
             self.complain("literal-C1", fact, (written.type.start, written.type.end))

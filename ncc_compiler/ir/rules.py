@@ -24,7 +24,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "literal": (
         "a value's braces follow the shape",
         "every element is a number of the element type and in its range",
-        "the value is written out",
+        "the value is written out, or left out as a whole, of an array: `{...}`",
     ),
     "attribute": (
         "the value has the form that the op asks for",

@@ -38,7 +38,7 @@ class _Merge:
         self._seen: dict[object, NodeId] = {}
 
     def __call__(self, rebuild: Rebuild, node: Node) -> NodeId:
-        if node.op == "parameter":
+        if node.op == "parameter" or (node.op == "constant" and not node.has_value()):
             return rebuild.add(node)
         key = (node.op, node.type, node.operands, _meaning(node))
         if key not in self._seen:

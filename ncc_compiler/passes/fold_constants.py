@@ -26,7 +26,7 @@ class FoldConstants(Pass):
     def _folded(self, rebuild: Rebuild, node: Node) -> NodeId:
         small = isinstance(node.type, ArrayType) and node.type.size_bytes <= self.limit_bytes
         operands = [rebuild.nodes[operand] for operand in node.operands]
-        if not small or any(operand.op != "constant" for operand in operands):
+        if not small or not all(operand.has_value() for operand in operands):
             return rebuild.add(node)
         value = evaluate(node, [operand.literal().array for operand in operands])
         if value is None:

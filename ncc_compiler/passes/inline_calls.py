@@ -34,7 +34,7 @@ class InlineCalls(Pass):
             def inline(rebuild: Rebuild, node: Node) -> NodeId:
                 if node.op not in _CALLS:
                     return rebuild.add(node)
-                return _insert(rebuild, done[node.callee()], node)
+                return _insert(rebuild, done[_callee(node)], node)
 
             has_calls = any(node.op in _CALLS for node in computation.nodes)
             done[name] = rewrite_computation(computation, inline) if has_calls else computation

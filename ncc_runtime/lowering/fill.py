@@ -9,7 +9,7 @@ from ncc_runtime.lowering.channels import SemaphoreIds
 from ncc_runtime.lowering.executable import Executable, Filled, Queue
 from ncc_runtime.lowering.patch import patched_queues, stream_semaphores
 from ncc_runtime.lowering.stream import StreamProgram, Team
-from ncc_runtime.lowering.structure import Marker, followed, released, shifts, walk
+from ncc_runtime.lowering.structure import Marker, followed, shifts, walk
 from ncc_runtime.neff.program import ALIGNMENT, Program
 from ncc_runtime.placement import Placement
 from ncc_runtime.topology.graph import Topology
@@ -34,11 +34,11 @@ def fill(program: Program, placement: Placement, forced: Mapping[str, str]) -> E
         stream: StreamProgram(stream, program.ranks, ids, lanes)
         for stream, lanes in _lanes(program, teams).items()
     }
-    following, releases = followed(program), released(program)
+    following = followed(program)
     for item in walk(program):
         if isinstance(item, Marker):
             for stream in sorted(following[item.block]):
-                programs[stream].follow(item, releases[item], streams[stream])
+                programs[stream].follow(item, streams[stream])
             continue
         placeholder = program.placeholders[item]
         stream = placeholder.stream

@@ -1,12 +1,12 @@
 """Patches the engine queues: each placeholder becomes a write that triggers its CC-core."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, Decision, EngineQueue, Jump, Post, Sync
-from ncc_runtime.lowering.structure import Shifts, markers
-from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, TEST
+from ncc_runtime.lowering.structure import Shifts, announced, markers
+from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, TEST, Engine
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.table import NONE, InstrTable
 
@@ -20,7 +20,7 @@ def patched_queues(
             engine.value,
             engine,
             program.queues[engine],
-            _sync(program, program.queues[engine], trigger_sems),
+            _sync(program, engine, trigger_sems),
             _jumps(program, program.queues[engine], shifts),
         )
         for engine in ENGINES
@@ -51,16 +51,12 @@ def _jumps(program: Program, table: InstrTable, shifts: Mapping[int, Shifts]) ->
     return jumps
 
 
-def _sync(program: Program, table: InstrTable, trigger_sems: Mapping[int, int]) -> Sync:
-    """Waits and increments of the table; the second increment is a placeholder's trigger."""
-    streams = [placeholder.stream for placeholder in program.placeholders]
-    triggers = np.array([trigger_sems[stream] for stream in streams], np.int32)
-    is_trigger = table.placeholder != NONE
-    trigger = np.full(len(table), IDLE, np.int32)
-    trigger[is_trigger] = triggers[table.placeholder[is_trigger]]
+def _sync(program: Program, engine: Engine, trigger_sems: Mapping[int, int]) -> Sync:
+    """Waits and increments of a queue; behind the first come the triggers of each stream."""
+    table = program.queues[engine]
     mine = np.arange(program.ranks, dtype=np.int32)
     posts = []
-    for sem in (table.post_sem.astype(np.int32), trigger):
+    for sem in (table.post_sem.astype(np.int32), *_triggers(program, engine, trigger_sems)):
         if (sem != NONE).any():
             rank = np.where(sem[:, None] != NONE, mine[None, :], IDLE)
             posts.append(Post(rank, np.broadcast_to(sem[:, None], rank.shape)))
@@ -69,6 +65,21 @@ def _sync(program: Program, table: InstrTable, trigger_sems: Mapping[int, int]) 
         wait_value=table.wait_value.astype(np.int64)[:, None],
         posts=tuple(posts),
     )
+
+
+def _triggers(
+    program: Program, engine: Engine, trigger_sems: Mapping[int, int]
+) -> Iterator[np.ndarray]:
+    """Per stream, its trigger semaphore where a placeholder or a predicate is ready for it."""
+    table, told = program.queues[engine], announced(program, engine)
+    streams = np.array([placeholder.stream for placeholder in program.placeholders], np.int32)
+    is_trigger = table.placeholder != NONE
+    triggered = np.full(len(table), IDLE, np.int32)
+    triggered[is_trigger] = streams[table.placeholder[is_trigger]]
+    for stream, sem in trigger_sems.items():
+        rows = triggered == stream
+        rows[[row for row, hearing in told.items() if stream in hearing]] = True
+        yield np.where(rows, np.int32(sem), np.int32(IDLE))
 
 
 def stream_semaphores(program: Program) -> dict[int, int]:

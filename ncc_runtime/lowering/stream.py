@@ -109,16 +109,20 @@ class StreamProgram:
         )
         return (self.cc.queue(name, self.stream), *rings)
 
-    def follow(self, marker: Marker, released: tuple[int, int], done_sem: int) -> None:
+    def follow(self, marker: Marker, done_sem: int) -> None:
         """Append a control row of a block in which this stream has placeholders.
 
-        `released` is the engine semaphore, and its value, that says the predicate is written.
+        The queue that triggers the stream says, by another trigger, that the predicate is written.
         """
         block, place = marker.block, Place(IDLE)
         if marker.opcode in (TEST, CASE):
             opcode = CcOpcode.TEST if marker.opcode == TEST else CcOpcode.CASE
-            wait = Condition(*(self._constant(number) for number in released))
-            self.cc.add(opcode, place, [wait], Increment(self.everybody, self._constant(done_sem)))
+            self._triggered += 1
+            told = Condition(self._constant(self.trigger_sem), self._constant(self._triggered))
+            read = self._nothing()
+            if done_sem != IDLE:  # else no queue waits for the stream
+                read = Increment(self.everybody, self._constant(done_sem))
+            self.cc.add(opcode, place, [told], read)
             self._decided[block] = self._mark()
         if marker.opcode in (LOOP, CASE):
             self._opened[block] = self._mark()

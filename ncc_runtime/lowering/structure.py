@@ -126,27 +126,35 @@ def _count_posts(
     last = next(row for row, marker in rows.items() if marker == Marker(END, start.block))
     posts = table.post_sem[first + 1 : last + 1]
     np.add.at(count, posts[posts != NONE], 1)
+    numbers = table.placeholder[first + 1 : last + 1]
+    heard = [program.placeholders[number].stream for number in numbers[numbers != NONE].tolist()]
+    if table is next(iter(program.queues.values())):
+        # all queues hold the same control rows: what streams hear and answer there counts once
+        heard += [
+            stream
+            for row, marker in rows.items()
+            if first < row <= last and marker.opcode in (TEST, CASE)
+            for stream in streams[marker.block]
+        ]
     done = {semaphore.owner: index for index, semaphore in enumerate(program.semaphores)}
-    for number in table.placeholder[first + 1 : last + 1].tolist():
-        if number != NONE:
-            stream = program.placeholders[number].stream
-            count[trigger_sems[stream]] += 1
-            count[done[f"stream {stream}"]] += 1
-    if table is not next(iter(program.queues.values())):
-        return  # every queue holds the same control rows: acknowledgements count once
-    for row, marker in rows.items():
-        if first < row <= last and marker.opcode in (TEST, CASE):
-            for stream in streams[marker.block]:
-                count[done[f"stream {stream}"]] += 1
+    answers = [done[f"stream {stream}"] for stream in heard if f"stream {stream}" in done]
+    for semaphore in [trigger_sems[stream] for stream in heard] + answers:
+        count[semaphore] += 1
 
 
-def released(program: Program) -> Mapping[Marker, tuple[int, int]]:
-    """For each control row, Sync's semaphore and what it holds once the predicate is written."""
-    table = program.queues[Engine.SYNC]
-    owners = {semaphore.owner: index for index, semaphore in enumerate(program.semaphores)}
-    sem = owners.get(Engine.SYNC.value, NONE)
-    posted = np.cumsum(table.post_sem != NONE)
+def announced(program: Program, engine: Engine) -> Mapping[int, tuple[int, ...]]:
+    """By control row of a queue, the streams that it tells to read the predicate.
+
+    A stream hears of it from the queue that triggers it, and only of blocks that it follows: it
+    has no other way to know how often other blocks have run.
+    """
+    table = program.queues[engine]
+    triggered = {program.placeholders[n].stream for n in table.placeholder.tolist() if n != NONE}
+    if not triggered or not program.blocks:
+        return {}
+    following = followed(program)
     return {
-        marker: (sem, int(posted[row - 1]) if row else 0)
+        row: tuple(sorted(following[marker.block] & triggered))
         for row, marker in markers(program, table).items()
+        if marker.opcode in (TEST, CASE)
     }

@@ -25,12 +25,12 @@ from ncc_runtime.neff.header import (
     checked_data_size,
     header_bytes,
 )
-from ncc_runtime.neff.program import Program
+from ncc_runtime.neff.program import BufferKind, Program
 
 _BLOCK = 512  # tar works in blocks of this many bytes
 _TAR_NAME = slice(0, 100)
 _TAR_SIZE = slice(124, 136)
-_COALESCED, _STREAMS = 1 << 0, 1 << 1  # the bits of header.FEATURES
+_COALESCED, _STREAMS, _ELIDED = 1 << 0, 1 << 1, 1 << 2  # the bits of header.FEATURES
 
 
 def pack(program: Program) -> bytes:
@@ -42,7 +42,8 @@ def pack(program: Program) -> bytes:
 def _feature_bits(program: Program) -> int:
     coalesced = any(len(placeholder.operands) > 1 for placeholder in program.placeholders)
     streams = any(placeholder.stream for placeholder in program.placeholders)
-    return _COALESCED * coalesced | _STREAMS * streams
+    elided = any(buffer.kind is BufferKind.ELIDED for buffer in program.buffers)
+    return _COALESCED * coalesced | _STREAMS * streams | _ELIDED * elided
 
 
 def _tar(files: dict[str, bytes]) -> bytes:

@@ -14,7 +14,7 @@ from ncc_runtime.errors import NeffError
 
 HEADER_BYTES = 1024
 NEFF_VERSION = (1, 1)
-FEATURES = {0: "coalesced-cc", 1: "cc-streams"}
+FEATURES = {0: "coalesced-cc", 1: "cc-streams", 2: "elided-constants"}
 """Feature bits this version reads, by bit number; a file sets those that it uses."""
 
 _PKG_VERSION = 1  # 1: both hashes are SHA-256

@@ -37,12 +37,17 @@ _POSITIVE = attrs.validators.and_(attrs.validators.ge(1), attrs.validators.le(_I
 
 
 class BufferKind(enum.Enum):
-    """What a buffer is for; the value is the `var` type of AWS's def.json."""
+    """What a buffer is for; the value is the `var` type of AWS's def.json, but for the third."""
 
     INPUT = "input"
-    OUTPUT = "output"
     CONSTANT = "file"
+    ELIDED = "elided"  # a constant whose value the model's text left out
+    OUTPUT = "output"
     INTERNAL = "tmp-buf"
+
+
+READ_ONLY = frozenset({BufferKind.INPUT, BufferKind.CONSTANT, BufferKind.ELIDED})
+"""What instructions may not write."""
 
 
 @attrs.frozen
@@ -181,6 +186,15 @@ class Program:
     queues: Mapping[Engine, InstrTable]
     origins: tuple[Origin, ...]
     blocks: tuple[Block, ...] = ()
+
+    def elided(self) -> tuple[Origin, ...]:
+        """The constants without value, in order, and where they come from, if that is known."""
+        places = {origin.node: origin for origin in self.origins}
+        return tuple(
+            places.get(buffer.name, Origin(buffer.name))
+            for buffer in self.buffers
+            if buffer.kind is BufferKind.ELIDED
+        )
 
     @property
     def ranks(self) -> int:

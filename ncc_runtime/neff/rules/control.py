@@ -14,7 +14,7 @@ import numpy as np
 
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.isa import CASE, ENGINES, LOOP, TEST, Engine
-from ncc_runtime.neff.program import Block, BlockKind, BufferKind, Program
+from ncc_runtime.neff.program import READ_ONLY, Block, BlockKind, Program
 from ncc_runtime.neff.rules.intervals import Interval, meetings
 from ncc_runtime.neff.rules.rule import rule
 from ncc_runtime.neff.structure import (
@@ -29,7 +29,6 @@ from ncc_runtime.neff.table import InstrTable
 
 _MOST_BRANCHES = 2**31 - 1
 _MOST_TRIPS = 2**63 - 1
-_NEVER_WRITTEN = (BufferKind.INPUT, BufferKind.CONSTANT)
 
 
 @rule("neff-C1")
@@ -43,13 +42,20 @@ def _blocks_have_their_rows(program: Program) -> Iterator[str]:
                 yield f"{place}: {row.opcode} of block {row.block}, there are {count}"
         counts = Counter((row.block, row.opcode) for row in rows)
         for number, block in enumerate(program.blocks):
-            for opcode in CONTROL:
-                found, wanted = counts[number, opcode], opcode in BLOCK_ROWS[block.kind]
-                if found != wanted:
-                    yield (
-                        f"queue {engine.value}: {block.kind.value} k{number} has {found} rows "
-                        f"{opcode!r}, must have {int(wanted)}"
-                    )
+            for fault in _miscounted(number, block, counts):
+                yield f"queue {engine.value}: {fault}"
+
+
+def _miscounted(
+    number: int, block: Block, counts: Mapping[tuple[int, str], int]
+) -> Iterator[str]:
+    for opcode in CONTROL:
+        found, wanted = counts[number, opcode], opcode in BLOCK_ROWS[block.kind]
+        if found != wanted:
+            yield (
+                f"{block.kind.value} k{number} has {found} rows {opcode!r}, "
+                f"must have {int(wanted)}"
+            )
 
 
 @rule("neff-C2")
@@ -173,7 +179,7 @@ def _unannounced(program: Program, structure: Structure, posts: _Posts) -> Itera
     """Predicates that are computed, but before whose first use Sync has posted nothing."""
     for number, (block, span) in enumerate(zip(program.blocks, structure.spans, strict=True)):
         home = program.buffers[program.tensors[block.predicate].buffer]
-        if home.kind not in _NEVER_WRITTEN and not posts.before[span.decides]:
+        if home.kind not in READ_ONLY and not posts.before[span.decides]:
             predicate = f"predicate t{block.predicate}"
             yield f"block k{number}: Sync posts nothing before {predicate} is read"
 

@@ -5,11 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from ncc_runtime.neff.isa import ENGINES
-from ncc_runtime.neff.program import ALIGNMENT, BufferId, BufferKind, Program
+from ncc_runtime.neff.program import ALIGNMENT, READ_ONLY, BufferId, BufferKind, Program
 from ncc_runtime.neff.rules.intervals import Interval, meetings
 from ncc_runtime.neff.rules.rule import rule
-
-_READ_ONLY = (BufferKind.INPUT, BufferKind.CONSTANT)
 
 
 @rule("neff-M1")
@@ -89,7 +87,7 @@ def _outputs_last(program: Program) -> Iterator[str]:
 @rule("neff-M7")
 def _inputs_and_constants_are_never_written(program: Program) -> Iterator[str]:
     kept = np.array(
-        [program.buffers[tensor.buffer].kind in _READ_ONLY for tensor in program.tensors], bool
+        [program.buffers[tensor.buffer].kind in READ_ONLY for tensor in program.tensors], bool
     )
     for engine in ENGINES:
         table = program.queues[engine]
