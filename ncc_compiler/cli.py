@@ -4,6 +4,7 @@ Whatever is heavy is imported by the command that needs it, so that help and usa
 immediate. The environment is read here and nowhere else.
 """
 
+import errno
 import functools
 import os
 import sys
@@ -13,50 +14,31 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ncc_runtime.command_line import OUR_FAULT, REFUSED, USAGE, perform, wrong_usage
+
 if TYPE_CHECKING:
     from ncc_compiler.codegen.generate import Neff
     from ncc_compiler.ir.graph import Module
     from ncc_compiler.options import CompileOptions
 
-DONE, REFUSED, USAGE, OUR_FAULT, INTERRUPTED = 0, 1, 2, 3, 130
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        commands.main(given, prog_name="nccc", standalone_mode=False)
-        sys.stdout.flush()
-    except BrokenPipeError:  # who read our output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return REFUSED
-    except click.Abort:
-        click.echo("interrupted", err=True)
-        return INTERRUPTED
-    except click.UsageError as error:
-        return _report_usage(error, as_json="--json" in given)
-    except Exception as error:  # noqa: BLE001 - the border: any fault becomes a line and a code
-        return _report(error, as_json="--json" in given)
-    return DONE
-
-
-def _report_usage(error: click.UsageError, *, as_json: bool) -> int:
-    if as_json:
-        from ncc_compiler import refusals
-
-        refusal = refusals.Refusal("usage", error.format_message())
-        click.echo(refusals.as_json([refusal]), err=True)
-    else:
-        error.show()
-    return USAGE
+    report = functools.partial(_report, as_json="--json" in given)
+    return perform(commands, "nccc", given, report)
 
 
 def _report(error: Exception, *, as_json: bool) -> int:
     """Say what went wrong on standard error; returns the exit code."""
     from ncc_compiler import refusals
 
-    found = refusals.refusals_of(error)
-    code = REFUSED if found else OUR_FAULT
+    if isinstance(error, click.UsageError):
+        fact, advice = wrong_usage(error)
+        code, found = USAGE, [refusals.Refusal("usage", fact, help=advice)]
+    else:
+        found = refusals.refusals_of(error)
+        code = REFUSED if found else OUR_FAULT
     if not found:
         found = [refusals.our_fault(error)]
         if os.environ.get("NCC_DEBUG"):
@@ -68,6 +50,7 @@ def _report(error: Exception, *, as_json: bool) -> int:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="ncc", prog_name="nccc")
 def commands() -> None:
     """Compile partitioned XLA programs (HLO text) for AWS Neuron."""
 
@@ -166,6 +149,8 @@ def compile_command(
     neff = compile_text(text, options, label(name), observe)
     if target is not None:
         neff.save(target)
+    if elided := neff.program.elided():
+        click.echo(_warning(name, elided), err=True)
     if shown is not None:
         click.echo(_listing(neff, seen.get(stage)), nl=False)
     elif target is not None:
@@ -187,7 +172,15 @@ def _target(model: str, output: str | None, shown: str | None) -> Path | None:
         return None
     if output is None and model == "-":
         raise click.UsageError("standard input has no name to derive OUT.neff from; give -o")
+    if output == "-":
+        raise click.UsageError("-o - names no file; give the name of one, such as -o model.neff")
+    if output is None and Path(model).is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), model or ".")
     target = Path(output) if output is not None else Path(model).with_suffix(".neff")
+    if target.is_dir():  # said before the work is done
+        from ncc_runtime.errors import NeffError
+
+        raise NeffError(f"{target}: cannot be written: is a directory; give the name of a file")
     if model != "-" and target.resolve() == Path(model).resolve():
         raise click.UsageError(f"{target} is the model itself; give another name with -o")
     return target
@@ -226,6 +219,17 @@ def _listing(neff: "Neff", module: "Module | None") -> str:
     from ncc_runtime.neff.listing import print_program
 
     return print_program(neff.program)
+
+
+def _warning(model: str, elided: "Sequence[Origin]") -> str:
+    """What running the program will lack: the values that its text left out."""
+    first = f"{elided[0].node} ({elided[0].place})" if elided[0].place else elided[0].node
+    count = "1 constant has" if len(elided) == 1 else f"{len(elided)} constants have"
+    return (
+        f"warning: {model}: {count} no value, the text says {{...}}, the first is {first}; the "
+        "program runs with --no-values only (dump with --xla_dump_large_constants, or print with "
+        "print_large_constants=True)"
+    )
 
 
 def _summary(neff: "Neff", model: str, target: Path, *, as_json: bool) -> str:

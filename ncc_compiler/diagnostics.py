@@ -5,6 +5,7 @@ A span holds offsets into its source; line, column and carets are worked out whe
 
 import bisect
 import functools
+import unicodedata
 from collections.abc import Iterable
 
 import attrs
@@ -93,10 +94,24 @@ def _excerpt(span: Span) -> list[str]:
     first = max(0, column - 1 - _WIDTH // 3) if len(text) > _WIDTH else 0
     shown = text[first : first + _WIDTH]
     head, tail = ("…" if first else ""), ("…" if first + _WIDTH < len(text) else "")
-    indent = column - 1 - first + len(head)
-    carets = "^" * max(1, min(length, _WIDTH - (column - 1 - first)))
+    at = column - 1 - first
+    carets = "^" * max(1, _cells(shown[at : at + length]))
     margin = f"{number:>5} | "
-    return [f"{margin}{head}{shown}{tail}", " " * (len(margin) + indent) + carets]
+    indent = len(margin) + len(head) + _cells(shown[:at])
+    return [f"{margin}{head}{shown}{tail}", " " * indent + carets]
+
+
+def _cells(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(_cells_of(character) for character in text)
+
+
+def _cells_of(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):  # marks lie on what they follow
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 class CompileError(Exception):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import attrs
 
 from ncc_compiler.diagnostics import CompileError, Diagnostic
-from ncc_runtime.errors import NccError
+from ncc_runtime.errors import NccError, reason_of
 
 SCHEMA = 1
 
@@ -31,10 +31,9 @@ def refusals_of(error: Exception) -> list[Refusal]:
     if isinstance(error, NccError):
         return [Refusal("file", str(error))]
     if isinstance(error, OSError):
-        reason = (error.strerror or str(error)).lower()
         place = f"{error.filename}: " if error.filename is not None else ""
         file = None if error.filename is None else str(error.filename)
-        return [Refusal("file", f"{place}{reason}", file)]
+        return [Refusal("file", f"{place}{reason_of(error)}", file)]
     return []
 
 

@@ -1,7 +1,5 @@
 """Files of named arrays: `arg0`, `arg1`, … in, `out0`, `out1`, … out; `.npz` or `.safetensors`."""
 
-import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -13,6 +11,9 @@ import numpy as np
 
 from ncc_runtime.errors import InputError
 from ncc_runtime.neff.dtypes import DType, storable
+from ncc_runtime.neff.whole_file import replacing
+
+_SUFFIXES = (".npz", ".safetensors")
 
 _SAFETENSORS_NAMES = {
     "BOOL": DType.PRED,
@@ -53,30 +54,27 @@ def read_arrays(path: str) -> dict[int, np.ndarray]:
 def write_arrays(path: str, outputs: Sequence[np.ndarray]) -> None:
     """Write `out0`, `out1`, …, each [ranks, *shape]; the file appears whole or not at all."""
     named = {f"out{number}": array for number, array in enumerate(outputs)}
-    folder = Path(path).resolve().parent
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{Path(path).name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            if _is_safetensors(path):
-                file.write(_safetensors_bytes(path, named))
-            else:
-                storables: dict[str, Any] = {key: storable(one) for key, one in named.items()}
-                np.savez(file, allow_pickle=False, **storables)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    check_target(path)
+    with replacing(path) as file:
+        if _is_safetensors(path):
+            file.write(_safetensors_bytes(path, named))
+        else:
+            storables: dict[str, Any] = {key: storable(one) for key, one in named.items()}
+            np.savez(file, allow_pickle=False, **storables)
 
 
-def check_folder(path: str) -> None:
+def check_target(path: str) -> None:
     """Refuse an output file that could not be written, before anything is computed for it."""
     folder = Path(path).resolve().parent
     if not folder.is_dir():
         raise InputError(f"{path}: there is no folder {folder}")
     if Path(path).is_dir():
-        raise InputError(f"{path}: is a directory")
+        raise InputError(f"{path}: is a directory; give the name of a file")
+    if Path(path).suffix not in _SUFFIXES:
+        known = " or ".join(_SUFFIXES)
+        raise InputError(f"{path}: outputs go to {known} files; give a name with that suffix")
+    if _is_safetensors(path):
+        _safetensors(path)
 
 
 def _is_safetensors(path: str) -> bool:
@@ -84,22 +82,26 @@ def _is_safetensors(path: str) -> bool:
 
 
 def _read_npz(path: str) -> dict[str, np.ndarray]:
-    try:
-        with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (
-        ValueError,
-        EOFError,
-        AttributeError,
-        TypeError,
-        NotImplementedError,  # a compression that zipfile lacks
-        RuntimeError,  # an encrypted member
-        zlib.error,
-        zipfile.BadZipFile,
-    ) as error:
-        raise InputError(
-            f"{path}: not an .npz file of plain arrays arg0, arg1, …: {error}"
-        ) from error
+    with Path(path).open("rb") as raw:
+        if not zipfile.is_zipfile(raw):
+            raise InputError(f"{path}: not an .npz file; numpy.savez writes one, of arrays arg0, …")
+        raw.seek(0)
+        try:
+            with np.load(raw, allow_pickle=False) as file:
+                return {name: file[name] for name in file.files}
+        except (
+            ValueError,  # also: an array of Python objects
+            EOFError,
+            AttributeError,
+            TypeError,
+            NotImplementedError,  # a compression that zipfile lacks
+            RuntimeError,  # an encrypted member
+            zlib.error,
+            zipfile.BadZipFile,
+        ) as error:
+            raise InputError(
+                f"{path}: damaged, or not of plain arrays; write it anew with numpy.savez"
+            ) from error
 
 
 def _safetensors(path: str) -> ModuleType:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from ncc_runtime.errors import NccError
+from ncc_runtime.command_line import OUR_FAULT, REFUSED, USAGE, perform, wrong_usage
+from ncc_runtime.errors import NccError, reason_of
 
 if TYPE_CHECKING:
     from ncc_runtime.runtime import Model
 
-DONE, REFUSED, USAGE, OUR_FAULT, INTERRUPTED = 0, 1, 2, 3, 130
 SCHEMA = 1
 
 
@@ -104,7 +104,7 @@ def cli() -> None:
 @click.option("--inputs", type=click.Path(), help="arg0, arg1, … in .npz or .safetensors.")
 @click.option("--outputs", type=click.Path(), help="Write out0, out1, … to this file.")
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="For missing inputs."
+    "--seed", type=click.IntRange(0), help="Fill missing inputs at random [0 without --inputs]."
 )
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--memory", metavar="BYTES", callback=_size, help="Host memory it may take.")
@@ -132,7 +132,7 @@ def run(program: str, place: PlaceWords, as_json: bool, **words: Any) -> None:
     if words["no_values"] and (words["inputs"] or words["outputs"]):
         raise click.UsageError("--no-values takes no --inputs and gives no --outputs")
     if words["outputs"]:
-        array_files.check_folder(words["outputs"])
+        array_files.check_target(words["outputs"])
     started = time.perf_counter()
     model = _loaded(program, place)
     given = array_files.read_arrays(words["inputs"]) if words["inputs"] else {}
@@ -145,7 +145,8 @@ def run(program: str, place: PlaceWords, as_json: bool, **words: Any) -> None:
         shuffle_seed=words["shuffle"],
         trip_counts=words["trip_counts"],
     )
-    result = model.run(given, seed=words["seed"], options=options)
+    seed = 0 if words["seed"] is None and not words["inputs"] else words["seed"]
+    result = model.run(given, seed=seed, options=options)
     if words["outputs"]:
         array_files.write_arrays(words["outputs"], result.outputs)
     facts = (model.executable, result, options, time.perf_counter() - started)
@@ -221,48 +222,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _choose_blas_kernel()
-    try:
-        cli.main(given, prog_name="nccrt", standalone_mode=False)
-        sys.stdout.flush()
-    except BrokenPipeError:  # who read our output has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return REFUSED
-    except click.Abort:
-        click.echo("interrupted", err=True)
-        return INTERRUPTED
-    except click.UsageError as error:
-        _say("usage", error, as_json="--json" in given)
-        return USAGE
-    except (NccError, OSError, MemoryError) as error:
-        _say("refused", error, as_json="--json" in given)
-        return REFUSED
-    except Exception as error:  # noqa: BLE001 - the border: any fault becomes a line and a code
-        _say("internal", error, as_json="--json" in given)
-        return OUR_FAULT
-    return DONE
+    return perform(cli, "nccrt", given, functools.partial(_report, as_json="--json" in given))
 
 
-def _say(code: str, error: BaseException, *, as_json: bool) -> None:
-    """One message on standard error; with --json one object."""
-    if isinstance(error, click.ClickException):
-        message = error.format_message()
-    elif isinstance(error, OSError) and error.filename is not None:
-        message = f"{error.filename}: {(error.strerror or str(error)).lower()}"
-    elif isinstance(error, MemoryError):
-        message = f"the host is out of memory: {error}; --memory sets a budget"
+def _report(error: Exception, *, as_json: bool) -> int:
+    """One message on standard error, with --json one object; returns the exit code."""
+    if isinstance(error, click.UsageError):
+        status, code = USAGE, "usage"
+    elif isinstance(error, NccError | OSError | MemoryError):
+        status, code = REFUSED, "refused"
     else:
-        message = str(error)
-    if code == "internal":
-        what = " ".join(f"{type(error).__name__}: {message}".split())
-        message = f"the runtime failed, which is a fault of ours; please report it: {what}"
+        status, code = OUR_FAULT, "internal"
         if os.environ.get("NCC_DEBUG"):
             traceback.print_exception(error)
+    message = _message(error)
     if as_json:
         click.echo(
             json.dumps({"schema": SCHEMA, "errors": [{"code": code, "message": message}]}), err=True
         )
     else:
         click.echo(f"error: {message}", err=True)
+    return status
+
+
+def _message(error: Exception) -> str:
+    """What went wrong, in one line."""
+    if isinstance(error, click.UsageError):
+        fact, advice = wrong_usage(error)
+        return f"{fact} ({advice})" if advice else fact
+    if isinstance(error, NccError):
+        return str(error)
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename is not None else ""
+        return f"{place}{reason_of(error)}"
+    if isinstance(error, MemoryError):
+        return f"the host is out of memory: {error}; --memory sets a budget"
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"the runtime failed, which is a fault of ours; please report it: {what}"
 
 
 def _choose_blas_kernel() -> None:

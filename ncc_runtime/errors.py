@@ -1,6 +1,13 @@
 """What the runtime raises: one class a cause, each message one line with place and remedy."""
 
 
+def reason_of(error: OSError) -> str:
+    """Why the system refused a file, in the words of our messages."""
+    reason = (error.strerror or str(error)).lower()
+    advice = "; give the name of a file" if isinstance(error, IsADirectoryError) else ""
+    return f"{reason}{advice}"
+
+
 class NccError(Exception):
     """Any refusal with a reason the user can act on; exit code 1."""
 

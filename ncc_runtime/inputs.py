@@ -7,15 +7,31 @@ import numpy as np
 from ncc_runtime.errors import InputError
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.program import Program, Tensor
+from ncc_runtime.options import RunOptions
+
+
+def check_constants(program: Program, options: RunOptions) -> None:
+    """Refuse a run with values of a program whose text left out the values of constants."""
+    elided = program.elided() if options.values else ()
+    if not elided:
+        return
+    more = f" and {len(elided) - 1} more have no value" if len(elided) > 1 else " has no value"
+    place = f" ({elided[0].place})" if elided[0].place else ""
+    raise InputError(
+        f"constant {elided[0].node}{place}{more}: the model's text says {{...}} for it; dump the "
+        "model with --xla_dump_large_constants (print_large_constants=True) and compile that, or "
+        "run with --no-values for the time only"
+    )
 
 
 def bound_inputs(
-    program: Program, given: Mapping[int, np.ndarray], seed: int
+    program: Program, given: Mapping[int, np.ndarray], seed: int | None
 ) -> Iterator[np.ndarray]:
     """Every parameter as [ranks, *shape] of its dtype, in order; missing ones from the seed.
 
-    An array of the parameter's own shape is the same on every rank. Floats wider than the
-    parameter are rounded to it; any other dtype must match. Raises InputError.
+    Without a seed none may be missing. An array of the parameter's own shape is the same on every
+    rank. Floats wider than the parameter are rounded to it; any other dtype must match. Raises
+    InputError.
     """
     for number in given:
         if not (isinstance(number, int) and 0 <= number < len(program.inputs)):
@@ -23,6 +39,8 @@ def bound_inputs(
                 f"input {number!r} is given; the program's {len(program.inputs)} parameters are "
                 "numbered from 0"
             )
+    if seed is None:
+        _check_complete(program, given)
     checked = {number: _bound(program, number, np.asarray(one)) for number, one in given.items()}
     generator = np.random.default_rng(seed)
     return (
@@ -31,6 +49,24 @@ def bound_inputs(
         else seeded(program.tensors[tensor], program.ranks, generator)
         for number, tensor in enumerate(program.inputs)
     )
+
+
+_NAMED = 8  # missing parameters that a message names
+
+
+def _check_complete(program: Program, given: Mapping[int, np.ndarray]) -> None:
+    missing = [
+        f"arg{number} {program.tensors[tensor].dtype.value}"
+        f"[{','.join(map(str, program.tensors[tensor].shape))}]"
+        for number, tensor in enumerate(program.inputs)
+        if number not in given
+    ]
+    if missing:
+        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        raise InputError(
+            f"missing inputs: {', '.join(missing[:_NAMED])}{more}; give them, or a seed that fills "
+            "what is missing"
+        )
 
 
 def _bound(program: Program, number: int, array: np.ndarray) -> np.ndarray:

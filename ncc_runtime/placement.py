@@ -13,13 +13,13 @@ from pathlib import Path
 import attrs
 import numpy as np
 
-from ncc_runtime.errors import PlacementError
+from ncc_runtime.errors import PlacementError, reason_of
 from ncc_runtime.topology.graph import Topology, build
 
 STRATEGIES = ("linear", "spread")
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Placement:
     """Where each rank runs, as read-only columns by rank."""
 
@@ -28,6 +28,9 @@ class Placement:
     node: np.ndarray  # (ranks,) int32
     chip: np.ndarray  # (ranks,) int32, through all instances
     core: np.ndarray  # (ranks,) int32, logical core on the chip
+
+    def __repr__(self) -> str:
+        return f"<Placement: {self.ranks} ranks, {self.strategy}, on {self.topology}>"
 
     @property
     def ranks(self) -> int:
@@ -209,7 +212,7 @@ def _json(path: str) -> object:
             f"placement {path!r} is not linear, spread or a file that exists{hint}"
         ) from error
     except OSError as error:
-        raise PlacementError(f"{path}: {(error.strerror or 'cannot be read').lower()}") from error
+        raise PlacementError(f"{path}: {reason_of(error)}") from error
     except (ValueError, RecursionError) as error:
         raise PlacementError(f"{path}: not JSON: {str(error).lower()}") from error
     return document

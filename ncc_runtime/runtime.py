@@ -16,7 +16,7 @@ from ncc_runtime.execution.scheduler import Batch, Scheduler
 from ncc_runtime.execution.trace import TrafficCounter
 from ncc_runtime.execution.values.machine import Machine
 from ncc_runtime.host_memory import check_budget
-from ncc_runtime.inputs import bound_inputs
+from ncc_runtime.inputs import bound_inputs, check_constants
 from ncc_runtime.lowering.executable import DmaQueue, Executable
 from ncc_runtime.lowering.fill import fill
 from ncc_runtime.neff import container
@@ -46,24 +46,30 @@ class Model:
         self,
         inputs: Sequence[np.ndarray] | Mapping[int, np.ndarray] = (),
         *,
-        seed: int = 0,
+        seed: int | None = None,
         options: RunOptions | None = None,
         **settings: Any,
     ) -> Run:
-        """Run once. Inputs are [ranks, *shape] or [*shape]; missing ones come from the seed.
+        """Run once. Inputs are [ranks, *shape] or [*shape]; a seed fills what is missing.
 
+        Without a seed a missing input is an InputError, unless values are off.
         `settings` are fields of RunOptions by name, as in run(x, values=True, threads=2).
         """
         options = attrs.evolve(options or RunOptions(), **settings)
+        check_constants(self.executable.program, options)
         held = sum(machine.held_bytes for machine in self._machines.values())
         check_budget(self.executable, options, held)
+        arrays = None
+        if options.values:
+            arrays = bound_inputs(self.executable.program, _numbered(inputs), seed)
         clock = None
         if options.clock:
             clock = Clock(self.executable, TimingModel.from_topology(self.executable.topology))
         counter = TrafficCounter(self.executable)
-        machine = self._machine(options) if options.values else None
-        if machine is not None:
-            machine.load(bound_inputs(self.executable.program, _numbered(inputs), seed))
+        machine = None
+        if arrays is not None:
+            machine = self._machine(options)
+            machine.load(arrays)
         self._perform(options, machine, clock, counter)
         trace = clock.trace() if clock is not None else None
         traffic = counter.traffic()

@@ -22,6 +22,7 @@ ERRORS = "ncc_runtime.errors"
 MAY_IMPORT: dict[str, set[str]] = {
     # the contract
     "ncc_runtime.errors": set(),
+    "ncc_runtime.command_line": set(),  # the edge of both commands
     "ncc_runtime.options": set(),
     "ncc_runtime.neff": {ERRORS},
     # the runtime, which knows the topology but no compiler
@@ -119,7 +120,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "ncc_compiler.driver": {"ncc_compiler", NEFF},
     "ncc_compiler.refusals": {"ncc_compiler.diagnostics", ERRORS},
-    "ncc_compiler.cli": {"ncc_compiler", NEFF, ERRORS},
+    "ncc_compiler.cli": {"ncc_compiler", NEFF, ERRORS, "ncc_runtime.command_line"},
     "ncc_compiler.__init__": {"ncc_compiler"},
 }
 

@@ -7,6 +7,7 @@ import pytest
 
 HEAVY = ("lark", "msgspec", "ml_dtypes", "networkx", "numpy", "rich", "scipy")
 BUDGET_S = 0.2
+RUNS = 5
 
 _PROBE = """
 import sys, time
@@ -31,15 +32,17 @@ def probe(module: str, arguments: list[str]) -> tuple[int, str, float]:
 
 
 @pytest.mark.parametrize("module", ["ncc_compiler.cli", "ncc_runtime.cli"])
-@pytest.mark.parametrize("arguments", [["--help"], ["list", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["list", "--help"], ["--version"], ["walk"]])
 def test_help_loads_nothing_heavy(module: str, arguments: list[str]) -> None:
     status, loaded, _ = probe(module, arguments)
-    assert (status, loaded) == (0, "-")
+    assert (status, loaded) == (2 if arguments == ["walk"] else 0, "-")
 
 
 @pytest.mark.parametrize("module", ["ncc_compiler.cli", "ncc_runtime.cli"])
-def test_help_is_fast(module: str) -> None:
-    assert min(probe(module, ["--help"])[2] for _ in range(5)) < BUDGET_S
+@pytest.mark.parametrize("argument", ["--help", "--version"])
+def test_help_is_fast(module: str, argument: str) -> None:
+    """The best of several runs: other load on the machine only ever adds time."""
+    assert min(probe(module, [argument])[2] for _ in range(RUNS)) < BUDGET_S
 
 
 @pytest.mark.parametrize("module", ["ncc_compiler", "ncc_runtime"])

@@ -123,6 +123,9 @@ class _Queues:
         self.origins: list[Origin] = []
         self._attribute_rows: dict[tuple[tuple[str, AttributeValue], ...], int] = {}
         self._origin_rows: dict[Origin, int] = {}
+        for buffer in draft.buffers:
+            if buffer.origin is not None:
+                self._origin(buffer.origin)
         barriers, number = iter(order.barriers), itertools.count()
         for item in in_order(draft):
             if isinstance(item, Mark):

@@ -19,8 +19,8 @@ from ncc_runtime.neff.program import Program
 class Neff:
     """A compiled program and the bytes of its file."""
 
-    program: Program
-    data: bytes = attrs.field(repr=False)
+    program: Program = attrs.field(repr=lambda program: f"<{program.name}>")
+    data: bytes = attrs.field(repr=lambda data: f"<{len(data)} bytes>")
 
     def save(self, path: str | Path) -> None:
         """Write the file; whoever looks sees the old one or the new one, never a part."""

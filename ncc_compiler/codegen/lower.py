@@ -21,10 +21,10 @@ from ncc_compiler.codegen.draft import (
     without_moved,
 )
 from ncc_compiler.codegen.leaves import element_span, leaves
-from ncc_compiler.codegen.origins import origin_of
+from ncc_compiler.codegen.origins import origin_of, text_origin
 from ncc_compiler.codegen.regions import RegionTable
 from ncc_compiler.codegen.select import ANY_REGION, COLLECTIVES, REGIONS, SELECTORS
-from ncc_compiler.diagnostics import CompileError, Diagnostic
+from ncc_compiler.diagnostics import CompileError, Diagnostic, Span
 from ncc_compiler.ir.collectives import reduction_of
 from ncc_compiler.ir.graph import Computation, Module, Node
 from ncc_compiler.ir.types import ArrayType
@@ -67,6 +67,7 @@ class _Lowering:
     def __init__(self, module: Module) -> None:
         self._module = module
         self._constants: dict[bytes, int] = {}  # data → buffer
+        self._unknown: dict[Span | str, int] = {}  # place in the text, or name → buffer
         self.buffers: list[DraftBuffer] = []
         self.tensors: list[DraftTensor] = []
         self.steps: list[Step] = []
@@ -149,11 +150,25 @@ class _Lowering:
         return len(self.tensors) - 1
 
     def _constant(self, node: Node) -> int:
+        if not node.has_value():
+            return self._tensor(node.name, node.array, self._elided(node))
         data = node.literal().array.tobytes()
         if data not in self._constants:
             buffer = self._buffer(node.name, BufferKind.CONSTANT, len(data), data)
             self._constants[data] = buffer
         return self._tensor(node.name, node.array, self._constants[data])
+
+    def _elided(self, node: Node) -> int:
+        """The buffer of a constant without value, one for all copies of the same text."""
+        written = node.span or node.name
+        if written not in self._unknown:
+            self._unknown[written] = len(self.buffers)
+            origin = text_origin(self._module, node)
+            size = node.array.size_bytes
+            self.buffers.append(
+                DraftBuffer(node.name, BufferKind.ELIDED, size, origin=origin)
+            )
+        return self._unknown[written]
 
     def _view(self, node: Node, operand: int) -> int:
         tensor = self.tensors[operand]

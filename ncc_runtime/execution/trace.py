@@ -15,7 +15,7 @@ Event = tuple[int, np.ndarray, np.ndarray, np.ndarray]
 """A row, the ranks that performed it together, their starts and their completions."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Timeline:
     """The rows a queue performed, in the order it did so on each rank; columns of equal length."""
 
@@ -23,6 +23,9 @@ class Timeline:
     rank: np.ndarray  # int32
     start_ps: np.ndarray  # int64
     end_ps: np.ndarray  # int64
+
+    def __repr__(self) -> str:
+        return f"<Timeline: {len(self.row)} rows performed>"
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> "Timeline":
@@ -35,12 +38,16 @@ class Timeline:
         return cls(row, columns[0].astype(np.int32), columns[1], columns[2])
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Trace:
     """The timelines of all queues, in the executable's order."""
 
     executable: Executable
     timelines: tuple[Timeline, ...]
+
+    def __repr__(self) -> str:
+        rows = sum(len(timeline.row) for timeline in self.timelines)
+        return f"<Trace: {len(self.timelines)} queues, {rows} rows performed, {self.time_ps} ps>"
 
     @property
     def time_ps(self) -> int:
@@ -111,11 +118,14 @@ def overlap_ps(busy: np.ndarray, start: int, end: int) -> int:
     return int(np.maximum(cut, 0).sum())
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Traffic:
     """Bytes that DMA rings moved for one placeholder."""
 
     sent: np.ndarray  # (transports, ranks) int64 by Transport code, by sending rank
+
+    def __repr__(self) -> str:
+        return f"<Traffic: {int(self.sent_by_rank.sum())} bytes between ranks>"
 
     def of(self, transport: Transport) -> int:
         """Bytes over one transport, all ranks together."""

@@ -141,7 +141,7 @@ class StreamFacts:
     scratch_bytes: int
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Executable:
     """A program on its placement: every queue of every rank, ready to be proved and run."""
 
@@ -154,6 +154,9 @@ class Executable:
     streams: tuple[StreamFacts, ...]
     semaphore_count: int  # ids 0..count-1 on every rank; the program's own come first
     hbm_bytes: int  # of one rank: the program's memory and the channel buffers
+
+    def __repr__(self) -> str:
+        return f"<Executable: {self.program.name}, {len(self.queues)} queues, {self.placement}>"
 
     @property
     def ranks(self) -> int:

@@ -4,18 +4,16 @@ One program has one spelling in bytes. A file is accepted only if it is exactly 
 the program that it holds, so no part of it goes unread.
 """
 
-import contextlib
 import errno
 import hashlib
 import io
 import os
-import secrets
 import stat
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ncc_runtime.errors import NeffError
+from ncc_runtime.errors import NeffError, reason_of
 from ncc_runtime.neff.check import check
 from ncc_runtime.neff.document import files_of, program_from
 from ncc_runtime.neff.header import (
@@ -26,6 +24,7 @@ from ncc_runtime.neff.header import (
     header_bytes,
 )
 from ncc_runtime.neff.program import BufferKind, Program
+from ncc_runtime.neff.whole_file import replacing
 
 _BLOCK = 512  # tar works in blocks of this many bytes
 _TAR_NAME = slice(0, 100)
@@ -115,12 +114,8 @@ def load(path: str | os.PathLike[str]) -> Program:
             checked_data_size(head, place)
             body = stream.read()
     except OSError as error:
-        raise NeffError(f"{place}: {_reason(error)}") from error
+        raise NeffError(f"{place}: {reason_of(error)}") from error
     return unpack(head + body, place)
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
 
 
 def save(data: bytes, path: str | os.PathLike[str]) -> None:
@@ -133,9 +128,10 @@ def save(data: bytes, path: str | os.PathLike[str]) -> None:
         if _is_special(place):
             Path(place).write_bytes(data)
         else:
-            _replace(data, Path(os.path.realpath(place, strict=False)))
+            with replacing(place) as stream:
+                stream.write(data)
     except OSError as error:
-        raise NeffError(f"{place}: cannot be written: {_reason(error)}") from error
+        raise NeffError(f"{place}: cannot be written: {reason_of(error)}") from error
 
 
 def _is_special(place: str) -> bool:
@@ -147,26 +143,3 @@ def _is_special(place: str) -> bool:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     return not stat.S_ISREG(mode)
-
-
-def _replace(data: bytes, target: Path) -> None:
-    temporary = target.parent / f".ncc-{secrets.token_hex(8)}.tmp"
-    try:
-        with temporary.open("xb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)  # after a successful replace there is none
-    _sync_directory(target.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make the new name survive a power failure; not every file system can be asked to."""
-    with contextlib.suppress(OSError):
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -7,7 +7,7 @@ from ncc_runtime.execution.trace import Trace, Traffic
 from ncc_runtime.report.collectives import CollectiveRow
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Run:
     """What a run gave; parts that were not asked for are empty or None."""
 
@@ -15,6 +15,10 @@ class Run:
     trace: Trace | None
     traffic: tuple[Traffic, ...]
     collectives: tuple[CollectiveRow, ...]
+
+    def __repr__(self) -> str:
+        time = "no clock" if self.time_us is None else f"{self.time_us} us"
+        return f"<Run: {len(self.outputs)} outputs, {len(self.collectives)} collectives, {time}>"
 
     @property
     def time_us(self) -> float | None:

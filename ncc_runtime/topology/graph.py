@@ -73,7 +73,7 @@ class Links:
         return f"c{self.src[link]}.{self.port[link % len(self.port)]}"
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Topology:
     """The hardware a program is placed on. Figures keep the source of each number."""
 
@@ -95,6 +95,9 @@ class Topology:
     intra_chip_latency_ps: int
     efa: Efa | None
     figures: Mapping[str, Figure]
+
+    def __repr__(self) -> str:
+        return f"<Topology: {self.nodes} x {self.name}, lnc {self.lnc}>"
 
     @property
     def ranks_per_chip(self) -> int:

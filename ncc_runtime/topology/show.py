@@ -73,8 +73,8 @@ def _pictures(topology: Topology, placement: PlacedRanks | None) -> Iterable[str
 def _picture(topology: Topology, node: int, ranks: Sequence[str]) -> Iterable[str]:
     first = node * topology.chips_per_node
     chips = range(first, first + topology.chips_per_node)
-    width = max(len(f"c{chip} {ranks[chip]}".rstrip()) for chip in chips)
-    cells = [f"c{chip} {ranks[chip]}".ljust(width) for chip in chips]
+    names = [f"c{chip} {ranks[chip]}".rstrip() for chip in chips]
+    cells = [name.ljust(max(map(len, names))) for name in names]
     if topology.shape is FabricShape.NONE:
         return [f"  {cells[0]}"]
     if topology.shape is FabricShape.GRAPH:
@@ -86,17 +86,17 @@ def _picture(topology: Topology, node: int, ranks: Sequence[str]) -> Iterable[st
 def _grid(topology: Topology, cells: list[str], rows: int, columns: int) -> Iterable[str]:
     """Rows of chips; what wraps round is named in parentheses at the far end."""
     wraps = topology.shape is not FabricShape.LINE
-    width = len(cells[0])
+    heads = [f"({cell.split()[0]})" for cell in cells[:columns]] if rows > 1 else []
+    width = max(map(len, (*cells, *heads)))
+    bars = "  " + "    ".join("|".ljust(width) for _ in range(columns))
     for row in range(rows):
-        line = cells[row * columns : (row + 1) * columns]
+        line = [cell.ljust(width) for cell in cells[row * columns : (row + 1) * columns]]
         back = f" -- ({line[0].split()[0]})" if wraps and columns > 1 else ""
         yield "  " + " -- ".join(line) + back
-        if rows > 1 and row < rows - 1:
-            yield "  " + "    ".join("|".ljust(width) for _ in line)
+        if rows > 1:
+            yield bars
     if rows > 1:
-        heads = (f"({cell.split()[0]})".ljust(width) for cell in cells[:columns])
-        yield "  " + "    ".join("|".ljust(width) for _ in range(columns))
-        yield "  " + "    ".join(heads)
+        yield "  " + "    ".join(head.ljust(width) for head in heads)
 
 
 def _ports(topology: Topology, chip: int) -> str:

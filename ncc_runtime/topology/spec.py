@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from ncc_runtime.errors import TopologyError
+from ncc_runtime.errors import TopologyError, reason_of
 
 ALIASES: Mapping[str, str] = MappingProxyType(
     {"trn1": "trn1.32xlarge", "trn2": "trn2.48xlarge", "inf2": "inf2.48xlarge"}
@@ -185,8 +185,7 @@ def _tables(origin: str, file: Traversable) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_bytes().decode())
     except OSError as error:
-        reason = error.strerror or "cannot be read"
-        raise TopologyError(f"{origin}: {reason[0].lower()}{reason[1:]}") from error
+        raise TopologyError(f"{origin}: {reason_of(error)}") from error
     except UnicodeDecodeError as error:
         raise TopologyError(f"{origin}: not UTF-8 text at byte {error.start}") from error
     except tomllib.TOMLDecodeError as error:

@@ -27,6 +27,29 @@ def test_tabs_count_one_column_and_carets_stay_under_the_text() -> None:
     assert render("\tx\n", 1, 2).splitlines()[1:] == ["    1 |  x", " " * 9 + "^"]
 
 
+@pytest.mark.parametrize(
+    ("text", "start", "end", "indent", "carets"),
+    [
+        ('%x = "\u6f22\u5b57" bad', 10, 13, 12, 3),  # two wide characters before
+        ("%\u6f22\u5b57 = x", 1, 3, 1, 4),  # wide characters marked
+        ("\uff58 bad", 2, 5, 3, 3),  # full width
+        ("e\u0301 bad", 3, 6, 2, 3),  # a combining accent takes no column
+        ("\u200b bad", 2, 5, 1, 3),  # nor does a zero-width space
+        ("\t\u6f22\tbad", 3, 6, 4, 3),  # with tabs
+        ("\u00e9\u03b1 bad", 3, 6, 3, 3),  # ambiguous ones take one
+    ],
+)
+def test_carets_stand_under_wide_characters(
+    text: str, start: int, end: int, indent: int, carets: int
+) -> None:
+    assert render(text, start, end).splitlines()[-1] == " " * (8 + indent) + "^" * carets
+
+
+def test_a_long_line_of_wide_characters_is_cut_around_the_carets() -> None:
+    line = render("\u6f22" * 500 + "!" + "\u5b57" * 500, 500, 501).splitlines()
+    assert line[2].index("^") == len("  1234") + 2 + 1 + 2 * line[1][9:].index("!")
+
+
 def test_long_line_is_cut_around_the_carets() -> None:
     lines = render("a" * 500 + "!" + "b" * 500, 500, 501).splitlines()
     assert max(map(len, lines)) < 140

@@ -4,7 +4,6 @@ import io
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -124,7 +123,8 @@ def test_files_that_are_no_models_are_refused(tmp_path, capsys, name, data, mess
 
 def test_a_directory_is_refused(tmp_path, capsys):
     assert main(["compile", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"error: {tmp_path}: is a directory\n"
+    error = capsys.readouterr().err
+    assert error == f"error: {tmp_path}: is a directory; give the name of a file\n"
 
 
 def test_a_place_that_cannot_be_written_is_refused(model, tmp_path, capsys):
@@ -188,26 +188,6 @@ def test_a_fault_of_ours_is_code_3_and_asks_for_a_report(model, monkeypatch, cap
     assert "report it" in error.splitlines()[-1]
     assert ("Traceback" in error) == debug
     assert debug or len(error.splitlines()) == 1
-
-
-def test_help_is_fast_and_loads_nothing_heavy():
-    code = (
-        "import sys; from ncc_compiler.cli import main; code = main(['--help']); "
-        "print(*sorted({'numpy', 'lark', 'networkx', 'ml_dtypes'} & set(sys.modules)), code)"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.splitlines()[-1] == "0"
-
-
-def test_help_takes_less_than_a_fifth_of_a_second():
-    best = min(_time_of_help() for _ in range(5))
-    assert best < 0.2
-
-
-def _time_of_help() -> float:
-    start = time.perf_counter()
-    subprocess.run([*RUN, "--help"], capture_output=True, check=True)
-    return time.perf_counter() - start
 
 
 def test_a_reader_that_leaves_early_is_no_traceback(model):

@@ -122,6 +122,38 @@ def test_a_file_that_is_no_npz_is_named(neff: str, tmp_path: Path, capsys):
         assert "in.npz" in refused(capsys, "run", neff, "--inputs", str(tmp_path / "in.npz"))
 
 
+def test_a_message_about_a_wrong_file_names_no_way_of_loading_it_unsafely(neff, tmp_path, capsys):
+    np.savez(tmp_path / "objects.npz", arg0=np.array([{}], object))
+    np.save(tmp_path / "one.npz.npy", np.zeros(3))
+    (tmp_path / "text.npz").write_text("HloModule m")
+    for name in ("objects.npz", "one.npz.npy", "text.npz"):
+        message = refused(capsys, "run", neff, "--inputs", str(tmp_path / name))
+        assert "numpy.savez" in message
+        assert "pickle" not in message
+        assert message.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["o.txt", "o", "o.npy", "o.NPZ", "-"])
+def test_outputs_of_an_unknown_kind_are_refused_before_the_run(
+    neff, tmp_path, monkeypatch, capsys, name
+):
+    def run(*_, **__):
+        raise AssertionError("it ran")
+
+    monkeypatch.setattr("ncc_runtime.runtime.Model.run", run)
+    monkeypatch.chdir(tmp_path)
+    message = refused(capsys, "run", neff, "--outputs", name)
+    assert message.startswith(f"error: {name}: outputs go to .npz or .safetensors files; give")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.neff"]
+
+
+def test_given_inputs_are_all_of_them_unless_a_seed_says_otherwise(neff, tmp_path, capsys):
+    np.savez(tmp_path / "in.npz")
+    given = ["run", neff, "--inputs", str(tmp_path / "in.npz")]
+    assert "missing inputs: arg0 f32[16]; give them, or a seed" in refused(capsys, *given)
+    assert main([*given, "--seed", "0"]) == 0
+
+
 def test_usage_errors_are_exit_code_2(neff: str, capsys):
     for arguments in (
         ["run", neff, "--threads", "0"],

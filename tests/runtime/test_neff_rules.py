@@ -82,6 +82,7 @@ BREACHES = [
     ("neff-P4", GATHER, f"{GATHER} pairs {{{{0,1}}}}", "has pairs, must have groups alone"),
     ("neff-P5", GATHER, "t5 = t4 groups {{0,1},{2,3}}", "result has 32 elements, must have 16"),
     ("neff-P6", "0 channel 1", "0 in-place channel 1", "in place, but results do not lie where"),
+    ("neff-P6", "0 channel 2", "0 in-place channel 2", "in place, only all-reduce can be"),
     ("neff-P6", "t5 = t4", "t5 = t10", "operand t10 overlaps result t5"),
     ("neff-P7", "ptc2  p2 ", "ptc2  p1 ", "placeholder p2: triggered 0 times, must be once"),
     ("neff-P8", "stream 1 coll", "stream 4 coll", "placeholder p2: stream 4, there are 4"),

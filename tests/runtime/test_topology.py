@@ -1,5 +1,6 @@
 """Topologies: presets against published totals, files against their schema."""
 
+import re
 from importlib import resources
 from pathlib import Path
 
@@ -288,6 +289,17 @@ def test_a_described_torus_shows_chips_ranks_and_what_wraps() -> None:
     row = next(line for line in text if line.lstrip().startswith("c16 "))
     assert row.split(" -- ")[0].strip() == "c16 [24,40]"
     assert row.endswith("-- (c16)")
+
+
+@pytest.mark.parametrize("ranks", [None, 32])
+def test_a_described_torus_has_straight_columns(ranks: int | None) -> None:
+    topology = build("trn1n.32xlarge")
+    text = describe(topology, place(topology, ranks, "linear") if ranks else None)
+    picture = text.split("\n\n")[1].splitlines()
+    chips = [[match.start() for match in re.finditer(r"\(?\bc\d+", row)] for row in picture[::2]]
+    links = [[match.start() for match in re.finditer(r"\|", row)] for row in picture[1::2]]
+    assert len(chips) == 5
+    assert {tuple(row[:4]) for row in (*chips, *links)} == {tuple(chips[0][:4])}
 
 
 def test_a_described_chip_without_ranks_shows_a_dash() -> None:

@@ -129,11 +129,16 @@ def _result_elements(op: CollectiveOp, elements: int, group_size: int) -> int | 
 
 @rule("neff-P6")
 def _results_lie_apart(program: Program) -> Iterator[str]:
-    """In place, result k lies where operand k lies; all else that is written is apart."""
+    """In place, result k lies where operand k lies; all else that is written is apart.
+
+    Only all-reduce can be in place: elsewhere a chunk may arrive where one is still to be read.
+    """
     for name, placeholder in _each(program):
         written = [_interval(program, tensor, True) for tensor in placeholder.results]
         read = [_interval(program, tensor, False) for tensor in placeholder.operands]
-        if placeholder.in_place:
+        if placeholder.in_place and placeholder.op is not CollectiveOp.ALL_REDUCE:
+            yield f"{name} in place, only all-reduce can be"
+        elif placeholder.in_place:
             pairs = zip(written, read, strict=False)
             if any((one.start, one.end) != (other.start, other.end) for one, other in pairs):
                 yield f"{name} in place, but results do not lie where operands do"
