@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ncc_compiler.codegen.generate import Neff
     from ncc_compiler.ir.graph import Module
     from ncc_compiler.options import CompileOptions
+    from ncc_runtime.neff.program import Origin
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

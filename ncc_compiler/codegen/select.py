@@ -181,9 +181,12 @@ _ONLY_NAMES = _BARRIERS | {
     *("after-all", "bitcast", "constant", "get-tuple-element", "parameter", "reshape", "tuple")
 }
 _BLOCKS = frozenset({"while", "conditional"})
+_TRANSFERS = ("send", "send-done", "recv", "recv-done")
 _HALVES = {f"{op}-{half}" for op in (*COLLECTIVES, "copy", "async") for half in ("start", "done")}
 _SPELLED_OUT = ("custom-call", "get-dimension-size")
-_EXPANDED_BY_PASSES = frozenset({"call", "fusion", "async-update", *_HALVES, *_SPELLED_OUT})
+_EXPANDED_BY_PASSES = frozenset(
+    {"call", "fusion", "async-update", *_HALVES, *_TRANSFERS, *_SPELLED_OUT}
+)
 
 HANDLED_OPS = frozenset().union(SELECTORS, COLLECTIVES, _ONLY_NAMES, _BLOCKS, _EXPANDED_BY_PASSES)
 """Every op of the graph: an instruction, a placeholder, a name for data, or gone by now."""

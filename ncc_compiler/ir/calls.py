@@ -22,7 +22,7 @@ def collectives_in(module: Module, names: Iterable[str]) -> Iterator[Node]:
     seen = set(pending)
     while pending:
         for node in module.computations[pending.pop()].nodes:
-            if OPS[node.op].collective:
+            if OPS[node.op].collective or node.op == "recv":
                 yield node
             inner = {name for _, name in node.callees()}
             pending += sorted(inner - seen)

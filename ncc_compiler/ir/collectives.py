@@ -1,8 +1,11 @@
 """Who takes part in a collective: its groups and pairs as flattened ranks."""
 
 import functools
+import re
 
-from ncc_compiler.ir.graph import Computation, Module, Node, Pairs
+from ncc_compiler.ir.attributes import read_attribute
+from ncc_compiler.ir.graph import Attribute, Computation, Module, Node, Pairs, Raw
+from ncc_compiler.ir.op_row import Kind
 from ncc_compiler.ir.ops import OPS
 from ncc_runtime.neff.groups import (
     ExplicitGroups,
@@ -19,6 +22,13 @@ from ncc_runtime.neff.reductions import Reduction
 
 _REDUCTIONS = {reduction.value: reduction for reduction in Reduction}
 _PRED_REDUCTIONS = {Reduction.ADD: Reduction.OR, Reduction.MULTIPLY: Reduction.AND}
+
+TRANSFERS = frozenset({"send", "recv"})
+"""Ops whose pairs stand in an attribute that XLA passes through, since HLO has none for them."""
+
+PAIRS_OF_TRANSFERS = "_xla_send_recv_source_target_pairs"
+_ENTRIES = r"\{(?:[\s,0-9]|\{[\s,0-9]*\})*\}"
+_TRANSFER_PAIRS = re.compile(rf'\b{PAIRS_OF_TRANSFERS}\s*=\s*"?({_ENTRIES})')
 
 
 def mode_of(node: Node) -> GroupMode:
@@ -43,9 +53,22 @@ def written_groups(node: Node) -> Groups:
 
 def written_pairs(node: Node) -> tuple[tuple[int, int], ...]:
     """The source-target pairs as the program writes them."""
-    pairs = node.attributes["source_target_pairs"]
-    assert isinstance(pairs, Pairs), node.name
+    pairs = pairs_attribute(node)
+    assert pairs is not None, node.name
     return pairs.pairs
+
+
+def pairs_attribute(node: Node) -> Pairs | None:
+    """The source-target pairs, of a node that has any; ValueError where they cannot be read."""
+    value = node.attributes.get("source_target_pairs")
+    if node.op in TRANSFERS:
+        value = _pairs_of_transfer(node.attributes.get("frontend_attributes"))
+    return value if isinstance(value, Pairs) else None
+
+
+def _pairs_of_transfer(given: Attribute | None) -> Attribute | None:
+    found = _TRANSFER_PAIRS.search(given.text) if isinstance(given, Raw) else None
+    return read_attribute(Kind.PAIRS, found[1]) if found else None
 
 
 def rank_groups(module: Module, node: Node) -> Groups:

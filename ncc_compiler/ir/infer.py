@@ -12,6 +12,7 @@ from ncc_compiler.ir.infer_indexing import INDEXING_RULES
 from ncc_compiler.ir.infer_moves import MOVE_RULES
 from ncc_compiler.ir.infer_numeric import NUMERIC_RULES
 from ncc_compiler.ir.infer_ordering import ORDERING_RULES
+from ncc_compiler.ir.infer_transfers import TRANSFER_RULES
 from ncc_compiler.ir.infer_windows import WINDOW_RULES
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_runtime.neff.dtypes import DType
@@ -74,5 +75,6 @@ RULES: Mapping[str, Rule] = {
     **NUMERIC_RULES,
     **COLLECTIVE_RULES,
     **CONTROL_RULES,
+    **TRANSFER_RULES,
 }
 """One rule for each op of the table."""

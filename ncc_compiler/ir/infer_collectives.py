@@ -26,7 +26,7 @@ from ncc_runtime.neff.groups import ExplicitGroups, GroupMode
 from ncc_runtime.neff.reductions import Reduction
 
 
-def _members(facts: Facts) -> tuple[str, int]:
+def members(facts: Facts) -> tuple[str, int]:
     """What an id names, and how many of them there are."""
     module, mode = facts.module, mode_of(facts.node)
     what, count = "replica", module.replica_count
@@ -40,7 +40,7 @@ def _members(facts: Facts) -> tuple[str, int]:
 def _groups(facts: Facts) -> Findings:
     """Rules 1 to 5 of every collective with groups."""
     try:
-        what, count = _members(facts)
+        what, count = members(facts)
     except ValueError as error:
         yield facts.complain(5, str(error), "use_global_device_ids", "add channel_id=1")
         return None
@@ -212,7 +212,7 @@ def _all_to_all(facts: Facts) -> Findings:
 
 
 def _collective_permute(facts: Facts) -> Findings:
-    what, count = _members(facts)
+    what, count = members(facts)
     pairs = written_pairs(facts.node)
     for number, end, side in ((1, "source", 0), (2, "target", 1)):
         times = Counter(pair[side] for pair in pairs)

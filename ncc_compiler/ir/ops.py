@@ -14,7 +14,7 @@ from ncc_compiler.ir.op_row import (
     optional,
     required,
 )
-from ncc_compiler.ir.ops_control import CONTROL_ROWS, asynchronous_rows
+from ncc_compiler.ir.ops_control import CONTROL_ROWS, TRANSFER_ROWS, asynchronous_rows
 from ncc_compiler.ir.ops_elementwise import ELEMENTWISE_ROWS
 from ncc_compiler.ir.ops_indexing import INDEXING_ROWS
 from ncc_compiler.ir.ops_numeric import NUMERIC_ROWS
@@ -207,6 +207,7 @@ OPS: Mapping[str, OpDef] = {
         *WINDOW_ROWS,
         *NUMERIC_ROWS,
         *_COLLECTIVES,
+        *TRANSFER_ROWS,
         *asynchronous_rows(_COLLECTIVES),
     )
 }

@@ -52,6 +52,46 @@ CONTROL_ROWS = (
     _row("optimization-barrier", 1, 1),
 )
 
+_TRANSFERRED = optional(channel_id=Kind.INTEGER, is_host_transfer=Kind.BOOLEAN)
+DATA_OF_ARRAYS = "the data is an array, or a tuple of one or more arrays"
+_TRANSFER = (
+    "is_host_transfer is not true",
+    "frontend_attributes={_xla_send_recv_source_target_pairs={{0,1}}} says who sends to whom",
+    "no rank is the source of two pairs",
+    "no rank is the target of two pairs",
+    "every id in the pairs exists",
+    DATA_OF_ARRAYS,
+)
+PARTNERED = "a {} of the same computation has the same channel_id, pairs and type"
+INDEPENDENT = "what is sent does not depend on what is received by it"
+
+TRANSFER_ROWS = (
+    OpDef(
+        "send",
+        2,
+        2,
+        _TRANSFERRED,
+        (*_TRANSFER, "the second operand is a token", PARTNERED.format("recv")),
+        takes_tuples=True,
+    ),
+    OpDef(
+        "recv",
+        1,
+        1,
+        _TRANSFERRED,
+        (
+            *_TRANSFER,
+            "the operand is a token",
+            PARTNERED.format("send"),
+            "the result is a tuple of data, a context and a token",
+            INDEPENDENT,
+        ),
+        takes_tuples=True,
+    ),
+    _row("send-done", 1, 1, "the operand is a tuple of data, a context and a token"),
+    _row("recv-done", 1, 1, "the operand is a tuple of data, a context and a token"),
+)
+
 _IS_STARTED = "the operand is a tuple of operand, result and contexts"
 
 

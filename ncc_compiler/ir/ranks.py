@@ -2,9 +2,9 @@
 
 A header that gives `replica_count` or `num_partitions` says it. Without, ids are ranks: there are
 as many as asked for, or one more than the largest id in groups and pairs. Such a program becomes
-one of several replicas, unless something in it speaks of partitions (`partition-id`, or a channel
-on an all-to-all or permute); then it becomes one of several partitions, and every collective gets a
-channel, with global ids where it can have them, so that ids stay ranks.
+one of several replicas, unless something in it speaks of partitions (`partition-id`, a `send`, or
+a channel on an all-to-all or permute); then it becomes one of several partitions, and every
+collective gets a channel, with global ids where it can have them, so that ids stay ranks.
 """
 
 import math
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import attrs
 
 from ncc_compiler.ir.attributes import MAX_RANKS
-from ncc_compiler.ir.collectives import expanded, written_pairs
+from ncc_compiler.ir.collectives import TRANSFERS, expanded, pairs_attribute
 from ncc_compiler.ir.graph import Attribute, Computation, Module, Node
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.reading import Reading
@@ -84,9 +84,8 @@ def _largest_id(node: Node) -> int:
         return math.prod(groups.dims) - 1
     if isinstance(groups, ExplicitGroups | MeshGroups):
         return max((rank for group in expanded(groups) for rank in group), default=-1)
-    if "source_target_pairs" in node.attributes:
-        return max((rank for pair in written_pairs(node) for rank in pair), default=-1)
-    return -1
+    pairs = pairs_attribute(node)
+    return max((rank for pair in pairs.pairs for rank in pair), default=-1) if pairs else -1
 
 
 def _has_global_ids(node: Node) -> bool:
@@ -100,7 +99,7 @@ def _is_collective(node: Node) -> bool:
 def _speaks_of_partitions(node: Node) -> bool:
     if _is_collective(node):
         return "channel_id" in node.attributes and not _has_global_ids(node)
-    return node.op == "partition-id"
+    return node.op == "partition-id" or (node.op in TRANSFERS and "channel_id" in node.attributes)
 
 
 def _with_channels(module: Module) -> Module:

@@ -6,6 +6,7 @@ from ncc_compiler.diagnostics import Diagnostic, Note
 from ncc_compiler.ir.facts import Facts
 from ncc_compiler.ir.graph import Computation, Module, Node, names_in
 from ncc_compiler.ir.infer import RULES
+from ncc_compiler.ir.infer_transfers import lonely
 from ncc_compiler.ir.op_row import OpDef
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.places import place_of
@@ -36,10 +37,19 @@ def verify_nodes(module: Module) -> tuple[Diagnostic, ...]:
             complaint.help,
         )
         for computation in module.computations.values()
-        for node in computation.nodes
-        if node.op in OPS
-        for complaint in _node(module, computation, node)
+        for node, complaint in _complaints(module, computation)
     )
+
+
+def _complaints(module: Module, computation: Computation) -> Iterator[tuple[Node, Complaint]]:
+    is_sound = True
+    for node in computation.nodes:
+        if node.op in OPS:
+            for complaint in _node(module, computation, node):
+                is_sound = False
+                yield node, complaint
+    if is_sound:
+        yield from lonely(computation)
 
 
 def in_program_order(found: "Iterator[Diagnostic] | list[Diagnostic]") -> tuple[Diagnostic, ...]:

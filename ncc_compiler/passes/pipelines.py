@@ -10,6 +10,7 @@ from ncc_compiler.passes.expand_collectives import ExpandCollectives
 from ncc_compiler.passes.fold_constants import FoldConstants
 from ncc_compiler.passes.inline_calls import InlineCalls
 from ncc_compiler.passes.join_halves import JoinHalves
+from ncc_compiler.passes.join_transfers import JoinTransfers
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.remove_dead_code import RemoveDeadCode
 from ncc_compiler.passes.simplify import Simplify
@@ -18,6 +19,7 @@ from ncc_compiler.passes.spell_out import SpellOut
 # What code generation needs.
 CANONICAL: Sequence[Pass] = (
     JoinHalves(),
+    JoinTransfers(),
     SpellOut(),
     InlineCalls(),
     ExpandCollectives(),
@@ -26,6 +28,7 @@ CANONICAL: Sequence[Pass] = (
 # What costs little and always pays.
 STANDARD: Sequence[Pass] = (
     JoinHalves(),
+    JoinTransfers(),
     SpellOut(),
     InlineCalls(),
     Simplify(),

@@ -11,10 +11,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ncc_compiler.ir.graph import Pairs
-from ncc_compiler.ir.types import TupleType
+from ncc_compiler.ir.collectives import pairs_attribute
+from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.reference.folding import combine_of
-from ncc_compiler.reference.step import Meaning, Step, Value
+from ncc_compiler.reference.step import Meaning, Step, Value, leaves
 from ncc_runtime.neff.groups import (
     ExplicitGroups,
     GroupMode,
@@ -123,19 +123,53 @@ def _all_to_all_of_arrays_or_tuples(step: Step) -> list[Value]:
 
 
 def _collective_permute(step: Step) -> list[Value]:
-    """A rank that is no target gets zeros."""
-    module, pairs = step.module, step.node.attributes["source_target_pairs"]
-    assert isinstance(pairs, Pairs), pairs
+    return [_as_typed(step, found) for found in _moved(step, _by_rank(step))]
+
+
+def _moved(step: Step, arrays: Mapping[int, Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
+    """Arrays of every rank along the pairs of the step; a rank that is no target gets zeros."""
+    module, pairs = step.module, pairs_attribute(step.node)
+    assert pairs is not None, step.node.name
     mode = _mode(step, may_have_global_ids=False)
-    arrays = _by_rank(step)
     results = {rank: [np.zeros_like(x) for x in found] for rank, found in arrays.items()}
     for source, target in flattened_pairs(
         pairs.pairs, mode, module.replica_count, module.num_partitions
     ):
         if source in arrays:
             results[target] = [array.copy() for array in arrays[source]]
-    return [_as_typed(step, found) for found in results.values()]
+    return list(results.values())
 
+
+def _context(step: Step) -> np.ndarray:
+    """What stands between data and token; what it holds is nobody's to read."""
+    assert isinstance(step.node.type, TupleType), step.node.name
+    kind = step.node.type.elements[1]
+    assert isinstance(kind, ArrayType), step.node.name
+    return np.zeros(kind.shape, kind.dtype.numpy)
+
+
+def _send(step: Step) -> list[Value]:
+    """The recv that it belongs to does the work."""
+    return [(data, _context(step), token) for data, token in step.operands]
+
+
+def _recv(step: Step) -> list[Value]:
+    """Its second operand is what is sent."""
+    data = [given[1] for given in step.operands]
+    arrays = {rank: leaves(value) for rank, value in zip(step.ranks, data, strict=True)}
+    return [
+        (tuple(found) if isinstance(value, tuple) else found[0], _context(step), given[0])
+        for value, found, given in zip(data, _moved(step, arrays), step.operands, strict=True)
+    ]
+
+
+TRANSFERS: Mapping[str, Meaning] = {
+    "send": _send,
+    "recv": _recv,
+    "send-done": lambda step: [given[0][2] for given in step.operands],
+    "recv-done": lambda step: [(given[0][0], given[0][2]) for given in step.operands],
+}
+"""What is sent is received where the pairs say so."""
 
 COLLECTIVES: Mapping[str, Meaning] = {
     "all-reduce": _each_operand(_all_reduce, may_have_global_ids=True),

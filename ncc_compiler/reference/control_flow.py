@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from ncc_compiler.ir.calls import branch_names, collectives_in
-from ncc_compiler.ir.collectives import rank_groups, rank_pairs
+from ncc_compiler.ir.collectives import pairs_attribute, rank_groups, rank_pairs
 from ncc_compiler.ir.graph import Computation
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_compiler.reference.collectives import COLLECTIVES
@@ -25,7 +25,7 @@ def _companions(step: Step, names: Iterable[str]) -> list[tuple[int, ...]]:
     """The step's ranks, those together that meet in a collective of the computations."""
     team: dict[int, tuple[int, ...]] = {rank: (rank,) for rank in step.ranks}
     for node in collectives_in(step.module, names):
-        permutes = "source_target_pairs" in node.attributes
+        permutes = pairs_attribute(node) is not None
         module = step.module
         meetings = rank_pairs(module, node) if permutes else rank_groups(module, node)
         for meeting in meetings:

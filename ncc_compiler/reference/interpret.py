@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ncc_compiler.ir.graph import Computation, Module, Node
+from ncc_compiler.ir.infer_transfers import meet
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
-from ncc_compiler.reference.collectives import COLLECTIVES
+from ncc_compiler.reference.collectives import COLLECTIVES, TRANSFERS
 from ncc_compiler.reference.contraction import dot
 from ncc_compiler.reference.control_flow import CONTROL_FLOW
 from ncc_compiler.reference.elementwise import ELEMENTWISE
@@ -77,6 +78,7 @@ MEANINGS: Mapping[str, Meaning] = {
     **{name: _one_rank_at_a_time(compute) for name, compute in INDEXING.items()},
     **ORDERING,
     **COLLECTIVES,
+    **TRANSFERS,
     **CONTROL_FLOW,
 }
 """What every op of the graph means, by name."""
@@ -90,6 +92,7 @@ def _evaluate(
 ) -> list[Value]:
     """The root's value on each rank."""
     evaluate = functools.partial(_evaluate, module)
+    computation = meet(computation)
     values: list[list[Value]] = []
     for node in computation.nodes:
         operands = tuple(

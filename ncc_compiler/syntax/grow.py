@@ -79,6 +79,11 @@ class Grow:
             is_root=root is not None,
         )
 
+    def statement(self, children: Children) -> Instruction:
+        """The instruction that a plain line is."""
+        plain: Instruction = children[0].instruction
+        return plain
+
     def literal(self, children: Children) -> Word:
         return _word(children[0])
 

@@ -6,8 +6,10 @@ What is no token becomes one of type BAD that carries the reason; the parser rep
 """
 
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from ncc_compiler.syntax.statement import Statement, plain_statement
 
 
 class Lexeme(NamedTuple):
@@ -78,15 +80,32 @@ _IOTA = re.compile(r"\[[^\[\]\n]*\]\s*<=\s*\[[^\[\]\n]*\](?:\s*T\([^()\n]*\))?")
 _PLAIN = re.compile(r'"(?:[^"\\\n]|\\.)*+"|[^\s,(){}"]+')
 
 
-def tokens(text: str) -> Iterator[Lexeme]:
-    """The tokens of a text, comments left out; never raises."""
-    at, end, before = 0, len(text), ""
+def tokens(text: str) -> Iterator[Lexeme | Statement]:
+    """The tokens of a text, comments left out, a plain line as one of them; never raises."""
+    return _tokens(text, 0, len(text), by_line=True)
+
+
+def spelled_out(text: str, found: Iterable[Lexeme | Statement]) -> Iterator[Lexeme]:
+    """The same tokens, with those of plain lines in the place of the lines."""
+    for token in found:
+        if isinstance(token, Statement):
+            yield from _tokens(text, token.start, token.end, by_line=False)
+        else:
+            yield token
+
+
+def _tokens(text: str, at: int, end: int, *, by_line: bool) -> Iterator[Any]:
+    before, starts_line = "", by_line
     brackets = _Brackets(text)
     match_at = _MASTER.match
     while at < end:
+        while starts_line and (statement := plain_statement(text, at)):
+            yield statement
+            at = statement.next_line
+        starts_line = False
         match = match_at(text, at)
         if match is None:
-            odd = _odd(text, at)
+            odd = _odd(text, at) if at < end else None
             if odd is None:
                 at = _line_end(text, at)
                 continue
@@ -94,6 +113,7 @@ def tokens(text: str) -> Iterator[Lexeme]:
             yield token
         elif (kind := match.lastgroup) == "SKIP":
             at = match.end()
+            starts_line = by_line and "\n" in match[0]
             continue
         elif kind == "NAME" and before in _TYPE_ENDS and match[0] in _LITERAL_OPS:
             for token in _with_payload(brackets, match):

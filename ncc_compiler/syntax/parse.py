@@ -19,7 +19,7 @@ from lark.parsers.lalr_analysis import Shift
 
 from ncc_compiler.diagnostics import Diagnostic, Source, Span
 from ncc_compiler.syntax.grow import Grow
-from ncc_compiler.syntax.lexer import Lexeme, name_of, tokens
+from ncc_compiler.syntax.lexer import Lexeme, name_of, spelled_out, tokens
 from ncc_compiler.syntax.tree import File
 
 MAX_ERRORS = 20
@@ -89,6 +89,7 @@ class _Reading:
         self._tokens: Iterator[Any] = parser.lexer_thread.lex(parser.parser_state)
         self._found: list[Diagnostic] = []
         self._broken: set[str] = set()
+        self._by_line = True  # until the first line that does not fit
 
     def run(self) -> tuple[File, tuple[Diagnostic, ...]]:
         feed, token = self._state.feed_token, None
@@ -100,10 +101,20 @@ class _Reading:
                     feed(token)
                 break
             except UnexpectedToken as error:
+                if self._by_line:
+                    token = self._spell_out(token)
+                    continue
                 token = self._recover(token, error.expected)
                 if token is None:
                     break
         return self._finish(), tuple(self._found)
+
+    def _spell_out(self, token: Any) -> Any:
+        """From this token on read no line whole, so that faults have their place and their names."""
+        self._by_line = False
+        rest = itertools.chain([token], self._tokens)
+        self._tokens = spelled_out(self._source.text, rest)
+        return next(self._tokens)
 
     def _finish(self) -> File:
         length = len(self._source.text)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ncc_runtime.errors import MemoryFaultError
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
-from ncc_runtime.neff.program import BufferKind, Tensor
+from ncc_runtime.neff.program import READ_ONLY, Tensor
 
 _NOBODY = -1
 
@@ -29,7 +29,7 @@ class Owners:
             for index, facts in enumerate(executable.streams)
         }
         for number, buffer in enumerate(program.buffers):
-            if buffer.kind in (BufferKind.INPUT, BufferKind.CONSTANT):
+            if buffer.kind in READ_ONLY:
                 start, size = spans[number]
                 self._owner[:, start : start + size] = number
 
