@@ -26,37 +26,6 @@ if TYPE_CHECKING:
 SCHEMA = 1
 
 
-@attrs.frozen
-class PlaceWords:
-    """What the place options of a command line said."""
-
-    on: str | None
-    words: Mapping[str, Any]  # fields of PlaceOptions that were given
-    algorithms: Mapping[str, str]
-
-
-def _size(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
-    """`64`, `4KB`, `1MB`, `2GB`, powers of 1024 as nccom-test counts."""
-    if text is None:
-        return None
-    upper = text.upper().removesuffix("B")
-    factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(upper[-1:], 1)
-    digits = upper[:-1] if factor > 1 else upper
-    if not (digits.isascii() and digits.isdigit()):
-        raise click.BadParameter(f"{text!r} is not a size such as 64, 4KB, 1MB, 2GB")
-    return int(digits) * factor
-
-
-def _algorithms(_: click.Context, __: click.Parameter, pairs: Sequence[str]) -> dict[str, str]:
-    chosen = {}
-    for pair in pairs:
-        op, equals, name = pair.partition("=")
-        if not (op and equals and name):
-            raise click.BadParameter(f"{pair!r} is not OP=NAME, as in all-reduce=ring")
-        chosen[op] = name
-    return chosen
-
-
 def _trip_counts(_: click.Context, __: click.Parameter, pairs: Sequence[str]) -> dict[str, int]:
     counts = {}
     for pair in pairs:
@@ -67,31 +36,6 @@ def _trip_counts(_: click.Context, __: click.Parameter, pairs: Sequence[str]) ->
     return counts
 
 
-def _place_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say where to place, the same on every command, passed on as `place`."""
-
-    @click.option("--topology", metavar="T", help="Instance type, alias or TOML file [trn2].")
-    @click.option("--nodes", type=click.IntRange(1), help="Instances [as many as needed].")
-    @click.option("--placement", metavar="linear|spread|FILE.json", help="Ranks to cores.")
-    @click.option("--lnc", type=click.IntRange(1, 2), help="Physical cores a rank has.")
-    @click.option("--on", metavar="SPEC", help="In one word: trn2.48xlarge,nodes=2,lnc=1.")
-    @click.option(
-        "--algorithm",
-        "algorithms",
-        metavar="OP=NAME",
-        multiple=True,
-        callback=_algorithms,
-        help="Force an algorithm for an operator; may be repeated.",
-    )
-    @functools.wraps(command)
-    def collecting(on: str | None, algorithms: dict[str, str], **rest: Any) -> None:
-        words = {name: rest.pop(name) for name in ("topology", "nodes", "placement", "lnc")}
-        given = {name: word for name, word in words.items() if word is not None}
-        command(place=PlaceWords(on, given, algorithms), **rest)
-
-    return collecting
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="ncc", prog_name="nccrt")
 def cli() -> None:
@@ -100,14 +44,14 @@ def cli() -> None:
 
 @cli.command()
 @click.argument("program", metavar="PROGRAM", type=click.Path())
-@_place_options
+@place_options
 @click.option("--inputs", type=click.Path(), help="arg0, arg1, … in .npz or .safetensors.")
 @click.option("--outputs", type=click.Path(), help="Write out0, out1, … to this file.")
 @click.option(
     "--seed", type=click.IntRange(0), help="Fill missing inputs at random [0 without --inputs]."
 )
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--memory", metavar="BYTES", callback=_size, help="Host memory it may take.")
+@click.option("--memory", metavar="BYTES", callback=size, help="Host memory it may take.")
 @click.option("--no-values", is_flag=True, help="Predict time only.")
 @click.option(
     "--trip-count",
@@ -134,7 +78,7 @@ def run(program: str, place: PlaceWords, as_json: bool, **words: Any) -> None:
     if words["outputs"]:
         array_files.check_target(words["outputs"])
     started = time.perf_counter()
-    model = _loaded(program, place)
+    model = loaded(program, place)
     given = array_files.read_arrays(words["inputs"]) if words["inputs"] else {}
     options = RunOptions(
         values=not words["no_values"],
@@ -150,25 +94,31 @@ def run(program: str, place: PlaceWords, as_json: bool, **words: Any) -> None:
     if words["outputs"]:
         array_files.write_arrays(words["outputs"], result.outputs)
     facts = (model.executable, result, options, time.perf_counter() - started)
-    click.echo(json.dumps(summary.as_json(*facts)) if as_json else summary.as_text(*facts))
+    if as_json:
+        click.echo(json.dumps(summary.as_json(*facts, model.verdicts)))
+    else:
+        click.echo(summary.as_text(*facts))
+    warn(model)
 
 
 @cli.command("list")
 @click.argument("program", metavar="PROGRAM", type=click.Path())
-@_place_options
+@place_options
 @click.option("--rank", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--queue", metavar="Q", help="One queue: Tensor, Vector, …, cc0, cc0.dma0.")
 def list_command(program: str, place: PlaceWords, rank: int, queue: str | None) -> None:
     """Print the placed program of one rank, placeholders filled."""
     from ncc_runtime.lowering.listing import list_executable, queue_names
 
-    executable = _loaded(program, place).executable
+    model = loaded(program, place)
+    executable = model.executable
     if rank >= executable.ranks:
         raise click.UsageError(f"rank {rank} is not below the program's {executable.ranks} ranks")
     names = queue_names(executable)
     if queue is not None and queue not in names:
         raise click.UsageError(f"no queue {queue!r}; there are {', '.join(names)}")
     click.echo(list_executable(executable, rank, queue))
+    warn(model)
 
 
 @cli.group()
@@ -205,17 +155,6 @@ def topology_show(
 
     built = build(name, nodes, lnc)
     click.echo(describe(built, place(built, ranks, placement) if ranks else None))
-
-
-def _loaded(program: str, place: PlaceWords) -> "Model":
-    from ncc_runtime.options import LoadOptions
-    from ncc_runtime.placement import PlaceOptions, parse_on
-    from ncc_runtime.runtime import load_on, program_of
-
-    if place.on is not None and place.words:
-        raise click.UsageError(f"--on and --{', --'.join(place.words)} say the same thing")
-    options = PlaceOptions(**place.words) if place.on is None else parse_on(place.on)
-    return load_on(program_of(program), options, LoadOptions(place.algorithms))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

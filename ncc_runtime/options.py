@@ -29,3 +29,4 @@ class LoadOptions:
     """How to fill placeholders."""
 
     algorithms: Mapping[str, str] = attrs.field(factory=dict)  # operator → algorithm
+    strict: bool = False  # refuse groups that the hardware would refuse

@@ -1,7 +1,8 @@
 """From a compiled program to a run: load, place, fill, run. Read this file first."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +16,9 @@ from ncc_runtime.execution.decisions import PlannedDecisions, ValueDecisions
 from ncc_runtime.execution.scheduler import Batch, Scheduler
 from ncc_runtime.execution.trace import TrafficCounter
 from ncc_runtime.execution.values.machine import Machine
+from ncc_runtime.group_rules.judge import verdicts
+from ncc_runtime.group_rules.limits import Use, limit_verdicts
+from ncc_runtime.group_rules.verdict import Verdict, refuse
 from ncc_runtime.host_memory import check_budget
 from ncc_runtime.inputs import bound_inputs, check_constants
 from ncc_runtime.lowering.executable import DmaQueue, Executable
@@ -38,8 +42,9 @@ class Compiled(Protocol):
 class Model:
     """A program on its placement, filled and ready to run, as often as wanted."""
 
-    def __init__(self, executable: Executable) -> None:
+    def __init__(self, executable: Executable, verdicts: Sequence[Verdict] = ()) -> None:
         self.executable = executable
+        self.verdicts = tuple(verdicts)  # what the hardware's rules say of its groups
         self._machines: dict[tuple[int, bool], Machine] = {}
 
     def run(
@@ -134,16 +139,38 @@ def load(
     placement: str = "linear",
     lnc: int | None = None,
     algorithms: Mapping[str, str] | None = None,
+    strict: bool = False,
 ) -> Model:
-    """Place a compiled program and fill its placeholders; raises NccError with the reason."""
+    """Place a compiled program and fill its placeholders; raises NccError with the reason.
+
+    `strict` refuses groups that the hardware would refuse; `Model.verdicts` has them otherwise.
+    """
     place = PlaceOptions(topology, nodes, placement, lnc)
-    return load_on(program_of(neff), place, LoadOptions(algorithms or {}))
+    return load_on(program_of(neff), place, LoadOptions(algorithms or {}, strict))
 
 
 def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Model:
     """The same with options as objects."""
     placement = place_on(place, program.ranks)
-    return Model(fill(program, placement, options.algorithms))
+    judged = verdicts(program, placement)
+    if options.strict:
+        refuse(judged)
+    executable = fill(program, placement, options.algorithms)
+    exceeded = limit_verdicts(placement, _uses(executable))
+    if options.strict:
+        refuse(exceeded)
+    return Model(executable, (*judged, *exceeded))
+
+
+def _uses(executable: Executable) -> Iterator[Use]:
+    """How every placeholder was filled, a group of each size."""
+    rings = [queue for queue in executable.queues if isinstance(queue, DmaQueue)]
+    lanes = Counter(int(one) for queue in rings for one in np.unique(queue.placeholder))
+    for number, filled in enumerate(executable.filled):
+        groups = executable.program.placeholders[number].groups
+        for algorithm, size in zip(filled.algorithms, filled.group_sizes, strict=True):
+            ranks = next((group for group in groups if len(group) == size), ())
+            yield Use(number, algorithm, ranks, lanes[number])
 
 
 def program_of(neff: Compiled | Program | bytes | str | os.PathLike[str]) -> Program:

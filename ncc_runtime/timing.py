@@ -156,7 +156,7 @@ class TimingModel:
         return np.asarray(fixed + np.asarray(descriptors, np.int64) * self.descriptor_ps + stream)
 
     def latency_ps(self, transport: np.ndarray, hops: np.ndarray) -> np.ndarray:
-        """Time of the first byte under way; equals Routes.latency_ps of the same ways."""
+        """Time of the first byte under way: Routes.latency_ps without Routes.crossing_ps."""
         per_hop = np.asarray(hops, np.int64) * self.link_latency_ps
         return np.asarray(self.transport_latency_ps[np.asarray(transport)] + per_hop)
 

@@ -43,7 +43,7 @@ def _groups(drawing: Drawing, ids: int, *, uneven: bool = False) -> tuple[Replic
     return ExplicitGroups(groups), size
 
 
-def _meeting(drawing: Drawing, *, may_be_uneven: bool = False) -> Meeting:
+def partners(drawing: Drawing, *, may_be_uneven: bool = False) -> Meeting:
     """For the operators that know `use_global_device_ids`; only an all-reduce may be uneven."""
     replicas, partitions = drawing.replica_count, drawing.num_partitions
     mode = drawing.draw(st.sampled_from(["flattened", "replicas", "both"]))
@@ -57,7 +57,7 @@ def _meeting(drawing: Drawing, *, may_be_uneven: bool = False) -> Meeting:
     return Meeting(size * partitions if mode == "both" else size, attributes)
 
 
-def _narrow_meeting(drawing: Drawing) -> Meeting:
+def partners_in_one_dimension(drawing: Drawing) -> Meeting:
     """For the operators whose groups are of replicas or, with a channel, of partitions."""
     if drawing.draw(st.booleans()):
         groups, size = _groups(drawing, drawing.num_partitions)
@@ -66,7 +66,7 @@ def _narrow_meeting(drawing: Drawing) -> Meeting:
     return Meeting(size, {"replica_groups": groups})
 
 
-def _divisible(drawing: Drawing, by: int) -> tuple[Value, int] | None:
+def divisible(drawing: Drawing, by: int) -> tuple[Value, int] | None:
     """A value and a dimension of it that the group divides, made by a broadcast if need be."""
     x = drawing.pick(lambda value: value.type.elements * by <= MOST_ELEMENTS)
     if x is None:
@@ -85,7 +85,7 @@ def all_reduce(drawing: Drawing) -> None:
     x = drawing.pick(lambda value: value.dtype in REDUCTIONS)
     if x is None:
         return
-    meeting = _meeting(drawing, may_be_uneven=True)
+    meeting = partners(drawing, may_be_uneven=True)
     op = drawing.draw(st.sampled_from(REDUCTIONS[x.dtype]))
     y = drawing.pick(lambda value: value.dtype is x.dtype) if drawing.chance(3) else None
     members = [x] if y is None else [x, y]
@@ -102,7 +102,7 @@ def all_reduce(drawing: Drawing) -> None:
 
 
 def all_gather(drawing: Drawing) -> None:
-    meeting = _meeting(drawing)
+    meeting = partners(drawing)
     x = drawing.pick(
         lambda value: value.type.rank >= 1 and value.type.elements * meeting.size <= MOST_ELEMENTS
     )
@@ -115,8 +115,8 @@ def all_gather(drawing: Drawing) -> None:
 
 
 def reduce_scatter(drawing: Drawing) -> None:
-    meeting = _meeting(drawing)
-    found = _divisible(drawing, meeting.size)
+    meeting = partners(drawing)
+    found = divisible(drawing, meeting.size)
     if found is None:
         return
     x, dimension = found
@@ -138,8 +138,8 @@ def reduce_scatter(drawing: Drawing) -> None:
 
 
 def all_to_all(drawing: Drawing) -> None:
-    meeting = _narrow_meeting(drawing)
-    found = _divisible(drawing, meeting.size)
+    meeting = partners_in_one_dimension(drawing)
+    found = divisible(drawing, meeting.size)
     if found is None:
         return
     x, dimension = found
@@ -147,7 +147,7 @@ def all_to_all(drawing: Drawing) -> None:
 
 
 def all_to_all_of_a_tuple(drawing: Drawing) -> None:
-    meeting = _narrow_meeting(drawing)
+    meeting = partners_in_one_dimension(drawing)
     x = drawing.pick(lambda _: True)
     if x is None:
         return

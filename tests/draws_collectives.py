@@ -22,6 +22,8 @@ PLACES = (
 )
 
 INTEGERS = (DType.S32, DType.U8, DType.S64)
+FLOATS = (DType.F32, DType.BF16, DType.F16, DType.F64)
+DIVIDING = (CollectiveOp.REDUCE_SCATTER, CollectiveOp.ALL_TO_ALL, CollectiveOp.SCATTER)
 REDUCTIONS = {
     Reduction.ADD: np.add,
     Reduction.MULTIPLY: np.multiply,
@@ -29,6 +31,7 @@ REDUCTIONS = {
     Reduction.MAXIMUM: np.maximum,
     Reduction.AND: np.bitwise_and,
     Reduction.OR: np.bitwise_or,
+    Reduction.AVERAGE: np.add,
 }
 
 
@@ -42,6 +45,7 @@ class Case:
     reduction: Reduction
     groups: tuple[tuple[int, ...], ...]
     pairs: tuple[tuple[int, int], ...]
+    root: int
 
 
 @st.composite
@@ -66,26 +70,46 @@ def pairs_of(draw: st.DrawFn, ranks: int) -> tuple[tuple[int, int], ...]:
 
 
 @st.composite
+def some_groups(draw: st.DrawFn, op: CollectiveOp, ranks: int) -> tuple[tuple[int, ...], ...]:
+    """Groups that the operator allows; those of a broadcast may leave ranks out."""
+    if op is CollectiveOp.PERMUTE:
+        return ()
+    groups = draw(groups_of(ranks, not op.takes_groups_of_any_sizes))
+    if op is CollectiveOp.BROADCAST and len(groups) > 1 and draw(st.booleans()):
+        return groups[1:]
+    return groups
+
+
+@st.composite
+def dtypes_and_reductions(draw: st.DrawFn, op: CollectiveOp) -> tuple[DType, Reduction]:
+    """Integers, whose results have one value; averages of floats."""
+    reduction = draw(st.sampled_from(Reduction)) if op.reduces else Reduction.ADD
+    dtypes = FLOATS if reduction is Reduction.AVERAGE else INTEGERS
+    return draw(st.sampled_from(dtypes)), reduction
+
+
+@st.composite
 def cases(draw: st.DrawFn) -> Case:
     """Any operator on any groups, one or two tensors, sizes that need not divide."""
     place = draw(st.sampled_from(PLACES))
     ranks = draw(st.integers(1, 6)) * place[1]
     op = draw(st.sampled_from(CollectiveOp))
-    is_permute = op is CollectiveOp.PERMUTE
-    groups = () if is_permute else draw(groups_of(ranks, op is not CollectiveOp.ALL_REDUCE))
-    pairs = draw(pairs_of(ranks)) if is_permute else ()
-    divides = op in (CollectiveOp.REDUCE_SCATTER, CollectiveOp.ALL_TO_ALL)
-    step = len(groups[0]) if divides else 1
-    sizes = [size * step for size in draw(st.lists(st.integers(0, 9), min_size=1, max_size=2))]
-    reduction = draw(st.sampled_from(Reduction))
+    groups = draw(some_groups(op, ranks))
+    pairs = draw(pairs_of(ranks)) if op is CollectiveOp.PERMUTE else ()
+    root = draw(st.integers(0, min(map(len, groups)) - 1)) if op.is_rooted else 0
+    step = len(groups[0]) if op in DIVIDING else 1
+    tensors = st.lists(st.integers(0, 9), min_size=1, max_size=2)
+    sizes = [] if op is CollectiveOp.BARRIER else [size * step for size in draw(tensors)]
+    dtype, reduction = draw(dtypes_and_reductions(op))
     program = collective_program(
         op,
         ranks,
         sizes,
         groups=groups,
         pairs=pairs,
-        dtype=draw(st.sampled_from(INTEGERS)),
+        root=root,
+        dtype=dtype,
         reduction=reduction,
         repeat=draw(st.integers(1, 3)),
     )
-    return Case(program, place, op, reduction, groups, pairs)
+    return Case(program, place, op, reduction, groups, pairs, root)

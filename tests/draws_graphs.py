@@ -15,6 +15,7 @@ from tests import draws_collective_ops as collectives
 from tests import draws_folding_ops as folding
 from tests import draws_indexing_ops as indexing
 from tests import draws_local_ops as local
+from tests import draws_rooted_ops as rooted
 from tests import draws_windows as windows
 from tests.drawing import Drawing, Value
 
@@ -51,6 +52,7 @@ COLLECTIVE_OPS = (
     collectives.all_to_all,
     collectives.all_to_all_of_a_tuple,
     collectives.collective_permute,
+    *rooted.ROOTED_OPS,
 )
 
 

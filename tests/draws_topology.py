@@ -71,6 +71,45 @@ def topologies() -> st.SearchStrategy[Topology]:
 
 
 @st.composite
+def worn(draw: st.DrawFn) -> Topology:
+    """A torus, ring or graph with links down and slowed, on every instance or on one."""
+    whole = draw(st.one_of(grids(), graphs()))
+    count = min(whole.links_per_node, 6)
+    some = st.lists(st.integers(0, max(0, whole.links_per_node - 1)), max_size=count, unique=True)
+    rows = [_fault_row(draw, whole, link) for link in (draw(some) if count else [])]
+    with tempfile.TemporaryDirectory() as directory:
+        return build(_worn_file(Path(directory), whole, rows), whole.nodes)
+
+
+def _fault_row(draw: st.DrawFn, topology: Topology, link: int) -> str:
+    source, target = int(topology.links.src[link]), int(topology.links.dst[link])
+    state = draw(st.sampled_from(("down = true", "bandwidth_bytes_per_s = 1000")))
+    where = draw(st.sampled_from(("", "node = 0", "node = 1")))
+    port = f'port = "{topology.links.port[link]}"'
+    return f"[[fault]]\nfrom = {source}\nto = {target}\n{port}\n{state}\n{where}"
+
+
+def _worn_file(directory: Path, whole: Topology, rows: list[str]) -> str:
+    """The drawn topology once more, with faults."""
+    keys = ("chips.count", "fabric.shape", "fabric.dims", "fabric.links", "efa.adapters")
+    shape = [
+        f"{key} = {_toml(whole.figures[key].value)}"
+        for key in keys
+        if key in whole.figures and whole.figures[key].source == "assumed"
+    ]
+    path = Path(topology_file(directory, "\n".join(shape)))
+    faults = [f'{row}\nsource = "assumed"' for row in rows]
+    path.write_text("\n".join([path.read_text(), *faults]))
+    return str(path)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+@st.composite
 def placements(draw: st.DrawFn) -> Placement:
     """Ranks placed linear or spread on a drawn topology, filling it or not."""
     topology = draw(topologies())

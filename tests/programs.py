@@ -23,9 +23,10 @@ from ncc_runtime.neff.table import Instr, InstrTable
 
 def result_elements(op: CollectiveOp, elements: int, members: int) -> int:
     """Elements of a result on one rank, for an operand of `elements`."""
-    if op is CollectiveOp.ALL_GATHER:
+    if op in (CollectiveOp.ALL_GATHER, CollectiveOp.GATHER):
         return elements * members
-    return elements // members if op is CollectiveOp.REDUCE_SCATTER else elements
+    is_cut = op in (CollectiveOp.REDUCE_SCATTER, CollectiveOp.SCATTER)
+    return elements // members if is_cut else elements
 
 
 @attrs.define
@@ -55,11 +56,15 @@ def collective_program(
     *,
     groups: tuple[tuple[int, ...], ...] = (),
     pairs: tuple[tuple[int, int], ...] = (),
+    root: int = 0,
     dtype: DType = DType.F32,
     reduction: Reduction = Reduction.ADD,
     repeat: int = 1,
 ) -> Program:
-    """`repeat` equal collectives, one after another, each over tensors of `sizes` elements."""
+    """`repeat` equal collectives, one after another, each over tensors of `sizes` elements.
+
+    A barrier names no tensors, so give it no sizes.
+    """
     if op is not CollectiveOp.PERMUTE and not groups:
         groups = (tuple(range(ranks)),)
     members = len(groups[0]) if groups else ranks
@@ -85,6 +90,7 @@ def collective_program(
                 reduction=reduction if op.reduces else None,
                 groups=groups,
                 pairs=pairs,
+                root=root if op.is_rooted else None,
                 name=f"{op.value}.{number}",
             )
         )

@@ -27,7 +27,7 @@ both = pytest.mark.parametrize("command", MAINS)
 @pytest.fixture
 def neff(tmp_path: Path) -> str:
     path = tmp_path / "model.neff"
-    container.save(container.pack(collective_program(CollectiveOp.ALL_REDUCE, 8, [16])), path)
+    container.save(container.pack(collective_program(CollectiveOp.ALL_REDUCE, 4, [16])), path)
     return str(path)
 
 

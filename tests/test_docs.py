@@ -172,7 +172,7 @@ def documented_rules(*names: str) -> list[str]:
     """Ids that a document states a rule for: before the colon of a list item, in a first cell."""
     text = "\n".join(documents.prose((ROOT / "docs" / name).read_text()) for name in names)
     heads = re.findall(r"(?m)^(?:- [^:\n]+:|\| [^|\n]+\|)", text)
-    return [rule for head in heads for rule in re.findall(r"[a-z][a-z0-9-]*-[A-Z]\d+", head)]
+    return [rule for head in heads for rule in re.findall(r"[a-z][a-z0-9_.-]*-[A-Z]\d+", head)]
 
 
 def rules_in_source(package: str, pattern: str) -> set[str]:

@@ -28,6 +28,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     # the runtime, which knows the topology but no compiler
     "ncc_runtime.topology": {ERRORS},
     "ncc_runtime.placement": {ERRORS, "ncc_runtime.topology"},
+    "ncc_runtime.group_rules": {
+        ERRORS,
+        NEFF,
+        "ncc_runtime.placement",
+        "ncc_runtime.topology",
+    },
     "ncc_runtime.timing": {ERRORS, NEFF, "ncc_runtime.topology"},
     "ncc_runtime.collectives": {
         ERRORS,
@@ -89,6 +95,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         ERRORS,
         NEFF,
         "ncc_runtime.execution",
+        "ncc_runtime.group_rules",
         "ncc_runtime.lowering",
         "ncc_runtime.lowering.cc_isa",
         "ncc_runtime.lowering.executable",

@@ -5,9 +5,10 @@ import re
 
 from ncc_compiler.codegen.select import COLLECTIVES
 from ncc_compiler.diagnostics import CompileError, Diagnostic
-from ncc_compiler.ir.collectives import rank_groups, rank_pairs, reduction_of
+from ncc_compiler.ir.collectives import rank_groups, rank_pairs, reduction_by_name, reduction_of
 from ncc_compiler.ir.graph import Module, Node, Raw
 from ncc_compiler.ir.types import ArrayType
+from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import MAX_STREAMS
 from ncc_runtime.neff.reductions import Reduction
@@ -22,8 +23,13 @@ def placeholder_of(
     operands: tuple[int, ...],
     results: tuple[int, ...],
 ) -> Placeholder:
-    """The placeholder of a canonical collective whose operands have the types `arrays`."""
+    """The placeholder of a canonical collective whose operands have the types `arrays`.
+
+    A barrier names no tensors: it only has to stand between those before it and behind it.
+    """
     op = COLLECTIVES[node.op]
+    if op is CollectiveOp.BARRIER:
+        arrays, operands, results = [ArrayType(DType.U8)], (), ()
     channel = node.attributes.get("channel_id")
     permutes = op is CollectiveOp.PERMUTE
     groups = () if permutes else rank_groups(module, node)
@@ -33,19 +39,27 @@ def placeholder_of(
         dtype=arrays[0].dtype,
         operands=operands,
         results=results,
-        reduction=_reduction(module, node),
+        reduction=_reduction(module, node, arrays[0].dtype),
         groups=groups,
         pairs=rank_pairs(module, node) if permutes else (),
+        root=_root(op, node),
         stream=_stream(node),
         channel_id=channel if isinstance(channel, int) else None,
         name=node.name,
     )
 
 
-def _reduction(module: Module, node: Node) -> Reduction | None:
+def _root(op: CollectiveOp, node: Node) -> int | None:
+    """Where the root is in each group; of a broadcast it is the first."""
+    if op is CollectiveOp.BROADCAST:
+        return 0
+    return node.integer("root") if op.is_rooted else None
+
+
+def _reduction(module: Module, node: Node, dtype: DType) -> Reduction | None:
     """How the collective combines values, if it does."""
     if "to_apply" not in node.attributes:
-        return None
+        return reduction_by_name(node, dtype)
     found = reduction_of(module.computations[node.callee()])
     assert found is not None, f"{node.name}: %{node.callee()} is no reduction"
     return found

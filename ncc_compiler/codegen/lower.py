@@ -29,6 +29,7 @@ from ncc_compiler.ir.collectives import reduction_of
 from ncc_compiler.ir.graph import Computation, Module, Node
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.isa import PTC2, Engine
+from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import AttributeValue, Block, BufferKind, Origin
 
 Value = tuple[int, ...]  # tensors
@@ -177,8 +178,9 @@ class _Lowering:
         return self._tensor(node.name, node.array, tensor.buffer)
 
     def _collective(self, node: Node, operands: Value) -> Value:
-        """A trigger in the GpSimd queue."""
-        results = self.new_value(node)
+        """A trigger in the GpSimd queue; the results of a barrier are its operands."""
+        is_barrier = COLLECTIVES[node.op] is CollectiveOp.BARRIER
+        results = operands if is_barrier else self.new_value(node)
         collective = placeholder_of(self._module, node, self._arrays(operands), operands, results)
         self.steps.append(
             Step(

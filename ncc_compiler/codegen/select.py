@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from ncc_compiler.ir.graph import Node, Padding
+from ncc_compiler.ir.ops_collectives import HLO_COLLECTIVES
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import AttributeValue
@@ -173,7 +174,11 @@ REGIONS: Mapping[str, Mapping[str, str]] = {
 }
 """Attributes of a node that name computations, and those of its instruction that number them."""
 
-COLLECTIVES: Mapping[str, CollectiveOp] = {op.value: op for op in CollectiveOp}
+COLLECTIVES: Mapping[str, CollectiveOp] = {
+    **{op.value: op for op in CollectiveOp},
+    "ncc.avg_all_reduce": CollectiveOp.ALL_REDUCE,
+    "ncc.avg_reduce_scatter": CollectiveOp.REDUCE_SCATTER,
+}
 """Ops that become one placeholder."""
 
 _BARRIERS = frozenset({"opt-barrier", "optimization-barrier"})
@@ -182,7 +187,8 @@ _ONLY_NAMES = _BARRIERS | {
 }
 _BLOCKS = frozenset({"while", "conditional"})
 _TRANSFERS = ("send", "send-done", "recv", "recv-done")
-_HALVES = {f"{op}-{half}" for op in (*COLLECTIVES, "copy", "async") for half in ("start", "done")}
+_IN_HALVES = (*(row.name for row in HLO_COLLECTIVES), "copy", "async")
+_HALVES = {f"{op}-{half}" for op in _IN_HALVES for half in ("start", "done")}
 _SPELLED_OUT = ("custom-call", "get-dimension-size")
 _EXPANDED_BY_PASSES = frozenset(
     {"call", "fusion", "async-update", *_HALVES, *_TRANSFERS, *_SPELLED_OUT}

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Mapping
 
 from ncc_compiler.diagnostics import Note
+from ncc_compiler.ir.backend_config import as_collective
 from ncc_compiler.ir.graph import Attribute, Computation, Node, NodeId, names_in
 from ncc_compiler.ir.op_row import OpDef
 from ncc_compiler.ir.ops import OPS
@@ -141,9 +142,11 @@ class Body:
     def _node(
         self, written: tree.Instruction, kind: Type | None, operands: tuple[NodeId | None, ...]
     ) -> Node:
-        span = InstructionSpan(self._reading.source, written.op.start, written.op.end, written)
-        row = self._row(written)
-        attributes = self._attributes(written, row, kind) if row and kind else None
+        meant = as_collective(written, self._reading)
+        at = (written.op.start, written.op.end)
+        span = InstructionSpan(self._reading.source, *at, meant or written)
+        row = self._row(meant) if meant else None
+        attributes = self._attributes(meant, row, kind) if meant and row and kind else None
         known = tuple(operand for operand in operands if operand is not None)
         if row is None or attributes is None or len(known) != len(operands):
             return Node(written.name.text, HOLE, kind or TokenType(), (), {}, span)

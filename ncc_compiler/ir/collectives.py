@@ -7,6 +7,7 @@ from ncc_compiler.ir.attributes import read_attribute
 from ncc_compiler.ir.graph import Attribute, Computation, Module, Node, Pairs, Raw
 from ncc_compiler.ir.op_row import Kind
 from ncc_compiler.ir.ops import OPS
+from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.groups import (
     ExplicitGroups,
     GroupMode,
@@ -20,8 +21,14 @@ from ncc_runtime.neff.groups import (
 )
 from ncc_runtime.neff.reductions import Reduction
 
-_REDUCTIONS = {reduction.value: reduction for reduction in Reduction}
+REGION_REDUCTIONS = tuple(one for one in Reduction if one is not Reduction.AVERAGE)
+"""What a region can say."""
+
+_REDUCTIONS = {reduction.value: reduction for reduction in REGION_REDUCTIONS}
 _PRED_REDUCTIONS = {Reduction.ADD: Reduction.OR, Reduction.MULTIPLY: Reduction.AND}
+
+AVERAGING = frozenset({"ncc.avg_all_reduce", "ncc.avg_reduce_scatter"})
+"""Collectives whose name says that they average."""
 
 TRANSFERS = frozenset({"send", "recv"})
 """Ops whose pairs stand in an attribute that XLA passes through, since HLO has none for them."""
@@ -90,6 +97,14 @@ def group_size(module: Module, node: Node) -> int:
     return len(found[0])
 
 
+def group_sizes(module: Module, node: Node) -> frozenset[int]:
+    """How many members groups of ranks have; nothing where it is not said what the ids name."""
+    try:
+        return frozenset(len(group) for group in rank_groups(module, node))
+    except ValueError:
+        return frozenset()
+
+
 def reduction_of(computation: Computation) -> Reduction | None:
     """The reduction a region performs: one known op on its two parameters, in either order.
 
@@ -100,6 +115,19 @@ def reduction_of(computation: Computation) -> Reduction | None:
     parameters = computation.parameters()
     if found is None or len(parameters) != 2 or sorted(root.operands) != sorted(parameters):
         return None
-    if str(root.type) == "pred[]":
-        return _PRED_REDUCTIONS.get(found, found)
-    return found
+    return _on_elements(found, root.array.dtype)
+
+
+def _on_elements(reduction: Reduction, dtype: DType) -> Reduction:
+    return _PRED_REDUCTIONS.get(reduction, reduction) if dtype is DType.PRED else reduction
+
+
+def reduction_by_name(node: Node, dtype: DType) -> Reduction | None:
+    """The reduction of elements that a collective without a region performs.
+
+    ValueError for a name that is none.
+    """
+    if node.op in AVERAGING:
+        return Reduction.AVERAGE
+    name = node.attributes.get("reduction")
+    return None if name is None else _on_elements(Reduction(name), dtype)

@@ -10,6 +10,7 @@ from ncc_compiler.ir.infer_control import CONTROL_RULES
 from ncc_compiler.ir.infer_elementwise import ELEMENTWISE_RULES
 from ncc_compiler.ir.infer_indexing import INDEXING_RULES
 from ncc_compiler.ir.infer_moves import MOVE_RULES
+from ncc_compiler.ir.infer_ncc import NCC_RULES
 from ncc_compiler.ir.infer_numeric import NUMERIC_RULES
 from ncc_compiler.ir.infer_ordering import ORDERING_RULES
 from ncc_compiler.ir.infer_transfers import TRANSFER_RULES
@@ -74,6 +75,7 @@ RULES: Mapping[str, Rule] = {
     **WINDOW_RULES,
     **NUMERIC_RULES,
     **COLLECTIVE_RULES,
+    **NCC_RULES,
     **CONTROL_RULES,
     **TRANSFER_RULES,
 }

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ncc_compiler.ir.collectives import (
+    REGION_REDUCTIONS,
     group_size,
     mode_of,
     reduction_of,
@@ -19,11 +20,26 @@ from ncc_compiler.ir.facts import (
     parameter_types,
     result_type,
 )
-from ncc_compiler.ir.ops import DIVIDES, EQUAL_SIZES, ONE_DIMENSION, OPS
+from ncc_compiler.ir.ops import OPS
+from ncc_compiler.ir.ops_collectives import (
+    CHANNEL_FOR_GLOBAL_IDS,
+    DIVIDES,
+    EQUAL_SIZES,
+    EVERYBODY,
+    IDS_EXIST,
+    KNOWN_REGION,
+    NO_EMPTY_GROUP,
+    ONE_DIMENSION,
+    OPERAND_FOR_EACH,
+    PAIRS_EXIST,
+    RANKS_ONCE,
+    SCALAR_REGION,
+    SOURCES_ONCE,
+    TARGETS_ONCE,
+)
 from ncc_compiler.ir.rules import Number, Place
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_runtime.neff.groups import ExplicitGroups, GroupMode
-from ncc_runtime.neff.reductions import Reduction
 
 
 def members(facts: Facts) -> tuple[str, int]:
@@ -37,30 +53,33 @@ def members(facts: Facts) -> tuple[str, int]:
     return what if count < module.ranks else "rank", count
 
 
-def _groups(facts: Facts) -> Findings:
-    """Rules 1 to 5 of every collective with groups."""
+def check_groups(facts: Facts) -> Findings:
+    """The rules that collectives with groups share; to name everybody is not a rule of each."""
     try:
         what, count = members(facts)
     except ValueError as error:
-        yield facts.complain(5, str(error), "use_global_device_ids", "add channel_id=1")
+        key = "use_global_device_ids"
+        yield facts.complain_of(CHANNEL_FOR_GLOBAL_IDS, str(error), key, "add channel_id=1")
         return None
     groups = written_groups(facts.node)
     times = Counter(rank for group in groups for rank in group)
     for rank in sorted(rank for rank, found in times.items() if found > 1):
         fact = f"{what} {rank} appears {times[rank]} times in the replica groups"
-        yield facts.complain(1, fact, _in_groups(facts, rank, 1))
+        yield facts.complain_of(RANKS_ONCE, fact, _in_groups(facts, rank, 1))
     for rank in sorted(rank for rank in times if rank >= count):
         fact = f"{what} {rank} is out of range: there are {count}"
-        yield facts.complain(2, fact, _in_groups(facts, rank, 0), _range_hint(facts, what, rank))
+        place, hint = _in_groups(facts, rank, 0), _range_hint(facts, what, rank)
+        yield facts.complain_of(IDS_EXIST, fact, place, hint)
     is_sound = all(found == 1 and rank < count for rank, found in times.items())
     missing = [rank for rank in range(count) if rank not in times] if groups and is_sound else []
-    if missing:
+    if missing and EVERYBODY in OPS[facts.node.op].rules:
         fact = f"{what} {_some(missing)} {'is' if len(missing) == 1 else 'are'} in no replica group"
         hint = "name everybody, or leave the groups out to mean everybody"
-        yield facts.complain(3, fact, "replica_groups", hint)
+        yield facts.complain_of(EVERYBODY, fact, "replica_groups", hint)
     for position, group in enumerate(groups):
         if not group:
-            yield facts.complain(4, f"replica group {position} is empty", "replica_groups")
+            fact = f"replica group {position} is empty"
+            yield facts.complain_of(NO_EMPTY_GROUP, fact, "replica_groups")
     return None
 
 
@@ -95,8 +114,8 @@ def _some(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
 
 
-def _group_size(facts: Facts) -> Findings:
-    """The equal-sizes rule; `_size` gives the size where it holds."""
+def check_sizes(facts: Facts) -> Findings:
+    """The equal-sizes rule; `common_size` gives the size where it holds."""
     sizes = [len(group) for group in written_groups(facts.node)]
     if len(set(sizes)) > 1:
         fact = f"{facts.node.op} needs groups of one size, these have {_some(sorted(set(sizes)))}"
@@ -104,7 +123,7 @@ def _group_size(facts: Facts) -> Findings:
     return None
 
 
-def _size(facts: Facts) -> int:
+def common_size(facts: Facts) -> int:
     """Members of a group, or 0 where the groups are not understood."""
     if len({len(group) for group in written_groups(facts.node)}) > 1:
         return 0
@@ -131,7 +150,7 @@ def _scaled(kind: ArrayType, dimension: int, times: int, parts: int) -> ArrayTyp
     return ArrayType(kind.dtype, (*kind.shape[:dimension], size, *kind.shape[dimension + 1 :]))
 
 
-def _along(facts: Facts, times: int, parts: int) -> Findings:
+def along(facts: Facts, times: int, parts: int) -> Findings:
     """Every operand with its dimension multiplied and divided, once that is sound."""
     right = True
     for complaint in _dimension(facts):
@@ -167,65 +186,73 @@ def _reduction(facts: Facts) -> Findings:
             hint = f"it should take two {scalar} and return one"
             if len({other.dtype for other in facts.arrays}) > 1:
                 hint = "write one collective for each element type"
-            yield facts.complain(6, fact, "to_apply", hint)
+            yield facts.complain_of(SCALAR_REGION, fact, "to_apply", hint)
             return None
     if reduction_of(callee) is None:
-        known = ", ".join(reduction.value for reduction in Reduction)
+        known = ", ".join(reduction.value for reduction in REGION_REDUCTIONS)
         fact = f"%{callee.name} is no reduction that a collective performs"
-        yield facts.complain(7, fact, "to_apply", f"one of {known} on the two parameters")
+        hint = f"one of {known} on the two parameters"
+        yield facts.complain_of(KNOWN_REGION, fact, "to_apply", hint)
     return None
 
 
 def _all_reduce(facts: Facts) -> Findings:
-    yield from _groups(facts)
+    yield from check_groups(facts)
     yield from _reduction(facts)
     return one_or_tuple(facts.operands)
 
 
 def _all_gather(facts: Facts) -> Findings:
-    yield from _groups(facts)
-    yield from _group_size(facts)
-    return (yield from _along(facts, _size(facts), 1))
+    yield from check_groups(facts)
+    yield from check_sizes(facts)
+    return (yield from along(facts, common_size(facts), 1))
 
 
 def _reduce_scatter(facts: Facts) -> Findings:
-    yield from _groups(facts)
+    yield from check_groups(facts)
     yield from _reduction(facts)
-    yield from _group_size(facts)
-    return (yield from _along(facts, 1, _size(facts)))
+    yield from check_sizes(facts)
+    return (yield from along(facts, 1, common_size(facts)))
 
 
 def _all_to_all(facts: Facts) -> Findings:
-    yield from _groups(facts)
-    yield from _group_size(facts)
-    size = _size(facts)
+    yield from check_groups(facts)
+    yield from check_sizes(facts)
+    size = common_size(facts)
     if "dimensions" in facts.node.attributes:
-        return (yield from _along(facts, size, size))
+        return (yield from along(facts, size, size))
     first = facts.arrays[0]
     if size and len(facts.operands) != size:
         fact = f"{len(facts.operands)} operands for groups of {size}"
-        yield facts.complain(9, fact, hint="or cut one operand by dimensions={d}")
+        hint = "or cut one operand by dimensions={d}"
+        yield facts.complain_of(OPERAND_FOR_EACH, fact, hint=hint)
     for position, kind in enumerate(facts.arrays):
         if kind != first:
-            yield facts.complain(9, f"operands differ: {first} and {kind}", position)
+            fact = f"operands differ: {first} and {kind}"
+            yield facts.complain_of(OPERAND_FOR_EACH, fact, position)
     return TupleType(facts.operands)
 
 
 def _collective_permute(facts: Facts) -> Findings:
     what, count = members(facts)
     pairs = written_pairs(facts.node)
-    for number, end, side in ((1, "source", 0), (2, "target", 1)):
+    for rule, end, side in ((SOURCES_ONCE, "source", 0), (TARGETS_ONCE, "target", 1)):
         times = Counter(pair[side] for pair in pairs)
         for rank in sorted(rank for rank, found in times.items() if found > 1):
             fact = f"{what} {rank} is the {end} of {times[rank]} pairs"
             second = [pair[side] for pair in pairs]
             place = _nth("source_target_pairs", second, rank, 1)
-            yield facts.complain(number, fact, Number(place.key, 2 * place.position + side))
+            yield facts.complain_of(rule, fact, Number(place.key, 2 * place.position + side))
     ids = [rank for pair in pairs for rank in pair]
     for rank in sorted({rank for rank in ids if rank >= count}):
         fact = f"{what} {rank} is out of range: there are {count}"
         place = _nth("source_target_pairs", ids, rank, 0)
-        yield facts.complain(3, fact, place, _range_hint(facts, what, rank))
+        yield facts.complain_of(PAIRS_EXIST, fact, place, _range_hint(facts, what, rank))
+    return one_or_tuple(facts.operands)
+
+
+def _broadcast(facts: Facts) -> Findings:
+    yield from check_groups(facts)
     return one_or_tuple(facts.operands)
 
 
@@ -235,4 +262,5 @@ COLLECTIVE_RULES: Mapping[str, Rule] = {
     "reduce-scatter": _reduce_scatter,
     "all-to-all": _all_to_all,
     "collective-permute": _collective_permute,
+    "collective-broadcast": _broadcast,
 }

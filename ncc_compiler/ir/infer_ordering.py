@@ -12,6 +12,7 @@ from ncc_compiler.ir.facts import (
     one_or_tuple,
 )
 from ncc_compiler.ir.graph import Padding
+from ncc_compiler.ir.ops_collectives import NCC_COLLECTIVES
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_runtime.neff.dtypes import DType
 
@@ -91,7 +92,7 @@ def _custom_call(facts: Facts) -> Findings:
         fact = f"{target} stands for partitioning that has not been done"
         yield facts.complain(1, fact, key, UNPARTITIONED[target])
     elif target not in KNOWN_TARGETS:
-        known = ", ".join(sorted(KNOWN_TARGETS))
+        known = ", ".join(sorted({*KNOWN_TARGETS, *(row.name for row in NCC_COLLECTIVES)}))
         yield facts.complain(1, f"unknown custom call target {target}", key, f"known are {known}")
     elif target == TOPK:
         return (yield from _custom_topk(facts))

@@ -49,6 +49,7 @@ class OpDef:
     payload: AttributeDef | None = None  # what the parentheses hold instead of operands
     collective: bool = False
     takes_tuples: bool = False  # its operands need not be arrays
+    stays: bool = False  # whether or not anybody needs its value
 
     def attribute(self, name: str) -> AttributeDef | None:
         """The row of one attribute, if the op has it."""

@@ -4,16 +4,16 @@ Sentence k of a row is the rule `<op>-C<k>` of messages, tests and docs/ir.md. W
 all that reader, printer and generic checks need; `infer.RULES` adds the type of the result.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from ncc_compiler.ir.op_row import (
     AttributeDef,
     Kind,
     OpDef,
     dimension_lists,
-    optional,
     required,
 )
+from ncc_compiler.ir.ops_collectives import HLO_COLLECTIVES, NCC_COLLECTIVES
 from ncc_compiler.ir.ops_control import CONTROL_ROWS, TRANSFER_ROWS, asynchronous_rows
 from ncc_compiler.ir.ops_elementwise import ELEMENTWISE_ROWS
 from ncc_compiler.ir.ops_indexing import INDEXING_ROWS
@@ -27,33 +27,9 @@ from ncc_compiler.ir.ops_windows import (
     START_FOR_EACH,
     WINDOW_ROWS,
 )
-from ncc_runtime.neff.groups import ExplicitGroups
 
 _DIMENSIONS = required(dimensions=Kind.INTEGERS)
-_CHANNEL = optional(channel_id=Kind.INTEGER)
-_GROUPS = (AttributeDef("replica_groups", Kind.GROUPS, False, ExplicitGroups(())), *_CHANNEL)
-_GLOBAL_IDS = optional(use_global_device_ids=Kind.BOOLEAN)
-_LAYOUT = optional(constrain_layout=Kind.BOOLEAN)
 _REGION = required(to_apply=Kind.CALLEE)
-
-_GROUP_RULES = (
-    "no rank appears twice in the groups",
-    "every id in the groups exists",
-    "the groups name everybody, or there are none",
-    "no group is empty",
-    "use_global_device_ids=true comes with a channel_id",
-)
-EQUAL_SIZES = "all groups have the same size"
-_REDUCES = (
-    "to_apply takes two scalars of the operands' element type and returns one",
-    "to_apply is one of add, multiply, minimum, maximum, and, or on its two parameters",
-)
-ONE_DIMENSION = "dimensions names one dimension of every operand"
-DIVIDES = "the dimension divides into one part for each member of a group"
-
-
-def _collective(name: str, attributes: Iterable[AttributeDef], rules: Iterable[str] = ()) -> OpDef:
-    return OpDef(name, 1, None, tuple(attributes), tuple(rules), collective=True)
 
 
 _MOVES = (
@@ -125,50 +101,6 @@ _CONTRACTIONS = (
     ),
 )
 
-_COLLECTIVES = (
-    _collective(
-        "all-reduce",
-        (*_GROUPS, *_GLOBAL_IDS, *_LAYOUT, *_REGION),
-        (*_GROUP_RULES, *_REDUCES),
-    ),
-    _collective(
-        "all-gather",
-        (*_GROUPS, *_DIMENSIONS, *_GLOBAL_IDS, *_LAYOUT),
-        (*_GROUP_RULES, EQUAL_SIZES, ONE_DIMENSION),
-    ),
-    _collective(
-        "reduce-scatter",
-        (*_GROUPS, *_GLOBAL_IDS, *_LAYOUT, *_DIMENSIONS, *_REGION),
-        (
-            *_GROUP_RULES,
-            *_REDUCES,
-            EQUAL_SIZES,
-            ONE_DIMENSION,
-            DIVIDES,
-        ),
-    ),
-    _collective(
-        "all-to-all",
-        (*_GROUPS, *_LAYOUT, *optional(dimensions=Kind.INTEGERS)),
-        (
-            *_GROUP_RULES,
-            EQUAL_SIZES,
-            ONE_DIMENSION,
-            DIVIDES,
-            "without dimensions there is one operand for each member of a group, all of one type",
-        ),
-    ),
-    _collective(
-        "collective-permute",
-        (*_CHANNEL, *required(source_target_pairs=Kind.PAIRS)),
-        (
-            "no rank is the source of two pairs",
-            "no rank is the target of two pairs",
-            "every id in the pairs exists",
-        ),
-    ),
-)
-
 _STRUCTURE = (
     OpDef("parameter", 0, 0, payload=AttributeDef("parameter_number", Kind.INTEGER)),
     OpDef(
@@ -206,9 +138,10 @@ OPS: Mapping[str, OpDef] = {
         *_CONTRACTIONS,
         *WINDOW_ROWS,
         *NUMERIC_ROWS,
-        *_COLLECTIVES,
+        *HLO_COLLECTIVES,
+        *NCC_COLLECTIVES,
         *TRANSFER_ROWS,
-        *asynchronous_rows(_COLLECTIVES),
+        *asynchronous_rows(HLO_COLLECTIVES),
     )
 }
 """Every op by its HLO name."""

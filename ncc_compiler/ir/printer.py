@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from ncc_compiler.ir.attributes import spell_attribute
+from ncc_compiler.ir.backend_config import spelled
 from ncc_compiler.ir.graph import Computation, Elided, Literal, Module, Node, SourceFrame
 from ncc_compiler.ir.literals import spell_literal
 from ncc_compiler.ir.ops import OPS
@@ -57,13 +58,15 @@ def print_node(computation: Computation, node: Node) -> str:
     inside = ", ".join(f"%{operand.name}" for operand in computation.operands_of(node))
     if payload:
         inside = _payload(node, payload)
-    attributes = "".join(
-        f", {key}={spell_attribute(value)}"
+    kept = {
+        key: value
         for key, value in node.attributes.items()
         if key != payload
         and (key in _SPELLED_OUT or not (row and _is_default(node.op, key, value)))
-    )
-    return f"%{node.name} = {node.type} {node.op}({inside}){attributes}"
+    }
+    op, texts = spelled(node.op, kept)
+    attributes = "".join(f", {key}={text}" for key, text in texts.items())
+    return f"%{node.name} = {node.type} {op}({inside}){attributes}"
 
 
 def _payload(node: Node, key: str) -> str:

@@ -5,6 +5,7 @@ from typing import ClassVar
 import attrs
 
 from ncc_compiler.ir.graph import Attribute, Module, Node, NodeId
+from ncc_compiler.ir.ops import OPS
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, rewrite_computation
 
@@ -18,7 +19,8 @@ class CommonSubexpressions(Pass):
     """Of equal nodes with equal operands the first stays.
 
     Collectives too: the same operator over the same groups and operand gives the same value on
-    each rank, as do `partition-id` and `replica-id`, which differ between ranks only.
+    each rank, as do `partition-id` and `replica-id`, which differ between ranks only. A barrier
+    is there for what it does.
     """
 
     name: ClassVar[str] = "common-subexpressions"
@@ -38,7 +40,8 @@ class _Merge:
         self._seen: dict[object, NodeId] = {}
 
     def __call__(self, rebuild: Rebuild, node: Node) -> NodeId:
-        if node.op == "parameter" or (node.op == "constant" and not node.has_value()):
+        is_unknown = node.op == "constant" and not node.has_value()
+        if node.op == "parameter" or is_unknown or OPS[node.op].stays:
             return rebuild.add(node)
         key = (node.op, node.type, node.operands, _meaning(node))
         if key not in self._seen:

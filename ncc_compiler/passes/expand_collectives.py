@@ -8,7 +8,8 @@ elements before the dimension, P the group and B those after it:
     reduce-scatter  [A,P·n,B] → [A,P,n·B] → transpose [P,A,n·B] ─op→ [1,A,n·B]   → [A,n,B]
     all-to-all      [A,P·n,B] → [A,P,n·B] → transpose [P,A,n·B] ─op→ transpose   → [A,P·n,B]
 
-Reshapes cost nothing, transposes are DMAs. An all-to-all of a tuple becomes one of an array.
+Reshapes cost nothing, transposes are DMAs. What gathers to a root goes as all-gather, what a root
+scatters as reduce-scatter. An all-to-all of a tuple becomes one of an array.
 """
 
 import math
@@ -24,7 +25,9 @@ from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
 
-_ON_A_DIMENSION = frozenset({"all-gather", "reduce-scatter", "all-to-all"})
+_JOINS = frozenset({"all-gather", "ncc.gather"})
+_CUTS = frozenset({"reduce-scatter", "ncc.avg_reduce_scatter", "ncc.scatter"})
+_ON_A_DIMENSION = _JOINS | _CUTS | {"all-to-all"}
 
 
 @attrs.frozen
@@ -35,7 +38,7 @@ class ExpandCollectives(Pass):
 
     def run(self, module: Module) -> Module:
         def expand(rebuild: Rebuild, node: Node) -> NodeId:
-            if not OPS[node.op].collective:
+            if not OPS[node.op].collective or OPS[node.op].takes_tuples:
                 return rebuild.add(node)
             if node.op == "all-to-all" and "dimensions" not in node.attributes:
                 return _all_to_all_of_tuple(rebuild, node)
@@ -128,17 +131,17 @@ class _Chunks:
         kind = self.rebuild.type_of(operand)
         lead = math.prod(kind.shape[: self.dimension])
         rest = math.prod(kind.shape[self.dimension :])
-        if self.node.op == "all-gather":
+        if self.node.op in _JOINS:
             return self._reshape(operand, (1, lead, rest))
         return self._swap(self._reshape(operand, (lead, self.group, rest // self.group)))
 
     def wire_result(self, kind: ArrayType) -> ArrayType:
-        counts = {"all-gather": self.group, "reduce-scatter": 1, "all-to-all": self.group}
-        return ArrayType(kind.dtype, (counts[self.node.op], *kind.shape[1:]))
+        count = 1 if self.node.op in _CUTS else self.group
+        return ArrayType(kind.dtype, (count, *kind.shape[1:]))
 
     def after(self, wire: NodeId, kind: ArrayType) -> NodeId:
         """The result with its chunks back where they belong."""
-        ordered = wire if self.node.op == "reduce-scatter" else self._swap(wire)
+        ordered = wire if self.node.op in _CUTS else self._swap(wire)
         return self._reshape(ordered, kind.shape)
 
     def _reshape(self, operand: NodeId, shape: tuple[int, ...]) -> NodeId:

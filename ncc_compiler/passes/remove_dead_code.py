@@ -1,10 +1,12 @@
 """Drops nodes whose values nobody needs, and computations that nobody names."""
 
+from collections.abc import Container, Sequence
 from typing import ClassVar
 
 import attrs
 
-from ncc_compiler.ir.graph import Computation, Module, NodeId
+from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
+from ncc_compiler.ir.ops import OPS
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, reachable
 
@@ -13,18 +15,31 @@ _NOWHERE = NodeId(-1)  # the new place of a dropped node; nothing that stays ref
 
 @attrs.frozen
 class RemoveDeadCode(Pass):
-    """Parameters stay, being the signature; a dead collective goes, on every rank alike."""
+    """Parameters stay, being the signature, and so do barriers and what runs them.
+
+    Any other dead collective goes, on every rank alike.
+    """
 
     name: ClassVar[str] = "remove-dead-code"
 
     def run(self, module: Module) -> Module:
-        alive = {name: _pruned(body) for name, body in module.computations.items()}
+        alive: dict[str, Computation] = {}
+        staying: set[str] = set()  # computations with a node that stays
+        for name, body in module.computations.items():  # callees come first
+            stays = [_stays(node, staying) for node in body.nodes]
+            alive[name] = _pruned(body, stays)
+            if any(stays):
+                staying.add(name)
         return attrs.evolve(module, computations=reachable(alive, module.entry))
 
 
-def _pruned(computation: Computation) -> Computation:
+def _stays(node: Node, staying: Container[str]) -> bool:
+    return OPS[node.op].stays or any(name in staying for _, name in node.callees())
+
+
+def _pruned(computation: Computation, stays: Sequence[bool]) -> Computation:
     nodes = computation.nodes
-    needed = [node.op == "parameter" for node in nodes]
+    needed = [node.op == "parameter" or kept for node, kept in zip(nodes, stays, strict=True)]
     needed[computation.root] = True
     for position in range(len(nodes) - 1, -1, -1):  # users come after what they use
         if needed[position]:

@@ -36,8 +36,8 @@ def _mode(step: Step, *, may_have_global_ids: bool) -> GroupMode:
     return group_mode("channel_id" in attributes, global_ids if may_have_global_ids else None)
 
 
-def _groups(step: Step, *, may_have_global_ids: bool) -> Groups:
-    """The groups whose ranks are there; every rank must be in one."""
+def present_groups(step: Step, *, may_have_global_ids: bool) -> Groups:
+    """The groups whose ranks are there, all of each."""
     module = step.module
     written = step.node.attributes.get("replica_groups", ExplicitGroups(()))
     assert isinstance(written, ExplicitGroups | IotaGroups | MeshGroups), written
@@ -45,6 +45,13 @@ def _groups(step: Step, *, may_have_global_ids: bool) -> Groups:
     groups = flattened_groups(written.expand(), mode, module.replica_count, module.num_partitions)
     present = set(step.ranks)
     groups = tuple(group for group in groups if not present.isdisjoint(group))
+    assert all(present.issuperset(group) for group in groups), f"{step.node.name}: {step.ranks}"
+    return groups
+
+
+def _groups(step: Step, *, may_have_global_ids: bool) -> Groups:
+    """The groups whose ranks are there; every rank must be in one."""
+    groups = present_groups(step, may_have_global_ids=may_have_global_ids)
     members = sorted(rank for group in groups for rank in group)
     assert members == list(step.ranks), f"{step.node.name}: groups hold ranks {members}"
     return groups
@@ -55,12 +62,12 @@ def _by_rank(step: Step) -> dict[int, tuple[np.ndarray, ...]]:
     return {rank: step.arrays(position) for position, rank in enumerate(step.ranks)}
 
 
-def _dimension(step: Step) -> int:
+def dimension_of(step: Step) -> int:
     return step.node.integers("dimensions")[0]
 
 
-def _cut(step: Step, array: np.ndarray, parts: int) -> list[np.ndarray]:
-    return np.split(array, parts, axis=_dimension(step))
+def cut(step: Step, array: np.ndarray, parts: int) -> list[np.ndarray]:
+    return np.split(array, parts, axis=dimension_of(step))
 
 
 def _all_reduce(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -72,24 +79,24 @@ def _all_reduce(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def _all_gather(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
-    gathered = np.concatenate(members, axis=_dimension(step))
+    gathered = np.concatenate(members, axis=dimension_of(step))
     return [gathered.copy() for _ in members]
 
 
 def _reduce_scatter(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
-    return _cut(step, _all_reduce(step, members)[0], len(members))
+    return cut(step, _all_reduce(step, members)[0], len(members))
 
 
 def _all_to_all(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Member k gets part k of everybody, in the order of the group."""
-    parts = [_cut(step, array, len(members)) for array in members]
+    parts = [cut(step, array, len(members)) for array in members]
     return [
-        np.concatenate([part[k] for part in parts], axis=_dimension(step))
+        np.concatenate([part[k] for part in parts], axis=dimension_of(step))
         for k in range(len(members))
     ]
 
 
-def _each_operand(in_group: InGroup, *, may_have_global_ids: bool) -> Meaning:
+def each_operand(in_group: InGroup, *, may_have_global_ids: bool) -> Meaning:
     """A collective that treats each of its operands alike, in every group."""
 
     def meaning(step: Step) -> list[Value]:
@@ -113,7 +120,7 @@ def _as_typed(step: Step, results: Sequence[np.ndarray]) -> Value:
 def _all_to_all_of_arrays_or_tuples(step: Step) -> list[Value]:
     """With `dimensions` an array is cut; without, member k gets operand k of everybody."""
     if "dimensions" in step.node.attributes:
-        return _each_operand(_all_to_all, may_have_global_ids=False)(step)
+        return each_operand(_all_to_all, may_have_global_ids=False)(step)
     arrays = _by_rank(step)
     results: dict[int, Value] = dict.fromkeys(arrays, ())
     for group in _groups(step, may_have_global_ids=False):
@@ -138,6 +145,15 @@ def _moved(step: Step, arrays: Mapping[int, Sequence[np.ndarray]]) -> list[list[
         if source in arrays:
             results[target] = [array.copy() for array in arrays[source]]
     return list(results.values())
+
+
+def _broadcast(step: Step) -> list[Value]:
+    """What the first of each group has; zeros for who is in no group."""
+    arrays = _by_rank(step)
+    results = {rank: [np.zeros_like(x) for x in found] for rank, found in arrays.items()}
+    for group in present_groups(step, may_have_global_ids=False):
+        results.update({rank: [x.copy() for x in arrays[group[0]]] for rank in group})
+    return [_as_typed(step, found) for found in results.values()]
 
 
 def _context(step: Step) -> np.ndarray:
@@ -172,10 +188,11 @@ TRANSFERS: Mapping[str, Meaning] = {
 """What is sent is received where the pairs say so."""
 
 COLLECTIVES: Mapping[str, Meaning] = {
-    "all-reduce": _each_operand(_all_reduce, may_have_global_ids=True),
-    "all-gather": _each_operand(_all_gather, may_have_global_ids=True),
-    "reduce-scatter": _each_operand(_reduce_scatter, may_have_global_ids=True),
+    "all-reduce": each_operand(_all_reduce, may_have_global_ids=True),
+    "all-gather": each_operand(_all_gather, may_have_global_ids=True),
+    "reduce-scatter": each_operand(_reduce_scatter, may_have_global_ids=True),
     "all-to-all": _all_to_all_of_arrays_or_tuples,
     "collective-permute": _collective_permute,
+    "collective-broadcast": _broadcast,
 }
 """What each collective makes of the operands of all ranks."""

@@ -19,6 +19,7 @@ from ncc_compiler.reference.elementwise import ELEMENTWISE
 from ncc_compiler.reference.folding import map_, reduce
 from ncc_compiler.reference.indexing import INDEXING, scatter
 from ncc_compiler.reference.movement import MOVEMENT
+from ncc_compiler.reference.ncc_collectives import NCC_COLLECTIVES
 from ncc_compiler.reference.numeric import METHODS
 from ncc_compiler.reference.ordering import ORDERING
 from ncc_compiler.reference.random_bits import rng_bit_generator
@@ -78,6 +79,7 @@ MEANINGS: Mapping[str, Meaning] = {
     **{name: _one_rank_at_a_time(compute) for name, compute in INDEXING.items()},
     **ORDERING,
     **COLLECTIVES,
+    **NCC_COLLECTIVES,
     **TRANSFERS,
     **CONTROL_FLOW,
 }

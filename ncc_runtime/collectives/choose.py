@@ -1,22 +1,45 @@
 """Which algorithm fills which placeholder: the registry, and the choice."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
-from ncc_runtime.collectives import direct, ring
+import attrs
+import numpy as np
+
+from ncc_runtime.collectives import direct, ring, rooted
+from ncc_runtime.collectives.layout import Arrange, Layout, Members, UnsuitedError
+from ncc_runtime.collectives.loads import Parts
 from ncc_runtime.collectives.plan import Job, Plan
+from ncc_runtime.collectives.price import Groups, Price, priced
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.placement import Placement
+from ncc_runtime.timing import TimingModel
+from ncc_runtime.topology.routes import Routes
 
-Algorithm = Callable[[Job, int], Plan]
+
+@attrs.frozen
+class Algorithm:
+    """How a group is arranged, and the plan that follows; equal arrangements give equal plans."""
+
+    arrange: Arrange
+    build: Callable[[Job, Any], Plan]  # given what `arrange` returned
+
 
 ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
-    CollectiveOp.ALL_REDUCE: {"ring": ring.all_reduce},
-    CollectiveOp.REDUCE_SCATTER: {"ring": ring.reduce_scatter},
-    CollectiveOp.ALL_GATHER: {"ring": ring.all_gather},
-    CollectiveOp.ALL_TO_ALL: {"direct": direct.all_to_all},
-    CollectiveOp.PERMUTE: {"direct": direct.permute},
+    CollectiveOp.ALL_REDUCE: {"ring": Algorithm(ring.arrange, ring.all_reduce)},
+    CollectiveOp.REDUCE_SCATTER: {"ring": Algorithm(ring.arrange, ring.reduce_scatter)},
+    CollectiveOp.ALL_GATHER: {"ring": Algorithm(ring.arrange, ring.all_gather)},
+    CollectiveOp.ALL_TO_ALL: {"direct": Algorithm(direct.arrange, direct.all_to_all)},
+    CollectiveOp.PERMUTE: {"direct": Algorithm(direct.arrange, direct.permute)},
+    CollectiveOp.BROADCAST: {"chain": Algorithm(rooted.arrange, rooted.broadcast)},
+    CollectiveOp.REDUCE: {"chain": Algorithm(rooted.arrange, rooted.reduce)},
+    CollectiveOp.GATHER: {"direct": Algorithm(rooted.arrange, rooted.gather)},
+    CollectiveOp.SCATTER: {"direct": Algorithm(rooted.arrange, rooted.scatter)},
+    CollectiveOp.BARRIER: {"dissemination": Algorithm(rooted.arrange, rooted.barrier)},
 }
-"""Every algorithm of every operator; the first of each is the default."""
+"""Every algorithm of every operator; the first of each works for every group."""
 
 
 def check_forced(forced: Mapping[str, str]) -> None:
@@ -30,8 +53,113 @@ def check_forced(forced: Mapping[str, str]) -> None:
             raise LoweringError(f"{op_name} has no algorithm {name!r}; it has {there}")
 
 
-def choose(job: Job, forced: Mapping[str, str]) -> Algorithm:
-    """The algorithm for a placeholder: the one asked for, else the operator's default."""
-    algorithms = ALGORITHMS[job.placeholder.op]
-    name = forced.get(job.placeholder.op.value, next(iter(algorithms)))
-    return algorithms[name]
+@attrs.frozen(eq=False)
+class Candidate:
+    """An algorithm for a placeholder: what it costs, or why it does not run."""
+
+    name: str
+    price: Price | None
+    reason: str = ""  # why it cannot run; "" if it can
+    teams: tuple[tuple[Plan, Groups], ...] = attrs.field(default=(), repr=False)
+
+
+@attrs.frozen(eq=False)
+class Choice:
+    """What fills a placeholder, among what could."""
+
+    chosen: Candidate
+    is_forced: bool
+    candidates: tuple[Candidate, ...]  # in the order of the registry
+
+
+class Chooser:
+    """Chooses for all placeholders on one placement; remembers arrangements and choices."""
+
+    def __init__(
+        self, placement: Placement, forced: Mapping[str, str], room_bytes: int | None = None
+    ) -> None:
+        self._placement = placement
+        self._forced = forced
+        self._room_bytes = room_bytes  # what is left for channel buffers; None: no limit
+        self._arranged: dict[tuple[Arrange, Members], Hashable | UnsuitedError] = {}
+        self._layouts: dict[Members, Layout] = {}
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The machine that candidates are priced on."""
+        topology = self._placement.topology
+        model = TimingModel.from_topology(topology)
+        return Parts(Routes(topology, self._placement), model, self._placement.ranks)
+
+    def choose(self, job: Job, groups: Sequence[Members], price_all: bool = False) -> Choice:
+        """The cheapest candidate, of equal ones the first; what is forced if it can run.
+
+        What needs no comparison is priced only if asked for. LoweringError if nothing can run.
+        """
+        op = job.placeholder.op
+        wanted = self._forced.get(op.value)
+        names = [wanted] if wanted is not None and not price_all else list(ALGORITHMS[op])
+        found = [self._candidate(job, name, groups) for name in names]
+        able = [one for one in found if not one.reason]
+        if len(able) > 1 or price_all:
+            found = [self._with_price(job, one) for one in found]
+            able = [one for one in found if not one.reason]
+        if wanted is not None:
+            able = [one for one in able if one.name == wanted]
+        if not able:
+            reasons = [one for one in found if wanted in (None, one.name)]
+            raise LoweringError(_refusal(job, reasons))
+        chosen = min(able, key=lambda one: 0 if one.price is None else one.price.time_ps)
+        return Choice(chosen, wanted is not None, tuple(found))
+
+    def _candidate(self, job: Job, name: str, groups: Sequence[Members]) -> Candidate:
+        """All groups by one algorithm; groups that are arranged alike share one plan."""
+        algorithm = ALGORITHMS[job.placeholder.op][name]
+        alike: dict[Hashable, list[Members]] = {}
+        for group in groups:
+            arranged = self._arrange(algorithm, group)
+            if isinstance(arranged, UnsuitedError):
+                return Candidate(name, None, f"group {_short(group)}: {arranged}")
+            alike.setdefault(arranged, []).append(group)
+        try:
+            plans = [algorithm.build(job, arrangement) for arrangement in alike]
+        except UnsuitedError as reason:
+            return Candidate(name, None, str(reason))
+        need = max((plan.scratch_bytes for plan in plans), default=0)
+        is_free = job.placeholder.op.value not in self._forced
+        if is_free and self._room_bytes is not None and need > self._room_bytes:
+            room = max(0, self._room_bytes)
+            short = f"its channel buffer takes {need} bytes a rank and {room} are left"
+            return Candidate(name, None, short)
+        ranks = (np.array(its_groups, np.int32) for its_groups in alike.values())
+        return Candidate(name, None, teams=tuple(zip(plans, ranks, strict=True)))
+
+    def _with_price(self, job: Job, one: Candidate) -> Candidate:
+        if one.reason:
+            return one
+        return attrs.evolve(one, price=priced(self.parts, one.teams, job.buffers.element_bytes))
+
+    def _arrange(self, algorithm: Algorithm, group: Members) -> Hashable | UnsuitedError:
+        key = algorithm.arrange, group
+        if key not in self._arranged:
+            if group not in self._layouts:
+                self._layouts[group] = Layout.of(self._placement, group)
+            try:
+                self._arranged[key] = algorithm.arrange(self._layouts[group])
+            except UnsuitedError as reason:
+                self._arranged[key] = reason
+        return self._arranged[key]
+
+
+def _refusal(job: Job, candidates: Sequence[Candidate]) -> str:
+    reasons = "; ".join(f"{one.name}: {one.reason}" for one in candidates)
+    return f"{job.placeholder.name}: {job.placeholder.op.value} cannot run by {reasons}"
+
+
+MOST_NAMED = 8
+"""A reason names no more ranks of a group than this."""
+
+
+def _short(group: Members) -> str:
+    more = f",… ({len(group)} ranks)" if len(group) > MOST_NAMED else ""
+    return f"{{{','.join(map(str, group[:MOST_NAMED]))}{more}}}"

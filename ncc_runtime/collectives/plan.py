@@ -1,8 +1,9 @@
 """A transfer plan: what the members of a group move, round by round, as data.
 
-A member reads only its own memory and writes at one peer (or at home). In a round every transfer
-reads the state left by earlier rounds; a member may start a round when everything sent to it in
-earlier rounds has arrived. Plans name members, 0..members-1; ranks and addresses come later.
+A member reads its own memory, or the operand of a member on its chip, and writes at one peer (or
+at home), or the same bytes at two. In a round every transfer reads the state left by earlier
+rounds; a member may start a transfer when everything sent to it in earlier rounds has arrived, or
+all of the transfer's strand. Plans name members, 0..members-1; ranks and addresses come later.
 """
 
 import enum
@@ -11,6 +12,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.neff.placeholder import Placeholder
+from ncc_runtime.neff.reductions import Reduction
 
 IDLE = -1
 
@@ -25,18 +27,32 @@ class Space(enum.Enum):
 
 @attrs.frozen(eq=False)
 class Piece:
-    """Where a transfer reads or writes, per member."""
+    """Where a transfer reads or writes, per member.
+
+    A source may lie in the memory of another member, `owner`, on the same chip: then in its
+    operand, which nobody writes until all that is computed from it is complete.
+    """
 
     space: Space
     offset: np.ndarray  # (members,) int64, bytes
     tensor: int = 0
+    owner: np.ndarray | None = None  # (members,) int32: whose operand a source is; None: the own
+
+
+@attrs.frozen(eq=False)
+class Copy:
+    """The second place where a transfer writes what it has read once."""
+
+    peer: np.ndarray  # (members,) int32, IDLE for none
+    target: Piece
 
 
 @attrs.frozen(eq=False)
 class Transfer:
     """One transfer of every member; `peer` sends to each member at most once.
 
-    One source is a copy, several are reduced left to right, none fills the target with zeros.
+    One source is a copy, several are reduced left to right, none fills the target with zeros. The
+    transfer that completes the reduction of its bytes has the `divisor` of the job.
     `credit` is how many earlier transfers of this plan on the same channel the peer must have
     consumed before this one may be sent: 0 where the target is free from the start.
     """
@@ -45,9 +61,12 @@ class Transfer:
     sources: tuple[Piece, ...]
     target: Piece
     size_bytes: np.ndarray  # (members,) int64
+    also: Copy | None = None  # the same bytes once more (one read, two writes)
     lane: int = 0  # DMA ring of the stream; a channel is (sender, receiver, lane)
     consumed: np.ndarray | None = None  # (members,) int32: whose slot is free once this has read
     credit: int = 0
+    divisor: int = 1  # of what is joined, before it is rounded: completes an average
+    strand: int | None = None  # waits for what came in transfers of this strand; None: for all
 
 
 @attrs.frozen(eq=False)
@@ -90,17 +109,9 @@ class Job:
     buffers: Buffers
 
 
-def chunk_edges(elements: int, chunks: int, element_bytes: int) -> np.ndarray:
-    """Byte offsets (chunks + 1,) that cut elements into chunks of whole elements.
-
-    The first `elements % chunks` chunks hold one element more than the rest.
-    """
-    base, extra = divmod(elements, chunks)
-    sizes = np.full(chunks, base, np.int64)
-    sizes[:extra] += 1
-    edges = np.zeros(chunks + 1, np.int64)
-    np.cumsum(sizes, out=edges[1:])
-    return edges * element_bytes
+def divisor(job: Job, members: int) -> int:
+    """What the transfer divides by that completes the reduction of a chunk."""
+    return members if job.placeholder.reduction is Reduction.AVERAGE else 1
 
 
 def home(members: int) -> np.ndarray:

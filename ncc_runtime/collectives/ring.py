@@ -1,189 +1,166 @@
-"""Ring algorithms: every member talks to its successor only.
+"""Ring algorithms: every member talks to its successor on a cycle only.
 
-    reduce-scatter   step k: member r sends chunk (r-1-k) on, adding its own share to what came in
-    all-gather       step k: member r passes chunk (r-k) on
+    reduce-scatter   step k: role r sends chunk (r-1-k) on, adding its own share to what came in
+    all-gather       step k: role r passes chunk (r-k) on
     all-reduce       the first, then the second
 
-Source: AWS Neuron docs, intranode-collective-comm.rst (chunk order); Patarasuk and Yuan,
-"Bandwidth optimal all-reduce algorithms", JPDC 2009 (2(P-1)/P of the buffer per member).
+Several cycles that share no link carry a slice of every chunk each. On each of them chunks of some
+size go in two halves, so that one is reduced while the other is under way.
+
+Source: AWS Neuron docs, intranode-collective-comm.rst (chunk order, cycles over mutually exclusive
+wires, two slices); Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 2009
+(2(P-1)/P of the buffer per member).
 """
 
+from collections.abc import Sequence
+
+import attrs
 import numpy as np
 
-from ncc_runtime.collectives.plan import (
-    Job,
-    Piece,
-    Plan,
-    Round,
-    Space,
-    Transfer,
-    chunk_edges,
-    home,
-)
+from ncc_runtime.collectives import stages
+from ncc_runtime.collectives.extents import Extent, Scratch
+from ncc_runtime.collectives.layout import Layout
+from ncc_runtime.collectives.plan import Job, Piece, Plan, Round, Space, home
+from ncc_runtime.collectives.roles import Roles
+from ncc_runtime.collectives.stages import StageKind, Strand, Track, Wiring
 
 SLOTS = 2
 """Chunks a member's scratch can hold: one arrives while the other is read (double buffering)."""
 
-SLOT_ALIGNMENT = 64
+SLICED_BYTES = 2 * 64 * 1024
+"""Chunks from this size on are cut in two; assumed: below, a half is no full descriptor."""
 
 
-class _Chunks:
-    """Offsets and sizes of the chunks of one tensor, indexed by chunk numbers modulo members."""
+def arrange(layout: Layout) -> Wiring:
+    """Rings over the cycles of the wiring; where there are none, one in the group's order.
 
-    def __init__(self, elements: int, members: int, element_bytes: int) -> None:
-        self.members = members
-        edges = chunk_edges(elements, members, element_bytes)
-        self.offsets: np.ndarray = edges[:-1]
-        self.sizes: np.ndarray = np.diff(edges)
-
-    def offset(self, chunk: np.ndarray) -> np.ndarray:
-        return np.take(self.offsets, chunk % self.members)
-
-    def size(self, chunk: np.ndarray) -> np.ndarray:
-        return np.take(self.sizes, chunk % self.members)
-
-    @property
-    def slot_bytes(self) -> int:
-        """Room for the largest chunk, aligned."""
-        return -(-int(self.sizes.max()) // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
-
-
-def all_reduce(job: Job, members: int) -> Plan:
-    """Ring all-reduce: 2(P-1) sends of one chunk each per member and tensor."""
-    chunks = _operand_chunks(job, members)
-    slots, scratch = _slots(chunks)
-    mine = home(members)
-    rounds = _reduce_rounds(chunks, slots)
-    rounds.append(_last_reduction(chunks, slots, [chunk.offset(mine) for chunk in chunks]))
-    for step in range(members - 1):
-        rounds.append(_forward(chunks, mine - step, Space.RESULT))
-    return Plan("ring", members, tuple(rounds), scratch)
-
-
-def reduce_scatter(job: Job, members: int) -> Plan:
-    """Ring reduce-scatter: P-1 sends of one chunk each per member and tensor."""
-    chunks = _operand_chunks(job, members)
-    slots, scratch = _slots(chunks)
-    rounds = _reduce_rounds(chunks, slots)
-    nowhere = np.zeros(members, np.int64)
-    rounds.append(_last_reduction(chunks, slots, [nowhere for _ in chunks]))
-    return Plan("ring", members, tuple(rounds), scratch)
-
-
-def all_gather(job: Job, members: int) -> Plan:
-    """Ring all-gather: P-1 sends of one chunk each per member and tensor."""
-    chunks = [
-        _Chunks(elements, members, job.buffers.element_bytes)
-        for elements in job.buffers.result_elements
+    On several instances the chains of the instances are joined one after another.
+    """
+    nodes = [layout.within(members) for members in layout.by_node()]
+    rings = [
+        [[members[k] for cluster in cycle for k in cluster] for cycle in inside.chip_cycles()]
+        or [list(members)]
+        for members, inside in zip(layout.by_node(), nodes, strict=True)
     ]
-    mine = home(members)
-    rounds = []
-    for step in range(members - 1):
-        source = Space.RESULT if step else Space.OPERAND
-        rounds.append(_forward(chunks, mine - step, source))
-    keep = tuple(
-        Transfer(
-            peer=mine,
-            sources=(Piece(Space.OPERAND, np.zeros(members, np.int64), tensor),),
-            target=Piece(Space.RESULT, chunk.offset(mine), tensor),
-            size_bytes=chunk.size(mine),
+    channels = min(len(orders) for orders in rings)
+    return Wiring(
+        tuple(
+            tuple(member for orders in rings for member in orders[channel])
+            for channel in range(channels)
         )
-        for tensor, chunk in enumerate(chunks)
     )
-    first = Round((*(rounds[0].transfers if rounds else ()), *keep))
-    return Plan("ring", members, (first, *rounds[1:]))
 
 
-def _operand_chunks(job: Job, members: int) -> list[_Chunks]:
-    width = job.buffers.element_bytes
-    return [_Chunks(elements, members, width) for elements in job.buffers.operand_elements]
+def all_reduce(job: Job, wiring: Wiring) -> Plan:
+    """2(P-1) sends of a share of one chunk per member, tensor and cycle."""
+    return stages.all_reduce("ring", job, _rings(wiring, job.buffers.operand_elements, job))
 
 
-def _slots(chunks: list[_Chunks]) -> tuple[list[int], int]:
-    """Where each tensor's first slot begins in scratch, and the scratch all slots take."""
-    starts, at = [], 0
-    for chunk in chunks:
-        starts.append(at)
-        at += SLOTS * chunk.slot_bytes
-    return starts, at
+def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
+    """P-1 sends of a share of one chunk per member, tensor and cycle."""
+    return stages.reduce_scatter("ring", job, _rings(wiring, job.buffers.operand_elements, job))
 
 
-def _slot(chunks: list[_Chunks], slots: list[int], tensor: int, step: int) -> np.ndarray:
-    chunk = chunks[tensor]
-    start = slots[tensor] + step % SLOTS * chunk.slot_bytes
-    return np.full(chunk.members, start, np.int64)
+def all_gather(job: Job, wiring: Wiring) -> Plan:
+    """P-1 sends of a share of one chunk per member, tensor and cycle."""
+    return stages.all_gather("ring", job, _rings(wiring, job.buffers.result_elements, job))
 
 
-def _reduce_rounds(chunks: list[_Chunks], slots: list[int]) -> list[Round]:
-    """P-1 rounds: own chunk, joined from the second on by what the predecessor sent."""
-    members = chunks[0].members
-    mine = home(members)
-    successor = (mine + 1) % members
-    predecessor = (mine - 1) % members
-    rounds = []
-    for step in range(members - 1):
+@attrs.frozen(eq=False)
+class Ring:
+    """One ring per team; chunk k of an extent belongs to role k."""
+
+    roles: Roles
+    track: Track
+
+    def reduce_scatter(
+        self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
+    ) -> Strand:
+        """Chunk r of the extents, reduced and divided, at role r in chunk r of the targets."""
+        slots = [
+            [scratch.take(int(extent.sizes.max(initial=0))) for _ in range(SLOTS)]
+            for extent in extents
+        ]
+        steps = self.roles.count - 1
+        rounds = [self._reduce_step(extents, step, slots) for step in range(steps)]
+        last = self._last_reduction(extents, targets, slots)
+        moves = tuple(attrs.evolve(move, divisor=parts) for move in last.transfers)
+        rounds.append(Round(moves))
+        return rounds
+
+    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> Strand:
+        """Chunk r of `own` at role r, in chunk r of the targets of everybody."""
+        rounds = [
+            self._forward(step, targets if step else own, targets)
+            for step in range(self.roles.count - 1)
+        ]
+        keep = stages.kept(self.roles, self.track, own, targets)
+        first = Round((*(rounds[0].transfers if rounds else ()), *keep))
+        return [first, *rounds[1:]] if first.transfers else []
+
+    def _reduce_step(
+        self, extents: Sequence[Extent], step: int, slots: Sequence[Sequence[int]]
+    ) -> Round:
+        chunk = (self.roles.role - 1 - step) % self.roles.count
         transfers = []
-        for tensor, chunk in enumerate(chunks):
-            index = mine - 1 - step
-            own = Piece(Space.OPERAND, chunk.offset(index), tensor)
-            came = Piece(Space.SCRATCH, _slot(chunks, slots, tensor, step - 1))
-            transfers.append(
-                Transfer(
-                    peer=successor,
-                    sources=(came, own) if step else (own,),
-                    target=Piece(Space.SCRATCH, _slot(chunks, slots, tensor, step)),
-                    size_bytes=chunk.size(index),
-                    consumed=predecessor if step else None,
-                    credit=max(0, (step - SLOTS) * len(chunks) + tensor + 1)
-                    if step >= SLOTS
-                    else 0,
+        for k, extent in enumerate(extents):
+            sources: tuple[Piece, ...] = (extent.piece(chunk),)
+            if step:
+                sources = (self._slot(slots[k], step - 1), *sources)
+            moved = self.track.transfer(
+                self.roles.shifted(1), sources, self._slot(slots[k], step), extent.size(chunk)
+            )
+            read = len(extents) * (step - SLOTS) + k + 1  # slots that must be free by then
+            consumed = self.roles.shifted(-1) if step else None
+            credit = read if step >= SLOTS else 0
+            transfers.append(attrs.evolve(moved, consumed=consumed, credit=credit))
+        return Round(tuple(transfers))
+
+    def _last_reduction(
+        self,
+        extents: Sequence[Extent],
+        targets: Sequence[Extent],
+        slots: Sequence[Sequence[int]],
+    ) -> Round:
+        """The chunk a member keeps: its own share joined to what came in last; a copy if alone."""
+        role, mine = self.roles.role, home(self.roles.members)
+        steps = self.roles.count - 1
+        transfers = []
+        for k, (extent, target) in enumerate(zip(extents, targets, strict=True)):
+            sources: tuple[Piece, ...] = (extent.piece(role),)
+            if steps:
+                sources = (self._slot(slots[k], steps - 1), *sources)
+            kept = self.track.transfer(mine, sources, target.piece(role), extent.size(role))
+            consumed = self.roles.shifted(-1) if steps else None
+            transfers.append(attrs.evolve(kept, consumed=consumed))
+        return Round(tuple(transfers))
+
+    def _forward(self, step: int, sources: Sequence[Extent], targets: Sequence[Extent]) -> Round:
+        chunk, peer = (self.roles.role - step) % self.roles.count, self.roles.shifted(1)
+        return Round(
+            tuple(
+                self.track.transfer(
+                    peer, (source.piece(chunk),), target.at(chunk, peer), source.size(chunk)
                 )
+                for source, target in zip(sources, targets, strict=True)
             )
-        rounds.append(Round(tuple(transfers)))
-    return rounds
-
-
-def _last_reduction(chunks: list[_Chunks], slots: list[int], targets: list[np.ndarray]) -> Round:
-    """The chunk a member keeps: its own share joined to what came in last; a copy if alone."""
-    members = chunks[0].members
-    mine = home(members)
-    alone = members == 1
-    return Round(
-        tuple(
-            Transfer(
-                peer=mine,
-                sources=(
-                    *(
-                        ()
-                        if alone
-                        else (Piece(Space.SCRATCH, _slot(chunks, slots, k, members - 2)),)
-                    ),
-                    Piece(Space.OPERAND, chunk.offset(mine), k),
-                ),
-                target=Piece(Space.RESULT, target, k),
-                size_bytes=chunk.size(mine),
-                consumed=None if alone else (mine - 1) % members,
-            )
-            for k, (chunk, target) in enumerate(zip(chunks, targets, strict=True))
         )
-    )
+
+    def _slot(self, slots: Sequence[int], step: int) -> Piece:
+        offset = np.full(self.roles.members, slots[step % SLOTS], np.int64)
+        return Piece(Space.SCRATCH, offset)
 
 
-def _forward(chunks: list[_Chunks], index: np.ndarray, source: Space) -> Round:
-    """Every member passes chunk `index` to its successor's result."""
-    members = chunks[0].members
-    successor = (home(members) + 1) % members
-    nowhere = np.zeros(members, np.int64)
-    return Round(
-        tuple(
-            Transfer(
-                peer=successor,
-                sources=(
-                    Piece(source, nowhere if source is Space.OPERAND else chunk.offset(index), k),
-                ),
-                target=Piece(Space.RESULT, chunk.offset(index), k),
-                size_bytes=chunk.size(index),
-            )
-            for k, chunk in enumerate(chunks)
-        )
-    )
+def _rings(wiring: Wiring, elements: Sequence[int], job: Job) -> list[Ring]:
+    """A ring for every cycle and slice: chunks of some size go in two slices."""
+    cycles, members = len(wiring.orders), len(wiring.orders[0])
+    largest = max((-(-count // members) for count in elements), default=0)
+    share_bytes = largest * job.buffers.element_bytes // cycles
+    slices = 2 if share_bytes >= SLICED_BYTES else 1
+    return [
+        Ring(Roles([wiring.orders[number // slices]]), Track(number, (number,)))
+        for number in range(cycles * slices)
+    ]
+
+
+STAGE = StageKind(arrange, lambda roles, _, track: Ring(roles, track))

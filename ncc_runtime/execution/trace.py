@@ -7,7 +7,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.lowering.cc_isa import CcOpcode
-from ncc_runtime.lowering.executable import CcQueue, DmaQueue, EngineQueue, Executable
+from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, EngineQueue, Executable
 from ncc_runtime.neff.isa import OPCODES, Shape
 from ncc_runtime.topology.routes import TRANSPORTS, Transport
 
@@ -122,7 +122,7 @@ def overlap_ps(busy: np.ndarray, start: int, end: int) -> int:
 class Traffic:
     """Bytes that DMA rings moved for one placeholder."""
 
-    sent: np.ndarray  # (transports, ranks) int64 by Transport code, by sending rank
+    sent: np.ndarray  # (transports, ranks) int64 by Transport code, by the rank they lay on before
 
     def __repr__(self) -> str:
         return f"<Traffic: {int(self.sent_by_rank.sum())} bytes between ranks>"
@@ -133,7 +133,7 @@ class Traffic:
 
     @property
     def sent_by_rank(self) -> np.ndarray:
-        """Bytes each rank wrote to other ranks, (ranks,) int64."""
+        """Bytes that went from each rank to others, written there or read, (ranks,) int64."""
         others = [transport.code for transport in TRANSPORTS if transport is not Transport.LOCAL]
         return np.asarray(self.sent[others].sum(axis=0))
 
@@ -148,11 +148,25 @@ class TrafficCounter:
 
     def add(self, queue: DmaQueue, row: int, ranks: np.ndarray) -> None:
         """One row, performed on some ranks."""
-        senders = ranks[queue.peer[row, ranks] >= 0]
-        if senders.size:
-            transport = self._executable.routes.transport(senders, queue.peer[row, senders])
-            sizes = queue.size_bytes[row, senders]
-            self._sent[int(queue.placeholder[row]), transport, senders] += sizes
+        senders = ranks[queue.peer[row, ranks] != IDLE]
+        sizes = queue.size_bytes[row, senders]
+        number = int(queue.placeholder[row])
+        self._count(number, senders, queue.peer[row, senders], sizes)
+        if queue.also_peer is not None:
+            self._count(number, senders, queue.also_peer[row, senders], sizes)
+        if queue.source_rank is not None:
+            for owners in queue.source_rank[row, senders].T:
+                self._count(number, np.where(owners == senders, IDLE, owners), senders, sizes)
+
+    def _count(
+        self, number: int, senders: np.ndarray, receivers: np.ndarray, sizes: np.ndarray
+    ) -> None:
+        """Bytes on their way from ranks to ranks; IDLE on either side for none."""
+        moving = (senders != IDLE) & (receivers != IDLE)
+        if moving.any():
+            senders, receivers = senders[moving], receivers[moving]
+            transport = self._executable.routes.transport(senders, receivers)
+            np.add.at(self._sent[number], (transport, senders), sizes[moving])
 
     def traffic(self) -> tuple[Traffic, ...]:
         """The counts, per placeholder."""

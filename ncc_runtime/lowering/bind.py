@@ -1,12 +1,19 @@
 """Binds placeholders to ranks: sizes for the algorithms, teams of ranks for the plans."""
 
+from collections.abc import Hashable, Mapping
+
 import numpy as np
 
-from ncc_runtime.collectives.choose import Algorithm
+from ncc_runtime.collectives import rooted
+from ncc_runtime.collectives.choose import Chooser
 from ncc_runtime.collectives.plan import Buffers, Job
-from ncc_runtime.lowering.stream import Addresses, Team
-from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
+from ncc_runtime.lowering.moves import Team
+from ncc_runtime.lowering.team import Addresses
+from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import Program
+from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.placement import Placement
+from ncc_runtime.topology.graph import Topology
 
 
 def job_of(program: Program, placeholder: Placeholder) -> Job:
@@ -23,20 +30,43 @@ def job_of(program: Program, placeholder: Placeholder) -> Job:
     )
 
 
-def teams_of(program: Program, job: Job, algorithm: Algorithm) -> list[Team]:
-    """One team per group size, in the order the sizes first appear.
+def rank_capacity(topology: Topology) -> int:
+    """A rank has its cores' share of their HBM stack, in bytes."""
+    return topology.hbm.stack_bytes * topology.lnc // topology.cores_per_stack
 
-    A permute has no groups: all ranks are members of one team, numbered as they are.
+
+def chooser_of(program: Program, placement: Placement, forced: Mapping[str, str]) -> Chooser:
+    """The chooser for the placeholders of a program, whose streams share what memory is left."""
+    streams = len({placeholder.stream for placeholder in program.placeholders})
+    room = rank_capacity(placement.topology) - program.hbm_bytes
+    return Chooser(placement, forced, room // max(1, streams))
+
+
+def groups_of(program: Program, placeholder: Placeholder) -> tuple[tuple[int, ...], ...]:
+    """The groups of a placeholder; the pairs of a permute are among all ranks."""
+    return placeholder.groups or (tuple(range(program.ranks)),)
+
+
+def alike_as(program: Program, placeholder: Placeholder) -> Hashable:
+    """Placeholders that are equal in this have equal candidates and plans."""
+    said = (placeholder.op, placeholder.groups, placeholder.pairs, placeholder.root)
+    is_average = placeholder.reduction is Reduction.AVERAGE
+    return (*said, is_average, job_of(program, placeholder).buffers)
+
+
+def teams_of(program: Program, job: Job, chooser: Chooser) -> list[Team]:
+    """A team for all groups with one arrangement, in the order they appear.
+
+    A permute has no groups: all ranks are members of one team, numbered as they are. Ranks that
+    are in no group of a broadcast are a team of their own.
     """
-    if job.placeholder.op is CollectiveOp.PERMUTE:
-        everybody = np.arange(program.ranks, dtype=np.int32).reshape(1, -1)
-        return [Team(algorithm(job, program.ranks), everybody)]
-    by_size: dict[int, list[tuple[int, ...]]] = {}
-    for group in job.placeholder.groups:
-        by_size.setdefault(len(group), []).append(group)
-    return [
-        Team(algorithm(job, size), np.array(groups, np.int32)) for size, groups in by_size.items()
-    ]
+    groups = groups_of(program, job.placeholder)
+    chosen = chooser.choose(job, groups).chosen
+    teams = [Team(plan, ranks) for plan, ranks in chosen.teams]
+    outside = sorted(set(range(program.ranks)).difference(*groups))
+    if outside:
+        teams.append(Team(rooted.zeros(job), np.array(outside, np.int32)[:, None]))
+    return teams
 
 
 def addresses_of(program: Program, placeholder: Placeholder, scratch: int) -> Addresses:

@@ -26,9 +26,12 @@ class SemaphoreIds:
         self._limit = limit
 
     def take(self, ranks: np.ndarray) -> np.ndarray:
-        """A fresh id on each of the ranks; a rank must not be named twice."""
+        """A fresh id on each of the ranks, and one more for each time a rank is named again."""
+        order = np.argsort(ranks, kind="stable")
+        _, first, counts = np.unique(ranks[order], return_index=True, return_counts=True)
         taken = np.take(self._next, ranks)
-        self._next[ranks] = taken + 1
+        taken[order] += (np.arange(len(ranks)) - np.repeat(first, counts)).astype(np.int32)
+        np.add.at(self._next, ranks, 1)
         if taken.size and int(taken.max()) >= self._limit:
             raise LoweringError(
                 f"rank {int(ranks[taken.argmax()])} would need more than the {self._limit} "
@@ -83,7 +86,7 @@ class Channels:
         self.counters = _Counters()
 
     def open(self, lane: int, senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
-        """Channel numbers of the pairs; no sender and no receiver may be named twice."""
+        """Channel numbers of the pairs; no pair may be named twice."""
         if lane not in self._number:
             self._number[lane] = np.full((self._ranks, self._ranks), NO_CHANNEL, np.int32)
         numbers = self._number[lane]

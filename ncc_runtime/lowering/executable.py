@@ -35,7 +35,7 @@ class Sync:
     """What a row waits for before it starts, and what it increments when it is complete."""
 
     wait_sem: np.ndarray  # (n, ranks or 1) int32, IDLE for none; a semaphore of the own rank
-    wait_value: np.ndarray  # (n, ranks or 1) int64
+    wait_value: np.ndarray  # (n, ranks or 1) int32 or int64
     posts: tuple[Post, ...]
 
 
@@ -101,11 +101,15 @@ class DmaQueue:
     opcode: np.ndarray  # (n,) uint8, DmaOpcode
     placeholder: np.ndarray  # (n,) int32
     round: np.ndarray  # (n,) int32
+    divisor: np.ndarray  # (n,) int32, of what is joined, before it is rounded
     peer: np.ndarray  # (n, ranks) int32, IDLE: no transfer in this cell
-    sources: np.ndarray  # (n, ranks, k) int64, addresses in the own memory, IDLE beyond the count
+    sources: np.ndarray  # (n, ranks, k) int64, addresses, IDLE beyond the count
     target: np.ndarray  # (n, ranks) int64, address in the peer's memory
-    size_bytes: np.ndarray  # (n, ranks) int64
-    sync: Sync
+    size_bytes: np.ndarray  # (n, ranks) int32, or int64 if some need it
+    sync: Sync  # posts: arrival at `peer`, completion, arrival at `also_peer` if any, others
+    source_rank: np.ndarray | None = None  # (n, ranks, k) int32, in whose memory; None: the own
+    also_peer: np.ndarray | None = None  # (n, ranks) int32, who gets the same bytes; IDLE: nobody
+    also_target: np.ndarray | None = None  # (n, ranks) int64, address in that peer's memory
 
 
 def descriptors(size_bytes: np.ndarray) -> np.ndarray:

@@ -2,13 +2,22 @@
 
 from collections.abc import Mapping
 
-from ncc_runtime.collectives.choose import check_forced, choose
+from ncc_runtime.collectives.choose import check_forced
 from ncc_runtime.errors import LoweringError
-from ncc_runtime.lowering.bind import addresses_of, job_of, teams_of
+from ncc_runtime.lowering.bind import (
+    addresses_of,
+    alike_as,
+    chooser_of,
+    job_of,
+    rank_capacity,
+    teams_of,
+)
 from ncc_runtime.lowering.channels import SemaphoreIds
 from ncc_runtime.lowering.executable import Executable, Filled, Queue
+from ncc_runtime.lowering.moves import Team
 from ncc_runtime.lowering.patch import patched_queues, stream_semaphores
-from ncc_runtime.lowering.stream import StreamProgram, Team
+from ncc_runtime.lowering.reach import check_reach
+from ncc_runtime.lowering.stream import StreamProgram
 from ncc_runtime.lowering.structure import Marker, followed, shifts, walk
 from ncc_runtime.neff.program import ALIGNMENT, Program
 from ncc_runtime.placement import Placement
@@ -22,11 +31,15 @@ SEMAPHORES_PER_CC_CORE = 256
 def fill(program: Program, placement: Placement, forced: Mapping[str, str]) -> Executable:
     """Fill every placeholder; raises LoweringError where one cannot be."""
     check_forced(forced)
+    return fill_with(program, placement, _teams(program, placement, forced))
+
+
+def fill_with(program: Program, placement: Placement, teams: list[list[Team]]) -> Executable:
+    """The same with the teams of every placeholder given, and so with any plans."""
     topology = placement.topology
     streams = stream_semaphores(program)
     limit = len(program.semaphores) + SEMAPHORES_PER_CC_CORE * topology.rank_cc_cores
     ids = SemaphoreIds(program.ranks, len(program.semaphores), limit)
-    teams = _teams(program, forced)
     scratch = _scratch(program, teams)
     hbm_bytes = max((at + size for at, size in scratch.values()), default=program.hbm_bytes)
     _check_capacity(topology, hbm_bytes)
@@ -49,6 +62,7 @@ def fill(program: Program, placement: Placement, forced: Mapping[str, str]) -> E
     queues: list[Queue] = list(patched_queues(program, triggers, passed))
     for built in programs.values():
         queues.extend(built.queues(passed, ids.count))
+    check_reach(placement, queues)
     return Executable(
         program=program,
         topology=topology,
@@ -63,8 +77,7 @@ def fill(program: Program, placement: Placement, forced: Mapping[str, str]) -> E
 
 
 def _check_capacity(topology: Topology, hbm_bytes: int) -> None:
-    """A rank has its cores' share of their HBM stack."""
-    capacity = topology.hbm.stack_bytes * topology.lnc // topology.cores_per_stack
+    capacity = rank_capacity(topology)
     if hbm_bytes > capacity:
         raise LoweringError(
             f"the program and its channel buffers take {hbm_bytes} bytes a rank; {topology.name} "
@@ -72,15 +85,16 @@ def _check_capacity(topology: Topology, hbm_bytes: int) -> None:
         )
 
 
-def _teams(program: Program, forced: Mapping[str, str]) -> list[list[Team]]:
+def _teams(program: Program, placement: Placement, forced: Mapping[str, str]) -> list[list[Team]]:
     """Teams with their plans, per placeholder; alike placeholders share them."""
+    chooser = chooser_of(program, placement, forced)
     known: dict[object, list[Team]] = {}
     teams = []
     for placeholder in program.placeholders:
         job = job_of(program, placeholder)
-        key = (placeholder.op, placeholder.groups, placeholder.pairs, job.buffers)
+        key = alike_as(program, placeholder)
         if key not in known:
-            known[key] = teams_of(program, job, choose(job, forced))
+            known[key] = teams_of(program, job, chooser)
         teams.append(known[key])
     return teams
 

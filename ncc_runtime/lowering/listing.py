@@ -19,6 +19,7 @@ from ncc_runtime.lowering.executable import (
 )
 from ncc_runtime.neff.columns import Cells, aligned
 from ncc_runtime.neff.listing import queue_cells
+from ncc_runtime.neff.reductions import Reduction
 
 
 def list_executable(executable: Executable, rank: int, queue: str | None = None) -> str:
@@ -115,7 +116,7 @@ class _RankListing:
                 self._size(queue, row),
                 self._wait(queue, row),
                 self._post(queue, row),
-                f"; {self._executable.routes.describe(self._rank, peer)}",
+                f"; {self._ways(queue, row, peer)}",
                 comment if queue.size_bytes[row, self._rank] else f"{comment}, signals only",
             ]
 
@@ -123,13 +124,38 @@ class _RankListing:
         opcode = DmaOpcode(int(queue.opcode[row]))
         reduction = self._executable.program.placeholders[int(queue.placeholder[row])].reduction
         if opcode is DmaOpcode.REDUCE and reduction is not None:
-            return f"reduce.{reduction.value}"
+            divisor = int(queue.divisor[row])
+            averages = reduction is Reduction.AVERAGE
+            name = Reduction.ADD.value if averages else reduction.value
+            return f"reduce.{name}" + (f"/{divisor}" if divisor != 1 else "")
         return opcode.name.lower()
 
     def _move(self, queue: DmaQueue, row: int, peer: int) -> str:
-        sources = [at for at in queue.sources[row, self._rank].tolist() if at != IDLE]
-        target = f"{int(queue.target[row, self._rank]):#x}" + self._at(peer)
-        return f"{target} = {' + '.join(f'{at:#x}' for at in sources) or '0'}"
+        sources = queue.sources[row, self._rank].tolist()
+        owners = [self._rank] * len(sources)
+        if queue.source_rank is not None:
+            owners = queue.source_rank[row, self._rank].tolist()
+        read = [
+            f"{at:#x}{self._at(owner)}"
+            for at, owner in zip(sources, owners, strict=True)
+            if at != IDLE
+        ]
+        target = f"{int(queue.target[row, self._rank]):#x}{self._at(peer)}"
+        also = self._also(queue, row)
+        if also != IDLE and queue.also_target is not None:
+            target += f", {int(queue.also_target[row, self._rank]):#x}{self._at(also)}"
+        return f"{target} = {' + '.join(read) or '0'}"
+
+    def _also(self, queue: DmaQueue, row: int) -> int:
+        """The second peer, IDLE if there is none."""
+        return IDLE if queue.also_peer is None else int(queue.also_peer[row, self._rank])
+
+    def _ways(self, queue: DmaQueue, row: int, peer: int) -> str:
+        ways = self._executable.routes.describe(self._rank, peer)
+        also = self._also(queue, row)
+        if also == IDLE:
+            return ways
+        return f"{ways}, also {self._executable.routes.describe(self._rank, also)}"
 
     def _size(self, queue: DmaQueue, row: int) -> str:
         size = int(queue.size_bytes[row, self._rank])

@@ -82,6 +82,7 @@ def placeholder(row: Row) -> Placeholder:
     operands = row.ids("t")
     groups = _members(row) if row.accept("groups") else ()
     pairs = _members(row) if row.accept("pairs") else ()
+    root = row.integer("root") if row.accept("root") else None
     row.keyword("stream")
     return Placeholder(
         op=op,
@@ -91,6 +92,7 @@ def placeholder(row: Row) -> Placeholder:
         reduction=reduction,
         groups=groups,
         pairs=tuple((source, target) for source, target in pairs),
+        root=root,
         stream=row.integer("stream"),
         in_place=row.accept("in-place"),
         channel_id=row.integer("channel") if row.accept("channel") else None,

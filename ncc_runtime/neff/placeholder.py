@@ -10,18 +10,43 @@ from ncc_runtime.neff.reductions import Reduction
 
 
 class CollectiveOp(enum.Enum):
-    """The collective operators of the instruction stream; the value is the XLA name."""
+    """The collective operators of the instruction stream; the value is the name in the graph."""
 
     ALL_REDUCE = "all-reduce"
     ALL_GATHER = "all-gather"
     REDUCE_SCATTER = "reduce-scatter"
     ALL_TO_ALL = "all-to-all"
     PERMUTE = "collective-permute"
+    BROADCAST = "collective-broadcast"
+    REDUCE = "ncc.reduce"
+    GATHER = "ncc.gather"
+    SCATTER = "ncc.scatter"
+    BARRIER = "ncc.barrier"
 
     @property
     def reduces(self) -> bool:
         """Whether it combines values, and so needs a reduction."""
-        return self in (CollectiveOp.ALL_REDUCE, CollectiveOp.REDUCE_SCATTER)
+        return self in (CollectiveOp.ALL_REDUCE, CollectiveOp.REDUCE_SCATTER, CollectiveOp.REDUCE)
+
+    @property
+    def is_rooted(self) -> bool:
+        """Whether one member of each group gives all, or gets all."""
+        return self in (
+            CollectiveOp.BROADCAST,
+            CollectiveOp.REDUCE,
+            CollectiveOp.GATHER,
+            CollectiveOp.SCATTER,
+        )
+
+    @property
+    def takes_groups_of_any_sizes(self) -> bool:
+        """Whether the sizes of its buffers do not depend on the size of the group."""
+        return self in (
+            CollectiveOp.ALL_REDUCE,
+            CollectiveOp.BROADCAST,
+            CollectiveOp.REDUCE,
+            CollectiveOp.BARRIER,
+        )
 
 
 _INT64 = attrs.validators.optional(
@@ -38,6 +63,11 @@ class Placeholder:
     j from group member j, reduce-scatter leaves chunk j at member j, all-to-all sends chunk j to
     member j. `groups` holds flattened rank ids and covers every rank once; for a permute it is
     empty and `pairs` holds (source, target), ranks that are no target receive zeros.
+
+    Rooted operators have a `root`, its place in each group. It gives its operand to all
+    (broadcast) or chunk j of it to member j (scatter), or gets the reduction or all operands
+    (gather) in its result; then the results of the others are zeros. The groups of a broadcast
+    need not cover the ranks; who is in none receives zeros. A barrier has no tensors.
     """
 
     op: CollectiveOp
@@ -47,6 +77,7 @@ class Placeholder:
     reduction: Reduction | None = None
     groups: Groups = ()
     pairs: tuple[tuple[int, int], ...] = ()
+    root: int | None = None
     stream: int = 0
     in_place: bool = False  # results[k] lies where operands[k] lies
     channel_id: int | None = attrs.field(default=None, validator=_INT64)

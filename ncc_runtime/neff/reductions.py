@@ -2,9 +2,11 @@
 
 import enum
 
+from ncc_runtime.neff.dtypes import DType
+
 
 class Reduction(enum.Enum):
-    """How values of several ranks are combined; the value is the XLA op of the region."""
+    """How values of several ranks are combined; all but the last are XLA ops of regions."""
 
     ADD = "add"
     MULTIPLY = "multiply"
@@ -12,3 +14,17 @@ class Reduction(enum.Enum):
     MAXIMUM = "maximum"
     AND = "and"
     OR = "or"
+    AVERAGE = "average"  # the sum, divided by their number before it is rounded
+
+
+_BITWISE = frozenset({Reduction.AND, Reduction.OR})
+_ORDERED = frozenset({Reduction.MINIMUM, Reduction.MAXIMUM})
+
+
+def is_defined(reduction: Reduction, dtype: DType) -> bool:
+    """Whether elements of a dtype have the reduction."""
+    if reduction in _BITWISE:
+        return dtype is DType.PRED or dtype.is_integer
+    if reduction is Reduction.AVERAGE:
+        return dtype.is_float or dtype.is_complex
+    return not (reduction in _ORDERED and dtype.is_complex)

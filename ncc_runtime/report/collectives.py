@@ -26,7 +26,7 @@ class CollectiveRow:
     exposed_us: float | None
     bytes_by_transport: dict[str, int]
     local_bytes: int
-    sent_by_rank: tuple[int, ...] = attrs.field(repr=False)  # bytes each rank wrote to other ranks
+    sent_by_rank: tuple[int, ...] = attrs.field(repr=False)  # bytes from each rank to others
 
 
 def collective_rows(

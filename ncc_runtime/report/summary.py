@@ -1,12 +1,14 @@
 """The summary of a run, for people and as JSON."""
 
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from ncc_runtime.group_rules.verdict import Verdict
 from ncc_runtime.lowering.executable import IDLE, CcQueue, EngineQueue, Executable
 from ncc_runtime.options import RunOptions
 from ncc_runtime.report.collectives import REMOTE, CollectiveRow
@@ -16,7 +18,13 @@ SCHEMA = 1
 WIDTH = 120
 
 
-def as_json(executable: Executable, run: Run, options: RunOptions, host_s: float) -> dict[str, Any]:
+def as_json(
+    executable: Executable,
+    run: Run,
+    options: RunOptions,
+    host_s: float,
+    verdicts: Sequence[Verdict] = (),
+) -> dict[str, Any]:
     """The object that `nccrt run --json` prints; times in microseconds, sizes in bytes."""
     program, topology = executable.program, executable.topology
     return {
@@ -33,6 +41,7 @@ def as_json(executable: Executable, run: Run, options: RunOptions, host_s: float
         "blas_kernel": blas_kernel(),
         "instructions": instruction_counts(executable),
         "collectives": [_collective(row) for row in run.collectives],
+        "verdicts": [_verdict(verdict) for verdict in verdicts],
         "outputs": {
             f"out{number}": {
                 "shape": list(program.tensors[tensor].shape),
@@ -58,6 +67,19 @@ def _collective(row: CollectiveRow) -> dict[str, Any]:
         "bytes_by_transport": row.bytes_by_transport,
         "local_bytes": row.local_bytes,
         "sent_bytes_by_rank": list(row.sent_by_rank),
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    """`ranks` is the first group that is judged so, `nearest` a list of [instance, core]."""
+    return {
+        "id": verdict.placeholder,
+        "ranks": list(verdict.ranks),
+        "rule": verdict.rule,
+        "allowed": verdict.allowed,
+        "fact": verdict.fact,
+        "source": verdict.source,
+        "nearest": [list(place) for place in verdict.nearest],
     }
 
 

@@ -12,7 +12,9 @@ import numpy as np
 
 from ncc_runtime.errors import TopologyError
 from ncc_runtime.topology.fabric import checked_dims, wire
-from ncc_runtime.topology.spec import ENGINE_NAMES, FabricShape, Figure, Spec, load_spec
+from ncc_runtime.topology.faults import link_states
+from ncc_runtime.topology.load import load_spec
+from ncc_runtime.topology.spec import ENGINE_NAMES, FabricShape, Figure, LinkFault, Spec
 
 LARGEST_NODES = 65536
 """No more instances than this, so that ids of ranks, chips and links fit 32 bits."""
@@ -63,6 +65,8 @@ class Links:
     src: np.ndarray  # (n,) int32, chip
     dst: np.ndarray  # (n,) int32, chip
     bandwidth_bytes_per_s: np.ndarray  # (n,) int64
+    is_down: np.ndarray  # (n,) bool: nothing may use it
+    variant: np.ndarray  # (nodes,) int32: instances of one number have the same links
     port: tuple[str, ...]  # of the links of one instance: N, W, S, E or p0, p1, …
 
     def __len__(self) -> int:
@@ -78,6 +82,7 @@ class Topology:
     """The hardware a program is placed on. Figures keep the source of each number."""
 
     name: str
+    instance: str  # the built-in instance whose chips and wiring it has; "" for none
     generation: str
     summary: str
     nodes: int
@@ -91,6 +96,8 @@ class Topology:
     cc_cores_per_core: int
     engines: Mapping[str, EngineRates]  # by name, of one physical core
     links: Links
+    faults: tuple[LinkFault, ...]  # what is wrong with the links, as the file says
+    core_ports: tuple[str, ...]  # by parity of row and column: the ports of a chip's quadrants
     link_latency_ps: int
     intra_chip_latency_ps: int
     efa: Efa | None
@@ -164,6 +171,7 @@ def build(name_or_path: str, nodes: int = 1, lnc: int | None = None) -> Topology
     has_dims = spec.shape in (FabricShape.TORUS, FabricShape.RING, FabricShape.LINE)
     return Topology(
         name=spec.name,
+        instance=spec.instance,
         generation=spec.generation,
         summary=spec.summary,
         nodes=nodes,
@@ -177,6 +185,8 @@ def build(name_or_path: str, nodes: int = 1, lnc: int | None = None) -> Topology
         cc_cores_per_core=spec.number("cc.cores_per_core"),
         engines=_engines(spec),
         links=_links(spec, nodes),
+        faults=spec.faults,
+        core_ports=_core_ports(spec),
         link_latency_ps=_link_figure(spec, "link.latency_ps"),
         intra_chip_latency_ps=spec.number("intra_chip.latency_ps"),
         efa=efa,
@@ -258,18 +268,31 @@ def _link_figure(spec: Spec, key: str) -> int:
     return 0 if spec.shape is FabricShape.NONE else spec.number(key)
 
 
+def _core_ports(spec: Spec) -> tuple[str, ...]:
+    """The published quadrants, where the chips have the ports that they name."""
+    words, cores = spec.words("fabric.core_ports"), spec.number("chips.cores")
+    if spec.shape is not FabricShape.TORUS or not words:
+        return ()
+    if cores % len(words[0]):
+        raise spec.error("fabric.core_ports", f"{len(words[0])} ports do not divide {cores} cores")
+    return words
+
+
 def _links(spec: Spec, nodes: int) -> Links:
     """The links of one instance, repeated with its chips' numbers for every other."""
     edges = sorted(wire(spec).edges(keys=True, data="link"), key=lambda edge: int(edge[3]))
     ends = np.array([edge[:2] for edge in edges], np.int32).reshape(-1, 2)
     first_chip = np.arange(nodes, dtype=np.int32)[:, None] * spec.number("chips.count")
-    columns = {
-        "src": (first_chip + ends[:, 0]).ravel(),
-        "dst": (first_chip + ends[:, 1]).ravel(),
-        "bandwidth_bytes_per_s": np.full(
-            nodes * len(edges), _link_figure(spec, "link.bandwidth_bytes_per_s"), np.int64
-        ),
-    }
-    for column in columns.values():
+    rate = _link_figure(spec, "link.bandwidth_bytes_per_s")
+    states = link_states(spec, [edge[:3] for edge in edges], nodes, rate)
+    src, dst = ((first_chip + ends[:, side]).ravel() for side in (0, 1))
+    for column in (src, dst):
         column.setflags(write=False)
-    return Links(port=tuple(edge[2] for edge in edges), **columns)
+    return Links(
+        src=src,
+        dst=dst,
+        bandwidth_bytes_per_s=states.bandwidth_bytes_per_s,
+        is_down=states.is_down,
+        variant=states.variant,
+        port=tuple(edge[2] for edge in edges),
+    )

@@ -1,17 +1,21 @@
 """Routes: over which links, adapters and transports bytes go from one rank to another.
 
-Queries are whole arrays of rank pairs. Inside an instance the way is chip_routes'; between
+Queries are whole arrays of rank pairs. Inside an instance the way is chip_routes'; a core that does
+not sit at the port by which it leaves, or is entered, crosses its chip first, or last. Between
 instances every rank uses its own chip's adapter (assumed; AWS publishes no routing).
 """
 
 import enum
+from collections.abc import Iterator
 from typing import Protocol
 
 import attrs
 import numpy as np
 
-from ncc_runtime.topology.chip_routes import ChipRoutes, chip_routes
+from ncc_runtime.errors import TopologyError
+from ncc_runtime.topology.chip_routes import UNREACHABLE, ChipRoutes, chip_routes
 from ncc_runtime.topology.graph import Topology
+from ncc_runtime.topology.quadrants import NO_PORT, PORTS, ports_of_cores
 
 
 class Transport(enum.Enum):
@@ -30,6 +34,9 @@ class Transport(enum.Enum):
 
 TRANSPORTS: tuple[Transport, ...] = tuple(Transport)
 
+MOST_NAMED = 8
+"""A complaint names no more pairs of chips than this."""
+
 
 class PlacedRanks(Protocol):
     """What routing needs of a placement: columns by rank."""
@@ -37,21 +44,35 @@ class PlacedRanks(Protocol):
     @property
     def chip(self) -> np.ndarray: ...  # (ranks,) int32, through all instances
 
+    @property
+    def core(self) -> np.ndarray: ...  # (ranks,) int32, logical core on the chip
+
 
 @attrs.frozen(eq=False)
 class Routes:
     """Routes between placed ranks: whole arrays of (src, dst) at once, or one pair for listings.
 
     Queries take rank numbers that broadcast against each other and return arrays of that shape.
+    TopologyError if links that are down leave two ranks of an instance without a way.
     """
 
     topology: Topology
     placement: PlacedRanks
     table: ChipRoutes = attrs.field(init=False)
+    port: np.ndarray = attrs.field(init=False)  # (ranks,) int8, where the core sits, or NO_PORT
 
     @table.default
     def _build_table(self) -> ChipRoutes:
         return chip_routes(self.topology)
+
+    @port.default
+    def _ports_of_ranks(self) -> np.ndarray:
+        chip = self.placement.chip % self.topology.chips_per_node
+        return ports_of_cores(self.topology)[chip, self.placement.core]
+
+    def __attrs_post_init__(self) -> None:
+        if self.topology.links.is_down.any():
+            self._check_ways()
 
     def transport(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
         """Codes of the transports, uint8; TRANSPORTS[code] is the transport."""
@@ -90,7 +111,25 @@ class Routes:
         """Time of the first byte under way, without DMA and semaphore costs, int64."""
         fixed = latency_by_transport(self.topology)[self.transport(src, dst)]
         per_hop = np.int64(self.topology.link_latency_ps)
-        return np.asarray(fixed + self.hops(src, dst) * per_hop)
+        return np.asarray(fixed + self.hops(src, dst) * per_hop + self.crossing_ps(src, dst))
+
+    def crossings(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        """How often a NeuronLink route crosses the first and last chip, int32, 0 to 2.
+
+        Once where the sender sits at another port than the first link's, once where the receiver
+        does not sit where the last link arrives; 0 where ports are unknown.
+        """
+        inside, pair = self._pairs(src, dst)
+        if not self.topology.core_ports:
+            return np.zeros(inside.shape, np.int32)
+        leaves, enters = self.table.leaves[pair], self.table.enters[pair]
+        count = (leaves != self.port[src]).astype(np.int32) + (enters != self.port[dst])
+        return np.where(inside & (leaves != NO_PORT), count, np.int32(0))
+
+    def crossing_ps(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        """The part of the latency that crossings cost, int64."""
+        once = np.int64(self.topology.intra_chip_latency_ps)
+        return np.asarray(self.crossings(src, dst) * once)
 
     def link_runs(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Links of many routes: the k-th pair, flattened, uses links[start[k]:start[k + 1]]."""
@@ -120,12 +159,40 @@ class Routes:
         """One route as listings print it: `neuronlink c0.E>c1, c1.E>c2`, `efa n0.efa3>n1.efa3`."""
         transport = TRANSPORTS[int(self.transport(np.array(src), np.array(dst)))]
         if transport is Transport.NEURONLINK:
-            links = self.topology.links
-            steps = (f"{links.name(link)}>c{links.dst[link]}" for link in self.links(src, dst))
-            return f"{transport.value} {', '.join(steps)}"
+            return f"{transport.value} {', '.join(self._steps(src, dst))}"
         if transport is Transport.EFA:
             return f"{transport.value} {self._adapter_name(src)}>{self._adapter_name(dst)}"
         return f"{transport.value} c{self.placement.chip[src]}"
+
+    def _steps(self, src: int, dst: int) -> Iterator[str]:
+        """A NeuronLink route link by link, `c0:W>E` where it crosses its first or last chip."""
+        names, chip = self.topology.links, self.placement.chip
+        _, pair = self._pairs(np.array(src), np.array(dst))
+        first, last = int(self.port[src]), int(self.port[dst])
+        leaves, enters = int(self.table.leaves[pair]), int(self.table.enters[pair])
+        if leaves not in (NO_PORT, first):
+            yield f"c{chip[src]}:{PORTS[first]}>{PORTS[leaves]}"
+        for link in self.links(src, dst):
+            yield f"{names.name(link)}>c{names.dst[link]}"
+        if enters not in (NO_PORT, last):
+            yield f"c{chip[dst]}:{PORTS[enters]}>{PORTS[last]}"
+
+    def _check_ways(self) -> None:
+        """Refuse ranks that links down have cut off; TopologyError names the pairs of chips."""
+        per_node = self.topology.chips_per_node
+        apart: list[str] = []
+        for node in range(self.topology.nodes):
+            chips = np.unique(self.placement.chip[self.placement.chip // per_node == node])
+            within = chips - node * per_node
+            rows = self.table.pair(np.array(node), within[:, None], within)
+            from_, to = np.nonzero(self.table.hops[rows] == UNREACHABLE)
+            apart += [f"c{chips[a]} to c{chips[b]}" for a, b in zip(from_, to, strict=True)]
+        if apart:
+            more = f" and {len(apart) - MOST_NAMED} more" if len(apart) > MOST_NAMED else ""
+            raise TopologyError(
+                f"{self.topology.name}: links that are down leave no way from "
+                f"{', '.join(apart[:MOST_NAMED])}{more}"
+            )
 
     def _adapter_name(self, rank: int) -> str:
         assert self.topology.efa is not None, "instances are joined by EFA only"
@@ -155,7 +222,7 @@ class Routes:
         node_a, chip_a = np.divmod(self.placement.chip[src], per_node)
         node_b, chip_b = np.divmod(self.placement.chip[dst], per_node)
         inside = node_a == node_b
-        return inside, np.where(inside, chip_a * per_node + chip_b, 0)
+        return inside, np.where(inside, self.table.pair(node_a, chip_a, chip_b), 0)
 
 
 def latency_by_transport(topology: Topology) -> np.ndarray:

@@ -7,8 +7,11 @@ import attrs
 import numpy as np
 
 from ncc_runtime.topology.graph import Topology, build
+from ncc_runtime.topology.quadrants import PORTS, ports_of_cores
 from ncc_runtime.topology.routes import PlacedRanks
 from ncc_runtime.topology.spec import ALIASES, FabricShape, Figure, preset_names
+
+_PARITY = ("even", "odd")
 
 
 @attrs.frozen
@@ -51,7 +54,9 @@ def describe(topology: Topology, placement: PlacedRanks | None = None) -> str:
         f"{topology.ranks_per_chip} ranks a chip, {topology.max_ranks} ranks at most",
         "",
         *_pictures(topology, placement),
+        *_faults(topology),
         "",
+        *_core_ports(topology),
         *_aligned(_rank_rows(topology)),
         "",
         *_aligned((("figure", "value", "source"), *_figure_rows(topology))),
@@ -111,15 +116,49 @@ def _ranks_by_chip(topology: Topology, placement: PlacedRanks | None) -> list[st
         return [""] * topology.chips
     order = np.argsort(placement.chip, kind="stable")
     cuts = np.searchsorted(placement.chip[order], np.arange(1, topology.chips))
-    return [_spans(ranks.tolist()) for ranks in np.split(order, cuts)]
+    found = (spans(ranks.tolist()) for ranks in np.split(order, cuts))
+    return [f"[{ranks}]" if ranks else "-" for ranks in found]
 
 
-def _spans(ranks: list[int]) -> str:
-    """Sorted numbers with consecutive ones joined."""
+def spans(ranks: Sequence[int]) -> str:
+    """Sorted numbers with consecutive ones joined: `0-3,8`."""
     runs = itertools.groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0])
     members = ([rank for _, rank in run] for _, run in runs)
     texts = (f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in members)
-    return f"[{','.join(texts)}]" if ranks else "-"
+    return ",".join(texts)
+
+
+def _faults(topology: Topology) -> Iterable[str]:
+    """A line for every row of the file that takes a link down or slows it."""
+    if topology.faults:
+        yield ""
+    for fault in topology.faults:
+        ways = ", ".join(f"c{source}>c{target}" for source, target in fault.ends)
+        port = f" by {fault.port}" if fault.port else ""
+        where = "every instance" if fault.node is None else f"instance {fault.node}"
+        state = [] if fault.is_down is None else ["down" if fault.is_down else "up"]
+        if fault.bandwidth_bytes_per_s is not None:
+            state.append(f"at {_rate(fault.bandwidth_bytes_per_s)}")
+        yield f"  {ways}{port} of {where}: {', '.join(state)} ({fault.source})"
+
+
+def _core_ports(topology: Topology) -> Iterable[str]:
+    """Which cores of a chip sit at which port, for every parity of its row and column."""
+    if not topology.core_ports:
+        return
+    columns = min(topology.dims[1], 2)
+    corners = [
+        (row, column) for row in range(min(topology.dims[0], 2)) for column in range(columns)
+    ]
+    ports = ports_of_cores(topology)
+    rows = [("core at port", *PORTS)]
+    for row, column in corners:
+        found = ports[row * topology.dims[1] + column]
+        cores = (np.flatnonzero(found == code).tolist() for code in range(len(PORTS)))
+        where = f"{_PARITY[row]} row, {_PARITY[column]} column"
+        rows.append((where, *map(spans, cores)))
+    yield from _aligned(rows)
+    yield ""
 
 
 def _rank_rows(topology: Topology) -> Iterable[tuple[str, ...]]:

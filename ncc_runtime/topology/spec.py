@@ -1,22 +1,17 @@
-"""Reading a topology's TOML: presets and users' files, every figure with its source.
+"""What a topology's TOML may state: its keys, the kinds of their values, the checked result.
 
-A leaf is `{value = …, source = "…"}`. A file may name a `base`, a preset or one of the chip files
-beside the presets, whose leaves it inherits and overrides. Complaints name the file and the key.
+Every figure has its source; links that are down or slowed are rows of their own.
 """
 
-import difflib
 import enum
-import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import attrs
 
-from ncc_runtime.errors import TopologyError, reason_of
+from ncc_runtime.errors import TopologyError
 
 ALIASES: Mapping[str, str] = MappingProxyType(
     {"trn1": "trn1.32xlarge", "trn2": "trn2.48xlarge", "inf2": "inf2.48xlarge"}
@@ -50,9 +45,10 @@ class Kind(enum.Enum):
     COUNTS = "a list of integers from 1"
     PAIRS = "a list of pairs of different chips"
     SHAPE = "one of torus, ring, line, graph, none"
+    PORT_WORDS = "four words, each a permutation of NWSE"
 
 
-Value = int | str | tuple[int, ...] | tuple[tuple[int, int], ...]
+Value = int | str | tuple[str, ...] | tuple[int, ...] | tuple[tuple[int, int], ...]
 
 ENGINE_NAMES = ("Tensor", "Vector", "Scalar", "GpSimd", "Sync")
 
@@ -82,7 +78,11 @@ _ALWAYS = {
 }
 _WITH_LINKS = {"link.bandwidth_bytes_per_s": Kind.AMOUNT, "link.latency_ps": Kind.DELAY}
 _WITH_EFA = {"efa.adapter_bandwidth_bytes_per_s": Kind.AMOUNT, "efa.latency_ps": Kind.DELAY}
-_WIRING = {"fabric.dims": Kind.COUNTS, "fabric.links": Kind.PAIRS}
+_WIRING = {
+    "fabric.dims": Kind.COUNTS,
+    "fabric.links": Kind.PAIRS,
+    "fabric.core_ports": Kind.PORT_WORDS,
+}
 
 KEYS: Mapping[str, Kind] = MappingProxyType({**_ALWAYS, **_WITH_LINKS, **_WITH_EFA, **_WIRING})
 
@@ -96,6 +96,18 @@ class Figure:
 
 
 @attrs.frozen
+class LinkFault:
+    """Links from one chip to another that are down or slowed; a later row overrides an earlier."""
+
+    ends: tuple[tuple[int, int], ...]  # (source, target) chips of an instance
+    source: str
+    port: str | None = None  # where several links join the chips; None: all of them
+    node: int | None = None  # the instance; None: every one
+    is_down: bool | None = None  # None: as it was
+    bandwidth_bytes_per_s: int | None = None  # None: as it was
+
+
+@attrs.frozen
 class Spec:
     """A topology as its file states it, checked leaf by leaf."""
 
@@ -103,7 +115,9 @@ class Spec:
     name: str
     generation: str
     summary: str
+    instance: str  # the built-in instance whose chips and wiring it has; "" for none
     figures: Mapping[str, Figure]
+    faults: tuple[LinkFault, ...] = ()
 
     def number(self, key: str) -> int:
         value = self._value(key)
@@ -119,6 +133,12 @@ class Spec:
         value = self._value(key)
         assert isinstance(value, tuple), key
         return tuple(pair for pair in value if isinstance(pair, tuple))
+
+    def words(self, key: str) -> tuple[str, ...]:
+        """The words of a key, none if it is not given."""
+        value = self.figures[key].value if key in self.figures else ()
+        assert isinstance(value, tuple), key
+        return tuple(word for word in value if isinstance(word, str))
 
     @property
     def shape(self) -> FabricShape:
@@ -136,149 +156,12 @@ class Spec:
         return self.figures[key].value
 
 
-def preset_names() -> tuple[str, ...]:
-    """Every built-in topology, sorted."""
-    files = (entry.name for entry in _presets().iterdir())
-    return tuple(sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml")))
-
-
-def load_spec(name_or_path: str) -> Spec:
-    """The topology of that name, alias or file; TopologyError names what would be known."""
-    name = ALIASES.get(name_or_path, name_or_path)
-    if name in preset_names():
-        return _read(name, _presets() / f"{name}.toml")
-    if name.endswith(".toml") or "/" in name:
-        return _read(name, Path(name))
-    raise TopologyError(_unknown(name))
-
-
-def _presets() -> Traversable:
+def presets() -> Traversable:
+    """The folder of the built-in topologies."""
     return resources.files("ncc_runtime.topology") / "presets"
 
 
-def _unknown(name: str) -> str:
-    known = (*preset_names(), *ALIASES)
-    near = difflib.get_close_matches(name, known, n=2)
-    if near:
-        hint = f"; did you mean {' or '.join(near)}"
-        return f"topology {name!r} is unknown{hint}; `nccrt topology list` names all"
-    return f"topology {name!r} is unknown; known: {', '.join(known)}; or a .toml file"
-
-
-def _read(origin: str, file: Traversable) -> Spec:
-    tables = _tables(origin, file)
-    texts = {key: _text(origin, tables, key) for key in ("name", "generation", "summary", "base")}
-    tables = {key: value for key, value in tables.items() if key not in texts}
-    figures = _figures(origin, tables)
-    if not texts["name"]:
-        raise TopologyError(f"{origin}: name: missing")
-    if texts["base"]:
-        base = _base(origin, texts["base"])
-        figures = {**base.figures, **figures}
-        texts = {key: text or getattr(base, key, "") for key, text in texts.items()}
-    return Spec(
-        origin, texts["name"], texts["generation"], texts["summary"], MappingProxyType(figures)
-    )
-
-
-def _tables(origin: str, file: Traversable) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_bytes().decode())
-    except OSError as error:
-        raise TopologyError(f"{origin}: {reason_of(error)}") from error
-    except UnicodeDecodeError as error:
-        raise TopologyError(f"{origin}: not UTF-8 text at byte {error.start}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise TopologyError(f"{origin}: not TOML: {str(error).lower()}") from error
-
-
-def _text(origin: str, tables: Mapping[str, Any], key: str) -> str:
-    text = tables.get(key, "")
-    if not isinstance(text, str) or not text.isprintable():
-        raise TopologyError(f"{origin}: {key}: {text!r} is not a line of text")
-    return text
-
-
-def _base(origin: str, name: str) -> Spec:
-    chips = _presets() / "chips"
-    chip_names = sorted(entry.name.removesuffix(".toml") for entry in chips.iterdir())
-    if name in chip_names:
-        figures = _figures(name, _tables(name, chips / f"{name}.toml"))
-        return Spec(name, "", "", "", MappingProxyType(figures))
-    if name in preset_names():
-        return _read(name, _presets() / f"{name}.toml")
-    known = ", ".join((*chip_names, *preset_names()))
-    raise TopologyError(f"{origin}: base: {name!r} is unknown; known: {known}")
-
-
-def _figures(origin: str, tables: Mapping[str, Any], prefix: str = "") -> dict[str, Figure]:
-    """Leaves by dotted key: a leaf is a table at a known key, anything else only leads there."""
-    figures: dict[str, Figure] = {}
-    for name, entry in tables.items():
-        key = prefix + name
-        if key in KEYS:
-            figures[key] = _figure(origin, key, entry)
-        elif isinstance(entry, dict) and any(known.startswith(key + ".") for known in KEYS):
-            figures |= _figures(origin, entry, key + ".")
-        else:
-            near = difflib.get_close_matches(key, KEYS, n=1)
-            hint = f"; did you mean {near[0]}" if near else ""
-            raise TopologyError(f"{origin}: {key}: unknown key{hint}")
-    return figures
-
-
-def _figure(origin: str, key: str, entry: object) -> Figure:
-    if not isinstance(entry, dict) or set(entry) != {"value", "source"}:
-        raise TopologyError(f'{origin}: {key}: expected {{value = …, source = "…"}}, not {entry!r}')
-    source = entry["source"]
-    if not isinstance(source, str) or not source.strip():
-        raise TopologyError(f"{origin}: {key}: the source is empty; cite one or write assumed")
-    value = _checked(KEYS[key], entry["value"])
-    if value is None:
-        raise TopologyError(f"{origin}: {key}: {entry['value']!r} is not {KEYS[key].value}")
-    return Figure(value, source)
-
-
-def _checked(kind: Kind, value: object) -> Value | None:
-    """The value in its frozen form, or None if it is not of that kind."""
-    match kind:
-        case Kind.SHAPE:
-            return value if value in [shape.value for shape in FabricShape] else None
-        case Kind.COUNT | Kind.COUNT_OR_NONE:
-            low = 1 if kind is Kind.COUNT else 0
-            return _integer(value, low, LARGEST_COUNT)
-        case Kind.AMOUNT:
-            return _integer(value, 1, LARGEST)
-        case Kind.CLOCK:
-            return _integer(value, 1, 10**12)
-        case Kind.DELAY:
-            return _integer(value, 0, LARGEST)
-        case Kind.COUNTS:
-            return _integers(value)
-        case Kind.PAIRS:
-            return _pairs(value)
-
-
-def _integer(value: object, low: int, high: int) -> int | None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return value if low <= value <= high else None
-
-
-def _integers(value: object, low: int = 1) -> tuple[int, ...] | None:
-    if not isinstance(value, list) or not value:
-        return None
-    numbers = tuple(_integer(number, low, LARGEST_COUNT) for number in value)
-    return None if None in numbers else tuple(number for number in numbers if number is not None)
-
-
-def _pairs(value: object) -> tuple[tuple[int, int], ...] | None:
-    if not isinstance(value, list) or not value:
-        return None
-    pairs: list[tuple[int, int]] = []
-    for entry in value:
-        pair = _integers(entry, low=0)
-        if pair is None or len(pair) != 2 or pair[0] == pair[1]:
-            return None
-        pairs.append((pair[0], pair[1]))
-    return tuple(pairs)
+def preset_names() -> tuple[str, ...]:
+    """Every built-in topology, sorted."""
+    files = (entry.name for entry in presets().iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml")))

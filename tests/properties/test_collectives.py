@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import ncc_runtime
 from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.neff.reductions import Reduction
 from tests.draws_collectives import REDUCTIONS, Case, cases
 from tests.programs import collective_program
 
@@ -18,9 +19,10 @@ def loaded(case: Case) -> ncc_runtime.Model:
 
 def inputs_of(case: Case, seed: int) -> list[np.ndarray]:
     generator = np.random.default_rng(seed)
+    most = 20 if case.reduction is Reduction.AVERAGE else 200  # exact sums, also in bfloat16
     tensors = [case.program.tensors[tensor] for tensor in case.program.inputs]
     return [
-        generator.integers(0, 200, (case.program.ranks, *tensor.shape)).astype(tensor.dtype.numpy)
+        generator.integers(0, most, (case.program.ranks, *tensor.shape)).astype(tensor.dtype.numpy)
         for tensor in tensors
     ]
 
@@ -31,7 +33,8 @@ def expected(case: Case, operand: np.ndarray) -> list[np.ndarray]:
         source = {target: sender for sender, target in case.pairs}
         ranks = range(len(operand))
         return [operand[source[r]] if r in source else operand[r] * 0 for r in ranks]
-    result: list[np.ndarray] = [operand[0]] * len(operand)
+    nothing = np.zeros_like(operand[0])
+    result: list[np.ndarray] = [nothing] * len(operand)  # for who is in no group
     for group in case.groups:
         rows = operand[list(group)]
         for place, rank in enumerate(group):
@@ -41,13 +44,32 @@ def expected(case: Case, operand: np.ndarray) -> list[np.ndarray]:
 
 def _at_member(case: Case, rows: np.ndarray, place: int) -> np.ndarray:
     """The result of the group's member `place`, from the operands [members, elements]."""
-    if case.op is CollectiveOp.ALL_GATHER:
-        return rows.reshape(-1)
+    if case.op is CollectiveOp.BROADCAST:
+        return rows[case.root]
+    if case.op is CollectiveOp.SCATTER:
+        return np.split(rows[case.root], len(rows))[place]
+    if case.op in (CollectiveOp.ALL_GATHER, CollectiveOp.GATHER):
+        return _at_root(case, rows.reshape(-1), place)
     if case.op is CollectiveOp.ALL_TO_ALL:
         return np.concatenate([np.split(row, len(rows))[place] for row in rows])
-    joined = REDUCTIONS[case.reduction].reduce(rows, axis=0, dtype=rows.dtype)
-    whole = case.op is CollectiveOp.ALL_REDUCE
-    return joined if whole else np.split(joined, len(rows))[place]
+    joined = _joined(case.reduction, rows)
+    if case.op is CollectiveOp.REDUCE_SCATTER:
+        return np.split(joined, len(rows))[place]
+    return _at_root(case, joined, place)
+
+
+def _joined(reduction: Reduction, rows: np.ndarray) -> np.ndarray:
+    """Averages are of small integers, so that every way to sum them gives the same."""
+    if reduction is not Reduction.AVERAGE:
+        return np.asarray(REDUCTIONS[reduction].reduce(rows, axis=0, dtype=rows.dtype))
+    wide = np.float64 if rows.dtype == np.float64 else np.float32
+    return np.asarray((rows.astype(wide).sum(axis=0) / wide(len(rows))).astype(rows.dtype))
+
+
+def _at_root(case: Case, result: np.ndarray, place: int) -> np.ndarray:
+    """The result, but zeros where only the root gets it."""
+    only_root = case.op in (CollectiveOp.REDUCE, CollectiveOp.GATHER)
+    return np.zeros_like(result) if only_root and place != case.root else result
 
 
 @settings(deadline=None, max_examples=150)
@@ -75,11 +97,12 @@ def test_random_order_and_threads_change_neither_values_nor_times(case: Case, se
 @settings(deadline=None, max_examples=60)
 @given(members=st.integers(1, 9), elements=st.integers(0, 40), per=st.integers(0, 5))
 def test_traffic_equals_the_closed_forms(members: int, elements: int, per: int) -> None:
+    others = members - 1
     everybody = {
-        CollectiveOp.ALL_REDUCE: (elements, 2 * elements * (members - 1)),
-        CollectiveOp.ALL_GATHER: (per, per * members * (members - 1)),
-        CollectiveOp.REDUCE_SCATTER: (per * members, per * members * (members - 1)),
-        CollectiveOp.ALL_TO_ALL: (per * members, per * members * (members - 1)),
+        CollectiveOp.ALL_REDUCE: (elements, 2 * elements * others),
+        CollectiveOp.ALL_GATHER: (per, per * members * others),
+        CollectiveOp.REDUCE_SCATTER: (per * members, per * members * others),
+        CollectiveOp.ALL_TO_ALL: (per * members, per * members * others),
     }
     for op, (size, sent) in everybody.items():
         run = ncc_runtime.load(collective_program(op, members, [size])).run(seed=0)
@@ -90,7 +113,44 @@ def test_traffic_equals_the_closed_forms(members: int, elements: int, per: int) 
             assert set(row.sent_by_rank) == {sent * 4 // members}
 
 
-@pytest.mark.parametrize("op", [op for op in CollectiveOp if op is not CollectiveOp.PERMUTE])
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 9), st.integers(0, 40), st.integers(0, 5), st.integers(0, 8))
+def test_traffic_of_operators_with_a_root_equals_the_closed_forms(
+    members: int, elements: int, per: int, root: int
+) -> None:
+    root %= members
+    rank, others = np.arange(members), members - 1
+    last = (root - 1) % members
+    forms = {
+        CollectiveOp.BROADCAST: (elements, np.where(rank == last, 0, elements)),
+        CollectiveOp.REDUCE: (elements, np.where(rank == root, 0, elements)),
+        CollectiveOp.GATHER: (per, np.where(rank == root, 0, per)),
+        CollectiveOp.SCATTER: (per * members, np.where(rank == root, per * others, 0)),
+    }
+    for op, (size, sent) in forms.items():
+        program = collective_program(op, members, [size], root=root)
+        (row,) = ncc_runtime.load(program).run(seed=0).collectives
+        assert list(row.sent_by_rank) == (sent * 4).tolist()
+        assert sum(row.bytes_by_transport.values()) == sent.sum() * 4
+
+
+@settings(deadline=None, max_examples=30)
+@given(members=st.integers(1, 20))
+def test_a_barrier_takes_a_signal_to_each_member_in_each_of_log2_rounds(members: int) -> None:
+    model = ncc_runtime.load(collective_program(CollectiveOp.BARRIER, members, []))
+    (row,) = model.run([]).collectives
+    rounds = (members - 1).bit_length()
+    sent = sum(
+        int((queue.peer >= 0).sum()) for queue in model.executable.queues if hasattr(queue, "peer")
+    )
+    assert sent == members * rounds
+    assert sum(row.sent_by_rank) == 0
+
+
+_WITH_GROUPS = [op for op in CollectiveOp if op is not CollectiveOp.PERMUTE]
+
+
+@pytest.mark.parametrize("op", [op for op in _WITH_GROUPS if op is not CollectiveOp.BARRIER])
 def test_only_efa_carries_bytes_between_instances(op: CollectiveOp) -> None:
     program = collective_program(op, 8, [64])
     model = ncc_runtime.load(program, "trn2", nodes=2)

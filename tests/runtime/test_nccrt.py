@@ -51,6 +51,32 @@ def test_json_is_one_object_with_the_promised_keys(neff: str, capsys):
     assert report["outputs"] == {"out0": {"shape": [16], "dtype": "f32"}}
 
 
+def test_groups_outside_the_hardwares_rules_run_with_a_warning(neff: str, capsys):
+    assert main(["run", neff, "--no-values"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("warning: all-reduce over cores 0-7: 8 ranks take chips 0 and 3")
+    assert captured.err.endswith("; nearest allowed group: cores 0-3\n")
+    assert "all-reduce  ring" in captured.out
+
+
+def test_groups_outside_the_hardwares_rules_are_refused_by_strict(neff: str, capsys):
+    for command in (["run", neff], ["list", neff]):
+        message = refused(capsys, *command, "--strict")
+        assert message.startswith("error: refused as by the hardware: all-reduce over cores 0-7: ")
+        assert "(trn2-G2: neuronx-distributed-inference, attention_process_groups.py)" in message
+        assert message.endswith("; nearest allowed group: cores 0-3\n")
+    assert main(["run", neff, "--topology", "trn1", "--strict", "--no-values"]) == 0
+
+
+def test_json_has_the_verdicts(neff: str, capsys):
+    for place, allowed, rule in (("trn2", False, "trn2-G2"), ("trn1", True, "trn1-G3")):
+        assert main(["run", neff, "--topology", place, "--no-values", "--json"]) == 0
+        (verdict,) = json.loads(capsys.readouterr().out)["verdicts"]
+        assert (verdict["id"], verdict["rule"], verdict["allowed"]) == (0, rule, allowed)
+        assert verdict["ranks"] == list(range(8))
+        assert verdict["nearest"] == ([] if allowed else [[0, core] for core in range(4)])
+
+
 def test_one_input_row_serves_every_rank_and_wider_floats_are_rounded(neff, tmp_path, capsys):
     np.savez(tmp_path / "in.npz", arg0=np.full(16, 0.1, np.float64))
     out = tmp_path / "out.safetensors"
@@ -73,7 +99,7 @@ def test_the_seed_decides_missing_inputs(neff: str, tmp_path: Path):
     ("place", "where"),
     [
         (["--topology", "trn2"], "intra_chip c0"),
-        (["--topology", "trn2", "--placement", "spread"], "neuronlink c0.E>c1"),
+        (["--topology", "trn2", "--placement", "spread"], "neuronlink c0:W>E, c0.E>c1, c1:W>N"),
         (["--topology", "trn2", "--nodes", "8"], "efa n0.efa0>n1.efa0"),
     ],
 )

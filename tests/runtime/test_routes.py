@@ -1,17 +1,19 @@
 """Routes: only links that exist, minimal, from source to destination."""
 
 from collections import deque
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ncc_runtime.errors import TopologyError
 from ncc_runtime.placement import Placement, place
 from ncc_runtime.topology.graph import Topology, build
 from ncc_runtime.topology.routes import TRANSPORTS, Routes, Transport
 from ncc_runtime.topology.spec import FabricShape
-from tests.draws_topology import build_drawn, graphs, placements
+from tests.draws_topology import build_drawn, graphs, placements, worn
 
 
 def all_pairs(placement: Placement) -> tuple[np.ndarray, np.ndarray]:
@@ -112,12 +114,13 @@ def test_bandwidth_is_the_slowest_part_of_the_way(placement: Placement) -> None:
     [
         (3, 3, 0),  # local
         (0, 1, 50_000),  # the other core of the chip
-        (0, 4, 100_000),  # the next chip
-        (0, 40, 400_000),  # two columns and two rows away
+        (2, 7, 150_000),  # the next chip, from the port itself to the core at N
+        (0, 4, 200_000),  # the next chip, across it at either end
+        (0, 42, 500_000),  # two columns and two rows away, from a core at W to one at E
         (0, 64, 15_000_000),  # the other instance
     ],
 )
-def test_latency_grows_with_hops_and_is_published_over_efa(
+def test_latency_grows_with_hops_and_crossings_and_is_published_over_efa(
     src: int, dst: int, expected: int
 ) -> None:
     placement = place(build("trn2", nodes=2), 128)
@@ -130,12 +133,12 @@ def test_latency_grows_with_hops_and_is_published_over_efa(
     [
         ("trn2", 1, 5, 5, "local c1"),
         ("trn2", 1, 0, 1, "intra_chip c0"),
-        ("trn2", 1, 0, 8, "neuronlink c0.E>c1, c1.E>c2"),
-        ("trn2", 1, 4, 12, "neuronlink c1.W>c0, c0.W>c3"),  # halfway round, odd column: down
-        ("trn2", 1, 0, 12, "neuronlink c0.W>c3"),
-        ("trn2", 1, 0, 20, "neuronlink c0.E>c1, c1.S>c5"),  # columns before rows
-        ("trn2", 1, 0, 32, "neuronlink c0.S>c4, c4.S>c8"),
-        ("trn2", 2, 64, 68, "neuronlink c16.E>c17"),
+        ("trn2", 1, 2, 8, "neuronlink c0.E>c1, c1.E>c2"),  # core 2 sits at E, core 8 at W
+        ("trn2", 1, 5, 14, "neuronlink c1.W>c0, c0.W>c3, c3:E>S"),  # halfway, odd column: down
+        ("trn2", 1, 0, 15, "neuronlink c0.W>c3"),
+        ("trn2", 1, 2, 22, "neuronlink c0.E>c1, c1.S>c5, c5:N>W"),  # columns before rows
+        ("trn2", 1, 0, 35, "neuronlink c0:W>S, c0.S>c4, c4.S>c8"),
+        ("trn2", 2, 64, 68, "neuronlink c16:W>E, c16.E>c17, c17:W>N"),
         ("trn2", 2, 12, 76, "efa n0.efa3>n1.efa3"),
         ("trn1", 2, 5, 38, "efa n0.efa1>n1.efa1"),  # chips 2 and 3 share an adapter
         ("inf2", 1, 0, 22, "neuronlink c0.W>c11"),
@@ -222,6 +225,133 @@ def test_parallel_links_of_a_two_wide_torus_route_in_one_hop() -> None:
     assert topology.shape is FabricShape.TORUS
     routes = Routes(topology, place(topology, 4, "spread"))
     assert [routes.describe(a, b) for a, b in ((0, 1), (1, 0))] == [
-        "neuronlink c0.E>c1",
-        "neuronlink c1.W>c0",
+        "neuronlink c0:W>E, c0.E>c1, c1:W>N",
+        "neuronlink c1:N>W, c1.W>c0, c0:E>W",
     ]
+
+
+def published_port(chip: int, core: int) -> str:
+    """Where a core of trn2.48xlarge at LNC 2 sits, from the driver's tables by chip."""
+    parity = (chip // 4 % 2, chip % 2)
+    return {(0, 0): "WSEN", (0, 1): "NWSE", (1, 0): "SENW", (1, 1): "ENWS"}[parity][core]
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_a_core_leaves_for_a_neighbour_by_its_own_port_or_crosses_its_chip_first(lnc: int) -> None:
+    topology = build("trn2", lnc=lnc)
+    routes = Routes(topology, place(topology, topology.max_ranks))
+    per_chip, links = topology.ranks_per_chip, topology.links
+    for link in range(len(links)):
+        chip, target, port = int(links.src[link]), int(links.dst[link]), links.port[link]
+        for core in range(per_chip):
+            here = published_port(chip, core * lnc // 2)
+            way = routes.describe(chip * per_chip + core, target * per_chip)
+            first = f"neuronlink c{chip}.{port}>" if here == port else f"c{chip}:{here}>{port}, "
+            assert first in way
+
+
+def test_crossings_are_counted_where_they_are_described() -> None:
+    topology = build("trn2")
+    routes = Routes(topology, place(topology, 64))
+    src, dst = np.meshgrid(np.arange(0, 64, 3), np.arange(64), indexing="ij")
+    counts = routes.crossings(src, dst)
+    described = [routes.describe(a, b).count(":") for a, b in zip(src.flat, dst.flat, strict=True)]
+    assert counts.ravel().tolist() == described
+    assert set(described) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("name", ["trn1", "inf2", "inf2.24xlarge"])
+def test_without_published_ports_nothing_crosses(name: str) -> None:
+    topology = build(name)
+    ranks = np.arange(topology.max_ranks)
+    routes = Routes(topology, place(topology, len(ranks)))
+    assert not routes.crossings(ranks[:, None], ranks).any()
+
+
+def reachable(topology: Topology, node: int) -> dict[int, set[int]]:
+    """What every chip of an instance reaches over links that are up, without the router."""
+    links, first = topology.links, node * topology.chips_per_node
+    found = {}
+    for chip in range(first, first + topology.chips_per_node):
+        reached, todo = {chip}, [chip]
+        while todo:
+            onward = (links.src == todo.pop()) & ~links.is_down
+            more = set(links.dst[onward].tolist()) - reached
+            reached |= more
+            todo += more
+        found[chip] = reached
+    return found
+
+
+@given(topology=worn())
+def test_no_route_uses_a_link_that_is_down_and_all_pairs_are_reached(topology: Topology) -> None:
+    whole = all(
+        len(reached) == topology.chips_per_node
+        for node in range(topology.nodes)
+        for reached in reachable(topology, node).values()
+    )
+    placement = place(topology, topology.chips, "spread")
+    if not whole:
+        with pytest.raises(TopologyError, match=r"leave no way from c\d+ to c\d+"):
+            Routes(topology, placement)
+        return
+    routes, ranks = Routes(topology, placement), np.arange(topology.chips)
+    src, dst = (side.ravel() for side in np.meshgrid(ranks, ranks, indexing="ij"))
+    start, links = routes.link_runs(src, dst)
+    assert not topology.links.is_down[links].any()
+    inside = (placement.node[src] == placement.node[dst]) & (src != dst)
+    ends = links[start[1:][inside] - 1]
+    assert (topology.links.dst[ends] == placement.chip[dst[inside]]).all()
+
+
+@given(topology=worn())
+def test_a_slowed_link_bounds_the_routes_over_it(topology: Topology) -> None:
+    placement = place(topology, topology.chips, "spread")
+    try:
+        routes = Routes(topology, placement)
+    except TopologyError:
+        return
+    ranks = np.arange(topology.chips)
+    for src, dst in ((a, b) for a in ranks[:4] for b in ranks[-4:]):
+        rates = topology.links.bandwidth_bytes_per_s[list(routes.links(src, dst))]
+        if len(rates):
+            assert routes.bandwidth_bytes_per_s(src, dst) <= rates.min()
+            assert (routes.bandwidth_bytes_per_s(src, dst) == 1000) == (1000 in rates)
+
+
+FAULT = '[[fault]]\nbetween = [0, 1]\ndown = true\nsource = "assumed"\n'
+
+
+def worn_trn2(tmp_path: Path, faults: str, nodes: int = 1) -> Topology:
+    file = tmp_path / "worn.toml"
+    file.write_text(f'name = "worn"\nbase = "trn2.48xlarge"\n{faults}')
+    return build(str(file), nodes)
+
+
+def test_a_route_goes_round_a_link_that_is_down_and_others_stay(tmp_path: Path) -> None:
+    topology = worn_trn2(tmp_path, FAULT)
+    routes, whole = (Routes(one, place(one, 16, "spread")) for one in (topology, build("trn2")))
+    assert len(routes.links(0, 1)) == len(routes.links(1, 0)) == 3
+    broken = {link for link in range(64) if topology.links.is_down[link]}
+    for src, dst in ((a, b) for a in range(16) for b in range(16)):
+        if not broken & set(whole.links(src, dst)):
+            assert routes.links(src, dst) == whole.links(src, dst)
+
+
+def test_a_fault_of_one_instance_leaves_the_others_alone(tmp_path: Path) -> None:
+    topology = worn_trn2(tmp_path, FAULT.replace("down", "node = 1\ndown"), nodes=3)
+    routes = Routes(topology, place(topology, 48, "spread"))
+    assert [len(routes.links(16 * node, 16 * node + 1)) for node in range(3)] == [1, 3, 1]
+
+
+def test_a_chip_without_links_is_named_unless_no_rank_is_on_it(tmp_path: Path) -> None:
+    rows = [FAULT.replace("[0, 1]", f"[0, {chip}]") for chip in (1, 3, 4, 12)]
+    topology = worn_trn2(tmp_path, "".join(rows))
+    with pytest.raises(
+        TopologyError, match=r"worn: .*no way from c0 to c1, c0 to c2.* and 22 more"
+    ):
+        Routes(topology, place(topology, 64))
+    places = tmp_path / "places.json"
+    places.write_text('{"ranks": [[0, 1, 0], [0, 3, 0]]}')
+    routes = Routes(topology, place(topology, 2, str(places)))
+    assert len(routes.links(0, 1)) == 2

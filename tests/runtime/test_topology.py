@@ -11,6 +11,7 @@ from hypothesis import given
 from ncc_runtime.errors import TopologyError
 from ncc_runtime.placement import place
 from ncc_runtime.topology.graph import Topology, build
+from ncc_runtime.topology.quadrants import PORTS, ports_of_cores
 from ncc_runtime.topology.show import describe, list_topologies
 from ncc_runtime.topology.spec import ALIASES, preset_names
 from tests.draws_topology import build_drawn, topologies, topology_file
@@ -89,6 +90,35 @@ def test_torus_neighbours_are_the_drivers(name: str) -> None:
         assert [links.name(link)[-1] for link in np.flatnonzero(links.src == chip)] == list("NWSE")
 
 
+# aws-neuron-driver, v3: the neighbours of the S-engines 0..3 of every chip
+ENGINE_NEIGHBOURS = [
+    [12, 1, 3, 4], [0, 13, 5, 2], [14, 3, 1, 6], [2, 15, 7, 0],
+    [8, 5, 7, 0], [4, 9, 1, 6], [10, 7, 5, 2], [6, 11, 3, 4],
+    [4, 9, 11, 12], [8, 5, 13, 10], [6, 11, 9, 14], [10, 7, 15, 8],
+    [0, 13, 15, 8], [12, 1, 9, 14], [2, 15, 13, 10], [14, 3, 11, 12],
+]  # fmt: skip
+# and the physical core of each logical one at LNC 1, by parity of row and column
+PHYSICAL_CORES = {
+    (0, 0): [4, 5, 6, 7, 2, 3, 0, 1],
+    (0, 1): [2, 3, 0, 1, 4, 5, 6, 7],
+    (1, 0): [0, 1, 2, 3, 6, 7, 4, 5],
+    (1, 1): [6, 7, 4, 5, 0, 1, 2, 3],
+}
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_trainium2_cores_sit_at_the_ports_that_the_drivers_tables_give(lnc: int) -> None:
+    topology = build("trn2", lnc=lnc)
+    ports = ports_of_cores(topology)
+    for chip in range(16):
+        links = np.flatnonzero(topology.links.src == chip)
+        leads = {topology.links.port[link]: int(topology.links.dst[link]) for link in links}
+        physical = PHYSICAL_CORES[chip // 4 % 2, chip % 2]
+        for core in range(topology.ranks_per_chip):
+            neighbour = ENGINE_NEIGHBOURS[chip][physical[core * lnc] // 2]
+            assert leads[PORTS[ports[chip, core]]] == neighbour
+
+
 def test_inf2_48xlarge_is_a_ring_and_24xlarge_an_open_line() -> None:
     ring, line = build("inf2.48xlarge").links, build("inf2.24xlarge").links
     pairs = {frozenset(pair) for pair in zip(ring.src.tolist(), ring.dst.tolist(), strict=True)}
@@ -137,6 +167,16 @@ def test_a_preset_carries_its_own_name_and_a_source_for_every_figure(name: str) 
     assert topology.name == name
     assert all(figure.source.strip() for figure in topology.figures.values())
     assert topology.generation == name[: len(topology.generation)]
+
+
+PUBLISHED = ("AWS Neuron SDK", "aws-neuron", "neuron-driver")
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_figure_of_a_preset_cites_a_publication_or_is_called_assumed(name: str) -> None:
+    for key, figure in build(name).figures.items():
+        is_cited = any(word in figure.source for word in PUBLISHED)
+        assert is_cited or figure.source.startswith("assumed"), key
 
 
 def test_presets_say_of_unpublished_figures_that_they_are_assumed() -> None:
@@ -214,6 +254,9 @@ def test_what_cannot_be_built_is_refused_with_the_reason(
         ("lnc.default = 1\nlnc.allowed = [2]", r"lnc.default: 1 is not among \[2\]"),
         ("lnc.allowed = [4]", r"lnc.allowed: \[4\] are not 1, or 2"),
         ("cores = 3", "cores: unknown key"),
+        ('fabric.core_ports = ["NWSE"]', "not four words, each a permutation of NWSE"),
+        ('fabric.core_ports = ["NWSE", "NWSE", "NWSE", "NWSS"]', "not four words"),
+        ("chips.cores = 2\nhbm.stacks = 2", "fabric.core_ports: 4 ports do not divide 2 cores"),
     ],
 )
 def test_a_wrong_file_is_refused_by_file_and_key(tmp_path, body: str, message: str) -> None:
@@ -239,6 +282,66 @@ def test_a_file_that_is_no_topology_is_refused(tmp_path, text: str, message: str
     file.write_text(text)
     with pytest.raises(TopologyError, match=f"mine.toml: .*{message}"):
         build(str(file))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("between = [0, 1]\ndown = true", "fault 0: the source is empty"),
+        ("between = [0, 1]\nsource = 's'", "fault 0: neither down nor bandwidth_bytes_per_s"),
+        ("down = true\nsource = 's'", r"expected from = a and to = b, or between = \[a, b\]"),
+        ("from = 0\nto = 5\ndown = true\nsource = 's'", "no link leads from chip 0 to 5"),
+        (
+            "from = 0\nto = 1\nport = 'W'\ndown = true\nsource = 's'",
+            "no link leads from chip 0 to 1 by port W",
+        ),
+        ("from = 0\nto = 1\ndown = 'yes'\nsource = 's'", "down 'yes' is not true or false"),
+        ("from = 0\nto = -1\ndown = true\nsource = 's'", "to: -1 is not an integer from 0"),
+        (
+            "from = 0\nto = 1\nbandwidth_bytes_per_s = 0\nsource = 's'",
+            "bandwidth_bytes_per_s: 0 is not an integer from 1",
+        ),
+        ("from = 0\nto = 1\nup = true\nsource = 's'", "unknown key up; known: from, to"),
+    ],
+)
+def test_a_wrong_fault_is_refused_by_its_number(tmp_path, fault: str, message: str) -> None:
+    file = tmp_path / "worn.toml"
+    file.write_text(f"name = 'worn'\nbase = 'trn2.48xlarge'\n[[fault]]\n{fault}\n")
+    with pytest.raises(TopologyError, match=f"worn.toml: .*{message}"):
+        build(str(file))
+
+
+def test_faults_take_links_down_and_slow_them_both_ways_or_one_way(tmp_path) -> None:
+    file = tmp_path / "worn.toml"
+    file.write_text(
+        "name = 'worn'\nbase = 'trn2.48xlarge'\n"
+        "[[fault]]\nbetween = [0, 1]\ndown = true\nsource = 's'\n"
+        "[[fault]]\nfrom = 1\nto = 5\nnode = 1\nbandwidth_bytes_per_s = 7\nsource = 's'\n"
+    )
+    topology = build(str(file), nodes=2)
+    links = topology.links
+    down, slow = (
+        [f"{links.name(link)}>c{links.dst[link]}" for link in np.flatnonzero(chosen)]
+        for chosen in (links.is_down, links.bandwidth_bytes_per_s == 7)
+    )
+    assert down == ["c0.E>c1", "c1.W>c0", "c16.E>c17", "c17.W>c16"]
+    assert slow == ["c17.S>c21"]
+    text = describe(topology)
+    assert "  c0>c1, c1>c0 of every instance: down (s)\n" in text
+    assert "  c1>c5 of instance 1: at 7e-09 GB/s (s)\n" in text
+
+
+def test_a_description_shows_which_cores_sit_at_which_port() -> None:
+    text = describe(build("trn2", lnc=1))
+    assert "even row, even column  6-7  0-1  2-3  4-5\n" in text
+    assert "odd row, odd column    2-3  4-5  6-7  0-1\n" in text
+    assert "core at port" not in describe(build("trn1"))
+
+
+def test_a_topology_keeps_its_instances_rules_unless_its_chips_or_wiring_differ(tmp_path) -> None:
+    assert build_drawn("link.bandwidth_bytes_per_s = 1_000").instance == "trn2.48xlarge"
+    assert build_drawn("chips.count = 8\nfabric.dims = [2, 4]\nefa.adapters = 8").instance == ""
+    assert build("trn1n.32xlarge").instance == "trn1n.32xlarge"
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path) -> None:

@@ -103,23 +103,53 @@ def _signal_ps(executable: Executable, model: TimingModel, post: Post) -> np.nda
     mine = np.broadcast_to(np.arange(executable.ranks), post.rank.shape)
     to = np.where(post.rank == IDLE, mine, post.rank)
     routes = executable.routes
-    return model.semaphore_ps(routes.transport(mine, to), routes.hops(mine, to))
+    way = routes.transport(mine, to), routes.hops(mine, to)
+    return model.semaphore_ps(*way) + routes.crossing_ps(mine, to)
 
 
 def _dma_costs(executable: Executable, model: TimingModel, queue: DmaQueue) -> Costs:
-    mine = np.broadcast_to(np.arange(executable.ranks), queue.peer.shape)
-    active = queue.peer != IDLE
-    to = np.where(active, queue.peer, mine)
+    """A run that writes twice takes as long as the slower of both ways; reads only add latency."""
+    busy, complete = _written(executable, model, queue, queue.peer)
+    local = np.full(queue.peer.shape, model.semaphore_local_ps, np.int64)
+    flight = [_arrival_ps(model, queue.peer), local]
+    if queue.also_peer is not None:
+        second = _written(executable, model, queue, queue.also_peer)
+        busy, complete = np.maximum(busy, second[0]), np.maximum(complete, second[1])
+        flight.append(_arrival_ps(model, queue.also_peer))
+    if queue.source_rank is not None:
+        complete = complete + _read_latency_ps(executable, queue.source_rank)
+    others = queue.sync.posts[len(flight) :]  # credits and readers' words travel by themselves
+    flight += [_signal_ps(executable, model, post) for post in others]
+    return Costs(busy, complete, tuple(flight))
+
+
+def _written(
+    executable: Executable, model: TimingModel, queue: DmaQueue, peer: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """How long runs to these peers keep the ring busy, and take in all; nothing where IDLE."""
+    mine = np.broadcast_to(np.arange(executable.ranks), peer.shape)
+    active = peer != IDLE
+    to = np.where(active, peer, mine)
     routes = executable.routes
     transport, hops = routes.transport(mine, to), routes.hops(mine, to)
     rate = routes.bandwidth_bytes_per_s(mine, to)
     runs = descriptors(queue.size_bytes)
-    complete = model.transfer_ps(transport, hops, queue.size_bytes, rate, runs)
+    stream = model.transfer_ps(transport, hops, queue.size_bytes, rate, runs)
     nothing = np.zeros_like(queue.size_bytes)
     fixed = model.transfer_ps(transport, hops, nothing, rate, nothing)
-    frees = queue.sync.posts[2:]  # behind the data's arrival and the own completion
-    # a completion follows its data, so the write alone is left to pay; a credit travels by itself
-    arrival = np.where(to == mine, model.semaphore_local_ps, model.semaphore_remote_ps)
-    local = np.full(to.shape, model.semaphore_local_ps, np.int64)
-    flight = (arrival, local, *(_signal_ps(executable, model, post) for post in frees))
-    return Costs(np.where(active, complete - fixed, 0), np.where(active, complete, 0), flight)
+    complete = stream + routes.crossing_ps(mine, to)
+    return np.where(active, stream - fixed, 0), np.where(active, complete, 0)
+
+
+def _arrival_ps(model: TimingModel, peer: np.ndarray) -> np.ndarray:
+    """Time until the word of an arrival is seen: it follows its data, its write is left to pay."""
+    mine = np.arange(peer.shape[1])
+    at_home = (peer == mine) | (peer == IDLE)
+    return np.where(at_home, model.semaphore_local_ps, model.semaphore_remote_ps)
+
+
+def _read_latency_ps(executable: Executable, owner: np.ndarray) -> np.ndarray:
+    """Time until the first byte of the farthest source is here, (n, ranks)."""
+    mine = np.broadcast_to(np.arange(executable.ranks)[:, None], owner.shape)
+    latency = executable.routes.latency_ps(np.where(owner == IDLE, mine, owner), mine)
+    return np.asarray(latency.max(axis=2, initial=0))

@@ -5,6 +5,8 @@ the instruction names. So a read before a write, a read of what a later buffer h
 a stray address are errors with a place, not wrong numbers.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from ncc_runtime.errors import MemoryFaultError
@@ -56,14 +58,14 @@ class Owners:
         for rank in ranks[moving].tolist():
             size = int(queue.size_bytes[row, rank])
             place = f"rank {rank}, queue {queue.name}, pc {row}"
-            for source in queue.sources[row, rank].tolist():
-                if source != IDLE:
-                    found = self._inside({*buffers, *results, scratch}, source, size, place)
-                    self._read(rank, found, source, size, place)
-            peer, target = int(queue.peer[row, rank]), int(queue.target[row, rank])
-            writes.append(
-                (peer, target, size, self._inside({*results, scratch}, target, size, place))
-            )
+            for owner, source in _sources(queue, row, rank):
+                # of another rank, only its operands stay as they are meanwhile
+                readable: set[int] = {*buffers, *results, scratch} if owner == rank else {*buffers}
+                found = self._inside(readable, source, size, place)
+                self._read(owner, found, source, size, place)
+            for peer, target in _targets(queue, row, rank):
+                found = self._inside({*results, scratch}, target, size, place)
+                writes.append((peer, target, size, found))
         for peer, target, size, found in writes:  # after all reads: ranks of a row run together
             self._owner[peer, target : target + size] = found
 
@@ -92,3 +94,20 @@ class Owners:
         if buffer < len(buffers):
             return f"buffer {buffers[buffer].name!r}"
         return f"the channel buffer of stream {buffer - len(buffers)}"
+
+
+def _sources(queue: DmaQueue, row: int, rank: int) -> Iterator[tuple[int, int]]:
+    """(whose memory, address) of what one rank reads."""
+    for number, source in enumerate(queue.sources[row, rank].tolist()):
+        if source != IDLE:
+            owners = queue.source_rank
+            yield rank if owners is None else int(owners[row, rank, number]), source
+
+
+def _targets(queue: DmaQueue, row: int, rank: int) -> Iterator[tuple[int, int]]:
+    """(whose memory, address) of what one rank writes, once or twice."""
+    yield int(queue.peer[row, rank]), int(queue.target[row, rank])
+    if queue.also_peer is None or queue.also_target is None:
+        return
+    if queue.also_peer[row, rank] != IDLE:
+        yield int(queue.also_peer[row, rank]), int(queue.also_target[row, rank])

@@ -28,73 +28,79 @@ def transfer(
     sizes = queue.size_bytes[row, ranks]
     opcode = DmaOpcode(int(queue.opcode[row]))
     for size in np.unique(sizes[sizes > 0]).tolist():
-        alike = ranks[sizes == size]
-        move = _Move(
-            ranks=alike,
-            peers=queue.peer[row, alike],
-            sources=queue.sources[row, alike],
-            targets=queue.target[row, alike],
-            size=size,
-        )
-        move.perform(arena, opcode, placeholder)
+        _Move(queue, row, ranks[sizes == size], size).perform(arena, opcode, placeholder)
 
 
 class _Move:
-    """Transfers of one size: who, whom, from where, to where."""
+    """Transfers of one size in one row: from whose memory and where, to whom and where."""
 
-    def __init__(
-        self,
-        ranks: np.ndarray,
-        peers: np.ndarray,
-        sources: np.ndarray,
-        targets: np.ndarray,
-        size: int,
-    ) -> None:
-        self.ranks, self.peers = ranks, peers
-        self.sources, self.targets = sources, targets
-        self.size = size
+    def __init__(self, queue: DmaQueue, row: int, ranks: np.ndarray, size: int) -> None:
+        self._size, self._divisor = size, int(queue.divisor[row])
+        self._sources = queue.sources[row, ranks]
+        self._owners = np.broadcast_to(ranks[:, None], self._sources.shape)
+        if queue.source_rank is not None:
+            self._owners = queue.source_rank[row, ranks]
+        self._peers, self._targets = queue.peer[row, ranks], queue.target[row, ranks]
+        self._twice: np.ndarray = np.zeros(0, np.int64)  # positions of who writes a second time
+        self._second = self._peers[:0], self._targets[:0]
+        if queue.also_peer is not None and queue.also_target is not None:
+            self._twice = np.flatnonzero(queue.also_peer[row, ranks] != IDLE)
+            copying = ranks[self._twice]
+            self._second = queue.also_peer[row, copying], queue.also_target[row, copying]
 
     def perform(self, arena: Arena, opcode: DmaOpcode, placeholder: Placeholder) -> None:
-        if self.size <= SMALL_BYTES and len(self.ranks) > 1:
+        if self._size <= SMALL_BYTES and len(self._peers) > 1:
             self._perform_together(arena, opcode, placeholder)
         else:
             self._perform_one_by_one(arena, opcode, placeholder)
 
     def _perform_together(self, arena: Arena, opcode: DmaOpcode, placeholder: Placeholder) -> None:
         dtype = placeholder.dtype.numpy
-        windows = arena.windows(dtype, self.size // dtype.itemsize)
-        targets = self.targets // dtype.itemsize
-        if opcode is DmaOpcode.FILL:
-            windows[self.peers, targets] = np.zeros((), dtype)
-            return
-        columns = self.sources.T // dtype.itemsize
-        parts = [windows[self.ranks, column] for column in columns if column[0] >= 0]
-        windows[self.peers, targets] = (
-            reduce_parts(parts, placeholder.reduction) if opcode is DmaOpcode.REDUCE else parts[0]
-        )
+        windows = arena.windows(dtype, self._size // dtype.itemsize)
+        places = self._sources // dtype.itemsize
+        parts = [
+            windows[owner, place]
+            for owner, place in zip(self._owners.T, places.T, strict=True)
+            if place[0] >= 0
+        ]
+        found = np.zeros((len(self._peers), 1), dtype) if opcode is DmaOpcode.FILL else parts[0]
+        if opcode is DmaOpcode.REDUCE:
+            found = reduce_parts(parts, placeholder.reduction, self._divisor)
+        windows[self._peers, self._targets // dtype.itemsize] = found
+        if len(self._twice):
+            peers, targets = self._second
+            windows[peers, targets // dtype.itemsize] = found[self._twice]
 
     def _perform_one_by_one(
         self, arena: Arena, opcode: DmaOpcode, placeholder: Placeholder
     ) -> None:
         dtype = placeholder.dtype.numpy
-        for index, rank in enumerate(self.ranks.tolist()):
-            target = arena.row(int(self.peers[index]), int(self.targets[index]), self.size)
-            sources = [int(source) for source in self.sources[index] if source >= 0]
-            parts = [arena.row(rank, source, self.size) for source in sources]
+        for index, peer in enumerate(self._peers.tolist()):
+            target = arena.row(peer, int(self._targets[index]), self._size)
+            parts = [
+                arena.row(int(owner), int(source), self._size)
+                for owner, source in zip(self._owners[index], self._sources[index], strict=True)
+                if source >= 0
+            ]
             if opcode is DmaOpcode.FILL:
                 target[:] = 0
             elif opcode is DmaOpcode.COPY:
                 target[:] = parts[0]
             else:
                 typed = [part.view(dtype) for part in parts]
-                target.view(dtype)[:] = reduce_parts(typed, placeholder.reduction)
+                target.view(dtype)[:] = reduce_parts(typed, placeholder.reduction, self._divisor)
+        for index, peer, address in zip(self._twice, *self._second, strict=True):
+            first = arena.row(int(self._peers[index]), int(self._targets[index]), self._size)
+            arena.row(int(peer), int(address), self._size)[:] = first
 
 
-def reduce_parts(parts: list[np.ndarray], reduction: Reduction | None) -> np.ndarray:
-    """Join the sources of a descriptor left to right, in float32, and round once.
+def reduce_parts(
+    parts: list[np.ndarray], reduction: Reduction | None, divisor: int = 1
+) -> np.ndarray:
+    """Join the sources of a descriptor left to right, in float32, divide, and round once.
 
-    Integers wrap; float64 and complex stay in their own precision. NaN and -0 in minimum and
-    maximum are as XLA has them: NaN wins, -0 is below +0.
+    Only what completes an average divides. Integers wrap; float64 and complex stay in their own
+    precision. NaN and -0 in minimum and maximum are as XLA has them: NaN wins, -0 is below +0.
     """
     assert reduction is not None, "a reducing descriptor has a reduction"
     dtype = parts[0].dtype
@@ -103,6 +109,8 @@ def reduce_parts(parts: list[np.ndarray], reduction: Reduction | None) -> np.nda
     with np.errstate(all="ignore"):
         for part in parts[1:]:
             joined = _JOIN[reduction](joined, part.astype(wide, copy=False))
+        if divisor != 1:
+            joined = joined / wide.type(divisor)
         return canonical_nans(joined.astype(dtype, copy=False))
 
 
@@ -150,4 +158,5 @@ _JOIN: dict[Reduction, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     Reduction.MAXIMUM: _maximum,
     Reduction.AND: np.bitwise_and,
     Reduction.OR: np.bitwise_or,
+    Reduction.AVERAGE: _add,
 }

@@ -3,16 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.groups import Groups
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import Program, Tensor
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.reductions import is_defined
 from ncc_runtime.neff.rules.intervals import Interval, meetings
 from ncc_runtime.neff.rules.rule import rule
-
-_BITWISE = (Reduction.AND, Reduction.OR)
-_ORDERED = (Reduction.MINIMUM, Reduction.MAXIMUM)
 
 
 def _each(program: Program) -> Iterator[tuple[str, Placeholder]]:
@@ -30,7 +26,8 @@ def _members(program: Program, placeholder: Placeholder) -> Iterator[tuple[Tenso
 def _members_pair_up(program: Program) -> Iterator[str]:
     for name, placeholder in _each(program):
         operands, results = len(placeholder.operands), len(placeholder.results)
-        if operands != results or not operands:
+        wants_none = placeholder.op is CollectiveOp.BARRIER
+        if operands != results or wants_none != (not operands):
             yield f"{name} {operands} operands and {results} results"
         for tensor in (*placeholder.operands, *placeholder.results):
             dtype = program.tensors[tensor].dtype
@@ -44,34 +41,30 @@ def _reductions_fit(program: Program) -> Iterator[str]:
         reduction = placeholder.reduction
         if (reduction is not None) != placeholder.op.reduces:
             yield f"{name} {'no' if reduction is None else reduction.value} reduction"
-        elif reduction and not _is_defined(reduction, placeholder.dtype):
+        elif reduction and not is_defined(reduction, placeholder.dtype):
             yield f"{name} {reduction.value} is not defined on {placeholder.dtype.value}"
-
-
-def _is_defined(reduction: Reduction, dtype: DType) -> bool:
-    if reduction in _BITWISE:
-        return dtype is DType.PRED or dtype.is_integer
-    return not (reduction in _ORDERED and dtype.is_complex)
 
 
 @rule("neff-P3")
 def _groups_partition_the_ranks(program: Program) -> Iterator[str]:
-    known: dict[Groups, list[str]] = {}  # many placeholders share their groups
+    known: dict[tuple[Groups, bool], list[str]] = {}  # many placeholders share their groups
     for name, placeholder in _each(program):
         groups = placeholder.groups
         if placeholder.op is CollectiveOp.PERMUTE:
             if groups:
                 yield f"{name} has groups, must have pairs alone"
             continue
-        if groups not in known:
-            known[groups] = [*_no_partition(groups, program.ranks)]
-        yield from (f"{name} {text}" for text in known[groups])
+        key = (groups, placeholder.op is not CollectiveOp.BROADCAST)
+        if key not in known:
+            known[key] = [*_no_partition(groups, program.ranks, covers=key[1])]
+        yield from (f"{name} {text}" for text in known[key])
         sizes = {len(group) for group in groups}
-        if len(sizes) > 1 and placeholder.op is not CollectiveOp.ALL_REDUCE:
+        if len(sizes) > 1 and not placeholder.op.takes_groups_of_any_sizes:
             yield f"{name} groups have {min(sizes)} to {max(sizes)} ranks, must have equally many"
 
 
-def _no_partition(groups: Groups, ranks: int) -> Iterator[str]:
+def _no_partition(groups: Groups, ranks: int, *, covers: bool) -> Iterator[str]:
+    """What keeps groups from naming ranks once, and every rank if they are to cover them."""
     counts = Counter(rank for group in groups for rank in group)
     outside = [rank for rank in counts if not 0 <= rank < ranks]
     repeated = [rank for rank, count in counts.items() if count > 1]
@@ -79,7 +72,7 @@ def _no_partition(groups: Groups, ranks: int) -> Iterator[str]:
         yield f"rank {outside[0]} is in a group, there are {ranks}"
     elif repeated:
         yield f"rank {repeated[0]} is in the groups {counts[repeated[0]]} times"
-    elif len(counts) != ranks:
+    elif covers and len(counts) != ranks:
         missing = next(rank for rank in range(ranks) if rank not in counts)
         yield f"{len(counts)} of {ranks} ranks are in groups, rank {missing} is not"
     if () in groups:
@@ -120,11 +113,12 @@ def _sizes_fit(program: Program) -> Iterator[str]:
 
 def _result_elements(op: CollectiveOp, elements: int, group_size: int) -> int | None:
     """Elements of a result, or None where chunks would not be whole elements."""
-    if op is CollectiveOp.ALL_GATHER:
+    if op in (CollectiveOp.ALL_GATHER, CollectiveOp.GATHER):
         return elements * group_size
-    if op in (CollectiveOp.REDUCE_SCATTER, CollectiveOp.ALL_TO_ALL) and elements % group_size:
+    is_cut = op in (CollectiveOp.REDUCE_SCATTER, CollectiveOp.SCATTER)
+    if (is_cut or op is CollectiveOp.ALL_TO_ALL) and elements % group_size:
         return None
-    return elements // group_size if op is CollectiveOp.REDUCE_SCATTER else elements
+    return elements // group_size if is_cut else elements
 
 
 @rule("neff-P6")
@@ -153,6 +147,22 @@ def _interval(program: Program, tensor: int, is_result: bool) -> Interval:
     return Interval(start, end, is_result, f"{role} t{tensor}")
 
 
+@rule("neff-P9")
+def _roots_are_members(program: Program) -> Iterator[str]:
+    for name, placeholder in _each(program):
+        root = placeholder.root
+        if not placeholder.op.is_rooted:
+            if root is not None:
+                yield f"{name} has a root, must have none"
+            continue
+        if root is None:
+            yield f"{name} has no root"
+            continue
+        smallest = min((len(group) for group in placeholder.groups), default=0)
+        if not 0 <= root < smallest:
+            yield f"{name} root {root}, a group has {smallest} members"
+
+
 RULES = (
     _members_pair_up,
     _reductions_fit,
@@ -160,4 +170,5 @@ RULES = (
     _pairs_name_ranks_once,
     _sizes_fit,
     _results_lie_apart,
+    _roots_are_members,
 )

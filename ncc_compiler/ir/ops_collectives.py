@@ -1,0 +1,113 @@
+"""Rows of the collectives: XLA's, and those that HLO lacks.
+
+The latter are custom calls in a text (backend_config.py), and ops of their own in the graph, named
+as the target of the call.
+"""
+
+from collections.abc import Iterable
+
+from ncc_compiler.ir.op_row import AttributeDef, Kind, OpDef, optional, required
+from ncc_runtime.neff.groups import ExplicitGroups
+
+_DIMENSIONS = required(dimensions=Kind.INTEGERS)
+_CHANNEL = optional(channel_id=Kind.INTEGER)
+_GROUPS = (AttributeDef("replica_groups", Kind.GROUPS, False, ExplicitGroups(())), *_CHANNEL)
+_GLOBAL_IDS = optional(use_global_device_ids=Kind.BOOLEAN)
+_LAYOUT = optional(constrain_layout=Kind.BOOLEAN)
+_REGION = required(to_apply=Kind.CALLEE)
+_ROOT = required(root=Kind.INTEGER)
+
+RANKS_ONCE = "no rank appears twice in the groups"
+IDS_EXIST = "every id in the groups exists"
+EVERYBODY = "the groups name everybody, or there are none"
+NO_EMPTY_GROUP = "no group is empty"
+CHANNEL_FOR_GLOBAL_IDS = "use_global_device_ids=true comes with a channel_id"
+_SOME_GROUPS = (RANKS_ONCE, IDS_EXIST, NO_EMPTY_GROUP)
+_GROUP_RULES = (RANKS_ONCE, IDS_EXIST, EVERYBODY, NO_EMPTY_GROUP, CHANNEL_FOR_GLOBAL_IDS)
+EQUAL_SIZES = "all groups have the same size"
+SCALAR_REGION = "to_apply takes two scalars of the operands' element type and returns one"
+KNOWN_REGION = "to_apply is one of add, multiply, minimum, maximum, and, or on its two parameters"
+ONE_DIMENSION = "dimensions names one dimension of every operand"
+DIVIDES = "the dimension divides into one part for each member of a group"
+OPERAND_FOR_EACH = (
+    "without dimensions there is one operand for each member of a group, all of one type"
+)
+SOURCES_ONCE = "no rank is the source of two pairs"
+TARGETS_ONCE = "no rank is the target of two pairs"
+PAIRS_EXIST = "every id in the pairs exists"
+ROOT_IS_MEMBER = "root counts a member of every group"
+KNOWN_REDUCTION = (
+    "reduction is one of add, multiply, minimum, maximum, and, or, average, for these elements"
+)
+AVERAGES = "the elements are floats or complex numbers"
+
+NCC = "ncc."
+"""How the names of collectives begin that HLO lacks."""
+
+
+def _collective(name: str, attributes: Iterable[AttributeDef], rules: Iterable[str] = ()) -> OpDef:
+    return OpDef(name, 1, None, tuple(attributes), tuple(rules), collective=True)
+
+
+HLO_COLLECTIVES = (
+    _collective(
+        "all-reduce",
+        (*_GROUPS, *_GLOBAL_IDS, *_LAYOUT, *_REGION),
+        (*_GROUP_RULES, SCALAR_REGION, KNOWN_REGION),
+    ),
+    _collective(
+        "all-gather",
+        (*_GROUPS, *_DIMENSIONS, *_GLOBAL_IDS, *_LAYOUT),
+        (*_GROUP_RULES, EQUAL_SIZES, ONE_DIMENSION),
+    ),
+    _collective(
+        "reduce-scatter",
+        (*_GROUPS, *_GLOBAL_IDS, *_LAYOUT, *_DIMENSIONS, *_REGION),
+        (*_GROUP_RULES, SCALAR_REGION, KNOWN_REGION, EQUAL_SIZES, ONE_DIMENSION, DIVIDES),
+    ),
+    _collective(
+        "all-to-all",
+        (*_GROUPS, *_LAYOUT, *optional(dimensions=Kind.INTEGERS)),
+        (*_GROUP_RULES, EQUAL_SIZES, ONE_DIMENSION, DIVIDES, OPERAND_FOR_EACH),
+    ),
+    _collective(
+        "collective-permute",
+        (*_CHANNEL, *required(source_target_pairs=Kind.PAIRS)),
+        (SOURCES_ONCE, TARGETS_ONCE, PAIRS_EXIST),
+    ),
+    _collective("collective-broadcast", _GROUPS, _SOME_GROUPS),
+)
+
+NCC_COLLECTIVES = (
+    _collective("ncc.avg_all_reduce", (*_GROUPS, *_GLOBAL_IDS), (*_GROUP_RULES, AVERAGES)),
+    _collective(
+        "ncc.avg_reduce_scatter",
+        (*_GROUPS, *_GLOBAL_IDS, *_DIMENSIONS),
+        (*_GROUP_RULES, AVERAGES, EQUAL_SIZES, ONE_DIMENSION, DIVIDES),
+    ),
+    _collective(
+        "ncc.reduce",
+        (*_GROUPS, *_GLOBAL_IDS, *required(reduction=Kind.WORD), *_ROOT),
+        (*_GROUP_RULES, KNOWN_REDUCTION, ROOT_IS_MEMBER),
+    ),
+    _collective(
+        "ncc.gather",
+        (*_GROUPS, *_GLOBAL_IDS, *_DIMENSIONS, *_ROOT),
+        (*_GROUP_RULES, EQUAL_SIZES, ONE_DIMENSION, ROOT_IS_MEMBER),
+    ),
+    _collective(
+        "ncc.scatter",
+        (*_GROUPS, *_GLOBAL_IDS, *_DIMENSIONS, *_ROOT),
+        (*_GROUP_RULES, EQUAL_SIZES, ONE_DIMENSION, DIVIDES, ROOT_IS_MEMBER),
+    ),
+    OpDef(
+        "ncc.barrier",
+        0,
+        None,
+        (*_GROUPS, *_GLOBAL_IDS),
+        _GROUP_RULES,
+        collective=True,
+        takes_tuples=True,
+        stays=True,
+    ),
+)

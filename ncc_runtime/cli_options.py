@@ -1,0 +1,96 @@
+"""What the commands of `nccrt` share: the options that say where to place, sizes, loading."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+if TYPE_CHECKING:
+    from ncc_runtime.neff.program import Program
+    from ncc_runtime.placement import PlaceOptions
+    from ncc_runtime.runtime import Model
+
+SCHEMA = 1
+
+
+@attrs.frozen
+class PlaceWords:
+    """What the place options of a command line said."""
+
+    on: str | None
+    words: Mapping[str, Any]  # fields of PlaceOptions that were given
+    algorithms: Mapping[str, str]
+    strict: bool
+
+
+def size(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
+    """`64`, `4KB`, `1MB`, `2GB`, powers of 1024 as nccom-test counts."""
+    if text is None:
+        return None
+    upper = text.upper().removesuffix("B")
+    factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(upper[-1:], 1)
+    digits = upper[:-1] if factor > 1 else upper
+    if not (digits.isascii() and digits.isdigit()):
+        raise click.BadParameter(f"{text!r} is not a size such as 64, 4KB, 1MB, 2GB")
+    return int(digits) * factor
+
+
+def _algorithms(_: click.Context, __: click.Parameter, pairs: Sequence[str]) -> dict[str, str]:
+    chosen = {}
+    for pair in pairs:
+        op, equals, name = pair.partition("=")
+        if not (op and equals and name):
+            raise click.BadParameter(f"{pair!r} is not OP=NAME, as in all-reduce=ring")
+        chosen[op] = name
+    return chosen
+
+
+def place_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say where to place, the same on every command, passed on as `place`."""
+
+    @click.option("--topology", metavar="T", help="Instance type, alias or TOML file [trn2].")
+    @click.option("--nodes", type=click.IntRange(1), help="Instances [as many as needed].")
+    @click.option("--placement", metavar="linear|spread|FILE.json", help="Ranks to cores.")
+    @click.option("--lnc", type=click.IntRange(1, 2), help="Physical cores a rank has.")
+    @click.option("--on", metavar="SPEC", help="In one word: trn2.48xlarge,nodes=2,lnc=1.")
+    @click.option(
+        "--algorithm",
+        "algorithms",
+        metavar="OP=NAME",
+        multiple=True,
+        callback=_algorithms,
+        help="Force an algorithm for an operator; may be repeated.",
+    )
+    @click.option("--strict", is_flag=True, help="Refuse groups that the hardware would refuse.")
+    @functools.wraps(command)
+    def collecting(on: str | None, **rest: Any) -> None:
+        words = {name: rest.pop(name) for name in ("topology", "nodes", "placement", "lnc")}
+        given = {name: word for name, word in words.items() if word is not None}
+        place = PlaceWords(on, given, rest.pop("algorithms"), rest.pop("strict"))
+        command(place=place, **rest)
+
+    return collecting
+
+
+def loaded(program: str, place: PlaceWords) -> "Model":
+    from ncc_runtime.options import LoadOptions
+    from ncc_runtime.placement import PlaceOptions, parse_on
+    from ncc_runtime.runtime import load_on, program_of
+
+    if place.on is not None and place.words:
+        raise click.UsageError(f"--on and --{', --'.join(place.words)} say the same thing")
+    options = PlaceOptions(**place.words) if place.on is None else parse_on(place.on)
+    return load_on(program_of(program), options, LoadOptions(place.algorithms, place.strict))
+
+
+def warn(model: "Model") -> None:
+    """A line on standard error for every rule of the hardware that the groups break.
+
+    Comes last: where something fails, standard error holds that alone, one line or one object.
+    """
+    from ncc_runtime.group_rules.verdict import warnings
+
+    for line in warnings(model.verdicts):
+        click.echo(f"warning: {line}", err=True)

@@ -1,0 +1,109 @@
+"""Pieces of buffers that the steps of an algorithm work on, and how to cut them.
+
+An extent is one tensor's share of every chunk. What moves chunk k moves chunk k of each extent:
+several tensors in one operator, and chunks that do not lie in one piece, are several extents.
+"""
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.collectives.plan import Piece, Space
+
+ALIGNMENT = 64
+"""Slots of scratch begin at multiples of this many bytes."""
+
+
+@attrs.frozen(eq=False)
+class Extent:
+    """A piece of every chunk: columns are (members or 1, chunks) int64, in bytes."""
+
+    space: Space
+    tensor: int
+    offsets: np.ndarray
+    sizes: np.ndarray
+
+    @property
+    def chunks(self) -> int:
+        return self.offsets.shape[1]
+
+    def size(self, chunk: np.ndarray) -> np.ndarray:
+        """The size of chunk `chunk[m]` at every member m, (members,)."""
+        return _picked(self.sizes, chunk)
+
+    def piece(self, chunk: np.ndarray, owner: np.ndarray | None = None) -> Piece:
+        """Where chunk `chunk[m]` lies at every member m, or at its `owner[m]`."""
+        return Piece(self.space, _picked(self.offsets, chunk, owner), self.tensor, owner)
+
+    def at(self, chunk: np.ndarray, peer: np.ndarray) -> Piece:
+        """Where chunk `chunk[m]` lies at the member that m writes to."""
+        return Piece(self.space, _picked(self.offsets, chunk, peer), self.tensor)
+
+    def moved(self, space: Space, offsets: np.ndarray | None = None) -> "Extent":
+        """The same pieces in another space, where nothing else is said at the same offsets."""
+        there = self.offsets if offsets is None else offsets
+        return attrs.evolve(self, space=space, offsets=there)
+
+
+def _picked(table: np.ndarray, chunk: np.ndarray, member: np.ndarray | None = None) -> np.ndarray:
+    if table.shape[0] == 1:
+        return np.take(table[0], chunk)
+    rows = np.arange(len(chunk)) if member is None else member
+    return np.asarray(table[rows, chunk])
+
+
+def whole_chunks(space: Space, elements: Sequence[int], chunks: int, width: int) -> list[Extent]:
+    """Every tensor cut into chunks of whole elements; the first ones hold one more if need be."""
+    found = []
+    for tensor, count in enumerate(elements):
+        base, extra = divmod(count, chunks)
+        sizes = np.full(chunks, base, np.int64)
+        sizes[:extra] += 1
+        edges = np.concatenate(([0], np.cumsum(sizes)))
+        found.append(Extent(space, tensor, edges[None, :-1] * width, sizes[None] * width))
+    return found
+
+
+def sliced(extents: Sequence[Extent], parts: int, width: int) -> list[list[Extent]]:
+    """Every chunk cut into `parts` slices of whole elements: extents per slice."""
+    found: list[list[Extent]] = [[] for _ in range(parts)]
+    for extent in extents:
+        elements = extent.sizes // width
+        base, extra = elements // parts, elements % parts
+        for part, slices in enumerate(found):
+            start = (base * part + np.minimum(extra, part)) * width
+            size = (base + (part < extra)) * width
+            slices.append(attrs.evolve(extent, offsets=extent.offsets + start, sizes=size))
+    return found
+
+
+def alone(extents: Sequence[Extent], whole: Sequence[Extent], space: Space) -> list[Extent]:
+    """The same shares of chunks, each chunk in a buffer of its own; `whole` are all chunks."""
+    found = []
+    for extent, chunks in zip(extents, whole, strict=True):
+        # all chunks are of one size where they have owners (rule neff-P5)
+        start = extent.offsets.min() - chunks.offsets.min()
+        found.append(extent.moved(space, np.full_like(extent.offsets, start)))
+    return found
+
+
+def renumbered(extents: Sequence[Extent], order: np.ndarray) -> list[Extent]:
+    """Chunk k of the result is chunk order[k]."""
+    return [
+        attrs.evolve(extent, offsets=extent.offsets[:, order], sizes=extent.sizes[:, order])
+        for extent in extents
+    ]
+
+
+class Scratch:
+    """Hands out the channel buffer of a plan."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def take(self, size: int) -> int:
+        """The offset of this many bytes."""
+        offset = self.bytes
+        self.bytes += -(-size // ALIGNMENT) * ALIGNMENT
+        return offset

@@ -1,0 +1,77 @@
+"""Where the members of a group sit: all that an algorithm may know of topology and placement.
+
+Algorithms ask for an arrangement, a hashable description of orders and clusters of members. Groups
+that are arranged alike share one plan.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeAlias
+
+import attrs
+
+from ncc_runtime.placement import Placement
+from ncc_runtime.topology.cycles import disjoint_cycles
+
+Members: TypeAlias = tuple[int, ...]
+
+Arrange: TypeAlias = "Callable[[Layout], Hashable]"
+"""Gives what an algorithm makes its plan of; raises UnsuitedError."""
+
+
+class UnsuitedError(Exception):
+    """A group that an algorithm does not work for; the message says why."""
+
+
+@attrs.frozen
+class Seat:
+    """The logical core of one member; chips are counted through all instances."""
+
+    node: int
+    chip: int
+    core: int
+
+
+@attrs.frozen(eq=False)
+class Layout:
+    """The seats of one group's members, and the links between their chips."""
+
+    seats: tuple[Seat, ...]
+    placement: Placement
+
+    @classmethod
+    def of(cls, placement: Placement, ranks: Sequence[int]) -> "Layout":
+        """The layout of a group of ranks, in the group's order."""
+        columns = (placement.node, placement.chip, placement.core)
+        seats = zip(*(column[list(ranks)].tolist() for column in columns), strict=True)
+        return cls(tuple(Seat(*seat) for seat in seats), placement)
+
+    @property
+    def members(self) -> int:
+        return len(self.seats)
+
+    def by_node(self) -> tuple[Members, ...]:
+        """Members of each instance, instances in the order of their first member."""
+        return self._by([seat.node for seat in self.seats])
+
+    def by_chip(self) -> tuple[Members, ...]:
+        """Members of each chip, chips in the order of their first member."""
+        return self._by([seat.chip for seat in self.seats])
+
+    def _by(self, keys: Sequence[int]) -> tuple[Members, ...]:
+        found: dict[int, list[int]] = {}
+        for member, key in enumerate(keys):
+            found.setdefault(key, []).append(member)
+        return tuple(tuple(members) for members in found.values())
+
+    def within(self, members: Sequence[int]) -> "Layout":
+        """The layout of some of the members, renumbered in this order."""
+        return Layout(tuple(self.seats[member] for member in members), self.placement)
+
+    def chip_cycles(self) -> tuple[tuple[Members, ...], ...]:
+        """Cycles over links that no two share, as clusters: the members of each chip in turn.
+
+        Of a group on several instances there are none, for no links join these.
+        """
+        clusters = {self.seats[cluster[0]].chip: cluster for cluster in self.by_chip()}
+        cycles = disjoint_cycles(self.placement.topology.links, tuple(clusters))
+        return tuple(tuple(clusters[chip] for chip in cycle) for cycle in cycles)

@@ -1,0 +1,224 @@
+"""Recursive halving and doubling (RDH) along the axes of a hypercube of chips.
+
+    reduce-scatter   step 0: of the members of a chip each joins one share of what all of them have;
+                     then, axis after axis, half of what is left goes across, joined to what came in
+    all-gather       axis after axis, everything held goes across; in the end the members of a chip
+                     write each other what they hold
+    all-reduce       the first, then the second
+
+Axes are labelled with the Gray code of rows and columns, so that both ends of an axis of a 4x4
+torus are neighbours. Members at the same place of their chips form a cube. A role is
+place * chips + label, so everything that goes across is a range of roles.
+
+Source: AWS Neuron docs, intranode-collective-comm.rst (stages, 4D hypercube),
+internode-collective-comm.rst (N = 2^p); the labels are derived, AWS publishes none.
+"""
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.collectives import runs, stages
+from ncc_runtime.collectives.extents import Extent, Scratch
+from ncc_runtime.collectives.joins import MOST_SOURCES
+from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives.plan import Job, Plan, Round, Space, Transfer, home
+from ncc_runtime.collectives.roles import Roles
+from ncc_runtime.collectives.stages import Stage, StageKind, Strand, Track, Wiring
+from ncc_runtime.topology.spec import FabricShape
+
+LANES = (0, 1, 2, 3)
+"""DMA rings; the axes use the first, the exchange inside a chip all. Assumed."""
+
+
+def arrange(layout: Layout) -> Wiring:
+    """Places, then labels; UnsuitedError unless chips are alike and a power of two."""
+    cubes = []
+    for members in layout.by_node():
+        inside = layout.within(members)
+        labelled = _labelled(inside)
+        cubes.append([[members[k] for k in cluster] for cluster in labelled])
+    clusters = [cluster for cube in cubes for cluster in cube]
+    if len({len(cluster) for cluster in clusters}) > 1:
+        raise UnsuitedError("its chips have different numbers of members")
+    if len({len(cube) for cube in cubes}) > 1:
+        raise UnsuitedError("its instances have different numbers of chips")
+    if len(clusters) & (len(clusters) - 1):
+        raise UnsuitedError(f"it is on {len(clusters)} chips, which is no power of two")
+    local = len(clusters[0])
+    if local > MOST_SOURCES:
+        raise UnsuitedError(
+            f"{local} members share a chip, a descriptor joins {MOST_SOURCES} at most"
+        )
+    order = tuple(cluster[place] for place in range(local) for cluster in clusters)
+    return Wiring((order,), local)
+
+
+def _labelled(layout: Layout) -> list[list[int]]:
+    """Members of one instance by chip, chips in the order of their labels."""
+    topology = layout.placement.topology
+    chips = {
+        layout.seats[cluster[0]].chip % topology.chips_per_node: sorted(
+            cluster, key=lambda member: layout.seats[member].core
+        )
+        for cluster in layout.by_chip()
+    }
+    columns = topology.dims[1] if topology.shape is FabricShape.TORUS else len(chips)
+    at = {chip: divmod(chip, columns) for chip in sorted(chips)}
+    if topology.shape is not FabricShape.TORUS or not _is_grid(set(at.values())):
+        at = {chip: (0, number) for number, chip in enumerate(sorted(chips))}
+    rows, lines = (sorted(set(values)) for values in zip(*at.values(), strict=True))
+    width = len(lines)
+    label = {
+        chip: _gray(rows.index(row)) * width + _gray(lines.index(line))
+        for chip, (row, line) in at.items()
+    }
+    return [chips[chip] for chip in sorted(chips, key=label.__getitem__)]
+
+
+def _is_grid(places: set[tuple[int, int]]) -> bool:
+    """Whether they are whole rows of whole columns, both powers of two in number."""
+    rows, columns = (len(set(values)) for values in zip(*places, strict=True))
+    powers = rows & (rows - 1) == 0 and columns & (columns - 1) == 0
+    return powers and rows * columns == len(places)
+
+
+def _gray(number: int) -> int:
+    return number ^ number >> 1
+
+
+def all_reduce(job: Job, wiring: Wiring) -> Plan:
+    """2 log2(chips) sends, of 2(chips-1)/chips of a chip member's share of the buffer in all."""
+    return stages.all_reduce("rdh", job, [_rdh(wiring)])
+
+
+def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
+    """log2(chips) sends, each half as long as the one before."""
+    return stages.reduce_scatter("rdh", job, [_rdh(wiring)])
+
+
+def all_gather(job: Job, wiring: Wiring) -> Plan:
+    """log2(chips) sends, each twice as long as the one before, then the exchange on the chip."""
+    return stages.all_gather("rdh", job, [_rdh(wiring)])
+
+
+@attrs.frozen(eq=False)
+class Rdh:
+    """Cubes of every team; chunk k of an extent belongs to role k."""
+
+    roles: Roles
+    local: int  # members of a chip
+    track: Track
+
+    @property
+    def chips(self) -> int:
+        """Corners of a cube."""
+        return self.roles.count // self.local
+
+    @property
+    def axes(self) -> range:
+        """The bits of a label, lowest first."""
+        return range(self.chips.bit_length() - 1)
+
+    def reduce_scatter(
+        self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
+    ) -> Strand:
+        """Chunk r of the extents, reduced and divided, at role r in chunk r of the targets."""
+        strands = [
+            self._reduce_one(extent, target, scratch, parts)
+            for extent, target in zip(extents, targets, strict=True)
+        ]
+        return list(stages.side_by_side(strands))
+
+    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> Strand:
+        """Chunk r of `own` at role r, in chunk r of the targets of everybody."""
+        kept = stages.kept(self.roles, self.track, own, targets)
+        rounds = []
+        for axis in self.axes:
+            sources = targets if axis else own
+            moves = self._across(sources, targets, axis)
+            rounds.append(Round(tuple(moves)))
+        if kept:
+            first = rounds[:1] or [Round(())]
+            rounds[:1] = [Round((*first[0].transfers, *kept))]
+        around = self._around(targets)
+        return [*rounds, Round(tuple(around))] if around else rounds
+
+    def _reduce_one(self, extent: Extent, target: Extent, scratch: Scratch, parts: int) -> Strand:
+        mine, role = home(self.roles.members), self.roles.role
+        joined, rounds = [runs.Source(extent)], []
+        if self.local > 1 and self.axes:
+            share = self._slot(extent, len(self.axes), scratch)
+            parcel = runs.Parcel(mine, self._range(role, len(self.axes)))
+            moves = runs.transfers(parcel, self._shares(extent), share, self.track)
+            rounds.append(Round(tuple(moves)))
+            joined = [runs.Source(share)]
+        elif self.local > 1:
+            joined = self._shares(extent)
+        for axis in reversed(self.axes):
+            there = role ^ 1 << axis
+            slot = self._slot(extent, axis, scratch)
+            parcel = runs.Parcel(self._peer(there), self._range(there, axis))
+            rounds.append(Round(tuple(runs.transfers(parcel, joined, slot, self.track))))
+            joined = [*joined, runs.Source(slot)]
+        last = runs.transfers(runs.Parcel(mine, role[:, None]), joined, target, self.track)
+        rounds.append(Round(tuple(attrs.evolve(move, divisor=parts) for move in last)))
+        return rounds
+
+    def _shares(self, extent: Extent) -> list[runs.Source]:
+        """The extent in the memory of every member of the chip."""
+        label = self.roles.role % self.chips
+        return [
+            runs.Source(extent, self._peer(label + place * self.chips))
+            for place in range(self.local)
+        ]
+
+    def _slot(self, extent: Extent, axis: int, scratch: Scratch) -> Extent:
+        """Room for a range of chunks that is left after an axis, one behind the other."""
+        sizes = np.broadcast_to(extent.sizes, (self.roles.members, extent.chunks))
+        edges = np.cumsum(sizes, axis=1) - sizes
+        held = self._range(self.roles.role, axis)
+        begin = np.take_along_axis(edges, held[:, :1], axis=1)
+        needed = np.take_along_axis(sizes, held, axis=1).sum(axis=1)
+        at = scratch.take(int(needed.max(initial=0)))
+        return extent.moved(Space.SCRATCH, edges - begin + at)
+
+    def _across(
+        self, sources: Sequence[Extent], targets: Sequence[Extent], axis: int
+    ) -> list[Transfer]:
+        """Everything that is held before an axis, to the other end of it."""
+        role = self.roles.role
+        parcel = runs.Parcel(self._peer(role ^ 1 << axis), self._range(role, axis))
+        found: list[Transfer] = []
+        for source, target in zip(sources, targets, strict=True):
+            found += runs.transfers(parcel, [runs.Source(source)], target, self.track)
+        return found
+
+    def _around(self, targets: Sequence[Extent]) -> list[Transfer]:
+        """Everything that the cube of a member holds, to the others on its chip."""
+        role = self.roles.role
+        found: list[Transfer] = []
+        for shift in range(1, self.local):
+            peer = self._peer((role + shift * self.chips) % self.roles.count)
+            parcel = runs.Parcel(peer, self._range(role, len(self.axes)))
+            for target in targets:
+                found += runs.transfers(
+                    parcel, [runs.Source(target)], target, self.track, shift - 1
+                )
+        return found
+
+    def _peer(self, role: np.ndarray) -> np.ndarray:
+        """By member, who plays the given role in its team."""
+        return self.roles.member(role)
+
+    def _range(self, role: np.ndarray, axis: int) -> np.ndarray:
+        """Roles that agree with `role[m]` on the axes from `axis` on, (members, 2^axis)."""
+        return (role >> axis << axis)[:, None] + np.arange(1 << axis)
+
+
+def _rdh(wiring: Wiring) -> Stage:
+    return STAGE.stage(Roles(wiring.orders), wiring.form, Track(0, LANES))
+
+
+STAGE = StageKind(arrange, Rdh)

@@ -1,0 +1,1 @@
+"""What Neuron's rules say of a program's groups on a placement."""

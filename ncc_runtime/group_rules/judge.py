@@ -1,0 +1,160 @@
+"""Verdicts on a program's groups and pairs by the rows of topology/rules.py; nothing is enforced.
+
+Each distinct group of a placeholder is judged. A verdict names the rule that allows the group, or
+the one that it breaks, with its source and the nearest allowed group.
+"""
+
+from collections.abc import Iterator
+
+import attrs
+import numpy as np
+
+from ncc_runtime.group_rules.chains import chains
+from ncc_runtime.group_rules.limits import groups_verdicts, places_of
+from ncc_runtime.group_rules.nearest import nearest_group
+from ncc_runtime.group_rules.verdict import Places, Ranks, Verdict, cores_text
+from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
+from ncc_runtime.neff.program import Program
+from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.placement import Placement
+from ncc_runtime.topology import rules
+from ncc_runtime.topology.rules import GroupRule, rules_of
+
+_REDUCTIONS = (Reduction.ADD, Reduction.MINIMUM, Reduction.MAXIMUM)
+
+
+def verdicts(program: Program, placement: Placement) -> tuple[Verdict, ...]:
+    """Every rule that speaks of the program's collectives there, in program order."""
+    judge = _Judge.of(placement)
+    known: dict[object, tuple[Verdict, ...]] = {}
+    found: list[Verdict] = []
+    for number, one in enumerate(program.placeholders):
+        key = one.op, one.reduction, one.groups, one.pairs
+        if key not in known:
+            known[key] = judge.verdicts(one)
+        found += (attrs.evolve(verdict, placeholder=number) for verdict in known[key])
+    return (*found, *groups_verdicts(program, placement))
+
+
+@attrs.define
+class _Judge:
+    """The rules of one placement, and what they have said of its groups so far."""
+
+    placement: Placement
+    rules: tuple[GroupRule, ...]
+    allowed: dict[Ranks, GroupRule]  # by cores
+    masks: np.ndarray  # (groups, cores) bool, what `allowed` lists
+    links: frozenset[tuple[int, int]]  # chips that a link joins
+    known: dict[tuple[Ranks, bool], Verdict | None] = attrs.field(factory=dict)
+
+    @classmethod
+    def of(cls, placement: Placement) -> "_Judge":
+        topology = placement.topology
+        its_rules = rules_of(topology)
+        allowed = {cores: rule for rule in its_rules for cores in rule.groups}
+        masks = np.zeros((len(allowed), topology.ranks_per_node), bool)
+        for mask, cores in zip(masks, allowed, strict=True):
+            mask[list(cores)] = True
+        links, is_up = topology.links, ~topology.links.is_down
+        ends = zip(links.src[is_up].tolist(), links.dst[is_up].tolist(), strict=True)
+        return cls(placement, its_rules, allowed, masks, frozenset(ends))
+
+    def verdicts(self, placeholder: Placeholder) -> tuple[Verdict, ...]:
+        """One for every rule that allows, and every rule that refuses, something of it."""
+        op, reduction = placeholder.op, placeholder.reduction
+        found: dict[tuple[str, bool], Verdict] = {}
+        if reduction is not None and reduction not in _REDUCTIONS:
+            verdict = _verdict(rules.REDUCTIONS, (), allowed=False)
+            fact = f"{op.value} by {reduction.value}: {verdict.fact}"
+            found[verdict.rule, False] = attrs.evolve(verdict, fact=fact)
+        judged = self._pairs(placeholder) if placeholder.pairs else self._groups(placeholder)
+        for ranks, verdict in judged:
+            if (verdict.rule, verdict.allowed) not in found:
+                where = cores_text(self.placement.topology, places_of(self.placement, ranks))
+                fact = f"{op.value} over {where}: {verdict.fact}"
+                found[verdict.rule, verdict.allowed] = attrs.evolve(verdict, fact=fact)
+        return tuple(found.values())
+
+    def _groups(self, placeholder: Placeholder) -> Iterator[tuple[Ranks, Verdict]]:
+        """Every group with its verdict; a group of one is no communication."""
+        for group in placeholder.groups:
+            judged = self._group(group, placeholder.op) if len(group) > 1 else None
+            if judged is not None:
+                yield group, judged
+
+    def _pairs(self, placeholder: Placeholder) -> Iterator[tuple[Ranks, Verdict]]:
+        """Every chain of the source-target pairs, or a pair of it that is apart."""
+        for chain in chains(placeholder.pairs):
+            apart = next((pair for pair in chain.pairs() if not self._is_adjacent(*pair)), None)
+            if not chain.is_ring and apart is None and self._is_adjacent(*chain.ends):
+                yield chain.ranks, self._refused(rules.RING_OF_PAIRS, chain.ranks, closes=True)
+            elif not chain.is_ring:
+                yield chain.ranks, self._refused(rules.RING_OF_PAIRS, chain.ranks)
+            elif apart is not None:
+                yield apart, self._refused(rules.ADJACENT_PAIRS, chain.ranks)
+            else:
+                yield chain.ranks, _verdict(rules.RING_OF_PAIRS, chain.ranks, allowed=True)
+
+    def _is_adjacent(self, source: int, target: int) -> bool:
+        chip, node = self.placement.chip, self.placement.node
+        ends = int(chip[source]), int(chip[target])
+        return ends[0] == ends[1] or ends in self.links or bool(node[source] != node[target])
+
+    def _group(self, group: Ranks, op: CollectiveOp) -> Verdict | None:
+        """By the rules for its cores; None where no rule is known."""
+        key = group, op is CollectiveOp.ALL_TO_ALL
+        if key not in self.known:
+            parts = self._parts(group)
+            if op is CollectiveOp.ALL_TO_ALL and len(parts) > 1:
+                self.known[key] = self._refused(rules.ALL_TO_ALL_INSIDE, group)
+            else:
+                self.known[key] = self._judged(group, parts)
+        return self.known[key]
+
+    def _judged(self, group: Ranks, parts: np.ndarray) -> Verdict | None:
+        if not (parts == parts[0]).all():
+            return self._refused(rules.SYMMETRIC, group)
+        cores = tuple(np.flatnonzero(parts[0]).tolist())
+        if len(parts) > 1 and len(cores) == 1:
+            return _verdict(rules.ONE_AN_INSTANCE, group, allowed=True)
+        if cores in self.allowed:
+            return _verdict(self.allowed[cores], group, allowed=True)
+        return self._refused(self._broken(parts[0]), group) if self.rules else None
+
+    def _broken(self, cores: np.ndarray) -> GroupRule:
+        """The rule of the nearest groups of the same size, or else that which has the sizes."""
+        alike = np.flatnonzero(self.masks.sum(1) == cores.sum())
+        if not len(alike):
+            return next(rule for rule in self.rules if rule.is_size_rule)
+        listed = list(self.allowed.values())
+        nearest = listed[alike[(self.masks[alike] ^ cores).sum(1).argmin()]]
+        others = {listed[mask].id: listed[mask] for mask in alike if listed[mask] is not nearest}
+        also = [rule.fact.split(" take ")[-1] for rule in others.values()]
+        return attrs.evolve(nearest, fact=", or ".join([nearest.fact, *also]))
+
+    def _refused(self, rule: GroupRule, group: Ranks, *, closes: bool = False) -> Verdict:
+        """With the nearest allowed group: a ring for pairs, inside an instance for all-to-all."""
+        places = places_of(self.placement, group) if closes else self._nearest(rule, group)
+        shape = "a ring through " if rule in (rules.RING_OF_PAIRS, rules.ADJACENT_PAIRS) else ""
+        text = cores_text(self.placement.topology, places)
+        advice = f"nearest allowed group: {shape}{text}" if places else ""
+        verdict = _verdict(rule, group, allowed=False)
+        return attrs.evolve(verdict, nearest=places, advice=advice)
+
+    def _nearest(self, rule: GroupRule, group: Ranks) -> Places:
+        alone = rule is rules.ALL_TO_ALL_INSIDE
+        instances, cores = np.nonzero(nearest_group(self.masks, self._parts(group), alone=alone))
+        nodes = np.unique(self.placement.node[list(group)])[instances]
+        return tuple(zip(nodes.tolist(), cores.tolist(), strict=True))
+
+    def _parts(self, group: Ranks) -> np.ndarray:
+        """The group's cores on each of its instances, (its instances, cores) bool."""
+        members = list(group)
+        _, row = np.unique(self.placement.node[members], return_inverse=True)
+        parts = np.zeros((row.max() + 1, self.placement.topology.ranks_per_node), bool)
+        parts[row, self.placement.logical_core[members]] = True
+        return parts
+
+
+def _verdict(rule: GroupRule, group: Ranks, *, allowed: bool) -> Verdict:
+    return Verdict(-1, group, rule.id, allowed, rule.fact, rule.source)

@@ -1,0 +1,140 @@
+"""Columns [row, rank] that grow while queues are built and are written out once, at the end.
+
+A million-cell column is never held twice: until the end a row is a reference, to one value where
+all ranks are alike, to a column that many rows share, or to the plan's own offsets.
+"""
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.lowering.executable import IDLE
+
+Row = np.ndarray
+"""(ranks,) integers, or (1,) where all ranks are alike."""
+
+NOTHING: Row = np.full(1, IDLE, np.int32)
+NOTHING.setflags(write=False)
+
+
+@attrs.frozen(eq=False)
+class MemberRows:
+    """Rows that a plan gives by member: offsets in a space, and where the space begins."""
+
+    offsets: Sequence[np.ndarray]  # per row (members,) int64
+    bases: Sequence[int]  # per row
+    ranks: np.ndarray  # (groups, members) int32: who the members are
+    idle: int  # for ranks of no group
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def write(self, out: np.ndarray) -> None:
+        """Fill (rows, ranks)."""
+        block = np.concatenate(self.offsets).reshape(len(self.offsets), -1)
+        block += np.array(self.bases, np.int64)[:, None]
+        if len(self.ranks) == 1 and is_everybody(self.ranks[0], out.shape[1]):
+            out[:] = block
+            return
+        out[:] = self.idle
+        out[:, self.ranks] = block[:, None, :]
+
+
+class Column:
+    """One growing column; rows that are the same object, or alike on all ranks, take no room."""
+
+    def __init__(self, ranks: int, dtype: type[np.integer]) -> None:
+        self._ranks, self._dtype = ranks, dtype
+        self._parts: list[Row | MemberRows] = []
+        self._more = 0  # rows beyond one a part
+
+    def __len__(self) -> int:
+        return len(self._parts) + self._more
+
+    def append(self, row: Row) -> None:
+        """One row, kept by reference."""
+        self._parts.append(row)
+
+    def extend(self, rows: MemberRows) -> None:
+        """Rows of a plan, kept by reference."""
+        self._parts.append(rows)
+        self._more += len(rows) - 1
+
+    def pad(self, rows: int) -> None:
+        """Idle rows, until there are `rows`."""
+        self._parts.extend([NOTHING] * (rows - len(self)))
+
+    def put(self, at: int, row: Row) -> None:
+        """Row `at`, with idle rows before it."""
+        self.pad(at)
+        self.append(row)
+
+    def padded(self, rows: int) -> np.ndarray:
+        """`take` with idle rows at the end, until there are `rows`."""
+        self.pad(rows)
+        return self.take()
+
+    def write(self, out: np.ndarray) -> None:
+        """Fill (rows, ranks) and forget the rows."""
+        at = 0
+        for part in self._parts:
+            if isinstance(part, MemberRows):
+                part.write(out[at : at + len(part)])
+                at += len(part)
+            else:
+                out[at] = part
+                at += 1
+        self._parts.clear()
+        self._more = 0
+
+    def take(self) -> np.ndarray:
+        """The whole column, (rows, ranks), read-only; the rows are forgotten."""
+        shape = (len(self), self._ranks)
+        rows = [part for part in self._parts if not isinstance(part, MemberRows)]
+        whole = len(rows) == len(self._parts) > 0
+        if whole and len(set(map(id, rows))) == 1:
+            column = np.broadcast_to(rows[0].astype(self._dtype), shape)
+        elif whole and set(map(len, rows)) == {1}:
+            alike = np.concatenate(rows).astype(self._dtype)
+            column = np.broadcast_to(alike[:, None], shape)
+        else:
+            column = np.empty(shape, self._dtype)
+            self.write(column)
+            column.setflags(write=False)
+        self._parts.clear()
+        self._more = 0
+        return column
+
+
+def narrowed(column: np.ndarray) -> np.ndarray:
+    """The same non-negative cells in as little memory: int32 where they fit, rows alike once."""
+    if column.size == 0:
+        return column
+    dtype = np.int32 if int(column.max()) <= np.iinfo(np.int32).max else np.int64
+    if (column == column[:, :1]).all():
+        return np.broadcast_to(column[:, :1].astype(dtype), column.shape)
+    narrow = column.astype(dtype, copy=False)
+    narrow.setflags(write=False)
+    return narrow
+
+
+def is_everybody(ranks: np.ndarray, count: int) -> bool:
+    """Whether these are all ranks, in order."""
+    return len(ranks) == count and bool((ranks == np.arange(count)).all())
+
+
+def spread(values: np.ndarray, at: np.ndarray, ranks: int) -> Row:
+    """Values of some ranks as a row, IDLE elsewhere."""
+    if len(at) == ranks and (values == values[0]).all():
+        return values[:1].copy()
+    row: np.ndarray = np.full(ranks, IDLE, values.dtype)
+    row[at] = values
+    return row
+
+
+def spread_any(values: np.ndarray, at: np.ndarray, ranks: int) -> Row:
+    """The same where nobody looks elsewhere: one value if these ranks have one."""
+    if len(values) and (values == values[0]).all():
+        return values[:1].copy()
+    return spread(values, at, ranks)

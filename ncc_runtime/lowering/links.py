@@ -1,0 +1,95 @@
+"""Links: a column of peers together with the channels and semaphores between them.
+
+The transfers of a plan name few distinct columns of peers, each many times; what follows from a
+column is worked out once for all of them.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import attrs
+import numpy as np
+
+from ncc_runtime.lowering.channels import Channels
+from ncc_runtime.lowering.columns import Row, spread, spread_any
+from ncc_runtime.lowering.executable import IDLE
+from ncc_runtime.lowering.rows import Condition, Increment
+
+
+@attrs.frozen(eq=False)
+class Link:
+    """Who sends to whom in one lane: every rank to at most one peer, and from at most one."""
+
+    number: int
+    peer: np.ndarray  # (ranks,) int32, IDLE for none
+    senders: np.ndarray  # (s,) int32, ascending
+    receivers: np.ndarray  # (s,) int32, their peers
+    channels: np.ndarray  # (s,) int32
+    remote: np.ndarray  # (s,) bool: not to itself
+    arrival: Increment  # of `data`, by the sender
+    arrived: Row  # the same semaphore, at the receiver
+    advance: Increment  # of the sender's tail
+    sent: Increment  # of the sender's completions
+
+
+class Links:
+    """The links of one stream, made on first use."""
+
+    def __init__(
+        self, everybody: np.ndarray, channels: Channels, ring_sems: Mapping[int, tuple[int, int]]
+    ) -> None:
+        self._everybody = everybody
+        self.channels = channels
+        self.ring_sems = ring_sems
+        self._known: dict[tuple[int, bytes], Link] = {}
+
+    def get(self, lane: int, peer: np.ndarray) -> Link:
+        """The link of a column of peers, (ranks,); no rank may be the peer of two."""
+        key = lane, peer.tobytes()
+        if key not in self._known:
+            self._known[key] = self._open(lane, peer)
+        return self._known[key]
+
+    def _open(self, lane: int, peer: np.ndarray) -> Link:
+        senders = np.flatnonzero(peer != IDLE).astype(np.int32)
+        receivers = peer[senders]
+        channels = self.channels.open(lane, senders, receivers)
+        data = self.channels.counters.data_sem[channels]
+        tail, completed = self.ring_sems[lane]
+        return Link(
+            number=len(self._known),
+            peer=peer,
+            senders=senders,
+            receivers=receivers,
+            channels=channels,
+            remote=senders != receivers,
+            arrival=Increment(peer, spread(data, senders, len(peer))),
+            arrived=spread(data, receivers, len(peer)),
+            advance=self._own(senders, tail),
+            sent=self._own(senders, completed),
+        )
+
+    def _own(self, ranks: np.ndarray, sem: int) -> Increment:
+        """An increment of one of their own semaphores on some ranks."""
+        count = len(self._everybody)
+        sems = spread(np.full(len(ranks), sem, np.int32), ranks, count)
+        everybody = self._everybody if len(ranks) == count else spread(ranks, ranks, count)
+        return Increment(everybody, sems)
+
+    def posted(self, link: Link) -> Condition:
+        """Count one more transfer on every channel of a link; the wait for it, at the receivers."""
+        counts = self.channels.counters.data_count
+        values = counts[link.channels] + 1
+        counts[link.channels] = values
+        return Condition(link.arrived, spread_any(values, link.receivers, len(link.peer)))
+
+
+def layers(column: np.ndarray) -> Iterator[np.ndarray]:
+    """A column of ranks, (ranks,), as few columns that name none twice."""
+    left = column
+    while (left != IDLE).any():
+        who = np.flatnonzero(left != IDLE)
+        _, first = np.unique(left[who], return_index=True)
+        layer = np.full_like(left, IDLE)
+        layer[who[first]] = left[who[first]]
+        yield layer
+        left = np.where(layer == IDLE, left, IDLE)

@@ -1,0 +1,191 @@
+"""Lowers one plan: the rows of one team within one placeholder.
+
+The CC-core tells those who will write into this rank's memory, or read from it, that it is ready;
+goes through the rounds; and at the end waits for everything sent to and by it, and for those who
+read its operand to be done with it.
+"""
+
+import attrs
+import numpy as np
+
+from ncc_runtime.collectives.plan import Piece, Space, Transfer
+from ncc_runtime.lowering.cc_isa import CcOpcode
+from ncc_runtime.lowering.channels import Channels
+from ncc_runtime.lowering.columns import MemberRows, Row, spread, spread_any
+from ncc_runtime.lowering.descriptors import DmaRows, Extents
+from ncc_runtime.lowering.executable import IDLE
+from ncc_runtime.lowering.links import Link, Links
+from ncc_runtime.lowering.moves import Move, Moves, Rounds, Team
+from ncc_runtime.lowering.rows import CcRows, Condition, Increment, Place
+
+
+@attrs.frozen
+class Addresses:
+    """Where the spaces of a plan lie in every rank's memory."""
+
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    scratch: int
+
+    def base(self, piece: Piece) -> int:
+        """The address that the piece's offsets count from."""
+        if piece.space is Space.SCRATCH:
+            return self.scratch
+        base = self.operands if piece.space is Space.OPERAND else self.results
+        return base[piece.tensor]
+
+
+@attrs.frozen(eq=False)
+class StreamRows:
+    """What the placeholders of one stream append to."""
+
+    everybody: np.ndarray  # (ranks,) int32
+    channels: Channels
+    links: Links
+    rings: dict[int, DmaRows]  # by lane
+    cc: CcRows
+    moves: dict[Team, Rounds] = attrs.field(factory=dict)  # of the teams met so far
+
+    def moves_of(self, team: Team) -> Rounds:
+        """The moves of a team; its channels are open."""
+        if team not in self.moves:
+            self.moves[team] = Moves(team, self.everybody, self.links).rounds()
+        return self.moves[team]
+
+
+class TeamRows:
+    """The rows of one team within one placeholder."""
+
+    def __init__(self, rows: StreamRows, team: Team, number: int, addresses: Addresses) -> None:
+        self._rows = rows
+        self._ranks = len(rows.everybody)
+        self._team = team
+        self._number = number
+        self._addresses = addresses
+        self._rounds = rows.moves_of(team)
+        self._unmet = self._links()  # links whose peers this placeholder has not waited for
+        self._met: np.ndarray = np.zeros(len(rows.channels.counters.sender), bool)  # by channel
+        self._arriving: dict[tuple[int | None, int], Condition] = {}  # not waited for yet
+        self._reading: dict[int, Condition] = {}  # of the own operand, by others
+        self._free_base: dict[int, Row] = {}
+        self._free_sems: dict[int, Row] = {}
+
+    def emit(self) -> None:
+        """Append everything."""
+        by_lane: dict[int, list[Transfer]] = {}
+        self._signal_ready()
+        for index, moves in enumerate(self._rounds):
+            place = Place(self._number, index)
+            before, self._arriving = self._arriving, {}
+            its_transfers = self._team.plan.rounds[index].transfers
+            for move, transfer in zip(moves, its_transfers, strict=True):
+                needed = [key for key in before if move.strand in (None, key[0])]
+                waits = [before.pop(key) for key in needed]
+                self._emit(move, transfer.credit, place, waits)
+                by_lane.setdefault(move.lane, []).append(transfer)
+            self._arriving = before | self._arriving
+        for lane, transfers in by_lane.items():
+            self._rows.rings[lane].extend(self._extents(transfers))
+        self._finish(sorted(by_lane))
+
+    def _links(self) -> dict[int, Link]:
+        """All links by number, in the order they are first used."""
+        return {
+            link.number: link
+            for moves in self._rounds
+            for move in moves
+            for link in (*move.destinations, *move.owners)
+        }
+
+    def _signal_ready(self) -> None:
+        """Tell everybody who will write here or read here, once, that this rank has come here."""
+        counters = self._rows.channels.counters
+        told = np.zeros_like(self._met)
+        for link in self._unmet.values():
+            counts = counters.free_count[link.channels]
+            self._free_base[link.number] = spread_any(counts, link.senders, self._ranks)
+            fresh = link.remote & ~told[link.channels]
+            if not fresh.any():
+                continue
+            channels, receivers = link.channels[fresh], link.receivers[fresh]
+            told[channels] = True
+            counters.ready_count[channels] += 1
+            to = spread(link.senders[fresh], receivers, self._ranks)
+            sem = spread(counters.ready_sem[channels], receivers, self._ranks)
+            self._rows.cc.add(CcOpcode.SIGNAL, Place(self._number), [], Increment(to, sem))
+
+    def _emit(self, move: Move, credit: int, place: Place, waits: list[Condition]) -> None:
+        """Push one run of descriptors, after what it waits for."""
+        ring, links = self._rows.rings[move.lane], self._rows.links
+        ring.add(move.run, place)
+        for link in (*move.destinations, *move.owners):
+            if self._unmet.pop(link.number, None):
+                waits += self._handshake(link)
+        if credit:
+            for link in move.destinations:
+                waits += self._credit(link, credit)
+        push = (move.lane, len(ring) - 1)
+        self._rows.cc.add(CcOpcode.ADVANCE, place, waits, move.destinations[0].advance, push)
+        for link in move.destinations:
+            self._arriving[move.strand, link.number] = links.posted(link)
+        for link in move.owners:
+            self._reading[link.number] = links.posted(link)
+        if move.freed is not None:
+            self._rows.channels.counters.free_count[move.freed] += 1
+
+    def _handshake(self, link: Link) -> list[Condition]:
+        """The wait for peers and owners to have come here, where it is the first."""
+        fresh = link.remote & ~self._met[link.channels]
+        if not fresh.any():
+            return []
+        channels, senders = link.channels[fresh], link.senders[fresh]
+        self._met[channels] = True
+        counters = self._rows.channels.counters
+        sem = spread(counters.ready_sem[channels], senders, self._ranks)
+        return [Condition(sem, spread_any(counters.ready_count[channels], senders, self._ranks))]
+
+    def _credit(self, link: Link, credit: int) -> list[Condition]:
+        """The wait for slots of peers that are used again."""
+        if not link.remote.any():
+            return []
+        if link.number not in self._free_sems:
+            senders = link.senders[link.remote]
+            sems = self._rows.channels.free_sems(link.channels[link.remote], senders)
+            self._free_sems[link.number] = spread(sems, senders, self._ranks)
+        return [Condition(self._free_sems[link.number], self._free_base[link.number] + credit)]
+
+    def _finish(self, lanes: list[int]) -> None:
+        """Wait for what is still on its way here, for readers and for the own transfers."""
+        arriving = {link: wait for (_, link), wait in self._arriving.items()}
+        waits = list((arriving | self._reading).values())
+        mine = self._team.ranks.ravel()
+        for lane in lanes:
+            _, completed = self._rows.links.ring_sems[lane]
+            filled = self._rows.rings[lane].filled
+            busy = mine[np.broadcast_to(filled, (self._ranks,))[mine] > 0]
+            sem = spread(np.full(len(busy), completed, np.int32), busy, self._ranks)
+            waits.append(Condition(sem, filled))
+        self._rows.cc.add(CcOpcode.WAIT, Place(self._number), waits)
+
+    def _extents(self, transfers: list[Transfer]) -> Extents:
+        """Addresses and sizes of the transfers of one lane."""
+        widest = max(len(one.sources) for one in transfers)
+        sources = [[*one.sources, *[None] * (widest - len(one.sources))] for one in transfers]
+        also = [one.also.target if one.also is not None else None for one in transfers]
+        sizes = [one.size_bytes for one in transfers]
+        return Extents(
+            sources=[self._addressed(list(pieces)) for pieces in zip(*sources, strict=True)],
+            target=self._addressed([one.target for one in transfers]),
+            size=MemberRows(sizes, [0] * len(sizes), self._team.ranks, idle=0),
+            also=self._addressed(also) if any(also) else None,
+        )
+
+    def _addressed(self, pieces: list[Piece | None]) -> MemberRows:
+        """Addresses of pieces, IDLE for none."""
+        nowhere: np.ndarray = np.full(self._team.plan.members, IDLE, np.int64)
+        return MemberRows(
+            offsets=[nowhere if piece is None else piece.offset for piece in pieces],
+            bases=[0 if piece is None else self._addresses.base(piece) for piece in pieces],
+            ranks=self._team.ranks,
+            idle=IDLE,
+        )

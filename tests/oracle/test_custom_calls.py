@@ -1,0 +1,30 @@
+"""XLA's parser reads what is printed of the collectives that HLO lacks."""
+
+import pytest
+
+from ncc_compiler.diagnostics import Source
+from ncc_compiler.ir.load import load_module
+from ncc_compiler.ir.printer import print_module
+
+LINES = [
+    'f32[4] custom-call(x), custom_call_target="ncc.reduce", '
+    'backend_config={"replica_groups":[[0,1],[2,3]],"root":1,"reduction":"add"}',
+    'f32[16] custom-call(x), custom_call_target="ncc.gather", '
+    'backend_config={"replica_groups":"[1,4]<=[4]","root":0,"dimensions":[0]}',
+    'f32[4] custom-call(x), custom_call_target="ncc.avg_all_reduce"',
+    'f32[4] custom-call(x), custom_call_target="ncc.barrier", custom_call_has_side_effect=true',
+    "f32[4] collective-broadcast(x), replica_groups={{1,2}}",
+]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_xla_reads_what_is_printed_and_prints_what_we_read(line: str) -> None:
+    from jaxlib import _hlo
+
+    text = f"HloModule m, replica_count=4\nx = f32[4] parameter(0)\nROOT r = {line}\n"
+    module = load_module(Source("a.ir", text))
+    theirs = _hlo.hlo_module_from_text(print_module(module)).to_string()
+    again = load_module(Source("b.ir", theirs), 4)
+    ours, read = (one.entry_computation.nodes[-1] for one in (module, again))
+    assert (read.op, read.type) == (ours.op, ours.type)
+    assert {key: read.attributes[key] for key in ours.attributes} == dict(ours.attributes)
