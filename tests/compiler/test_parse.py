@@ -130,9 +130,9 @@ def test_errors_are_capped() -> None:
     ids=lambda text: repr(text[:20]),
 )
 def test_garbage_is_refused_quickly_and_with_a_reason(garbage: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     assert complaints(garbage)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 20  # seconds; quadratic work would take hours
 
 
 @given(draws.damaged_texts())
