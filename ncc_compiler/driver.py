@@ -1,5 +1,8 @@
 """The compiler from end to end: text in, `.neff` out. Read `compile_text` first."""
 
+import contextlib
+import gc
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 
 from ncc_compiler.codegen.generate import Neff, generate, seal
@@ -29,19 +32,34 @@ def compile_text(
     """
     options = options or CompileOptions()
     passes = pipeline(options)
-    module = load_text(text, options.ranks, name)
-    if observe is not None:
-        observe(LOADED, module)
-    canonical = run_passes(module, passes, verify_each=options.verify_each_pass, observe=observe)
-    program = generate(canonical)
-    return seal(program)
+    with _without_collection():
+        module = load_text(text, options.ranks, name)
+        if observe is not None:
+            observe(LOADED, module)
+        verify_each = options.verify_each_pass
+        canonical = run_passes(module, passes, verify_each=verify_each, observe=observe)
+        return seal(generate(canonical))
 
 
 def load_text(text: str, ranks: int | None = None, name: str = "<text>") -> Module:
     """The verified graph of a text. Raises CompileError with all that is wrong."""
     source = Source(name, text)
-    check_partitioned(source)
-    return load_module(source, ranks)
+    with _without_collection():
+        check_partitioned(source)
+        return load_module(source, ranks)
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """The search for cyclic garbage put off: trees and graphs have no cycles, and are large."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def compile_file(path: str | Path, options: CompileOptions | None = None) -> Neff:

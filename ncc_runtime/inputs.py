@@ -7,20 +7,19 @@ import numpy as np
 from ncc_runtime.errors import InputError
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.program import Program, Tensor
-from ncc_runtime.options import RunOptions
 
 
-def check_constants(program: Program, options: RunOptions) -> None:
-    """Refuse a run with values of a program whose text left out the values of constants."""
-    elided = program.elided() if options.values else ()
+def check_constants(program: Program) -> None:
+    """Refuse to compute with a program whose text left out the values of constants."""
+    elided = program.elided()
     if not elided:
         return
-    more = f" and {len(elided) - 1} more have no value" if len(elided) > 1 else " has no value"
+    count = "a constant has" if len(elided) == 1 else f"{len(elided)} constants have"
     place = f" ({elided[0].place})" if elided[0].place else ""
     raise InputError(
-        f"constant {elided[0].node}{place}{more}: the model's text says {{...}} for it; dump the "
-        "model with --xla_dump_large_constants (print_large_constants=True) and compile that, or "
-        "run with --no-values for the time only"
+        f"{count} no value, the model's text says {{...}}, the first is {elided[0].node}{place}; "
+        "dump the model with --xla_dump_large_constants (print it with print_large_constants=True) "
+        "and compile that, or run with --no-values for the time only"
     )
 
 

@@ -32,13 +32,15 @@ array_types = st.builds(ArrayType, dtypes, shapes)
 
 @st.composite
 def literals(draw: st.DrawFn, kind: ArrayType) -> Literal:
-    """Any bits of the type: every NaN, infinity and subnormal; 4-bit integers stay in 4 bits."""
+    """Any bits of the type: every NaN, infinity, subnormal; narrow integers stay in their bits."""
     size = kind.size_bytes
     raw = np.frombuffer(draw(st.binary(min_size=size, max_size=size)), dtype=np.uint8).copy()
     if kind.dtype is DType.PRED:
         array = (raw & 1).astype(bool)
-    elif kind.dtype in (DType.S4, DType.U4):
-        array = (raw & 7).astype(np.int8).astype(kind.dtype.numpy)
+    elif kind.dtype.is_integer and kind.dtype.bits < 8:
+        unused = 8 - kind.dtype.bits
+        shifted = (raw << unused).view(np.int8 if kind.dtype.is_signed else np.uint8)
+        array = (shifted >> unused).astype(kind.dtype.numpy)
     else:
         array = raw.view(kind.dtype.numpy)
     array = array.reshape(kind.shape)

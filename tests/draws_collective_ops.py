@@ -120,6 +120,8 @@ def reduce_scatter(drawing: Drawing) -> None:
     if found is None:
         return
     x, dimension = found
+    if x.dtype not in REDUCTIONS:
+        return
     op = drawing.draw(st.sampled_from(REDUCTIONS[x.dtype]))
     bound, error = folded(op, x, meeting.size)
     shape = list(x.type.shape)

@@ -12,6 +12,7 @@ from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_runtime.neff.dtypes import DType
 from tests import draws_collective_ops as collectives
+from tests import draws_elementwise_ops as elementwise
 from tests import draws_folding_ops as folding
 from tests import draws_indexing_ops as indexing
 from tests import draws_local_ops as local
@@ -42,6 +43,7 @@ LOCAL_OPS = (
     folding.reduce,
     folding.largest_and_where,
     folding.call,
+    *elementwise.ELEMENTWISE_OPS,
     *indexing.INDEXING_OPS,
     *windows.WINDOW_OPS,
 )

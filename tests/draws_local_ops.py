@@ -70,7 +70,7 @@ def float_unary(drawing: Drawing) -> None:
         drawing.add(op, x.type, [x], bound=x.bound + 1)
 
 
-def _above_one(drawing: Drawing, x: Value) -> Value:
+def above_one(drawing: Drawing, x: Value) -> Value:
     """|x| + 1: where division, log and sqrt are tame."""
     size = drawing.like("abs", x, [x])
     one = drawing.full(1, x.type)
@@ -82,13 +82,13 @@ def float_unary_above_one(drawing: Drawing) -> None:
     x = drawing.pick(lambda value: _is_float(value) and value.bound <= LARGEST)
     if x is None:
         return
-    x = _above_one(drawing, x)
+    x = above_one(drawing, x)
     op = drawing.draw(st.sampled_from(["sqrt", "rsqrt", "log"]))
     error = x.error + 4 * rounding(x.dtype, x.bound)
     drawing.add(op, x.type, [x], bound=x.bound, error=error)
 
 
-def _partner(drawing: Drawing, x: Value) -> Value:
+def partner(drawing: Drawing, x: Value) -> Value:
     """Another value of the same type, if need be a new parameter."""
     found = drawing.pick(lambda value: value.type == x.type and value != x)
     return found or drawing.parameter(x.type)
@@ -98,7 +98,7 @@ def float_binary(drawing: Drawing) -> None:
     x = drawing.pick(_is_float)
     if x is None:
         return
-    y = _partner(drawing, x)
+    y = partner(drawing, x)
     op = drawing.draw(st.sampled_from(["add", "subtract", "maximum", "minimum", "multiply"]))
     bound, error = {
         "multiply": (x.bound * y.bound, x.error * y.bound + y.error * x.bound),
@@ -113,7 +113,7 @@ def float_quotient(drawing: Drawing) -> None:
     x = drawing.pick(_is_float)
     if x is None:
         return
-    y = _above_one(drawing, _partner(drawing, x))
+    y = above_one(drawing, partner(drawing, x))
     op = drawing.draw(st.sampled_from(["divide", "remainder"]))
     if op == "divide":
         error = _blurred(x, x.error + y.error * x.bound, x.bound)
@@ -142,7 +142,7 @@ def integer_op(drawing: Drawing) -> None:
         "power",
     ]
     op = drawing.draw(st.sampled_from([*binary, *unary]))
-    operands = [x] if op in unary else [x, _partner(drawing, x)]
+    operands = [x] if op in unary else [x, partner(drawing, x)]
     drawing.add(op, x.type, operands)
 
 
@@ -151,7 +151,7 @@ def logical_op(drawing: Drawing) -> None:
     if x is None:
         return
     op = drawing.draw(st.sampled_from(["and", "or", "xor", "not"]))
-    drawing.add(op, x.type, [x] if op == "not" else [x, _partner(drawing, x)])
+    drawing.add(op, x.type, [x] if op == "not" else [x, partner(drawing, x)])
 
 
 def compare(drawing: Drawing) -> None:
@@ -169,7 +169,7 @@ def select(drawing: Drawing) -> None:
         return
     x = drawing.pick(lambda value: value.type.shape == condition.type.shape)
     assert x is not None
-    y = _partner(drawing, x)
+    y = partner(drawing, x)
     bound, error = max(x.bound, y.bound), max(x.error, y.error)
     drawing.add("select", x.type, [condition, x, y], bound=bound, error=error)
 
@@ -245,7 +245,7 @@ def concatenate(drawing: Drawing) -> None:
     x = drawing.pick(lambda value: value.type.rank >= 1)
     if x is None:
         return
-    y = _partner(drawing, x)
+    y = partner(drawing, x)
     dimension = drawing.draw(st.integers(0, x.type.rank - 1))
     parts = drawing.draw(st.sampled_from([[x], [x, y], [y, x, x]]))
     shape = list(x.type.shape)

@@ -25,7 +25,7 @@ from ncc_runtime.neff.groups import ExplicitGroups
 
 RANKS = 3
 INT, PRED, TOKEN = ArrayType(DType.S32), ArrayType(DType.PRED), TokenType()
-_LOCAL = ("add", "subtract", "xor", "dot", "transpose", "copy", "negate", "power")
+_LOCAL = ("add", "subtract", "xor", "dot", "transpose", "copy", "negate", "power", "update")
 _COLLECTIVES = ("all-reduce", "two all-reduces", "collective-permute", "reversed permute")
 
 
@@ -119,11 +119,23 @@ def _local(body: _Body, op: str) -> None:
     elif op == "dot":
         contracting = {"lhs_contracting_dims": (1,), "rhs_contracting_dims": (0,)}
         found = body.node("dot", kind, x, body.pick(), **contracting)
+    elif op == "update":
+        found = _update(body, x)
     elif op == "transpose":
         found = body.node("transpose", kind, x, dimensions=(1, 0))
     else:
         found = body.node(op, kind, x)
     body.arrays.append(found)
+
+
+def _update(body: _Body, array: NodeId) -> NodeId:
+    """A row of one array takes the place of one in another, which may be the same."""
+    size = body.module.array.shape[0]
+    row = ArrayType(DType.S32, (1, size))
+    taken = body.node("slice", row, body.pick(), slice=((0, 1, 1), (0, size, 1)))
+    place = body.counter or body.constant(body.module.number(0, 4))
+    zero = body.constant(0)
+    return body.node("dynamic-update-slice", body.module.array, array, taken, place, zero)
 
 
 def _collective(body: _Body, op: str) -> None:

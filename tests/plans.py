@@ -1,7 +1,5 @@
 """Plans made by hand and at random, and what they say: an interpreter that shares no code."""
 
-import itertools
-
 import attrs
 import numpy as np
 from hypothesis import strategies as st
@@ -87,7 +85,7 @@ class _Written:
 
     words: int  # of a result and of scratch
     used: dict[Space, int] = attrs.field(factory=lambda: {Space.RESULT: 0, Space.SCRATCH: 0})
-    ready: list[Piece] = attrs.field(factory=list)  # pieces that earlier rounds wrote everywhere
+    ready: list[tuple[Piece, int]] = attrs.field(factory=list)  # by earlier rounds, everywhere
 
     def fresh(self, space: Space, size: int, members: int) -> Piece | None:
         start = self.used[space]
@@ -108,8 +106,11 @@ def plans(draw: st.DrawFn, members: int, words: int) -> Plan:
         if done:
             rounds.append(Round(tuple(done)))
         for move in done:
-            copies = [move.target] if move.also is None else [move.target, move.also.target]
-            written.ready += [piece for piece in copies if (move.peer != IDLE).all()]
+            places = [(move.peer, move.target)]
+            if move.also is not None:
+                places.append((move.also.peer, move.also.target))
+            size = int(move.size_bytes[0]) // WORD
+            written.ready += [(target, size) for peer, target in places if (peer != IDLE).all()]
     return Plan("random", members, tuple(rounds), scratch_bytes=words * WORD)
 
 
@@ -139,18 +140,12 @@ def _peers(draw: st.DrawFn, members: int) -> np.ndarray:
 
 
 def _source(draw: st.DrawFn, members: int, written: _Written, size: int) -> Piece:
-    if written.ready and draw(st.booleans()):
-        piece = draw(st.sampled_from(written.ready))
-        return piece if size == 0 else _within(draw, piece, size, written.words)
+    ready = [piece for piece, length in written.ready if length >= size]
+    if ready and draw(st.booleans()):
+        return draw(st.sampled_from(ready))
     start = draw(st.integers(0, written.words - size)) * WORD
     offset = np.full(members, start, np.int64)
     if draw(st.booleans()):
         return Piece(Space.OPERAND, offset)
     owners = draw(st.lists(st.integers(IDLE, members - 1), min_size=members, max_size=members))
     return Piece(Space.OPERAND, offset, owner=np.array(owners, np.int32))
-
-
-def _within(draw: st.DrawFn, piece: Piece, size: int, words: int) -> Piece:
-    """A piece as long as wanted that ends where this one may begin to be unwritten: zeros."""
-    last = words - size
-    return Piece(piece.space, np.minimum(piece.offset, last * WORD))

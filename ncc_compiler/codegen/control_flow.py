@@ -5,15 +5,15 @@ and written at the end of the body. What the body gives back as it got it needs 
 where it was. The results of a conditional lie in buffers that every branch writes.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
-import attrs
 import numpy as np
 
-from ncc_compiler.codegen.draft import DraftBuffer, DraftTensor, Mark, Step
+from ncc_compiler.codegen.draft import Mark
 from ncc_compiler.codegen.leaves import leaves
+from ncc_compiler.codegen.reuse import Made, Region, home_of, write_in_place, written_to
 from ncc_compiler.codegen.trips import invariants, trip_count
 from ncc_compiler.diagnostics import CompileError, Diagnostic
 from ncc_compiler.ir.calls import branch_names
@@ -28,15 +28,9 @@ MOST_NESTED = 64
 """Loops and branches inside one another; each level is a level of recursion here."""
 
 
-class Lowering(Protocol):
+class Lowering(Made, Protocol):
     """What is made so far, and how to make more."""
 
-    buffers: list[DraftBuffer]
-    tensors: list[DraftTensor]
-    steps: list[Step]
-    marks: list[Mark]
-    blocks: list[Block]
-    moved: dict[int, int]  # buffers whose contents are in another one from the start
     state: set[int]  # buffers that loops write at the end of their bodies
     depth: int  # blocks that are open
 
@@ -72,7 +66,7 @@ def lower_while(lowering: Lowering, node: Node, initial: Value) -> Value:
         predicate = _copied(lowering, node, verdict)
     lowering.blocks[block] = Block(BlockKind.LOOP, node.name, predicate, trip_count=trips)
     _mark(lowering, node, TEST, block)
-    region = _Region.starting_here(lowering)
+    region = Region.starting_here(lowering)
     result = lowering.run(body, [state])
     pairs = [pair for k, pair in enumerate(zip(result, state, strict=True)) if k not in kept]
     _write(lowering, node, region, pairs)
@@ -83,7 +77,7 @@ def lower_while(lowering: Lowering, node: Node, initial: Value) -> Value:
 def lower_conditional(lowering: Lowering, node: Node, operands: Sequence[Value]) -> Value:
     """One block for each branch; `operands` has the predicate and an argument for each."""
     predicate = TensorId(operands[0][0])
-    home = _home(lowering, predicate)
+    home = home_of(lowering, predicate)
     # behind a branch that is passed over, the state may be written before everybody has read it
     if lowering.buffers[home].kind is not BufferKind.INTERNAL or home in lowering.state:
         predicate = _copied(lowering, node, predicate)
@@ -92,7 +86,7 @@ def lower_conditional(lowering: Lowering, node: Node, operands: Sequence[Value])
     for index, (name, argument) in enumerate(zip(names, operands[1:], strict=True)):
         block = _open(lowering, node, CASE)
         lowering.blocks[block] = Block(BlockKind.CASE, node.name, predicate, index, len(names))
-        region = _Region.starting_here(lowering)
+        region = Region.starting_here(lowering)
         found = lowering.run(lowering.computation(name), [argument])
         _write(lowering, node, region, list(zip(found, results, strict=True)))
         _close(lowering, node, block)
@@ -145,9 +139,9 @@ def _mark(lowering: Lowering, node: Node, opcode: str, block: int) -> None:
 
 def _is_written(lowering: Lowering, tensor: int, start: int) -> bool:
     """Whether a step from `start` on has written where the tensor lies."""
-    buffer = _home(lowering, tensor)
+    buffer = home_of(lowering, tensor)
     steps = lowering.steps[start:]
-    return any(_home(lowering, result) == buffer for step in steps for result in step.results)
+    return any(home_of(lowering, result) == buffer for step in steps for result in step.results)
 
 
 def _copied(lowering: Lowering, node: Node, tensor: int) -> TensorId:
@@ -158,107 +152,25 @@ def _copied(lowering: Lowering, node: Node, tensor: int) -> TensorId:
     return TensorId(copied)
 
 
-def _home(lowering: Lowering, tensor: int) -> int:
-    """The buffer that a tensor lies in, after all moves so far."""
-    buffer = lowering.tensors[tensor].buffer
-    while buffer in lowering.moved:
-        buffer = lowering.moved[buffer]
-    return buffer
-
-
-@attrs.frozen
-class _Region:
-    """The steps of a body or a branch: from the first to the last that there is."""
-
-    lowering: Lowering
-    first_step: int
-    first_mark: int
-
-    @classmethod
-    def starting_here(cls, lowering: Lowering) -> "_Region":
-        return cls(lowering, len(lowering.steps), len(lowering.marks))
-
-    def direct_writers(self) -> dict[int, int]:
-        """Buffers that are written once, and by a step in no block inside; and that step."""
-        writers: defaultdict[int, list[int]] = defaultdict(list)
-        for index, step in self._steps():
-            for tensor in step.results:
-                writers[_home(self.lowering, tensor)].append(index)
-        inside = self._inside()
-        return {
-            buffer: steps[0]
-            for buffer, steps in writers.items()
-            if len(steps) == 1 and steps[0] not in inside
-        }
-
-    def read_until(self) -> dict[int, int]:
-        """Per buffer, the step before which the last read of it has happened."""
-        last: dict[int, int] = {}
-        for index, step in self._steps():
-            for tensor in step.operands:
-                last[_home(self.lowering, tensor)] = index + 1
-        for mark in self.lowering.marks[self.first_mark :]:
-            buffer = _home(self.lowering, self.lowering.blocks[mark.block].predicate)
-            last[buffer] = max(last.get(buffer, 0), mark.at)
-        return last
-
-    def _steps(self) -> Sequence[tuple[int, Step]]:
-        steps = self.lowering.steps
-        return [(index, steps[index]) for index in range(self.first_step, len(steps))]
-
-    def _inside(self) -> set[int]:
-        """Steps in blocks inside of this one."""
-        found: set[int] = set()
-        depth, since = 0, 0
-        for mark in self.lowering.marks[self.first_mark :]:
-            if mark.opcode in (LOOP, CASE):
-                since = since if depth else mark.at
-                depth += 1
-            elif mark.opcode == END:
-                depth -= 1
-                if not depth:
-                    found.update(range(since, mark.at))
-        return found
-
-
 def _write(
-    lowering: Lowering, node: Node, region: _Region, pairs: Sequence[tuple[int, int]]
+    lowering: Lowering, node: Node, region: Region, pairs: Sequence[tuple[int, int]]
 ) -> None:
     """Give the second of each pair the value of the first, all at the same time."""
-    copies = _moved(lowering, region, pairs)
-    needed = Counter(_home(lowering, source) for source, _ in copies)
+    write_in_place(region, [source for source, _ in pairs])
+    copies = written_to(region, pairs)
+    needed = Counter(home_of(lowering, source) for source, _ in copies)
     while copies:
-        ready = next((k for k, (_, to) in enumerate(copies) if not needed[_home(lowering, to)]), -1)
+        ready = next(
+            (k for k, (_, to) in enumerate(copies) if not needed[home_of(lowering, to)]), -1
+        )
         if ready < 0:  # they go round in a circle, which a copy of one opens
             source, target = copies[0]
             view = lowering.tensors[source]
             spare = lowering.array(f"{view.name}.spare", view.type, node)
             lowering.copy(source, spare, lowering.origin(node))
-            needed[_home(lowering, source)] -= 1
+            needed[home_of(lowering, source)] -= 1
             copies[0] = (spare, target)
             continue
         source, target = copies.pop(ready)
         lowering.copy(source, target, lowering.origin(node))
-        needed[_home(lowering, source)] -= 1
-
-
-def _moved(
-    lowering: Lowering, region: _Region, pairs: Sequence[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """Let steps write to where their values are wanted; gives the pairs that need a copy.
-
-    That is safe where the old value is read no more when the step starts.
-    """
-    writers, last_read = region.direct_writers(), region.read_until()
-    sources = Counter(_home(lowering, source) for source, _ in pairs)
-    copies = []
-    for source, target in pairs:
-        old, new = _home(lowering, source), _home(lowering, target)
-        if old == new:
-            continue
-        step = writers.get(old)
-        if step is None or new in sources or last_read.get(new, 0) > step:
-            copies.append((source, target))
-        else:
-            lowering.moved[old] = new
-    return copies
+        needed[home_of(lowering, source)] -= 1

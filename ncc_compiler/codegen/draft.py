@@ -1,8 +1,9 @@
 """The program before it has an order, addresses and semaphores: steps over buffers.
 
 A tensor is a view of a buffer; reshapes are views of their operand's buffer and need no step.
-Between two marks of control flow a buffer is written by one step at most. Graph values are written
-once; only the state of loops and the results of conditionals are written in several places.
+Between two marks of control flow a buffer is written by one step at most, and by updates of it in
+place. Graph values are written once; only the state of loops and the results of conditionals are
+written in several places.
 """
 
 from collections.abc import Mapping

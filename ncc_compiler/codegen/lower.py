@@ -18,11 +18,11 @@ from ncc_compiler.codegen.draft import (
     DraftTensor,
     Mark,
     Step,
-    without_moved,
 )
 from ncc_compiler.codegen.leaves import element_span, leaves
 from ncc_compiler.codegen.origins import origin_of, text_origin
 from ncc_compiler.codegen.regions import RegionTable
+from ncc_compiler.codegen.reuse import Region, home_of, settled, write_in_place
 from ncc_compiler.codegen.select import ANY_REGION, COLLECTIVES, REGIONS, SELECTORS
 from ncc_compiler.diagnostics import CompileError, Diagnostic, Span
 from ncc_compiler.ir.collectives import reduction_of
@@ -42,8 +42,10 @@ def lower(module: Module) -> Draft:
     lowering = _Lowering(module)
     entry = module.entry_computation
     inputs = [lowering.inputs(entry.nodes[position]) for position in entry.parameters()]
-    outputs = lowering.outputs(lowering.run(entry, inputs))
-    return without_moved(_draft(module, lowering, inputs, outputs), lowering.moved)
+    results = lowering.run(entry, inputs)
+    write_in_place(Region(lowering, 0, 0, 0), results)
+    outputs = lowering.outputs(results)
+    return settled(_draft(module, lowering, inputs, outputs), lowering.moved)
 
 
 def _draft(module: Module, lowering: "_Lowering", inputs: Sequence[Value], outputs: Value) -> Draft:
@@ -166,9 +168,7 @@ class _Lowering:
             self._unknown[written] = len(self.buffers)
             origin = text_origin(self._module, node)
             size = node.array.size_bytes
-            self.buffers.append(
-                DraftBuffer(node.name, BufferKind.ELIDED, size, origin=origin)
-            )
+            self.buffers.append(DraftBuffer(node.name, BufferKind.ELIDED, size, origin=origin))
         return self._unknown[written]
 
     def _view(self, node: Node, operand: int) -> int:
@@ -227,7 +227,7 @@ class _Lowering:
         """The results in output buffers of their own; what cannot move there is copied."""
         found = []
         for tensor in value:
-            buffer = self.tensors[tensor].buffer
+            buffer = home_of(self, tensor)
             if self.buffers[buffer].kind is BufferKind.INTERNAL:
                 self.buffers[buffer] = attrs.evolve(self.buffers[buffer], kind=BufferKind.OUTPUT)
                 found.append(tensor)

@@ -17,13 +17,22 @@ from ncc_compiler.codegen.in_place import Sharing
 from ncc_compiler.codegen.order import Clock, Order, accesses, crossing
 from ncc_runtime.neff.program import ALIGNMENT, BufferKind
 
+_KINDS = (
+    BufferKind.INPUT,
+    BufferKind.CONSTANT,
+    BufferKind.ELIDED,
+    BufferKind.OUTPUT,
+    BufferKind.INTERNAL,
+)
+"""In the order of their addresses."""
+
 
 def place_buffers(draft: Draft, order: Order, sharing: Sharing) -> tuple[tuple[int, ...], int]:
     """The address of every buffer, and the bytes of HBM that all of them span."""
     addresses = [0] * len(draft.buffers)
     top = 0
     fixed = crossing(draft)
-    for kind in BufferKind:
+    for kind in _KINDS:
         for index, buffer in enumerate(draft.buffers):
             if buffer.kind is kind and (kind is not BufferKind.INTERNAL or index in fixed):
                 addresses[index] = top

@@ -2,7 +2,9 @@
 
 After it XLA keeps `sharding` on parameters and results only, their shapes being those of a part,
 and nothing of Shardy. Before it the same attributes stand everywhere, or on parameters alone, and
-then no instruction knows of ranks. The custom calls of both partitioners are refused by the op.
+then no instruction knows of ranks. A program without collectives looks the same before and after,
+but for the name of its entry: the partitioner appends `_spmd`. The custom calls of both
+partitioners are refused by the op.
 """
 
 import math
@@ -11,8 +13,8 @@ import re
 from ncc_compiler.diagnostics import CompileError, Diagnostic, Source, Span
 from ncc_compiler.ir.custom_calls import PARTITION_IT
 
-_GSPMD = r"(?<![\w.])sharding=\{+(?:devices=\[|manual\})"
-_SHARDY = r"(?<![\w.])xla\.sdy\.sharding(?:_per_value)?="
+_GSPMD = r"sharding=(?<![\w.]sharding=)\{+(?:devices=\[|manual\})"
+_SHARDY = r"xla(?<![\w.]xla)\.sdy\.sharding(?:_per_value)?="
 _ANNOTATION = re.compile(f"{_GSPMD}|{_SHARDY}")
 _OF_RANKS = re.compile(
     r"[ )](?:all-reduce|all-gather|all-to-all|reduce-scatter|ragged-all-to-all|partition-id|"
@@ -20,6 +22,7 @@ _OF_RANKS = re.compile(
 )
 _TILES = re.compile(r"(?<![\w.])sharding=\{+devices=\[([\d,]+)\]")
 _MESH = re.compile(r"#sdy\.mesh<\[([^\]]*)\]")
+_MARK = re.compile(r"^ENTRY %?[\w.\-]*_spmd", re.MULTILINE)
 _BORDER = re.compile(r"\bparameter\(|^\s*ROOT ")
 
 
@@ -39,14 +42,11 @@ def check_partitioned(source: Source) -> None:
 
 
 def _of_no_rank(text: str, asked: list[re.Match[str]]) -> bool:
-    """Whether parameters are sharded and nothing speaks of ranks, where something ought to.
-
-    A partitioned program may do without collectives; then its header says how many parts it has.
-    """
+    """Whether parameters are sharded, and neither an op nor the partitioner's mark is of ranks."""
     if not asked or not text.startswith("HloModule") or _OF_RANKS.search(text):
         return False
     shardy = any(one[0].startswith("xla.sdy") for one in asked)
-    return shardy or not re.search(r"\b(num_partitions|replica_count)=", _header_of(text))
+    return shardy or not _MARK.search(text)
 
 
 def _line_of(text: str, offset: int) -> str:

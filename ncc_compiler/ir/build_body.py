@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from ncc_compiler.diagnostics import Note
 from ncc_compiler.ir.backend_config import as_collective
 from ncc_compiler.ir.graph import Attribute, Computation, Node, NodeId, names_in
+from ncc_compiler.ir.layouts import is_row_by_row
 from ncc_compiler.ir.op_row import OpDef
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.ops_numeric import REFUSED
@@ -72,6 +73,7 @@ class Body:
             )
             for position in order
         )
+        self._check_layouts(instructions)
         root = self._root(instructions)
         computation = Computation(name, nodes, rank[root] if nodes else NodeId(0))
         if nodes:
@@ -123,6 +125,19 @@ class Body:
                 suggestion(operand.text, self._positions),
             )
         return position
+
+    def _check_layouts(self, instructions: list[tree.Instruction]) -> None:
+        """A bitcast keeps the bytes, so with another layout it would permute dimensions."""
+        for written in instructions:
+            if written.op.text != "bitcast":
+                continue
+            known = [one for one in written.operands if one.text in self._positions]
+            kinds = [(one, instructions[self._positions[one.text]].type) for one in known]
+            for place, kind in ((written.type, written.type), *kinds):
+                if not is_row_by_row(kind):
+                    fact = "a bitcast of an array that is not laid out row by row"
+                    hint = "give the module as it is before XLA assigns layouts"
+                    self._reading.complain("bitcast-C2", fact, (place.start, place.end), hint)
 
     def _root(self, instructions: list[tree.Instruction]) -> int:
         """The position of the ROOT, or of the last instruction."""
@@ -194,8 +209,8 @@ class Body:
         if key in values:
             reading.complain("attribute-C2", f"attribute {key} is given twice", place)
         elif definition is None:
-            hint = suggestion(key, (known.name for known in row.attributes), 0.8)
-            if hint and key not in _KNOWN_KEYS:
+            hint = "" if key in _KNOWN_KEYS else reading.misspelt(key, row)
+            if hint:
                 reading.complain("attribute-C3", f"{row.name} has no attribute {key}", place, hint)
             values[key] = reading.raw(attribute.value)
         else:

@@ -46,7 +46,7 @@ def target_of(node: Node) -> str:
 
 
 def wants_largest(module: Module, node: Node) -> bool:
-    """Whether a TopK asks for the largest; its computation, if it has one, says which goes first."""
+    """Whether a TopK asks for the largest; its computation, if any, says which goes first."""
     called = node.attributes.get("called_computations")
     if not isinstance(called, Callees) or len(called.names) != 1:
         return True

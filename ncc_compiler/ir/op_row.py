@@ -1,7 +1,8 @@
 """What a row of the table of ops says: operands, attributes, the sentences of its rules."""
 
 import enum
-from collections.abc import Iterable
+import functools
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -53,7 +54,11 @@ class OpDef:
 
     def attribute(self, name: str) -> AttributeDef | None:
         """The row of one attribute, if the op has it."""
-        return next((row for row in self.attributes if row.name == name), None)
+        return self._by_name.get(name)
+
+    @functools.cached_property
+    def _by_name(self) -> Mapping[str, AttributeDef]:
+        return {row.name: row for row in self.attributes}
 
 
 def elementwise(operands: int, names: str, *rules: str) -> Iterable[OpDef]:

@@ -42,6 +42,7 @@ class Reading:
         self._types: dict[str, Type | None] = {}
         self._values: dict[tuple[Kind, str], Attribute] = {}
         self._raw: dict[str, Raw] = {}
+        self._misspelt: dict[tuple[str, str], str] = {}
 
     def complain(
         self, code: str, message: str, at: tuple[int, int], hint: str = "", *notes: Note
@@ -101,6 +102,14 @@ class Reading:
             self.complain("type-C4", f"{kind} does not fit in 2^63 bytes", place)
             return None
         return kind
+
+    def misspelt(self, key: str, row: OpDef) -> str:
+        """The key of the op that this one is meant to be, as a suggestion, if any is near."""
+        found = self._misspelt.get((key, row.name))
+        if found is None:
+            found = suggestion(key, (known.name for known in row.attributes), 0.8)
+            self._misspelt[key, row.name] = found
+        return found
 
     def raw(self, text: str) -> Raw:
         """A text kept as it is."""

@@ -1,5 +1,6 @@
 """Types of graph values: arrays, tuples of them, and tokens."""
 
+import functools
 import math
 from typing import TypeAlias
 
@@ -20,12 +21,12 @@ class ArrayType:
         """Number of dimensions."""
         return len(self.shape)
 
-    @property
+    @functools.cached_property
     def elements(self) -> int:
         """Number of elements; 1 for a scalar."""
         return math.prod(self.shape)
 
-    @property
+    @functools.cached_property
     def size_bytes(self) -> int:
         """Bytes of the dense array."""
         return self.elements * self.dtype.size_bytes

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ncc_compiler.diagnostics import Diagnostic, Note
 from ncc_compiler.ir.facts import Facts
-from ncc_compiler.ir.graph import Computation, Module, Node, names_in
+from ncc_compiler.ir.graph import Callee, Callees, Computation, Literal, Module, Node, names_in
 from ncc_compiler.ir.infer import RULES
 from ncc_compiler.ir.infer_transfers import lonely
 from ncc_compiler.ir.op_row import OpDef
@@ -28,6 +28,7 @@ def verify(module: Module) -> tuple[Diagnostic, ...]:
 
 def verify_nodes(module: Module) -> tuple[Diagnostic, ...]:
     """The broken rules of single nodes; nodes of unknown ops are passed over."""
+    verified: set[object] = set()
     return in_program_order(
         Diagnostic(
             complaint.rule,
@@ -37,19 +38,38 @@ def verify_nodes(module: Module) -> tuple[Diagnostic, ...]:
             complaint.help,
         )
         for computation in module.computations.values()
-        for node, complaint in _complaints(module, computation)
+        for node, complaint in _complaints(module, computation, verified)
     )
 
 
-def _complaints(module: Module, computation: Computation) -> Iterator[tuple[Node, Complaint]]:
+def _complaints(
+    module: Module, computation: Computation, verified: set[object]
+) -> Iterator[tuple[Node, Complaint]]:
+    """What is wrong with the nodes; `verified` holds what is known of nodes that are right."""
     is_sound = True
     for node in computation.nodes:
-        if node.op in OPS:
-            for complaint in _node(module, computation, node):
-                is_sound = False
-                yield node, complaint
+        if node.op not in OPS:
+            continue
+        operands = tuple([computation.nodes[operand].type for operand in node.operands])
+        meaning = _meaning(node, operands)
+        if meaning in verified:
+            continue
+        is_right = True
+        for complaint in _node(module, node, operands):
+            is_sound = is_right = False
+            yield node, complaint
+        if is_right and meaning is not None:
+            verified.add(meaning)
     if is_sound:
         yield from lonely(computation)
+
+
+def _meaning(node: Node, operands: tuple[Type, ...]) -> object:
+    """All that rules see of a node; None for one with more to see, a computation or a value."""
+    said = [item for item in node.attributes.items() if item[0] != "metadata"]
+    if any(isinstance(value, Callee | Callees | Literal) for _, value in said):
+        return None
+    return (node.op, node.type, operands, *said)
 
 
 def in_program_order(found: "Iterator[Diagnostic] | list[Diagnostic]") -> tuple[Diagnostic, ...]:
@@ -66,8 +86,7 @@ def _notes(computation: Computation, node: Node, complaint: Complaint) -> tuple[
     return (Note(f"%{operand.name} is {operand.type} here", place),) if place else ()
 
 
-def _node(module: Module, computation: Computation, node: Node) -> Iterator[Complaint]:
-    operands = tuple(computation.nodes[operand].type for operand in node.operands)
+def _node(module: Module, node: Node, operands: tuple[Type, ...]) -> Iterator[Complaint]:
     broken = False
     for complaint in _generic(OPS[node.op], node, operands):
         broken = True

@@ -56,4 +56,6 @@ def _meaning(node: Node) -> tuple[tuple[str, Attribute], ...]:
     """
     kept = [item for item in node.attributes.items() if item[0] not in _WITHOUT_MEANING]
     kept.append(("channel_id", "channel_id" in node.attributes))
-    return tuple(sorted(kept, key=lambda item: item[0]))
+    if len(kept) > 1:
+        kept.sort(key=lambda item: item[0])
+    return tuple(kept)

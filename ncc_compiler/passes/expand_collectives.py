@@ -47,7 +47,7 @@ class ExpandCollectives(Pass):
                 return rebuild.add(node)
             return _one_per_dtype(module, rebuild, node)
 
-        return rewrite_module(module, expand)
+        return rewrite_module(module, expand, lambda node: OPS[node.op].collective)
 
 
 def _result_types(node: Node) -> list[ArrayType]:

@@ -27,7 +27,7 @@ class JoinHalves(Pass):
     name: ClassVar[str] = "join-halves"
 
     def run(self, module: Module) -> Module:
-        return rewrite_module(module, _joined)
+        return rewrite_module(module, _joined, lambda node: is_half(node.op))
 
 
 def is_half(op: str) -> bool:

@@ -18,8 +18,8 @@ from ncc_compiler.passes.spell_out import SpellOut
 
 # What code generation needs.
 CANONICAL: Sequence[Pass] = (
-    JoinHalves(),
     JoinTransfers(),
+    JoinHalves(),
     SpellOut(),
     InlineCalls(),
     ExpandCollectives(),
@@ -27,8 +27,8 @@ CANONICAL: Sequence[Pass] = (
 
 # What costs little and always pays.
 STANDARD: Sequence[Pass] = (
-    JoinHalves(),
     JoinTransfers(),
+    JoinHalves(),
     SpellOut(),
     InlineCalls(),
     Simplify(),

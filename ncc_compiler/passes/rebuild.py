@@ -48,8 +48,11 @@ class Rebuild:
 
     def rewired(self, node: Node) -> Node:
         """An old node with its operands as they are now."""
-        operands = tuple(self.new_ids[operand] for operand in node.operands)
-        return node if operands == node.operands else attrs.evolve(node, operands=operands)
+        new_ids = self.new_ids
+        operands = tuple([new_ids[operand] for operand in node.operands])
+        if operands == node.operands:
+            return node
+        return Node(node.name, node.op, node.type, operands, node.attributes, node.span)
 
     def type_of(self, position: NodeId) -> ArrayType:
         """The type of a new node that is an array."""
@@ -79,10 +82,14 @@ def rewrite_computation(computation: Computation, rewrite: Rewrite) -> Computati
     return rebuild.finish()
 
 
-def rewrite_module(module: Module, rewrite: Rewrite) -> Module:
-    """The module with every node of every computation replaced."""
+def rewrite_module(
+    module: Module, rewrite: Rewrite, concerns: Callable[[Node], bool] = lambda _: True
+) -> Module:
+    """The module with every node replaced, of every computation that has a node of concern."""
     computations = {
         name: rewrite_computation(computation, rewrite)
+        if any(concerns(node) for node in computation.nodes)
+        else computation
         for name, computation in module.computations.items()
     }
     return attrs.evolve(module, computations=computations)

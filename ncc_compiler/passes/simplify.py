@@ -20,7 +20,7 @@ class Simplify(Pass):
     name: ClassVar[str] = "simplify"
 
     def run(self, module: Module) -> Module:
-        return rewrite_module(module, _simplified)
+        return rewrite_module(module, _simplified, lambda node: node.op in _RULES)
 
 
 def _simplified(rebuild: Rebuild, node: Node) -> NodeId:

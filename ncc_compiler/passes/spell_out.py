@@ -11,6 +11,8 @@ from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
 
+_SPELLED_OUT = frozenset({"custom-call", "get-dimension-size"})
+
 
 @attrs.frozen
 class SpellOut(Pass):
@@ -26,7 +28,7 @@ class SpellOut(Pass):
                 return _custom_call(module, rebuild, node)
             return rebuild.add(node)
 
-        return rewrite_module(module, spelled_out)
+        return rewrite_module(module, spelled_out, lambda node: node.op in _SPELLED_OUT)
 
 
 def _dimension_size(rebuild: Rebuild, node: Node) -> NodeId:

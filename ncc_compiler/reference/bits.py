@@ -92,6 +92,17 @@ _FORMATS = {DType.F16: 5, DType.BF16: 8, DType.F32: 8, DType.F64: 11}
 """Bits of the exponent; what is narrower is looked at as a wider float."""
 
 
+def _to_last_place(x: np.ndarray, exponent: np.ndarray, mantissa_bits: int) -> np.ndarray:
+    """Halves go to even; without a mantissa, an odd exponent is the even one with its bias."""
+    last = exponent - min(mantissa_bits, 52)
+    scaled = np.ldexp(x, -last)
+    whole = np.rint(scaled)
+    if mantissa_bits == 0:
+        stays = (np.abs(scaled) == 1.5) & (exponent % 2 == 1)
+        whole = np.where(stays, np.copysign(1.0, x), whole)
+    return np.ldexp(whole, last)
+
+
 def _reduce_precision(node: Node, operands: Operands) -> np.ndarray:
     """Rounded to a multiple of the last place that is left, by arithmetic."""
     (array,) = operands
@@ -101,8 +112,8 @@ def _reduce_precision(node: Node, operands: Operands) -> np.ndarray:
     exponent_bits, mantissa_bits = node.integer("exponent_bits"), node.integer("mantissa_bits")
     x = array.astype(np.float64)
     least = 2 - (1 << (own_bits - 1))  # exponent of the smallest normal number
-    exponent = np.maximum(np.frexp(x)[1] - 1, least) - min(mantissa_bits, 52)
-    rounded = np.where(np.isfinite(x), np.ldexp(np.rint(np.ldexp(x, -exponent)), exponent), x)
+    exponent = np.maximum(np.frexp(x)[1] - 1, least)
+    rounded = np.where(np.isfinite(x), _to_last_place(x, exponent, mantissa_bits), x)
     if exponent_bits < own_bits:
         bias = (1 << (exponent_bits - 1)) - 1
         size = np.abs(rounded)

@@ -110,7 +110,7 @@ class _Reading:
         return self._finish(), tuple(self._found)
 
     def _spell_out(self, token: Any) -> Any:
-        """From this token on read no line whole, so that faults have their place and their names."""
+        """From this token on read no line whole, so that a fault has a place and its name."""
         self._by_line = False
         rest = itertools.chain([token], self._tokens)
         self._tokens = spelled_out(self._source.text, rest)

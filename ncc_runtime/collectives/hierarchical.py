@@ -12,8 +12,7 @@ Source: AWS Neuron docs, internode-collective-comm.rst (order of stages, same-in
 (intra and inter algorithms, three stages of the pipeline).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import attrs
@@ -24,7 +23,7 @@ from ncc_runtime.collectives.extents import Extent, Scratch, alone, renumbered, 
 from ncc_runtime.collectives.layout import Layout, Members, UnsuitedError
 from ncc_runtime.collectives.plan import Job, Plan, Round, Space, divisor
 from ncc_runtime.collectives.roles import Roles
-from ncc_runtime.collectives.stages import Stage, StageKind, Strand, Track, Wiring
+from ncc_runtime.collectives.stages import Stage, StageKind, Strand, Track
 
 PIPELINE_SLICES = 3
 """Source: nec.h, NEC_HIER_CC_PIPELINE_STAGE_N."""
@@ -50,36 +49,212 @@ class Hierarchy:
     between: object
 
 
-def arrange(intra: str, inter: str, layout: Layout) -> Hierarchy:
-    """UnsuitedError unless several instances hold as many members each, placed alike."""
-    nodes = layout.by_node()
-    if len(nodes) == 1:
-        raise UnsuitedError("all its members are on one instance")
-    if len({len(members) for members in nodes}) > 1:
-        raise UnsuitedError("its instances hold different numbers of members")
-    inside = [KINDS[intra].arrange(layout.within(members)) for members in nodes]
-    if len({wiring.form for wiring in inside}) > 1:
-        raise UnsuitedError("its members are not placed alike on every instance")
-    orders = [
-        [tuple(members[k] for k in order) for order in wiring.orders]
-        for members, wiring in zip(nodes, inside, strict=True)
-    ]
-    first = [channels[0][0] for channels in orders]
-    across = KINDS[inter].arrange(layout.within(first))
-    channels = tuple(zip(*(orders[node] for node in across.orders[0]), strict=False))
-    return Hierarchy(channels, inside[0].form, across.form)
+@attrs.frozen
+class Hierarchical:
+    """One pair of a stage inside instances and a stage between them, by name."""
+
+    inside: str
+    between: str
+
+    @property
+    def name(self) -> str:
+        """What it is called among the algorithms."""
+        return f"hier.{self.inside}.{self.between}"
+
+    def arrange(self, layout: Layout) -> Hierarchy:
+        """UnsuitedError unless several instances hold as many members each, placed alike."""
+        nodes = layout.by_node()
+        if len(nodes) == 1:
+            raise UnsuitedError("all its members are on one instance")
+        if len({len(members) for members in nodes}) > 1:
+            raise UnsuitedError("its instances hold different numbers of members")
+        wirings = [KINDS[self.inside].arrange(layout.within(members)) for members in nodes]
+        if len({wiring.form for wiring in wirings}) > 1:
+            raise UnsuitedError("its members are not placed alike on every instance")
+        orders = [
+            [tuple(members[k] for k in order) for order in wiring.orders]
+            for members, wiring in zip(nodes, wirings, strict=True)
+        ]
+        first = [channels[0][0] for channels in orders]
+        across = KINDS[self.between].arrange(layout.within(first))
+        channels = zip(*(orders[node] for node in across.orders[0]), strict=False)
+        return Hierarchy(tuple(channels), wirings[0].form, across.form)
+
+    def all_reduce(self, job: Job, hierarchy: Hierarchy) -> Plan:
+        """Every member sends 2(X-1)/X of a Y-th of the buffer to other instances."""
+        elements = sum(job.buffers.operand_elements)
+        slices = _Slices(hierarchy, elements * job.buffers.element_bytes)
+        members, width, scratch = slices.members, job.buffers.element_bytes, Scratch()
+        cut = stages.operand_slices(job, slices.inside, slices.count)
+        towers = [
+            tower.all_reduce(extents, scratch, (divisor(job, members), width))
+            for tower, extents in zip(self._towers(slices), cut, strict=True)
+        ]
+        return Plan(self.name, members, slices.pipelined(towers), scratch.bytes)
+
+    def reduce_scatter(self, job: Job, hierarchy: Hierarchy) -> Plan:
+        """Every member sends (X-1)/X of a Y-th of the operand to other instances."""
+        elements = sum(job.buffers.operand_elements)
+        slices = _Slices(hierarchy, elements * job.buffers.element_bytes)
+        members, scratch = slices.members, Scratch()
+        (whole,) = stages.operand_slices(job, members, 1)
+        cut = stages.operand_slices(job, members, slices.count)
+        towers = [
+            tower.reduce_scatter(
+                extents, alone(extents, whole, Space.RESULT), scratch, divisor(job, members)
+            )
+            for tower, extents in zip(self._towers(slices), cut, strict=True)
+        ]
+        return Plan(self.name, members, slices.pipelined(towers), scratch.bytes)
+
+    def all_gather(self, job: Job, hierarchy: Hierarchy) -> Plan:
+        """Every member sends X-1 chunks to other instances."""
+        elements = sum(job.buffers.result_elements)
+        slices = _Slices(hierarchy, elements * job.buffers.element_bytes)
+        (whole,) = stages.result_slices(job, slices.members, 1)
+        cut = stages.result_slices(job, slices.members, slices.count)
+        towers = [
+            tower.all_gather(alone(extents, whole, Space.OPERAND), extents)
+            for tower, extents in zip(self._towers(slices), cut, strict=True)
+        ]
+        return Plan(self.name, slices.members, slices.pipelined(towers))
+
+    def _towers(self, slices: "_Slices") -> Iterator["_Tower"]:
+        """The stages of every strand, slice by slice and channel by channel."""
+        hierarchy = slices.hierarchy
+        for number in range(slices.count):
+            nodes = np.array(hierarchy.channels[number % slices.channels], np.int32)
+            track = slices.track(number)
+            yield _Tower(
+                nodes,
+                KINDS[self.inside].stage(Roles(nodes), hierarchy.inside, track),
+                KINDS[self.between].stage(Roles(nodes.T), hierarchy.between, track),
+            )
 
 
-def all_reduce(intra: str, inter: str, job: Job, hierarchy: Hierarchy) -> Plan:
-    """Every member sends 2(X-1)/X of a Y-th of the buffer to other instances."""
-    return _plan(intra, inter, job, hierarchy, _all_reduce)
+@attrs.frozen(eq=False)
+class _Slices:
+    """How a buffer goes in slices and channels; a slice of a channel is a strand."""
+
+    hierarchy: Hierarchy
+    size_bytes: int
+
+    @property
+    def channels(self) -> int:
+        return len(self.hierarchy.channels)
+
+    @property
+    def inside(self) -> int:
+        """Members of an instance."""
+        return len(self.hierarchy.channels[0][0])
+
+    @property
+    def members(self) -> int:
+        return len(self.hierarchy.channels[0]) * self.inside
+
+    @property
+    def beats(self) -> int:
+        """Slices that follow each other."""
+        share_bytes = self.size_bytes // (self.inside * self.channels)
+        return min(PIPELINE_SLICES, max(1, share_bytes // SLICED_BYTES))
+
+    @property
+    def count(self) -> int:
+        return self.channels * self.beats
+
+    def track(self, number: int) -> Track:
+        """The strand and its DMA rings."""
+        rings = max(1, min(LANES // self.count, len(mesh.LANES)))
+        return Track(number, tuple((number * rings + k) % LANES for k in range(rings)))
+
+    def pipelined(self, towers: Sequence[Sequence[Strand]]) -> tuple[Round, ...]:
+        """The channels of a slice side by side, the slices staggered."""
+        slices = []
+        for first in range(0, self.count, self.channels):
+            floors = zip(*towers[first : first + self.channels], strict=True)
+            slices.append([list(stages.side_by_side(strands)) for strands in floors])
+        return tuple(stages.staggered(slices))
 
 
-def reduce_scatter(intra: str, inter: str, job: Job, hierarchy: Hierarchy) -> Plan:
-    """Every member sends (X-1)/X of a Y-th of the operand to other instances."""
-    return _plan(intra, inter, job, hierarchy, _reduce_scatter)
+@attrs.frozen(eq=False)
+class _Tower:
+    """The stages of one strand; each method gives what happens floor by floor."""
+
+    nodes: np.ndarray  # (X, Y) int32, member by instance and role inside
+    inside: Stage
+    between: Stage
+
+    def all_reduce(
+        self, extents: list[Extent], scratch: Scratch, cut: tuple[int, int]
+    ) -> list[Strand]:
+        """The chunk of a role inside is cut once more, for the roles between."""
+        parts, width = cut
+        results = [extent.moved(Space.RESULT) for extent in extents]
+        pieces = sliced(results, len(self.nodes), width)
+        shares = [self._shares(alike) for alike in zip(*pieces, strict=True)]
+        return [
+            self.inside.reduce_scatter(extents, results, scratch),
+            self.between.reduce_scatter(shares, shares, scratch, parts)
+            + self.between.all_gather(shares, shares),
+            self.inside.all_gather(results, results),
+        ]
+
+    def reduce_scatter(
+        self, extents: list[Extent], targets: list[Extent], scratch: Scratch, parts: int
+    ) -> list[Strand]:
+        """What is joined inside an instance, a chunk for every instance, lies in scratch."""
+        count, slots = len(self.nodes), []
+        for extent in extents:
+            size = int(extent.sizes.max(initial=0))
+            at = np.array([[scratch.take(size) for _ in range(count)]], np.int64)
+            sizes = np.full_like(at, size)
+            slots.append(Extent(Space.SCRATCH, extent.tensor, at, sizes))
+        within = [
+            attrs.evolve(slot, offsets=slot.offsets[:, [node]].repeat(self.nodes.shape[1], 1))
+            for node in range(count)
+            for slot in slots
+        ]
+        within = [
+            attrs.evolve(one, sizes=np.full_like(one.offsets, one.sizes[0, 0])) for one in within
+        ]
+        results = [
+            attrs.evolve(target, offsets=target.offsets[:, :count], sizes=target.sizes[:, :count])
+            for target in targets
+        ]
+        return [
+            self.inside.reduce_scatter(self._per_node(extents), within, scratch),
+            self.between.reduce_scatter(slots, results, scratch, parts),
+        ]
+
+    def all_gather(self, own: list[Extent], targets: list[Extent]) -> list[Strand]:
+        """Every member has X chunks in the end of the first floor, and passes all of them on."""
+        mine = self.nodes[:, self.inside.roles.role].T
+        between = [
+            attrs.evolve(extent, offsets=extent.offsets[0, mine], sizes=extent.sizes[0, mine])
+            for extent in targets
+        ]
+        begin = [
+            attrs.evolve(extent, offsets=extent.offsets[0, mine], sizes=extent.sizes[0, mine])
+            for extent in own
+        ]
+        within = self._per_node(targets)
+        return [self.between.all_gather(begin, between), self.inside.all_gather(within, within)]
+
+    def _per_node(self, extents: Sequence[Extent]) -> list[Extent]:
+        """Chunks by member as chunks by role inside: extents for every instance."""
+        return [one for node in self.nodes for one in renumbered(extents, node)]
+
+    def _shares(self, pieces: Sequence[Extent]) -> Extent:
+        """Piece x of the chunk of every member's role inside, as chunk x."""
+        role = self.inside.roles.role
+        return attrs.evolve(
+            pieces[0],
+            offsets=np.stack([piece.offsets[0, role] for piece in pieces], axis=1),
+            sizes=np.stack([piece.sizes[0, role] for piece in pieces], axis=1),
+        )
 
 
-def all_gather(intra: str, inter: str, job: Job, hierarchy: Hierarchy) -> Plan:
-    """Every member sends X-1 times its operand, or less often what it got, to other instances."""
-    return _plan(intra, inter, job, hierarchy, _all_gather)
+PAIRS: tuple[Hierarchical, ...] = tuple(
+    Hierarchical(inside, between) for inside in KINDS for between in KINDS
+)
+"""Any stage inside with any stage between."""

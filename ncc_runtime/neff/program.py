@@ -37,12 +37,12 @@ _POSITIVE = attrs.validators.and_(attrs.validators.ge(1), attrs.validators.le(_I
 
 
 class BufferKind(enum.Enum):
-    """What a buffer is for; the value is the `var` type of AWS's def.json, but for the third."""
+    """What a buffer is for; the value is the `var` type of AWS's def.json, but for the fourth."""
 
     INPUT = "input"
+    OUTPUT = "output"
     CONSTANT = "file"
     ELIDED = "elided"  # a constant whose value the model's text left out
-    OUTPUT = "output"
     INTERNAL = "tmp-buf"
 
 

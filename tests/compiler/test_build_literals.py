@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ncc_compiler.ir.graph import Elided, Literal
 from ncc_compiler.ir.literals import LiteralError, read_literal, spell_literal
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.dtypes import DType
@@ -16,7 +17,9 @@ F32, S32 = DType.F32, DType.S32
 
 
 def read(text: str, dtype: DType = F32, *shape: int) -> np.ndarray:
-    return read_literal(text, ArrayType(dtype, shape)).array
+    literal = read_literal(text, ArrayType(dtype, shape))
+    assert isinstance(literal, Literal)
+    return literal.array
 
 
 def refusal(text: str, dtype: DType = F32, *shape: int) -> LiteralError:
@@ -141,9 +144,16 @@ def test_braces_that_do_not_follow_the_shape_are_refused(text: str, shape: tuple
     assert refusal(text, S32, *shape).number == 1
 
 
-def test_a_value_left_out_is_refused_with_the_remedy() -> None:
-    error = refusal("{...}", F32, 4)
-    assert (error.number, error.hint) == (3, "print the program with print_large_constants=true")
+def test_a_scalar_or_a_part_left_out_is_refused_with_the_remedy() -> None:
+    hint = "print the program with print_large_constants=True"
+    for error in (refusal("{...}", F32), refusal("{1, 2, ...}", F32, 4)):
+        assert (error.number, error.hint) == (3, hint)
+
+
+def test_the_values_of_an_array_may_be_left_out_as_a_whole() -> None:
+    literal = read_literal("{...}", ArrayType(F32, (4,)))
+    assert literal == Elided()
+    assert spell_literal(literal, F32) == "{...}"
 
 
 def test_shortest_decimal_is_spelt() -> None:

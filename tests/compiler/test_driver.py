@@ -58,7 +58,7 @@ def test_ranks_come_from_the_options_where_the_text_has_none():
 def test_observers_see_the_loaded_module_first():
     seen = []
     compile_text(MODEL, observe=lambda *what: seen.append(what[0]))
-    assert seen[:2] == [LOADED, "join-halves"]
+    assert seen[:3] == [LOADED, "join-transfers", "join-halves"]
 
 
 @pytest.mark.parametrize("level", [-1, 3])

@@ -34,6 +34,9 @@ def refusal(text: str) -> str:
         HEADER + "%y = f32[8] copy(%x), sharding={manual}\n" + GATHERED,
         HEADER + SHARDY + NEGATED,
         "HloModule m\n" + SHARDED + NEGATED,
+        HEADER + SHARDED + NEGATED,
+        HEADER + f"ENTRY %main.1 {{\n{SHARDED}{NEGATED}}}\n",
+        HEADER + SHARDED + "ROOT %y = f32[8] negate(%x), sharding={devices=[4]<=[4]}\n",
     ],
 )
 def test_annotations_that_nobody_acted_upon_are_refused(text: str) -> None:
@@ -49,11 +52,12 @@ def test_the_refusal_points_at_the_annotation() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        HEADER + SHARDED + NEGATED,
+        HEADER + f"ENTRY %main.1_spmd {{\n{SHARDED}{NEGATED}}}\n",
+        HEADER + f"ENTRY main_spmd.clone {{\n{SHARDED}{NEGATED}}}\n",
         HEADER + SHARDED + GATHERED,
         "HloModule m\n" + SHARDED + GATHERED,
         HEADER + SHARDY + GATHERED,
-        HEADER + SHARDED + "ROOT %y = f32[8] negate(%x), sharding={devices=[4]<=[4]}\n",
+        HEADER + SHARDED + GATHERED.replace("={0}", "={0}, sharding={devices=[4]<=[4]}"),
         HEADER + '%x = f32[8] parameter(0), sharding={replicated}, metadata={op_name="sharding"}\n',
         SHARDED + NEGATED,
     ],

@@ -5,6 +5,7 @@ import pytest
 
 import ncc_compiler
 import ncc_runtime
+from ncc_compiler.ir.ops_control import TRANSFER_ROWS
 from ncc_compiler.options import CompileOptions
 from tests.compiler.reading import complaints, load, messages
 from tests.reference_runs import run_text
@@ -140,25 +141,26 @@ def test_a_second_recv_takes_the_second_send() -> None:
     assert found.tolist() == [[0, 0], [0, 0], [2, 4], [0, 0]]
 
 
+SENT = "(token[], u32[], token[])"
 HOST = "channel_id=1, is_host_transfer=true"
 RECV, SEND = f"channel_id=1, {PAIRS}", f"channel_id=1, {PAIRS}, control-predecessors={{r}}"
 WRONG = [  # what is replaced, by what, the rule, and its place
-    (RECV, HOST, "5:49 recv-C1"),
-    (SEND, HOST, "6:52 send-C1"),
+    (RECV, HOST, "5:55 recv-C1"),
+    (SEND, HOST, "6:58 send-C1"),
     (RECV, "channel_id=1", "5:32 recv-C2"),
     (SEND, "channel_id=1", "6:32 send-C2"),
-    ("{{0,1},{1,2}}", "{{0,1},{0,2}}", "5:49 recv-C3"),
-    ("{{0,1},{1,2}}", "{{0,1},{2,1}}", "5:49 recv-C4"),
-    ("{{0,1},{1,2}}", "{{0,1},{1,4}}", "5:49 recv-C5"),
-    ("{{0,1},{1,2}}", "{{0,1,2}}", "5:49 recv-C2"),
-    (f"{KIND} recv", "((), u32[], token[]) recv", "5:36 recv-C6"),
+    ("{{0,1},{1,2}}", "{{0,1},{0,2}}", "5:55 recv-C3"),
+    ("{{0,1},{1,2}}", "{{0,1},{2,1}}", "5:55 recv-C4"),
+    ("{{0,1},{1,2}}", "{{0,1},{1,4}}", "5:55 recv-C5"),
+    ("{{0,1},{1,2}}", "{{0,1,2}}", "5:55 recv-C2"),
+    (f"{KIND} recv", "((), u32[], token[]) recv", "5:28 recv-C6"),
     ("recv(t)", "recv(x)", "5:37 recv-C7"),
     ("send(y, t)", "send(y, x)", "6:40 send-C7"),
     (SEND, SEND.replace("channel_id=1", "channel_id=2"), "5:32 recv-C8"),
     (SEND, SEND.replace("channel_id=1", "channel_id=2"), "6:32 send-C8"),
     (f"{KIND} recv", "(f32[2], token[]) recv", "5:25 recv-C9"),
     ("add(x, x)", "add(x, z)", "5:32 recv-C10"),
-    ("recv-done(r)", "recv-done(x)", "8:37 recv-done-C1"),
+    ("recv-done(r)", "recv-done(x)", "8:35 recv-done-C1"),
     ("send-done(s)", "send-done(x)", "9:25 send-done-C1"),
 ]
 
@@ -167,6 +169,18 @@ WRONG = [  # what is replaced, by what, the rule, and its place
 def test_a_broken_rule_is_told_at_its_place(part: str, other: str, wanted: str) -> None:
     assert EXCHANGE.count(part)
     assert wanted in complaints(EXCHANGE.replace(part, other))
+
+
+def test_every_rule_of_transfers_is_broken_by_a_text() -> None:
+    rules = {f"{op.name}-C{k + 1}" for op in TRANSFER_ROWS for k in range(len(op.rules))}
+    broken = {wanted.split()[1] for _, _, wanted in WRONG}
+    shared = {f"send-C{k}" for k in (3, 4, 5)}  # of recv too, by the same pairs
+    assert rules - broken - shared == {"send-C6"}
+
+
+def test_what_is_sent_is_made_of_arrays() -> None:
+    text = EXCHANGE.replace("send(y, t)", "send(t, t)").replace(f"{KIND} send", f"{SENT} send")
+    assert "6:33 send-C6" in complaints(text)
 
 
 def test_sends_of_other_data_are_no_partner() -> None:

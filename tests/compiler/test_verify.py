@@ -17,6 +17,7 @@ from tests.compiler.broken_windows import WRONG_WINDOWS
 from tests.compiler.reading import SUM, complaints, load
 from tests.compiler.test_control_rules import WRONG as WRONG_CONTROL
 from tests.compiler.test_ncc_collectives import WRONG as WRONG_NCC
+from tests.compiler.test_transfers import WRONG as WRONG_TRANSFERS
 
 PARAMETERS = """x = f32[2,3] parameter(0)
 y = f32[3,4] parameter(1)
@@ -25,6 +26,9 @@ s = f32[] parameter(3)
 c = c64[2] parameter(4)
 i = s32[2,3] parameter(5)
 t = (f32[], s32[]) parameter(6)
+b = pred[1,3] parameter(7)
+u = u32[2,3] parameter(8)
+d = f32[2,3]{0,1} parameter(9)
 """
 REGIONS = (
     SUM
@@ -57,13 +61,28 @@ WRONG = [
     ("f32[2,3] and(x, x)", "and-C2", 14),
     ("pred[2,3] negate(p)", "negate-C1", 18),
     ("c64[2] maximum(c, c)", "maximum-C2", 16),
-    ("f32[2] convert(c)", "convert-C1", 1),
     ("pred[2,3] compare(x, i), direction=EQ", "compare-C1", 22),
     ("pred[2,3] compare(x, x), direction=XX", "compare-C2", 26),
     ("pred[2] compare(c, c), direction=LT", "compare-C2", 24),
     ("pred[2,3] compare(x, x), direction=LT, type=SIGNED", "compare-C3", 40),
     ("f32[2,3] select(x, x, x)", "select-C1", 17),
     ("f32[2,3] select(p, x, i)", "select-C2", 23),
+    ("f32[2,3] select(b, x, x)", "select-C1", 17),
+    ("f32[2,3] clamp(s, x, y)", "clamp-C1", 22),
+    ("c64[2] clamp(c, c, c)", "clamp-C2", 17),
+    ("c64[2] complex(i, i)", "complex-C2", 16),
+    ("f32[3] bitcast(x)", "bitcast-C1", 1),
+    ("f32[6]{0} bitcast(d)", "bitcast-C2", 19),
+    ("f32[3,2]{0,1} bitcast(x)", "bitcast-C2", 1),
+    ("pred[2,3] bitcast-convert(x)", "bitcast-convert-C1", 1),
+    ("u64[2] bitcast-convert(c)", "bitcast-convert-C2", 1),
+    ("s32[2,3] reduce-precision(i), exponent_bits=5, mantissa_bits=2", "reduce-precision-C1", 27),
+    ("f32[2,3] reduce-precision(x), exponent_bits=0, mantissa_bits=2", "reduce-precision-C2", 31),
+    ("u8[2,3] stochastic-convert(x, u)", "stochastic-convert-C1", 1),
+    ("s8[2,3] stochastic-convert(x, i)", "stochastic-convert-C2", 31),
+    ("f32[2,3] map(x, y), dimensions={0,1}, to_apply=sum", "map-C1", 17),
+    ("f32[2,3] map(x, x), dimensions={1,0}, to_apply=sum", "map-C2", 21),
+    ("f32[2,3] map(x, i), dimensions={0,1}, to_apply=sum", "map-C3", 39),
     ("s32[2] iota(), iota_dimension=1", "iota-C1", 16),
     ("pred[2] iota(), iota_dimension=0", "iota-C2", 1),
     ("f32[2,3] broadcast(x), dimensions={0}", "broadcast-C1", 24),
@@ -146,13 +165,15 @@ def test_every_rule_of_the_op_table_is_broken_by_a_text() -> None:
 
 
 BROKEN = (*WRONG, *WRONG_CONTROL, *WRONG_INDEXING, *WRONG_WINDOWS)
-BY_SENTENCE = {sentence(rule) for _, rule, _ in BROKEN} | {
+RULES_OF_TRANSFERS = {wanted.split()[1] for *_, wanted in WRONG_TRANSFERS}
+BROKEN_RULES = (*(rule for _, rule, _ in BROKEN), *RULES_OF_TRANSFERS)
+BY_SENTENCE = {sentence(rule) for rule in BROKEN_RULES} | {
     sentence(rule) for _, _, rule, _ in WRONG_NCC
 }
 
 
 def test_several_rules_are_reported_in_program_order() -> None:
-    lines = "a = f32[2,3] add(x, y)\nb = f32[9] negate(x)\nd = f32[2,3] and(x, x)\n"
+    lines = "a = f32[2,3] add(x, y)\nm = f32[9] negate(x)\nn = f32[2,3] and(x, x)\n"
     found = complaints(REGIONS + PARAMETERS + lines)
     assert found == [f"{LINE}:21 add-C1", f"{LINE + 1}:5 op-C5", f"{LINE + 2}:18 and-C2"]
 

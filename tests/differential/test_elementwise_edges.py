@@ -8,6 +8,7 @@ import ncc_compiler
 import ncc_runtime
 from ncc_compiler.diagnostics import Source
 from ncc_compiler.ir.load import load_module
+from ncc_compiler.options import CompileOptions
 from ncc_runtime.neff.dtypes import DType
 from tests.elementwise_programs import Line, edges, every_op, program
 from tests.reference_runs import reference_outputs
@@ -75,7 +76,8 @@ def test_no_bit_of_a_result_hangs_on_how_many_ranks_compute_together(dtype):
     x, y = (real[0] + 1j * real[1], real[1] - 1j) if dtype.is_complex else real
     x, y = x.astype(dtype.numpy), y.astype(dtype.numpy)
     body = program(dtype, lines, 37)
-    together = ncc_runtime.load(ncc_compiler.compile_text(body, ranks=5)).run([x, y]).outputs
+    five = ncc_compiler.compile_text(body, CompileOptions(ranks=5))
+    together = ncc_runtime.load(five).run([x, y]).outputs
     alone = ncc_runtime.load(ncc_compiler.compile_text(body))
     for rank in range(5):
         one = alone.run([x[rank : rank + 1], y[rank : rank + 1]]).outputs

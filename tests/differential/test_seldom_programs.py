@@ -43,6 +43,9 @@ PROGRAMS = {
     "all-gather of nothing": entry(
         "x = f32[2,0] parameter(0)", f"r = f32[8,0] all-gather(x), {ALL}, dimensions={{0}}"
     ),
+    "broadcast of nothing to dimensions in another order": entry(
+        "x = f32[0,3] parameter(0)", "r = f32[3,2,0] broadcast(x), dimensions={2,0}"
+    ),
     "reduce of nothing": region("f32")
     + entry(
         "x = f32[0,3] parameter(0)",

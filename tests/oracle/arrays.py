@@ -9,7 +9,12 @@ import numpy as np
 
 def save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     names = {f"dtype.{key}": np.array(str(array.dtype)) for key, array in arrays.items()}
-    np.savez(path, **arrays, **names)
+    np.savez(path, **{key: _storable(array) for key, array in arrays.items()}, **names)
+
+
+def _storable(array: np.ndarray) -> np.ndarray:
+    """The bits as unsigned integers, of an array that numpy has no name for."""
+    return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
 
 
 def load(path: Path) -> dict[str, np.ndarray]:

@@ -61,7 +61,7 @@ def _broadcast(work: Work, operands: Arrays) -> Arrays:
         spread[dimension] = operands[0].shape[axis + 1]
     order = np.argsort(work.integers("dimensions"), kind="stable")
     operand = operands[0].transpose(0, *(int(axis) + 1 for axis in order))
-    return [np.broadcast_to(operand.reshape(-1, *spread), (len(work.ranks), *shape))]
+    return [np.broadcast_to(operand.reshape(len(operand), *spread), (len(work.ranks), *shape))]
 
 
 def _reshape(work: Work, operands: Arrays) -> Arrays:

@@ -78,7 +78,7 @@ def _where(
     return (counted(batch, 0), *(np.clip(starts[d], 0, array.shape[d + 1] - sizes[d]) for d in cut))
 
 
-def _starts(operands: Arrays) -> list[np.ndarray]:
+def _starts(operands: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Start indices, given as scalars or as one vector, one array [ranks] per dimension."""
     columns = (array.reshape(len(array), -1) for array in operands)
     return [as_int64(column) for array in columns for column in array.T]
@@ -99,9 +99,14 @@ def _dynamic_slice(work: Work, operands: Arrays) -> Arrays:
 
 def _dynamic_update_slice(_: Work, operands: Arrays) -> Arrays:
     result = operands[0].copy()
-    if operands[1].size:
-        _write_window(result, _starts(operands[2:]), operands[1])
+    update_slice(result, *operands[1:])
     return [result]
+
+
+def update_slice(array: np.ndarray, update: np.ndarray, *starts: np.ndarray) -> None:
+    """Overwrite a slice of the array of every rank."""
+    if update.size:
+        _write_window(array, _starts(starts), update)
 
 
 def _gather(work: Work, operands: Arrays) -> Arrays:

@@ -9,12 +9,14 @@ import numpy as np
 from ncc_runtime.execution.scheduler import Batch
 from ncc_runtime.execution.values.checks import Owners
 from ncc_runtime.execution.values.compute import compute
+from ncc_runtime.execution.values.indexing import update_slice
 from ncc_runtime.execution.values.memory import Arena
 from ncc_runtime.execution.values.transfers import transfer
 from ncc_runtime.execution.values.work import Work
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable
 from ncc_runtime.neff.isa import OPCODES, Shape
 from ncc_runtime.neff.program import Program, TensorId
+from ncc_runtime.neff.table import Instr
 
 SPLIT_WORK = 1 << 20
 """Bytes and multiply-adds a batch must cost before its ranks are shared out over threads."""
@@ -139,11 +141,22 @@ class Machine:
             results=tuple(program.tensors[tensor] for tensor in instr.results),
             ranks=ranks,
         )
-        results = compute(work, [self._views[tensor][chosen] for tensor in instr.operands])
-        for tensor, array in zip(instr.results, results, strict=True):
+        operands = [self._views[tensor][chosen] for tensor in instr.operands]
+        if isinstance(chosen, slice) and _is_update_in_place(program, instr):
+            update_slice(*operands)
+            return
+        for tensor, array in zip(instr.results, compute(work, operands), strict=True):
             self._views[tensor][chosen] = array
             if self._owners is not None:
                 self._owners.write_tensor(program.tensors[tensor], ranks)
+
+
+def _is_update_in_place(program: Program, instr: Instr) -> bool:
+    """Whether only a slice of the result is not there yet."""
+    if instr.opcode != "dynamic-update-slice":
+        return False
+    source, result = (program.tensors[row] for row in (instr.operands[0], instr.results[0]))
+    return (source.buffer, source.offset) == (result.buffer, result.offset)
 
 
 def _attributes(program: Program, row: int) -> dict[str, str | int | bool | tuple[int, ...]]:

@@ -38,13 +38,19 @@ class Arena:
 
         Indexing it with (ranks, offsets) gathers or scatters one stretch a rank in one call.
         """
-        words = _typed(self.bytes, dtype)
+        words = _typed(self.bytes, _carrier(dtype))
         count = words.shape[1] - elements + 1
-        return np.lib.stride_tricks.as_strided(
+        stretches = np.lib.stride_tricks.as_strided(
             words,
             shape=(self.ranks, count, elements),
             strides=(words.strides[0], dtype.itemsize, dtype.itemsize),
         )
+        return stretches.view(dtype)
+
+
+def _carrier(dtype: np.dtype) -> np.dtype:
+    """A dtype of numpy's own of the same size: strides are not to be had for all others."""
+    return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
 
 
 def _typed(columns: np.ndarray, dtype: np.dtype) -> np.ndarray:

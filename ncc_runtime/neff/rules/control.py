@@ -46,15 +46,12 @@ def _blocks_have_their_rows(program: Program) -> Iterator[str]:
                 yield f"queue {engine.value}: {fault}"
 
 
-def _miscounted(
-    number: int, block: Block, counts: Mapping[tuple[int, str], int]
-) -> Iterator[str]:
+def _miscounted(number: int, block: Block, counts: Mapping[tuple[int, str], int]) -> Iterator[str]:
     for opcode in CONTROL:
         found, wanted = counts[number, opcode], opcode in BLOCK_ROWS[block.kind]
         if found != wanted:
             yield (
-                f"{block.kind.value} k{number} has {found} rows {opcode!r}, "
-                f"must have {int(wanted)}"
+                f"{block.kind.value} k{number} has {found} rows {opcode!r}, must have {int(wanted)}"
             )
 
 

@@ -1,6 +1,6 @@
 """Types of elementwise opcodes: shapes equal, dtypes that the operation is defined on."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.rules.signature import Signature, dtype_differs, shape_differs
@@ -21,9 +21,14 @@ _CONTINUOUS = frozenset(
 )
 _REAL = frozenset({"cbrt", "ceil", "erf", "floor", "round-nearest-afz", "round-nearest-even"})
 _ORDERED = frozenset({"maximum", "minimum", "remainder"})  # not for complex
-_ARITHMETIC = frozenset({"abs", "divide", "negate", "power", "remainder", "sign", "subtract"})
+_ARITHMETIC = frozenset({"abs", "divide", "negate", "power", "remainder", "subtract"})
 _DIRECTIONS = ("EQ", "NE", "LT", "LE", "GT", "GE")
-_COMPARE_TYPES = ("FLOAT", "TOTALORDER", "SIGNED", "UNSIGNED")
+_COMPARE_TYPES: Mapping[str, Callable[[DType], bool]] = {
+    "FLOAT": lambda dtype: dtype.is_float or dtype.is_complex,
+    "TOTALORDER": lambda dtype: dtype.is_float,
+    "SIGNED": lambda dtype: dtype.is_signed,
+    "UNSIGNED": lambda dtype: dtype is DType.PRED or (dtype.is_integer and not dtype.is_signed),
+}
 
 
 def same_types(signature: Signature) -> Iterator[str]:
@@ -51,6 +56,8 @@ def _is_defined(opcode: str, dtype: DType) -> bool:
         return dtype.is_integer
     if opcode in _REAL:
         return dtype.is_float
+    if opcode == "sign":
+        return dtype.is_signed or dtype.is_float or dtype.is_complex
     if opcode in _ARITHMETIC and dtype is DType.PRED:
         return False
     return not (opcode in _ORDERED and dtype.is_complex)
@@ -72,9 +79,11 @@ def compare(signature: Signature) -> Iterator[str]:
         yield f"direction is {direction!r}, known are {', '.join(_DIRECTIONS)}"
     elif signature.operands[0].dtype.is_complex and direction not in ("EQ", "NE"):
         yield f"complex numbers have no order: {direction}"
-    kind = signature.attributes.get("type", "FLOAT")
-    if kind not in _COMPARE_TYPES:
+    kind = signature.attributes.get("type")
+    if kind is not None and kind not in _COMPARE_TYPES:
         yield f"type is {kind!r}, known are {', '.join(_COMPARE_TYPES)}"
+    elif kind is not None and not _COMPARE_TYPES[str(kind)](signature.operands[0].dtype):
+        yield f"{signature.operands[0].dtype.value} is not compared as {kind}"
 
 
 def select(signature: Signature) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
-from ncc_runtime.neff.isa import ENGINES, OPCODES, PTC2, OpcodeDef, Shape
+from ncc_runtime.neff.isa import ENGINES, OPCODES, PTC2, Engine, OpcodeDef, Shape
 from ncc_runtime.neff.program import AttributeValue, Program
 from ncc_runtime.neff.rules import bits, elementwise, indexing, numeric, structural, windows
 from ncc_runtime.neff.rules.rule import rule
@@ -124,21 +124,29 @@ def _places(program: Program) -> Iterator[_Place]:
     ]
     seen = set()
     for engine in ENGINES:
-        for pc, row in enumerate(program.queues[engine]):
-            results = tuple(kind_of[tensor] for tensor in row.results)
-            key = (row.opcode, row.attribute, results, *(kind_of[t] for t in row.operands))
+        table = program.queues[engine]
+        start = table.start.tolist()
+        kinds_in_rows = [kind_of[tensor] for tensor in table.tensors.tolist()]
+        columns = (table.names(), table.attribute.tolist(), table.result_count.tolist())
+        for pc, facts in enumerate(zip(*columns, strict=True)):
+            key = (facts, tuple(kinds_in_rows[start[pc] : start[pc + 1]]))
             if key not in seen:
                 seen.add(key)
-                yield _Place(
-                    f"queue {engine.value}, pc {pc}: {row.opcode}",
-                    Signature(
-                        row.opcode,
-                        tuple(program.tensors[tensor] for tensor in row.results),
-                        tuple(program.tensors[tensor] for tensor in row.operands),
-                        program.attributes[row.attribute] if row.attribute != NONE else {},
-                        program.regions,
-                    ),
-                )
+                yield _place(program, engine, pc)
+
+
+def _place(program: Program, engine: Engine, pc: int) -> _Place:
+    row = program.queues[engine][pc]
+    return _Place(
+        f"queue {engine.value}, pc {pc}: {row.opcode}",
+        Signature(
+            row.opcode,
+            tuple(program.tensors[tensor] for tensor in row.results),
+            tuple(program.tensors[tensor] for tensor in row.operands),
+            program.attributes[row.attribute] if row.attribute != NONE else {},
+            program.regions,
+        ),
+    )
 
 
 def counts(signature: Signature) -> Iterator[str]:

@@ -100,3 +100,112 @@ def nested_loops(floats: Floats) -> Job:
         return lax.fori_loop(0, 3, outer, (x, limits[0] * 0))
 
     return Job(function, (normal(0, 16, 4), integers(1, 4, 5)), (P("dp"), P()), mesh(dp=8))
+
+
+@program("f32")
+def branches_that_collect(floats: Floats) -> Job:
+    """Other collectives in each branch; ranks of a group agree on it, groups do not."""
+    world = mesh(dp=4, tp=2)
+
+    @partial(shard_map, mesh=world, in_specs=P("dp", "tp"), out_specs=P("dp", "tp"))
+    def function(x):
+        def varying(y, axis):
+            return lax.pcast(y, axis, to="varying")
+
+        branches = [
+            lambda y: varying(lax.psum(y, "tp"), "tp"),
+            lambda y: lax.all_to_all(y, "tp", 0, 0, tiled=True),
+            lambda y: (
+                varying(lax.all_gather(y, "tp", axis=1, tiled=True).max(1, keepdims=True), ())
+                * jnp.ones_like(y)
+            ),
+            lambda y: y - 1,
+        ]
+        one = lax.switch(lax.axis_index("dp"), branches, x)
+        return lax.cond(one.sum() * 0 == 0, lambda y: y * 2, lambda y: y, one)
+
+    return Job(function, (normal(0, 8, 6),), (P("dp", "tp"),), world)
+
+
+@program("f32")
+def collectives_in_nested_while_loops(floats: Floats) -> Job:
+    """The inner loop ends by what all ranks have, the outer by a count; a ring in the middle."""
+    world = mesh(dp=8)
+    ring = [(k, (k + 1) % 8) for k in range(8)]
+
+    @partial(shard_map, mesh=world, in_specs=P("dp"), out_specs=(P("dp"), P("dp")))
+    def function(x):
+        def shrink(state):
+            y, k = state
+            return y / 2 + lax.ppermute(y, "dp", ring) / 4, k + 1
+
+        def outer(state):
+            y, k, rounds = state
+            y, trips = lax.while_loop(
+                lambda s: (lax.psum(jnp.abs(s[0]).sum(), "dp") > 4.0) & (s[1] < 9), shrink, (y, 0)
+            )
+            return y * 8, k + 1, rounds + trips
+
+        y, _, rounds = lax.while_loop(lambda s: s[1] < 3, outer, (x, 0, 0))
+        return y, lax.pcast(rounds, "dp", to="varying")[None]
+
+    return Job(function, (normal(0, 16, 3),), (P("dp"),), world)
+
+
+@program("f32")
+def loops_that_never_run(floats: Floats) -> Job:
+    """No trip at all: on all ranks, on some of them, and with a collective inside."""
+    world = mesh(dp=8)
+
+    @partial(shard_map, mesh=world, in_specs=(P("dp"), P()), out_specs=P("dp"))
+    def function(x, limit):
+        def collect(state):
+            y, k = state
+            return y + lax.pmean(y, "dp"), k + 1
+
+        never, _ = lax.while_loop(lambda s: s[1] < limit[0], collect, (x, limit[0]))
+        start = lax.axis_index("dp")
+        some, _ = lax.while_loop(lambda s: s[1] < 3, lambda s: (s[0] * 3, s[1] + 1), (x, start))
+        return never, some, lax.fori_loop(0, limit[1], lambda _, y: y * 2, x)
+
+    return Job(function, (normal(0, 16), np.array([2, 0], np.int32)), (P("dp"), P()), world)
+
+
+@program("f32")
+def caches_updated_in_a_scan(floats: Floats) -> Job:
+    """Decoding: two stacked caches are carried, read and written one row at a time."""
+
+    def function(keys, values, queries):
+        def step(state, query):
+            keys, values, place = state
+            keys = lax.dynamic_update_slice(keys, (query * 0.5)[None], (place, 0, 0))
+            scores = jnp.einsum("bd,sbd->sb", query, keys)
+            mixed = jnp.einsum("sb,sbd->bd", jax.nn.softmax(scores, 0), values)
+            values = lax.dynamic_update_slice(values, jnp.tanh(mixed)[None], (place, 0, 0))
+            return (keys, values, place + 1), mixed
+
+        (keys, values, _), outputs = lax.scan(step, (keys, values, 2), queries)
+        return keys, values, outputs
+
+    arguments = (normal(0, 9, 8, 16), normal(1, 9, 8, 16), normal(2, 5, 8, 16))
+    return Job(function, arguments, (P(None, "dp", "tp"),) * 3, mesh(dp=4, tp=2))
+
+
+@program("f32")
+def branches_in_loops_of_branches(floats: Floats) -> Job:
+    """A switch by a carried count in a loop, in a branch; sums in the innermost branches."""
+
+    def function(x, n):
+        def one(y):
+            def body(k, y):
+                return lax.switch(
+                    k % 4,
+                    [lambda y: y + y.sum(0), jnp.sin, lambda y: y[::-1], lambda y: y - y.mean()],
+                    y,
+                )
+
+            return lax.fori_loop(0, n, body, y)
+
+        return lax.cond(x.sum() > -1e9, one, lambda y: y * 0, x), lax.cond(n > 99, one, jnp.cos, x)
+
+    return Job(function, (normal(0, 16, 4), np.int32(7)), (P("dp"), P()), mesh(dp=8))

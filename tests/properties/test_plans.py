@@ -1,0 +1,210 @@
+"""Plans that read a neighbour's operand and write twice: executed, they do what they say."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ncc_compiler
+from ncc_runtime.collectives.plan import Piece, Plan, Round, Space, Transfer, home
+from ncc_runtime.errors import LoweringError
+from ncc_runtime.lowering.executable import IDLE, DmaQueue
+from ncc_runtime.lowering.listing import list_executable
+from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.placement import PlaceOptions
+from ncc_runtime.runtime import Model, program_of
+from tests.plans import WORD, four_on_a_chip, meaning, plans, with_plan
+from tests.programs import collective_program
+
+WORDS = 12
+EIGHT_A_CHIP = PlaceOptions("trn2.48xlarge", lnc=1)
+
+SUMMED_AGAIN_AND_AGAIN = """
+sum { a = s32[] parameter(0)  b = s32[] parameter(1)  ROOT c = s32[] add(a, b) }
+more {
+  p = (s32[], s32[16], s32[16]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  trips = s32[] constant(3)
+  ROOT less = pred[] compare(i, trips), direction=LT
+}
+body {
+  p = (s32[], s32[16], s32[16]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  x = s32[16] get-tuple-element(p), index=1
+  y = s32[16] get-tuple-element(p), index=2
+  one = s32[] constant(1)
+  next = s32[] add(i, one)
+  total = s32[16] all-reduce(x), replica_groups={{0,1,2,3}}, to_apply=sum
+  changed = s32[16] multiply(total, y)
+  ROOT r = (s32[], s32[16], s32[16]) tuple(next, changed, y)
+}
+ENTRY main {
+  x = s32[16] parameter(0)
+  y = s32[16] parameter(1)
+  zero = s32[] constant(0)
+  start = (s32[], s32[16], s32[16]) tuple(zero, x, y)
+  end = (s32[], s32[16], s32[16]) while(start), condition=more, body=body
+  ROOT out = s32[16] get-tuple-element(end), index=1
+}
+"""
+
+
+def random_words(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-(2**31), 2**31, shape).astype(np.int32)
+
+
+def quarters(ranks: int = 4, words: int = 16, on: PlaceOptions | None = None) -> Model:
+    program = collective_program(CollectiveOp.ALL_REDUCE, ranks, [words], dtype=DType.S32)
+    return with_plan(program, four_on_a_chip(words), np.arange(ranks).reshape(-1, 4), on)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Model, Plan, np.ndarray]:
+    """A model with a random plan on groups of two chips, the plan, and the groups."""
+    members = draw(st.integers(1, 8))
+    groups = np.array(
+        [draw(st.permutations(range(first, first + 8)))[:members] for first in (0, 8)]
+    )
+    plan = draw(plans(members, WORDS))
+    program = collective_program(
+        CollectiveOp.ALL_REDUCE,
+        16,
+        [WORDS],
+        groups=tuple(map(tuple, groups.tolist())),
+        dtype=DType.S32,
+        repeat=draw(st.integers(1, 2)),
+    )
+    return with_plan(program, plan, groups, EIGHT_A_CHIP), plan, groups
+
+
+@settings(deadline=None, max_examples=150)
+@given(case=cases(), seed=st.integers(0, 99))
+def test_a_random_plan_does_what_it_says_in_any_order(
+    case: tuple[Model, Plan, np.ndarray], seed: int
+) -> None:
+    model, plan, groups = case
+    inputs = [random_words(seed + k, 16, WORDS) for k in range(len(model.executable.filled))]
+    plain = model.run(inputs)
+    for run in (plain, model.run(inputs, shuffle_seed=seed), model.run(inputs, threads=4)):
+        assert run.time_us == plain.time_us
+        for operand, result in zip(inputs, run.outputs, strict=True):
+            for ranks in groups:
+                np.testing.assert_array_equal(result[ranks], meaning(plan, operand[ranks]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(case=cases())
+def test_each_semaphore_of_a_random_plan_has_one_queue(
+    case: tuple[Model, Plan, np.ndarray],
+) -> None:
+    writers: dict[tuple[int, int], set[tuple[int, int]]] = {}
+    for number, queue in enumerate(case[0].executable.queues):
+        for post in queue.sync.posts:
+            for row, sender in zip(*np.nonzero(post.rank != IDLE), strict=True):
+                key = (int(post.rank[row, sender]), int(post.sem[row, sender]))
+                writers.setdefault(key, set()).add((int(sender), number))
+    assert all(len(queues) == 1 for queues in writers.values())
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 999))
+def test_in_a_loop_an_operand_is_overwritten_only_when_all_have_read_it(seed: int) -> None:
+    program = program_of(ncc_compiler.compile_text(SUMMED_AGAIN_AND_AGAIN))
+    model = with_plan(program, four_on_a_chip(16), np.arange(4).reshape(1, 4))
+    x, y = random_words(seed, 4, 16), random_words(seed + 1, 4, 16)
+    run = model.run([x, y], shuffle_seed=seed, checked=True)
+    for _ in range(3):
+        x = x.sum(axis=0, dtype=np.int32) * y
+    np.testing.assert_array_equal(run.outputs[0], x)
+
+
+@pytest.mark.parametrize("words", [16, 4 * 5000])
+def test_checked_mode_and_large_transfers_agree_with_the_sum(words: int) -> None:
+    operand = random_words(7, 4, words)
+    run = quarters(words=words).run([operand], checked=True)
+    wanted = np.broadcast_to(operand.sum(axis=0, dtype=np.int32), operand.shape)
+    np.testing.assert_array_equal(run.outputs[0], wanted)
+
+
+def test_bytes_count_where_they_leave_read_or_written_once_or_twice() -> None:
+    (row,) = quarters().run(seed=1).collectives
+    # a member's quarters are read by three others; it writes three quarters, and one at home
+    assert row.sent_by_rank == (6 * 4 * WORD,) * 4
+    assert row.bytes_by_transport["intra_chip"] == 4 * 6 * 4 * WORD
+    assert row.local_bytes == 4 * 4 * WORD
+
+
+def test_a_listing_shows_owners_of_sources_and_both_targets() -> None:
+    text = list_executable(quarters().executable, 1, "cc0.dma0")
+    first, second = text.splitlines()[-2:]
+    assert "0x50, 0x50@2 = 0x10 + 0x10@2 + 0x10@3 + 0x10@0 " in first
+    assert "local c0, also intra_chip c0" in first
+    assert "0x50@3, 0x50@0 = 0x50 " in second
+
+
+def test_a_run_that_writes_twice_takes_as_long_as_the_slower_way() -> None:
+    def time_us(peer: int, also: int | None) -> float:
+        return _one_write(peer, also).run(values=False).time_us
+
+    assert time_us(1, None) < time_us(4, None)  # on the chip, and to the next
+    assert time_us(1, 4) == time_us(4, 1)
+    assert time_us(1, 4) >= time_us(4, None)
+
+
+def _one_write(peer: int, also: int | None) -> Model:
+    """Rank 0 of eight sends 4 MiB to one rank or to two."""
+    from ncc_runtime.collectives.plan import Copy
+
+    words = 1 << 20
+    nowhere = np.zeros(8, np.int64)
+
+    def only(rank: int) -> np.ndarray:
+        return np.array([rank, *[IDLE] * 7], np.int32)
+
+    result = Piece(Space.RESULT, nowhere)
+    move = Transfer(
+        only(peer),
+        (Piece(Space.OPERAND, nowhere),),
+        result,
+        np.full(8, words * WORD, np.int64),
+        also=None if also is None else Copy(only(also), result),
+    )
+    program = collective_program(CollectiveOp.ALL_REDUCE, 8, [words], dtype=DType.S32)
+    return with_plan(program, Plan("one", 8, (Round((move,)),)), np.arange(8).reshape(1, 8))
+
+
+def test_an_operand_of_another_chip_cannot_be_read() -> None:
+    with pytest.raises(LoweringError) as caught:
+        quarters(on=PlaceOptions("trn2.48xlarge", placement="spread"))
+    assert str(caught.value) == (
+        "collective 0, round 0: rank 0 on chip 0 would read the operand of rank 1 on chip 1; "
+        "a DMA reads memory of its own chip only, others must write"
+    )
+
+
+def test_only_operands_are_read_in_anothers_memory() -> None:
+    other = home(4)[::-1].copy()
+    nowhere = np.zeros(4, np.int64)
+    move = Transfer(
+        home(4),
+        (Piece(Space.RESULT, nowhere, owner=other),),
+        Piece(Space.RESULT, nowhere),
+        np.full(4, WORD, np.int64),
+    )
+    program = collective_program(CollectiveOp.ALL_REDUCE, 4, [4], dtype=DType.S32)
+    with pytest.raises(AssertionError, match="only operands"):
+        with_plan(program, Plan("wrong", 4, (Round((move,)),)), np.arange(4).reshape(1, 4))
+
+
+def test_rings_without_neighbours_or_copies_hold_no_columns_for_them() -> None:
+    program = collective_program(CollectiveOp.ALL_REDUCE, 4, [16], dtype=DType.S32)
+    moved = Transfer(
+        home(4),
+        (Piece(Space.OPERAND, np.zeros(4, np.int64)),),
+        Piece(Space.RESULT, np.zeros(4, np.int64)),
+        np.full(4, 64, np.int64),
+    )
+    model = with_plan(program, Plan("copy", 4, (Round((moved,)),)), np.arange(4).reshape(1, 4))
+    (ring,) = (queue for queue in model.executable.queues if isinstance(queue, DmaQueue))
+    assert (ring.source_rank, ring.also_peer, ring.also_target) == (None, None, None)
