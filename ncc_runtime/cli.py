@@ -1,4 +1,4 @@
-"""The command `nccrt`: run, list, topology.
+"""The command `nccrt`: run, list, topology; explain, diff and bench are added to it.
 
 Whatever is heavy is imported by the command that needs it, so that help and usage errors are
 immediate. The environment is read, and OpenBLAS's kernel chosen, here and nowhere else.
@@ -10,30 +10,24 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import attrs
 import click
 
+from ncc_runtime import cli_collectives
+from ncc_runtime.cli_options import (
+    SCHEMA,
+    PlaceWords,
+    loaded,
+    place_options,
+    size,
+    trip_counts,
+    warn,
+)
 from ncc_runtime.command_line import OUR_FAULT, REFUSED, USAGE, perform, wrong_usage
 from ncc_runtime.errors import NccError, reason_of
-
-if TYPE_CHECKING:
-    from ncc_runtime.runtime import Model
-
-SCHEMA = 1
-
-
-def _trip_counts(_: click.Context, __: click.Parameter, pairs: Sequence[str]) -> dict[str, int]:
-    counts = {}
-    for pair in pairs:
-        name, equals, number = pair.rpartition("=")
-        if not (name and equals and number.isascii() and number.isdigit()):
-            raise click.BadParameter(f"{pair!r} is not NAME=N, as in while.10=4")
-        counts[name] = int(number)
-    return counts
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -58,7 +52,7 @@ def cli() -> None:
     "trip_counts",
     metavar="NAME=N",
     multiple=True,
-    callback=_trip_counts,
+    callback=trip_counts,
     help="With --no-values: how often a loop runs, or which branch, where data decides.",
 )
 @click.option("--no-clock", is_flag=True, help="Compute values only.")
@@ -119,6 +113,10 @@ def list_command(program: str, place: PlaceWords, rank: int, queue: str | None) 
         raise click.UsageError(f"no queue {queue!r}; there are {', '.join(names)}")
     click.echo(list_executable(executable, rank, queue))
     warn(model)
+
+
+for _command in (cli_collectives.explain, cli_collectives.diff, cli_collectives.bench):
+    cli.add_command(_command)
 
 
 @cli.group()

@@ -47,6 +47,26 @@ def _algorithms(_: click.Context, __: click.Parameter, pairs: Sequence[str]) -> 
     return chosen
 
 
+def trip_counts(_: click.Context, __: click.Parameter, pairs: Sequence[str]) -> dict[str, int]:
+    counts = {}
+    for pair in pairs:
+        name, equals, number = pair.rpartition("=")
+        if not (name and equals and number.isascii() and number.isdigit()):
+            raise click.BadParameter(f"{pair!r} is not NAME=N, as in while.10=4")
+        counts[name] = int(number)
+    return counts
+
+
+algorithm_option = click.option(
+    "--algorithm",
+    "algorithms",
+    metavar="OP=NAME",
+    multiple=True,
+    callback=_algorithms,
+    help="Force an algorithm for an operator; may be repeated.",
+)
+
+
 def place_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options that say where to place, the same on every command, passed on as `place`."""
 
@@ -55,14 +75,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option("--placement", metavar="linear|spread|FILE.json", help="Ranks to cores.")
     @click.option("--lnc", type=click.IntRange(1, 2), help="Physical cores a rank has.")
     @click.option("--on", metavar="SPEC", help="In one word: trn2.48xlarge,nodes=2,lnc=1.")
-    @click.option(
-        "--algorithm",
-        "algorithms",
-        metavar="OP=NAME",
-        multiple=True,
-        callback=_algorithms,
-        help="Force an algorithm for an operator; may be repeated.",
-    )
+    @algorithm_option
     @click.option("--strict", is_flag=True, help="Refuse groups that the hardware would refuse.")
     @functools.wraps(command)
     def collecting(on: str | None, **rest: Any) -> None:
@@ -74,15 +87,28 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     return collecting
 
 
-def loaded(program: str, place: PlaceWords) -> "Model":
-    from ncc_runtime.options import LoadOptions
+def place_of(place: PlaceWords) -> "PlaceOptions":
+    """The options of a command line as an object."""
     from ncc_runtime.placement import PlaceOptions, parse_on
-    from ncc_runtime.runtime import load_on, program_of
 
     if place.on is not None and place.words:
         raise click.UsageError(f"--on and --{', --'.join(place.words)} say the same thing")
-    options = PlaceOptions(**place.words) if place.on is None else parse_on(place.on)
-    return load_on(program_of(program), options, LoadOptions(place.algorithms, place.strict))
+    return PlaceOptions(**place.words) if place.on is None else parse_on(place.on)
+
+
+def loaded(program: str, place: PlaceWords) -> "Model":
+    """A program's file, placed and filled."""
+    from ncc_runtime.runtime import program_of
+
+    return filled(program_of(program), place, place_of(place))
+
+
+def filled(program: "Program", place: PlaceWords, where: "PlaceOptions") -> "Model":
+    """A program, placed where it is said and filled."""
+    from ncc_runtime.options import LoadOptions
+    from ncc_runtime.runtime import load_on
+
+    return load_on(program, where, LoadOptions(place.algorithms, place.strict))
 
 
 def warn(model: "Model") -> None:

@@ -1,7 +1,7 @@
 """The first clock's constants and formulas: whole numbers of picoseconds, rounded up.
 
-The only home of time constants that no topology file holds; each has a source or is `assumed`.
-An idle machine is priced: instruction overhead, latency, bytes over bandwidth. Contention and
+The only home of time constants that no topology file holds; each has a source, is `assumed`, or is
+`fitted` to what is published. An idle machine is priced: instruction overhead, latency, bytes over bandwidth. Contention and
 calibration belong to the device model that replaces this. Rates are those of one rank, which at
 LNC 2 has both cores' engines, DMA rings and CC-cores.
 """
@@ -29,7 +29,11 @@ CONSTANTS: Mapping[str, Figure] = MappingProxyType(
             1_300_000, "AWS Neuron SDK docs, nki-dma-bandwidth-guide.rst: semaphore to start"
         ),
         "descriptor_ps": Figure(4_000, "assumed: 64 ns each, 16 engines at work"),
-        "cc_instruction_ps": Figure(50_000, "assumed"),
+        "cc_instruction_ps": Figure(
+            120_000,
+            "fitted: on 64 ranks of trn2 mesh gives way to RDH between 0.5 and 2 MB "
+            "(AWS Neuron docs, intranode-collective-comm.rst)",
+        ),
         "semaphore_local_ps": Figure(20_000, "assumed"),
         "semaphore_remote_ps": Figure(50_000, "assumed"),
         "trigger_ps": Figure(100_000, "assumed: one register write and the CC-core's wake-up"),

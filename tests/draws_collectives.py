@@ -1,6 +1,7 @@
 """Random collectives: operator, groups, sizes, dtype and where they are placed."""
 
 import itertools
+from collections.abc import Sequence
 
 import attrs
 import numpy as np
@@ -89,11 +90,11 @@ def dtypes_and_reductions(draw: st.DrawFn, op: CollectiveOp) -> tuple[DType, Red
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
+def cases(draw: st.DrawFn, ops: Sequence[CollectiveOp] = tuple(CollectiveOp)) -> Case:
     """Any operator on any groups, one or two tensors, sizes that need not divide."""
     place = draw(st.sampled_from(PLACES))
     ranks = draw(st.integers(1, 6)) * place[1]
-    op = draw(st.sampled_from(CollectiveOp))
+    op = draw(st.sampled_from(ops))
     groups = draw(some_groups(op, ranks))
     pairs = draw(pairs_of(ranks)) if op is CollectiveOp.PERMUTE else ()
     root = draw(st.integers(0, min(map(len, groups)) - 1)) if op.is_rooted else 0

@@ -94,6 +94,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.report": {
         ERRORS,
         NEFF,
+        "ncc_runtime.collectives",
         "ncc_runtime.execution",
         "ncc_runtime.group_rules",
         "ncc_runtime.lowering",
@@ -104,6 +105,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.topology",
     },
     "ncc_runtime.runtime": {"ncc_runtime"},
+    "ncc_runtime.cli_options": {"ncc_runtime"},
+    "ncc_runtime.cli_collectives": {"ncc_runtime"},
     "ncc_runtime.cli": {"ncc_runtime"},
     "ncc_runtime.__init__": {"ncc_runtime"},
     # the compiler, which knows the contract but no topology

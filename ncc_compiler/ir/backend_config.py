@@ -79,7 +79,9 @@ def _entries(config: tree.Attribute, row: OpDef, reading: Reading) -> list[tree.
     wrong = next((key for key in known if row.attribute(key) is None), None)
     if wrong is not None:
         fact = f"{row.name} has no attribute {wrong} in its {CONFIG}"
-        _complain(reading, config, fact, row, suggestion(wrong, (a.name for a in row.attributes)))
+        names = [attribute.name for attribute in row.attributes]
+        hint = suggestion(wrong, names) or f"it has {', '.join(names)}"
+        _complain(reading, config, fact, row, hint)
         return None
     entries = {match["key"]: match for match in _ENTRY.finditer(config.value)}
     if entries.keys() != known.keys():

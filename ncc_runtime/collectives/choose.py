@@ -7,7 +7,18 @@ from typing import Any
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives import direct, ring, rooted
+from ncc_runtime.collectives import (
+    all_to_all,
+    direct,
+    hierarchical,
+    kangaring,
+    mesh,
+    rdh,
+    ring,
+    rooted,
+    single_step,
+    tree,
+)
 from ncc_runtime.collectives.layout import Arrange, Layout, Members, UnsuitedError
 from ncc_runtime.collectives.loads import Parts
 from ncc_runtime.collectives.plan import Job, Plan
@@ -28,10 +39,35 @@ class Algorithm:
 
 
 ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
-    CollectiveOp.ALL_REDUCE: {"ring": Algorithm(ring.arrange, ring.all_reduce)},
-    CollectiveOp.REDUCE_SCATTER: {"ring": Algorithm(ring.arrange, ring.reduce_scatter)},
-    CollectiveOp.ALL_GATHER: {"ring": Algorithm(ring.arrange, ring.all_gather)},
-    CollectiveOp.ALL_TO_ALL: {"direct": Algorithm(direct.arrange, direct.all_to_all)},
+    CollectiveOp.ALL_REDUCE: {
+        "ring": Algorithm(ring.arrange, ring.all_reduce),
+        "kangaring": Algorithm(kangaring.arrange, kangaring.all_reduce),
+        "tree": Algorithm(tree.arrange, tree.all_reduce),
+        "double-tree": Algorithm(tree.arrange, tree.double_all_reduce),
+        "mesh": Algorithm(mesh.arrange, mesh.all_reduce),
+        "single-step-mesh": Algorithm(single_step.arrange, single_step.all_reduce),
+        "rdh": Algorithm(rdh.arrange, rdh.all_reduce),
+        **{pair.name: Algorithm(pair.arrange, pair.all_reduce) for pair in hierarchical.PAIRS},
+    },
+    CollectiveOp.REDUCE_SCATTER: {
+        "ring": Algorithm(ring.arrange, ring.reduce_scatter),
+        "kangaring": Algorithm(kangaring.arrange, kangaring.reduce_scatter),
+        "mesh": Algorithm(mesh.arrange, mesh.reduce_scatter),
+        "rdh": Algorithm(rdh.arrange, rdh.reduce_scatter),
+        **{pair.name: Algorithm(pair.arrange, pair.reduce_scatter) for pair in hierarchical.PAIRS},
+    },
+    CollectiveOp.ALL_GATHER: {
+        "ring": Algorithm(ring.arrange, ring.all_gather),
+        "kangaring": Algorithm(kangaring.arrange, kangaring.all_gather),
+        "mesh": Algorithm(mesh.arrange, mesh.all_gather),
+        "rdh": Algorithm(rdh.arrange, rdh.all_gather),
+        **{pair.name: Algorithm(pair.arrange, pair.all_gather) for pair in hierarchical.PAIRS},
+    },
+    CollectiveOp.ALL_TO_ALL: {
+        "direct": Algorithm(direct.arrange, direct.all_to_all),
+        "pairwise": Algorithm(direct.arrange, all_to_all.pairwise),
+        "bruck": Algorithm(direct.arrange, all_to_all.bruck),
+    },
     CollectiveOp.PERMUTE: {"direct": Algorithm(direct.arrange, direct.permute)},
     CollectiveOp.BROADCAST: {"chain": Algorithm(rooted.arrange, rooted.broadcast)},
     CollectiveOp.REDUCE: {"chain": Algorithm(rooted.arrange, rooted.reduce)},

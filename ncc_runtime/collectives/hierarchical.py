@@ -5,20 +5,21 @@
     all-gather       between, then inside: what the network carries is not yet copied
 
 Of X instances with Y members each, those of one role inside form a team between instances, Y teams
-of X. Each works on its Y-th part of the buffer. Large buffers go in slices, as a pipeline: while one
-is between instances, the next is inside.
+of X. Each works on its Y-th part of the buffer. Large buffers go in slices, as a pipeline: while
+one is between instances, the next is inside.
 
 Source: AWS Neuron docs, internode-collective-comm.rst (order of stages, same-index ranks); nec.h
 (intra and inter algorithms, three stages of the pipeline).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeAlias
 
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives import mesh, rdh, ring, stages
+from ncc_runtime.collectives import kangaring, mesh, rdh, ring, stages
 from ncc_runtime.collectives.extents import Extent, Scratch, alone, renumbered, sliced
 from ncc_runtime.collectives.layout import Layout, Members, UnsuitedError
 from ncc_runtime.collectives.plan import Job, Plan, Round, Space, divisor
@@ -29,15 +30,21 @@ PIPELINE_SLICES = 3
 """Source: nec.h, NEC_HIER_CC_PIPELINE_STAGE_N."""
 
 SLICED_BYTES = 2 * 64 * 1024
-"""Least share of a member between instances that is cut into slices; assumed, as for rings."""
+"""Least slice of a share between instances; assumed: two full descriptors, as for rings."""
 
 LANES = 16
 """DMA rings a stream can use. Source: 16 queues per engine, AWS Neuron docs, nki-dma-overview."""
 
-KINDS: Mapping[str, StageKind] = MappingProxyType(
+BETWEEN: Mapping[str, StageKind] = MappingProxyType(
     {"ring": ring.STAGE, "mesh": mesh.STAGE, "rdh": rdh.STAGE}
 )
-"""What a stage can be, inside instances and between them."""
+"""What a stage between instances can be."""
+
+INSIDE: Mapping[str, StageKind] = MappingProxyType({**BETWEEN, "kangaring": kangaring.STAGE})
+"""What a stage inside instances can be."""
+
+Floors: TypeAlias = tuple[Sequence[Round], Sequence[Round], Sequence[Round]]
+"""What a strand does inside instances, then between them, then inside again."""
 
 
 @attrs.frozen
@@ -45,8 +52,9 @@ class Hierarchy:
     """Orders inside every instance, alike in structure, and the structure between instances."""
 
     channels: tuple[tuple[Members, ...], ...]  # [channel][instance][role inside]
-    inside: object  # forms of the stages
-    between: object
+    inside: Hashable  # forms of the stages
+    between: Hashable
+    chunks: Members  # by role inside, the chunk of a buffer that suits it; (): its number
 
 
 @attrs.frozen
@@ -68,7 +76,7 @@ class Hierarchical:
             raise UnsuitedError("all its members are on one instance")
         if len({len(members) for members in nodes}) > 1:
             raise UnsuitedError("its instances hold different numbers of members")
-        wirings = [KINDS[self.inside].arrange(layout.within(members)) for members in nodes]
+        wirings = [INSIDE[self.inside].arrange(layout.within(members)) for members in nodes]
         if len({wiring.form for wiring in wirings}) > 1:
             raise UnsuitedError("its members are not placed alike on every instance")
         orders = [
@@ -76,9 +84,9 @@ class Hierarchical:
             for members, wiring in zip(nodes, wirings, strict=True)
         ]
         first = [channels[0][0] for channels in orders]
-        across = KINDS[self.between].arrange(layout.within(first))
+        across = BETWEEN[self.between].arrange(layout.within(first))
         channels = zip(*(orders[node] for node in across.orders[0]), strict=False)
-        return Hierarchy(tuple(channels), wirings[0].form, across.form)
+        return Hierarchy(tuple(channels), wirings[0].form, across.form, wirings[0].chunks)
 
     def all_reduce(self, job: Job, hierarchy: Hierarchy) -> Plan:
         """Every member sends 2(X-1)/X of a Y-th of the buffer to other instances."""
@@ -86,8 +94,9 @@ class Hierarchical:
         slices = _Slices(hierarchy, elements * job.buffers.element_bytes)
         members, width, scratch = slices.members, job.buffers.element_bytes, Scratch()
         cut = stages.operand_slices(job, slices.inside, slices.count)
+        order = np.array(hierarchy.chunks or range(slices.inside))
         towers = [
-            tower.all_reduce(extents, scratch, (divisor(job, members), width))
+            tower.all_reduce(renumbered(extents, order), scratch, (divisor(job, members), width))
             for tower, extents in zip(self._towers(slices), cut, strict=True)
         ]
         return Plan(self.name, members, slices.pipelined(towers), scratch.bytes)
@@ -127,8 +136,8 @@ class Hierarchical:
             track = slices.track(number)
             yield _Tower(
                 nodes,
-                KINDS[self.inside].stage(Roles(nodes), hierarchy.inside, track),
-                KINDS[self.between].stage(Roles(nodes.T), hierarchy.between, track),
+                INSIDE[self.inside].stage(Roles(nodes), hierarchy.inside, track),
+                BETWEEN[self.between].stage(Roles(nodes.T), hierarchy.between, track),
             )
 
 
@@ -167,41 +176,52 @@ class _Slices:
         rings = max(1, min(LANES // self.count, len(mesh.LANES)))
         return Track(number, tuple((number * rings + k) % LANES for k in range(rings)))
 
-    def pipelined(self, towers: Sequence[Sequence[Strand]]) -> tuple[Round, ...]:
-        """The channels of a slice side by side, the slices staggered."""
-        slices = []
-        for first in range(0, self.count, self.channels):
-            floors = zip(*towers[first : first + self.channels], strict=True)
-            slices.append([list(stages.side_by_side(strands)) for strands in floors])
-        return tuple(stages.staggered(slices))
+    def pipelined(self, towers: Sequence[Floors]) -> tuple[Round, ...]:
+        """A slice goes inside as soon as the one before has been sent to other instances.
+
+        A CC-core works in order, so what waits for the network comes last: the first sends of all
+        slices, then their other steps by turns, then what follows inside.
+        """
+        slices = [
+            [
+                stages.side_by_side(strands)
+                for strands in zip(*towers[first : first + self.channels], strict=True)
+            ]
+            for first in range(0, self.count, self.channels)
+        ]
+        rounds: Strand = []
+        for before, between, _ in slices:
+            rounds += (*before, *between[:1])
+        rounds += stages.side_by_side([between[1:] for _, between, _ in slices])
+        for _, _, after in slices:
+            rounds += after
+        return tuple(rounds)
 
 
 @attrs.frozen(eq=False)
 class _Tower:
-    """The stages of one strand; each method gives what happens floor by floor."""
+    """The stages of one strand."""
 
     nodes: np.ndarray  # (X, Y) int32, member by instance and role inside
     inside: Stage
     between: Stage
 
-    def all_reduce(
-        self, extents: list[Extent], scratch: Scratch, cut: tuple[int, int]
-    ) -> list[Strand]:
+    def all_reduce(self, extents: list[Extent], scratch: Scratch, cut: tuple[int, int]) -> Floors:
         """The chunk of a role inside is cut once more, for the roles between."""
         parts, width = cut
         results = [extent.moved(Space.RESULT) for extent in extents]
         pieces = sliced(results, len(self.nodes), width)
         shares = [self._shares(alike) for alike in zip(*pieces, strict=True)]
-        return [
+        joined = self.between.reduce_scatter(shares, shares, scratch, parts)
+        return (
             self.inside.reduce_scatter(extents, results, scratch),
-            self.between.reduce_scatter(shares, shares, scratch, parts)
-            + self.between.all_gather(shares, shares),
+            joined + self.between.all_gather(shares, shares),
             self.inside.all_gather(results, results),
-        ]
+        )
 
     def reduce_scatter(
         self, extents: list[Extent], targets: list[Extent], scratch: Scratch, parts: int
-    ) -> list[Strand]:
+    ) -> Floors:
         """What is joined inside an instance, a chunk for every instance, lies in scratch."""
         count, slots = len(self.nodes), []
         for extent in extents:
@@ -210,39 +230,34 @@ class _Tower:
             sizes = np.full_like(at, size)
             slots.append(Extent(Space.SCRATCH, extent.tensor, at, sizes))
         within = [
-            attrs.evolve(slot, offsets=slot.offsets[:, [node]].repeat(self.nodes.shape[1], 1))
-            for node in range(count)
+            attrs.evolve(slot, offsets=slot.offsets[:, at], sizes=slot.sizes[:, at])
+            for at in np.arange(count)[:, None].repeat(self.nodes.shape[1], axis=1)
             for slot in slots
-        ]
-        within = [
-            attrs.evolve(one, sizes=np.full_like(one.offsets, one.sizes[0, 0])) for one in within
         ]
         results = [
             attrs.evolve(target, offsets=target.offsets[:, :count], sizes=target.sizes[:, :count])
             for target in targets
         ]
-        return [
-            self.inside.reduce_scatter(self._per_node(extents), within, scratch),
-            self.between.reduce_scatter(slots, results, scratch, parts),
-        ]
+        joined = self.inside.reduce_scatter(self._per_node(extents), within, scratch)
+        return joined, self.between.reduce_scatter(slots, results, scratch, parts), []
 
-    def all_gather(self, own: list[Extent], targets: list[Extent]) -> list[Strand]:
+    def all_gather(self, own: list[Extent], targets: list[Extent]) -> Floors:
         """Every member has X chunks in the end of the first floor, and passes all of them on."""
-        mine = self.nodes[:, self.inside.roles.role].T
-        between = [
-            attrs.evolve(extent, offsets=extent.offsets[0, mine], sizes=extent.sizes[0, mine])
-            for extent in targets
-        ]
-        begin = [
-            attrs.evolve(extent, offsets=extent.offsets[0, mine], sizes=extent.sizes[0, mine])
-            for extent in own
-        ]
         within = self._per_node(targets)
-        return [self.between.all_gather(begin, between), self.inside.all_gather(within, within)]
+        first = self.between.all_gather(self._per_role(own), self._per_role(targets))
+        return [], first, self.inside.all_gather(within, within)
 
     def _per_node(self, extents: Sequence[Extent]) -> list[Extent]:
         """Chunks by member as chunks by role inside: extents for every instance."""
         return [one for node in self.nodes for one in renumbered(extents, node)]
+
+    def _per_role(self, extents: Sequence[Extent]) -> list[Extent]:
+        """Chunks by member as chunks by role between, in a table by member."""
+        mine = self.nodes[:, self.inside.roles.role].T
+        return [
+            attrs.evolve(extent, offsets=extent.offsets[0, mine], sizes=extent.sizes[0, mine])
+            for extent in extents
+        ]
 
     def _shares(self, pieces: Sequence[Extent]) -> Extent:
         """Piece x of the chunk of every member's role inside, as chunk x."""
@@ -255,6 +270,6 @@ class _Tower:
 
 
 PAIRS: tuple[Hierarchical, ...] = tuple(
-    Hierarchical(inside, between) for inside in KINDS for between in KINDS
+    Hierarchical(inside, between) for inside in INSIDE for between in BETWEEN
 )
 """Any stage inside with any stage between."""

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.extents import Extent, Scratch, renumbered, sliced, whole_chunks
-from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives import stages
+from ncc_runtime.collectives.extents import Extent, Scratch
+from ncc_runtime.collectives.layout import Layout, Members, UnsuitedError
 from ncc_runtime.collectives.plan import (
     IDLE,
     Copy,
@@ -28,23 +29,21 @@ from ncc_runtime.collectives.plan import (
     Round,
     Space,
     Transfer,
+    divisor,
 )
-from ncc_runtime.collectives.ring import SLICED_BYTES, SLOTS
-from ncc_runtime.collectives.stages import side_by_side
+from ncc_runtime.collectives.ring import SLOTS, channels_of
+from ncc_runtime.collectives.roles import Roles
+from ncc_runtime.collectives.stages import StageKind, Strand, Track, Wiring
 
 MOST_MEMBERS = 256
 """Source: nec.h, KangaRing ranks."""
 
 
-@attrs.frozen
-class Pairs:
-    """For each cycle its (primary, secondary) pairs in order; no two cycles need the same link."""
+def arrange(layout: Layout) -> Wiring:
+    """Pairs along the cycles of the chips; UnsuitedError unless whole chips close a ring.
 
-    cycles: tuple[tuple[tuple[int, int], ...], ...]
-
-
-def arrange(layout: Layout) -> Pairs:
-    """Pairs along the cycles of the chips; UnsuitedError unless whole chips close a ring."""
+    Roles 2k and 2k+1 are the primary and the secondary of pair k.
+    """
     per_chip = layout.placement.topology.ranks_per_chip
     if len(layout.by_node()) > 1:
         raise UnsuitedError("its members are on several instances")
@@ -55,223 +54,198 @@ def arrange(layout: Layout) -> Pairs:
     found = layout.chip_cycles()
     if not found:
         raise UnsuitedError("no links close a ring over its chips")
-    return Pairs(tuple(_paired(cycle, number) for number, cycle in enumerate(found)))
+    return Wiring(tuple(_paired(cycle, number) for number, cycle in enumerate(found)))
 
 
-def _paired(cycle: Sequence[Sequence[int]], number: int) -> tuple[tuple[int, int], ...]:
+def _paired(cycle: Sequence[Members], number: int) -> Members:
     members = [member for cluster in cycle for member in cluster]
-    pairs = zip(members[::2], members[1::2], strict=True)
-    return tuple((pair[1], pair[0]) if number % 2 else pair for pair in pairs)
+    if number % 2:
+        members[::2], members[1::2] = members[1::2], members[::2]
+    return tuple(members)
 
 
-def all_reduce(job: Job, pairs: Pairs) -> Plan:
-    """The ring of pairs both ways round: a chunk for each pair."""
-    width = job.buffers.element_bytes
-    count = len(pairs.cycles[0])
-    operands = whole_chunks(Space.OPERAND, job.buffers.operand_elements, count, width)
-    scratch, strands = Scratch(), []
-    for strand in _strands(pairs, operands, width):
-        results = [extent.moved(Space.RESULT) for extent in strand.extents]
-        rounds = strand.reduce_scatter([(result, strand.primaries) for result in results], scratch)
-        strands.append(rounds + strand.all_gather(results))
-    return Plan("kangaring", 2 * count, side_by_side(strands), scratch.bytes)
-
-
-def reduce_scatter(job: Job, pairs: Pairs) -> Plan:
-    """As all-reduce's first half; a pair has a chunk for each of its members."""
-    width, members = job.buffers.element_bytes, 2 * len(pairs.cycles[0])
-    operands = whole_chunks(Space.OPERAND, job.buffers.operand_elements, members, width)
-    scratch, strands = Scratch(), []
-    for strand in _strands(pairs, operands, width):
-        owned = strand.owned()
-        targets = [(_alone(extent, operands), who) for extent, who in owned]
-        strand = attrs.evolve(strand, extents=[extent for extent, _ in owned])
-        strands.append(strand.reduce_scatter(targets, scratch))
-    return Plan("kangaring", members, side_by_side(strands), scratch.bytes)
-
-
-def all_gather(job: Job, pairs: Pairs) -> Plan:
-    """As all-reduce's second half; a pair has a chunk of each of its members."""
-    width, members = job.buffers.element_bytes, 2 * len(pairs.cycles[0])
-    results = whole_chunks(Space.RESULT, job.buffers.result_elements, members, width)
+def all_reduce(job: Job, wiring: Wiring) -> Plan:
+    """The ring of pairs both ways round, with one chunk for each pair, which its primary keeps."""
+    members, scratch = len(wiring.orders[0]), Scratch()
+    rings = _rings(wiring, job.buffers.operand_elements, job)
     strands = []
-    for strand in _strands(pairs, results, width):
-        owned = strand.owned()
-        own = [(_alone(extent, results, Space.OPERAND), who) for extent, who in owned]
-        strand = attrs.evolve(strand, extents=[extent for extent, _ in owned])
-        strands.append(strand.all_gather(strand.extents, own))
-    return Plan("kangaring", members, side_by_side(strands))
+    slices = stages.operand_slices(job, members // 2, len(rings))
+    for ring, extents in zip(rings, slices, strict=True):
+        results = [extent.moved(Space.RESULT) for extent in extents]
+        kept = [(result, ring.primaries) for result in results]
+        rounds = ring.reduce_pairs(extents, kept, scratch, divisor(job, members))
+        strands.append(rounds + ring.gather_pairs(results))
+    return Plan("kangaring", members, stages.side_by_side(strands), scratch.bytes)
+
+
+def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
+    """A pair has a chunk for each of its members; the primary hands over the secondary's."""
+    rings = _rings(wiring, job.buffers.operand_elements, job)
+    return stages.reduce_scatter("kangaring", job, rings)
+
+
+def all_gather(job: Job, wiring: Wiring) -> Plan:
+    """A pair has a chunk of each of its members; the primary reads the secondary's."""
+    rings = _rings(wiring, job.buffers.result_elements, job)
+    return stages.all_gather("kangaring", job, rings)
 
 
 @attrs.frozen(eq=False)
-class _Strand:
-    """One ring of pairs with its share of every chunk; chunk k belongs to pair k."""
+class KangaRing:
+    """One ring of pairs per team; as a stage, chunk r of an extent belongs to role r."""
 
-    pairs: np.ndarray  # (pairs, 2) int32: primary, secondary
-    extents: list[Extent]
-    number: int  # its lane, too
+    roles: Roles
+    track: Track
 
-    @property
-    def count(self) -> int:
-        return len(self.pairs)
+    def reduce_scatter(
+        self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
+    ) -> Strand:
+        """Chunk r of the extents, reduced and divided, at role r in chunk r of the targets."""
+        owners = (self.primaries, self.secondaries)
+        kept = [
+            (_every_other(target, half), owner)
+            for half, owner in enumerate(owners)
+            for target in targets
+        ]
+        shares = [_every_other(extent, half) for half in range(2) for extent in extents]
+        return self.reduce_pairs(shares, kept, scratch, parts)
 
-    @property
-    def members(self) -> int:
-        return self.pairs.size
+    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> Strand:
+        """Chunk r of `own` at role r, in chunk r of the targets of everybody."""
+        halves = [_every_other(target, half) for half in range(2) for target in targets]
+        given = [_every_other(extent, half) for half in range(2) for extent in own]
+        keep = stages.kept(self.roles, self.track, own, targets)
+        if own[0].space is Space.OPERAND:
+            first, *rest = self.gather_pairs(halves, given)
+            return [Round((*first.transfers, *keep)), *rest]
+        swap = self.roles.member(self.roles.role ^ 1)
+        role = self.roles.role
+        swapped = [
+            self.track.transfer(swap, (source.piece(role),), target.at(role, swap), size)
+            for source, target in zip(own, targets, strict=True)
+            for size in (target.size(role),)
+        ]
+        first = Round((*swapped, *keep))
+        return [first, *self.gather_pairs(halves, are_swapped=True)]
+
+    def reduce_pairs(
+        self,
+        extents: Sequence[Extent],
+        kept: Sequence[tuple[Extent, np.ndarray]],
+        scratch: Scratch,
+        parts: int,
+    ) -> Strand:
+        """Chunk k of the extents, reduced, from pair k's primary to whom `kept` names."""
+        slots = [
+            [scratch.take(int(extent.sizes.max(initial=0))) for _ in range(SLOTS)]
+            for extent in extents
+        ]
+        rounds = []
+        for step in range(self._pairs - 1):
+            moves = [
+                self._reduce(extent, step, slots[k], self._slot(slots[k], step))
+                for k, extent in enumerate(extents)
+            ]
+            if step >= SLOTS:
+                read = len(extents) * (step - SLOTS)  # slots that must be free by then
+                moves = [attrs.evolve(move, credit=read + k + 1) for k, move in enumerate(moves)]
+            rounds.append(Round(tuple(moves)))
+        last = self._pairs - 1
+        moves = [
+            attrs.evolve(
+                self._reduce(extent, last, slots[k], target.at(self._chunk(-1 - last), owner)),
+                peer=owner,
+                divisor=parts,
+            )
+            for k, (extent, (target, owner)) in enumerate(zip(extents, kept, strict=True))
+        ]
+        return [*rounds, Round(tuple(moves))]
+
+    def gather_pairs(
+        self, targets: Sequence[Extent], own: Sequence[Extent] = (), *, are_swapped: bool = False
+    ) -> Strand:
+        """Chunk k of everybody's targets, which begins at pair k's primary.
+
+        With `own` it begins there for the first half of the targets and at the secondary for the
+        second; when they are swapped, the secondary has it already.
+        """
+        rounds = []
+        for step in range(self._pairs):
+            moves = [
+                self._spread(step, target, self._first(own, k) if own and not step else None)
+                for k, target in enumerate(targets)
+            ]
+            if are_swapped and not step:
+                moves = [attrs.evolve(move, also=None) for move in moves]
+            if not (are_swapped and self._pairs == 1):
+                rounds.append(Round(tuple(moves)))
+        return rounds
+
+    def _first(self, own: Sequence[Extent], k: int) -> tuple[Piece, np.ndarray]:
+        """Where a pair's chunk begins, and who of the pair lacks it."""
+        if k < len(own) // 2:
+            return own[k].piece(self._chunk(0)), self.secondaries
+        return own[k].piece(self._chunk(0), self.secondaries), self.primaries
+
+    def _spread(
+        self, step: int, target: Extent, first: tuple[Piece, np.ndarray] | None
+    ) -> Transfer:
+        """A chunk to the successor and to the secondary; in the end to the secondary alone."""
+        chunk, successor = self._chunk(-step), self._shifted(1)
+        source, beside = first or (target.piece(chunk), self.secondaries)
+        size = target.size(chunk)
+        if step == self._pairs - 1:
+            return self.track.transfer(beside, (source,), target.at(chunk, beside), size)
+        moved = self.track.transfer(successor, (source,), target.at(chunk, successor), size)
+        return attrs.evolve(moved, also=Copy(beside, target.at(chunk, beside)))
+
+    def _reduce(self, extent: Extent, step: int, slots: Sequence[int], target: Piece) -> Transfer:
+        """What came in, the own share and the secondary's, on to the successor."""
+        chunk = self._chunk(-1 - step)
+        sources: tuple[Piece, ...] = (extent.piece(chunk), extent.piece(chunk, self.secondaries))
+        if step:
+            sources = (self._slot(slots, step - 1), *sources)
+        moved = self.track.transfer(self._shifted(1), sources, target, extent.size(chunk))
+        return attrs.evolve(moved, consumed=self._shifted(-1) if step else None)
 
     @property
     def primaries(self) -> np.ndarray:
-        return np.asarray(self.pairs[:, 0])
+        """Every primary at itself, IDLE at the secondaries."""
+        return self._shifted(0)
 
     @property
     def secondaries(self) -> np.ndarray:
-        return np.asarray(self.pairs[:, 1])
-
-    def owned(self) -> list[tuple[Extent, np.ndarray]]:
-        """Chunks by member, as chunks by pair: the primaries' and the secondaries'."""
-        return [
-            (extent, who)
-            for who in (self.primaries, self.secondaries)
-            for extent in renumbered(self.extents, who)
-        ]
-
-    def reduce_scatter(
-        self, targets: Sequence[tuple[Extent, np.ndarray]], scratch: Scratch
-    ) -> list[Round]:
-        """Chunk k, reduced, in chunk k of each target at the member of pair k that it names."""
-        slots = [
-            [scratch.take(int(extent.sizes.max(initial=0))) for _ in range(SLOTS)]
-            for extent in self.extents
-        ]
-        rounds = []
-        for step in range(self.count):
-            is_last = step == self.count - 1
-            chunk = self._pair - 1 - step
-            transfers = []
-            for k, extent in enumerate(self.extents):
-                peer = self._column(targets[k][1]) if is_last else self._shifted(1)
-                target = targets[k][0].at(self._at(chunk), peer) if is_last else None
-                moved = self._transfer(
-                    peer,
-                    self._joined(extent, chunk, slots[k][(step - 1) % SLOTS] if step else None),
-                    target or self._slot(slots[k][step % SLOTS]),
-                    extent.size(self._at(chunk)),
-                )
-                read = len(self.extents) * (step - SLOTS) + k + 1
-                transfers.append(
-                    attrs.evolve(
-                        moved,
-                        consumed=self._shifted(-1) if step else None,
-                        credit=read if step >= SLOTS and not is_last else 0,
-                    )
-                )
-            rounds.append(Round(tuple(transfers)))
-        return rounds
-
-    def all_gather(
-        self,
-        targets: Sequence[Extent],
-        own: Sequence[tuple[Extent, np.ndarray]] = (),
-    ) -> list[Round]:
-        """Chunk k of everybody's targets; it begins at the primary's, or in its owner's `own`."""
-        rounds = []
-        for step in range(self.count):
-            chunk = self._at(self._pair - step)
-            first = own if step == 0 else ()
-            transfers = [
-                self._spread(step, chunk, target, first[k] if first else None)
-                for k, target in enumerate(targets)
-            ]
-            if first:
-                transfers += [
-                    self._kept(extent, target, who)
-                    for (extent, who), target in zip(own, targets, strict=True)
-                ]
-            rounds.append(Round(tuple(transfers)))
-        return rounds
-
-    def _spread(
-        self,
-        step: int,
-        chunk: np.ndarray,
-        target: Extent,
-        own: tuple[Extent, np.ndarray] | None,
-    ) -> Transfer:
-        """A chunk to the successor and to the secondary; in the end to the secondary alone."""
-        secondary, successor = self._column(self.secondaries), self._shifted(1)
-        source, beside = target.piece(chunk), secondary
-        if own is not None:
-            owner = self._column(own[1])
-            is_mine = np.array_equal(own[1], self.primaries)
-            source = own[0].piece(chunk) if is_mine else own[0].piece(chunk, owner)
-            beside = secondary if is_mine else self._column(self.primaries)
-        size = target.size(chunk)
-        if step == self.count - 1:
-            return self._transfer(beside, (source,), target.at(chunk, beside), size)
-        moved = self._transfer(successor, (source,), target.at(chunk, successor), size)
-        return attrs.evolve(moved, also=Copy(beside, target.at(chunk, beside)))
-
-    def _kept(self, own: Extent, target: Extent, who: np.ndarray) -> Transfer:
-        """The members' own chunks into their own results."""
-        mine = np.full(self.members, IDLE, np.int32)
-        mine[who] = who
-        chunk: np.ndarray = np.zeros(self.members, np.int64)
-        chunk[who] = np.arange(self.count)
-        return self._transfer(mine, (own.piece(chunk),), target.piece(chunk), target.size(chunk))
-
-    def _joined(self, extent: Extent, chunk: np.ndarray, slot: int | None) -> tuple[Piece, ...]:
-        """What came in, the own share, the secondary's."""
-        at, secondary = self._at(chunk), self._column(self.secondaries)
-        shares = (extent.piece(at), extent.piece(at, secondary))
-        return shares if slot is None else (self._slot(slot), *shares)
+        """At every primary its secondary, IDLE at the secondaries."""
+        return self._at_primaries(self.roles.shifted(1))
 
     @property
-    def _pair(self) -> np.ndarray:
-        """By member, the number of its pair."""
-        number: np.ndarray = np.empty(self.members, np.int64)
-        number[self.pairs] = np.arange(self.count)[:, None]
-        return number
+    def _pairs(self) -> int:
+        return self.roles.count // 2
 
-    def _at(self, chunk: np.ndarray) -> np.ndarray:
-        return np.asarray(chunk % self.count)
-
-    def _column(self, values: np.ndarray) -> np.ndarray:
-        """One value of each pair at its primary, IDLE at the secondaries."""
-        column: np.ndarray = np.full(self.members, IDLE, np.int32)
-        column[self.primaries] = values
-        return column
+    def _chunk(self, shift: int) -> np.ndarray:
+        """By member, the number of the pair `shift` places on."""
+        return np.asarray((self.roles.role // 2 + shift) % self._pairs)
 
     def _shifted(self, step: int) -> np.ndarray:
-        return self._column(np.roll(self.primaries, -step))
+        return self._at_primaries(self.roles.shifted(2 * step))
 
-    def _slot(self, offset: int) -> Piece:
-        return Piece(Space.SCRATCH, np.full(self.members, offset, np.int64))
+    def _at_primaries(self, members: np.ndarray) -> np.ndarray:
+        return np.where(self.roles.role % 2 == 0, members, np.int32(IDLE))
 
-    def _transfer(
-        self, peer: np.ndarray, sources: tuple[Piece, ...], target: Piece, size: np.ndarray
-    ) -> Transfer:
-        return Transfer(
-            peer=peer,
-            sources=sources,
-            target=target,
-            size_bytes=size,
-            lane=self.number,
-            strand=self.number,
-        )
+    def _slot(self, slots: Sequence[int], step: int) -> Piece:
+        offset = np.full(self.roles.members, slots[step % SLOTS], np.int64)
+        return Piece(Space.SCRATCH, offset)
 
 
-def _strands(pairs: Pairs, extents: list[Extent], width: int) -> list[_Strand]:
-    """Every cycle's share of the chunks, in one or two slices."""
-    largest = max((int(extent.sizes.max(initial=0)) for extent in extents), default=0)
-    slices = 2 if largest // len(pairs.cycles) >= SLICED_BYTES else 1
-    shares = sliced(extents, len(pairs.cycles) * slices, width)
-    return [
-        _Strand(np.array(pairs.cycles[number // slices], np.int32), share, number)
-        for number, share in enumerate(shares)
-    ]
+def _every_other(extent: Extent, half: int) -> Extent:
+    """The chunks of the primaries (half 0) or of the secondaries, by pair."""
+    return attrs.evolve(extent, offsets=extent.offsets[:, half::2], sizes=extent.sizes[:, half::2])
 
 
-def _alone(extent: Extent, whole: Sequence[Extent], space: Space = Space.RESULT) -> Extent:
-    """The same share of chunks, each chunk in a buffer of its own."""
-    start = extent.offsets.min() - whole[extent.tensor].offsets.min()
-    return extent.moved(space, np.full_like(extent.offsets, start))
+def _rings(wiring: Wiring, elements: Sequence[int], job: Job) -> list[KangaRing]:
+    """A ring of pairs for every cycle, or two where chunks are cut in halves."""
+    return [KangaRing(roles, track) for roles, track in channels_of(wiring, elements, job)]
+
+
+STAGE = StageKind(arrange, lambda roles, _, track: KangaRing(roles, track))
+"""KangaRing as a part of a hierarchy."""

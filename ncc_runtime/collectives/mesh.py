@@ -22,7 +22,7 @@ from ncc_runtime.collectives import runs, stages
 from ncc_runtime.collectives.doors import doors
 from ncc_runtime.collectives.extents import Extent, Scratch
 from ncc_runtime.collectives.joins import MOST_SOURCES, Join, chained
-from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives.layout import Layout, Members, UnsuitedError
 from ncc_runtime.collectives.matchings import Send, matchings
 from ncc_runtime.collectives.plan import IDLE, Job, Piece, Plan, Round, Space, Transfer, home
 from ncc_runtime.collectives.roles import Roles
@@ -61,12 +61,19 @@ def arrange(layout: Layout) -> Wiring:
             f"{max(sizes)} members share a chip, a descriptor joins {MOST_SOURCES} at most"
         )
     order = tuple(member for cluster in clusters for member in cluster)
-    return Wiring((order,), Form(sizes, doors(layout, clusters)))
+    return Wiring((order,), Form(sizes, doors(layout, clusters)), _place_by_place(sizes))
+
+
+def _place_by_place(sizes: Sequence[int]) -> Members:
+    """Chunks of roles such that what a place of a chip gets from the others is one range."""
+    places = [(place, chip) for chip, size in enumerate(sizes) for place in range(size)]
+    rank = {place: number for number, place in enumerate(sorted(places))}
+    return tuple(rank[place] for place in places)
 
 
 def all_reduce(job: Job, wiring: Wiring) -> Plan:
     """2(P-1) sends of a chunk or of a part of one, for P chips; see docs/collectives.md."""
-    return stages.all_reduce("mesh", job, [_mesh(wiring)])
+    return stages.all_reduce("mesh", job, [_mesh(wiring)], wiring.chunks)
 
 
 def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
@@ -143,7 +150,8 @@ class Mesh:
             for source, target in zip(own, targets, strict=True)
             for move in self._deposit((source, target), (one_set, chunk), turn)
         ]
-        sends += self._around(own, targets, self.roles.role[:, None])
+        if grouped:
+            sends += self._around(own, targets, self.roles.role[:, None])
         sends += stages.kept(self.roles, self.track, own, targets)
         exchange = self._around(targets, targets, self._held(sets, grouped))
         return [Round(tuple(moves)) for moves in (sends, exchange) if moves]
@@ -240,8 +248,8 @@ class Mesh:
         )
 
     def _held(self, sets: Sequence[Sequence[Send]], grouped: bool) -> np.ndarray:
-        """By member, the chunks that came from other chips, (members, k), IDLE beyond the last."""
-        held: list[list[int]] = [[] for _ in range(self.roles.count)]
+        """By member, the chunks for others on its chip, (members, k), IDLE beyond the last."""
+        held: list[list[int]] = [[] if grouped else [role] for role in range(self.roles.count)]
         for send in (send for one_set in sets for send in one_set):
             if grouped:
                 size = self.form.sizes[send.chip]

@@ -1,13 +1,16 @@
 """The price of a placeholder's plans: latency and bandwidth, all groups together, in picoseconds.
 
 A round of a strand takes what its slowest first byte takes, and what its busiest part takes for the
-bytes of all groups (`loads.py`). A strand's rounds follow one another; strands run side by side, so
-no more is saved than the busiest part allows for all of them:
+bytes of all groups (`loads.py`). A strand's rounds follow one another. Strands run in step, so
+their bytes add up where they share a part; but k strands that share a link take turns there, so
+that a k-th of them is under way at a time. No more is saved than the busiest part allows:
 
-    time = start + max(the longest chain of rounds, first byte + the busiest part over all rounds)
+    time = handshakes + max(the longest chain, first byte + the busiest part over all rounds)
 
-Chains of different strands overlap freely and queues on a part are served without gaps: where
-strands disturb each other, the price is low.
+Every instruction of a CC-core counts: a signal per channel that its buffers are free, a row per
+transfer, a wait per channel that something came in by.
+
+Teams, which have plans of their own, meet in the last term only.
 """
 
 from collections import defaultdict
@@ -67,10 +70,10 @@ class _Reach:
     def end_ps(self) -> int:
         return self.latency_ps + sum(time for _, time in self.busy)
 
-    def after(self, step: _Step) -> "_Reach":
+    def after(self, step: _Step, waits_ps: int) -> "_Reach":
         busy = dict(self.busy)
         busy[step.kind] = busy.get(step.kind, 0) + step.busy_ps
-        return _Reach(self.latency_ps + step.latency_ps, tuple(busy.items()))
+        return _Reach(self.latency_ps + step.latency_ps + waits_ps, tuple(busy.items()))
 
 
 def priced(parts: Parts, teams: Sequence[tuple[Plan, Groups]], width: int) -> Price:
@@ -82,7 +85,7 @@ def priced(parts: Parts, teams: Sequence[tuple[Plan, Groups]], width: int) -> Pr
         for one_round in plan.rounds:
             chain.add(one_round)
         total += chain.total
-        first, start = max(first, chain.first_ps), max(start, chain.start_ps)
+        first, start = max(first, chain.first_ps), max(start, chain.start_ps + chain.end_ps)
         longest = max(longest, chain.reach, key=lambda reach: reach.end_ps)
     busy = parts.time_ps(total)
     busiest = int(busy.argmax())
@@ -107,9 +110,12 @@ class _Chain:
         self._parts, self._width = parts, width
         self._loads = Loads(parts, groups)
         self._known: dict[Hashable, _Step] = {}
+        self._together: dict[Hashable, Sequence[_Step]] = {}  # by steps of strands alone
         self._channels: dict[Hashable, int] = {}  # by lane and peers: the receiver's answer
+        self._arrivals: dict[int | None, int] = {}  # by strand: channels that nobody waited for
         self._reach: dict[int | None, _Reach] = {}
         self.total: np.ndarray = np.zeros(parts.count, np.int64)
+        self._lanes: set[int] = set()
         self.first_ps = 0
 
     @property
@@ -117,6 +123,12 @@ class _Chain:
         """One signal per channel from each receiver, and the slowest one's way."""
         answers = [answer for answer in self._channels.values() if answer]
         return len(answers) * self._parts.model.cc_instruction_ps + max(answers, default=0)
+
+    @property
+    def end_ps(self) -> int:
+        """A wait for every channel of the last round, and one for every ring."""
+        rows = sum(self._arrivals.values()) + len(self._lanes)
+        return rows * self._parts.model.cc_instruction_ps
 
     @property
     def reach(self) -> _Reach:
@@ -128,18 +140,42 @@ class _Chain:
         for number, move in enumerate(one_round.transfers):
             strands[move.strand].append(number)
         before = self.reach
-        for strand, numbers in strands.items():
-            step = self._step(one_round, numbers)
+        waited = dict(self._arrivals)
+        alone = [self._step(one_round, numbers) for numbers in strands.values()]
+        for (strand, numbers), step in zip(strands.items(), self._in_step(alone), strict=True):
             came = before if strand is None else self._reach.get(strand, _Reach())
-            self._reach[strand] = came.after(step)
+            arrived = sum(waited.values()) if strand is None else waited.get(strand, 0)
+            # the first wait is in the row that advances a ring
+            waits_ps = max(0, arrived - 1) * self._parts.model.cc_instruction_ps
+            self._reach[strand] = came.after(step, waits_ps)
+            if strand is None:
+                self._arrivals.clear()
+            self._arrivals[strand] = _channels(one_round, numbers)
             self.first_ps = self.first_ps or step.latency_ps
             self.total += step.amounts
+
+    def _in_step(self, steps: Sequence[_Step]) -> Sequence[_Step]:
+        """Steps of strands that run at the same time."""
+        key = tuple(map(id, steps))
+        if len(steps) > 1 and key not in self._together:
+            amounts = np.array([step.amounts for step in steps])
+            ways = np.r_[self._parts.span(Kind.LINK), self._parts.span(Kind.EFA)]
+            turns = max(1, int((amounts[:, ways] > 0).sum(axis=0).max(initial=0)))
+            busy = self._parts.time_ps(amounts.sum(axis=0)) // turns
+            busiest = int(busy.argmax())
+            joint, kind = int(busy[busiest]), self._parts.kind(busiest)
+            self._together[key] = [
+                attrs.evolve(step, busy_ps=joint, kind=kind) if joint > step.busy_ps else step
+                for step in steps
+            ]
+        return self._together.get(key, steps)
 
     def _step(self, one_round: Round, numbers: Sequence[int]) -> _Step:
         found = []
         for number in numbers:
             move = one_round.transfers[number]
             active = move.peer != IDLE
+            self._lanes.add(move.lane)
             load = self._loads.of(move)
             self._channels.setdefault((move.lane, move.peer.tobytes()), load.ready_ps)
             found.append((load, move.size_bytes[active]))
@@ -157,3 +193,9 @@ class _Chain:
                 amounts,
             )
         return self._known[key]
+
+
+def _channels(one_round: Round, numbers: Sequence[int]) -> int:
+    """Distinct lanes and columns of peers: what somebody may have to wait for."""
+    moves = (one_round.transfers[number] for number in numbers)
+    return len({(move.lane, move.peer.tobytes()) for move in moves})

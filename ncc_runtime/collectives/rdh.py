@@ -7,11 +7,14 @@
     all-reduce       the first, then the second
 
 Axes are labelled with the Gray code of rows and columns, so that both ends of an axis of a 4x4
-torus are neighbours. Members at the same place of their chips form a cube. A role is
-place * chips + label, so everything that goes across is a range of roles.
+torus are neighbours. Members at the same place of their chips form a cube, and each place begins
+with another axis, so that all links of a chip are at work in every step. A role is place * chips +
+corner, so everything that goes across is a range of roles; the corner is the label, its bits of
+the axes inside an instance turned by the place.
 
 Source: AWS Neuron docs, intranode-collective-comm.rst (stages, 4D hypercube),
-internode-collective-comm.rst (N = 2^p); the labels are derived, AWS publishes none.
+internode-collective-comm.rst (N = 2^p); the labels are derived, AWS publishes none. The turn is
+assumed: over one link at a time RDH would take longer than mesh for every size.
 """
 
 from collections.abc import Sequence
@@ -32,8 +35,25 @@ LANES = (0, 1, 2, 3)
 """DMA rings; the axes use the first, the exchange inside a chip all. Assumed."""
 
 
+@attrs.frozen
+class Form:
+    """How many roles share a chip, and how many chips an instance."""
+
+    local: int
+    inside: int
+
+    def turned(self, label: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Labels with their bits inside an instance turned upwards by so many places."""
+        axes = self.inside.bit_length() - 1
+        if not axes:
+            return label
+        by, inner = places % axes, label % self.inside
+        turned = (inner << by | inner >> axes - by) % self.inside
+        return np.asarray(label - inner + turned)
+
+
 def arrange(layout: Layout) -> Wiring:
-    """Places, then labels; UnsuitedError unless chips are alike and a power of two."""
+    """Places, then corners; UnsuitedError unless chips are alike and a power of two."""
     cubes = []
     for members in layout.by_node():
         inside = layout.within(members)
@@ -51,8 +71,13 @@ def arrange(layout: Layout) -> Wiring:
         raise UnsuitedError(
             f"{local} members share a chip, a descriptor joins {MOST_SOURCES} at most"
         )
-    order = tuple(cluster[place] for place in range(local) for cluster in clusters)
-    return Wiring((order,), local)
+    form, corners = Form(local, len(cubes[0])), np.arange(len(clusters))
+    order = tuple(
+        clusters[label][place]
+        for place in range(local)
+        for label in form.turned(corners, np.array(place)).tolist()
+    )
+    return Wiring((order,), form)
 
 
 def _labelled(layout: Layout) -> list[list[int]]:
@@ -108,8 +133,13 @@ class Rdh:
     """Cubes of every team; chunk k of an extent belongs to role k."""
 
     roles: Roles
-    local: int  # members of a chip
+    form: Form
     track: Track
+
+    @property
+    def local(self) -> int:
+        """Members of a chip."""
+        return self.form.local
 
     @property
     def chips(self) -> int:
@@ -118,7 +148,7 @@ class Rdh:
 
     @property
     def axes(self) -> range:
-        """The bits of a label, lowest first."""
+        """The bits of a corner, lowest first."""
         return range(self.chips.bit_length() - 1)
 
     def reduce_scatter(
@@ -168,11 +198,16 @@ class Rdh:
 
     def _shares(self, extent: Extent) -> list[runs.Source]:
         """The extent in the memory of every member of the chip."""
-        label = self.roles.role % self.chips
         return [
-            runs.Source(extent, self._peer(label + place * self.chips))
+            runs.Source(extent, self._peer(self._mate(np.array(place))))
             for place in range(self.local)
         ]
+
+    def _mate(self, place: np.ndarray) -> np.ndarray:
+        """By member, the role of the given place on its chip."""
+        mine, corner = np.divmod(self.roles.role, self.chips)
+        label = self.form.turned(corner, mine)
+        return np.asarray(place * self.chips + self.form.turned(label, -place))
 
     def _slot(self, extent: Extent, axis: int, scratch: Scratch) -> Extent:
         """Room for a range of chunks that is left after an axis, one behind the other."""
@@ -200,7 +235,7 @@ class Rdh:
         role = self.roles.role
         found: list[Transfer] = []
         for shift in range(1, self.local):
-            peer = self._peer((role + shift * self.chips) % self.roles.count)
+            peer = self._peer(self._mate((role // self.chips + shift) % self.local))
             parcel = runs.Parcel(peer, self._range(role, len(self.axes)))
             for target in targets:
                 found += runs.transfers(

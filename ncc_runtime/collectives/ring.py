@@ -12,7 +12,7 @@ wires, two slices); Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms
 (2(P-1)/P of the buffer per member).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import attrs
 import numpy as np
@@ -152,15 +152,20 @@ class Ring:
 
 
 def _rings(wiring: Wiring, elements: Sequence[int], job: Job) -> list[Ring]:
-    """A ring for every cycle and slice: chunks of some size go in two slices."""
+    return [Ring(roles, track) for roles, track in channels_of(wiring, elements, job)]
+
+
+def channels_of(wiring: Wiring, elements: Sequence[int], job: Job) -> Iterator[tuple[Roles, Track]]:
+    """Who follows whom and in which DMA ring, for every cycle and slice.
+
+    Chunks of some size go in two slices.
+    """
     cycles, members = len(wiring.orders), len(wiring.orders[0])
     largest = max((-(-count // members) for count in elements), default=0)
     share_bytes = largest * job.buffers.element_bytes // cycles
     slices = 2 if share_bytes >= SLICED_BYTES else 1
-    return [
-        Ring(Roles([wiring.orders[number // slices]]), Track(number, (number,)))
-        for number in range(cycles * slices)
-    ]
+    for number in range(cycles * slices):
+        yield Roles([wiring.orders[number // slices]]), Track(number, (number,))
 
 
 STAGE = StageKind(arrange, lambda roles, _, track: Ring(roles, track))

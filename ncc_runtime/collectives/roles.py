@@ -10,7 +10,7 @@ from ncc_runtime.collectives.plan import IDLE
 class Roles:
     """Equal teams that cover all members; `orders[t][r]` is the member of role r in team t."""
 
-    def __init__(self, orders: Sequence[Sequence[int]]) -> None:
+    def __init__(self, orders: Sequence[Sequence[int]] | np.ndarray) -> None:
         self.orders: np.ndarray = np.array(orders, np.int32)
         teams, self.count = self.orders.shape
         self.members = self.orders.size

@@ -26,6 +26,7 @@ class Wiring:
 
     orders: tuple[Members, ...]  # per channel, by role
     form: Hashable = ()  # in roles, alike in all channels
+    chunks: Members = ()  # by role, the chunk that suits it where it may choose; (): its number
 
 
 @attrs.frozen
@@ -77,11 +78,13 @@ class StageKind:
     stage: Callable[[Roles, Any, Track], Stage]  # given the form of the wiring
 
 
-def all_reduce(name: str, job: Job, stages: Sequence[Stage]) -> Plan:
+def all_reduce(name: str, job: Job, stages: Sequence[Stage], chunks: Members = ()) -> Plan:
     """Reduce-scatter, then all-gather; every stage has a slice of every chunk."""
     members, scratch = stages[0].roles.members, Scratch()
+    order = np.array(chunks or range(members))
     strands = []
     for stage, extents in zip(stages, operand_slices(job, members, len(stages)), strict=True):
+        extents = renumbered(extents, order)
         results = [extent.moved(Space.RESULT) for extent in extents]
         rounds = stage.reduce_scatter(extents, results, scratch, divisor(job, members))
         strands.append(rounds + stage.all_gather(results, results))
@@ -136,24 +139,9 @@ def result_slices(job: Job, chunks: int, parts: int) -> list[list[Extent]]:
     return sliced(whole_chunks(Space.RESULT, sizes, chunks, width), parts, width)
 
 
-def side_by_side(strands: Sequence[Strand]) -> tuple[Round, ...]:
+def side_by_side(strands: Sequence[Sequence[Round]]) -> tuple[Round, ...]:
     """Round k of every strand as one."""
     return tuple(
         Round(tuple(move for one_round in rounds if one_round for move in one_round.transfers))
         for rounds in zip_longest(*strands)
     )
-
-
-def staggered(slices: Sequence[Sequence[Strand]]) -> Strand:
-    """Stages of slices as a pipeline: slice s is in stage k while the one before is in k + 1."""
-    depth = max(len(stages) for stages in slices)
-    rounds: Strand = []
-    for beat in range(depth + len(slices) - 1):
-        at_work = [
-            stages[beat - number]
-            for number, stages in enumerate(slices)
-            if 0 <= beat - number < len(stages)
-        ]
-        # the slice that began first has the links that it needs to itself: it is issued first
-        rounds.extend(side_by_side(at_work))
-    return rounds

@@ -15,7 +15,18 @@ import numpy as np
 
 from ncc_runtime.collectives.extents import Extent, Scratch, sliced, whole_chunks
 from ncc_runtime.collectives.layout import Layout
-from ncc_runtime.collectives.plan import IDLE, Copy, Job, Piece, Plan, Round, Space, Transfer, home
+from ncc_runtime.collectives.plan import (
+    IDLE,
+    Copy,
+    Job,
+    Piece,
+    Plan,
+    Round,
+    Space,
+    Transfer,
+    divisor,
+    home,
+)
 from ncc_runtime.collectives.stages import side_by_side
 
 MOST_SLICES = 4
@@ -50,7 +61,7 @@ def _all_reduce(name: str, job: Job, trees: list["_Tree"]) -> Plan:
     shares = sliced(whole, len(trees) * slices, width)
     scratch = Scratch()
     strands = [
-        list(trees[number // slices].rounds(share, number, scratch))
+        list(trees[number // slices].rounds(share, number, scratch, divisor(job, members)))
         for number, share in enumerate(shares)
     ]
     return Plan(name, members, side_by_side(strands), scratch.bytes)
@@ -97,7 +108,9 @@ class _Tree:
     def members(self) -> int:
         return len(self.parent)
 
-    def rounds(self, share: list[Extent], strand: int, scratch: Scratch) -> Iterator[Round]:
+    def rounds(
+        self, share: list[Extent], strand: int, scratch: Scratch, parts: int
+    ) -> Iterator[Round]:
         """Up from the deepest level, one round each, then down."""
         slots = [
             [scratch.take(int(extent.sizes.max(initial=0))) for extent in share] for _ in range(2)
@@ -105,7 +118,7 @@ class _Tree:
         step = _Step(self, share, slots, strand)
         for level in range(int(self.depth.max()), 0, -1):
             yield Round(tuple(step.up(level)))
-        yield Round(tuple(step.top()))
+        yield Round(tuple(attrs.evolve(move, divisor=parts) for move in step.top()))
         for level in range(int(self.depth.max())):
             yield Round(tuple(step.down(level)))
 

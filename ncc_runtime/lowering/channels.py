@@ -27,11 +27,14 @@ class SemaphoreIds:
 
     def take(self, ranks: np.ndarray) -> np.ndarray:
         """A fresh id on each of the ranks, and one more for each time a rank is named again."""
-        order = np.argsort(ranks, kind="stable")
-        _, first, counts = np.unique(ranks[order], return_index=True, return_counts=True)
-        taken = np.take(self._next, ranks)
-        taken[order] += (np.arange(len(ranks)) - np.repeat(first, counts)).astype(np.int32)
-        np.add.at(self._next, ranks, 1)
+        taken = self._next[ranks]
+        if named_once(ranks):
+            self._next[ranks] = taken + 1
+        else:
+            order = np.argsort(ranks, kind="stable")
+            _, first, counts = np.unique(ranks[order], return_index=True, return_counts=True)
+            taken[order] += (np.arange(len(ranks)) - np.repeat(first, counts)).astype(np.int32)
+            np.add.at(self._next, ranks, 1)
         if taken.size and int(taken.max()) >= self._limit:
             raise LoweringError(
                 f"rank {int(ranks[taken.argmax()])} would need more than the {self._limit} "
@@ -53,8 +56,9 @@ class SemaphoreIds:
 
 @attrs.define(eq=False)
 class _Counters:
-    """Semaphore ids and counts of channels, by channel number; grows as channels are opened."""
+    """Semaphore ids and counts of channels, by channel number; some room is left at the end."""
 
+    opened: int = 0
     sender: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))
     receiver: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))
     data_sem: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))
@@ -64,16 +68,23 @@ class _Counters:
     ready_count: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int64))
     free_count: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int64))
 
-    def extend(self, count: int) -> np.ndarray:
-        """Room for `count` more channels; their numbers."""
-        first = len(self.data_sem)
+    def open(self, senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
+        """The numbers of new channels between these ranks."""
+        first, self.opened = self.opened, self.opened + len(senders)
+        if self.opened > len(self.sender):
+            self._grow(2 * self.opened)
+        self.sender[first : self.opened] = senders
+        self.receiver[first : self.opened] = receivers
+        return np.arange(first, self.opened, dtype=np.int32)
+
+    def _grow(self, room: int) -> None:
+        more = room - len(self.sender)
         for name in ("sender", "receiver", "data_sem", "ready_sem", "free_sem"):
             column = getattr(self, name)
-            setattr(self, name, np.concatenate((column, np.full(count, NO_CHANNEL, np.int32))))
+            setattr(self, name, np.concatenate((column, np.full(more, NO_CHANNEL, np.int32))))
         for name in ("data_count", "ready_count", "free_count"):
             column = getattr(self, name)
-            setattr(self, name, np.concatenate((column, np.zeros(count, np.int64))))
-        return np.arange(first, first + count, dtype=np.int32)
+            setattr(self, name, np.concatenate((column, np.zeros(more, np.int64))))
 
 
 class Channels:
@@ -93,15 +104,12 @@ class Channels:
         found = numbers[senders, receivers]
         fresh = found == NO_CHANNEL
         if fresh.any():
-            opened = self.counters.extend(int(fresh.sum()))
-            numbers[senders[fresh], receivers[fresh]] = opened
-            self.counters.sender[opened] = senders[fresh]
-            self.counters.receiver[opened] = receivers[fresh]
-            self.counters.data_sem[opened] = self._ids.take(receivers[fresh])
-            remote = fresh & (senders != receivers)
-            self.counters.ready_sem[numbers[senders[remote], receivers[remote]]] = self._ids.take(
-                senders[remote]
-            )
+            first, last = senders[fresh], receivers[fresh]
+            opened = self.counters.open(first, last)
+            numbers[first, last] = opened
+            self.counters.data_sem[opened] = self._ids.take(last)
+            remote = first != last
+            self.counters.ready_sem[opened[remote]] = self._ids.take(first[remote])
             found = numbers[senders, receivers]
         return np.asarray(found)
 
@@ -116,7 +124,7 @@ class Channels:
         """What data, ready and free have come to so far, by channel number; copies."""
         counters = self.counters
         kinds = (counters.data_count, counters.ready_count, counters.free_count)
-        return tuple(kind.copy() for kind in kinds)
+        return tuple(kind[: counters.opened].copy() for kind in kinds)
 
     def between(
         self, earlier: tuple[np.ndarray, ...], later: tuple[np.ndarray, ...], width: int
@@ -153,3 +161,8 @@ def _names(
         sem = int(sems[channels[peer]])
         if sem != NO_CHANNEL:
             yield sem, f"{what}.{peer}.{lane}"
+
+
+def named_once(ranks: np.ndarray) -> bool:
+    """Whether no rank stands there twice."""
+    return len(set(ranks.tolist())) == len(ranks)

@@ -14,6 +14,9 @@ from ncc_runtime.lowering.executable import IDLE
 Row = np.ndarray
 """(ranks,) integers, or (1,) where all ranks are alike."""
 
+STRETCH = 1 << 15
+"""Cells of a plan's columns that are written out together."""
+
 NOTHING: Row = np.full(1, IDLE, np.int32)
 NOTHING.setflags(write=False)
 
@@ -31,14 +34,19 @@ class MemberRows:
         return len(self.offsets)
 
     def write(self, out: np.ndarray) -> None:
-        """Fill (rows, ranks)."""
-        block = np.concatenate(self.offsets).reshape(len(self.offsets), -1)
-        block += np.array(self.bases, np.int64)[:, None]
-        if len(self.ranks) == 1 and is_everybody(self.ranks[0], out.shape[1]):
-            out[:] = block
-            return
-        out[:] = self.idle
-        out[:, self.ranks] = block[:, None, :]
+        """Fill (rows, ranks), a stretch at a time that stays in cache."""
+        whole = len(self.ranks) == 1 and is_everybody(self.ranks[0], out.shape[1])
+        if not whole:
+            out[:] = self.idle
+        step = max(1, STRETCH // self.ranks.shape[1])
+        for at in range(0, len(self.offsets), step):
+            rows = slice(at, at + step)
+            block = np.concatenate(self.offsets[rows]).reshape(-1, self.ranks.shape[1])
+            block += np.array(self.bases[rows], np.int64)[:, None]
+            if whole:
+                out[rows] = block
+            else:
+                out[rows, self.ranks] = block[:, None, :]
 
 
 class Column:

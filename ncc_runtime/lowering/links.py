@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import attrs
 import numpy as np
 
-from ncc_runtime.lowering.channels import Channels
+from ncc_runtime.lowering.channels import Channels, named_once
 from ncc_runtime.lowering.columns import Row, spread, spread_any
 from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.lowering.rows import Condition, Increment
@@ -88,6 +88,9 @@ def layers(column: np.ndarray) -> Iterator[np.ndarray]:
     left = column
     while (left != IDLE).any():
         who = np.flatnonzero(left != IDLE)
+        if named_once(left[who]):
+            yield left
+            return
         _, first = np.unique(left[who], return_index=True)
         layer = np.full_like(left, IDLE)
         layer[who[first]] = left[who[first]]

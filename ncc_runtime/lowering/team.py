@@ -66,7 +66,8 @@ class TeamRows:
         self._unmet = self._links()  # links whose peers this placeholder has not waited for
         self._met: np.ndarray = np.zeros(len(rows.channels.counters.sender), bool)  # by channel
         self._arriving: dict[tuple[int | None, int], Condition] = {}  # not waited for yet
-        self._reading: dict[int, Condition] = {}  # of the own operand, by others
+        self._read: set[int] = set()  # links by which others read the own operand
+        self._last: dict[int, Condition] = {}  # by link: everything that has been sent
         self._free_base: dict[int, Row] = {}
         self._free_sems: dict[int, Row] = {}
 
@@ -127,9 +128,11 @@ class TeamRows:
         push = (move.lane, len(ring) - 1)
         self._rows.cc.add(CcOpcode.ADVANCE, place, waits, move.destinations[0].advance, push)
         for link in move.destinations:
-            self._arriving[move.strand, link.number] = links.posted(link)
+            self._last[link.number] = links.posted(link)
+            self._arriving[move.strand, link.number] = self._last[link.number]
         for link in move.owners:
-            self._reading[link.number] = links.posted(link)
+            self._last[link.number] = links.posted(link)
+            self._read.add(link.number)
         if move.freed is not None:
             self._rows.channels.counters.free_count[move.freed] += 1
 
@@ -156,8 +159,8 @@ class TeamRows:
 
     def _finish(self, lanes: list[int]) -> None:
         """Wait for what is still on its way here, for readers and for the own transfers."""
-        arriving = {link: wait for (_, link), wait in self._arriving.items()}
-        waits = list((arriving | self._reading).values())
+        links = dict.fromkeys([*(link for _, link in self._arriving), *sorted(self._read)])
+        waits = [self._last[link] for link in links]
         mine = self._team.ranks.ravel()
         for lane in lanes:
             _, completed = self._rows.links.ring_sems[lane]

@@ -155,6 +155,8 @@ WRONG_INDEXING = [
     _at('f32[2,3] custom-call(x), custom_call_target="What"', "custom_call", "custom-call-C1"),
     _at('s32[2,3] custom-call(x), custom_call_target="MoveToHost"', "custom-call(",
         "custom-call-C2"),
+    _at('f32[2,3] custom-call(x), custom_call_target="ncc.barrier", backend_config={"to": 1}',
+        '{"to', "custom-call-C3"),
     _at('(f32[2,4], s32[2,4]) custom-call(x), custom_call_target="TopK"', "custom-call(",
         "custom-call-C2"),
 ]  # fmt: skip

@@ -17,6 +17,7 @@ import numpy as np
 
 from ncc_compiler.codegen.draft import Draft, Mark, Step
 from ncc_runtime.neff.isa import CASE, ENGINES, PTC2, TEST, WAIT, Engine
+from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import ALIGNMENT, Program
 from ncc_runtime.neff.table import NONE
 from tests.compiler.control_paths import Jump, Path, Row, Shifts, control_rows
@@ -50,12 +51,14 @@ def names_from_draft(draft: Draft) -> list[int]:
             predicate = draft.tensors[draft.blocks[item.block].predicate].buffer
             position, _ = path.follow(position, held.get(predicate, 0))
             continue
+        position += 1
+        if item.collective is not None and item.collective.op is CollectiveOp.BARRIER:
+            continue  # it gives back what it is given
         operands = tuple(held[draft.tensors[tensor].buffer] for tensor in item.operands)
         for place, tensor in enumerate(item.results):
             buffer = draft.tensors[tensor].buffer
             if draft.buffers[buffer].size_bytes:
                 held[buffer] = hash((item.origin.node, place, operands))
-        position += 1
     return [held[draft.tensors[tensor].buffer] for tensor in draft.outputs]
 
 

@@ -1,12 +1,14 @@
 """Plans that read a neighbour's operand and write twice: executed, they do what they say."""
 
+import functools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ncc_compiler
-from ncc_runtime.collectives.plan import Piece, Plan, Round, Space, Transfer, home
+from ncc_runtime.collectives.plan import Copy, Piece, Plan, Round, Space, Transfer, home
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.executable import IDLE, DmaQueue
 from ncc_runtime.lowering.listing import list_executable
@@ -36,7 +38,8 @@ body {
   one = s32[] constant(1)
   next = s32[] add(i, one)
   total = s32[16] all-reduce(x), replica_groups={{0,1,2,3}}, to_apply=sum
-  changed = s32[16] multiply(total, y)
+  scaled = s32[16] multiply(total, y)
+  changed = s32[16] add(scaled, x)
   ROOT r = (s32[], s32[16], s32[16]) tuple(next, changed, y)
 }
 ENTRY main {
@@ -59,6 +62,45 @@ def quarters(ranks: int = 4, words: int = 16, on: PlaceOptions | None = None) ->
     return with_plan(program, four_on_a_chip(words), np.arange(ranks).reshape(-1, 4), on)
 
 
+def with_the_next(words: int) -> Plan:
+    """Each of four members adds the operand of the next one to its own, and sends nothing."""
+    at = np.zeros(4, np.int64)
+    sources = (
+        Piece(Space.OPERAND, at),
+        Piece(Space.OPERAND, at, owner=np.roll(home(4), -1)),
+    )
+    size = np.full(4, words * WORD, np.int64)
+    move = Transfer(home(4), sources, Piece(Space.RESULT, at), size)
+    return Plan("with the next", 4, (Round((move,)),))
+
+
+def one_slot_at_two(steps: int) -> Plan:
+    """Member 0 writes word after word into one slot of members 1 and 2, as they hand it back."""
+    slot = Piece(Space.SCRATCH, np.zeros(3, np.int64))
+    size = np.full(3, WORD, np.int64)
+    to_one, to_two, at_home, from_first = (
+        np.array(peers, np.int32) for peers in ((1, -1, -1), (2, -1, -1), (-1, 1, 2), (-1, 0, 0))
+    )
+    rounds = []
+    for step in range(steps):
+        at = np.full(3, step * WORD, np.int64)
+        word = Piece(Space.OPERAND, at)
+        both = Copy(to_two, slot)
+        sent = Transfer(to_one, (word,), slot, size, also=both, credit=step)
+        kept = Transfer(at_home, (slot,), Piece(Space.RESULT, at), size, consumed=from_first)
+        rounds += [Round((sent,)), Round((kept,))]
+    return Plan("one slot", 3, tuple(rounds), scratch_bytes=WORD)
+
+
+PLANS = (four_on_a_chip(16), with_the_next(16))
+
+
+@functools.cache
+def looped(plan: int) -> Model:
+    program = program_of(ncc_compiler.compile_text(SUMMED_AGAIN_AND_AGAIN))
+    return with_plan(program, PLANS[plan], np.arange(4).reshape(1, 4))
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Model, Plan, np.ndarray]:
     """A model with a random plan on groups of two chips, the plan, and the groups."""
@@ -78,7 +120,7 @@ def cases(draw: st.DrawFn) -> tuple[Model, Plan, np.ndarray]:
     return with_plan(program, plan, groups, EIGHT_A_CHIP), plan, groups
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(case=cases(), seed=st.integers(0, 99))
 def test_a_random_plan_does_what_it_says_in_any_order(
     case: tuple[Model, Plan, np.ndarray], seed: int
@@ -107,16 +149,29 @@ def test_each_semaphore_of_a_random_plan_has_one_queue(
     assert all(len(queues) == 1 for queues in writers.values())
 
 
-@settings(deadline=None, max_examples=60)
-@given(seed=st.integers(0, 999))
-def test_in_a_loop_an_operand_is_overwritten_only_when_all_have_read_it(seed: int) -> None:
-    program = program_of(ncc_compiler.compile_text(SUMMED_AGAIN_AND_AGAIN))
-    model = with_plan(program, four_on_a_chip(16), np.arange(4).reshape(1, 4))
+@settings(deadline=None, max_examples=20)
+@given(plan=st.integers(0, 1), seed=st.integers(0, 999))
+def test_in_a_loop_an_operand_is_read_when_written_and_kept_until_read(
+    plan: int, seed: int
+) -> None:
+    model = looped(plan)
     x, y = random_words(seed, 4, 16), random_words(seed + 1, 4, 16)
     run = model.run([x, y], shuffle_seed=seed, checked=True)
     for _ in range(3):
-        x = x.sum(axis=0, dtype=np.int32) * y
+        x = meaning(PLANS[plan], x) * y + x
     np.testing.assert_array_equal(run.outputs[0], x)
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 999))
+def test_a_slot_at_two_peers_is_used_again_when_both_have_read_it(seed: int) -> None:
+    plan = one_slot_at_two(5)
+    program = collective_program(CollectiveOp.ALL_REDUCE, 3, [5], dtype=DType.S32, repeat=2)
+    model = with_plan(program, plan, np.arange(3).reshape(1, 3))
+    operands = [random_words(seed, 3, 5), random_words(seed + 1, 3, 5)]
+    run = model.run(operands, shuffle_seed=seed)
+    for operand, result in zip(operands, run.outputs, strict=True):
+        np.testing.assert_array_equal(result, meaning(plan, operand))
 
 
 @pytest.mark.parametrize("words", [16, 4 * 5000])
@@ -148,14 +203,12 @@ def test_a_run_that_writes_twice_takes_as_long_as_the_slower_way() -> None:
         return _one_write(peer, also).run(values=False).time_us
 
     assert time_us(1, None) < time_us(4, None)  # on the chip, and to the next
-    assert time_us(1, 4) == time_us(4, 1)
-    assert time_us(1, 4) >= time_us(4, None)
+    assert time_us(1, 4) == pytest.approx(time_us(4, None), abs=0.2)  # the handshakes differ
+    assert time_us(4, 1) == pytest.approx(time_us(4, None), abs=0.2)
 
 
 def _one_write(peer: int, also: int | None) -> Model:
     """Rank 0 of eight sends 4 MiB to one rank or to two."""
-    from ncc_runtime.collectives.plan import Copy
-
     words = 1 << 20
     nowhere = np.zeros(8, np.int64)
 

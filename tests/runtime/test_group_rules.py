@@ -1,5 +1,6 @@
 """Neuron's rules for groups: one case that is allowed and one that is refused for every rule."""
 
+import re
 from pathlib import Path
 
 import attrs
@@ -19,6 +20,7 @@ from ncc_runtime.neff.reductions import Reduction
 from ncc_runtime.placement import parse_on, place, place_on
 from ncc_runtime.topology.graph import build
 from ncc_runtime.topology.rules import LIMITS, RULES, rules_of
+from tests import documents
 from tests.draws_topology import build_drawn
 from tests.programs import collective_program
 
@@ -227,6 +229,13 @@ def test_an_algorithm_has_its_limit(rule: str, allowed: Use, refused: Use) -> No
 def test_every_rule_and_limit_has_a_case_of_its_own() -> None:
     text = Path(__file__).read_text()
     assert [one.id for one in (*RULES, *LIMITS) if f'"{one.id}"' not in text] == []
+
+
+def test_the_document_has_a_row_for_every_rule_with_its_fact_and_source() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "topology.md").read_text()
+    rows = {row[0]: row[2:] for row in documents.cells(text) if len(row) == 4}
+    found = {rule: row for rule, row in rows.items() if re.fullmatch(r"[a-z0-9-]+-G\d+", rule)}
+    assert found == {one.id: [one.fact, one.source] for one in (*RULES, *LIMITS)}
 
 
 def test_every_rule_cites_a_publication_or_is_called_assumed() -> None:

@@ -1,0 +1,166 @@
+"""The commands of `nccrt` that look at collectives: explain, diff, bench."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from ncc_runtime.cli_options import (
+    PlaceWords,
+    algorithm_option,
+    filled,
+    loaded,
+    place_of,
+    place_options,
+    size,
+    trip_counts,
+    warn,
+)
+
+if TYPE_CHECKING:
+    from ncc_runtime.report.bench import Measured
+    from ncc_runtime.report.bench_program import Case
+    from ncc_runtime.runtime import Model
+
+DEFAULT_BYTES = 32 << 20
+"""What is measured unless sizes are given; assumed: the default of nccl-tests."""
+
+
+@click.command()
+@click.argument("program", metavar="PROGRAM", type=click.Path())
+@place_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def explain(program: str, place: PlaceWords, as_json: bool) -> None:
+    """Say for every collective of PROGRAM which algorithms could fill it, and why one does."""
+    from ncc_runtime.report import explain as report
+    from ncc_runtime.report.explain_text import as_text
+
+    model = loaded(program, place)
+    explanation = report.explained(model.executable, place.algorithms)
+    click.echo(json.dumps(report.as_json(explanation)) if as_json else as_text(explanation))
+    warn(model)
+
+
+@click.command()
+@click.argument("program", metavar="PROGRAM", type=click.Path())
+@click.option("--on", "places", metavar="SPEC", multiple=True, help="A place; give two.")
+@algorithm_option
+@click.option(
+    "--trip-count",
+    "counts",
+    metavar="NAME=N",
+    multiple=True,
+    callback=trip_counts,
+    help="How often a loop runs, or which branch, where data decides.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def diff(program: str, places: Sequence[str], as_json: bool, **words: Any) -> None:
+    """Say what another place changes: algorithms, transports, links, instructions, time."""
+    from ncc_runtime.report import diff as report
+    from ncc_runtime.report.diff_text import as_text
+    from ncc_runtime.runtime import program_of
+
+    if len(places) != 2:
+        raise click.UsageError(f"--on is given {len(places)} times; two places are compared")
+    compiled = program_of(program)
+    sides = [PlaceWords(on, {}, words["algorithms"], strict=False) for on in places]
+    one, two = (filled(compiled, place, place_of(place)) for place in sides)
+    runs = [
+        model.run(values=False, trip_counts=words["counts"], clock=True) for model in (one, two)
+    ]
+    found = report.compared((one.executable, two.executable), (runs[0], runs[1]))
+    click.echo(json.dumps(report.as_json(found)) if as_json else as_text(found))
+
+
+@click.command()
+@click.argument("op", metavar="OP")
+@click.option("-r", "--nworkers", "ranks", type=click.IntRange(2), required=True, help="Ranks.")
+@click.option("-N", "--nnodes", type=click.IntRange(1), help="Instances, as --nodes.")
+@click.option("-b", "--minbytes", "least", metavar="MIN", callback=size, help="[32MB]")
+@click.option("-e", "--maxbytes", "most", metavar="MAX", callback=size, help="[MIN]")
+@click.option("-f", "--stepfactor", "factor", type=click.IntRange(2), help="Sizes by factors [2].")
+@click.option("-i", "--stepbytes", "step", metavar="STEP", callback=size, help="Sizes by steps.")
+@click.option("-d", "--datatype", "dtype", default="fp32", show_default=True)
+@click.option("-n", "--iters", "iterations", type=click.IntRange(1, 1000), default=1)
+@click.option(
+    "--check",
+    "mode",
+    type=click.Choice(["random", "all_ones"]),
+    is_flag=False,
+    flag_value="random",
+    help="Compute values too, and compare them; --check=all_ones gives ones.",
+)
+@place_options
+@click.option("--show-algorithm", is_flag=True, help="Add the column algorithm.")
+@click.option("--report-to-json-file", "report_file", type=click.Path(), metavar="F")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def bench(op: str, place: PlaceWords, **words: Any) -> None:
+    """Predict time and bandwidth of collective OP over all ranks, size by size.
+
+    OP is all_reduce, all_gather, reduce_scatter, alltoall, permute or sendrecv.
+    """
+    from ncc_runtime.report import bench as report
+
+    if words["nnodes"] is not None:
+        if place.on is not None or "nodes" in place.words:
+            raise click.UsageError("-N and --nodes or --on say the same thing")
+        place = attrs.evolve(place, words={**place.words, "nodes": words["nnodes"]})
+    cases = _cases(op, words)
+    found = [_measured(case, place, words["mode"]) for case in cases]
+    lines, model = [line for line, _ in found], found[-1][1]
+    topology = model.executable.topology
+    where = {
+        "topology": topology.name,
+        "nodes": topology.nodes,
+        "lnc": topology.lnc,
+        "placement": model.executable.placement.strategy,
+    }
+    text = json.dumps(report.as_json(lines, where))
+    if words["report_file"]:
+        Path(words["report_file"]).write_text(text + "\n", encoding="utf-8")
+    if not words["as_json"]:
+        heading = f"{lines[0].case.operator.name}: {model.executable.placement.ranks} ranks on "
+        heading += f"{topology.nodes} x {topology.name}, lnc {topology.lnc}, {where['placement']}"
+        text = report.as_text(lines, heading, show_algorithm=words["show_algorithm"])
+    click.echo(text)
+    warn(model)
+
+
+def _cases(op: str, words: dict[str, Any]) -> "Sequence[Case]":
+    from ncc_runtime.report.bench import sizes
+    from ncc_runtime.report.bench_program import DTYPES, OPERATORS, Case
+
+    if op not in OPERATORS:
+        raise click.UsageError(f"no operator {op!r}; there are {', '.join(OPERATORS)}")
+    if words["dtype"] not in DTYPES:
+        raise click.UsageError(f"no type {words['dtype']!r}; there are {', '.join(DTYPES)}")
+    if words["factor"] is not None and words["step"] is not None:
+        raise click.UsageError("-f and -i exclude each other")
+    least = DEFAULT_BYTES if words["least"] is None else words["least"]
+    most = least if words["most"] is None else words["most"]
+    if not 0 < least <= most:
+        raise click.UsageError(f"sizes go from {least} to {most} bytes, which are none")
+    if words["step"] == 0:
+        raise click.UsageError("-i 0 leads nowhere")
+    operator, dtype = OPERATORS[op], DTYPES[words["dtype"]]
+    wanted = sizes(least, most, words["factor"], words["step"])
+    return [Case(operator, words["ranks"], dtype, one, words["iterations"]) for one in wanted]
+
+
+def _measured(case: "Case", place: PlaceWords, mode: str | None) -> "tuple[Measured, Model]":
+    """Place the case's program and run it, with values if they are to be checked."""
+    import numpy as np
+
+    from ncc_runtime.report import bench as report
+    from ncc_runtime.report.bench_program import program_of_case
+
+    model = filled(program_of_case(case), place, place_of(place))
+    given = [] if mode is None else [report.operands(case, mode, np.random.default_rng(0))]
+    run = model.run(given, values=mode is not None)
+    if mode is not None:
+        report.check(case, given[0], run.outputs[0])
+    name = model.executable.filled[0].name
+    return report.measured(case, name, run, mode), model

@@ -1,0 +1,183 @@
+"""Why each collective is filled as it is: candidates, prices, bound; as data and as JSON."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+
+from ncc_runtime.collectives.bounds import Bound, bound_of, larger_side_bytes
+from ncc_runtime.collectives.choose import Candidate, Choice, Chooser
+from ncc_runtime.collectives.loads import Kind, Parts
+from ncc_runtime.collectives.price import Price
+from ncc_runtime.lowering.bind import alike_as, chooser_of, groups_of, job_of
+from ncc_runtime.lowering.executable import Executable
+from ncc_runtime.neff.placeholder import Placeholder
+from ncc_runtime.neff.program import Program
+from ncc_runtime.placement import Placement
+from ncc_runtime.report.summary import SCHEMA
+
+
+@attrs.frozen(eq=False)
+class Explained:
+    """Collectives that are alike, and how their algorithm was chosen."""
+
+    ids: tuple[int, ...]
+    placeholder: Placeholder  # the first of them
+    bytes: int  # of the larger side on one rank
+    groups: tuple[tuple[int, ...], ...]
+    choice: Choice
+    bound: Bound
+
+    @property
+    def price(self) -> Price:
+        """Of what was chosen."""
+        price = self.choice.chosen.price
+        assert price is not None, "explanations price every candidate that runs"
+        return price
+
+    @property
+    def attained(self) -> float | None:
+        """The bound as a part of the price; None where there is nothing to do."""
+        return self.bound.time_ps / self.price.time_ps if self.price.time_ps else None
+
+
+@attrs.frozen(eq=False)
+class Explanation:
+    """Every kind of collective of a placed program."""
+
+    program: Program
+    placement: Placement
+    parts: Parts
+    rows: tuple[Explained, ...]
+
+
+def explained(executable: Executable, forced: Mapping[str, str]) -> Explanation:
+    """Price every candidate of every placeholder; what is forced stays chosen."""
+    program, placement = executable.program, executable.placement
+    chooser = chooser_of(program, placement, forced)
+    alike: dict[object, list[int]] = {}
+    for number, placeholder in enumerate(program.placeholders):
+        key = (alike_as(program, placeholder), placeholder.dtype, placeholder.reduction)
+        alike.setdefault(key, []).append(number)
+    rows = tuple(_explained(program, chooser, ids) for ids in alike.values())
+    return Explanation(program, placement, chooser.parts, rows)
+
+
+def _explained(program: Program, chooser: Chooser, ids: list[int]) -> Explained:
+    placeholder = program.placeholders[ids[0]]
+    job, groups = job_of(program, placeholder), groups_of(program, placeholder)
+    return Explained(
+        ids=tuple(ids),
+        placeholder=placeholder,
+        bytes=larger_side_bytes(job),
+        groups=groups,
+        choice=chooser.choose(job, groups, price_all=True),
+        bound=bound_of(chooser.parts, job, groups),
+    )
+
+
+def why(row: Explained) -> str:
+    """Why the chosen candidate was: in what it is ahead of the best of the others."""
+    chosen, price = row.choice.chosen, row.price
+    others = [
+        one for one in row.choice.candidates if one.price is not None and one.name != chosen.name
+    ]
+    if not others:
+        return (
+            "forced, and nothing else can run" if row.choice.is_forced else "nothing else can run"
+        )
+    next_best = min(others, key=lambda one: _price(one).time_ps)
+    other = _price(next_best)
+    ahead = other.time_ps - price.time_ps
+    if row.choice.is_forced:
+        than = "before" if ahead >= 0 else "behind"
+        return f"forced; {_us(abs(ahead))} us {than} {next_best.name}"
+    if ahead == 0:
+        return f"as cheap as {next_best.name}, and stands before it"
+    gains = {
+        "latency": other.latency_ps - price.latency_ps,
+        "bandwidth": other.bandwidth_ps - price.bandwidth_ps,
+    }
+    term = max(gains, key=lambda name: gains[name])
+    part = f" ({other.decided_by})" if term == "bandwidth" and other.bandwidth_ps else ""
+    return f"{_us(ahead)} us less than {next_best.name}: {_us(gains[term])} us less of {term}{part}"
+
+
+def links_of(parts: Parts, price: Price) -> dict[str, int]:
+    """Bytes by directed link, of links that carry any."""
+    amounts = price.bytes_by_part[parts.span(Kind.LINK)]
+    names = parts.routes.topology.links
+    return {names.name(int(link)): int(amounts[link]) for link in np.flatnonzero(amounts)}
+
+
+def touched(parts: Parts, price: Price, kind: Kind) -> tuple[int, int]:
+    """Bytes at the busiest part of a kind, and at all of them."""
+    amounts = price.bytes_by_part[parts.span(kind)]
+    return int(amounts.max(initial=0)), int(amounts.sum())
+
+
+def as_json(explanation: Explanation) -> dict[str, Any]:
+    """The object that `nccrt explain --json` prints; times in microseconds, sizes in bytes."""
+    placement = explanation.placement
+    return {
+        "schema": SCHEMA,
+        "model": explanation.program.name,
+        "topology": placement.topology.name,
+        "nodes": placement.topology.nodes,
+        "lnc": placement.topology.lnc,
+        "placement": placement.strategy,
+        "ranks": placement.ranks,
+        "collectives": [_row(explanation.parts, row) for row in explanation.rows],
+    }
+
+
+def _row(parts: Parts, row: Explained) -> dict[str, Any]:
+    return {
+        "ids": list(row.ids),
+        "op": row.placeholder.op.value,
+        "dtype": row.placeholder.dtype.value,
+        "bytes": row.bytes,
+        "groups": len(row.groups),
+        "group_size": max(map(len, row.groups)),
+        "algorithm": row.choice.chosen.name,
+        "forced": row.choice.is_forced,
+        "why": why(row),
+        "time_us": row.price.time_ps / 1e6,
+        "bound": {
+            "time_us": row.bound.time_ps / 1e6,
+            "latency_us": row.bound.latency_ps / 1e6,
+            "bandwidth_us": row.bound.bandwidth_ps / 1e6,
+            "decided_by": row.bound.decided_by,
+        },
+        "attained": row.attained,
+        "candidates": [_candidate(parts, one) for one in row.choice.candidates],
+    }
+
+
+def _candidate(parts: Parts, one: Candidate) -> dict[str, Any]:
+    if one.price is None:
+        return {"algorithm": one.name, "cannot_run": one.reason}
+    price = one.price
+    shares = price.bound_ps_by_kind.items()
+    return {
+        "algorithm": one.name,
+        "time_us": price.time_ps / 1e6,
+        "latency_us": price.latency_ps / 1e6,
+        "bandwidth_us": price.bandwidth_ps / 1e6,
+        "bandwidth_us_by_part": {kind.value: time / 1e6 for kind, time in shares},
+        "decided_by": price.decided_by,
+        "bytes_by_link": links_of(parts, price),
+        "hbm_bytes": dict(zip(("busiest", "all"), touched(parts, price, Kind.HBM), strict=True)),
+        "dma_bytes": dict(zip(("busiest", "all"), touched(parts, price, Kind.DMA), strict=True)),
+        "efa_bytes": dict(zip(("busiest", "all"), touched(parts, price, Kind.EFA), strict=True)),
+    }
+
+
+def _price(one: Candidate) -> Price:
+    assert one.price is not None, "asked of candidates that run only"
+    return one.price
+
+
+def _us(time_ps: int) -> str:
+    return f"{time_ps / 1e6:.3f}"

@@ -1,0 +1,176 @@
+"""Runs plans on numpy memory in any order that they allow: what algorithms are tested on alone.
+
+Members run as far ahead of each other as a plan lets them, so a plan that lacks a wait or a credit
+gives wrong bytes for some seed. Nothing of lowering or execution is used.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.collectives.plan import IDLE, Piece, Plan, Space, Transfer
+
+MOST_AT_ONCE = 40
+
+
+@attrs.define(eq=False)
+class _Memory:
+    """All spaces of one member, as bytes; in place, results are the operands."""
+
+    operands: list[np.ndarray]
+    results: list[np.ndarray]
+    scratch: np.ndarray
+    written: np.ndarray  # bytes of scratch that have been written to
+
+    def at(self, piece: Piece, place: int, size: int) -> np.ndarray:
+        buffers = self.operands if piece.space is Space.OPERAND else self.results
+        memory = self.scratch if piece.space is Space.SCRATCH else buffers[piece.tensor]
+        offset = int(piece.offset[place])
+        assert offset in range(len(memory) - size + 1), f"{piece.space} {offset}+{size}"
+        return memory[offset : offset + size]
+
+
+@attrs.frozen
+class Given:
+    """What a plan is run on."""
+
+    operands: Sequence[Sequence[np.ndarray]]  # [member][tensor]
+    result_elements: Sequence[int]
+    in_place: bool = False
+    join: np.ufunc = np.add
+
+
+class PlanRun:
+    """One run of a plan, in an order that follows from the seed."""
+
+    def __init__(self, plan: Plan, given: Given, seed: int) -> None:
+        self._plan, self._given = plan, given
+        self._random = random.Random(seed)
+        self._dtype = given.operands[0][0].dtype
+        self._memory = [self._fresh(row) for row in given.operands]
+        moves = [
+            (number, move)
+            for number, one_round in enumerate(plan.rounds)
+            for move in one_round.transfers
+        ]
+        self._strands = {
+            strand: k for k, strand in enumerate(sorted({move.strand or 0 for _, move in moves}))
+        }
+        shape = (plan.members, len(self._strands), len(plan.rounds) + 1)
+        self._coming: np.ndarray = np.zeros(shape, np.int64)  # not yet there
+        self._consumed: dict[tuple[int, int, int], int] = {}  # by sender, reader and lane
+        self._queues: dict[tuple[int, int], list[tuple[int, Transfer]]] = {}
+        for number, move in moves:
+            self._queue(number, move)
+
+    def _queue(self, number: int, move: Transfer) -> None:
+        active = move.peer[move.peer != IDLE]
+        assert len(set(active.tolist())) == len(active), "two send to one member in a transfer"
+        for member in np.flatnonzero(move.peer != IDLE).tolist():
+            self._queues.setdefault((member, move.lane), []).append((number, move))
+            for peer, _ in _targets(move, member):
+                self._coming[peer, self._strands[move.strand or 0], number] += 1
+
+    def _fresh(self, row: Sequence[np.ndarray]) -> _Memory:
+        operands = [np.array(tensor).view(np.uint8) for tensor in row]
+        width = self._dtype.itemsize
+        results = operands
+        if not self._given.in_place:
+            results = [np.full(n * width, 0xA5, np.uint8) for n in self._given.result_elements]
+        scratch = np.full(self._plan.scratch_bytes, 0x5A, np.uint8)
+        return _Memory(operands, results, scratch, np.zeros(len(scratch), bool))
+
+    def results(self) -> list[list[np.ndarray]]:
+        """Run everything; [member][tensor]."""
+        queues = list(self._queues)
+        while queues:
+            progress = False
+            self._random.shuffle(queues)
+            for key in queues:
+                for _ in range(self._random.randint(1, MOST_AT_ONCE)):
+                    if not self._queues[key] or not self._may_run(key):
+                        break
+                    self._perform(key[0], self._queues[key].pop(0)[1])
+                    progress = True
+            queues = [key for key in queues if self._queues[key]]
+            assert progress or not queues, "the plan waits for itself"
+        return [[result.view(self._dtype) for result in one.results] for one in self._memory]
+
+    def _may_run(self, key: tuple[int, int]) -> bool:
+        member, lane = key
+        number, move = self._queues[key][0]
+        strands = slice(None) if move.strand is None else self._strands[move.strand]
+        if self._coming[member, strands, :number].any():
+            return False
+        peer = int(move.peer[member])
+        return peer == member or self._consumed.get((member, peer, lane), 0) >= move.credit
+
+    def _perform(self, member: int, move: Transfer) -> None:
+        size = int(move.size_bytes[member])
+        sources = [
+            self._memory[member if piece.owner is None else int(piece.owner[member])].at(
+                piece, member, size
+            )
+            for piece in move.sources
+        ]
+        value = self._joined(sources, move.divisor, size)
+        number = self._round_of(move)
+        for peer, piece in _targets(move, member):
+            memory = self._memory[peer]
+            memory.at(piece, member, size)[:] = value
+            if piece.space is Space.SCRATCH:
+                begin = int(piece.offset[member])
+                used = memory.written[begin : begin + size]
+                assert move.credit or not used.any(), "a slot is written twice without a credit"
+                used[:] = True
+            self._coming[peer, self._strands[move.strand or 0], number] -= 1
+        if move.consumed is not None and move.consumed[member] != IDLE:
+            channel = (int(move.consumed[member]), member, move.lane)
+            self._consumed[channel] = self._consumed.get(channel, 0) + 1
+
+    def _round_of(self, move: Transfer) -> int:
+        return next(
+            number
+            for number, one_round in enumerate(self._plan.rounds)
+            if any(one is move for one in one_round.transfers)
+        )
+
+    def _joined(self, sources: list[np.ndarray], divisor: int, size: int) -> np.ndarray:
+        if not sources:
+            return np.zeros(size, np.uint8)
+        values = [source.view(self._dtype) for source in sources]
+        total = values[0].copy()
+        for value in values[1:]:
+            total = self._given.join(total, value)
+        return (total // divisor if divisor > 1 else total).astype(self._dtype).view(np.uint8)
+
+
+def _targets(move: Transfer, member: int) -> Iterator[tuple[int, Piece]]:
+    yield int(move.peer[member]), move.target
+    if move.also is not None and move.also.peer[member] != IDLE:
+        yield int(move.also.peer[member]), move.also.target
+
+
+def sent_bytes(plan: Plan) -> np.ndarray:
+    """(members, members) int64: bytes that one writes into the memory of another, or its own."""
+    found: np.ndarray = np.zeros((plan.members, plan.members), np.int64)
+    for one_round in plan.rounds:
+        for move in one_round.transfers:
+            for member in np.flatnonzero(move.peer != IDLE).tolist():
+                for peer, _ in _targets(move, member):
+                    found[member, peer] += move.size_bytes[member]
+    return found
+
+
+def neighbour_reads(plan: Plan) -> np.ndarray:
+    """(members,) int64: bytes that a member reads in the operands of others."""
+    found: np.ndarray = np.zeros(plan.members, np.int64)
+    for one_round in plan.rounds:
+        for move in one_round.transfers:
+            for piece in move.sources:
+                if piece.owner is not None:
+                    others = (move.peer != IDLE) & (piece.owner != np.arange(plan.members))
+                    found += np.where(others, move.size_bytes, 0)
+    return found

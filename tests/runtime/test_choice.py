@@ -1,0 +1,199 @@
+"""Choice: prices of plans, bounds below them, what wins and why, what cannot run."""
+
+import attrs
+import numpy as np
+import pytest
+
+import ncc_runtime
+from ncc_runtime.collectives.bounds import Bound, bound_of
+from ncc_runtime.collectives.choose import ALGORITHMS, Choice, Chooser
+from ncc_runtime.collectives.loads import Kind
+from ncc_runtime.collectives.price import Price
+from ncc_runtime.errors import LoweringError
+from ncc_runtime.lowering.bind import groups_of, job_of
+from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.neff.program import Program
+from ncc_runtime.placement import PlaceOptions, place_on
+from ncc_runtime.report.explain import explained, links_of, touched, why
+from ncc_runtime.report.moved import moved
+from tests.programs import collective_program
+
+MB = 1 << 20
+UNROOTED = [op for op in CollectiveOp if not op.is_rooted and op is not CollectiveOp.BARRIER]
+
+
+def choice_of(
+    program: Program, place: PlaceOptions, forced: dict[str, str] | None = None
+) -> tuple[Choice, Chooser]:
+    """The choice for the only placeholder, everything priced."""
+    chooser = Chooser(place_on(place, program.ranks), forced or {})
+    job = job_of(program, program.placeholders[0])
+    groups = groups_of(program, program.placeholders[0])
+    return chooser.choose(job, groups, price_all=True), chooser
+
+
+def bound_on(program: Program, place: PlaceOptions) -> Bound:
+    placeholder = program.placeholders[0]
+    parts = Chooser(place_on(place, program.ranks), {}).parts
+    return bound_of(parts, job_of(program, placeholder), groups_of(program, placeholder))
+
+
+def prices(choice: Choice) -> dict[str, Price]:
+    return {one.name: one.price for one in choice.candidates if one.price is not None}
+
+
+@pytest.mark.parametrize(
+    ("size_mb", "winner"), [(0.5, "mesh"), (2, "rdh"), (28, "rdh"), (112, "kangaring")]
+)
+def test_64_ranks_of_trn2_change_algorithm_where_aws_publishes_it(
+    size_mb: float, winner: str
+) -> None:
+    # AWS Neuron docs, intranode-collective-comm.rst: mesh below 1 MB, RDH to 56 MB, then KangaRing
+    program = collective_program(CollectiveOp.ALL_REDUCE, 64, [int(size_mb * MB) // 4])
+    choice, _ = choice_of(program, PlaceOptions("trn2"))
+    assert choice.chosen.name == winner
+
+
+PLACED = [
+    (op, name, place)
+    for op in UNROOTED
+    for name in ALGORITHMS[op]
+    for place in (
+        PlaceOptions("trn1", placement="spread"),
+        PlaceOptions("trn2", nodes=2),
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "place"), PLACED, ids=[f"{op.value}-{name}-{p}" for op, name, p in PLACED]
+)
+def test_a_price_counts_the_bytes_that_descriptors_move(
+    op: CollectiveOp, name: str, place: PlaceOptions
+) -> None:
+    pairs = tuple((rank, (rank + 3) % 16) for rank in range(16))
+    program = collective_program(
+        op, 16, [16 * 64], pairs=pairs if op is CollectiveOp.PERMUTE else ()
+    )
+    choice, chooser = choice_of(program, place)
+    (candidate,) = (one for one in choice.candidates if one.name == name)
+    if candidate.price is None:
+        assert candidate.reason
+        return
+    model = ncc_runtime.load(program, **attrs.asdict(place), algorithms={op.value: name})
+    (counted,) = moved(model.executable)
+    assert links_of(chooser.parts, candidate.price) == dict(counted.bytes_by_link)
+    efa = counted.bytes_by_transport[3]
+    assert touched(chooser.parts, candidate.price, Kind.EFA)[1] == 2 * efa
+
+
+@pytest.mark.parametrize("op", UNROOTED)
+@pytest.mark.parametrize(("elements", "nodes"), [(0, 1), (16, 2), (16 * 65536, 1), (16 * 4096, 2)])
+def test_no_price_is_below_the_bound(op: CollectiveOp, elements: int, nodes: int) -> None:
+    pairs = tuple((rank, rank ^ 9) for rank in range(16)) if op is CollectiveOp.PERMUTE else ()
+    program = collective_program(op, 16, [elements], pairs=pairs)
+    for strategy in ("linear", "spread"):
+        place = PlaceOptions("trn2", nodes=nodes, placement=strategy)
+        choice, _ = choice_of(program, place)
+        bound = bound_on(program, place)
+        assert all(price.time_ps >= bound.time_ps for price in prices(choice).values())
+
+
+def test_the_bound_of_an_all_reduce_over_an_instance_is_what_its_chips_must_send() -> None:
+    program = collective_program(CollectiveOp.ALL_REDUCE, 64, [16 * MB])
+    bound = bound_on(program, PlaceOptions("trn2"))
+    # 2(c-1)N bytes leave 16 chips by 4 links of 128 GB/s each, all at work
+    assert bound.bandwidth_ps == -(-2 * 15 * 64 * MB * 10**12 // (16 * 4 * 128 * 10**9))
+    assert bound.passes == "neuronlink"
+
+
+def test_the_bound_between_instances_is_what_their_adapters_let_out() -> None:
+    program = collective_program(CollectiveOp.ALL_GATHER, 8, [MB // 4])
+    bound = bound_on(program, PlaceOptions("trn2", nodes=2))
+    # half of 8 MB enters each instance through 4 ranks of 6.25 GB/s
+    assert bound.bandwidth_ps == -(-4 * MB * 10**12 // (4 * 6_250_000_000))
+    assert bound.passes == "efa"
+
+
+def test_groups_that_share_a_link_are_priced_together() -> None:
+    alone = collective_program(CollectiveOp.PERMUTE, 8, [MB], pairs=((0, 4),))
+    both = collective_program(CollectiveOp.PERMUTE, 8, [MB], pairs=((0, 4), (1, 5)))
+    one, two = (
+        prices(choice_of(program, PlaceOptions("trn2"))[0])["direct"] for program in (alone, both)
+    )
+    assert one.bandwidth_ps == 4 * MB * 10**12 // (128 * 10**9)
+    assert two.bandwidth_ps == 2 * one.bandwidth_ps
+    assert two.latency_ps >= one.latency_ps
+
+
+def test_a_slow_link_of_the_topology_changes_the_price() -> None:
+    program = collective_program(CollectiveOp.PERMUTE, 8, [MB], pairs=((0, 4),))
+    fast, slow = (
+        prices(choice_of(program, PlaceOptions(topology))[0])["direct"]
+        for topology in ("trn2", "trn1")
+    )
+    assert slow.bandwidth_ps > 2 * fast.bandwidth_ps
+
+
+def test_who_cannot_run_a_candidate_is_named_with_the_reason() -> None:
+    groups = tuple(tuple(range(first, first + 3)) for first in (0, 3))
+    program = collective_program(CollectiveOp.ALL_REDUCE, 6, [64], groups=groups)
+    choice, _ = choice_of(program, PlaceOptions("trn2", placement="spread"))
+    (rdh,) = (one for one in choice.candidates if one.name == "rdh")
+    assert rdh.reason.startswith("group {0,1,2}: ")
+    assert "power of two" in rdh.reason
+    assert choice.chosen.price is not None
+
+
+def test_a_forced_algorithm_stays_although_others_are_cheaper() -> None:
+    program = collective_program(CollectiveOp.ALL_REDUCE, 64, [64])
+    choice, _ = choice_of(program, PlaceOptions("trn2"), {"all-reduce": "ring"})
+    assert choice.chosen.name == "ring"
+    assert choice.is_forced
+    assert min(prices(choice).values(), key=lambda one: one.time_ps) is not choice.chosen.price
+
+
+def test_a_channel_buffer_that_does_not_fit_is_no_candidate() -> None:
+    for op, room in ((CollectiveOp.ALL_GATHER, 0), (CollectiveOp.ALL_REDUCE, 64)):
+        program = collective_program(op, 64, [1024])
+        placeholder = program.placeholders[0]
+        chooser = Chooser(place_on(PlaceOptions("trn2"), 64), {}, room)
+        found = job_of(program, placeholder), groups_of(program, placeholder)
+        if op is CollectiveOp.ALL_GATHER:
+            assert chooser.choose(*found).chosen.teams[0][0].scratch_bytes == 0
+        else:
+            with pytest.raises(LoweringError, match=r"its channel buffer takes \d+ bytes"):
+                chooser.choose(*found)
+
+
+def test_explanations_price_what_fill_has_chosen() -> None:
+    program = collective_program(CollectiveOp.ALL_REDUCE, 16, [4096], repeat=3)
+    executable = ncc_runtime.load(program, "trn2").executable
+    (row,) = explained(executable, {}).rows
+    assert row.ids == (0, 1, 2)
+    assert {filled.name for filled in executable.filled} == {row.choice.chosen.name}
+    assert row.attained is not None
+    assert 0 < row.attained < 1
+
+
+def test_the_reason_names_the_runner_up_and_the_term_that_decides() -> None:
+    program = collective_program(CollectiveOp.ALL_REDUCE, 64, [64])
+    row = explained(ncc_runtime.load(program, "trn2").executable, {}).rows[0]
+    others = sorted(
+        (one.time_ps, name)
+        for name, one in prices(row.choice).items()
+        if name != row.choice.chosen.name
+    )
+    assert f"less than {others[0][1]}: " in why(row)
+    assert "us less of latency" in why(row)
+
+
+def test_uneven_chunks_are_priced_as_the_largest() -> None:
+    even, uneven = (
+        prices(
+            choice_of(collective_program(CollectiveOp.ALL_REDUCE, 8, [size]), PlaceOptions())[0]
+        )["ring"]
+        for size in (8 * 4096, 7 * 4096 + 1)
+    )
+    assert uneven.time_ps <= even.time_ps
+    assert np.all(uneven.bytes_by_part <= even.bytes_by_part)
