@@ -5,9 +5,6 @@ instructions (rows of CC-core programs and DMA rings, times ranks) per second of
 the peak memory of the process. Each line is a process of its own. What cannot be lowered says why.
 `ring/1` is the ring on one channel of those that the wiring allows.
 
-For scale: issue 4 of this project states that msccl-tools takes 3.5 s for the 8,128 steps of a
-64-rank ring; that figure is quoted from there, not measured by this script.
-
 Run: python benchmarks/lowering.py [--ranks 8 64] [--sizes 1048576] [--algorithms ring mesh]
 """
 

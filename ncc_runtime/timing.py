@@ -1,9 +1,9 @@
 """The first clock's constants and formulas: whole numbers of picoseconds, rounded up.
 
 The only home of time constants that no topology file holds; each has a source, is `assumed`, or is
-`fitted` to what is published. An idle machine is priced: instruction overhead, latency, bytes over bandwidth. Contention and
-calibration belong to the device model that replaces this. Rates are those of one rank, which at
-LNC 2 has both cores' engines, DMA rings and CC-cores.
+`fitted` to what is published. An idle machine is priced: instruction overhead, latency, bytes over
+bandwidth. Contention and calibration belong to the device model that replaces this. Rates are those
+of one rank, which at LNC 2 has both cores' engines, DMA rings and CC-cores.
 """
 
 from collections.abc import Mapping

@@ -72,7 +72,7 @@ def _place_by_place(sizes: Sequence[int]) -> Members:
 
 
 def all_reduce(job: Job, wiring: Wiring) -> Plan:
-    """2(P-1) sends of a chunk or of a part of one, for P chips; see docs/collectives.md."""
+    """Every member sends a part for each other chip and its whole chunk to everybody."""
     return stages.all_reduce("mesh", job, [_mesh(wiring)], wiring.chunks)
 
 

@@ -210,14 +210,22 @@ class Rdh:
         return np.asarray(place * self.chips + self.form.turned(label, -place))
 
     def _slot(self, extent: Extent, axis: int, scratch: Scratch) -> Extent:
-        """Room for a range of chunks that is left after an axis, one behind the other."""
-        sizes = np.broadcast_to(extent.sizes, (self.roles.members, extent.chunks))
-        edges = np.cumsum(sizes, axis=1) - sizes
+        """Room for a range of chunks that is left after an axis, one behind the other.
+
+        They lie in the order of roles, or as they lie in the extent if that is where all are read.
+        """
+        shape = (self.roles.members, extent.chunks)
+        sizes, begins = (np.broadcast_to(one, shape) for one in (extent.sizes, extent.offsets))
         held = self._range(self.roles.role, axis)
-        begin = np.take_along_axis(edges, held[:, :1], axis=1)
-        needed = np.take_along_axis(sizes, held, axis=1).sum(axis=1)
-        at = scratch.take(int(needed.max(initial=0)))
-        return extent.moved(Space.SCRATCH, edges - begin + at)
+        if self.local == 1:
+            order = np.argsort(np.take_along_axis(begins, held, axis=1), axis=1, kind="stable")
+            held = np.take_along_axis(held, order, axis=1)
+        needed = np.take_along_axis(sizes, held, axis=1)
+        edges = np.cumsum(needed, axis=1)
+        at = scratch.take(int(edges[:, -1].max(initial=0)))
+        offsets: np.ndarray = np.zeros(shape, np.int64)
+        np.put_along_axis(offsets, held, edges - needed + at, axis=1)
+        return extent.moved(Space.SCRATCH, offsets)
 
     def _across(
         self, sources: Sequence[Extent], targets: Sequence[Extent], axis: int

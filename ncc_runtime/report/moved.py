@@ -4,7 +4,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable
-from ncc_runtime.topology.routes import TRANSPORTS, Transport
+from ncc_runtime.topology.routes import TRANSPORTS, Routes, Transport
 
 
 @attrs.frozen
@@ -36,18 +36,11 @@ def moved(executable: Executable) -> tuple[Moved, ...]:
         if isinstance(queue, CcQueue):
             steps += _active_rows(queue, count)
         elif isinstance(queue, DmaQueue):
+            runs += np.bincount(queue.placeholder, (queue.peer != IDLE).sum(axis=1), count).astype(
+                int
+            )
             for peers in (queue.peer, queue.also_peer):
-                if peers is None:
-                    continue
-                row, sender = np.nonzero(peers != IDLE)
-                number, target = queue.placeholder[row], peers[row, sender]
-                size = np.broadcast_to(queue.size_bytes, peers.shape)[row, sender].astype(np.int64)
-                np.add.at(by_transport, (number, routes.transport(sender, target)), size)
-                start, links = routes.link_runs(sender, target)
-                hops = np.diff(start)
-                np.add.at(by_link, (np.repeat(number, hops), links), np.repeat(size, hops))
-                if peers is queue.peer:
-                    runs += np.bincount(number, minlength=count)
+                _add_writes(routes, queue, peers, (by_transport, by_link))
     return tuple(
         Moved(
             tuple(by_transport[number].tolist()),
@@ -57,6 +50,22 @@ def moved(executable: Executable) -> tuple[Moved, ...]:
         )
         for number in range(count)
     )
+
+
+def _add_writes(
+    routes: Routes, queue: DmaQueue, peers: np.ndarray | None, found: tuple[np.ndarray, np.ndarray]
+) -> None:
+    """Add what a ring writes at `peers` to the bytes by transport and by link."""
+    if peers is None:
+        return
+    by_transport, by_link = found
+    row, sender = np.nonzero(peers != IDLE)
+    number, target = queue.placeholder[row], peers[row, sender]
+    size = np.broadcast_to(queue.size_bytes, peers.shape)[row, sender].astype(np.int64)
+    np.add.at(by_transport, (number, routes.transport(sender, target)), size)
+    start, links = routes.link_runs(sender, target)
+    hops = np.diff(start)
+    np.add.at(by_link, (np.repeat(number, hops), links), np.repeat(size, hops))
 
 
 def _active_rows(queue: CcQueue, count: int) -> np.ndarray:

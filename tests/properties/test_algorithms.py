@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 import ncc_compiler
 import ncc_runtime
 from ncc_runtime.collectives import hierarchical
+from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.collectives.layout import Layout, UnsuitedError
 from ncc_runtime.collectives.plan import Plan, Round
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
+from ncc_runtime.options import LoadOptions
 from ncc_runtime.placement import PlaceOptions
-from ncc_runtime.runtime import LoadOptions, Model, load_on, program_of
+from ncc_runtime.runtime import Model, load_on, program_of
 from tests.draws_collectives import Case as Drawn
 from tests.draws_collectives import cases as programs
 from tests.draws_placed_groups import OPERATORS, Case, cases, layout_of, suited

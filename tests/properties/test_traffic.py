@@ -81,7 +81,7 @@ def test_a_single_step_mesh_sends_the_whole_buffer_to_everybody() -> None:
 
 
 @pytest.mark.parametrize("name", PAIRS)
-@pytest.mark.parametrize("blocks", [1, 2048])
+@pytest.mark.parametrize("blocks", [1, 8192])
 def test_256_ranks_on_four_instances_send_two_times_three_quarters_of_a_64th_over_efa(
     name: str, blocks: int
 ) -> None:
@@ -143,6 +143,13 @@ def test_rdh_takes_a_step_for_each_axis_and_one_transfer_where_chunks_lie_togeth
     assert len(rounds) == 2 * axes + 1 + on_chip * (1 + (axes > 0))
     single = [len(one.transfers) for one in rounds[: 2 * axes + 1]]
     assert set(single) == {1}
+
+
+def test_rdh_of_one_rank_a_chip_moves_halves_in_one_transfer_wherever_they_begin() -> None:
+    for op, first in ((REDUCE_SCATTER, 1), (ALL_GATHER, 2)):  # one copies its own chunk
+        case, _, _ = whole("one rank a chip", op, "rdh", 12)
+        counts = [len(one.transfers) for one in case.plan().rounds]
+        assert (counts[0], set(counts[1:])) == (first, {1})
 
 
 def test_mesh_bytes_arrive_at_the_core_of_the_port_by_which_they_come() -> None:

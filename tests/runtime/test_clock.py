@@ -76,7 +76,8 @@ ENTRY e {
 def test_a_lost_credit_changes_what_a_ring_may_do():
     """Every remote write waits for `ready`, and from the third slot on for `free`."""
     executable = ncc_runtime.load(
-        collective_program(CollectiveOp.REDUCE_SCATTER, 5, [50])
+        collective_program(CollectiveOp.REDUCE_SCATTER, 5, [50]),
+        algorithms={"reduce-scatter": "ring"},
     ).executable
     names = executable.semaphore_names(0)
     queue = next(queue for queue in executable.queues if queue.name == "cc0")

@@ -174,6 +174,6 @@ def test_a_semaphore_of_ones_own_is_the_cheapest() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CONSTANTS))
-def test_a_constant_has_a_source_or_is_assumed(name: str) -> None:
-    assert CONSTANTS[name].source.startswith(("assumed", "AWS"))
+def test_a_constant_has_a_source_or_is_assumed_or_fitted(name: str) -> None:
+    assert CONSTANTS[name].source.startswith(("assumed", "fitted: ", "AWS"))
     assert getattr(TimingModel.from_topology(build("trn2")), name) == CONSTANTS[name].value
