@@ -56,6 +56,8 @@ class Scheduler:
         ]
         self._rings = Rings(executable)
         self._everybody = np.arange(executable.ranks)
+        self._posts: np.ndarray = np.zeros(executable.semaphore_count, np.int64)  # on any rank
+        self._asleep: dict[int, tuple[int, int]] = {}  # by queue: semaphore, its posts at the time
         self._programs = [
             number
             for number, queue in enumerate(self._queues)
@@ -82,6 +84,11 @@ class Scheduler:
 
     def _ready(self, queue: int) -> Iterator[Batch]:
         """The batches of one program that may start now: one per row some ranks stand at."""
+        if queue in self._asleep:
+            sem, posts = self._asleep[queue]
+            if self._posts[sem] == posts:
+                return
+            del self._asleep[queue]
         counter = self._counters[queue]
         length = self._lengths[queue]
         row = int(counter[0])
@@ -102,6 +109,8 @@ class Scheduler:
             yield Batch(queue, row, ranks, sem, value)
         elif free.any():
             yield Batch(queue, row, ranks[free], sem[free], value[free])
+        elif len(ranks) == len(self._everybody) and (sem == sem[0]).all():
+            self._asleep[queue] = (int(sem[0]), int(self._posts[sem[0]]))
 
     def _awaited(self, queue: int, row: int, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What ranks wait for at a row: semaphores, and values corrected by the jumps so far."""
@@ -110,7 +119,7 @@ class Scheduler:
         if len(sem) > 1:
             sem, value = sem[ranks], value[ranks]
         else:
-            sem, value = np.broadcast_to(sem, ranks.shape), np.broadcast_to(value, ranks.shape)
+            sem, value = np.full(len(ranks), sem[0]), np.full(len(ranks), value[0])
         return sem, value if offsets is None else value + offsets[ranks, sem]
 
     def _complete(self, batch: Batch) -> None:
@@ -126,6 +135,7 @@ class Scheduler:
             if rank.min(initial=0) == IDLE:
                 rank, sem = rank[rank != IDLE], sem[rank != IDLE]
             self.semaphores[rank, sem] += 1  # no two ranks of a row share one
+            self._posts[sem] += 1
 
     def _move_on(self, batch: Batch) -> None:
         counter = self._counters[batch.queue]

@@ -98,48 +98,68 @@ class Shifts:
 
 def shifts(program: Program, trigger_sems: Mapping[int, int], width: int) -> Mapping[int, Shifts]:
     """Shifts of every block, for the semaphores that engines and streams increment."""
-    streams = followed(program)
+    if not program.blocks:
+        return {}
+    counters = _counters(program, trigger_sems)
     found = {}
     for block, description in enumerate(program.blocks):
-        opening = LOOP if description.kind is BlockKind.LOOP else CASE
-        deciding = TEST if description.kind is BlockKind.LOOP else CASE
+        is_loop = description.kind is BlockKind.LOOP
         counts = []
-        for start in (opening, deciding):
+        for start in (LOOP if is_loop else CASE, TEST if is_loop else CASE):
             count = np.zeros(width, np.int64)
-            for table in program.queues.values():
-                _count_posts(program, table, (Marker(start, block), trigger_sems, streams), count)
+            for counter in counters:
+                counter.add(count, Marker(start, block), Marker(END, block))
             counts.append(count)
         found[block] = Shifts(*counts)
     return found
 
 
-def _count_posts(
-    program: Program,
-    table: InstrTable,
-    what: tuple[Marker, Mapping[int, int], Mapping[int, frozenset[int]]],
-    count: np.ndarray,
-) -> None:
-    """Add a queue's increments behind a control row, up to and with the block's `end`."""
-    start, trigger_sems, streams = what
-    rows = markers(program, table)
-    first = next(row for row, marker in rows.items() if marker == start)
-    last = next(row for row, marker in rows.items() if marker == Marker(END, start.block))
-    posts = table.post_sem[first + 1 : last + 1]
-    np.add.at(count, posts[posts != NONE], 1)
-    numbers = table.placeholder[first + 1 : last + 1]
-    heard = [program.placeholders[number].stream for number in numbers[numbers != NONE].tolist()]
-    if table is next(iter(program.queues.values())):
-        # all queues hold the same control rows: what streams hear and answer there counts once
-        heard += [
-            stream
-            for row, marker in rows.items()
-            if first < row <= last and marker.opcode in (TEST, CASE)
-            for stream in streams[marker.block]
-        ]
+@attrs.frozen(eq=False)
+class _Counter:
+    """The increments of one queue, in the order of its rows."""
+
+    row_of: Mapping[Marker, int]
+    row: np.ndarray  # (increments,) of the queue, ascending
+    semaphore: np.ndarray  # (increments,)
+
+    def add(self, count: np.ndarray, start: Marker, end: Marker) -> None:
+        """Count what lies behind a control row, up to and with another."""
+        rows = (self.row_of[start], self.row_of[end])
+        first, last = np.searchsorted(self.row, rows, side="right")
+        np.add.at(count, self.semaphore[first:last], 1)
+
+
+def _counters(program: Program, trigger_sems: Mapping[int, int]) -> list[_Counter]:
+    """A counter for each queue.
+
+    All queues hold the same control rows: what streams hear and answer there, the first counts.
+    """
     done = {semaphore.owner: index for index, semaphore in enumerate(program.semaphores)}
-    answers = [done[f"stream {stream}"] for stream in heard if f"stream {stream}" in done]
-    for semaphore in [trigger_sems[stream] for stream in heard] + answers:
-        count[semaphore] += 1
+    following = followed(program)
+    counters: list[_Counter] = []
+    for table in program.queues.values():
+        found = markers(program, table)
+        posting = np.flatnonzero(table.post_sem != NONE).tolist()
+        made = [(row, int(table.post_sem[row])) for row in posting]
+        heard = [
+            (row, program.placeholders[int(table.placeholder[row])].stream)
+            for row in np.flatnonzero(table.placeholder != NONE).tolist()
+        ]
+        if not counters:
+            heard += [
+                (row, stream)
+                for row, marker in found.items()
+                if marker.opcode in (TEST, CASE)
+                for stream in following[marker.block]
+            ]
+        for row, stream in heard:
+            made.append((row, trigger_sems[stream]))
+            if f"stream {stream}" in done:
+                made.append((row, done[f"stream {stream}"]))
+        columns = np.array(sorted(made), np.int64).reshape(-1, 2)
+        row_of = {marker: row for row, marker in found.items()}
+        counters.append(_Counter(row_of, columns[:, 0], columns[:, 1]))
+    return counters
 
 
 def announced(program: Program, engine: Engine) -> Mapping[int, tuple[int, ...]]:

@@ -1,9 +1,37 @@
-"""One NaN for all: which NaN arithmetic keeps depends on numpy's loops, not on the program."""
+"""Which NaN a result holds: the operand's where bits are only moved, else one NaN for all.
+
+Which NaN arithmetic keeps depends on numpy's loops, not on the program.
+"""
 
 import numpy as np
 
-KEEPS_BITS = frozenset({"bitcast-convert", "complex", "copy", "imag", "real", "select"})
-"""Opcodes that compute no number: a NaN stays the one it was."""
+_KEEPS_BITS = frozenset(
+    {
+        *("abs", "bitcast-convert", "complex", "convert", "copy", "imag", "negate", "real"),
+        *("reduce-precision", "select", "sign"),
+    }
+)
+_COMPUTES_COMPLEX = frozenset({"abs", "sign"})
+
+
+def keeps_bits(opcode: str, operand: np.dtype) -> bool:
+    """Whether an opcode computes no number of a NaN: it moves it, changes its sign or its width."""
+    if opcode in _COMPUTES_COMPLEX and operand.kind == "c":
+        return False
+    return opcode in _KEEPS_BITS
+
+
+def quiet_nans(array: np.ndarray) -> np.ndarray:
+    """Floats of 16, 32 or 64 bits with the highest payload bit of every NaN set, as converters do.
+
+    Numpy's own conversions of float16 do so on some hosts only.
+    """
+    wrong = np.isnan(array)
+    if not wrong.any():
+        return array
+    raw = np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}"))
+    highest = raw.dtype.type(1 << (np.finfo(array.dtype).nmant - 1))
+    return np.where(wrong, raw | highest, raw).view(array.dtype)
 
 
 def canonical_nans(array: np.ndarray) -> np.ndarray:
