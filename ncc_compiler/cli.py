@@ -18,6 +18,7 @@ from ncc_runtime.command_line import OUR_FAULT, REFUSED, USAGE, perform, wrong_u
 
 if TYPE_CHECKING:
     from ncc_compiler.codegen.generate import Neff
+    from ncc_compiler.frontends.foreign import ModelText
     from ncc_compiler.ir.graph import Module
     from ncc_compiler.options import CompileOptions
     from ncc_runtime.neff.program import Origin
@@ -136,7 +137,7 @@ def compile_command(
     options: "CompileOptions",
 ) -> None:
     """Compile MODEL (.ir, .hlo, .txt, .mlir, .pb; - is standard input) to a .neff file."""
-    from ncc_compiler.driver import compile_text, label
+    from ncc_compiler.driver import compile_text, label, naming_ranks
 
     target = _target(model, output, shown)
     stage = _stage(options, shown)
@@ -146,10 +147,12 @@ def compile_command(
         if name == stage:
             seen[name] = module
 
-    text, name = _read(model)
-    neff = compile_text(text, options, label(name), observe)
+    given, name = _read(model)
+    with naming_ranks(given):
+        neff = compile_text(given.text, options, label(name), observe)
     if target is not None:
         neff.save(target)
+    _warn_of_ranks(given, name, neff.program.ranks, options.ranks)
     if elided := neff.program.elided():
         click.echo(_warning(name, elided), err=True)
     if shown is not None:
@@ -158,13 +161,20 @@ def compile_command(
         click.echo(_summary(neff, name, target, as_json=as_json))
 
 
-def _read(model: str) -> tuple[str, str]:
+def _read(model: str) -> "tuple[ModelText, str]":
     """The text of the model, and what messages call it."""
     from ncc_compiler.driver import decode, read_text
+    from ncc_compiler.frontends.foreign import ModelText
 
     if model == "-":
-        return decode(sys.stdin.buffer.read(), "<stdin>"), "<stdin>"
+        return ModelText(decode(sys.stdin.buffer.read(), "<stdin>")), "<stdin>"
     return read_text(model), model
+
+
+def _warn_of_ranks(given: "ModelText", model: str, found: int, asked: int | None) -> None:
+    """Say how many ranks were guessed, where nobody said it."""
+    if given.ranks_are_inferred and asked is None:
+        click.echo(f"warning: {model}: ranks inferred: {found}; say --ranks", err=True)
 
 
 def _target(model: str, output: str | None, shown: str | None) -> Path | None:
@@ -262,10 +272,12 @@ def _json(fields: dict[str, object]) -> str:
 @_JSON
 def check_command(model: str, ranks: int | None, as_json: bool) -> None:
     """Parse and verify MODEL; says what is wrong, or what it is."""
-    from ncc_compiler.driver import label, load_text
+    from ncc_compiler.driver import label, load_text, naming_ranks
 
-    text, name = _read(model)
-    module = load_text(text, ranks, label(name))
+    given, name = _read(model)
+    with naming_ranks(given):
+        module = load_text(given.text, ranks, label(name))
+    _warn_of_ranks(given, name, module.ranks, ranks)
     operations = sum(len(computation.nodes) for computation in module.computations.values())
     counts = {"ranks": module.ranks, "operations": operations}
     if as_json:

@@ -5,12 +5,17 @@ import gc
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
+import attrs
+
 from ncc_compiler.codegen.generate import Neff, generate, seal
 from ncc_compiler.diagnostics import CompileError, Diagnostic, Source
-from ncc_compiler.frontends.foreign import KINDS, read_foreign
+from ncc_compiler.frontends.foreign import KINDS, ModelText, read_foreign
 from ncc_compiler.frontends.partitioned import check_partitioned
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.load import load_module
+from ncc_compiler.ir.ops import OPS
+from ncc_compiler.ir.ops_collectives import EVERYBODY, IDS_EXIST, PAIRS_EXIST
+from ncc_compiler.ir.rules import sentence
 from ncc_compiler.options import CompileOptions
 from ncc_compiler.passes.manager import Observer, run_passes
 from ncc_compiler.passes.pipelines import pipeline
@@ -45,7 +50,7 @@ def load_text(text: str, ranks: int | None = None, name: str = "<text>") -> Modu
     """The verified graph of a text. Raises CompileError with all that is wrong."""
     source = Source(name, text)
     with _without_collection():
-        check_partitioned(source)
+        check_partitioned(source, ranks)
         return load_module(source, ranks)
 
 
@@ -64,10 +69,12 @@ def _without_collection() -> Iterator[None]:
 
 def compile_file(path: str | Path, options: CompileOptions | None = None) -> Neff:
     """The compiled program of a file: HLO text, or with jaxlib `.mlir` and `.pb`."""
-    return compile_text(read_text(path), options, label(str(path)))
+    model = read_text(path)
+    with naming_ranks(model):
+        return compile_text(model.text, options, label(str(path)))
 
 
-def read_text(path: str | Path) -> str:
+def read_text(path: str | Path) -> ModelText:
     """The HLO text of a model file. Raises OSError or CompileError where there is none to be had.
 
     That of `.mlir` and `.pb` is what jaxlib makes of them.
@@ -75,7 +82,33 @@ def read_text(path: str | Path) -> str:
     kind = KINDS.get(PurePath(path).suffix)
     if kind is not None:
         return read_foreign(path, kind)
-    return decode(Path(path).read_bytes(), str(path))
+    return ModelText(decode(Path(path).read_bytes(), str(path)))
+
+
+_OF_THE_NUMBER = frozenset({EVERYBODY, IDS_EXIST, PAIRS_EXIST})
+_NAME_THEM = (
+    "the file records no number of ranks: say --ranks N, or give HLO text with replica_count and "
+    "num_partitions in its header"
+)
+
+
+@contextlib.contextmanager
+def naming_ranks(model: ModelText) -> Iterator[None]:
+    """Complaints that a wrong guess of the number of ranks would explain, saying so."""
+    try:
+        yield
+    except CompileError as error:
+        if not model.ranks_are_inferred:
+            raise
+        raise CompileError(map(_naming_ranks, error.diagnostics)) from error
+
+
+def _naming_ranks(diagnostic: Diagnostic) -> Diagnostic:
+    family, _, _ = diagnostic.code.rpartition("-C")
+    if family not in OPS or sentence(diagnostic.code) not in _OF_THE_NUMBER:
+        return diagnostic
+    advice = f"{diagnostic.help}; {_NAME_THEM}" if diagnostic.help else _NAME_THEM
+    return attrs.evolve(diagnostic, help=advice)
 
 
 def label(model: str) -> str:

@@ -20,6 +20,7 @@ from ncc_runtime import cli_collectives
 from ncc_runtime.cli_options import (
     SCHEMA,
     PlaceWords,
+    known_placement,
     loaded,
     place_options,
     size,
@@ -69,6 +70,8 @@ def run(program: str, place: PlaceWords, as_json: bool, **words: Any) -> None:
 
     if words["no_values"] and (words["inputs"] or words["outputs"]):
         raise click.UsageError("--no-values takes no --inputs and gives no --outputs")
+    if words["trip_counts"] and not words["no_values"]:
+        raise click.UsageError("--trip-count goes with --no-values; else computed values decide")
     if words["outputs"]:
         array_files.check_target(words["outputs"])
     started = time.perf_counter()
@@ -151,6 +154,7 @@ def topology_show(
     from ncc_runtime.topology.graph import build
     from ncc_runtime.topology.show import describe
 
+    known_placement(placement)
     built = build(name, nodes, lnc)
     click.echo(describe(built, place(built, ranks, placement) if ranks else None))
 

@@ -65,9 +65,10 @@ def diff(program: str, places: Sequence[str], as_json: bool, **words: Any) -> No
 
     if len(places) != 2:
         raise click.UsageError(f"--on is given {len(places)} times; two places are compared")
-    compiled = program_of(program)
     sides = [PlaceWords(on, {}, words["algorithms"], strict=False) for on in places]
-    one, two = (filled(compiled, place, place_of(place)) for place in sides)
+    targets = [place_of(place) for place in sides]
+    compiled = program_of(program)
+    one, two = (filled(compiled, place, where) for place, where in zip(sides, targets, strict=True))
     runs = [
         model.run(values=False, trip_counts=words["counts"], clock=True) for model in (one, two)
     ]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
+from ncc_runtime.errors import LoweringError, PlacementError
+
 if TYPE_CHECKING:
     from ncc_runtime.neff.program import Program
     from ncc_runtime.placement import PlaceOptions
@@ -88,19 +90,47 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def place_of(place: PlaceWords) -> "PlaceOptions":
-    """The options of a command line as an object."""
+    """The options of a command line as an object; words that name nothing are wrong usage."""
     from ncc_runtime.placement import PlaceOptions, parse_on
 
     if place.on is not None and place.words:
         raise click.UsageError(f"--on and --{', --'.join(place.words)} say the same thing")
-    return PlaceOptions(**place.words) if place.on is None else parse_on(place.on)
+    if place.algorithms:
+        _check_algorithms(place.algorithms)
+    try:
+        where = PlaceOptions(**place.words) if place.on is None else parse_on(place.on)
+    except PlacementError as error:
+        raise click.UsageError(str(error)) from error
+    known_placement(where.placement)
+    return where
+
+
+def _check_algorithms(algorithms: Mapping[str, str]) -> None:
+    """That there are such algorithms; whether one suits a group is seen later."""
+    from ncc_runtime.collectives.choose import check_forced
+
+    try:
+        check_forced(algorithms)
+    except LoweringError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def known_placement(word: str) -> None:
+    """Wrong usage if a placement is neither a strategy nor a file that exists."""
+    from ncc_runtime.placement import check_is_known
+
+    try:
+        check_is_known(word)
+    except PlacementError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def loaded(program: str, place: PlaceWords) -> "Model":
     """A program's file, placed and filled."""
     from ncc_runtime.runtime import program_of
 
-    return filled(program_of(program), place, place_of(place))
+    where = place_of(place)
+    return filled(program_of(program), place, where)
 
 
 def filled(program: "Program", place: PlaceWords, where: "PlaceOptions") -> "Model":

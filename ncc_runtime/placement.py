@@ -82,6 +82,22 @@ def parse_on(text: str) -> PlaceOptions:
     )
 
 
+def check_is_known(word: str) -> None:
+    """PlacementError if it is neither a strategy nor a file that exists."""
+    if word in STRATEGIES:
+        return
+    try:
+        Path(word).stat()
+    except (FileNotFoundError, ValueError) as error:
+        near = difflib.get_close_matches(word, STRATEGIES, n=1)
+        hint = f"; did you mean {near[0]}" if near else ""
+        raise PlacementError(
+            f"placement {word!r} is not linear, spread or a file that exists{hint}"
+        ) from error
+    except OSError:
+        return  # who reads it says why it cannot be read
+
+
 def place_on(options: PlaceOptions, ranks: int) -> Placement:
     """Build the topology that the options and the ranks ask for, and place the ranks on it."""
     nodes = options.nodes
@@ -203,14 +219,9 @@ def _rows(path: str) -> list[tuple[int, ...]]:
 
 
 def _json(path: str) -> object:
+    check_is_known(path)
     try:
         document: object = json.loads(Path(path).read_bytes())
-    except FileNotFoundError as error:
-        near = difflib.get_close_matches(path, STRATEGIES, n=1)
-        hint = f"; did you mean {near[0]}" if near else ""
-        raise PlacementError(
-            f"placement {path!r} is not linear, spread or a file that exists{hint}"
-        ) from error
     except OSError as error:
         raise PlacementError(f"{path}: {reason_of(error)}") from error
     except (ValueError, RecursionError) as error:

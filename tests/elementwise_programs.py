@@ -16,6 +16,10 @@ ROUNDED_TWICE = (  # not the same last bits in every library
     *("erf", "exponential", "exponential-minus-one", "log", "log-plus-one", "logistic"),
     *("power", "rsqrt", "sine", "sinh", "tan", "tanh"),
 )
+KEEPS_BITS = (
+    *("abs", "bitcast-convert", "complex", "convert", "copy", "imag", "map", "negate", "real"),
+    *("reduce-precision", "select", "sign"),
+)
 _UNARY_OF_FLOATS = (
     *("abs", "ceil", "copy", "floor", "imag", "negate", "real", "round-nearest-afz"),
     *("round-nearest-even", "sign", "sqrt"),
@@ -43,6 +47,11 @@ class Line:
     @property
     def op(self) -> str:
         return self.call.partition("(")[0]
+
+    @property
+    def keeps_bits(self) -> bool:
+        """Whether it moves a NaN, or changes its sign or width, and computes nothing of it."""
+        return self.op in KEEPS_BITS
 
     @property
     def is_exact(self) -> bool:
@@ -77,16 +86,25 @@ def edges(dtype: DType) -> np.ndarray:
                 70000,
                 -(2.0**31),
             ),
-            *(1e-3, 1e-30, 3e38, 2.0**63, np.inf, -np.inf, np.nan),
+            *(1e-3, 1e-30, 3e38, 2.0**63, np.inf, -np.inf),
         ]
         with np.errstate(all="ignore"):
-            return np.array(numbers).astype(dtype.numpy)
+            return np.concatenate([np.array(numbers).astype(dtype.numpy), nans(dtype)])
     low = -(2 ** (dtype.bits - 1)) if dtype.is_signed else 0
     high = low + 2**dtype.bits - 1
     numbers = [low, low + 1, high, high - 1, 0, 1, 2, 3, 5, 12, -1, -2, -3]
     carrier = np.int64 if dtype.is_signed else np.uint64
     inside = [number for number in numbers if low <= number <= high]
     return np.array(inside, carrier).astype(dtype.numpy)
+
+
+def nans(dtype: DType) -> np.ndarray:
+    """Of each sign one; quiet ones with payloads where a host's float has room for them."""
+    plain = np.array([np.nan, -np.nan]).astype(dtype.numpy)
+    if dtype.bits == 8:
+        return plain
+    raw = plain.view(np.dtype(f"u{dtype.size_bytes}"))
+    return np.concatenate([raw, raw | raw.dtype.type(5)]).view(dtype.numpy)
 
 
 def every_op(dtype: DType, count: int) -> list[Line]:

@@ -78,6 +78,65 @@ def test_likely_options_are_named(
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "fact"),
+    [
+        (
+            "--trip-count nosuch=3",
+            "--trip-count goes with --no-values; else computed values decide",
+        ),
+        ("--on trn2.48xlarge,nodez=2", "'nodez=2' is none of nodes=N, placement=P, lnc=N"),
+        ("--on trn2,nodes=0", "nodes=0 is not a number from 1"),
+        ("--placement foo", "placement 'foo' is not linear, spread or a file that exists"),
+        ("--on trn2,placement=foo", "placement 'foo' is not linear, spread or a file that exists"),
+        (
+            "--algorithm all-to-all=nosuch",
+            "all-to-all has no algorithm 'nosuch'; it has direct, pairwise, bruck",
+        ),
+    ],
+)
+def test_words_that_name_nothing_are_wrong_usage(
+    words: str, fact: str, neff: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert MAINS["nccrt"](["run", neff, *words.split()]) == USAGE
+    assert capsys.readouterr().err == f"error: {fact} (see nccrt run --help)\n"
+
+
+def test_an_operator_that_is_none_is_wrong_usage_with_those_there_are(
+    neff: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert MAINS["nccrt"](["explain", neff, "--algorithm", "nosuch=ring"]) == USAGE
+    error = capsys.readouterr().err
+    assert error.startswith("error: no collective 'nosuch'; there are all-reduce, ")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["diff", "{neff}", "--on", "trn2", "--on", "trn2,nodez=2"],
+        ["diff", "{neff}", "--on", "trn2", "--on", "trn1", "--algorithm", "nosuch=ring"],
+        ["bench", "all_reduce", "-r", "2", "--placement", "foo"],
+        ["topology", "show", "trn2", "--placement", "foo"],
+        ["list", "absent.neff", "--placement", "foo"],
+    ],
+)
+def test_every_command_calls_such_words_wrong_usage(
+    arguments: list[str], neff: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert MAINS["nccrt"]([word.format(neff=neff) for word in arguments]) == USAGE
+    assert capsys.readouterr().out == ""
+
+
+def test_a_placement_file_that_holds_none_is_refused(
+    neff: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "place.json"
+    place.write_text("nothing")
+    assert MAINS["nccrt"](["run", neff, "--placement", str(place)]) == REFUSED
+    assert "not JSON" in capsys.readouterr().err
+
+
 @both
 def test_wrong_usage_as_json_says_the_same(
     command: str, capsys: pytest.CaptureFixture[str]

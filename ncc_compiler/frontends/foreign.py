@@ -7,8 +7,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import attrs
+
 from ncc_compiler.diagnostics import CompileError, Diagnostic, Source, Span
-from ncc_compiler.frontends.partitioned import check_partitioned, world_of_shardings
+from ncc_compiler.frontends.partitioned import world_of_shardings
 
 KINDS: Mapping[str, str] = {
     ".mlir": "StableHLO",
@@ -26,7 +28,15 @@ _PRINT_IT = {
 }
 
 
-def read_foreign(path: str | Path, kind: str) -> str:
+@attrs.frozen
+class ModelText:
+    """HLO text, and whether its number of ranks is a guess, since its file records none."""
+
+    text: str
+    ranks_are_inferred: bool = False
+
+
+def read_foreign(path: str | Path, kind: str) -> ModelText:
     """The HLO text of a file of one of KINDS. Raises CompileError or OSError."""
     data = Path(path).read_bytes()
     if importlib.util.find_spec("jaxlib") is None:
@@ -42,9 +52,7 @@ def read_foreign(path: str | Path, kind: str) -> str:
     if done.returncode:
         raise _fault(path, done)
     world, _, text = answer.partition("\n")
-    if dumped is None:  # dumps are of partitioned modules too; all others say what they ask for
-        check_partitioned(Source(f"{path} (as HLO)", text))
-    return _with_world(text, world or world_of_shardings(text))
+    return _with_world(text, world)
 
 
 def _module_of_dump(data: bytes) -> bytes | None:
@@ -64,12 +72,17 @@ def _module_of_dump(data: bytes) -> bytes | None:
     return None
 
 
-def _with_world(text: str, world: str) -> str:
-    """The text with attributes added to its header, which jaxlib leaves out."""
+def _with_world(text: str, world: str) -> ModelText:
+    """The text with attributes added to its header, which jaxlib leaves out.
+
+    A world of one rank is what every file says that was not made for several.
+    """
     header, newline, rest = text.partition("\n")
     if re.search(r"\b(num_partitions|replica_count)=", header):
-        return text
-    return f"{header}{world}{newline}{rest}"
+        return ModelText(text)
+    is_one = not re.search(r"=(?!1\b)\d", world)
+    added = world_of_shardings(text) if is_one else world
+    return ModelText(f"{header}{added}{newline}{rest}", ranks_are_inferred=not world)
 
 
 def _fault(path: str | Path, done: subprocess.CompletedProcess[bytes]) -> CompileError:

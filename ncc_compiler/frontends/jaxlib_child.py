@@ -2,12 +2,19 @@
 
 It runs apart because jaxlib can end the whole process on a broken file. `python jaxlib_child.py
 KIND` ends with 0 after a line of the header attributes that the text lacks, and the text; or with
-REFUSED after what jaxlib has to say about the file. Only jaxlib is imported.
+REFUSED after what jaxlib has to say about the file. Only jaxlib and numpy are imported.
 """
 
+import io
+import itertools
+import math
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import ModuleType
+from typing import TypeAlias
 
+import numpy as np
 from jaxlib import _hlo, _jax
 from jaxlib.mlir import ir
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
@@ -19,10 +26,14 @@ REFUSED = 4
 
 def stablehlo_to_hlo(data: bytes) -> str:
     """StableHLO as text, bytecode or portable artifact."""
+    module = _parsed(data)
+    if module is None:
+        _refuse_several_meshes(data)
+    world = _world_of(module) if module else "\n"
     computation = _jax.mlir.mlir_module_to_xla_computation(
-        data, use_tuple_args=False, return_tuple=False
+        _with_groups(module, data) if module else data, use_tuple_args=False, return_tuple=False
     )
-    return _world_of(data) + _printed(computation.as_hlo_module())
+    return world + _printed(computation.as_hlo_module())
 
 
 def proto_to_hlo(data: bytes) -> str:
@@ -33,8 +44,19 @@ def proto_to_hlo(data: bytes) -> str:
 _NAMES = {"replica_count": "mhlo.num_replicas", "num_partitions": "mhlo.num_partitions"}
 
 
-def _world_of(data: bytes) -> str:
+def _world_of(module: ir.Module) -> str:
     """What the attributes of an MLIR module say about replicas and partitions, as a line."""
+    attributes = module.operation.attributes
+    sizes = {
+        key: ir.IntegerAttr(attributes[name]).value
+        for key, name in _NAMES.items()
+        if name in attributes
+    }
+    return "".join(f", {key}={size}" for key, size in sizes.items()) + "\n"
+
+
+def _parsed(data: bytes) -> ir.Module | None:
+    """The module; None if this reader of jaxlib's is stricter than the one that converts."""
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)
     context = ir.Context()
@@ -43,22 +65,113 @@ def _world_of(data: bytes) -> str:
     for dialect in (stablehlo, chlo, sdy):
         dialect.register_dialect(context)
     try:
-        attributes = _parsed(data, context).operation.attributes
+        return _read(data, context)
     except (ir.MLIRError, ValueError):
-        return "\n"  # this reader of jaxlib's is stricter than the one that converts
-    sizes = {
-        key: ir.IntegerAttr(attributes[name]).value
-        for key, name in _NAMES.items()
-        if name in attributes
-    }
-    return "".join(f", {key}={size}" for key, size in sizes.items() if size > 1) + "\n"
+        return None
 
 
-def _parsed(data: bytes, context: ir.Context) -> ir.Module:
+def _read(data: bytes, context: ir.Context) -> ir.Module:
     try:
         return ir.Module.parse(data, context)
     except ir.MLIRError:
         return stablehlo.deserialize_portable_artifact(context, data)
+
+
+_GROUPS = "replica_groups"
+_BY_AXES = stablehlo.ReplicaGroupMeshAxesAttr
+
+
+def _refuse_several_meshes(data: bytes) -> None:
+    """Raises ValueError for a text whose groups name axes of one of several meshes."""
+    declared = [found.start() for found in re.finditer(rb"\bsdy\.mesh\s+@", data)]
+    if len(declared) < 2 or b"#stablehlo.replica_group_mesh_axes" not in data:
+        return
+    before = data[: declared[1]].split(b"\n")
+    place = f"-:{len(before)}:{len(before[-1].decode()) + 1}"
+    raise ValueError(
+        f"{place}: error: a second mesh, which jaxlib confuses with the first in replica groups, "
+        "and the text has ops that only its converter knows; give the .pb or the HLO text of it"
+    )
+
+
+def _with_groups(module: ir.Module, data: bytes) -> bytes:
+    """The module with the groups of its collectives listed, if there are several meshes.
+
+    jaxlib's converter takes meshes of the same devices for one, and so confuses their axes.
+    """
+    meshes = {
+        ir.StringAttr(op.attributes["sym_name"]).value: _mesh(sdy, op.attributes["mesh"])
+        for op in module.body.operations
+        if op.operation.name == "sdy.mesh"
+    }
+    by_axes = [
+        (op, _BY_AXES(op.attributes[_GROUPS]))
+        for op in _operations(module.operation)
+        if _GROUPS in op.attributes and _BY_AXES.isinstance(op.attributes[_GROUPS])
+    ]
+    if len(meshes) < 2 and all(_is_name(groups.mesh) for _, groups in by_axes):
+        return data
+    for op, groups in by_axes:
+        mesh = groups.mesh
+        known = meshes[mesh.value] if _is_name(mesh) else _mesh(stablehlo, mesh)
+        with module.context:
+            op.attributes[_GROUPS] = ir.DenseElementsAttr.get(_listed(known, groups.axes))
+    out = io.BytesIO()
+    module.operation.write_bytecode(out)
+    return out.getvalue()
+
+
+def _is_name(mesh: ir.Attribute) -> bool:
+    return isinstance(mesh, ir.FlatSymbolRefAttr)
+
+
+_Mesh: TypeAlias = tuple[Mapping[str, int], np.ndarray]  # sizes of axes, devices in their order
+
+
+def _mesh(dialect: ModuleType, attribute: ir.Attribute) -> _Mesh:
+    """What a mesh of either dialect says."""
+    mesh = dialect.MeshAttr(attribute)
+    axes = [dialect.MeshAxisAttr(axis) for axis in mesh.axes]
+    sizes = {axis.name: axis.size for axis in axes}
+    devices = list(mesh.device_ids or ())
+    return sizes, np.array(devices or range(math.prod(sizes.values())), np.int64)
+
+
+def _listed(mesh: _Mesh, axes: Iterable[ir.Attribute]) -> np.ndarray:
+    """The groups along axes of a mesh, s64 [group, member]; an axis may be a part of one."""
+    sizes, devices = mesh
+    named = [_part(stablehlo.AxisRefAttr(axis), sizes) for axis in axes]
+    parts = []
+    for name, size in sizes.items():
+        cuts = {1, size, *(end for one, *ends in named if one == name for end in ends)}
+        parts += [(name, *ends) for ends in itertools.pairwise(sorted(cuts))]
+    inside = [
+        position
+        for name, start, end in named
+        for position, (axis, low, high) in enumerate(parts)
+        if axis == name and start <= low and high <= end
+    ]
+    across = [position for position in range(len(parts)) if position not in inside]
+    shape = [high // low for _, low, high in parts]
+    members = math.prod(shape[position] for position in inside)
+    return devices.reshape(shape).transpose(across + inside).reshape(-1, members).copy()
+
+
+def _part(axis: stablehlo.AxisRefAttr, sizes: Mapping[str, int]) -> tuple[str, int, int]:
+    """The axis, and how many pieces it falls into before and after the part that is meant."""
+    if axis.sub_axis_info is None:
+        return axis.name, 1, sizes[axis.name]
+    part = stablehlo.SubAxisInfoAttr(axis.sub_axis_info)
+    return axis.name, part.pre_size, part.pre_size * part.size
+
+
+def _operations(operation: ir.Operation) -> Iterator[ir.Operation]:
+    """All operations inside of one, at any depth."""
+    for region in operation.regions:
+        for block in region.blocks:
+            for op in block.operations:
+                yield op.operation
+                yield from _operations(op.operation)
 
 
 def _printed(module: _hlo.HloModule) -> str:

@@ -3,8 +3,9 @@
 After it XLA keeps `sharding` on parameters and results only, their shapes being those of a part,
 and nothing of Shardy. Before it the same attributes stand everywhere, or on parameters alone, and
 then no instruction knows of ranks. A program without collectives looks the same before and after,
-but for the name of its entry: the partitioner appends `_spmd`. The custom calls of both
-partitioners are refused by the op.
+but for the name of its entry: the partitioner appends `_spmd`. StableHLO does not keep the name, so
+that whoever gives the number of ranks is believed. The custom calls of both partitioners are
+refused by the op.
 """
 
 import math
@@ -26,8 +27,17 @@ _MARK = re.compile(r"^ENTRY %?[\w.\-]*_spmd", re.MULTILINE)
 _BORDER = re.compile(r"\bparameter\(|^\s*ROOT ")
 
 
-def check_partitioned(source: Source) -> None:
-    """Raises CompileError if an annotation of the HLO text cannot have been acted upon."""
+_OR_SAY_SO = (
+    "if it was, say so with --ranks N, or give its .pb or its HLO text, which keep the name of the "
+    f"entry; if not, {PARTITION_IT}"
+)
+
+
+def check_partitioned(source: Source, ranks: int | None = None) -> None:
+    """Raises CompileError if an annotation of the HLO text cannot have been acted upon.
+
+    `ranks` is what the user says; then nothing that is open is refused.
+    """
     text = source.text
     if "sharding" not in text:
         return
@@ -36,17 +46,25 @@ def check_partitioned(source: Source) -> None:
     if not inside and not _of_no_rank(text, asked):
         return
     first = (inside or asked)[0]
-    message = "the program is annotated with shardings, but was never partitioned"
+    fact, advice = "but was never partitioned", PARTITION_IT
+    if not inside and not any(_is_shardy(one) for one in asked):
+        if ranks is not None:
+            return
+        fact, advice = "and nothing shows that it was partitioned", _OR_SAY_SO
+    message = f"the program is annotated with shardings, {fact}"
     span = Span(source, first.start(), first.end())
-    raise CompileError([Diagnostic("input-C3", message, span, help=PARTITION_IT)])
+    raise CompileError([Diagnostic("input-C3", message, span, help=advice)])
+
+
+def _is_shardy(annotation: re.Match[str]) -> bool:
+    return annotation[0].startswith("xla.sdy")
 
 
 def _of_no_rank(text: str, asked: list[re.Match[str]]) -> bool:
     """Whether parameters are sharded, and neither an op nor the partitioner's mark is of ranks."""
     if not asked or not text.startswith("HloModule") or _OF_RANKS.search(text):
         return False
-    shardy = any(one[0].startswith("xla.sdy") for one in asked)
-    return shardy or not _MARK.search(text)
+    return any(_is_shardy(one) for one in asked) or not _MARK.search(text)
 
 
 def _line_of(text: str, offset: int) -> str:

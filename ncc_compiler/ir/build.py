@@ -7,6 +7,7 @@ once; a module with holes never leaves `load`.
 from collections.abc import Mapping
 
 from ncc_compiler.diagnostics import Diagnostic
+from ncc_compiler.ir.async_sugar import spelt_out
 from ncc_compiler.ir.build_body import Body, complain_twice
 from ncc_compiler.ir.frames import read_frames
 from ncc_compiler.ir.graph import Computation, Module, Node
@@ -25,6 +26,7 @@ def build_module(
 ) -> tuple[Module | None, tuple[Diagnostic, ...]]:
     """The graph with holes, and the diagnostics; no graph without computation or ranks."""
     reading = Reading(file.source)
+    file = spelt_out(file, reading)
     written = _named(file, reading)
     computations = {
         name: Body(reading, file, computation, written).build(name)

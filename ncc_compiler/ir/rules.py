@@ -57,6 +57,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
         "every required attribute is given",
         "operands are arrays, where the op does not take tuples",
         "the declared type is the one that follows from the operands",
+        "what carries on or ends an op of the table takes the start of the same op",
     ),
     "graph": (
         "operands come before their users, and the root is a node",

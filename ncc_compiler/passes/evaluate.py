@@ -91,22 +91,27 @@ def _is_integer(dtype: np.dtype) -> bool:
 
 
 def _arithmetic(function: np.ufunc) -> Evaluate:
-    """Integers wrap; float32 and float64 are rounded once."""
+    """Integers wrap; float32 and float64 are rounded once; which NaN it is, hosts decide."""
 
     def rule(_: Node, operands: list[np.ndarray]) -> np.ndarray | None:
         if not _is_host_number(operands[0].dtype):
             return None
         value: np.ndarray = np.asarray(function(*operands))
-        return value
+        return None if np.isnan(value).any() else value
 
     return rule
 
 
-def _divide(_: Node, operands: list[np.ndarray]) -> np.ndarray | None:
+def _negate(_: Node, operands: list[np.ndarray]) -> np.ndarray | None:
+    """Of a NaN too, the sign alone changes."""
+    return np.negative(operands[0]) if _is_host_number(operands[0].dtype) else None
+
+
+def _divide(node: Node, operands: list[np.ndarray]) -> np.ndarray | None:
     """Towards zero for integers; what has no quotient in the type is left alone."""
     dividend, divisor = operands
     if dividend.dtype.name in _HOST_FLOATS:
-        return np.asarray(dividend / divisor)
+        return _arithmetic(np.divide)(node, operands)
     if not _is_integer(dividend.dtype) or not _divisible(dividend, divisor):
         return None
     return np.asarray((dividend - np.fmod(dividend, divisor)) // divisor)
@@ -203,7 +208,7 @@ _RULES: Mapping[str, Evaluate] = {
     "maximum": _of_integers(np.maximum),
     "minimum": _of_integers(np.minimum),
     "multiply": _arithmetic(np.multiply),
-    "negate": _arithmetic(np.negative),
+    "negate": _negate,
     "not": _bitwise(np.invert),
     "or": _bitwise(np.bitwise_or),
     "remainder": _remainder,

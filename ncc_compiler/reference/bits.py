@@ -120,7 +120,8 @@ def _reduce_precision(node: Node, operands: Operands) -> np.ndarray:
         rounded = np.where(size >= 2.0 ** (bias + 1), np.copysign(np.inf, x), rounded)
         rounded = np.where(size < 2.0 ** (1 - bias), np.copysign(0.0, x), rounded)
     through = carrier if dtype not in _FORMATS else dtype
-    return rounded.astype(through.numpy).astype(dtype.numpy)
+    narrow = rounded.astype(through.numpy).astype(dtype.numpy)
+    return np.where(np.isnan(array), array, narrow) if dtype in _FORMATS else narrow
 
 
 def _stochastic_convert(node: Node, operands: Operands) -> np.ndarray:

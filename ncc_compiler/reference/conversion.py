@@ -46,9 +46,11 @@ def converted(array: np.ndarray, node: Node) -> np.ndarray:
     """The array in the dtype of the node's result.
 
     Floats saturate to integers and NaN becomes 0; integers wrap; anything but zero is true;
-    float types are rounded to nearest even.
+    float types are rounded to nearest even, and NaNs keep their sign.
     """
     dtype = node.array.dtype
+    if dtype_of(array) is dtype:
+        return array
     wide = working(array)
     if dtype is DType.PRED:
         return np.asarray(wide != 0)
@@ -58,7 +60,10 @@ def converted(array: np.ndarray, node: Node) -> np.ndarray:
         return narrowed(wide, dtype)
     if dtype.is_complex:
         return wide.astype(dtype.numpy)
-    return _rounded(wide.real, dtype)
+    rounded = _rounded(wide.real, dtype)
+    source = array if array.dtype.kind != "c" else np.ascontiguousarray(array.real)
+    has_payloads = dtype_of(source) in _MANTISSAS and dtype in _MANTISSAS
+    return _with_payloads(source, rounded) if has_payloads else rounded
 
 
 def _saturated(array: np.ndarray, dtype: DType) -> np.ndarray:
@@ -75,6 +80,33 @@ def _saturated(array: np.ndarray, dtype: DType) -> np.ndarray:
 def _integer_range(dtype: DType) -> tuple[int, int]:
     bits = dtype.bits
     return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if dtype.is_signed else (0, 2**bits - 1)
+
+
+_MANTISSAS = {DType.BF16: 7, DType.F16: 10, DType.F32: 23, DType.F64: 52}
+
+
+def _with_payloads(source: np.ndarray, rounded: np.ndarray) -> np.ndarray:
+    """The rounded floats with the NaNs of the source, cut or filled with zeros at the right.
+
+    As the conversions of XLA's CPU: quiet but from bfloat16 to float32, whose upper half it is;
+    to bfloat16, and from float64 to float16, only the sign is kept.
+    """
+    before, after = dtype_of(source), dtype_of(rounded)
+    old, new = _MANTISSAS[before], _MANTISSAS[after]
+    is_signalling = before is DType.BF16 and after is DType.F32
+    is_lost = after is DType.BF16 or (before, after) == (DType.F64, DType.F16)
+    quiet, infinity = 1 << (new - 1), (1 << (after.bits - 1)) - (1 << new)
+
+    def carried(raw: int) -> int:
+        sign, payload = raw >> (before.bits - 1), 0 if is_lost else raw & ((1 << old) - 1)
+        moved = payload << new >> old
+        return sign << (after.bits - 1) | infinity | moved | (0 if is_signalling else quiet)
+
+    result, wrong = np.array(rounded), np.isnan(source)
+    raw = source[wrong].view(np.dtype(f"u{before.size_bytes}")).tolist()
+    bits = np.array([carried(one) for one in raw], np.dtype(f"u{after.size_bytes}"))
+    result[wrong] = bits.view(rounded.dtype)
+    return result
 
 
 def _rounded(array: np.ndarray, dtype: DType) -> np.ndarray:

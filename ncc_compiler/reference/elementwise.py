@@ -128,6 +128,21 @@ def _in_own_dtype(compute: Callable[..., np.ndarray]) -> Elementwise:
     return meaning
 
 
+def _of_sign(compute: Callable[[np.ndarray], np.ndarray]) -> Elementwise:
+    """What changes no bit of a float16 but its sign, so is not computed in a wider type."""
+    in_own_dtype = _in_own_dtype(compute)
+
+    def meaning(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+        is_half = operands[0].dtype == np.float16
+        return np.asarray(compute(*operands)) if is_half else in_own_dtype(node, operands)
+
+    return meaning
+
+
+def _real(_: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+    return operands[0].real if operands[0].dtype.kind == "c" else operands[0].copy()
+
+
 def _copy(_: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
     return operands[0].copy()
 
@@ -176,7 +191,9 @@ def _select(_: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
 
 ELEMENTWISE: Mapping[str, Elementwise] = {
     **{name: _in_own_dtype(compute) for name, compute in _ARITHMETIC.items()},
+    **{name: _of_sign(_ARITHMETIC[name]) for name in ("abs", "negate", "sign")},
     "copy": _copy,
+    "real": _real,
     "convert": _convert,
     "compare": _compare,
     "select": _select,

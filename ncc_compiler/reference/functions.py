@@ -164,7 +164,6 @@ FUNCTIONS: Mapping[str, Function] = {
     "is-finite": np.isfinite,
     "log": np.log,
     "logistic": _logistic,
-    "real": np.real,
     "round-nearest-afz": _round_away,
     "round-nearest-even": np.rint,
     "rsqrt": _rsqrt,

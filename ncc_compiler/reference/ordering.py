@@ -60,11 +60,14 @@ def _first(array: np.ndarray, count: int, largest: bool) -> Value:
 
 
 def _total_order_key(value: np.generic) -> tuple[float, float, float]:
-    """-NaN, -inf … -0, +0 … inf, NaN."""
+    """-NaN, -inf … -0, +0 … inf, NaN; the larger payload of a NaN is the farther from zero."""
     if not isinstance(value, np.floating):
         return 0, value.item(), 0
     sign = float(np.copysign(1.0, value))
-    return (sign, 0, 0) if np.isnan(value) else (0, float(value), sign)
+    if not np.isnan(value):
+        return 0, float(value), sign
+    raw = int(value.view(np.dtype(f"u{value.itemsize}")))
+    return sign, sign * (raw % (1 << (8 * value.itemsize - 1))), 0
 
 
 def custom_call(step: Step) -> list[Value]:

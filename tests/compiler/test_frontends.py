@@ -33,16 +33,39 @@ def refusal(text: str) -> str:
         HEADER + "%y = (f32[8]) while(%x), sharding={{devices=[4]<=[4]}}\n" + GATHERED,
         HEADER + "%y = f32[8] copy(%x), sharding={manual}\n" + GATHERED,
         HEADER + SHARDY + NEGATED,
-        "HloModule m\n" + SHARDED + NEGATED,
-        HEADER + SHARDED + NEGATED,
-        HEADER + f"ENTRY %main.1 {{\n{SHARDED}{NEGATED}}}\n",
-        HEADER + SHARDED + "ROOT %y = f32[8] negate(%x), sharding={devices=[4]<=[4]}\n",
     ],
 )
 def test_annotations_that_nobody_acted_upon_are_refused(text: str) -> None:
     told = refusal(text)
     assert "[input-C3]: the program is annotated with shardings, but was never partitioned" in told
     assert "--xla_dump_hlo_pass_re=spmd-partitioning" in told
+
+
+UNMARKED = (
+    "HloModule m\n" + SHARDED + NEGATED,
+    HEADER + SHARDED + NEGATED,
+    HEADER + f"ENTRY %main.1 {{\n{SHARDED}{NEGATED}}}\n",
+    HEADER + SHARDED + "ROOT %y = f32[8] negate(%x), sharding={devices=[4]<=[4]}\n",
+)
+
+
+@pytest.mark.parametrize("text", UNMARKED)
+def test_a_refusal_of_what_may_be_partitioned_says_how_to_say_so(text: str) -> None:
+    told = refusal(text)
+    assert "annotated with shardings, and nothing shows that it was partitioned" in told
+    assert "--ranks N, or give its .pb or its HLO text" in told
+    assert "--xla_dump_hlo_pass_re=spmd-partitioning" in told
+
+
+@pytest.mark.parametrize("text", UNMARKED)
+def test_whoever_says_the_number_of_ranks_is_believed(text: str) -> None:
+    check_partitioned(Source("m.hlo", text), ranks=4)
+
+
+def test_annotations_inside_are_refused_whatever_the_number_of_ranks() -> None:
+    text = HEADER + SHARDED + NEGATED.replace("(%x)", "(%x), sharding={devices=[4]<=[4]}")
+    with pytest.raises(CompileError, match="was never partitioned"):
+        check_partitioned(Source("m.hlo", text.replace("ROOT ", "")), ranks=4)
 
 
 def test_the_refusal_points_at_the_annotation() -> None:
@@ -106,7 +129,7 @@ def answered(monkeypatch, *, code: int, output: bytes = b"", errors: bytes = b""
 def read(tmp_path, data: bytes = b"module {\n  nonsense\n}\n") -> str:
     path = tmp_path / "m.mlir"
     path.write_bytes(data)
-    return foreign.read_foreign(path, "StableHLO")
+    return foreign.read_foreign(path, "StableHLO").text
 
 
 def test_the_header_gets_the_ranks_that_the_text_lacks(tmp_path, monkeypatch):
@@ -117,6 +140,51 @@ def test_the_header_gets_the_ranks_that_the_text_lacks(tmp_path, monkeypatch):
 def test_a_header_that_names_ranks_stays_as_it_is(tmp_path, monkeypatch):
     answered(monkeypatch, code=0, output=b", num_partitions=4\nHloModule m, num_partitions=2\n")
     assert read(tmp_path) == "HloModule m, num_partitions=2\n"
+
+
+TWO_OF_FOUR = b"""HloModule m
+
+ENTRY main {
+  x = f32[4] parameter(0)
+  y = f32[4] all-to-all(x), replica_groups={{0,1}}, dimensions={0}
+  ROOT z = f32[4] collective-permute(y), source_target_pairs={{0,3}}
+}
+"""
+LONE = b"HloModule m\n\nENTRY main {\n  ROOT x = f32[4] parameter(0)\n}\n"
+
+
+@pytest.mark.parametrize("command", ["check", "compile"])
+def test_a_guess_of_the_number_of_ranks_is_told(command, tmp_path, monkeypatch, capsys):
+    answered(monkeypatch, code=0, output=b"\n" + LONE)
+    (tmp_path / "m.pb").write_bytes(b"x")
+    assert main([command, str(tmp_path / "m.pb")]) == 0
+    told = f"warning: {tmp_path / 'm.pb'}: ranks inferred: 1; say --ranks\n"
+    assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize(("world", "extra"), [(b"", ["--ranks", "2"]), (b", num_partitions=1", ())])
+def test_a_number_of_ranks_that_somebody_says_is_no_guess(
+    world, extra, tmp_path, monkeypatch, capsys
+):
+    answered(monkeypatch, code=0, output=world + b"\n" + LONE)
+    (tmp_path / "m.mlir").write_bytes(b"x")
+    assert main(["check", str(tmp_path / "m.mlir"), *extra]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("command", ["check", "compile"])
+def test_groups_that_miss_guessed_ranks_name_the_option(command, tmp_path, monkeypatch, capsys):
+    answered(monkeypatch, code=0, output=b"\n" + TWO_OF_FOUR)
+    (tmp_path / "m.pb").write_bytes(b"x")
+    assert main([command, str(tmp_path / "m.pb")]) == 1
+    told = capsys.readouterr().err
+    assert "rank 2, 3 are in no replica group" in told
+    assert "the file records no number of ranks: say --ranks N" in told
+
+
+def test_a_header_of_one_rank_leaves_the_ids_their_say(tmp_path, monkeypatch):
+    answered(monkeypatch, code=0, output=b", replica_count=1, num_partitions=1\nHloModule m\n")
+    assert read(tmp_path) == "HloModule m\n"
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,60 @@ def test_every_format_computes_the_same(written, name):
     np.testing.assert_array_equal(outputs[1].ravel(), np.arange(8))
 
 
+MESHES = """module @two attributes {mhlo.num_partitions = 8 : i32} {
+  sdy.mesh @second = <["x"=4, "y"=2]>
+  sdy.mesh @first = <["x"=2, "y"=4]>
+  func.func public @main(%arg0: tensor<1xf32>) -> tensor<1xf32> {
+    %0 = "stablehlo.all_reduce"(%arg0) <{
+      channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids,
+      replica_groups = #stablehlo.replica_group_mesh_axes<mesh = MESH, axes = [AXES]>
+    }> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+    }) : (tensor<1xf32>) -> tensor<1xf32>
+    return %0 : tensor<1xf32>
+  }
+}
+"""
+X, Y = '#stablehlo.axis_ref<name = "x">', '#stablehlo.axis_ref<name = "y">'
+MAJOR_Y = '#stablehlo.axis_ref<name = "y", sub_axis_info = (1)2>'
+MINOR_Y = '#stablehlo.axis_ref<name = "y", sub_axis_info = (2)2>'
+INLINE = (
+    '#stablehlo.mesh<axes = [<name = "x", size = 4>, <name = "y", size = 2>], '
+    "device_ids = dense<[0, 2, 4, 6, 1, 3, 5, 7]> : tensor<8xi64>>"
+)
+GROUPS = [
+    ("@first", X, [[0, 4], [1, 5], [2, 6], [3, 7]]),
+    ("@second", X, [[0, 2, 4, 6], [1, 3, 5, 7]]),
+    ("@second", Y, [[0, 1], [2, 3], [4, 5], [6, 7]]),
+    ("@first", MAJOR_Y, [[0, 2], [1, 3], [4, 6], [5, 7]]),
+    ("@first", f"{X}, {MINOR_Y}", [[0, 1, 4, 5], [2, 3, 6, 7]]),
+    (INLINE, Y, [[0, 2], [4, 6], [1, 3], [5, 7]]),
+]
+
+
+@pytest.mark.parametrize(("mesh", "axes", "groups"), GROUPS)
+def test_groups_are_of_the_mesh_that_they_name(mesh, axes, groups, tmp_path):
+    path = tmp_path / "m.mlir"
+    path.write_text(MESHES.replace("MESH", mesh).replace("AXES", axes))
+    x = np.arange(8, dtype=np.float32)
+    (got,) = ncc_runtime.load(compile_file(path)).run([x[:, None]]).outputs
+    sums = {rank: sum(group) for group in groups for rank in group}
+    assert got.ravel().tolist() == [sums[rank] for rank in range(8)]
+
+
+def test_meshes_beside_ops_that_only_the_converter_reads_are_refused(tmp_path, capsys):
+    text = MESHES.replace("MESH", "@first").replace("AXES", X)
+    text = text.replace("return %0", "%1 = mhlo.copy %0 : tensor<1xf32>\n    return %1", 1)
+    text = text.replace("return %1 : tensor<1xf32>", "return %1 : tensor<1xf32>")
+    (tmp_path / "m.mlir").write_text(text)
+    assert main(["check", str(tmp_path / "m.mlir")]) == 1
+    told = capsys.readouterr().err
+    assert "m.mlir:3:3: error[input-C2]: a second mesh" in told
+    assert "give the .pb or the HLO text" in told
+
+
 @pytest.mark.parametrize("name", ANNOTATED)
 def test_a_program_that_was_never_partitioned_is_refused(written, name, capsys):
     assert main(["check", str(written / name)]) == 1

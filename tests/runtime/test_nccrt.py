@@ -118,7 +118,6 @@ def test_list_shows_where_the_bytes_of_rank_0_go(neff: str, place, where, capsys
         (["--topology", "trn9"], "trn9"),
         (["--topology", "trn2", "--nodes", "3"], "do not divide equally"),
         (["--inputs", "absent.npz"], "absent.npz"),
-        (["--algorithm", "all-reduce=star"], "it has ring"),
         (["--memory", "1KB"], "--no-values"),
     ],
 )

@@ -10,7 +10,7 @@ import numpy as np
 from ncc_runtime.execution.values import elementwise
 from ncc_runtime.execution.values.indexing import INDEXING_KERNELS
 from ncc_runtime.execution.values.methods import METHOD_KERNELS
-from ncc_runtime.execution.values.nans import KEEPS_BITS, canonical_nans
+from ncc_runtime.execution.values.nans import canonical_nans, keeps_bits
 from ncc_runtime.execution.values.ordering import ORDERING_KERNELS
 from ncc_runtime.execution.values.products import convolution, dot
 from ncc_runtime.execution.values.random_bits import rng_bit_generator
@@ -29,12 +29,14 @@ def compute(work: Work, operands: Arrays) -> Arrays:
         results = [elementwise.apply(work.opcode, operands, dtype, work.attributes)]
     else:
         results = KERNELS[work.opcode](work, operands)
-    if shape is Shape.MOVE or work.opcode in KEEPS_BITS:
+    if shape in _MOVES or (operands and keeps_bits(work.opcode, operands[0].dtype)):
         return results
     return [canonical_nans(result) for result in results]
 
 
 _ELEMENTWISE = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
+_MOVES = (Shape.MOVE, Shape.MAP, Shape.FOLD)
+"""What leaves NaNs alone; regions have settled which NaN stands for those that they compute."""
 
 
 def _iota(work: Work, _: Arrays) -> Arrays:

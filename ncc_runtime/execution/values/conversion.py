@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ncc_runtime.execution.values.nans import quiet_nans
 from ncc_runtime.neff.dtypes import DType
 
 _NARROW_INTEGERS = ("int2", "int4", "uint2", "uint4")
@@ -22,8 +23,13 @@ def widened(array: np.ndarray) -> np.ndarray:
 
 
 def convert(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """To another dtype: pred is "not zero", float to integer saturates, NaN becomes 0."""
+    """To another dtype: pred is "not zero", float to integer saturates, NaN becomes 0.
+
+    To a float, a NaN keeps its sign and what there is room for of its payload.
+    """
     target = dtype.numpy
+    if array.dtype == target:
+        return array
     if dtype is DType.PRED:
         return widened(array) != 0
     source = widened(array)
@@ -31,7 +37,20 @@ def convert(array: np.ndarray, dtype: DType) -> np.ndarray:
         source = source.real
     if source.dtype.kind == "f" and dtype.is_integer:
         return _saturated(source, dtype)
-    return source.astype(target)
+    return _rounded(source, array.dtype, target)
+
+
+def _rounded(wide: np.ndarray, source: np.dtype, target: np.dtype) -> np.ndarray:
+    """To a float or complex type; float16 has quiet NaNs only, and of float64 their sign."""
+    if target == np.float16 and wide.dtype.kind == "f":
+        if wide.dtype == np.float64:
+            wide = np.where(np.isnan(wide), np.copysign(np.nan, wide), wide)
+        return quiet_nans(wide).astype(target)
+    result = wide.astype(target)
+    return quiet_nans(result) if source == np.float16 and target in _HOST_FLOATS else result
+
+
+_HOST_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def _saturated(array: np.ndarray, dtype: DType) -> np.ndarray:

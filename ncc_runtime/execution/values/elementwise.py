@@ -147,6 +147,16 @@ def _clamp(least: np.ndarray, array: np.ndarray, most: np.ndarray) -> np.ndarray
     return _minimum(_maximum(least, array), most)
 
 
+def _in_own_type(function: Callable[[np.ndarray], np.ndarray]) -> Function:
+    """What touches a sign only: float16 as it is, since converting it changes NaNs."""
+
+    def compute(array: np.ndarray, dtype: DType) -> np.ndarray:
+        wide = array if array.dtype == np.float16 else widened(array)
+        return function(wide).astype(dtype.numpy, copy=False)
+
+    return compute
+
+
 def _abs(array: np.ndarray) -> np.ndarray:
     return TRANSCENDENTAL["abs"](array) if array.dtype.kind == "c" else np.abs(array)
 
@@ -156,7 +166,7 @@ def _sign(array: np.ndarray) -> np.ndarray:
         return TRANSCENDENTAL["sign"](array)
     if array.dtype.kind != "f":
         return np.sign(array)
-    return np.where(array == 0, array, np.sign(array))
+    return np.where((array == 0) | np.isnan(array), array, np.sign(array))
 
 
 def _round_away(array: np.ndarray) -> np.ndarray:
@@ -180,7 +190,6 @@ def _real(array: np.ndarray, _: DType) -> np.ndarray:
 
 FUNCTIONS: dict[str, Function] = {
     **TRANSCENDENTAL,
-    "abs": _abs,
     "add": _add,
     "and": np.bitwise_and,
     "ceil": np.ceil,
@@ -193,27 +202,28 @@ FUNCTIONS: dict[str, Function] = {
     "maximum": _maximum,
     "minimum": _minimum,
     "multiply": _multiply,
-    "negate": np.negative,
     "not": _not,
     "or": np.bitwise_or,
     "power": _power,
     "remainder": _remainder,
     "round-nearest-afz": _round_away,
     "round-nearest-even": np.rint,
-    "sign": _sign,
     "subtract": np.subtract,
     "xor": np.bitwise_xor,
 }
 """Opcodes that are one function of widened arrays."""
 
 BY_DTYPE: dict[str, Function] = {
+    "abs": _in_own_type(_abs),
     "bitcast-convert": bits.bitcast,
     "convert": convert,
     "copy": _same,
     "count-leading-zeros": bits.leading_zeros,
+    "negate": _in_own_type(np.negative),
     "popcnt": bits.population_count,
     "real": _real,
     "select": _select,
+    "sign": _in_own_type(_sign),
     "shift-left": bits.shift_left,
     "shift-right-arithmetic": bits.shift_right_arithmetic,
     "shift-right-logical": bits.shift_right_logical,

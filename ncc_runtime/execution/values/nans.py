@@ -5,20 +5,22 @@ Which NaN arithmetic keeps depends on numpy's loops, not on the program.
 
 import numpy as np
 
-_KEEPS_BITS = frozenset(
+MAY_KEEP_BITS = frozenset(
     {
         *("abs", "bitcast-convert", "complex", "convert", "copy", "imag", "negate", "real"),
         *("reduce-precision", "select", "sign"),
     }
 )
+"""Opcodes that compute no number of a NaN: they move it, change its sign or its width."""
+
 _COMPUTES_COMPLEX = frozenset({"abs", "sign"})
 
 
 def keeps_bits(opcode: str, operand: np.dtype) -> bool:
-    """Whether an opcode computes no number of a NaN: it moves it, changes its sign or its width."""
+    """Whether the NaNs of a result are the operand's; complex `abs` and `sign` compute theirs."""
     if opcode in _COMPUTES_COMPLEX and operand.kind == "c":
         return False
-    return opcode in _KEEPS_BITS
+    return opcode in MAY_KEEP_BITS
 
 
 def quiet_nans(array: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ncc_runtime.execution.values import elementwise
-from ncc_runtime.execution.values.nans import KEEPS_BITS, canonical_nans
+from ncc_runtime.execution.values.nans import MAY_KEEP_BITS, canonical_nans, keeps_bits
 from ncc_runtime.neff.literals import scalar
 from ncc_runtime.neff.program import Region, RegionInstr
 
@@ -11,9 +11,13 @@ _SUMS = {"add": np.add, "multiply": np.multiply}
 
 
 def evaluate(region: Region, arguments: list[np.ndarray]) -> list[np.ndarray]:
-    """The region's results, elementwise over arguments of one shape."""
+    """The region's results, elementwise over arguments of one shape.
+
+    What only moves keeps its bits; of what is computed, a NaN that leaves or is looked at is
+    made the one NaN.
+    """
     values = list(arguments)
-    observes_bits = any(_observes_bits(step) for step in region.body)
+    seen = _seen(region)
     shape = arguments[0].shape if arguments else ()
     for step in region.body:
         if step.opcode == "constant":
@@ -22,14 +26,20 @@ def evaluate(region: Region, arguments: list[np.ndarray]) -> list[np.ndarray]:
         else:
             operands = [values[number] for number in step.operands]
             value = elementwise.apply(step.opcode, operands, step.dtype, step.attributes)
-            is_new = observes_bits and step.opcode not in KEEPS_BITS
+            is_new = len(values) in seen and not keeps_bits(step.opcode, operands[0].dtype)
             values.append(canonical_nans(value) if is_new else value)
     return [values[number] for number in region.results]
 
 
+def _seen(region: Region) -> set[int]:
+    """Values whose bits are results, are moved on, or tell one NaN from another."""
+    readers = [step for step in region.body if _observes_bits(step)]
+    return {*region.results, *(number for step in readers for number in step.operands)}
+
+
 def _observes_bits(step: RegionInstr) -> bool:
-    """Whether it tells one NaN from another."""
-    return step.opcode == "bitcast-convert" or step.attributes.get("type") == "TOTALORDER"
+    """Whether its result hangs on which NaN an operand is."""
+    return step.opcode in MAY_KEEP_BITS or step.attributes.get("type") == "TOTALORDER"
 
 
 def fold(

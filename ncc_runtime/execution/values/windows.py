@@ -9,6 +9,7 @@ import numpy as np
 
 from ncc_runtime.execution.values.conversion import widened
 from ncc_runtime.execution.values.elementwise import FUNCTIONS
+from ncc_runtime.execution.values.nans import canonical_nans
 from ncc_runtime.execution.values.regions import evaluate, single_opcode
 from ncc_runtime.execution.values.sliding import element_under, spread
 from ncc_runtime.execution.values.work import Arrays, Work
@@ -77,7 +78,7 @@ def _by_halves(
         folded = spread(folded, Window((one,)), neutral, axis)
         folded = _along(folded, one, axis, join)
     start = widened(initial).reshape(-1, *([1] * (folded.ndim - 1)))
-    return np.asarray(join(start, folded)).astype(array.dtype, copy=False)
+    return canonical_nans(np.asarray(join(start, folded)).astype(array.dtype, copy=False))
 
 
 def _along(
