@@ -46,7 +46,8 @@ _ATTRIBUTE = re.compile(
     """,
     re.VERBOSE,
 )
-_END = re.compile(r"(?:\n\s*+(?![,/\#\ufeff])|\Z)")
+# what comes next begins a statement or ends a body: a fault there is told as one of tokens is
+_END = re.compile(rf"\n\s*+(?=ROOT[ \t]|(?:%[\w.\-]++|{_WORD})[ \t]*=|\}})")
 
 
 def plain_statement(text: str, start: int) -> Statement | None:
