@@ -16,6 +16,7 @@ from ncc_runtime.cli_options import (
     place_of,
     place_options,
     size,
+    strict_option,
     trip_counts,
     warn,
 )
@@ -48,6 +49,7 @@ def explain(program: str, place: PlaceWords, as_json: bool) -> None:
 @click.argument("program", metavar="PROGRAM", type=click.Path())
 @click.option("--on", "places", metavar="SPEC", multiple=True, help="A place; give two.")
 @algorithm_option
+@strict_option
 @click.option(
     "--trip-count",
     "counts",
@@ -65,7 +67,7 @@ def diff(program: str, places: Sequence[str], as_json: bool, **words: Any) -> No
 
     if len(places) != 2:
         raise click.UsageError(f"--on is given {len(places)} times; two places are compared")
-    sides = [PlaceWords(on, {}, words["algorithms"], strict=False) for on in places]
+    sides = [PlaceWords(on, {}, words["algorithms"], words["strict"]) for on in places]
     targets = [place_of(place) for place in sides]
     compiled = program_of(program)
     one, two = (filled(compiled, place, where) for place, where in zip(sides, targets, strict=True))
@@ -85,7 +87,14 @@ def diff(program: str, places: Sequence[str], as_json: bool, **words: Any) -> No
 @click.option("-f", "--stepfactor", "factor", type=click.IntRange(2), help="Sizes by factors [2].")
 @click.option("-i", "--stepbytes", "step", metavar="STEP", callback=size, help="Sizes by steps.")
 @click.option("-d", "--datatype", "dtype", default="fp32", show_default=True)
-@click.option("-n", "--iters", "iterations", type=click.IntRange(1, 1000), default=1)
+@click.option(
+    "-n",
+    "--iters",
+    "iterations",
+    type=click.IntRange(1, 1000),
+    default=1,
+    help="Runs of --check [1].",
+)
 @click.option(
     "--check",
     "mode",
@@ -152,16 +161,16 @@ def _cases(op: str, words: dict[str, Any]) -> "Sequence[Case]":
 
 
 def _measured(case: "Case", place: PlaceWords, mode: str | None) -> "tuple[Measured, Model]":
-    """Place the case's program and run it, with values if they are to be checked."""
+    """The price of the case where it is placed; a run, with values, only to check them."""
     import numpy as np
 
     from ncc_runtime.report import bench as report
     from ncc_runtime.report.bench_program import program_of_case
 
-    model = filled(program_of_case(case), place, place_of(place))
-    given = [] if mode is None else [report.operands(case, mode, np.random.default_rng(0))]
-    run = model.run(given, values=mode is not None)
+    made = case if mode is not None else attrs.evolve(case, iterations=1)
+    model = filled(program_of_case(made), place, place_of(place))
     if mode is not None:
-        report.check(case, given[0], run.outputs[0])
-    name = model.executable.filled[0].name
-    return report.measured(case, name, run, mode), model
+        given = report.operands(case, mode, np.random.default_rng(0))
+        run = model.run([given], clock=False)
+        report.check(case, given, run.outputs[0])
+    return report.measured(case, model.executable, place.algorithms, mode), model

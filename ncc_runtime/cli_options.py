@@ -40,11 +40,13 @@ def size(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
 
 
 def _algorithms(_: click.Context, __: click.Parameter, pairs: Sequence[str]) -> dict[str, str]:
-    chosen = {}
+    chosen: dict[str, str] = {}
     for pair in pairs:
         op, equals, name = pair.partition("=")
         if not (op and equals and name):
             raise click.BadParameter(f"{pair!r} is not OP=NAME, as in all-reduce=ring")
+        if op in chosen:
+            raise click.BadParameter(f"{op} is given twice: {chosen[op]} and {name}")
         chosen[op] = name
     return chosen
 
@@ -65,7 +67,11 @@ algorithm_option = click.option(
     metavar="OP=NAME",
     multiple=True,
     callback=_algorithms,
-    help="Force an algorithm for an operator; may be repeated.",
+    help="Force an algorithm for an operator; once for each operator.",
+)
+
+strict_option = click.option(
+    "--strict", is_flag=True, help="Refuse groups that the hardware would refuse."
 )
 
 
@@ -78,7 +84,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option("--lnc", type=click.IntRange(1, 2), help="Physical cores a rank has.")
     @click.option("--on", metavar="SPEC", help="In one word: trn2.48xlarge,nodes=2,lnc=1.")
     @algorithm_option
-    @click.option("--strict", is_flag=True, help="Refuse groups that the hardware would refuse.")
+    @strict_option
     @functools.wraps(command)
     def collecting(on: str | None, **rest: Any) -> None:
         words = {name: rest.pop(name) for name in ("topology", "nodes", "placement", "lnc")}

@@ -93,9 +93,13 @@ def test_likely_options_are_named(
             "--algorithm all-to-all=nosuch",
             "all-to-all has no algorithm 'nosuch'; it has direct, pairwise, bruck",
         ),
+        (
+            "--algorithm all-reduce=ring --algorithm all-reduce=mesh",
+            "invalid value for '--algorithm': all-reduce is given twice: ring and mesh",
+        ),
     ],
 )
-def test_words_that_name_nothing_are_wrong_usage(
+def test_words_that_name_nothing_or_come_twice_are_wrong_usage(
     words: str, fact: str, neff: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert MAINS["nccrt"](["run", neff, *words.split()]) == USAGE

@@ -34,9 +34,7 @@ from ncc_runtime.collectives.plan import (
 from ncc_runtime.collectives.ring import SLOTS, channels_of
 from ncc_runtime.collectives.roles import Roles
 from ncc_runtime.collectives.stages import StageKind, Strand, Track, Wiring
-
-MOST_MEMBERS = 256
-"""Source: nec.h, KangaRing ranks."""
+from ncc_runtime.topology.rules import KANGARING_RANKS
 
 
 def arrange(layout: Layout) -> Wiring:
@@ -47,8 +45,8 @@ def arrange(layout: Layout) -> Wiring:
     per_chip = layout.placement.topology.ranks_per_chip
     if len(layout.by_node()) > 1:
         raise UnsuitedError("its members are on several instances")
-    if layout.members > MOST_MEMBERS:
-        raise UnsuitedError(f"it has more than {MOST_MEMBERS} members")
+    if layout.members > KANGARING_RANKS.most:
+        raise UnsuitedError(f"it has more than {KANGARING_RANKS.most} members")
     if any(len(cluster) != per_chip for cluster in layout.by_chip()) or per_chip % 2:
         raise UnsuitedError(f"it does not hold all {per_chip} ranks of each of its chips")
     found = layout.chip_cycles()

@@ -27,9 +27,7 @@ from ncc_runtime.collectives.matchings import Send, matchings
 from ncc_runtime.collectives.plan import IDLE, Job, Piece, Plan, Round, Space, Transfer, home
 from ncc_runtime.collectives.roles import Roles
 from ncc_runtime.collectives.stages import Stage, StageKind, Strand, Track, Wiring, side_by_side
-
-MOST_CHIPS = 128
-"""Source: nec.h, chips of a mesh."""
+from ncc_runtime.topology.rules import MESH_CHIPS
 
 LANES = (0, 1, 2, 3)
 """DMA rings that its transfers take by turns; assumed."""
@@ -53,8 +51,8 @@ def arrange(layout: Layout) -> Wiring:
     clusters = tuple(
         tuple(sorted(cluster, key=lambda member: layout.seats[member].core)) for cluster in by_chip
     )
-    if len(clusters) > MOST_CHIPS:
-        raise UnsuitedError(f"it is on {len(clusters)} chips, a mesh has {MOST_CHIPS} at most")
+    if len(clusters) > MESH_CHIPS.most:
+        raise UnsuitedError(f"it is on {len(clusters)} chips, a mesh has {MESH_CHIPS.most} at most")
     sizes = tuple(len(cluster) for cluster in clusters)
     if max(sizes) > MOST_SOURCES:
         raise UnsuitedError(

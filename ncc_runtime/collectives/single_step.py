@@ -11,7 +11,7 @@ import numpy as np
 from ncc_runtime.collectives.extents import Extent, Scratch, sliced, whole_chunks
 from ncc_runtime.collectives.joins import Join, chained
 from ncc_runtime.collectives.layout import Layout, UnsuitedError
-from ncc_runtime.collectives.mesh import LANES, MOST_CHIPS
+from ncc_runtime.collectives.mesh import LANES
 from ncc_runtime.collectives.plan import (
     Job,
     Piece,
@@ -24,11 +24,14 @@ from ncc_runtime.collectives.plan import (
 )
 from ncc_runtime.collectives.stages import Track, side_by_side
 
+MOST_MEMBERS = 128
+"""Slots of a whole buffer that everybody has; assumed, as many as a mesh has chips."""
+
 
 def arrange(layout: Layout) -> int:
     """The number of members; UnsuitedError if there are too many to write to."""
-    if layout.members > MOST_CHIPS:
-        raise UnsuitedError(f"it has more than {MOST_CHIPS} members")
+    if layout.members > MOST_MEMBERS:
+        raise UnsuitedError(f"it has more than {MOST_MEMBERS} members")
     return layout.members
 
 

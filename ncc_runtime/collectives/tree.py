@@ -38,9 +38,10 @@ SLICE_BYTES = 64 * 1024
 
 def arrange(layout: Layout) -> tuple[int, ...]:
     """The members instance by instance and chip by chip, so that low edges are short."""
-    seats = layout.seats
-    order = sorted(range(layout.members), key=lambda member: (seats[member].node, member))
-    return tuple(order)
+    chip = [seat.chip for seat in layout.seats]
+    return tuple(
+        member for node in layout.by_node() for member in sorted(node, key=chip.__getitem__)
+    )
 
 
 def all_reduce(job: Job, order: tuple[int, ...]) -> Plan:

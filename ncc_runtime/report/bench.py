@@ -1,8 +1,8 @@
 """`nccrt bench`: time, bandwidth and algorithm of one collective, size by size.
 
-Time is from the start of the first iteration to the end of the last over their number, by the
-clock of `nccrt run`. Columns and factors are nccom-test's. Source: AWS Neuron SDK docs,
-nccom-test.rst.
+Time is the price by which the algorithm was chosen, that of `nccrt explain`: shared links count,
+as they do not by the clock of `nccrt run`. Columns and factors are nccom-test's. Source: AWS Neuron
+SDK docs, nccom-test.rst.
 """
 
 import io
@@ -14,11 +14,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from ncc_runtime.collectives.price import priced
 from ncc_runtime.errors import InputError
+from ncc_runtime.lowering.bind import chooser_of, groups_of, job_of
+from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.report.bench_program import Case
-from ncc_runtime.report.run import Run
 from ncc_runtime.report.summary import SCHEMA
 
 WIDTH = 120
@@ -110,13 +112,17 @@ def _wanted(case: Case, given: np.ndarray) -> np.ndarray:
     return total.reshape(ranks, -1)
 
 
-def measured(case: Case, algorithm: str, run: Run, mode: str | None) -> Measured:
-    """The line of a run of the case's program."""
-    rows = run.collectives
-    starts = [row.start_us for row in rows if row.start_us is not None]
-    ends = [row.start_us + (row.time_us or 0.0) for row in rows if row.start_us is not None]
-    time = (max(ends) - min(starts)) / case.iterations
-    return Measured(case, algorithm, round(time, 6), mode)
+def measured(
+    case: Case, executable: Executable, forced: Mapping[str, str], mode: str | None
+) -> Measured:
+    """The line of a case, whose program is placed and filled: what is chosen, and its price."""
+    program, placement = executable.program, executable.placement
+    placeholder, chooser = program.placeholders[0], chooser_of(program, placement, forced)
+    job = job_of(program, placeholder)
+    chosen = chooser.choose(job, groups_of(program, placeholder)).chosen
+    # what had no rival is chosen without a price
+    price = chosen.price or priced(chooser.parts, chosen.teams, job.buffers.element_bytes)
+    return Measured(case, chosen.name, price.time_ps / 1e6, mode)
 
 
 def as_json(lines: Sequence[Measured], place: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What two placements of one program change, collective by collective."""
 
 import enum
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -27,11 +28,11 @@ class Change(enum.Enum):
 
 @attrs.frozen
 class Side:
-    """Collectives that are alike, on one of the places; bytes and rows of one of them, once."""
+    """One of the collectives that are alike, run once on one of the places."""
 
     algorithm: str
     moved: Moved
-    time_us: float  # of all of them, as often as they run
+    mean_time_us: float  # over all of them, as often as they run
 
 
 @attrs.frozen(eq=False)
@@ -40,6 +41,7 @@ class Compared:
 
     ids: tuple[int, ...]
     op: str
+    runs: int  # of all of them together: more than they are where they stand in loops
     sides: tuple[Side, Side]
 
     @property
@@ -52,7 +54,7 @@ class Compared:
             Change.TRANSPORT: one.moved.bytes_by_transport != two.moved.bytes_by_transport,
             Change.LINKS: one.moved.bytes_by_link != two.moved.bytes_by_link,
             Change.INSTRUCTIONS: rows[0] != rows[1],
-            Change.TIME: one.time_us != two.time_us,
+            Change.TIME: one.mean_time_us != two.mean_time_us,
         }
         return tuple(change for change, is_so in differs.items() if is_so)
 
@@ -83,18 +85,22 @@ def compared(executables: tuple[Executable, Executable], runs: tuple[Run, Run]) 
         alike.setdefault(key, []).append(number)
     rows = []
     for ids in alike.values():
+        count = sum(runs[0].collectives[number].runs or 0 for number in ids)
         sides = [
-            Side(
-                one.filled[ids[0]].name,
-                fact[ids[0]],
-                round(sum(run.collectives[number].time_us or 0.0 for number in ids), 6),
-            )
+            Side(one.filled[ids[0]].name, fact[ids[0]], _mean_time_us(run, ids))
             for one, fact, run in zip(executables, facts, runs, strict=True)
         ]
         op = program.placeholders[ids[0]].op.value
-        rows.append(Compared(tuple(ids), op, (sides[0], sides[1])))
+        rows.append(Compared(tuple(ids), op, count, (sides[0], sides[1])))
     times = (runs[0].time_us or 0.0, runs[1].time_us or 0.0)
     return Diff(program, executables, times, tuple(rows))
+
+
+def _mean_time_us(run: Run, ids: Sequence[int]) -> float:
+    """Of one run of one of these collectives; 0 if none of them ran."""
+    rows = [run.collectives[number] for number in ids]
+    count = sum(row.runs or 0 for row in rows)
+    return round(sum(row.time_us or 0.0 for row in rows) / max(1, count), 6)
 
 
 def why_nothing(diff: Diff) -> str:
@@ -129,6 +135,7 @@ def as_json(diff: Diff) -> dict[str, Any]:
             {
                 "ids": list(row.ids),
                 "op": row.op,
+                "runs": row.runs,
                 "changes": [change.value for change in row.changes],
                 "sides": [_side(side) for side in row.sides],
             }
@@ -154,5 +161,5 @@ def _side(side: Side) -> dict[str, Any]:
         "bytes_by_link": dict(side.moved.bytes_by_link),
         "cc_instructions": side.moved.cc_instructions,
         "descriptor_runs": side.moved.descriptor_runs,
-        "time_us": side.time_us,
+        "mean_time_us": side.mean_time_us,
     }

@@ -15,6 +15,7 @@ LETTERS = "ab"
 HEADINGS = (
     "ids",
     "op",
+    "runs",
     "",
     "algorithm",
     *(f"{transport.value} B" for transport in REMOTE),
@@ -23,7 +24,7 @@ HEADINGS = (
     "its B",
     "CC rows",
     "descriptor runs",
-    "time us",
+    "mean time us",
 )
 WORDS = ("ids", "op", "", "algorithm", "busiest")
 
@@ -46,6 +47,7 @@ def as_text(diff: Diff) -> str:
     else:
         console.print(_counts(diff, changed), soft_wrap=True)
     if changed:
+        console.print("bytes, links, CC rows and descriptor runs of one run of one collective")
         console.print(_table(changed))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
@@ -69,7 +71,8 @@ def _table(rows: list[Compared]) -> Table:
         ids = f"p{row.ids[0]}" + (f" and {len(row.ids) - 1} more" if len(row.ids) > 1 else "")
         for letter, side in zip(LETTERS, row.sides, strict=True):
             first = letter == LETTERS[0]
-            table.add_row(ids if first else "", row.op if first else "", letter, *_cells(side))
+            common = (ids, row.op, str(row.runs)) if first else ("", "", "")
+            table.add_row(*common, letter, *_cells(side))
     return table
 
 
@@ -84,5 +87,5 @@ def _cells(side: Side) -> list[str]:
         str(most),
         str(moved.cc_instructions),
         str(moved.descriptor_runs),
-        f"{side.time_us:.3f}",
+        f"{side.mean_time_us:.3f}",
     ]

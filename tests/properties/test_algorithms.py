@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 import ncc_compiler
 import ncc_runtime
-from ncc_runtime.collectives import hierarchical
+from ncc_runtime.collectives import hierarchical, tree
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.collectives.layout import Layout, UnsuitedError
 from ncc_runtime.collectives.plan import Plan, Round
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions
-from ncc_runtime.placement import PlaceOptions
+from ncc_runtime.placement import PlaceOptions, place_on
 from ncc_runtime.runtime import Model, load_on, program_of
 from tests.draws_collectives import Case as Drawn
 from tests.draws_collectives import cases as programs
@@ -153,7 +153,7 @@ def looped() -> Program:
     return program_of(ncc_compiler.compile_text(LOOPED))
 
 
-@pytest.mark.parametrize("name", [*FLAT, *PAIRS])
+@pytest.mark.parametrize("name", [*FLAT, "tree", "double-tree", *PAIRS])
 def test_in_a_loop_every_trip_finds_its_buffers_free(name: str) -> None:
     names = {op.value: name if name in ALGORITHMS[op] else "mesh" for op in OPERATORS}
     model = ncc_runtime.load(looped(), "trn2", nodes=2, algorithms=names)
@@ -184,3 +184,10 @@ def test_a_plan_that_waits_too_little_gives_something_else(name: str) -> None:
     results = [outcome(case, hurried, operands, seed)[0] for seed in range(5)]
     wanted = case.wanted(operands[0], 0)
     assert any((result != wanted).any() for result in results)
+
+
+def test_a_tree_keeps_the_members_of_a_chip_together() -> None:
+    placement = place_on(PlaceOptions("trn1.32xlarge", placement="spread"), 32)
+    layout = Layout.of(placement, range(32))
+    chips = [layout.seats[member].chip for member in tree.arrange(layout)]
+    assert chips == sorted(chips)

@@ -204,3 +204,33 @@ def test_a_large_buffer_goes_between_instances_in_three_slices() -> None:
     slices = first_rounds(1 << 20)
     assert list(slices) == [0, 1, 2]
     assert slices[0][1] < slices[1][0] < slices[1][1] < slices[2][0]
+
+
+@pytest.mark.parametrize("name", ["64 ranks of trn2", "one chip"])
+@pytest.mark.parametrize("op", OPERATORS)
+def test_traffic_of_kangaring_equals_its_closed_forms(name: str, op: CollectiveOp) -> None:
+    chunk = 16  # divided by members and cycles
+    case, _, _ = whole(name, op, "kangaring", chunk)
+    plan, members = case.plan(), case.layout.members
+    buffer = members * chunk * WORD
+    moved = away(sent_bytes(plan)).sum() + neighbour_reads(plan).sum()
+    twice = 4 * (members - 1) if op is ALL_REDUCE else 2 * (members - 1)
+    assert 2 * moved == (twice + (op is REDUCE_SCATTER)) * buffer
+
+
+@pytest.mark.parametrize("name", ["tree", "double-tree"])
+@pytest.mark.parametrize("ranks", [1, 2, 7, 64])
+def test_a_tree_sends_everything_up_and_down_once(name: str, ranks: int) -> None:
+    case = Case(ALL_REDUCE, name, layout_of(("trn2", 1, 2), ranks), (100,))
+    assert away(sent_bytes(case.plan())).sum() == 2 * (ranks - 1) * 100 * WORD
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 6, 8])
+def test_bruck_sends_a_chunk_for_each_digit_of_its_way(ranks: int) -> None:
+    layout = layout_of(("trn2", 1, 2), ranks)
+    for name, sends in (
+        ("pairwise", ranks - 1),
+        ("bruck", sum(way.bit_count() for way in range(ranks))),
+    ):
+        case = Case(CollectiveOp.ALL_TO_ALL, name, layout, (3 * ranks,))
+        assert set(away(sent_bytes(case.plan()))) == {sends * 3 * WORD}

@@ -1,5 +1,6 @@
 """`nccrt bench` and `nccrt diff` as functions: sizes, factors, checks, what changes and why."""
 
+import attrs
 import numpy as np
 import pytest
 
@@ -10,11 +11,15 @@ from ncc_runtime.neff.program import Program
 from ncc_runtime.report import bench
 from ncc_runtime.report.bench_program import DTYPES, OPERATORS, Case, program_of_case
 from ncc_runtime.report.diff import Change, Diff, compared, why_nothing
+from ncc_runtime.report.explain import explained
 from tests.programs import collective_program
 
 
 def case_of(name: str, ranks: int = 4, dtype: str = "fp32", size: int = 4096) -> Case:
     return Case(OPERATORS[name], ranks, DTYPES[dtype], size)
+
+
+PLACES = ("linear", "spread")
 
 
 def compare(program: Program, *places: str) -> Diff:
@@ -81,22 +86,29 @@ def test_ranks_that_round_differently_fail_the_check() -> None:
         bench.check(case, given, got)
 
 
-def test_time_is_that_of_a_run_of_the_same_program() -> None:
-    case = case_of("allr", 8)
-    run = ncc_runtime.load(program_of_case(case), "trn2").run(values=False)
-    assert bench.measured(case, "x", run, None).time_us == run.collectives[0].time_us
+@pytest.mark.parametrize("forced", [{}, {"all-reduce": "ring", "all-to-all": "pairwise"}])
+@pytest.mark.parametrize("size", [4096, 1 << 26])
+@pytest.mark.parametrize("name", ["allr", "alltoall", "permute"])
+def test_time_is_the_price_of_the_algorithm_that_explain_says_is_chosen(
+    name: str, size: int, forced: dict[str, str]
+) -> None:
+    case = case_of(name, 64, size=size)
+    placed = ncc_runtime.load(program_of_case(case), "trn2", algorithms=forced).executable
+    line = bench.measured(case, placed, forced, None)
+    (row,) = explained(placed, forced).rows
+    assert line.algorithm == row.choice.chosen.name == placed.filled[0].name
+    assert line.time_us == row.price.time_ps / 1e6
+    assert line.time_us >= row.bound.time_ps / 1e6
 
 
-def test_iterations_are_averaged() -> None:
+def test_iterations_do_not_change_the_time() -> None:
     once = case_of("allr", 8)
-    often = Case(once.operator, 8, once.dtype, once.size_bytes, iterations=5)
+    often = attrs.evolve(once, iterations=5)
     one, five = (
-        bench.measured(
-            case, "x", ncc_runtime.load(program_of_case(case)).run(values=False), None
-        ).time_us
+        bench.measured(case, ncc_runtime.load(program_of_case(case)).executable, {}, None)
         for case in (once, often)
     )
-    assert 0.5 * one < five < 1.5 * one
+    assert one.time_us == five.time_us
 
 
 def test_the_same_place_twice_changes_nothing() -> None:
@@ -104,6 +116,18 @@ def test_the_same_place_twice_changes_nothing() -> None:
     diff = compare(program, "linear", "linear")
     assert diff.is_empty
     assert why_nothing(diff) == "every rank is on the same core of the same machine"
+
+
+def test_time_and_bytes_of_a_diff_are_of_one_run_of_one_collective() -> None:
+    one, three = (
+        compare(collective_program(CollectiveOp.ALL_REDUCE, 8, [4096], repeat=often), *PLACES)
+        for often in (1, 3)
+    )
+    (row,), (rows,) = one.rows, three.rows
+    assert (row.runs, rows.runs) == (1, 3)
+    for once, often in zip(row.sides, rows.sides, strict=True):
+        assert often.moved == once.moved
+        assert 0.5 * once.mean_time_us < often.mean_time_us < 1.5 * once.mean_time_us
 
 
 def test_a_program_without_collectives_says_so() -> None:

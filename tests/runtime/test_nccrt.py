@@ -62,7 +62,7 @@ def test_groups_outside_the_hardwares_rules_run_with_a_warning(neff: str, capsys
 
 
 def test_groups_outside_the_hardwares_rules_are_refused_by_strict(neff: str, capsys):
-    for command in (["run", neff], ["list", neff]):
+    for command in (["run", neff], ["list", neff], ["diff", neff, "--on", "trn1", "--on", "trn2"]):
         message = refused(capsys, *command, "--strict")
         assert message.startswith("error: refused as by the hardware: all-reduce over cores 0-7: ")
         assert "(trn2-G2: neuronx-distributed-inference, attention_process_groups.py)" in message
