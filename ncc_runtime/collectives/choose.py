@@ -109,7 +109,7 @@ class Choice:
 
 
 class Chooser:
-    """Chooses for all placeholders on one placement; remembers arrangements and choices."""
+    """Chooses for all placeholders on one placement; remembers arrangements."""
 
     def __init__(
         self, placement: Placement, forced: Mapping[str, str], room_bytes: int | None = None
@@ -127,10 +127,12 @@ class Chooser:
         model = TimingModel.from_topology(topology)
         return Parts(Routes(topology, self._placement), model, self._placement.ranks)
 
-    def choose(self, job: Job, groups: Sequence[Members], price_all: bool = False) -> Choice:
-        """The cheapest candidate, of equal ones the first; what is forced if it can run.
+    def candidates(
+        self, job: Job, groups: Sequence[Members], price_all: bool = False
+    ) -> tuple[Candidate, ...]:
+        """What could fill a placeholder, also what cannot run; only what is forced, if anything.
 
-        What needs no comparison is priced only if asked for. LoweringError if nothing can run.
+        What needs no comparison is priced, and what is not forced is there, only if asked for.
         """
         op = job.placeholder.op
         wanted = self._forced.get(op.value)
@@ -139,9 +141,15 @@ class Chooser:
         able = [one for one in found if not one.reason]
         if len(able) > 1 or price_all:
             found = [self._with_price(job, one) for one in found]
-            able = [one for one in found if not one.reason]
-        if wanted is not None:
-            able = [one for one in able if one.name == wanted]
+        return tuple(found)
+
+    def best(self, job: Job, found: Sequence[Candidate]) -> Choice:
+        """The cheapest candidate, of equal ones the first; what is forced if it can run.
+
+        LoweringError if nothing can.
+        """
+        wanted = self._forced.get(job.placeholder.op.value)
+        able = [one for one in found if not one.reason and wanted in (None, one.name)]
         if not able:
             reasons = [one for one in found if wanted in (None, one.name)]
             raise LoweringError(_refusal(job, reasons))

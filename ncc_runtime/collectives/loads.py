@@ -113,19 +113,25 @@ class Load:
     flight_ps: int  # of the slowest first byte: start, way, arrival
     ready_ps: int  # of the slowest word that the target is free
 
-    def amounts(self, sizes: np.ndarray, width: int) -> np.ndarray:
-        """(parts,) int64, for the bytes of the active members.
+    def bounded(self, sizes: np.ndarray, width: int) -> np.ndarray:
+        """(parts,) int64, no less than what the bytes of the active members take, for times.
 
         Sizes that differ by no more than `width`, an element, all count as the largest.
         """
+        if len(sizes) and 0 < int(sizes.max()) - int(sizes.min()) <= width:
+            return self.unit * int(sizes.max()) + self.rows
+        return self.exact(sizes, 1)
+
+    def exact(self, sizes: np.ndarray, times: int) -> np.ndarray:
+        """(parts,) int64, for the bytes of the active members in so many transfers together."""
+        rows = self.rows * times
         if not len(sizes):
-            return self.rows
-        largest = int(sizes.max())
-        if largest - int(sizes.min()) <= width:
-            return self.unit * largest + self.rows
+            return rows
+        if (sizes == sizes[0]).all():
+            return self.unit * int(sizes[0]) + rows
         weights = self.factor * sizes[self.column]
         found = np.bincount(self.part, weights, len(self.unit))
-        return np.asarray(np.rint(found).astype(np.int64) + self.rows)
+        return np.asarray(np.rint(found).astype(np.int64) + rows)
 
 
 _Entry = tuple[np.ndarray, np.ndarray, int]

@@ -20,7 +20,7 @@ from types import MappingProxyType
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.loads import Kind, Loads, Parts
+from ncc_runtime.collectives.loads import Kind, Load, Loads, Parts
 from ncc_runtime.collectives.plan import IDLE, Plan, Round
 
 Groups = np.ndarray
@@ -56,7 +56,21 @@ class _Step:
     latency_ps: int
     busy_ps: int
     kind: Kind
-    amounts: np.ndarray
+    amounts: np.ndarray  # no less than what it takes
+
+
+@attrs.define(eq=False)
+class _Passed:
+    """What went the ways of one load so far."""
+
+    load: Load
+    sizes: np.ndarray  # (active members,) int64, bytes of all transfers together
+    times: int = 0
+
+    def add(self, sizes: np.ndarray) -> None:
+        """Count one more transfer."""
+        self.sizes = self.sizes + sizes
+        self.times += 1
 
 
 @attrs.frozen
@@ -114,7 +128,7 @@ class _Chain:
         self._channels: dict[Hashable, int] = {}  # by lane and peers: the receiver's answer
         self._arrivals: dict[int | None, int] = {}  # by strand: channels that nobody waited for
         self._reach: dict[int | None, _Reach] = {}
-        self.total: np.ndarray = np.zeros(parts.count, np.int64)
+        self._passed: dict[int, _Passed] = {}  # by id of the load
         self._lanes: set[int] = set()
         self.first_ps = 0
 
@@ -135,6 +149,14 @@ class _Chain:
         """The longest chain."""
         return max(self._reach.values(), key=lambda reach: reach.end_ps, default=_Reach())
 
+    @property
+    def total(self) -> np.ndarray:
+        """(parts,) int64, what all rounds take: loads are linear, so sizes are added up first."""
+        total: np.ndarray = np.zeros(self._parts.count, np.int64)
+        for passed in self._passed.values():
+            total += passed.load.exact(passed.sizes, passed.times)
+        return total
+
     def add(self, one_round: Round) -> None:
         strands: dict[int | None, list[int]] = defaultdict(list)
         for number, move in enumerate(one_round.transfers):
@@ -152,7 +174,6 @@ class _Chain:
                 self._arrivals.clear()
             self._arrivals[strand] = _channels(one_round, numbers)
             self.first_ps = self.first_ps or step.latency_ps
-            self.total += step.amounts
 
     def _in_step(self, steps: Sequence[_Step]) -> Sequence[_Step]:
         """Steps of strands that run at the same time."""
@@ -178,11 +199,14 @@ class _Chain:
             self._lanes.add(move.lane)
             load = self._loads.of(move)
             self._channels.setdefault((move.lane, move.peer.tobytes()), load.ready_ps)
-            found.append((load, move.size_bytes[active]))
+            sizes = move.size_bytes[active]
+            none_yet = _Passed(load, np.zeros_like(sizes))
+            self._passed.setdefault(id(load), none_yet).add(sizes)
+            found.append((load, sizes))
         key = tuple((id(load), sizes.tobytes()) for load, sizes in found)
         if key not in self._known:
             model = self._parts.model
-            amounts = np.sum([load.amounts(sizes, self._width) for load, sizes in found], axis=0)
+            amounts = np.sum([load.bounded(sizes, self._width) for load, sizes in found], axis=0)
             busy = self._parts.time_ps(amounts)
             busiest = int(busy.argmax())
             fixed = model.cc_instruction_ps + model.semaphore_local_ps

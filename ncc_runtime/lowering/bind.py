@@ -5,7 +5,7 @@ from collections.abc import Hashable, Mapping
 import numpy as np
 
 from ncc_runtime.collectives import rooted
-from ncc_runtime.collectives.choose import Chooser
+from ncc_runtime.collectives.choose import Candidate, Chooser
 from ncc_runtime.collectives.plan import Buffers, Job
 from ncc_runtime.lowering.moves import Team
 from ncc_runtime.lowering.team import Addresses
@@ -35,6 +35,15 @@ def rank_capacity(topology: Topology) -> int:
     return topology.hbm.stack_bytes * topology.lnc // topology.cores_per_stack
 
 
+SEMAPHORES_PER_CC_CORE = 256
+"""Source: neuron-driver, v2 and v3 headers (256 semaphores per NeuronCore and per TOP_SP)."""
+
+
+def semaphore_limit(program: Program, topology: Topology) -> int:
+    """Semaphores that a rank has: what the program's engines use, and those of its CC-cores."""
+    return len(program.semaphores) + SEMAPHORES_PER_CC_CORE * topology.rank_cc_cores
+
+
 def chooser_of(program: Program, placement: Placement, forced: Mapping[str, str]) -> Chooser:
     """The chooser for the placeholders of a program, whose streams share what memory is left."""
     streams = len({placeholder.stream for placeholder in program.placeholders})
@@ -54,15 +63,14 @@ def alike_as(program: Program, placeholder: Placeholder) -> Hashable:
     return (*said, is_average, job_of(program, placeholder).buffers)
 
 
-def teams_of(program: Program, job: Job, chooser: Chooser) -> list[Team]:
-    """A team for all groups with one arrangement, in the order they appear.
+def teams_of(program: Program, job: Job, one: Candidate) -> list[Team]:
+    """A candidate's teams: one for all groups with one arrangement, in the order they appear.
 
     A permute has no groups: all ranks are members of one team, numbered as they are. Ranks that
     are in no group of a broadcast are a team of their own.
     """
     groups = groups_of(program, job.placeholder)
-    chosen = chooser.choose(job, groups).chosen
-    teams = [Team(plan, ranks) for plan, ranks in chosen.teams]
+    teams = [Team(plan, ranks) for plan, ranks in one.teams]
     outside = sorted(set(range(program.ranks)).difference(*groups))
     if outside:
         teams.append(Team(rooted.zeros(job), np.array(outside, np.int32)[:, None]))

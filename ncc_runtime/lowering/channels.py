@@ -18,6 +18,10 @@ from ncc_runtime.errors import LoweringError
 NO_CHANNEL = -1
 
 
+class SemaphoresError(LoweringError):
+    """A rank has no more semaphores."""
+
+
 class SemaphoreIds:
     """Hands out semaphore ids per rank, lowest first."""
 
@@ -36,9 +40,9 @@ class SemaphoreIds:
             taken[order] += (np.arange(len(ranks)) - np.repeat(first, counts)).astype(np.int32)
             np.add.at(self._next, ranks, 1)
         if taken.size and int(taken.max()) >= self._limit:
-            raise LoweringError(
+            raise SemaphoresError(
                 f"rank {int(ranks[taken.argmax()])} would need more than the {self._limit} "
-                "semaphores its CC-cores and engines have: use smaller groups"
+                "semaphores its CC-cores and engines have"
             )
         return taken
 

@@ -6,39 +6,36 @@ from ncc_runtime.collectives.choose import check_forced
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.bind import (
     addresses_of,
-    alike_as,
-    chooser_of,
-    job_of,
     rank_capacity,
-    teams_of,
+    semaphore_limit,
 )
-from ncc_runtime.lowering.channels import SemaphoreIds
+from ncc_runtime.lowering.channels import SemaphoreIds, SemaphoresError
+from ncc_runtime.lowering.choices import REMEDY, chosen_for
 from ncc_runtime.lowering.executable import Executable, Filled, Queue
 from ncc_runtime.lowering.moves import Team
 from ncc_runtime.lowering.patch import patched_queues, stream_semaphores
 from ncc_runtime.lowering.reach import check_reach
 from ncc_runtime.lowering.stream import StreamProgram
 from ncc_runtime.lowering.structure import Marker, followed, shifts, walk
+from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import ALIGNMENT, Program
 from ncc_runtime.placement import Placement
 from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.routes import Routes
 
-SEMAPHORES_PER_CC_CORE = 256
-"""Source: neuron-driver, v2 and v3 headers (256 semaphores per NeuronCore and per TOP_SP)."""
-
 
 def fill(program: Program, placement: Placement, forced: Mapping[str, str]) -> Executable:
     """Fill every placeholder; raises LoweringError where one cannot be."""
     check_forced(forced)
-    return fill_with(program, placement, _teams(program, placement, forced))
+    chosen = chosen_for(program, placement, forced)
+    return fill_with(program, placement, [list(one.teams) for one in chosen])
 
 
 def fill_with(program: Program, placement: Placement, teams: list[list[Team]]) -> Executable:
     """The same with the teams of every placeholder given, and so with any plans."""
     topology = placement.topology
     streams = stream_semaphores(program)
-    limit = len(program.semaphores) + SEMAPHORES_PER_CC_CORE * topology.rank_cc_cores
+    limit = semaphore_limit(program, topology)
     ids = SemaphoreIds(program.ranks, len(program.semaphores), limit)
     scratch = _scratch(program, teams)
     hbm_bytes = max((at + size for at, size in scratch.values()), default=program.hbm_bytes)
@@ -56,7 +53,10 @@ def fill_with(program: Program, placement: Placement, teams: list[list[Team]]) -
         placeholder = program.placeholders[item]
         stream = placeholder.stream
         addresses = addresses_of(program, placeholder, scratch[stream][0])
-        programs[stream].fill(item, teams[item], addresses, streams[stream])
+        try:
+            programs[stream].fill(item, teams[item], addresses, streams[stream])
+        except SemaphoresError as reason:
+            raise LoweringError(_too_many(placeholder, teams[item], reason)) from None
     triggers = {stream: built.trigger_sem for stream, built in programs.items()}
     passed = shifts(program, triggers, ids.count)
     queues: list[Queue] = list(patched_queues(program, triggers, passed))
@@ -76,6 +76,12 @@ def fill_with(program: Program, placement: Placement, teams: list[list[Team]]) -
     )
 
 
+def _too_many(placeholder: Placeholder, teams: list[Team], reason: SemaphoresError) -> str:
+    names = ", ".join(dict.fromkeys(team.plan.algorithm for team in teams))
+    op = placeholder.op.value
+    return f"{placeholder.name}: {op} by {names}: {reason}: {REMEDY}, or another --algorithm {op}="
+
+
 def _check_capacity(topology: Topology, hbm_bytes: int) -> None:
     capacity = rank_capacity(topology)
     if hbm_bytes > capacity:
@@ -83,20 +89,6 @@ def _check_capacity(topology: Topology, hbm_bytes: int) -> None:
             f"the program and its channel buffers take {hbm_bytes} bytes a rank; {topology.name} "
             f"at lnc {topology.lnc} has {capacity}: shard it over more ranks"
         )
-
-
-def _teams(program: Program, placement: Placement, forced: Mapping[str, str]) -> list[list[Team]]:
-    """Teams with their plans, per placeholder; alike placeholders share them."""
-    chooser = chooser_of(program, placement, forced)
-    known: dict[object, list[Team]] = {}
-    teams = []
-    for placeholder in program.placeholders:
-        job = job_of(program, placeholder)
-        key = alike_as(program, placeholder)
-        if key not in known:
-            known[key] = teams_of(program, job, chooser)
-        teams.append(known[key])
-    return teams
 
 
 def _lanes(program: Program, teams: list[list[Team]]) -> dict[int, list[int]]:

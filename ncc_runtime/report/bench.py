@@ -112,17 +112,15 @@ def _wanted(case: Case, given: np.ndarray) -> np.ndarray:
     return total.reshape(ranks, -1)
 
 
-def measured(
-    case: Case, executable: Executable, forced: Mapping[str, str], mode: str | None
-) -> Measured:
-    """The line of a case, whose program is placed and filled: what is chosen, and its price."""
-    program, placement = executable.program, executable.placement
-    placeholder, chooser = program.placeholders[0], chooser_of(program, placement, forced)
+def measured(case: Case, executable: Executable, mode: str | None) -> Measured:
+    """The line of a case, whose program is placed and filled: by what, and its price."""
+    program, name = executable.program, executable.filled[0].name
+    placeholder = program.placeholders[0]
+    chooser = chooser_of(program, executable.placement, {placeholder.op.value: name})
     job = job_of(program, placeholder)
-    chosen = chooser.choose(job, groups_of(program, placeholder)).chosen
-    # what had no rival is chosen without a price
-    price = chosen.price or priced(chooser.parts, chosen.teams, job.buffers.element_bytes)
-    return Measured(case, chosen.name, price.time_ps / 1e6, mode)
+    (filled,) = chooser.candidates(job, groups_of(program, placeholder))
+    price = priced(chooser.parts, filled.teams, job.buffers.element_bytes)
+    return Measured(case, name, price.time_ps / 1e6, mode)
 
 
 def as_json(lines: Sequence[Measured], place: Mapping[str, Any]) -> dict[str, Any]:

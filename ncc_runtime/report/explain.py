@@ -7,10 +7,11 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.bounds import Bound, bound_of, larger_side_bytes
-from ncc_runtime.collectives.choose import Candidate, Choice, Chooser
+from ncc_runtime.collectives.choose import Candidate, Choice
 from ncc_runtime.collectives.loads import Kind, Parts
 from ncc_runtime.collectives.price import Price
-from ncc_runtime.lowering.bind import alike_as, chooser_of, groups_of, job_of
+from ncc_runtime.lowering.bind import alike_as, groups_of, job_of
+from ncc_runtime.lowering.choices import parts_and_choices
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import Program
@@ -55,16 +56,16 @@ class Explanation:
 def explained(executable: Executable, forced: Mapping[str, str]) -> Explanation:
     """Price every candidate of every placeholder; what is forced stays chosen."""
     program, placement = executable.program, executable.placement
-    chooser = chooser_of(program, placement, forced)
+    parts, choices = parts_and_choices(program, placement, forced)
     alike: dict[object, list[int]] = {}
-    for number, placeholder in enumerate(program.placeholders):
-        key = (alike_as(program, placeholder), placeholder.dtype, placeholder.reduction)
-        alike.setdefault(key, []).append(number)
-    rows = tuple(_explained(program, chooser, ids) for ids in alike.values())
-    return Explanation(program, placement, chooser.parts, rows)
+    for number, (placeholder, choice) in enumerate(zip(program.placeholders, choices, strict=True)):
+        kind = placeholder.dtype, placeholder.reduction, choice.chosen.name
+        alike.setdefault((alike_as(program, placeholder), *kind), []).append(number)
+    rows = tuple(_explained(program, parts, ids, choices[ids[0]]) for ids in alike.values())
+    return Explanation(program, placement, parts, rows)
 
 
-def _explained(program: Program, chooser: Chooser, ids: list[int]) -> Explained:
+def _explained(program: Program, parts: Parts, ids: list[int], choice: Choice) -> Explained:
     placeholder = program.placeholders[ids[0]]
     job, groups = job_of(program, placeholder), groups_of(program, placeholder)
     return Explained(
@@ -72,8 +73,8 @@ def _explained(program: Program, chooser: Chooser, ids: list[int]) -> Explained:
         placeholder=placeholder,
         bytes=larger_side_bytes(job),
         groups=groups,
-        choice=chooser.choose(job, groups, price_all=True),
-        bound=bound_of(chooser.parts, job, groups),
+        choice=choice,
+        bound=bound_of(parts, job, groups),
     )
 
 

@@ -7,6 +7,8 @@ import numpy as np
 from hypothesis import given, settings
 
 import ncc_runtime
+from ncc_runtime.collectives.semaphores import NO_SEMAPHORES, by_rank, semaphores_of
+from ncc_runtime.lowering.choices import chosen_for
 from ncc_runtime.lowering.executable import IDLE
 from tests.draws_collectives import Case, cases
 
@@ -33,3 +35,20 @@ def test_each_semaphore_is_incremented_by_one_queue_and_waited_for_within_reach(
         sem, value = (np.broadcast_to(one, (len(one), ranks)) for one in (sem, value))
         rows, waiting = np.nonzero(sem != IDLE)
         assert (totals[waiting, sem[rows, waiting]] >= value[rows, waiting]).all()
+
+
+@settings(deadline=None, max_examples=80)
+@given(case=cases())
+def test_the_choice_counts_the_semaphores_that_filling_hands_out(case: Case):
+    topology, nodes, placement, lnc = case.place
+    executable = ncc_runtime.load(
+        case.program, topology, nodes=nodes, placement=placement, lnc=lnc
+    ).executable
+    program, found = case.program, NO_SEMAPHORES
+    chosen = chosen_for(program, executable.placement, {})
+    for placeholder, one in zip(program.placeholders, chosen, strict=True):
+        teams = [(team.plan, team.ranks) for team in one.teams]
+        mine = semaphores_of(placeholder.stream, program.ranks, teams)
+        found = np.union1d(found, mine)
+    most = int(by_rank(found, program.ranks).max())
+    assert most + len(program.semaphores) == executable.semaphore_count

@@ -94,7 +94,7 @@ def test_time_is_the_price_of_the_algorithm_that_explain_says_is_chosen(
 ) -> None:
     case = case_of(name, 64, size=size)
     placed = ncc_runtime.load(program_of_case(case), "trn2", algorithms=forced).executable
-    line = bench.measured(case, placed, forced, None)
+    line = bench.measured(case, placed, None)
     (row,) = explained(placed, forced).rows
     assert line.algorithm == row.choice.chosen.name == placed.filled[0].name
     assert line.time_us == row.price.time_ps / 1e6
@@ -105,7 +105,7 @@ def test_iterations_do_not_change_the_time() -> None:
     once = case_of("allr", 8)
     often = attrs.evolve(once, iterations=5)
     one, five = (
-        bench.measured(case, ncc_runtime.load(program_of_case(case)).executable, {}, None)
+        bench.measured(case, ncc_runtime.load(program_of_case(case)).executable, None)
         for case in (once, often)
     )
     assert one.time_us == five.time_us

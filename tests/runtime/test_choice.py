@@ -11,6 +11,7 @@ from ncc_runtime.collectives.loads import Kind
 from ncc_runtime.collectives.price import Price
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.bind import groups_of, job_of
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import PlaceOptions, place_on
@@ -29,13 +30,25 @@ def choice_of(
     chooser = Chooser(place_on(place, program.ranks), forced or {})
     job = job_of(program, program.placeholders[0])
     groups = groups_of(program, program.placeholders[0])
-    return chooser.choose(job, groups, price_all=True), chooser
+    return chooser.best(job, chooser.candidates(job, groups, price_all=True)), chooser
 
 
 def bound_on(program: Program, place: PlaceOptions) -> Bound:
     placeholder = program.placeholders[0]
     parts = Chooser(place_on(place, program.ranks), {}).parts
     return bound_of(parts, job_of(program, placeholder), groups_of(program, placeholder))
+
+
+def memory_bytes(executable: Executable) -> int:
+    """What descriptors read and write, on all ranks together."""
+    total = 0
+    for queue in executable.queues:
+        if isinstance(queue, DmaQueue):
+            touches = (queue.sources != IDLE).sum(axis=2) + 1
+            if queue.also_peer is not None:
+                touches = touches + (queue.also_peer != IDLE)
+            total += int((touches * queue.size_bytes)[queue.peer != IDLE].sum())
+    return total
 
 
 def prices(choice: Choice) -> dict[str, Price]:
@@ -85,6 +98,23 @@ def test_a_price_counts_the_bytes_that_descriptors_move(
     assert links_of(chooser.parts, candidate.price) == dict(counted.bytes_by_link)
     efa = counted.bytes_by_transport[3]
     assert touched(chooser.parts, candidate.price, Kind.EFA)[1] == 2 * efa
+
+
+@pytest.mark.parametrize("elements", [1, 5, 1000])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_bytes_that_chunks_do_not_divide_are_counted_as_descriptors_move_them(
+    elements: int, nodes: int
+) -> None:
+    program = collective_program(CollectiveOp.ALL_REDUCE, 64, [elements])
+    place = PlaceOptions("trn2", nodes=nodes)
+    choice, chooser = choice_of(program, place)
+    for name, price in prices(choice).items():
+        forced = {"all-reduce": name}
+        executable = ncc_runtime.load(program, **attrs.asdict(place), algorithms=forced).executable
+        (counted,) = moved(executable)
+        assert links_of(chooser.parts, price) == dict(counted.bytes_by_link), name
+        assert touched(chooser.parts, price, Kind.EFA)[1] == 2 * counted.bytes_by_transport[3], name
+        assert touched(chooser.parts, price, Kind.HBM)[1] == memory_bytes(executable), name
 
 
 @pytest.mark.parametrize("op", UNROOTED)
@@ -158,12 +188,13 @@ def test_a_channel_buffer_that_does_not_fit_is_no_candidate() -> None:
         program = collective_program(op, 64, [1024])
         placeholder = program.placeholders[0]
         chooser = Chooser(place_on(PlaceOptions("trn2"), 64), {}, room)
-        found = job_of(program, placeholder), groups_of(program, placeholder)
+        job = job_of(program, placeholder)
+        found = chooser.candidates(job, groups_of(program, placeholder))
         if op is CollectiveOp.ALL_GATHER:
-            assert chooser.choose(*found).chosen.teams[0][0].scratch_bytes == 0
+            assert chooser.best(job, found).chosen.teams[0][0].scratch_bytes == 0
         else:
             with pytest.raises(LoweringError, match=r"its channel buffer takes \d+ bytes"):
-                chooser.choose(*found)
+                chooser.best(job, found)
 
 
 def test_explanations_price_what_fill_has_chosen() -> None:

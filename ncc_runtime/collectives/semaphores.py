@@ -1,0 +1,99 @@
+"""The semaphores that plans take, counted before any is handed out.
+
+Every semaphore is one number: stream, what it counts, lane, the rank it lies at, the other end.
+What several placeholders take together is the union of their numbers, for they share channels.
+`lowering/channels.py` and `lowering/stream.py` hand them out.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ncc_runtime.collectives.plan import IDLE, Plan, Transfer
+
+DATA, READY, FREE, RING, TRIGGER = range(5)
+"""What a semaphore counts."""
+
+_KINDS = 5
+_LANES = 1 << 10
+
+NO_SEMAPHORES: np.ndarray = np.empty(0, np.int64)
+
+Channel = tuple[int, np.ndarray, np.ndarray, bool]
+"""Lane, senders, receivers, and whether the receivers hand slots back."""
+
+
+def semaphores_of(stream: int, ranks: int, teams: Sequence[tuple[Plan, np.ndarray]]) -> np.ndarray:
+    """The semaphores of plans over (groups, members) ranks: distinct numbers, ascending."""
+    everybody = np.arange(ranks, dtype=np.int64)
+    found = [_numbers(stream, TRIGGER, 0, (everybody, 0 * everybody, ranks))]
+    for lane in frozenset[int]().union(*(plan.lanes for plan, _ in teams)):
+        for which in (0, 1):  # tail and completions
+            ends = everybody, np.full(ranks, which, np.int64), ranks
+            found.append(_numbers(stream, RING, lane, ends))
+    for plan, groups in teams:
+        members = groups.astype(np.int64)
+        for lane, senders, receivers, is_freed in _channels(plan):
+            first, last = members[:, senders].ravel(), members[:, receivers].ravel()
+            remote = first != last
+            found.append(_numbers(stream, DATA, lane, (last, first, ranks)))
+            found.append(_numbers(stream, READY, lane, (first[remote], last[remote], ranks)))
+            if is_freed:
+                found.append(_numbers(stream, FREE, lane, (first, last, ranks)))
+    return np.unique(np.concatenate(found))
+
+
+def by_rank(semaphores: np.ndarray, ranks: int) -> np.ndarray:
+    """(ranks,) how many lie at each rank."""
+    return np.bincount(semaphores // _ends(ranks) % ranks, minlength=ranks)
+
+
+def _ends(ranks: int) -> int:
+    """How many other ends there are: ranks, or the two semaphores of a ring."""
+    return max(ranks, 2)
+
+
+def _numbers(
+    stream: int, kind: int, lane: int, ends: tuple[np.ndarray, np.ndarray, int]
+) -> np.ndarray:
+    """Numbers of semaphores that lie at ranks, with another end each."""
+    at, other, ranks = ends
+    assert lane < _LANES, "lanes are few"
+    place = ((stream * _KINDS + kind) * _LANES + lane) * ranks + at
+    return np.asarray(place * _ends(ranks) + other)
+
+
+def _channels(plan: Plan) -> Iterator[Channel]:
+    """The channels of a plan between members; columns that are equal come once."""
+    known = set()
+    for one_round in plan.rounds:
+        for move in one_round.transfers:
+            key = (
+                (move.lane, move.credit > 0, move.peer.tobytes()),
+                None if move.also is None else move.also.peer.tobytes(),
+                None if move.consumed is None else move.consumed.tobytes(),
+                *[None if one.owner is None else one.owner.tobytes() for one in move.sources],
+            )
+            if key not in known:
+                known.add(key)
+                yield from _of_transfer(move)
+
+
+def _of_transfer(move: Transfer) -> Iterator[Channel]:
+    """To whom it writes, whose operands it reads, whose slots it hands back."""
+    peers = [move.peer] if move.also is None else [move.peer, move.also.peer]
+    for peer in peers:
+        active = np.flatnonzero(peer != IDLE)
+        remote = active[peer[active] != active]
+        yield move.lane, active, peer[active], False
+        if move.credit:
+            yield move.lane, remote, peer[remote], True
+    members = np.arange(len(move.peer))
+    for source in move.sources:
+        if source.owner is not None:
+            readers = np.flatnonzero((source.owner != members) & (move.peer != IDLE))
+            readers = readers[source.owner[readers] != IDLE]
+            yield move.lane, readers, source.owner[readers], False
+    if move.consumed is not None:
+        readers = np.flatnonzero(move.consumed != IDLE)
+        yield move.lane, move.consumed[readers], readers, True

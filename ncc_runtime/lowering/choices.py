@@ -1,0 +1,167 @@
+"""Chooses for all placeholders of a program together: they share the semaphores of the ranks.
+
+Each takes the cheapest candidate whose channels, with those that earlier ones opened, leave no rank
+short of semaphores. If a later one then finds no room, all choose again, each leaving as many as
+the most frugal candidates of those behind it need.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.collectives.choose import Candidate, Choice, Chooser
+from ncc_runtime.collectives.loads import Parts
+from ncc_runtime.collectives.plan import Job
+from ncc_runtime.collectives.semaphores import NO_SEMAPHORES, by_rank, semaphores_of
+from ncc_runtime.errors import LoweringError
+from ncc_runtime.lowering.bind import (
+    alike_as,
+    chooser_of,
+    groups_of,
+    job_of,
+    semaphore_limit,
+    teams_of,
+)
+from ncc_runtime.lowering.moves import Team
+from ncc_runtime.neff.program import Program
+from ncc_runtime.placement import Placement
+
+REMEDY = "use smaller groups"
+
+
+@attrs.frozen(eq=False)
+class Chosen:
+    """What fills a placeholder, and its teams; alike placeholders of a stream share them."""
+
+    choice: Choice
+    teams: tuple[Team, ...]
+
+
+@attrs.frozen(eq=False)
+class _Wanted:
+    """Alike placeholders of one stream, and what could fill them."""
+
+    job: Job
+    candidates: tuple[Candidate, ...]
+
+
+def chosen_for(
+    program: Program, placement: Placement, forced: Mapping[str, str]
+) -> tuple[Chosen, ...]:
+    """What fills each placeholder, in order; LoweringError where nothing can."""
+    choosing = _Choosing(program, placement, forced, price_all=False)
+    teams = {
+        key: Chosen(choice, tuple(teams_of(program, choosing.wanted[key].job, choice.chosen)))
+        for key, choice in choosing.choices().items()
+    }
+    return tuple(teams[_key(program, number)] for number in range(len(program.placeholders)))
+
+
+def parts_and_choices(
+    program: Program, placement: Placement, forced: Mapping[str, str]
+) -> tuple[Parts, tuple[Choice, ...]]:
+    """The machine, and each placeholder's choice with every candidate priced."""
+    choosing = _Choosing(program, placement, forced, price_all=True)
+    found = choosing.choices()
+    choices = (found[_key(program, number)] for number in range(len(program.placeholders)))
+    return choosing.chooser.parts, tuple(choices)
+
+
+def _key(program: Program, number: int) -> tuple[int, Hashable]:
+    placeholder = program.placeholders[number]
+    return placeholder.stream, alike_as(program, placeholder)
+
+
+class _Choosing:
+    """One program on one placement."""
+
+    def __init__(
+        self, program: Program, placement: Placement, forced: Mapping[str, str], price_all: bool
+    ) -> None:
+        self.chooser: Chooser = chooser_of(program, placement, forced)
+        self.wanted: dict[tuple[int, Hashable], _Wanted] = {}  # in order of first appearance
+        self._program, self._forced, self._price_all = program, forced, price_all
+        self._limit = semaphore_limit(program, placement.topology)
+        self._semaphores: dict[tuple[int, int], np.ndarray] = {}  # by stream, id of a candidate
+        found: dict[Hashable, tuple[Candidate, ...]] = {}
+        for number, placeholder in enumerate(program.placeholders):
+            key = _key(program, number)
+            job, groups = job_of(program, placeholder), groups_of(program, placeholder)
+            if key[1] not in found:
+                found[key[1]] = self.chooser.candidates(job, groups, price_all)
+            self.wanted.setdefault(key, _Wanted(job, found[key[1]]))
+
+    def choices(self) -> dict[tuple[int, Hashable], Choice]:
+        """By key; the second time nobody takes what another cannot do without."""
+        wanted = tuple(self.wanted.values())
+        try:
+            choices = self._in_order([NO_SEMAPHORES] * len(wanted))
+        except LoweringError:
+            choices = self._in_order(self._needed_behind(wanted))
+        return dict(zip(self.wanted, choices, strict=True))
+
+    def _in_order(self, reserved: Sequence[np.ndarray]) -> list[Choice]:
+        """One choice after the other, each with what it has to leave."""
+        taken, choices = NO_SEMAPHORES, []
+        for wanted, left in zip(self.wanted.values(), reserved, strict=True):
+            choice = self._choice(wanted, taken, left)
+            taken = np.union1d(taken, self._taken_by(wanted.job, choice.chosen))
+            choices.append(choice)
+        return choices
+
+    def _needed_behind(self, wanted: Sequence[_Wanted]) -> list[np.ndarray]:
+        """For each, what the most frugal candidates of those behind it take together."""
+        behind, found = NO_SEMAPHORES, []
+        for one in reversed(wanted):
+            found.append(behind)
+            able = [candidate for candidate in one.candidates if not candidate.reason]
+            forced = [candidate for candidate in able if self._is_forced(one.job, candidate)]
+            needs = [self._taken_by(one.job, candidate) for candidate in forced or able]
+            least = min(needs, key=lambda need: int(self._by_rank(need).max()), default=behind)
+            behind = np.union1d(behind, least)
+        return found[::-1]
+
+    def _choice(self, wanted: _Wanted, taken: np.ndarray, left: np.ndarray) -> Choice:
+        """The best candidate that has room; what is forced need not have it."""
+        job, found = wanted.job, wanted.candidates
+        if self._by_rank(taken).max() > self._limit:
+            return self.chooser.best(job, found)  # by what was forced before: filling refuses that
+        others = np.union1d(taken, left)
+        if self._price_all:
+            found = tuple(self._checked(job, one, others) for one in found)
+        while True:
+            choice = self.chooser.best(job, found)
+            checked = self._checked(job, choice.chosen, others)
+            if not checked.reason:
+                return choice
+            found = tuple(checked if one is choice.chosen else one for one in found)
+
+    def _checked(self, job: Job, one: Candidate, others: np.ndarray) -> Candidate:
+        """The candidate, or why it has no room."""
+        if one.reason or self._is_forced(job, one):
+            return one
+        need = self._by_rank(np.union1d(others, self._taken_by(job, one)))
+        rank = int(need.argmax())
+        if need[rank] <= self._limit:
+            return one
+        reason = (
+            f"with the program's other collectives rank {rank} would need {need[rank]} "
+            f"semaphores, it has {self._limit}: {REMEDY}"
+        )
+        return Candidate(one.name, None, reason)
+
+    def _is_forced(self, job: Job, one: Candidate) -> bool:
+        return self._forced.get(job.placeholder.op.value) == one.name
+
+    def _by_rank(self, semaphores: np.ndarray) -> np.ndarray:
+        return by_rank(semaphores, self._program.ranks) + len(self._program.semaphores)
+
+    def _taken_by(self, job: Job, one: Candidate) -> np.ndarray:
+        """The semaphores of a candidate, and of the ranks outside of its groups."""
+        stream = job.placeholder.stream
+        key = stream, id(one)
+        if key not in self._semaphores:
+            teams = [(team.plan, team.ranks) for team in teams_of(self._program, job, one)]
+            self._semaphores[key] = semaphores_of(stream, self._program.ranks, teams)
+        return self._semaphores[key]
