@@ -48,7 +48,7 @@ class Extent:
 
 def _picked(table: np.ndarray, chunk: np.ndarray, member: np.ndarray | None = None) -> np.ndarray:
     if table.shape[0] == 1:
-        return np.take(table[0], chunk)
+        return np.asarray(table[0][chunk])
     rows = np.arange(len(chunk)) if member is None else member
     return np.asarray(table[rows, chunk])
 

@@ -78,7 +78,7 @@ class Ring:
     ) -> Strand:
         """Chunk r of the extents, reduced and divided, at role r in chunk r of the targets."""
         slots = [
-            [scratch.take(int(extent.sizes.max(initial=0))) for _ in range(SLOTS)]
+            [self._slot(scratch.take(int(extent.sizes.max(initial=0)))) for _ in range(SLOTS)]
             for extent in extents
         ]
         steps = self.roles.count - 1
@@ -99,16 +99,16 @@ class Ring:
         return [first, *rounds[1:]] if first.transfers else []
 
     def _reduce_step(
-        self, extents: Sequence[Extent], step: int, slots: Sequence[Sequence[int]]
+        self, extents: Sequence[Extent], step: int, slots: Sequence[Sequence[Piece]]
     ) -> Round:
         chunk = (self.roles.role - 1 - step) % self.roles.count
         transfers = []
         for k, extent in enumerate(extents):
             sources: tuple[Piece, ...] = (extent.piece(chunk),)
             if step:
-                sources = (self._slot(slots[k], step - 1), *sources)
+                sources = (slots[k][(step - 1) % SLOTS], *sources)
             moved = self.track.transfer(
-                self.roles.shifted(1), sources, self._slot(slots[k], step), extent.size(chunk)
+                self.roles.shifted(1), sources, slots[k][step % SLOTS], extent.size(chunk)
             )
             read = len(extents) * (step - SLOTS) + k + 1  # slots that must be free by then
             consumed = self.roles.shifted(-1) if step else None
@@ -120,7 +120,7 @@ class Ring:
         self,
         extents: Sequence[Extent],
         targets: Sequence[Extent],
-        slots: Sequence[Sequence[int]],
+        slots: Sequence[Sequence[Piece]],
     ) -> Round:
         """The chunk a member keeps: its own share joined to what came in last; a copy if alone."""
         role, mine = self.roles.role, home(self.roles.members)
@@ -129,7 +129,7 @@ class Ring:
         for k, (extent, target) in enumerate(zip(extents, targets, strict=True)):
             sources: tuple[Piece, ...] = (extent.piece(role),)
             if steps:
-                sources = (self._slot(slots[k], steps - 1), *sources)
+                sources = (slots[k][(steps - 1) % SLOTS], *sources)
             kept = self.track.transfer(mine, sources, target.piece(role), extent.size(role))
             consumed = self.roles.shifted(-1) if steps else None
             transfers.append(attrs.evolve(kept, consumed=consumed))
@@ -146,9 +146,8 @@ class Ring:
             )
         )
 
-    def _slot(self, slots: Sequence[int], step: int) -> Piece:
-        offset = np.full(self.roles.members, slots[step % SLOTS], np.int64)
-        return Piece(Space.SCRATCH, offset)
+    def _slot(self, offset: int) -> Piece:
+        return Piece(Space.SCRATCH, np.full(self.roles.members, offset, np.int64))
 
 
 def _rings(wiring: Wiring, elements: Sequence[int], job: Job) -> list[Ring]:

@@ -18,6 +18,7 @@ class Roles:
         self.team: np.ndarray = np.empty(self.members, np.int64)
         self.role[self.orders] = np.arange(self.count)
         self.team[self.orders] = np.arange(teams)[:, None]
+        self._shifted: dict[int, np.ndarray] = {}  # by step; a ring asks for two, every round
 
     def member(self, role: np.ndarray) -> np.ndarray:
         """By member, who plays the given role in its team, (members,) int32."""
@@ -25,7 +26,10 @@ class Roles:
 
     def shifted(self, step: int) -> np.ndarray:
         """By member, who stands `step` places on in its team, (members,) int32."""
-        return self.member(self.role + step)
+        if step not in self._shifted:
+            self._shifted[step] = self.member(self.role + step)
+            self._shifted[step].setflags(write=False)
+        return self._shifted[step]
 
     def members_of(self, roles: np.ndarray) -> np.ndarray:
         """By member, who plays the role that a column by role names, IDLE for none; int32."""
