@@ -140,18 +140,19 @@ class _Step:
         for side in range(2):
             is_side = tree.children[side, parent] == mine
             here = (tree.depth == level) & (parent != IDLE) & is_side
-            for alike, sources in self._by_children(here):
+            for children, alike in self._by_children(here):
                 peer = np.where(alike, parent, IDLE)
                 for k, extent in enumerate(self.share):
-                    yield self._move(peer, sources(k), self._slot(side, k), extent)
+                    sources = self._joined(k, children)
+                    yield self._move(peer, sources, self._slot(side, k), extent)
 
     def top(self) -> Iterator[Transfer]:
         """The root joins everything in its result."""
         mine = home(self.tree.members)
-        for alike, sources in self._by_children(self.tree.parent == IDLE):
+        for children, alike in self._by_children(self.tree.parent == IDLE):
+            peer = np.where(alike, mine, IDLE)
             for k, extent in enumerate(self.share):
-                peer = np.where(alike, mine, IDLE)
-                yield self._move(peer, sources(k), self._result(extent), extent)
+                yield self._move(peer, self._joined(k, children), self._result(extent), extent)
 
     def down(self, level: int) -> Iterator[Transfer]:
         """Members of a level write the result to their children, both in one go."""
@@ -165,13 +166,18 @@ class _Step:
             if (left != IDLE).any():
                 yield moved
 
-    def _by_children(self, here: np.ndarray) -> Iterator[tuple[np.ndarray, "_Sources"]]:
-        """Members with the same number of children, and what they join."""
+    def _by_children(self, here: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """Members by how many children they have."""
         count = (self.tree.children != IDLE).sum(axis=0)
         for children in range(3):
             alike = here & (count == children)
             if alike.any():
-                yield alike, _Sources(self, children)
+                yield children, alike
+
+    def _joined(self, k: int, children: int) -> tuple[Piece, ...]:
+        """The own share of an extent, then what so many children sent."""
+        came = (self._slot(side, k) for side in range(children))
+        return (self._piece(self.share[k]), *came)
 
     def _slot(self, side: int, k: int) -> Piece:
         return Piece(Space.SCRATCH, np.full(self.tree.members, self.slots[side][k], np.int64))
@@ -189,15 +195,3 @@ class _Step:
         return Transfer(
             peer.astype(np.int32), sources, target, size, lane=self.strand, strand=self.strand
         )
-
-
-@attrs.frozen(eq=False)
-class _Sources:
-    """What a member with some children joins: its own share, then what they sent."""
-
-    step: _Step
-    children: int
-
-    def __call__(self, k: int) -> tuple[Piece, ...]:
-        came = (self.step._slot(side, k) for side in range(self.children))
-        return (self.step._piece(self.step.share[k]), *came)
