@@ -141,12 +141,3 @@ class InstrTable:
         return self.names(), [(column.dtype.str, column.tobytes()) for column in columns]
 
     __hash__ = None  # type: ignore[assignment]
-
-    def first_difference(self, other: "InstrTable") -> str | None:
-        """A sentence naming the first row that differs, or None."""
-        for row, (mine, theirs) in enumerate(zip(self, other, strict=False)):
-            if mine != theirs:
-                return f"row {row}: {mine} and {theirs}"
-        if len(self) != len(other):
-            return f"lengths {len(self)} and {len(other)}"
-        return None
