@@ -1,10 +1,12 @@
 """Golden cases: the first lines of a case say how to run it, `.expect` says what comes out.
 
 `# RUN: nccc check %s` runs a command in this process; `%s` is the case, `%t` a fresh path for
-files it writes. Several RUN lines run in order. Case paths are replaced by `golden/…`.
+files it writes. Several RUN lines run in order. Case paths are replaced by `golden/…`, times of
+the host by `…`.
 """
 
 import importlib
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
 COMMANDS = {"nccc": "ncc_compiler.cli", "nccrt": "ncc_runtime.cli"}
+HOST_TIME = re.compile(r'\d+\.\d{3}(?= s\b)|(?<="seconds": )[\d.e-]+')
 CASES = sorted(
     path for pattern in ("*.ir", "*.hlo") for path in GOLDEN.rglob(pattern) if path.is_file()
 )
@@ -45,6 +48,7 @@ def test_command_prints_what_is_expected(
         streams = capsys.readouterr()
         actual += f"--- exit {code}\n{streams.out}{streams.err}"
     actual = actual.replace(str(GOLDEN), "golden").replace(str(tmp_path), "tmp")
+    actual = HOST_TIME.sub("…", actual)
     expect = case.with_suffix(".expect")
     if request.config.getoption("--update-golden"):
         expect.write_text(actual, encoding="utf-8")
