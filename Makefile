@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 ORACLE_STAMP := $(VENV)/.installed-jax
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help install run lint types test test-slow test-oracle golden clean
+.PHONY: help install run lint types test test-slow mutation test-oracle golden clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -40,6 +40,9 @@ test: lint types ## lint, types and the whole quick test suite
 
 test-slow: $(STAMP) ## the tests behind the marker `slow`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m slow
+
+mutation: $(STAMP) ## kill rates of the proofs, by kind of mutation; takes some minutes
+	$(BIN)/python -m tests.mutation
 
 $(ORACLE_STAMP): $(STAMP)
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[dev,jax]'

@@ -19,7 +19,7 @@ from ncc_runtime.neff.placeholder import CollectiveOp
 from tests.model_checker_routes import broken_routes
 from tests.model_checker_rows import Way, chains_of
 from tests.model_checker_steps import EVERYBODY, Access, Row, Stage, Visit
-from tests.model_checker_values import Memory, unit_of
+from tests.model_checker_values import Memory, strays, unit_of
 from tests.model_checker_ways import ways
 
 NEVER = 1 << 30
@@ -176,7 +176,7 @@ class Graph:
         seen, stack = {start}, [start]
         deadlocks: dict[str, None] = {}
         races: dict[str, None] = {}
-        wrong: dict[str, None] = {}
+        wrong: dict[str, None] = dict.fromkeys(self.strays())
         while stack:
             state = stack.pop()
             ready = [chain for chain in range(len(state)) if self.is_enabled(state, chain)]
@@ -222,6 +222,12 @@ class Graph:
         for chain, position in zip(self.chains, state, strict=True):
             if position < len(chain):
                 yield f"{chain[position].place} waits for {chain[position].wait}"
+
+    def strays(self) -> Iterator[str]:
+        """Descriptors that touch what is not theirs, in whatever order."""
+        for chain in self.chains:
+            for row in chain:
+                yield from strays(self.executable, row)
 
     def values(self) -> Iterator[str]:
         """What is wrong in the end; without a race one order stands for all."""

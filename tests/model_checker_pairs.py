@@ -37,7 +37,7 @@ def check_pairs(graph: Graph) -> Verdict:
     end = furthest(graph, {})
     deadlocks = tuple(graph.stuck(end))
     alone: dict[tuple[int, int], State] = {}
-    races, wrong = [], []
+    races, wrong = [], list(graph.strays())
     for one, other in graph.rivalries():
         for row in (one, other):
             if row not in alone:

@@ -33,6 +33,27 @@ def unit_of(executable: Executable, chains: Iterable[Sequence[Row]]) -> int:
     return found or 1
 
 
+def strays(executable: Executable, row: Row) -> Iterator[str]:
+    """What a row of descriptors reads or writes that is not its placeholder's."""
+    if not isinstance(row.effect, Move):
+        return
+    program = executable.program
+    placeholder = program.placeholders[row.effect.placeholder]
+    facts = next(one for one in executable.streams if one.stream == placeholder.stream)
+    scratch = [(facts.scratch_address, facts.scratch_bytes)]
+    operands, results = (
+        [(program.address(one), program.tensors[one].size_bytes) for one in tensors]
+        for tensors in (placeholder.operands, placeholder.results)
+    )
+    for what, places, allowed in (
+        ("reads", row.effect.sources, operands + results + scratch),
+        ("writes", row.effect.targets, results + scratch),
+    ):
+        for _, start, size in places:
+            if not any(at <= start and start + size <= at + room for at, room in allowed):
+                yield f"{row.place} {what} what is not its placeholder's"
+
+
 @attrs.define(eq=False)
 class Memory:
     """Symbols of every rank's memory; unwritten units are their own symbols."""
@@ -47,7 +68,6 @@ class Memory:
     _left: dict[tuple[int, int, int], tuple[tuple[Symbols, ...], set[int]]] = attrs.field(
         factory=dict
     )
-    stray: list[str] = attrs.field(factory=list)
 
     def fork(self) -> "Memory":
         """A copy that goes its own way; symbols mean the same in both."""
@@ -57,7 +77,6 @@ class Memory:
             asked=set(self._asked),
             entered=dict(self._entered),
             left=dict(self._left),
-            stray=list(self.stray),
         )
 
     def key(self) -> object:
@@ -75,7 +94,7 @@ class Memory:
             case Visit() as visit:
                 self._visit(visit)
             case Move() as move:
-                self._move(move, row.place)
+                self._move(move)
             case Compute() as compute:
                 operands = tuple(self._read(one) for one in compute.operands)
                 for number, place in enumerate(compute.results):
@@ -104,7 +123,7 @@ class Memory:
         for unit, symbol in enumerate(symbols, start // self.unit):
             self._held[rank, unit] = symbol
 
-    def _move(self, move: Move, place: str) -> None:
+    def _move(self, move: Move) -> None:
         placeholder = self.executable.program.placeholders[move.placeholder]
         read = [self._read(one) for one in move.sources]
         units = range(move.targets[0][2] // self.unit)
@@ -117,15 +136,6 @@ class Memory:
             symbols = [self._joined(key, move.divisor, parts) for parts in zip(*read, strict=True)]
         for target in move.targets:
             self._write(target, symbols)
-            if not self._may_write(placeholder, target):
-                self.stray.append(f"{place} writes outside of what its placeholder may write")
-
-    def _may_write(self, placeholder: Placeholder, target: Bytes) -> bool:
-        rank, start, size = target
-        facts = next(f for f in self.executable.streams if f.stream == placeholder.stream)
-        ranges = [(facts.scratch_address, facts.scratch_bytes)]
-        ranges += [(at, size) for _, at, size in self._places(placeholder.results, rank)]
-        return any(at <= start and start + size <= at + length for at, length in ranges)
 
     def _joined(self, key: object, divisor: int, parts: Sequence[int]) -> int:
         """The multiset of what is joined; partial sums of the same placeholder are taken apart."""
@@ -159,8 +169,7 @@ class Memory:
         self._left[key] = results, there
 
     def wrong(self) -> Iterator[str]:
-        """Completions whose results are not what the operator promises, and stray writes."""
-        yield from self.stray
+        """Completions whose results are not what the operator promises, and input overwritten."""
         program = self.executable.program
         for (number, occasion, rank), (results, there) in self._left.items():
             placeholder = program.placeholders[number]

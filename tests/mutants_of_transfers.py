@@ -68,12 +68,8 @@ def _left_out(
 
     yield "descriptor neither moves nor signals", where, silent
     if queue.size_bytes[cell]:
-        is_fill = queue.opcode[cell[0]] == DmaOpcode.FILL
-        yield (
-            "zeros left out" if is_fill else "descriptor only signals",
-            where,
-            lambda: edit.with_cells(executable, number, cell, {"size_bytes": 0}),
-        )
+        kind = _left_out_kind(queue, cell)
+        yield kind, where, lambda: edit.with_cells(executable, number, cell, {"size_bytes": 0})
     if queue.size_bytes[cell] and queue.also_peer is not None and queue.also_peer[cell] != IDLE:
         also = {"also_peer": IDLE, "also_target": IDLE}
         yield (
@@ -81,6 +77,18 @@ def _left_out(
             where,
             lambda: edit.with_cells(executable, number, cell, also),
         )
+
+
+def _left_out_kind(queue: DmaQueue, cell: edit.Cell) -> str:
+    """Zeros may be there already, and a copy onto itself changes nothing."""
+    opcode, row_rank = DmaOpcode(int(queue.opcode[cell[0]])), cell[1]
+    if opcode is DmaOpcode.FILL:
+        return "zeros left out"
+    own = queue.source_rank is None or queue.source_rank[(*cell, 0)] == row_rank
+    there = queue.peer[cell] == row_rank and queue.target[cell] == queue.sources[(*cell, 0)]
+    if opcode is DmaOpcode.COPY and own and there:
+        return "copy onto itself left out"
+    return "descriptor only signals"
 
 
 def _shifted(

@@ -142,7 +142,7 @@ class Cells:
         if not extent:
             return slice(0, 0)
         ends = np.array((start, start + home.size_bytes - 1))
-        first, last = self.number(np.array(extent), ends).tolist()
+        first, last = self.number(np.full(2, extent), ends).tolist()
         return slice(first, last + 1)
 
     def cut(self, extent: np.ndarray, offset: np.ndarray) -> "Cells":

@@ -19,6 +19,21 @@ RIGHT = {
 }
 """The proofs whose business a fault is."""
 
+STRICTER = (
+    ("well-formed", ""),
+    ("counters", ""),
+    ("races", "reports completion while its memory is still in use"),
+    ("races", "is used before that rank has come to the collective"),
+    ("races", "an increment that only a later collective could make"),
+    ("races of engines", "waits for what no queue of its rank increments"),
+    ("semantics", "holds what was never written"),
+)
+"""Where the contract asks for more than one program needs, which is proved piece by piece.
+
+The form of programs, counters that name one increment each, memory handed over and back whether or
+not somebody else uses it, and zeros written even where there were zeros before.
+"""
+
 
 @attrs.frozen
 class Said:
@@ -57,6 +72,15 @@ class Outcome:
         """Whether a proof whose business it is refuses it, or one that this proof presumes."""
         named = set().union(*(RIGHT[fault] for fault in self.faults))
         return self.is_killed and bool(named & (self.said.refuted | self.said.untried))
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether it is a fault, or not refused, or refused for a reason of the contract's."""
+        if self.faults or not self.is_killed:
+            return True
+        return any(
+            proof in self.said.refuted and text in self.said.breach for proof, text in STRICTER
+        )
 
     def __str__(self) -> str:
         faults = ", ".join(sorted(self.faults)) or "equivalent"

@@ -78,7 +78,8 @@ def _compiled(name: str, ranks: int):
     return ncc_compiler.compile_text(model_text(name, ranks))
 
 
-def _candidates() -> Iterator[Small]:
+def candidates() -> Iterator[Small]:
+    """Every program of the matrix, also those that cannot be placed."""
     for machine in MACHINES:
         for op, algorithms in ALGORITHMS.items():
             for algorithm in algorithms:
@@ -98,7 +99,7 @@ def _candidates() -> Iterator[Small]:
 def cases(machine: str | None = None) -> Mapping[Small, Executable]:
     """Every program of the matrix that can be placed, filled; of one machine or of all."""
     found = {}
-    for small in _candidates():
+    for small in candidates():
         if machine not in (None, small.machine):
             continue
         try:
