@@ -40,5 +40,9 @@ class DeadlockError(NccError):
     """Queues wait for semaphore values that nothing will ever provide."""
 
 
+class MismatchError(NccError):
+    """Programs that run together disagree about a collective that they share."""
+
+
 class MemoryFaultError(NccError):
     """Checked mode: an access outside a buffer, or a read of what was never written."""

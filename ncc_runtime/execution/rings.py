@@ -26,6 +26,11 @@ class _Ring:
         self.pushed[ranks] = at + 1
 
 
+def _first_rank(queue: CcQueue | DmaQueue) -> int:
+    """Queues of one stage have the same ranks."""
+    return 0 if queue.ranks is None else int(queue.ranks[0])
+
+
 class Rings:
     """All rings of an executable."""
 
@@ -37,7 +42,8 @@ class Rings:
             if isinstance(queue, DmaQueue)
         }
         self._by_lane = {
-            (ring.queue.stream, ring.queue.lane): ring for ring in self._rings.values()
+            (ring.queue.stream, ring.queue.lane, _first_rank(ring.queue)): ring
+            for ring in self._rings.values()
         }
 
     def push(self, queue: int, row: int, ranks: np.ndarray) -> None:
@@ -45,7 +51,7 @@ class Rings:
         program = self._executable.queues[queue]
         if not isinstance(program, CcQueue) or program.opcode[row] != CcOpcode.ADVANCE:
             return
-        ring = self._by_lane[program.stream, int(program.ring[row])]
+        ring = self._by_lane[program.stream, int(program.ring[row]), _first_rank(program)]
         ranks = ranks[program.sync.posts[0].rank[row, ranks] != IDLE]
         if len(ranks):
             ring.push(ranks, int(program.ring_row[row]))
