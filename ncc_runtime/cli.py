@@ -1,4 +1,4 @@
-"""The command `nccrt`: run, list, topology; explain, diff and bench are added to it.
+"""The command `nccrt`: run, list, verify, topology; explain, diff and bench are added to it.
 
 Whatever is heavy is imported by the command that needs it, so that help and usage errors are
 immediate. The environment is read, and OpenBLAS's kernel chosen, here and nowhere else.
@@ -58,13 +58,14 @@ def cli() -> None:
     help="With --no-values: how often a loop runs, or which branch, where data decides.",
 )
 @click.option("--no-clock", is_flag=True, help="Compute values only.")
+@click.option("--no-verify", is_flag=True, help="Run it without a proof that it is right.")
 @click.option("--checked", is_flag=True, help="Trap reads of unwritten memory, stray addresses.")
 @click.option(
     "--shuffle", type=click.IntRange(0), metavar="SEED", help="Take ready instructions at random."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def run(program: Sequence[str], place: PlaceWords, as_json: bool, **words: Any) -> None:
-    """Place PROGRAM, fill its placeholders and run it on virtual devices."""
+    """Place PROGRAM, fill its placeholders, prove it and run it on virtual devices."""
     from ncc_runtime import array_files
     from ncc_runtime.options import RunOptions
     from ncc_runtime.report import summary
@@ -86,6 +87,7 @@ def run(program: Sequence[str], place: PlaceWords, as_json: bool, **words: Any) 
         memory_bytes=words["memory"],
         shuffle_seed=words["shuffle"],
         trip_counts=words["trip_counts"],
+        verify=not words["no_verify"],
     )
     seed = 0 if words["seed"] is None and not words["inputs"] else words["seed"]
     result = model.run(given, seed=seed, options=options)
@@ -116,6 +118,22 @@ def list_command(program: Sequence[str], place: PlaceWords, rank: int, queue: st
     if queue is not None and queue not in names:
         raise click.UsageError(f"no queue {queue!r}; there are {', '.join(names)}")
     click.echo(list_executable(executable, rank, queue))
+    warn(model)
+
+
+@cli.command()
+@program_argument
+@place_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def verify(program: Sequence[str], place: PlaceWords, as_json: bool) -> None:
+    """Prove of PROGRAM on its place: no deadlock, no race, and collectives that are right."""
+    from ncc_runtime.report import proofs as report
+    from ncc_runtime.verify.prove import refuse
+
+    model = loaded(program, place)
+    facts = (model.executable, model.proofs)
+    click.echo(json.dumps(report.as_json(*facts)) if as_json else report.as_text(*facts))
+    refuse(model.proofs, shown=0)
     warn(model)
 
 

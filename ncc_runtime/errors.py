@@ -37,7 +37,11 @@ class ControlError(NccError):
 
 
 class DeadlockError(NccError):
-    """Queues wait for semaphore values that nothing will ever provide."""
+    """Queues wait for semaphore values, or room in a ring, that nothing will ever provide."""
+
+
+class ProofError(NccError):
+    """A placed program has a deadlock, a race or another fault; the message has the witness."""
 
 
 class MismatchError(NccError):

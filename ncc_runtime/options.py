@@ -18,6 +18,7 @@ class RunOptions:
         default=None, validator=attrs.validators.optional(attrs.validators.ge(0))
     )  # take ready instructions in a random order
     trip_counts: Mapping[str, int] = attrs.field(factory=dict)  # of loops, for runs without values
+    verify: bool = True  # prove the program before it runs the first time
 
 
 FREE_SHARE = 0.8

@@ -1,5 +1,6 @@
-"""From a compiled program to a run: load, place, fill, run. Read this file first."""
+"""From a compiled program to a run: load, place, fill, prove, run. Read this file first."""
 
+import functools
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +32,8 @@ from ncc_runtime.placement import PlaceOptions, place_on
 from ncc_runtime.report.collectives import collective_rows
 from ncc_runtime.report.run import Run
 from ncc_runtime.timing import TimingModel
+from ncc_runtime.verify import prove
+from ncc_runtime.verify.proof import Proof
 
 
 class Compiled(Protocol):
@@ -48,6 +51,11 @@ class Model:
         self.verdicts = tuple(verdicts)  # what the hardware's rules say of its groups
         self._machines: dict[tuple[int, bool], Machine] = {}
 
+    @functools.cached_property
+    def proofs(self) -> tuple[Proof, ...]:
+        """What is proved of the program, and what is not; made once, when first asked for."""
+        return prove.prove(self.executable)
+
     def run(
         self,
         inputs: Sequence[np.ndarray] | Mapping[int, np.ndarray] = (),
@@ -58,7 +66,8 @@ class Model:
     ) -> Run:
         """Run once. Inputs are [ranks, *shape] or [*shape]; a seed fills what is missing.
 
-        Without a seed a missing input is an InputError, unless values are off.
+        Without a seed a missing input is an InputError, unless values are off. A program that is
+        not proved is a ProofError, unless `verify` is off.
         `settings` are fields of RunOptions by name, as in run(x, values=True, threads=2).
         """
         options = attrs.evolve(options or RunOptions(), **settings)
@@ -69,6 +78,8 @@ class Model:
         arrays = None
         if options.values:
             arrays = bound_inputs(self.executable.program, _numbered(inputs), seed)
+        if options.verify:
+            prove.refuse(self.proofs)
         clock = None
         if options.clock:
             clock = Clock(self.executable, TimingModel.from_topology(self.executable.topology))
@@ -85,6 +96,7 @@ class Model:
             trace=trace,
             traffic=traffic,
             collectives=collective_rows(self.executable, traffic, trace),
+            proofs=self.proofs if options.verify else (),
         )
 
     def _machine(self, options: RunOptions) -> Machine:

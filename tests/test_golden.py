@@ -2,10 +2,11 @@
 
 `# RUN: nccc check %s` runs a command in this process; `%s` is the case, `%d` its folder, `%t` a
 fresh path for files it writes. Several RUN lines run in order. Case paths are replaced by
-`golden/…`.
+`golden/…`, times of the host by `…`.
 """
 
 import importlib
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 GOLDEN = Path(__file__).parent / "golden"
 COMMANDS = {"nccc": "ncc_compiler.cli", "nccrt": "ncc_runtime.cli"}
+HOST_TIME = re.compile(r'\d+\.\d{3}(?= s\b)|(?<="seconds": )[\d.e-]+')
 CASES = sorted(
     path for pattern in ("*.ir", "*.hlo") for path in GOLDEN.rglob(pattern) if path.is_file()
 )
@@ -47,6 +49,7 @@ def test_command_prints_what_is_expected(
         streams = capsys.readouterr()
         actual += f"--- exit {code}\n{streams.out}{streams.err}"
     actual = actual.replace(str(GOLDEN), "golden").replace(str(tmp_path), "tmp")
+    actual = HOST_TIME.sub("…", actual)
     expect = case.with_suffix(".expect")
     if request.config.getoption("--update-golden"):
         expect.write_text(actual, encoding="utf-8")

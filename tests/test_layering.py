@@ -63,6 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.timing",
         "ncc_runtime.topology",
     },
+    "ncc_runtime.verify.proof": set(),
     "ncc_runtime.verify": {  # plans and executables are data; how they were made is not its to see
         ERRORS,
         NEFF,
@@ -71,6 +72,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.lowering.executable",
         "ncc_runtime.placement",
         "ncc_runtime.topology",
+        "ncc_runtime.verify.proof",
     },
     "ncc_runtime.execution": {
         ERRORS,
@@ -103,6 +105,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.options",
         "ncc_runtime.placement",
         "ncc_runtime.topology",
+        "ncc_runtime.verify.proof",
     },
     "ncc_runtime.pipeline": {ERRORS, NEFF, "ncc_runtime.verify"},
     "ncc_runtime.runtime": {"ncc_runtime"},

@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import DeadlockError
-from ncc_runtime.lowering.executable import IDLE, Executable
+from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, descriptors
 
 SHOWN = 16
 """Waiting queues named in full; the rest are counted."""
@@ -19,7 +19,7 @@ class Stuck:
     queue: int
     row: int
     rank: int
-    sem: int
+    sem: int  # IDLE: no semaphore
     awaited: int
 
 
@@ -32,17 +32,38 @@ def deadlock_report(
     if len(everybody) > SHOWN:
         lines.append(f"… and {len(everybody) - SHOWN} more")
     return DeadlockError(
-        f"deadlock: {len(everybody)} queues wait for semaphore values that nothing will provide\n  "
+        f"deadlock: {len(everybody)} queues wait for what nothing will provide\n  "
         + "\n  ".join(lines)
     )
 
 
 def _line(executable: Executable, stuck: Stuck, semaphores: np.ndarray) -> str:
     name = executable.semaphore_names(stuck.rank).get(stuck.sem, f"s{stuck.sem}")
+    queue = executable.queues[stuck.queue]
+    place = f"rank {stuck.rank}, queue {queue.name}, pc {stuck.row}"
+    held = int(semaphores[stuck.rank, stuck.sem])
+    if stuck.sem == IDLE or held >= stuck.awaited:
+        return f"{place}: {_room(executable, stuck)}"
     return (
-        f"rank {stuck.rank}, queue {executable.queues[stuck.queue].name}, pc {stuck.row}: waits "
-        f"for {name} >= {stuck.awaited}, it holds {int(semaphores[stuck.rank, stuck.sem])}; "
+        f"{place}: waits for {name} >= {stuck.awaited}, it holds {held}; "
         f"{_provider(executable, stuck.rank, stuck.sem)}"
+    )
+
+
+def _room(executable: Executable, stuck: Stuck) -> str:
+    """Which ring is too small for which run; anything else would have started."""
+    core = executable.queues[stuck.queue]
+    assert isinstance(core, CcQueue), core.name
+    ring = next(
+        queue
+        for queue in executable.queues
+        if isinstance(queue, DmaQueue)
+        and (queue.stream, queue.lane) == (core.stream, int(core.ring[stuck.row]))
+    )
+    size = ring.size_bytes[int(core.ring_row[stuck.row]), stuck.rank]
+    return (
+        f"pushes {int(descriptors(size))} descriptors to {ring.name}, which holds "
+        f"{executable.topology.rank_ring_descriptors}"
     )
 
 
@@ -57,4 +78,4 @@ def _provider(executable: Executable, rank: int, sem: int) -> str:
                     f"rank {sender}, queue {queue.name} increments it {rows.size} times, "
                     f"last at pc {last}"
                 )
-    return "no queue increments it" if sem != IDLE else "it waits for nothing"
+    return "no queue increments it"

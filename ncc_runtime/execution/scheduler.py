@@ -5,7 +5,7 @@ rank. What is ready on several ranks at the same row forms one batch; whatever i
 queues at the same time is unordered by the program and may run side by side. Nothing here knows
 what an instruction does: `perform` does it, and `decide` says where control flow goes. Semaphores
 only grow and have one incrementing queue each, so every order of ready batches ends in the same
-state (docs/isa.md).
+state (docs/isa.md). An ADVANCE also waits until its ring has room, which the ring itself makes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -117,12 +117,14 @@ class Scheduler:
 
     def _ready_at(self, queue: int, row: int, ranks: np.ndarray) -> Iterator[Batch]:
         sem, value = self._awaited(queue, row, ranks)
-        free = (self.semaphores[ranks, sem] >= value) | (sem == IDLE)
+        enough = (self.semaphores[ranks, sem] >= value) | (sem == IDLE)
+        room = self._rings.room(queue, row)
+        free = enough if room is None else enough & room[ranks]
         if free.all():
             yield Batch(queue, row, ranks, sem, value)
         elif free.any():
             yield Batch(queue, row, ranks[free], sem[free], value[free])
-        elif ranks is self._runners[queue] and (sem == sem[0]).all():
+        elif not enough.any() and ranks is self._runners[queue] and (sem == sem[0]).all():
             self._asleep[queue] = (int(sem[0]), int(self._posts[sem[0]]))
 
     def _awaited(self, queue: int, row: int, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

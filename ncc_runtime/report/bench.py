@@ -21,7 +21,7 @@ from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.report.bench_program import Case
-from ncc_runtime.report.summary import SCHEMA
+from ncc_runtime.report.heading import SCHEMA
 
 WIDTH = 120
 

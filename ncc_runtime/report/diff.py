@@ -11,9 +11,9 @@ from ncc_runtime.lowering.bind import alike_as
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.program import Program
 from ncc_runtime.report.collectives import REMOTE
+from ncc_runtime.report.heading import SCHEMA
 from ncc_runtime.report.moved import Moved, moved
 from ncc_runtime.report.run import Run
-from ncc_runtime.report.summary import SCHEMA
 
 
 class Change(enum.Enum):

@@ -16,7 +16,7 @@ from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import Placement
-from ncc_runtime.report.summary import SCHEMA
+from ncc_runtime.report.heading import SCHEMA
 
 
 @attrs.frozen(eq=False)

@@ -5,6 +5,7 @@ import numpy as np
 
 from ncc_runtime.execution.trace import Trace, Traffic
 from ncc_runtime.report.collectives import CollectiveRow
+from ncc_runtime.verify.proof import Proof
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -15,6 +16,7 @@ class Run:
     trace: Trace | None
     traffic: tuple[Traffic, ...]
     collectives: tuple[CollectiveRow, ...]
+    proofs: tuple[Proof, ...] = ()  # what was proved before it ran
 
     def __repr__(self) -> str:
         time = "no clock" if self.time_us is None else f"{self.time_us} us"

@@ -14,9 +14,10 @@ from ncc_runtime.neff.program import TensorId
 from ncc_runtime.neff.stages import Stage, ranks_text
 from ncc_runtime.options import RunOptions
 from ncc_runtime.report.collectives import REMOTE, CollectiveRow
+from ncc_runtime.report.heading import facts, heading
+from ncc_runtime.report.proofs import sentence, verified
 from ncc_runtime.report.run import Run
 
-SCHEMA = 1
 WIDTH = 120
 
 
@@ -28,18 +29,12 @@ def as_json(
     verdicts: Sequence[Verdict] = (),
 ) -> dict[str, Any]:
     """The object that `nccrt run --json` prints; times in microseconds, sizes in bytes."""
-    program, topology = executable.program, executable.topology
-    whole = len(executable.stages) == 1
+    program, whole = executable.program, len(executable.stages) == 1
     return {
-        "schema": SCHEMA,
-        "model": program.name,
-        "topology": topology.name,
-        "nodes": topology.nodes,
-        "lnc": topology.lnc,
-        "placement": executable.placement.strategy,
-        "ranks": executable.ranks,
+        **facts(executable),
         "time_us": run.time_us,
         "host_s": round(host_s, 6),
+        "verified": verified(run.proofs),
         "checked": options.checked,
         "blas_kernel": blas_kernel(),
         "instructions": instruction_counts(executable),
@@ -107,13 +102,7 @@ def as_text(executable: Executable, run: Run, options: RunOptions, host_s: float
     """The summary that `nccrt run` prints."""
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, highlight=False, no_color=True)
-    topology, place = executable.topology, executable.placement
-    instances = f"{topology.nodes} x {topology.name}"
-    console.print(
-        f"{executable.program.name}: {executable.ranks} ranks on {instances}, "
-        f"lnc {topology.lnc}, {place.strategy}",
-        markup=False,
-    )
+    console.print(heading(executable), markup=False)
     counts = instruction_counts(executable)
     console.print(
         f"{counts['engine']} engine instructions, {counts['cc']} CC-core instructions, "
@@ -126,6 +115,7 @@ def as_text(executable: Executable, run: Run, options: RunOptions, host_s: float
     if run.time_us is not None:
         console.print(f"predicted time {run.time_us:.3f} us (first clock, idle links)")
     mode = "checked mode: every read was of written memory; " if options.checked else ""
+    console.print(sentence(run.proofs), soft_wrap=True)
     console.print(f"{mode}host time {host_s:.3f} s")
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
@@ -133,8 +123,8 @@ def as_text(executable: Executable, run: Run, options: RunOptions, host_s: float
 def _collectives_table(rows: tuple[CollectiveRow, ...]) -> Table:
     table = Table(box=None, pad_edge=False, title="collectives", title_justify="left")
     headings = ("id", "op", "algorithm", "ranks", "bytes", "start us", "time us", "exposed us")
-    for heading in (*headings, *(f"{transport.value} B" for transport in REMOTE)):
-        table.add_column(heading, justify="left" if heading in ("op", "algorithm") else "right")
+    for column in (*headings, *(f"{transport.value} B" for transport in REMOTE)):
+        table.add_column(column, justify="left" if column in ("op", "algorithm") else "right")
     for row in rows:
         times = (row.start_us, row.time_us, row.exposed_us)
         table.add_row(

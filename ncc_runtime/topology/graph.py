@@ -40,12 +40,13 @@ class Hbm:
 
 @attrs.frozen
 class Dma:
-    """The DMA engines of one physical core, and the largest descriptor they take."""
+    """The DMA engines of one physical core, their rings, and the largest descriptor they take."""
 
     engines_per_core: int
     engine_bandwidth_bytes_per_s: int
     rings_per_engine: int
     descriptor_bytes: int
+    ring_descriptors: int  # that one ring of one engine holds
 
 
 @attrs.frozen
@@ -145,8 +146,17 @@ class Topology:
     @property
     def rank_dma_bandwidth_bytes_per_s(self) -> int:
         """All DMA engines of a rank together."""
-        engines = self.dma.engines_per_core * self.lnc
-        return engines * self.dma.engine_bandwidth_bytes_per_s
+        return self.rank_dma_engines * self.dma.engine_bandwidth_bytes_per_s
+
+    @property
+    def rank_dma_engines(self) -> int:
+        """DMA engines of a rank."""
+        return self.dma.engines_per_core * self.lnc
+
+    @property
+    def rank_ring_descriptors(self) -> int:
+        """Descriptors that a rank's ring of one lane holds: it has one ring of each engine."""
+        return self.rank_dma_engines * self.dma.ring_descriptors
 
     @property
     def rank_cc_cores(self) -> int:
@@ -233,6 +243,7 @@ def _dma(spec: Spec) -> Dma:
         engine_bandwidth_bytes_per_s=spec.number("dma.engine_bandwidth_bytes_per_s"),
         rings_per_engine=spec.number("dma.rings_per_engine"),
         descriptor_bytes=spec.number("dma.descriptor_bytes"),
+        ring_descriptors=spec.number("dma.ring_descriptors"),
     )
 
 

@@ -163,10 +163,10 @@ def _core_ports(topology: Topology) -> Iterable[str]:
 
 def _rank_rows(topology: Topology) -> Iterable[tuple[str, ...]]:
     """What one rank has; derived from the figures below."""
-    engines = topology.dma.engines_per_core * topology.lnc
     yield "a rank has", f"{topology.lnc} physical cores" if topology.lnc > 1 else "1 physical core"
     yield "", f"{topology.rank_cc_cores} CC-cores"
-    yield "", f"{engines} DMA engines, {_rate(topology.rank_dma_bandwidth_bytes_per_s)} in all"
+    rate = _rate(topology.rank_dma_bandwidth_bytes_per_s)
+    yield "", f"{topology.rank_dma_engines} DMA engines, {rate} in all"
     yield "", f"{_rate(topology.rank_hbm_bandwidth_bytes_per_s)} of HBM"
     if topology.efa is not None:
         yield "", f"{_rate(topology.rank_efa_bandwidth_bytes_per_s)} of EFA"

@@ -70,6 +70,7 @@ _ALWAYS = {
     "dma.engine_bandwidth_bytes_per_s": Kind.AMOUNT,
     "dma.rings_per_engine": Kind.COUNT,
     "dma.descriptor_bytes": Kind.AMOUNT,
+    "dma.ring_descriptors": Kind.AMOUNT,
     "cc.cores_per_core": Kind.COUNT,
     "intra_chip.latency_ps": Kind.DELAY,
     "fabric.shape": Kind.SHAPE,

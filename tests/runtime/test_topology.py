@@ -151,6 +151,7 @@ def test_ranks_and_their_share_of_efa(
 def test_a_rank_at_lnc_2_has_both_cores_and_shares_no_stack() -> None:
     one, two = build("trn2", lnc=1), build("trn2", lnc=2)
     assert two.rank_dma_bandwidth_bytes_per_s == 2 * one.rank_dma_bandwidth_bytes_per_s
+    assert two.rank_ring_descriptors == 2 * one.rank_ring_descriptors
     assert (one.rank_cc_cores, two.rank_cc_cores) == (2, 4)
     assert two.rank_hbm_bandwidth_bytes_per_s == 725 * 10**9
     assert one.rank_hbm_bandwidth_bytes_per_s == 725 * 10**9 // 2

@@ -1,0 +1,214 @@
+"""The rule of growing counters: what makes one run stand for all of them.
+
+Every counter is incremented by one chain, so that "value n" names an increment; a wait asks for
+one that is made, before its owner's next control row; a DMA ring's rows are pushed in order; and a
+jump shifts waited values by exactly what is incremented in the rows that it repeats or skips.
+"""
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
+from ncc_runtime.neff.program import BlockKind
+from ncc_runtime.verify.counter_flow import Flow, flow_of
+from ncc_runtime.verify.counter_pushes import unpushed
+from ncc_runtime.verify.counter_shifts import wrong_shifts
+from ncc_runtime.verify.counter_turns import out_of_turn
+from ncc_runtime.verify.increments import Increments, Owners, increments_of, packed
+from ncc_runtime.verify.places import place_of
+from ncc_runtime.verify.proof import Proof
+
+SHOWN = 8
+"""Breaches of one kind that are told in full; the rest are counted."""
+
+LARGEST_COUNT = 2**31 - 1
+"""What a semaphore holds at most. Source: neuron-driver, semaphores are signed 32-bit."""
+
+
+def prove_counters(executable: Executable, increments: Sequence[Increments] | None = None) -> Proof:
+    """Checks every queue of every rank; `increments` are those of the executable, if at hand."""
+    start = time.perf_counter()
+    checking = _Checking(executable, tuple(increments or increments_of(executable)))
+    kinds = (
+        checking.strays(),
+        checking.unowned(),
+        checking.flow_breaches,
+        checking.unreached(),
+        unpushed(executable, checking.increments, checking.owners),
+        checking.wrong_shifts(),
+        checking.too_large(),
+    )
+    breaches = tuple(breach for kind in kinds for breach in _shown(kind))
+    return Proof("counters", checking.size(), time.perf_counter() - start, breaches)
+
+
+def _shown(breaches: Sequence[str] | Iterator[str]) -> Iterator[str]:
+    found = iter(breaches)
+    yield from itertools.islice(found, SHOWN)
+    if more := sum(1 for _ in found):
+        yield f"… and {more} more like the last"
+
+
+class _Checking:
+    """One executable."""
+
+    def __init__(self, executable: Executable, increments: tuple[Increments, ...]) -> None:
+        self.increments = increments
+        self.owners = Owners.of(executable, increments)
+        self._executable = executable
+        self._ranks = executable.ranks
+        self._flow, self.flow_breaches = flow_of(executable)
+
+    def size(self) -> str:
+        counters, made = self.owners.total.astype(bool).sum(), self.owners.total.sum()
+        return f"{counters} semaphores, {made} increments"
+
+    def strays(self) -> Iterator[str]:
+        """Increments of what there is not."""
+        for number, one in enumerate(self.increments):
+            for row, rank in one.strays():
+                place = place_of(self._executable, number, row, rank)
+                yield f"{place}: increments a semaphore that there is not"
+
+    def unowned(self) -> Iterator[str]:
+        """Counters of several chains whose increments come in no one order."""
+        shared = np.flatnonzero(self.owners.shared).tolist()
+        relied = [counter for counter in shared if not self._is_join(counter)]
+        if relied and not self._executable.program.blocks:
+            yield from out_of_turn(self._executable, self.increments, self.owners, relied)
+            return
+        for counter in relied:
+            sem, rank = divmod(counter, self._ranks)
+            name = _name(self._executable, rank, sem)
+            yield f"rank {rank}: several queues increment {name}, and there is control flow"
+
+    def _is_join(self, counter: int) -> bool:
+        """Whether every wait asks for all of its increments, which are made once."""
+        sem, rank = divmod(counter, self._ranks)
+        total = self.owners.total[counter]
+        waited = False
+        for queue in self._executable.queues:
+            column, value = packed(queue.sync.wait_sem), packed(queue.sync.wait_value)
+            rows = column[:, min(rank, column.shape[1] - 1)] == sem
+            waited = waited or bool(rows.any())
+            if (value[rows, min(rank, value.shape[1] - 1)] < total).any():
+                return False
+        return not waited or not self._executable.program.blocks
+
+    def unreached(self) -> Iterator[str]:
+        """Waits for increments that are never made, or not before the owner's control row."""
+        flow = self._flow
+        if flow is None:
+            return
+        queues = self._executable.queues
+        total, made = np.zeros_like(self.owners.total), [0] * len(queues)
+        for event in range(len(flow.events) + 1):
+            if event == len(flow.events):
+                total = self.owners.total
+            else:
+                for number, one in enumerate(self.increments):
+                    limit = flow.limit(number, event)
+                    one.add(total, slice(made[number], limit))
+                    made[number] = limit
+            least = total.reshape(-1, self._ranks).min(axis=1)
+            for number, queue in enumerate(queues):
+                if not isinstance(queue, DmaQueue):
+                    rows = flow.stretch(number, event)
+                    yield from self._unreached_in(number, rows, _Counted(total, least))
+
+    def _unreached_in(self, number: int, rows: slice, counted: "_Counted") -> Iterator[str]:
+        sync = self._executable.queues[number].sync
+        sem, value = packed(sync.wait_sem[rows]), packed(sync.wait_value[rows])
+        for row, rank in counted.unreached(sem, value, self._ranks):
+            row_sem = int(sem[row, min(rank, sem.shape[1] - 1)])
+            asked = int(value[row, min(rank, value.shape[1] - 1)])
+            yield self._unreached_text((number, rows.start + row, rank), row_sem, asked, counted)
+
+    def _unreached_text(
+        self, at: tuple[int, int, int], sem: int, asked: int, counted: "_Counted"
+    ) -> str:
+        number, row, rank = at
+        place = place_of(self._executable, number, row, rank)
+        if not 0 <= sem < self._executable.semaphore_count:
+            return f"{place}: waits for semaphore {sem}, there are {len(counted.least)}"
+        counter = sem * self._ranks + rank
+        name, total = _name(self._executable, rank, sem), int(self.owners.total[counter])
+        text = f"{place}: waits for {name} >= {asked}, "
+        if total < asked:
+            return f"{text}which is incremented {total} times in all"
+        by_then = int(counted.total[counter])
+        return f"{text}which is incremented {by_then} times before its owner's next control row"
+
+    def wrong_shifts(self) -> Iterator[str]:
+        """Jumps that shift waited values by too much or too little."""
+        if self._flow is not None and self._flow.events:
+            yield from wrong_shifts(self._executable, self.increments, self._flow)
+
+    def too_large(self) -> Iterator[str]:
+        """Counters that do not fit, with the trips of loops that are known."""
+        total = self.owners.total
+        if self._flow is not None and self._flow.events:
+            total = self._with_trips(self._flow)
+        for counter in np.flatnonzero(total > LARGEST_COUNT).tolist():
+            sem, rank = divmod(counter, self._ranks)
+            name = _name(self._executable, rank, sem)
+            yield (
+                f"rank {rank}: {name} is incremented {total[counter]:.0f} times, "
+                f"a semaphore holds at most {LARGEST_COUNT}"
+            )
+
+    def _with_trips(self, flow: Flow) -> np.ndarray:
+        total: np.ndarray = np.zeros(len(self.owners.total), np.float64)
+        blocks = self._executable.program.blocks
+        for number, one in enumerate(self.increments):
+            times = [1.0]
+            for event, (opcode, block) in enumerate((*flow.events, ("", IDLE))):
+                made: np.ndarray = np.zeros(len(total), np.int64)
+                one.add(made, flow.stretch(number, event))
+                total += made * times[-1]
+                trips = blocks[block].trip_count if block != IDLE else None
+                if opcode == "loop":
+                    times.append(times[-1] * (1 if trips is None else trips + 1))
+                elif opcode == "test":
+                    times[-1] = times[-2] * (1 if trips is None else trips)
+                elif opcode == "end" and blocks[block].kind is BlockKind.LOOP:
+                    times.pop()
+        return total
+
+
+@attrs.frozen(eq=False)
+class _Counted:
+    """What has been counted up to some place."""
+
+    total: np.ndarray  # by counter
+    least: np.ndarray  # (semaphores,), on the rank that has least
+
+    def unreached(
+        self, sem: np.ndarray, value: np.ndarray, ranks: int
+    ) -> Iterator[tuple[int, int]]:
+        """(row, rank) of waits, (n, ranks or 1), for more than that."""
+        step = max(1, (1 << 20) // max(1, ranks))
+        for at in range(0, len(sem), step):
+            rows, asked = sem[at : at + step], value[at : at + step]
+            known = (rows >= 0) & (rows < len(self.least))
+            there = np.where(known, rows, 0)
+            if rows.shape[1] == asked.shape[1] == 1 and len(self.least):
+                bad = (rows != IDLE) & (~known | (asked > self.least[there]))
+                if not bad.any():
+                    continue
+            if len(self.least):
+                rank = np.arange(ranks)[None, :]
+                held = self.total[there * np.int64(ranks) + rank]
+                bad = (rows != IDLE) & (~known | (asked > held))
+            else:
+                bad = np.broadcast_to(rows != IDLE, (len(rows), ranks))
+            for row, its_rank in np.argwhere(bad).tolist():
+                yield at + row, its_rank
+
+
+def _name(executable: Executable, rank: int, sem: int) -> str:
+    return executable.semaphore_names(rank).get(sem, f"s{sem}")

@@ -1,0 +1,1 @@
+"""The numbered rules of a well-formed executable, by subject."""

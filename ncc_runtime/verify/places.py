@@ -1,0 +1,40 @@
+"""Places of an executable in the words of reports: rank, queue, pc, collective, source line."""
+
+from ncc_runtime.lowering.executable import IDLE, EngineQueue, Executable
+from ncc_runtime.neff.program import Origin
+
+
+def place_of(executable: Executable, queue: int, row: int, rank: int) -> str:
+    """A cell of a queue: `rank 3, queue cc0.dma1, pc 41 (p2 all-reduce.2, models.py:56)`."""
+    one = executable.queues[queue]
+    text = f"rank {rank}, queue {one.name}, pc {row}"
+    if not 0 <= row < len(one.sync.wait_sem):
+        return text
+    if isinstance(one, EngineQueue):
+        instr = one.table[row]
+        number, about = instr.placeholder, [instr.opcode]
+        if number == IDLE:
+            origin = _origin(executable, instr.origin)
+            about += [word for word in (origin.node, origin.place) if word]
+            return f"{text} ({', '.join(about)})"
+    else:
+        number = int(one.placeholder[row])
+    return f"{text} ({collective(executable, number)})" if number != IDLE else text
+
+
+def collective(executable: Executable, number: int) -> str:
+    """A placeholder with the line that it comes from: `p2 all-reduce.2, models.py:56`."""
+    program = executable.program
+    if not 0 <= number < len(program.placeholders):
+        return f"p{number}"
+    placeholder = program.placeholders[number]
+    words = [f"p{number} {placeholder.name or placeholder.op.value}"]
+    for table in program.queues.values():
+        rows = (table.placeholder == number).nonzero()[0][:1]
+        words += [_origin(executable, int(table.origin[row])).place for row in rows]
+    return ", ".join(word for word in words if word)
+
+
+def _origin(executable: Executable, number: int) -> Origin:
+    origins = executable.program.origins
+    return origins[number] if 0 <= number < len(origins) else Origin("")

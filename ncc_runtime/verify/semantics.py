@@ -1,0 +1,106 @@
+"""Proof of what collectives compute: every byte of every result is made of what was promised.
+
+Transfers are performed on fingerprints (`fingerprints.py`) instead of data, in one order that the
+waits allow, and results are compared with a table of promises (`promises.py`). Where they differ,
+a byte is traced back to say what it is made of.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ncc_runtime.lowering.executable import DmaQueue, Executable
+from ncc_runtime.verify.order import GreedyRun
+from ncc_runtime.verify.outcome import Filling, Outcome, outcome
+from ncc_runtime.verify.places import collective, place_of
+from ncc_runtime.verify.proof import Proof
+from ncc_runtime.verify.provenance import Writer
+from ncc_runtime.verify.replay import Step
+from ncc_runtime.verify.segments import Segment
+from ncc_runtime.verify.wording import explained
+
+MOST_FAULTS = 4
+"""Transfers of one placeholder that a proof names."""
+
+
+def prove_semantics(executable: Executable, segments: Sequence[Segment], run: GreedyRun) -> Proof:
+    """Every distinct segment once, along the order of a run that comes to its end."""
+    start = time.perf_counter()
+    if run.stuck(executable):
+        text = "not decided: the program does not come to its end"
+        return Proof("semantics", text, time.perf_counter() - start, (text,))
+    performed = _performed(executable, run)
+    breaches: list[str] = []
+    transfers = ranges = collectives = 0
+    for segment in segments:
+        filling = _filling(executable, segment, performed)
+        found = outcome(filling)
+        alike = len(segment.numbers)
+        collectives += alike
+        transfers += alike * found.transfers
+        ranges += alike * found.ranges
+        breaches += _breaches(executable, segment, filling, found)
+    size = (
+        f"{transfers} transfers into {ranges} byte ranges of {collectives} collectives "
+        f"({len(segments)} distinct)"
+    )
+    return Proof("semantics", size, time.perf_counter() - start, tuple(breaches))
+
+
+Performed = Mapping[tuple[int, int], Sequence[tuple[int, np.ndarray | None]]]
+"""By queue and row of DMA rings: when, and which ranks."""
+
+
+def _performed(executable: Executable, run: GreedyRun) -> Performed:
+    rings = {
+        number for number, queue in enumerate(executable.queues) if isinstance(queue, DmaQueue)
+    }
+    found: dict[tuple[int, int], list[tuple[int, np.ndarray | None]]] = {}
+    for moment, (queue, row, ranks) in enumerate(run.batches):
+        if queue in rings:
+            found.setdefault((queue, row), []).append((moment, ranks))
+    return found
+
+
+def _filling(executable: Executable, segment: Segment, performed: Performed) -> Filling:
+    steps = [
+        (moment, Step(number, row, ranks))
+        for number, ring in enumerate(segment.rings)
+        for row in range(len(ring))
+        for moment, ranks in performed.get((ring.queue, ring.first + row), ())
+    ]
+    steps.sort(key=lambda step: step[0])
+    return Filling(
+        placeholder=executable.program.placeholders[segment.number],
+        ranks=segment.ranks,
+        homes=segment.homes,
+        rings=segment.rings,
+        steps=tuple(step for _, step in steps),
+    )
+
+
+def _breaches(
+    executable: Executable, segment: Segment, filling: Filling, found: Outcome
+) -> Iterator[str]:
+    name = collective(executable, segment.number)
+    if not found.is_settled:
+        yield f"{name}: not decided: its transfers cut the buffers into too many pieces"
+    for number, fault in found.faults[:MOST_FAULTS]:
+        ring = segment.rings[number]
+        place = place_of(executable, ring.queue, ring.first + fault.row, fault.rank)
+        yield f"{place}: {fault.what}"
+    if found.difference is not None:
+        what, writer = explained(filling, found.difference)
+        lines = [f"{name}: {what}", _last_written(executable, segment, writer)]
+        if len(found.wrong_ranks) > 1:
+            lines.append(f"wrong on {len(found.wrong_ranks)} of {filling.ranks} ranks")
+        yield "\n  ".join(lines)
+
+
+def _last_written(executable: Executable, segment: Segment, writer: Writer | None) -> str:
+    if writer is None:
+        return "no transfer writes there"
+    ring = segment.rings[writer.ring]
+    place = place_of(executable, ring.queue, ring.first + writer.row, writer.rank)
+    return f"last written in round {int(ring.round[writer.row])} by {place}"

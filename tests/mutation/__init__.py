@@ -1,0 +1,1 @@
+"""Whether the proofs refuse every fault that some interleaving can show."""
