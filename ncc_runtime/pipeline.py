@@ -1,6 +1,6 @@
 """Several programs for one run: checked against each other, then joined."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -56,11 +56,19 @@ def _check_ranks(stages: Sequence[Stage]) -> None:
 
 def _twins(meetings: Sequence[Meeting]) -> dict[Place, Place]:
     """Blocks around shared collectives, by stage and number; each with that of the first stage."""
-    found: dict[Place, Place] = {}
+    found: dict[Place, Place] = {}  # each with one of a stage before
     for meeting in meetings:
         first, *others = (call for _, call in sorted(meeting.items()))
         for call in others:
             for mine, theirs in zip(first.nest, call.nest, strict=True):
-                place = first.stage, mine.block
-                found[call.stage, theirs.block] = found.get(place, place)
-    return found
+                sides = (first.stage, mine.block), (call.stage, theirs.block)
+                one, other = sorted(_first(found, side) for side in sides)
+                if one != other:
+                    found[other] = one
+    return {place: _first(found, place) for place in found}
+
+
+def _first(twins: Mapping[Place, Place], place: Place) -> Place:
+    while place in twins:
+        place = twins[place]
+    return place
