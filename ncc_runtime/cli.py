@@ -23,6 +23,7 @@ from ncc_runtime.cli_options import (
     known_placement,
     loaded,
     place_options,
+    program_argument,
     size,
     trip_counts,
     warn,
@@ -38,7 +39,7 @@ def cli() -> None:
 
 
 @cli.command()
-@click.argument("program", metavar="PROGRAM", type=click.Path())
+@program_argument
 @place_options
 @click.option("--inputs", type=click.Path(), help="arg0, arg1, … in .npz or .safetensors.")
 @click.option("--outputs", type=click.Path(), help="Write out0, out1, … to this file.")
@@ -63,7 +64,7 @@ def cli() -> None:
     "--shuffle", type=click.IntRange(0), metavar="SEED", help="Take ready instructions at random."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-def run(program: str, place: PlaceWords, as_json: bool, **words: Any) -> None:
+def run(program: Sequence[str], place: PlaceWords, as_json: bool, **words: Any) -> None:
     """Place PROGRAM, fill its placeholders, prove it and run it on virtual devices."""
     from ncc_runtime import array_files
     from ncc_runtime.options import RunOptions
@@ -101,11 +102,11 @@ def run(program: str, place: PlaceWords, as_json: bool, **words: Any) -> None:
 
 
 @cli.command("list")
-@click.argument("program", metavar="PROGRAM", type=click.Path())
+@program_argument
 @place_options
 @click.option("--rank", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--queue", metavar="Q", help="One queue: Tensor, Vector, …, cc0, cc0.dma0.")
-def list_command(program: str, place: PlaceWords, rank: int, queue: str | None) -> None:
+def list_command(program: Sequence[str], place: PlaceWords, rank: int, queue: str | None) -> None:
     """Print the placed program of one rank, placeholders filled."""
     from ncc_runtime.lowering.listing import list_executable, queue_names
 
@@ -121,10 +122,10 @@ def list_command(program: str, place: PlaceWords, rank: int, queue: str | None) 
 
 
 @cli.command()
-@click.argument("program", metavar="PROGRAM", type=click.Path())
+@program_argument
 @place_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-def verify(program: str, place: PlaceWords, as_json: bool) -> None:
+def verify(program: Sequence[str], place: PlaceWords, as_json: bool) -> None:
     """Prove of PROGRAM on its place: no deadlock, no race, and collectives that are right."""
     from ncc_runtime.report import proofs as report
     from ncc_runtime.verify.prove import refuse

@@ -15,6 +15,8 @@ from ncc_runtime.cli_options import (
     loaded,
     place_of,
     place_options,
+    program_argument,
+    program_of_words,
     size,
     strict_option,
     trip_counts,
@@ -31,10 +33,10 @@ DEFAULT_BYTES = 32 << 20
 
 
 @click.command()
-@click.argument("program", metavar="PROGRAM", type=click.Path())
+@program_argument
 @place_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-def explain(program: str, place: PlaceWords, as_json: bool) -> None:
+def explain(program: Sequence[str], place: PlaceWords, as_json: bool) -> None:
     """Say for every collective of PROGRAM which algorithms could fill it, and why one does."""
     from ncc_runtime.report import explain as report
     from ncc_runtime.report.explain_text import as_text
@@ -46,7 +48,7 @@ def explain(program: str, place: PlaceWords, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("program", metavar="PROGRAM", type=click.Path())
+@program_argument
 @click.option("--on", "places", metavar="SPEC", multiple=True, help="A place; give two.")
 @algorithm_option
 @strict_option
@@ -59,17 +61,16 @@ def explain(program: str, place: PlaceWords, as_json: bool) -> None:
     help="How often a loop runs, or which branch, where data decides.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-def diff(program: str, places: Sequence[str], as_json: bool, **words: Any) -> None:
+def diff(program: Sequence[str], places: Sequence[str], as_json: bool, **words: Any) -> None:
     """Say what another place changes: algorithms, transports, links, instructions, time."""
     from ncc_runtime.report import diff as report
     from ncc_runtime.report.diff_text import as_text
-    from ncc_runtime.runtime import program_of
 
     if len(places) != 2:
         raise click.UsageError(f"--on is given {len(places)} times; two places are compared")
     sides = [PlaceWords(on, {}, words["algorithms"], words["strict"]) for on in places]
     targets = [place_of(place) for place in sides]
-    compiled = program_of(program)
+    compiled = program_of_words(program)
     one, two = (filled(compiled, place, where) for place, where in zip(sides, targets, strict=True))
     runs = [
         model.run(values=False, verify=False, trip_counts=words["counts"], clock=True)

@@ -1,6 +1,7 @@
 """What the commands of `nccrt` share: the options that say where to place, sizes, loading."""
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -131,12 +132,46 @@ def known_placement(word: str) -> None:
         raise click.UsageError(str(error)) from error
 
 
-def loaded(program: str, place: PlaceWords) -> "Model":
-    """A program's file, placed and filled."""
+_RANKS = re.compile(r"(?P<path>.+)@(?P<ranks>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)", re.ASCII)
+
+
+def _programs(_: click.Context, __: click.Parameter, words: Sequence[str]) -> Sequence[str]:
+    """One file, or several that each name their ranks."""
+    for word in words:
+        if len(words) > 1 and not _RANKS.fullmatch(word):
+            raise click.BadParameter(f"{word!r} names no ranks, as in a.neff@0-3 b.neff@4-7")
+    return words
+
+
+program_argument = click.argument(
+    "program", metavar="PROGRAM", nargs=-1, required=True, callback=_programs
+)
+"""MODEL.neff, or several programs with their ranks: a.neff@0-3 b.neff@4-7."""
+
+
+def _ranks(text: str) -> list[int]:
+    """`0-3,8` as numbers."""
+    found: list[int] = []
+    for run in text.split(","):
+        first, _, last = run.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def program_of_words(words: Sequence[str]) -> "Program":
+    """The program of a file, or of several files that each name their ranks."""
     from ncc_runtime.runtime import program_of
 
+    found = [_RANKS.fullmatch(word) for word in words]
+    if len(words) == 1 and not found[0]:
+        return program_of(words[0])
+    return program_of([(match["path"], _ranks(match["ranks"])) for match in found if match])
+
+
+def loaded(program: Sequence[str], place: PlaceWords) -> "Model":
+    """A program's file, or several, placed and filled."""
     where = place_of(place)
-    return filled(program_of(program), place, where)
+    return filled(program_of_words(program), place, where)
 
 
 def filled(program: "Program", place: PlaceWords, where: "PlaceOptions") -> "Model":

@@ -44,5 +44,9 @@ class ProofError(NccError):
     """A placed program has a deadlock, a race or another fault; the message has the witness."""
 
 
+class MismatchError(NccError):
+    """Programs that run together disagree about a collective that they share."""
+
+
 class MemoryFaultError(NccError):
     """Checked mode: an access outside a buffer, or a read of what was never written."""

@@ -30,10 +30,11 @@ def check_budget(executable: Executable, options: RunOptions, held_bytes: int = 
 
 def needed_bytes(executable: Executable, options: RunOptions) -> int:
     """Host bytes of a run with values: every rank's memory, inputs and outputs beside it."""
-    program = executable.program
     arena = executable.ranks * executable.hbm_bytes
-    beside = executable.ranks * sum(
-        program.tensors[tensor].size_bytes for tensor in (*program.inputs, *program.outputs)
+    beside = sum(
+        len(stage.ranks) * stage.program.tensors[tensor].size_bytes
+        for stage in executable.stages
+        for tensor in (*stage.program.inputs, *stage.program.outputs)
     )
     owners = arena * 4 if options.checked else 0  # one int32 a byte
     return arena + owners + beside

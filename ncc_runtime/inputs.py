@@ -7,6 +7,7 @@ import numpy as np
 from ncc_runtime.errors import InputError
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.program import Program, Tensor
+from ncc_runtime.neff.stages import stages_of
 
 
 def check_constants(program: Program) -> None:
@@ -28,6 +29,8 @@ def bound_inputs(
 ) -> Iterator[np.ndarray]:
     """Every parameter as [ranks, *shape] of its dtype, in order; missing ones from the seed.
 
+    Of joined programs they are numbered one program after the other; ranks are those that run it.
+
     Without a seed none may be missing. An array of the parameter's own shape is the same on every
     rank. Floats wider than the parameter are rounded to it; any other dtype must match. Raises
     InputError.
@@ -40,12 +43,16 @@ def bound_inputs(
             )
     if seed is None:
         _check_complete(program, given)
-    checked = {number: _bound(program, number, np.asarray(one)) for number, one in given.items()}
+    counts = [len(stage.ranks) for stage in stages_of(program) for _ in stage.program.inputs]
+    checked = {
+        number: _bound(program, number, counts[number], np.asarray(one))
+        for number, one in given.items()
+    }
     generator = np.random.default_rng(seed)
     return (
         checked[number]
         if number in checked
-        else seeded(program.tensors[tensor], program.ranks, generator)
+        else seeded(program.tensors[tensor], counts[number], generator)
         for number, tensor in enumerate(program.inputs)
     )
 
@@ -68,9 +75,9 @@ def _check_complete(program: Program, given: Mapping[int, np.ndarray]) -> None:
         )
 
 
-def _bound(program: Program, number: int, array: np.ndarray) -> np.ndarray:
+def _bound(program: Program, number: int, ranks: int, array: np.ndarray) -> np.ndarray:
     tensor = program.tensors[program.inputs[number]]
-    wanted = (program.ranks, *tensor.shape)
+    wanted = (ranks, *tensor.shape)
     if array.shape not in (wanted, tensor.shape):
         raise InputError(
             f"arg{number} has shape {list(array.shape)}; the program takes {list(wanted)}, or "

@@ -27,6 +27,7 @@ from ncc_runtime.lowering.fill import fill
 from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions, RunOptions
+from ncc_runtime.pipeline import joint_program, stage_of
 from ncc_runtime.placement import PlaceOptions, place_on
 from ncc_runtime.report.collectives import collective_rows
 from ncc_runtime.report.run import Run
@@ -144,8 +145,12 @@ def _numbered(
     return {number: np.asarray(array) for number, array in enumerate(inputs)}
 
 
+Neff = Compiled | Program | bytes | str | os.PathLike[str]
+"""A compiled program: what the compiler returned, its bytes, or the path of a `.neff`."""
+
+
 def load(
-    neff: Compiled | Program | bytes | str | os.PathLike[str],
+    neff: Neff | Sequence[tuple[Neff, Sequence[int]]],
     topology: str = "trn2.48xlarge",
     *,
     nodes: int | None = None,
@@ -156,6 +161,8 @@ def load(
 ) -> Model:
     """Place a compiled program and fill its placeholders; raises NccError with the reason.
 
+    Several programs of one world, pipeline stages say, come with the ranks that run each:
+    load([("a.neff", range(0, 4)), ("b.neff", range(4, 8))]); MismatchError says how they differ.
     `strict` refuses groups that the hardware would refuse; `Model.verdicts` has them otherwise.
     """
     place = PlaceOptions(topology, nodes, placement, lnc)
@@ -178,7 +185,8 @@ def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Mode
 def _uses(executable: Executable) -> Iterator[Use]:
     """How every placeholder was filled, a group of each size."""
     rings = [queue for queue in executable.queues if isinstance(queue, DmaQueue)]
-    lanes = Counter(int(one) for queue in rings for one in np.unique(queue.placeholder))
+    found = {(queue.name, int(one)) for queue in rings for one in np.unique(queue.placeholder)}
+    lanes = Counter(number for _, number in found)
     for number, filled in enumerate(executable.filled):
         groups = executable.program.placeholders[number].groups
         for algorithm, size in zip(filled.algorithms, filled.group_sizes, strict=True):
@@ -186,14 +194,28 @@ def _uses(executable: Executable) -> Iterator[Use]:
             yield Use(number, algorithm, ranks, lanes[number])
 
 
-def program_of(neff: Compiled | Program | bytes | str | os.PathLike[str]) -> Program:
-    """The program of a `.neff`, given as a path, its bytes, or what the compiler returned."""
+def program_of(neff: Neff | Sequence[tuple[Neff, Sequence[int]]]) -> Program:
+    """The program of a `.neff`, or of several with their ranks."""
     if isinstance(neff, Program):
         return neff
+    if isinstance(neff, list | tuple):
+        return _joint(neff)
     if isinstance(neff, str | os.PathLike):
         return container.load(Path(neff))
     if isinstance(neff, bytes):
         return container.unpack(neff, "<bytes>")
-    if isinstance(getattr(neff, "data", None), bytes):
-        return container.unpack(neff.data, "<compiled>")
+    data = getattr(neff, "data", None)
+    if isinstance(data, bytes):
+        return container.unpack(data, "<compiled>")
     raise InputError(f"a .neff is a path, bytes or a compiled program, not {type(neff).__name__}")
+
+
+def _joint(parts: Sequence[tuple[Neff, Sequence[int]]]) -> Program:
+    stages = []
+    for neff, ranks in parts:
+        program = program_of(neff)
+        label = str(neff) if isinstance(neff, str | os.PathLike) else program.name
+        stages.append(stage_of(program, ranks, label))
+    if not stages:
+        raise InputError("no program is given")
+    return joint_program(stages)

@@ -47,7 +47,6 @@ def in_a_shell(command: str, arguments: str, streams: str) -> subprocess.Complet
         (["walk"], "no such command 'walk' (see {} --help)"),
         (["list"], "missing argument '{}' (see {} list --help)"),
         (["list", "x", "--zzz"], "no such option '--zzz' (see {} list --help)"),
-        (["list", "x", "y"], "got unexpected extra argument (y) (see {} list --help)"),
     ],
 )
 def test_wrong_usage_is_one_line_with_a_remedy(
@@ -57,6 +56,20 @@ def test_wrong_usage_is_one_line_with_a_remedy(
     argument = {"nccc": "MODEL.neff", "nccrt": "PROGRAM"}[command]
     names = [argument, command] if message.count("{}") == 2 else [command]
     assert capsys.readouterr() == ("", f"error: {message.format(*names)}\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("nccc", "got unexpected extra argument (y)"),
+        ("nccrt", "invalid value for 'PROGRAM': 'x' names no ranks, as in a.neff@0-3 b.neff@4-7"),
+    ],
+)
+def test_a_file_too_many_is_wrong_usage(
+    command: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert MAINS[command](["list", "x", "y"]) == USAGE
+    assert capsys.readouterr().err == f"error: {message} (see {command} list --help)\n"
 
 
 def test_our_own_usage_errors_are_one_line_too(capsys: pytest.CaptureFixture[str]) -> None:

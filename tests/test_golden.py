@@ -1,8 +1,8 @@
 """Golden cases: the first lines of a case say how to run it, `.expect` says what comes out.
 
-`# RUN: nccc check %s` runs a command in this process; `%s` is the case, `%t` a fresh path for
-files it writes. Several RUN lines run in order. Case paths are replaced by `golden/…`, times of
-the host by `…`.
+`# RUN: nccc check %s` runs a command in this process; `%s` is the case, `%d` its folder, `%t` a
+fresh path for files it writes. Several RUN lines run in order. Case paths are replaced by
+`golden/…`, times of the host by `…`.
 """
 
 import importlib
@@ -42,7 +42,8 @@ def test_command_prints_what_is_expected(
 ) -> None:
     actual = ""
     for line in run_lines(case):
-        written = line.replace("%s", str(case)).replace("%t", str(tmp_path / "out"))
+        written = line.replace("%s", str(case)).replace("%d", str(case.parent))
+        written = written.replace("%t", str(tmp_path / "out"))
         tool, *arguments = shlex.split(written)
         code = main_of(tool)(arguments)
         streams = capsys.readouterr()

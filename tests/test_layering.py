@@ -107,6 +107,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.topology",
         "ncc_runtime.verify.proof",
     },
+    "ncc_runtime.pipeline": {ERRORS, NEFF, "ncc_runtime.verify"},
     "ncc_runtime.runtime": {"ncc_runtime"},
     "ncc_runtime.cli_options": {"ncc_runtime"},
     "ncc_runtime.cli_collectives": {"ncc_runtime"},

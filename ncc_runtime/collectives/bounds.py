@@ -96,7 +96,8 @@ def _flow(job: Job, groups: Sequence[Members], cluster: np.ndarray) -> _Flow:
     for group in groups:
         if job.placeholder.op is CollectiveOp.PERMUTE:
             pairs = np.array(job.placeholder.pairs, np.int64).reshape(-1, 2)
-            source, target = cluster[pairs[:, 0]], cluster[pairs[:, 1]]
+            where_of = cluster[list(group)]
+            source, target = where_of[pairs[:, 0]], where_of[pairs[:, 1]]
             crosses = source != target
             where = np.unique(np.concatenate((source, target)))
             out = np.bincount(source[crosses], minlength=count)[where] * size
@@ -178,7 +179,7 @@ def _latency_ps(parts: Parts, job: Job, groups: Sequence[Members]) -> int:
     for group in groups:
         members = np.array(group)
         if job.placeholder.op is CollectiveOp.PERMUTE:
-            src, dst = np.array(job.placeholder.pairs, np.int64).reshape(-1, 2).T
+            src, dst = members[np.array(job.placeholder.pairs, np.int64).reshape(-1, 2).T]
         elif job.placeholder.op.is_rooted:
             src, dst = np.full(len(members), members[job.placeholder.root or 0]), members
         else:

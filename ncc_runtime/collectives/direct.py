@@ -49,7 +49,7 @@ def all_to_all(job: Job, members: int) -> Plan:
 def permute(job: Job, members: int) -> Plan:
     """Each source writes its whole buffer to its target; who is no target is filled with zeros.
 
-    Members are ranks here: a permute has pairs, not groups.
+    The pairs of the job are places among its members.
     """
     peer = np.full(members, IDLE, np.int32)
     for source, target in job.placeholder.pairs:

@@ -4,7 +4,7 @@ A predicate that guards a collective must be the same on every rank of its group
 would wait for each other for ever, so the first difference stops the run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ncc_runtime.execution.values.machine import Machine
 from ncc_runtime.lowering.executable import CcQueue, Decision, Executable, Jump
 from ncc_runtime.lowering.structure import contained
 from ncc_runtime.neff.program import Block, BlockKind
+from ncc_runtime.neff.stages import twins_of
 
 
 class ValueDecisions:
@@ -30,9 +31,10 @@ class ValueDecisions:
         enters = selected(block, value)
         queue = self._executable.queues[batch.queue]
         if isinstance(queue, CcQueue):
-            key = (batch.queue, jump.block)
+            alike = twins_of(self._executable.program)
+            key = (queue.stream, alike.get(jump.block, jump.block))
             if key not in self._guards:
-                self._guards[key] = _Guard(self._executable, jump.block)
+                self._guards[key] = _Guard(self._executable, key[1])
             self._guards[key].compare(batch.ranks, value)
         return enters
 
@@ -55,7 +57,7 @@ class _Guard:
         self._seen: np.ndarray = np.zeros(executable.ranks, np.int64)  # how often, per rank
         self._values: list[dict[int, set[int]]] = []  # by occasion: value to ranks
         self._partners: dict[int, set[int]] = {}
-        for number in contained(executable.program)[block]:
+        for number in _guarded(executable, block):
             placeholder = executable.program.placeholders[number]
             for group in placeholder.groups or placeholder.pairs:
                 for rank in group:
@@ -85,6 +87,15 @@ class _Guard:
                         f"and is {value} on rank {rank} and {rank_values[partner]} on rank "
                         f"{partner} of the same group; make it the same, by an all-reduce say"
                     )
+
+
+def _guarded(executable: Executable, block: int) -> Iterator[int]:
+    """The collectives in a block, or in what other stages have in its place."""
+    twins = twins_of(executable.program)
+    for stage in executable.stages:
+        for other, numbers in contained(stage.program).items():
+            if twins.get(other, other) == block:
+                yield from numbers
 
 
 class PlannedDecisions:

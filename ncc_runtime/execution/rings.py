@@ -52,6 +52,11 @@ class _Ring:
         return int(descriptors(sizes[rows, rank]).sum())
 
 
+def _first_rank(queue: CcQueue | DmaQueue) -> int:
+    """Queues of one stage have the same ranks."""
+    return 0 if queue.ranks is None else int(queue.ranks[0])
+
+
 class Rings:
     """All rings of an executable."""
 
@@ -64,7 +69,8 @@ class Rings:
             if isinstance(queue, DmaQueue)
         }
         self._by_lane = {
-            (ring.queue.stream, ring.queue.lane): ring for ring in self._rings.values()
+            (ring.queue.stream, ring.queue.lane, _first_rank(ring.queue)): ring
+            for ring in self._rings.values()
         }
 
     def room(self, queue: int, row: int) -> np.ndarray | None:
@@ -72,7 +78,7 @@ class Rings:
         program = self._executable.queues[queue]
         if not isinstance(program, CcQueue) or program.opcode[row] != CcOpcode.ADVANCE:
             return None
-        ring = self._by_lane[program.stream, int(program.ring[row])]
+        ring = self._by_lane[program.stream, int(program.ring[row]), _first_rank(program)]
         room = ring.room(int(program.ring_row[row]))
         return None if room is None else room | (program.sync.posts[0].rank[row] == IDLE)
 
@@ -81,7 +87,7 @@ class Rings:
         program = self._executable.queues[queue]
         if not isinstance(program, CcQueue) or program.opcode[row] != CcOpcode.ADVANCE:
             return
-        ring = self._by_lane[program.stream, int(program.ring[row])]
+        ring = self._by_lane[program.stream, int(program.ring[row]), _first_rank(program)]
         ranks = ranks[program.sync.posts[0].rank[row, ranks] != IDLE]
         if len(ranks):
             ring.push(ranks, int(program.ring_row[row]))

@@ -50,12 +50,18 @@ class Scheduler:
         self.semaphores: np.ndarray = np.zeros((executable.ranks, width), np.int64)
         self._queues = executable.queues
         self._lengths = [queue_length(queue) for queue in self._queues]
-        self._counters = [np.zeros(executable.ranks, np.int64) for _ in self._queues]
+        self._everybody = np.arange(executable.ranks)
+        self._runners = [
+            self._everybody if queue.ranks is None else queue.ranks for queue in self._queues
+        ]
+        self._counters = [
+            self._at_start(runners, length)
+            for runners, length in zip(self._runners, self._lengths, strict=True)
+        ]
         self._offsets = [
             np.zeros_like(self.semaphores) if _jumps(queue) else None for queue in self._queues
         ]
         self._rings = Rings(executable)
-        self._everybody = np.arange(executable.ranks)
         self._posts: np.ndarray = np.zeros(executable.semaphore_count, np.int64)  # on any rank
         self._asleep: dict[int, tuple[int, int]] = {}  # by queue: semaphore, its posts at the time
         self._programs = [
@@ -63,6 +69,12 @@ class Scheduler:
             for number, queue in enumerate(self._queues)
             if self._lengths[number] and not isinstance(queue, DmaQueue)
         ]
+
+    def _at_start(self, runners: np.ndarray, length: int) -> np.ndarray:
+        """Where ranks stand before the first row; who does not run the queue is at its end."""
+        counter: np.ndarray = np.full(len(self._everybody), length, np.int64)
+        counter[runners] = 0
+        return counter
 
     def run(self, perform: Perform, shuffle: np.random.Generator | None = None) -> None:
         """Perform every row as often as control flow says; DeadlockError if that cannot be done.
@@ -89,11 +101,12 @@ class Scheduler:
             if self._posts[sem] == posts:
                 return
             del self._asleep[queue]
-        counter = self._counters[queue]
+        counter, runners = self._counters[queue], self._runners[queue]
         length = self._lengths[queue]
-        row = int(counter[0])
-        if row < length and (counter == row).all():
-            yield from self._ready_at(queue, row, self._everybody)
+        row = int(counter[runners[0]])
+        standing = counter if runners is self._everybody else counter[runners]
+        if row < length and (standing == row).all():
+            yield from self._ready_at(queue, row, runners)
             return
         rows = np.unique(counter)
         for row in rows.tolist():
@@ -111,7 +124,7 @@ class Scheduler:
             yield Batch(queue, row, ranks, sem, value)
         elif free.any():
             yield Batch(queue, row, ranks[free], sem[free], value[free])
-        elif not enough.any() and len(ranks) == len(self._everybody) and (sem == sem[0]).all():
+        elif not enough.any() and ranks is self._runners[queue] and (sem == sem[0]).all():
             self._asleep[queue] = (int(sem[0]), int(self._posts[sem[0]]))
 
     def _awaited(self, queue: int, row: int, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -59,6 +59,7 @@ class Trace:
 
         Ranks ascend; the runs of a rank are in order.
         """
+        found = []
         for queue, timeline in zip(self.executable.queues, self.timelines, strict=True):
             if isinstance(queue, CcQueue):
                 rows = np.flatnonzero(queue.placeholder == placeholder)
@@ -66,8 +67,14 @@ class Trace:
                     done = rows[queue.opcode[rows] == CcOpcode.DONE][0]
                     first = _by_rank(timeline, int(rows[0]))
                     last = _by_rank(timeline, int(done))
-                    return timeline.rank[first], timeline.end_ps[first], timeline.end_ps[last]
-        raise AssertionError(f"placeholder {placeholder} is in no queue")
+                    ends = timeline.end_ps[first], timeline.end_ps[last]
+                    found.append((timeline.rank[first], *ends))
+        assert found, f"placeholder {placeholder} is in no queue"
+        if len(found) == 1:
+            return found[0]
+        rank, start, end = (np.concatenate(columns) for columns in zip(*found, strict=True))
+        order = np.argsort(rank, kind="stable")
+        return rank[order], start[order], end[order]
 
     def busy_ps(self) -> list[np.ndarray]:
         """Per rank, the intervals (n, 2) in which a compute engine works, merged and sorted."""

@@ -1,7 +1,8 @@
 """Binds placeholders to ranks: sizes for the algorithms, teams of ranks for the plans."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 
+import attrs
 import numpy as np
 
 from ncc_runtime.collectives import rooted
@@ -12,13 +13,19 @@ from ncc_runtime.lowering.team import Addresses
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.stages import Stage, is_permute, participants, stages_of
 from ncc_runtime.placement import Placement
 from ncc_runtime.topology.graph import Topology
 
 
 def job_of(program: Program, placeholder: Placeholder) -> Job:
-    """The placeholder with the sizes of its buffers."""
+    """The placeholder with the sizes of its buffers; pairs are places in its group."""
     tensors = program.tensors
+    ranks = participants(placeholder)
+    if ranks is not None and placeholder.pairs:
+        at = {rank: place for place, rank in enumerate(ranks)}
+        pairs = tuple((at[source], at[target]) for source, target in placeholder.pairs)
+        placeholder = attrs.evolve(placeholder, pairs=pairs)
     return Job(
         placeholder,
         Buffers(
@@ -52,15 +59,21 @@ def chooser_of(program: Program, placement: Placement, forced: Mapping[str, str]
 
 
 def groups_of(program: Program, placeholder: Placeholder) -> tuple[tuple[int, ...], ...]:
-    """The groups of a placeholder; the pairs of a permute are among all ranks."""
-    return placeholder.groups or (tuple(range(program.ranks)),)
+    """The groups of a placeholder; the pairs of a permute are among all who take part."""
+    if placeholder.groups:
+        return placeholder.groups
+    ranks = participants(placeholder)
+    if ranks is None:
+        return (tuple(range(program.ranks)),)
+    return (ranks,) if is_permute(placeholder) else ()
 
 
 def alike_as(program: Program, placeholder: Placeholder) -> Hashable:
     """Placeholders that are equal in this have equal candidates and plans."""
     said = (placeholder.op, placeholder.groups, placeholder.pairs, placeholder.root)
     is_average = placeholder.reduction is Reduction.AVERAGE
-    return (*said, is_average, job_of(program, placeholder).buffers)
+    takes_part = participants(placeholder)
+    return (*said, takes_part, is_average, job_of(program, placeholder).buffers)
 
 
 def teams_of(program: Program, job: Job, one: Candidate) -> list[Team]:
@@ -71,16 +84,38 @@ def teams_of(program: Program, job: Job, one: Candidate) -> list[Team]:
     """
     groups = groups_of(program, job.placeholder)
     teams = [Team(plan, ranks) for plan, ranks in one.teams]
-    outside = sorted(set(range(program.ranks)).difference(*groups))
+    ranks = participants(job.placeholder)
+    outside = sorted(set(range(program.ranks) if ranks is None else ranks).difference(*groups))
     if outside:
         teams.append(Team(rooted.zeros(job), np.array(outside, np.int32)[:, None]))
     return teams
 
 
-def addresses_of(program: Program, placeholder: Placeholder, scratch: int) -> Addresses:
+def addresses_of(program: Program, number: int, scratch: int) -> Addresses:
     """Where the operands, the results and the stream's channel buffer lie."""
+    sides = [(stage, stage.program.placeholders[number]) for stage in stages_of(program)]
+    ranks = participants(program.placeholders[number])
+    inside = [(stage, one) for stage, one in sides if ranks is None or int(stage.ranks[0]) in ranks]
     return Addresses(
-        operands=tuple(program.address(tensor) for tensor in placeholder.operands),
-        results=tuple(program.address(tensor) for tensor in placeholder.results),
+        operands=_lying(program, [(stage, one.operands) for stage, one in inside]),
+        results=_lying(program, [(stage, one.results) for stage, one in inside]),
         scratch=scratch,
+        ranks=None if ranks is None else np.array(ranks, np.int32),
     )
+
+
+def _lying(
+    program: Program, sides: Sequence[tuple[Stage, tuple[int, ...]]]
+) -> tuple[int | np.ndarray, ...]:
+    """The address of each tensor: one, or one for each rank where stages differ."""
+    found: list[int | np.ndarray] = []
+    for tensors in zip(*(one for _, one in sides), strict=True):
+        addresses = [program.address(tensor) for tensor in tensors]
+        if len(set(addresses)) == 1:
+            found.append(addresses[0])
+            continue
+        column: np.ndarray = np.zeros(program.ranks, np.int64)
+        for (stage, _), address in zip(sides, addresses, strict=True):
+            column[stage.ranks] = address
+        found.append(column)
+    return tuple(found)

@@ -26,7 +26,7 @@ class MemberRows:
     """Rows that a plan gives by member: offsets in a space, and where the space begins."""
 
     offsets: Sequence[np.ndarray]  # per row (members,) int64
-    bases: Sequence[int]  # per row
+    bases: Sequence[int | np.ndarray]  # per row; (groups, members) where ranks differ
     ranks: np.ndarray  # (groups, members) int32: who the members are
     idle: int  # for ranks of no group
 
@@ -42,11 +42,15 @@ class MemberRows:
         for at in range(0, len(self.offsets), step):
             rows = slice(at, at + step)
             block = np.concatenate(self.offsets[rows]).reshape(-1, self.ranks.shape[1])
-            block += np.array(self.bases[rows], np.int64)[:, None]
+            bases = [base if isinstance(base, int) else 0 for base in self.bases[rows]]
+            block += np.array(bases, np.int64)[:, None]
             if whole:
                 out[rows] = block
             else:
                 out[rows, self.ranks] = block[:, None, :]
+        for row, base in enumerate(self.bases):
+            if not isinstance(base, int):
+                out[row, self.ranks] += base
 
 
 class Column:

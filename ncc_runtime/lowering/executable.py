@@ -6,6 +6,7 @@ a dimension may have size 1 there. IDLE (-1) in a cell means that this rank does
 
 import enum
 from collections.abc import Mapping
+from functools import cached_property
 
 import attrs
 import numpy as np
@@ -14,6 +15,7 @@ from ncc_runtime.lowering.cc_isa import DESCRIPTOR_BYTES
 from ncc_runtime.lowering.channels import Channels
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.program import Program
+from ncc_runtime.neff.stages import Stage, stages_of
 from ncc_runtime.neff.table import InstrTable
 from ncc_runtime.placement import Placement
 from ncc_runtime.topology.graph import Topology
@@ -70,6 +72,7 @@ class EngineQueue:
     table: InstrTable
     sync: Sync
     jumps: Mapping[int, Jump]  # by row
+    ranks: np.ndarray | None = None  # who runs it; None: everybody
 
 
 @attrs.frozen(eq=False)
@@ -85,6 +88,7 @@ class CcQueue:
     ring_row: np.ndarray  # (n,) int32, the run of descriptors that an ADVANCE pushes
     sync: Sync
     jumps: Mapping[int, Jump]  # by row
+    ranks: np.ndarray | None = None  # who runs it; None: everybody
 
 
 @attrs.frozen(eq=False)
@@ -110,6 +114,7 @@ class DmaQueue:
     source_rank: np.ndarray | None = None  # (n, ranks, k) int32, in whose memory; None: the own
     also_peer: np.ndarray | None = None  # (n, ranks) int32, who gets the same bytes; IDLE: nobody
     also_target: np.ndarray | None = None  # (n, ranks) int64, address in that peer's memory
+    ranks: np.ndarray | None = None  # who runs it; None: everybody
 
 
 def descriptors(size_bytes: np.ndarray) -> np.ndarray:
@@ -118,6 +123,12 @@ def descriptors(size_bytes: np.ndarray) -> np.ndarray:
 
 
 Queue = EngineQueue | CcQueue | DmaQueue
+"""Of one stage; the cells of ranks that run another one are idle."""
+
+
+def is_run_by(queue: Queue, rank: int) -> bool:
+    """Whether a queue is one of that rank."""
+    return queue.ranks is None or rank in queue.ranks
 
 
 @attrs.frozen
@@ -167,9 +178,19 @@ class Executable:
         """Number of ranks."""
         return self.program.ranks
 
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """The programs that run together, and who runs them; mostly one that all ranks run."""
+        return stages_of(self.program)
+
+    def stage_of(self, rank: int) -> Stage:
+        """The stage that a rank runs."""
+        return next(stage for stage in self.stages if rank in stage.ranks)
+
     def semaphore_names(self, rank: int) -> dict[int, str]:
         """What each semaphore of a rank counts, for people."""
-        names = {index: sem.name for index, sem in enumerate(self.program.semaphores)}
+        own = self.stage_of(rank).program.semaphores
+        names = {index: sem.name for index, sem in enumerate(own)}
         for facts in self.streams:
             names[facts.trigger_sem] = f"trigger{facts.stream}"
             for lane, (tail, sent) in facts.rings.items():

@@ -15,10 +15,12 @@ from ncc_runtime.lowering.executable import Executable, Filled, Queue
 from ncc_runtime.lowering.moves import Team
 from ncc_runtime.lowering.patch import patched_queues, stream_semaphores
 from ncc_runtime.lowering.reach import check_reach
+from ncc_runtime.lowering.split import split
 from ncc_runtime.lowering.stream import StreamProgram
-from ncc_runtime.lowering.structure import Marker, followed, shifts, walk
+from ncc_runtime.lowering.structure import Marker, Shifts, shifts, steps
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import ALIGNMENT, Program
+from ncc_runtime.neff.stages import stages_of
 from ncc_runtime.placement import Placement
 from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.routes import Routes
@@ -40,28 +42,30 @@ def fill_with(program: Program, placement: Placement, teams: list[list[Team]]) -
     scratch = _scratch(program, teams)
     hbm_bytes = max((at + size for at, size in scratch.values()), default=program.hbm_bytes)
     _check_capacity(topology, hbm_bytes)
-    programs = {
+    built = {
         stream: StreamProgram(stream, program.ranks, ids, lanes)
         for stream, lanes in _lanes(program, teams).items()
     }
-    following = followed(program)
-    for item in walk(program):
+    for step in steps(program):
+        item, stream = step.item, step.stream
         if isinstance(item, Marker):
-            for stream in sorted(following[item.block]):
-                programs[stream].follow(item, streams[stream])
+            built[stream].follow(item, streams[stream], step.ranks)
             continue
-        placeholder = program.placeholders[item]
-        stream = placeholder.stream
-        addresses = addresses_of(program, placeholder, scratch[stream][0])
+        addresses = addresses_of(program, item, scratch[stream][0])
         try:
-            programs[stream].fill(item, teams[item], addresses, streams[stream])
+            built[stream].fill(item, teams[item], addresses, streams[stream])
         except SemaphoresError as reason:
+            placeholder = program.placeholders[item]
             raise LoweringError(_too_many(placeholder, teams[item], reason)) from None
-    triggers = {stream: built.trigger_sem for stream, built in programs.items()}
-    passed = shifts(program, triggers, ids.count)
-    queues: list[Queue] = list(patched_queues(program, triggers, passed))
-    for built in programs.values():
-        queues.extend(built.queues(passed, ids.count))
+    triggers = {stream: one.trigger_sem for stream, one in built.items()}
+    queues: list[Queue] = []
+    passed: dict[int, Shifts] = {}
+    for stage in stages_of(program):
+        own = shifts(stage.program, triggers, ids.count)
+        queues.extend(patched_queues(stage, triggers, own))
+        passed |= own
+    for one in built.values():
+        queues.extend(split(program, *one.queues(passed, ids.count), one.owners))
     check_reach(placement, queues)
     return Executable(
         program=program,
@@ -70,7 +74,7 @@ def fill_with(program: Program, placement: Placement, teams: list[list[Team]]) -
         routes=Routes(topology, placement),
         queues=tuple(queues),
         filled=tuple(_filled(its_teams) for its_teams in teams),
-        streams=tuple(built.facts(*scratch[stream]) for stream, built in programs.items()),
+        streams=tuple(one.facts(*scratch[stream]) for stream, one in built.items()),
         semaphore_count=ids.count,
         hbm_bytes=hbm_bytes,
     )

@@ -16,6 +16,7 @@ from ncc_runtime.lowering.executable import (
     Executable,
     Queue,
     descriptors,
+    is_run_by,
 )
 from ncc_runtime.neff.columns import Cells, aligned
 from ncc_runtime.neff.listing import queue_cells
@@ -27,7 +28,7 @@ def list_executable(executable: Executable, rank: int, queue: str | None = None)
     listing = _RankListing(executable, rank)
     blocks = [listing.header()]
     for one in executable.queues:
-        if queue is None or one.name == queue:
+        if is_run_by(one, rank) and queue in (None, one.name):
             rows = aligned(listing.rows(one))
             blocks.append("\n".join([f"queue {one.name}  ; {_about(one, len(rows))}", *rows]))
     return "\n\n".join(blocks)
@@ -35,7 +36,7 @@ def list_executable(executable: Executable, rank: int, queue: str | None = None)
 
 def queue_names(executable: Executable) -> list[str]:
     """Names of all queues, in listing order."""
-    return [queue.name for queue in executable.queues]
+    return list(dict.fromkeys(queue.name for queue in executable.queues))
 
 
 def _about(queue: Queue, rows: int) -> str:
@@ -51,6 +52,7 @@ class _RankListing:
 
     def __init__(self, executable: Executable, rank: int) -> None:
         self._executable = executable
+        self._program = executable.stage_of(rank).program
         self._rank = rank
         self._names: dict[int, dict[int, str]] = {}
 
@@ -58,7 +60,7 @@ class _RankListing:
         executable, rank = self._executable, self._rank
         place, topology = executable.placement, executable.topology
         return (
-            f"program {executable.program.name} on {topology.nodes} x {topology.name}, "
+            f"program {self._program.name} on {topology.nodes} x {topology.name}, "
             f"lnc {topology.lnc}, {place.strategy}\n"
             f"rank {rank} of {executable.ranks}: node {place.node[rank]}, "
             f"chip {place.chip[rank]}, core {place.core[rank]}"
@@ -71,8 +73,7 @@ class _RankListing:
 
     def _engine_rows(self, queue: EngineQueue) -> Iterator[Cells]:
         """The program's own rows, its placeholders turned into the writes that trigger them."""
-        program = self._executable.program
-        cells = queue_cells(program, queue.engine)
+        cells = queue_cells(self._program, queue.engine)
         for row, number in zip(cells, queue.table.placeholder.tolist(), strict=True):
             if number == IDLE:
                 yield row
@@ -163,7 +164,7 @@ class _RankListing:
         return f"{size} B" + (f" in {runs}" if runs > 1 else "")
 
     def _comment(self, number: int, round_number: int) -> str:
-        placeholder = self._executable.program.placeholders[number]
+        placeholder = self._program.placeholders[number]
         where = f" round {round_number}" if round_number != IDLE else ""
         return f"p{number} {placeholder.name or placeholder.op.value}{where}"
 

@@ -4,24 +4,29 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from ncc_runtime.lowering.columns import Row
 from ncc_runtime.lowering.executable import IDLE, Decision, EngineQueue, Jump, Post, Sync
 from ncc_runtime.lowering.structure import Shifts, announced, markers
 from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, TEST, Engine
 from ncc_runtime.neff.program import Program
+from ncc_runtime.neff.stages import Stage, stages_of
 from ncc_runtime.neff.table import NONE, InstrTable
 
 
 def patched_queues(
-    program: Program, trigger_sems: Mapping[int, int], shifts: Mapping[int, Shifts]
+    stage: Stage, trigger_sems: Mapping[int, int], shifts: Mapping[int, Shifts]
 ) -> list[EngineQueue]:
     """The engine queues in hardware order; `trigger_sems` is keyed by stream."""
+    program = stage.program
+    ranks = None if len(stage.ranks) == program.ranks else stage.ranks
     return [
         EngineQueue(
             engine.value,
             engine,
             program.queues[engine],
-            _sync(program, engine, trigger_sems),
+            _sync(stage, engine, trigger_sems),
             _jumps(program, program.queues[engine], shifts),
+            ranks,
         )
         for engine in ENGINES
         if engine in program.queues
@@ -51,15 +56,19 @@ def _jumps(program: Program, table: InstrTable, shifts: Mapping[int, Shifts]) ->
     return jumps
 
 
-def _sync(program: Program, engine: Engine, trigger_sems: Mapping[int, int]) -> Sync:
+def _sync(stage: Stage, engine: Engine, trigger_sems: Mapping[int, int]) -> Sync:
     """Waits and increments of a queue; behind the first come the triggers of each stream."""
+    program = stage.program
     table = program.queues[engine]
-    mine = np.arange(program.ranks, dtype=np.int32)
+    mine: np.ndarray = np.full(program.ranks, IDLE, np.int32)
+    mine[stage.ranks] = stage.ranks
+    is_all = len(stage.ranks) == len(mine)
     posts = []
     for sem in (table.post_sem.astype(np.int32), *_triggers(program, engine, trigger_sems)):
         if (sem != NONE).any():
             rank = np.where(sem[:, None] != NONE, mine[None, :], IDLE)
-            posts.append(Post(rank, np.broadcast_to(sem[:, None], rank.shape)))
+            sems = np.broadcast_to(sem[:, None], rank.shape)
+            posts.append(Post(rank, sems if is_all else np.where(rank == IDLE, IDLE, sems)))
     return Sync(
         wait_sem=table.wait_sem.astype(np.int32)[:, None],
         wait_value=table.wait_value.astype(np.int64)[:, None],
@@ -82,8 +91,19 @@ def _triggers(
         yield np.where(rows, np.int32(sem), np.int32(IDLE))
 
 
-def stream_semaphores(program: Program) -> dict[int, int]:
+def stream_semaphores(program: Program) -> dict[int, Row]:
     """The semaphore by which the engines learn that a stream's placeholders are complete."""
-    owners = {semaphore.owner: index for index, semaphore in enumerate(program.semaphores)}
+    stages = stages_of(program)
     streams = sorted({placeholder.stream for placeholder in program.placeholders})
-    return {stream: owners.get(f"stream {stream}", IDLE) for stream in streams}
+    found: dict[int, Row] = {stream: np.full(1, IDLE, np.int32) for stream in streams}
+    for stage in stages:
+        semaphores = enumerate(stage.program.semaphores)
+        owners = {semaphore.owner: index for index, semaphore in semaphores}
+        for stream in streams:
+            sem = owners.get(f"stream {stream}", IDLE)
+            if len(stages) == 1:
+                found[stream][0] = sem
+                continue
+            found[stream] = np.broadcast_to(found[stream], program.ranks).copy()
+            found[stream][stage.ranks] = sem
+    return found

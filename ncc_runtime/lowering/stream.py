@@ -66,12 +66,15 @@ class StreamProgram:
             rings={lane: DmaRows(everybody) for lane in lanes},
             cc=CcRows(ranks),
         )
-        self._triggered = 0
+        self._triggered: Row = np.zeros(1, np.int32)  # so far, on each rank where they differ
         self._opened: dict[int, _Mark] = {}  # by block: where its rows begin
         self._decided: dict[int, _Mark] = {}  # by block: its `test` or `case`
         self._jumps: list[_PlannedJump] = []
+        self.owners: dict[int, np.ndarray] = {}  # of control rows that some ranks alone have
 
-    def queues(self, shifts: Mapping[int, Shifts], width: int) -> tuple[CcQueue | DmaQueue, ...]:
+    def queues(
+        self, shifts: Mapping[int, Shifts], width: int
+    ) -> tuple[CcQueue, tuple[DmaQueue, ...]]:
         """The CC-core's queue and its rings, in lane order; `width` semaphores on every rank."""
         name = f"cc{self.stream}"
         for jump in self._jumps:
@@ -80,27 +83,26 @@ class StreamProgram:
             self._rows.rings[lane].queue(f"{name}.dma{lane}", self.stream, lane)
             for lane in sorted(self._rows.rings)
         )
-        return (self._rows.cc.queue(name, self.stream), *rings)
+        return self._rows.cc.queue(name, self.stream), tuple(rings)
 
-    def follow(self, marker: Marker, done_sem: int) -> None:
-        """Append a control row of a block in which this stream has placeholders.
+    def follow(self, marker: Marker, done_sem: Row, ranks: np.ndarray | None) -> None:
+        """Append a control row of a block in which this stream has placeholders; of some ranks.
 
         The queue that triggers the stream says, by another trigger, that the predicate is written.
         """
-        block, place = marker.block, Place(IDLE)
+        block, place, first = marker.block, Place(IDLE), len(self._rows.cc)
         if marker.opcode in (TEST, CASE):
             opcode = CcOpcode.TEST if marker.opcode == TEST else CcOpcode.CASE
-            self._triggered += 1
-            told = Condition(self._constant(self.trigger_sem), self._constant(self._triggered))
-            read = NO_POST
-            if done_sem != IDLE:  # else no queue waits for the stream
-                read = Increment(self._rows.everybody, self._constant(done_sem))
-            self._rows.cc.add(opcode, place, [told], read)
+            told = self._trigger(ranks)
+            self._rows.cc.add(opcode, place, [told], self._report(done_sem, ranks))
             self._decided[block] = self._mark()
         if marker.opcode in (LOOP, CASE):
             self._opened[block] = self._mark()
         if marker.opcode == END:
             self._close(block)
+        if ranks is not None:
+            for row in range(first, len(self._rows.cc)):
+                self.owners[row] = ranks
 
     def _close(self, block: int) -> None:
         """Plan the jumps of a block whose rows are all there."""
@@ -130,18 +132,33 @@ class StreamProgram:
         shift = own + engines[None, :]
         return Jump(planned.target, planned.block, planned.decision, shift if repeats else -shift)
 
-    def fill(self, number: int, teams: list[Team], addresses: Addresses, done_sem: int) -> None:
+    def fill(self, number: int, teams: list[Team], addresses: Addresses, done_sem: Row) -> None:
         """Append placeholder `number`; every rank runs its team's plan and then reports."""
-        self._triggered += 1
-        place = Place(number)
-        trigger = self._constant(self.trigger_sem), self._constant(self._triggered)
-        self._rows.cc.add(CcOpcode.WAIT, place, [Condition(*trigger)])
+        place, ranks = Place(number), addresses.ranks
+        self._rows.cc.add(CcOpcode.WAIT, place, [self._trigger(ranks)])
         for team in teams:
             TeamRows(self._rows, team, number, addresses).emit()
-        done = NO_POST
-        if done_sem != IDLE:  # else no queue waits for the stream
-            done = Increment(self._rows.everybody, self._constant(done_sem))
-        self._rows.cc.add(CcOpcode.DONE, place, [], done)
+        self._rows.cc.add(CcOpcode.DONE, place, [], self._report(done_sem, ranks))
+
+    def _trigger(self, ranks: np.ndarray | None) -> Condition:
+        """The wait for one more trigger, on these ranks."""
+        if ranks is None:
+            self._triggered = self._triggered + 1
+            return Condition(self._constant(self.trigger_sem), self._triggered)
+        more, sem = np.zeros_like(self._rows.everybody), np.full_like(self._rows.everybody, IDLE)
+        more[ranks], sem[ranks] = 1, self.trigger_sem
+        self._triggered = self._triggered + more
+        return Condition(sem, self._triggered)
+
+    def _report(self, done_sem: Row, ranks: np.ndarray | None) -> Increment:
+        """The increment of the engines' semaphore on these ranks, where a queue waits for it."""
+        if ranks is None and len(done_sem) == 1:
+            return NO_POST if done_sem[0] == IDLE else Increment(self._rows.everybody, done_sem)
+        everybody = self._rows.everybody
+        heard = np.broadcast_to(done_sem != IDLE, everybody.shape)
+        if ranks is not None:
+            heard = heard & np.isin(everybody, ranks)
+        return Increment(np.where(heard, everybody, IDLE), np.where(heard, done_sem, IDLE))
 
     def facts(self, scratch_address: int, scratch_bytes: int) -> StreamFacts:
         """What listings and checks need to know of the stream."""

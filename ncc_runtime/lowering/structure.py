@@ -6,13 +6,15 @@ file counts them for the semaphores of engines and streams.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
 
 from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, TEST, Engine
 from ncc_runtime.neff.program import BlockKind, Program
+from ncc_runtime.neff.stages import Stage, stages_of
 from ncc_runtime.neff.table import NONE, InstrTable
 
 MARKERS = (LOOP, TEST, CASE, END)
@@ -65,6 +67,53 @@ def _segments(program: Program, table: InstrTable) -> list[tuple[list[int], Mark
     return list(zip(numbers, [*found.values(), None], strict=True))
 
 
+@attrs.frozen(eq=False)
+class Step:
+    """A placeholder, or a control row of one stage, that a stream's CC-core is to get."""
+
+    stream: int
+    item: int | Marker
+    ranks: np.ndarray | None = None  # whose control row it is; None: everybody's
+
+
+def steps(program: Program) -> Iterator[Step]:
+    """What the CC-cores get, in an order in which it can be lowered."""
+    stages = stages_of(program)
+    if len(stages) == 1:
+        yield from _steps_of(stages[0])
+        return
+    ways = [list(_steps_of(stage)) for stage in stages]
+    for stream in sorted({placeholder.stream for placeholder in program.placeholders}):
+        yield from _merged([deque(s for s in way if s.stream == stream) for way in ways])
+
+
+def _steps_of(stage: Stage) -> Iterator[Step]:
+    following = followed(stage.program)
+    ranks = None if len(stage.ranks) == stage.program.ranks else stage.ranks
+    for item in walk(stage.program):
+        if isinstance(item, int):
+            yield Step(stage.program.placeholders[item].stream, item)
+        else:
+            for stream in sorted(following[item.block]):
+                yield Step(stream, item, ranks)
+
+
+def _merged(ways: Sequence[deque[Step]]) -> Iterator[Step]:
+    """One stream of all stages: a placeholder they share comes when it is next in each of them.
+
+    Placeholders are numbered in an order that every stage keeps, so the lowest can always come.
+    """
+    while any(ways):
+        for way in ways:
+            while way and isinstance(way[0].item, Marker):
+                yield way.popleft()
+        numbers = [way[0].item for way in ways if way]
+        if numbers:
+            lowest = min(number for number in numbers if isinstance(number, int))
+            found = [way.popleft() for way in ways if way and way[0].item == lowest]
+            yield found[0]
+
+
 def followed(program: Program) -> Mapping[int, frozenset[int]]:
     """For each block, the streams whose placeholders it contains, at any depth."""
     return {
@@ -103,6 +152,8 @@ def shifts(program: Program, trigger_sems: Mapping[int, int], width: int) -> Map
     counters = _counters(program, trigger_sems)
     found = {}
     for block, description in enumerate(program.blocks):
+        if Marker(END, block) not in counters[0].row_of:
+            continue  # another stage's
         is_loop = description.kind is BlockKind.LOOP
         counts = []
         for start in (LOOP if is_loop else CASE, TEST if is_loop else CASE):

@@ -5,6 +5,8 @@ goes through the rounds; and at the end waits for everything sent to and by it, 
 read its operand to be done with it.
 """
 
+from collections.abc import Sequence
+
 import attrs
 import numpy as np
 
@@ -19,15 +21,16 @@ from ncc_runtime.lowering.moves import Move, Moves, Rounds, Team
 from ncc_runtime.lowering.rows import CcRows, Condition, Increment, Place
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Addresses:
-    """Where the spaces of a plan lie in every rank's memory."""
+    """Where the spaces of a plan lie in every rank's memory; (ranks,) where not alike in all."""
 
-    operands: tuple[int, ...]
-    results: tuple[int, ...]
+    operands: tuple[int | np.ndarray, ...]
+    results: tuple[int | np.ndarray, ...]
     scratch: int
+    ranks: np.ndarray | None = None  # who takes part; None: everybody
 
-    def base(self, piece: Piece) -> int:
+    def base(self, piece: Piece) -> int | np.ndarray:
         """The address that the piece's offsets count from."""
         if piece.space is Space.SCRATCH:
             return self.scratch
@@ -51,6 +54,10 @@ class StreamRows:
         if team not in self.moves:
             self.moves[team] = Moves(team, self.everybody, self.links).rounds()
         return self.moves[team]
+
+
+_Placed = tuple[Piece, np.ndarray | None]
+"""A piece, and whose memory it lies in, by member; None: the own."""
 
 
 class TeamRows:
@@ -173,22 +180,36 @@ class TeamRows:
     def _extents(self, transfers: list[Transfer]) -> Extents:
         """Addresses and sizes of the transfers of one lane."""
         widest = max(len(one.sources) for one in transfers)
-        sources = [[*one.sources, *[None] * (widest - len(one.sources))] for one in transfers]
-        also = [one.also.target if one.also is not None else None for one in transfers]
+        sources = [
+            [
+                *((piece, piece.owner) for piece in one.sources),
+                *[None] * (widest - len(one.sources)),
+            ]
+            for one in transfers
+        ]
+        also = [None if one.also is None else (one.also.target, one.also.peer) for one in transfers]
         sizes = [one.size_bytes for one in transfers]
         return Extents(
-            sources=[self._addressed(list(pieces)) for pieces in zip(*sources, strict=True)],
-            target=self._addressed([one.target for one in transfers]),
+            sources=[self._addressed(placed) for placed in zip(*sources, strict=True)],
+            target=self._addressed([(one.target, one.peer) for one in transfers]),
             size=MemberRows(sizes, [0] * len(sizes), self._team.ranks, idle=0),
             also=self._addressed(also) if any(also) else None,
         )
 
-    def _addressed(self, pieces: list[Piece | None]) -> MemberRows:
+    def _addressed(self, placed: Sequence[_Placed | None]) -> MemberRows:
         """Addresses of pieces, IDLE for none."""
         nowhere: np.ndarray = np.full(self._team.plan.members, IDLE, np.int64)
         return MemberRows(
-            offsets=[nowhere if piece is None else piece.offset for piece in pieces],
-            bases=[0 if piece is None else self._addresses.base(piece) for piece in pieces],
+            offsets=[nowhere if one is None else one[0].offset for one in placed],
+            bases=[0 if one is None else self._base(*one) for one in placed],
             ranks=self._team.ranks,
             idle=IDLE,
         )
+
+    def _base(self, piece: Piece, owner: np.ndarray | None) -> int | np.ndarray:
+        """Where the space of a piece begins: in the memory of the owner, by member."""
+        base = self._addresses.base(piece)
+        if isinstance(base, int):
+            return base
+        ranks = self._team.ranks
+        return np.asarray(base[ranks if owner is None else ranks[:, owner]])

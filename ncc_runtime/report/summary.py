@@ -10,6 +10,8 @@ from rich.table import Table
 
 from ncc_runtime.group_rules.verdict import Verdict
 from ncc_runtime.lowering.executable import IDLE, CcQueue, EngineQueue, Executable
+from ncc_runtime.neff.program import TensorId
+from ncc_runtime.neff.stages import Stage, ranks_text
 from ncc_runtime.options import RunOptions
 from ncc_runtime.report.collectives import REMOTE, CollectiveRow
 from ncc_runtime.report.heading import facts, heading
@@ -27,7 +29,7 @@ def as_json(
     verdicts: Sequence[Verdict] = (),
 ) -> dict[str, Any]:
     """The object that `nccrt run --json` prints; times in microseconds, sizes in bytes."""
-    program = executable.program
+    program, whole = executable.program, len(executable.stages) == 1
     return {
         **facts(executable),
         "time_us": run.time_us,
@@ -42,10 +44,15 @@ def as_json(
             f"out{number}": {
                 "shape": list(program.tensors[tensor].shape),
                 "dtype": program.tensors[tensor].dtype.value,
+                **({} if whole else {"program": stage.program.name, "ranks": stage.ranks.tolist()}),
             }
-            for number, tensor in enumerate(program.outputs)
+            for number, (stage, tensor) in enumerate(_outputs(executable))
         },
     }
+
+
+def _outputs(executable: Executable) -> list[tuple[Stage, TensorId]]:
+    return [(stage, tensor) for stage in executable.stages for tensor in stage.program.outputs]
 
 
 def _collective(row: CollectiveRow) -> dict[str, Any]:
@@ -134,14 +141,16 @@ def _collectives_table(rows: tuple[CollectiveRow, ...]) -> Table:
 
 def _outputs_table(executable: Executable, run: Run) -> Table:
     table = Table(box=None, pad_edge=False, title="outputs", title_justify="left")
-    for column in ("name", "type on a rank", "rank 0 begins"):
-        table.add_column(column)
-    program = executable.program
-    for number, (tensor, array) in enumerate(zip(program.outputs, run.outputs, strict=True)):
-        shape = ",".join(map(str, program.tensors[tensor].shape))
+    whole = len(executable.stages) == 1
+    begins = "rank 0 begins" if whole else "the first of them begins"
+    for heading in ("name", "type on a rank", *(() if whole else ("ranks",)), begins):
+        table.add_column(heading)
+    found = zip(_outputs(executable), run.outputs, strict=True)
+    for number, ((stage, tensor), array) in enumerate(found):
         table.add_row(
             f"out{number}",
-            f"{program.tensors[tensor].dtype.value}[{shape}]".replace("[", "\\["),
+            stage.program.tensors[tensor].type_text.replace("[", "\\["),
+            *(() if whole else (ranks_text(stage.ranks.tolist()),)),
             _first_values(array[0]),
         )
     return table
@@ -158,7 +167,8 @@ def instruction_counts(executable: Executable) -> dict[str, int]:
     counts = {"engine": 0, "cc": 0, "descriptor_runs": 0}
     for queue in executable.queues:
         if isinstance(queue, EngineQueue):
-            counts["engine"] += len(queue.table) * executable.ranks
+            runners = executable.ranks if queue.ranks is None else len(queue.ranks)
+            counts["engine"] += len(queue.table) * runners
         elif isinstance(queue, CcQueue):
             active = queue.sync.wait_sem != IDLE
             for post in queue.sync.posts:

@@ -14,7 +14,8 @@ import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.verify.intervals import Intervals, spread_out
-from ncc_runtime.verify.segments import RingRows, Segment
+from ncc_runtime.verify.segment_rows import RingRows
+from ncc_runtime.verify.segments import Segment
 from ncc_runtime.verify.steps import CC, Steps
 
 BLOCK_ACCESSES = 1 << 22

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.verify.segments import Home, RingRows, Role, packed
+from ncc_runtime.verify.homes import Home, Role
+from ncc_runtime.verify.segment_rows import RingRows, packed
 
 STRETCH = 1 << 15
 """Transfers that are looked at together: what is worked out for them stays in cache."""

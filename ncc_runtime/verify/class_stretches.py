@@ -14,7 +14,8 @@ import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.verify.class_turns import Cycle, Turns
-from ncc_runtime.verify.segments import RingRows, Segment, packed
+from ncc_runtime.verify.segment_rows import RingRows, packed
+from ncc_runtime.verify.segments import Segment
 
 RANKS_AT_ONCE = 64
 """Memories that are compared with the first at once."""

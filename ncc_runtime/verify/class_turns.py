@@ -11,7 +11,8 @@ import attrs
 import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, Post
-from ncc_runtime.verify.segments import RingRows, Segment, blocks
+from ncc_runtime.verify.segment_rows import RingRows, blocks
+from ncc_runtime.verify.segments import Segment
 from ncc_runtime.verify.steps import CC
 
 MOST_PATTERNS = 64

@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE
+from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.verify.accesses import Accesses, Claims, claims_between
 from ncc_runtime.verify.class_stretches import Use, uses_of
 from ncc_runtime.verify.class_turns import Turns, turns_of
@@ -205,19 +206,22 @@ def _text(segment: Segment, turns: Turns) -> str:
     for family, cycle in enumerate(turns.cycles):
         lanes = [segment.rings[ring].lane for ring, one in enumerate(turns.family) if one == family]
         named = f"lane{'s' * (len(lanes) > 1)} {' and '.join(map(str, lanes))}"
-        parts.append(f"along {named} ({' -> '.join(_shown(cycle.successor))})")
+        parts.append(f"along {named} ({' -> '.join(_shown(segment, cycle.successor))})")
     length = turns.cycles[0].length
     cycles = f" in {count // length} cycles of {length}" if length < count else ""
-    return f"ranks 0..{count - 1} as one class of {count:,}{cycles} by rotation {', '.join(parts)}"
+    order = range(count) if segment.members.order is None else segment.members.order[:count]
+    first, last = int(order[0]), int(order[-1])
+    who = f"{first}..{last}" if last - first + 1 == count else ranks_text([*map(int, order)])
+    return f"ranks {who} as one class of {count:,}{cycles} by rotation {', '.join(parts)}"
 
 
-def _shown(successor: np.ndarray) -> Iterator[str]:
-    """The first ranks of the cycle of rank 0."""
+def _shown(segment: Segment, successor: np.ndarray) -> Iterator[str]:
+    """The first ranks of the cycle of the first."""
     at = 0
     for _ in range(RANKS_SHOWN):
-        yield str(at)
+        yield str(segment.members.rank(at))
         at = int(successor[at])
         if at == 0:
-            yield "0"
+            yield str(segment.members.rank(0))
             return
     yield "..."

@@ -1,8 +1,8 @@
 """Control rows cut every queue into stretches; which stretches of two queues belong together.
 
-All engines hold the same control rows, the events. A CC-core follows the blocks of its stream: it
-has the events of these only, and marks the others nowhere. A DMA ring has those of its CC-core,
-between the runs that are pushed before and behind them.
+All engines of a stage hold the same control rows; those of all stages are the events. A CC-core
+follows the blocks of its stream: it has the events of these only, and marks the others nowhere. A
+DMA ring has those of its CC-core, between the runs that are pushed before and behind them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,12 @@ from ncc_runtime.lowering.executable import (
 )
 from ncc_runtime.neff.isa import CASE, END, TEST
 from ncc_runtime.neff.program import BlockKind
+from ncc_runtime.neff.stages import twins_of
 from ncc_runtime.neff.structure import Structure, structure_of
+from ncc_runtime.verify.counter_events import Event, events_of, own_events
+from ncc_runtime.verify.increments import first_runner
+from ncc_runtime.verify.places import queue_text
+from ncc_runtime.verify.stage_parts import StagePart, parts_of
 
 UNMARKED = -1
 
@@ -31,13 +36,14 @@ UNMARKED = -1
 class Flow:
     """Where the events of control flow stand in every queue."""
 
-    events: tuple[tuple[str, int], ...]  # opcode and block
+    events: tuple[Event, ...]
     marks: tuple[np.ndarray, ...]  # per queue (events,): rows up to the event, or UNMARKED
     lengths: tuple[int, ...]  # rows of each queue
+    twins: Mapping[int, int]  # of blocks that have the events of another one
 
     def place(self, opcode: str, block: int) -> int:
         """The position of an event."""
-        return self.events.index((opcode, block))
+        return self.events.index((opcode, self.twins.get(block, block)))
 
     def follows(self, queue: int, block: int) -> bool:
         """Whether a queue has the events of a block."""
@@ -67,14 +73,48 @@ def flow_of(executable: Executable) -> tuple[Flow | None, tuple[str, ...]]:
     """The flow, and where a queue's control flow is not that of the program."""
     lengths = tuple(len(queue.sync.wait_sem) for queue in executable.queues)
     if not executable.program.blocks and not any(_jumps(executable)):
-        return Flow((), (np.zeros(0, np.int64),) * len(lengths), lengths), ()
-    structure = _structure(executable)
-    if structure is None:
-        return None, ("the control rows of the engines do not agree (rules neff-C1 to neff-C3)",)
-    found = _Marking(executable, structure)
-    marks = tuple(found.marks(number) for number in range(len(executable.queues)))
-    breaches = tuple(breach for n in range(len(marks)) for breach in found.breaches(n, marks[n]))
-    return (None if breaches else Flow(structure.rows, marks, lengths)), breaches
+        return Flow((), (np.zeros(0, np.int64),) * len(lengths), lengths, {}), ()
+    parts, faults = _structured(executable)
+    events, more = ((), ()) if faults else events_of(executable, parts)
+    faults = (*faults, *more)
+    if faults:
+        return None, faults
+    marks, breaches = _marked(executable, parts, events)
+    flow = Flow(events, marks, lengths, twins_of(executable.program))
+    return (None if breaches else flow), breaches
+
+
+def _structured(
+    executable: Executable,
+) -> tuple[Sequence[tuple[StagePart, Structure]], tuple[str, ...]]:
+    """The stages with their control rows, and where those of one do not agree."""
+    found, faults = [], []
+    for part in parts_of(executable):
+        structure = _structure(part.executable)
+        if structure is None:
+            text = "the control rows of the engines do not agree (rules neff-C1 to neff-C3)"
+            faults.append(f"{part.title}{text}")
+        else:
+            found.append((part, structure))
+    return found, tuple(faults)
+
+
+def _marked(
+    executable: Executable, parts: Sequence[tuple[StagePart, Structure]], events: Sequence[Event]
+) -> tuple[tuple[np.ndarray, ...], tuple[str, ...]]:
+    """Where the events stand in every queue, and what is wrong there."""
+    places = {event: place for place, event in enumerate(events)}
+    marks = [np.full(len(events), UNMARKED, np.int64) for _ in executable.queues]
+    breaches: list[str] = []
+    for part, structure in parts:
+        marking = _Marking(part, structure)
+        own = [places[event] for event in own_events(executable, (part, structure))]
+        queues = (n for n, q in enumerate(executable.queues) if first_runner(q) in part.ranks)
+        for its, number in enumerate(queues):
+            found = marking.marks(its)
+            marks[number][own] = found
+            breaches += marking.breaches(its, found)
+    return tuple(marks), tuple(breaches)
 
 
 def _jumps(executable: Executable) -> Iterator[Mapping[int, Jump]]:
@@ -90,12 +130,13 @@ def _structure(executable: Executable) -> Structure | None:
 
 
 class _Marking:
-    """Finds the events of each queue."""
+    """Finds the events of each queue of a stage."""
 
-    def __init__(self, executable: Executable, structure: Structure) -> None:
-        self._executable = executable
+    def __init__(self, part: StagePart, structure: Structure) -> None:
+        self._executable = part.executable
         self._structure = structure
-        self._kinds = [block.kind for block in executable.program.blocks]
+        self._kinds = [block.kind for block in part.executable.program.blocks]
+        self._first_block = part.first_block
 
     def marks(self, number: int) -> np.ndarray:
         """Of one queue, (events,)."""
@@ -142,14 +183,14 @@ class _Marking:
             found = None if jump is None else (jump.block, jump.decision, jump.target)
             if found is None or found != wanted.get(row):
                 yield (
-                    f"queue {queue.name}, pc {row}: {_way(found)}, "
-                    f"the program's control flow has {_way(wanted.get(row))} there"
+                    f"{queue_text(queue)}, pc {row}: {self._way(found)}, "
+                    f"the program's control flow has {self._way(wanted.get(row))} there"
                 )
         if isinstance(queue, CcQueue):
             yield from _splits(queue)
         marked = marks[marks != UNMARKED]
         if (np.diff(marked) < 0).any():
-            yield f"queue {queue.name}: its control rows are not in the order of the program"
+            yield f"{queue_text(queue)}: its control rows are not in the order of the program"
 
     def _wanted(self, marks: np.ndarray) -> Iterator[tuple[int, tuple[int, Decision, int]]]:
         """(row, (block, decision, target)) of the jumps that the marked events ask for."""
@@ -164,6 +205,13 @@ class _Marking:
             else:
                 yield decides - 1, (block, Decision.CASE, ends)
 
+    def _way(self, jump: tuple[int, Decision, int] | None) -> str:
+        if jump is None:
+            return "no jump"
+        block, decision, target = jump
+        when = {Decision.TEST: "leaves", Decision.CASE: "skips", Decision.ALWAYS: "repeats"}
+        return f"a jump to {target} that {when[decision]} k{block + self._first_block}"
+
 
 def _splits(queue: CcQueue) -> Iterator[str]:
     """Jumps between two rows of one placeholder."""
@@ -171,7 +219,7 @@ def _splits(queue: CcQueue) -> Iterator[str]:
     for row, jump in queue.jumps.items():
         at = jump.target
         if 0 < at < len(numbers) and numbers[at] == numbers[at - 1] != IDLE:
-            yield f"queue {queue.name}, pc {row}: a jump to {at}, inside of p{numbers[at]}"
+            yield f"{queue_text(queue)}, pc {row}: a jump to {at}, inside of p{numbers[at]}"
 
 
 def _deciding(queue: EngineQueue | CcQueue) -> Sequence[int]:
@@ -185,11 +233,3 @@ def _deciding(queue: EngineQueue | CcQueue) -> Sequence[int]:
         opcode = queue.table.opcode
     rows: list[int] = np.flatnonzero(np.isin(opcode, codes)).tolist()
     return rows
-
-
-def _way(jump: tuple[int, Decision, int] | None) -> str:
-    if jump is None:
-        return "no jump"
-    block, decision, target = jump
-    when = {Decision.TEST: "leaves", Decision.CASE: "skips", Decision.ALWAYS: "repeats"}[decision]
-    return f"a jump to {target} that {when} k{block}"

@@ -1,14 +1,21 @@
 """DMA rings: each run is pushed once, in order, by its own CC-core, and waits for that push."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
 
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable
-from ncc_runtime.verify.increments import Increments, Owners, kinds_of_rows, packed
-from ncc_runtime.verify.places import place_of
+from ncc_runtime.verify.increments import (
+    Increments,
+    Owners,
+    awaited,
+    first_runner,
+    kinds_of_rows,
+    packed,
+)
+from ncc_runtime.verify.places import place_of, queue_text
 
 
 @attrs.frozen(eq=False)
@@ -25,32 +32,43 @@ def unpushed(
 ) -> Iterator[str]:
     """Every breach, ring by ring."""
     queues = executable.queues
-    cores = {q.stream: number for number, q in enumerate(queues) if isinstance(q, CcQueue)}
-    lanes = {(q.stream, q.lane) for q in queues if isinstance(q, DmaQueue)}
+    cores = cores_of(executable)
+    lanes = {(first_runner(q), q.stream, q.lane) for q in queues if isinstance(q, DmaQueue)}
     for queue in queues:
         if isinstance(queue, CcQueue):
             yield from _nowhere(queue, lanes)
     for number, ring in enumerate(queues):
         if not isinstance(ring, DmaQueue):
             continue
-        core = queues[cores[ring.stream]] if ring.stream in cores else None
-        if not isinstance(core, CcQueue):
+        at = cores.get((first_runner(ring), ring.stream))
+        if at is None:
             if len(ring.opcode):
-                yield f"queue {ring.name}: no CC-core of stream {ring.stream} pushes its rows"
+                yield f"{queue_text(ring)}: no CC-core of stream {ring.stream} pushes its rows"
             continue
+        core = queues[at]
+        assert isinstance(core, CcQueue), core.name
         rows = np.flatnonzero((core.opcode == CcOpcode.ADVANCE) & (core.ring == ring.lane))
-        pushes = _Pushes(number, cores[ring.stream], rows)
+        pushes = _Pushes(number, at, rows)
         checking = _Checking(executable, increments, pushes)
         found = tuple(checking.out_of_order())
         yield from found or checking.mismatched()
         yield from checking.miscounted(owners)
 
 
-def _nowhere(core: CcQueue, lanes: set[tuple[int, int]]) -> Iterator[str]:
+def cores_of(executable: Executable) -> Mapping[tuple[int, int], int]:
+    """The CC-core queue by who runs it, its first rank, and by stream."""
+    return {
+        (first_runner(queue), queue.stream): number
+        for number, queue in enumerate(executable.queues)
+        if isinstance(queue, CcQueue)
+    }
+
+
+def _nowhere(core: CcQueue, lanes: set[tuple[int, int, int]]) -> Iterator[str]:
     for row in np.flatnonzero(core.opcode == CcOpcode.ADVANCE).tolist():
         lane = int(core.ring[row])
-        if (core.stream, lane) not in lanes:
-            yield f"queue {core.name}, pc {row}: advances lane {lane}, which has no ring"
+        if (first_runner(core), core.stream, lane) not in lanes:
+            yield f"{queue_text(core)}, pc {row}: advances lane {lane}, which has no ring"
 
 
 class _Checking:
@@ -66,7 +84,7 @@ class _Checking:
         assert isinstance(core, CcQueue), core.name
         self._ring, self._core = ring, core
         self._posted = increments[pushes.core]
-        self._sem = packed(ring.sync.wait_sem)
+        self._sem = awaited(ring, executable.ranks)
         self._ranks = executable.ranks
 
     def out_of_order(self) -> Iterator[str]:
@@ -79,17 +97,17 @@ class _Checking:
             push = int(wrong[0])
             row = int(self._pushes.rows[push])
             yield (
-                f"queue {self._core.name}, pc {row}: pushes row {pushed[push]} of "
+                f"{queue_text(self._core)}, pc {row}: pushes row {pushed[push]} of "
                 f"{self._ring.name}, row {push} is due"
             )
         elif len(pushed) > runs:
             row = int(self._pushes.rows[runs])
             yield (
-                f"queue {self._core.name}, pc {row}: pushes row {pushed[runs]} of "
+                f"{queue_text(self._core)}, pc {row}: pushes row {pushed[runs]} of "
                 f"{self._ring.name}, which has {runs} rows, each pushed before"
             )
         elif len(pushed) < runs:
-            yield f"queue {self._ring.name}, pc {len(pushed)}: no row pushes it"
+            yield f"{queue_text(self._ring)}, pc {len(pushed)}: no row pushes it"
 
     def mismatched(self) -> Iterator[str]:
         """Runs whose ranks or counter are not those of their push."""
@@ -104,12 +122,12 @@ class _Checking:
         posted: np.ndarray = np.full(self._ranks, IDLE, np.int64)
         own = cells.counter % self._ranks == cells.source
         posted[cells.source[own]] = cells.counter[own] // self._ranks
-        awaited = np.broadcast_to(self._sem[run], (self._ranks,))
-        for rank in np.flatnonzero(posted != awaited)[:1].tolist():
+        waits = np.broadcast_to(self._sem[run], (self._ranks,))
+        for rank in np.flatnonzero(posted != waits)[:1].tolist():
             place = place_of(self._executable, self._pushes.ring, run, rank)
             push = int(self._pushes.rows[run])
             yield (
-                f"{place}: waits for {self._name(rank, int(awaited[rank]))}, its push "
+                f"{place}: waits for {self._name(rank, int(waits[rank]))}, its push "
                 f"(queue {self._core.name}, pc {push}) increments "
                 f"{self._name(rank, int(posted[rank]))}"
             )

@@ -12,7 +12,7 @@ from ncc_runtime.lowering.executable import Decision, DmaQueue, Executable, Jump
 from ncc_runtime.neff.isa import CASE, END, LOOP, TEST
 from ncc_runtime.neff.program import BlockKind
 from ncc_runtime.verify.counter_flow import Flow
-from ncc_runtime.verify.increments import Increments, packed
+from ncc_runtime.verify.increments import Increments, awaited
 from ncc_runtime.verify.places import place_of
 
 
@@ -21,16 +21,18 @@ def wrong_shifts(
 ) -> Iterator[str]:
     """Every jump of every queue, and blocks that a queue should follow."""
     checking = _Checking(executable, increments, flow)
-    awaited = {
+    waits = {
         number: checking.awaited(number)
         for number, queue in enumerate(executable.queues)
         if not isinstance(queue, DmaQueue)
     }
     for block, description in enumerate(executable.program.blocks):
+        if block in flow.twins:
+            continue  # looked at with its first
         is_loop = description.kind is BlockKind.LOOP
         repeated = checking.made(block, LOOP if is_loop else CASE)
         skipped = checking.made(block, TEST if is_loop else CASE)
-        for number, mask in awaited.items():
+        for number, mask in waits.items():
             if not flow.follows(number, block):
                 yield from checking.unfollowed(number, block, np.where(mask, repeated, 0))
                 continue
@@ -52,7 +54,7 @@ class _Checking:
     def awaited(self, number: int) -> np.ndarray:
         """The counters that a queue waits for anywhere, (semaphores, ranks) bool."""
         found: np.ndarray = np.zeros(self._shape, bool)
-        column = packed(self._executable.queues[number].sync.wait_sem)
+        column = awaited(self._executable.queues[number], self._shape[1])
         row, rank = np.nonzero((column >= 0) & (column < self._shape[0]))
         if column.shape[1] == 1:
             found[column[row, 0]] = True
@@ -73,7 +75,9 @@ class _Checking:
         """The jumps of a block in a queue."""
         queue = self._executable.queues[number]
         if not isinstance(queue, DmaQueue):
-            yield from ((row, jump) for row, jump in queue.jumps.items() if jump.block == block)
+            for row, jump in queue.jumps.items():
+                if self._flow.twins.get(jump.block, jump.block) == block:
+                    yield row, jump
 
     def unfollowed(self, number: int, block: int, made: np.ndarray) -> Iterator[str]:
         """A counter that grows in a block whose trips the waiting queue does not know."""

@@ -3,7 +3,7 @@
 Queues of one rank may take turns at a counter: if each increment is known to be made before the
 next can be, "value n" still names one of them. What is known comes from a run of the rank's own
 queues and CC-cores, on what they tell one another; waits for DMA rings and other ranks, which
-could only teach more, are passed. Needs a program without control flow.
+could only teach more, are passed. The rank's program has no control flow.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable, is_run_by
 from ncc_runtime.verify.increments import NO_CHAIN, Increments, Owners
 from ncc_runtime.verify.places import place_of
 
@@ -91,7 +91,7 @@ def _queues(
     is_local = (owners.chain[mine] != NO_CHAIN) & ~owners.foreign[mine]
     found: list[tuple[_Event, ...]] = []
     for queue, one in zip(executable.queues, increments, strict=True):
-        if isinstance(queue, DmaQueue):
+        if isinstance(queue, DmaQueue) or not is_run_by(queue, rank):
             found.append(())
             continue
         wait_sem = _of_rank(queue.sync.wait_sem, rank)

@@ -12,15 +12,23 @@ from collections.abc import Iterator, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable, Queue, is_run_by
 from ncc_runtime.neff.program import BlockKind
 from ncc_runtime.verify.counter_flow import Flow, flow_of
 from ncc_runtime.verify.counter_pushes import unpushed
 from ncc_runtime.verify.counter_shifts import wrong_shifts
 from ncc_runtime.verify.counter_turns import out_of_turn
-from ncc_runtime.verify.increments import Increments, Owners, increments_of, packed
+from ncc_runtime.verify.increments import (
+    Increments,
+    Owners,
+    first_runner,
+    increments_of,
+    packed,
+    runners,
+)
 from ncc_runtime.verify.places import place_of
 from ncc_runtime.verify.proof import Proof
+from ncc_runtime.verify.stage_parts import parts_of
 
 SHOWN = 8
 """Breaches of one kind that are told in full; the rest are counted."""
@@ -77,27 +85,50 @@ class _Checking:
     def unowned(self) -> Iterator[str]:
         """Counters of several chains whose increments come in no one order."""
         shared = np.flatnonzero(self.owners.shared).tolist()
-        relied = [counter for counter in shared if not self._is_join(counter)]
-        if relied and not self._executable.program.blocks:
-            yield from out_of_turn(self._executable, self.increments, self.owners, relied)
-            return
+        varying = self._varying(shared)
+        relied = [counter for counter in shared if not self._is_join(counter, counter in varying)]
+        steady = [counter for counter in relied if counter not in varying]
+        yield from out_of_turn(self._executable, self.increments, self.owners, steady)
         for counter in relied:
+            if counter not in varying:
+                continue
             sem, rank = divmod(counter, self._ranks)
             name = _name(self._executable, rank, sem)
             yield f"rank {rank}: several queues increment {name}, and there is control flow"
 
-    def _is_join(self, counter: int) -> bool:
+    def _varying(self, counters: Sequence[int]) -> frozenset[int]:
+        """Those that are incremented by a program with control flow."""
+        parts = parts_of(self._executable)
+        repeating = [len(part.executable.program.blocks) > 0 for part in parts]
+        if all(repeating) or not any(repeating):
+            return frozenset(counters if all(repeating) else ())
+        looked_for: np.ndarray = np.zeros(len(self.owners.total), bool)
+        looked_for[list(counters)] = True
+        found: set[int] = set()
+        for queue, one in zip(self._executable.queues, self.increments, strict=True):
+            first = first_runner(queue)
+            if any(
+                repeats and first in part.ranks
+                for repeats, part in zip(repeating, parts, strict=True)
+            ):
+                for cells in one.stretches(np.arange(len(one.first))):
+                    found.update(cells.counter[looked_for[cells.counter]].tolist())
+        return frozenset(found)
+
+    def _is_join(self, counter: int, varies: bool) -> bool:
         """Whether every wait asks for all of its increments, which are made once."""
         sem, rank = divmod(counter, self._ranks)
         total = self.owners.total[counter]
         waited = False
         for queue in self._executable.queues:
+            if not is_run_by(queue, rank):
+                continue
             column, value = packed(queue.sync.wait_sem), packed(queue.sync.wait_value)
             rows = column[:, min(rank, column.shape[1] - 1)] == sem
             waited = waited or bool(rows.any())
             if (value[rows, min(rank, value.shape[1] - 1)] < total).any():
                 return False
-        return not waited or not self._executable.program.blocks
+        return not waited or not varies
 
     def unreached(self) -> Iterator[str]:
         """Waits for increments that are never made, or not before the owner's control row."""
@@ -114,16 +145,18 @@ class _Checking:
                     limit = flow.limit(number, event)
                     one.add(total, slice(made[number], limit))
                     made[number] = limit
-            least = total.reshape(-1, self._ranks).min(axis=1)
+            counted: dict[int, _Counted] = {}  # by who runs a queue
             for number, queue in enumerate(queues):
                 if not isinstance(queue, DmaQueue):
-                    rows = flow.stretch(number, event)
-                    yield from self._unreached_in(number, rows, _Counted(total, least))
+                    rows, first = flow.stretch(number, event), first_runner(queue)
+                    if first not in counted:
+                        counted[first] = _Counted.of(total, queue, self._ranks)
+                    yield from self._unreached_in(number, rows, counted[first])
 
     def _unreached_in(self, number: int, rows: slice, counted: "_Counted") -> Iterator[str]:
         sync = self._executable.queues[number].sync
         sem, value = packed(sync.wait_sem[rows]), packed(sync.wait_value[rows])
-        for row, rank in counted.unreached(sem, value, self._ranks):
+        for row, rank in counted.unreached(sem, value):
             row_sem = int(sem[row, min(rank, sem.shape[1] - 1)])
             asked = int(value[row, min(rank, value.shape[1] - 1)])
             yield self._unreached_text((number, rows.start + row, rank), row_sem, asked, counted)
@@ -182,15 +215,24 @@ class _Checking:
 
 @attrs.frozen(eq=False)
 class _Counted:
-    """What has been counted up to some place."""
+    """What has been counted up to some place, on ranks that run the same queues."""
 
-    total: np.ndarray  # by counter
+    total: np.ndarray  # by counter, on all ranks
+    runners: np.ndarray  # (r,) those ranks
+    held: np.ndarray  # (semaphores, r)
     least: np.ndarray  # (semaphores,), on the rank that has least
 
-    def unreached(
-        self, sem: np.ndarray, value: np.ndarray, ranks: int
-    ) -> Iterator[tuple[int, int]]:
+    @classmethod
+    def of(cls, total: np.ndarray, queue: Queue, ranks: int) -> "_Counted":
+        held = total.reshape(-1, ranks)
+        held = held if queue.ranks is None else held[:, queue.ranks]
+        return cls(total, runners(queue, ranks), held, held.min(axis=1))
+
+    def unreached(self, sem: np.ndarray, value: np.ndarray) -> Iterator[tuple[int, int]]:
         """(row, rank) of waits, (n, ranks or 1), for more than that."""
+        ranks = len(self.runners)
+        sem = sem if sem.shape[1] in (1, ranks) else sem[:, self.runners]
+        value = value if value.shape[1] in (1, ranks) else value[:, self.runners]
         step = max(1, (1 << 20) // max(1, ranks))
         for at in range(0, len(sem), step):
             rows, asked = sem[at : at + step], value[at : at + step]
@@ -201,13 +243,12 @@ class _Counted:
                 if not bad.any():
                     continue
             if len(self.least):
-                rank = np.arange(ranks)[None, :]
-                held = self.total[there * np.int64(ranks) + rank]
+                held = self.held[there, np.arange(ranks)[None, :]]
                 bad = (rows != IDLE) & (~known | (asked > held))
             else:
                 bad = np.broadcast_to(rows != IDLE, (len(rows), ranks))
-            for row, its_rank in np.argwhere(bad).tolist():
-                yield at + row, its_rank
+            for row, place in np.argwhere(bad).tolist():
+                yield at + row, int(self.runners[place])
 
 
 def _name(executable: Executable, rank: int, sem: int) -> str:

@@ -17,8 +17,9 @@ from ncc_runtime.lowering.executable import (
     DmaQueue,
     Executable,
     descriptors,
+    is_run_by,
 )
-from ncc_runtime.verify.increments import Increments, increments_of
+from ncc_runtime.verify.increments import Increments, first_runner, increments_of
 from ncc_runtime.verify.order import GreedyRun, greedy
 from ncc_runtime.verify.places import place_of
 from ncc_runtime.verify.proof import Proof
@@ -166,6 +167,7 @@ class _Witness:
             queue
             for queue in self._executable.queues
             if isinstance(queue, DmaQueue)
+            and is_run_by(queue, chain[1])
             and (queue.stream, queue.lane) == (core.stream, int(core.ring[row]))
         )
         size = ring.size_bytes[int(core.ring_row[row])]
@@ -188,7 +190,7 @@ class _Providers:
         self._ranks = executable.ranks
         self._found: dict[int, _Provider] = {}
         self._pushes = {
-            (queue.stream, lane): self._pushing(number, queue, lane)
+            (first_runner(queue), queue.stream, lane): self._pushing(number, queue, lane)
             for number, queue in enumerate(executable.queues)
             if isinstance(queue, CcQueue)
             for lane in np.unique(queue.ring[queue.ring != IDLE]).tolist()
@@ -230,9 +232,10 @@ class _Providers:
             return
         program, at = queue, rows
         if isinstance(ring, DmaQueue):
-            if (ring.stream, ring.lane) not in self._pushes:
+            key = first_runner(ring), ring.stream, ring.lane
+            if key not in self._pushes:
                 return
-            program, pushes = self._pushes[ring.stream, ring.lane]
+            program, pushes = self._pushes[key]
             rows = rows[rows < len(pushes)]
             at = pushes[rows]
         ahead = np.flatnonzero(at >= self._run.reached[program][rank])

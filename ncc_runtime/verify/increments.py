@@ -35,6 +35,7 @@ class Increments:
     posts: tuple[Post, ...]
     ranks: int
     semaphores: int
+    runs: np.ndarray | None = None  # (ranks,) bool, who runs the queue; None: everybody
 
     @classmethod
     def of(cls, queue: Queue, ranks: int, semaphores: int) -> "Increments":
@@ -47,7 +48,8 @@ class Increments:
                 code = code * (int(alike.max(initial=0)) + 1) + alike
                 code = np.unique(code, return_inverse=True)[1]
         _, first, kind = np.unique(code, return_index=True, return_inverse=True)
-        return cls(kind, first, queue.sync.posts, ranks, semaphores)
+        runs = None if queue.ranks is None else np.isin(np.arange(ranks), queue.ranks)
+        return cls(kind, first, queue.sync.posts, ranks, semaphores, runs)
 
     def cells(self, kinds: np.ndarray) -> Cells:
         """The increments of one row of each of these kinds; those of no counter are left out."""
@@ -56,6 +58,8 @@ class Increments:
         for post in self.posts:
             rank, sem = post.rank[rows], post.sem[rows]
             inside = (rank >= 0) & (rank < self.ranks) & (sem >= 0) & (sem < self.semaphores)
+            if self.runs is not None:
+                inside &= self.runs
             place, source = np.nonzero(inside)
             counter = sem[place, source].astype(np.int64) * self.ranks + rank[place, source]
             parts.append((kinds[place], source, counter))
@@ -75,7 +79,10 @@ class Increments:
             rank, sem = post.rank[self.first], post.sem[self.first]
             there = (rank >= 0) & (rank < self.ranks) & (sem >= 0) & (sem < self.semaphores)
             none = (rank == IDLE) & (sem == IDLE)
-            for kind, source in np.argwhere(~(there | none)).tolist():
+            stray = ~(there | none)
+            if self.runs is not None:
+                stray &= self.runs
+            for kind, source in np.argwhere(stray).tolist():
                 yield int(self.first[kind]), source
 
     def add(self, total: np.ndarray, rows: slice) -> None:
@@ -127,6 +134,26 @@ class Owners:
         self.shared[counter[(known != NO_CHAIN) & (known != chain)]] = True
         self.chain[counter] = chain
         self.shared[counter[self.chain[counter] != chain]] = True  # two of these are of one counter
+
+
+def runners(queue: Queue, ranks: int) -> np.ndarray:
+    """The ranks that run a queue."""
+    return np.arange(ranks) if queue.ranks is None else queue.ranks
+
+
+def first_runner(queue: Queue) -> int:
+    """Tells queues of one name apart: each rank runs those of its own stage."""
+    return 0 if queue.ranks is None else int(queue.ranks[0])
+
+
+def awaited(queue: Queue, ranks: int) -> np.ndarray:
+    """The semaphores that a queue waits for, (n, ranks or 1); none on ranks that do not run it."""
+    column = packed(queue.sync.wait_sem)
+    if queue.ranks is None:
+        return column
+    found = np.full((len(column), ranks), IDLE, column.dtype)
+    found[:, queue.ranks] = column if column.shape[1] == 1 else column[:, queue.ranks]
+    return found
 
 
 def packed(column: np.ndarray) -> np.ndarray:

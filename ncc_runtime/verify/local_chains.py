@@ -129,9 +129,10 @@ def _own(post: Post, rank: int) -> np.ndarray:
     return np.where(is_own, _on_rank(post.sem, rank), IDLE).astype(np.int64)
 
 
-def classes_of(executable: Executable, chains: Sequence[Items]) -> list[np.ndarray]:
-    """Ranks whose chains wait for the same and increment the same, class by class."""
-    ranks: np.ndarray = np.arange(executable.ranks)
+def classes_of(
+    executable: Executable, chains: Sequence[Items], ranks: np.ndarray
+) -> list[np.ndarray]:
+    """Those of some ranks whose chains wait for the same and increment the same, class by class."""
     differing = [
         column
         for items in chains
@@ -141,19 +142,24 @@ def classes_of(executable: Executable, chains: Sequence[Items]) -> list[np.ndarr
         return [ranks]
     _, number = np.unique(np.concatenate(differing), axis=1, return_inverse=True)
     number = number.reshape(-1)
-    return [np.flatnonzero(number == one) for one in dict.fromkeys(number.tolist())]
+    return [ranks[number == one] for one in dict.fromkeys(number.tolist())]
 
 
 def _differing(sync: Sync, items: Items, ranks: np.ndarray) -> Iterator[np.ndarray]:
     """The rows of a chain's columns that are not alike on all ranks."""
-    columns = [sync.wait_sem[items.first], sync.wait_value[items.first]]
+    columns = [_of(sync.wait_sem, ranks)[items.first], _of(sync.wait_value, ranks)[items.first]]
     for post in sync.posts:
-        here, sem = post.rank[items.last], post.sem[items.last]
+        here, sem = (_of(column, ranks)[items.last] for column in (post.rank, post.sem))
         columns.append(np.where(here == ranks, sem, IDLE))
     for column in columns:
         rows = (column != column[:, :1]).any(axis=1)
         if rows.any():
             yield np.broadcast_to(column[rows], (int(rows.sum()), len(ranks)))
+
+
+def _of(column: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """Some ranks of a column that may have one for all; a view where those are everybody."""
+    return column if column.shape[1] in (1, len(ranks)) else column[:, ranks]
 
 
 def strangers(executable: Executable, chains: Sequence[Items]) -> Iterator[str]:

@@ -7,6 +7,7 @@ wait reaches over its owner's next control row, jumps shift by what they repeat 
 import time
 from collections.abc import Iterator, Sequence
 
+import attrs
 import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, Executable
@@ -25,6 +26,7 @@ from ncc_runtime.verify.local_search import Search
 from ncc_runtime.verify.local_stretches import Stretches, misplaced, stretches_of, ways_of
 from ncc_runtime.verify.local_witness import Teller, rank_text
 from ncc_runtime.verify.proof import Proof
+from ncc_runtime.verify.stage_parts import StagePart, parts_of
 
 MOST_WITNESSES = 16
 """Races that are told one by one."""
@@ -33,34 +35,60 @@ MOST_WITNESSES = 16
 def prove_local(executable: Executable) -> Proof:
     """Races among the engines and streams of one rank, for every rank."""
     started = time.perf_counter()
+    looks = [_look(part) for part in parts_of(executable)]
+    return Proof(
+        name="races of engines",
+        size=_size(looks),
+        seconds=time.perf_counter() - started,
+        breaches=tuple(breach for look in looks for breach in look.breaches),
+        classes=tuple(name for look in looks for name in look.classes),
+    )
+
+
+@attrs.frozen
+class _Look:
+    """What was looked at of one program, and what was found."""
+
+    rows: int
+    classes: tuple[str, ...]
+    breaches: tuple[str, ...]
+    accesses: int | None = None  # None: the program cannot be followed
+    stretches: int = 0  # 0: it has no control flow
+
+
+def _size(looks: Sequence[_Look]) -> str:
+    """How much was looked at, in all programs together."""
+    rows = f"{sum(look.rows for look in looks)} rows"
+    followed = [look.accesses for look in looks if look.accesses is not None]
+    stretches = sum(look.stretches for look in looks)
+    parts = f" in {stretches} stretches" if stretches else ""
+    text = f"{sum(followed)} accesses of {rows}{parts}" if followed else rows
+    return f"{text} of {len(looks)} programs" if len(looks) > 1 else text
+
+
+def _look(part: StagePart) -> _Look:
+    """Races in one program."""
+    executable = part.executable
     chains = chains_of(executable)
-    classes = classes_of(executable, chains)
-    breaches, size = _look(executable, chains, classes)
-    names = tuple(rank_text(ranks) for ranks in classes)
-    return Proof("races of engines", size, time.perf_counter() - started, breaches, names)
-
-
-def _look(
-    executable: Executable, chains: Sequence[Items], classes: Sequence[np.ndarray]
-) -> tuple[tuple[str, ...], str]:
-    """The breaches, and what was looked at."""
-    rows = f"{sum(len(items) for items in chains)} rows"
+    classes = classes_of(executable, chains, part.ranks)
+    rows = sum(len(items) for items in chains)
+    names = tuple(f"{part.title}{rank_text(ranks)}" for ranks in classes)
     flow, faults = flow_of(executable)
-    ways = ways_of(executable)
-    if flow is None or ways is None:
-        return faults, rows
-    stretches = stretches_of(executable, chains, ways)
-    faults = (*strangers(executable, chains), *misplaced(executable, chains, stretches, flow))
-    if faults:
-        return faults, rows
+    ways = ways_of(part)
+    if flow is not None and ways is not None:
+        stretches = stretches_of(executable, chains, ways)
+        faults = (*strangers(executable, chains), *misplaced(executable, chains, stretches, flow))
+    if flow is None or ways is None or faults:
+        return _Look(rows, names, tuple(part.title + fault for fault in faults))
     accesses = accesses_of(executable, chains, ways)
     found: list[str] = []
     for ranks in classes:
         one = _chains_on(executable, chains, stretches, int(ranks[0]))
         teller = Teller(executable, one, accesses, ways, int(ranks[0]))
         found += _breaches(Search(ways, Tables(one, counts_of(one)), accesses), teller)
-    parts = f" in {ways.stretches} stretches" if ways.blocks else ""
-    return tuple(found), f"{len(accesses.item)} accesses of {rows}{parts}"
+    parts = ways.stretches if ways.blocks else 0
+    breaches = tuple(part.title + breach for breach in found)
+    return _Look(rows, names, breaches, len(accesses.item), parts)
 
 
 def _chains_on(

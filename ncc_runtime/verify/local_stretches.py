@@ -15,6 +15,7 @@ from ncc_runtime.verify.counter_flow import Flow
 from ncc_runtime.verify.local_chains import Items, Kind
 from ncc_runtime.verify.paths import Ways
 from ncc_runtime.verify.places import collective
+from ncc_runtime.verify.stage_parts import StagePart
 
 
 @attrs.frozen(eq=False)
@@ -25,14 +26,12 @@ class Stretches:
     controls: tuple[np.ndarray, ...]  # (stretches,) of each chain: its item that ends one, or -1
 
 
-def ways_of(executable: Executable) -> Ways | None:
+def ways_of(part: StagePart) -> Ways | None:
     """The control flow of the queues; None where they do not agree on one."""
-    program = executable.program
-    tables = {
-        queue.engine: queue.table for queue in executable.queues if isinstance(queue, EngineQueue)
-    }
+    program, queues = part.executable.program, part.executable.queues
+    tables = {queue.engine: queue.table for queue in queues if isinstance(queue, EngineQueue)}
     structure = structure_of(attrs.evolve(program, queues={**program.queues, **tables}))
-    return None if structure is None else Ways(program.blocks, structure)
+    return None if structure is None else Ways(program.blocks, structure, part.first_block)
 
 
 def stretches_of(executable: Executable, chains: Sequence[Items], ways: Ways) -> Stretches:

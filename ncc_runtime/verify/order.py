@@ -21,7 +21,15 @@ from ncc_runtime.lowering.executable import (
     Executable,
     descriptors,
 )
-from ncc_runtime.verify.increments import Increments, increments_of, kinds_of_rows, packed
+from ncc_runtime.verify.counter_pushes import cores_of
+from ncc_runtime.verify.increments import (
+    Increments,
+    awaited,
+    first_runner,
+    increments_of,
+    kinds_of_rows,
+    packed,
+)
 from ncc_runtime.verify.order_rows import BY_RANK, Action, Waits, action_of
 
 
@@ -30,7 +38,7 @@ class Batch(NamedTuple):
 
     queue: int  # position in Executable.queues
     row: int
-    ranks: np.ndarray | None  # (r,) ascending; None: all
+    ranks: np.ndarray | None  # (r,) ascending; None: all, and all run the queue
 
 
 @attrs.frozen(eq=False)
@@ -62,10 +70,12 @@ def greedy(executable: Executable, increments: Sequence[Increments] | None = Non
 def oversized(executable: Executable) -> Mapping[tuple[int, int], np.ndarray]:
     """Pushes, by queue and row of the CC-core, of runs that no ring of a lane can hold."""
     found: dict[tuple[int, int], np.ndarray] = {}
-    cores = _cores(executable)
+    cores = cores_of(executable)
     for ring in executable.queues:
-        if isinstance(ring, DmaQueue) and ring.stream in cores and len(ring.opcode):
-            number = cores[ring.stream]
+        if not isinstance(ring, DmaQueue) or not len(ring.opcode):
+            continue
+        number = cores.get((first_runner(ring), ring.stream))
+        if number is not None:
             core = executable.queues[number]
             assert isinstance(core, CcQueue), core.name
             pushes = (core.opcode == CcOpcode.ADVANCE) & (core.ring == ring.lane)
@@ -78,17 +88,12 @@ def oversized(executable: Executable) -> Mapping[tuple[int, int], np.ndarray]:
 def _large_runs(executable: Executable, ring: DmaQueue) -> Iterator[tuple[int, np.ndarray]]:
     """Runs that are larger than their ring, and on which ranks."""
     room, sizes = executable.topology.rank_ring_descriptors, packed(ring.size_bytes)
+    waits = awaited(ring, executable.ranks)
     for run in np.flatnonzero(descriptors(sizes.max(axis=1)) > room).tolist():
-        active = packed(ring.sync.wait_sem)[run] != IDLE
+        active = waits[run] != IDLE
         large = np.broadcast_to(active & (descriptors(sizes[run]) > room), (executable.ranks,))
         if large.any():
             yield run, large
-
-
-def _cores(executable: Executable) -> Mapping[int, int]:
-    """The CC-core queue of each stream."""
-    queues = executable.queues
-    return {q.stream: number for number, q in enumerate(queues) if isinstance(q, CcQueue)}
 
 
 class _Program:
@@ -99,10 +104,20 @@ class _Program:
     ) -> None:
         self.number = number
         self.length = len(queue.sync.wait_sem)
-        self.waits = Waits(queue.sync, ranks)
+        self.runners = queue.ranks
+        self.waits = Waits(queue, ranks)
         self.kinds = kinds
-        self.at: int | np.ndarray = 0  # an array where ranks stand at different rows
-        self.pushes: Sequence[tuple[int, int] | None] = [None] * self.length  # ring and run
+        self.at: int | np.ndarray = 0  # an array where those who run it stand at different rows
+        self.pushes: Sequence[tuple[_Ring, int] | None] = [None] * self.length  # ring and run
+        self._ranks = ranks
+
+    def rows(self) -> np.ndarray:
+        """Where each rank stands, (ranks,); those who do not run it at its end."""
+        if self.runners is None or not isinstance(self.at, int):
+            return np.broadcast_to(self.at, (self._ranks,))
+        found = np.full(self._ranks, self.length, np.int64)
+        found[self.runners] = self.at
+        return found
 
 
 @attrs.frozen(eq=False)
@@ -111,7 +126,8 @@ class _Ring:
 
     number: int
     kinds: list[int]  # of increments, by run
-    active: Sequence[np.ndarray | None]  # ranks that have each run; None: all
+    active: Sequence[np.ndarray | None]  # ranks that have each run; None: all who run it
+    runners: np.ndarray | None  # None: everybody
 
 
 class _Run:
@@ -130,13 +146,13 @@ class _Run:
         self._actions: list[dict[int, Action]] = [{} for _ in increments]
         self._batches: list[Batch] = []
         self._too_long = oversized(executable)
-        self._rings: dict[tuple[int, int], _Ring] = {}
+        self._rings: dict[tuple[int, int, int], _Ring] = {}
         self._programs: list[_Program] = []
         for number, queue in enumerate(executable.queues):
             kinds = increments[number].kind.tolist()
             if isinstance(queue, DmaQueue):
-                ring = _Ring(number, kinds, _active(queue, self._ranks))
-                self._rings[queue.stream, queue.lane] = ring
+                ring = _Ring(number, kinds, _active(queue, self._ranks), queue.ranks)
+                self._rings[first_runner(queue), queue.stream, queue.lane] = ring
             else:
                 self._programs.append(_Program(number, queue, kinds, self._ranks))
         for program in self._programs:
@@ -147,27 +163,29 @@ class _Run:
         queue = self._executable.queues[program.number]
         if not isinstance(queue, CcQueue):
             return
-        pushes: list[tuple[int, int] | None] = [None] * program.length
+        pushes: list[tuple[_Ring, int] | None] = [None] * program.length
         rows = np.flatnonzero(queue.opcode == CcOpcode.ADVANCE)
         lanes, runs = queue.ring[rows].tolist(), queue.ring_row[rows].tolist()
         for row, lane, run in zip(rows.tolist(), lanes, runs, strict=True):
-            ring = self._rings.get((queue.stream, lane))
+            ring = self._rings.get((first_runner(queue), queue.stream, lane))
             if ring is not None and 0 <= run < len(ring.kinds):
-                pushes[row] = (lane, run)
+                pushes[row] = (ring, run)
         program.pushes = pushes
 
     def result(self) -> GreedyRun:
-        reached = {
-            program.number: np.broadcast_to(program.at, (self._ranks,))
-            for program in self._programs
-        }
+        reached = {program.number: program.rows() for program in self._programs}
         self._catch_up()
         return GreedyRun(self._batches, reached, self._held, self._too_long)
 
     def advance(self) -> bool:
-        """Let each queue go as far as it can; whether any moved."""
-        moved = [self._advance(program) for program in self._programs]
-        return any(moved)
+        """Let each queue go as far as it can; whether any moved.
+
+        Its ranks part only when no queue can go on with all of its ranks: programs that share a
+        collective come through it side by side, and batches stay few.
+        """
+        together = [program for program in self._programs if isinstance(program.at, int)]
+        moved = [self._together(program, may_part=False) for program in together]
+        return any(moved) or any([self._advance(program) for program in self._programs])
 
     def _advance(self, program: _Program) -> bool:
         ever = False
@@ -175,8 +193,8 @@ class _Run:
             ever = True
         return ever
 
-    def _together(self, program: _Program) -> bool:
-        """All ranks at one row, as long as all can go on; whether any can or could."""
+    def _together(self, program: _Program, *, may_part: bool = True) -> bool:
+        """All who run it at one row, as long as all can go on; whether any can or could."""
         assert isinstance(program.at, int), "ranks are apart"
         first: int = program.at
         row = first
@@ -190,8 +208,11 @@ class _Run:
             if too_long and (program.number, row) in too_long:
                 free = self._free(program, row)
             if free is not None and not free.all():
-                go_on = bool(free.any())
-                program.at = np.full(self._ranks, row) if go_on else row
+                program.at = row
+                if not may_part:
+                    return row > first
+                go_on = bool((free if program.runners is None else free[program.runners]).any())
+                program.at = program.rows().copy() if go_on else row
                 return go_on or row > first
             self._perform(program, row, None)
             row += 1
@@ -212,8 +233,9 @@ class _Run:
                 self._perform(program, row, ranks)
                 at[ranks] = row + 1
                 moved = True
-        if (at == at[0]).all():
-            program.at = int(at[0])
+        standing = at if program.runners is None else at[program.runners]
+        if (standing == standing[0]).all():
+            program.at = int(standing[0])
         return moved
 
     def _free(self, program: _Program, row: int) -> np.ndarray:
@@ -223,28 +245,29 @@ class _Run:
         return free if large is None else free & ~large
 
     def _enough(self, waits: Waits, row: int) -> np.ndarray:
-        """Whose wait is satisfied, (ranks,) bool."""
+        """Whose wait is satisfied, or who does not wait, (ranks,) bool."""
         counters, asked = waits.by_rank(row)
         if self._late:
             self._catch_up()
         return self._flat.take(counters) >= asked
 
     def _perform(self, program: _Program, row: int, ranks: np.ndarray | None) -> None:
-        self._batches.append(Batch(program.number, row, ranks))
+        """A row, on all who run it if no ranks are named, and the run that it pushes."""
+        self._batches.append(
+            Batch(program.number, row, program.runners if ranks is None else ranks)
+        )
         self._increment(program.number, program.kinds[row], ranks)
         push = program.pushes[row]
         if push is None:
             return
-        queue = self._executable.queues[program.number]
-        assert isinstance(queue, CcQueue), queue.name
-        ring = self._rings[queue.stream, push[0]]
-        active = ring.active[push[1]]
+        ring, run = push
+        active = ring.active[run]
         if ranks is not None and active is not None:
             active = np.intersect1d(ranks, active, assume_unique=True)
         elif active is None:
             active = ranks
-        self._batches.append(Batch(ring.number, push[1], active))
-        self._increment(ring.number, ring.kinds[push[1]], active)
+        self._batches.append(Batch(ring.number, run, ring.runners if active is None else active))
+        self._increment(ring.number, ring.kinds[run], active)
 
     def _increment(self, queue: int, kind: int, ranks: np.ndarray | None) -> None:
         action = self._actions[queue].get(kind)
@@ -272,11 +295,12 @@ class _Run:
 
 def _active(ring: DmaQueue, ranks: int) -> Sequence[np.ndarray | None]:
     """By run, the ranks that have it; runs of equal ranks share them."""
-    column = packed(ring.sync.wait_sem)
+    column = awaited(ring, ranks)
     kinds = kinds_of_rows(column)
     _, first = np.unique(kinds, return_index=True)
     found: list[np.ndarray | None] = []
     for row in first.tolist():
         mask = np.broadcast_to(column[row] != IDLE, (ranks,))
-        found.append(None if mask.all() else np.flatnonzero(mask))
+        own = mask if ring.ranks is None else mask[ring.ranks]
+        found.append(None if own.all() else np.flatnonzero(mask))
     return [found[kind] for kind in kinds.tolist()]

@@ -3,8 +3,8 @@
 import attrs
 import numpy as np
 
-from ncc_runtime.lowering.executable import IDLE, Sync
-from ncc_runtime.verify.increments import Increments, packed
+from ncc_runtime.lowering.executable import IDLE, Queue
+from ncc_runtime.verify.increments import Increments, awaited, packed
 
 BY_RANK = -2
 """In place of a semaphore: ranks wait for different ones, or for different values."""
@@ -16,10 +16,14 @@ _STRETCH = 256
 class Waits:
     """The waits of one queue."""
 
-    def __init__(self, sync: Sync, ranks: int) -> None:
+    def __init__(self, queue: Queue, ranks: int) -> None:
         self._ranks = ranks
-        self._sems, self._values = packed(sync.wait_sem), packed(sync.wait_value)
-        sem, value = self._sems, self._values
+        self._sems, self._values = awaited(queue, ranks), packed(queue.sync.wait_value)
+        own = slice(None) if queue.ranks is None else queue.ranks
+        sem, value = (
+            column if column.shape[1] == 1 else column[:, own]
+            for column in (self._sems, self._values)
+        )
         column = sem[:, 0].astype(np.int64) if len(sem) else np.zeros(0, np.int64)
         alike = (sem == sem[:, :1]).all(axis=1)
         alike &= (value == value[:, :1]).all(axis=1) | (column == IDLE)

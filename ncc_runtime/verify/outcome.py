@@ -8,11 +8,13 @@ import numpy as np
 from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.verify.cells import Cells, cells_of
+from ncc_runtime.verify.homes import Home, Role
+from ncc_runtime.verify.members import Members
 from ncc_runtime.verify.pieces import Cutter, Fault
 from ncc_runtime.verify.promises import Promise, promises
 from ncc_runtime.verify.replay import Memory, Replay, Step
 from ncc_runtime.verify.results import Difference, differences
-from ncc_runtime.verify.segments import Home, RingRows, Role
+from ncc_runtime.verify.segment_rows import RingRows
 
 MOST_CELLS = 1 << 28
 """Of all ranks: 2 GiB of fingerprints."""
@@ -26,10 +28,15 @@ class Filling:
     """A placeholder and what fills it: all that its results depend on."""
 
     placeholder: Placeholder
-    ranks: int
+    members: Members
     homes: tuple[Home, ...]
     rings: tuple[RingRows, ...]
     steps: Sequence[Step]  # every row, after all that it waits for
+
+    @property
+    def ranks(self) -> int:
+        """How many take part."""
+        return self.members.count
 
 
 @attrs.frozen(eq=False)
@@ -61,7 +68,7 @@ def outcome(filling: Filling, even: bool | None = None) -> Outcome:
 def _run(filling: Filling, cells: Cells) -> tuple[Memory, Replay]:
     unit_bytes = filling.placeholder.dtype.size_bytes
     memory = Memory.at_first(cells, filling.ranks, unit_bytes)
-    cutter = Cutter(filling.placeholder, cells, filling.ranks, memory.powers)
+    cutter = Cutter(filling.placeholder, cells, filling.members, memory.powers)
     replay = Replay(cutter, filling.rings, memory)
     for step in filling.steps:
         replay.perform(step)
@@ -73,16 +80,25 @@ def _compared(
 ) -> Outcome:
     wrong = [found for promise in asked for found in differences(memory, promise, filling.homes)]
     wrong.sort(key=lambda found: (found.rank, found.result.index, found.offset))
-    results = (home for home in filling.homes if home.role is Role.RESULT)
-    ranges = sum(len(range(len(memory.cells))[memory.cells.within(home)]) for home in results)
     return Outcome(
         transfers=_transfers(filling),
-        ranges=ranges * sum(len(promise.ranks) for promise in asked),
+        ranges=_ranges(filling, asked, memory.cells),
         faults=tuple((ring, fault) for (ring, _), fault in sorted(replay.faults.items())),
         difference=wrong[0] if wrong else None,
         wrong_ranks=tuple(sorted({found.rank for found in wrong})),
         is_settled=True,
     )
+
+
+def _ranges(filling: Filling, asked: Sequence[Promise], cells: Cells) -> int:
+    """Cells of all results of all to whom something is promised."""
+    found = 0
+    for home in filling.homes:
+        if home.role is Role.RESULT:
+            count = len(range(len(cells))[cells.within(home)])
+            own = asked if home.members is None else [one.of(home.members) for one in asked]
+            found += count * sum(len(promise.ranks) for promise in own)
+    return found
 
 
 def _parts(filling: Filling, asked: Sequence[Promise]) -> Mapping[Home, int]:

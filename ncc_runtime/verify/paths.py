@@ -59,6 +59,7 @@ class Ways:
 
     blocks: Sequence[Block]
     structure: Structure
+    first: int = 0  # what people call block 0: in a run of several programs, others have some too
 
     @property
     def stretches(self) -> int:
@@ -110,10 +111,10 @@ class Ways:
 
     def name(self, block: int) -> str:
         """A block as people know it."""
-        row = self.blocks[block]
+        row, number = self.blocks[block], self.first + block
         if row.kind is BlockKind.LOOP:
-            return f"the body of {row.name} (k{block})"
-        return f"branch {row.index} of {row.name} (k{block})"
+            return f"the body of {row.name} (k{number})"
+        return f"branch {row.index} of {row.name} (k{number})"
 
     def place(self, begin: Begin) -> str:
         """Where a walk begins, for people."""
@@ -184,7 +185,8 @@ class Walk:
                 self._side_way(block, barred, trail)
             if loop != START:
                 barred = self.ways.outside(barred, loop)
-                trail = (*trail, f"back to the start of {self.ways.blocks[loop].name} (k{loop})")
+                number = self.ways.first + loop
+                trail = (*trail, f"back to the start of {self.ways.blocks[loop].name} (k{number})")
             stretch = self.ways.after(stretch) if block == START else self.ways.behind(block)
             if not self.traveller.enter(stretch, trail):
                 return

@@ -15,8 +15,10 @@ from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.verify.cells import Cells
 from ncc_runtime.verify.fingerprints import Powers, factor
+from ncc_runtime.verify.homes import own_address
 from ncc_runtime.verify.intervals import spread_out
-from ncc_runtime.verify.segments import RingRows, packed
+from ncc_runtime.verify.members import Members
+from ncc_runtime.verify.segment_rows import RingRows, packed
 
 FAULTS = 4
 """Faults of one column that are kept of some rows."""
@@ -81,8 +83,13 @@ class Cutter:
 
     placeholder: Placeholder
     cells: Cells
-    ranks: int
+    members: Members
     powers: Powers
+
+    @property
+    def ranks(self) -> int:
+        """How many take part."""
+        return self.members.count
 
     @property
     def zero_cell(self) -> int:
@@ -209,7 +216,8 @@ class _Stretch:
                     int(np.broadcast_to(one, mask.shape)[row, rank])
                     for one in (*touched, self._size)
                 )
-                text = what.format(f"{start:#x}..{start + size:#x} of rank {owner}")
+                start, rank_of = own_address(start), self._cutter.members.rank(owner)
+                text = what.format(f"{start:#x}..{start + size:#x} of rank {rank_of}")
             self._faults.append(Fault(self._rows.start + row, rank, text))
 
     def _cuts(self, ranges: Sequence[_Ranges]) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,8 @@
 """Places of an executable in the words of reports: rank, queue, pc, collective, source line."""
 
-from ncc_runtime.lowering.executable import IDLE, EngineQueue, Executable
+from ncc_runtime.lowering.executable import IDLE, EngineQueue, Executable, Queue
 from ncc_runtime.neff.program import Origin
+from ncc_runtime.neff.stages import ranks_text
 
 
 def place_of(executable: Executable, queue: int, row: int, rank: int) -> str:
@@ -19,17 +20,28 @@ def place_of(executable: Executable, queue: int, row: int, rank: int) -> str:
             return f"{text} ({', '.join(about)})"
     else:
         number = int(one.placeholder[row])
-    return f"{text} ({collective(executable, number)})" if number != IDLE else text
+    return f"{text} ({collective(executable, number, rank)})" if number != IDLE else text
 
 
-def collective(executable: Executable, number: int) -> str:
-    """A placeholder with the line that it comes from: `p2 all-reduce.2, models.py:56`."""
-    program = executable.program
+def queue_text(queue: Queue) -> str:
+    """A queue on all ranks that run it: `queue cc0`, of a stage `queue cc0 on ranks 0-3`."""
+    return f"queue {queue.name}" + (
+        "" if queue.ranks is None else f" on ranks {ranks_text(queue.ranks.tolist())}"
+    )
+
+
+def collective(executable: Executable, number: int, rank: int | None = None) -> str:
+    """A placeholder with the line that it comes from: `p2 all-reduce.2, models.py:56`.
+
+    Of one that stages share, the line of each, or that of the rank's own.
+    """
+    stages = executable.stages if rank is None else (executable.stage_of(rank),)
+    program = executable.program if rank is None else stages[0].program
     if not 0 <= number < len(program.placeholders):
         return f"p{number}"
     placeholder = program.placeholders[number]
     words = [f"p{number} {placeholder.name or placeholder.op.value}"]
-    for table in program.queues.values():
+    for table in (table for stage in stages for table in stage.program.queues.values()):
         rows = (table.placeholder == number).nonzero()[0][:1]
         words += [_origin(executable, int(table.origin[row])).place for row in rows]
     return ", ".join(word for word in words if word)

@@ -4,7 +4,7 @@ A result is cut into equal parts. Part j on a rank is zeros, or a part of one ra
 the join of that part of everybody's operands. Written from docs/neff.md; algorithms are not asked.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import attrs
 import numpy as np
@@ -26,6 +26,14 @@ class Promise:
     operand_parts: int = 1
     joined: tuple[int, ...] = ()  # who EVERYBODY is
     divisor: int = 1  # of what everybody gives, at the end
+
+    def of(self, ranks: Sequence[int]) -> "Promise":
+        """The same to those of the ranks to whom it is made."""
+        where = np.flatnonzero(np.isin(self.ranks, ranks))
+        giver, taken = (
+            column if len(column) == 1 else column[where] for column in (self.giver, self.taken)
+        )
+        return attrs.evolve(self, ranks=self.ranks[where], giver=giver, taken=taken)
 
 
 def promises(placeholder: Placeholder, ranks: int) -> Iterator[Promise]:

@@ -13,7 +13,7 @@ import numpy as np
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.verify.replay import Step
-from ncc_runtime.verify.segments import RingRows
+from ncc_runtime.verify.segment_rows import RingRows
 
 
 @attrs.frozen(order=True)

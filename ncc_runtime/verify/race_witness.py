@@ -7,8 +7,10 @@ import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, Executable
 from ncc_runtime.verify.accesses import pieces
+from ncc_runtime.verify.homes import Role, own_address
 from ncc_runtime.verify.places import place_of
-from ncc_runtime.verify.segments import CcRows, RingRows, Role, Segment
+from ncc_runtime.verify.segment_rows import CcRows, RingRows
+from ncc_runtime.verify.segments import Segment
 from ncc_runtime.verify.steps import CC, Fault, Steps
 
 
@@ -103,15 +105,15 @@ class Witness:
     def _not_entered(self, claim: Claim) -> Iterator[str]:
         touch = self._last_touch(claim.chain, claim.row, claim.rank, claim.of_rank)
         yield (
-            f"race: the memory of rank {claim.of_rank} is used before that rank has come to the "
-            "collective"
+            f"race: the memory of rank {self._rank(claim.of_rank)} is used before that rank has "
+            "come to the collective"
         )
         yield f"  {self._deed(claim.chain, claim.row, claim.rank, touch)}"
         yield f"  {self._place(CC, 0, claim.of_rank)}: waits for its trigger"
 
     def _barrier(self, claim: Claim) -> Iterator[str]:
-        place = self._place(CC, claim.row, claim.rank)
-        yield f"{place} leaves the barrier before rank {claim.of_rank} has come to it"
+        place, other = self._place(CC, claim.row, claim.rank), self._rank(claim.of_rank)
+        yield f"{place} leaves the barrier before rank {other} has come to it"
 
     def _missing(self, claim: Claim) -> str:
         """Which wait would have told the second of the first."""
@@ -123,7 +125,7 @@ class Witness:
             if not self._waits(claim.rank, row, sem, value):
                 named = self._name(claim.rank, sem)
                 return f"missing: {place} does not wait for {named} >= {value}"
-        event = f"the trigger of rank {claim.of_rank}"
+        event = f"the trigger of rank {self._rank(claim.of_rank)}"
         if claim.of_chain != CC:
             event = f"the end of {self._place(claim.of_chain, claim.of_row, claim.of_rank)}"
         return f"missing: nothing that {place} has waited for follows from {event}"
@@ -145,20 +147,20 @@ class Witness:
 
     def _counted(self, rows: CcRows | RingRows, row: int, claim: Claim, sem: int) -> int:
         """What the semaphore of the second's rank has come to with this row of the first."""
-        end = rows.first + row + 1
+        queue, last, poster = self.segment.place(rows, row, claim.of_rank)
+        done, waiting = slice(last + 1), self._rank(claim.rank)
         return sum(
             int(
                 np.count_nonzero(
-                    (post.rank[:end, claim.of_rank] == claim.rank)
-                    & (post.sem[:end, claim.of_rank] == sem)
+                    (post.rank[done, poster] == waiting) & (post.sem[done, poster] == sem)
                 )
             )
-            for post in self.executable.queues[rows.queue].sync.posts
+            for post in self.executable.queues[queue].sync.posts
         )
 
     def _awaited(self, rank: int, row: int) -> tuple[int, int]:
-        sync = self.executable.queues[self.segment.cc.queue].sync
-        at = self.segment.cc.first + row
+        queue, at, rank = self.segment.place(self.segment.cc, row, rank)
+        sync = self.executable.queues[queue].sync
         sem, value = sync.wait_sem[at], sync.wait_value[at]
         return int(sem[rank % len(sem)]), int(value[rank % len(value)])
 
@@ -166,11 +168,14 @@ class Witness:
         return self.segment.cc if chain == CC else self.segment.rings[chain - 1]
 
     def _place(self, chain: int, row: int, rank: int) -> str:
-        rows = self._rows(chain)
-        return place_of(self.executable, rows.queue, rows.first + row, rank)
+        return place_of(self.executable, *self.segment.place(self._rows(chain), row, rank))
 
-    def _name(self, rank: int, sem: int) -> str:
-        return self.executable.semaphore_names(rank).get(sem, f"semaphore {sem}")
+    def _rank(self, member: int) -> int:
+        return self.segment.members.rank(member)
+
+    def _name(self, member: int, sem: int) -> str:
+        names = self.executable.semaphore_names(self._rank(member))
+        return names.get(sem, f"semaphore {sem}")
 
     def _deed(self, chain: int, row: int, rank: int, touch: _Touch) -> str:
         rows = self._rows(chain)
@@ -180,13 +185,15 @@ class Witness:
 
     def _bytes(self, touch: _Touch) -> str:
         roles = (Role.RESULT, Role.OPERAND) if touch.writes else (Role.OPERAND, Role.RESULT)
+        rank = self._rank(touch.memory)
         for role in (*roles, Role.CHANNEL):
             for home in self.segment.homes:
                 if home.role is role and home.start <= touch.start < home.end:
                     name = role.value if role is Role.CHANNEL else f"{role.value} {home.index}"
                     start, end = touch.start - home.start, touch.end - home.start
-                    return f"{name} {start:#x}..{end:#x} of rank {touch.memory}"
-        return f"addresses {touch.start:#x}..{touch.end:#x} of rank {touch.memory}"
+                    return f"{name} {start:#x}..{end:#x} of rank {rank}"
+        start = own_address(touch.start)
+        return f"addresses {start:#x}..{start + touch.end - touch.start:#x} of rank {rank}"
 
     def _touches(self, chain: int, row: int, rank: int) -> list[_Touch]:
         ring = self.segment.rings[chain - 1]

@@ -20,7 +20,8 @@ from ncc_runtime.verify.clocks import unproved
 from ncc_runtime.verify.places import collective
 from ncc_runtime.verify.proof import Proof
 from ncc_runtime.verify.race_witness import Claim, Witness
-from ncc_runtime.verify.segments import Segment, blocks
+from ncc_runtime.verify.segment_rows import blocks
+from ncc_runtime.verify.segments import Segment
 from ncc_runtime.verify.steps import (
     Steps,
     Waits,
@@ -74,8 +75,7 @@ def _verdict(executable: Executable, segment: Segment) -> _Verdict:
     chain = chains_pushed(segment)
     if chain is None:
         return _Verdict((witness.of_pushes(),))
-    placeholder = executable.program.placeholders[segment.number]
-    is_barrier = placeholder.op is CollectiveOp.BARRIER
+    is_barrier = segment.placeholder.op is CollectiveOp.BARRIER
     if not is_barrier and (classes := proved_by_turning(segment, chain)):
         return _Verdict(classes=classes)
     performs = performed(segment, chain)
@@ -88,7 +88,7 @@ def _verdict(executable: Executable, segment: Segment) -> _Verdict:
         return _Verdict((witness.of_standstill(stands),))
     claims = claims_of(segment, steps)
     if is_barrier:
-        groups = tuple(np.array(group) for group in placeholder.groups)
+        groups = tuple(np.array(group) for group in segment.placeholder.groups)
         claims = Claims.together([claims, everybody_entered(groups, len(segment.cc) - 1)])
     lost = claims.at(unproved(steps, claims))
     return _Verdict(_witnesses(attrs.evolve(witness, steps=steps), lost))

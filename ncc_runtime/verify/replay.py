@@ -12,7 +12,7 @@ from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.verify.cells import Cells, height
 from ncc_runtime.verify.fingerprints import Powers, symbols
 from ncc_runtime.verify.pieces import Cutter, Fault, Pieces, Side
-from ncc_runtime.verify.segments import RingRows
+from ncc_runtime.verify.segment_rows import RingRows
 
 KEPT_STRETCHES = 4
 """Stretches of a ring whose pieces are at hand; ranks may be at different rows."""

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ncc_runtime.lowering.executable import DmaQueue, Executable
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.verify.order import GreedyRun
 from ncc_runtime.verify.outcome import Filling, Outcome, outcome
 from ncc_runtime.verify.places import collective, place_of
 from ncc_runtime.verify.proof import Proof
 from ncc_runtime.verify.provenance import Writer
 from ncc_runtime.verify.replay import Step
+from ncc_runtime.verify.segment_rows import Stretch
 from ncc_runtime.verify.segments import Segment
 from ncc_runtime.verify.wording import explained
 
@@ -34,7 +35,7 @@ def prove_semantics(executable: Executable, segments: Sequence[Segment], run: Gr
     breaches: list[str] = []
     transfers = ranges = collectives = 0
     for segment in segments:
-        filling = _filling(executable, segment, performed)
+        filling = _filling(segment, performed)
         found = outcome(filling)
         alike = len(segment.numbers)
         collectives += alike
@@ -63,21 +64,31 @@ def _performed(executable: Executable, run: GreedyRun) -> Performed:
     return found
 
 
-def _filling(executable: Executable, segment: Segment, performed: Performed) -> Filling:
+def _filling(segment: Segment, performed: Performed) -> Filling:
     steps = [
-        (moment, Step(number, row, ranks))
+        (moment, Step(number, row, _who(segment, stretch, ranks)))
         for number, ring in enumerate(segment.rings)
+        for stretch in ring.stretches
         for row in range(len(ring))
-        for moment, ranks in performed.get((ring.queue, ring.first + row), ())
+        for moment, ranks in performed.get((stretch.queue, stretch.first + row), ())
     ]
     steps.sort(key=lambda step: step[0])
     return Filling(
-        placeholder=executable.program.placeholders[segment.number],
-        ranks=segment.ranks,
+        placeholder=segment.placeholder,
+        members=segment.members,
         homes=segment.homes,
         rings=segment.rings,
         steps=tuple(step for _, step in steps),
     )
+
+
+def _who(segment: Segment, stretch: Stretch, ranks: np.ndarray | None) -> np.ndarray | None:
+    """Members by number, of ranks that perform a row; None: all."""
+    ranks = stretch.ranks if ranks is None else ranks
+    if ranks is None:
+        return None
+    number = segment.members.inside(ranks)
+    return number[number != IDLE]
 
 
 def _breaches(
@@ -88,7 +99,7 @@ def _breaches(
         yield f"{name}: not decided: its transfers cut the buffers into too many pieces"
     for number, fault in found.faults[:MOST_FAULTS]:
         ring = segment.rings[number]
-        place = place_of(executable, ring.queue, ring.first + fault.row, fault.rank)
+        place = place_of(executable, *segment.place(ring, fault.row, fault.rank))
         yield f"{place}: {fault.what}"
     if found.difference is not None:
         what, writer = explained(filling, found.difference)
@@ -102,5 +113,5 @@ def _last_written(executable: Executable, segment: Segment, writer: Writer | Non
     if writer is None:
         return "no transfer writes there"
     ring = segment.rings[writer.ring]
-    place = place_of(executable, ring.queue, ring.first + writer.row, writer.rank)
+    place = place_of(executable, *segment.place(ring, writer.row, writer.rank))
     return f"last written in round {int(ring.round[writer.row])} by {place}"

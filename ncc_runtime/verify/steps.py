@@ -12,7 +12,8 @@ import attrs
 import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, Post
-from ncc_runtime.verify.segments import Segment, blocks
+from ncc_runtime.verify.segment_rows import blocks
+from ncc_runtime.verify.segments import Segment
 
 CC = 0
 """The chain of a CC-core; ring k of the segment is chain k + 1."""

@@ -15,6 +15,7 @@ from ncc_runtime.verify.form import (
     memory,
     numbers,
     pushes,
+    shared,
     transfers,
     ways,
 )
@@ -36,6 +37,7 @@ STAGES: tuple[tuple[Rule, ...], ...] = (
         *pushes.RULES,
         *memory.RULES,
         *ways.RULES,
+        *shared.RULES,
     ),
 )
 

@@ -3,11 +3,13 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+import attrs
+
+from ncc_runtime.verify.homes import Home, Role, home_of, own_address
 from ncc_runtime.verify.outcome import Filling
 from ncc_runtime.verify.promises import EVERYBODY, NOBODY
 from ncc_runtime.verify.provenance import Origin, Writer, trace
 from ncc_runtime.verify.results import Difference
-from ncc_runtime.verify.segments import Home, Role
 
 MOST_NAMED = 8
 """A witness names no more ranks or bytes than this."""
@@ -17,27 +19,36 @@ def explained(filling: Filling, found: Difference) -> tuple[str, Writer | None]:
     """`rank 2, result 0, bytes 0x40..0x80: …`, and who wrote the first of these bytes last."""
     address = found.result.start + found.offset
     traced = trace(filling.rings, filling.steps, found.rank, address)
-    what = difference(promised(found), traced.origins, filling.homes)
-    end = found.offset + found.size_bytes
-    where = f"rank {found.rank}, result {found.result.index}, bytes {found.offset:#x}..{end:#x}"
+    wanted = _by_rank(promised(found, filling.homes), filling)
+    what = difference(wanted, _by_rank(traced.origins, filling), filling.homes)
+    end, rank = found.offset + found.size_bytes, filling.members.rank(found.rank)
+    where = f"rank {rank}, result {found.result.index}, bytes {found.offset:#x}..{end:#x}"
     return f"{where}: {what}", traced.writer
 
 
-def promised(found: Difference) -> Counter[Origin]:
+def _by_rank(counts: Counter[Origin], filling: Filling) -> Counter[Origin]:
+    """The same with ranks for the numbers of members."""
+    rank = filling.members.rank
+    return Counter({attrs.evolve(one, rank=rank(one.rank)): n for one, n in counts.items()})
+
+
+def promised(found: Difference, homes: Sequence[Home]) -> Counter[Origin]:
     """What the first wrong byte was to be made of."""
-    promise, operand = found.promise, found.operand
+    promise = found.promise
     parts = promise.giver.shape[1]
     inside = found.offset % (found.result.size_bytes // parts)
     giver, taken = (
         int(column[found.member % len(column), found.part % column.shape[1]])
         for column in (promise.giver, promise.taken)
     )
-    address = operand.start + taken * (operand.size_bytes // promise.operand_parts) + inside
     if giver == NOBODY:
         return Counter()
-    if giver == EVERYBODY:
-        return Counter(Origin(rank, address, promise.divisor) for rank in promise.joined)
-    return Counter([Origin(giver, address)])
+    wanted = Counter[Origin]()
+    for rank in promise.joined if giver == EVERYBODY else (giver,):
+        operand = home_of(homes, Role.OPERAND, found.result.index, rank)
+        address = operand.start + taken * (operand.size_bytes // promise.operand_parts) + inside
+        wanted[Origin(rank, address, promise.divisor)] += 1
+    return wanted
 
 
 def difference(wanted: Counter[Origin], found: Counter[Origin], homes: Sequence[Home]) -> str:
@@ -124,6 +135,6 @@ def _byte(one: Origin, homes: Sequence[Home]) -> str:
         text = f"rank {one.rank}'s {home.role.value}{index} at {one.address - home.start:#x}"
         break
     else:
-        return f"rank {one.rank}'s memory at {one.address:#x}"
+        return f"rank {one.rank}'s memory at {own_address(one.address):#x}"
     text = text if home.role is Role.OPERAND else f"what was never written ({text})"
     return text if one.divisor == 1 else f"{text} / {one.divisor}"

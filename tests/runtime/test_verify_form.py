@@ -47,6 +47,7 @@ from tests.form_breaks import (
     wait,
     without_jump,
 )
+from tests.stage_breaks import joint
 
 TRIGGER = ring().streams[0].trigger_sem
 TAIL, SENT = ring().streams[0].rings[0]
@@ -90,6 +91,12 @@ def posting(count: int) -> Callable[[Queue], Queue]:
 # rule, what is broken, how, the complaint
 BREACHES: list[tuple[str, Callable[[], Executable], Break, str]] = [
     ("exe-W1", ring, twice, "2 queues of engine Tensor"),
+    (
+        "exe-W1",
+        ring,
+        lambda e: attrs.evolve(e, queues=e.queues[1:]),
+        "no queue of engine Tensor on",
+    ),
     ("exe-W1", ring, facts(stream=1), "streams [0] have a CC-core program, streams [1] should"),
     ("exe-W1", ring, facts(rings={0: (2, 3), 1: (4, 5)}), "rings of lanes [0], should have [0, 1]"),
     ("exe-W1", ring, changed("GpSimd", other_costs), "instructions are not those of the prog"),
@@ -215,6 +222,9 @@ BREACHES: list[tuple[str, Callable[[], Executable], Break, str]] = [
     ("exe-W20", over_links, links(dst=lambda old: old[::-1].copy()), "rank 0 to 1: the way c0.E>c"),
     ("exe-W20", over_efa, topology(efa=None), "trn2.48xlarge has no EFA adapters"),
     ("exe-W20", ring, placed("chip", 3, 1), "rank 2 to 3: by intra_chip, must be neuronlink"),
+    ("exe-W21", joint, plain("cc0.dma0", "round", 0, 5), "cut1000, queue cc0.dma0: not the rows o"),
+    ("exe-W21", joint, plain("cc0.dma0", "opcode", COPY, 1), "of p0 all-reduce.0 in cut0"),
+    ("exe-W21", joint, plain("cc0", "round", 20, 9), "cut1000, queue cc0: not the rows of p1 all"),
 ]
 
 

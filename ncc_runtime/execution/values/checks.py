@@ -11,7 +11,7 @@ import numpy as np
 
 from ncc_runtime.errors import MemoryFaultError
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
-from ncc_runtime.neff.program import READ_ONLY, Tensor
+from ncc_runtime.neff.program import Tensor
 
 _NOBODY = -1
 
@@ -30,10 +30,11 @@ class Owners:
             facts.stream: len(program.buffers) + index
             for index, facts in enumerate(executable.streams)
         }
-        for number, buffer in enumerate(program.buffers):
-            if buffer.kind in READ_ONLY:
+        for stage in executable.stages:
+            given = [stage.program.tensors[tensor].buffer for tensor in stage.program.inputs]
+            for number in (*given, *stage.program.constants):
                 start, size = spans[number]
-                self._owner[:, start : start + size] = number
+                self._owner[stage.rows, start : start + size] = number
 
     def read_tensor(self, tensor: Tensor, ranks: np.ndarray, place: str) -> None:
         """Check that a tensor was written on all ranks."""
@@ -48,11 +49,7 @@ class Owners:
 
     def transfer(self, queue: DmaQueue, row: int, ranks: np.ndarray) -> None:
         """Check the reads of a row of descriptors and record its writes."""
-        placeholder = self._executable.program.placeholders[int(queue.placeholder[row])]
-        tensors = self._executable.program.tensors
-        buffers = {tensors[tensor].buffer for tensor in placeholder.operands}
-        results = {tensors[tensor].buffer for tensor in placeholder.results}
-        scratch = self._scratch[queue.stream]
+        number, scratch = int(queue.placeholder[row]), self._scratch[queue.stream]
         moving = (queue.peer[row, ranks] != IDLE) & (queue.size_bytes[row, ranks] > 0)
         writes = []
         for rank in ranks[moving].tolist():
@@ -60,14 +57,24 @@ class Owners:
             place = f"rank {rank}, queue {queue.name}, pc {row}"
             for owner, source in _sources(queue, row, rank):
                 # of another rank, only its operands stay as they are meanwhile
-                readable: set[int] = {*buffers, *results, scratch} if owner == rank else {*buffers}
+                operands, results = self._buffers(number, owner)
+                readable = {*operands, *results, scratch} if owner == rank else operands
                 found = self._inside(readable, source, size, place)
                 self._read(owner, found, source, size, place)
             for peer, target in _targets(queue, row, rank):
+                _, results = self._buffers(number, peer)
                 found = self._inside({*results, scratch}, target, size, place)
                 writes.append((peer, target, size, found))
         for peer, target, size, found in writes:  # after all reads: ranks of a row run together
             self._owner[peer, target : target + size] = found
+
+    def _buffers(self, number: int, rank: int) -> tuple[set[int], set[int]]:
+        """Of the operands and of the results of a placeholder, as a rank has them."""
+        program = self._executable.stage_of(rank).program
+        placeholder = program.placeholders[number]
+        sides = placeholder.operands, placeholder.results
+        one, other = ({int(program.tensors[tensor].buffer) for tensor in side} for side in sides)
+        return one, other
 
     def _inside(self, buffers: set[int], address: int, size: int, place: str) -> int:
         for number in sorted(buffers):

@@ -53,23 +53,27 @@ class Machine:
 
     def load(self, inputs: Iterable[np.ndarray]) -> None:
         """Write parameters, each [ranks, *shape], and constants."""
-        program = self.executable.program
         if self._checked:
             self._owners = Owners(self.executable, self.arena.bytes.shape[1])
-        for tensor, array in zip(program.inputs, inputs, strict=True):
-            self._views[tensor][:] = array
-        for buffer, data in program.constants.items():
-            address = program.buffers[buffer].address
-            self.arena.bytes[:, address : address + len(data)] = np.frombuffer(data, np.uint8)
+        stages = self.executable.stages
+        targets = [(stage.rows, tensor) for stage in stages for tensor in stage.program.inputs]
+        for (rows, tensor), array in zip(targets, inputs, strict=True):
+            self._views[tensor][rows] = array
+        for stage in stages:
+            for buffer, data in stage.program.constants.items():
+                address = stage.program.buffers[buffer].address
+                memory = self.arena.bytes[:, address : address + len(data)]
+                memory[stage.rows] = np.frombuffer(data, np.uint8)
 
     def outputs(self) -> list[np.ndarray]:
-        """Copies of the results, each [ranks, *shape]."""
+        """Copies of the results, each [ranks that run its program, *shape]."""
+        stages = self.executable.stages
+        found = [(stage, tensor) for stage in stages for tensor in stage.program.outputs]
         if self._owners is not None:
-            everybody = np.arange(self.executable.ranks)
-            for number, tensor in enumerate(self.executable.program.outputs):
-                view = self.executable.program.tensors[tensor]
-                self._owners.read_tensor(view, everybody, f"output {number}")
-        return [self._views[tensor].copy() for tensor in self.executable.program.outputs]
+            for number, (stage, tensor) in enumerate(found):
+                view = stage.program.tensors[tensor]
+                self._owners.read_tensor(view, stage.ranks, f"output {number}")
+        return [self._views[tensor][stage.rows].copy() for stage, tensor in found]
 
     def predicate(self, tensor: int, ranks: np.ndarray) -> np.ndarray:
         """A scalar of the ranks, as it is now, (r,)."""

@@ -20,14 +20,15 @@ def placeholders_are_stretches(subject: Subject) -> Iterator[str]:
     placeholders = subject.executable.program.placeholders
     for number, queue in subject.programs:
         found = queue.placeholder[_starts(queue)].tolist()
-        wanted = [k for k, one in enumerate(placeholders) if one.stream == queue.stream]
+        own = [k for k, one in enumerate(placeholders) if one.stream == queue.stream]
+        wanted = list(filter(subject.takes_part, own))
         if found != wanted:
             yield _other_order(subject, queue, found, wanted)
         else:
             yield from _done_is_last(subject, number, queue)
     filled = {queue.stream for _, queue in subject.programs}
     for k, one in enumerate(placeholders):
-        if one.stream not in filled:
+        if one.stream not in filled and subject.takes_part(k):
             yield f"{collective(subject.executable, k)}: no CC-core runs stream {one.stream}"
 
 

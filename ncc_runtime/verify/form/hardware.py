@@ -12,7 +12,7 @@ SEMAPHORES_PER_CC_CORE = 256
 """Source: neuron-driver, v2 and v3 headers (256 semaphores per NeuronCore and per TOP_SP)."""
 
 
-@rule("exe-W5")
+@rule("exe-W5", is_of_all=True)
 def ranks_have_cores_of_their_own(subject: Subject) -> Iterator[str]:
     """The placement names instances, chips and cores that exist, each core once."""
     executable = subject.executable
@@ -35,11 +35,11 @@ def ranks_have_cores_of_their_own(subject: Subject) -> Iterator[str]:
         yield f"ranks {first[group[rank]]} and {rank} are both on {where}"
 
 
-@rule("exe-W6")
+@rule("exe-W6", is_of_all=True)
 def semaphores_suffice(subject: Subject) -> Iterator[str]:
     """Engines share those of a core; all others are the CC-cores'."""
     executable, topology = subject.executable, subject.executable.topology
-    own = len(executable.program.semaphores)
+    own = max(len(stage.program.semaphores) for stage in executable.stages)
     if own > MAX_SEMAPHORES:
         yield f"the engines of a rank use {own} semaphores, a core has {MAX_SEMAPHORES}"
     cores = topology.cc_cores_per_core * topology.lnc
@@ -55,7 +55,7 @@ def semaphores_suffice(subject: Subject) -> Iterator[str]:
 def streams_have_cc_cores(subject: Subject) -> Iterator[str]:
     """Each stream runs on a CC-core of its own."""
     topology = subject.executable.topology
-    streams = sorted(facts.stream for facts in subject.executable.streams)
+    streams = sorted(queue.stream for _, queue in subject.programs)
     if streams and not 0 <= streams[0] <= streams[-1] < MAX_STREAMS:
         yield f"streams {streams}, they are numbered from 0 to {MAX_STREAMS - 1}"
     cores = topology.cc_cores_per_core * topology.lnc

@@ -1,23 +1,35 @@
 """Queues can be told apart, and their columns have a cell for every row and rank."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ncc_runtime.lowering.executable import CcQueue, DmaQueue, EngineQueue, Queue
+from ncc_runtime.lowering.executable import (
+    IDLE,
+    CcQueue,
+    DmaQueue,
+    EngineQueue,
+    Executable,
+    Queue,
+    is_run_by,
+)
+from ncc_runtime.neff.stages import Stage, participants, ranks_text
+from ncc_runtime.verify.form.columns import at
 from ncc_runtime.verify.form.rule import rule
 from ncc_runtime.verify.form.subject import Subject
 
 
-@rule("exe-W1")
+@rule("exe-W1", is_of_all=True)
 def columns_have_their_cells(subject: Subject) -> Iterator[str]:
-    """One queue of an engine, a stream, a lane; columns are (rows, ranks)."""
+    """One queue of an engine, a stream, a lane on a rank; columns are (rows, ranks)."""
     executable = subject.executable
     names = Counter(_identity(queue) for queue in executable.queues)
     yield from (f"{count} queues of {name}" for name, count in names.items() if count > 1)
+    yield from _uneven_stages(executable)
+    yield from _missing(executable)
     streams = sorted(facts.stream for facts in executable.streams)
-    followed = sorted(queue.stream for _, queue in subject.programs)
+    followed = sorted({queue.stream for _, queue in subject.programs})
     if streams != followed:
         yield f"streams {followed} have a CC-core program, streams {streams} should have"
     for facts in executable.streams:
@@ -25,20 +37,88 @@ def columns_have_their_cells(subject: Subject) -> Iterator[str]:
         if lanes != set(facts.rings):
             known = sorted(facts.rings)
             yield f"stream {facts.stream} has rings of lanes {sorted(lanes)}, should have {known}"
-    for _, engine in subject.engines:
-        table = executable.program.queues.get(engine.engine)
-        if engine.table is not table and engine.table != table:
-            yield f"queue {engine.name}: its instructions are not those of the program"
     for queue in executable.queues:
-        yield from _misshapen(queue, executable.ranks)
+        faults = list(_misshapen(queue, executable.ranks))
+        yield from faults
+        stage = _stage_of(executable.stages, queue)
+        if stage is None:
+            yield f"queue {queue.name}{_on(queue)}: no program is run by just these ranks"
+        elif not faults:
+            yield from _strange(queue, stage)
 
 
 def _identity(queue: Queue) -> str:
     if isinstance(queue, EngineQueue):
-        return f"engine {queue.engine.value}"
+        return f"engine {queue.engine.value}{_on(queue)}"
     if isinstance(queue, CcQueue):
-        return f"the CC-core of stream {queue.stream}"
-    return f"lane {queue.lane} of stream {queue.stream}"
+        return f"the CC-core of stream {queue.stream}{_on(queue)}"
+    return f"lane {queue.lane} of stream {queue.stream}{_on(queue)}"
+
+
+def _on(queue: Queue) -> str:
+    return "" if queue.ranks is None else f" on ranks {ranks_text(queue.ranks.tolist())}"
+
+
+def _uneven_stages(executable: Executable) -> Iterator[str]:
+    """Every rank runs one program, and takes part in a collective as all who run it do."""
+    if len(executable.stages) == 1:
+        return
+    runs = Counter(rank for stage in executable.stages for rank in stage.ranks.tolist())
+    for rank in range(executable.ranks):
+        if runs[rank] != 1:
+            yield f"rank {rank} runs {runs[rank]} programs, must be 1"
+    for number, placeholder in enumerate(executable.program.placeholders):
+        there = participants(placeholder) or range(executable.ranks)
+        for stage in executable.stages:
+            own = np.isin(stage.ranks, there)
+            if own.any() and not own.all():
+                yield f"p{number}: only some of the ranks of {stage.label} take part"
+
+
+def _missing(executable: Executable) -> Iterator[str]:
+    """Engines that have instructions in a program and no queue."""
+    for stage in executable.stages:
+        first = int(stage.ranks[0])
+        queues = (one for one in executable.queues if isinstance(one, EngineQueue))
+        there = {queue.engine for queue in queues if is_run_by(queue, first)}
+        for engine in stage.program.queues:
+            if engine not in there:
+                yield f"no queue of engine {engine.value} on rank {first}"
+
+
+def _stage_of(stages: Sequence[Stage], queue: Queue) -> Stage | None:
+    """Whose queue it is; a program alone need not say that all ranks run it."""
+    if queue.ranks is None:
+        return stages[0] if len(stages) == 1 else None
+    return next((one for one in stages if np.array_equal(one.ranks, queue.ranks)), None)
+
+
+def _strange(queue: Queue, stage: Stage) -> Iterator[str]:
+    """What is not of the program that runs it: instructions, and cells of others that hold any."""
+    if isinstance(queue, EngineQueue):
+        table = stage.program.queues.get(queue.engine)
+        if queue.table is not table and queue.table != table:
+            yield f"queue {queue.name}: its instructions are not those of the program"
+    if len(stage.ranks) == stage.program.ranks:
+        return
+    others = ~np.isin(np.arange(stage.program.ranks), stage.ranks)
+    for column, idle in _idle_columns(queue):
+        found = (np.broadcast_to(column, (len(column), len(others))) != idle) & others
+        for row, rank in np.argwhere(found)[:1].tolist():
+            held = at(column, row, rank)
+            yield f"queue {queue.name}{_on(queue)}, pc {row}: holds {held} for rank {rank}"
+
+
+def _idle_columns(queue: Queue) -> Iterator[tuple[np.ndarray, int]]:
+    """The columns in which those who do not run a queue have nothing, and what stands for that."""
+    for post in queue.sync.posts:
+        yield post.rank, IDLE
+        yield post.sem, IDLE
+    if not isinstance(queue, EngineQueue):
+        yield queue.sync.wait_sem, IDLE
+    if isinstance(queue, DmaQueue):
+        yield from ((column, IDLE) for column in (queue.peer, queue.target, *_layers(queue)))
+        yield queue.size_bytes, 0
 
 
 def _misshapen(queue: Queue, ranks: int) -> Iterator[str]:

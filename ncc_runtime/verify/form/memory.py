@@ -11,7 +11,7 @@ from ncc_runtime.verify.form.rule import rule
 from ncc_runtime.verify.form.subject import Access, Ring, Subject
 
 
-@rule("exe-W16")
+@rule("exe-W16", is_of_all=True)
 def memory_suffices(subject: Subject) -> Iterator[str]:
     """A rank has its cores' share of their stack; channel buffers lie apart, behind the program."""
     executable, topology = subject.executable, subject.executable.topology
@@ -19,7 +19,8 @@ def memory_suffices(subject: Subject) -> Iterator[str]:
     capacity = chip * topology.lnc // topology.cores_per_chip
     if executable.hbm_bytes > capacity:
         yield f"{executable.hbm_bytes} bytes of memory, a rank of {topology.name} has {capacity}"
-    end, owner = executable.program.hbm_bytes, "the program"
+    end = max(stage.program.hbm_bytes for stage in executable.stages)
+    owner = "the program"
     if end > executable.hbm_bytes:
         yield f"the program takes {end} bytes of memory, a rank has {executable.hbm_bytes}"
     for facts in sorted(executable.streams, key=lambda facts: facts.scratch_address):

@@ -99,7 +99,7 @@ def _jumps(
             continue  # the `end` of a branch
         fault = _fault(subject, jump, decision, len(opcode))
         if fault:
-            yield f"{place_of(subject.executable, number, row, 0)}: {fault}"
+            yield f"{place_of(subject.executable, number, row, subject.first)}: {fault}"
 
 
 def _fault(subject: Subject, jump: Jump | None, decision: Decision | None, rows: int) -> str | None:

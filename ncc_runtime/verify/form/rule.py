@@ -15,12 +15,14 @@ class Rule:
 
     id: str
     find: Finder
+    is_of_all: bool  # asked of all stages together, else of each by itself
 
     def breaches(self, subject: Subject) -> Iterator[str]:
         """Every breach, queue by queue, each with the rule's id before it."""
-        return (f"{self.id} {breach}" for breach in self.find(subject))
+        for one in (subject,) if self.is_of_all else subject.parts:
+            yield from (f"{self.id} {one.title}{breach}" for breach in self.find(one))
 
 
-def rule(identifier: str) -> Callable[[Finder], Rule]:
+def rule(identifier: str, *, is_of_all: bool = False) -> Callable[[Finder], Rule]:
     """Turn a function into the rule of that id."""
-    return lambda find: Rule(identifier, find)
+    return lambda find: Rule(identifier, find, is_of_all)

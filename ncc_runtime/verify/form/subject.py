@@ -1,6 +1,7 @@
 """The executable as the rules of form see it: its queues by kind, and cells in words."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import attrs
 import numpy as np
@@ -13,8 +14,10 @@ from ncc_runtime.lowering.executable import (
     Executable,
     StreamFacts,
 )
+from ncc_runtime.neff.stages import participants
 from ncc_runtime.verify.form.columns import essence
 from ncc_runtime.verify.places import place_of
+from ncc_runtime.verify.stage_parts import StagePart, parts_of
 
 
 @attrs.frozen(eq=False)
@@ -70,6 +73,8 @@ class Subject:
     programs: tuple[tuple[int, CcQueue], ...]
     rings: tuple[Ring, ...]
     everybody: np.ndarray  # (1, ranks) int32
+    own: np.ndarray | None = None  # (1, ranks) bool, whose cells are looked at; None: everybody's
+    label: str = ""  # of a stage
 
     @classmethod
     def of(cls, executable: Executable) -> "Subject":
@@ -81,6 +86,32 @@ class Subject:
             rings=tuple(Ring(k, one) for k, one in queues if isinstance(one, DmaQueue)),
             everybody=np.arange(executable.ranks, dtype=np.int32)[None, :],
         )
+
+    @cached_property
+    def parts(self) -> tuple["Subject", ...]:
+        """What rules look at of each stage by itself; a program alone is looked at as it is."""
+        if len(self.executable.stages) == 1:
+            return (self,)
+        return tuple(map(self._of_part, parts_of(self.executable)))
+
+    def _of_part(self, part: StagePart) -> "Subject":
+        own = np.isin(self.everybody, part.ranks)
+        return attrs.evolve(Subject.of(part.executable), own=own, label=part.label)
+
+    @property
+    def title(self) -> str:
+        """What stands before the breaches of a stage."""
+        return f"{self.label}: " if self.label else ""
+
+    @property
+    def first(self) -> int:
+        """The first rank that is looked at."""
+        return 0 if self.own is None else int(self.own.argmax())
+
+    def takes_part(self, placeholder: int) -> bool:
+        """Whether those who are looked at take part in a collective."""
+        ranks = participants(self.executable.program.placeholders[placeholder])
+        return ranks is None or self.first in ranks
 
     @property
     def streams(self) -> Mapping[int, StreamFacts]:
@@ -101,6 +132,8 @@ class Subject:
         self, queue: int, wrong: np.ndarray, fact: Callable[[int, int], str]
     ) -> Iterator[str]:
         """The first of the cells that are wrong, (n or 1, ranks or 1), and how many there are."""
+        if self.own is not None:
+            wrong = wrong & self.own
         if not wrong.any():
             return
         row, rank = (int(one) for one in np.unravel_index(int(wrong.argmax()), wrong.shape))
@@ -116,4 +149,4 @@ class Subject:
             return
         row = int(wrong.argmax())
         more = f"; {count} rows are like this" if count > 1 else ""
-        yield f"{place_of(self.executable, queue, row, 0)}: {fact(row)}{more}"
+        yield f"{place_of(self.executable, queue, row, self.first)}: {fact(row)}{more}"

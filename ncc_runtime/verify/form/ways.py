@@ -20,7 +20,7 @@ MOST_NAMED = 4
 """Pairs named in full; the rest are counted."""
 
 
-@rule("exe-W20")
+@rule("exe-W20", is_of_all=True)
 def ways_exist(subject: Subject) -> Iterator[str]:
     """Of data and of semaphore writes; links that are down do not count."""
     executable = subject.executable
