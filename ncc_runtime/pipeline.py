@@ -8,8 +8,8 @@ from ncc_runtime.errors import InputError
 from ncc_runtime.neff.join import Place, joined
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.stages import Stage, ranks_text
-from ncc_runtime.verify.meetings import Meeting
-from ncc_runtime.verify.mismatch import matched
+from ncc_runtime.verify.agreement.meetings import Meeting
+from ncc_runtime.verify.agreement.mismatch import matched
 
 
 def stage_of(program: Program, ranks: Sequence[int], label: str) -> Stage:
@@ -59,12 +59,14 @@ def _twins(meetings: Sequence[Meeting]) -> dict[Place, Place]:
     found: dict[Place, Place] = {}  # each with one of a stage before
     for meeting in meetings:
         first, *others = (call for _, call in sorted(meeting.items()))
-        for call in others:
-            for mine, theirs in zip(first.nest, call.nest, strict=True):
-                sides = (first.stage, mine.block), (call.stage, theirs.block)
-                one, other = sorted(_first(found, side) for side in sides)
-                if one != other:
-                    found[other] = one
+        pairs = (
+            (call, *blocks) for call in others for blocks in zip(first.nest, call.nest, strict=True)
+        )
+        for call, mine, theirs in pairs:
+            sides = (first.stage, mine.block), (call.stage, theirs.block)
+            one, other = sorted(_first(found, side) for side in sides)
+            if one != other:
+                found[other] = one
     return {place: _first(found, place) for place in found}
 
 

@@ -143,8 +143,8 @@ def _outputs_table(executable: Executable, run: Run) -> Table:
     table = Table(box=None, pad_edge=False, title="outputs", title_justify="left")
     whole = len(executable.stages) == 1
     begins = "rank 0 begins" if whole else "the first of them begins"
-    for heading in ("name", "type on a rank", *(() if whole else ("ranks",)), begins):
-        table.add_column(heading)
+    for name in ("name", "type on a rank", *(() if whole else ("ranks",)), begins):
+        table.add_column(name)
     found = zip(_outputs(executable), run.outputs, strict=True)
     for number, ((stage, tensor), array) in enumerate(found):
         table.add_row(

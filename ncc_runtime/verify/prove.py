@@ -18,16 +18,16 @@ import attrs
 
 from ncc_runtime.errors import ProofError
 from ncc_runtime.lowering.executable import Executable
-from ncc_runtime.verify.counters import prove_counters
-from ncc_runtime.verify.deadlock import prove_deadlock
-from ncc_runtime.verify.increments import Increments, increments_of
-from ncc_runtime.verify.local_races import prove_local
-from ncc_runtime.verify.order import GreedyRun
+from ncc_runtime.verify.counting.counters import prove_counters
+from ncc_runtime.verify.counting.increments import Increments, increments_of
+from ncc_runtime.verify.deadlock.deadlock import prove_deadlock
+from ncc_runtime.verify.deadlock.order import GreedyRun
+from ncc_runtime.verify.form.wellformed import prove_well_formed
+from ncc_runtime.verify.local.races import prove_local
 from ncc_runtime.verify.proof import Proof
-from ncc_runtime.verify.races import prove_races
+from ncc_runtime.verify.races.races import prove_races
 from ncc_runtime.verify.segments import Segment, segments
-from ncc_runtime.verify.semantics import prove_semantics
-from ncc_runtime.verify.wellformed import prove_well_formed
+from ncc_runtime.verify.semantics.semantics import prove_semantics
 
 SHOWN = 3
 """Breaches that a refusal shows in full; `nccrt verify` shows all."""

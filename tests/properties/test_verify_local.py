@@ -9,8 +9,8 @@ import ncc_runtime
 from ncc_compiler.ir.printer import print_module
 from ncc_compiler.options import CompileOptions
 from ncc_runtime.lowering.executable import Executable
-from ncc_runtime.verify.counters import prove_counters
-from ncc_runtime.verify.local_races import prove_local
+from ncc_runtime.verify.counting.counters import prove_counters
+from ncc_runtime.verify.local.races import prove_local
 from tests import local_oracle
 from tests.draws_graphs import Case, cases
 from tests.draws_local_order import drawn_program

@@ -17,7 +17,7 @@ from ncc_runtime.lowering.executable import (
 from ncc_runtime.neff.isa import ENGINES, Engine
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.table import Instr, InstrTable
-from ncc_runtime.verify.counters import prove_counters
+from ncc_runtime.verify.counting.counters import prove_counters
 from tests.mutant_edits import (
     with_cc_rows,
     with_more_posts,

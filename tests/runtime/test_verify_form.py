@@ -10,7 +10,7 @@ import pytest
 
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, Queue
-from ncc_runtime.verify.wellformed import MOST_BREACHES, STAGES, prove_well_formed
+from ncc_runtime.verify.form.wellformed import MOST_BREACHES, STAGES, prove_well_formed
 from tests import mutant_edits as edit
 from tests.documents import ROOT, cells
 from tests.form_breaks import (

@@ -10,7 +10,7 @@ from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, TEST, WAIT, Engine
 from ncc_runtime.neff.program import Block, BlockKind, TensorId
 from ncc_runtime.neff.table import Instr
-from ncc_runtime.verify.local_races import prove_local
+from ncc_runtime.verify.local.races import prove_local
 from ncc_runtime.verify.proof import Proof
 from tests.draws_local_order import TENSORS, all_reduce, program_of_rows
 from tests.local_edits import with_waits

@@ -16,15 +16,15 @@ from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, Post
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.verify import accesses
-from ncc_runtime.verify.accesses import Claims, claims_of
-from ncc_runtime.verify.class_stretches import are_disjoint
-from ncc_runtime.verify.classes import proved_by_turning
-from ncc_runtime.verify.clocks import Chosen, Neighbours, lacking, unproved
 from ncc_runtime.verify.proof import Proof
-from ncc_runtime.verify.races import prove_races
+from ncc_runtime.verify.races import accesses
+from ncc_runtime.verify.races.accesses import Claims, claims_of
+from ncc_runtime.verify.races.class_stretches import are_disjoint
+from ncc_runtime.verify.races.classes import proved_by_turning
+from ncc_runtime.verify.races.clocks import Chosen, Neighbours, lacking, unproved
+from ncc_runtime.verify.races.races import prove_races
+from ncc_runtime.verify.races.steps import Steps, chains_pushed, in_order, performed, waits_of
 from ncc_runtime.verify.segments import Segment, segments
-from ncc_runtime.verify.steps import Steps, chains_pushed, in_order, performed, waits_of
 from tests.mutant_edits import with_post, with_queue, with_wait
 from tests.programs import collective_program
 from tests.race_oracle import Oracle

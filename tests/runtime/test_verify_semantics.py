@@ -19,13 +19,13 @@ from ncc_runtime.neff.reductions import Reduction
 from ncc_runtime.options import LoadOptions
 from ncc_runtime.placement import PlaceOptions
 from ncc_runtime.runtime import load_on
-from ncc_runtime.verify import outcome, semantics
-from ncc_runtime.verify.cells import Cells
-from ncc_runtime.verify.fingerprints import Powers
-from ncc_runtime.verify.order import greedy
+from ncc_runtime.verify.deadlock.order import greedy
 from ncc_runtime.verify.proof import Proof
 from ncc_runtime.verify.segments import segments
-from ncc_runtime.verify.semantics import prove_semantics
+from ncc_runtime.verify.semantics import outcome, semantics
+from ncc_runtime.verify.semantics.cells import Cells
+from ncc_runtime.verify.semantics.fingerprints import Powers
+from ncc_runtime.verify.semantics.semantics import prove_semantics
 from tests.draws_collectives import Case, cases
 from tests.programs import collective_program
 

@@ -13,10 +13,10 @@ from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, is_run_by
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
-from ncc_runtime.verify.order import greedy
-from ncc_runtime.verify.races import prove_races
+from ncc_runtime.verify.deadlock.order import greedy
+from ncc_runtime.verify.races.races import prove_races
 from ncc_runtime.verify.segments import segments
-from ncc_runtime.verify.semantics import prove_semantics
+from ncc_runtime.verify.semantics.semantics import prove_semantics
 from tests.mutant_edits import with_cells, with_queue, with_source, with_wait
 from tests.programs import collective_program
 from tests.stage_programs import cut, stage

@@ -14,9 +14,9 @@ from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.stages import JointProgram
 from ncc_runtime.neff.table import Instr, InstrTable
-from ncc_runtime.verify.counter_flow import flow_of
-from ncc_runtime.verify.increments import Owners, increments_of
-from ncc_runtime.verify.order import greedy
+from ncc_runtime.verify.counting.flow import flow_of
+from ncc_runtime.verify.counting.increments import Owners, increments_of
+from ncc_runtime.verify.deadlock.order import greedy
 from tests.mutant_edits import with_post, with_ring_size, with_shift, with_wait
 from tests.programs import collective_program
 from tests.small_executables import breach, hold, proofs

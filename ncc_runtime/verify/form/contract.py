@@ -111,7 +111,7 @@ def _at_home(subject: Subject, number: int, post: Post) -> Iterator[str]:
     yield from subject.at_cells(
         number,
         search(lambda to: (to != IDLE) & (to != subject.everybody), post.rank),
-        lambda row, rank: f"posts at rank {post.rank[row, rank]}",
+        lambda row, rank: f"posts at rank {at(post.rank, row, rank)}",
     )
 
 
@@ -165,7 +165,7 @@ def _directions(subject: Subject, number: int, queue: CcQueue) -> Iterator[str]:
         number,
         search(wrong, to, signals),
         lambda row, rank: (
-            f"{CcOpcode(int(queue.opcode[row])).name.lower()} posts at rank {to[row, rank]}"
+            f"{CcOpcode(int(queue.opcode[row])).name.lower()} posts at rank {at(to, row, rank)}"
         ),
     )
 

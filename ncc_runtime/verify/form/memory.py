@@ -6,7 +6,7 @@ import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.neff.program import ALIGNMENT
-from ncc_runtime.verify.form.columns import Wrong, search
+from ncc_runtime.verify.form.columns import Wrong, at, search
 from ncc_runtime.verify.form.rule import rule
 from ncc_runtime.verify.form.subject import Access, Ring, Subject
 
@@ -49,7 +49,7 @@ def _sizes(subject: Subject, ring: Ring, size: np.ndarray) -> Iterator[str]:
     yield from subject.at_cells(
         ring.number,
         search(lambda active, size: active & (size < 0), ring.active, size),
-        lambda row, rank: f"moves {size[row, rank]} bytes",
+        lambda row, rank: f"moves {at(size, row, rank)} bytes",
     )
 
 
@@ -66,7 +66,7 @@ def _in_memory(subject: Subject, number: int, access: Access, size: np.ndarray) 
         number,
         search(wrong, access.active, access.address, size),
         lambda row, rank: (
-            f"{access.verb} {size[row, rank]} bytes at {access.address[row, rank]:#x}, "
+            f"{access.verb} {at(size, row, rank)} bytes at {at(access.address, row, rank):#x}, "
             f"memory ends at {memory:#x}"
         ),
     )
@@ -95,7 +95,7 @@ def _aligned(subject: Subject, number: int, access: Access, low: np.ndarray) -> 
         number,
         search(wrong, access.active, access.address, low),
         lambda row, rank: (
-            f"{access.verb} at {int(access.address[row, rank]):#x}, "
+            f"{access.verb} at {int(at(access.address, row, rank)):#x}, "
             f"no multiple of its element, {int(low[row, 0]) + 1} bytes"
         ),
     )
@@ -117,9 +117,9 @@ def _near(subject: Subject, number: int, source: np.ndarray, owner: np.ndarray) 
         return elsewhere | ((source == IDLE) != (owner == IDLE))
 
     def fact(row: int, rank: int) -> str:
-        other = int(owner[row, rank])
-        if other == IDLE or source[row, rank] == IDLE:
-            return f"reads at {source[row, rank]} in the memory of rank {other}"
+        other = int(at(owner, row, rank))
+        if other == IDLE or at(source, row, rank) == IDLE:
+            return f"reads at {at(source, row, rank)} in the memory of rank {other}"
         return f"reads the memory of rank {other} on chip {chip[other]}, it is on {chip[rank]}"
 
     yield from subject.at_cells(number, search(wrong, source, owner), fact)

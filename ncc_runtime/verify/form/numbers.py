@@ -161,7 +161,7 @@ def _ranks(subject: Subject, number: int, column: np.ndarray) -> Iterator[str]:
     yield from subject.at_cells(
         number,
         search(wrong, column),
-        lambda row, rank: f"names rank {column[row, rank]}, there are {ranks}",
+        lambda row, rank: f"names rank {at(column, row, rank)}, there are {ranks}",
     )
 
 
@@ -179,7 +179,7 @@ def _posts(subject: Subject, number: int, post: Post) -> Iterator[str]:
         number,
         search(wrong, post.sem, post.rank),
         lambda row, rank: (
-            f"posts semaphore {post.sem[row, rank]} of rank {post.rank[row, rank]}, "
+            f"posts semaphore {at(post.sem, row, rank)} of rank {at(post.rank, row, rank)}, "
             f"there are {count} on {ranks} ranks"
         ),
     )

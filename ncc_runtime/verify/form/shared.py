@@ -21,11 +21,16 @@ def shared_rows_are_the_same(subject: Subject) -> Iterator[str]:
         first, *others = (one for one in subject.parts if one.takes_part(number))
         wanted = _rows(first, number)
         for other in others:
-            found = _rows(other, number)
-            for queue in sorted(wanted.keys() | found.keys()):
-                if not np.array_equal(wanted.get(queue, _NONE), found.get(queue, _NONE)):
-                    what = collective(first.executable, number)
-                    yield f"{other.label}, queue {queue}: not the rows of {what} in {first.label}"
+            for queue in _unlike(wanted, _rows(other, number)):
+                what = collective(first.executable, number)
+                yield f"{other.label}, queue {queue}: not the rows of {what} in {first.label}"
+
+
+def _unlike(wanted: _Rows, found: _Rows) -> Iterator[str]:
+    """The queues in which rows differ."""
+    for queue in sorted(wanted.keys() | found.keys()):
+        if not np.array_equal(wanted.get(queue, _NONE), found.get(queue, _NONE)):
+            yield queue
 
 
 _NONE: np.ndarray = np.zeros((0, 0), np.int32)

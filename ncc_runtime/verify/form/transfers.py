@@ -6,7 +6,7 @@ import numpy as np
 
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, DmaQueue
-from ncc_runtime.verify.form.columns import search
+from ncc_runtime.verify.form.columns import at, search
 from ncc_runtime.verify.form.rule import rule
 from ncc_runtime.verify.form.subject import Ring, Subject
 
@@ -97,8 +97,8 @@ def _peers(subject: Subject, ring: Ring) -> Iterator[str]:
         search(lambda active, peer: active != (peer != IDLE), ring.active, peer),
         lambda row, rank: (
             "waits for its tail without a peer"
-            if peer[row, rank] == IDLE
-            else f"has peer {peer[row, rank]}, and does not wait for its tail"
+            if at(peer, row, rank) == IDLE
+            else f"has peer {at(peer, row, rank)}, and does not wait for its tail"
         ),
     )
 
@@ -108,7 +108,7 @@ def _second(subject: Subject, ring: Ring, also: np.ndarray) -> Iterator[str]:
     yield from subject.at_cells(
         ring.number,
         search(lambda active, also: ~active & (also != IDLE), ring.active, also),
-        lambda row, rank: f"has a second peer, {also[row, rank]}, and no first",
+        lambda row, rank: f"has a second peer, {at(also, row, rank)}, and no first",
     )
 
 
@@ -119,7 +119,9 @@ def _told(subject: Subject, number: int, to: np.ndarray, told: np.ndarray) -> It
     yield from subject.at_cells(
         number,
         search(lambda to, told: to != told, to, told),
-        lambda row, rank: f"its completion is told to rank {told[row, rank]}, not {to[row, rank]}",
+        lambda row, rank: (
+            f"its completion is told to rank {at(told, row, rank)}, not {at(to, row, rank)}"
+        ),
     )
 
 
@@ -129,7 +131,7 @@ def _counted(subject: Subject, number: int, queue: DmaQueue) -> Iterator[str]:
     yield from subject.at_cells(
         number,
         search(lambda sem: (sem != IDLE) & (sem != sent), sem),
-        lambda row, rank: f"counts its completion in semaphore {sem[row, rank]}, not {sent}",
+        lambda row, rank: f"counts its completion in semaphore {at(sem, row, rank)}, not {sent}",
     )
 
 

@@ -1,0 +1,1 @@
+"""Whether programs that run together agree on the collectives they share."""

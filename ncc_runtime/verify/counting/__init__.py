@@ -1,0 +1,1 @@
+"""Counters only grow, and a value of one names one increment."""

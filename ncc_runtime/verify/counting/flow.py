@@ -1,0 +1,235 @@
+"""Control rows cut every queue into stretches; which stretches of two queues belong together.
+
+All engines of a stage hold the same control rows; those of all stages are the events. A CC-core
+follows the blocks of its stream: it has the events of these only, and marks the others nowhere. A
+DMA ring has those of its CC-core, between the runs that are pushed before and behind them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.lowering.cc_isa import CcOpcode
+from ncc_runtime.lowering.executable import (
+    IDLE,
+    CcQueue,
+    Decision,
+    DmaQueue,
+    EngineQueue,
+    Executable,
+    Jump,
+)
+from ncc_runtime.neff.isa import CASE, END, TEST
+from ncc_runtime.neff.program import BlockKind
+from ncc_runtime.neff.stages import twins_of
+from ncc_runtime.neff.structure import Structure, structure_of
+from ncc_runtime.verify.counting.events import Event, events_of, own_events
+from ncc_runtime.verify.counting.increments import first_runner
+from ncc_runtime.verify.places import queue_text
+from ncc_runtime.verify.stage_parts import StagePart, parts_of
+
+UNMARKED = -1
+
+
+@attrs.frozen(eq=False)
+class Flow:
+    """Where the events of control flow stand in every queue."""
+
+    events: tuple[Event, ...]
+    marks: tuple[np.ndarray, ...]  # per queue (events,): rows up to the event, or UNMARKED
+    lengths: tuple[int, ...]  # rows of each queue
+    twins: Mapping[int, int]  # of blocks that have the events of another one
+
+    def place(self, opcode: str, block: int) -> int:
+        """The position of an event."""
+        return self.events.index((opcode, self.twins.get(block, block)))
+
+    def follows(self, queue: int, block: int) -> bool:
+        """Whether a queue has the events of a block."""
+        return bool(self.marks[queue][self.place(END, block)] != UNMARKED)
+
+    def limit(self, queue: int, event: int) -> int:
+        """The rows of a queue up to its next event, from this one on; all if there is none."""
+        behind = self.marks[queue][event:]
+        marked = behind[behind != UNMARKED]
+        return int(marked[0]) if len(marked) else self.lengths[queue]
+
+    def between(self, queue: int, first: int, last: int) -> slice:
+        """The rows of a queue behind one event, up to another; both are its own."""
+        return slice(int(self.marks[queue][first]), int(self.marks[queue][last]))
+
+    def stretch(self, queue: int, event: int) -> slice:
+        """The rows whose next event is this one (behind the last: len(events)); may be none."""
+        marks = self.marks[queue]
+        if event < len(marks) and marks[event] == UNMARKED:
+            return slice(0, 0)
+        before = marks[:event][marks[:event] != UNMARKED]
+        first = int(before[-1]) if len(before) else 0
+        return slice(first, int(marks[event]) if event < len(marks) else self.lengths[queue])
+
+
+def flow_of(executable: Executable) -> tuple[Flow | None, tuple[str, ...]]:
+    """The flow, and where a queue's control flow is not that of the program."""
+    lengths = tuple(len(queue.sync.wait_sem) for queue in executable.queues)
+    if not executable.program.blocks and not any(_jumps(executable)):
+        return Flow((), (np.zeros(0, np.int64),) * len(lengths), lengths, {}), ()
+    parts, faults = _structured(executable)
+    events, more = ((), ()) if faults else events_of(executable, parts)
+    faults = (*faults, *more)
+    if faults:
+        return None, faults
+    marks, breaches = _marked(executable, parts, events)
+    flow = Flow(events, marks, lengths, twins_of(executable.program))
+    return (None if breaches else flow), breaches
+
+
+def _structured(
+    executable: Executable,
+) -> tuple[Sequence[tuple[StagePart, Structure]], tuple[str, ...]]:
+    """The stages with their control rows, and where those of one do not agree."""
+    found, faults = [], []
+    for part in parts_of(executable):
+        structure = _structure(part.executable)
+        if structure is None:
+            text = "the control rows of the engines do not agree (rules neff-C1 to neff-C3)"
+            faults.append(f"{part.title}{text}")
+        else:
+            found.append((part, structure))
+    return found, tuple(faults)
+
+
+def _marked(
+    executable: Executable, parts: Sequence[tuple[StagePart, Structure]], events: Sequence[Event]
+) -> tuple[tuple[np.ndarray, ...], tuple[str, ...]]:
+    """Where the events stand in every queue, and what is wrong there."""
+    places = {event: place for place, event in enumerate(events)}
+    marks = [np.full(len(events), UNMARKED, np.int64) for _ in executable.queues]
+    breaches: list[str] = []
+    for part, structure in parts:
+        marking = _Marking(part, structure)
+        own = [places[event] for event in own_events(executable, (part, structure))]
+        queues = (n for n, q in enumerate(executable.queues) if first_runner(q) in part.ranks)
+        for its, number in enumerate(queues):
+            found = marking.marks(its)
+            marks[number][own] = found
+            breaches += marking.breaches(its, found)
+    return tuple(marks), tuple(breaches)
+
+
+def _jumps(executable: Executable) -> Iterator[Mapping[int, Jump]]:
+    return (queue.jumps for queue in executable.queues if not isinstance(queue, DmaQueue))
+
+
+def _structure(executable: Executable) -> Structure | None:
+    tables = {
+        queue.engine: queue.table for queue in executable.queues if isinstance(queue, EngineQueue)
+    }
+    program = executable.program
+    return structure_of(attrs.evolve(program, queues={**program.queues, **tables}))
+
+
+class _Marking:
+    """Finds the events of each queue of a stage."""
+
+    def __init__(self, part: StagePart, structure: Structure) -> None:
+        self._executable = part.executable
+        self._structure = structure
+        self._kinds = [block.kind for block in part.executable.program.blocks]
+        self._first_block = part.first_block
+
+    def marks(self, number: int) -> np.ndarray:
+        """Of one queue, (events,)."""
+        queue = self._executable.queues[number]
+        if isinstance(queue, EngineQueue):
+            return self._structure.pcs[queue.engine] + 1
+        if isinstance(queue, CcQueue):
+            return self._of_core(queue)
+        return self._of_ring(queue)
+
+    def _of_core(self, queue: CcQueue) -> np.ndarray:
+        """By its jumps: a loop begins where its end goes back to, a branch ends where it goes."""
+        marks: np.ndarray = np.full(len(self._structure.rows), UNMARKED, np.int64)
+        for row, jump in queue.jumps.items():
+            if not 0 <= jump.block < len(self._structure.spans):
+                continue
+            span = self._structure.spans[jump.block]
+            if jump.decision is Decision.ALWAYS:
+                marks[span.opens] = jump.target
+                marks[span.ends] = row + 1
+            else:
+                marks[span.decides] = row + 1
+                marks[span.ends] = jump.target
+        return marks
+
+    def _of_ring(self, ring: DmaQueue) -> np.ndarray:
+        """By what its CC-core has pushed: run i is its i-th push."""
+        for queue in self._executable.queues:
+            if isinstance(queue, CcQueue) and queue.stream == ring.stream:
+                pushes = (queue.opcode == CcOpcode.ADVANCE) & (queue.ring == ring.lane)
+                marks = self._of_core(queue)
+                pushed = np.searchsorted(np.flatnonzero(pushes), marks)
+                return np.where(marks == UNMARKED, UNMARKED, pushed)
+        return np.full(len(self._structure.rows), UNMARKED, np.int64)
+
+    def breaches(self, number: int, marks: np.ndarray) -> Iterator[str]:
+        """Jumps that go elsewhere, are missing, or stand in another order than the events."""
+        queue = self._executable.queues[number]
+        if isinstance(queue, DmaQueue):
+            return
+        wanted = dict(self._wanted(marks))
+        for row in sorted({*queue.jumps, *wanted, *_deciding(queue)}):
+            jump = queue.jumps.get(row)
+            found = None if jump is None else (jump.block, jump.decision, jump.target)
+            if found is None or found != wanted.get(row):
+                yield (
+                    f"{queue_text(queue)}, pc {row}: {self._way(found)}, "
+                    f"the program's control flow has {self._way(wanted.get(row))} there"
+                )
+        if isinstance(queue, CcQueue):
+            yield from _splits(queue)
+        marked = marks[marks != UNMARKED]
+        if (np.diff(marked) < 0).any():
+            yield f"{queue_text(queue)}: its control rows are not in the order of the program"
+
+    def _wanted(self, marks: np.ndarray) -> Iterator[tuple[int, tuple[int, Decision, int]]]:
+        """(row, (block, decision, target)) of the jumps that the marked events ask for."""
+        for block, span in enumerate(self._structure.spans):
+            places = (span.opens, span.decides, span.ends)
+            opens, decides, ends = (int(marks[place]) for place in places)
+            if UNMARKED in (opens, decides, ends):
+                continue
+            if self._kinds[block] is BlockKind.LOOP:
+                yield ends - 1, (block, Decision.ALWAYS, opens)
+                yield decides - 1, (block, Decision.TEST, ends)
+            else:
+                yield decides - 1, (block, Decision.CASE, ends)
+
+    def _way(self, jump: tuple[int, Decision, int] | None) -> str:
+        if jump is None:
+            return "no jump"
+        block, decision, target = jump
+        when = {Decision.TEST: "leaves", Decision.CASE: "skips", Decision.ALWAYS: "repeats"}
+        return f"a jump to {target} that {when[decision]} k{block + self._first_block}"
+
+
+def _splits(queue: CcQueue) -> Iterator[str]:
+    """Jumps between two rows of one placeholder."""
+    numbers = queue.placeholder
+    for row, jump in queue.jumps.items():
+        at = jump.target
+        if 0 < at < len(numbers) and numbers[at] == numbers[at - 1] != IDLE:
+            yield f"{queue_text(queue)}, pc {row}: a jump to {at}, inside of p{numbers[at]}"
+
+
+def _deciding(queue: EngineQueue | CcQueue) -> Sequence[int]:
+    """The rows of a queue that cannot do without a jump."""
+    if isinstance(queue, CcQueue):
+        codes: Sequence[int] = (CcOpcode.TEST, CcOpcode.CASE, CcOpcode.END)
+        opcode = queue.opcode
+    else:
+        names = queue.table.opcode_names
+        codes = [code for code, name in enumerate(names) if name in (TEST, CASE)]
+        opcode = queue.table.opcode
+    rows: list[int] = np.flatnonzero(np.isin(opcode, codes)).tolist()
+    return rows

@@ -1,0 +1,1 @@
+"""Every queue comes to its end, on every order."""

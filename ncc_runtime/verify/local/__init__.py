@@ -1,0 +1,1 @@
+"""No races among the engines and streams of one rank."""

@@ -1,0 +1,1 @@
+"""No races inside a collective."""

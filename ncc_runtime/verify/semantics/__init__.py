@@ -1,0 +1,1 @@
+"""Every byte of every result is what its collective promises."""

@@ -1,0 +1,130 @@
+"""Transfers performed on fingerprints, in an order that the waits allow.
+
+Freedom from races makes one order stand for all.
+"""
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.lowering.cc_isa import DmaOpcode
+from ncc_runtime.verify.segment_rows import RingRows
+from ncc_runtime.verify.semantics.cells import Cells, height
+from ncc_runtime.verify.semantics.fingerprints import Powers, symbols
+from ncc_runtime.verify.semantics.pieces import Cutter, Fault, Pieces, Side
+
+KEPT_STRETCHES = 4
+"""Stretches of a ring whose pieces are at hand; ranks may be at different rows."""
+
+
+@attrs.frozen(eq=False)
+class Step:
+    """One row of a ring, on some ranks."""
+
+    ring: int
+    row: int  # of the ring's rows
+    ranks: np.ndarray | None  # (r,); None: all
+
+
+@attrs.frozen(eq=False)
+class Memory:
+    """What all ranks hold, and what they held at first."""
+
+    cells: Cells
+    unit_bytes: int
+    powers: Powers
+    symbols: np.ndarray  # (ranks, extents) uint64
+    held: np.ndarray  # (ranks * cells + 2,) uint64; behind all ranks a cell of zeros and a sink
+
+    @classmethod
+    def at_first(cls, cells: Cells, ranks: int, unit_bytes: int) -> "Memory":
+        """Operands as given, all else as found; elements have `unit_bytes`."""
+        exponents = cells.offset // unit_bytes
+        longest = int((cells.extents.end - cells.extents.start).max()) // unit_bytes
+        powers = Powers.up_to(longest)
+        found = symbols(ranks, len(cells.extents.start))
+        held: np.ndarray = np.zeros(ranks * len(cells) + 2, np.uint64)
+        of_ranks = held[:-2].reshape(ranks, -1)
+        for extent in range(found.shape[1]):
+            its = slice(*np.searchsorted(cells.extent, (extent, extent + 1)).tolist())
+            np.multiply(found[:, extent, None], powers(exponents[its]), out=of_ranks[:, its])
+        return cls(cells, unit_bytes, powers, found, held)
+
+
+class Replay:
+    """Performs the rows of one placeholder's rings."""
+
+    def __init__(self, cutter: Cutter, rings: Sequence[RingRows], memory: Memory) -> None:
+        self._cutter, self._rings, self._held = cutter, rings, memory.held
+        self._heights = [height(ring) for ring in rings]
+        self._pieces: list[dict[int, Pieces]] = [{} for _ in rings]
+        self._has_fills = any((ring.opcode == DmaOpcode.FILL).any() for ring in rings)
+        self._member: np.ndarray = np.zeros(cutter.ranks, bool)
+        self.faults: dict[tuple[int, int], Fault] = {}  # by ring and row, the first of each
+        self.mixed: list[tuple[np.ndarray, np.ndarray]] = []  # extent, offset: where to cut more
+
+    def perform(self, step: Step) -> None:
+        """Read, join, divide, write."""
+        stretch, row = divmod(step.row, self._heights[step.ring])
+        pieces = self._of_stretch(step.ring, stretch)
+        chosen = self._chosen(pieces, row, step.ranks)
+        width = pieces.widths[row]
+        value = np.zeros(1, np.uint64) if not width else self._read(pieces.sources[0], chosen)
+        for source in pieces.sources[1:width]:
+            value = value + self._read(source, chosen)
+        if self._has_fills and width > 1:
+            self._check_zeros(step, pieces, chosen)
+        if pieces.factors[row] != 1:
+            value = value * pieces.factors[row]
+        for target in pieces.targets:
+            self._write(target, chosen, value)
+
+    def _of_stretch(self, ring: int, stretch: int) -> Pieces:
+        known, height = self._pieces[ring], self._heights[ring]
+        if stretch not in known:
+            if len(known) == KEPT_STRETCHES:
+                del known[min(known)]
+            rows = slice(stretch * height, min((stretch + 1) * height, len(self._rings[ring])))
+            known[stretch] = found = self._cutter.pieces(self._rings[ring], rows)
+            for fault in found.faults:
+                self.faults.setdefault((ring, fault.row), fault)
+        return known[stretch]
+
+    def _chosen(self, pieces: Pieces, row: int, ranks: np.ndarray | None) -> slice | np.ndarray:
+        """The pieces of a row that these ranks perform."""
+        first, last = int(pieces.start[row]), int(pieces.start[row + 1])
+        if ranks is None or len(ranks) == self._cutter.ranks:
+            return slice(first, last)
+        self._member[:] = False
+        self._member[ranks] = True
+        found = np.flatnonzero(self._member[pieces.rank[first:last]])
+        return slice(first, last) if len(found) == last - first else found + first
+
+    def _read(self, source: Side, chosen: slice | np.ndarray) -> np.ndarray:
+        value = self._held.take(source.cell[chosen])
+        return value if source.inside is None else value * source.inside.weight[chosen]
+
+    def _write(self, target: Side, chosen: slice | np.ndarray, value: np.ndarray) -> None:
+        """Set what a cell holds by the piece at its start; the others must agree with it."""
+        cell = target.cell[chosen]
+        inside = target.inside
+        if inside is None:
+            self._held[cell] = value
+            return
+        weight = inside.weight[chosen]
+        value = np.broadcast_to(value, cell.shape)
+        starts = weight == 1
+        self._held[cell[starts]] = value[starts]
+        parts = self._held[cell] * weight != value
+        if parts.any():
+            self.mixed.append((inside.extent[chosen][parts], inside.offset[chosen][parts]))
+
+    def _check_zeros(self, step: Step, pieces: Pieces, chosen: slice | np.ndarray) -> None:
+        """Zeros are no operand: a product with them, or a minimum, is not what was promised."""
+        for source in pieces.sources:
+            cell = source.cell[chosen]
+            joined = (self._held[cell] == 0) & (cell != self._cutter.zero_cell)
+            for rank in pieces.rank[chosen][joined][:1].tolist():
+                fault = Fault(step.row, rank, "joins zeros that a fill has written")
+                self.faults.setdefault((step.ring, step.row), fault)

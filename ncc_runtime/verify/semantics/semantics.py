@@ -1,0 +1,117 @@
+"""Proof of what collectives compute: every byte of every result is made of what was promised.
+
+Transfers are performed on fingerprints (`fingerprints.py`) instead of data, in one order that the
+waits allow, and results are compared with a table of promises (`promises.py`). Where they differ,
+a byte is traced back to say what it is made of.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
+from ncc_runtime.verify.deadlock.order import GreedyRun
+from ncc_runtime.verify.places import collective, place_of
+from ncc_runtime.verify.proof import Proof
+from ncc_runtime.verify.segment_rows import Stretch
+from ncc_runtime.verify.segments import Segment
+from ncc_runtime.verify.semantics.outcome import Filling, Outcome, outcome
+from ncc_runtime.verify.semantics.provenance import Writer
+from ncc_runtime.verify.semantics.replay import Step
+from ncc_runtime.verify.semantics.wording import explained
+
+MOST_FAULTS = 4
+"""Transfers of one placeholder that a proof names."""
+
+
+def prove_semantics(executable: Executable, segments: Sequence[Segment], run: GreedyRun) -> Proof:
+    """Every distinct segment once, along the order of a run that comes to its end."""
+    start = time.perf_counter()
+    if run.stuck(executable):
+        text = "not decided: the program does not come to its end"
+        return Proof("semantics", text, time.perf_counter() - start, (text,))
+    performed = _performed(executable, run)
+    breaches: list[str] = []
+    transfers = ranges = collectives = 0
+    for segment in segments:
+        filling = _filling(segment, performed)
+        found = outcome(filling)
+        alike = len(segment.numbers)
+        collectives += alike
+        transfers += alike * found.transfers
+        ranges += alike * found.ranges
+        breaches += _breaches(executable, segment, filling, found)
+    size = (
+        f"{transfers} transfers into {ranges} byte ranges of {collectives} collectives "
+        f"({len(segments)} distinct)"
+    )
+    return Proof("semantics", size, time.perf_counter() - start, tuple(breaches))
+
+
+Performed = Mapping[tuple[int, int], Sequence[tuple[int, np.ndarray | None]]]
+"""By queue and row of DMA rings: when, and which ranks."""
+
+
+def _performed(executable: Executable, run: GreedyRun) -> Performed:
+    rings = {
+        number for number, queue in enumerate(executable.queues) if isinstance(queue, DmaQueue)
+    }
+    found: dict[tuple[int, int], list[tuple[int, np.ndarray | None]]] = {}
+    for moment, (queue, row, ranks) in enumerate(run.batches):
+        if queue in rings:
+            found.setdefault((queue, row), []).append((moment, ranks))
+    return found
+
+
+def _filling(segment: Segment, performed: Performed) -> Filling:
+    steps = [
+        (moment, Step(number, row, _who(segment, stretch, ranks)))
+        for number, ring in enumerate(segment.rings)
+        for stretch in ring.stretches
+        for row in range(len(ring))
+        for moment, ranks in performed.get((stretch.queue, stretch.first + row), ())
+    ]
+    steps.sort(key=lambda step: step[0])
+    return Filling(
+        placeholder=segment.placeholder,
+        members=segment.members,
+        homes=segment.homes,
+        rings=segment.rings,
+        steps=tuple(step for _, step in steps),
+    )
+
+
+def _who(segment: Segment, stretch: Stretch, ranks: np.ndarray | None) -> np.ndarray | None:
+    """Members by number, of ranks that perform a row; None: all."""
+    ranks = stretch.ranks if ranks is None else ranks
+    if ranks is None:
+        return None
+    number = segment.members.inside(ranks)
+    return number[number != IDLE]
+
+
+def _breaches(
+    executable: Executable, segment: Segment, filling: Filling, found: Outcome
+) -> Iterator[str]:
+    name = collective(executable, segment.number)
+    if not found.is_settled:
+        yield f"{name}: not decided: its transfers cut the buffers into too many pieces"
+    for number, fault in found.faults[:MOST_FAULTS]:
+        ring = segment.rings[number]
+        place = place_of(executable, *segment.place(ring, fault.row, fault.rank))
+        yield f"{place}: {fault.what}"
+    if found.difference is not None:
+        what, writer = explained(filling, found.difference)
+        lines = [f"{name}: {what}", _last_written(executable, segment, writer)]
+        if len(found.wrong_ranks) > 1:
+            lines.append(f"wrong on {len(found.wrong_ranks)} of {filling.ranks} ranks")
+        yield "\n  ".join(lines)
+
+
+def _last_written(executable: Executable, segment: Segment, writer: Writer | None) -> str:
+    if writer is None:
+        return "no transfer writes there"
+    ring = segment.rings[writer.ring]
+    place = place_of(executable, *segment.place(ring, writer.row, writer.rank))
+    return f"last written in round {int(ring.round[writer.row])} by {place}"

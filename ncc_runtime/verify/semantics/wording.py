@@ -1,0 +1,140 @@
+"""What a wrong byte is made of, in words."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import attrs
+
+from ncc_runtime.verify.homes import Home, Role, home_of, own_address
+from ncc_runtime.verify.semantics.outcome import Filling
+from ncc_runtime.verify.semantics.promises import EVERYBODY, NOBODY
+from ncc_runtime.verify.semantics.provenance import Origin, Writer, trace
+from ncc_runtime.verify.semantics.results import Difference
+
+MOST_NAMED = 8
+"""A witness names no more ranks or bytes than this."""
+
+
+def explained(filling: Filling, found: Difference) -> tuple[str, Writer | None]:
+    """`rank 2, result 0, bytes 0x40..0x80: …`, and who wrote the first of these bytes last."""
+    address = found.result.start + found.offset
+    traced = trace(filling.rings, filling.steps, found.rank, address)
+    wanted = _by_rank(promised(found, filling.homes), filling)
+    what = difference(wanted, _by_rank(traced.origins, filling), filling.homes)
+    end, rank = found.offset + found.size_bytes, filling.members.rank(found.rank)
+    where = f"rank {rank}, result {found.result.index}, bytes {found.offset:#x}..{end:#x}"
+    return f"{where}: {what}", traced.writer
+
+
+def _by_rank(counts: Counter[Origin], filling: Filling) -> Counter[Origin]:
+    """The same with ranks for the numbers of members."""
+    rank = filling.members.rank
+    return Counter({attrs.evolve(one, rank=rank(one.rank)): n for one, n in counts.items()})
+
+
+def promised(found: Difference, homes: Sequence[Home]) -> Counter[Origin]:
+    """What the first wrong byte was to be made of."""
+    promise = found.promise
+    parts = promise.giver.shape[1]
+    inside = found.offset % (found.result.size_bytes // parts)
+    giver, taken = (
+        int(column[found.member % len(column), found.part % column.shape[1]])
+        for column in (promise.giver, promise.taken)
+    )
+    if giver == NOBODY:
+        return Counter()
+    wanted = Counter[Origin]()
+    for rank in promise.joined if giver == EVERYBODY else (giver,):
+        operand = home_of(homes, Role.OPERAND, found.result.index, rank)
+        address = operand.start + taken * (operand.size_bytes // promise.operand_parts) + inside
+        wanted[Origin(rank, address, promise.divisor)] += 1
+    return wanted
+
+
+def difference(wanted: Counter[Origin], found: Counter[Origin], homes: Sequence[Home]) -> str:
+    """How a byte differs from what was promised: `the contribution of rank 5 is missing`."""
+    if not wanted or not found or len(wanted) == len(found) == 1:
+        return f"holds {_content(found, homes)} instead of {_content(wanted, homes)}"
+    missing, extra = wanted - found, found - wanted
+    words = [*_divided(missing, extra), *_repeated(extra, wanted), *_moved(missing, extra, homes)]
+    if extra:
+        words.append(f"also holds {_content(extra, homes)}")
+    if missing:
+        words.append(f"{_contributions(one.rank for one in missing)} missing")
+    return ", ".join(words)
+
+
+def _divided(missing: Counter[Origin], extra: Counter[Origin]) -> Iterator[str]:
+    """Contributions that are there, but divided by something else; taken out of both."""
+    ranks: dict[tuple[int, int], list[int]] = {}
+    for one in sorted(missing):
+        for other in [other for other in extra if other.byte == one.byte]:
+            ranks.setdefault((other.divisor, one.divisor), []).append(one.rank)
+            _take(missing, one)
+            _take(extra, other)
+            break
+    for (found, wanted), divided in ranks.items():
+        what = "not divided" if found == 1 else f"divided by {found} instead of"
+        yield f"{_contributions(divided)} {what} by {wanted}"
+
+
+def _repeated(extra: Counter[Origin], wanted: Counter[Origin]) -> Iterator[str]:
+    """Contributions that were joined again; taken out of the former."""
+    again = {one: extra.pop(one) for one in sorted(extra) if one in wanted}
+    for count in sorted(set(again.values())):
+        times = "twice" if count == 1 else f"{count + 1} times"
+        ranks = (one.rank for one, more in again.items() if more == count)
+        yield f"{_contributions(ranks)} counted {times}"
+
+
+def _moved(
+    missing: Counter[Origin], extra: Counter[Origin], homes: Sequence[Home]
+) -> Iterator[str]:
+    """Contributions of other bytes of the right rank; taken out of both."""
+    for one in sorted(missing)[:MOST_NAMED]:
+        for other in [other for other in sorted(extra) if other.rank == one.rank]:
+            yield f"holds {_byte(other, homes)} instead of {_byte(one, homes)}"
+            _take(missing, one)
+            _take(extra, other)
+            break
+
+
+def _take(counts: Counter[Origin], one: Origin) -> None:
+    counts[one] -= 1
+    if not counts[one]:
+        del counts[one]
+
+
+def _contributions(ranks: Iterable[int]) -> str:
+    """`the contribution of rank 5 is`, `the contributions of ranks 5, 6 are`."""
+    numbers = sorted(ranks)
+    if len(numbers) == 1:
+        return f"the contribution of rank {numbers[0]} is"
+    return f"the contributions of ranks {_some(map(str, numbers))} are"
+
+
+def _content(counts: Counter[Origin], homes: Sequence[Home]) -> str:
+    """What a byte is made of."""
+    each = (
+        f"{count} x " * (count > 1) + _byte(one, homes) for one, count in sorted(counts.items())
+    )
+    return _some(each, " + ") or "zeros"
+
+
+def _some(words: Iterable[str], between: str = ", ") -> str:
+    named = list(words)
+    more = f"{between}… ({len(named)})" if len(named) > MOST_NAMED else ""
+    return between.join(named[:MOST_NAMED]) + more
+
+
+def _byte(one: Origin, homes: Sequence[Home]) -> str:
+    """`rank 3's operand 0 at 0x40`; other memory is nothing that a collective may hold."""
+    inside = [home for home in homes if home.start <= one.address < home.end]
+    for home in sorted(inside, key=lambda home: home.role is not Role.OPERAND):
+        index = "" if home.role is Role.CHANNEL else f" {home.index}"
+        text = f"rank {one.rank}'s {home.role.value}{index} at {one.address - home.start:#x}"
+        break
+    else:
+        return f"rank {one.rank}'s memory at {own_address(one.address):#x}"
+    text = text if home.role is Role.OPERAND else f"what was never written ({text})"
+    return text if one.divisor == 1 else f"{text} / {one.divisor}"
