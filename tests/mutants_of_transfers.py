@@ -42,7 +42,8 @@ def ring_sites(
         yield from _shifted(executable, number, queue, (row, rank))
         yield from _redirected(executable, number, queue, (row, rank))
     yield from _moved(executable, number, queue, cells)
-    for row in cells.some_rows(np.flatnonzero(queue.opcode == DmaOpcode.REDUCE).tolist()):
+    joining = (queue.opcode == DmaOpcode.REDUCE) & (queue.size_bytes > 0).any(axis=1)
+    for row in cells.some_rows(np.flatnonzero(joining).tolist()):
         for wrong in {1, int(queue.divisor[row]) + 1} - {int(queue.divisor[row])}:
 
             def make(row=row, wrong=wrong) -> Executable:

@@ -1,5 +1,7 @@
 """The large matrix: every algorithm on every machine that takes it, on 8 to 64 ranks."""
 
+import random
+import zlib
 from collections.abc import Iterator
 
 import attrs
@@ -10,6 +12,8 @@ from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.reductions import Reduction
+from tests.mutants import Mutant, sample
+from tests.mutation.kinds import NEVER_EQUIVALENT
 from tests.mutation.used_collectives import used_collective
 
 PLACES = (  # topology, instances, placement, ranks
@@ -73,3 +77,10 @@ def large_cases(*places: tuple[str, int, str, int]) -> Iterator[tuple[Large, Exe
             yield large, large.executable()
         except LoweringError:
             continue
+
+
+def large_mutants(large: Large, executable: Executable, most: int | None) -> list[Mutant]:
+    """One of each kind that is never equivalent, or so many of them."""
+    seed = zlib.crc32(str(large).encode())
+    mutants = sample(executable, seed, of_each_kind=1, kinds=NEVER_EQUIVALENT, most_cells=8)
+    return mutants if most is None else random.Random(seed).sample(mutants, min(most, len(mutants)))

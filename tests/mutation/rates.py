@@ -19,6 +19,9 @@ RIGHT = {
 }
 """The proofs whose business a fault is."""
 
+FAULTY = frozenset(RIGHT)
+"""What may be wrong with a mutant that nobody searched: one of these."""
+
 STRICTER = (
     ("well-formed", ""),
     ("counters", ""),

@@ -1,6 +1,8 @@
 """The small matrix: every algorithm on every machine that takes it, on at most four ranks."""
 
 import functools
+import random
+import zlib
 from collections.abc import Iterator, Mapping
 
 import attrs
@@ -13,6 +15,7 @@ from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.reductions import Reduction
+from tests.mutants import Mutant, sample
 from tests.mutation.engine_programs import BODIES, model_text
 from tests.mutation.used_collectives import used_collective
 from tests.programs import collective_program
@@ -107,3 +110,10 @@ def cases(machine: str | None = None) -> Mapping[Small, Executable]:
         except (LoweringError, PlacementError):
             continue
     return found
+
+
+def small_mutants(small: Small, executable: Executable, most: int | None) -> list[Mutant]:
+    """One of each kind, or so many of them; others for every program."""
+    seed = zlib.crc32(str(small).encode())
+    mutants = sample(executable, seed, of_each_kind=1)
+    return mutants if most is None else random.Random(seed).sample(mutants, min(most, len(mutants)))

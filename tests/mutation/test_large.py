@@ -5,23 +5,16 @@ import random
 import pytest
 
 from ncc_runtime.errors import LoweringError
-from tests.mutants import Mutant, sample
-from tests.mutation.kinds import NEVER_EQUIVALENT
-from tests.mutation.large_matrix import PLACES, Large, candidates, large_cases
-from tests.mutation.rates import Outcome, Said, outcome, report
-
-FAULTY = frozenset(("deadlock", "races", "values", "routes"))
-"""What is wrong with a mutant that nobody searched: one of these."""
+from ncc_runtime.lowering.executable import Executable
+from tests.mutation.large_matrix import PLACES, Large, candidates, large_cases, large_mutants
+from tests.mutation.rates import FAULTY, Outcome, Said, outcome, report
 
 QUICK_PROGRAMS, QUICK_MUTANTS, MOST_RANKS = 12, 3, 32
+SLOW_MUTANTS = 8
 
 
-def mutants_of(executable, seed: int) -> list[Mutant]:
-    """One of each kind."""
-    return sample(executable, seed, of_each_kind=1, kinds=NEVER_EQUIVALENT, most_cells=8)
-
-
-def quick_cases() -> list[tuple[Large, object]]:
+def quick_cases() -> list[tuple[Large, Executable]]:
+    """Some programs, each algorithm and place as likely as any other."""
     generator = random.Random(7)
     found = []
     some = [large for large in candidates() if large.place[3] <= MOST_RANKS]
@@ -38,9 +31,9 @@ def quick_cases() -> list[tuple[Large, object]]:
 
 def test_mutants_of_a_few_large_programs_are_refused():
     found = []
-    for number, (large, executable) in enumerate(quick_cases()):
+    for large, executable in quick_cases():
         assert not Said.of(executable).breach, str(large)
-        few = random.Random(number).sample(mutants_of(executable, number), QUICK_MUTANTS)
+        few = large_mutants(large, executable, QUICK_MUTANTS)
         found += [outcome(str(large), mutant, FAULTY) for mutant in few]
     assert not [str(one) for one in found if not one.is_killed]
 
@@ -51,6 +44,7 @@ def test_all_large_programs_are_proved_and_their_mutants_refused(place: tuple[st
     found: list[Outcome] = []
     for large, executable in large_cases(place):
         assert not Said.of(executable).breach, str(large)
-        found += [outcome(str(large), one, FAULTY) for one in mutants_of(executable, 3)]
+        mutants = large_mutants(large, executable, SLOW_MUTANTS)
+        found += [outcome(str(large), one, FAULTY) for one in mutants]
     print(f"\n{place}\n{report(found)}")
     assert not [str(one) for one in found if not one.is_killed]

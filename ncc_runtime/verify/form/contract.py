@@ -123,13 +123,15 @@ def _triggers(subject: Subject, number: int, engine: EngineQueue, queue: CcQueue
     if wanted.any():
         wanted[_deciding(engine, queue)] = True
     trigger = subject.streams[queue.stream].trigger_sem
-    told: np.ndarray = np.zeros((len(wanted), 1), bool)
+    told: np.ndarray = np.zeros((len(wanted), 1), np.int32)
     for post in engine.sync.posts:
-        told = told | (essence(post.sem) == trigger)
+        told = told + (essence(post.sem) == trigger)
     yield from subject.at_cells(
         number,
         told != wanted[:, None],
-        lambda row, _: f"{'does not trigger' if wanted[row] else 'triggers'} {queue.name}",
+        lambda row, rank: (
+            f"triggers {queue.name} {at(told, row, rank)} times, not {int(wanted[row])}"
+        ),
     )
 
 
