@@ -133,6 +133,7 @@ def known_placement(word: str) -> None:
 
 
 _RANKS = re.compile(r"(?P<path>.+)@(?P<ranks>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)", re.ASCII)
+_MOST_DIGITS = 6  # of a rank; no world needs more, and a slip of the finger might fill the memory
 
 
 def _programs(_: click.Context, __: click.Parameter, words: Sequence[str]) -> Sequence[str]:
@@ -154,6 +155,9 @@ def _ranks(text: str) -> list[int]:
     found: list[int] = []
     for run in text.split(","):
         first, _, last = run.partition("-")
+        is_short = max(len(first), len(last)) <= _MOST_DIGITS
+        if not (is_short and int(first) <= int(last or first)):
+            raise click.UsageError(f"{run[:20]} is no run of ranks, such as 4-7")
         found += range(int(first), int(last or first) + 1)
     return found
 

@@ -1,29 +1,29 @@
 """Several programs for one run: checked against each other, then joined."""
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Sequence
 
 import numpy as np
 
 from ncc_runtime.errors import InputError
-from ncc_runtime.neff.join import Place, joined
+from ncc_runtime.neff.join import joined
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.stages import Stage, ranks_text
-from ncc_runtime.verify.agreement.meetings import Meeting
-from ncc_runtime.verify.agreement.mismatch import matched
+from ncc_runtime.verify.agreement.mismatch import agreement
 
 
 def stage_of(program: Program, ranks: Sequence[int], label: str) -> Stage:
     """A program and who runs it; InputError where those are no ranks of its world."""
-    if not ranks:
+    found = sorted({operator.index(rank) for rank in ranks})
+    if not found:
         raise InputError(f"{label} has no ranks; give those that run it, as in 0-3,8")
-    found = np.unique(np.array(ranks, np.int64))
-    outside = found[(found < 0) | (found >= program.ranks)]
-    if len(outside):
+    outside = [rank for rank in found if not 0 <= rank < program.ranks]
+    if outside:
         raise InputError(
             f"{label} is compiled for {program.ranks} ranks, which are numbered from 0; there is "
             f"no rank {outside[0]}"
         )
-    return Stage(program, found.astype(np.int32), label)
+    return Stage(program, np.array(found, np.int32), label)
 
 
 def joint_program(stages: Sequence[Stage]) -> Program:
@@ -31,9 +31,9 @@ def joint_program(stages: Sequence[Stage]) -> Program:
     _check_ranks(stages)
     if len(stages) == 1:
         return stages[0].program
-    meetings = matched(stages)
-    shared = [{stage: call.number for stage, call in one.items()} for one in meetings]
-    return joined(stages, shared, _twins(meetings))
+    agreed = agreement(stages)
+    shared = [{stage: call.number for stage, call in one.items()} for one in agreed.meetings]
+    return joined(stages, shared, agreed.twins)
 
 
 def _check_ranks(stages: Sequence[Stage]) -> None:
@@ -52,25 +52,3 @@ def _check_ranks(stages: Sequence[Stage]) -> None:
         raise InputError(
             f"no program is given for ranks {ranks_text(missing)} of {stages[0].program.ranks}"
         )
-
-
-def _twins(meetings: Sequence[Meeting]) -> dict[Place, Place]:
-    """Blocks around shared collectives, by stage and number; each with that of the first stage."""
-    found: dict[Place, Place] = {}  # each with one of a stage before
-    for meeting in meetings:
-        first, *others = (call for _, call in sorted(meeting.items()))
-        pairs = (
-            (call, *blocks) for call in others for blocks in zip(first.nest, call.nest, strict=True)
-        )
-        for call, mine, theirs in pairs:
-            sides = (first.stage, mine.block), (call.stage, theirs.block)
-            one, other = sorted(_first(found, side) for side in sides)
-            if one != other:
-                found[other] = one
-    return {place: _first(found, place) for place in found}
-
-
-def _first(twins: Mapping[Place, Place], place: Place) -> Place:
-    while place in twins:
-        place = twins[place]
-    return place

@@ -124,7 +124,8 @@ def _transfer(draw: st.DrawFn, members: int, written: _Written) -> Transfer | No
     also = None
     second = written.fresh(draw(spaces), size, members) if draw(st.booleans()) else None
     if second is not None:
-        also = Copy(np.where(peer == IDLE, np.int32(IDLE), _peers(draw, members)), second)
+        others = _peers(draw, members)
+        also = Copy(np.where((peer == IDLE) | (others == peer), np.int32(IDLE), others), second)
     sources = tuple(_source(draw, members, written, size) for _ in range(draw(st.integers(1, 3))))
     size_bytes = np.full(members, size * WORD, np.int64)
     return Transfer(peer, sources, target, size_bytes, also=also, lane=draw(st.integers(0, 1)))

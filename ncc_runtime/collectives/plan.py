@@ -41,7 +41,7 @@ class Piece:
 
 @attrs.frozen(eq=False)
 class Copy:
-    """The second place where a transfer writes what it has read once."""
+    """The second place where a transfer writes what it has read once; another member's."""
 
     peer: np.ndarray  # (members,) int32, IDLE for none
     target: Piece

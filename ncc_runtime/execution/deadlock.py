@@ -6,7 +6,14 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import DeadlockError
-from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, descriptors
+from ncc_runtime.lowering.executable import (
+    IDLE,
+    CcQueue,
+    DmaQueue,
+    Executable,
+    descriptors,
+    is_run_by,
+)
 
 SHOWN = 16
 """Waiting queues named in full; the rest are counted."""
@@ -58,6 +65,7 @@ def _room(executable: Executable, stuck: Stuck) -> str:
         queue
         for queue in executable.queues
         if isinstance(queue, DmaQueue)
+        and is_run_by(queue, stuck.rank)
         and (queue.stream, queue.lane) == (core.stream, int(core.ring[stuck.row]))
     )
     size = ring.size_bytes[int(core.ring_row[stuck.row]), stuck.rank]

@@ -75,22 +75,30 @@ class Rings:
 
     def room(self, queue: int, row: int) -> np.ndarray | None:
         """Where the ring has room for what a row pushes, (ranks,) bool; None: everywhere."""
+        pushed = self._pushed(queue, row)
+        if pushed is None:
+            return None
+        ring, run, told = pushed
+        room = ring.room(run)
+        return None if room is None else room | (told == IDLE)
+
+    def push(self, queue: int, row: int, ranks: np.ndarray) -> None:
+        """What an ADVANCE of a CC-core hands over, on the ranks that do so."""
+        pushed = self._pushed(queue, row)
+        if pushed is None:
+            return
+        ring, run, told = pushed
+        ranks = ranks[told[ranks] != IDLE]
+        if len(ranks):
+            ring.push(ranks, run)
+
+    def _pushed(self, queue: int, row: int) -> tuple[_Ring, int, np.ndarray] | None:
+        """Of an ADVANCE the ring, the row of it that it pushes, and (ranks,) IDLE where not."""
         program = self._executable.queues[queue]
         if not isinstance(program, CcQueue) or program.opcode[row] != CcOpcode.ADVANCE:
             return None
         ring = self._by_lane[program.stream, int(program.ring[row]), _first_rank(program)]
-        room = ring.room(int(program.ring_row[row]))
-        return None if room is None else room | (program.sync.posts[0].rank[row] == IDLE)
-
-    def push(self, queue: int, row: int, ranks: np.ndarray) -> None:
-        """What an ADVANCE of a CC-core hands over, on the ranks that do so."""
-        program = self._executable.queues[queue]
-        if not isinstance(program, CcQueue) or program.opcode[row] != CcOpcode.ADVANCE:
-            return
-        ring = self._by_lane[program.stream, int(program.ring[row]), _first_rank(program)]
-        ranks = ranks[program.sync.posts[0].rank[row, ranks] != IDLE]
-        if len(ranks):
-            ring.push(ranks, int(program.ring_row[row]))
+        return ring, int(program.ring_row[row]), program.sync.posts[0].rank[row]
 
     def ready(self) -> Iterator[tuple[int, int, np.ndarray, np.ndarray, np.ndarray]]:
         """(queue, row, ranks, tail semaphore, its value) of what each ring performs next."""

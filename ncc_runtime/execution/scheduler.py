@@ -149,7 +149,7 @@ class Scheduler:
             rank, sem = post.rank[batch.row, batch.ranks], post.sem[batch.row, batch.ranks]
             if rank.min(initial=0) == IDLE:
                 rank, sem = rank[rank != IDLE], sem[rank != IDLE]
-            self.semaphores[rank, sem] += 1  # no two ranks of a row share one
+            self.semaphores[rank, sem] += 1  # ranks of a row share none that is waited for
             self._posts[sem] += 1
 
     def _move_on(self, batch: Batch) -> None:

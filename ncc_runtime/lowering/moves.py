@@ -106,8 +106,9 @@ class Moves:
         assert transfer.target.owner is None, "a transfer writes at its peer"
         if transfer.also is None:
             return None
-        peer = transfer.also.peer
-        assert (transfer.peer[peer != IDLE] != IDLE).all(), "a copy without a transfer"
+        peer, first = transfer.also.peer, transfer.peer
+        assert (first[peer != IDLE] != IDLE).all(), "a copy without a transfer"
+        assert (first[peer != IDLE] != peer[peer != IDLE]).all(), "both copies at one member"
         return self._link(transfer.lane, peer)
 
     def _owners(self, transfer: Transfer) -> tuple[tuple[Row | None, ...], tuple[Link, ...]]:

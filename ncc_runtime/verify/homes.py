@@ -115,6 +115,17 @@ def home_of(homes: Sequence[Home], role: Role, index: int, member: int) -> Home:
     )
 
 
+def extents_of(homes: Sequence[Home]) -> list[tuple[int, int]]:
+    """Where homes begin and end, overlapping ones together, ascending."""
+    found: list[tuple[int, int]] = []
+    for home in sorted(homes, key=lambda home: home.start):
+        if found and home.start < found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], home.end)
+        else:
+            found.append((home.start, home.end))
+    return found
+
+
 @attrs.frozen(eq=False)
 class Form:
     """Where the homes lie, overlapping ones together, and where a form of its own has them."""
@@ -126,13 +137,7 @@ class Form:
     @classmethod
     def of(cls, homes: Sequence[Home]) -> "Form":
         """The form of a placeholder with these homes."""
-        joined: list[list[int]] = []
-        for home in sorted(homes, key=lambda home: home.start):
-            if joined and home.start < joined[-1][1]:
-                joined[-1][1] = max(joined[-1][1], home.end)
-            else:
-                joined.append([home.start, home.end])
-        start, end = np.array(joined, np.int64).T
+        start, end = np.array(extents_of(homes), np.int64).T
         named = [int(np.searchsorted(start, home.start, side="right")) - 1 for home in homes]
         at, shift = 0, np.zeros(len(start) + 1, np.int64)
         for extent in dict.fromkeys(named):  # in the order of the homes, not of the addresses

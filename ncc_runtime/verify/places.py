@@ -25,9 +25,12 @@ def place_of(executable: Executable, queue: int, row: int, rank: int) -> str:
 
 def queue_text(queue: Queue) -> str:
     """A queue on all ranks that run it: `queue cc0`, of a stage `queue cc0 on ranks 0-3`."""
-    return f"queue {queue.name}" + (
-        "" if queue.ranks is None else f" on ranks {ranks_text(queue.ranks.tolist())}"
-    )
+    return f"queue {queue.name}{runners_text(queue)}"
+
+
+def runners_text(queue: Queue) -> str:
+    """Who runs a queue: ` on ranks 0-3`; nothing where everybody does."""
+    return "" if queue.ranks is None else f" on ranks {ranks_text(queue.ranks.tolist())}"
 
 
 def collective(executable: Executable, number: int, rank: int | None = None) -> str:

@@ -9,7 +9,7 @@ class Proof:
 
     name: str  # well-formed, counters, deadlock, semantics, races
     size: str  # how much was looked at, as in "41536 transfers of 207 collectives (31 distinct)"
-    seconds: float  # host time
+    seconds: float = 0.0  # host time, which `prove` takes
     breaches: tuple[str, ...] = ()  # a witness each, several lines at most; empty: proved
     classes: tuple[str, ...] = ()  # alike ranks that were proved once, as people read them
     presumed: str = ""  # not tried: it presumes this proof, which does not hold

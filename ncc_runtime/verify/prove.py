@@ -39,20 +39,20 @@ class Part:
 
     name: str
     presumes: str
-    make: "Callable[[_Subject], Proof]"
+    make: "Callable[[_Prover], Proof]"
 
 
 def prove(executable: Executable) -> tuple[Proof, ...]:
     """Every proof; one that presumes another that does not hold is not tried, and says so."""
-    subject = _Subject(executable)
+    prover = _Prover(executable)
     made: dict[str, Proof] = {}
     for part in PARTS:
         before = made.get(part.presumes)
         if before is not None and not before.holds:
-            made[part.name] = Proof(part.name, "", 0.0, presumed=before.presumed or before.name)
+            made[part.name] = Proof(part.name, "", presumed=before.presumed or before.name)
             continue
         started = time.perf_counter()
-        proof = part.make(subject)
+        proof = part.make(prover)
         made[part.name] = attrs.evolve(proof, seconds=time.perf_counter() - started)
     return tuple(made.values())
 
@@ -71,8 +71,8 @@ def refuse(proofs: Sequence[Proof], shown: int = SHOWN) -> None:
     raise ProofError("\n  ".join([f"not proved: {names}", *lines]))
 
 
-class _Subject:
-    """An executable, and what several proofs need of it, worked out once."""
+class _Prover:
+    """Makes the proofs of an executable; what several of them need is worked out once."""
 
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
@@ -108,11 +108,11 @@ class _Subject:
 
 
 PARTS = (
-    Part("well-formed", "", _Subject.form),
-    Part("counters", "well-formed", _Subject.counters),
-    Part("deadlock", "counters", _Subject.deadlock),
-    Part("semantics", "deadlock", _Subject.semantics),
-    Part("races", "deadlock", _Subject.races),
-    Part("races of engines", "deadlock", _Subject.local),
+    Part("well-formed", "", _Prover.form),
+    Part("counters", "well-formed", _Prover.counters),
+    Part("deadlock", "counters", _Prover.deadlock),
+    Part("semantics", "deadlock", _Prover.semantics),
+    Part("races", "deadlock", _Prover.races),
+    Part("races of engines", "deadlock", _Prover.local),
 )
 """In order; a proof comes behind what it presumes."""

@@ -166,7 +166,7 @@ def _shape(one: Segment) -> Hashable:
     """What is quick to compare of a segment."""
     said = attrs.evolve(one.placeholder, operands=(), results=(), channel_id=None, name="")
     starts = Form.of(one.homes).formed(np.array([home.start for home in one.homes], np.int64))
-    sizes = tuple((home.size_bytes, home.members) for home in one.homes)
+    sizes = tuple((home.role, home.size_bytes, home.members) for home in one.homes)
     rings = tuple((ring.lane, len(ring)) for ring in one.rings)
     return said, one.ranks, tuple(starts.tolist()), sizes, len(one.cc), rings
 

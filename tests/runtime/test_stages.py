@@ -210,6 +210,7 @@ def test_inputs_are_of_the_ranks_of_their_program():
         ((range(3), [4, 6, 7]), "no program is given for ranks 3,5 of 8"),
         ((range(4), range(4, 9)), "other is compiled for 8 ranks, .* there is no rank 8"),
         ((range(8), []), "other has no ranks"),
+        ((range(4), [10**30]), "there is no rank 1000000"),
     ],
 )
 def test_every_rank_runs_one_program(ranks, message):
@@ -217,6 +218,15 @@ def test_every_rank_runs_one_program(ranks, message):
     programs = stage(body, name="one"), stage(body, name="other")
     with pytest.raises(InputError, match=message):
         ncc_runtime.load(list(zip(programs, ranks, strict=True)))
+
+
+def test_ranks_may_be_an_array():
+    body = "  ROOT id = u32[] partition-id()"
+    parts = [(stage(body), np.arange(0, 8, 2)), (stage(body), np.arange(1, 8, 2))]
+    assert [ids.tolist() for ids in ncc_runtime.load(parts).run().outputs] == [
+        [0, 2, 4, 6],
+        [1, 3, 5, 7],
+    ]
 
 
 @pytest.fixture
@@ -296,6 +306,13 @@ def test_places_of_several_programs_are_compared(words: list[str], capsys):
 def test_several_programs_name_their_ranks(words: list[str], capsys):
     assert main(["run", words[0], words[1].removesuffix("@4-7")]) == 2
     assert "names no ranks, as in a.neff@0-3 b.neff@4-7" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("run", ["7-4", "4-99999999999", "9" * 5000], ids=["back", "far", "long"])
+def test_a_run_of_ranks_is_short_and_goes_up(words: list[str], run: str, capsys):
+    assert main(["run", words[0], words[1].replace("@4-7", f"@4,{run}")]) == 2
+    found = capsys.readouterr().err
+    assert found == f"error: {run[:20]} is no run of ranks, such as 4-7 (see nccrt run --help)\n"
 
 
 def test_one_program_may_name_all_ranks(tmp_path: Path, capsys):

@@ -72,6 +72,47 @@ def narrow_waits(queue: Queue) -> Queue:
     return attrs.evolve(queue, sync=sync)
 
 
+def fewer_owners(queue: Queue) -> Queue:
+    return attrs.evolve(queue, source_rank=queue.source_rank[:, :, :1])
+
+
+def without_second_targets(queue: Queue) -> Queue:
+    return attrs.evolve(queue, also_target=None)
+
+
+def below_all_opcodes(queue: Queue) -> Queue:
+    return attrs.evolve(queue, opcode=queue.opcode.astype(np.int32) - 5)
+
+
+def another_source_column(queue: Queue) -> Queue:
+    more = np.full((*queue.peer.shape, 1), IDLE)
+    return attrs.evolve(queue, sources=np.concatenate((queue.sources, more), axis=2))
+
+
+def second_at_the_first(executable: Executable) -> Executable:
+    """Both targets of a transfer, and both words of its arrival, at one rank."""
+    peer = int(executable.queues[-1].peer[ROW, RANK])
+    number, sem = (
+        len(executable.queues) - 1,
+        int(executable.queues[-1].sync.posts[2].sem[ROW, RANK]),
+    )
+    moved = edit.with_cells(executable, number, (ROW, RANK), {"also_peer": peer})
+    return edit.with_post(moved, number, 2, (ROW, RANK), (peer, sem))
+
+
+def onto_itself(by: int) -> Break:
+    """The last row of rank 0 moves its bytes by so many within its own memory."""
+
+    def made(executable: Executable) -> Executable:
+        number, row = 6, len(executable.queues[6].opcode) - 1
+        sem = int(executable.queues[6].sync.posts[0].sem[row, 0])
+        target = int(executable.queues[6].sources[row, 0, 0]) + by
+        moved = edit.with_cells(executable, number, (row, 0), {"peer": 0, "target": target})
+        return edit.with_post(moved, number, 0, (row, 0), (0, sem))
+
+    return made
+
+
 def large_waits(queue: Queue) -> Queue:
     value = queue.sync.wait_value.astype(np.int64) + 2**31
     return attrs.evolve(queue, sync=attrs.evolve(queue.sync, wait_value=value))
@@ -102,7 +143,10 @@ BREACHES: list[tuple[str, Callable[[], Executable], Break, str]] = [
     ("exe-W1", ring, changed("GpSimd", other_costs), "instructions are not those of the prog"),
     ("exe-W1", ring, changed("cc0.dma0", narrow_target), "a column is (14, 3), not (14, 4)"),
     ("exe-W1", ring, changed("cc0", narrow_waits), "a column of waits is (26, 2), not (26, 4)"),
+    ("exe-W1", duplicated, changed("cc0.dma0", fewer_owners), "owners of sources are (16, 8, 1)"),
+    ("exe-W1", duplicated, changed("cc0.dma0", without_second_targets), "one without the other"),
     ("exe-W2", ring, plain("cc0", "opcode", 0, 9), f"pc 0 {P0}: opcode 9 is unknown"),
+    ("exe-W2", ring, changed("cc0.dma0", below_all_opcodes), f"pc 0 {P0}: opcode -5 is unknown"),
     ("exe-W2", ring, plain("cc0.dma0", "opcode", 0, 3), f"pc 0 {P0}: opcode 3 is unknown"),
     ("exe-W2", ring, plain("cc0.dma0", "placeholder", 0, 2), "names placeholder 2, there are 2"),
     ("exe-W2", ring, plain("cc0", "placeholder", 0, IDLE), "names placeholder -1, there are 2"),
@@ -142,6 +186,12 @@ BREACHES: list[tuple[str, Callable[[], Executable], Break, str]] = [
     ("exe-W9", ring, plain("cc0.dma0", "opcode", COPY, 2), "fill of 1 sources, must be 0 to 0"),
     ("exe-W9", ring, changed("cc0.dma0", gap), "copy of 1 sources with a gap, must be 1 to 1"),
     ("exe-W9", ring, changed("cc0.dma0", more_sources), "reduce of 17 sources, must be 1 to 16"),
+    (
+        "exe-W9",
+        ring,
+        lambda e: edit.with_source(e, 6, (REDUCE, 0), 1, IDLE),
+        "rank 0, queue cc0.dma0, pc 1 (p0 all-reduce.0): reduce of 1 sources, others of its row h",
+    ),
     ("exe-W9", ring, plain("cc0.dma0", "divisor", REDUCE, 0), "reduce divides by 0"),
     ("exe-W9", ring, plain("cc0.dma0", "divisor", COPY, 2), "copy divides by 2"),
     ("exe-W10", ring, changed("cc0.dma0", posting(1)), "1 posts a row, must be 2 at least"),
@@ -150,6 +200,7 @@ BREACHES: list[tuple[str, Callable[[], Executable], Break, str]] = [
     ("exe-W10", ring, post("cc0.dma0", 0, 1, 1, (2, SENT)), "is told to rank 2, not 1"),
     ("exe-W10", ring, post("cc0.dma0", 0, 1, 1, (1, TAIL)), "counts its completion in semaphore 2"),
     ("exe-W10", duplicated, cell("cc0.dma0", ROW, RANK, also_peer=IDLE), "is told to rank"),
+    ("exe-W10", duplicated, second_at_the_first, "writes twice at rank"),
     ("exe-W4", duplicated, cell("cc0.dma0", ROW, RANK, also_peer=8), "names rank 8, there are 8"),
     (
         "exe-W11",
@@ -224,7 +275,9 @@ BREACHES: list[tuple[str, Callable[[], Executable], Break, str]] = [
     ("exe-W20", ring, placed("chip", 3, 1), "rank 2 to 3: by intra_chip, must be neuronlink"),
     ("exe-W21", joint, plain("cc0.dma0", "round", 0, 5), "cut1000, queue cc0.dma0: not the rows o"),
     ("exe-W21", joint, plain("cc0.dma0", "opcode", COPY, 1), "of p0 all-reduce.0 in cut0"),
+    ("exe-W22", ring, onto_itself(-4), "and writes them at"),
     ("exe-W21", joint, plain("cc0", "round", 20, 9), "cut1000, queue cc0: not the rows of p1 all"),
+    ("exe-W21", joint, changed("cc0.dma0", another_source_column), "queue cc0.dma0: not the rows"),
 ]
 
 
@@ -240,6 +293,10 @@ def test_a_broken_rule_is_reported_under_its_number_alone(
     breaches = prove_well_formed(breaking(base())).breaches
     assert {breach.split()[0] for breach in breaches} == {rule}, breaches
     assert any(complaint in breach for breach in breaches), breaches
+
+
+def test_a_transfer_may_write_just_where_it_reads() -> None:
+    assert prove_well_formed(onto_itself(0)(ring())).holds
 
 
 def test_another_way_over_links_that_are_there_is_well_formed() -> None:

@@ -310,7 +310,7 @@ def test_a_queue_that_waits_for_nobody_is_told():
     sync = [queue.name for queue in executable.queues].index("Sync")
     (breach,) = prove_local(with_waits(executable, sync, {0: (VECTOR, 1)})).breaches
     assert breach == (
-        "rank 0, queue Sync, pc 0 (copy): waits for what no queue of its rank increments"
+        "rank 0, queue Sync, pc 0 (copy): waits for what no queue of its rank increments in time"
     )
 
 

@@ -192,6 +192,14 @@ LOOPED = """
 SUMMED = f"y = f32[4] all-reduce(x), channel_id=1, {ALL}, to_apply=sum"
 
 
+SUMMED_BY_THREE = SUMMED.replace(",3,4,5,6,7", "")
+LOOPED_TWICE = LOOPED.replace("ROOT y", "z") + (
+    "\n  state2 = (s32[], f32[4]) tuple(zero, z)"
+    "\n  last2 = (s32[], f32[4]) while(state2), condition=below2, body=step2"
+    "\n  ROOT y = f32[4] get-tuple-element(last2), index=1"
+)
+
+
 def looped(trips: int, body: str = SUMMED) -> Program:
     before = LOOP.replace("TRIPS", str(trips)).replace("BODY", body)
     return stage(LOOPED, before=before)
@@ -217,16 +225,62 @@ def test_one_loop_that_meets_two():
     body += f"y = f32[4] all-reduce(w), channel_id=2, {ALL}, to_apply=sum"
     before = LOOP.replace("TRIPS", "3").replace("BODY", SUMMED)
     again = before.replace("below", "below2").replace("step", "step2").replace("_id=1", "_id=2")
-    two = LOOPED.replace("ROOT y", "z") + (
-        "\n  state2 = (s32[], f32[4]) tuple(zero, z)"
-        "\n  last2 = (s32[], f32[4]) while(state2), condition=below2, body=step2"
-        "\n  ROOT y = f32[4] get-tuple-element(last2), index=1"
-    )
-    lines = told(looped(3, body), stage(two, before=before + again))
+    lines = told(looped(3, body), stage(LOOPED_TWICE, before=before + again))
     assert lines == [
         f"{EVERYBODY}, collective 1 on stream 0: loops and branches around them differ",
         "rank 0 (a.neff): y: loop last (3 trips)",
         "rank 4 (b.neff): y: loop last2 (3 trips)",
+    ]
+
+
+def refused(*programs: Program) -> list[str]:
+    """The lines of the refusal of programs that run on a rank each, without the first."""
+    stages = [stage_of(one, [rank], f"{rank}.neff") for rank, one in enumerate(programs)]
+    with pytest.raises(MismatchError) as refusal:
+        joint_program(stages)
+    return [line.strip() for line in str(refusal.value).splitlines()[1:]]
+
+
+def permuted(result: str, operand: str, pairs: str) -> str:
+    """A permute of some pairs, as in 0,1},{1,2."""
+    where = f"channel_id=1, source_target_pairs={{{{{pairs}}}}}"
+    return f"{result} = f32[4] collective-permute({operand}), {where}"
+
+
+def test_trips_that_differ_behind_a_program_that_does_not_know_them():
+    rounds = stage(
+        LOOPED, ranks=3, before=LOOP.replace("TRIPS", "3").replace("BODY", SUMMED_BY_THREE)
+    )
+    unknown, four = (
+        attrs.evolve(rounds, blocks=(attrs.evolve(rounds.blocks[0], trip_count=trips),))
+        for trips in (None, 4)
+    )
+    assert refused(unknown, rounds, four) == [
+        "ranks {0,1,2}, collective 0 on stream 0: loops and branches around them differ",
+        "rank 1 (1.neff): y: loop last (3 trips)",
+        "rank 2 (2.neff): y: loop last (4 trips)",
+    ]
+
+
+def test_loops_of_two_neighbours_that_meet_two_of_a_third():
+    """The first two have one loop in common; the third has one with each of them."""
+
+    def rounds(first: str, second: str) -> Program:
+        body = f"{permuted('w', 'x', first)}\n  {permuted('y', 'w', second)}"
+        before = LOOP.replace("TRIPS", "3").replace("BODY", body)
+        return stage(LOOPED, ranks=3, before=before)
+
+    before = LOOP.replace("TRIPS", "3")
+    again = before.replace("below", "below2").replace("step", "step2")
+    loops = [
+        text.replace("BODY", permuted("y", "x", pair))
+        for text, pair in ((before, "0,2"), (again, "1,2"))
+    ]
+    third = stage(LOOPED_TWICE, ranks=3, before="".join(loops))
+    assert refused(rounds("0,2", "0,1"), rounds("0,1", "1,2"), third) == [
+        "ranks {1,2}, collective 0 on stream 0: loops and branches around them differ",
+        "rank 1 (1.neff): y: loop last (3 trips)",
+        "rank 2 (2.neff): y: loop last2 (3 trips)",
     ]
 
 
@@ -247,6 +301,21 @@ def test_groups_of_one_collective_that_meet_two():
     assert told(whole, parts)[0].startswith(
         "ranks {1,5}, its groups meet two collectives, which would have to be one"
     )
+
+
+def test_two_collectives_of_a_third_that_neighbours_make_one():
+    x = "  x = f32[4] parameter(0)\n  "
+    apart = f"{x}{permuted('y', 'x', '0,1')}\n  ROOT {permuted('z', 'y', '2,0')}"
+    bodies = (
+        apart,
+        *(f"{x}ROOT {permuted('y', 'x', pairs)}" for pairs in ("0,1},{1,2", "2,0},{1,2")),
+    )
+    assert refused(*(stage(body, ranks=3) for body in bodies)) == [
+        "ranks {1,2}, its groups meet two collectives, which would have to be one",
+        "rank 0 (0.neff): y",
+        "rank 0 (0.neff): z",
+        "rank 2 (2.neff): y",
+    ]
 
 
 def test_orders_that_wait_for_each_other():

@@ -1,4 +1,4 @@
-"""The proof of races inside a collective: no false alarm, no race unseen, alike ranks once."""
+"""The proof of races inside a collective: no false alarm, no race unseen, what witnesses say."""
 
 import contextlib
 import random
@@ -7,30 +7,26 @@ from collections.abc import Callable, Iterator
 import attrs
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-import ncc_compiler
 import ncc_runtime
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.errors import LoweringError
-from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, Post
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.verify.proof import Proof
-from ncc_runtime.verify.races import accesses
-from ncc_runtime.verify.races.accesses import Claims, claims_of
-from ncc_runtime.verify.races.class_stretches import are_disjoint
-from ncc_runtime.verify.races.classes import proved_by_turning
-from ncc_runtime.verify.races.clocks import Chosen, Neighbours, lacking, unproved
-from ncc_runtime.verify.races.races import prove_races
-from ncc_runtime.verify.races.steps import Steps, chains_pushed, in_order, performed, waits_of
-from ncc_runtime.verify.segments import Segment, segments
-from tests.mutant_edits import with_post, with_queue, with_wait
+from tests.mutant_edits import with_post, with_queue
 from tests.programs import collective_program
 from tests.race_oracle import Oracle
+from tests.race_programs import (
+    ALL_REDUCE,
+    RING,
+    in_place,
+    proof,
+    ring,
+    waiting,
+    with_other_wait,
+    without_waits,
+)
 
-ALL_REDUCE = CollectiveOp.ALL_REDUCE
-RING = {"all-reduce": "ring"}
 EVERY = [(op, name) for op in CollectiveOp for name in ALGORITHMS[op]]
 
 PLACES = {
@@ -55,64 +51,6 @@ def collective(
     pairs = pairs if op is CollectiveOp.PERMUTE else ()
     program = collective_program(op, ranks, sizes, pairs=pairs)
     return ncc_runtime.load(program, topology, algorithms={op.value: name}, **place).executable
-
-
-def ring(ranks: int, elements: int | None = None, **place: object) -> Executable:
-    """A ring all-reduce between two buffers."""
-    program = collective_program(ALL_REDUCE, ranks, [elements or 4 * ranks])
-    return ncc_runtime.load(program, "trn2", algorithms=RING, **place).executable
-
-
-def in_place(ranks: int, algorithm: str, elements: int, **place: object) -> Executable:
-    """An all-reduce that writes where it reads."""
-    program = ncc_compiler.compile_text(f"""HloModule m, replica_count={ranks}
-    sum {{ a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }}
-    ENTRY e {{
-      x = f32[{elements}] parameter(0)
-      y = f32[{elements}] add(x, x)
-      z = f32[{elements}] all-reduce(y), replica_groups={{}}, to_apply=sum
-      ROOT w = f32[{elements}] add(z, z)
-    }}""")
-    algorithms = {"all-reduce": algorithm}
-    executable = ncc_runtime.load(program, "trn2", algorithms=algorithms, **place).executable
-    assert executable.program.placeholders[0].in_place
-    return executable
-
-
-def proof(executable: Executable) -> Proof:
-    return prove_races(executable, segments(executable))
-
-
-def cc_of(executable: Executable) -> tuple[int, CcQueue]:
-    return next((n, q) for n, q in enumerate(executable.queues) if isinstance(q, CcQueue))
-
-
-def waiting(executable: Executable) -> Iterator[tuple[int, int]]:
-    """(row, rank) of every wait of the CC-cores but the first, which is for the trigger."""
-    _, queue = cc_of(executable)
-    shape = (len(queue.opcode), executable.ranks)
-    sem = np.broadcast_to(queue.sync.wait_sem, shape)
-    yield from ((row, rank) for row, rank in np.argwhere(sem != IDLE).tolist() if row)
-
-
-def with_other_wait(executable: Executable, row: int, rank: int, by: int | None) -> Executable:
-    """One rank waits at a row for more or less than it did, or, by None, for nothing."""
-    number, queue = cc_of(executable)
-    if by is None:
-        return with_wait(executable, number, (row, rank), IDLE, 0)
-    sync = queue.sync
-    sem = int(sync.wait_sem[row, rank % sync.wait_sem.shape[1]])
-    value = int(sync.wait_value[row, rank % sync.wait_value.shape[1]])
-    return with_wait(executable, number, (row, rank), sem, value + by)
-
-
-def without_waits(executable: Executable, row: int) -> Executable:
-    """No rank waits at a row."""
-    number, queue = cc_of(executable)
-    sem = np.array(queue.sync.wait_sem)
-    sem[row] = IDLE
-    sync = attrs.evolve(queue.sync, wait_sem=sem)
-    return with_queue(executable, number, attrs.evolve(queue, sync=sync))
 
 
 # no false alarm
@@ -296,173 +234,3 @@ def test_witnesses_are_few_and_the_others_are_counted() -> None:
     made = proof(without_waits(executable, last))
     assert len(made.breaches) == 3
     assert made.breaches[-1].endswith("and 13 more in this collective")
-
-
-# alike ranks once
-
-
-def general(executable: Executable) -> tuple[Segment, Steps, Claims]:
-    """The segment of an executable, its steps and claims, without regard to classes."""
-    (segment,) = segments(executable)
-    chain = chains_pushed(segment)
-    assert chain is not None
-    performs = performed(segment, chain)
-    waits, faults = waits_of(segment, performs, executable.semaphore_count)
-    assert not faults
-    steps = in_order(chain, segment, performs, waits)
-    return segment, steps, claims_of(segment, steps)
-
-
-def classes_of(executable: Executable) -> str | None:
-    (segment,) = segments(executable)
-    chain = chains_pushed(segment)
-    assert chain is not None
-    return proved_by_turning(segment, chain)
-
-
-@pytest.mark.parametrize("more", [0, 3])
-@pytest.mark.parametrize("ranks", [4, 6, 16, 32, 64])
-def test_rings_are_proved_by_turning_and_by_all_clocks(ranks: int, more: int) -> None:
-    elements = 8 * ranks + more
-    for executable in (ring(ranks, elements), in_place(ranks, "ring", elements)):
-        _, steps, claims = general(executable)
-        assert len(claims) > 0
-        assert len(unproved(steps, claims)) == 0
-        assert classes_of(executable) is not None
-
-
-def test_a_class_is_told_by_its_lanes_and_the_first_ranks_of_their_cycles() -> None:
-    made = proof(ring(16, 1 << 16, placement="spread"))
-    assert made.classes == (
-        "p0 all-reduce.0: ranks 0..15 as one class of 16 by rotation "
-        "along lanes 0 and 1 (0 -> 1 -> 2 -> 3 -> 7 -> ...), "
-        "along lanes 2 and 3 (0 -> 3 -> 15 -> 11 -> 7 -> ...)",
-    )
-
-
-def test_several_cycles_of_one_length_are_one_class() -> None:
-    groups = ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11))
-    program = collective_program(ALL_REDUCE, 12, [24], groups=groups)
-    (told,) = proof(ncc_runtime.load(program, algorithms=RING).executable).classes
-    assert "ranks 0..11 as one class of 12 in 3 cycles of 4 by rotation along lane 0" in told
-
-
-@pytest.mark.parametrize("ranks", [4, 16, 64])
-def test_what_turning_proves_of_a_changed_ring_all_clocks_prove_too(ranks: int) -> None:
-    executable = in_place(ranks, "ring", 4 * ranks)
-    rows = sorted({row for row, _ in waiting(executable)})
-    verdicts = set()
-    for row in random.Random(7).sample(rows, min(len(rows), 14 if ranks < 64 else 5)):
-        mutant = without_waits(executable, row)
-        _, steps, claims = general(mutant)
-        by_all = len(unproved(steps, claims)) == 0
-        assert by_all or classes_of(mutant) is None
-        assert by_all == proof(mutant).holds
-        verdicts.add(by_all)
-    assert False in verdicts
-
-
-@pytest.mark.parametrize("ranks", [8, 64])
-def test_a_fault_of_one_rank_in_a_symmetric_ring_is_found(ranks: int) -> None:
-    executable = ring(ranks)
-    sites = [cell for cell in waiting(executable) if cell[1] == ranks - 2]
-    for row, rank in sites[-3:]:
-        made = proof(with_other_wait(executable, row, rank, None))
-        assert made.breaches
-        assert made.classes == ()
-
-
-def test_one_moved_target_in_a_symmetric_ring_is_found() -> None:
-    executable = ring(16, 64)
-    number, queue = next((n, q) for n, q in enumerate(executable.queues) if isinstance(q, DmaQueue))
-    target = np.array(queue.target)
-    target[20, 5] = target[19, 5]  # where the step before writes
-    mutant = with_queue(executable, number, attrs.evolve(queue, target=target))
-    assert not proof(mutant).holds
-
-
-def test_lanes_of_two_families_that_share_a_slot_race() -> None:
-    executable = ring(64, 1 << 18)
-    rings = [(n, q) for n, q in enumerate(executable.queues) if isinstance(q, DmaQueue)]
-    (_, first), (number, second) = rings[0], rings[1]
-    assert classes_of(executable) is not None
-    moved = np.array(second.target)
-    moved[0] = first.target[0]
-    sources = np.array(second.sources)
-    sources[1][sources[1] == second.target[0][0]] = first.target[0][0]
-    shared = attrs.evolve(second, target=moved, sources=sources)
-    made = proof(with_queue(executable, number, shared))
-    assert made.breaches
-    assert "channel buffer" in made.breaches[0]
-
-
-def test_an_advance_that_pushes_nothing_is_not_turned_away() -> None:
-    executable = ring(4)
-    number, queue = cc_of(executable)
-    rank = np.array(queue.sync.posts[0].rank)
-    sem = np.array(queue.sync.posts[0].sem)
-    assert (rank[5] != IDLE).all()
-    rank[5], sem[5] = IDLE, IDLE
-    sync = attrs.evolve(queue.sync, posts=(Post(rank, sem),))
-    mutant = with_queue(executable, number, attrs.evolve(queue, sync=sync))
-    assert classes_of(mutant) is None
-    assert not proof(mutant).holds
-
-
-# clocks
-
-
-def test_neighbours_miss_order_that_goes_around_and_all_clocks_find_it() -> None:
-    _, steps, claims = general(in_place(64, "ring", 256))
-    missed = lacking(steps, Neighbours(steps.ranks, claims), claims)
-    assert missed.any()
-    everybody = Chosen(steps.ranks, np.arange(steps.ranks))
-    assert not lacking(steps, everybody, claims).any()
-    assert len(unproved(steps, claims)) == 0
-
-
-def test_ranks_tracked_in_several_goes_are_judged_as_in_one() -> None:
-    executable = with_other_wait(in_place(16, "ring", 64), 9, 3, None)
-    _, steps, claims = general(executable)
-    whole = lacking(steps, Chosen(steps.ranks, np.arange(16)), claims)
-    parts = np.ones(len(claims), bool)
-    for first in range(0, 16, 5):
-        some = Chosen(steps.ranks, np.arange(first, min(first + 5, 16)))
-        parts &= lacking(steps, some, claims)
-    assert whole.any()
-    np.testing.assert_array_equal(parts, whole)
-
-
-def test_accesses_set_against_each_other_in_parts_give_the_same_verdict(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    executable = in_place(8, "mesh", 64)
-    row, rank = [cell for cell in waiting(executable) if cell[1] == 3][-1]
-    executable = with_other_wait(executable, row, rank, None)
-    _, steps, claims = general(executable)
-    monkeypatch.setattr(accesses, "BLOCK_CELLS", 16)
-    monkeypatch.setattr(accesses, "BLOCK_ACCESSES", 100)
-    _, _, in_parts = general(executable)
-    whole, parts = claims.at(unproved(steps, claims)), in_parts.at(unproved(steps, in_parts))
-    assert len(whole) > 0
-    assert set(zip(*whole.columns()[:5], strict=True)) == set(
-        zip(*parts.columns()[:5], strict=True)
-    )
-
-
-@settings(deadline=None, max_examples=200)
-@given(
-    spans=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)), min_size=1, max_size=8),
-    one_size=st.booleans(),
-)
-def test_disjoint_spans_are_those_that_share_no_byte(
-    spans: list[tuple[int, int]], one_size: bool
-) -> None:
-    start = np.array([[first] for first, _ in spans])
-    size = np.array([[3 if one_size else length] for _, length in spans])
-    touched = [
-        byte
-        for first, length in zip(start[:, 0], size[:, 0], strict=True)
-        for byte in range(first, first + length)
-    ]
-    assert are_disjoint(start, size) == (len(touched) == len(set(touched)))

@@ -214,6 +214,32 @@ def test_an_average_is_divided_once_by_the_size_of_its_group(
     assert words in complaint(edited(average, edit))
 
 
+def averaged_in_steps(name: str, first: int, last: int) -> Executable:
+    """An average over 8 ranks that divides in its first round of joins, then in its last."""
+    program = collective_program(CollectiveOp.ALL_REDUCE, 8, [64], reduction=Reduction.AVERAGE)
+    executable = executable_of(program, name)
+    queues = list(executable.queues)
+    for number, queue in enumerate(queues):
+        if isinstance(queue, DmaQueue):
+            joins = queue.opcode == DmaOpcode.REDUCE
+            divisor = np.where(joins, np.where(queue.round == 0, first, last), 1).astype(np.int32)
+            queues[number] = attrs.evolve(queue, divisor=divisor)
+    return attrs.evolve(executable, queues=tuple(queues))
+
+
+@pytest.mark.parametrize("name", ["mesh", "rdh"])
+def test_a_sum_of_quotients_is_no_average(name: str) -> None:
+    """It has the fingerprint of one, and is rounded otherwise."""
+    assert proof_of(averaged_in_steps(name, 1, 8)).holds
+    assert "joins or divides what is divided" in complaint(averaged_in_steps(name, 8, 1))
+
+
+def test_an_average_that_is_divided_in_two_steps_says_so() -> None:
+    found = complaint(averaged_in_steps("mesh", 2, 4))
+    assert "joins or divides what is divided" in found
+    assert "is made of the right bytes, by transfers that must not be" in found
+
+
 def test_a_gather_that_joins_is_refuted() -> None:
     def join(columns: Columns) -> None:
         columns["sources"] = np.repeat(columns["sources"], 2, axis=2)
@@ -395,16 +421,3 @@ def test_powers_of_large_exponents_are_products_of_two_that_are_looked_up() -> N
     powers = Powers.up_to(2**22)
     base = int(powers(np.array([1]))[0])
     assert powers(exponents).tolist() == [pow(base, int(one), 2**64) for one in exponents]
-
-
-def test_what_deadlocks_is_not_decided() -> None:
-    executable = ring()
-    queues = list(executable.queues)
-    for number, queue in enumerate(queues):
-        if queue.name == "cc0":
-            wait_value = queue.sync.wait_value.copy()
-            wait_value[4] += 9
-            sync = attrs.evolve(queue.sync, wait_value=wait_value)
-            queues[number] = attrs.evolve(queue, sync=sync)
-    found = complaint(attrs.evolve(executable, queues=tuple(queues)))
-    assert found == "not decided: the program does not come to its end"

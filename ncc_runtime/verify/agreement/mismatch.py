@@ -4,9 +4,13 @@ Compared before anything is lowered: the n-th collective of the same ranks on th
 be the same on all sides, and no two sides may do them in orders that wait for each other.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import attrs
+
 from ncc_runtime.errors import MismatchError
+from ncc_runtime.neff.join import Place
 from ncc_runtime.neff.stages import Stage, is_permute
 from ncc_runtime.verify.agreement.inversions import inversion
 from ncc_runtime.verify.agreement.meetings import (
@@ -17,6 +21,7 @@ from ncc_runtime.verify.agreement.meetings import (
     calls_of,
     members_text,
 )
+from ncc_runtime.verify.agreement.twins import Twins
 
 OPERATORS = "operators"
 
@@ -24,13 +29,21 @@ SHOWN = 8
 """Mismatches told in full; the rest are counted."""
 
 
-def matched(stages: Sequence[Stage]) -> tuple[Meeting, ...]:
+@attrs.frozen
+class Agreement:
+    """What of several stages is one."""
+
+    meetings: tuple[Meeting, ...]
+    twins: Mapping[Place, Place]  # blocks around them: each with that of the first stage
+
+
+def agreement(stages: Sequence[Stage]) -> Agreement:
     """Which collectives of the stages are one; MismatchError tells what differs."""
     _check_worlds(stages)
     calls = calls_of(stages)
     comparison = _Comparison(stages, calls)
     comparison.compare()
-    meetings = comparison.meetings()
+    meetings = () if comparison.found else comparison.meetings()
     if not comparison.found:
         comparison.found += inversion(stages, meetings)
     found = comparison.found
@@ -39,7 +52,7 @@ def matched(stages: Sequence[Stage]) -> tuple[Meeting, ...]:
         more = [f"… and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
         lines = "\n  ".join([*found[:SHOWN], *more])
         raise MismatchError(f"the programs do not fit together, {count}\n  {lines}")
-    return meetings
+    return Agreement(meetings, comparison.twins.firsts())
 
 
 def _check_worlds(stages: Sequence[Stage]) -> None:
@@ -60,6 +73,7 @@ class _Comparison:
 
     def __init__(self, stages: Sequence[Stage], calls: Sequence[Sequence[Call]]) -> None:
         self.found: list[str] = []
+        self.twins = Twins()
         self._stages, self._calls = stages, calls
         self._owner = {
             rank: number for number, one in enumerate(stages) for rank in one.ranks.tolist()
@@ -71,7 +85,6 @@ class _Comparison:
                 sides[call.stage].append(call)
         self._alone: set[tuple[int, int, Who]] = set()  # stage, number and ranks without partner
         self._told: set[object] = set()
-        self._twins: dict[tuple[int, int, int], int] = {}  # stage, block, other stage → its block
 
     def compare(self) -> None:
         """Find all that differs; two calls that differ in all their groups are told once."""
@@ -164,6 +177,7 @@ class _Comparison:
         for where, calls in _lined_up(sides):
             for other in calls[1:]:
                 self._compare_calls(who, where, calls[0], other)
+            self._compare_nests(who, where, calls)
 
     def _compare_calls(self, who: Who, where: str, one: Call, other: Call) -> None:
         for what, value in _FACTS:
@@ -177,10 +191,15 @@ class _Comparison:
             is_pair = is_permute(one.placeholder)
             what = "pairs differ" if is_pair else "the order of members in their group differs"
             self._tell(who, f"{where}: {what}", (one, members[0]), (other, members[1]))
-        if not self._has_same_nest(one, other):
-            nests = self._nest(one), self._nest(other)
-            what = "loops and branches around them differ"
-            self._tell(who, f"{where}: {what}", (one, nests[0]), (other, nests[1]))
+
+    def _compare_nests(self, who: Who, where: str, calls: Sequence[Call]) -> None:
+        """The first two that differ; each with each, as trips that one does not know fit any."""
+        for one, other in itertools.combinations(calls, 2):
+            if not self._has_same_nest(one, other):
+                nests = self._nest(one), self._nest(other)
+                what = "loops and branches around them differ"
+                self._tell(who, f"{where}: {what}", (one, nests[0]), (other, nests[1]))
+                return
 
     def _has_same_nest(self, one: Call, other: Call) -> bool:
         """Whether blocks are alike, and each stands for one of the other stage throughout."""
@@ -191,11 +210,9 @@ class _Comparison:
             b = self._stages[other.stage].program.blocks[theirs.block]
             trips = None in (a.trip_count, b.trip_count) or a.trip_count == b.trip_count
             alike = (a.kind, a.index, a.of) == (b.kind, b.index, b.of) and trips
-            forth = one.stage, mine.block, other.stage
-            back = other.stage, theirs.block, one.stage
-            same = self._twins.setdefault(forth, theirs.block) == theirs.block
-            same = self._twins.setdefault(back, mine.block) == mine.block and same
-            if not (alike and same and mine.is_decided == theirs.is_decided):
+            if not (alike and mine.is_decided == theirs.is_decided):
+                return False
+            if not self.twins.unite((one.stage, mine.block), (other.stage, theirs.block)):
                 return False
         return True
 
@@ -211,7 +228,7 @@ class _Comparison:
         for call, value in sorted(sides, key=lambda side: (side[0].stage, side[0].number)):
             said = f": {value}" if value != "" else ""
             lines.append(f"{self._place(call.stage, who)}: {call.text}{said}")
-        self._add(key, who, what, lines)
+        self._add(key, who, what, list(dict.fromkeys(lines)))
 
     def _add(self, key: object, who: Who, what: str, lines: Sequence[str]) -> None:
         if key not in self._told:
@@ -220,8 +237,9 @@ class _Comparison:
             self.found.append("\n    ".join([title, *lines]))
 
     def _place(self, stage: int, who: Who) -> str:
-        rank = min(rank for rank in who if self._owner[rank] == stage)
-        return f"rank {rank} ({self._stages[stage].label})"
+        its = self._stages[stage]
+        ranks = [rank for rank in who if self._owner[rank] == stage]
+        return f"rank {min(ranks, default=its.ranks[0])} ({its.label})"
 
 
 def _lined_up(

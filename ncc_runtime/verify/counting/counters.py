@@ -6,7 +6,6 @@ jump shifts waited values by exactly what is incremented in the rows that it rep
 """
 
 import itertools
-import time
 from collections.abc import Iterator, Sequence
 
 import attrs
@@ -23,6 +22,7 @@ from ncc_runtime.verify.counting.increments import (
     packed,
     runners,
 )
+from ncc_runtime.verify.counting.partings import relied_on_by_others
 from ncc_runtime.verify.counting.pushes import unpushed
 from ncc_runtime.verify.counting.shifts import wrong_shifts
 from ncc_runtime.verify.counting.turns import out_of_turn
@@ -39,7 +39,6 @@ LARGEST_COUNT = 2**31 - 1
 
 def prove_counters(executable: Executable, increments: Sequence[Increments] | None = None) -> Proof:
     """Checks every queue of every rank; `increments` are those of the executable, if at hand."""
-    start = time.perf_counter()
     checking = _Checking(executable, tuple(increments or increments_of(executable)))
     kinds = (
         checking.strays(),
@@ -48,10 +47,11 @@ def prove_counters(executable: Executable, increments: Sequence[Increments] | No
         checking.unreached(),
         unpushed(executable, checking.increments, checking.owners),
         checking.wrong_shifts(),
+        checking.relied_on_by_others(),
         checking.too_large(),
     )
     breaches = tuple(breach for kind in kinds for breach in _shown(kind))
-    return Proof("counters", checking.size(), time.perf_counter() - start, breaches)
+    return Proof("counters", checking.size(), breaches=breaches)
 
 
 def _shown(breaches: Sequence[str] | Iterator[str]) -> Iterator[str]:
@@ -184,6 +184,11 @@ class _Checking:
         """Jumps that shift waited values by too much or too little."""
         if self._flow is not None and self._flow.events:
             yield from wrong_shifts(self._executable, self.increments, self._flow)
+
+    def relied_on_by_others(self) -> Iterator[str]:
+        """Increments in blocks that ranks wait for which may go another way."""
+        if self._flow is not None and self._flow.events:
+            yield from relied_on_by_others(self._executable, self.increments, self._flow)
 
     def too_large(self) -> Iterator[str]:
         """Counters that do not fit, with the trips of loops that are known."""

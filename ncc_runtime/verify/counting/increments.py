@@ -156,6 +156,18 @@ def awaited(queue: Queue, ranks: int) -> np.ndarray:
     return found
 
 
+def awaited_counters(queue: Queue, shape: tuple[int, ...]) -> np.ndarray:
+    """The counters that a queue waits for anywhere, bool of this shape: (semaphores, ranks)."""
+    found: np.ndarray = np.zeros(shape, bool)
+    column = awaited(queue, shape[1])
+    row, rank = np.nonzero((column >= 0) & (column < shape[0]))
+    if column.shape[1] == 1:
+        found[column[row, 0]] = True
+    else:
+        found[column[row, rank], rank] = True
+    return found
+
+
 def packed(column: np.ndarray) -> np.ndarray:
     """A column (n, ranks) as (n, 1) where it is a view of that."""
     return column[:, :1] if column.strides[1] == 0 else column

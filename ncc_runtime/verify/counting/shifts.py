@@ -12,7 +12,7 @@ from ncc_runtime.lowering.executable import Decision, DmaQueue, Executable, Jump
 from ncc_runtime.neff.isa import CASE, END, LOOP, TEST
 from ncc_runtime.neff.program import BlockKind
 from ncc_runtime.verify.counting.flow import Flow
-from ncc_runtime.verify.counting.increments import Increments, awaited
+from ncc_runtime.verify.counting.increments import Increments, awaited_counters
 from ncc_runtime.verify.places import place_of
 
 
@@ -22,7 +22,7 @@ def wrong_shifts(
     """Every jump of every queue, and blocks that a queue should follow."""
     checking = _Checking(executable, increments, flow)
     waits = {
-        number: checking.awaited(number)
+        number: awaited_counters(queue, (executable.semaphore_count, executable.ranks))
         for number, queue in enumerate(executable.queues)
         if not isinstance(queue, DmaQueue)
     }
@@ -50,17 +50,6 @@ class _Checking:
         self._increments = increments
         self._flow = flow
         self._shape = executable.semaphore_count, executable.ranks
-
-    def awaited(self, number: int) -> np.ndarray:
-        """The counters that a queue waits for anywhere, (semaphores, ranks) bool."""
-        found: np.ndarray = np.zeros(self._shape, bool)
-        column = awaited(self._executable.queues[number], self._shape[1])
-        row, rank = np.nonzero((column >= 0) & (column < self._shape[0]))
-        if column.shape[1] == 1:
-            found[column[row, 0]] = True
-        else:
-            found[column[row, rank], rank] = True
-        return found
 
     def made(self, block: int, opens: str) -> np.ndarray:
         """Increments of all queues behind an event of a block, up to its end."""

@@ -14,10 +14,11 @@ from ncc_runtime.lowering.executable import (
     Queue,
     is_run_by,
 )
-from ncc_runtime.neff.stages import Stage, participants, ranks_text
+from ncc_runtime.neff.stages import Stage, participants
 from ncc_runtime.verify.form.columns import at
 from ncc_runtime.verify.form.rule import rule
 from ncc_runtime.verify.form.subject import Subject
+from ncc_runtime.verify.places import queue_text, runners_text
 
 
 @rule("exe-W1", is_of_all=True)
@@ -42,21 +43,17 @@ def columns_have_their_cells(subject: Subject) -> Iterator[str]:
         yield from faults
         stage = _stage_of(executable.stages, queue)
         if stage is None:
-            yield f"queue {queue.name}{_on(queue)}: no program is run by just these ranks"
+            yield f"{queue_text(queue)}: no program is run by just these ranks"
         elif not faults:
             yield from _strange(queue, stage)
 
 
 def _identity(queue: Queue) -> str:
     if isinstance(queue, EngineQueue):
-        return f"engine {queue.engine.value}{_on(queue)}"
+        return f"engine {queue.engine.value}{runners_text(queue)}"
     if isinstance(queue, CcQueue):
-        return f"the CC-core of stream {queue.stream}{_on(queue)}"
-    return f"lane {queue.lane} of stream {queue.stream}{_on(queue)}"
-
-
-def _on(queue: Queue) -> str:
-    return "" if queue.ranks is None else f" on ranks {ranks_text(queue.ranks.tolist())}"
+        return f"the CC-core of stream {queue.stream}{runners_text(queue)}"
+    return f"lane {queue.lane} of stream {queue.stream}{runners_text(queue)}"
 
 
 def _uneven_stages(executable: Executable) -> Iterator[str]:
@@ -106,7 +103,7 @@ def _strange(queue: Queue, stage: Stage) -> Iterator[str]:
         found = (np.broadcast_to(column, (len(column), len(others))) != idle) & others
         for row, rank in np.argwhere(found)[:1].tolist():
             held = at(column, row, rank)
-            yield f"queue {queue.name}{_on(queue)}, pc {row}: holds {held} for rank {rank}"
+            yield f"{queue_text(queue)}, pc {row}: holds {held} for rank {rank}"
 
 
 def _idle_columns(queue: Queue) -> Iterator[tuple[np.ndarray, int]]:
@@ -141,6 +138,17 @@ def _misshapen(queue: Queue, ranks: int) -> Iterator[str]:
     ]:
         if column.shape != shape:
             yield f"queue {queue.name}: a column is {column.shape}, not {shape}"
+    if isinstance(queue, DmaQueue):
+        yield from _unpaired(queue)
+
+
+def _unpaired(queue: DmaQueue) -> Iterator[str]:
+    """Columns that a ring may lack, without the column that they go with."""
+    owners, sources = queue.source_rank, queue.sources
+    if owners is not None and owners.shape != sources.shape:
+        yield f"queue {queue.name}: owners of sources are {owners.shape}, not {sources.shape}"
+    if (queue.also_peer is None) != (queue.also_target is None):
+        yield f"queue {queue.name}: second peers and second targets, one without the other"
 
 
 def _layers(queue: DmaQueue) -> Iterator[np.ndarray]:

@@ -47,7 +47,9 @@ def _names(subject: Subject, number: int, queue: CcQueue | DmaQueue, opcodes: in
     """Opcodes and placeholders; control rows of a CC-core have none."""
     known = len(subject.executable.program.placeholders)
     yield from subject.at_rows(
-        number, queue.opcode >= opcodes, lambda row: f"opcode {queue.opcode[row]} is unknown"
+        number,
+        (queue.opcode < 0) | (queue.opcode >= opcodes),
+        lambda row: f"opcode {queue.opcode[row]} is unknown",
     )
     is_control = np.zeros(len(queue.opcode), bool)
     if isinstance(queue, CcQueue):
@@ -99,7 +101,7 @@ def _jumps(
             continue  # the `end` of a branch
         fault = _fault(subject, jump, decision, len(opcode))
         if fault:
-            yield f"{place_of(subject.executable, number, row, subject.first)}: {fault}"
+            yield f"{place_of(subject.executable, number, row, subject.first_rank)}: {fault}"
 
 
 def _fault(subject: Subject, jump: Jump | None, decision: Decision | None, rows: int) -> str | None:

@@ -50,7 +50,8 @@ def _rows(subject: Subject, number: int) -> _Rows:
 def _columns(queue: CcQueue | DmaQueue) -> tuple[np.ndarray, ...]:
     if isinstance(queue, CcQueue):
         return queue.opcode, queue.round, queue.ring
-    return queue.opcode, queue.round, queue.divisor
+    sources = np.full(len(queue.opcode), queue.sources.shape[2])
+    return queue.opcode, queue.round, queue.divisor, sources
 
 
 RULES = (shared_rows_are_the_same,)

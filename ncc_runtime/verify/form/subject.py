@@ -104,14 +104,14 @@ class Subject:
         return f"{self.label}: " if self.label else ""
 
     @property
-    def first(self) -> int:
+    def first_rank(self) -> int:
         """The first rank that is looked at."""
         return 0 if self.own is None else int(self.own.argmax())
 
     def takes_part(self, placeholder: int) -> bool:
         """Whether those who are looked at take part in a collective."""
         ranks = participants(self.executable.program.placeholders[placeholder])
-        return ranks is None or self.first in ranks
+        return ranks is None or self.first_rank in ranks
 
     @property
     def streams(self) -> Mapping[int, StreamFacts]:
@@ -149,4 +149,4 @@ class Subject:
             return
         row = int(wrong.argmax())
         more = f"; {count} rows are like this" if count > 1 else ""
-        yield f"{place_of(self.executable, queue, row, self.first)}: {fact(row)}{more}"
+        yield f"{place_of(self.executable, queue, row, self.first_rank)}: {fact(row)}{more}"

@@ -6,7 +6,7 @@ import numpy as np
 
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, DmaQueue
-from ncc_runtime.verify.form.columns import at, search
+from ncc_runtime.verify.form.columns import Wrong, at, search
 from ncc_runtime.verify.form.rule import rule
 from ncc_runtime.verify.form.subject import Ring, Subject
 
@@ -19,7 +19,7 @@ _MOST = {DmaOpcode.COPY: 1, DmaOpcode.REDUCE: MOST_SOURCES, DmaOpcode.FILL: 0}
 
 @rule("exe-W9")
 def opcodes_fit_sources(subject: Subject) -> Iterator[str]:
-    """A copy has one source, a reduction some, a fill none; the first columns hold them."""
+    """A copy has one source, a reduction some, a fill none; all of a row as many, without gaps."""
     for ring in subject.rings:
         yield from _sources(subject, ring)
         yield from _divisors(subject, ring.number, ring.queue)
@@ -41,15 +41,17 @@ def _sources(subject: Subject, ring: Ring) -> Iterator[str]:
             is_there = source != IDLE
             gap = gap | (is_there & (count != before))
             count = count + is_there
-        return active & (gap | (count < least) | (count > most))
+        uneven = count != count.max(axis=1, keepdims=True)
+        return active & (uneven | gap | (count < least) | (count > most))
 
     def fact(row: int, rank: int) -> str:
         there = np.flatnonzero(queue.sources[row, rank] != IDLE)
         gap = "" if (there == np.arange(len(there))).all() else " with a gap"
-        return (
-            f"{_name(queue, row)} of {len(there)} sources{gap}, "
-            f"must be {least[row, 0]} to {most[row, 0]}"
-        )
+        count, widest = len(there), int((queue.sources[row] != IDLE).sum(axis=1).max())
+        wanted = f"must be {least[row, 0]} to {most[row, 0]}"
+        if least[row, 0] <= count <= most[row, 0] and not gap:
+            wanted = f"others of its row have {widest}"
+        return f"{_name(queue, row)} of {count} sources{gap}, {wanted}"
 
     found = search(wrong, ring.active, least, most, *ring.sources)
     yield from subject.at_cells(ring.number, found, fact)
@@ -104,11 +106,19 @@ def _peers(subject: Subject, ring: Ring) -> Iterator[str]:
 
 
 def _second(subject: Subject, ring: Ring, also: np.ndarray) -> Iterator[str]:
-    """A second peer stands beside a first only."""
+    """A second peer stands beside a first only, and is another rank: two writes have no order."""
+
+    def wrong(active: np.ndarray, peer: np.ndarray, also: np.ndarray) -> np.ndarray:
+        return (also != IDLE) & (~active | (also == peer))
+
     yield from subject.at_cells(
         ring.number,
-        search(lambda active, also: ~active & (also != IDLE), ring.active, also),
-        lambda row, rank: f"has a second peer, {at(also, row, rank)}, and no first",
+        search(wrong, ring.active, ring.queue.peer, also),
+        lambda row, rank: (
+            f"has a second peer, {at(also, row, rank)}, and no first"
+            if at(ring.queue.peer, row, rank) == IDLE
+            else f"writes twice at rank {at(also, row, rank)}"
+        ),
     )
 
 
@@ -135,4 +145,49 @@ def _counted(subject: Subject, number: int, queue: DmaQueue) -> Iterator[str]:
     )
 
 
-RULES = (opcodes_fit_sources, completions_tell_the_destinations)
+@rule("exe-W22")
+def sources_and_targets_lie_apart(subject: Subject) -> Iterator[str]:
+    """What a transfer reads it writes in place or not at all: its descriptors come one by one."""
+    for ring in subject.rings:
+        queue = ring.queue
+        owners = ring.owners or [subject.everybody] * len(ring.sources)
+        for source, owner in zip(ring.sources, owners, strict=True):
+            yield from _apart(subject, ring, (source, owner), (queue.target, queue.peer))
+            if queue.also_target is not None and queue.also_peer is not None:
+                second = queue.also_target, queue.also_peer
+                yield from _apart(subject, ring, (source, owner), second)
+
+
+def _apart(
+    subject: Subject,
+    ring: Ring,
+    read: tuple[np.ndarray, np.ndarray],
+    written: tuple[np.ndarray, np.ndarray],
+) -> Iterator[str]:
+    """Of one column of sources and one of targets, each with whose memory it is."""
+    size = ring.queue.size_bytes
+
+    def wrong(source: np.ndarray, owner: np.ndarray, *others: np.ndarray) -> Wrong:
+        target, peer, size = others
+        is_near = owner == peer
+        if not is_near.any():
+            return False
+        distance = np.abs(source - target)
+        is_there = (source != IDLE) & (peer != IDLE)
+        return is_near & is_there & (distance > 0) & (distance < size)
+
+    def fact(row: int, rank: int) -> str:
+        start, end = (at(one[0], row, rank) for one in (read, written))
+        return (
+            f"reads {at(size, row, rank)} bytes at {start:#x} and writes them at {end:#x} "
+            f"of rank {at(written[1], row, rank)}, which overlap"
+        )
+
+    yield from subject.at_cells(ring.number, search(wrong, *read, *written, size), fact)
+
+
+RULES = (
+    opcodes_fit_sources,
+    completions_tell_the_destinations,
+    sources_and_targets_lie_apart,
+)

@@ -32,10 +32,6 @@ class Accesses:
         """Number of cells, at least 1."""
         return max(1, len(self.edges) - 1)
 
-    def of_items(self, chain: int, first: int, behind: int) -> slice:
-        """The accesses of some items of a chain that follow one another."""
-        return slice(int(self.starts[chain][first]), int(self.starts[chain][behind]))
-
 
 def accesses_of(executable: Executable, chains: Sequence[Items], ways: Ways) -> Accesses:
     """All accesses of a rank's chains; they are alike on all ranks."""

@@ -21,7 +21,8 @@ from ncc_runtime.lowering.executable import (
     Post,
     Sync,
 )
-from ncc_runtime.neff.isa import CASE, END, LOOP, TEST, Engine
+from ncc_runtime.neff.isa import Engine
+from ncc_runtime.neff.structure import CONTROL
 from ncc_runtime.verify.places import place_of
 
 _DECIDING = (CcOpcode.TEST, CcOpcode.CASE)
@@ -78,15 +79,15 @@ def chains_of(executable: Executable) -> tuple[Items, ...]:
 def _engine_items(number: int, queue: EngineQueue) -> Items:
     rows: np.ndarray = np.arange(len(queue.table))
     kind = np.zeros(len(rows), np.int8)
-    kind[control_pcs(queue)] = Kind.CONTROL
+    kind[_control_pcs(queue)] = Kind.CONTROL
     subject = queue.table.placeholder.astype(np.int64)
     return Items(queue.name, number, queue.engine, kind, rows, rows, subject)
 
 
-def control_pcs(queue: EngineQueue) -> np.ndarray:
+def _control_pcs(queue: EngineQueue) -> np.ndarray:
     """The rows of an engine's queue that open, decide or close a block."""
     names = queue.table.opcode_names
-    codes = [code for code, name in enumerate(names) if name in (LOOP, TEST, CASE, END)]
+    codes = [code for code, name in enumerate(names) if name in CONTROL]
     return np.flatnonzero(np.isin(queue.table.opcode, codes))
 
 

@@ -4,7 +4,6 @@ What the counters' proof says is taken for granted: increments of a semaphore co
 wait reaches over its owner's next control row, jumps shift by what they repeat or skip.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 
 import attrs
@@ -34,12 +33,10 @@ MOST_WITNESSES = 16
 
 def prove_local(executable: Executable) -> Proof:
     """Races among the engines and streams of one rank, for every rank."""
-    started = time.perf_counter()
     looks = [_look(part) for part in parts_of(executable)]
     return Proof(
         name="races of engines",
         size=_size(looks),
-        seconds=time.perf_counter() - started,
         breaches=tuple(breach for look in looks for breach in look.breaches),
         classes=tuple(name for look in looks for name in look.classes),
     )
@@ -118,7 +115,7 @@ def _chains_on(
 def _breaches(search: Search, teller: Teller) -> Iterator[str]:
     races = list(search.races().values())
     for chain, item in dict.fromkeys(search.stuck):
-        yield f"{teller.place(chain, item)}: waits for what no queue of its rank increments"
+        yield f"{teller.place(chain, item)}: waits for what no queue of its rank increments in time"
     yield from (teller.race(one) for one in races[:MOST_WITNESSES])
     if len(races) > MOST_WITNESSES:
         yield f"… and {len(races) - MOST_WITNESSES} more pairs of rows in no order"

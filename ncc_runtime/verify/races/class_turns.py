@@ -78,7 +78,7 @@ def turns_of(segment: Segment) -> Turns | None:
             return None
         family.append(number)
         places.append(np.array(turned)[found[0]])
-    increments = _increments(segment, cycles)
+    increments = _increments(segment, cycles) if cycles else None
     if increments is None:
         return None
     return Turns(tuple(cycles), tuple(family), tuple(places), increments)

@@ -1,8 +1,8 @@
 """Alike ranks, proved once: a segment that may be turned is proved for one rank of each cycle.
 
 The clocks of one rank, by distance along the cycle, stand for those of all, and one memory stands
-for all that are used alike. Each family of lanes is proved alone, by the semaphores of its own:
-that leaves order out and adds none, and is enough if families touch no common bytes.
+for all that are used alike. Each family of lanes is proved alone, by what it tells along its own
+cycle: that leaves order out and adds none, and is enough if families touch no common bytes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -61,17 +61,17 @@ def proved_by_turning(segment: Segment, chain: np.ndarray) -> str | None:
     uses = None if turns is None or asked is None else uses_of(segment, turns)
     if turns is None or asked is None or uses is None or not _apart(turns, uses):
         return None
-    known: set[bytes] = set()
+    proved: set[bytes] = set()
     for family, cycle in enumerate(turns.cycles):
         view = _view(turns, chain, asked, family)
-        steps = None if view is None else view.steps()
-        if view is None or steps is None:
+        steps = view.steps()
+        if steps is None:
             return None
         claims = view.claims(uses)
-        said = view.said(claims)
-        if said not in known and lacking(steps, Rotation(cycle.length), claims).any():
+        content = view.content(claims)
+        if content not in proved and lacking(steps, Rotation(cycle.length), claims).any():
             return None
-        known.add(said)
+        proved.add(content)
     return _text(segment, turns)
 
 
@@ -167,7 +167,7 @@ class _View:
             writes=np.full(len(row), use.writes),
         )
 
-    def said(self, claims: Claims) -> bytes:
+    def content(self, claims: Claims) -> bytes:
         """Equal for families that are proved alike."""
         sizes = np.array([self.length, len(self.rings), len(self.chain), self.waits.shape[1]])
         columns = (sizes, self.chain, self.pushed, self.waits, *claims.columns())
@@ -180,7 +180,9 @@ def _view(turns: Turns, chain: np.ndarray, asked: _Asked, family: int) -> _View:
     local = np.full(len(turns.family) + 1, IDLE)
     local[np.array(rings) + 1] = np.arange(len(rings)) + 1
     pushes = np.where(chain == IDLE, IDLE, local[chain])
-    own = np.where(asked.chain == CC, asked.family == family, local[asked.chain] != IDLE)
+    along = asked.family == family  # places along another cycle lead to other ranks
+    of_ring = (local[asked.chain] != IDLE) & (along | (asked.family == IDLE))
+    own = np.where(asked.chain == CC, along, of_ring)
     row, posting, post_row = asked.row[own], asked.chain[own], asked.post_row[own]
     told = post_row[posting == CC]
     rows = np.unique(np.concatenate(([0, len(chain) - 1], np.flatnonzero(pushes + 1), row, told)))

@@ -6,7 +6,6 @@ them a write, are ordered by semaphores. A barrier keeps its promise too: nobody
 have come. What engines and other streams do meanwhile is another proof's (docs/proofs.md).
 """
 
-import time
 from collections.abc import Sequence
 
 import attrs
@@ -43,7 +42,6 @@ class _Verdict:
 
 def prove_races(executable: Executable, segments: Sequence[Segment]) -> Proof:
     """Each distinct segment once."""
-    start = time.perf_counter()
     verdicts = [_verdict(executable, segment) for segment in segments]
     classes = [
         f"{collective(executable, segment.number)}: {verdict.classes}"
@@ -53,7 +51,6 @@ def prove_races(executable: Executable, segments: Sequence[Segment]) -> Proof:
     return Proof(
         name="races",
         size=_size(segments),
-        seconds=time.perf_counter() - start,
         breaches=tuple(text for verdict in verdicts for text in verdict.breaches),
         classes=tuple(classes),
     )

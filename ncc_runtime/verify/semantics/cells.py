@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.verify.homes import Home, Role
+from ncc_runtime.verify.homes import Home, Role, extents_of
 from ncc_runtime.verify.segment_rows import RingRows, packed
 
-STRETCH = 1 << 15
+BLOCK_TRANSFERS = 1 << 15
 """Transfers that are looked at together: what is worked out for them stays in cache."""
 
 FEW = 1 << 12
@@ -41,12 +41,13 @@ class Extents:
     @classmethod
     def of(cls, homes: Sequence[Home]) -> "Extents":
         """The extents of homes; those of empty homes are left out."""
-        joined = [(_FAR, _FAR), *_joined(homes)]
-        operands = _joined([home for home in homes if home.role is Role.OPERAND])
-        written = _joined([home for home in homes if home.role is not Role.OPERAND])
-        start, end = np.array(joined, np.int64).T
+        homes = [home for home in homes if home.size_bytes]
+        extents = [(_FAR, _FAR), *extents_of(homes)]
+        operands = extents_of([home for home in homes if home.role is Role.OPERAND])
+        written = extents_of([home for home in homes if home.role is not Role.OPERAND])
+        start, end = np.array(extents, np.int64).T
         is_operand, is_written = (
-            np.array([one in those for one in joined]) for those in (operands, written)
+            np.array([one in those for one in extents]) for those in (operands, written)
         )
         sizes = end - start
         base = np.cumsum(sizes) - sizes + np.arange(len(sizes))
@@ -69,16 +70,6 @@ class Extents:
         """Extent 0 for an empty home, else its extent and where it begins there."""
         number = int(self.number(np.array(home.start))) if home.size_bytes else 0
         return number, home.start - int(self.start[number]) if number else 0
-
-
-def _joined(homes: Sequence[Home]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for home in sorted(homes, key=lambda home: home.start):
-        if found and home.start < found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], home.end)
-        elif home.size_bytes:
-            found.append((home.start, home.end))
-    return found
 
 
 @attrs.frozen(eq=False)
@@ -242,4 +233,4 @@ def _targets(rings: Sequence[RingRows]) -> Iterator[tuple[np.ndarray, np.ndarray
 
 def height(ring: RingRows) -> int:
     """How many rows of a ring are looked at together."""
-    return max(1, STRETCH // max(1, ring.peer.shape[1]))
+    return max(1, BLOCK_TRANSFERS // max(1, ring.peer.shape[1]))

@@ -20,7 +20,7 @@ from ncc_runtime.verify.segment_rows import RingRows, packed
 from ncc_runtime.verify.semantics.cells import Cells
 from ncc_runtime.verify.semantics.fingerprints import Powers, factor
 
-FAULTS = 4
+KEPT_FAULTS = 4
 """Faults of one column that are kept of some rows."""
 
 _OFFSET_BITS = 40
@@ -103,10 +103,10 @@ class Cutter:
 
     def pieces(self, ring: RingRows, rows: slice) -> Pieces:
         """The pieces of some rows, row by row and rank by rank."""
-        return _Stretch(self, ring, rows).pieces()
+        return _Block(self, ring, rows).pieces()
 
 
-class _Stretch:
+class _Block:
     """Some rows of a ring on their way to pieces."""
 
     def __init__(self, cutter: Cutter, ring: RingRows, rows: slice) -> None:
@@ -209,7 +209,7 @@ class _Stretch:
         """Note transfers that must not be; `touched`: addresses, and whose."""
         if not mask.any():
             return
-        for row, rank in np.argwhere(mask)[:FAULTS].tolist():
+        for row, rank in np.argwhere(mask)[:KEPT_FAULTS].tolist():
             text = what
             if touched:
                 start, owner, size = (

@@ -17,7 +17,7 @@ from ncc_runtime.verify.semantics.replay import Step
 
 
 @attrs.frozen(order=True)
-class Origin:
+class Contribution:
     """A byte as it was when the placeholder began, and by what it has been divided since."""
 
     rank: int
@@ -43,34 +43,34 @@ class Writer:
 class Trace:
     """What a byte was made of."""
 
-    origins: Counter[Origin]  # empty: zeros
+    contributions: Counter[Contribution]  # empty: zeros
     writer: Writer | None  # the last; None: it is as it was
 
 
 def trace(rings: Sequence[RingRows], steps: Sequence[Step], rank: int, address: int) -> Trace:
     """What a byte holds when the steps have been performed."""
-    origins, last = Counter({Origin(rank, address): 1}), None
+    contributions, last = Counter({Contribution(rank, address): 1}), None
     for step in reversed(steps):
         ring = rings[step.ring]
-        before: Counter[Origin] = Counter()
-        for origin, performer, inside in list(_written(ring, step, origins)):
+        before: Counter[Contribution] = Counter()
+        for contribution, performer, inside in list(_written(ring, step, contributions)):
             last = last or Writer(step.ring, step.row, performer)
-            count = origins.pop(origin, 0)  # 0: another has written it in this step
+            count = contributions.pop(contribution, 0)  # 0: another has written it in this step
             for source in _sources(ring, step.row, performer):
-                divisor = origin.divisor * source.divisor
-                before[Origin(source.rank, source.address + inside, divisor)] += count
-        origins += before
-    return Trace(origins, last)
+                divisor = contribution.divisor * source.divisor
+                before[Contribution(source.rank, source.address + inside, divisor)] += count
+        contributions += before
+    return Trace(contributions, last)
 
 
 def _written(
-    ring: RingRows, step: Step, origins: Counter[Origin]
-) -> Iterator[tuple[Origin, int, int]]:
-    """The origins that a step writes, by whom, and how far into its range."""
-    for address in sorted({origin.address for origin in origins}):
+    ring: RingRows, step: Step, contributions: Counter[Contribution]
+) -> Iterator[tuple[Contribution, int, int]]:
+    """The contributions that a step writes, by whom, and how far into its range."""
+    for address in sorted({contribution.address for contribution in contributions}):
         for performer, peer, inside in _writes(ring, step, address):
-            for origin in [one for one in origins if one.byte == (peer, address)]:
-                yield origin, performer, inside
+            for contribution in [one for one in contributions if one.byte == (peer, address)]:
+                yield contribution, performer, inside
 
 
 def _writes(ring: RingRows, step: Step, address: int) -> Iterator[tuple[int, int, int]]:
@@ -85,7 +85,7 @@ def _writes(ring: RingRows, step: Step, address: int) -> Iterator[tuple[int, int
             yield int(ranks[at]), int(peers[at]), int(inside[at])
 
 
-def _sources(ring: RingRows, row: int, rank: int) -> Iterator[Origin]:
+def _sources(ring: RingRows, row: int, rank: int) -> Iterator[Contribution]:
     """The first bytes of what a transfer reads."""
     opcode, addresses = int(ring.opcode[row]), ring.sources[row, rank].tolist()
     if opcode != DmaOpcode.REDUCE:
@@ -94,4 +94,4 @@ def _sources(ring: RingRows, row: int, rank: int) -> Iterator[Origin]:
     for number, address in enumerate(addresses):
         if address != IDLE:
             owner = rank if ring.source_rank is None else int(ring.source_rank[row, rank, number])
-            yield Origin(owner, address, divisor)
+            yield Contribution(owner, address, divisor)

@@ -14,8 +14,8 @@ from ncc_runtime.verify.semantics.cells import Cells, height
 from ncc_runtime.verify.semantics.fingerprints import Powers, symbols
 from ncc_runtime.verify.semantics.pieces import Cutter, Fault, Pieces, Side
 
-KEPT_STRETCHES = 4
-"""Stretches of a ring whose pieces are at hand; ranks may be at different rows."""
+KEPT_BLOCKS = 4
+"""Blocks of rows of a ring whose pieces are at hand; ranks may be at different rows."""
 
 
 @attrs.frozen(eq=False)
@@ -60,14 +60,17 @@ class Replay:
         self._heights = [height(ring) for ring in rings]
         self._pieces: list[dict[int, Pieces]] = [{} for _ in rings]
         self._has_fills = any((ring.opcode == DmaOpcode.FILL).any() for ring in rings)
+        self._divided: np.ndarray | None = None  # (cells of all ranks,) bool, if any row divides
+        if any((ring.divisor != 1).any() for ring in rings):
+            self._divided = np.zeros(len(memory.held), bool)
         self._member: np.ndarray = np.zeros(cutter.ranks, bool)
         self.faults: dict[tuple[int, int], Fault] = {}  # by ring and row, the first of each
         self.mixed: list[tuple[np.ndarray, np.ndarray]] = []  # extent, offset: where to cut more
 
     def perform(self, step: Step) -> None:
         """Read, join, divide, write."""
-        stretch, row = divmod(step.row, self._heights[step.ring])
-        pieces = self._of_stretch(step.ring, stretch)
+        block, row = divmod(step.row, self._heights[step.ring])
+        pieces = self._of_block(step.ring, block)
         chosen = self._chosen(pieces, row, step.ranks)
         width = pieces.widths[row]
         value = np.zeros(1, np.uint64) if not width else self._read(pieces.sources[0], chosen)
@@ -75,21 +78,23 @@ class Replay:
             value = value + self._read(source, chosen)
         if self._has_fills and width > 1:
             self._check_zeros(step, pieces, chosen)
+        if self._divided is not None:
+            self._follow_division(step, pieces, chosen, self._divided)
         if pieces.factors[row] != 1:
             value = value * pieces.factors[row]
         for target in pieces.targets:
             self._write(target, chosen, value)
 
-    def _of_stretch(self, ring: int, stretch: int) -> Pieces:
+    def _of_block(self, ring: int, block: int) -> Pieces:
         known, height = self._pieces[ring], self._heights[ring]
-        if stretch not in known:
-            if len(known) == KEPT_STRETCHES:
+        if block not in known:
+            if len(known) == KEPT_BLOCKS:
                 del known[min(known)]
-            rows = slice(stretch * height, min((stretch + 1) * height, len(self._rings[ring])))
-            known[stretch] = found = self._cutter.pieces(self._rings[ring], rows)
+            rows = slice(block * height, min((block + 1) * height, len(self._rings[ring])))
+            known[block] = found = self._cutter.pieces(self._rings[ring], rows)
             for fault in found.faults:
                 self.faults.setdefault((ring, fault.row), fault)
-        return known[stretch]
+        return known[block]
 
     def _chosen(self, pieces: Pieces, row: int, ranks: np.ndarray | None) -> slice | np.ndarray:
         """The pieces of a row that these ranks perform."""
@@ -125,6 +130,21 @@ class Replay:
         for source in pieces.sources:
             cell = source.cell[chosen]
             joined = (self._held[cell] == 0) & (cell != self._cutter.zero_cell)
-            for rank in pieces.rank[chosen][joined][:1].tolist():
-                fault = Fault(step.row, rank, "joins zeros that a fill has written")
-                self.faults.setdefault((step.ring, step.row), fault)
+            self._refuse(step, pieces.rank[chosen][joined], "joins zeros that a fill has written")
+
+    def _follow_division(
+        self, step: Step, pieces: Pieces, chosen: slice | np.ndarray, divided: np.ndarray
+    ) -> None:
+        """An average is divided when all is joined: a sum of quotients has the same fingerprint."""
+        row = step.row % self._heights[step.ring]
+        width, divides = pieces.widths[row], bool(pieces.factors[row] != 1)
+        given = np.any([divided[one.cell[chosen]] for one in pieces.sources[:width]], axis=0)
+        if given.any() and (divides or width > 1):
+            self._refuse(step, pieces.rank[chosen][given], "joins or divides what is divided")
+        for target in pieces.targets:
+            divided[target.cell[chosen]] = given | divides
+
+    def _refuse(self, step: Step, ranks: np.ndarray, what: str) -> None:
+        """Note that the first of these ranks may not do this."""
+        for rank in ranks[:1].tolist():
+            self.faults.setdefault((step.ring, step.row), Fault(step.row, rank, what))

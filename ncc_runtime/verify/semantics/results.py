@@ -10,7 +10,7 @@ from ncc_runtime.verify.semantics.fingerprints import factor
 from ncc_runtime.verify.semantics.promises import Promise
 from ncc_runtime.verify.semantics.replay import Memory
 
-BLOCK = 1 << 20
+BLOCK_CELLS = 1 << 20
 """Cells that are compared together."""
 
 
@@ -42,7 +42,7 @@ def differences(memory: Memory, promise: Promise, homes: Sequence[Home]) -> Iter
             continue
         own = promise if result.members is None else promise.of(result.members)
         given = _Given.of(memory, homes, result.index)
-        step = max(1, BLOCK // max(1, len(memory.cells)))
+        step = max(1, BLOCK_CELLS // max(1, len(memory.cells)))
         for first in range(0, len(own.ranks), step):
             wrong = _wrong(memory, own, slice(first, first + step), (given, result))
             for member in np.flatnonzero(wrong.any(axis=1)).tolist():

@@ -8,7 +8,7 @@ import attrs
 from ncc_runtime.verify.homes import Home, Role, home_of, own_address
 from ncc_runtime.verify.semantics.outcome import Filling
 from ncc_runtime.verify.semantics.promises import EVERYBODY, NOBODY
-from ncc_runtime.verify.semantics.provenance import Origin, Writer, trace
+from ncc_runtime.verify.semantics.provenance import Contribution, Writer, trace
 from ncc_runtime.verify.semantics.results import Difference
 
 MOST_NAMED = 8
@@ -20,19 +20,19 @@ def explained(filling: Filling, found: Difference) -> tuple[str, Writer | None]:
     address = found.result.start + found.offset
     traced = trace(filling.rings, filling.steps, found.rank, address)
     wanted = _by_rank(promised(found, filling.homes), filling)
-    what = difference(wanted, _by_rank(traced.origins, filling), filling.homes)
+    what = difference(wanted, _by_rank(traced.contributions, filling), filling.homes)
     end, rank = found.offset + found.size_bytes, filling.members.rank(found.rank)
     where = f"rank {rank}, result {found.result.index}, bytes {found.offset:#x}..{end:#x}"
     return f"{where}: {what}", traced.writer
 
 
-def _by_rank(counts: Counter[Origin], filling: Filling) -> Counter[Origin]:
+def _by_rank(counts: Counter[Contribution], filling: Filling) -> Counter[Contribution]:
     """The same with ranks for the numbers of members."""
     rank = filling.members.rank
     return Counter({attrs.evolve(one, rank=rank(one.rank)): n for one, n in counts.items()})
 
 
-def promised(found: Difference, homes: Sequence[Home]) -> Counter[Origin]:
+def promised(found: Difference, homes: Sequence[Home]) -> Counter[Contribution]:
     """What the first wrong byte was to be made of."""
     promise = found.promise
     parts = promise.giver.shape[1]
@@ -43,16 +43,20 @@ def promised(found: Difference, homes: Sequence[Home]) -> Counter[Origin]:
     )
     if giver == NOBODY:
         return Counter()
-    wanted = Counter[Origin]()
+    wanted = Counter[Contribution]()
     for rank in promise.joined if giver == EVERYBODY else (giver,):
         operand = home_of(homes, Role.OPERAND, found.result.index, rank)
         address = operand.start + taken * (operand.size_bytes // promise.operand_parts) + inside
-        wanted[Origin(rank, address, promise.divisor)] += 1
+        wanted[Contribution(rank, address, promise.divisor)] += 1
     return wanted
 
 
-def difference(wanted: Counter[Origin], found: Counter[Origin], homes: Sequence[Home]) -> str:
+def difference(
+    wanted: Counter[Contribution], found: Counter[Contribution], homes: Sequence[Home]
+) -> str:
     """How a byte differs from what was promised: `the contribution of rank 5 is missing`."""
+    if wanted == found:
+        return "is made of the right bytes, by transfers that must not be"
     if not wanted or not found or len(wanted) == len(found) == 1:
         return f"holds {_content(found, homes)} instead of {_content(wanted, homes)}"
     missing, extra = wanted - found, found - wanted
@@ -64,7 +68,7 @@ def difference(wanted: Counter[Origin], found: Counter[Origin], homes: Sequence[
     return ", ".join(words)
 
 
-def _divided(missing: Counter[Origin], extra: Counter[Origin]) -> Iterator[str]:
+def _divided(missing: Counter[Contribution], extra: Counter[Contribution]) -> Iterator[str]:
     """Contributions that are there, but divided by something else; taken out of both."""
     ranks: dict[tuple[int, int], list[int]] = {}
     for one in sorted(missing):
@@ -78,7 +82,7 @@ def _divided(missing: Counter[Origin], extra: Counter[Origin]) -> Iterator[str]:
         yield f"{_contributions(divided)} {what} by {wanted}"
 
 
-def _repeated(extra: Counter[Origin], wanted: Counter[Origin]) -> Iterator[str]:
+def _repeated(extra: Counter[Contribution], wanted: Counter[Contribution]) -> Iterator[str]:
     """Contributions that were joined again; taken out of the former."""
     again = {one: extra.pop(one) for one in sorted(extra) if one in wanted}
     for count in sorted(set(again.values())):
@@ -88,7 +92,7 @@ def _repeated(extra: Counter[Origin], wanted: Counter[Origin]) -> Iterator[str]:
 
 
 def _moved(
-    missing: Counter[Origin], extra: Counter[Origin], homes: Sequence[Home]
+    missing: Counter[Contribution], extra: Counter[Contribution], homes: Sequence[Home]
 ) -> Iterator[str]:
     """Contributions of other bytes of the right rank; taken out of both."""
     for one in sorted(missing)[:MOST_NAMED]:
@@ -99,7 +103,7 @@ def _moved(
             break
 
 
-def _take(counts: Counter[Origin], one: Origin) -> None:
+def _take(counts: Counter[Contribution], one: Contribution) -> None:
     counts[one] -= 1
     if not counts[one]:
         del counts[one]
@@ -113,7 +117,7 @@ def _contributions(ranks: Iterable[int]) -> str:
     return f"the contributions of ranks {_some(map(str, numbers))} are"
 
 
-def _content(counts: Counter[Origin], homes: Sequence[Home]) -> str:
+def _content(counts: Counter[Contribution], homes: Sequence[Home]) -> str:
     """What a byte is made of."""
     each = (
         f"{count} x " * (count > 1) + _byte(one, homes) for one, count in sorted(counts.items())
@@ -127,7 +131,7 @@ def _some(words: Iterable[str], between: str = ", ") -> str:
     return between.join(named[:MOST_NAMED]) + more
 
 
-def _byte(one: Origin, homes: Sequence[Home]) -> str:
+def _byte(one: Contribution, homes: Sequence[Home]) -> str:
     """`rank 3's operand 0 at 0x40`; other memory is nothing that a collective may hold."""
     inside = [home for home in homes if home.start <= one.address < home.end]
     for home in sorted(inside, key=lambda home: home.role is not Role.OPERAND):
