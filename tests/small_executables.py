@@ -58,6 +58,12 @@ def looped() -> Executable:
     return ncc_runtime.load(ncc_compiler.compile_text(LOOPED), "trn2").executable
 
 
+def looped_without_collective() -> Executable:
+    """The loop computes only; its all-reduce is gone, the one behind it is there."""
+    text = LOOPED.replace("all-reduce(x), replica_groups={}, to_apply=add", "negate(x)")
+    return ncc_runtime.load(ncc_compiler.compile_text(text), "trn2").executable
+
+
 def number_of(executable: Executable, name: str) -> int:
     return [queue.name for queue in executable.queues].index(name)
 

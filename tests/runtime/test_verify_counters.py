@@ -34,6 +34,7 @@ from tests.small_executables import (
     hold,
     last_wait,
     looped,
+    looped_without_collective,
     number_of,
     proofs,
     raised,
@@ -201,10 +202,29 @@ def test_a_wait_in_a_loop_for_what_comes_behind_it_is_named():
             assert breach(
                 counters,
                 rf"^rank 1, queue {name}, pc {row} .* >= 3, which is incremented 2 times before "
-                "its owner's next control row$",
+                "the next control row$",
             )
             return
     pytest.fail("no engine waits for the stream inside of the loop")
+
+
+def test_a_wait_in_a_loop_for_a_stream_that_is_triggered_behind_it_is_named():
+    """The stream does not follow the loop; if the loop ran once and went on, nothing would stop."""
+    executable = looped_without_collective()
+    tensor = number_of(executable, "Tensor")
+    (end,) = (
+        row
+        for row, jump in executable.queues[tensor].jumps.items()
+        if jump.decision is Decision.ALWAYS
+    )
+    (sem,) = (s for s, name in executable.semaphore_names(1).items() if name == "cc0.sent0")
+    counters, deadlock = proofs(with_wait(executable, tensor, (end, 1), sem, 1))
+    assert breach(
+        counters,
+        rf"^rank 1, queue Tensor, pc {end} \(end, w\): waits for cc0.sent0 >= 1, which is "
+        "incremented 0 times before the next control row$",
+    )
+    assert deadlock.holds
 
 
 @pytest.mark.parametrize("decision", [Decision.ALWAYS, Decision.TEST])

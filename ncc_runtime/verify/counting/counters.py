@@ -1,7 +1,7 @@
 """The rule of growing counters: what makes one run stand for all of them.
 
 Every counter is incremented by one chain, so that "value n" names an increment; a wait asks for
-one that is made, before its owner's next control row; a DMA ring's rows are pushed in order; and a
+one that is made, before the next control row; a DMA ring's rows are pushed in order; and a
 jump shifts waited values by exactly what is incremented in the rows that it repeats or skips.
 """
 
@@ -131,7 +131,7 @@ class _Checking:
         return not waited or not varies
 
     def unreached(self) -> Iterator[str]:
-        """Waits for increments that are never made, or not before the owner's control row."""
+        """Waits for increments that are never made, or not before the next control row."""
         flow = self._flow
         if flow is None:
             return
@@ -178,7 +178,7 @@ class _Checking:
         if total < asked:
             return f"{text}which is incremented {total} times in all"
         by_then = int(counted.total[counter])
-        return f"{text}which is incremented {by_then} times before its owner's next control row"
+        return f"{text}which is incremented {by_then} times before the next control row"
 
     def wrong_shifts(self) -> Iterator[str]:
         """Jumps that shift waited values by too much or too little."""

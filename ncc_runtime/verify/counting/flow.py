@@ -1,11 +1,13 @@
 """Control rows cut every queue into stretches; which stretches of two queues belong together.
 
 All engines of a stage hold the same control rows; those of all stages are the events. A CC-core
-follows the blocks of its stream: it has the events of these only, and marks the others nowhere. A
-DMA ring has those of its CC-core, between the runs that are pushed before and behind them.
+follows the blocks of its stream: it has the events of these only, and marks the others nowhere; of
+its rows those are before such an event that belong to placeholders that are triggered by then. A
+DMA ring has the events of its CC-core, between the runs that are pushed before and behind them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -38,6 +40,7 @@ class Flow:
 
     events: tuple[Event, ...]
     marks: tuple[np.ndarray, ...]  # per queue (events,): rows up to the event, or UNMARKED
+    limits: tuple[np.ndarray, ...]  # likewise; UNMARKED only at events of other stages
     lengths: tuple[int, ...]  # rows of each queue
     twins: Mapping[int, int]  # of blocks that have the events of another one
 
@@ -50,8 +53,11 @@ class Flow:
         return bool(self.marks[queue][self.place(END, block)] != UNMARKED)
 
     def limit(self, queue: int, event: int) -> int:
-        """The rows of a queue up to its next event, from this one on; all if there is none."""
-        behind = self.marks[queue][event:]
+        """The rows of a queue up to an event of its stage, from this one on; all behind the last.
+
+        Rows of a CC-core that are not triggered by then are behind the event, followed or not.
+        """
+        behind = self.limits[queue][event:]
         marked = behind[behind != UNMARKED]
         return int(marked[0]) if len(marked) else self.lengths[queue]
 
@@ -73,14 +79,15 @@ def flow_of(executable: Executable) -> tuple[Flow | None, tuple[str, ...]]:
     """The flow, and where a queue's control flow is not that of the program."""
     lengths = tuple(len(queue.sync.wait_sem) for queue in executable.queues)
     if not executable.program.blocks and not any(_jumps(executable)):
-        return Flow((), (np.zeros(0, np.int64),) * len(lengths), lengths, {}), ()
+        none = (np.zeros(0, np.int64),) * len(lengths)
+        return Flow((), none, none, lengths, {}), ()
     parts, faults = _structured(executable)
     events, more = ((), ()) if faults else events_of(executable, parts)
     faults = (*faults, *more)
     if faults:
         return None, faults
-    marks, breaches = _marked(executable, parts, events)
-    flow = Flow(events, marks, lengths, twins_of(executable.program))
+    marks, limits, breaches = _marked(executable, parts, events)
+    flow = Flow(events, marks, limits, lengths, twins_of(executable.program))
     return (None if breaches else flow), breaches
 
 
@@ -101,10 +108,12 @@ def _structured(
 
 def _marked(
     executable: Executable, parts: Sequence[tuple[StagePart, Structure]], events: Sequence[Event]
-) -> tuple[tuple[np.ndarray, ...], tuple[str, ...]]:
-    """Where the events stand in every queue, and what is wrong there."""
+) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], tuple[str, ...]]:
+    """Where the events stand in every queue, what is before each, and what is wrong there."""
     places = {event: place for place, event in enumerate(events)}
-    marks = [np.full(len(events), UNMARKED, np.int64) for _ in executable.queues]
+    marks, limits = (
+        tuple(np.full(len(events), UNMARKED, np.int64) for _ in executable.queues) for _ in range(2)
+    )
     breaches: list[str] = []
     for part, structure in parts:
         marking = _Marking(part, structure)
@@ -113,8 +122,9 @@ def _marked(
         for its, number in enumerate(queues):
             found = marking.marks(its)
             marks[number][own] = found
+            limits[number][own] = marking.limits(its)
             breaches += marking.breaches(its, found)
-    return tuple(marks), tuple(breaches)
+    return marks, limits, tuple(breaches)
 
 
 def _jumps(executable: Executable) -> Iterator[Mapping[int, Jump]]:
@@ -143,9 +153,14 @@ class _Marking:
         queue = self._executable.queues[number]
         if isinstance(queue, EngineQueue):
             return self._structure.pcs[queue.engine] + 1
-        if isinstance(queue, CcQueue):
-            return self._of_core(queue)
-        return self._of_ring(queue)
+        return self._by_core(queue, self._of_core)
+
+    def limits(self, number: int) -> np.ndarray:
+        """What of one queue is before each event, (events,)."""
+        queue = self._executable.queues[number]
+        if isinstance(queue, EngineQueue):
+            return self.marks(number)
+        return self._by_core(queue, self._triggered_of_core)
 
     def _of_core(self, queue: CcQueue) -> np.ndarray:
         """By its jumps: a loop begins where its end goes back to, a branch ends where it goes."""
@@ -162,14 +177,41 @@ class _Marking:
                 marks[span.ends] = jump.target
         return marks
 
-    def _of_ring(self, ring: DmaQueue) -> np.ndarray:
-        """By what its CC-core has pushed: run i is its i-th push."""
+    def _triggered_of_core(self, queue: CcQueue) -> np.ndarray:
+        """Where it has no such event, by the placeholders that are triggered before."""
+        marks = self._of_core(queue)
+        rows = np.flatnonzero(queue.placeholder != IDLE)
+        stretch = np.maximum.accumulate(self._triggered[queue.placeholder[rows]])
+        count = np.searchsorted(stretch, np.arange(len(marks)), side="right")
+        found = np.where(marks == UNMARKED, np.append(0, rows + 1)[count], marks)
+        next_mark = np.where(marks == UNMARKED, len(queue.opcode), marks)
+        next_mark = np.minimum.accumulate(next_mark[::-1])[::-1]
+        return np.maximum.accumulate(np.minimum(found, next_mark))
+
+    @functools.cached_property
+    def _triggered(self) -> np.ndarray:
+        """The stretch in which each placeholder is triggered; behind all where it never is."""
+        never = len(self._structure.rows) + 1
+        found: np.ndarray = np.full(len(self._executable.program.placeholders), never, np.int64)
         for queue in self._executable.queues:
-            if isinstance(queue, CcQueue) and queue.stream == ring.stream:
-                pushes = (queue.opcode == CcOpcode.ADVANCE) & (queue.ring == ring.lane)
-                marks = self._of_core(queue)
-                pushed = np.searchsorted(np.flatnonzero(pushes), marks)
-                return np.where(marks == UNMARKED, UNMARKED, pushed)
+            if isinstance(queue, EngineQueue):
+                rows = np.flatnonzero(queue.table.placeholder != IDLE)
+                stretches = self._structure.stretches(queue.engine, rows)
+                found[queue.table.placeholder[rows]] = stretches
+        return found
+
+    def _by_core(
+        self, queue: CcQueue | DmaQueue, of_core: Callable[[CcQueue], np.ndarray]
+    ) -> np.ndarray:
+        """Of a CC-core, or of a ring by what its core has pushed: run i is its i-th push."""
+        if isinstance(queue, CcQueue):
+            return of_core(queue)
+        for core in self._executable.queues:
+            if isinstance(core, CcQueue) and core.stream == queue.stream:
+                pushes = (core.opcode == CcOpcode.ADVANCE) & (core.ring == queue.lane)
+                rows = of_core(core)
+                pushed = np.searchsorted(np.flatnonzero(pushes), rows)
+                return np.where(rows == UNMARKED, UNMARKED, pushed)
         return np.full(len(self._structure.rows), UNMARKED, np.int64)
 
     def breaches(self, number: int, marks: np.ndarray) -> Iterator[str]:
