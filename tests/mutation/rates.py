@@ -104,7 +104,9 @@ TITLES = ("mutation", "mutants", "equivalent", "faults", "killed", "rate", "equi
 
 def report(found: Sequence[Outcome]) -> str:
     """Rates by kind of mutation, who refuses what, and why equivalent mutants are refused."""
-    return "\n\n".join((_table(found), _by_proof(found), _reasons(found)))
+    if all(one.faults == FAULTY for one in found):
+        return "\n\n".join((_table(found), _by_proof(found)))
+    return "\n\n".join((_table(found), _by_fault(found), _reasons(found)))
 
 
 def _table(found: Sequence[Outcome]) -> str:
@@ -117,20 +119,36 @@ def _table(found: Sequence[Outcome]) -> str:
         rate = f"{100 * killed / len(faulty):.1f} %" if faulty else "-"
         counts = (len(its), len(its) - len(faulty), len(faulty), killed)
         rows.append((kind or "all", *map(str, counts), rate, str(refused)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
-    )
+    return _aligned(rows)
 
 
 def _by_proof(found: Sequence[Outcome]) -> str:
-    counts: Counter[tuple[str, str]] = Counter()
-    for one in found:
-        for fault in one.faults or {"equivalent"}:
-            for proof in one.said.refuted or {"nothing"}:
-                counts[fault, proof] += 1
-    lines = [f"{fault:12} {proof:18} {n:6}" for (fault, proof), n in sorted(counts.items())]
-    return "\n".join(["fault        refused by         mutants", *lines])
+    counts = Counter(proof for one in found for proof in one.said.refuted or {"nothing"})
+    rows = [(proof, str(count)) for proof, count in sorted(counts.items())]
+    return _aligned([("refused by", "mutants"), *rows])
+
+
+def _by_fault(found: Sequence[Outcome]) -> str:
+    counts = Counter(
+        (fault, proof)
+        for one in found
+        for fault in one.faults or {"equivalent"}
+        for proof in one.said.refuted or {"nothing"}
+    )
+    rows = [(*key, str(count)) for key, count in sorted(counts.items())]
+    return _aligned([("fault", "refused by", "mutants"), *rows], words=2)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]], words: int = 1) -> str:
+    """A table, the first columns to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column < words else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
 
 
 def _reasons(found: Sequence[Outcome]) -> str:
