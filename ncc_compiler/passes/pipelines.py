@@ -5,6 +5,10 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from ncc_compiler.options import CompileOptions
+from ncc_compiler.overlap.assign_streams import AssignStreams
+from ncc_compiler.overlap.bucket import Bucket
+from ncc_compiler.overlap.erase_tokens import EraseTokens
+from ncc_compiler.overlap.schedule import Schedule
 from ncc_compiler.passes.common_subexpressions import CommonSubexpressions
 from ncc_compiler.passes.expand_collectives import ExpandCollectives
 from ncc_compiler.passes.fold_constants import FoldConstants
@@ -40,13 +44,31 @@ STANDARD: Sequence[Pass] = (
     RemoveDeadCode(),
 )
 
-# Once more over what the first round uncovered.
+# Also what lets collectives run beside compute.
 THOROUGH: Sequence[Pass] = (
-    *STANDARD,
+    JoinTransfers(),
+    JoinHalves(),
+    SpellOut(),
+    InlineCalls(),
+    Simplify(),
+    FoldConstants(),
+    CommonSubexpressions(),
+    EraseTokens(),
+    RemoveDeadCode(),
+    ExpandCollectives(),
+    Simplify(),
+    RemoveDeadCode(),
+    # once more over what the first round uncovered
     FoldConstants(),
     CommonSubexpressions(),
     Simplify(),
     RemoveDeadCode(),
+    # collectives beside compute
+    AssignStreams(),
+    Bucket(),
+    Simplify(),
+    RemoveDeadCode(),
+    Schedule(),
 )
 
 PIPELINES: Mapping[int, Sequence[Pass]] = {0: CANONICAL, 1: STANDARD, 2: THOROUGH}

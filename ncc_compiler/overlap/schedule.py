@@ -1,0 +1,165 @@
+"""Orders the operations of every computation so that collectives run beside compute.
+
+The order of the graph is the order of the engines' queues, so this is where it is settled what
+stands before a trigger and before a wait. Loops and branches are meeting points of all queues:
+nothing moves over them, and what stands between two of them is ordered by `timeline.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import attrs
+
+from ncc_compiler.ir.collectives import written_stream
+from ncc_compiler.ir.graph import Computation, Module, NodeId
+from ncc_compiler.ir.ops import OPS
+from ncc_compiler.options import SCHEDULE_LIMIT_PERCENT
+from ncc_compiler.overlap.ahead import held_until
+from ncc_compiler.overlap.later_compute import feeds_compute
+from ncc_compiler.overlap.lifetimes import Lifetimes, lifetimes_of, peak_bytes
+from ncc_compiler.overlap.places import kept_orders
+from ncc_compiler.overlap.timeline import LAST, LATER, SOON, TRIGGER, Bounds, Rank, Task, arrange
+from ncc_compiler.overlap.work import CONTROL_FLOW, work_of
+from ncc_compiler.passes.manager import Pass
+from ncc_compiler.passes.rebuild import Rebuild
+
+_NONE = 2**62
+_NARROWING = 8
+"""How much narrower a window is than the last one, where that took too much memory."""
+
+
+@attrs.frozen
+class Schedule(Pass):
+    """A computation takes at most `limit_percent` of the memory that its values took before.
+
+    An all-gather starts `early_all_gather_layers` layers ahead, and a reduce-scatter
+    `late_reduce_scatter_layers` layers late; without these, as early as data and memory allow.
+    """
+
+    name: ClassVar[str] = "schedule"
+
+    limit_percent: int = SCHEDULE_LIMIT_PERCENT
+    early_all_gather_layers: int | None = None
+    late_reduce_scatter_layers: int | None = None
+
+    def run(self, module: Module) -> Module:
+        computations = dict(module.computations)
+        for name, feeds in feeds_compute(module).items():
+            body = module.computations[name]
+            if any(OPS[node.op].collective for node in body.nodes):
+                computations[name] = self._ordered(module, body, feeds)
+        return attrs.evolve(module, computations=computations)
+
+    def _ordered(self, module: Module, body: Computation, feeds: Sequence[bool]) -> Computation:
+        stretches = _stretches(body)
+        kept = (body.root,) if body.name == module.entry else ()
+        lifetimes = lifetimes_of(body, stretches, kept)
+        late = self.late_reduce_scatter_layers
+        held = held_until(body, lifetimes, self.early_all_gather_layers, late)
+        after = kept_orders(body, lifetimes)
+        order: list[int] = []
+        for stretch in _runs(stretches):
+            tasks = _tasks(module, body, stretch, _Facts(feeds, held, after))
+            order += self._arranged(tasks, lifetimes, stretch)
+        return _in_order(body, order)
+
+    def _arranged(
+        self, tasks: Sequence[Task], lifetimes: Lifetimes, stretch: range
+    ) -> Sequence[int]:
+        """The best order within the limit: the window narrows until it is kept."""
+        if not any(task.work.flight for task in tasks):
+            return stretch
+        limit = peak_bytes(lifetimes, stretch) * self.limit_percent // 100
+        window = len(tasks)
+        while window > 1:
+            found = arrange(tasks, lifetimes, stretch, Bounds(limit, window))
+            order = [stretch[number] for number in found]
+            if peak_bytes(lifetimes, order) <= limit:
+                return order
+            window //= _NARROWING
+        return stretch
+
+
+@attrs.frozen
+class _Facts:
+    """Of the nodes of a computation, by position."""
+
+    feeds: Sequence[bool]
+    held: Mapping[int, int]
+    after: Mapping[int, Sequence[int]]
+
+
+def _stretches(body: Computation) -> list[int]:
+    """The number of each node's stretch; loops and branches are one by themselves."""
+    found, number = [], 0
+    for node in body.nodes:
+        if node.op in CONTROL_FLOW:
+            found.append(number + 1)
+            number += 2
+        else:
+            found.append(number)
+    return found
+
+
+def _runs(stretches: Sequence[int]) -> list[range]:
+    """The positions of each stretch."""
+    edges = [k for k in range(1, len(stretches)) if stretches[k] != stretches[k - 1]]
+    starts, ends = [0, *edges], [*edges, len(stretches)]
+    return [range(first, last) for first, last in zip(starts, ends, strict=True)]
+
+
+def _tasks(module: Module, body: Computation, stretch: range, facts: _Facts) -> list[Task]:
+    """The tasks of a stretch, numbered from its first node."""
+    first = stretch.start
+    tasks = []
+    for position in stretch:
+        node = body.nodes[position]
+        needs = {*node.operands, *facts.after.get(position, ())}
+        until = facts.held.get(position)
+        tasks.append(
+            Task(
+                work=work_of(module, body, node),
+                stream=written_stream(node) or 0,
+                after=tuple(sorted(need - first for need in needs if need in stretch)),
+                held_until=until - first if until is not None and until in stretch else None,
+            )
+        )
+    return _ranked(tasks, [facts.feeds[position] for position in stretch])
+
+
+def _ranked(tasks: Sequence[Task], feeds: Sequence[bool]) -> list[Task]:
+    """The tasks with their classes: by the next collective that each leads to, in program order."""
+    soon, later = [_NONE] * len(tasks), [_NONE] * len(tasks)
+    reads_one = [False] * len(tasks)
+    for number, task in enumerate(tasks):
+        reads_one[number] = any(tasks[k].work.flight or reads_one[k] for k in task.after)
+    ranked = list(tasks)
+    for number in range(len(tasks) - 1, -1, -1):
+        task = tasks[number]
+        if task.work.flight:
+            found = soon if feeds[number] else later
+            found[number] = number
+        rank = _rank(task, number, soon[number], later[number])
+        late = rank[0] == LAST and reads_one[number]
+        ranked[number] = attrs.evolve(task, rank=rank, is_held_back=late)
+        for other in task.after:
+            soon[other] = min(soon[other], soon[number])
+            later[other] = min(later[other], later[number])
+    return ranked
+
+
+def _rank(task: Task, number: int, soon: int, later: int) -> Rank:
+    if task.work.flight:
+        return TRIGGER, number
+    if soon < _NONE:
+        return SOON, soon
+    return (LATER, later) if later < _NONE else (LAST, 0)
+
+
+def _in_order(body: Computation, order: Sequence[int]) -> Computation:
+    """The computation with its nodes in this order."""
+    rebuild = Rebuild(body)
+    rebuild.new_ids = [NodeId(-1)] * len(body.nodes)
+    for position in order:
+        rebuild.new_ids[position] = rebuild.add(rebuild.rewired(body.nodes[position]))
+    return rebuild.finish()
