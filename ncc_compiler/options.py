@@ -19,9 +19,6 @@ BUCKET_SMALL_BYTES = 256 * 1024
 SCHEDULE_LIMIT_PERCENT = 150
 """Values that live at the same time take at most this much of what they take in program order."""
 
-SPLIT_LEAST_BYTES = 1024 * 1024
-"""Smaller all-reduces are not split around an update, which would cost one more collective."""
-
 LEVELS = (0, 1, 2)
 
 
