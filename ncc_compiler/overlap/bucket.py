@@ -1,9 +1,9 @@
 """Joins small collectives into one of several operands, in the order in which they appear.
 
 A collective costs much before it moves its first byte, so many small ones are slow. What waits in a
-bucket, however, starts later than it could, and its results come later. So a collective joins the
-one before it (of the same operator, groups, element type, reduction and stream) only where one of
-the two is small, or no more work lies between them than a collective costs anyway.
+bucket, however, starts later than it could, and so does what its results are for. So a collective
+joins the one before it (of the same operator, groups, element type, reduction and stream) where
+both together are small, or where no more work is put off than a collective costs anyway.
 
 None of a bucket depends on another of it, not even through other buckets. Nothing is concatenated:
 operands and results stay where they are.
@@ -21,6 +21,7 @@ from ncc_compiler.options import BUCKET_LIMIT_BYTES, BUCKET_SMALL_BYTES
 from ncc_compiler.overlap.later_compute import feeds_compute
 from ncc_compiler.overlap.pace import Pace, pace_of
 from ncc_compiler.overlap.reach import Bits, chosen_before
+from ncc_compiler.overlap.schedule import Schedule, reordered
 from ncc_compiler.overlap.work import CONTROL_FLOW, START, larger_side
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, provenance, stable_order
@@ -58,19 +59,20 @@ class Bucket(Pass):
     small_bytes: int = BUCKET_SMALL_BYTES
 
     def run(self, module: Module) -> Module:
-        fed = feeds_compute(module)
         computations = dict(module.computations)
-        for name, feeds in fed.items():
+        for name, feeds in feeds_compute(module).items():
             body = module.computations[name]
             if sum(node.op in BUCKETED for node in body.nodes) > 1:
-                search = _Search(self, body, chosen_before(body, _candidates(body)))
-                found = search.run(module, pace_of(module, body, feeds))
-                computations[name] = _joined(body, found)
+                order = Schedule().order(module, body, feeds)
+                found = self._found(module, reordered(body, order))
+                buckets = [sorted(order[position] for position in members) for members in found]
+                computations[name] = _joined(body, buckets)
         return attrs.evolve(module, computations=computations)
 
-
-def _candidates(body: Computation) -> list[int]:
-    return [position for position, node in enumerate(body.nodes) if node.op in BUCKETED]
+    def _found(self, module: Module, body: Computation) -> list[tuple[int, ...]]:
+        """The members of each bucket of two or more, judged by the order of the computation."""
+        before = chosen_before(body, [k for k, one in enumerate(body.nodes) if one.op in BUCKETED])
+        return _Search(self, body, before, pace_of(module, body, before)).run(module)
 
 
 @attrs.define
@@ -80,7 +82,7 @@ class _Open:
     members: list[int]
     size_bytes: int
     ready: int  # when all operands are there
-    needed: int  # when the first result is used
+    behind: int  # the work that waits for the results
     bits: Bits
     before: Bits  # candidates that it depends on, also through buckets
 
@@ -88,13 +90,16 @@ class _Open:
 class _Search:
     """Buckets of one computation, found in one walk."""
 
-    def __init__(self, options: Bucket, body: Computation, before: Sequence[Bits]) -> None:
+    def __init__(
+        self, options: Bucket, body: Computation, before: Sequence[Bits], pace: Pace
+    ) -> None:
         self._options = options
         self._body = body
         self._before = before
+        self._pace = pace
         self._buckets: list[_Open] = []  # of two and more
 
-    def run(self, module: Module, pace: Pace) -> list[tuple[int, ...]]:
+    def run(self, module: Module) -> list[tuple[int, ...]]:
         """The members of each bucket of two or more."""
         latest: dict[object, _Open] = {}
         segment, number = 0, 0
@@ -102,14 +107,7 @@ class _Search:
             segment += node.op in CONTROL_FLOW
             if node.op not in BUCKETED:
                 continue
-            alone = _Open(
-                [position],
-                larger_side(node, list(self._body.operands_of(node))),
-                pace.ready[position],
-                pace.needed[position],
-                1 << number,
-                self._through_buckets(self._before[position]),
-            )
+            alone = self._alone(position, number)
             number += 1
             key = (segment, _kind(module, self._body, node))
             bucket = latest.get(key)
@@ -119,6 +117,17 @@ class _Search:
                 latest[key] = alone
         return [tuple(bucket.members) for bucket in self._buckets]
 
+    def _alone(self, position: int, number: int) -> _Open:
+        node, behind = self._body.nodes[position], self._pace.behind
+        return _Open(
+            members=[position],
+            size_bytes=larger_side(node, list(self._body.operands_of(node))),
+            ready=self._pace.ready[position],
+            behind=behind[number] if number < len(behind) else 0,
+            bits=1 << number,
+            before=self._through_buckets(self._before[position]),
+        )
+
     def _through_buckets(self, before: Bits) -> Bits:
         """What these depend on is before, too, and so are others of the same buckets."""
         for bucket in self._buckets:
@@ -127,12 +136,12 @@ class _Search:
         return before
 
     def _may_join(self, bucket: _Open, one: _Open) -> bool:
-        """Whether it is allowed, and waiting for each other is short or costs little."""
-        small = self._options.small_bytes
-        starts_soon = one.ready - bucket.ready <= START or bucket.size_bytes <= small
-        needed_soon = one.needed - bucket.needed <= START or one.size_bytes <= small
-        fits = bucket.size_bytes + one.size_bytes <= self._options.limit_bytes
-        return fits and starts_soon and needed_soon and not one.before & bucket.bits
+        """Whether it is allowed, and puts off little."""
+        size = bucket.size_bytes + one.size_bytes
+        if size > self._options.limit_bytes or one.before & bucket.bits:
+            return False
+        put_off = one.ready - bucket.ready + bucket.behind
+        return size <= self._options.small_bytes or put_off <= START
 
     def _join(self, bucket: _Open, one: _Open) -> None:
         if len(bucket.members) == 1:
@@ -141,7 +150,7 @@ class _Search:
         bucket.members += one.members
         bucket.size_bytes += one.size_bytes
         bucket.ready = max(bucket.ready, one.ready)
-        bucket.needed = min(bucket.needed, one.needed)
+        bucket.behind += one.behind
         bucket.bits |= one.bits
         bucket.before |= one.before
         for other in self._buckets:

@@ -47,10 +47,11 @@ class Schedule(Pass):
         for name, feeds in feeds_compute(module).items():
             body = module.computations[name]
             if any(OPS[node.op].collective for node in body.nodes):
-                computations[name] = self._ordered(module, body, feeds)
+                computations[name] = reordered(body, self.order(module, body, feeds))
         return attrs.evolve(module, computations=computations)
 
-    def _ordered(self, module: Module, body: Computation, feeds: Sequence[bool]) -> Computation:
+    def order(self, module: Module, body: Computation, feeds: Sequence[bool]) -> list[int]:
+        """The positions of a computation's nodes in their new order."""
         stretches = _stretches(body)
         kept = (body.root,) if body.name == module.entry else ()
         lifetimes = lifetimes_of(body, stretches, kept)
@@ -61,7 +62,7 @@ class Schedule(Pass):
         for stretch in _runs(stretches):
             tasks = _tasks(module, body, stretch, _Facts(feeds, held, after))
             order += self._arranged(tasks, lifetimes, stretch)
-        return _in_order(body, order)
+        return order
 
     def _arranged(
         self, tasks: Sequence[Task], lifetimes: Lifetimes, stretch: range
@@ -128,35 +129,45 @@ def _tasks(module: Module, body: Computation, stretch: range, facts: _Facts) -> 
 
 
 def _ranked(tasks: Sequence[Task], feeds: Sequence[bool]) -> list[Task]:
-    """The tasks with their classes: by the next collective that each leads to, in program order."""
+    """The tasks with their classes: by the next collective that each leads to."""
+    turns = _turns(tasks)
     soon, later = [_NONE] * len(tasks), [_NONE] * len(tasks)
-    reads_one = [False] * len(tasks)
+    reads = [False] * len(tasks)
     for number, task in enumerate(tasks):
-        reads_one[number] = any(tasks[k].work.flight or reads_one[k] for k in task.after)
+        reads[number] = any(tasks[k].work.flight or reads[k] for k in task.after)
     ranked = list(tasks)
     for number in range(len(tasks) - 1, -1, -1):
         task = tasks[number]
         if task.work.flight:
-            found = soon if feeds[number] else later
-            found[number] = number
-        rank = _rank(task, number, soon[number], later[number])
-        late = rank[0] == LAST and reads_one[number]
-        ranked[number] = attrs.evolve(task, rank=rank, is_held_back=late)
+            (soon if feeds[number] else later)[number] = turns[number]
+        rank = _rank(task, soon[number], later[number])
+        ranked[number] = attrs.evolve(task, rank=rank, reads_collective=reads[number])
         for other in task.after:
             soon[other] = min(soon[other], soon[number])
             later[other] = min(later[other], later[number])
     return ranked
 
 
-def _rank(task: Task, number: int, soon: int, later: int) -> Rank:
+def _turns(tasks: Sequence[Task]) -> Mapping[int, int]:
+    """The collectives in the order in which they could start if engines had no other work."""
+    done: list[int] = []
+    for task in tasks:
+        start = max((done[other] for other in task.after), default=0)
+        done.append(start + task.work.duration + task.work.flight)
+    collectives = [number for number, task in enumerate(tasks) if task.work.flight]
+    collectives.sort(key=lambda number: done[number] - tasks[number].work.flight)
+    return {number: turn for turn, number in enumerate(collectives)}
+
+
+def _rank(task: Task, soon: int, later: int) -> Rank:
     if task.work.flight:
-        return TRIGGER, number
+        return TRIGGER, min(soon, later)
     if soon < _NONE:
         return SOON, soon
     return (LATER, later) if later < _NONE else (LAST, 0)
 
 
-def _in_order(body: Computation, order: Sequence[int]) -> Computation:
+def reordered(body: Computation, order: Sequence[int]) -> Computation:
     """The computation with its nodes in this order."""
     rebuild = Rebuild(body)
     rebuild.new_ids = [NodeId(-1)] * len(body.nodes)

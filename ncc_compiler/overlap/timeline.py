@@ -1,19 +1,20 @@
 """An order of operations for five queues and the streams beside them: list scheduling.
 
 Whenever a queue is free it takes, of the operations whose operands are there, the one that leads to
-the next collective. So triggers come as early as their data allow. What leads to no collective any
-more and reads one (an update) comes after all else, and so do the waits for it: how long a
+the next collective. So triggers come as early as their data allow. What leads to none any more
+fills the time in which all else waits for a collective, or comes at the end. If it reads a
+collective itself (an update), it always comes at the end, and so do the waits for it: how long a
 collective takes is not known here, and a queue that waits too early keeps all behind it waiting.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
 from ncc_compiler.overlap.lifetimes import Lifetimes, Live
 from ncc_compiler.overlap.work import Work
-from ncc_runtime.neff.isa import ENGINES
+from ncc_runtime.neff.isa import ENGINES, Engine
 
 Rank = tuple[int, int]
 """Who goes first: a class, then a place in it."""
@@ -30,7 +31,7 @@ class Task:
     stream: int
     after: tuple[int, ...]  # tasks that come first
     rank: Rank = (LAST, 0)
-    is_held_back: bool = False  # until everything of a better class than LAST is on its way
+    reads_collective: bool = False  # itself or through others
     held_until: int | None = None  # a task: not before it is on its way, if that can be
 
 
@@ -56,18 +57,17 @@ class _Queue:
     """Tasks of one engine: those that may start now, best first, and those that come later."""
 
     def __init__(self) -> None:
-        self.free = 0
         self.now: list[_Entry] = []
         self.later: list[tuple[int, _Entry]] = []
 
-    def next(self, done: Sequence[bool]) -> tuple[int, _Entry] | None:
-        """When the queue could start which task."""
+    def next(self, free: int, done: Sequence[bool]) -> tuple[int, _Entry] | None:
+        """When the engine, free from then on, could start which task."""
         while True:
-            while self.later and self.later[0][0] <= self.free:
+            while self.later and self.later[0][0] <= free:
                 heapq.heappush(self.now, heapq.heappop(self.later)[1])
             if self.now:
                 if not done[self.now[0][1]]:
-                    return self.free, self.now[0]
+                    return free, self.now[0]
                 heapq.heappop(self.now)
             elif self.later:
                 if not done[self.later[0][1][1]]:
@@ -88,7 +88,9 @@ class _Timeline:
         self._tasks, self._positions, self._bounds = tasks, positions, bounds
         self._sizes = [lifetimes.size_bytes[position] for position in positions]
         self._live = Live(lifetimes)
-        self._queues = {engine: _Queue() for engine in ENGINES}
+        self._free = dict.fromkeys(ENGINES, 0)
+        self._leading = {engine: _Queue() for engine in ENGINES}
+        self._filling = {engine: _Queue() for engine in ENGINES}
         self._stream_free: dict[int, int] = {}
         self._missing = [len(task.after) for task in tasks]
         self._users: list[list[int]] = [[] for _ in tasks]
@@ -96,13 +98,14 @@ class _Timeline:
             for other in task.after:
                 self._users[other].append(number)
         self._ready = [0] * len(tasks)
+        self._flies = [False] * len(tasks)  # a collective is the last thing that it waits for
         self._done = [False] * len(tasks)
         self._names: list[int] = []  # ready, of those that take no time
         self._first = 0  # the first task that is left
         self._beyond: list[int] = []  # ready, but behind the window
         self._holding: dict[int, list[int]] = {}  # ready, until that task is on its way
         self._held_back: list[int] = []
-        self._leading = sum(_is_leading(task) for task in tasks)
+        self._left = sum(_is_leading(task) for task in tasks)
         self.order: list[int] = []
 
     def run(self) -> list[int]:
@@ -116,13 +119,22 @@ class _Timeline:
         return self.order
 
     def _best(self) -> int:
-        """The task that can start first among those that memory has room for."""
-        found = [queue.next(self._done) for queue in self._queues.values()]
+        """The next task: one that leads to a collective, unless all of those wait for one."""
+        leading, filling = self._next(self._leading), self._next(self._filling)
+        if leading is None:
+            return self._first if filling is None else filling[1]
+        start, number = leading
+        waits = self._flies[number] and start == self._ready[number]
+        return filling[1] if waits and filling is not None and filling[0] < start else number
+
+    def _next(self, queues: Mapping[Engine, _Queue]) -> tuple[int, int] | None:
+        """Of tasks that memory has room for, the one that can start first, and when."""
+        found = (queue.next(self._free[engine], self._done) for engine, queue in queues.items())
         room = self._bounds.limit_bytes - self._live.bytes
-        for _, (_, number) in sorted(one for one in found if one is not None):
+        for start, (_, number) in sorted(one for one in found if one is not None):
             if self._sizes[number] <= room or number == self._first:
-                return number
-        return self._first
+                return start, number
+        return None
 
     def _take_names(self) -> None:
         """Names for data take no time: they come as soon as what they name."""
@@ -134,8 +146,12 @@ class _Timeline:
         self.order.append(number)
         self._live.run(self._positions[number])
         end = self._run(number)
+        is_flight = self._tasks[number].work.flight > 0 or (
+            self._tasks[number].work.engine is None and self._flies[number]
+        )
         for user in self._users[number]:
-            self._ready[user] = max(self._ready[user], end)
+            if end > self._ready[user]:
+                self._ready[user], self._flies[user] = end, is_flight
             self._missing[user] -= 1
             if not self._missing[user]:
                 self._release(user)
@@ -146,11 +162,11 @@ class _Timeline:
         task = self._tasks[number]
         if task.work.engine is None:
             return self._ready[number]
-        queue = self._queues[task.work.engine]
-        queue.free = max(queue.free, self._ready[number]) + task.work.duration
+        end = max(self._free[task.work.engine], self._ready[number]) + task.work.duration
+        self._free[task.work.engine] = end
         if not task.work.flight:
-            return queue.free
-        start = max(queue.free, self._stream_free.get(task.stream, 0))
+            return end
+        start = max(end, self._stream_free.get(task.stream, 0))
         self._stream_free[task.stream] = start + task.work.flight
         return start + task.work.flight
 
@@ -161,20 +177,21 @@ class _Timeline:
             heapq.heappush(self._names, number)
         elif number >= self._first + self._bounds.window:
             heapq.heappush(self._beyond, number)
-        elif task.is_held_back and self._leading:
+        elif task.rank[0] == LAST and task.reads_collective and self._left:
             self._held_back.append(number)
         elif task.held_until is not None and not self._done[task.held_until]:
             self._holding.setdefault(task.held_until, []).append(number)
         else:
+            queues = self._leading if _is_leading(task) else self._filling
             entry = self._ready[number], (task.rank, number)
-            heapq.heappush(self._queues[task.work.engine].later, entry)
+            heapq.heappush(queues[task.work.engine].later, entry)
 
     def _let_go(self, number: int) -> None:
         """Release whoever waited for this task to be on its way."""
         waiting = self._holding.pop(number, [])
         if _is_leading(self._tasks[number]):
-            self._leading -= 1
-            if not self._leading:
+            self._left -= 1
+            if not self._left:
                 waiting += self._held_back
         while self._first < len(self._done) and self._done[self._first]:
             self._first += 1
