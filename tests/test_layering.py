@@ -126,6 +126,25 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_compiler.options",
         *TABLES,
     },
+    # what an operation costs and where it runs decides what hides behind it
+    "ncc_compiler.overlap": {
+        "ncc_compiler.diagnostics",
+        "ncc_compiler.ir",
+        "ncc_compiler.options",
+        "ncc_compiler.passes.manager",
+        "ncc_compiler.passes.rebuild",
+        "ncc_compiler.codegen.costs",
+        "ncc_compiler.codegen.leaves",
+        "ncc_compiler.codegen.select",
+        "ncc_compiler.codegen.trips",
+        *TABLES,
+        "ncc_runtime.neff.isa",
+    },
+    "ncc_compiler.passes.pipelines": {
+        "ncc_compiler.options",
+        "ncc_compiler.passes",
+        "ncc_compiler.overlap",
+    },
     "ncc_compiler.codegen": {
         "ncc_compiler.diagnostics",
         "ncc_compiler.ir",

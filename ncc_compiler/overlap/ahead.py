@@ -27,9 +27,7 @@ def held_until(
             found |= _gathers(lifetimes, layers, early)
     if late:
         for layers in _by_stream(body, _SCATTERS):
-            operands = [body.nodes[one].operands for one in layers[late:]]
-            made = (max(m for use in uses for m in lifetimes.made_in[use]) for uses in operands)
-            found |= dict(zip(layers, made, strict=False))
+            found |= _scatters(body, lifetimes, layers, late)
     before = chosen_before(body, found) if found else []
     bits = {one: 1 << k for k, one in enumerate(sorted(found))}
     return {one: until for one, until in found.items() if not before[until] & bits[one]}
@@ -44,6 +42,18 @@ def _gathers(lifetimes: Lifetimes, layers: Sequence[int], early: int) -> dict[in
         if readers:
             found[one] = readers[0] if early else readers[-1]
     return found
+
+
+def _scatters(
+    body: Computation, lifetimes: Lifetimes, layers: Sequence[int], late: int
+) -> dict[int, int]:
+    """Reduce-scatters wait for the gradients of the layer so much later, or of the last one."""
+    made = [
+        max(maker for operand in body.nodes[one].operands for maker in lifetimes.made_in[operand])
+        for one in layers
+    ]
+    last = len(layers) - 1
+    return {layers[k]: made[min(k + late, last)] for k in range(last)}
 
 
 def _by_stream(body: Computation, ops: Collection[str]) -> Collection[Sequence[int]]:

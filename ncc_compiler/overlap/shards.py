@@ -164,12 +164,22 @@ class Shards:
         source = self._body.nodes[operand]
         if source.array.shape == () != user.array.shape:
             return self._rebuild.new_ids[operand]
-        scalar = source.op == "broadcast" and not self._body.nodes[source.operands[0]].array.shape
-        if scalar:
-            kind = ArrayType(source.array.dtype, self._part.shape(source.array.shape))
-            value = self._rebuild.new_ids[source.operands[0]]
-            found = self._rebuild.derived(source, "broadcast", kind, [value], dimensions=())
-        else:
+        found = self._repeated(source)
+        if found is None:
             found = self._part.cut(self._rebuild, source, self._rebuild.new_ids[operand])
         self._parts[operand] = found
         return found
+
+    def _repeated(self, source: Node) -> NodeId | None:
+        """The part of an array whose elements are all the same."""
+        rebuild, shape = self._rebuild, self._part.shape(source.array.shape)
+        kind = ArrayType(source.array.dtype, shape)
+        if source.op == "broadcast" and not self._body.nodes[source.operands[0]].array.shape:
+            value = rebuild.new_ids[source.operands[0]]
+            return rebuild.derived(source, "broadcast", kind, [value], dimensions=())
+        data = source.literal().array if source.has_value() else np.zeros(0)
+        if not data.size or data.tobytes() != data.flat[:1].tobytes() * data.size:
+            return None
+        few = np.full(shape, data.flat[0], data.dtype)
+        few.setflags(write=False)
+        return rebuild.derived(source, "constant", kind, [], literal=Literal(few))
