@@ -1,8 +1,8 @@
 """Random training steps over exact integers: what the passes of `ncc_compiler/overlap` look for.
 
-Layers with tensor-parallel sums, sharded weights, gradients of several sizes and types, own parts of
-sums, tokens, and loops around some of it. All arrays are integers, so every order of a reduction
-gives the same bits.
+Layers with tensor-parallel sums, sharded weights, gradients of several sizes, own parts of sums,
+tokens, and loops around some of it. All arrays are integers, so every order of a reduction gives
+the same bits.
 """
 
 import attrs

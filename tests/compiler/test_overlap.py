@@ -45,7 +45,7 @@ def test_a_training_step_keeps_every_bit(text, options):
     assert_same_bits(reference_outputs(thorough, given), reference_outputs(module, given))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(text=training_steps())
 def test_a_placed_training_step_computes_the_same_at_every_level(text):
     outputs = [
@@ -57,7 +57,7 @@ def test_a_placed_training_step_computes_the_same_at_every_level(text):
     assert_same_bits(outputs[1], outputs[0])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(text=training_steps())
 def test_compiling_twice_gives_the_same_file(text):
     options = CompileOptions(level=2)

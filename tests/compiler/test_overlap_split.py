@@ -1,4 +1,4 @@
-"""All-reduces that become reduce-scatters, and those that must not; tokens that go, and that stay."""
+"""All-reduces that become reduce-scatters, and that must not; tokens that go, and that stay."""
 
 import numpy as np
 import pytest
@@ -108,7 +108,8 @@ def test_a_sum_of_two_sums_is_scattered_twice():
 
 def test_an_average_is_scattered_as_one():
     config = '{"channel_id":1,"replica_groups":[[0,1,2,3]],"use_global_device_ids":true}'
-    summed = f'%s = {WHOLE} custom-call(%g), custom_call_target="ncc.avg_all_reduce", backend_config={config}'
+    target = f'custom_call_target="ncc.avg_all_reduce", backend_config={config}'
+    summed = f"%s = {WHOLE} custom-call(%g), {target}"
     assert ops_after(own_rows("%at", RANK, *OWN, summed=summed)) == ["ncc.avg_reduce_scatter"]
 
 
