@@ -35,6 +35,9 @@ BUCKETED = frozenset(
         "reduce-scatter",
     }
 )
+_DIVIDING = CONTROL_FLOW | {"ncc.barrier"}
+"""Ops that nothing joins over."""
+
 _NOT_COMPARED = frozenset(
     {
         "channel_id",  # which channel it is says nothing, whether there is one says how ids count
@@ -70,7 +73,7 @@ class Bucket(Pass):
         return attrs.evolve(module, computations=computations)
 
     def _found(self, module: Module, body: Computation) -> list[tuple[int, ...]]:
-        """The members of each bucket of two or more, judged by the order of the computation."""
+        """The members of each bucket of two or more, in a computation that is in good order."""
         before = chosen_before(body, [k for k, one in enumerate(body.nodes) if one.op in BUCKETED])
         return _Search(self, body, before, pace_of(module, body, before)).run(module)
 
@@ -102,14 +105,14 @@ class _Search:
     def run(self, module: Module) -> list[tuple[int, ...]]:
         """The members of each bucket of two or more."""
         latest: dict[object, _Open] = {}
-        segment, number = 0, 0
+        stretch, number = 0, 0
         for position, node in enumerate(self._body.nodes):
-            segment += node.op in CONTROL_FLOW
+            stretch += node.op in _DIVIDING
             if node.op not in BUCKETED:
                 continue
             alone = self._alone(position, number)
             number += 1
-            key = (segment, _kind(module, self._body, node))
+            key = (stretch, _kind(module, self._body, node))
             bucket = latest.get(key)
             if bucket is not None and self._may_join(bucket, alone):
                 self._join(bucket, alone)

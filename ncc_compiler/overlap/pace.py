@@ -15,7 +15,7 @@ class Pace:
     """In program order, each engine one after the other; units of `work.py`."""
 
     ready: tuple[int, ...]  # per node: when its operands are there
-    behind: tuple[int, ...]  # per collective, in order: work of what waits for it and none after it
+    behind: tuple[int, ...]  # per collective: work of what waits for it and for none after it
 
 
 def pace_of(module: Module, body: Computation, before: Sequence[Bits]) -> Pace:
@@ -25,7 +25,7 @@ def pace_of(module: Module, body: Computation, before: Sequence[Bits]) -> Pace:
     behind = [0] * max(bits.bit_length() for bits in (*before, 0))
     for position, node in enumerate(body.nodes):
         work = work_of(module, body, node)
-        start = ready[position] = max((done[operand] for operand in node.operands), default=0)
+        start = ready[position] = max([done[operand] for operand in node.operands], default=0)
         if node.op in CONTROL_FLOW:
             start = max(start, *free.values())
             free = dict.fromkeys(ENGINES, start)

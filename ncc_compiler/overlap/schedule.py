@@ -19,7 +19,7 @@ from ncc_compiler.overlap.later_compute import feeds_compute
 from ncc_compiler.overlap.lifetimes import Lifetimes, lifetimes_of, peak_bytes
 from ncc_compiler.overlap.places import kept_orders
 from ncc_compiler.overlap.timeline import LAST, LATER, SOON, TRIGGER, Bounds, Rank, Task, arrange
-from ncc_compiler.overlap.work import CONTROL_FLOW, work_of
+from ncc_compiler.overlap.work import CONTROL_FLOW, Work, work_of
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild
 
@@ -112,55 +112,62 @@ def _runs(stretches: Sequence[int]) -> list[range]:
 def _tasks(module: Module, body: Computation, stretch: range, facts: _Facts) -> list[Task]:
     """The tasks of a stretch, numbered from its first node."""
     first = stretch.start
+    works = [work_of(module, body, body.nodes[position]) for position in stretch]
+    after = [
+        tuple(sorted({need - first for need in needs if first <= need < stretch.stop}))
+        for position in stretch
+        for needs in ((*body.nodes[position].operands, *facts.after.get(position, ())),)
+    ]
+    ranks = _ranks(works, after, facts.feeds[first : stretch.stop])
+    reads = [False] * len(works)
     tasks = []
-    for position in stretch:
-        node = body.nodes[position]
-        needs = {*node.operands, *facts.after.get(position, ())}
+    for number, position in enumerate(stretch):
+        reads[number] = any(works[k].flight or reads[k] for k in after[number])
         until = facts.held.get(position)
         tasks.append(
             Task(
-                work=work_of(module, body, node),
-                stream=written_stream(node) or 0,
-                after=tuple(sorted(need - first for need in needs if need in stretch)),
+                work=works[number],
+                stream=written_stream(body.nodes[position]) or 0,
+                after=after[number],
+                rank=ranks[number],
+                reads_collective=reads[number],
                 held_until=until - first if until is not None and until in stretch else None,
             )
         )
-    return _ranked(tasks, [facts.feeds[position] for position in stretch])
+    return tasks
 
 
-def _ranked(tasks: Sequence[Task], feeds: Sequence[bool]) -> list[Task]:
-    """The tasks with their classes: by the next collective that each leads to."""
-    turns = _turns(tasks)
-    soon, later = [_NONE] * len(tasks), [_NONE] * len(tasks)
-    reads = [False] * len(tasks)
-    for number, task in enumerate(tasks):
-        reads[number] = any(tasks[k].work.flight or reads[k] for k in task.after)
-    ranked = list(tasks)
-    for number in range(len(tasks) - 1, -1, -1):
-        task = tasks[number]
-        if task.work.flight:
+def _ranks(
+    works: Sequence[Work], after: Sequence[Sequence[int]], feeds: Sequence[bool]
+) -> list[Rank]:
+    """The classes of tasks: by the next collective that each leads to."""
+    turns = _turns(works, after)
+    soon, later = [_NONE] * len(works), [_NONE] * len(works)
+    ranks: list[Rank] = [(LAST, 0)] * len(works)
+    for number in range(len(works) - 1, -1, -1):
+        if works[number].flight:
             (soon if feeds[number] else later)[number] = turns[number]
-        rank = _rank(task, soon[number], later[number])
-        ranked[number] = attrs.evolve(task, rank=rank, reads_collective=reads[number])
-        for other in task.after:
-            soon[other] = min(soon[other], soon[number])
-            later[other] = min(later[other], later[number])
-    return ranked
+        next_soon, next_later = soon[number], later[number]
+        ranks[number] = _rank(works[number], next_soon, next_later)
+        for other in after[number]:
+            soon[other] = min(soon[other], next_soon)
+            later[other] = min(later[other], next_later)
+    return ranks
 
 
-def _turns(tasks: Sequence[Task]) -> Mapping[int, int]:
+def _turns(works: Sequence[Work], after: Sequence[Sequence[int]]) -> Mapping[int, int]:
     """The collectives in the order in which they could start if engines had no other work."""
     done: list[int] = []
-    for task in tasks:
-        start = max((done[other] for other in task.after), default=0)
-        done.append(start + task.work.duration + task.work.flight)
-    collectives = [number for number, task in enumerate(tasks) if task.work.flight]
-    collectives.sort(key=lambda number: done[number] - tasks[number].work.flight)
+    for work, others in zip(works, after, strict=True):
+        start = max([done[other] for other in others], default=0)
+        done.append(start + work.duration + work.flight)
+    collectives = [number for number, work in enumerate(works) if work.flight]
+    collectives.sort(key=lambda number: done[number] - works[number].flight)
     return {number: turn for turn, number in enumerate(collectives)}
 
 
-def _rank(task: Task, soon: int, later: int) -> Rank:
-    if task.work.flight:
+def _rank(work: Work, soon: int, later: int) -> Rank:
+    if work.flight:
         return TRIGGER, min(soon, later)
     if soon < _NONE:
         return SOON, soon

@@ -126,20 +126,20 @@ def _sliced(body: Computation, cone: Cone, groups: Groups, numbers: RankNumbers)
     """Where all that leaves the cone is the rank's own part along one dimension."""
     if body.root in cone.nodes or not cone.users:
         return None
-    dimensions = {_own_part(body, user, groups, numbers) for user in cone.users}
-    reads_by_index = any(
-        operand in cone.nodes for user in cone.users for operand in body.nodes[user].operands[1:]
-    )
-    if len(dimensions) != 1 or None in dimensions or reads_by_index:
+    slices = [body.nodes[user] for user in cone.users]
+    if any(node.op != "dynamic-slice" for node in slices):
+        return None
+    inside = cone.nodes
+    if any(start in inside for node in slices for start in node.operands[1:]):
+        return None
+    dimensions = {_own_part(body, node, groups, numbers) for node in slices}
+    if len(dimensions) != 1 or None in dimensions:
         return None
     return _Split(cone, groups, dimensions.pop())
 
 
-def _own_part(body: Computation, user: int, groups: Groups, numbers: RankNumbers) -> int | None:
+def _own_part(body: Computation, node: Node, groups: Groups, numbers: RankNumbers) -> int | None:
     """The dimension along which a dynamic-slice takes, on each rank, the part with its number."""
-    node = body.nodes[user]
-    if node.op != "dynamic-slice":
-        return None
     whole, part = body.nodes[node.operands[0]].array.shape, node.array.shape
     cut = [k for k, (one, other) in enumerate(zip(whole, part, strict=True)) if one != other]
     if len(cut) != 1 or len(node.operands) != 1 + len(whole):

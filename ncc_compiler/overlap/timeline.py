@@ -120,18 +120,25 @@ class _Timeline:
 
     def _best(self) -> int:
         """The next task: one that leads to a collective, unless all of those wait for one."""
-        leading, filling = self._next(self._leading), self._next(self._filling)
-        if leading is None:
-            return self._first if filling is None else filling[1]
-        start, number = leading
-        waits = self._flies[number] and start == self._ready[number]
-        return filling[1] if waits and filling is not None and filling[0] < start else number
+        leading = self._next(self._leading)
+        if leading is not None:
+            start, number = leading
+            if not self._flies[number] or start > self._ready[number]:
+                return number
+        filling = self._next(self._filling)
+        if filling is not None and (leading is None or filling[0] < leading[0]):
+            return filling[1]
+        return self._first if leading is None else leading[1]
 
     def _next(self, queues: Mapping[Engine, _Queue]) -> tuple[int, int] | None:
         """Of tasks that memory has room for, the one that can start first, and when."""
-        found = (queue.next(self._free[engine], self._done) for engine, queue in queues.items())
+        found = [
+            one
+            for engine, queue in queues.items()
+            if (one := queue.next(self._free[engine], self._done)) is not None
+        ]
         room = self._bounds.limit_bytes - self._live.bytes
-        for start, (_, number) in sorted(one for one in found if one is not None):
+        for start, (_, number) in sorted(found):
             if self._sizes[number] <= room or number == self._first:
                 return start, number
         return None

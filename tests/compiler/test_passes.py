@@ -1,5 +1,7 @@
 """Passes: all of them keep the values; how they are run and given options."""
 
+from pathlib import Path
+
 import attrs
 import pytest
 from hypothesis import given, settings
@@ -84,3 +86,15 @@ def test_pass_options_reach_their_pass():
 def test_wrong_pass_options_are_refused(setting):
     with pytest.raises(ValueError, match=setting[0]):
         pipeline(CompileOptions(pass_options=dict([setting])))
+
+
+def test_every_pass_and_option_is_documented():
+    text = (Path(__file__).parents[2] / "docs" / "ir.md").read_text()
+    passes = {one.name: one for level in PIPELINES.values() for one in level}.values()
+    options = {
+        f"| `{one.name}.{field.name}` | {'none' if field.default is None else field.default} |"
+        for one in passes
+        for field in attrs.fields(type(one))
+    }
+    assert [row for row in sorted(options) if row not in text] == []
+    assert [one.name for one in passes if f"`{one.name}`" not in text] == []
