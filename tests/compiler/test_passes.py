@@ -92,7 +92,7 @@ def test_every_pass_and_option_is_documented():
     text = (Path(__file__).parents[2] / "docs" / "ir.md").read_text()
     passes = {one.name: one for level in PIPELINES.values() for one in level}.values()
     options = {
-        f"| `{one.name}.{field.name}` | {'none' if field.default is None else field.default} |"
+        f"| {'none' if field.default is None else field.default} | `{one.name}.{field.name}` |"
         for one in passes
         for field in attrs.fields(type(one))
     }
