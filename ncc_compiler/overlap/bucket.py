@@ -100,7 +100,9 @@ class _Search:
         self._body = body
         self._before = before
         self._pace = pace
-        self._buckets: list[_Open] = []  # of two and more
+        self._of: dict[int, _Open] = {}  # by number of candidate, of buckets of two and more
+        self._in_buckets: Bits = 0  # all their members
+        self._changed: dict[int, int] = {}  # by first member: the candidate when it last changed
 
     def run(self, module: Module) -> list[tuple[int, ...]]:
         """The members of each bucket of two or more."""
@@ -118,7 +120,9 @@ class _Search:
                 self._join(bucket, alone)
             else:
                 latest[key] = alone
-        return [tuple(bucket.members) for bucket in self._buckets]
+        return [
+            tuple(bucket.members) for first, bucket in self._of.items() if first == _first(bucket)
+        ]
 
     def _alone(self, position: int, number: int) -> _Open:
         node, behind = self._body.nodes[position], self._pace.behind
@@ -133,9 +137,11 @@ class _Search:
 
     def _through_buckets(self, before: Bits) -> Bits:
         """What these depend on is before, too, and so are others of the same buckets."""
-        for bucket in self._buckets:
-            if bucket.bits & before:
-                before |= bucket.bits | bucket.before
+        left = before & self._in_buckets
+        while left:
+            bucket = self._of[left.bit_length() - 1]
+            before |= bucket.bits | bucket.before
+            left &= ~(bucket.bits | bucket.before)
         return before
 
     def _may_join(self, bucket: _Open, one: _Open) -> bool:
@@ -147,18 +153,38 @@ class _Search:
         return size <= self._options.small_bytes or put_off <= START
 
     def _join(self, bucket: _Open, one: _Open) -> None:
+        first, number = _first(bucket), _first(one)
         if len(bucket.members) == 1:
             bucket.before = self._through_buckets(bucket.before)
-            self._buckets.append(bucket)
+            self._of[first] = bucket
+            self._in_buckets |= bucket.bits
+        self._of[number] = bucket
+        self._in_buckets |= one.bits
         bucket.members += one.members
         bucket.size_bytes += one.size_bytes
         bucket.ready = max(bucket.ready, one.ready)
         bucket.behind += one.behind
         bucket.bits |= one.bits
         bucket.before |= one.before
-        for other in self._buckets:
-            if other.before & bucket.bits:
-                other.before |= bucket.bits | bucket.before
+        for other in [bucket, *self._behind(bucket)]:
+            other.before |= bucket.before if other is bucket else bucket.bits | bucket.before
+            self._changed.pop(_first(other), None)
+            self._changed[_first(other)] = number
+
+    def _behind(self, bucket: _Open) -> list[_Open]:
+        """The buckets that depend on this one: of those that changed since it was opened."""
+        found = []
+        for first, number in reversed(self._changed.items()):
+            if number < _first(bucket):
+                break
+            if self._of[first].before & bucket.bits:
+                found.append(self._of[first])
+        return found
+
+
+def _first(bucket: _Open) -> int:
+    """The number of the first member among the candidates."""
+    return (bucket.bits & -bucket.bits).bit_length() - 1
 
 
 def _kind(module: Module, body: Computation, node: Node) -> object:

@@ -15,6 +15,7 @@ That is done where it saves more work than one more collective costs.
 """
 
 from collections.abc import Sequence
+from functools import cache, partial
 from typing import ClassVar
 
 import attrs
@@ -70,33 +71,31 @@ class SplitAllReduces(Pass):
             if node.op in _SPLIT and isinstance(node.type, ArrayType) and len(node.operands) == 1
         ]
         users, taken, found = _users(body) if sums else [], set[int](), []
-        numbers = RankNumbers(module, body)
+        numbers, trusts = RankNumbers(module, body), bool(self.trust_shardings)
+        alike = cache(partial(alike_in_groups, module, body, trust_shardings=trusts))
         for position in sums:
             cone = cone_of(body, users, position)
             groups = rank_groups(module, body.nodes[position])
             if cone is None or not taken.isdisjoint(cone.nodes) or _size(groups) < 2:
                 continue
-            one = _sliced(body, cone, groups, numbers) or self._updated(module, body, cone, groups)
+            one = _sliced(body, cone, groups, numbers)
+            if one is None and _is_worthwhile(module, body, cone, _size(groups)):
+                (end,) = cone.ends
+                one = _Split(cone, groups, None) if alike(groups)[end] else None
             if one is not None:
                 taken |= cone.nodes
                 found.append(one)
         return found
 
-    def _updated(
-        self, module: Module, body: Computation, cone: Cone, groups: Groups
-    ) -> "_Split | None":
-        """One array behind the sum, the same on all ranks, and worth the trouble."""
-        if len(cone.ends) != 1 or cone.all_reduce in cone.ends:
-            return None
-        if body.nodes[cone.all_reduce].array.elements % _size(groups):
-            return None
-        work = sum(work_of(module, body, body.nodes[one]).duration for one in cone.inner)
-        if work - work // _size(groups) <= START:
-            return None
-        trusts = bool(self.trust_shardings)
-        alike = alike_in_groups(module, body, groups, trust_shardings=trusts)
-        (end,) = cone.ends
-        return _Split(cone, groups, None) if alike[end] else None
+
+def _is_worthwhile(module: Module, body: Computation, cone: Cone, parts: int) -> bool:
+    """Whether the sum leads to one array, and parts of that save more than a collective costs."""
+    if len(cone.ends) != 1 or cone.all_reduce in cone.ends:
+        return False
+    if body.nodes[cone.all_reduce].array.elements % parts:
+        return False
+    work = sum(work_of(module, body, body.nodes[one]).duration for one in cone.inner)
+    return work - work // parts > START
 
 
 @attrs.frozen
