@@ -1,8 +1,8 @@
 """How many layers ahead weights are gathered, and how many late gradients are scattered.
 
-A layer is counted by its collective: of one computation and stream, layer k begins where the result
-of the k-th all-gather is first read, and is over where it is last read; its gradients are there
-where the operands of the k-th reduce-scatter are. AWS calls the distances
+A layer is known by its collectives (`layers.py`): of one computation and stream, layer k begins
+where a result of its all-gathers is first read, and is over where one is last read; its gradients
+are there where the operands of its reduce-scatters are. AWS calls the distances
 NEURON_FSDP_NUM_LAYER_EARLY_AG_SHIFT and NEURON_FSDP_NUM_LAYER_LATE_RS_SHIFT.
 """
 
@@ -10,11 +10,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ncc_compiler.ir.collectives import written_stream
 from ncc_compiler.ir.graph import Computation
+from ncc_compiler.overlap.layers import layers_of
 from ncc_compiler.overlap.lifetimes import Lifetimes
 from ncc_compiler.overlap.reach import chosen_before
 
 _GATHERS = frozenset({"all-gather"})
 _SCATTERS = frozenset({"reduce-scatter", "ncc.avg_reduce_scatter"})
+
+Layer = Sequence[int]
+"""The collectives of a layer."""
 
 
 def held_until(
@@ -33,33 +37,44 @@ def held_until(
     return {one: until for one, until in found.items() if not before[until] & bits[one]}
 
 
-def _gathers(lifetimes: Lifetimes, layers: Sequence[int], early: int) -> dict[int, int]:
+def _gathers(lifetimes: Lifetimes, layers: Sequence[Layer], early: int) -> dict[int, int]:
     """All-gathers wait for the layer so much earlier to begin, or the one before to be over."""
-    found = {}
-    for k, one in enumerate(layers):
-        earlier = layers[k - max(1, early)] if k >= max(1, early) else None
-        readers = lifetimes.readers[earlier] if earlier is not None else ()
+    found: dict[int, int] = {}
+    distance = max(1, early)
+    for earlier, layer in zip(layers, layers[distance:], strict=False):
+        readers = [reader for one in earlier for reader in lifetimes.readers[one]]
         if readers:
-            found[one] = readers[0] if early else readers[-1]
+            found |= dict.fromkeys(layer, min(readers) if early else max(readers))
     return found
 
 
 def _scatters(
-    body: Computation, lifetimes: Lifetimes, layers: Sequence[int], late: int
+    body: Computation, lifetimes: Lifetimes, layers: Sequence[Layer], late: int
 ) -> dict[int, int]:
     """Reduce-scatters wait for the gradients of the layer so much later, or of the last one."""
     made = [
-        max(maker for operand in body.nodes[one].operands for maker in lifetimes.made_in[operand])
-        for one in layers
+        max(
+            maker
+            for one in layer
+            for operand in body.nodes[one].operands
+            for maker in lifetimes.made_in[operand]
+        )
+        for layer in layers
     ]
     last = len(layers) - 1
-    return {layers[k]: made[min(k + late, last)] for k in range(last)}
+    return {one: made[min(k + late, last)] for k in range(last) for one in layers[k]}
 
 
-def _by_stream(body: Computation, ops: Collection[str]) -> Collection[Sequence[int]]:
-    """The collectives of these ops, in order, for each stream."""
+def _by_stream(body: Computation, ops: Collection[str]) -> list[list[Layer]]:
+    """The layers of the collectives of these ops, in order, for each stream."""
     found: dict[int, list[int]] = {}
     for position, node in enumerate(body.nodes):
         if node.op in ops:
             found.setdefault(written_stream(node) or 0, []).append(position)
-    return found.values()
+    return [
+        [
+            [places[k] for k in layer]
+            for layer in layers_of([body.nodes[place].type for place in places])
+        ]
+        for places in found.values()
+    ]

@@ -22,7 +22,7 @@ from ncc_compiler.overlap.later_compute import feeds_compute
 from ncc_compiler.overlap.pace import Pace, pace_of
 from ncc_compiler.overlap.reach import Bits, chosen_before
 from ncc_compiler.overlap.schedule import Schedule, reordered
-from ncc_compiler.overlap.work import CONTROL_FLOW, START, larger_side
+from ncc_compiler.overlap.work import CONTROL_FLOW, START, Work, larger_side, works_of
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, provenance, stable_order
 
@@ -66,16 +66,20 @@ class Bucket(Pass):
         for name, feeds in feeds_compute(module).items():
             body = module.computations[name]
             if sum(node.op in BUCKETED for node in body.nodes) > 1:
-                order = Schedule().order(module, body, feeds)
-                found = self._found(module, reordered(body, order))
+                works = works_of(module, body)
+                order = Schedule().order(module, body, works, feeds)
+                ordered = [works[position] for position in order]
+                found = self._found(module, reordered(body, order), ordered)
                 buckets = [sorted(order[position] for position in members) for members in found]
                 computations[name] = _joined(body, buckets)
         return attrs.evolve(module, computations=computations)
 
-    def _found(self, module: Module, body: Computation) -> list[tuple[int, ...]]:
+    def _found(
+        self, module: Module, body: Computation, works: Sequence[Work]
+    ) -> list[tuple[int, ...]]:
         """The members of each bucket of two or more, in a computation that is in good order."""
         before = chosen_before(body, [k for k, one in enumerate(body.nodes) if one.op in BUCKETED])
-        return _Search(self, body, before, pace_of(module, body, before)).run(module)
+        return _Search(self, body, before, pace_of(body, works, before)).run(module)
 
 
 @attrs.define

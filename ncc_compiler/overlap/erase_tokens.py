@@ -22,7 +22,10 @@ _HAS_TOKEN = re.compile(r'\bhas_token\s*=\s*"?(1|true)\b')
 _MARK = re.compile(r',?\s*\bhas_token\s*=\s*(?:"[^"]*"|\w+)')
 _NOWHERE = NodeId(-1)  # the new place of what goes; nothing that stays refers to it
 _PASSES_ON = frozenset(
-    {"get-tuple-element", "reshape", "bitcast", "slice", "convert", "copy", "multiply", "add"}
+    {
+        *("add", "bitcast", "broadcast", "concatenate", "convert", "copy", "get-tuple-element"),
+        *("multiply", "pad", "reshape", "slice"),
+    }
 )
 """What stands between two links of a chain."""
 
@@ -97,9 +100,10 @@ def _users(body: Computation) -> list[list[int]]:
 
 
 def _is_free(body: Computation, node: Node, users: Iterable[int], links: Collection[int]) -> bool:
-    """Whether the token has one element, and its result goes to other tokens alone."""
-    token = body.nodes[node.operands[-1]].type
-    if not isinstance(token, ArrayType) or token.elements != 1:
+    """Whether the token has one element on a side, and its result goes to other tokens alone."""
+    assert isinstance(node.type, TupleType), node.name
+    sides = body.nodes[node.operands[-1]].type, node.type.elements[-1]
+    if not any(isinstance(side, ArrayType) and side.elements == 1 for side in sides):
         return False
     last = len(node.operands) - 1
     return all(

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import attrs
 
-from ncc_compiler.ir.graph import Computation, Module
+from ncc_compiler.ir.graph import Computation
 from ncc_compiler.overlap.reach import Bits
-from ncc_compiler.overlap.work import CONTROL_FLOW, work_of
+from ncc_compiler.overlap.work import CONTROL_FLOW, Work
 from ncc_runtime.neff.isa import ENGINES
 
 
@@ -18,13 +18,13 @@ class Pace:
     behind: tuple[int, ...]  # per collective: work of what waits for it and for none after it
 
 
-def pace_of(module: Module, body: Computation, before: Sequence[Bits]) -> Pace:
+def pace_of(body: Computation, works: Sequence[Work], before: Sequence[Bits]) -> Pace:
     """The pace of a computation; `before` says which collectives each node depends on."""
     free = dict.fromkeys(ENGINES, 0)
     ready, done = [0] * len(body.nodes), [0] * len(body.nodes)
     behind = [0] * max(bits.bit_length() for bits in (*before, 0))
     for position, node in enumerate(body.nodes):
-        work = work_of(module, body, node)
+        work = works[position]
         start = ready[position] = max([done[operand] for operand in node.operands], default=0)
         if node.op in CONTROL_FLOW:
             start = max(start, *free.values())

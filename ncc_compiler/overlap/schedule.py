@@ -19,7 +19,7 @@ from ncc_compiler.overlap.later_compute import feeds_compute
 from ncc_compiler.overlap.lifetimes import Lifetimes, lifetimes_of, peak_bytes
 from ncc_compiler.overlap.places import kept_orders
 from ncc_compiler.overlap.timeline import LAST, LATER, SOON, TRIGGER, Bounds, Rank, Task, arrange
-from ncc_compiler.overlap.work import CONTROL_FLOW, Work, work_of
+from ncc_compiler.overlap.work import CONTROL_FLOW, Work, works_of
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild
 
@@ -47,10 +47,13 @@ class Schedule(Pass):
         for name, feeds in feeds_compute(module).items():
             body = module.computations[name]
             if any(OPS[node.op].collective for node in body.nodes):
-                computations[name] = reordered(body, self.order(module, body, feeds))
+                order = self.order(module, body, works_of(module, body), feeds)
+                computations[name] = reordered(body, order)
         return attrs.evolve(module, computations=computations)
 
-    def order(self, module: Module, body: Computation, feeds: Sequence[bool]) -> list[int]:
+    def order(
+        self, module: Module, body: Computation, works: Sequence[Work], feeds: Sequence[bool]
+    ) -> list[int]:
         """The positions of a computation's nodes in their new order."""
         stretches = _stretches(body)
         kept = (body.root,) if body.name == module.entry else ()
@@ -60,7 +63,7 @@ class Schedule(Pass):
         after = kept_orders(body, lifetimes)
         order: list[int] = []
         for stretch in _runs(stretches):
-            tasks = _tasks(module, body, stretch, _Facts(feeds, held, after))
+            tasks = _tasks(body, stretch, _Facts(works, feeds, held, after))
             order += self._arranged(tasks, lifetimes, stretch)
         return order
 
@@ -85,6 +88,7 @@ class Schedule(Pass):
 class _Facts:
     """Of the nodes of a computation, by position."""
 
+    works: Sequence[Work]
     feeds: Sequence[bool]
     held: Mapping[int, int]
     after: Mapping[int, Sequence[int]]
@@ -109,10 +113,10 @@ def _runs(stretches: Sequence[int]) -> list[range]:
     return [range(first, last) for first, last in zip(starts, ends, strict=True)]
 
 
-def _tasks(module: Module, body: Computation, stretch: range, facts: _Facts) -> list[Task]:
+def _tasks(body: Computation, stretch: range, facts: _Facts) -> list[Task]:
     """The tasks of a stretch, numbered from its first node."""
     first = stretch.start
-    works = [work_of(module, body, body.nodes[position]) for position in stretch]
+    works = facts.works[first : stretch.stop]
     after = [
         tuple(sorted({need - first for need in needs if first <= need < stretch.stop}))
         for position in stretch

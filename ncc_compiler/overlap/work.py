@@ -68,6 +68,11 @@ def work_of(module: Module, computation: Computation, node: Node) -> Work:
     return Work(_engine(module, node), INSTRUCTION + _duration(node, given))
 
 
+def works_of(module: Module, computation: Computation) -> list[Work]:
+    """The work of every node."""
+    return [work_of(module, computation, node) for node in computation.nodes]
+
+
 def _engine(module: Module, node: Node) -> Engine:
     callees = (module.computations[node.callee(key)] for key in REGIONS.get(node.op, ()))
     if any(reduction_of(callee) is None for callee in callees):

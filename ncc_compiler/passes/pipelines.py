@@ -76,6 +76,12 @@ THOROUGH: Sequence[Pass] = (
 PIPELINES: Mapping[int, Sequence[Pass]] = {0: CANONICAL, 1: STANDARD, 2: THOROUGH}
 """By level of optimisation."""
 
+PUBLISHED_NAMES: Mapping[str, str] = {
+    "NEURON_FSDP_NUM_LAYER_EARLY_AG_SHIFT": "schedule.early_all_gather_layers",
+    "NEURON_FSDP_NUM_LAYER_LATE_RS_SHIFT": "schedule.late_reduce_scatter_layers",
+}
+"""What AWS calls options."""
+
 
 def pipeline(options: CompileOptions) -> Sequence[Pass]:
     """The passes of a compilation with their options set.
@@ -84,12 +90,13 @@ def pipeline(options: CompileOptions) -> Sequence[Pass]:
     """
     passes = PIPELINES[options.level]
     known = {name for level in PIPELINES.values() for one in level for name in _fields(one)}
-    for name in options.pass_options:
+    given = {PUBLISHED_NAMES.get(name, name): text for name, text in options.pass_options.items()}
+    for name in given:
         if name not in known:
             raise ValueError(
                 f"no pass has the option {name!r}, there are {', '.join(sorted(known))}"
             )
-    return [_with_options(one, options.pass_options) for one in passes]
+    return [_with_options(one, given) for one in passes]
 
 
 def _fields(one: Pass) -> Mapping[str, str]:

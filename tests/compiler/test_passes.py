@@ -11,6 +11,7 @@ from ncc_compiler.diagnostics import InternalError
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.options import CompileOptions
+from ncc_compiler.overlap.schedule import Schedule
 from ncc_compiler.passes.fold_constants import FoldConstants
 from ncc_compiler.passes.manager import Pass, run_passes
 from ncc_compiler.passes.pipelines import PIPELINES, pipeline
@@ -80,6 +81,12 @@ def test_pass_options_reach_their_pass():
     options = CompileOptions(pass_options={"fold-constants.limit_bytes": "7"})
     (fold,) = [one for one in pipeline(options) if isinstance(one, FoldConstants)]
     assert fold.limit_bytes == 7
+
+
+def test_options_go_by_the_names_that_aws_publishes_too():
+    names = "NEURON_FSDP_NUM_LAYER_EARLY_AG_SHIFT", "NEURON_FSDP_NUM_LAYER_LATE_RS_SHIFT"
+    *_, last = pipeline(CompileOptions(level=2, pass_options=dict(zip(names, "12", strict=True))))
+    assert last == Schedule(early_all_gather_layers=1, late_reduce_scatter_layers=2)
 
 
 @pytest.mark.parametrize("setting", [("nothing.at_all", "1"), ("fold-constants.limit_bytes", "x")])
