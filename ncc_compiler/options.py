@@ -10,6 +10,15 @@ FOLD_LIMIT_BYTES = 64 * 1024
 INLINE_LIMIT_NODES = 2_000_000
 """Calls that would expand to more nodes than this are refused."""
 
+BUCKET_LIMIT_BYTES = 25 * 1024 * 1024
+"""No bucket of collectives is larger than this; a collective that is stays alone."""
+
+BUCKET_SMALL_BYTES = 256 * 1024
+"""Collectives up to this size are joined whatever work lies between them."""
+
+SCHEDULE_LIMIT_PERCENT = 150
+"""Values that live at the same time take at most this much of what they take in program order."""
+
 LEVELS = (0, 1, 2)
 
 

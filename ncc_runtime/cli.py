@@ -1,4 +1,4 @@
-"""The command `nccrt`: run, list, verify, topology; explain, diff and bench are added to it.
+"""The command `nccrt`: run, list, verify, topology; explain, diff, bench and calibrate are added.
 
 Whatever is heavy is imported by the command that needs it, so that help and usage errors are
 immediate. The environment is read, and OpenBLAS's kernel chosen, here and nowhere else.
@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from ncc_runtime import cli_collectives
+from ncc_runtime import cli_calibrate, cli_collectives, cli_trace
 from ncc_runtime.cli_options import (
     SCHEMA,
     PlaceWords,
@@ -24,7 +24,9 @@ from ncc_runtime.cli_options import (
     loaded,
     place_options,
     program_argument,
+    rank_list,
     size,
+    trace_file,
     trip_counts,
     warn,
 )
@@ -63,6 +65,12 @@ def cli() -> None:
 @click.option(
     "--shuffle", type=click.IntRange(0), metavar="SEED", help="Take ready instructions at random."
 )
+@click.option(
+    "--trace", metavar="FILE", callback=trace_file, help="Write the timeline: .pftrace or .json."
+)
+@click.option(
+    "--trace-ranks", metavar="0-3,8", callback=rank_list, help="Ranks the timeline has [all]."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def run(program: Sequence[str], place: PlaceWords, as_json: bool, **words: Any) -> None:
     """Place PROGRAM, fill its placeholders, prove it and run it on virtual devices."""
@@ -74,10 +82,12 @@ def run(program: Sequence[str], place: PlaceWords, as_json: bool, **words: Any) 
         raise click.UsageError("--no-values takes no --inputs and gives no --outputs")
     if words["trip_counts"] and not words["no_values"]:
         raise click.UsageError("--trip-count goes with --no-values; else computed values decide")
+    timeline = cli_trace.wanted(words)
     if words["outputs"]:
         array_files.check_target(words["outputs"])
     started = time.perf_counter()
     model = loaded(program, place)
+    chosen = None if timeline is None else timeline.chosen(model.executable.ranks)
     given = array_files.read_arrays(words["inputs"]) if words["inputs"] else {}
     options = RunOptions(
         values=not words["no_values"],
@@ -93,6 +103,8 @@ def run(program: Sequence[str], place: PlaceWords, as_json: bool, **words: Any) 
     result = model.run(given, seed=seed, options=options)
     if words["outputs"]:
         array_files.write_arrays(words["outputs"], result.outputs)
+    if timeline is not None and result.trace is not None:
+        timeline.write(result.trace, chosen)
     facts = (model.executable, result, options, time.perf_counter() - started)
     if as_json:
         click.echo(json.dumps(summary.as_json(*facts, model.verdicts)))
@@ -137,7 +149,12 @@ def verify(program: Sequence[str], place: PlaceWords, as_json: bool) -> None:
     warn(model)
 
 
-for _command in (cli_collectives.explain, cli_collectives.diff, cli_collectives.bench):
+for _command in (
+    cli_collectives.explain,
+    cli_collectives.diff,
+    cli_collectives.bench,
+    cli_calibrate.calibrate,
+):
     cli.add_command(_command)
 
 

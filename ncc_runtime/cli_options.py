@@ -162,6 +162,25 @@ def _ranks(text: str) -> list[int]:
     return found
 
 
+def trace_file(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
+    """A file that a timeline can go to."""
+    if path is not None:
+        from ncc_runtime.report.timeline.write import SUFFIXES
+
+        if not path.endswith(SUFFIXES):
+            raise click.BadParameter(f"{path!r} does not end in {', '.join(SUFFIXES)}")
+    return path
+
+
+def rank_list(_: click.Context, __: click.Parameter, text: str | None) -> list[int] | None:
+    """Ranks such as 0-3,8."""
+    if text is None:
+        return None
+    if not _RANKS.fullmatch(f"x@{text}"):
+        raise click.BadParameter(f"{text!r} are no ranks, such as 0-3,8")
+    return _ranks(text)
+
+
 def program_of_words(words: Sequence[str]) -> "Program":
     """The program of a file, or of several files that each name their ranks."""
     from ncc_runtime.runtime import program_of

@@ -12,10 +12,14 @@ import numpy as np
 import threadpoolctl
 
 from ncc_runtime.errors import InputError
-from ncc_runtime.execution.clock.clock import Clock
-from ncc_runtime.execution.decisions import PlannedDecisions, ValueDecisions
+from ncc_runtime.execution.clock.clock import simulate
+from ncc_runtime.execution.decisions import (
+    PlannedDecisions,
+    RecordedDecisions,
+    ValueDecisions,
+)
 from ncc_runtime.execution.scheduler import Batch, Scheduler
-from ncc_runtime.execution.trace import TrafficCounter
+from ncc_runtime.execution.trace import Traffic, TrafficCounter, traffic_of
 from ncc_runtime.execution.values.machine import Machine
 from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.group_rules.limits import Use, limit_verdicts
@@ -31,7 +35,6 @@ from ncc_runtime.pipeline import joint_program, stage_of
 from ncc_runtime.placement import PlaceOptions, place_on
 from ncc_runtime.report.collectives import collective_rows
 from ncc_runtime.report.run import Run
-from ncc_runtime.timing import TimingModel
 from ncc_runtime.verify import prove
 from ncc_runtime.verify.proof import Proof
 
@@ -80,19 +83,19 @@ class Model:
             arrays = bound_inputs(self.executable.program, _numbered(inputs), seed)
         if options.verify:
             prove.refuse(self.proofs)
-        clock = None
-        if options.clock:
-            clock = Clock(self.executable, TimingModel.from_topology(self.executable.topology))
-        counter = TrafficCounter(self.executable)
-        machine = None
-        if arrays is not None:
+        outputs: list[np.ndarray] = []
+        if arrays is None:
+            planned = PlannedDecisions(self.executable, options.trip_counts)
+            found = simulate(self.executable, planned)
+            trace, traffic = found if options.clock else None, traffic_of(found)
+        else:
             machine = self._machine(options)
             machine.load(arrays)
-        self._perform(options, machine, clock, counter)
-        trace = clock.trace() if clock is not None else None
-        traffic = counter.traffic()
+            recorded, traffic = self._perform(machine, options)
+            outputs = machine.outputs()
+            trace = simulate(self.executable, recorded) if options.clock else None
         return Run(
-            outputs=machine.outputs() if machine is not None else [],
+            outputs=outputs,
             trace=trace,
             traffic=traffic,
             collectives=collective_rows(self.executable, traffic, trace),
@@ -106,19 +109,13 @@ class Model:
         return self._machines[key]
 
     def _perform(
-        self,
-        options: RunOptions,
-        machine: Machine | None,
-        clock: Clock | None,
-        counter: TrafficCounter,
-    ) -> None:
-        queues = self.executable.queues
+        self, machine: Machine, options: RunOptions
+    ) -> tuple[RecordedDecisions, tuple[Traffic, ...]]:
+        """Compute what the devices would hold; what was decided, and what was moved."""
+        queues, counter = self.executable.queues, TrafficCounter(self.executable)
 
         def perform(batches: Sequence[Batch]) -> None:
-            if machine is not None:
-                machine.perform(batches)
-            if clock is not None:
-                clock.perform(batches)
+            machine.perform(batches)
             for batch in batches:
                 queue = queues[batch.queue]
                 if isinstance(queue, DmaQueue):
@@ -126,15 +123,12 @@ class Model:
 
         shuffle = options.shuffle_seed
         generator = None if shuffle is None else np.random.default_rng(shuffle)
+        read = ValueDecisions(self.executable, machine)
+        recorded = RecordedDecisions(self.executable.ranks, read)
         # BLAS on one thread: its own threads would change the order of sums with the machine
-        with threadpoolctl.threadpool_limits(1, user_api="blas"):
-            if machine is None:
-                planned = PlannedDecisions(self.executable, options.trip_counts)
-                Scheduler(self.executable, planned).run(perform, generator)
-            else:
-                with machine:
-                    read = ValueDecisions(self.executable, machine)
-                    Scheduler(self.executable, read).run(perform, generator)
+        with threadpoolctl.threadpool_limits(1, user_api="blas"), machine:
+            Scheduler(self.executable, recorded).run(perform, generator)
+        return recorded, counter.traffic()
 
 
 def _numbered(

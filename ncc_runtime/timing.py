@@ -1,9 +1,8 @@
-"""The first clock's constants and formulas: whole numbers of picoseconds, rounded up.
+"""Time constants and formulas: whole numbers of picoseconds, rounded up.
 
 The only home of time constants that no topology file holds; each has a source, is `assumed`, or is
-`fitted` to what is published. An idle machine is priced: instruction overhead, latency, bytes over
-bandwidth. Contention and calibration belong to the device model that replaces this. Rates are those
-of one rank, which at LNC 2 has both cores' engines, DMA rings and CC-cores.
+`fitted` to what is published. What transfers share is in `parts.py`. Rates are those of one rank,
+which at LNC 2 has both cores' engines, DMA rings and CC-cores.
 """
 
 from collections.abc import Mapping
@@ -29,15 +28,15 @@ CONSTANTS: Mapping[str, Figure] = MappingProxyType(
             1_300_000, "AWS Neuron SDK docs, nki-dma-bandwidth-guide.rst: semaphore to start"
         ),
         "descriptor_ps": Figure(4_000, "assumed: 64 ns each, 16 engines at work"),
-        "cc_instruction_ps": Figure(
-            120_000,
-            "fitted: on 64 ranks of trn2 mesh gives way to RDH between 0.5 and 2 MB "
-            "(AWS Neuron docs, intranode-collective-comm.rst)",
-        ),
         "semaphore_local_ps": Figure(20_000, "assumed"),
         "semaphore_remote_ps": Figure(50_000, "assumed"),
         "trigger_ps": Figure(100_000, "assumed: one register write and the CC-core's wake-up"),
-        "launch_ps": Figure(0, "assumed: the clock starts when every rank has started"),
+        "launch_ps": Figure(15_000_000, "assumed: the host starts a program, all ranks at once"),
+        "execution_barrier_ps": Figure(
+            10_000_000,
+            "AWS Neuron SDK release notes, collectives 2.19.7: a barrier takes 40 us; assumed: of "
+            "16 chips, and as much for every doubling of them",
+        ),
     }
 )
 """Time constants by name; TimingModel has a field for each."""
@@ -73,14 +72,16 @@ class TimingModel:
     transport_latency_ps: np.ndarray  # (4,) int64 by transport code, hops apart
     link_latency_ps: int
     cc_cores: int  # of a rank
+    cc_instruction_ps: int  # of one CC-core
+    cc_start_ps: int  # of a collective, before its first row
     instruction_cycles: int
     dma_start_ps: int
     descriptor_ps: int
-    cc_instruction_ps: int
     semaphore_local_ps: int
     semaphore_remote_ps: int
     trigger_ps: int
     launch_ps: int
+    execution_barrier_ps: int  # for every doubling of the chips
 
     @classmethod
     def from_topology(cls, topology: Topology) -> "TimingModel":
@@ -96,6 +97,8 @@ class TimingModel:
             transport_latency_ps=latency,
             link_latency_ps=topology.link_latency_ps,
             cc_cores=topology.rank_cc_cores,
+            cc_instruction_ps=topology.cc.instruction_ps,
+            cc_start_ps=topology.cc.start_ps,
             **{name: value for name, value in constants.items() if isinstance(value, int)},
         )
 
@@ -122,6 +125,21 @@ class TimingModel:
             work = duration_ps(flops if engine is Engine.TENSOR else elements, rate)
             traffic = np.maximum(work, traffic)
         return np.asarray(self.instruction_ps(engine) + traffic)
+
+    def cc_cores_of(self, stream: int, streams: int) -> int:
+        """How many of a rank's CC-cores run a stream, of so many that the program has.
+
+        Each has one; stream 0 has those that are left.
+        """
+        return max(1, self.cc_cores - streams + 1) if stream == 0 else 1
+
+    def cc_row_ps(self, stream: int = 0, streams: int = 1) -> int:
+        """The time of a CC-core row: the CC-cores of a stream share its program (assumed)."""
+        return -(-self.cc_instruction_ps // self.cc_cores_of(stream, streams))
+
+    def barrier_ps(self, chips: int) -> int:
+        """What ranks of so many chips take to meet before an execution."""
+        return self.execution_barrier_ps * (chips - 1).bit_length()
 
     def work_per_s(self, engine: Engine, dtype: DType) -> int:
         """Flops (Tensor) or elements (others) a rank's engine does in a second; 0: none.

@@ -24,6 +24,8 @@ MACHINES = (
     ("inf2", 1, 1),
 )
 WORD = 4
+NEVER_IN_PLACE = ("direct",)
+"""All-reduces whose members read each other's operands until the end."""
 
 
 @attrs.frozen
@@ -100,10 +102,7 @@ def cases(draw: st.DrawFn) -> Case:
     layout, op = draw(layouts()), draw(st.sampled_from(OPERATORS))
     step = layout.members if op is CollectiveOp.REDUCE_SCATTER else 1
     sizes = draw(st.lists(st.integers(0, 40), min_size=1, max_size=2))
-    return Case(
-        op,
-        draw(st.sampled_from(suited(op, layout))),
-        layout,
-        tuple(size * step for size in sizes),
-        op is CollectiveOp.ALL_REDUCE and draw(st.booleans()),
-    )
+    name = draw(st.sampled_from(suited(op, layout)))
+    may_be_in_place = op is CollectiveOp.ALL_REDUCE and name not in NEVER_IN_PLACE
+    in_place = may_be_in_place and draw(st.booleans())
+    return Case(op, name, layout, tuple(size * step for size in sizes), in_place)

@@ -11,6 +11,8 @@ from ncc_compiler.diagnostics import Source
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.load import load_module
 from ncc_compiler.ir.types import ArrayType
+from ncc_compiler.options import CompileOptions
+from ncc_runtime.report.run import Run
 from tests.draws_graphs import random_array
 from tests.reference_runs import assert_close, reference_outputs
 
@@ -30,17 +32,40 @@ def inputs_of(module: Module) -> list[np.ndarray]:
     return [random_array(type_, module.ranks, seed) for seed, type_ in enumerate(types)]
 
 
-@pytest.mark.parametrize("topology", ["trn2.48xlarge", "trn1.32xlarge"])
+def compiled(name: str, level: int = 1) -> ncc_compiler.Neff:
+    return ncc_compiler.compile_file(EXAMPLES / f"{name}.ir", CompileOptions(level=level))
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_computes_what_the_reference_says(name, topology):
+def test_an_example_computes_what_the_reference_says(name):
     module = example(name)
     inputs = inputs_of(module)
-    neff = ncc_compiler.compile_file(str(EXAMPLES / f"{name}.ir"))
-    run = ncc_runtime.load(neff, topology=topology).run(inputs)
     expected = reference_outputs(module, inputs)
-    assert len(run.outputs) == len(expected)
-    for actual, wanted in zip(run.outputs, expected, strict=True):
-        assert_close(actual, wanted)
+    for level, topology in ((1, "trn2.48xlarge"), (1, "trn1.32xlarge"), (2, "trn2.48xlarge")):
+        run = ncc_runtime.load(compiled(name, level), topology=topology).run(inputs)
+        assert len(run.outputs) == len(expected)
+        for actual, wanted in zip(run.outputs, expected, strict=True):
+            assert_close(actual, wanted)
+
+
+def times(name: str, level: int, topology: str) -> Run:
+    return ncc_runtime.load(compiled(name, level), topology=topology).run(values=False)
+
+
+@pytest.mark.parametrize("topology", ["trn2.48xlarge", "trn1.32xlarge"])
+def test_the_data_parallel_example_hides_most_of_its_all_reduces(topology):
+    run = times("data_parallel_step", 2, topology)
+    whole = sum(one.time_us or 0 for one in run.collectives)
+    exposed = sum(one.exposed_us or 0 for one in run.collectives)
+    assert exposed <= 0.2 * whole
+    assert (run.time_us or 0) < (times("data_parallel_step", 1, topology).time_us or 0)
+
+
+def test_buckets_make_few_collectives_of_many_in_less_than_half_the_time():
+    many, few = (times("many_gradients", level, "trn2.48xlarge") for level in (1, 2))
+    assert len(many.collectives) == 200
+    assert len(few.collectives) <= 4
+    assert 2 * (few.time_us or 0) < (many.time_us or 0)
 
 
 def test_the_32_rank_example_runs_over_two_instances_of_trn1():

@@ -1,19 +1,22 @@
 """Collectives to placeholders: what the program says of them, and nothing of the wiring."""
 
 import math
-import re
 
 from ncc_compiler.codegen.select import COLLECTIVES
 from ncc_compiler.diagnostics import CompileError, Diagnostic
-from ncc_compiler.ir.collectives import rank_groups, rank_pairs, reduction_by_name, reduction_of
-from ncc_compiler.ir.graph import Module, Node, Raw
+from ncc_compiler.ir.collectives import (
+    rank_groups,
+    rank_pairs,
+    reduction_by_name,
+    reduction_of,
+    written_stream,
+)
+from ncc_compiler.ir.graph import Module, Node
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import MAX_STREAMS
 from ncc_runtime.neff.reductions import Reduction
-
-_STREAM = re.compile(r'\bstream_id\s*=\s*"?(\d+)')
 
 
 def placeholder_of(
@@ -66,10 +69,7 @@ def _reduction(module: Module, node: Node, dtype: DType) -> Reduction | None:
 
 
 def _stream(node: Node) -> int:
-    """The stream that `frontend_attributes={stream_id="1"}` asks for."""
-    value = node.attributes.get("frontend_attributes")
-    match = _STREAM.search(value.text) if isinstance(value, Raw) else None
-    stream = int(match[1]) if match else 0
+    stream = written_stream(node) or 0
     if stream >= MAX_STREAMS:
         text = f"stream_id is {stream}, there are {MAX_STREAMS} streams"
         raise CompileError([Diagnostic("codegen-C2", text, node.span)])

@@ -34,6 +34,7 @@ TRANSFERS = frozenset({"send", "recv"})
 """Ops whose pairs stand in an attribute that XLA passes through, since HLO has none for them."""
 
 PAIRS_OF_TRANSFERS = "_xla_send_recv_source_target_pairs"
+_STREAM = re.compile(r'\bstream_id\s*=\s*"?(\d+)')
 _ENTRIES = r"\{(?:[\s,0-9]|\{[\s,0-9]*\})*\}"
 _TRANSFER_PAIRS = re.compile(rf'\b{PAIRS_OF_TRANSFERS}\s*=\s*"?({_ENTRIES})')
 
@@ -76,6 +77,13 @@ def pairs_attribute(node: Node) -> Pairs | None:
 def _pairs_of_transfer(given: Attribute | None) -> Attribute | None:
     found = _TRANSFER_PAIRS.search(given.text) if isinstance(given, Raw) else None
     return read_attribute(Kind.PAIRS, found[1]) if found else None
+
+
+def written_stream(node: Node) -> int | None:
+    """The stream that `frontend_attributes={stream_id="1"}` asks for, if any."""
+    value = node.attributes.get("frontend_attributes")
+    match = _STREAM.search(value.text) if isinstance(value, Raw) else None
+    return int(match[1]) if match else None
 
 
 def rank_groups(module: Module, node: Node) -> Groups:

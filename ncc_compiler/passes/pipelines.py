@@ -5,6 +5,11 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from ncc_compiler.options import CompileOptions
+from ncc_compiler.overlap.assign_streams import AssignStreams
+from ncc_compiler.overlap.bucket import Bucket
+from ncc_compiler.overlap.erase_tokens import EraseTokens
+from ncc_compiler.overlap.schedule import Schedule
+from ncc_compiler.overlap.split_all_reduces import SplitAllReduces
 from ncc_compiler.passes.common_subexpressions import CommonSubexpressions
 from ncc_compiler.passes.expand_collectives import ExpandCollectives
 from ncc_compiler.passes.fold_constants import FoldConstants
@@ -40,17 +45,42 @@ STANDARD: Sequence[Pass] = (
     RemoveDeadCode(),
 )
 
-# Once more over what the first round uncovered.
+# Also what lets collectives run beside compute.
 THOROUGH: Sequence[Pass] = (
-    *STANDARD,
+    JoinTransfers(),
+    JoinHalves(),
+    SpellOut(),
+    InlineCalls(),
+    Simplify(),
+    FoldConstants(),
+    CommonSubexpressions(),
+    EraseTokens(),
+    SplitAllReduces(),
+    RemoveDeadCode(),
+    ExpandCollectives(),
+    Simplify(),
+    RemoveDeadCode(),
+    # once more over what the first round uncovered
     FoldConstants(),
     CommonSubexpressions(),
     Simplify(),
     RemoveDeadCode(),
+    # collectives beside compute
+    AssignStreams(),
+    Bucket(),
+    Simplify(),
+    RemoveDeadCode(),
+    Schedule(),
 )
 
 PIPELINES: Mapping[int, Sequence[Pass]] = {0: CANONICAL, 1: STANDARD, 2: THOROUGH}
 """By level of optimisation."""
+
+PUBLISHED_NAMES: Mapping[str, str] = {
+    "NEURON_FSDP_NUM_LAYER_EARLY_AG_SHIFT": "schedule.early_all_gather_layers",
+    "NEURON_FSDP_NUM_LAYER_LATE_RS_SHIFT": "schedule.late_reduce_scatter_layers",
+}
+"""What AWS calls options."""
 
 
 def pipeline(options: CompileOptions) -> Sequence[Pass]:
@@ -60,12 +90,13 @@ def pipeline(options: CompileOptions) -> Sequence[Pass]:
     """
     passes = PIPELINES[options.level]
     known = {name for level in PIPELINES.values() for one in level for name in _fields(one)}
-    for name in options.pass_options:
+    given = {PUBLISHED_NAMES.get(name, name): text for name, text in options.pass_options.items()}
+    for name in given:
         if name not in known:
             raise ValueError(
                 f"no pass has the option {name!r}, there are {', '.join(sorted(known))}"
             )
-    return [_with_options(one, options.pass_options) for one in passes]
+    return [_with_options(one, given) for one in passes]
 
 
 def _fields(one: Pass) -> Mapping[str, str]:

@@ -1,5 +1,6 @@
 """How passes make new computations: nodes in order, each under a name of its own."""
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
@@ -93,6 +94,27 @@ def rewrite_module(
         for name, computation in module.computations.items()
     }
     return attrs.evolve(module, computations=computations)
+
+
+def stable_order(uses: Sequence[Sequence[int]]) -> list[int]:
+    """Positions in an order in which each stands behind what it uses, and else as before."""
+    users: list[list[int]] = [[] for _ in uses]
+    missing = [0] * len(uses)
+    for position, needs in enumerate(uses):
+        for need in set(needs):
+            users[need].append(position)
+            missing[position] += 1
+    ready = [position for position, count in enumerate(missing) if not count]
+    order: list[int] = []
+    while ready:  # ascending, so a heap from the start
+        position = heapq.heappop(ready)
+        order.append(position)
+        for user in users[position]:
+            missing[user] -= 1
+            if not missing[user]:
+                heapq.heappush(ready, user)
+    assert len(order) == len(uses), "a node uses itself"
+    return order
 
 
 def reachable(computations: Mapping[str, Computation], entry: str) -> dict[str, Computation]:

@@ -29,9 +29,9 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.layout import Members
-from ncc_runtime.collectives.loads import Kind, Parts
 from ncc_runtime.collectives.plan import Job
 from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.parts import Kind, Parts
 from ncc_runtime.timing import duration_ps
 
 
@@ -173,7 +173,7 @@ def _ports(parts: Parts, chips: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarr
 
 
 def _latency_ps(parts: Parts, job: Job, groups: Sequence[Members]) -> int:
-    """One transfer over the longest way between members of which one depends on the other."""
+    """The start, and a transfer over the longest way between members that depend on each other."""
     routes, model = parts.routes, parts.model
     slowest = 0
     for group in groups:
@@ -191,4 +191,4 @@ def _latency_ps(parts: Parts, job: Job, groups: Sequence[Members]) -> int:
                 routes.transport(src, dst), routes.hops(src, dst), none, none + 1
             )
             slowest = max(slowest, int(way.max()) + model.semaphore_remote_ps)
-    return slowest
+    return model.cc_start_ps + slowest

@@ -13,6 +13,7 @@ from ncc_runtime.collectives import (
     hierarchical,
     kangaring,
     mesh,
+    one_chip,
     rdh,
     ring,
     rooted,
@@ -20,11 +21,11 @@ from ncc_runtime.collectives import (
     tree,
 )
 from ncc_runtime.collectives.layout import Arrange, Layout, Members, UnsuitedError
-from ncc_runtime.collectives.loads import Parts
 from ncc_runtime.collectives.plan import Job, Plan
-from ncc_runtime.collectives.price import Groups, Price, priced
+from ncc_runtime.collectives.price import Groups, Machine, Price, priced
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.parts import Parts
 from ncc_runtime.placement import Placement
 from ncc_runtime.timing import TimingModel
 from ncc_runtime.topology.routes import Routes
@@ -46,6 +47,7 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
         "double-tree": Algorithm(tree.arrange, tree.double_all_reduce),
         "mesh": Algorithm(mesh.arrange, mesh.all_reduce),
         "single-step-mesh": Algorithm(single_step.arrange, single_step.all_reduce),
+        "direct": Algorithm(one_chip.arrange, one_chip.all_reduce),
         "rdh": Algorithm(rdh.arrange, rdh.all_reduce),
         **{pair.name: Algorithm(pair.arrange, pair.all_reduce) for pair in hierarchical.PAIRS},
     },
@@ -112,11 +114,16 @@ class Chooser:
     """Chooses for all placeholders on one placement; remembers arrangements."""
 
     def __init__(
-        self, placement: Placement, forced: Mapping[str, str], room_bytes: int | None = None
+        self,
+        placement: Placement,
+        forced: Mapping[str, str],
+        room_bytes: int | None = None,
+        streams: int = 1,
     ) -> None:
         self._placement = placement
         self._forced = forced
         self._room_bytes = room_bytes  # what is left for channel buffers; None: no limit
+        self._streams = streams  # of the program: those without a CC-core of their own share
         self._arranged: dict[tuple[Arrange, Members], Hashable | UnsuitedError] = {}
         self._layouts: dict[Members, Layout] = {}
 
@@ -134,14 +141,19 @@ class Chooser:
 
         What needs no comparison is priced, and what is not forced is there, only if asked for.
         """
-        op = job.placeholder.op
-        wanted = self._forced.get(op.value)
-        names = [wanted] if wanted is not None and not price_all else list(ALGORITHMS[op])
-        found = [self._candidate(job, name, groups) for name in names]
+        wanted = self._forced.get(job.placeholder.op.value)
+        if wanted is not None and not price_all:
+            found: Sequence[Candidate] = (self._candidate(job, wanted, groups),)
+        else:
+            found = self.unpriced(job, groups)
         able = [one for one in found if not one.reason]
         if len(able) > 1 or price_all:
-            found = [self._with_price(job, one) for one in found]
+            found = [self.with_price(job, one) for one in found]
         return tuple(found)
+
+    def unpriced(self, job: Job, groups: Sequence[Members]) -> tuple[Candidate, ...]:
+        """What could fill a placeholder, which is the same for any rates and times."""
+        return tuple(self._candidate(job, name, groups) for name in ALGORITHMS[job.placeholder.op])
 
     def best(self, job: Job, found: Sequence[Candidate]) -> Choice:
         """The cheapest candidate, of equal ones the first; what is forced if it can run.
@@ -155,6 +167,20 @@ class Chooser:
             raise LoweringError(_refusal(job, reasons))
         chosen = min(able, key=lambda one: 0 if one.price is None else one.price.time_ps)
         return Choice(chosen, wanted is not None, tuple(found))
+
+    def with_price(self, job: Job, one: Candidate) -> Candidate:
+        """The candidate with its price, where it can run."""
+        return one if one.reason else self.priced_on(self.machine(job), job, one)
+
+    def machine(self, job: Job) -> Machine:
+        """What a placeholder is priced on."""
+        cores = self.parts.model.cc_cores_of(job.placeholder.stream, self._streams)
+        return Machine(self.parts, cores)
+
+    @staticmethod
+    def priced_on(machine: Machine, job: Job, one: Candidate) -> Candidate:
+        """A candidate that can run, with its price."""
+        return attrs.evolve(one, price=priced(machine, one.teams, job.buffers.element_bytes))
 
     def _candidate(self, job: Job, name: str, groups: Sequence[Members]) -> Candidate:
         """All groups by one algorithm; groups that are arranged alike share one plan."""
@@ -177,11 +203,6 @@ class Chooser:
             return Candidate(name, None, short)
         ranks = (np.array(its_groups, np.int32) for its_groups in alike.values())
         return Candidate(name, None, teams=tuple(zip(plans, ranks, strict=True)))
-
-    def _with_price(self, job: Job, one: Candidate) -> Candidate:
-        if one.reason:
-            return one
-        return attrs.evolve(one, price=priced(self.parts, one.teams, job.buffers.element_bytes))
 
     def _arrange(self, algorithm: Algorithm, group: Members) -> Hashable | UnsuitedError:
         key = algorithm.arrange, group

@@ -173,7 +173,7 @@ class _Slices:
 
     def track(self, number: int) -> Track:
         """The strand and its DMA rings."""
-        rings = max(1, min(LANES // self.count, len(mesh.LANES)))
+        rings = max(1, min(LANES // self.count, len(rdh.LANES)))
         return Track(number, tuple((number * rings + k) % LANES for k in range(rings)))
 
     def pipelined(self, towers: Sequence[Floors]) -> tuple[Round, ...]:

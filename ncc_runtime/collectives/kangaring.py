@@ -6,7 +6,8 @@
                      one read, two writes
 
 A pair touches HBM 4 times a step instead of 6 in reduce-scatter, 3 instead of 4 in all-gather. The
-two of a pair change roles from one cycle to the next.
+two of a pair change roles from one cycle to the next. Where it reduces, chunks go in slices as in a
+ring, each with a DMA ring of its own (assumed).
 
 Source: AWS Neuron docs, intranode-collective-comm.rst (pairs, touches, alternating roles); nec.h
 (at most 256 ranks).
@@ -31,7 +32,7 @@ from ncc_runtime.collectives.plan import (
     Transfer,
     divisor,
 )
-from ncc_runtime.collectives.ring import SLOTS, channels_of
+from ncc_runtime.collectives.ring import SLOTS, slices_of
 from ncc_runtime.collectives.roles import Roles
 from ncc_runtime.collectives.stages import StageKind, Strand, Track, Wiring
 from ncc_runtime.topology.rules import KANGARING_RANKS
@@ -65,7 +66,7 @@ def _paired(cycle: Sequence[Members], number: int) -> Members:
 def all_reduce(job: Job, wiring: Wiring) -> Plan:
     """The ring of pairs both ways round, with one chunk for each pair, which its primary keeps."""
     members, scratch = len(wiring.orders[0]), Scratch()
-    rings = _rings(wiring, job.buffers.operand_elements, job)
+    rings = _rings(wiring, slices_of(wiring, job.buffers.operand_elements, job))
     strands = []
     slices = stages.operand_slices(job, members // 2, len(rings))
     for ring, extents in zip(rings, slices, strict=True):
@@ -78,13 +79,13 @@ def all_reduce(job: Job, wiring: Wiring) -> Plan:
 
 def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
     """A pair has a chunk for each of its members; the primary hands over the secondary's."""
-    rings = _rings(wiring, job.buffers.operand_elements, job)
+    rings = _rings(wiring, slices_of(wiring, job.buffers.operand_elements, job))
     return stages.reduce_scatter("kangaring", job, rings)
 
 
 def all_gather(job: Job, wiring: Wiring) -> Plan:
     """A pair has a chunk of each of its members; the primary reads the secondary's."""
-    rings = _rings(wiring, job.buffers.result_elements, job)
+    rings = _rings(wiring, 1)
     return stages.all_gather("kangaring", job, rings)
 
 
@@ -240,9 +241,16 @@ def _every_other(extent: Extent, half: int) -> Extent:
     return attrs.evolve(extent, offsets=extent.offsets[:, half::2], sizes=extent.sizes[:, half::2])
 
 
-def _rings(wiring: Wiring, elements: Sequence[int], job: Job) -> list[KangaRing]:
-    """A ring of pairs for every cycle, or two where chunks are cut in halves."""
-    return [KangaRing(roles, track) for roles, track in channels_of(wiring, elements, job)]
+def _rings(wiring: Wiring, slices: int) -> list[KangaRing]:
+    """A ring of pairs for every cycle and slice.
+
+    Who is a primary on a cycle is none on the next, so that two cycles share their DMA rings.
+    """
+    return [
+        KangaRing(Roles([order]), Track(cycle * slices + part, (cycle // 2 * slices + part,)))
+        for cycle, order in enumerate(wiring.orders)
+        for part in range(slices)
+    ]
 
 
 STAGE = StageKind(arrange, lambda roles, _, track: KangaRing(roles, track))

@@ -9,8 +9,10 @@
     all-reduce       the first, then the second; what an all-gather starts from is then no operand,
                      so each writes its own chunk to every chip
 
+All goes through one DMA ring of each member.
+
 Source: AWS Neuron docs, intranode-collective-comm.rst (steps, destinations shared out, nearest
-rank); nec.h (at most 128 chips).
+rank); nec.h (at most 128 chips, one channel).
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,9 +30,6 @@ from ncc_runtime.collectives.plan import IDLE, Job, Piece, Plan, Round, Space, T
 from ncc_runtime.collectives.roles import Roles
 from ncc_runtime.collectives.stages import Stage, StageKind, Strand, Track, Wiring, side_by_side
 from ncc_runtime.topology.rules import MESH_CHIPS
-
-LANES = (0, 1, 2, 3)
-"""DMA rings that its transfers take by turns; assumed."""
 
 
 @attrs.frozen
@@ -143,10 +142,10 @@ class Mesh:
         sets = matchings(self._by_chip() if grouped else self._one_by_one())
         sends = [
             move
-            for turn, one_set in enumerate(sets)
+            for one_set in sets
             for chunk in self._chunks(one_set, grouped)
             for source, target in zip(own, targets, strict=True)
-            for move in self._deposit((source, target), (one_set, chunk), turn)
+            for move in self._deposit((source, target), (one_set, chunk))
         ]
         if grouped:
             sends += self._around(own, targets, self.roles.role[:, None])
@@ -178,7 +177,7 @@ class Mesh:
         peer = self.roles.members_of(served.receiver)
         chunk = np.maximum(served.receiver, 0)[self.roles.role]
         sources = self._on_chip(extent, chunk, served.size)
-        return self.track.transfer(peer, sources, slot, extent.size(chunk), served.turn)
+        return self.track.transfer(peer, sources, slot, extent.size(chunk))
 
     def _on_chip(self, extent: Extent, chunk: np.ndarray, size: int) -> tuple[Piece, ...]:
         """A chunk in the memory of everybody on a chip of `size` members."""
@@ -228,7 +227,6 @@ class Mesh:
         self,
         extents: tuple[Extent, Extent],
         moved: tuple[Sequence[Send], np.ndarray],
-        turn: int,
     ) -> Iterator[Transfer]:
         """A chunk that lies at its owner, into the result of a member of another chip."""
         (source, target), (sends, chunk) = extents, moved
@@ -242,7 +240,7 @@ class Mesh:
         mine = np.maximum(chunk, 0)[self.roles.role]
         piece = source.piece(mine, None if is_own else owner)
         yield self.track.transfer(
-            peer, (piece,), target.at(mine, np.maximum(peer, 0)), target.size(mine), turn
+            peer, (piece,), target.at(mine, np.maximum(peer, 0)), target.size(mine)
         )
 
     def _held(self, sets: Sequence[Sequence[Send]], grouped: bool) -> np.ndarray:
@@ -272,9 +270,7 @@ class Mesh:
             neighbour = np.where(shift < size, self.first + (place + shift) % size, IDLE)
             parcel = runs.Parcel(self.roles.members_of(neighbour), chunks)
             for source, target in zip(sources, targets, strict=True):
-                found += runs.transfers(
-                    parcel, [runs.Source(source)], target, self.track, shift - 1
-                )
+                found += runs.transfers(parcel, [runs.Source(source)], target, self.track)
         return found
 
 
@@ -288,7 +284,7 @@ class _Served:
 
 
 def _mesh(wiring: Wiring) -> Stage:
-    return STAGE.stage(Roles(wiring.orders), wiring.form, Track(0, LANES))
+    return STAGE.stage(Roles(wiring.orders), wiring.form, Track(0, (0,)))
 
 
 STAGE = StageKind(arrange, Mesh)

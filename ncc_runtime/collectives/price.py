@@ -20,8 +20,10 @@ from types import MappingProxyType
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.loads import Kind, Load, Loads, Parts
-from ncc_runtime.collectives.plan import IDLE, Plan, Round
+from ncc_runtime.collectives.loads import Load, Loads
+from ncc_runtime.collectives.meetings import Meetings
+from ncc_runtime.collectives.plan import IDLE, Plan, Round, Transfer
+from ncc_runtime.parts import Kind, Parts
 
 Groups = np.ndarray
 """(groups, members) ranks."""
@@ -44,7 +46,12 @@ class Price:
     @property
     def decided_by(self) -> str:
         """The larger term in words: latency, or the kind of part whose bytes took longest."""
-        if self.latency_ps >= self.bandwidth_ps or not self.bound_ps_by_kind:
+        return "latency" if self.latency_ps >= self.bandwidth_ps else self.busiest
+
+    @property
+    def busiest(self) -> str:
+        """The kind of part whose bytes took longest, in words; latency where there are none."""
+        if not self.bound_ps_by_kind:
             return "latency"
         return max(self.bound_ps_by_kind, key=lambda kind: self.bound_ps_by_kind[kind]).value
 
@@ -54,6 +61,8 @@ class _Step:
     """A round of one strand: its fixed time, and its time on the busiest part."""
 
     latency_ps: int
+    passing_ps: int  # on an average way
+    read_ps: int  # until others know that they have been read
     busy_ps: int
     kind: Kind
     amounts: np.ndarray  # no less than what it takes
@@ -85,23 +94,62 @@ class _Reach:
         return self.latency_ps + sum(time for _, time in self.busy)
 
     def after(self, step: _Step, waits_ps: int) -> "_Reach":
+        """One more step."""
+        more = _Reach(step.latency_ps + waits_ps, ((step.kind, step.busy_ps),))
+        return self.behind(more)
+
+    def behind(self, other: "_Reach") -> "_Reach":
+        """Both in turn."""
         busy = dict(self.busy)
-        busy[step.kind] = busy.get(step.kind, 0) + step.busy_ps
-        return _Reach(self.latency_ps + step.latency_ps + waits_ps, tuple(busy.items()))
+        for kind, time in other.busy:
+            busy[kind] = busy.get(kind, 0) + time
+        return _Reach(self.latency_ps + other.latency_ps, tuple(busy.items()))
+
+    def later(self, latency_ps: int) -> "_Reach":
+        """The same so much later."""
+        return attrs.evolve(self, latency_ps=self.latency_ps + latency_ps)
 
 
-def priced(parts: Parts, teams: Sequence[tuple[Plan, Groups]], width: int) -> Price:
+@attrs.frozen(eq=False)
+class Machine:
+    """What plans are priced on."""
+
+    parts: Parts
+    cc_cores: int = 1  # of a rank, that run the placeholder's stream
+    known: dict[bytes, Loads] | None = None  # by groups, where many sizes are priced; None: none
+
+    def loads(self, groups: Groups) -> Loads:
+        """The loads of a team, which do not depend on sizes."""
+        if self.known is None:
+            return Loads(self.parts, groups)
+        return self.known.setdefault(groups.tobytes(), Loads(self.parts, groups))
+
+    @property
+    def row_ps(self) -> int:
+        """The time of one row of a CC-core program."""
+        return -(-self.parts.model.cc_instruction_ps // self.cc_cores)
+
+    def time_ps(self, amounts: np.ndarray) -> np.ndarray:
+        """What amounts take, each part alone with them."""
+        times = self.parts.time_ps(amounts)
+        rows = self.parts.span(Kind.CC_CORE)
+        times[rows] = -(-times[rows] // self.cc_cores)
+        return times
+
+
+def priced(machine: Machine, teams: Sequence[tuple[Plan, Groups]], width: int) -> Price:
     """The price of plans that run at the same time; `width` is the size of an element."""
+    parts = machine.parts
     total: np.ndarray = np.zeros(parts.count, np.int64)
     first, longest, start = 0, _Reach(), 0
     for plan, groups in teams:
-        chain = _Chain(parts, groups, width)
+        chain = _Chain(machine, groups, width)
         for one_round in plan.rounds:
             chain.add(one_round)
         total += chain.total
         first, start = max(first, chain.first_ps), max(start, chain.start_ps + chain.end_ps)
         longest = max(longest, chain.reach, key=lambda reach: reach.end_ps)
-    busy = parts.time_ps(total)
+    busy = machine.time_ps(total)
     busiest = int(busy.argmax())
     is_chain = longest.end_ps >= first + int(busy[busiest])
     reach = longest
@@ -109,7 +157,7 @@ def priced(parts: Parts, teams: Sequence[tuple[Plan, Groups]], width: int) -> Pr
         reach = _Reach(first, ((parts.kind(busiest), int(busy[busiest])),))
     shares = {kind: time for kind, time in reach.busy if time}
     return Price(
-        latency_ps=start + reach.latency_ps,
+        latency_ps=parts.model.cc_start_ps + start + reach.latency_ps,
         bandwidth_ps=sum(shares.values()),
         bound_ps_by_kind=MappingProxyType(shares),
         is_chain=is_chain,
@@ -120,33 +168,40 @@ def priced(parts: Parts, teams: Sequence[tuple[Plan, Groups]], width: int) -> Pr
 class _Chain:
     """Adds up the rounds of one team; steps that are alike are worked out once."""
 
-    def __init__(self, parts: Parts, groups: Groups, width: int) -> None:
-        self._parts, self._width = parts, width
-        self._loads = Loads(parts, groups)
+    def __init__(self, machine: Machine, groups: Groups, width: int) -> None:
+        self._machine, self._parts, self._width = machine, machine.parts, width
+        self._loads = machine.loads(groups)
         self._known: dict[Hashable, _Step] = {}
         self._together: dict[Hashable, Sequence[_Step]] = {}  # by steps of strands alone
-        self._channels: dict[Hashable, int] = {}  # by lane and peers: the receiver's answer
+        self._meetings = Meetings(len(groups[0]))
         self._arrivals: dict[int | None, int] = {}  # by strand: channels that nobody waited for
         self._reach: dict[int | None, _Reach] = {}
+        self._ways: dict[int | None, tuple[bytes, ...]] = {}  # by strand: the last step's
+        self._behind = _Reach()  # how long the last of strands that take turns waits
+        self._told = _Reach()  # when the last owner knows that it has been read
         self._passed: dict[int, _Passed] = {}  # by id of the load
-        self._lanes: set[int] = set()
+        self._answer_ps = 0
         self.first_ps = 0
 
     @property
     def start_ps(self) -> int:
-        """One signal per channel from each receiver, and the slowest one's way."""
-        answers = [answer for answer in self._channels.values() if answer]
-        return len(answers) * self._parts.model.cc_instruction_ps + max(answers, default=0)
+        """The signals of a rank that has come here, and the slowest one's way."""
+        return self._meetings.signals * self._machine.row_ps + self._answer_ps
 
     @property
     def end_ps(self) -> int:
-        """A wait for every channel of the last round, and one for every ring."""
-        rows = sum(self._arrivals.values()) + len(self._lanes)
-        return rows * self._parts.model.cc_instruction_ps
+        """A wait for every channel of the last round, for every reader, and for every ring."""
+        rows = sum(self._arrivals.values()) + self._meetings.readers + len(self._meetings.lanes)
+        return rows * self._machine.row_ps
 
     @property
     def reach(self) -> _Reach:
         """The longest chain."""
+        last = self._last.behind(self._behind)
+        return max(last, self._told, key=lambda reach: reach.end_ps)
+
+    @property
+    def _last(self) -> _Reach:
         return max(self._reach.values(), key=lambda reach: reach.end_ps, default=_Reach())
 
     @property
@@ -161,34 +216,58 @@ class _Chain:
         strands: dict[int | None, list[int]] = defaultdict(list)
         for number, move in enumerate(one_round.transfers):
             strands[move.strand].append(number)
-        before = self.reach
+        before = self._last
+        if None in strands:
+            before, self._behind = before.behind(self._behind), _Reach()
         waited = dict(self._arrivals)
         alone = [self._step(one_round, numbers) for numbers in strands.values()]
         for (strand, numbers), step in zip(strands.items(), self._in_step(alone), strict=True):
             came = before if strand is None else self._reach.get(strand, _Reach())
             arrived = sum(waited.values()) if strand is None else waited.get(strand, 0)
-            # the first wait is in the row that advances a ring
-            waits_ps = max(0, arrived - 1) * self._parts.model.cc_instruction_ps
-            self._reach[strand] = came.after(step, waits_ps)
+            moves = [one_round.transfers[number] for number in numbers]
+            waits_ps = self._waits(moves, arrived) * self._machine.row_ps
+            now = came.after(self._passing(strand, moves, step), waits_ps)
+            self._reach[strand] = now
+            if step.read_ps:
+                self._told = max(self._told, now.later(step.read_ps), key=lambda one: one.end_ps)
             if strand is None:
                 self._arrivals.clear()
-            self._arrivals[strand] = _channels(one_round, numbers)
+            self._arrivals[strand] = _channels(moves)
             self.first_ps = self.first_ps or step.latency_ps
+
+    def _waits(self, moves: Sequence[Transfer], arrived: int) -> int:
+        """Rows that only wait: the row that advances a ring waits once itself."""
+        waits = 0
+        for number, move in enumerate(moves):
+            its_waits = self._meetings.add(move) + (0 if number else arrived)
+            waits += max(0, its_waits - 1)
+        return waits
+
+    def _passing(self, strand: int | None, moves: Sequence[Transfer], step: _Step) -> _Step:
+        """What goes the way of the step before it is passed on by others: an average flight."""
+        ways = tuple(move.peer.tobytes() for move in moves)
+        again = self._ways.get(strand) == ways
+        self._ways[strand] = ways
+        if not again or not all(_is_passed_on(move) for move in moves):
+            return step
+        return attrs.evolve(step, latency_ps=step.passing_ps)
 
     def _in_step(self, steps: Sequence[_Step]) -> Sequence[_Step]:
         """Steps of strands that run at the same time."""
         key = tuple(map(id, steps))
         if len(steps) > 1 and key not in self._together:
             amounts = np.array([step.amounts for step in steps])
-            ways = np.r_[self._parts.span(Kind.LINK), self._parts.span(Kind.EFA)]
+            ways = np.r_[tuple(self._parts.span(kind) for kind in (Kind.LINK, Kind.DMA, Kind.EFA))]
             turns = max(1, int((amounts[:, ways] > 0).sum(axis=0).max(initial=0)))
-            busy = self._parts.time_ps(amounts.sum(axis=0)) // turns
-            busiest = int(busy.argmax())
-            joint, kind = int(busy[busiest]), self._parts.kind(busiest)
+            whole = self._machine.time_ps(amounts.sum(axis=0))
+            busiest = int(whole.argmax())
+            joint, kind = int(whole[busiest]) // turns, self._parts.kind(busiest)
             self._together[key] = [
                 attrs.evolve(step, busy_ps=joint, kind=kind) if joint > step.busy_ps else step
                 for step in steps
             ]
+            behind = _Reach(0, ((kind, (turns - 1) * joint),))
+            self._behind = max(self._behind, behind, key=lambda reach: reach.end_ps)
         return self._together.get(key, steps)
 
     def _step(self, one_round: Round, numbers: Sequence[int]) -> _Step:
@@ -196,22 +275,24 @@ class _Chain:
         for number in numbers:
             move = one_round.transfers[number]
             active = move.peer != IDLE
-            self._lanes.add(move.lane)
             load = self._loads.of(move)
-            self._channels.setdefault((move.lane, move.peer.tobytes()), load.ready_ps)
+            self._answer_ps = max(self._answer_ps, load.ready_ps)
             sizes = move.size_bytes[active]
             none_yet = _Passed(load, np.zeros_like(sizes))
             self._passed.setdefault(id(load), none_yet).add(sizes)
             found.append((load, sizes))
         key = tuple((id(load), sizes.tobytes()) for load, sizes in found)
         if key not in self._known:
-            model = self._parts.model
             amounts = np.sum([load.bounded(sizes, self._width) for load, sizes in found], axis=0)
-            busy = self._parts.time_ps(amounts)
+            busy = self._machine.time_ps(amounts)
             busiest = int(busy.argmax())
-            fixed = model.cc_instruction_ps + model.semaphore_local_ps
+            # rings that work side by side are advanced one after the other
+            lanes = len({one_round.transfers[number].lane for number in numbers})
+            fixed = lanes * self._machine.row_ps + self._parts.model.semaphore_local_ps
             self._known[key] = _Step(
                 fixed + max(load.flight_ps for load, _ in found),
+                fixed + max(load.passing_ps for load, _ in found),
+                max(load.read_ps for load, _ in found),
                 int(busy[busiest]),
                 self._parts.kind(busiest),
                 amounts,
@@ -219,7 +300,13 @@ class _Chain:
         return self._known[key]
 
 
-def _channels(one_round: Round, numbers: Sequence[int]) -> int:
+def _is_passed_on(move: Transfer) -> bool:
+    """Whether everybody sends, to one other each."""
+    return move.also is None and bool((move.peer != IDLE).all())
+
+
+def _channels(moves: Sequence[Transfer]) -> int:
     """Distinct lanes and columns of peers: what somebody may have to wait for."""
-    moves = (one_round.transfers[number] for number in numbers)
-    return len({(move.lane, move.peer.tobytes()) for move in moves})
+    mine = np.arange(len(moves[0].peer)) if moves else np.empty(0)
+    remote = (move for move in moves if not np.array_equal(move.peer, mine))
+    return len({(move.lane, move.peer.tobytes()) for move in remote})

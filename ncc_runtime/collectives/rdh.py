@@ -17,7 +17,7 @@ internode-collective-comm.rst (N = 2^p); the labels are derived, AWS publishes n
 assumed: over one link at a time RDH would take longer than mesh for every size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import attrs
 import numpy as np
@@ -32,7 +32,7 @@ from ncc_runtime.collectives.stages import Stage, StageKind, Strand, Track, Wiri
 from ncc_runtime.topology.spec import FabricShape
 
 LANES = (0, 1, 2, 3)
-"""DMA rings; the axes use the first, the exchange inside a chip all. Assumed."""
+"""DMA rings; the first sends, all join what lies on the chip. Assumed."""
 
 
 @attrs.frozen
@@ -180,9 +180,7 @@ class Rdh:
         joined, rounds = [runs.Source(extent)], []
         if self.local > 1 and self.axes:
             share = self._slot(extent, len(self.axes), scratch)
-            parcel = runs.Parcel(mine, self._range(role, len(self.axes)))
-            moves = runs.transfers(parcel, self._shares(extent), share, self.track)
-            rounds.append(Round(tuple(moves)))
+            rounds.append(Round(tuple(self._join_on_chip(extent, share))))
             joined = [runs.Source(share)]
         elif self.local > 1:
             joined = self._shares(extent)
@@ -195,6 +193,14 @@ class Rdh:
         last = runs.transfers(runs.Parcel(mine, role[:, None]), joined, target, self.track)
         rounds.append(Round(tuple(attrs.evolve(move, divisor=parts) for move in last)))
         return rounds
+
+    def _join_on_chip(self, extent: Extent, share: Extent) -> Iterator[Transfer]:
+        """What all members of a chip have for the cube of each, some chunks in every DMA ring."""
+        mine, held = home(self.roles.members), self._range(self.roles.role, len(self.axes))
+        rings = min(self.chips, len(self.track.lanes))
+        for turn, chunks in enumerate(np.array_split(held, rings, axis=1)):
+            parcel = runs.Parcel(mine, chunks)
+            yield from runs.transfers(parcel, self._shares(extent), share, self.track, turn)
 
     def _shares(self, extent: Extent) -> list[runs.Source]:
         """The extent in the memory of every member of the chip."""
@@ -246,9 +252,7 @@ class Rdh:
             peer = self._peer(self._mate((role // self.chips + shift) % self.local))
             parcel = runs.Parcel(peer, self._range(role, len(self.axes)))
             for target in targets:
-                found += runs.transfers(
-                    parcel, [runs.Source(target)], target, self.track, shift - 1
-                )
+                found += runs.transfers(parcel, [runs.Source(target)], target, self.track)
         return found
 
     def _peer(self, role: np.ndarray) -> np.ndarray:

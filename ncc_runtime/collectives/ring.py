@@ -4,15 +4,16 @@
     all-gather       step k: role r passes chunk (r-k) on
     all-reduce       the first, then the second
 
-Several cycles that share no link carry a slice of every chunk each. On each of them chunks of some
-size go in two halves, so that one is reduced while the other is under way.
+Several cycles that share no link carry a slice of every chunk each, in a DMA ring each. On each of
+them, where it reduces, chunks of some size go in two halves, so that one is reduced while the other
+is under way.
 
 Source: AWS Neuron docs, intranode-collective-comm.rst (chunk order, cycles over mutually exclusive
 wires, two slices); Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 2009
 (2(P-1)/P of the buffer per member).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import attrs
 import numpy as np
@@ -53,17 +54,19 @@ def arrange(layout: Layout) -> Wiring:
 
 def all_reduce(job: Job, wiring: Wiring) -> Plan:
     """2(P-1) sends of a share of one chunk per member, tensor and cycle."""
-    return stages.all_reduce("ring", job, _rings(wiring, job.buffers.operand_elements, job))
+    slices = slices_of(wiring, job.buffers.operand_elements, job)
+    return stages.all_reduce("ring", job, _rings(wiring, slices))
 
 
 def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
     """P-1 sends of a share of one chunk per member, tensor and cycle."""
-    return stages.reduce_scatter("ring", job, _rings(wiring, job.buffers.operand_elements, job))
+    slices = slices_of(wiring, job.buffers.operand_elements, job)
+    return stages.reduce_scatter("ring", job, _rings(wiring, slices))
 
 
 def all_gather(job: Job, wiring: Wiring) -> Plan:
     """P-1 sends of a share of one chunk per member, tensor and cycle."""
-    return stages.all_gather("ring", job, _rings(wiring, job.buffers.result_elements, job))
+    return stages.all_gather("ring", job, _rings(wiring, 1))
 
 
 @attrs.frozen(eq=False)
@@ -150,21 +153,20 @@ class Ring:
         return Piece(Space.SCRATCH, np.full(self.roles.members, offset, np.int64))
 
 
-def _rings(wiring: Wiring, elements: Sequence[int], job: Job) -> list[Ring]:
-    return [Ring(roles, track) for roles, track in channels_of(wiring, elements, job)]
+def _rings(wiring: Wiring, slices: int) -> list[Ring]:
+    return [
+        Ring(Roles([order]), Track(cycle * slices + part, (cycle,)))
+        for cycle, order in enumerate(wiring.orders)
+        for part in range(slices)
+    ]
 
 
-def channels_of(wiring: Wiring, elements: Sequence[int], job: Job) -> Iterator[tuple[Roles, Track]]:
-    """Who follows whom and in which DMA ring, for every cycle and slice.
-
-    Chunks of some size go in two slices.
-    """
+def slices_of(wiring: Wiring, elements: Sequence[int], job: Job) -> int:
+    """In how many slices chunks go on each cycle: from some size on in two."""
     cycles, members = len(wiring.orders), len(wiring.orders[0])
     largest = max((-(-count // members) for count in elements), default=0)
     share_bytes = largest * job.buffers.element_bytes // cycles
-    slices = 2 if share_bytes >= SLICED_BYTES else 1
-    for number in range(cycles * slices):
-        yield Roles([wiring.orders[number // slices]]), Track(number, (number,))
+    return 2 if share_bytes >= SLICED_BYTES else 1
 
 
 STAGE = StageKind(arrange, lambda roles, _, track: Ring(roles, track))

@@ -8,10 +8,9 @@ Source: AWS Neuron docs, intranode-collective-comm.rst and internode-collective-
 
 import numpy as np
 
-from ncc_runtime.collectives.extents import Extent, Scratch, sliced, whole_chunks
+from ncc_runtime.collectives.extents import Extent, Scratch, whole_chunks
 from ncc_runtime.collectives.joins import Join, chained
 from ncc_runtime.collectives.layout import Layout, UnsuitedError
-from ncc_runtime.collectives.mesh import LANES
 from ncc_runtime.collectives.plan import (
     Job,
     Piece,
@@ -37,13 +36,13 @@ def arrange(layout: Layout) -> int:
 
 def all_reduce(job: Job, members: int) -> Plan:
     """P-1 sends of the whole buffer."""
-    scratch, track = Scratch(), Track(0, LANES)
+    scratch, track = Scratch(), Track(0, (0,))
     width = job.buffers.element_bytes
     sends, joins = [], []
     for extent in whole_chunks(Space.OPERAND, job.buffers.operand_elements, 1, width):
         size, begin = np.repeat(extent.sizes[0], members), np.repeat(extent.offsets[0], members)
         slots = np.array([scratch.take(int(size[0])) for _ in range(members)])
-        sends += _sends(extent, slots, track, width)
+        sends += _sends(extent, slots, track)
         join = Join(
             [Piece(Space.SCRATCH, np.full(members, slot, np.int64)) for slot in slots],
             Piece(Space.RESULT, begin, extent.tensor),
@@ -55,24 +54,18 @@ def all_reduce(job: Job, members: int) -> Plan:
     return Plan("single-step-mesh", members, rounds, scratch.bytes)
 
 
-def _sends(extent: Extent, slots: np.ndarray, track: Track, width: int) -> list[Transfer]:
+def _sends(extent: Extent, slots: np.ndarray, track: Track) -> list[Transfer]:
     """The whole buffer into the sender's slot at every other member, and then at home.
 
-    What stays at home goes in shares, one in each DMA ring: when they have arrived, the rings have
-    read all that they send, and the operand may be written to.
+    When what stays at home has arrived, the DMA ring has read all that it sends, and the operand
+    may be written to.
     """
     members = len(slots)
     mine = home(members)
     zero = np.zeros(members, np.int64)
+    moved = (extent.piece(zero),), Piece(Space.SCRATCH, slots), extent.size(zero)
     found = []
     for shift in range(1, members):
         peer = ((mine + shift) % members).astype(np.int32)
-        target = Piece(Space.SCRATCH, slots)
-        found.append(
-            track.transfer(peer, (extent.piece(zero),), target, extent.size(zero), shift - 1)
-        )
-    for turn, ((share,),) in enumerate(zip(sliced([extent], len(track.lanes), width), strict=True)):
-        begin = share.offsets[0, 0] - extent.offsets[0, 0]
-        target = Piece(Space.SCRATCH, slots + begin)
-        found.append(track.transfer(mine, (share.piece(zero),), target, share.size(zero), turn))
-    return found
+        found.append(track.transfer(peer, *moved))
+    return [*found, track.transfer(mine, *moved)]

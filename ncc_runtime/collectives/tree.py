@@ -30,7 +30,7 @@ from ncc_runtime.collectives.plan import (
 from ncc_runtime.collectives.stages import side_by_side
 
 MOST_SLICES = 4
-"""Slices of a tree's share; assumed: lanes for two trees, and what fills a few levels."""
+"""Slices of a tree's share; assumed: what fills a few levels. A tree has one DMA ring."""
 
 SLICE_BYTES = 64 * 1024
 """The least a slice holds: one full descriptor."""
@@ -60,9 +60,9 @@ def _all_reduce(name: str, job: Job, trees: list["_Tree"]) -> Plan:
     total = sum(int(extent.sizes.sum()) for extent in whole)
     slices = min(MOST_SLICES, max(1, total // len(trees) // SLICE_BYTES))
     shares = sliced(whole, len(trees) * slices, width)
-    scratch = Scratch()
+    scratch, parts = Scratch(), divisor(job, members)
     strands = [
-        list(trees[number // slices].rounds(share, number, scratch, divisor(job, members)))
+        list(trees[number // slices].rounds(share, (number, number // slices), scratch, parts))
         for number, share in enumerate(shares)
     ]
     return Plan(name, members, side_by_side(strands), scratch.bytes)
@@ -110,13 +110,13 @@ class _Tree:
         return len(self.parent)
 
     def rounds(
-        self, share: list[Extent], strand: int, scratch: Scratch, parts: int
+        self, share: list[Extent], track: tuple[int, int], scratch: Scratch, parts: int
     ) -> Iterator[Round]:
-        """Up from the deepest level, one round each, then down."""
+        """Up from the deepest level, one round each, then down; `track` is strand and lane."""
         slots = [
             [scratch.take(int(extent.sizes.max(initial=0))) for extent in share] for _ in range(2)
         ]
-        step = _Step(self, share, slots, strand)
+        step = _Step(self, share, slots, *track)
         for level in range(int(self.depth.max()), 0, -1):
             yield Round(tuple(step.up(level)))
         yield Round(tuple(attrs.evolve(move, divisor=parts) for move in step.top()))
@@ -132,6 +132,7 @@ class _Step:
     share: list[Extent]
     slots: list[list[int]]  # by side, by extent
     strand: int
+    lane: int
 
     def up(self, level: int) -> Iterator[Transfer]:
         """Members of a level join what their children sent and send it to their parents."""
@@ -193,5 +194,5 @@ class _Step:
     ) -> Transfer:
         size = extent.size(np.zeros(self.tree.members, np.int64))
         return Transfer(
-            peer.astype(np.int32), sources, target, size, lane=self.strand, strand=self.strand
+            peer.astype(np.int32), sources, target, size, lane=self.lane, strand=self.strand
         )

@@ -4,12 +4,13 @@ A predicate that guards a collective must be the same on every rank of its group
 would wait for each other for ever, so the first difference stops the run.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from ncc_runtime.errors import ControlError
-from ncc_runtime.execution.scheduler import Batch
+from ncc_runtime.execution.scheduler import Batch, Decide
 from ncc_runtime.execution.values.machine import Machine
 from ncc_runtime.lowering.executable import CcQueue, Decision, Executable, Jump
 from ncc_runtime.lowering.structure import contained
@@ -98,34 +99,60 @@ def _guarded(executable: Executable, block: int) -> Iterator[int]:
                 yield from numbers
 
 
+class RecordedDecisions:
+    """Decides as another does, and keeps what was decided."""
+
+    def __init__(self, ranks: int, decide: Decide) -> None:
+        self._decide = decide
+        self._taken: dict[tuple[int, int], list[list[bool]]] = defaultdict(
+            lambda: [[] for _ in range(ranks)]
+        )
+
+    def __call__(self, batch: Batch, jump: Jump) -> np.ndarray:
+        enters = self._decide(batch, jump)
+        taken = self._taken[batch.queue, batch.row]
+        for rank, goes_on in zip(batch.ranks.tolist(), enters.tolist(), strict=True):
+            taken[rank].append(goes_on)
+        return enters
+
+    def taken(self, queue: int, row: int) -> Sequence[Sequence[bool]]:
+        """What was decided there, per rank."""
+        return self._taken[queue, row]
+
+
+ALWAYS_ON = 2**62
+"""So many trips never end."""
+
+
 class PlannedDecisions:
     """Counts trips without values: those the compiler knows, else those the user names."""
 
     def __init__(self, executable: Executable, trip_counts: Mapping[str, int]) -> None:
-        self._executable = executable
-        blocks = executable.program.blocks
+        blocks = self._blocks = executable.program.blocks
         names = {block.name for block in blocks}
         for name in sorted(set(trip_counts) - names):
             known = ", ".join(sorted(names)) or "none"
             raise ControlError(f"no loop or conditional is called {name!r}; there are: {known}")
-        self._trips = [trip_counts.get(block.name, block.trip_count) for block in blocks]
-        for block, trips in zip(blocks, self._trips, strict=True):
-            if trips is None:
-                what = "how often" if block.kind is BlockKind.LOOP else "which branch of"
-                raise ControlError(
-                    f"data decides {what} {block.name} runs; without values say it: "
-                    f"--trip-count {block.name}=N"
-                )
-        self._done: dict[tuple[int, int], np.ndarray] = {}
+        self._trips = [_planned(block, trip_counts) for block in blocks]
 
-    def __call__(self, batch: Batch, jump: Jump) -> np.ndarray:
-        trips = self._trips[jump.block]
-        assert trips is not None, "checked when made"
-        block = self._executable.program.blocks[jump.block]
+    def trips(self, jump: Jump) -> int:
+        """Of a loop, its trips; of a branch, whether it is taken: always or never."""
+        trips, block = self._trips[jump.block], self._blocks[jump.block]
         if jump.decision is Decision.CASE:
-            return np.full(len(batch.ranks), min(trips, block.of - 1) == block.index)
-        key = (batch.queue, jump.block)
-        done = self._done.setdefault(key, np.zeros(self._executable.ranks, np.int64))
-        enters = done[batch.ranks] < trips
-        done[batch.ranks] = np.where(enters, done[batch.ranks] + 1, 0)
-        return np.asarray(enters)
+            return ALWAYS_ON if min(trips, block.of - 1) == block.index else 0
+        return trips
+
+
+def _planned(block: Block, trip_counts: Mapping[str, int]) -> int:
+    trips = trip_counts.get(block.name, block.trip_count)
+    if trips is None:
+        what = "how often" if block.kind is BlockKind.LOOP else "which branch of"
+        raise ControlError(
+            f"data decides {what} {block.name} runs; without values say it: "
+            f"--trip-count {block.name}=N"
+        )
+    return trips
+
+
+Decisions = RecordedDecisions | PlannedDecisions
+"""How control flow has gone, or will go, for the clock."""

@@ -1,7 +1,9 @@
-"""What a run was: when every row of every queue ran on every rank."""
+"""What a run was: when every row of every queue ran on every rank, and what it waited for."""
 
+import enum
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import attrs
 import numpy as np
@@ -11,8 +13,22 @@ from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, EngineQueue
 from ncc_runtime.neff.isa import OPCODES, Shape
 from ncc_runtime.topology.routes import TRANSPORTS, Transport
 
-Event = tuple[int, np.ndarray, np.ndarray, np.ndarray]
-"""A row, the ranks that performed it together, their starts and their completions."""
+NO_EVENT = -1
+"""The cause of an event that waited for none."""
+
+BLOCK = 1 << 16
+"""Events of a block, unless one rank has more in a queue."""
+
+_SCANNED = 1 << 18  # events looked at together when a block is collected
+
+
+class Reason(enum.IntEnum):
+    """Why an event did not start earlier."""
+
+    NONE = 0  # it started with the run
+    QUEUE = 1  # its own queue was busy
+    SEMAPHORE = 2  # the increment that it waited for came late
+    RING = 3  # the previous transfer of its DMA ring was not done
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -27,102 +43,160 @@ class Timeline:
     def __repr__(self) -> str:
         return f"<Timeline: {len(self.row)} rows performed>"
 
-    @classmethod
-    def of(cls, events: Sequence[Event]) -> "Timeline":
-        sizes = [len(ranks) for _, ranks, _, _ in events]
-        row = np.repeat(np.array([row for row, *_ in events], np.int32), sizes)
-        columns = [
-            np.concatenate([np.zeros(0, np.int64), *(event[k] for event in events)])
-            for k in (1, 2, 3)
-        ]
-        return cls(row, columns[0].astype(np.int32), columns[1], columns[2])
+
+@attrs.frozen(eq=False)
+class CollectiveRuns:
+    """Every performance of every placeholder on every rank, as columns.
+
+    Those of one placeholder and rank are in order. It begins with the wait for its trigger.
+    """
+
+    placeholder: np.ndarray  # int32
+    rank: np.ndarray  # int32
+    first: np.ndarray  # int64, event
+    last: np.ndarray  # int64, event
 
 
 @attrs.frozen(eq=False, repr=False)
 class Trace:
-    """The timelines of all queues, in the executable's order."""
+    """Events as flat columns: one row of one queue, performed by one rank.
+
+    Events of one queue and rank stand in the order in which they were performed. Integer columns
+    may be of any width that holds their values.
+    """
 
     executable: Executable
-    timelines: tuple[Timeline, ...]
+    queue: np.ndarray  # (n,) position in Executable.queues
+    row: np.ndarray  # (n,)
+    rank: np.ndarray  # (n,)
+    start_ps: np.ndarray  # (n,) int64
+    end_ps: np.ndarray  # (n,) int64
+    cause: np.ndarray  # (n,) the event that it waited for last, NO_EVENT
+    reason: np.ndarray  # (n,) uint8, Reason
+    slowed_ps: np.ndarray  # (n,) how much longer than alone it took as others shared its way
+
+    def __len__(self) -> int:
+        return len(self.row)
 
     def __repr__(self) -> str:
-        rows = sum(len(timeline.row) for timeline in self.timelines)
-        return f"<Trace: {len(self.timelines)} queues, {rows} rows performed, {self.time_ps} ps>"
+        queues = len(self.executable.queues)
+        return f"<Trace: {queues} queues, {len(self)} rows performed, {self.time_ps} ps>"
 
-    @property
+    @cached_property
     def time_ps(self) -> int:
         """When the last instruction of the last rank is complete."""
-        return max((int(one.end_ps.max(initial=0)) for one in self.timelines), default=0)
+        return int(self.end_ps.max(initial=0))
+
+    @property
+    def timelines(self) -> tuple[Timeline, ...]:
+        """What every queue did, in the executable's order."""
+        return tuple(self._timeline(number) for number in range(len(self.executable.queues)))
+
+    def _timeline(self, number: int) -> Timeline:
+        columns = (self.row, self.rank, self.start_ps, self.end_ps)
+        found = np.flatnonzero(self.queue == number)
+        return Timeline(*(column[found] for column in columns))
+
+    def blocks(
+        self, queues: Sequence[int], ranks: np.ndarray | None = None, most: int = BLOCK
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """(queue, events) of some queues, some ranks (bool by rank), about `most` at a time.
+
+        Events come by rank, then in order; those of one queue and rank are never torn apart.
+        """
+        for queue in queues:
+            counts = self._counts[queue]
+            if ranks is not None:
+                counts = np.where(ranks, counts, 0)
+            for low, high in _cuts(counts, most):
+                wanted = np.zeros(len(counts), bool)
+                wanted[low:high] = counts[low:high] > 0
+                yield queue, self._events(queue, wanted)
+
+    def count(self, ranks: np.ndarray | None = None) -> int:
+        """Events of some ranks (bool by rank), or of all."""
+        counts = self._counts
+        return int(counts.sum() if ranks is None else counts[:, ranks].sum())
+
+    @cached_property
+    def _counts(self) -> np.ndarray:
+        """How many events each queue has on each rank, (queues, ranks) int64."""
+        queues, ranks = len(self.executable.queues), self.executable.ranks
+        found = np.zeros(queues * ranks, np.int64)
+        for at in range(0, len(self), _SCANNED):
+            queue = self.queue[at : at + _SCANNED].astype(np.int64)
+            found += np.bincount(
+                queue * ranks + self.rank[at : at + _SCANNED], minlength=len(found)
+            )
+        return found.reshape(queues, ranks)
+
+    def _events(self, queue: int, wanted: np.ndarray) -> np.ndarray:
+        """The events of a queue on some ranks, by rank, then in order."""
+        found = []
+        for at in range(0, len(self), _SCANNED):
+            own = np.flatnonzero(self.queue[at : at + _SCANNED] == queue)
+            found.append(at + own[wanted[self.rank[at + own]]])
+        events = np.concatenate(found)
+        return np.asarray(events[np.argsort(self.rank[events], kind="stable")])
+
+    def queues_of(self, kind: type[EngineQueue | CcQueue | DmaQueue]) -> list[int]:
+        """Positions of the queues of one kind."""
+        queues = enumerate(self.executable.queues)
+        return [number for number, queue in queues if isinstance(queue, kind)]
+
+    @cached_property
+    def runs(self) -> CollectiveRuns:
+        """Every performance of every placeholder on every rank."""
+        columns: list[list[np.ndarray]] = [[np.zeros(0, np.int64)] for _ in range(4)]
+        for number, events in self.blocks(self.queues_of(CcQueue)):
+            queue = self.executable.queues[number]
+            assert isinstance(queue, CcQueue)
+            row = self.row[events]
+            events = events[queue.placeholder[row] != IDLE]
+            first = _opens_placeholder(queue)[self.row[events]]
+            last = np.append(first[1:], True)[: len(events)]
+            found = events[first]
+            placeholder = queue.placeholder[self.row[found]]
+            made = (placeholder, self.rank[found], found, events[last])
+            for column, more in zip(columns, made, strict=True):
+                column.append(more)
+        placeholder, rank, first, last = (np.concatenate(column) for column in columns)
+        kinds = placeholder.astype(np.int32), rank.astype(np.int32)
+        return CollectiveRuns(*kinds, first, last)
 
     def spans(self, placeholder: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(rank, start, end) of every run of a collective: triggered, and reported complete.
 
         Ranks ascend; the runs of a rank are in order.
         """
-        found = []
-        for queue, timeline in zip(self.executable.queues, self.timelines, strict=True):
-            if isinstance(queue, CcQueue):
-                rows = np.flatnonzero(queue.placeholder == placeholder)
-                if rows.size:
-                    done = rows[queue.opcode[rows] == CcOpcode.DONE][0]
-                    first = _by_rank(timeline, int(rows[0]))
-                    last = _by_rank(timeline, int(done))
-                    ends = timeline.end_ps[first], timeline.end_ps[last]
-                    found.append((timeline.rank[first], *ends))
-        assert found, f"placeholder {placeholder} is in no queue"
-        if len(found) == 1:
-            return found[0]
-        rank, start, end = (np.concatenate(columns) for columns in zip(*found, strict=True))
-        order = np.argsort(rank, kind="stable")
-        return rank[order], start[order], end[order]
-
-    def busy_ps(self) -> list[np.ndarray]:
-        """Per rank, the intervals (n, 2) in which a compute engine works, merged and sorted."""
-        engines = [
-            (timeline, _is_work(queue)[timeline.row])
-            for queue, timeline in zip(self.executable.queues, self.timelines, strict=True)
-            if isinstance(queue, EngineQueue)
-        ]
-        rank = np.concatenate([timeline.rank[works] for timeline, works in engines])
-        spans = np.concatenate(
-            [
-                np.stack((timeline.start_ps[works], timeline.end_ps[works]), axis=1)
-                for timeline, works in engines
-            ]
-        )
-        order = np.argsort(rank, kind="stable")
-        edges = np.searchsorted(rank[order], np.arange(self.executable.ranks + 1))
-        return [merged(spans[order[a:b]]) for a, b in itertools.pairwise(edges)]
+        runs = self.runs
+        own = np.flatnonzero(runs.placeholder == placeholder)
+        own = own[np.argsort(runs.rank[own], kind="stable")]
+        return runs.rank[own], self.start_ps[runs.first[own]], self.end_ps[runs.last[own]]
 
 
-def _is_work(queue: EngineQueue) -> np.ndarray:
+def works(queue: EngineQueue) -> np.ndarray:
     """Whether a row computes, (n,) bool: waits, triggers and control flow do not."""
     control = [OPCODES[name].shape is Shape.CONTROL for name in queue.table.opcode_names]
     return ~np.array([*control, False])[queue.table.opcode]
 
 
-def _by_rank(timeline: Timeline, row: int) -> np.ndarray:
-    """Where a row's performances stand in the timeline, by rank, then in order."""
-    found = np.flatnonzero(timeline.row == row)
-    return found[np.argsort(timeline.rank[found], kind="stable")]
+def _opens_placeholder(queue: CcQueue) -> np.ndarray:
+    """Whether a row is the first of a placeholder, (n,) bool."""
+    found = np.zeros(len(queue.opcode), bool)
+    rows = np.flatnonzero((queue.placeholder != IDLE) & (queue.opcode == CcOpcode.WAIT))
+    _, first = np.unique(queue.placeholder[rows], return_index=True)
+    found[rows[first]] = True
+    return found
 
 
-def merged(spans: np.ndarray) -> np.ndarray:
-    """The union of intervals (n, 2) as disjoint sorted intervals."""
-    spans = spans[spans[:, 1] > spans[:, 0]]
-    if not len(spans):
-        return spans
-    spans = spans[np.argsort(spans[:, 0], kind="stable")]
-    reach = np.maximum.accumulate(spans[:, 1])
-    first = np.flatnonzero(np.concatenate(([True], spans[1:, 0] > reach[:-1])))
-    last = np.concatenate((first[1:] - 1, [len(spans) - 1]))
-    return np.stack((spans[first, 0], reach[last]), axis=1)
-
-
-def overlap_ps(busy: np.ndarray, start: int, end: int) -> int:
-    """How much of a span disjoint sorted intervals (n, 2) cover."""
-    cut = np.minimum(busy[:, 1], end) - np.maximum(busy[:, 0], start)
-    return int(np.maximum(cut, 0).sum())
+def _cuts(counts: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
+    """Runs [low, high) of ranks with about `most` events each, no event left out."""
+    if not counts.any():
+        return
+    number = (np.cumsum(counts) - 1) // most
+    edges = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(counts)]
+    yield from ((a, b) for a, b in itertools.pairwise(edges) if counts[a:b].any())
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -153,28 +227,40 @@ class TrafficCounter:
         count = len(executable.program.placeholders)
         self._sent = np.zeros((count, len(TRANSPORTS), executable.ranks), np.int64)
 
-    def add(self, queue: DmaQueue, row: int, ranks: np.ndarray) -> None:
-        """One row, performed on some ranks."""
-        senders = ranks[queue.peer[row, ranks] != IDLE]
-        sizes = queue.size_bytes[row, senders]
-        number = int(queue.placeholder[row])
-        self._count(number, senders, queue.peer[row, senders], sizes)
+    def add(self, queue: DmaQueue, row: int | np.ndarray, ranks: np.ndarray) -> None:
+        """Rows performed on ranks: one on several, or one for each of them."""
+        rows = np.broadcast_to(row, ranks.shape)
+        sends = queue.peer[rows, ranks] != IDLE
+        rows, senders = rows[sends], ranks[sends]
+        cells, number = (rows, senders), queue.placeholder[rows]
+        sizes = np.broadcast_to(queue.size_bytes, queue.peer.shape)[cells]
+        self._count(number, senders, queue.peer[cells], sizes)
         if queue.also_peer is not None:
-            self._count(number, senders, queue.also_peer[row, senders], sizes)
+            self._count(number, senders, queue.also_peer[cells], sizes)
         if queue.source_rank is not None:
-            for owners in queue.source_rank[row, senders].T:
+            for owners in queue.source_rank[cells].T:
                 self._count(number, np.where(owners == senders, IDLE, owners), senders, sizes)
 
     def _count(
-        self, number: int, senders: np.ndarray, receivers: np.ndarray, sizes: np.ndarray
+        self, number: np.ndarray, senders: np.ndarray, receivers: np.ndarray, sizes: np.ndarray
     ) -> None:
         """Bytes on their way from ranks to ranks; IDLE on either side for none."""
         moving = (senders != IDLE) & (receivers != IDLE)
         if moving.any():
             senders, receivers = senders[moving], receivers[moving]
             transport = self._executable.routes.transport(senders, receivers)
-            np.add.at(self._sent[number], (transport, senders), sizes[moving])
+            np.add.at(self._sent, (number[moving], transport, senders), sizes[moving])
 
     def traffic(self) -> tuple[Traffic, ...]:
         """The counts, per placeholder."""
         return tuple(Traffic(sent) for sent in self._sent)
+
+
+def traffic_of(trace: Trace) -> tuple[Traffic, ...]:
+    """What an execution moved, of which there is only a trace."""
+    counter = TrafficCounter(trace.executable)
+    for number, events in trace.blocks(trace.queues_of(DmaQueue)):
+        queue = trace.executable.queues[number]
+        assert isinstance(queue, DmaQueue)
+        counter.add(queue, trace.row[events], trace.rank[events])
+    return counter.traffic()

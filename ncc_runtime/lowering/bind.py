@@ -55,7 +55,7 @@ def chooser_of(program: Program, placement: Placement, forced: Mapping[str, str]
     """The chooser for the placeholders of a program, whose streams share what memory is left."""
     streams = len({placeholder.stream for placeholder in program.placeholders})
     room = rank_capacity(placement.topology) - program.hbm_bytes
-    return Chooser(placement, forced, room // max(1, streams))
+    return Chooser(placement, forced, room // max(1, streams), streams)
 
 
 def groups_of(program: Program, placeholder: Placeholder) -> tuple[tuple[int, ...], ...]:

@@ -4,7 +4,8 @@ A channel is (sender, receiver, lane). It has three counters, each with one incr
 that they never need a reset and the order of queues cannot change what a wait means:
 
     data   at the receiver, by the sender's DMA ring: one more transfer has arrived
-    ready  at the sender, by the receiver's CC-core: it has entered one more placeholder
+    ready  at the sender, by the receiver's CC-core: it has entered one more placeholder; a pair
+           of ranks with channels in several lanes counts in one of them
     free   at the sender, by the receiver's DMA ring: one more slot has been consumed
 """
 
@@ -65,6 +66,7 @@ class _Counters:
     opened: int = 0
     sender: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))
     receiver: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))
+    pair: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))  # its first channel
     data_sem: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))
     ready_sem: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))
     free_sem: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))
@@ -83,7 +85,7 @@ class _Counters:
 
     def _grow(self, room: int) -> None:
         more = room - len(self.sender)
-        for name in ("sender", "receiver", "data_sem", "ready_sem", "free_sem"):
+        for name in ("sender", "receiver", "pair", "data_sem", "ready_sem", "free_sem"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate((column, np.full(more, NO_CHANNEL, np.int32))))
         for name in ("data_count", "ready_count", "free_count"):
@@ -111,11 +113,19 @@ class Channels:
             first, last = senders[fresh], receivers[fresh]
             opened = self.counters.open(first, last)
             numbers[first, last] = opened
+            self.counters.pair[opened] = self._first(first, last)
             self.counters.data_sem[opened] = self._ids.take(last)
             remote = first != last
             self.counters.ready_sem[opened[remote]] = self._ids.take(first[remote])
             found = numbers[senders, receivers]
         return np.asarray(found)
+
+    def _first(self, senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
+        """The channels of the pairs in the lane that they had first."""
+        found: np.ndarray = np.full(len(senders), NO_CHANNEL, np.int32)
+        for numbers in self._number.values():
+            found = np.where(found == NO_CHANNEL, numbers[senders, receivers], found)
+        return found
 
     def free_sems(self, channels: np.ndarray, senders: np.ndarray) -> np.ndarray:
         """The `free` semaphores of channels, made on first use."""

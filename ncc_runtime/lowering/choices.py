@@ -11,7 +11,6 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.choose import Candidate, Choice, Chooser
-from ncc_runtime.collectives.loads import Parts
 from ncc_runtime.collectives.plan import Job
 from ncc_runtime.collectives.semaphores import NO_SEMAPHORES, by_rank, semaphores_of
 from ncc_runtime.errors import LoweringError
@@ -25,6 +24,7 @@ from ncc_runtime.lowering.bind import (
 )
 from ncc_runtime.lowering.moves import Team
 from ncc_runtime.neff.program import Program
+from ncc_runtime.parts import Parts
 from ncc_runtime.placement import Placement
 
 REMEDY = "use smaller groups"
@@ -88,9 +88,10 @@ class _Choosing:
         for number, placeholder in enumerate(program.placeholders):
             key = _key(program, number)
             job, groups = job_of(program, placeholder), groups_of(program, placeholder)
-            if key[1] not in found:
-                found[key[1]] = self.chooser.candidates(job, groups, price_all)
-            self.wanted.setdefault(key, _Wanted(job, found[key[1]]))
+            alike = placeholder.stream == 0, key[1]  # stream 0 has more CC-cores than the others
+            if alike not in found:
+                found[alike] = self.chooser.candidates(job, groups, price_all)
+            self.wanted.setdefault(key, _Wanted(job, found[alike]))
 
     def choices(self) -> dict[tuple[int, Hashable], Choice]:
         """By key; the second time nobody takes what another cannot do without."""

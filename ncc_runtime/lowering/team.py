@@ -73,6 +73,11 @@ class TeamRows:
         self._unmet = self._links()  # links whose peers this placeholder has not waited for
         self._met: np.ndarray = np.zeros(len(rows.channels.counters.sender), bool)  # by channel
         self._arriving: dict[tuple[int | None, int], Condition] = {}  # not waited for yet
+        self._home = {link.number for link in self._unmet.values() if not link.remote.any()}
+        written = {
+            link.number for moves in self._rounds for move in moves for link in move.destinations
+        }
+        self._only_read = self._unmet.keys() - written
         self._read: set[int] = set()  # links by which others read the own operand
         self._last: dict[int, Condition] = {}  # by link: everything that has been sent
         self._free_base: dict[int, Row] = {}
@@ -112,11 +117,11 @@ class TeamRows:
         for link in self._unmet.values():
             counts = counters.free_count[link.channels]
             self._free_base[link.number] = spread_any(counts, link.senders, self._ranks)
-            fresh = link.remote & ~told[link.channels]
+            fresh = link.remote & ~told[self._known_by(link)]
             if not fresh.any():
                 continue
             channels, receivers = link.channels[fresh], link.receivers[fresh]
-            told[channels] = True
+            told[channels] = told[counters.pair[channels]] = True
             counters.ready_count[channels] += 1
             to = spread(link.senders[fresh], receivers, self._ranks)
             sem = spread(counters.ready_sem[channels], receivers, self._ranks)
@@ -145,14 +150,20 @@ class TeamRows:
 
     def _handshake(self, link: Link) -> list[Condition]:
         """The wait for peers and owners to have come here, where it is the first."""
-        fresh = link.remote & ~self._met[link.channels]
+        counters = self._rows.channels.counters
+        fresh = link.remote & ~self._met[self._known_by(link)]
         if not fresh.any():
             return []
         channels, senders = link.channels[fresh], link.senders[fresh]
-        self._met[channels] = True
-        counters = self._rows.channels.counters
+        self._met[channels] = self._met[counters.pair[channels]] = True
         sem = spread(counters.ready_sem[channels], senders, self._ranks)
         return [Condition(sem, spread_any(counters.ready_count[channels], senders, self._ranks))]
+
+    def _known_by(self, link: Link) -> np.ndarray:
+        """The channels by which readiness is known: readers ask each owner once for all lanes."""
+        if link.number not in self._only_read:
+            return link.channels
+        return np.take(self._rows.channels.counters.pair, link.channels)
 
     def _credit(self, link: Link, credit: int) -> list[Condition]:
         """The wait for slots of peers that are used again."""
@@ -165,9 +176,12 @@ class TeamRows:
         return [Condition(self._free_sems[link.number], self._free_base[link.number] + credit)]
 
     def _finish(self, lanes: list[int]) -> None:
-        """Wait for what is still on its way here, for readers and for the own transfers."""
+        """Wait for what is still on its way here, for readers and for the own transfers.
+
+        What a rank has sent to itself has come when its own transfers are complete.
+        """
         links = dict.fromkeys([*(link for _, link in self._arriving), *sorted(self._read)])
-        waits = [self._last[link] for link in links]
+        waits = [self._last[link] for link in links if link not in self._home]
         mine = self._team.ranks.ravel()
         for lane in lanes:
             _, completed = self._rows.links.ring_sems[lane]

@@ -1,7 +1,7 @@
 """`nccrt bench`: time, bandwidth and algorithm of one collective, size by size.
 
-Time is the price by which the algorithm was chosen, that of `nccrt explain`: shared links count,
-as they do not by the clock of `nccrt run`. Columns and factors are nccom-test's. Source: AWS Neuron
+Time is the clock's, from the first rank's start to the last one's end, as `nccrt run` has it for a
+collective; the launch is not part of it. Columns and factors are nccom-test's. Source: AWS Neuron
 SDK docs, nccom-test.rst.
 """
 
@@ -14,9 +14,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ncc_runtime.collectives.price import priced
 from ncc_runtime.errors import InputError
-from ncc_runtime.lowering.bind import chooser_of, groups_of, job_of
+from ncc_runtime.execution.clock.clock import simulate
+from ncc_runtime.execution.decisions import PlannedDecisions
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp
@@ -113,14 +113,10 @@ def _wanted(case: Case, given: np.ndarray) -> np.ndarray:
 
 
 def measured(case: Case, executable: Executable, mode: str | None) -> Measured:
-    """The line of a case, whose program is placed and filled: by what, and its price."""
-    program, name = executable.program, executable.filled[0].name
-    placeholder = program.placeholders[0]
-    chooser = chooser_of(program, executable.placement, {placeholder.op.value: name})
-    job = job_of(program, placeholder)
-    (filled,) = chooser.candidates(job, groups_of(program, placeholder))
-    price = priced(chooser.parts, filled.teams, job.buffers.element_bytes)
-    return Measured(case, name, price.time_ps / 1e6, mode)
+    """The line of a case, whose program is placed and filled: by what, and its time."""
+    trace = simulate(executable, PlannedDecisions(executable, {}))
+    _, start, end = trace.spans(0)
+    return Measured(case, executable.filled[0].name, int(end.max() - start.min()) / 1e6, mode)
 
 
 def as_json(lines: Sequence[Measured], place: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 import attrs
 import numpy as np
 
-from ncc_runtime.execution.trace import Trace, Traffic, overlap_ps
+from ncc_runtime.execution.trace import Trace, Traffic
 from ncc_runtime.lowering.executable import Executable
+from ncc_runtime.report.cover import Cover
+from ncc_runtime.report.overlap import busy_cover
 from ncc_runtime.topology.routes import Transport
 
 REMOTE = (Transport.INTRA_CHIP, Transport.NEURONLINK, Transport.EFA)
@@ -33,9 +35,15 @@ def collective_rows(
     executable: Executable, traffic: tuple[Traffic, ...], trace: Trace | None
 ) -> tuple[CollectiveRow, ...]:
     """The rows, in the order of the program's placeholders."""
-    busy = trace.busy_ps() if trace is not None and traffic else []
+    busy = busy_cover(trace) if trace is not None and traffic else None
     return tuple(
-        _row(executable, number, moved, (trace, busy)) for number, moved in enumerate(traffic)
+        _row(
+            executable,
+            number,
+            moved,
+            _Times() if trace is None or busy is None else _times(trace, busy, number),
+        )
+        for number, moved in enumerate(traffic)
     )
 
 
@@ -49,7 +57,7 @@ class _Times:
     exposed_us: float | None = None
 
 
-def _times(trace: Trace, busy: list[np.ndarray], number: int) -> _Times:
+def _times(trace: Trace, busy: Cover, number: int) -> _Times:
     """The span from its first start to its last end is counted run by run, over all ranks."""
     rank, start, end = trace.spans(number)
     if not len(rank):
@@ -60,24 +68,16 @@ def _times(trace: Trace, busy: list[np.ndarray], number: int) -> _Times:
     np.minimum.at(first, run, start)
     np.maximum.at(last, run, end)
     exposed: np.ndarray = np.zeros(trace.executable.ranks, np.int64)
-    for one, begins, ends in zip(rank.tolist(), start.tolist(), end.tolist(), strict=True):
-        exposed[one] += ends - begins - overlap_ps(busy[one], begins, ends)
+    np.add.at(exposed, rank, end - start - busy.within_ps(rank, start, end))
     return _Times(
         runs, int(first.min()) / 1e6, int((last - first).sum()) / 1e6, int(exposed.max()) / 1e6
     )
 
 
-def _row(
-    executable: Executable,
-    number: int,
-    moved: Traffic,
-    timed: tuple[Trace | None, list[np.ndarray]],
-) -> CollectiveRow:
-    trace, busy = timed
+def _row(executable: Executable, number: int, moved: Traffic, times: _Times) -> CollectiveRow:
     placeholder, filled = executable.program.placeholders[number], executable.filled[number]
     tensors = executable.program.tensors
     sides = (placeholder.operands, placeholder.results)
-    times = _times(trace, busy, number) if trace is not None else _Times()
     return CollectiveRow(
         id=number,
         name=placeholder.name,

@@ -8,13 +8,13 @@ import numpy as np
 
 from ncc_runtime.collectives.bounds import Bound, bound_of, larger_side_bytes
 from ncc_runtime.collectives.choose import Candidate, Choice
-from ncc_runtime.collectives.loads import Kind, Parts
 from ncc_runtime.collectives.price import Price
 from ncc_runtime.lowering.bind import alike_as, groups_of, job_of
 from ncc_runtime.lowering.choices import parts_and_choices
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import Program
+from ncc_runtime.parts import Kind, Parts
 from ncc_runtime.placement import Placement
 from ncc_runtime.report.heading import SCHEMA
 
@@ -101,7 +101,7 @@ def why(row: Explained) -> str:
         "bandwidth": other.bandwidth_ps - price.bandwidth_ps,
     }
     term = max(gains, key=lambda name: gains[name])
-    part = f" ({other.decided_by})" if term == "bandwidth" and other.bandwidth_ps else ""
+    part = f" ({other.busiest})" if term == "bandwidth" and other.bandwidth_ps else ""
     return f"{_us(ahead)} us less than {next_best.name}: {_us(gains[term])} us less of {term}{part}"
 
 

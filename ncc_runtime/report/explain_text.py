@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ncc_runtime.collectives.choose import Candidate
-from ncc_runtime.collectives.loads import Kind, Parts
+from ncc_runtime.parts import Kind, Parts
 from ncc_runtime.report.explain import Explained, Explanation, links_of, touched, why
 
 WIDTH = 140

@@ -13,8 +13,10 @@ from ncc_runtime.lowering.executable import IDLE, CcQueue, EngineQueue, Executab
 from ncc_runtime.neff.program import TensorId
 from ncc_runtime.neff.stages import Stage, ranks_text
 from ncc_runtime.options import RunOptions
+from ncc_runtime.report import performance
 from ncc_runtime.report.collectives import REMOTE, CollectiveRow
 from ncc_runtime.report.heading import facts, heading
+from ncc_runtime.report.performance import Performance
 from ncc_runtime.report.proofs import sentence, verified
 from ncc_runtime.report.run import Run
 
@@ -39,6 +41,7 @@ def as_json(
         "blas_kernel": blas_kernel(),
         "instructions": instruction_counts(executable),
         "collectives": [_collective(row) for row in run.collectives],
+        "timeline": None if run.trace is None else performance.as_json(Performance(run.trace)),
         "verdicts": [_verdict(verdict) for verdict in verdicts],
         "outputs": {
             f"out{number}": {
@@ -112,12 +115,19 @@ def as_text(executable: Executable, run: Run, options: RunOptions, host_s: float
         console.print(_collectives_table(run.collectives))
     if options.values:
         console.print(_outputs_table(executable, run))
-    if run.time_us is not None:
-        console.print(f"predicted time {run.time_us:.3f} us (first clock, idle links)")
+    if run.trace is not None:
+        _print_performance(console, Performance(run.trace))
     mode = "checked mode: every read was of written memory; " if options.checked else ""
     console.print(sentence(run.proofs), soft_wrap=True)
     console.print(f"{mode}host time {host_s:.3f} s")
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def _print_performance(console: Console, one: Performance) -> None:
+    console.print(f"predicted time {one.trace.time_ps / 1e6:.3f} us")
+    for line in performance.lines(one):
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(performance.table(one.path))
 
 
 def _collectives_table(rows: tuple[CollectiveRow, ...]) -> Table:

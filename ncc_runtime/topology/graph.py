@@ -14,7 +14,15 @@ from ncc_runtime.errors import TopologyError
 from ncc_runtime.topology.fabric import checked_dims, wire
 from ncc_runtime.topology.faults import link_states
 from ncc_runtime.topology.load import load_spec
-from ncc_runtime.topology.spec import ENGINE_NAMES, FabricShape, Figure, LinkFault, Spec
+from ncc_runtime.topology.slowed import checked_slowed, speeds_percent
+from ncc_runtime.topology.spec import (
+    ENGINE_NAMES,
+    FabricShape,
+    Figure,
+    LinkFault,
+    SlowedCore,
+    Spec,
+)
 
 LARGEST_NODES = 65536
 """No more instances than this, so that ids of ranks, chips and links fit 32 bits."""
@@ -47,6 +55,28 @@ class Dma:
     rings_per_engine: int
     descriptor_bytes: int
     ring_descriptors: int  # that one ring of one engine holds
+    packet_bytes: int  # of a compute transfer; engines turn to another ring between packets
+    reduce_passes: int  # of the engine by each byte of each source of a reduction
+
+
+@attrs.frozen
+class Collectives:
+    """How a collective uses the DMA engines of a rank, and what its CC-cores cost."""
+
+    engines_per_channel: int  # of a physical core
+    start_ps: int  # before the first row, after the trigger
+    instruction_ps: int  # of one CC-core
+    packet_bytes: int  # as Dma.packet_bytes, of a collective's transfer
+
+
+@attrs.frozen
+class IntraChip:
+    """The ways inside a chip; cores are divided over its dies in order."""
+
+    latency_ps: int
+    dies: int
+    die_latency_ps: int  # on top, between dies
+    core_bandwidth_bytes_per_s: int  # each way, of one physical core; 0: no limit is known
 
 
 @attrs.frozen
@@ -95,12 +125,14 @@ class Topology:
     hbm: Hbm
     dma: Dma
     cc_cores_per_core: int
+    cc: Collectives
     engines: Mapping[str, EngineRates]  # by name, of one physical core
     links: Links
     faults: tuple[LinkFault, ...]  # what is wrong with the links, as the file says
+    slowed: tuple[SlowedCore, ...]  # cores that run slower, as the file says
     core_ports: tuple[str, ...]  # by parity of row and column: the ports of a chip's quadrants
     link_latency_ps: int
-    intra_chip_latency_ps: int
+    intra_chip: IntraChip
     efa: Efa | None
     figures: Mapping[str, Figure]
 
@@ -154,6 +186,21 @@ class Topology:
         return self.dma.engines_per_core * self.lnc
 
     @property
+    def rank_dma_channels(self) -> int:
+        """Groups into which the DMA engines of a rank are divided; a DMA ring runs on one."""
+        return max(1, self.dma.engines_per_core // self.cc.engines_per_channel)
+
+    @property
+    def channel_engines(self) -> int:
+        """DMA engines of one such group."""
+        return self.rank_dma_engines // self.rank_dma_channels
+
+    @property
+    def rank_chip_bandwidth_bytes_per_s(self) -> int:
+        """A rank's way into or out of its chip's fabric; 0: no limit is known."""
+        return self.intra_chip.core_bandwidth_bytes_per_s * self.lnc
+
+    @property
     def rank_ring_descriptors(self) -> int:
         """Descriptors that a rank's ring of one lane holds: it has one ring of each engine."""
         return self.rank_dma_engines * self.dma.ring_descriptors
@@ -171,10 +218,33 @@ class Topology:
         sharing = self.efa.chips_per_adapter * self.ranks_per_chip
         return max(1, self.efa.adapter_bandwidth_bytes_per_s // sharing)
 
+    def engines_percent(self, chip: np.ndarray, core: np.ndarray) -> np.ndarray:
+        """How fast the engines of logical cores run, of their kind's speed, int64.
+
+        The cores of a rank share its work evenly, so that the slowest decides (assumed).
+        """
+        return speeds_percent(self.slowed, "engines_percent", self._physical(chip, core))
+
+    def dma_percent(self, chip: np.ndarray, core: np.ndarray) -> np.ndarray:
+        """The same of their DMA engines."""
+        return speeds_percent(self.slowed, "dma_percent", self._physical(chip, core))
+
+    def _physical(
+        self, chip: np.ndarray, core: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Instances, chips of them, and (n, lnc) physical cores."""
+        node, within = np.divmod(np.asarray(chip, np.int64), self.chips_per_node)
+        first = np.asarray(core, np.int64)[..., None] * self.lnc
+        return node, within, first + np.arange(self.lnc)
+
 
 def build(name_or_path: str, nodes: int = 1, lnc: int | None = None) -> Topology:
     """`nodes` instances of a preset, alias or TOML file; TopologyError says what is possible."""
-    spec = load_spec(name_or_path)
+    return build_spec(load_spec(name_or_path), nodes, lnc)
+
+
+def build_spec(spec: Spec, nodes: int = 1, lnc: int | None = None) -> Topology:
+    """`nodes` instances of what a file states, as it is or changed."""
     lnc = _checked_lnc(spec, lnc)
     efa = _efa(spec)
     _check_nodes(spec, nodes, efa)
@@ -193,12 +263,14 @@ def build(name_or_path: str, nodes: int = 1, lnc: int | None = None) -> Topology
         hbm=_hbm(spec),
         dma=_dma(spec),
         cc_cores_per_core=spec.number("cc.cores_per_core"),
+        cc=_collectives(spec),
         engines=_engines(spec),
         links=_links(spec, nodes),
         faults=spec.faults,
+        slowed=checked_slowed(spec),
         core_ports=_core_ports(spec),
         link_latency_ps=_link_figure(spec, "link.latency_ps"),
-        intra_chip_latency_ps=spec.number("intra_chip.latency_ps"),
+        intra_chip=_intra_chip(spec),
         efa=efa,
         figures=spec.figures,
     )
@@ -244,6 +316,29 @@ def _dma(spec: Spec) -> Dma:
         rings_per_engine=spec.number("dma.rings_per_engine"),
         descriptor_bytes=spec.number("dma.descriptor_bytes"),
         ring_descriptors=spec.number("dma.ring_descriptors"),
+        packet_bytes=spec.number("dma.packet_bytes"),
+        reduce_passes=spec.number("dma.reduce_passes"),
+    )
+
+
+def _collectives(spec: Spec) -> Collectives:
+    return Collectives(
+        engines_per_channel=spec.number("cc.engines_per_channel"),
+        start_ps=spec.number("cc.start_ps"),
+        instruction_ps=spec.number("cc.instruction_ps"),
+        packet_bytes=spec.number("cc.packet_bytes"),
+    )
+
+
+def _intra_chip(spec: Spec) -> IntraChip:
+    dies, cores = spec.number("intra_chip.dies"), spec.number("chips.cores")
+    if cores % dies:
+        raise spec.error("intra_chip.dies", f"{dies} dies do not divide {cores} cores")
+    return IntraChip(
+        latency_ps=spec.number("intra_chip.latency_ps"),
+        dies=dies,
+        die_latency_ps=spec.number("intra_chip.die_latency_ps"),
+        core_bandwidth_bytes_per_s=spec.number_or("intra_chip.core_bandwidth_bytes_per_s", 0),
     )
 
 

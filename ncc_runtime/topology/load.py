@@ -14,6 +14,7 @@ from typing import Any
 
 from ncc_runtime.errors import TopologyError, reason_of
 from ncc_runtime.topology.faults import read_faults
+from ncc_runtime.topology.slowed import read_slowed
 from ncc_runtime.topology.spec import (
     ALIASES,
     KEYS,
@@ -54,13 +55,15 @@ def _read(origin: str, file: Traversable) -> Spec:
     if not texts["name"]:
         raise TopologyError(f"{origin}: name: missing")
     faults = read_faults(origin, tables.pop("fault", []))
+    slowed = read_slowed(origin, tables.pop("core", []))
     figures = _figures(origin, {key: value for key, value in tables.items() if key not in texts})
     instance = texts["name"] if origin in preset_names() else ""
     if texts["base"]:
         base = _base(origin, texts["base"])
         if not any(key.startswith(("chips.", "fabric.")) for key in figures):
             instance = instance or base.instance
-        figures, faults = {**base.figures, **figures}, base.faults + faults
+        figures = {**base.figures, **figures}
+        faults, slowed = base.faults + faults, base.slowed + slowed
         texts = {key: text or getattr(base, key, "") for key, text in texts.items()}
     return Spec(
         origin=origin,
@@ -70,6 +73,7 @@ def _read(origin: str, file: Traversable) -> Spec:
         instance=instance,
         figures=MappingProxyType(figures),
         faults=faults,
+        slowed=slowed,
     )
 
 

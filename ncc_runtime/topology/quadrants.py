@@ -27,6 +27,12 @@ def opposite(codes: np.ndarray) -> np.ndarray:
     return np.where(codes == NO_PORT, codes, (codes + 2) % 4).astype(np.int8)
 
 
+def dies_of_cores(topology: Topology) -> np.ndarray:
+    """The die of every logical core of a chip, (ranks_per_chip,) int8, in order."""
+    first_core = np.arange(topology.ranks_per_chip) * topology.lnc
+    return (first_core * topology.intra_chip.dies // topology.cores_per_chip).astype(np.int8)
+
+
 def ports_of_cores(topology: Topology) -> np.ndarray:
     """The port code of every logical core, (chips_per_node, ranks_per_chip) int8, or NO_PORT."""
     shape = (topology.chips_per_node, topology.ranks_per_chip)

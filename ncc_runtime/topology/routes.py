@@ -15,7 +15,12 @@ import numpy as np
 from ncc_runtime.errors import TopologyError
 from ncc_runtime.topology.chip_routes import UNREACHABLE, ChipRoutes, chip_routes
 from ncc_runtime.topology.graph import Topology
-from ncc_runtime.topology.quadrants import NO_PORT, PORTS, ports_of_cores
+from ncc_runtime.topology.quadrants import (
+    NO_PORT,
+    PORTS,
+    dies_of_cores,
+    ports_of_cores,
+)
 
 
 class Transport(enum.Enum):
@@ -60,6 +65,7 @@ class Routes:
     placement: PlacedRanks
     table: ChipRoutes = attrs.field(init=False)
     port: np.ndarray = attrs.field(init=False)  # (ranks,) int8, where the core sits, or NO_PORT
+    die: np.ndarray = attrs.field(init=False)  # (ranks,) int8, of its chip
 
     @table.default
     def _build_table(self) -> ChipRoutes:
@@ -69,6 +75,10 @@ class Routes:
     def _ports_of_ranks(self) -> np.ndarray:
         chip = self.placement.chip % self.topology.chips_per_node
         return ports_of_cores(self.topology)[chip, self.placement.core]
+
+    @die.default
+    def _dies_of_ranks(self) -> np.ndarray:
+        return dies_of_cores(self.topology)[self.placement.core]
 
     def __attrs_post_init__(self) -> None:
         if self.topology.links.is_down.any():
@@ -93,19 +103,33 @@ class Routes:
         return np.where(inside, self.table.hops[pair], np.int32(0))
 
     def bandwidth_bytes_per_s(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        """The slowest part of each way, nothing else running, int64.
+        """The slowest part of each way for one copy, nothing else running, int64.
 
-        Bounded by the sender's DMA engines and its share of HBM, which a local copy reads and
-        writes; then by the slowest link, or the rank's share of its adapter.
+        Bounded by the sender's DMA engines of one channel and the memory stacks, then by the
+        slowest link, the ways out of and into the cores of a chip, or the shares of adapters.
         """
         codes = self.transport(src, dst)
         _, pair = self._pairs(src, dst)
-        core = self._core_limit()
-        slowest = np.minimum(self.table.bandwidth_bytes_per_s[pair], np.int64(core))
-        efa = min(core, self.topology.rank_efa_bandwidth_bytes_per_s)
-        local = min(core, max(1, self.topology.rank_hbm_bandwidth_bytes_per_s // 2))
-        slowest = np.where(codes == Transport.EFA.code, np.int64(efa), slowest)
-        return np.where(codes == Transport.LOCAL.code, np.int64(local), slowest)
+        sender, receiver = self._ranks(src, dst)
+        topology = self.topology
+        slowest = np.minimum(
+            self.channel_bandwidth_bytes_per_s(sender), self._memory_rate(sender, receiver)
+        )
+        limits = {
+            Transport.INTRA_CHIP: topology.rank_chip_bandwidth_bytes_per_s or slowest,
+            Transport.NEURONLINK: self.table.bandwidth_bytes_per_s[pair],
+            Transport.EFA: topology.rank_efa_bandwidth_bytes_per_s,
+        }
+        for transport, limit in limits.items():
+            slowest = np.where(codes == transport.code, np.minimum(slowest, limit), slowest)
+        return np.asarray(slowest, np.int64)
+
+    def channel_bandwidth_bytes_per_s(self, ranks: np.ndarray) -> np.ndarray:
+        """What the DMA engines of one channel of each rank copy in a second, int64."""
+        place, topology = self.placement, self.topology
+        percent = topology.dma_percent(place.chip[ranks], place.core[ranks])
+        whole = topology.rank_dma_bandwidth_bytes_per_s
+        return np.maximum(1, whole * percent // (100 * topology.rank_dma_channels))
 
     def latency_ps(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
         """Time of the first byte under way, without DMA and semaphore costs, int64."""
@@ -127,9 +151,12 @@ class Routes:
         return np.where(inside & (leaves != NO_PORT), count, np.int32(0))
 
     def crossing_ps(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        """The part of the latency that crossings cost, int64."""
-        once = np.int64(self.topology.intra_chip_latency_ps)
-        return np.asarray(self.crossings(src, dst) * once)
+        """The part of the latency that crossings cost, and between the dies of a chip, int64."""
+        src, dst = self._ranks(src, dst)
+        chip, place = self.topology.intra_chip, self.placement.chip
+        between = (place[src] == place[dst]) & (self.die[src] != self.die[dst])
+        crossed = self.crossings(src, dst) * np.int64(chip.latency_ps)
+        return np.asarray(crossed + between * np.int64(chip.die_latency_ps))
 
     def link_runs(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Links of many routes: the k-th pair, flattened, uses links[start[k]:start[k + 1]]."""
@@ -199,9 +226,13 @@ class Routes:
         node, adapter = divmod(int(self.adapter(np.array(rank))), self.topology.efa.adapters)
         return f"n{node}.efa{adapter}"
 
-    def _core_limit(self) -> int:
-        topology = self.topology
-        return min(topology.rank_dma_bandwidth_bytes_per_s, topology.rank_hbm_bandwidth_bytes_per_s)
+    def _memory_rate(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        """What memory lets through: a stack that is read and written gives half, int64."""
+        place, topology = self.placement, self.topology
+        stack = place.core.astype(np.int64) * topology.hbm.stacks // topology.ranks_per_chip
+        same = (place.chip[src] == place.chip[dst]) & (stack[src] == stack[dst])
+        rate = topology.hbm.stack_bandwidth_bytes_per_s
+        return np.maximum(1, np.where(same, rate // 2, rate))
 
     def _ranks(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Both sides at one shape; a rank outside the placement is a fault of the caller."""
@@ -228,4 +259,4 @@ class Routes:
 def latency_by_transport(topology: Topology) -> np.ndarray:
     """The part of the latency that hops do not change, by transport code, int64."""
     efa = topology.efa.latency_ps if topology.efa is not None else 0
-    return np.array([0, topology.intra_chip_latency_ps, 0, efa], np.int64)
+    return np.array([0, topology.intra_chip.latency_ps, 0, efa], np.int64)

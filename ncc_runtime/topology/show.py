@@ -55,6 +55,7 @@ def describe(topology: Topology, placement: PlacedRanks | None = None) -> str:
         "",
         *_pictures(topology, placement),
         *_faults(topology),
+        *_slowed(topology),
         "",
         *_core_ports(topology),
         *_aligned(_rank_rows(topology)),
@@ -142,6 +143,18 @@ def _faults(topology: Topology) -> Iterable[str]:
         yield f"  {ways}{port} of {where}: {', '.join(state)} ({fault.source})"
 
 
+def _slowed(topology: Topology) -> Iterable[str]:
+    """A line for each row of the file that slows a core."""
+    if topology.slowed:
+        yield ""
+    for row in topology.slowed:
+        where = "every instance" if row.node is None else f"instance {row.node}"
+        yield (
+            f"  c{row.chip} core {row.core} of {where}: engines at {row.engines_percent} %, "
+            f"DMA at {row.dma_percent} % ({row.source})"
+        )
+
+
 def _core_ports(topology: Topology) -> Iterable[str]:
     """Which cores of a chip sit at which port, for every parity of its row and column."""
     if not topology.core_ports:
@@ -166,7 +179,8 @@ def _rank_rows(topology: Topology) -> Iterable[tuple[str, ...]]:
     yield "a rank has", f"{topology.lnc} physical cores" if topology.lnc > 1 else "1 physical core"
     yield "", f"{topology.rank_cc_cores} CC-cores"
     rate = _rate(topology.rank_dma_bandwidth_bytes_per_s)
-    yield "", f"{topology.rank_dma_engines} DMA engines, {rate} in all"
+    channels = f"{topology.rank_dma_channels} groups of {topology.channel_engines}"
+    yield "", f"{topology.rank_dma_engines} DMA engines in {channels}, {rate} in all"
     yield "", f"{_rate(topology.rank_hbm_bandwidth_bytes_per_s)} of HBM"
     if topology.efa is not None:
         yield "", f"{_rate(topology.rank_efa_bandwidth_bytes_per_s)} of EFA"

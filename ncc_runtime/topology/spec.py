@@ -1,6 +1,6 @@
 """What a topology's TOML may state: its keys, the kinds of their values, the checked result.
 
-Every figure has its source; links that are down or slowed are rows of their own.
+Every figure has its source; links that are down or slowed, and slowed cores, are rows of their own.
 """
 
 import enum
@@ -71,21 +71,32 @@ _ALWAYS = {
     "dma.rings_per_engine": Kind.COUNT,
     "dma.descriptor_bytes": Kind.AMOUNT,
     "dma.ring_descriptors": Kind.AMOUNT,
+    "dma.packet_bytes": Kind.AMOUNT,
+    "dma.reduce_passes": Kind.COUNT,
     "cc.cores_per_core": Kind.COUNT,
+    "cc.engines_per_channel": Kind.COUNT,
+    "cc.start_ps": Kind.DELAY,
+    "cc.instruction_ps": Kind.DELAY,
+    "cc.packet_bytes": Kind.AMOUNT,
     "intra_chip.latency_ps": Kind.DELAY,
+    "intra_chip.dies": Kind.COUNT,
+    "intra_chip.die_latency_ps": Kind.DELAY,
     "fabric.shape": Kind.SHAPE,
     "efa.adapters": Kind.COUNT_OR_NONE,
     **_ENGINE_KEYS,
 }
 _WITH_LINKS = {"link.bandwidth_bytes_per_s": Kind.AMOUNT, "link.latency_ps": Kind.DELAY}
 _WITH_EFA = {"efa.adapter_bandwidth_bytes_per_s": Kind.AMOUNT, "efa.latency_ps": Kind.DELAY}
+_SELDOM = {"intra_chip.core_bandwidth_bytes_per_s": Kind.AMOUNT}
 _WIRING = {
     "fabric.dims": Kind.COUNTS,
     "fabric.links": Kind.PAIRS,
     "fabric.core_ports": Kind.PORT_WORDS,
 }
 
-KEYS: Mapping[str, Kind] = MappingProxyType({**_ALWAYS, **_WITH_LINKS, **_WITH_EFA, **_WIRING})
+KEYS: Mapping[str, Kind] = MappingProxyType(
+    {**_ALWAYS, **_WITH_LINKS, **_WITH_EFA, **_SELDOM, **_WIRING}
+)
 
 
 @attrs.frozen
@@ -109,6 +120,18 @@ class LinkFault:
 
 
 @attrs.frozen
+class SlowedCore:
+    """A physical core that runs slower than its kind; a later row overrides an earlier."""
+
+    chip: int  # of an instance
+    core: int  # physical, of the chip
+    source: str
+    node: int | None = None  # the instance; None: every one
+    engines_percent: int = 100  # of the speed of its engines
+    dma_percent: int = 100  # of the rate of its DMA engines
+
+
+@attrs.frozen
 class Spec:
     """A topology as its file states it, checked leaf by leaf."""
 
@@ -119,11 +142,16 @@ class Spec:
     instance: str  # the built-in instance whose chips and wiring it has; "" for none
     figures: Mapping[str, Figure]
     faults: tuple[LinkFault, ...] = ()
+    slowed: tuple[SlowedCore, ...] = ()
 
     def number(self, key: str) -> int:
         value = self._value(key)
         assert isinstance(value, int), key
         return value
+
+    def number_or(self, key: str, otherwise: int) -> int:
+        """The number of a key that need not be given."""
+        return self.number(key) if key in self.figures else otherwise
 
     def numbers(self, key: str) -> tuple[int, ...]:
         value = self._value(key)

@@ -1,5 +1,7 @@
 """Passes: all of them keep the values; how they are run and given options."""
 
+from pathlib import Path
+
 import attrs
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from ncc_compiler.diagnostics import InternalError
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.options import CompileOptions
+from ncc_compiler.overlap.schedule import Schedule
 from ncc_compiler.passes.fold_constants import FoldConstants
 from ncc_compiler.passes.manager import Pass, run_passes
 from ncc_compiler.passes.pipelines import PIPELINES, pipeline
@@ -80,7 +83,25 @@ def test_pass_options_reach_their_pass():
     assert fold.limit_bytes == 7
 
 
+def test_options_go_by_the_names_that_aws_publishes_too():
+    names = "NEURON_FSDP_NUM_LAYER_EARLY_AG_SHIFT", "NEURON_FSDP_NUM_LAYER_LATE_RS_SHIFT"
+    *_, last = pipeline(CompileOptions(level=2, pass_options=dict(zip(names, "12", strict=True))))
+    assert last == Schedule(early_all_gather_layers=1, late_reduce_scatter_layers=2)
+
+
 @pytest.mark.parametrize("setting", [("nothing.at_all", "1"), ("fold-constants.limit_bytes", "x")])
 def test_wrong_pass_options_are_refused(setting):
     with pytest.raises(ValueError, match=setting[0]):
         pipeline(CompileOptions(pass_options=dict([setting])))
+
+
+def test_every_pass_and_option_is_documented():
+    text = (Path(__file__).parents[2] / "docs" / "ir.md").read_text()
+    passes = {one.name: one for level in PIPELINES.values() for one in level}.values()
+    options = {
+        f"| {'none' if field.default is None else field.default} | `{one.name}.{field.name}` |"
+        for one in passes
+        for field in attrs.fields(type(one))
+    }
+    assert [row for row in sorted(options) if row not in text] == []
+    assert [one.name for one in passes if f"`{one.name}`" not in text] == []

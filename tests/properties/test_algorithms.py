@@ -56,6 +56,17 @@ def test_every_algorithm_is_right_in_any_order_that_its_plan_allows(case: Case, 
             np.testing.assert_array_equal(row, case.wanted(operand, member))
 
 
+@pytest.mark.parametrize("members", [2, 3, 4])
+def test_ranks_of_a_chip_join_shares_of_a_large_buffer_in_four_lanes(members: int) -> None:
+    layout = layout_of(("trn2", 1, 2), 4, list(range(members)))
+    case = Case(ALL_REDUCE, "direct", layout, (5000, 7))
+    plan, operands = case.plan(), operands_of(case, 0)
+    assert plan.lanes == {0, 1, 2, 3}
+    for operand, result in zip(operands, outcome(case, plan, operands, 0), strict=True):
+        for member, row in enumerate(result):
+            np.testing.assert_array_equal(row, case.wanted(operand, member))
+
+
 @settings(deadline=None, max_examples=60)
 @given(case=cases(), seed=st.integers(0, 999))
 def test_floats_have_the_same_bits_on_all_members_in_any_order(case: Case, seed: int) -> None:

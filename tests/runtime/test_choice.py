@@ -1,5 +1,7 @@
 """Choice: prices of plans, bounds below them, what wins and why, what cannot run."""
 
+from pathlib import Path
+
 import attrs
 import numpy as np
 import pytest
@@ -7,13 +9,13 @@ import pytest
 import ncc_runtime
 from ncc_runtime.collectives.bounds import Bound, bound_of
 from ncc_runtime.collectives.choose import ALGORITHMS, Choice, Chooser
-from ncc_runtime.collectives.loads import Kind
 from ncc_runtime.collectives.price import Price
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.bind import groups_of, job_of
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
+from ncc_runtime.parts import Kind
 from ncc_runtime.placement import PlaceOptions, place_on
 from ncc_runtime.report.explain import explained, links_of, touched, why
 from ncc_runtime.report.moved import moved
@@ -65,6 +67,48 @@ def test_64_ranks_of_trn2_change_algorithm_where_aws_publishes_it(
     program = collective_program(CollectiveOp.ALL_REDUCE, 64, [int(size_mb * MB) // 4])
     choice, _ = choice_of(program, PlaceOptions("trn2"))
     assert choice.chosen.name == winner
+
+
+@pytest.mark.parametrize(("size_mb", "winner"), [(0.125, "mesh"), (2, "rdh"), (32, "kangaring")])
+def test_16_ranks_of_trn2_take_the_algorithms_of_the_published_example(
+    size_mb: float, winner: str
+) -> None:
+    # AWS Neuron SDK docs, nccom-test.rst: the column algorithm of its example
+    program = collective_program(CollectiveOp.ALL_REDUCE, 16, [int(size_mb * MB) // 4])
+    choice, _ = choice_of(program, PlaceOptions("trn2"))
+    assert choice.chosen.name == winner
+
+
+def test_two_ranks_of_a_chip_reduce_in_one_hop() -> None:
+    program = collective_program(CollectiveOp.ALL_REDUCE, 2, [1024])
+    choice, _ = choice_of(program, PlaceOptions("trn1"))
+    assert choice.chosen.name == "direct"
+    (plan, _), *others = choice.chosen.teams
+    assert (len(plan.rounds), plan.scratch_bytes, others) == (1, 0, [])
+
+
+def test_reading_neighbours_where_results_lie_over_operands_is_no_candidate() -> None:
+    program = collective_program(CollectiveOp.ALL_REDUCE, 2, [1024])
+    placement = place_on(PlaceOptions("trn1"), 2)
+    job = job_of(program, program.placeholders[0])
+    inside = attrs.evolve(job, buffers=attrs.evolve(job.buffers, in_place=True))
+    found = Chooser(placement, {}).candidates(inside, groups_of(program, program.placeholders[0]))
+    (direct,) = (one for one in found if one.name == "direct")
+    assert direct.reason == "its results lie over operands that others read"
+
+
+def test_one_slowed_core_delays_a_whole_ring(tmp_path: Path) -> None:
+    path = tmp_path / "slow.toml"
+    path.write_text(
+        'name = "slow"\nbase = "trn2.48xlarge"\n'
+        '[[core]]\nchip = 3\ncore = 0\ndma_percent = 25\nsource = "assumed"\n'
+    )
+    program = collective_program(CollectiveOp.ALL_REDUCE, 64, [16 * MB])
+    fast, slow = (
+        prices(choice_of(program, PlaceOptions(topology))[0])["ring"]
+        for topology in ("trn2", str(path))
+    )
+    assert slow.bandwidth_ps > 3 * fast.bandwidth_ps
 
 
 PLACED = [
@@ -208,7 +252,7 @@ def test_explanations_price_what_fill_has_chosen() -> None:
 
 
 def test_the_reason_names_the_runner_up_and_the_term_that_decides() -> None:
-    program = collective_program(CollectiveOp.ALL_REDUCE, 64, [64])
+    program = collective_program(CollectiveOp.ALL_REDUCE, 16, [64])
     row = explained(ncc_runtime.load(program, "trn2").executable, {}).rows[0]
     others = sorted(
         (one.time_ps, name)

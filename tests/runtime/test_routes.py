@@ -95,25 +95,30 @@ def test_ranks_meet_over_efa_only_between_instances(placement: Placement) -> Non
 def test_bandwidth_is_the_slowest_part_of_the_way(placement: Placement) -> None:
     topology, routes = placement.topology, Routes(placement.topology, placement)
     src, dst = all_pairs(placement)
-    core = min(topology.rank_dma_bandwidth_bytes_per_s, topology.rank_hbm_bandwidth_bytes_per_s)
+    engines = topology.rank_dma_bandwidth_bytes_per_s // topology.rank_dma_channels
+    stack = topology.hbm.stack_bandwidth_bytes_per_s
+    cores_of_stack = max(1, topology.ranks_per_chip // topology.hbm.stacks)
     rates = routes.bandwidth_bytes_per_s(src, dst)
     for a, b, rate in zip(src.tolist(), dst.tolist(), rates, strict=True):
         transport = TRANSPORTS[int(routes.transport(np.array(a), np.array(b)))]
         links = topology.links.bandwidth_bytes_per_s[list(routes.links(a, b))]
+        places = [placement.core[rank] // cores_of_stack for rank in (a, b)]
+        is_shared = placement.chip[a] == placement.chip[b] and places[0] == places[1]
         limits = {
-            Transport.LOCAL: [topology.rank_hbm_bandwidth_bytes_per_s // 2],
-            Transport.INTRA_CHIP: [core],
+            Transport.LOCAL: [],
+            Transport.INTRA_CHIP: [topology.rank_chip_bandwidth_bytes_per_s or engines],
             Transport.NEURONLINK: links.tolist(),
             Transport.EFA: [topology.rank_efa_bandwidth_bytes_per_s],
         }[transport]
-        assert rate == min(core, *limits)
+        assert rate == min(engines, stack // 2 if is_shared else stack, *limits)
 
 
 @pytest.mark.parametrize(
     ("src", "dst", "expected"),
     [
         (3, 3, 0),  # local
-        (0, 1, 50_000),  # the other core of the chip
+        (0, 1, 50_000),  # another core of the die
+        (0, 2, 50_000 + 3_160_000),  # a core of the other die
         (2, 7, 150_000),  # the next chip, from the port itself to the core at N
         (0, 4, 200_000),  # the next chip, across it at either end
         (0, 42, 500_000),  # two columns and two rows away, from a core at W to one at E

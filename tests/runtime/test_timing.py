@@ -144,7 +144,7 @@ def test_a_small_ring_hop_takes_the_published_one_to_two_us() -> None:
     model = TimingModel.from_topology(build("trn2"))
     for transport, hops in ((Transport.INTRA_CHIP, 0), (Transport.NEURONLINK, 1)):
         step = transfer(model, transport, hops, 4096, 128 * 10**9)
-        step += model.cc_instruction_ps + model.semaphore_remote_ps
+        step += model.cc_row_ps() + model.semaphore_remote_ps
         assert 1_000_000 <= step <= 2_000_000
 
 
@@ -163,6 +163,22 @@ def test_model_and_routes_agree_on_latency_but_for_crossings() -> None:
     ways = routes.transport(src, dst), routes.hops(src, dst)
     crossed = model.latency_ps(*ways) + routes.crossing_ps(src, dst)
     assert (crossed == routes.latency_ps(src, dst)).all()
+
+
+@pytest.mark.parametrize(
+    ("streams", "cores"), [(1, [4]), (2, [3, 1]), (3, [2, 1, 1]), (4, [1, 1, 1, 1])]
+)
+def test_stream_0_has_the_cc_cores_that_no_other_stream_has(streams: int, cores: list[int]) -> None:
+    model = TimingModel.from_topology(build("trn2"))
+    assert [model.cc_cores_of(stream, streams) for stream in range(streams)] == cores
+    rows = [model.cc_row_ps(stream, streams) for stream in range(streams)]
+    assert rows == [-(-model.cc_instruction_ps // count) for count in cores]
+
+
+def test_a_barrier_grows_with_every_doubling_of_the_chips() -> None:
+    model = TimingModel.from_topology(build("trn2"))
+    waits = [model.barrier_ps(chips) // 10**6 for chips in (1, 2, 4, 16, 17, 64)]
+    assert waits == [0, 10, 20, 40, 50, 60]  # 16 chips: the published 40 us
 
 
 def test_a_semaphore_of_ones_own_is_the_cheapest() -> None:

@@ -177,7 +177,7 @@ PUBLISHED = ("AWS Neuron SDK", "aws-neuron", "neuron-driver")
 def test_every_figure_of_a_preset_cites_a_publication_or_is_called_assumed(name: str) -> None:
     for key, figure in build(name).figures.items():
         is_cited = any(word in figure.source for word in PUBLISHED)
-        assert is_cited or figure.source.startswith("assumed"), key
+        assert is_cited or figure.source.startswith(("assumed", "fitted: ")), key
 
 
 def test_presets_say_of_unpublished_figures_that_they_are_assumed() -> None:
@@ -424,3 +424,50 @@ def test_a_description_names_the_source_of_every_figure() -> None:
 def test_every_topology_can_be_described(topology: Topology) -> None:
     text = describe(topology, place(topology, topology.nodes))
     assert all(f"c{chip} " in text for chip in range(topology.chips))
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ('chip = 16\ncore = 0\ndma_percent = 50\nsource = "assumed"', "chip 16 is not below 16"),
+        ('chip = 0\ncore = 8\ndma_percent = 50\nsource = "assumed"', "core 8 is not below 8"),
+        ('chip = 0\ncore = 0\nsource = "assumed"', "neither engines_percent nor dma_percent is"),
+        ("chip = 0\ncore = 0\ndma_percent = 50", "the source is empty; cite one or write assumed"),
+        ('chip = 0\ncore = 0\ndma = 50\nsource = "assumed"', "unknown key dma; known: chip, core,"),
+        (
+            'chip = 0\ncore = 0\ndma_percent = 0\nsource = "assumed"',
+            "dma_percent: 0 is not an integer from 1 to 100",
+        ),
+        (
+            'chip = "a"\ncore = 0\ndma_percent = 9\nsource = "assumed"',
+            "chip: 'a' is not an integer from 0 to 1024",
+        ),
+    ],
+)
+def test_a_slowed_core_that_cannot_be_is_refused(tmp_path: Path, row: str, complaint: str) -> None:
+    path = tmp_path / "slow.toml"
+    path.write_text(f'name = "slow"\nbase = "trn2.48xlarge"\n[[core]]\n{row}\n')
+    with pytest.raises(TopologyError) as refused:
+        build(str(path))
+    assert f"{path}: core 0: " in str(refused.value)
+    assert complaint in str(refused.value)
+
+
+def test_slowed_cores_are_shown_and_say_where_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "slow.toml"
+    path.write_text(
+        'name = "slow"\nbase = "trn2.48xlarge"\n[[core]]\nchip = 3\ncore = 7\nnode = 1\n'
+        'engines_percent = 80\nsource = "assumed: a test"\n'
+    )
+    shown = describe(build(str(path), 2))
+    assert "c3 core 7 of instance 1: engines at 80 %, DMA at 100 % (assumed: a test)" in shown
+
+
+def test_dies_must_divide_the_cores(tmp_path: Path) -> None:
+    path = tmp_path / "dies.toml"
+    path.write_text(
+        'name = "dies"\nbase = "trn2.48xlarge"\n[intra_chip]\n'
+        'dies = {value = 3, source = "assumed"}\n'
+    )
+    with pytest.raises(TopologyError, match=r"intra_chip\.dies: 3 dies do not divide 8 cores"):
+        build(str(path))

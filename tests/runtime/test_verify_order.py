@@ -57,13 +57,15 @@ DRAWN = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCh
     ("op", "name"), [(op, name) for op, rows in ALGORITHMS.items() for name in rows]
 )
 def test_every_algorithm_keeps_the_rule_and_comes_to_its_end(op: CollectiveOp, name: str):
-    ranks = 64 if name == "kangaring" else 128  # of one instance, or two
+    ranks = {"kangaring": 64}.get(name, 128)  # of one instance, or two
+    if (op, name) == (CollectiveOp.ALL_REDUCE, "direct"):
+        ranks = 4  # of one chip
     sizes = [] if op is CollectiveOp.BARRIER else [128]
     pairs = tuple((rank, (rank + 1) % ranks) for rank in range(ranks))
     given_pairs = pairs if op is CollectiveOp.PERMUTE else ()
     program = collective_program(op, ranks, sizes, pairs=given_pairs, repeat=2)
     options = LoadOptions(algorithms={op.value: name})
-    assert hold(load_on(program, PlaceOptions("trn2", ranks // 64), options).executable)
+    assert hold(load_on(program, PlaceOptions("trn2", max(1, ranks // 64)), options).executable)
 
 
 @DRAWN

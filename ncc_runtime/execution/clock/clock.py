@@ -1,59 +1,164 @@
-"""The first clock: when every instruction would run, on idle links, in whole picoseconds.
+"""When every row of every queue runs on the device model, in whole picoseconds.
 
-Each row starts when its queue is free and the semaphore it waits for has been seen to hold the
-value. Latency plus bytes over bandwidth per run of descriptors, engines by their peak, queues side
-by side; nothing shares a link yet. The order of batches cannot change a time.
+Queues run side by side and wait for semaphores; transfers that meet where there is not enough for
+all share it (`shares.py`). The same executable and decisions give the same times everywhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from ncc_runtime.execution.clock.costs import costs_of
-from ncc_runtime.execution.clock.history import History
-from ncc_runtime.execution.scheduler import Batch
-from ncc_runtime.execution.trace import Event, Timeline, Trace
-from ncc_runtime.lowering.executable import IDLE, Executable
+from ncc_runtime.execution.clock import kernel
+from ncc_runtime.execution.clock.programs import Program, ProgramTables
+from ncc_runtime.execution.clock.semaphores import LEAST_ROOM
+from ncc_runtime.execution.clock.tables import (
+    COUNTS,
+    EVENTS,
+    INCREMENTS,
+    LARGEST,
+    LOG_FULL,
+    NONE,
+    RECORDS,
+    RING,
+    WAITING,
+    Machine,
+    empty,
+)
+from ncc_runtime.execution.deadlock import Stuck, deadlock_report
+from ncc_runtime.execution.decisions import Decisions
+from ncc_runtime.execution.trace import Trace
+from ncc_runtime.lowering.cc_isa import DESCRIPTOR_BYTES
+from ncc_runtime.lowering.executable import EngineQueue, Executable
+from ncc_runtime.parts import Parts
 from ncc_runtime.timing import TimingModel
 
-
-class Clock:
-    """Performs batches by noting when they would run."""
-
-    def __init__(self, executable: Executable, model: TimingModel) -> None:
-        self._executable = executable
-        self._costs = [costs_of(executable, model, queue) for queue in executable.queues]
-        self._history = History(executable)
-        self._free = [
-            np.full(executable.ranks, model.launch_ps, np.int64) for _ in executable.queues
-        ]
-        self._events: list[list[Event]] = [[] for _ in executable.queues]
-
-    def perform(self, batches: Sequence[Batch]) -> None:
-        """Note the times of batches that are ready together."""
-        for batch in batches:
-            self._perform(batch)
-
-    def trace(self) -> Trace:
-        """The timelines, once everything has been performed."""
-        return Trace(self._executable, tuple(Timeline.of(events) for events in self._events))
-
-    def _perform(self, batch: Batch) -> None:
-        row, ranks = batch.row, batch.ranks
-        costs, sync = self._costs[batch.queue], self._executable.queues[batch.queue].sync
-        reached = self._history.reached_ps(ranks, batch.wait_sem, batch.wait_value)
-        start = np.maximum(self._free[batch.queue][ranks], reached)
-        end = start + _cells(costs.complete, row, ranks)
-        self._free[batch.queue][ranks] = start + _cells(costs.busy, row, ranks)
-        self._events[batch.queue].append((row, ranks, start, end))
-        for post, flight in zip(sync.posts, costs.flight, strict=True):
-            rank = post.rank[row, ranks]
-            made = rank != IDLE
-            seen = end + _cells(flight, row, ranks)
-            self._history.increment(rank[made], post.sem[row, ranks][made], seen[made])
+AT_END = 2**62
+"""The row of a process that has nothing to perform, behind all that a queue could have."""
 
 
-def _cells(column: np.ndarray, row: int, ranks: np.ndarray) -> np.ndarray:
-    """The cells of some ranks in a row whose column may be shared by all ranks."""
-    cells = column[row]
-    return cells[ranks] if len(cells) > 1 else np.broadcast_to(cells, ranks.shape)
+def simulate(executable: Executable, decisions: Decisions) -> Trace:
+    """The times of one execution whose loops and conditionals go as decided.
+
+    DeadlockError if not every row can be performed.
+    """
+    model = TimingModel.from_topology(executable.topology)
+    parts = Parts(executable.routes, model, executable.ranks)
+    program = ProgramTables(executable, parts).program(decisions)
+    machine = machine_of(executable, model, program)
+    while full := kernel.run(machine):
+        machine = with_more(machine, full)
+    stuck = tuple(_stuck(executable, machine))
+    if stuck:
+        held = machine.semaphore["held"].reshape(executable.ranks, -1)
+        raise deadlock_report(executable, stuck, held)
+    return _trace(executable, machine)
+
+
+def launch_ps(executable: Executable, model: TimingModel) -> int:
+    """When all ranks start: the host has launched, and ranks of several chips have met."""
+    chip = executable.placement.chip
+    spans = [
+        np.unique(chip[list(group)])
+        for placeholder in executable.program.placeholders
+        for group in (placeholder.groups or placeholder.pairs)
+    ]
+    chips = max((len(span) for span in spans), default=1)
+    return model.launch_ps + model.barrier_ps(chips)
+
+
+def machine_of(executable: Executable, model: TimingModel, program: Program) -> Machine:
+    """Everything before the first row."""
+    sizes = empty("sizes", 1)
+    widest = int((program.way["end_use"] - program.way["first_use"]).max(initial=1))
+    sizes[0] = (
+        executable.ranks,
+        max(1, executable.semaphore_count),
+        True,
+        program.most_posts,
+        widest,
+        DESCRIPTOR_BYTES,
+        model.descriptor_ps,
+    )
+    process = _processes(executable, launch_ps(executable, model))
+    semaphore, increment = _semaphores(program)
+    counts = np.zeros(COUNTS, np.int64)
+    counts[WAITING], counts[INCREMENTS] = len(process), program.increments.sum()
+    counts[LARGEST] = program.increments.max(initial=0)
+    offsets = int((program.queue["offset"] != NONE).sum()) * executable.ranks
+    return Machine(
+        sizes=sizes,
+        cells=program.cells,
+        queue=program.queue,
+        row=program.row,
+        post=program.post,
+        posted=program.posted,
+        jump=program.jump,
+        way=program.way,
+        use=program.use,
+        process=process,
+        part=program.part,
+        node=empty("node", len(process) * widest),
+        turn=program.turn,
+        offset=np.zeros(offsets * int(sizes[0]["semaphores"]), np.int64),
+        semaphore=semaphore,
+        increment=increment,
+        event=empty("event", len(program.row) * executable.ranks // 2),
+        counts=counts,
+    )
+
+
+def _processes(executable: Executable, start_ps: int) -> np.ndarray:
+    queues, ranks = len(executable.queues), executable.ranks
+    process = empty("process", queues * ranks)
+    for field in ("last", "way", "end", "next", "place"):
+        process[field] = NONE
+    process["free"] = start_ps
+    process["percent"] = 100
+    process["todo"], process["is_todo"] = np.arange(len(process)), 1
+    place = executable.placement
+    engines = executable.topology.engines_percent(place.chip, place.core)
+    for number, queue in enumerate(executable.queues):
+        mine = process[number * ranks : (number + 1) * ranks]
+        if isinstance(queue, EngineQueue):
+            mine["percent"] = engines
+        if queue.ranks is not None:
+            mine["row"] = AT_END
+            mine["row"][queue.ranks] = 0
+    return process
+
+
+def _semaphores(program: Program) -> tuple[np.ndarray, np.ndarray]:
+    """All semaphores at zero, each with room for what it gets if every row runs once."""
+    room = program.increments
+    semaphore = empty("semaphore", len(room))
+    semaphore["start"], semaphore["room"] = np.cumsum(room) - room, room
+    semaphore["sleeper"] = NONE
+    spare = (program.most_posts + 1) * max(LEAST_ROOM, 2 * int(room.max(initial=0)))
+    return semaphore, empty("increment", int(room.sum()) + spare)
+
+
+def with_more(machine: Machine, full: int) -> Machine:
+    """The same with twice the room for what is full."""
+    field = "event" if full == LOG_FULL else "increment"
+    records: np.ndarray = getattr(machine, field)
+    more = empty(field, max(64, len(records)))
+    return machine._replace(**{field: np.concatenate((records, more))})
+
+
+def _stuck(executable: Executable, machine: Machine) -> Iterator[Stuck]:
+    """Who has rows left, and the semaphores that they wait for."""
+    ranks = executable.ranks
+    length = np.where(machine.queue["kind"] == RING, 0, machine.queue["length"])
+    left = machine.process["row"] < np.repeat(length, ranks)
+    for process in np.flatnonzero(left).tolist():
+        number, rank = divmod(process, ranks)
+        row = int(machine.process[process]["row"])
+        wait_sem = executable.queues[number].sync.wait_sem[row]
+        sem = int(wait_sem[rank if len(wait_sem) > 1 else 0])
+        yield Stuck(number, row, rank, sem, int(machine.process[process]["awaited"]))
+
+
+def _trace(executable: Executable, machine: Machine) -> Trace:
+    """What the kernel has noted."""
+    event = machine.event[: machine.counts[EVENTS]]
+    return Trace(executable, *(event[name] for name in RECORDS["event"].names or ()))

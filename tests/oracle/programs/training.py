@@ -38,6 +38,30 @@ def adam_with_zero(floats: Floats) -> Job:
 
 
 @program("f32")
+def data_parallel_mlp(floats: Floats) -> Job:
+    """Three layers, momentum, everything but the batch replicated."""
+    world = mesh(dp=8)
+
+    def loss(weights, x, y):
+        h = x
+        for w in weights[:-1]:
+            h = jnp.tanh(h @ w)
+        return ((h @ weights[-1] - y) ** 2).mean()
+
+    def function(w0, w1, w2, m0, m1, m2, x, y):
+        weights, moments = [w0, w1, w2], [m0, m1, m2]
+        grads = jax.grad(loss)(weights, x, y)
+        moments = [0.9 * m + g for m, g in zip(moments, grads, strict=True)]
+        return [w - 0.1 * m for w, m in zip(weights, moments, strict=True)], moments
+
+    shapes = ((12, 16), (16, 16), (16, 4))
+    weights = [normal(k, *shape, scale=0.3) for k, shape in enumerate(shapes)]
+    moments = [normal(k + 3, *shape, scale=0.1) for k, shape in enumerate(shapes)]
+    arguments = (*weights, *moments, normal(6, 32, 12), normal(7, 32, 4))
+    return Job(function, arguments, (*[P()] * 6, P("dp"), P("dp")), world)
+
+
+@program("f32")
 def fully_sharded_step(floats: Floats) -> Job:
     world = mesh(dp=8)
 

@@ -1,0 +1,126 @@
+"""Puts collectives that nobody waits for soon on a stream of their own.
+
+A stream runs its collectives one after the other, on CC-cores of its own. Collectives between two
+steps of compute (tensor parallelism) stay on stream 0; on stream 1 they would wait behind long
+ones that have time:
+
+- those whose results feed no later compute: gradients on their way into an update, updated shards;
+- gathers of what was there before any compute: weights of a sharded model, which can be fetched
+  ahead.
+"""
+
+from collections.abc import Container, Mapping, Sequence
+from typing import ClassVar
+
+import attrs
+
+from ncc_compiler.codegen.trips import invariants
+from ncc_compiler.ir.collectives import written_stream
+from ncc_compiler.ir.graph import Computation, Module, Node, Raw
+from ncc_compiler.ir.ops import OPS
+from ncc_compiler.ir.types import TupleType
+from ncc_compiler.overlap.later_compute import feeds_compute
+from ncc_compiler.overlap.work import CONTROL_FLOW, HEAVY
+from ncc_compiler.passes.manager import Pass
+
+TENSOR_PARALLEL, DATA_PARALLEL = 0, 1
+"""Streams."""
+
+_BARRIER = "ncc.barrier"
+
+
+@attrs.frozen
+class AssignStreams(Pass):
+    """Collectives that name a stream keep it, and without both kinds all stay on stream 0.
+
+    So they do where a barrier orders them with each other.
+    """
+
+    name: ClassVar[str] = "assign-streams"
+
+    def run(self, module: Module) -> Module:
+        nodes = [node for body in module.computations.values() for node in body.nodes]
+        fed = feeds_compute(module)
+        bodies = {node.callee("body") for node in nodes if node.op == "while"}
+        patient = {
+            name: _patient(module.computations[name], fed[name], name in bodies, module.entry)
+            for name in fed
+        }
+        if any(node.op == _BARRIER for node in nodes) or not _has_both(module, patient):
+            return module
+        computations = {
+            name: _moved(body, patient.get(name, frozenset()))
+            for name, body in module.computations.items()
+        }
+        return attrs.evolve(module, computations=computations)
+
+
+def _patient(
+    body: Computation, fed: Sequence[bool], is_repeated: bool, entry: str
+) -> frozenset[int]:
+    """The collectives without a stream whose results are not waited for soon."""
+    kept = None if body.name == entry else _kept(body) if is_repeated else frozenset[int]()
+    early = _there_before_compute(body, kept)
+    return frozenset(
+        position
+        for position, node in enumerate(body.nodes)
+        if OPS[node.op].collective and written_stream(node) is None
+        if not fed[position]
+        or (node.op == "all-gather" and all(early[operand] for operand in node.operands))
+    )
+
+
+def _has_both(module: Module, patient: Mapping[str, frozenset[int]]) -> bool:
+    """Whether some collectives would move, and others stay on stream 0."""
+    stays = (
+        OPS[node.op].collective and position not in patient[name] and not written_stream(node)
+        for name in patient
+        for position, node in enumerate(module.computations[name].nodes)
+    )
+    return any(patient.values()) and any(stays)
+
+
+def _there_before_compute(body: Computation, kept: Container[int] | None) -> list[bool]:
+    """Whether each value comes from constants and parameters, and is computed with little work.
+
+    Of the parameter of a loop or branch, only the elements `kept` count.
+    """
+    found: list[bool] = []
+    for node in body.nodes:
+        operands = node.operands[:1] if node.op == "dynamic-slice" else node.operands
+        early = all(found[operand] for operand in operands)
+        if node.op == "parameter":
+            early = kept is None
+        elif node.op == "get-tuple-element" and body.nodes[operands[0]].op == "parameter":
+            early = kept is None or node.integer("index") in kept
+        elif node.op in HEAVY or node.op in CONTROL_FLOW or OPS[node.op].collective:
+            early = False
+        found.append(early)
+    return found
+
+
+def _kept(body: Computation) -> frozenset[int]:
+    """Elements of the state of a loop that every iteration finds as they were."""
+    (parameter,) = body.parameters()
+    kind = body.nodes[parameter].type
+    if not isinstance(kind, TupleType) or any(isinstance(e, TupleType) for e in kind.elements):
+        return frozenset()
+    return invariants(body)
+
+
+def _moved(body: Computation, patient: frozenset[int]) -> Computation:
+    nodes = [
+        _on_stream(node, DATA_PARALLEL) if position in patient else node
+        for position, node in enumerate(body.nodes)
+    ]
+    return attrs.evolve(body, nodes=tuple(nodes)) if patient else body
+
+
+def _on_stream(node: Node, stream: int) -> Node:
+    """The node with a stream among its attributes for the compiler."""
+    given = node.attributes.get("frontend_attributes")
+    others = given.text.strip().strip("{}").strip() if isinstance(given, Raw) else ""
+    text = ",".join(filter(None, (others, f'stream_id="{stream}"')))
+    return attrs.evolve(
+        node, attributes={**node.attributes, "frontend_attributes": Raw(f"{{{text}}}")}
+    )

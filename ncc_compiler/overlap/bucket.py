@@ -1,0 +1,264 @@
+"""Joins small collectives into one of several operands, in the order in which they appear.
+
+A collective costs much before it moves its first byte, so many small ones are slow. What waits in a
+bucket, however, starts later than it could, and so does what its results are for. So a collective
+joins the one before it (of the same operator, groups, element type, reduction and stream) where
+both together are small, or where no more work is put off than a collective costs anyway.
+
+None of a bucket depends on another of it, not even through other buckets. Nothing is concatenated:
+operands and results stay where they are.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import attrs
+
+from ncc_compiler.ir.collectives import rank_groups, reduction_by_name, reduction_of, written_stream
+from ncc_compiler.ir.graph import Attribute, Computation, Module, Node, NodeId
+from ncc_compiler.ir.types import ArrayType, TupleType, Type
+from ncc_compiler.options import BUCKET_LIMIT_BYTES, BUCKET_SMALL_BYTES
+from ncc_compiler.overlap.later_compute import feeds_compute
+from ncc_compiler.overlap.pace import Pace, pace_of
+from ncc_compiler.overlap.reach import Bits, chosen_before
+from ncc_compiler.overlap.schedule import Schedule, reordered
+from ncc_compiler.overlap.work import CONTROL_FLOW, START, Work, larger_side, works_of
+from ncc_compiler.passes.manager import Pass
+from ncc_compiler.passes.rebuild import Rebuild, provenance, stable_order
+
+BUCKETED = frozenset(
+    {
+        "all-gather",
+        "all-reduce",
+        "ncc.avg_all_reduce",
+        "ncc.avg_reduce_scatter",
+        "reduce-scatter",
+    }
+)
+_DIVIDING = CONTROL_FLOW | {"ncc.barrier"}
+"""Ops that nothing joins over."""
+
+_NOT_COMPARED = frozenset(
+    {
+        "channel_id",  # which channel it is says nothing, whether there is one says how ids count
+        "constrain_layout",
+        "frontend_attributes",
+        "metadata",
+        "replica_groups",
+        "sharding",
+        "to_apply",
+        "use_global_device_ids",
+    }
+)
+
+
+@attrs.frozen
+class Bucket(Pass):
+    """A bucket holds at most `limit_bytes`; up to `small_bytes` are joined at any distance."""
+
+    name: ClassVar[str] = "bucket"
+
+    limit_bytes: int = BUCKET_LIMIT_BYTES
+    small_bytes: int = BUCKET_SMALL_BYTES
+
+    def run(self, module: Module) -> Module:
+        computations = dict(module.computations)
+        for name, feeds in feeds_compute(module).items():
+            body = module.computations[name]
+            if sum(node.op in BUCKETED for node in body.nodes) > 1:
+                works = works_of(module, body)
+                order = Schedule().order(module, body, works, feeds)
+                ordered = [works[position] for position in order]
+                found = self._found(module, reordered(body, order), ordered)
+                buckets = [sorted(order[position] for position in members) for members in found]
+                computations[name] = _joined(body, buckets)
+        return attrs.evolve(module, computations=computations)
+
+    def _found(
+        self, module: Module, body: Computation, works: Sequence[Work]
+    ) -> list[tuple[int, ...]]:
+        """The members of each bucket of two or more, in a computation that is in good order."""
+        before = chosen_before(body, [k for k, one in enumerate(body.nodes) if one.op in BUCKETED])
+        return _Search(self, body, before, pace_of(body, works, before)).run(module)
+
+
+@attrs.define
+class _Open:
+    """A bucket that others may still join."""
+
+    members: list[int]
+    size_bytes: int
+    ready: int  # when all operands are there
+    behind: int  # the work that waits for the results
+    bits: Bits
+    before: Bits  # candidates that it depends on, also through buckets
+
+
+class _Search:
+    """Buckets of one computation, found in one walk."""
+
+    def __init__(
+        self, options: Bucket, body: Computation, before: Sequence[Bits], pace: Pace
+    ) -> None:
+        self._options = options
+        self._body = body
+        self._before = before
+        self._pace = pace
+        self._of: dict[int, _Open] = {}  # by number of candidate, of buckets of two and more
+        self._in_buckets: Bits = 0  # all their members
+        self._changed: dict[int, int] = {}  # by first member: the candidate when it last changed
+
+    def run(self, module: Module) -> list[tuple[int, ...]]:
+        """The members of each bucket of two or more."""
+        latest: dict[object, _Open] = {}
+        stretch, number = 0, 0
+        for position, node in enumerate(self._body.nodes):
+            stretch += node.op in _DIVIDING
+            if node.op not in BUCKETED:
+                continue
+            alone = self._alone(position, number)
+            number += 1
+            key = (stretch, _kind(module, self._body, node))
+            bucket = latest.get(key)
+            if bucket is not None and self._may_join(bucket, alone):
+                self._join(bucket, alone)
+            else:
+                latest[key] = alone
+        return [
+            tuple(bucket.members) for first, bucket in self._of.items() if first == _first(bucket)
+        ]
+
+    def _alone(self, position: int, number: int) -> _Open:
+        node, behind = self._body.nodes[position], self._pace.behind
+        return _Open(
+            members=[position],
+            size_bytes=larger_side(node, list(self._body.operands_of(node))),
+            ready=self._pace.ready[position],
+            behind=behind[number] if number < len(behind) else 0,
+            bits=1 << number,
+            before=self._through_buckets(self._before[position]),
+        )
+
+    def _through_buckets(self, before: Bits) -> Bits:
+        """What these depend on is before, too, and so are others of the same buckets."""
+        left = before & self._in_buckets
+        while left:
+            bucket = self._of[left.bit_length() - 1]
+            before |= bucket.bits | bucket.before
+            left &= ~(bucket.bits | bucket.before)
+        return before
+
+    def _may_join(self, bucket: _Open, one: _Open) -> bool:
+        """Whether it is allowed, and puts off little."""
+        size = bucket.size_bytes + one.size_bytes
+        if size > self._options.limit_bytes or one.before & bucket.bits:
+            return False
+        put_off = one.ready - bucket.ready + bucket.behind
+        return size <= self._options.small_bytes or put_off <= START
+
+    def _join(self, bucket: _Open, one: _Open) -> None:
+        first, number = _first(bucket), _first(one)
+        if len(bucket.members) == 1:
+            bucket.before = self._through_buckets(bucket.before)
+            self._of[first] = bucket
+            self._in_buckets |= bucket.bits
+        self._of[number] = bucket
+        self._in_buckets |= one.bits
+        bucket.members += one.members
+        bucket.size_bytes += one.size_bytes
+        bucket.ready = max(bucket.ready, one.ready)
+        bucket.behind += one.behind
+        bucket.bits |= one.bits
+        bucket.before |= one.before
+        for other in [bucket, *self._behind(bucket)]:
+            other.before |= bucket.before if other is bucket else bucket.bits | bucket.before
+            self._changed.pop(_first(other), None)
+            self._changed[_first(other)] = number
+
+    def _behind(self, bucket: _Open) -> list[_Open]:
+        """The buckets that depend on this one: of those that changed since it was opened."""
+        found = []
+        for first, number in reversed(self._changed.items()):
+            if number < _first(bucket):
+                break
+            if self._of[first].before & bucket.bits:
+                found.append(self._of[first])
+        return found
+
+
+def _first(bucket: _Open) -> int:
+    """The number of the first member among the candidates."""
+    return (bucket.bits & -bucket.bits).bit_length() - 1
+
+
+def _kind(module: Module, body: Computation, node: Node) -> object:
+    """What collectives of one bucket have in common."""
+    dtypes = {array.dtype for one in body.operands_of(node) for array in _arrays(one.type)}
+    compared = sorted(
+        (key, value) for key, value in node.attributes.items() if key not in _NOT_COMPARED
+    )
+    if len(dtypes) != 1:
+        return node.name
+    (dtype,) = dtypes
+    if "to_apply" in node.attributes:
+        reduction = reduction_of(module.computations[node.callee()])
+    else:
+        reduction = reduction_by_name(node, dtype)
+    groups = rank_groups(module, node)
+    return node.op, dtype, reduction, groups, written_stream(node), tuple(compared)
+
+
+def _arrays(kind: Type) -> list[ArrayType]:
+    kinds = kind.elements if isinstance(kind, TupleType) else (kind,)
+    return [one for one in kinds if isinstance(one, ArrayType)]
+
+
+def _joined(body: Computation, buckets: Sequence[Sequence[int]]) -> Computation:
+    """The computation with each bucket where its last member was, what uses it behind that."""
+    if not buckets:
+        return body
+    last = {position: max(members) for members in buckets for position in members}
+    uses: list[list[int]] = [list(node.operands) for node in body.nodes]
+    for members in buckets:  # the last member stands for all: it needs what they need
+        uses[max(members)] = [use for position in members for use in body.nodes[position].operands]
+    uses = [[last.get(use, use) for use in operands] for operands in uses]
+    rebuild, made = Rebuild(body), {max(members): members for members in buckets}
+    rebuild.new_ids = [NodeId(-1)] * len(body.nodes)
+    for position in stable_order(uses):
+        if position in made:
+            _add_bucket(rebuild, body, made[position])
+        elif position not in last:
+            rebuild.new_ids[position] = rebuild.add(rebuild.rewired(body.nodes[position]))
+    return rebuild.finish()
+
+
+def _add_bucket(rebuild: Rebuild, body: Computation, members: Sequence[int]) -> None:
+    """The collective of all operands, and under the members' names their results."""
+    nodes = [body.nodes[position] for position in members]
+    kinds = [array for node in nodes for array in _arrays(node.type)]
+    operands = [rebuild.new_ids[operand] for node in nodes for operand in node.operands]
+    bucket = attrs.evolve(
+        nodes[0],
+        name=rebuild.fresh(f"{nodes[0].name}.bucket"),
+        type=TupleType(tuple(kinds)),
+        operands=tuple(operands),
+    )
+    whole, first = rebuild.add(bucket), 0
+    for position, node in zip(members, nodes, strict=True):
+        count = len(node.operands)
+        rebuild.new_ids[position] = _result(rebuild, node, whole, range(first, first + count))
+        first += count
+
+
+def _result(rebuild: Rebuild, node: Node, whole: NodeId, elements: range) -> NodeId:
+    """What a member was, taken from the bucket."""
+    if not isinstance(node.type, TupleType):
+        element: Mapping[str, Attribute] = {"index": elements[0], **provenance(node)}
+        return rebuild.add(
+            Node(node.name, "get-tuple-element", node.type, (whole,), element, node.span)
+        )
+    parts = [
+        rebuild.derived(node, "get-tuple-element", kind, [whole], index=k)
+        for k, kind in zip(elements, node.type.elements, strict=True)
+    ]
+    return rebuild.add(Node(node.name, "tuple", node.type, tuple(parts), provenance(node)))

@@ -1,0 +1,187 @@
+"""Orders the operations of every computation so that collectives run beside compute.
+
+The order of the graph is the order of the engines' queues, so this is where it is settled what
+stands before a trigger and before a wait. Loops and branches are meeting points of all queues:
+nothing moves over them, and what stands between two of them is ordered by `timeline.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import attrs
+
+from ncc_compiler.ir.collectives import written_stream
+from ncc_compiler.ir.graph import Computation, Module, NodeId
+from ncc_compiler.ir.ops import OPS
+from ncc_compiler.options import SCHEDULE_LIMIT_PERCENT
+from ncc_compiler.overlap.ahead import held_until
+from ncc_compiler.overlap.later_compute import feeds_compute
+from ncc_compiler.overlap.lifetimes import Lifetimes, lifetimes_of, peak_bytes
+from ncc_compiler.overlap.places import kept_orders
+from ncc_compiler.overlap.timeline import LAST, LATER, SOON, TRIGGER, Bounds, Rank, Task, arrange
+from ncc_compiler.overlap.work import CONTROL_FLOW, Work, works_of
+from ncc_compiler.passes.manager import Pass
+from ncc_compiler.passes.rebuild import Rebuild
+
+_NONE = 2**62
+_NARROWING = 8
+"""How much narrower a window is than the last one, where that took too much memory."""
+
+
+@attrs.frozen
+class Schedule(Pass):
+    """A computation takes at most `limit_percent` of the memory that its values took before.
+
+    An all-gather starts `early_all_gather_layers` layers ahead, and a reduce-scatter
+    `late_reduce_scatter_layers` layers late; without these, as early as data and memory allow.
+    """
+
+    name: ClassVar[str] = "schedule"
+
+    limit_percent: int = SCHEDULE_LIMIT_PERCENT
+    early_all_gather_layers: int | None = None
+    late_reduce_scatter_layers: int | None = None
+
+    def run(self, module: Module) -> Module:
+        computations = dict(module.computations)
+        for name, feeds in feeds_compute(module).items():
+            body = module.computations[name]
+            if any(OPS[node.op].collective for node in body.nodes):
+                order = self.order(module, body, works_of(module, body), feeds)
+                computations[name] = reordered(body, order)
+        return attrs.evolve(module, computations=computations)
+
+    def order(
+        self, module: Module, body: Computation, works: Sequence[Work], feeds: Sequence[bool]
+    ) -> list[int]:
+        """The positions of a computation's nodes in their new order."""
+        stretches = _stretches(body)
+        kept = (body.root,) if body.name == module.entry else ()
+        lifetimes = lifetimes_of(body, stretches, kept)
+        late = self.late_reduce_scatter_layers
+        held = held_until(body, lifetimes, self.early_all_gather_layers, late)
+        after = kept_orders(body, lifetimes)
+        order: list[int] = []
+        for stretch in _runs(stretches):
+            tasks = _tasks(body, stretch, _Facts(works, feeds, held, after))
+            order += self._arranged(tasks, lifetimes, stretch)
+        return order
+
+    def _arranged(
+        self, tasks: Sequence[Task], lifetimes: Lifetimes, stretch: range
+    ) -> Sequence[int]:
+        """The best order within the limit: the window narrows until it is kept."""
+        if not any(task.work.flight for task in tasks):
+            return stretch
+        limit = peak_bytes(lifetimes, stretch) * self.limit_percent // 100
+        window = len(tasks)
+        while window > 1:
+            found = arrange(tasks, lifetimes, stretch, Bounds(limit, window))
+            order = [stretch[number] for number in found]
+            if peak_bytes(lifetimes, order) <= limit:
+                return order
+            window //= _NARROWING
+        return stretch
+
+
+@attrs.frozen
+class _Facts:
+    """Of the nodes of a computation, by position."""
+
+    works: Sequence[Work]
+    feeds: Sequence[bool]
+    held: Mapping[int, int]
+    after: Mapping[int, Sequence[int]]
+
+
+def _stretches(body: Computation) -> list[int]:
+    """The number of each node's stretch; loops and branches are one by themselves."""
+    found, number = [], 0
+    for node in body.nodes:
+        if node.op in CONTROL_FLOW:
+            found.append(number + 1)
+            number += 2
+        else:
+            found.append(number)
+    return found
+
+
+def _runs(stretches: Sequence[int]) -> list[range]:
+    """The positions of each stretch."""
+    edges = [k for k in range(1, len(stretches)) if stretches[k] != stretches[k - 1]]
+    starts, ends = [0, *edges], [*edges, len(stretches)]
+    return [range(first, last) for first, last in zip(starts, ends, strict=True)]
+
+
+def _tasks(body: Computation, stretch: range, facts: _Facts) -> list[Task]:
+    """The tasks of a stretch, numbered from its first node."""
+    first = stretch.start
+    works = facts.works[first : stretch.stop]
+    after = [
+        tuple(sorted({need - first for need in needs if first <= need < stretch.stop}))
+        for position in stretch
+        for needs in ((*body.nodes[position].operands, *facts.after.get(position, ())),)
+    ]
+    ranks = _ranks(works, after, facts.feeds[first : stretch.stop])
+    reads = [False] * len(works)
+    tasks = []
+    for number, position in enumerate(stretch):
+        reads[number] = any(works[k].flight or reads[k] for k in after[number])
+        until = facts.held.get(position)
+        tasks.append(
+            Task(
+                work=works[number],
+                stream=written_stream(body.nodes[position]) or 0,
+                after=after[number],
+                rank=ranks[number],
+                reads_collective=reads[number],
+                held_until=until - first if until is not None and until in stretch else None,
+            )
+        )
+    return tasks
+
+
+def _ranks(
+    works: Sequence[Work], after: Sequence[Sequence[int]], feeds: Sequence[bool]
+) -> list[Rank]:
+    """The classes of tasks: by the next collective that each leads to."""
+    turns = _turns(works, after)
+    soon, later = [_NONE] * len(works), [_NONE] * len(works)
+    ranks: list[Rank] = [(LAST, 0)] * len(works)
+    for number in range(len(works) - 1, -1, -1):
+        if works[number].flight:
+            (soon if feeds[number] else later)[number] = turns[number]
+        next_soon, next_later = soon[number], later[number]
+        ranks[number] = _rank(works[number], next_soon, next_later)
+        for other in after[number]:
+            soon[other] = min(soon[other], next_soon)
+            later[other] = min(later[other], next_later)
+    return ranks
+
+
+def _turns(works: Sequence[Work], after: Sequence[Sequence[int]]) -> Mapping[int, int]:
+    """The collectives in the order in which they could start if engines had no other work."""
+    done: list[int] = []
+    for work, others in zip(works, after, strict=True):
+        start = max([done[other] for other in others], default=0)
+        done.append(start + work.duration + work.flight)
+    collectives = [number for number, work in enumerate(works) if work.flight]
+    collectives.sort(key=lambda number: done[number] - works[number].flight)
+    return {number: turn for turn, number in enumerate(collectives)}
+
+
+def _rank(work: Work, soon: int, later: int) -> Rank:
+    if work.flight:
+        return TRIGGER, min(soon, later)
+    if soon < _NONE:
+        return SOON, soon
+    return (LATER, later) if later < _NONE else (LAST, 0)
+
+
+def reordered(body: Computation, order: Sequence[int]) -> Computation:
+    """The computation with its nodes in this order."""
+    rebuild = Rebuild(body)
+    rebuild.new_ids = [NodeId(-1)] * len(body.nodes)
+    for position in order:
+        rebuild.new_ids[position] = rebuild.add(rebuild.rewired(body.nodes[position]))
+    return rebuild.finish()

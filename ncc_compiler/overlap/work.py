@@ -1,0 +1,87 @@
+"""How long operations take relative to each other, by what they compute and move alone.
+
+The unit is the time of one byte to or from local memory. The ratios below are round figures of an
+accelerator in general: they weigh one order against another and price nothing. What a
+program takes on a topology, the runtime says.
+"""
+
+from collections.abc import Sequence
+
+import attrs
+
+from ncc_compiler.codegen.costs import costs
+from ncc_compiler.codegen.leaves import leaves
+from ncc_compiler.codegen.select import ANY_REGION, COLLECTIVES, REGIONS, SELECTORS
+from ncc_compiler.ir.collectives import reduction_of
+from ncc_compiler.ir.graph import Computation, Module, Node
+from ncc_compiler.ir.types import ArrayType
+from ncc_runtime.neff.isa import Engine
+
+INSTRUCTION = 32 * 1024
+"""Of any instruction, whatever it does."""
+
+START = 8 * 1024 * 1024
+"""Of a collective of no size: what it saves to have one less."""
+
+PER_COLLECTIVE_BYTE = 8
+"""Bytes go to other ranks that much slower than to memory."""
+
+PER_ELEMENT = 4
+"""Of an element that an engine walks over; most operations move more bytes than that."""
+
+CONTROL_FLOW = frozenset({"while", "conditional"})
+"""Ops that all queues meet at."""
+
+HEAVY = frozenset({"dot", "convolution", "fft", "cholesky", "triangular-solve"})
+"""Ops whose work grows faster than their data."""
+
+
+@attrs.frozen
+class Work:
+    """What a node asks of the queues."""
+
+    engine: Engine | None  # None: a name for data, or a row of control flow
+    duration: int
+    flight: int = 0  # of a collective: from its trigger to its results
+
+
+def flops_per_unit(element_bytes: int) -> int:
+    """Matrix engines are quick in narrow types: 64 flops for float32, 256 for bfloat16."""
+    return max(1, 1024 // max(1, element_bytes) ** 2)
+
+
+def larger_side(node: Node, operands: Sequence[Node]) -> int:
+    """Bytes of a collective on one rank, operands or results, whichever are more."""
+    read = sum(array.size_bytes for one in operands for array in leaves(one.type))
+    return max(read, sum(array.size_bytes for array in leaves(node.type)))
+
+
+def work_of(module: Module, computation: Computation, node: Node) -> Work:
+    """The work of a node of a canonical graph."""
+    operands = [computation.nodes[operand] for operand in node.operands]
+    if node.op in COLLECTIVES:
+        flight = START + PER_COLLECTIVE_BYTE * larger_side(node, operands)
+        return Work(Engine.GPSIMD, INSTRUCTION, flight)
+    if node.op not in SELECTORS:
+        return Work(None, 0)
+    given = [array for one in operands for array in leaves(one.type)]
+    return Work(_engine(module, node), INSTRUCTION + _duration(node, given))
+
+
+def works_of(module: Module, computation: Computation) -> list[Work]:
+    """The work of every node."""
+    return [work_of(module, computation, node) for node in computation.nodes]
+
+
+def _engine(module: Module, node: Node) -> Engine:
+    callees = (module.computations[node.callee(key)] for key in REGIONS.get(node.op, ()))
+    if any(reduction_of(callee) is None for callee in callees):
+        return ANY_REGION
+    return SELECTORS[node.op].engine
+
+
+def _duration(node: Node, operands: list[ArrayType]) -> int:
+    cost = costs(node, leaves(node.type), operands)
+    size = operands[0].dtype.size_bytes if operands else 1
+    arithmetic = cost.flops // flops_per_unit(size)
+    return max(arithmetic, PER_ELEMENT * cost.elements, cost.bytes_in + cost.bytes_out)

@@ -1,0 +1,1 @@
+"""Measured rows against the model: residuals, and the few constants that are fitted to them."""

@@ -1,0 +1,138 @@
+"""How far the model is from measured rows, row by row and table by table."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from ncc_runtime.calibration.fit import Fitted, by, fitted, shipped
+from ncc_runtime.calibration.predict import Overrides, Prediction, Predictor
+from ncc_runtime.calibration.rows import Row
+from ncc_runtime.report.heading import SCHEMA
+
+
+@attrs.frozen
+class Residual:
+    """A row beside what the model says of it."""
+
+    row: Row
+    predicted: Prediction
+
+    @property
+    def percent(self) -> float:
+        """By how much the prediction is too long."""
+        return 100 * (self.predicted.time_us / self.row.time_us - 1)
+
+
+@attrs.frozen
+class Calibration:
+    """Constants by generation, and every row by them; and each table by rows of the others."""
+
+    constants: Fitted
+    rows: tuple[Residual, ...]
+    left_out: tuple[Residual, ...] = ()
+
+
+def calibrated(
+    predictor: Predictor, rows: Sequence[Row], *, is_fitted: bool, leave_one_out: bool
+) -> Calibration:
+    """The rows by the constants that are shipped, or by those that fit them best."""
+    constants = fitted(predictor, rows) if is_fitted else _shipped(predictor, rows)
+    left_out: tuple[Residual, ...] = ()
+    if leave_one_out:
+        tables = by(rows, lambda row: row.table)
+        left_out = tuple(
+            one
+            for name in tables
+            for one in _by_the_others(predictor, tables[name], _without(rows, name))
+        )
+    return Calibration(constants, _residuals(predictor, rows, constants), left_out)
+
+
+def _shipped(predictor: Predictor, rows: Sequence[Row]) -> Fitted:
+    return {name: shipped(its_rows) for name, its_rows in by(rows, predictor.generation).items()}
+
+
+def _without(rows: Sequence[Row], table: str) -> list[Row]:
+    return [row for row in rows if row.table != table]
+
+
+def _by_the_others(
+    predictor: Predictor, table: Sequence[Row], others: Sequence[Row]
+) -> tuple[Residual, ...]:
+    """A table by constants that are fitted to the others; as shipped where none is of its kind."""
+    kinds = {predictor.generation(row) for row in table}
+    alike = [row for row in others if predictor.generation(row) in kinds]
+    constants = {**_shipped(predictor, table), **(fitted(predictor, alike) if alike else {})}
+    return _residuals(predictor, table, constants)
+
+
+def _residuals(
+    predictor: Predictor, rows: Sequence[Row], constants: Mapping[str, Overrides]
+) -> tuple[Residual, ...]:
+    return tuple(
+        Residual(row, predictor.predict(row, constants[predictor.generation(row)])) for row in rows
+    )
+
+
+def as_text(found: Calibration, *, every_row: bool) -> str:
+    """Constants, then rows if asked for, then a line for each table and one for all."""
+    lines = ["constants"]
+    for generation, constants in found.constants.items():
+        lines += [f"  {generation:<6}{key:<28}{value:>12,}" for key, value in constants.items()]
+    if every_row:
+        lines += ["", f"{'table':<20}{'op':<15}{'size(B)':>11}{'measured us':>13}"]
+        lines[-1] += f"{'model us':>12}{'error %':>9}  algorithm"
+        lines += [_line(one) for one in found.rows]
+    lines += ["", f"{'table':<20}{'rows':>5}{'median |error| %':>18}{'worst %':>9}"]
+    lines += _summaries(found.rows)
+    if found.left_out:
+        lines += ["", "each table by constants fitted to the others"]
+        lines += _summaries(found.left_out)
+    return "\n".join(lines)
+
+
+def _line(one: Residual) -> str:
+    row = one.row
+    return (
+        f"{row.table:<20}{row.op:<15}{row.size_bytes:>11}{row.time_us:>13.2f}"
+        f"{one.predicted.time_us:>12.2f}{one.percent:>+9.1f}  {one.predicted.algorithm}"
+    )
+
+
+def _summaries(found: Sequence[Residual]) -> Iterator[str]:
+    tables: dict[str, list[Residual]] = {}
+    for one in found:
+        tables.setdefault(one.row.table, []).append(one)
+    for name, its in (*tables.items(), ("all", list(found))):
+        yield f"{name:<20}{len(its):>5}{_median(its):>18.1f}{_worst(its):>+9.1f}"
+
+
+def _median(found: Sequence[Residual]) -> float:
+    return statistics.median(abs(one.percent) for one in found)
+
+
+def _worst(found: Sequence[Residual]) -> float:
+    return max((one.percent for one in found), key=abs)
+
+
+def as_json(found: Calibration) -> dict[str, Any]:
+    """The object of `--json`."""
+    return {
+        "schema": SCHEMA,
+        "constants": {name: dict(constants) for name, constants in found.constants.items()},
+        "median_error_percent": _median(found.rows),
+        "worst_error_percent": _worst(found.rows),
+        "rows": [_object(one) for one in found.rows],
+        "left_out": [_object(one) for one in found.left_out],
+    }
+
+
+def _object(one: Residual) -> dict[str, Any]:
+    return {
+        **attrs.asdict(one.row),
+        "predicted_us": one.predicted.time_us,
+        "algorithm": one.predicted.algorithm,
+        "error_percent": one.percent,
+    }

@@ -1,0 +1,96 @@
+"""Measured rows: one collective on one instance type, its size and the time it took.
+
+A file is one JSON object with `rows`, each with the keys of `Row`; other keys are remarks. Sizes
+are nccom-test's: of the buffer of an all-reduce, of the larger side otherwise.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+
+from ncc_runtime.errors import InputError, reason_of
+from ncc_runtime.report.bench_program import DTYPES, OPERATORS
+
+OTHER_DIE = "cross die"
+"""How `pair` begins for two ranks on different dies of a chip; others are side by side."""
+
+
+@attrs.frozen
+class Row:
+    """One measurement."""
+
+    table: str  # rows that were measured together
+    instance: str
+    nodes: int
+    lnc: int | None  # None: the generation's default
+    ranks: int
+    op: str
+    dtype: str
+    size_bytes: int
+    time_us: float
+    pair: str = ""  # where the two ranks of a sendrecv are, in words
+
+    @property
+    def is_across_dies(self) -> bool:
+        return self.pair.startswith(OTHER_DIE)
+
+
+def read_rows(path: str) -> tuple[Row, ...]:
+    """The rows of a file; InputError says which is wrong, and in what."""
+    try:
+        document: object = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise InputError(f"{path}: {reason_of(error)}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON: {str(error).lower()}") from error
+    rows = document.get("rows") if isinstance(document, dict) else None
+    if not isinstance(rows, list) or not rows:
+        raise InputError(f'{path}: expected {{"rows": [{{…}}, …]}} with at least one row')
+    return tuple(_row(f"{path}: row {number}", row) for number, row in enumerate(rows))
+
+
+def _row(place: str, row: object) -> Row:
+    if not isinstance(row, dict):
+        raise InputError(f"{place}: {row!r} is not an object")
+    op, dtype = _word(place, row, "op"), _word(place, row, "dtype")
+    for key, word, known in (("op", op, OPERATORS), ("dtype", dtype, DTYPES)):
+        if word not in known:
+            raise InputError(f"{place}: {key} {word!r} is unknown; known: {', '.join(known)}")
+    ranks = _count(place, row, "ranks")
+    if OPERATORS[op].is_exchange and ranks != 2:
+        raise InputError(f"{place}: a sendrecv is between 2 ranks, not {ranks}")
+    return Row(
+        table=_word(place, row, "table"),
+        instance=_word(place, row, "instance"),
+        nodes=_count(place, row, "nodes") if "nodes" in row else 1,
+        lnc=_count(place, row, "lnc") if row.get("lnc") is not None else None,
+        ranks=ranks,
+        op=op,
+        dtype=dtype,
+        size_bytes=_count(place, row, "size_bytes"),
+        time_us=_time(place, row),
+        pair=_word(place, row, "pair") if "pair" in row else "",
+    )
+
+
+def _word(place: str, row: Mapping[str, object], key: str) -> str:
+    word = row.get(key)
+    if not isinstance(word, str) or not word or not word.isprintable():
+        raise InputError(f"{place}: {key} {word!r} is not a word")
+    return word
+
+
+def _count(place: str, row: Mapping[str, object], key: str) -> int:
+    value = row.get(key)
+    if type(value) is not int or not 1 <= value <= 1 << 50:
+        raise InputError(f"{place}: {key} {value!r} is not a whole number from 1")
+    return value
+
+
+def _time(place: str, row: Mapping[str, object]) -> float:
+    value = row.get("time_us")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e12:
+        raise InputError(f"{place}: time_us {value!r} is not a time above 0")
+    return float(value)

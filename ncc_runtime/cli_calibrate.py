@@ -1,0 +1,37 @@
+"""The command `nccrt calibrate`: measured rows beside the model, and constants fitted to them."""
+
+import json
+
+import click
+
+
+@click.command()
+@click.argument("rows", metavar="ROWS.json", type=click.Path())
+@click.option("--out", metavar="PRESET.toml", type=click.Path(), help="Write a topology file.")
+@click.option("--shipped", is_flag=True, help="Fit nothing: how far the built-in constants are.")
+@click.option("--leave-one-out", is_flag=True, help="Also predict each table from the others.")
+@click.option("--summary", is_flag=True, help="Print tables, not every row.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+def calibrate(rows: str, out: str | None, *, shipped: bool, **words: bool) -> None:
+    """Fit the free constants of each generation to the measured ROWS, and print what is left.
+
+    ROWS.json is {"rows": [...]}; a row has table, instance, ranks, op, dtype, size_bytes, time_us
+    and may have nodes, lnc and pair. With several instance types, --out writes a file for each.
+    """
+    from ncc_runtime.calibration import preset, residuals
+    from ncc_runtime.calibration.predict import Predictor
+    from ncc_runtime.calibration.rows import read_rows
+
+    if out is not None and shipped:
+        raise click.UsageError("--out writes what is fitted, and --shipped fits nothing")
+    measured = read_rows(rows)
+    found = residuals.calibrated(
+        Predictor(), measured, is_fitted=not shipped, leave_one_out=words["leave_one_out"]
+    )
+    if words["as_json"]:
+        click.echo(json.dumps(residuals.as_json(found)))
+    else:
+        click.echo(residuals.as_text(found, every_row=not words["summary"]))
+    for file, text in preset.presets(found, out) if out is not None else ():
+        file.write_text(text, encoding="utf-8")
+        click.echo(f"wrote {file}", err=True)

@@ -1,0 +1,57 @@
+"""Compiles the functions of the clock's kernel with numba, and keeps the machine code on disk.
+
+numba's own cache looks at the file of a function only, not at those of the functions it calls: here
+the folder of the cache is named by all sources of this package together, so no old code survives a
+change.
+"""
+
+import hashlib
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+import platformdirs
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+_jit: Callable[..., Callable[[Any], Any]] = numba.njit
+
+
+def compiled(function: Function) -> Function:
+    """The function as machine code that other compiled functions call."""
+    return _made(function, no_cpython_wrapper=True)
+
+
+def entry(function: Function) -> Function:
+    """The same for one that Python calls; compiled when first called."""
+    return _made(function, no_cpython_wrapper=False)
+
+
+def _made(function: Function, no_cpython_wrapper: bool) -> Function:
+    _use_cache()
+    made: Function = _jit(
+        cache=True,
+        error_model="numpy",
+        no_cfunc_wrapper=True,
+        no_cpython_wrapper=no_cpython_wrapper,
+    )(function)
+    return made
+
+
+@cache
+def _use_cache() -> None:
+    """Tell numba where to keep what it compiles: the user's cache, or a temporary folder."""
+    digest = hashlib.sha256(numba.__version__.encode())
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    name = f"clock-{digest.hexdigest()[:16]}"
+    folder = Path(platformdirs.user_cache_dir("ncc")) / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        folder = Path(tempfile.gettempdir()) / f"ncc-{name}"
+    vars(numba.config)["CACHE_DIR"] = str(folder)

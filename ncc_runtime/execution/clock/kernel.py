@@ -1,0 +1,275 @@
+"""The clock's loop: every row of every queue, in dependency order, and shared transfers in time.
+
+A row starts when its queue is free and the value that it waits for has been seen. Whatever no
+shared transfer under way holds up is worked off at once, whatever its time: it cannot be changed
+by what comes later. Then time goes on to where the next shared transfers begin or end. So times
+are exact, and rows that share nothing cost no event.
+"""
+
+from ncc_runtime.execution.clock import heap, shares
+from ncc_runtime.execution.clock.compiled import compiled, entry
+from ncc_runtime.execution.clock.semaphores import has_room, increment, sleep, wake
+from ncc_runtime.execution.clock.tables import (
+    ALWAYS,
+    COUNTED,
+    DONE,
+    ENGINE,
+    EVENTS,
+    HEAD,
+    HEAP,
+    INCREMENTS_FULL,
+    LATEST,
+    LOG_FULL,
+    NONE,
+    QUEUE,
+    RING,
+    RING_BUSY,
+    SEMAPHORE,
+    WAITING,
+    Machine,
+)
+
+
+@entry
+def run(m: Machine) -> int:
+    """Go on until everything has been performed, or there is no room: DONE, LOG_FULL, ..."""
+    while True:
+        full = _work_off(m)
+        if full != DONE:
+            return full
+        if m.counts[HEAP] == 0:
+            return DONE
+        _go_on(m)
+
+
+@compiled
+def _work_off(m: Machine) -> int:
+    """Perform what waits for nothing that is under way."""
+    sizes = m.sizes[0]
+    while m.counts[WAITING] > 0:
+        process = m.process[m.counts[HEAD]].todo
+        is_ring = m.queue[process // sizes.ranks].kind == RING
+        went_on = True
+        while went_on:
+            if sizes.is_recorded and m.counts[EVENTS] == len(m.event):
+                return LOG_FULL
+            if not has_room(m, sizes.most_posts):
+                return INCREMENTS_FULL
+            went_on = _ring(m, process) if is_ring else _row(m, process)
+        m.process[process].is_todo = 0
+        m.counts[HEAD] = (m.counts[HEAD] + 1) % len(m.process)
+        m.counts[WAITING] -= 1
+    return DONE
+
+
+@compiled
+def _go_on(m: Machine) -> None:
+    """Go to the next time at which shared transfers begin or end."""
+    now = m.process[m.process[0].heap].due
+    while m.counts[HEAP] > 0 and m.process[m.process[0].heap].due == now:
+        process = heap.take(m)
+        if m.process[process].is_moving:
+            shares.leave(m, process)
+            m.process[process].end = now
+            wake(m, process)
+        else:
+            shares.join(m, process)
+    shares.share(m, now)
+
+
+@compiled
+def _row(m: Machine, process: int) -> bool:
+    """Perform the next row of an engine or a CC-core, if it can be; whether it was."""
+    it = m.process[process]
+    if it.way != NONE:
+        return _complete_row(m, process)
+    ranks = m.sizes[0].ranks
+    queue, rank = m.queue[process // ranks], process % ranks
+    if it.row >= queue.length:
+        return False
+    row = m.row[queue.base + it.row]
+    sem = m.cells[row.wait_sem + queue.wait_sem * rank]
+    start, cause, reason = it.free, it.last, QUEUE
+    if sem != NONE:
+        value = m.cells[row.wait_value + queue.wait_value * rank]
+        if queue.offset != NONE:
+            value += m.offset[(queue.offset + rank) * m.sizes[0].semaphores + sem]
+        key = rank * m.sizes[0].semaphores + sem
+        semaphore = m.semaphore[key]
+        if semaphore.held < value:
+            sleep(m, process, key, value)
+            return False
+        if value > 0:
+            seen = m.increment[semaphore.start + value - 1]
+            if seen.seen >= start:
+                start, cause, reason = seen.seen, seen.maker, SEMAPHORE
+    _begin_row(m, process, (start, cause, reason))
+    return True
+
+
+@compiled
+def _begin_row(m: Machine, process: int, why: tuple[int, int, int]) -> None:
+    """Begin a row of an engine or a CC-core, and complete it if it moves nothing."""
+    start, cause, reason = why
+    it, ranks = m.process[process], m.sizes[0].ranks
+    queue, rank = m.queue[process // ranks], process % ranks
+    row = m.row[queue.base + it.row]
+    begun = start - (-row.overhead * 100 // it.percent)
+    end = begun - (-row.work * 100 // it.percent)
+    way = m.cells[row.way + queue.way * rank]
+    if way != NONE:
+        it.start, it.cause, it.reason, it.floor = start, cause, reason, end
+        _send(m, process, way, (begun, m.cells[row.size + queue.size * rank]))
+        return
+    if queue.kind == ENGINE or not _is_idle(m, process):
+        _report(m, process, it.row, (start, end, cause, reason, 0))
+        it.free = end
+    _move_on(m, process)
+
+
+@compiled
+def _complete_row(m: Machine, process: int) -> bool:
+    """Complete an instruction whose bytes have been moved; whether they have."""
+    it = m.process[process]
+    if it.end == NONE:
+        return False
+    end = max(it.end, it.floor)
+    alone = max(it.begun + it.alone, it.floor)
+    it.way = NONE
+    _report(m, process, it.row, (it.start, end, it.cause, it.reason, end - alone))
+    it.free = end
+    _move_on(m, process)
+    return True
+
+
+@compiled
+def _is_idle(m: Machine, process: int) -> bool:
+    """Whether a rank neither waits nor increments in its row: it takes no time."""
+    ranks, number = m.sizes[0].ranks, m.process[process].row
+    queue, rank = m.queue[process // ranks], process % ranks
+    if m.cells[m.row[queue.base + number].wait_sem + queue.wait_sem * rank] != NONE:
+        return False
+    for at in range(queue.first_post, queue.end_post):
+        post = m.post[at]
+        if m.cells[m.posted[post.base + number].rank + post.rank * rank] != NONE:
+            return False
+    return True
+
+
+@compiled
+def _ring(m: Machine, process: int) -> bool:
+    """Perform what a DMA ring is to do next, if it can be; whether it was."""
+    it, sizes = m.process[process], m.sizes[0]
+    if it.way != NONE:
+        return _complete_transfer(m, process)
+    queue, rank = m.queue[process // sizes.ranks], process % sizes.ranks
+    key = rank * sizes.semaphores + queue.tail
+    if m.semaphore[key].held <= it.row:
+        sleep(m, process, key, it.row + 1)
+        return False
+    push = m.increment[m.semaphore[key].start + it.row]
+    it.start, it.cause, it.reason = it.free, it.last, RING_BUSY
+    if push.seen >= it.free:
+        it.start, it.cause, it.reason = push.seen, push.maker, SEMAPHORE
+    row = m.row[queue.base + push.pushed]
+    way = m.cells[row.way + queue.way * rank]
+    size = m.cells[row.size + queue.size * rank]
+    count = -(-max(size, 1) // sizes.descriptor_bytes)
+    # its engines move the bytes of one transfer after those of the one before
+    begun = max(it.start + m.way[way].lead + count * sizes.descriptor_ps, it.end)
+    _send(m, process, way, (begun, size))
+    return True
+
+
+@compiled
+def _complete_transfer(m: Machine, process: int) -> bool:
+    """Complete a ring's transfer whose bytes have been moved; whether they have."""
+    it, sizes = m.process[process], m.sizes[0]
+    if it.end == NONE:
+        return False
+    queue, rank = m.queue[process // sizes.ranks], process % sizes.ranks
+    start = m.semaphore[rank * sizes.semaphores + queue.tail].start
+    row = m.increment[start + it.row].pushed
+    way = m.way[it.way]
+    it.way = NONE
+    slowed = it.end - it.begun - it.alone
+    _report(m, process, row, (it.start, it.end + way.latency, it.cause, it.reason, slowed))
+    it.free = it.end - way.lead
+    it.row += 1
+    return True
+
+
+@compiled
+def _send(m: Machine, process: int, way: int, what: tuple[int, int]) -> None:
+    """Let bytes flow from a time on: alone on their way, or sharing it as time goes on."""
+    begun, size = what
+    it, its_way = m.process[process], m.way[way]
+    it.way, it.begun = way, begun
+    it.alone = -(-size * shares.MICRO // its_way.cap)
+    if its_way.is_shared and size > 0:
+        it.first_use, it.end_use = its_way.first_use, its_way.end_use
+        it.cap, it.packet = its_way.cap, its_way.packet
+        it.end, it.left, it.since = NONE, size * shares.MICRO, begun
+        heap.put(m, process, begun)
+    else:
+        it.end = begun + it.alone
+
+
+@compiled
+def _report(m: Machine, process: int, row: int, what: tuple[int, int, int, int, int]) -> None:
+    """Note the event, and make its increments."""
+    start, end, cause, reason, slowed = what
+    sizes = m.sizes[0]
+    number, rank = process // sizes.ranks, process % sizes.ranks
+    event = m.counts[EVENTS]
+    m.counts[EVENTS] = event + 1
+    m.counts[LATEST] = max(m.counts[LATEST], end)
+    m.process[process].last = event
+    if sizes.is_recorded:
+        note = m.event[event]
+        note.queue, note.row, note.rank, note.start, note.end = number, row, rank, start, end
+        note.cause, note.reason, note.slowed = cause, reason if cause != NONE else 0, slowed
+    queue = m.queue[number]
+    pushed = m.row[queue.base + row].pushed
+    for at in range(queue.first_post, queue.end_post):
+        post = m.post[at]
+        posted = m.posted[post.base + row]
+        to = m.cells[posted.rank + post.rank * rank]
+        if to != NONE:
+            key = to * sizes.semaphores + m.cells[posted.sem + post.sem * rank]
+            seen = end + m.cells[posted.flight + post.flight * rank]
+            increment(m, key, (seen, event, pushed))
+
+
+@compiled
+def _move_on(m: Machine, process: int) -> None:
+    """To the next row, or to where a control row leads."""
+    it, sizes = m.process[process], m.sizes[0]
+    queue, rank = m.queue[process // sizes.ranks], process % sizes.ranks
+    number = m.row[queue.base + it.row].jump
+    it.row += 1
+    if number == NONE or _goes_on(m, number, rank):
+        return
+    jump = m.jump[number]
+    it.row = jump.target
+    shift = jump.shift + jump.shift_step * rank
+    offset = (queue.offset + rank) * sizes.semaphores
+    for sem in range(sizes.semaphores):
+        m.offset[offset + sem] += m.cells[shift + sem]
+
+
+@compiled
+def _goes_on(m: Machine, number: int, rank: int) -> bool:
+    """Whether a rank goes on behind a control row, this time."""
+    jump, turn = m.jump[number], m.turn[number * m.sizes[0].ranks + rank]
+    if jump.how == ALWAYS:
+        return False
+    taken = turn.taken
+    turn.taken = taken + 1
+    if jump.how == COUNTED:
+        if taken < jump.trips:
+            return True
+        turn.taken = 0
+        return False
+    goes_on: bool = m.cells[turn.first + taken] != 0
+    return goes_on

@@ -1,0 +1,208 @@
+"""The executable as the records that the kernel reads: queues, rows, increments, control flow."""
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.execution.clock.cells import Alike, Cells, alike, shared_cell
+from ncc_runtime.execution.clock.costs import Costs, cc_costs, engine_costs
+from ncc_runtime.execution.clock.flights import Flights
+from ncc_runtime.execution.clock.tables import (
+    ALWAYS,
+    CC_CORE,
+    COUNTED,
+    ENGINE,
+    NONE,
+    RECORDED,
+    RING,
+    empty,
+)
+from ncc_runtime.execution.clock.ways import WayTable
+from ncc_runtime.execution.decisions import Decisions, PlannedDecisions
+from ncc_runtime.lowering.executable import (
+    CcQueue,
+    Decision,
+    DmaQueue,
+    EngineQueue,
+    Executable,
+    Jump,
+    Queue,
+)
+from ncc_runtime.parts import Parts
+
+
+@attrs.frozen(eq=False)
+class Program:
+    """Records by their field of Machine; they do not change while the kernel runs."""
+
+    cells: np.ndarray
+    queue: np.ndarray
+    row: np.ndarray
+    post: np.ndarray
+    posted: np.ndarray
+    jump: np.ndarray
+    way: np.ndarray
+    use: np.ndarray
+    part: np.ndarray
+    turn: np.ndarray
+    most_posts: int
+    increments: np.ndarray  # (ranks * semaphores,) of each semaphore, if every row runs once
+
+
+class ProgramTables:
+    """Builds them, queue by queue."""
+
+    def __init__(self, executable: Executable, parts: Parts) -> None:
+        self._executable, self._parts = executable, parts
+        self._cells = Cells()
+        self._ways = WayTable(parts)
+        self._flights = Flights(executable, parts.model)
+        self._queue = empty("queue", len(executable.queues))
+        self._rows: list[np.ndarray] = [empty("row", 0)]
+        self._posts: list[np.ndarray] = [empty("post", 0)]
+        self._posted: list[np.ndarray] = [empty("posted", 0)]
+        self._jumps: list[tuple[int, int, Jump]] = []
+        count = executable.ranks * max(1, executable.semaphore_count)
+        self._increments = np.zeros(count, np.int64)
+        self._tails = {
+            (facts.stream, lane): tail
+            for facts in executable.streams
+            for lane, (tail, _) in facts.rings.items()
+        }
+
+    def program(self, decisions: Decisions) -> Program:
+        """The records of an executable whose control flow goes as decided."""
+        queues = self._executable.queues
+        for number, queue in enumerate(queues):
+            self._add_queue(number, queue)
+        length = self._queue["length"]
+        self._queue["base"] = np.cumsum(length) - length
+        way, use, part = self._ways.records(len(queues) * self._executable.ranks)
+        jump, turn = self._control(decisions)
+        return Program(
+            cells=self._cells.take(),
+            queue=self._queue,
+            row=np.concatenate(self._rows),
+            post=np.concatenate(self._posts),
+            posted=np.concatenate(self._posted),
+            jump=jump,
+            way=way,
+            use=use,
+            part=part,
+            turn=turn,
+            most_posts=max((len(queue.sync.posts) for queue in queues), default=0),
+            increments=self._increments,
+        )
+
+    def _add_queue(self, number: int, queue: Queue) -> None:
+        record, sync = self._queue[number : number + 1], queue.sync
+        rows = empty("row", len(sync.wait_sem))
+        costs = self._costs(queue)
+        rows["overhead"], rows["work"] = costs.overhead, costs.work
+        rows["pushed"] = queue.ring_row if isinstance(queue, CcQueue) else NONE
+        way, size = self._moved(number, queue, costs)
+        columns = {
+            "wait_sem": alike(sync.wait_sem),
+            "wait_value": alike(sync.wait_value),
+            "way": way,
+            "size": size,
+        }
+        for name, column in columns.items():
+            placed = self._cells.add(column)
+            rows[name], record[name] = placed.at, placed.step
+        record["kind"], record["length"] = _kind(queue), len(rows)
+        record["tail"] = NONE
+        if isinstance(queue, DmaQueue):
+            record["tail"] = self._tails[queue.stream, queue.lane]
+        self._add_jumps(number, queue, rows)
+        self._rows.append(rows)
+        record["first_post"] = sum(len(posts) for posts in self._posts)
+        self._add_posts(queue)
+        record["end_post"] = sum(len(posts) for posts in self._posts)
+
+    def _costs(self, queue: Queue) -> Costs:
+        executable, model = self._executable, self._parts.model
+        if isinstance(queue, EngineQueue):
+            return engine_costs(executable.program, model, queue)
+        if isinstance(queue, CcQueue):
+            return cc_costs(executable, model, queue)
+        nothing = np.zeros(len(queue.opcode), np.int64)
+        return Costs(nothing, nothing, nothing)
+
+    def _moved(self, number: int, queue: Queue, costs: Costs) -> tuple[Alike, Alike]:
+        """The ways of a queue's rows, and how many bytes go."""
+        if isinstance(queue, DmaQueue):
+            return self._ways.add_ring(queue, number), alike(queue.size_bytes)
+        rows = len(costs.traffic)
+        if not costs.traffic.any():
+            return shared_cell(NONE, rows), shared_cell(0, rows)
+        engine = self._ways.add_engine(number)
+        either = np.concatenate((np.full_like(engine.rows, NONE), engine.rows))
+        way = Alike(either, (costs.traffic > 0).astype(np.int64))
+        return way, Alike(costs.traffic[:, None], np.arange(rows))
+
+    def _add_posts(self, queue: Queue) -> None:
+        for post, flight in zip(queue.sync.posts, self._flights.of(queue), strict=True):
+            rank, sem = alike(post.rank), alike(post.sem)
+            self._count(rank, sem)
+            record, posted = empty("post", 1), empty("posted", len(post.rank))
+            record["base"] = sum(len(rows) for rows in self._posted)
+            for name, column in {"rank": rank, "sem": sem, "flight": flight}.items():
+                placed = self._cells.add(column)
+                posted[name], record[name] = placed.at, placed.step
+            self._posts.append(record)
+            self._posted.append(posted)
+
+    def _count(self, rank: Alike, sem: Alike) -> None:
+        """Add the increments of one post; rows that are alike are counted together."""
+        both = np.stack((rank.index, sem.index))
+        pairs, times = np.unique(both, axis=1, return_counts=True)
+        width = max(1, self._executable.semaphore_count)
+        for (one, other), many in zip(pairs.T.tolist(), times.tolist(), strict=True):
+            to, which = np.broadcast_arrays(rank.rows[one], sem.rows[other])
+            made = to != NONE
+            np.add.at(self._increments, to[made].astype(np.int64) * width + which[made], many)
+
+    def _add_jumps(self, number: int, queue: Queue, rows: np.ndarray) -> None:
+        rows["jump"] = NONE
+        self._queue[number]["offset"] = NONE
+        if isinstance(queue, DmaQueue) or not queue.jumps:
+            return
+        before = len({one for one, *_ in self._jumps})
+        self._queue[number]["offset"] = before * self._executable.ranks
+        for row, jump in queue.jumps.items():
+            rows["jump"][row] = len(self._jumps)
+            self._jumps.append((number, row, jump))
+
+    def _control(self, decisions: Decisions) -> tuple[np.ndarray, np.ndarray]:
+        """The jumps of all queues, and what each rank decides at them."""
+        ranks, width = self._executable.ranks, max(1, self._executable.semaphore_count)
+        jumps = empty("jump", len(self._jumps))
+        turns = empty("turn", len(self._jumps) * ranks)
+        for number, (queue, row, jump) in enumerate(self._jumps):
+            shift = np.zeros((len(jump.shift), width), np.int64)
+            shift[:, : jump.shift.shape[1]] = jump.shift
+            record = jumps[number]
+            record["target"], record["how"] = jump.target, ALWAYS
+            record["shift"] = self._cells.append(shift)
+            record["shift_step"] = width if len(shift) > 1 else 0
+            if jump.decision is Decision.ALWAYS:
+                continue
+            if isinstance(decisions, PlannedDecisions):
+                record["how"], record["trips"] = COUNTED, decisions.trips(jump)
+            else:
+                record["how"] = RECORDED
+                its_turns = turns[number * ranks : (number + 1) * ranks]
+                its_turns["first"] = self._taken(decisions.taken(queue, row))
+        return jumps, turns
+
+    def _taken(self, per_rank: Sequence[Sequence[bool]]) -> list[int]:
+        """Where each rank's decisions stand."""
+        return [self._cells.append(np.array(taken, np.int64)) for taken in per_rank]
+
+
+def _kind(queue: Queue) -> int:
+    if isinstance(queue, EngineQueue):
+        return ENGINE
+    return CC_CORE if isinstance(queue, CcQueue) else RING

@@ -1,0 +1,131 @@
+"""What the kernel of the clock reads and writes: a few arrays of records, all whole numbers.
+
+A *process* is a queue of one rank: number queue * ranks + rank. A *row* is numbered through all
+queues. A *column* of rows by ranks lies in `Machine.cells`, rows that are alike once: the cell of
+a row and rank is cells[at of the row + step of the queue * rank]; step is 0 if ranks are alike.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+ENGINE, CC_CORE, RING = 0, 1, 2
+"""Kinds of queues."""
+
+NONE = -1
+"""No event, process, node, row, jump, way or time."""
+
+ALWAYS, COUNTED, RECORDED = 0, 1, 2
+"""How a jump is decided."""
+
+QUEUE, SEMAPHORE, RING_BUSY = 1, 2, 3
+"""Reasons of an event's start, as in trace.Reason; 0: none."""
+
+DONE, LOG_FULL, INCREMENTS_FULL = 0, 1, 2
+"""Why the kernel returns."""
+
+HEAD, WAITING, EVENTS, INCREMENTS, LARGEST, CHANGED, AFFECTED, TIGHT, HEAP, LATEST = range(10)
+"""Numbers in Machine.counts: of `todo`, its head and length; events; increments that have a place,
+and the most of one semaphore; parts that changed; flows and parts of one sharing; of the heap; the
+end of all events."""
+COUNTS = 10
+
+
+def _record(names: str) -> np.dtype[np.void]:
+    return np.dtype([(name, np.int64) for name in names.split()])
+
+
+RECORDS = {
+    # of a program: ranks, semaphores of a rank, whether events are kept, posts of a row at most,
+    # parts of a way at most, and what a descriptor holds and costs
+    "sizes": _record(
+        "ranks semaphores is_recorded most_posts widest descriptor_bytes descriptor_ps"
+    ),
+    # of a queue: kind, number of rows, number of its row 0, steps of its columns, its posts, the
+    # tail semaphore of a ring, the place of its first offset
+    "queue": _record(
+        "kind length base wait_sem wait_value size way first_post end_post tail offset"
+    ),
+    # of a row: ps before its work and of it at full speed, where its cells are, what it pushes to
+    # a ring, its jump
+    "row": _record("overhead work wait_sem wait_value size way pushed jump"),
+    # of a post of a queue: the number of its first row in `posted`, steps of its columns
+    "post": _record("base rank sem flight"),
+    # of a row of a post: where its cells are
+    "posted": _record("rank sem flight"),
+    # of a control row: where it leads, how it is decided, trips if COUNTED, shift of waits
+    "jump": _record("target how trips shift shift_step"),
+    # of a jump and rank: decisions taken, and where they stand in `cells` if RECORDED
+    "turn": _record("taken first"),
+    # of a way of transfers: ps until bytes flow, ps from the last byte until completion, MB/s
+    # alone, its share where it competes, its uses, whether it may have to share
+    "way": _record("lead latency cap packet first_use end_use is_shared"),
+    # of a way and part: how often each byte passes the part
+    "use": _record("part times"),
+    # of a part: MB/s it has, MB/s its flows would take alone, first node of their list; whether
+    # it cannot serve all, whether it is noted as changed; while shares are found: MB/s left,
+    # packets waiting, share of each; lists: of changed parts, of tight ones, of the tightest
+    "part": _record(
+        "capacity demand user is_tight is_changed spare weight share changed tight picked"
+    ),
+    # of a flow and part: neighbours in the list of the part
+    "node": _record("next back"),
+    # of a process: next row (of a ring: rows performed), when it is free, its last event, percent
+    # of its speed; the value it sleeps for, who sleeps for the same semaphore, whether it is in
+    # `todo`; its flow: way, start of the row, begin, time alone and end of the bytes, the row's end
+    # at the earliest, cause and reason, 1e-6 bytes left at a time, rate, rate to be, what
+    # Machine.way has of it, whether bytes flow, whether shares are found for it; its time and place
+    # in the heap; lists: of processes to look at, of flows whose shares are found and of those
+    # still without, the heap
+    "process": _record(
+        "row free last percent awaited next is_todo way start begun alone end floor cause reason "
+        "left since rate fresh first_use end_use cap packet is_moving is_affected due place todo "
+        "affected waiting heap"
+    ),
+    # of a semaphore of a rank: value, where its increments are, room for them, who sleeps for it
+    "semaphore": _record("held start room sleeper"),
+    # of an increment: when it is seen, the event that made it, the row of a ring that it pushes
+    "increment": _record("seen maker pushed"),
+    # of an event: see trace.Trace; 39 bytes, since there are so many
+    "event": np.dtype(
+        [
+            ("queue", np.int16),
+            ("row", np.int32),
+            ("rank", np.int32),
+            ("start", np.int64),
+            ("end", np.int64),
+            ("cause", np.int32),
+            ("reason", np.uint8),
+            ("slowed", np.int64),
+        ]
+    ),
+}
+"""Records by the field of Machine they are of; numbers are int64 but for events, times in ps."""
+
+
+class Machine(NamedTuple):
+    """The tables; those from `process` on change."""
+
+    sizes: np.ndarray  # (1,)
+    cells: np.ndarray  # int64
+    queue: np.ndarray
+    row: np.ndarray
+    post: np.ndarray
+    posted: np.ndarray
+    jump: np.ndarray
+    way: np.ndarray
+    use: np.ndarray
+    process: np.ndarray
+    part: np.ndarray
+    node: np.ndarray  # process * widest + place among the uses of its way
+    turn: np.ndarray  # jump * ranks + rank
+    offset: np.ndarray  # int64, (place of a queue + rank) * semaphores + semaphore
+    semaphore: np.ndarray  # rank * semaphores + semaphore
+    increment: np.ndarray
+    event: np.ndarray
+    counts: np.ndarray  # int64
+
+
+def empty(field: str, count: int) -> np.ndarray:
+    """So many records, all zero."""
+    return np.zeros(count, RECORDS[field])

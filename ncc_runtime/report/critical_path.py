@@ -1,0 +1,200 @@
+"""The chain of events that a run's time is made of, walked back from the last event.
+
+Each event started when what it waited for last was there: its own queue, an increment, the ring's
+previous transfer. So stretches of events and of increments under way tile the whole run, and add up
+to its time. Stretches of one collective, or of one engine of a rank, in a row are one step.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import attrs
+import numpy as np
+
+from ncc_runtime.execution.trace import NO_EVENT, Reason, Trace
+from ncc_runtime.lowering.executable import IDLE, EngineQueue, Executable
+from ncc_runtime.report.row_texts import placeholder_text, row_texts
+
+
+@attrs.frozen
+class Piece:
+    """A stretch of time and the event it belongs to; of an increment, who waited for it."""
+
+    event: int  # NO_EVENT: before the first event
+    start_ps: int
+    end_ps: int
+    is_under_way: bool  # the increment had been made and was not yet seen
+
+
+@attrs.frozen
+class Step:
+    """Pieces in a row that belong together."""
+
+    what: str  # `p3 all-reduce.1`, `Tensor of rank 0: dot y f32[8,8]`, `launch`
+    kind: str  # collective, engine, launch
+    placeholder: int | None
+    ranks: tuple[int, ...]  # ascending
+    start_ps: int
+    time_ps: int
+    under_way_ps: int  # of time_ps, increments between queues
+    slowed_ps: int  # what sharing added to its events
+    events: int
+    late: str  # what its first event waited for last
+
+
+@attrs.frozen
+class CriticalPath:
+    """The steps, in order of time; their times add up to the run's."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def time_ps(self) -> int:
+        return sum(step.time_ps for step in self.steps)
+
+    @property
+    def slowed_ps(self) -> int:
+        """What sharing added to events of the path."""
+        return sum(step.slowed_ps for step in self.steps)
+
+    def longest(self, count: int) -> tuple[Step, ...]:
+        """The steps that take most, in order of time."""
+        ranked = sorted(range(len(self.steps)), key=lambda at: (-self.steps[at].time_ps, at))
+        return tuple(self.steps[at] for at in sorted(ranked[:count]))
+
+
+def critical_path(trace: Trace) -> CriticalPath:
+    """Why the run took as long as it did."""
+    words = _Words(trace)
+    steps = [_step(trace, words, pieces) for pieces in _joined(words, pieces_of(trace))]
+    return CriticalPath(tuple(steps))
+
+
+def pieces_of(trace: Trace) -> list[Piece]:
+    """The chain piece by piece, in order of time, from 0 to the run's end."""
+    found: list[Piece] = []
+    if not len(trace):
+        return found
+    event, until = int(np.argmax(trace.end_ps)), trace.time_ps
+    while event != NO_EVENT:
+        start, cause = int(trace.start_ps[event]), int(trace.cause[event])
+        assert start <= until, f"event {event} started after what waited for it"
+        found.append(Piece(event, start, until, is_under_way=False))
+        until = start
+        made = int(trace.end_ps[cause]) if cause != NO_EVENT else until
+        if made < until:
+            found.append(Piece(event, made, until, is_under_way=True))
+            until = made
+        assert len(found) <= 2 * len(trace), "causes go round in a circle"
+        event = cause
+    if until > 0:
+        found.append(Piece(NO_EVENT, 0, until, is_under_way=False))
+    return found[::-1]
+
+
+Key = tuple[str, int, int]
+"""What makes pieces one step: a collective; an engine of a rank."""
+
+
+def _joined(words: "_Words", pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """Neighbours with one key, together."""
+    run: list[Piece] = []
+    key: Key | None = None
+    for piece in pieces:
+        own = words.key(piece.event)
+        if run and own != key:
+            yield run
+            run = []
+        key = own
+        run.append(piece)
+    if run:
+        yield run
+
+
+def _step(trace: Trace, words: "_Words", pieces: Sequence[Piece]) -> Step:
+    events = list(dict.fromkeys(piece.event for piece in pieces))
+    start, end = pieces[0].start_ps, pieces[-1].end_ps
+    if events[0] == NO_EVENT:
+        return Step("launch", "launch", None, (), start, end - start, 0, 0, 0, "the host")
+    kind, number, _ = words.key(events[0])
+    ranks = tuple(sorted({int(trace.rank[event]) for event in events}))
+    return Step(
+        what=words.what(events),
+        kind=kind,
+        placeholder=number if kind == "collective" else None,
+        ranks=ranks,
+        start_ps=start,
+        time_ps=end - start,
+        under_way_ps=sum(one.end_ps - one.start_ps for one in pieces if one.is_under_way),
+        slowed_ps=sum(int(trace.slowed_ps[event]) for event in events),
+        events=len(events),
+        late=words.late(events[0]),
+    )
+
+
+class _Words:
+    """Events in words; texts of a queue are worked out when first needed."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._names: dict[int, Sequence[str]] = {}
+        self._semaphores: dict[int, dict[int, str]] = {}
+
+    @cached_property
+    def _executable(self) -> Executable:
+        return self._trace.executable
+
+    def key(self, event: int) -> Key:
+        """What an event's step is about."""
+        if event == NO_EVENT:
+            return "launch", 0, 0
+        number, placeholder = int(self._trace.queue[event]), self._placeholder(event)
+        if placeholder != IDLE:
+            return "collective", placeholder, 0
+        is_engine = isinstance(self._executable.queues[number], EngineQueue)
+        return "engine" if is_engine else "cc", number, int(self._trace.rank[event])
+
+    def _placeholder(self, event: int) -> int:
+        queue = self._executable.queues[int(self._trace.queue[event])]
+        if isinstance(queue, EngineQueue):
+            return IDLE
+        return int(queue.placeholder[int(self._trace.row[event])])
+
+    def what(self, events: Sequence[int]) -> str:
+        """The heading of a step."""
+        placeholder = self._placeholder(events[0])
+        if placeholder != IDLE:
+            return placeholder_text(self._executable, placeholder)
+        first, last = self._row(events[0]), self._row(events[-1])
+        more = "" if len(events) == 1 else f" … {last}"
+        return f"{self._queue(events[0])}: {first}{more}"
+
+    def late(self, event: int) -> str:
+        """What an event waited for last."""
+        trace, cause = self._trace, int(self._trace.cause[event])
+        reason = Reason(int(trace.reason[event]))
+        if cause == NO_EVENT:
+            return "nothing, it started with the run"
+        before = f"{self._row(cause)} on rank {int(trace.rank[cause])}"
+        if reason is Reason.SEMAPHORE:
+            return f"{before} ({self._semaphore(event)})"
+        return f"{self._queue(event)}, busy with {self._row(cause)}"
+
+    def _queue(self, event: int) -> str:
+        name = self._executable.queues[int(self._trace.queue[event])].name
+        return f"{name} of rank {int(self._trace.rank[event])}"
+
+    def _row(self, event: int) -> str:
+        number = int(self._trace.queue[event])
+        if number not in self._names:
+            self._names[number] = row_texts(self._executable, number).name
+        return self._names[number][int(self._trace.row[event])]
+
+    def _semaphore(self, event: int) -> str:
+        rank = int(self._trace.rank[event])
+        wait_sem = self._executable.queues[int(self._trace.queue[event])].sync.wait_sem
+        column = rank if wait_sem.shape[1] > 1 else 0
+        sem = int(wait_sem[int(self._trace.row[event]), column])
+        if rank not in self._semaphores:
+            self._semaphores[rank] = self._executable.semaphore_names(rank)
+        return self._semaphores[rank].get(sem, "a semaphore")

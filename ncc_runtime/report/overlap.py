@@ -1,0 +1,118 @@
+"""How much communication hides behind computation.
+
+A rank computes while an engine of it works; a collective is under way from its trigger until it is
+reported complete. What no engine of the rank covers is exposed. How much could be hidden at best is
+known for all-reduces: no more than they take, and no more than there is to compute that needs none
+of the result and gives nothing to the operand.
+"""
+
+import attrs
+import numpy as np
+
+from ncc_runtime.execution.trace import Trace, works
+from ncc_runtime.lowering.executable import EngineQueue
+from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.report.cover import Cover
+from ncc_runtime.report.dependences import independent_events
+
+
+@attrs.frozen
+class Overlap:
+    """Times of all ranks together, in picoseconds, but for the most of one rank."""
+
+    ranks: int
+    compute_ps: int
+    collective_ps: int
+    exposed_ps: int
+    most_exposed_ps: int  # of one rank
+
+    @property
+    def hidden_share(self) -> float | None:
+        """The part of the collectives' time in which engines work; None without collectives."""
+        return 1 - self.exposed_ps / self.collective_ps if self.collective_ps else None
+
+    def mean_us(self, total_ps: int) -> float:
+        """Of one rank, on average."""
+        return total_ps / self.ranks / 1e6
+
+
+@attrs.frozen
+class Hideable:
+    """All-reduces beside compute, of the first rank of every program, in picoseconds."""
+
+    all_reduce_ps: int
+    independent_ps: int  # compute that neither needs some all-reduce nor is needed by it
+    hidden_ps: int  # of all_reduce_ps, engines working
+
+    @property
+    def most_ps(self) -> int:
+        """What could be hidden at best."""
+        return min(self.all_reduce_ps, self.independent_ps)
+
+    @property
+    def share(self) -> float | None:
+        """Of what could be hidden, what is; None where nothing could."""
+        return min(1.0, self.hidden_ps / self.most_ps) if self.most_ps else None
+
+
+def busy_cover(trace: Trace) -> Cover:
+    """When some compute engine of a rank works."""
+    columns: list[list[np.ndarray]] = [[np.zeros(0, np.int64)] for _ in range(3)]
+    for number, events in trace.blocks(trace.queues_of(EngineQueue)):
+        queue = trace.executable.queues[number]
+        assert isinstance(queue, EngineQueue)
+        events = events[works(queue)[trace.row[events]]]
+        found = trace.rank[events], trace.start_ps[events], trace.end_ps[events]
+        for column, more in zip(columns, found, strict=True):
+            column.append(more)
+    rank, start, end = (np.concatenate(column) for column in columns)
+    return Cover.of(trace.executable.ranks, trace.time_ps, rank, (start, end))
+
+
+def _runs_cover(trace: Trace, own: np.ndarray) -> Cover:
+    """When some of these runs of collectives are under way."""
+    runs = trace.runs
+    spans = trace.start_ps[runs.first[own]], trace.end_ps[runs.last[own]]
+    return Cover.of(trace.executable.ranks, trace.time_ps, runs.rank[own], spans)
+
+
+def overlap(trace: Trace) -> Overlap:
+    """Compute and collectives of a run, and how much of both goes on at a time."""
+    busy, moving = busy_cover(trace), _runs_cover(trace, np.arange(len(trace.runs.first)))
+    collective = moving.by_rank_ps()
+    exposed = collective - busy.shared_by_rank_ps(moving)
+    return Overlap(
+        ranks=trace.executable.ranks,
+        compute_ps=int(busy.by_rank_ps().sum()),
+        collective_ps=int(collective.sum()),
+        exposed_ps=int(exposed.sum()),
+        most_exposed_ps=int(exposed.max(initial=0)),
+    )
+
+
+def hideable(trace: Trace) -> Hideable | None:
+    """What all-reduces hide and could hide; None without any, or if that is too much to find out.
+
+    Programs that run together are added up, each by its first rank.
+    """
+    placeholders, runs = trace.executable.program.placeholders, trace.runs
+    is_sum = np.array([one.op is CollectiveOp.ALL_REDUCE for one in placeholders], bool)
+    first = np.array([int(stage.ranks[0]) for stage in trace.executable.stages])
+    own = np.flatnonzero(np.isin(runs.rank, first) & is_sum[runs.placeholder])
+    if not len(own):
+        return None
+    moving, busy = _runs_cover(trace, own), busy_cover(trace)
+    columns = []
+    for rank in first.tolist():
+        events = independent_events(trace, rank, own[runs.rank[own] == rank])
+        if events is None:
+            return None
+        columns.append(events)
+    free = np.concatenate(columns)
+    spans = trace.start_ps[free], trace.end_ps[free]
+    beside = Cover.of(trace.executable.ranks, trace.time_ps, trace.rank[free], spans)
+    return Hideable(
+        all_reduce_ps=int(moving.by_rank_ps().sum()),
+        independent_ps=int(beside.by_rank_ps().sum()),
+        hidden_ps=int(busy.shared_by_rank_ps(moving).sum()),
+    )

@@ -1,0 +1,156 @@
+"""What a run's time was spent on, as text and JSON: overlap, utilisation, critical path."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import attrs
+from rich.table import Table
+
+from ncc_runtime.execution.trace import Trace
+from ncc_runtime.neff.stages import ranks_text
+from ncc_runtime.parts import Kind
+from ncc_runtime.report.critical_path import CriticalPath, Step, critical_path
+from ncc_runtime.report.overlap import Hideable, Overlap, hideable, overlap
+from ncc_runtime.report.utilisation import SHARED, Utilisation, utilisation
+
+LONGEST = 5
+"""Steps of the critical path that a text shows."""
+
+BUSIEST = 8
+"""Parts of each kind that JSON has."""
+
+_WORDS = {Kind.LINK: "link", Kind.HBM: "memory", Kind.DMA: "DMA engines", Kind.EFA: "adapter"}
+
+
+@attrs.frozen(eq=False)
+class Performance:
+    """Everything about a run's time that is worked out only when somebody wants to read it."""
+
+    trace: Trace
+
+    @cached_property
+    def path(self) -> CriticalPath:
+        return critical_path(self.trace)
+
+    @cached_property
+    def overlap(self) -> Overlap:
+        return overlap(self.trace)
+
+    @cached_property
+    def hideable(self) -> Hideable | None:
+        return hideable(self.trace)
+
+    @cached_property
+    def use(self) -> Utilisation:
+        return utilisation(self.trace)
+
+    @property
+    def slowed_ps(self) -> int:
+        """What sharing parts added to events, of one rank on average."""
+        return int(self.trace.slowed_ps.sum()) // self.trace.executable.ranks
+
+
+def as_json(one: Performance) -> dict[str, Any]:
+    """The object `timeline` of a run; times in microseconds, of one rank on average."""
+    both = one.overlap
+    return {
+        "compute_us": both.mean_us(both.compute_ps),
+        "collective_us": both.mean_us(both.collective_ps),
+        "exposed_us": both.mean_us(both.exposed_ps),
+        "most_exposed_us": both.most_exposed_ps / 1e6,
+        "hidden_share": both.hidden_share,
+        "all_reduce": _hideable(one.hideable),
+        "slowed_us": one.slowed_ps / 1e6,
+        "slowed_on_critical_path_us": one.path.slowed_ps / 1e6,
+        "utilisation": {
+            **{kind.value: _parts(one.use, kind) for kind in SHARED},
+            "engines": [attrs.asdict(engine) for engine in one.use.engines],
+        },
+        "critical_path": [_step(step) for step in one.path.steps],
+    }
+
+
+def _hideable(found: Hideable | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "time_us": found.all_reduce_ps / 1e6,
+        "independent_compute_us": found.independent_ps / 1e6,
+        "hidden_us": found.hidden_ps / 1e6,
+        "hidden_share_of_possible": found.share,
+    }
+
+
+def _parts(use: Utilisation, kind: Kind) -> list[dict[str, Any]]:
+    return [attrs.asdict(part) for part in use.parts[kind][:BUSIEST]]
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {
+        "what": step.what,
+        "kind": step.kind,
+        "placeholder": step.placeholder,
+        "ranks": list(step.ranks),
+        "start_us": step.start_ps / 1e6,
+        "time_us": step.time_ps / 1e6,
+        "under_way_us": step.under_way_ps / 1e6,
+        "slowed_us": step.slowed_ps / 1e6,
+        "events": step.events,
+        "late": step.late,
+    }
+
+
+def lines(one: Performance) -> Iterator[str]:
+    """What a text says of it, but for the critical path."""
+    both = one.overlap
+    if both.hidden_share is not None:
+        yield (
+            f"a rank on average: compute {both.mean_us(both.compute_ps):.3f} us, collectives "
+            f"{both.mean_us(both.collective_ps):.3f} us, {both.mean_us(both.exposed_ps):.3f} us of "
+            f"them exposed ({both.hidden_share:.1%} hidden)"
+        )
+    found = one.hideable
+    if found is not None:
+        share = "" if found.share is None else f", {found.share:.1%} of what could be"
+        yield (
+            f"all-reduces {found.all_reduce_ps / 1e6:.3f} us beside "
+            f"{found.independent_ps / 1e6:.3f} us of independent compute: "
+            f"{found.hidden_ps / 1e6:.3f} us hidden{share}"
+        )
+    if busiest := ", ".join(_busiest(one.use)):
+        yield f"busiest: {busiest}"
+    if one.slowed_ps or one.path.slowed_ps:
+        yield (
+            f"lost by sharing: {one.slowed_ps / 1e6:.3f} us of a rank on average, "
+            f"{one.path.slowed_ps / 1e6:.3f} us on the critical path"
+        )
+
+
+def _busiest(use: Utilisation) -> Iterator[str]:
+    for kind in SHARED:
+        for part in use.parts[kind][:1]:
+            yield f"{_WORDS[kind]} {part.name} {part.share:.1%}"
+    for engine in use.engines[:2]:
+        yield f"{engine.engine} {engine.mean_share:.1%}"
+
+
+def table(path: CriticalPath) -> Table:
+    """The longest steps of the critical path, in order of time."""
+    shown = path.longest(LONGEST)
+    more = f", the longest {len(shown)} of {len(path.steps)} steps" * (len(shown) < len(path.steps))
+    found = Table(box=None, pad_edge=False, title=f"critical path{more}", title_justify="left")
+    for name in ("start us", "time us"):
+        found.add_column(name, justify="right", no_wrap=True)
+    for name in ("step", "ranks", "waited for"):
+        found.add_column(name, no_wrap=True, overflow="ellipsis")
+    for step in shown:
+        times = (f"{step.start_ps / 1e6:.3f}", f"{step.time_ps / 1e6:.3f}")
+        words = (step.what, _few(step.ranks), step.late)
+        found.add_row(*times, *(word.replace("[", "\\[") for word in words))
+    return found
+
+
+def _few(ranks: Sequence[int]) -> str:
+    text = ranks_text(ranks)
+    return text if len(text) <= 12 else f"{len(ranks)} ranks"

@@ -1,0 +1,79 @@
+"""Rows of queues in a few words, for timelines and critical paths."""
+
+from collections.abc import Sequence
+
+import attrs
+
+from ncc_runtime.lowering.cc_isa import CcOpcode, DmaOpcode
+from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, EngineQueue, Executable, Queue
+from ncc_runtime.neff.isa import PTC2
+from ncc_runtime.neff.program import Program
+from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.table import NONE, Instr
+
+
+@attrs.frozen
+class RowTexts:
+    """Of the rows of one queue, in order."""
+
+    name: Sequence[str]  # `dot y f32[8,8]`, `advance p3 all-reduce.1 round 5`
+    place: Sequence[str]  # `model.py:12`, where the user's code is known; else empty
+
+
+def row_texts(executable: Executable, number: int) -> RowTexts:
+    """The words for the rows of a queue."""
+    queue = executable.queues[number]
+    if isinstance(queue, EngineQueue):
+        program = program_of(executable, queue)
+        rows = list(queue.table)
+        return RowTexts(
+            [_instruction(executable, program, row) for row in rows],
+            ["" if row.origin == NONE else program.origins[row.origin].place for row in rows],
+        )
+    if isinstance(queue, CcQueue):
+        names = [_cc_row(executable, queue, row) for row in range(len(queue.opcode))]
+    else:
+        names = [_dma_row(executable, queue, row) for row in range(len(queue.opcode))]
+    return RowTexts(names, [""] * len(names))
+
+
+def program_of(executable: Executable, queue: Queue) -> Program:
+    """The program of the ranks that run a queue."""
+    return executable.stage_of(0 if queue.ranks is None else int(queue.ranks[0])).program
+
+
+def placeholder_text(executable: Executable, number: int) -> str:
+    """A collective in two words: `p3 all-reduce.1`."""
+    placeholder = executable.program.placeholders[number]
+    return f"p{number} {placeholder.name or placeholder.op.value}"
+
+
+def _instruction(executable: Executable, program: Program, row: Instr) -> str:
+    if row.opcode == PTC2 and row.placeholder != NONE:
+        return f"trigger {placeholder_text(executable, row.placeholder)}"
+    if not row.results:
+        return row.opcode
+    result = program.tensors[row.results[0]]
+    return f"{row.opcode} {result.name} {result.type_text}"
+
+
+def _cc_row(executable: Executable, queue: CcQueue, row: int) -> str:
+    opcode = CcOpcode(int(queue.opcode[row])).name.lower()
+    if queue.placeholder[row] == IDLE:
+        return f"{opcode} k{queue.jumps[row].block}" if row in queue.jumps else opcode
+    return f"{opcode} {_of_plan(executable, queue, row)}"
+
+
+def _dma_row(executable: Executable, queue: DmaQueue, row: int) -> str:
+    opcode = DmaOpcode(int(queue.opcode[row]))
+    reduction = executable.program.placeholders[int(queue.placeholder[row])].reduction
+    word = opcode.name.lower()
+    if opcode is DmaOpcode.REDUCE and reduction is not None:
+        averages = reduction is Reduction.AVERAGE
+        word += f".{Reduction.ADD.value if averages else reduction.value}"
+    return f"{word} {_of_plan(executable, queue, row)}"
+
+
+def _of_plan(executable: Executable, queue: CcQueue | DmaQueue, row: int) -> str:
+    what = placeholder_text(executable, int(queue.placeholder[row]))
+    return what if queue.round[row] == IDLE else f"{what} round {queue.round[row]}"

@@ -1,0 +1,1 @@
+"""The trace of a run as a file that timeline viewers open."""

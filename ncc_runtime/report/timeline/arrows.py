@@ -1,0 +1,127 @@
+"""Which instruction triggered a collective, and which instructions waited for it, run by run."""
+
+from functools import cached_property
+
+import attrs
+import numpy as np
+
+from ncc_runtime.execution.trace import Trace
+from ncc_runtime.lowering.cc_isa import CcOpcode
+from ncc_runtime.lowering.executable import IDLE, CcQueue, EngineQueue
+from ncc_runtime.neff.table import NONE
+from ncc_runtime.report.timeline.waits import waited
+
+NO_ARROW = 0
+
+_REPORTS = (CcOpcode.DONE, CcOpcode.TEST, CcOpcode.CASE)
+
+
+@attrs.frozen(eq=False)
+class Arrows:
+    """From triggers to runs of collectives (places in `Trace.runs`), and on to who waited.
+
+    The arrow to run k has number k + 1; arrows from runs are counted on.
+    """
+
+    trigger: np.ndarray  # (runs,) event
+    run: np.ndarray  # (n,) place in Trace.runs, ascending
+    consumer: np.ndarray  # (n,) event
+
+    def leaving(self, events: np.ndarray) -> np.ndarray:
+        """Numbers of the arrows that begin at triggers, NO_ARROW elsewhere."""
+        return _looked_up(self.trigger, self._by_trigger, 1, events)
+
+    def arriving(self, events: np.ndarray) -> np.ndarray:
+        """Numbers of the arrows that end at consumers, NO_ARROW elsewhere."""
+        return _looked_up(self.consumer, self._by_consumer, 1 + len(self.trigger), events)
+
+    @cached_property
+    def _by_trigger(self) -> np.ndarray:
+        return np.argsort(self.trigger, kind="stable")
+
+    @cached_property
+    def _by_consumer(self) -> np.ndarray:
+        return np.argsort(self.consumer, kind="stable")
+
+    def from_runs(self, runs: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Columns of numbers of the arrows that leave runs, as many as a run has at most."""
+        first = np.searchsorted(self.run, runs)
+        count = np.searchsorted(self.run, runs, side="right") - first
+        base = 1 + len(self.trigger)
+        return tuple(
+            np.where(turn < count, base + first + turn, NO_ARROW)
+            for turn in range(int(count.max(initial=0)))
+        )
+
+
+def _looked_up(ends: np.ndarray, order: np.ndarray, base: int, events: np.ndarray) -> np.ndarray:
+    """base + place in `ends`, which `order` sorts, for events that are there, else NO_ARROW."""
+    if not len(ends):
+        return np.full(len(events), NO_ARROW, np.int64)
+    at = np.minimum(np.searchsorted(ends, events, sorter=order), len(ends) - 1)
+    return np.where(ends[order[at]] == events, base + order[at], NO_ARROW)
+
+
+def arrows_of(trace: Trace) -> Arrows:
+    """The arrows of all ranks."""
+    run, consumer = _consumers(trace)
+    return Arrows(_triggers(trace), run, consumer)
+
+
+def _triggers(trace: Trace) -> np.ndarray:
+    """The event that triggered each run: of a placeholder and rank, the k-th the k-th."""
+    found = [np.zeros((3, 0), np.int64)]
+    for number, events in trace.blocks(trace.queues_of(EngineQueue)):
+        queue = trace.executable.queues[number]
+        assert isinstance(queue, EngineQueue)
+        placeholder = queue.table.placeholder[trace.row[events]]
+        events, placeholder = events[placeholder != NONE], placeholder[placeholder != NONE]
+        found.append(np.stack((placeholder, trace.rank[events], events)).astype(np.int64))
+    placeholder, rank, events = np.concatenate(found, axis=1)
+    runs = trace.runs
+    given, wanted = np.lexsort((rank, placeholder)), np.lexsort((runs.rank, runs.placeholder))
+    assert len(given) == len(wanted), "a collective ran without its trigger, or the reverse"
+    trigger = np.empty(len(wanted), np.int64)
+    trigger[wanted] = events[given]
+    return trigger
+
+
+def _consumers(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
+    """(run, event) for every event of an engine that waited for the report of that run."""
+    width = max(1, trace.executable.semaphore_count)
+    key, maker = _reports(trace, width)
+    order = np.argsort(key, kind="stable")
+    key, maker = key[order], maker[order]
+    runs, events = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for number, block in trace.blocks(trace.queues_of(EngineQueue)):
+        sem, value = waited(trace, number, block)
+        own = trace.rank[block].astype(np.int64) * width + sem
+        at = np.searchsorted(key, own) + value - 1
+        inside = (sem != IDLE) & (value > 0) & (at < len(key))
+        inside[inside] = key[at[inside]] == own[inside]
+        run = maker[at[inside]]
+        runs.append(run[run != IDLE])
+        events.append(block[inside][run != IDLE])
+    run, event = np.concatenate(runs), np.concatenate(events)
+    order = np.lexsort((event, run))
+    return run[order], event[order]
+
+
+def _reports(trace: Trace, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """(rank and semaphore as a key, run or IDLE) of what CC-cores tell engines, in order."""
+    last = trace.runs.last
+    by_event = np.argsort(last, kind="stable")
+    keys, makers = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for number, events in trace.blocks(trace.queues_of(CcQueue)):
+        queue = trace.executable.queues[number]
+        assert isinstance(queue, CcQueue)
+        events = events[np.isin(queue.opcode[trace.row[events]], _REPORTS)]
+        row, rank = trace.row[events], trace.rank[events]
+        for post in queue.sync.posts[:1]:
+            told = post.rank[row, rank] == rank
+            own, its_row = rank[told].astype(np.int64), row[told]
+            keys.append(own * width + post.sem[its_row, own])
+            at = np.minimum(np.searchsorted(last[by_event], events[told]), len(last) - 1)
+            run = by_event[at]
+            makers.append(np.where(last[run] == events[told], run, IDLE))
+    return np.concatenate(keys), np.concatenate(makers)

@@ -1,0 +1,121 @@
+"""The timeline as Chrome trace events, `.json`, which Perfetto and chrome://tracing open.
+
+Times are microseconds with all their digits. Source: Trace Event Format (Google, document
+1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU): X slices, s and f arrows, C counters, M names.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+import numpy as np
+
+from ncc_runtime.report.timeline.batches import Argument, Batch, Samples, Slices, Texts, Track
+
+_GROUP_BITS = 32
+
+
+class ChromeWriter:
+    """Writes batch after batch to a stream."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._names: dict[int, str] = {}  # of counters
+        self._stream.write(b'{"displayTimeUnit": "ns", "traceEvents": [\n{}')
+
+    def write(self, content: Batch | Samples) -> None:
+        """Append tracks, then slices or samples."""
+        lines = [line for track in content.tracks for line in _named(track)]
+        if isinstance(content, Samples):
+            self._names |= {track.number: track.name for track in content.tracks}
+            lines += self._samples(content)
+        else:
+            lines += _slices(content.slices)
+            if content.around is not None:
+                lines += _slices(content.around.slices)
+        self._stream.write("".join(f",\n{line}" for line in lines).encode())
+
+    def end(self) -> None:
+        """Close what is open."""
+        self._stream.write(b"\n]}\n")
+
+    def _samples(self, samples: Samples) -> Iterator[str]:
+        columns = (samples.track.tolist(), _us(samples.time_ps), samples.value.tolist())
+        for track, time, value in zip(*columns, strict=True):
+            name = json.dumps(self._names[track])
+            yield f'{{"ph":"C","pid":0,"name":{name},"ts":{time},"args":{{"GB/s":{value:g}}}}}'
+
+
+def _named(track: Track) -> Iterator[str]:
+    """The name of a group or a track, and where it stands; counters name themselves."""
+    if track.is_counter:
+        return
+    place = _place(track.number) if track.parent else f'"pid":{track.number >> _GROUP_BITS}'
+    kind = "thread" if track.parent else "process"
+    name = json.dumps(track.name)
+    yield f'{{"ph":"M",{place},"name":"{kind}_name","args":{{"name":{name}}}}}'
+    order = f'"args":{{"sort_index":{track.order}}}'
+    yield f'{{"ph":"M",{place},"name":"{kind}_sort_index",{order}}}'
+
+
+def _place(track: int) -> str:
+    return f'"pid":{track >> _GROUP_BITS},"tid":{track & (1 << _GROUP_BITS) - 1}'
+
+
+def _us(time_ps: np.ndarray) -> list[str]:
+    """Picoseconds as microseconds, exactly."""
+    whole, rest = np.divmod(time_ps.astype(np.int64), 10**6)
+    pairs = zip(whole.tolist(), rest.tolist(), strict=True)
+    return [f"{us}.{ps:06d}" if ps else str(us) for us, ps in pairs]
+
+
+def _slices(slices: Slices) -> Iterator[str]:
+    """Every slice, and the ends of the arrows that it has."""
+    places = {track: _place(track) for track in np.unique(slices.track).tolist()}
+    at = [places[track] for track in slices.track.tolist()]
+    start, took = _us(slices.start_ps), _us(slices.end_ps - slices.start_ps)
+    names, category = _quoted(slices.name), json.dumps(slices.category)
+    details = _details(slices)
+    rows = zip(at, start, took, names, details, strict=True)
+    for place, begin, long, name, detail in rows:
+        yield (
+            f'{{"ph":"X",{place},"cat":{category},"name":{name},"ts":{begin},"dur":{long},'
+            f'"args":{{{detail}}}}}'
+        )
+    for phase, column in (("s", column) for column in slices.leaves):
+        yield from _arrows(phase, column, at, start)
+    yield from _arrows("f", slices.arrives, at, start)
+
+
+def _arrows(
+    phase: str, numbers: np.ndarray, places: Sequence[str], start: Sequence[str]
+) -> Iterator[str]:
+    for k in np.flatnonzero(numbers).tolist():
+        yield (
+            f'{{"ph":"{phase}",{places[k]},"cat":"collective","name":"collective",'
+            f'"id":{int(numbers[k])},"bp":"e","ts":{start[k]}}}'
+        )
+
+
+def _quoted(texts: Texts) -> list[str]:
+    used = {code: json.dumps(texts.words[code]) for code in np.unique(texts.code).tolist()}
+    return [used[code] for code in texts.code.tolist()]
+
+
+def _details(slices: Slices) -> list[str]:
+    """Arguments of every slice, as the inside of an object."""
+    columns = [_detail(one) for one in slices.arguments]
+    if not columns:
+        return [""] * len(slices)
+    return [",".join(filter(None, row)) for row in zip(*columns, strict=True)]
+
+
+def _detail(one: Argument) -> list[str]:
+    if isinstance(one.values, Texts):
+        values = _quoted(one.values)
+    else:
+        values = [str(value) for value in one.values.tolist()]
+    if one.given is None:
+        return [f'"{one.name}":{value}' for value in values]
+    pairs = zip(values, one.given.tolist(), strict=True)
+    return [f'"{one.name}":{value}' if given else "" for value, given in pairs]

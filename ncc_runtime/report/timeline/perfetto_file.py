@@ -1,0 +1,197 @@
+"""The timeline as a Perfetto trace, `.pftrace`, which ui.perfetto.dev opens.
+
+Times are whole nanoseconds there, rounded down; arguments have the picoseconds. Words are stored
+once and named by number (Perfetto's interned data). Packets of slices are encoded many at a time by
+`wire`; field numbers and all other packets are those of the package perfetto.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+import numpy as np
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
+
+from ncc_runtime.report.timeline import wire
+from ncc_runtime.report.timeline.batches import (
+    Argument,
+    Around,
+    Batch,
+    Samples,
+    Slices,
+    Texts,
+    Track,
+)
+from ncc_runtime.report.timeline.wire import Rows
+
+_SEQUENCE = 1
+_PS_PER_NS = 1000
+_MOST_WORDS = 1 << 16
+"""Words that are remembered before all are forgotten, by writer and reader alike."""
+
+_PACKET = {field.name: field.number for field in pb.TracePacket.DESCRIPTOR.fields}
+_EVENT = {field.name: field.number for field in pb.TrackEvent.DESCRIPTOR.fields}
+_ARGUMENT = {field.name: field.number for field in pb.DebugAnnotation.DESCRIPTOR.fields}
+_TRACE_PACKET = pb.Trace.DESCRIPTOR.fields_by_name["packet"].number
+
+
+class PerfettoWriter:
+    """Writes batch after batch to a stream."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._words: dict[str, dict[str, int]] = {}  # by field of InternedData
+        self._count = 0
+        self._forget()
+
+    def write(self, content: Batch | Samples) -> None:
+        """Append tracks, then slices or samples."""
+        for track in content.tracks:
+            self._packet(pb.TracePacket(track_descriptor=_descriptor(track)))
+        if isinstance(content, Samples):
+            self._stream.write(_samples(content))
+            return
+        if self._count > _MOST_WORDS:
+            self._forget()
+        records = self._records(content.slices)
+        if content.around is None:
+            self._stream.write(records.flat())
+        else:
+            self._stream.writelines(self._enclosed(records, content.around))
+
+    def end(self) -> None:
+        """Nothing is left to write."""
+
+    def _forget(self) -> None:
+        """Begin anew with the numbers of words."""
+        self._words, self._count = {}, 0
+        flag = pb.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
+        self._packet(pb.TracePacket(sequence_flags=flag))
+
+    def _packet(self, packet: pb.TracePacket) -> None:
+        packet.trusted_packet_sequence_id = _SEQUENCE
+        self._stream.write(pb.Trace(packet=[packet]).SerializeToString(deterministic=True))
+
+    def _records(self, slices: Slices) -> Rows:
+        """Beginning and end of every slice, one row for both."""
+        return wire.joined([self._begins(slices), _ends(slices)])
+
+    def _begins(self, slices: Slices) -> Rows:
+        count = len(slices)
+        category = self._numbers("event_categories", [slices.category])
+        fields = [
+            _of_kind("TYPE_SLICE_BEGIN", count),
+            wire.varint(_EVENT["track_uuid"], slices.track),
+            wire.varint(_EVENT["category_iids"], np.repeat(category, count)),
+            wire.varint(_EVENT["name_iid"], self._codes("event_names", slices.name, None)),
+        ]
+        fields += [_arrow("flow_ids", column) for column in slices.leaves]
+        fields.append(_arrow("terminating_flow_ids", slices.arrives))
+        fields += [self._argument(one, count) for one in slices.arguments]
+        return _packets(slices.start_ps, wire.joined(fields))
+
+    def _argument(self, one: Argument, count: int) -> Rows:
+        name = self._numbers("debug_annotation_names", [one.name])
+        rows = [wire.varint(_ARGUMENT["name_iid"], np.repeat(name, count))]
+        if isinstance(one.values, Texts):
+            codes = self._codes("debug_annotation_string_values", one.values, one.given)
+            rows.append(wire.varint(_ARGUMENT["string_value_iid"], codes))
+        elif one.values.dtype.kind == "f":
+            rows.append(wire.fixed64(_ARGUMENT["double_value"], one.values))
+        else:
+            rows.append(wire.varint(_ARGUMENT["int_value"], one.values))
+        return wire.message(_EVENT["debug_annotations"], wire.joined(rows)).where(one.given)
+
+    def _codes(self, kind: str, texts: Texts, given: np.ndarray | None) -> np.ndarray:
+        """The numbers of a column's words, which the stream has by then; 0 where none is given."""
+        used = texts.code if given is None else texts.code[given]
+        distinct = np.unique(used)
+        found = np.zeros(len(texts.words), np.int64)
+        found[distinct] = self._numbers(kind, [texts.words[code] for code in distinct.tolist()])
+        codes = found[np.where(given, texts.code, 0)] if given is not None else found[texts.code]
+        return np.asarray(codes)
+
+    def _numbers(self, kind: str, words: Sequence[str]) -> np.ndarray:
+        """Numbers of words; what the stream has not had yet goes there first."""
+        known = self._words.setdefault(kind, {})
+        fresh = pb.InternedData()
+        for word in words:
+            if word not in known:
+                known[word] = len(known) + 1
+                entry = getattr(fresh, kind).add(iid=known[word])
+                if kind == "debug_annotation_string_values":
+                    entry.str = word.encode()
+                else:
+                    entry.name = word
+                self._count += 1
+        if fresh.ByteSize():
+            flag = pb.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
+            self._packet(pb.TracePacket(interned_data=fresh, sequence_flags=flag))
+        return np.array([known[word] for word in words], np.int64)
+
+    def _enclosed(self, records: Rows, around: Around) -> Iterator[bytes]:
+        """Records, and between them beginnings and ends of what encloses them."""
+        begins, ends = self._begins(around.slices), _ends(around.slices)
+        flat = records.flat()
+        edges = np.append(0, np.cumsum(records.lengths))
+        last = np.minimum(around.last + 1, len(edges) - 1)
+        inserts = [*zip(edges[last].tolist(), range(len(last)), [ends] * len(last), strict=True)]
+        inserts += zip(
+            edges[around.first].tolist(), range(len(last)), [begins] * len(last), strict=True
+        )
+        done = 0
+        for at, number, rows in sorted(inserts, key=lambda one: one[0]):
+            yield flat[done:at]
+            yield rows.data[number][rows.counts[number]].tobytes()
+            done = at
+        yield flat[done:]
+
+
+def _descriptor(track: Track) -> pb.TrackDescriptor:
+    found = pb.TrackDescriptor(uuid=track.number, name=track.name)
+    if not track.parent:
+        found.process.pid = track.order + 1
+        found.process.process_name = track.name
+        found.child_ordering = pb.TrackDescriptor.EXPLICIT
+        return found
+    found.parent_uuid, found.sibling_order_rank = track.parent, track.order
+    if track.is_counter:
+        found.counter.unit_name = "GB/s"
+    return found
+
+
+def _of_kind(name: str, count: int) -> Rows:
+    return wire.varint(_EVENT["type"], np.full(count, pb.TrackEvent.Type.Value(name), np.int64))
+
+
+def _arrow(field: str, numbers: np.ndarray) -> Rows:
+    return wire.fixed64(_EVENT[field], numbers.astype(np.int64)).where(numbers != 0)
+
+
+def _ends(slices: Slices) -> Rows:
+    fields = [
+        _of_kind("TYPE_SLICE_END", len(slices)),
+        wire.varint(_EVENT["track_uuid"], slices.track),
+    ]
+    return _packets(slices.end_ps, wire.joined(fields))
+
+
+def _samples(samples: Samples) -> bytes:
+    fields = [
+        _of_kind("TYPE_COUNTER", len(samples.track)),
+        wire.varint(_EVENT["track_uuid"], samples.track),
+        wire.fixed64(_EVENT["double_counter_value"], samples.value),
+    ]
+    return _packets(samples.time_ps, wire.joined(fields)).flat()
+
+
+def _packets(time_ps: np.ndarray, event: Rows) -> Rows:
+    """Track events as packets of the trace."""
+    count = len(time_ps)
+    numbers = {
+        "timestamp": time_ps.astype(np.int64) // _PS_PER_NS,
+        "trusted_packet_sequence_id": np.full(count, _SEQUENCE),
+        "sequence_flags": np.full(count, pb.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE),
+    }
+    fields = [wire.varint(_PACKET[name], values) for name, values in numbers.items()]
+    fields.append(wire.message(_PACKET["track_event"], event))
+    return wire.message(_TRACE_PACKET, wire.joined(fields))

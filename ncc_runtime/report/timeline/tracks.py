@@ -1,0 +1,225 @@
+"""The tracks of a run: every rank's engines, CC-cores and DMA rings, with all that they did.
+
+A collective is a slice around the rows of its CC-core, from its trigger to its report.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import attrs
+import numpy as np
+
+from ncc_runtime.execution.trace import NO_EVENT, Reason, Trace
+from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, EngineQueue, Executable
+from ncc_runtime.report.row_texts import RowTexts, placeholder_text, row_texts
+from ncc_runtime.report.timeline.arrows import Arrows, arrows_of
+from ncc_runtime.report.timeline.batches import Argument, Around, Batch, Slices, Texts, Track
+from ncc_runtime.report.timeline.lanes import lanes
+from ncc_runtime.report.timeline.waits import waited
+
+PIECE = 1 << 12
+"""Events of a batch."""
+
+_LANES = 1 << 12  # of a queue, at most
+_RANKS = 32  # bits for the track within its group
+
+_REASONS = tuple(reason.name.lower() for reason in Reason)
+
+
+def group_number(rank: int) -> int:
+    """The group of a rank's tracks."""
+    return (rank + 1) << _RANKS
+
+
+def batches(trace: Trace, ranks: np.ndarray) -> Iterator[Batch]:
+    """All that some ranks (bool by rank) did, queue by queue, each rank's in order."""
+    texts = _Texts(trace.executable)
+    arrows = arrows_of(trace)
+    nothing = np.zeros(0, np.int64)
+    groups = tuple(
+        Track(group_number(rank), 0, _about(trace.executable, rank), rank)
+        for rank in np.flatnonzero(ranks).tolist()
+    )
+    yield Batch(groups, _Slices(trace, 0, texts, arrows).of(nothing))
+    for number, events in trace.blocks(range(len(trace.executable.queues)), ranks):
+        yield from _Slices(trace, number, texts, arrows).batches(events)
+
+
+def _about(executable: Executable, rank: int) -> str:
+    place = executable.placement
+    return f"rank {rank} (node {place.node[rank]}, chip {place.chip[rank]})"
+
+
+class _Texts:
+    """Words that many slices share, worked out when first needed."""
+
+    def __init__(self, executable: Executable) -> None:
+        self._executable = executable
+        self.rows = lru_cache(4)(self._rows)
+        self.semaphores = lru_cache(64)(executable.semaphore_names)
+        self.route = lru_cache(1 << 14)(executable.routes.describe)
+
+    def _rows(self, number: int) -> RowTexts:
+        return row_texts(self._executable, number)
+
+
+@attrs.frozen(eq=False)
+class _Slices:
+    """Slices of one queue."""
+
+    _trace: Trace
+    _number: int
+    _texts: _Texts
+    _arrows: Arrows
+
+    def batches(self, events: np.ndarray) -> Iterator[Batch]:
+        """Slices of events: whole ranks, by rank, in order."""
+        queue = self._trace.executable.queues[self._number]
+        lane = np.zeros(len(events), np.int64)
+        wait: tuple[np.ndarray, np.ndarray] | None = None
+        if isinstance(queue, DmaQueue):
+            rank, trace = self._trace.rank[events], self._trace
+            lane = lanes(rank, trace.start_ps[events], trace.end_ps[events])
+        else:
+            wait = waited(self._trace, self._number, events)
+        runs = self._runs(events) if isinstance(queue, CcQueue) else None
+        for low in range(0, len(events), PIECE):
+            some = slice(low, low + PIECE)
+            details = self._waits(events[some], wait[0][some], wait[1][some]) if wait else ()
+            own = self.of(events[some], lane[some], details)
+            around = None if runs is None else self._around(runs, low, len(own))
+            yield Batch(self._tracks(own, queue.name), own, around, len(own))
+
+    def of(
+        self,
+        events: np.ndarray,
+        lane: np.ndarray | int = 0,
+        details: tuple[Argument, ...] = (),
+    ) -> Slices:
+        """One slice for every event."""
+        trace, texts = self._trace, self._texts.rows(self._number)
+        queue = trace.executable.queues[self._number]
+        row = trace.row[events]
+        if isinstance(queue, DmaQueue):
+            details = self._moves(queue, row, trace.rank[events])
+        leaves = self._arrows.leaving(events)
+        return Slices(
+            category=_category(queue),
+            track=self._track(events, lane),
+            start_ps=trace.start_ps[events],
+            end_ps=trace.end_ps[events],
+            name=Texts(row, texts.name),
+            arguments=(*self._common(events), *self._places(row, texts), *details),
+            arrives=self._arrows.arriving(events),
+            leaves=(leaves,) if leaves.any() else (),
+        )
+
+    def _track(self, events: np.ndarray, lane: np.ndarray | int) -> np.ndarray:
+        """Numbers of tracks: rank, queue, lane."""
+        group = (self._trace.rank[events].astype(np.int64) + 1) << _RANKS
+        assert np.max(lane, initial=0) < _LANES, "more transfers under way than lanes"
+        return np.asarray(group + (self._number + 1) * _LANES + lane)
+
+    def _tracks(self, slices: Slices, name: str) -> tuple[Track, ...]:
+        """The tracks of slices."""
+        return tuple(
+            Track(one, one >> _RANKS << _RANKS, name, self._number)
+            for one in np.unique(slices.track).tolist()
+        )
+
+    def _common(self, events: np.ndarray) -> Iterator[Argument]:
+        """What is known of every event; times to the picosecond, which viewers round."""
+        trace = self._trace
+        cause, reason = trace.cause[events].astype(np.int64), trace.reason[events]
+        slowed = trace.slowed_ps[events]
+        yield Argument("event", events)
+        yield Argument("start_ps", trace.start_ps[events])
+        yield Argument("duration_ps", trace.end_ps[events] - trace.start_ps[events])
+        yield Argument("cause", cause, cause != NO_EVENT)
+        yield Argument("reason", Texts(reason, _REASONS), reason != Reason.NONE)
+        yield Argument("slowed_us", slowed / 1e6, slowed > 0)
+
+    @staticmethod
+    def _places(row: np.ndarray, texts: RowTexts) -> Iterator[Argument]:
+        """Lines of the user's code."""
+        known = np.array([bool(place) for place in texts.place], bool)
+        if known.any():
+            yield Argument("line", Texts(row, texts.place), known[row])
+
+    def _waits(
+        self, events: np.ndarray, sem: np.ndarray, value: np.ndarray
+    ) -> tuple[Argument, ...]:
+        """Names and values of semaphores."""
+        given = sem != IDLE
+        rank = self._trace.rank[events].astype(np.int64)
+        width = max(1, self._trace.executable.semaphore_count)
+        keys, code = np.unique(np.where(given, rank * width + sem, IDLE), return_inverse=True)
+        pairs = [divmod(key, width) for key in keys.tolist()]
+        words = [self._texts.semaphores(rank)[sem] if rank != IDLE else "" for rank, sem in pairs]
+        names = Texts(code, words)
+        return Argument("waited_for", names, given), Argument("until", value, given)
+
+    def _moves(self, queue: DmaQueue, row: np.ndarray, rank: np.ndarray) -> tuple[Argument, ...]:
+        """What rings moved, from these ranks to whom, and by which way."""
+        sizes = np.broadcast_to(queue.size_bytes, queue.peer.shape)[row, rank].astype(np.int64)
+        found = [Argument("bytes", sizes)]
+        for prefix, peers in (("", queue.peer), ("also_", queue.also_peer)):
+            if peers is not None:
+                found += self._way(prefix, rank, peers[row, rank])
+        return tuple(found)
+
+    def _way(self, prefix: str, rank: np.ndarray, peer: np.ndarray) -> Iterator[Argument]:
+        given = peer != IDLE
+        to, ranks = np.where(given, peer, rank).astype(np.int64), self._trace.executable.ranks
+        keys, code = np.unique(rank * np.int64(ranks) + to, return_inverse=True)
+        words = [self._texts.route(*divmod(key, ranks)) for key in keys.tolist()]
+        yield Argument(f"{prefix}peer", to, given)
+        yield Argument(f"{prefix}route", Texts(code, words), given)
+
+    def _runs(self, events: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Runs of collectives among events, and where they begin and end there."""
+        runs = self._trace.runs
+        order = np.argsort(events, kind="stable")
+        at = np.minimum(np.searchsorted(events[order], runs.first), len(events) - 1)
+        own = np.flatnonzero(events[order][at] == runs.first)
+        first = order[at[own]]
+        last = order[np.searchsorted(events[order], runs.last[own])]
+        by_place = np.argsort(first, kind="stable")
+        return own[by_place], first[by_place], last[by_place]
+
+    def _around(
+        self, found: tuple[np.ndarray, np.ndarray, np.ndarray], low: int, count: int
+    ) -> Around:
+        """The collectives that begin among `count` events from `low` on."""
+        trace, runs = self._trace, self._trace.runs
+        run, first, last = (
+            column[np.searchsorted(found[1], low) : np.searchsorted(found[1], low + count)]
+            for column in found
+        )
+        placeholder, begin, end = runs.placeholder[run], runs.first[run], runs.last[run]
+        numbers, code = np.unique(placeholder, return_inverse=True)
+        names = [placeholder_text(trace.executable, one) for one in numbers.tolist()]
+        ways = [trace.executable.filled[one].name for one in numbers.tolist()]
+        start, done = trace.start_ps[begin], trace.end_ps[end]
+        slices = Slices(
+            category="collective",
+            track=self._track(begin, 0),
+            start_ps=start,
+            end_ps=done,
+            name=Texts(code, names),
+            arguments=(
+                Argument("placeholder", placeholder.astype(np.int64)),
+                Argument("algorithm", Texts(code, ways)),
+                Argument("start_ps", start),
+                Argument("duration_ps", done - start),
+            ),
+            arrives=run.astype(np.int64) + 1,
+            leaves=self._arrows.from_runs(run),
+        )
+        return Around(slices, first - low, last - low)
+
+
+def _category(queue: EngineQueue | CcQueue | DmaQueue) -> str:
+    if isinstance(queue, EngineQueue):
+        return "engine"
+    return "cc" if isinstance(queue, CcQueue) else "dma"

@@ -1,0 +1,86 @@
+"""Writes the timeline of a run: `.pftrace` for Perfetto, `.json` for Chrome, either with `.gz`.
+
+What is written comes in batches, so memory does not grow with the run; the file appears whole or
+not at all.
+"""
+
+import contextlib
+import gzip
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Protocol, cast
+
+import numpy as np
+
+from ncc_runtime.errors import InputError
+from ncc_runtime.execution.trace import Trace
+from ncc_runtime.neff.whole_file import replacing
+from ncc_runtime.report.timeline import link_use, tracks
+from ncc_runtime.report.timeline.batches import Batch, Content, Samples
+
+SUFFIXES = (".pftrace", ".json", ".pftrace.gz", ".json.gz")
+
+
+class Writer(Protocol):
+    """Takes what a timeline has, batch by batch."""
+
+    def write(self, content: Batch | Samples) -> None: ...
+
+    def end(self) -> None: ...
+
+
+def check_target(path: str) -> None:
+    """Refuse a file that could not be written, before anything runs for it."""
+    folder = Path(path).resolve().parent
+    if not path.endswith(SUFFIXES):
+        known = ", ".join(SUFFIXES)
+        raise InputError(f"{path}: a timeline goes to a file that ends in one of {known}")
+    if not folder.is_dir():
+        raise InputError(f"{path}: there is no folder {folder}")
+    if Path(path).is_dir():
+        raise InputError(f"{path}: is a directory; give the name of a file")
+
+
+def write_timeline(
+    path: str,
+    trace: Trace,
+    ranks: np.ndarray | None = None,
+    advance: Callable[[int], None] | None = None,
+) -> None:
+    """Write what some ranks did (bool by rank; None: all); `advance` hears of events written."""
+    check_target(path)
+    with replacing(path) as file, _compressed(path, file) as stream:
+        writer = _writer(path, stream)
+        for content in contents(trace, ranks):
+            writer.write(content)
+            if advance is not None and isinstance(content, Batch):
+                advance(content.events)
+        writer.end()
+
+
+def contents(trace: Trace, ranks: np.ndarray | None) -> Iterator[Content]:
+    """All that a timeline has."""
+    some = np.ones(trace.executable.ranks, bool) if ranks is None else ranks
+    yield from tracks.batches(trace, some)
+    yield from link_use.contents(trace, some)
+
+
+@contextlib.contextmanager
+def _compressed(path: str, file: BinaryIO) -> Iterator[BinaryIO]:
+    if not path.endswith(".gz"):
+        yield file
+        return
+    # no name and no time: the same run gives the same bytes
+    with gzip.GzipFile("", "wb", zlib.Z_BEST_SPEED, file, mtime=0) as stream:
+        yield cast("BinaryIO", stream)
+
+
+def _writer(path: str, stream: BinaryIO) -> Writer:
+    if ".json" in Path(path).suffixes[-2:]:
+        from ncc_runtime.report.timeline.chrome_file import ChromeWriter
+
+        return ChromeWriter(stream)
+    from ncc_runtime.report.timeline.perfetto_file import PerfettoWriter
+
+    return PerfettoWriter(stream)

@@ -1,0 +1,209 @@
+"""Flows that share parts of a machine, and what a transfer takes of them: the slow, plain way.
+
+Half of the clock's reference (`clock_reference.py`). The rates of all flows are found anew at every
+instant, by progressive filling over all parts (Bertsekas and Gallager, Data Networks, 6.5.2).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from fractions import Fraction
+
+import attrs
+import numpy as np
+
+from ncc_runtime.lowering.cc_isa import DmaOpcode
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, EngineQueue, Executable
+from ncc_runtime.neff.isa import OPCODES, Engine, Shape
+from ncc_runtime.parts import Kind, Parts
+from ncc_runtime.timing import PS_PER_S, TimingModel
+from ncc_runtime.topology.routes import TRANSPORTS, Transport
+
+MEGA = 10**6
+Part = Hashable
+Number = int | Fraction
+
+
+@attrs.define(eq=False)
+class Flow:
+    """Bytes under way; each of them passes a part `uses[part]` times."""
+
+    uses: Mapping[Part, int]
+    packet: int
+    left: Number  # 1e-6 bytes
+    done: Callable[[int], None]  # called with the time when the last byte is there
+    rate: Number = 0  # MB/s, that is 1e-6 bytes in a picosecond
+    end: int = 0
+
+
+@attrs.frozen(eq=False)
+class Instant:
+    """What is under way from a time on, and what that takes of each part, MB/s."""
+
+    time: int
+    used: Mapping[Part, Number]
+    rates: tuple[tuple[Flow, Number], ...]
+
+
+class Network:
+    """Flows under way now. Rates are whole MB/s, rounded down, or exact."""
+
+    def __init__(self, capacity: Mapping[Part, Number], is_exact: bool) -> None:
+        self.capacity, self.is_exact = capacity, is_exact
+        self.flows: list[Flow] = []
+        self.now = 0
+        self.instants: list[Instant] = []
+
+    def rounded(self, rate: Number) -> Number:
+        return rate if self.is_exact else rate // 1
+
+    def alone(self, uses: Mapping[Part, int]) -> Number:
+        """The rate of a flow that has all its parts to itself."""
+        rates = [self.rounded(Fraction(self.capacity[part]) / n) for part, n in uses.items()]
+        return rates and max(min(rates), 0 if self.is_exact else 1)
+
+    def advance(self, now: int) -> None:
+        """Move bytes until a later time, and tell the flows that are over."""
+        for flow in self.flows:
+            flow.left -= flow.rate * (now - self.now)
+        self.now = now
+        over = [flow for flow in self.flows if flow.left <= 0]
+        self.flows = [flow for flow in self.flows if flow.left > 0]
+        for flow in over:
+            flow.done(now)
+
+    def share(self) -> None:
+        """New rates for all flows, and when each would end."""
+        for flow, rate in zip(self.flows, self._rates(), strict=True):
+            flow.rate = rate
+            flow.end = self.now + -(-flow.left // rate)
+        used: Counter[Part] = Counter()
+        for flow in self.flows:
+            used.update({part: n * flow.rate for part, n in flow.uses.items()})
+        rates = tuple((flow, flow.rate) for flow in self.flows)
+        self.instants.append(Instant(self.now, dict(used), rates))
+
+    def _rates(self) -> Iterable[Number]:
+        """Weighted max-min fair shares: the tightest part first, nobody above the rate alone."""
+        spare = {part: Fraction(self.capacity[part]) for flow in self.flows for part in flow.uses}
+        left = dict(enumerate(self.flows))
+        rates: dict[int, Number] = {}
+        while left:
+            least, tightest = _least_share(spare, left.values())
+            offered = {number: self.rounded(least * flow.packet) for number, flow in left.items()}
+            content = [n for n, flow in left.items() if self.alone(flow.uses) <= offered[n]]
+            fixed = content or [n for n, flow in left.items() if tightest & flow.uses.keys()]
+            for number in fixed:
+                flow = left.pop(number)
+                rate = self.alone(flow.uses) if content else offered[number]
+                rates[number] = rate if self.is_exact else max(1, rate)
+                for part, times in flow.uses.items():
+                    spare[part] = max(Fraction(0), spare[part] - times * rates[number])
+        return [rates[number] for number in range(len(self.flows))]
+
+
+def _least_share(
+    spare: Mapping[Part, Fraction], flows: Iterable[Flow]
+) -> tuple[Fraction, set[Part]]:
+    """The least that a part can give for each packet that waits for it, and the parts so short."""
+    weight: Counter[Part] = Counter()
+    for flow in flows:
+        weight.update({part: times * flow.packet for part, times in flow.uses.items()})
+    shares = {part: spare[part] / packets for part, packets in weight.items()}
+    least = min(shares.values())
+    return least, {part for part, share in shares.items() if share == least}
+
+
+def capacities(parts: Parts, is_exact: bool) -> dict[Part, Number]:
+    """MB/s of every part, and of all DMA engines of a rank together ("all", rank)."""
+    rates: dict[Part, int] = dict(enumerate(parts.rates.tolist()))
+    channels = parts.rates[parts.span(Kind.DMA)].reshape(parts.ranks, -1).sum(axis=1)
+    rates |= {("all", rank): rate for rank, rate in enumerate(channels.tolist())}
+    if is_exact:
+        return {part: Fraction(rate, MEGA) for part, rate in rates.items()}
+    return {part: max(1, rate // MEGA) for part, rate in rates.items()}
+
+
+def transport(executable: Executable, one: int, other: int) -> Transport:
+    """How bytes go between two ranks."""
+    return TRANSPORTS[int(executable.routes.transport(np.array(one), np.array(other)))]
+
+
+@attrs.frozen
+class Ends:
+    """Whose memory a transfer reads, a source after another, and whose it writes."""
+
+    owners: tuple[int, ...]
+    peers: tuple[int, ...]
+
+    @classmethod
+    def of(cls, queue: DmaQueue, row: int, rank: int) -> "Ends":
+        """Of a row of a ring, as a rank performs it."""
+        owners = [rank] * queue.sources.shape[2]
+        if queue.source_rank is not None:
+            owners = queue.source_rank[row, rank].tolist()
+        read = [
+            owner
+            for owner, address in zip(owners, queue.sources[row, rank].tolist(), strict=True)
+            if address != IDLE
+        ]
+        peers = [int(queue.peer[row, rank])]
+        if queue.also_peer is not None:
+            peers.append(int(queue.also_peer[row, rank]))
+        return cls(tuple(read), tuple(peer for peer in peers if peer != IDLE))
+
+
+def transfer_uses(
+    executable: Executable, parts: Parts, queue: DmaQueue, where: tuple[int, int]
+) -> Mapping[Part, int]:
+    """How often each byte of the result passes each part, for a row of a ring on a rank."""
+    row, rank = where
+    ends, uses = Ends.of(queue, row, rank), Counter[Part]()
+    passes = len(ends.owners)
+    if queue.opcode[row] == DmaOpcode.REDUCE:
+        passes *= executable.topology.dma.reduce_passes
+    passes = max(1, passes, len(ends.peers))
+    uses[int(parts.dma(np.array(rank), queue.stream, queue.lane))] += passes
+    uses["all", rank] += passes
+    for owner in ends.owners:
+        uses[int(parts.stack[owner])] += 1
+        if owner != rank:
+            uses[int(parts.chip_out(np.array(owner)))] += 1
+            uses[int(parts.chip_in(np.array(rank)))] += 1
+    for peer in ends.peers:
+        uses[int(parts.stack[peer])] += 1
+        uses.update(_way(executable, parts, rank, peer))
+    return uses
+
+
+def _way(executable: Executable, parts: Parts, rank: int, peer: int) -> Iterable[Part]:
+    """What lies between two ranks."""
+    kind = transport(executable, rank, peer)
+    if kind is Transport.INTRA_CHIP:
+        return int(parts.chip_out(np.array(rank))), int(parts.chip_in(np.array(peer)))
+    if kind is Transport.NEURONLINK:
+        return executable.routes.links(rank, peer)
+    if kind is Transport.EFA:
+        return [int(one) for one in parts.adapters(np.array(rank), np.array(peer))]
+    return ()
+
+
+def engine_uses(parts: Parts, rank: int) -> Mapping[Part, int]:
+    """The same for instructions, which read and write their stack by all of a rank's engines."""
+    return {int(parts.stack[rank]): 1, ("all", rank): 1}
+
+
+def instruction_costs(
+    executable: Executable, model: TimingModel, queue: EngineQueue, row: int
+) -> tuple[int, int, int]:
+    """Overhead and work of an instruction at full speed in ps, and its bytes."""
+    table, overhead = queue.table, model.instruction_ps(queue.engine)
+    name = table.opcode_names[int(table.opcode[row])]
+    tensors = table.tensors[table.start[row] : table.start[row + 1]].tolist()
+    if OPCODES[name].shape is Shape.CONTROL or not tensors:
+        return overhead, 0, 0
+    operands = tensors[int(table.result_count[row]) :]
+    first = operands[0] if operands else tensors[-1]
+    rate = model.work_per_s(queue.engine, executable.program.tensors[first].dtype)
+    amount = table.flops[row] if queue.engine is Engine.TENSOR else table.elements[row]
+    work = -(-int(amount) * PS_PER_S // rate) if rate else 0
+    return overhead, work, int(table.bytes_in[row]) + int(table.bytes_out[row])

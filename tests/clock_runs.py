@@ -1,0 +1,88 @@
+"""Small placed programs for the clock, run by it and by its reference."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+import ncc_compiler
+import ncc_runtime
+from ncc_runtime.execution.clock.clock import simulate
+from ncc_runtime.execution.decisions import (
+    Decisions,
+    PlannedDecisions,
+    RecordedDecisions,
+    ValueDecisions,
+)
+from ncc_runtime.execution.scheduler import Scheduler
+from ncc_runtime.execution.trace import Trace
+from ncc_runtime.execution.values.machine import Machine
+from ncc_runtime.inputs import bound_inputs
+from ncc_runtime.lowering.executable import DmaQueue, Executable
+from ncc_runtime.neff.placeholder import CollectiveOp
+from tests.clock_comparison import first_difference
+from tests.clock_reference import Reference
+from tests.programs import collective_program
+
+
+def planned(executable: Executable, trip_counts: Mapping[str, int] | None = None) -> Decisions:
+    """Loops as often as is known or said."""
+    return PlannedDecisions(executable, trip_counts or {})
+
+
+def recorded(executable: Executable, inputs: Sequence[np.ndarray]) -> Decisions:
+    """What the values decide."""
+    machine = Machine(executable)
+    machine.load(bound_inputs(executable.program, dict(enumerate(inputs)), None))
+    decisions = RecordedDecisions(executable.ranks, ValueDecisions(executable, machine))
+    with machine:
+        Scheduler(executable, decisions).run(machine.perform)
+    return decisions
+
+
+def timed(executable: Executable) -> Trace:
+    return simulate(executable, planned(executable))
+
+
+def agreed(executable: Executable, decisions: Decisions | None = None) -> tuple[Trace, Reference]:
+    """Both clocks on the same run; every time, cause and reason must be the same."""
+    decisions = decisions or planned(executable)
+    trace = simulate(executable, decisions)
+    reference = Reference(executable, decisions).run()
+    difference = first_difference(trace, reference.performed)
+    assert not difference, difference
+    return trace, reference
+
+
+def permute(
+    pairs: Sequence[tuple[int, int]], size_bytes: int, ranks: int, topology: str, **place: object
+) -> Executable:
+    """Bytes from rank to rank, all at once."""
+    program = collective_program(CollectiveOp.PERMUTE, ranks, [size_bytes // 4], pairs=tuple(pairs))
+    return ncc_runtime.load(program, topology, **place).executable  # type: ignore[arg-type]
+
+
+def collective(
+    op: CollectiveOp, algorithm: str, ranks: int, elements: int, **place: object
+) -> Executable:
+    """One collective of all ranks by an algorithm, on trn2 unless said otherwise."""
+    program = collective_program(op, ranks, [elements])
+    place = {"topology": "trn2", **place}
+    forced = {op.value: algorithm}
+    return ncc_runtime.load(program, algorithms=forced, **place).executable  # type: ignore[arg-type]
+
+
+def compiled(text: str, topology: str = "trn2", **place: object) -> Executable:
+    neff = ncc_compiler.compile_text(text)
+    return ncc_runtime.load(neff, topology, **place).executable  # type: ignore[arg-type]
+
+
+def transfers(trace: Trace, sender: int) -> list[tuple[int, int, int, int]]:
+    """(peer, row, start, end) of what a rank's rings moved, in time."""
+    found = []
+    for number, queue in enumerate(trace.executable.queues):
+        if isinstance(queue, DmaQueue):
+            for event in np.flatnonzero((trace.queue == number) & (trace.rank == sender)).tolist():
+                row = int(trace.row[event])
+                times = int(trace.start_ps[event]), int(trace.end_ps[event])
+                found.append((int(queue.peer[row, sender]), row, *times))
+    return sorted(found, key=lambda one: one[2:])

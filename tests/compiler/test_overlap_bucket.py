@@ -1,0 +1,121 @@
+"""Buckets: what is joined, what stays apart, and that no cycle ever comes of it."""
+
+import pytest
+
+from ncc_compiler.ir.graph import Module, Node
+from ncc_compiler.overlap.bucket import Bucket
+from ncc_compiler.passes.manager import run_passes
+from tests.compiler.small_modules import SUM, load
+
+MEGABYTE = 1024 * 1024
+
+
+def reduced(operand: str, kind: str, more: str = "") -> str:
+    return f"{kind} all-reduce({operand}), to_apply=%sum{more}"
+
+
+def joined(module: Module, bucket: Bucket | None = None) -> list[Node]:
+    """The collectives after the pass."""
+    module = run_passes(module, [bucket or Bucket()], verify_each=True)
+    return [
+        node for node in module.entry_computation.nodes if node.op in ("all-reduce", "all-gather")
+    ]
+
+
+def of_parameters(count: int, elements: int) -> Module:
+    """All-reduces of as many parameters, with nothing else to do."""
+    kind = f"f32[{elements}]"
+    lines = [f"%p{k} = {kind} parameter({k})" for k in range(count)]
+    lines += [f"%r{k} = {reduced(f'%p{k}', kind)}" for k in range(count)]
+    kinds, names = ", ".join([kind] * count), ", ".join(f"%r{k}" for k in range(count))
+    return load(*lines, f"%all = ({kinds}) tuple({names})", before=SUM)
+
+
+def test_the_cap_of_25_mb_is_kept_by_default():
+    found = joined(of_parameters(30, MEGABYTE // 4))
+    assert [len(node.operands) for node in found] == [25, 5]
+
+
+def test_the_cap_can_be_set():
+    found = joined(of_parameters(5, 256), Bucket(limit_bytes=2048))
+    assert [len(node.operands) for node in found] == [2, 2, 1]
+
+
+def test_a_bucket_keeps_the_order_in_which_gradients_appear():
+    (bucket,) = joined(of_parameters(4, 8))
+    assert bucket.operands == (0, 1, 2, 3)
+
+
+def test_sums_of_two_regions_that_mean_the_same_join():
+    other = SUM.replace("%sum", "%other")
+    lines = ["%x = f32[4] parameter(0)", "%y = f32[4] parameter(1)"]
+    lines += [f"%a = {reduced('%x', 'f32[4]')}"]
+    lines += [f"%b = {reduced('%y', 'f32[4]').replace('%sum', '%other')}"]
+    module = load(*lines, "%t = (f32[4], f32[4]) tuple(%a, %b)", before=SUM + other)
+    assert len(joined(module)) == 1
+
+
+def test_gathers_of_weights_join():
+    lines = ["%x = f32[4] parameter(0)", "%y = f32[2] parameter(1)"]
+    lines += [
+        "%a = f32[4,4] all-gather(%rx), dimensions={0}",
+        "%b = f32[4,2] all-gather(%ry), dimensions={0}",
+    ]
+    lines[2:2] = ["%rx = f32[1,4] reshape(%x)", "%ry = f32[1,2] reshape(%y)"]
+    header = "HloModule m, replica_count=4"
+    module = load(*lines, "%t = (f32[4,4], f32[4,2]) tuple(%a, %b)", header=header)
+    assert len(joined(module)) == 1
+
+
+def test_what_depends_on_a_member_stays_apart():
+    lines = ["%x = f32[4] parameter(0)", f"%a = {reduced('%x', 'f32[4]')}"]
+    lines += ["%n = f32[4] negate(%a)", f"%b = {reduced('%n', 'f32[4]')}"]
+    assert len(joined(load(*lines, "%t = (f32[4], f32[4]) tuple(%a, %b)", before=SUM))) == 2
+
+
+def test_two_buckets_never_wait_for_each_other():
+    """c needs a, and b needs d: {a, b} and {c, d} would be a circle."""
+    pairs = ", replica_groups={{0,1},{2,3}}, channel_id=1, use_global_device_ids=true"
+    lines = ["%x = f32[4] parameter(0)", "%y = f32[4] parameter(1)"]
+    lines += [f"%a = {reduced('%x', 'f32[4]')}", "%na = f32[4] negate(%a)"]
+    lines += [f"%d = {reduced('%y', 'f32[4]', pairs)}", "%nd = f32[4] negate(%d)"]
+    lines += [f"%b = {reduced('%nd', 'f32[4]')}", f"%c = {reduced('%na', 'f32[4]', pairs)}"]
+    module = load(*lines, "%t = (f32[4], f32[4]) tuple(%b, %c)", before=SUM)
+    assert sorted(len(node.operands) for node in joined(module)) == [1, 1, 2]
+
+
+def work_between(elements: int) -> Module:
+    """Two sums of a megabyte, with products of so many elements between them."""
+    side = f"f32[{elements},{elements}]"
+    dims = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    kind = f"f32[{MEGABYTE // 4}]"
+    lines = [f"%x = {kind} parameter(0)", f"%m = {side} parameter(1)"]
+    lines += [f"%a = {reduced('%x', kind)}", f"%n = {side} dot(%m, %m), {dims}"]
+    lines += ["%one = f32[1,1] slice(%n), slice={[0:1], [0:1]}", "%e = f32[] reshape(%one)"]
+    lines += [f"%wide = {kind} broadcast(%e), dimensions={{}}", f"%y = {kind} add(%x, %wide)"]
+    lines += [f"%b = {reduced('%y', kind)}"]
+    return load(*lines, f"%t = ({kind}, {kind}) tuple(%a, %b)", before=SUM)
+
+
+@pytest.mark.parametrize(("elements", "collectives"), [(8, 1), (2048, 2)])
+def test_sums_with_much_work_between_them_stay_apart(elements, collectives):
+    assert len(joined(work_between(elements))) == collectives
+
+
+def test_small_bytes_joins_whatever_lies_between():
+    assert len(joined(work_between(2048), Bucket(small_bytes=25 * MEGABYTE))) == 1
+
+
+def test_nothing_joins_over_a_loop():
+    going = """%going { %s = (f32[4]) parameter(0) ROOT %no = pred[] constant(false) }
+%round { ROOT %s = (f32[4]) parameter(0) }
+"""
+    lines = ["%x = f32[4] parameter(0)", f"%a = {reduced('%x', 'f32[4]')}"]
+    lines += ["%s = (f32[4]) tuple(%x)", "%l = (f32[4]) while(%s), condition=%going, body=%round"]
+    lines += [
+        "%y = f32[4] get-tuple-element(%l), index=0",
+        f"%b = {reduced('%x', 'f32[4]', ', channel_id=2')}",
+    ]
+    lines[1] = lines[1] + ", channel_id=1"
+    module = load(*lines, "%t = (f32[4], f32[4], f32[4]) tuple(%a, %b, %y)", before=SUM + going)
+    assert len(joined(module)) == 2

@@ -1,0 +1,234 @@
+"""`nccrt calibrate`: rows are read or refused, predicted, and a few constants fitted to them."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from click.testing import CliRunner
+
+from ncc_runtime.calibration import preset, residuals
+from ncc_runtime.calibration.fit import FREE, fitted
+from ncc_runtime.calibration.predict import Predictor, overridden
+from ncc_runtime.calibration.residuals import Calibration, calibrated
+from ncc_runtime.calibration.rows import Row, read_rows
+from ncc_runtime.cli import cli, main
+from ncc_runtime.errors import InputError
+from ncc_runtime.topology.graph import build
+
+PUBLISHED = Path(__file__).parents[1] / "data" / "published_rows.json"
+
+ROW: dict[str, Any] = {
+    "table": "small",
+    "instance": "trn1.32xlarge",
+    "ranks": 2,
+    "op": "all_reduce",
+    "dtype": "fp32",
+    "size_bytes": 4096,
+    "time_us": 2.0,
+}
+SENDRECV = Row("pairs", "trn2.3xlarge", 1, 1, 2, "sendrecv", "fp32", 4096, 12.0)
+
+
+def file_of(folder: Path, *rows: dict[str, Any]) -> str:
+    path = folder / "rows.json"
+    path.write_text(json.dumps({"rows": rows}))
+    return str(path)
+
+
+def measured_by(constants: dict[str, int]) -> tuple[Row, ...]:
+    """Rows of trn1 that are exactly what the model says with these constants."""
+    rows = [
+        Row(table, "trn1.2xlarge", 1, None, 2, "all_reduce", "fp32", size, 1.0)
+        for table, size in (("short", 1024), ("long", 65536))
+    ]
+    predictor = Predictor()
+    return tuple(attrs.evolve(row, time_us=predictor.predict_us(row, constants)) for row in rows)
+
+
+@pytest.fixture(scope="module")
+def published() -> Calibration:
+    rows = read_rows(str(PUBLISHED))
+    return calibrated(Predictor(), rows, is_fitted=False, leave_one_out=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"op": "allreduce"}, "row 0: op 'allreduce' is unknown; known: all_reduce, "),
+        ({"dtype": "float"}, "row 0: dtype 'float' is unknown; known: uint8, "),
+        ({"ranks": 0}, "row 0: ranks 0 is not a whole number from 1"),
+        ({"ranks": True}, "row 0: ranks True is not a whole number from 1"),
+        ({"size_bytes": "1MB"}, "row 0: size_bytes '1MB' is not a whole number from 1"),
+        ({"time_us": 0}, "row 0: time_us 0 is not a time above 0"),
+        ({"time_us": None}, "row 0: time_us None is not a time above 0"),
+        ({"table": ""}, "row 0: table '' is not a word"),
+        ({"op": "sendrecv", "ranks": 4}, "row 0: a sendrecv is between 2 ranks, not 4"),
+    ],
+)
+def test_a_row_that_says_nothing_sensible_is_refused(
+    tmp_path: Path, changes: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        read_rows(file_of(tmp_path, {**ROW, **changes}))
+    assert complaint in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "not JSON: "),
+        ("[]", 'expected {"rows": [{…}, …]} with at least one row'),
+        ('{"rows": []}', 'expected {"rows": [{…}, …]} with at least one row'),
+        ('{"rows": [3]}', "row 0: 3 is not an object"),
+    ],
+)
+def test_a_file_without_rows_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(text)
+    with pytest.raises(InputError) as refused:
+        read_rows(str(path))
+    assert complaint in str(refused.value)
+
+
+def test_remarks_beside_a_rows_keys_are_passed_over(tmp_path: Path) -> None:
+    (row,) = read_rows(file_of(tmp_path, {**ROW, "trust": "none", "lnc": None, "nodes": 1}))
+    assert (row.lnc, row.nodes, row.time_us) == (None, 1, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"instance": "trn9"}, "topology 'trn9' is unknown"),
+        ({"ranks": 33}, "33 ranks do not fit on 1 trn1.32xlarge"),
+        ({"lnc": 2}, "trn1.32xlarge runs at lnc 1, not 2"),
+    ],
+)
+def test_a_row_that_cannot_be_placed_is_one_line_of_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], complaint: str
+) -> None:
+    assert main(["calibrate", file_of(tmp_path, {**ROW, **changes})]) == 1
+    error = capsys.readouterr().err
+    assert complaint in error
+    assert error.count("\n") == 1
+
+
+def test_a_pair_across_dies_needs_two_of_them() -> None:
+    row = attrs.evolve(SENDRECV, instance="trn1.2xlarge", pair="cross die")
+    with pytest.raises(InputError, match=r"a chip of trn1\.2xlarge has one die"):
+        Predictor().predict_us(row)
+
+
+def test_a_way_between_dies_is_paid_by_the_handshake_and_by_the_data() -> None:
+    predictor, constants = Predictor(), {"intra_chip.die_latency_ps": 1_500_000}
+    across = attrs.evolve(SENDRECV, pair="cross die pair")
+    apart = predictor.predict_us(across, constants) - predictor.predict_us(SENDRECV, constants)
+    assert apart == pytest.approx(3.0)
+
+
+def test_a_later_start_delays_a_prediction_by_as_much() -> None:
+    predictor = Predictor()
+    soon, late = (predictor.predict_us(SENDRECV, {"cc.start_ps": us * 10**6}) for us in (1, 6))
+    assert late - soon == pytest.approx(5.0)
+
+
+def test_overrides_change_figures_and_nothing_else() -> None:
+    changed = overridden(SENDRECV, {"cc.start_ps": 7})
+    assert changed.cc.start_ps == 7
+    assert changed.cc.instruction_ps == build("trn2").cc.instruction_ps
+
+
+def test_a_fit_finds_the_constants_that_rows_were_made_with() -> None:
+    made = {"cc.start_ps": 400_000, "cc.instruction_ps": 300_000}
+    found = fitted(Predictor(), measured_by(made))["trn1"]
+    assert found["cc.start_ps"] == pytest.approx(made["cc.start_ps"], rel=0.1)
+    assert found["cc.instruction_ps"] == pytest.approx(made["cc.instruction_ps"], rel=0.1)
+
+
+def test_a_fit_of_what_the_presets_say_changes_nothing() -> None:
+    rows = measured_by({})
+    shipped = {
+        key: build("trn1").figures[key].value for key in ("cc.start_ps", "cc.instruction_ps")
+    }
+    assert dict(fitted(Predictor(), rows)["trn1"]) == shipped
+
+
+def test_leaving_a_table_out_predicts_it_from_the_others() -> None:
+    rows = measured_by({"cc.start_ps": 700_000})
+    slower = tuple(
+        attrs.evolve(row, time_us=2 * row.time_us) if row.table == "long" else row for row in rows
+    )
+    found = calibrated(Predictor(), slower, is_fitted=True, leave_one_out=True)
+    by_table = {one.row.table: one.percent for one in found.left_out}
+    assert by_table["long"] == pytest.approx(-50, abs=10)
+    assert by_table["short"] > 20
+
+
+def test_the_shipped_presets_meet_the_published_rows(published: Calibration) -> None:
+    summary = residuals.as_json(published)
+    assert len(published.rows) == 75
+    assert summary["median_error_percent"] <= 10
+    assert abs(summary["worst_error_percent"]) <= 35
+
+
+@pytest.mark.parametrize("table", ["trn2-64", "trn1-2", "trn1-8", "trn2-3xl-sendrecv"])
+def test_no_table_is_served_worse_than_the_others(published: Calibration, table: str) -> None:
+    apart = sorted(abs(one.percent) for one in published.rows if one.row.table == table)
+    assert apart[len(apart) // 2] <= 15
+
+
+def test_what_is_free_is_in_every_preset_and_says_where_it_is_from() -> None:
+    for name in ("trn1", "trn2"):
+        figures = build(name).figures
+        for key in FREE:
+            assert figures[key].source.startswith(("fitted: ", "assumed: one die"))
+
+
+def test_a_written_preset_is_a_topology_with_the_fitted_constants(tmp_path: Path) -> None:
+    row = residuals.Residual(SENDRECV, Predictor().predict(SENDRECV))
+    constants = {key: 123_000 + k for k, key in enumerate(FREE)}
+    found = Calibration({"trn2": constants}, (row,))
+    ((path, text),) = preset.presets(found, str(tmp_path / "mine.toml"))
+    path.write_text(text)
+    topology = build(str(path))
+    assert {key: topology.figures[key].value for key in FREE} == constants
+    assert topology.figures["cc.start_ps"].source == "fitted: nccrt calibrate, pairs"
+    assert topology.instance == "trn2.3xlarge"
+
+
+def test_rows_of_several_instance_types_give_a_file_for_each(tmp_path: Path) -> None:
+    rows = [SENDRECV, attrs.evolve(SENDRECV, instance="trn2.48xlarge")]
+    predicted = tuple(residuals.Residual(row, Predictor().predict(row)) for row in rows)
+    found = Calibration({"trn2": {"cc.start_ps": 5}}, predicted)
+    names = [path.name for path, _ in preset.presets(found, str(tmp_path / "mine.toml"))]
+    assert names == ["mine-trn2.3xlarge.toml", "mine-trn2.48xlarge.toml"]
+
+
+def test_the_command_prints_rows_tables_and_constants_and_writes_the_file(tmp_path: Path) -> None:
+    out = tmp_path / "fit.toml"
+    rows = file_of(tmp_path, ROW, {**ROW, "size_bytes": 1024})
+    done = CliRunner().invoke(cli, ["calibrate", rows, "--out", str(out)])
+    assert done.exit_code == 0
+    assert "cc.instruction_ps" in done.stdout
+    assert done.stdout.count("direct") == 2
+    assert done.stdout.splitlines()[-1].split()[:2] == ["all", "2"]
+    assert set(tomllib.loads(out.read_text())) == {"name", "base", "cc"}
+
+
+def test_the_command_gives_the_same_as_json(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["calibrate", file_of(tmp_path, ROW), "--shipped", "--json"])
+    found = json.loads(done.stdout)
+    assert found["rows"][0]["predicted_us"] > 0
+    assert found["constants"]["trn1"]["cc.start_ps"] == build("trn1").cc.start_ps
+
+
+def test_nothing_is_written_where_nothing_is_fitted(tmp_path: Path) -> None:
+    words = ["calibrate", file_of(tmp_path, ROW), "--shipped", "--out", "x.toml"]
+    assert CliRunner().invoke(cli, words).exit_code == 2
+
+
+def test_the_document_shows_what_the_shipped_presets_leave(published: Calibration) -> None:
+    text = (PUBLISHED.parents[2] / "docs" / "timing.md").read_text()
+    assert residuals.as_text(published, every_row=False) in text

@@ -1,0 +1,147 @@
+"""What AWS and others have published of the hardware's behaviour comes out of the clock."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ncc_runtime
+from ncc_runtime.execution.trace import Trace
+from ncc_runtime.lowering.executable import DmaQueue
+from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.timing import TimingModel
+from tests.clock_runs import collective, permute, timed, transfers
+from tests.programs import collective_program
+
+US = 10**6
+MIB = 1 << 20
+GATHER, REDUCE = CollectiveOp.ALL_GATHER, CollectiveOp.ALL_REDUCE
+
+
+def per_step(short: Trace, long: Trace, steps: int) -> float:
+    """Microseconds of each of so many more steps; what launches is not counted."""
+    spans = [trace.time_ps - int(trace.start_ps.min()) for trace in (short, long)]
+    return (spans[1] - spans[0]) / steps / US
+
+
+def ring(ranks: int, elements: int, **place: object) -> Trace:
+    return timed(collective(GATHER, "ring", ranks, elements, **place))
+
+
+def test_a_hop_of_a_ring_takes_one_to_two_microseconds():
+    # AWS Neuron docs, intranode-collective-comm.rst
+    few, many = (ring(ranks, 256, placement="spread") for ranks in (8, 16))
+    assert 1 < per_step(few, many, 8) < 2
+
+
+def test_a_step_between_instances_takes_about_fifteen_microseconds():
+    # AWS Neuron docs, internode-collective-comm.rst
+    few, many = (ring(n, 256, nodes=n, placement="spread") for n in (4, 8))
+    assert 14 < per_step(few, many, 4) < 18
+
+
+def test_a_mesh_between_instances_has_one_step_and_a_ring_one_for_each_instance():
+    # the same page: O(1) and O(N) steps
+    def time(algorithm: str, n: int) -> int:
+        place = {"nodes": n, "placement": "spread"}
+        trace = timed(collective(GATHER, algorithm, n, 64, **place))
+        return trace.time_ps - int(trace.start_ps.min())
+
+    assert time("ring", 8) - time("ring", 4) > 4 * 14 * US
+    assert time("mesh", 8) - time("mesh", 4) < 15 * US
+
+
+def test_what_several_instances_send_at_once_queues_up_at_the_receiver():
+    """Ingress congestion: with n senders, each gets 1/n of the receiver's adapter."""
+    n, size = 8, MIB
+    trace = timed(
+        collective(CollectiveOp.GATHER, "direct", n, size // 4, nodes=n, placement="spread")
+    )
+    alone = size * US // 6_250
+    slowed = [
+        int(trace.slowed_ps[event])
+        for number, queue in enumerate(trace.executable.queues)
+        if isinstance(queue, DmaQueue)
+        for event in np.flatnonzero(trace.queue == number).tolist()
+        if queue.peer[trace.row[event], trace.rank[event]] == 0 and trace.rank[event] != 0
+    ]
+    assert len(slowed) >= n - 1
+    assert max(slowed) == pytest.approx((n - 2) * alone, rel=0.3)
+
+
+def test_more_collectives_in_a_program_do_not_pay_for_its_launch_again():
+    # foxl-ai/kiln, docs/neuron-notes.md: a fixed cost for each execution, not for each collective
+    times = [
+        timed(
+            ncc_runtime.load(collective_program(REDUCE, 64, [64], repeat=repeat)).executable
+        ).time_ps
+        for repeat in (1, 2, 3)
+    ]
+    once, more = times[0], times[1] - times[0]
+    model = TimingModel.from_topology(
+        ncc_runtime.load(collective_program(REDUCE, 64, [64])).executable.topology
+    )
+    launch = model.launch_ps + model.barrier_ps(16)
+    assert launch > 50 * US
+    assert more <= once - launch
+    assert times[2] - times[1] == pytest.approx(more, rel=0.2)
+
+
+def test_an_all_to_all_grows_with_the_ranks_at_the_same_bytes_of_each():
+    """The bytes of a rank go to ever more places, over ever more hops and shared links."""
+    total = 4 * MIB // 4
+    times = [
+        timed(collective(CollectiveOp.ALL_TO_ALL, "direct", ranks, total)).time_ps
+        for ranks in (4, 16, 64)
+    ]
+    assert times[0] < times[1] < times[2]
+
+
+SLOW_CORE = """name = "slow"
+base = "trn2.48xlarge"
+[[core]]
+chip = 5
+core = {core}
+dma_percent = 10
+source = "assumed"
+"""
+SLOW_LINK = """name = "slow"
+base = "trn2.48xlarge"
+[[fault]]
+between = [4, 5]
+bandwidth_bytes_per_s = 8_000_000_000
+source = "assumed"
+"""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [SLOW_CORE.format(core=0) + SLOW_CORE.format(core=1).split("\n", 2)[2], SLOW_LINK],
+    ids=["core", "link"],
+)
+def test_one_slow_core_or_link_holds_up_every_rank_of_the_ring(body: str, tmp_path: Path):
+    path = tmp_path / "slow.toml"
+    path.write_text(body)
+    size = 2 * MIB
+    whole = ring(16, size // 4, placement="spread")
+    slow = timed(collective(GATHER, "ring", 16, size // 4, topology=str(path), placement="spread"))
+    for rank in range(16):
+        ends = [int(trace.end_ps[trace.rank == rank].max()) for trace in (whole, slow)]
+        assert ends[1] > 1.5 * ends[0]
+
+
+def test_kangaring_beats_the_ring_at_large_sizes():
+    elements = 256 * MIB // 4
+    times = {
+        name: timed(collective(REDUCE, name, 64, elements)).time_ps
+        for name in ("ring", "kangaring")
+    }
+    assert times["kangaring"] < times["ring"]
+
+
+def test_the_way_to_the_other_die_costs_what_is_fitted_to_it():
+    near, far = (
+        transfers(timed(permute([(0, to), (to, 0)], 4096, 4, "trn2")), 0)[0] for to in (1, 2)
+    )
+    topology = ncc_runtime.load(collective_program(GATHER, 4, [4])).executable.topology
+    assert (far[3] - far[2]) - (near[3] - near[2]) == topology.intra_chip.die_latency_ps
