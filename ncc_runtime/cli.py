@@ -22,6 +22,7 @@ from ncc_runtime.cli_options import (
     PlaceWords,
     known_placement,
     loaded,
+    note_compiling,
     place_options,
     program_argument,
     rank_list,
@@ -99,6 +100,8 @@ def run(program: Sequence[str], place: PlaceWords, as_json: bool, **words: Any) 
         trip_counts=words["trip_counts"],
         verify=not words["no_verify"],
     )
+    if options.clock:
+        note_compiling()
     seed = 0 if words["seed"] is None and not words["inputs"] else words["seed"]
     result = model.run(given, seed=seed, options=options)
     if words["outputs"]:

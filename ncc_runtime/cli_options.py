@@ -2,6 +2,7 @@
 
 import functools
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -179,6 +180,15 @@ def rank_list(_: click.Context, __: click.Parameter, text: str | None) -> list[i
     if not _RANKS.fullmatch(f"x@{text}"):
         raise click.BadParameter(f"{text!r} are no ranks, such as 0-3,8")
     return _ranks(text)
+
+
+def note_compiling() -> None:
+    """Tell who waits at a terminal that the clock is compiled first, which takes a while once."""
+    if sys.stderr.isatty():
+        from ncc_runtime.execution.clock.compiled import is_compiled
+
+        if not is_compiled():
+            click.echo("note: compiling the clock for this machine, once", err=True)
 
 
 def program_of_words(words: Sequence[str]) -> "Program":

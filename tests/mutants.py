@@ -118,6 +118,8 @@ def _post_sites(executable: Executable, number: int, cells: Cells) -> Iterator[S
     for which, post in enumerate(queue.sync.posts):
         for row, rank in cells.some(np.argwhere(post.rank != IDLE)):
             kind = _posted(queue, which, row)
+            if kind == "arrival" and post.rank[row, rank] == rank:
+                kind = "arrival at home"  # nobody waits for it
             if kind:  # else a push
                 cell, to = (row, rank), (int(post.rank[row, rank]), int(post.sem[row, rank]))
                 yield from _posts_of(executable, number, which, cell, to, kind)

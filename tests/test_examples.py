@@ -53,12 +53,16 @@ def times(name: str, level: int, topology: str) -> Run:
 
 
 @pytest.mark.parametrize("topology", ["trn2.48xlarge", "trn1.32xlarge"])
-def test_the_data_parallel_example_hides_most_of_its_all_reduces(topology):
+def test_overlap_makes_the_data_parallel_example_faster(topology):
     run = times("data_parallel_step", 2, topology)
+    assert (run.time_us or 0) < (times("data_parallel_step", 1, topology).time_us or 0)
+
+
+def test_the_data_parallel_example_hides_most_of_its_all_reduces():
+    run = times("data_parallel_step", 2, "trn1.32xlarge")
     whole = sum(one.time_us or 0 for one in run.collectives)
     exposed = sum(one.exposed_us or 0 for one in run.collectives)
     assert exposed <= 0.2 * whole
-    assert (run.time_us or 0) < (times("data_parallel_step", 1, topology).time_us or 0)
 
 
 def test_buckets_make_few_collectives_of_many_in_less_than_half_the_time():

@@ -1,6 +1,7 @@
-"""What the model says of a measured row: the price of what would be chosen, in microseconds.
+"""What the model says of a measured row: the clock's time of what the price chooses.
 
-Constants can be overridden. What does not depend on them, programs and plans, is made once.
+Constants can be overridden. What does not depend on them, programs, plans and what they are placed
+as, is made once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +15,17 @@ from ncc_runtime.collectives.choose import Candidate, Chooser
 from ncc_runtime.collectives.plan import Job
 from ncc_runtime.collectives.price import Machine
 from ncc_runtime.errors import InputError
-from ncc_runtime.lowering.bind import chooser_of, groups_of, job_of
+from ncc_runtime.execution.clock.clock import simulate
+from ncc_runtime.execution.decisions import PlannedDecisions
+from ncc_runtime.lowering.bind import chooser_of, groups_of, job_of, teams_of
+from ncc_runtime.lowering.executable import Executable
+from ncc_runtime.lowering.fill import fill_with
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import Placement, place
 from ncc_runtime.report.bench_program import DTYPES, OPERATORS, Case, program_of_case
 from ncc_runtime.topology.graph import Topology, build_spec
 from ncc_runtime.topology.load import load_spec
+from ncc_runtime.topology.routes import Routes
 from ncc_runtime.topology.spec import Figure
 
 Overrides = Mapping[str, int]
@@ -45,6 +51,7 @@ class _Prepared:
     program: Program
     job: Job
     candidates: tuple[Candidate, ...]
+    executables: dict[str, Executable] = attrs.field(factory=dict)  # by algorithm
 
 
 class Predictor:
@@ -55,6 +62,7 @@ class Predictor:
         self._generations: dict[str, str] = {}
         self._overrides: Overrides = NONE
         self._places: dict[_Place, tuple[Chooser, Machine]] = {}
+        self._choices: dict[Row, Candidate] = {}  # like the places, of the last constants
 
     def predict_us(self, row: Row, overrides: Overrides = NONE) -> float:
         """The time of a row."""
@@ -62,12 +70,41 @@ class Predictor:
 
     def predict(self, row: Row, overrides: Overrides = NONE) -> Prediction:
         """The time of a row and by what; InputError if it cannot be placed."""
-        made = self._prepare(row)
-        chooser, machine = self._priced_on(row, made, overrides)
-        priced = [chooser.priced_on(machine, made.job, one) for one in made.candidates]
-        chosen = chooser.best(made.job, priced).chosen
+        made, chosen = self._prepare(row), self._chosen(row, overrides)
+        executable = self._executable(row, made, chosen)
+        placement = _placement(row, overrides)
+        topology = placement.topology
+        there = attrs.evolve(
+            executable,
+            topology=topology,
+            placement=placement,
+            routes=Routes(topology, placement),
+        )
+        _, start, end = simulate(there, PlannedDecisions(there, {})).spans(0)
+        return Prediction(int(end.max() - start.min()) / 1e6, chosen.name)
+
+    def priced(self, row: Row, overrides: Overrides = NONE) -> Prediction:
+        """The price of a row and by what: quicker, and about the same."""
+        chosen = self._chosen(row, overrides)
         assert chosen.price is not None, "what can run has a price"
         return Prediction(chosen.price.time_ps / 1e6, chosen.name)
+
+    def _chosen(self, row: Row, overrides: Overrides) -> Candidate:
+        made = self._prepare(row)
+        chooser, machine = self._priced_on(row, made, overrides)
+        what = _unmeasured(row)
+        if what not in self._choices:
+            priced = [chooser.priced_on(machine, made.job, one) for one in made.candidates]
+            self._choices[what] = chooser.best(made.job, priced).chosen
+        return self._choices[what]
+
+    def _executable(self, row: Row, made: _Prepared, chosen: Candidate) -> Executable:
+        """A row's program by one algorithm, which is the same for any constants."""
+        if chosen.name not in made.executables:
+            teams = list(teams_of(made.program, made.job, chosen))
+            filled = fill_with(made.program, _placement(row, NONE), [teams])
+            made.executables[chosen.name] = filled
+        return made.executables[chosen.name]
 
     def narrowed(self, rows: Sequence[Row], times: float) -> "Predictor":
         """A predictor without the plans that are so many times dearer than the best of a row."""
@@ -82,7 +119,7 @@ class Predictor:
             ]
             near = zip(made.candidates, times_ps, strict=True)
             kept = tuple(one for one, time_ps in near if time_ps <= times * min(times_ps))
-            narrow._prepared[row] = attrs.evolve(made, candidates=kept)
+            narrow._prepared[_unmeasured(row)] = attrs.evolve(made, candidates=kept)
         return narrow
 
     def generation(self, row: Row) -> str:
@@ -92,14 +129,15 @@ class Predictor:
         return self._generations[row.instance]
 
     def _prepare(self, row: Row) -> _Prepared:
-        if row not in self._prepared:
+        what = _unmeasured(row)
+        if what not in self._prepared:
             program = _program(row)
             placeholder = program.placeholders[0]
             job, groups = job_of(program, placeholder), groups_of(program, placeholder)
             found = chooser_of(program, _placement(row, NONE), {}).unpriced(job, groups)
             able = tuple(one for one in found if not one.reason)
-            self._prepared[row] = _Prepared(program, job, able)
-        return self._prepared[row]
+            self._prepared[what] = _Prepared(program, job, able)
+        return self._prepared[what]
 
     def _priced_on(
         self, row: Row, made: _Prepared, overrides: Overrides
@@ -107,12 +145,18 @@ class Predictor:
         """What rows of one place are chosen and priced with; only the last constants are kept."""
         if overrides != self._overrides:
             self._places.clear()
+            self._choices.clear()
             self._overrides = overrides
         where = (row.instance, row.nodes, row.lnc, row.ranks, row.is_across_dies)
         if where not in self._places:
             chooser = chooser_of(made.program, _placement(row, overrides), {})
             self._places[where] = chooser, attrs.evolve(chooser.machine(made.job), known={})
         return self._places[where]
+
+
+def _unmeasured(row: Row) -> Row:
+    """What was measured, whatever came out: rows of one collective are predicted together."""
+    return attrs.evolve(row, table="", time_us=0)
 
 
 def overridden(row: Row, overrides: Overrides) -> Topology:

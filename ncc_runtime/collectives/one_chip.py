@@ -17,7 +17,7 @@ from ncc_runtime.collectives.plan import Job, Plan, Round, Space, Transfer, divi
 LANES = 4
 """DMA rings at most, each with its share of the buffer; assumed: all engines of a core."""
 
-SHARE_BYTES = 4 * 1024
+SHARE_BYTES = 8 * 1024
 """No ring has less than this; assumed."""
 
 

@@ -1,14 +1,16 @@
 """The price of a placeholder's plans: latency and bandwidth, all groups together, in picoseconds.
 
 A round of a strand takes what its slowest first byte takes, and what its busiest part takes for the
-bytes of all groups (`loads.py`). A strand's rounds follow one another. Strands run in step, so
-their bytes add up where they share a part; but k strands that share a link take turns there, so
-that a k-th of them is under way at a time. No more is saved than the busiest part allows:
+bytes of all groups (`loads.py`). A strand's rounds follow one another. Where everybody passes on
+what came, the way of a piece leads over all members: its flights count as average ones. Strands run
+in step, so their bytes add up where they share a part; but k strands that share a link take turns
+there, so that a k-th of them is under way at a time, and the last begins k-1 turns late. No more is
+saved than the busiest part allows:
 
-    time = handshakes + max(the longest chain, first byte + the busiest part over all rounds)
+    time = signals + max(the longest chain, first byte + the busiest part over all rounds)
 
-Every instruction of a CC-core counts: a signal per channel that its buffers are free, a row per
-transfer, a wait per channel that something came in by.
+Every instruction of a CC-core counts: signals that it has come here, a row per transfer, a wait per
+channel that something came in by, per owner and reader of operands (`meetings.py`).
 
 Teams, which have plans of their own, meet in the last term only.
 """
@@ -62,6 +64,7 @@ class _Step:
 
     latency_ps: int
     passing_ps: int  # on an average way
+    ready_ps: int  # until it is known that others have come here
     read_ps: int  # until others know that they have been read
     busy_ps: int
     kind: Kind
@@ -173,6 +176,7 @@ class _Chain:
         self._loads = machine.loads(groups)
         self._known: dict[Hashable, _Step] = {}
         self._together: dict[Hashable, Sequence[_Step]] = {}  # by steps of strands alone
+        self._turns: dict[Hashable, _Reach] = {}  # alike: how long the last of them waits
         self._meetings = Meetings(len(groups[0]))
         self._arrivals: dict[int | None, int] = {}  # by strand: channels that nobody waited for
         self._reach: dict[int | None, _Reach] = {}
@@ -180,13 +184,12 @@ class _Chain:
         self._behind = _Reach()  # how long the last of strands that take turns waits
         self._told = _Reach()  # when the last owner knows that it has been read
         self._passed: dict[int, _Passed] = {}  # by id of the load
-        self._answer_ps = 0
         self.first_ps = 0
 
     @property
     def start_ps(self) -> int:
-        """The signals of a rank that has come here, and the slowest one's way."""
-        return self._meetings.signals * self._machine.row_ps + self._answer_ps
+        """The signals of a rank that has come here."""
+        return self._meetings.signals * self._machine.row_ps
 
     @property
     def end_ps(self) -> int:
@@ -226,6 +229,8 @@ class _Chain:
             arrived = sum(waited.values()) if strand is None else waited.get(strand, 0)
             moves = [one_round.transfers[number] for number in numbers]
             waits_ps = self._waits(moves, arrived) * self._machine.row_ps
+            answered = _Reach(step.ready_ps)
+            came = max(came, answered, key=lambda reach: reach.end_ps)
             now = came.after(self._passing(strand, moves, step), waits_ps)
             self._reach[strand] = now
             if step.read_ps:
@@ -233,7 +238,7 @@ class _Chain:
             if strand is None:
                 self._arrivals.clear()
             self._arrivals[strand] = _channels(moves)
-            self.first_ps = self.first_ps or step.latency_ps
+            self.first_ps = self.first_ps or step.ready_ps + step.latency_ps
 
     def _waits(self, moves: Sequence[Transfer], arrived: int) -> int:
         """Rows that only wait: the row that advances a ring waits once itself."""
@@ -262,12 +267,15 @@ class _Chain:
             whole = self._machine.time_ps(amounts.sum(axis=0))
             busiest = int(whole.argmax())
             joint, kind = int(whole[busiest]) // turns, self._parts.kind(busiest)
+            if turns > 1:  # who takes turns waits for the slowest
+                steps = [attrs.evolve(step, passing_ps=step.latency_ps) for step in steps]
             self._together[key] = [
                 attrs.evolve(step, busy_ps=joint, kind=kind) if joint > step.busy_ps else step
                 for step in steps
             ]
-            behind = _Reach(0, ((kind, (turns - 1) * joint),))
-            self._behind = max(self._behind, behind, key=lambda reach: reach.end_ps)
+            self._turns[key] = _Reach(0, ((kind, (turns - 1) * joint),))
+        behind = self._turns.get(key, _Reach())
+        self._behind = max(self._behind, behind, key=lambda reach: reach.end_ps)
         return self._together.get(key, steps)
 
     def _step(self, one_round: Round, numbers: Sequence[int]) -> _Step:
@@ -276,7 +284,6 @@ class _Chain:
             move = one_round.transfers[number]
             active = move.peer != IDLE
             load = self._loads.of(move)
-            self._answer_ps = max(self._answer_ps, load.ready_ps)
             sizes = move.size_bytes[active]
             none_yet = _Passed(load, np.zeros_like(sizes))
             self._passed.setdefault(id(load), none_yet).add(sizes)
@@ -292,6 +299,7 @@ class _Chain:
             self._known[key] = _Step(
                 fixed + max(load.flight_ps for load, _ in found),
                 fixed + max(load.passing_ps for load, _ in found),
+                max(load.ready_ps for load, _ in found),
                 max(load.read_ps for load, _ in found),
                 int(busy[busiest]),
                 self._parts.kind(busiest),
@@ -301,8 +309,8 @@ class _Chain:
 
 
 def _is_passed_on(move: Transfer) -> bool:
-    """Whether everybody sends, to one other each."""
-    return move.also is None and bool((move.peer != IDLE).all())
+    """Whether everybody sends, to one other each, as soon as it has what it sends."""
+    return move.also is None and not move.credit and bool((move.peer != IDLE).all())
 
 
 def _channels(moves: Sequence[Transfer]) -> int:

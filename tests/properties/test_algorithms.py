@@ -59,7 +59,7 @@ def test_every_algorithm_is_right_in_any_order_that_its_plan_allows(case: Case, 
 @pytest.mark.parametrize("members", [2, 3, 4])
 def test_ranks_of_a_chip_join_shares_of_a_large_buffer_in_four_lanes(members: int) -> None:
     layout = layout_of(("trn2", 1, 2), 4, list(range(members)))
-    case = Case(ALL_REDUCE, "direct", layout, (5000, 7))
+    case = Case(ALL_REDUCE, "direct", layout, (10000, 7))
     plan, operands = case.plan(), operands_of(case, 0)
     assert plan.lanes == {0, 1, 2, 3}
     for operand, result in zip(operands, outcome(case, plan, operands, 0), strict=True):

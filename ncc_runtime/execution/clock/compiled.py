@@ -36,14 +36,20 @@ def _made(function: Function, no_cpython_wrapper: bool) -> Function:
     made: Function = _jit(
         cache=True,
         error_model="numpy",
+        _nrt=False,
         no_cfunc_wrapper=True,
         no_cpython_wrapper=no_cpython_wrapper,
     )(function)
     return made
 
 
+def is_compiled() -> bool:
+    """Whether the machine code is there, so that the clock starts at once."""
+    return any(_use_cache().rglob("*.nbc"))
+
+
 @cache
-def _use_cache() -> None:
+def _use_cache() -> Path:
     """Tell numba where to keep what it compiles: the user's cache, or a temporary folder."""
     digest = hashlib.sha256(numba.__version__.encode())
     for source in sorted(Path(__file__).parent.glob("*.py")):
@@ -55,3 +61,4 @@ def _use_cache() -> None:
     except OSError:
         folder = Path(tempfile.gettempdir()) / f"ncc-{name}"
     vars(numba.config)["CACHE_DIR"] = str(folder)
+    return folder
