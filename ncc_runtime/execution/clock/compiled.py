@@ -36,6 +36,7 @@ def _made(function: Function, no_cpython_wrapper: bool) -> Function:
     made: Function = _jit(
         cache=True,
         error_model="numpy",
+        _nrt=False,
         no_cfunc_wrapper=True,
         no_cpython_wrapper=no_cpython_wrapper,
     )(function)
