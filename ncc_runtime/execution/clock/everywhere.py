@@ -1,7 +1,10 @@
 """The trace of all ranks, of what the kernel has noted of one instance of those that are alike.
 
 An event of all instances stands together, in their order: causes stay before what they cause.
+Columns of so many are made when they are first read.
 """
+
+from functools import cached_property
 
 import numpy as np
 
@@ -14,35 +17,72 @@ from ncc_runtime.lowering.executable import Executable
 def trace_of(executable: Executable, machine: Machine, instances: Instances) -> Trace:
     """Every event of every rank."""
     event = machine.event[: machine.counts[EVENTS]]
-    names = RECORDS["event"].names or ()
     if instances.count == 1:
-        return Trace(executable, *(event[name] for name in names))
-    made = {"rank": _ranks(event["rank"], instances), "cause": _causes(machine, event, instances)}
-    columns = (made.get(name, event[name]) for name in names)
-    return Trace(executable, *(_repeated(column, instances.count) for column in columns))
+        return Trace(executable, *(event[name] for name in RECORDS["event"].names or ()))
+    return AlikeTrace(executable, event, _sources(machine, event, instances), instances)
 
 
-def _repeated(column: np.ndarray, count: int) -> np.ndarray:
-    """What is noted of each instance, or of one for so many, as one column."""
-    if column.ndim == 1:
-        column = np.broadcast_to(np.ascontiguousarray(column)[:, None], (len(column), count))
-    return column.reshape(-1)
+class AlikeTrace(Trace):
+    """Events of alike instances, noted once."""
 
+    def __init__(
+        self, executable: Executable, event: np.ndarray, source: np.ndarray, instances: Instances
+    ) -> None:
+        object.__setattr__(self, "executable", executable)
+        vars(self).update(_event=event, _source=source, _instances=instances)
 
-def _ranks(rank: np.ndarray, instances: Instances) -> np.ndarray:
-    first = np.arange(instances.count, dtype=rank.dtype) * np.int32(instances.ranks)
-    return np.asarray(rank[:, None] + first)
+    _event: np.ndarray
+    _source: np.ndarray  # whence the increment came that each waited for, rows of Instances.origin
+    _instances: Instances
 
+    def __len__(self) -> int:
+        return len(self._event) * self._instances.count
 
-def _causes(machine: Machine, event: np.ndarray, instances: Instances) -> np.ndarray:
-    """The causes of all instances' events, which may be another's."""
-    is_small = len(event) * instances.count <= np.iinfo(np.int32).max
-    found = (instances.origin.astype(np.int32 if is_small else np.int64))[
-        _sources(machine, event, instances)
-    ]
-    found += (event["cause"].astype(found.dtype) * found.dtype.type(instances.count))[:, None]
-    found[event["cause"] == NONE] = NONE
-    return found
+    @cached_property
+    def time_ps(self) -> int:
+        return int(self._event["end"].max(initial=0))
+
+    @cached_property
+    def queue(self) -> np.ndarray:
+        return self._repeated("queue")
+
+    @cached_property
+    def row(self) -> np.ndarray:
+        return self._repeated("row")
+
+    @cached_property
+    def rank(self) -> np.ndarray:
+        first = np.arange(self._instances.count, dtype=np.int32) * np.int32(self._instances.ranks)
+        return np.asarray(self._event["rank"][:, None] + first).reshape(-1)
+
+    @cached_property
+    def start_ps(self) -> np.ndarray:
+        return self._repeated("start")
+
+    @cached_property
+    def end_ps(self) -> np.ndarray:
+        return self._repeated("end")
+
+    @cached_property
+    def cause(self) -> np.ndarray:
+        """May be of another instance."""
+        is_small = len(self) <= np.iinfo(np.int32).max
+        cause = self._event["cause"].astype(np.int32 if is_small else np.int64)
+        found = self._instances.origin.astype(cause.dtype)[self._source]
+        found += (cause * self._instances.count)[:, None]
+        found[cause == NONE] = NONE
+        return found.reshape(-1)
+
+    @cached_property
+    def reason(self) -> np.ndarray:
+        return self._repeated("reason")
+
+    @cached_property
+    def slowed_ps(self) -> np.ndarray:
+        return self._repeated("slowed")
+
+    def _repeated(self, name: str) -> np.ndarray:
+        return np.repeat(self._event[name], self._instances.count)
 
 
 def _sources(machine: Machine, event: np.ndarray, instances: Instances) -> np.ndarray:
