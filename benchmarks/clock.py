@@ -2,6 +2,7 @@
 
 Each line is measured in a process of its own, after a small run for which the clock was compiled or
 fetched from its cache. Messages are transfers of DMA rings; seconds are those of the processor.
+Of instances that are alike one is simulated; columns of all ranks are made later, when read.
 Lanes are the channels of the ring, so a ring over r ranks has at least 2 * (r - 1) * r messages for
 each of them.
 

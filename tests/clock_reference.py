@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import attrs
 import numpy as np
 
-from ncc_runtime.execution.decisions import Decisions
+from ncc_runtime.execution.decisions import Decisions, PlannedDecisions
 from ncc_runtime.execution.trace import Reason
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import (
@@ -277,11 +277,12 @@ class _Program:
     def _goes_on(self, row: int, jump: Jump) -> bool:
         if jump.decision is Decision.ALWAYS:
             return False
-        trips = self.clock.decisions.trips(jump)
+        decisions = self.clock.decisions
+        trips = decisions.trips(jump) if isinstance(decisions, PlannedDecisions) else None
         number = self.taken[row]
         self.taken[row] += 1
         if trips is None:
-            return self.clock.decisions.taken(self.number, row)[self.rank][number]
+            return decisions.taken(self.number, row)[self.rank][number]
         if number == trips:
             self.taken[row] = 0
         return number < trips

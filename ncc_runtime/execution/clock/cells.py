@@ -1,5 +1,7 @@
 """Columns of rows by ranks, stored compactly: rows that are alike once, and ranks that are."""
 
+from collections.abc import Iterator
+
 import attrs
 import numpy as np
 
@@ -56,6 +58,16 @@ class Cells:
     def take(self) -> np.ndarray:
         """All of them."""
         return np.concatenate(self._found)
+
+
+def pairs(one: Alike, other: Alike, block: int = 1 << 20) -> Iterator[tuple[np.ndarray, ...]]:
+    """Which rows of two columns stand together, and how often; about `block` cells at a time."""
+    both = np.stack((one.index, other.index))
+    found, times = np.unique(both, axis=1, return_counts=True)
+    step = max(1, block // one.rows.shape[1])
+    for first in range(0, len(times), step):
+        own = slice(first, first + step)
+        yield found[0, own], found[1, own], times[own]
 
 
 def shared_cell(value: int, rows: int) -> Alike:

@@ -9,16 +9,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from ncc_runtime.execution.clock import kernel
+from ncc_runtime.execution.clock.everywhere import trace_of
+from ncc_runtime.execution.clock.instances import Instances, alike_instances, all_apart
 from ncc_runtime.execution.clock.programs import Program, ProgramTables
 from ncc_runtime.execution.clock.semaphores import LEAST_ROOM
 from ncc_runtime.execution.clock.tables import (
     COUNTS,
-    EVENTS,
     INCREMENTS,
     LARGEST,
     LOG_FULL,
     NONE,
-    RECORDS,
     RING,
     WAITING,
     Machine,
@@ -43,15 +43,27 @@ def simulate(executable: Executable, decisions: Decisions) -> Trace:
     """
     model = TimingModel.from_topology(executable.topology)
     parts = Parts(executable.routes, model, executable.ranks)
-    program = ProgramTables(executable, parts).program(decisions)
-    machine = machine_of(executable, model, program)
-    while full := kernel.run(machine):
-        machine = with_more(machine, full)
+    instances = alike_instances(executable, parts, decisions)
+    machine = _run(executable, parts, decisions, instances)
+    if instances.count > 1 and _left(machine).any():
+        instances = all_apart(executable)  # who is stuck is said of every rank
+        machine = _run(executable, parts, decisions, instances)
     stuck = tuple(_stuck(executable, machine))
     if stuck:
         held = machine.semaphore["held"].reshape(executable.ranks, -1)
         raise deadlock_report(executable, stuck, held)
-    return _trace(executable, machine)
+    return trace_of(executable, machine, instances)
+
+
+def _run(
+    executable: Executable, parts: Parts, decisions: Decisions, instances: Instances
+) -> Machine:
+    """One instance of those that are alike, at the end of the run."""
+    program = ProgramTables(executable, parts, instances).program(decisions)
+    machine = machine_of(executable, parts.model, program, instances.ranks)
+    while full := kernel.run(machine):
+        machine = with_more(machine, full)
+    return machine
 
 
 def launch_ps(executable: Executable, model: TimingModel) -> int:
@@ -66,12 +78,12 @@ def launch_ps(executable: Executable, model: TimingModel) -> int:
     return model.launch_ps + model.barrier_ps(chips)
 
 
-def machine_of(executable: Executable, model: TimingModel, program: Program) -> Machine:
-    """Everything before the first row."""
+def machine_of(executable: Executable, model: TimingModel, program: Program, ranks: int) -> Machine:
+    """Everything before the first row, of the first ranks."""
     sizes = empty("sizes", 1)
     widest = int((program.way["end_use"] - program.way["first_use"]).max(initial=1))
     sizes[0] = (
-        executable.ranks,
+        ranks,
         max(1, executable.semaphore_count),
         True,
         program.most_posts,
@@ -79,12 +91,12 @@ def machine_of(executable: Executable, model: TimingModel, program: Program) -> 
         DESCRIPTOR_BYTES,
         model.descriptor_ps,
     )
-    process = _processes(executable, launch_ps(executable, model))
+    process = _processes(executable, launch_ps(executable, model), ranks)
     semaphore, increment = _semaphores(program)
     counts = np.zeros(COUNTS, np.int64)
     counts[WAITING], counts[INCREMENTS] = len(process), program.increments.sum()
     counts[LARGEST] = program.increments.max(initial=0)
-    offsets = int((program.queue["offset"] != NONE).sum()) * executable.ranks
+    offsets = int((program.queue["offset"] != NONE).sum()) * ranks
     return Machine(
         sizes=sizes,
         cells=program.cells,
@@ -102,13 +114,13 @@ def machine_of(executable: Executable, model: TimingModel, program: Program) -> 
         offset=np.zeros(offsets * int(sizes[0]["semaphores"]), np.int64),
         semaphore=semaphore,
         increment=increment,
-        event=empty("event", len(program.row) * executable.ranks // 2),
+        event=empty("event", program.events + 1),
         counts=counts,
     )
 
 
-def _processes(executable: Executable, start_ps: int) -> np.ndarray:
-    queues, ranks = len(executable.queues), executable.ranks
+def _processes(executable: Executable, start_ps: int, ranks: int) -> np.ndarray:
+    queues = len(executable.queues)
     process = empty("process", queues * ranks)
     for field in ("last", "way", "end", "next", "place"):
         process[field] = NONE
@@ -116,7 +128,7 @@ def _processes(executable: Executable, start_ps: int) -> np.ndarray:
     process["percent"] = 100
     process["todo"], process["is_todo"] = np.arange(len(process)), 1
     place = executable.placement
-    engines = executable.topology.engines_percent(place.chip, place.core)
+    engines = executable.topology.engines_percent(place.chip, place.core)[:ranks]
     for number, queue in enumerate(executable.queues):
         mine = process[number * ranks : (number + 1) * ranks]
         if isinstance(queue, EngineQueue):
@@ -148,9 +160,7 @@ def with_more(machine: Machine, full: int) -> Machine:
 def _stuck(executable: Executable, machine: Machine) -> Iterator[Stuck]:
     """Who has rows left, and the semaphores that they wait for."""
     ranks = executable.ranks
-    length = np.where(machine.queue["kind"] == RING, 0, machine.queue["length"])
-    left = machine.process["row"] < np.repeat(length, ranks)
-    for process in np.flatnonzero(left).tolist():
+    for process in np.flatnonzero(_left(machine)).tolist():
         number, rank = divmod(process, ranks)
         row = int(machine.process[process]["row"])
         wait_sem = executable.queues[number].sync.wait_sem[row]
@@ -158,7 +168,8 @@ def _stuck(executable: Executable, machine: Machine) -> Iterator[Stuck]:
         yield Stuck(number, row, rank, sem, int(machine.process[process]["awaited"]))
 
 
-def _trace(executable: Executable, machine: Machine) -> Trace:
-    """What the kernel has noted."""
-    event = machine.event[: machine.counts[EVENTS]]
-    return Trace(executable, *(event[name] for name in RECORDS["event"].names or ()))
+def _left(machine: Machine) -> np.ndarray:
+    """Which processes have rows to perform, bool."""
+    length = np.where(machine.queue["kind"] == RING, 0, machine.queue["length"])
+    left: np.ndarray = machine.process["row"] < np.repeat(length, machine.sizes[0]["ranks"])
+    return left

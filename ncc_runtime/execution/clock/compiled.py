@@ -33,10 +33,13 @@ def entry(function: Function) -> Function:
 
 def _made(function: Function, no_cpython_wrapper: bool) -> Function:
     _use_cache()
+    # the arrays of a Machine are many: passing them on, and counting references to them, took
+    # longer than the work; entries hold the arrays, and nothing in the kernel makes any
     made: Function = _jit(
         cache=True,
         error_model="numpy",
         _nrt=False,
+        forceinline=no_cpython_wrapper,
         no_cfunc_wrapper=True,
         no_cpython_wrapper=no_cpython_wrapper,
     )(function)

@@ -20,8 +20,9 @@ from ncc_runtime.timing import TimingModel
 class Flights:
     """Flight times of the increments of one executable on one topology."""
 
-    def __init__(self, executable: Executable, model: TimingModel) -> None:
+    def __init__(self, executable: Executable, model: TimingModel, ranks: int) -> None:
         self._executable = executable
+        self._ranks = ranks  # whose increments are asked for, the first ones
         self._model = model
         self._triggers = [facts.trigger_sem for facts in executable.streams]
 
@@ -64,8 +65,7 @@ class Flights:
 
     def _ends(self, rank: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Whose semaphore it is, the own where there is none, and whose increment."""
-        shape = len(rank), self._executable.ranks
-        mine = np.broadcast_to(np.arange(self._executable.ranks), shape)
+        mine = np.broadcast_to(np.arange(self._ranks), (len(rank), self._ranks))
         return np.where(rank == IDLE, mine, rank), mine
 
     def _signal_ps(self, rank: np.ndarray) -> np.ndarray:

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.execution.clock.cells import Alike, Cells, alike, shared_cell
+from ncc_runtime.execution.clock.cells import Alike, Cells, alike, pairs, shared_cell
 from ncc_runtime.execution.clock.costs import Costs, cc_costs, engine_costs
 from ncc_runtime.execution.clock.flights import Flights
+from ncc_runtime.execution.clock.instances import Instances, folded, of_one
 from ncc_runtime.execution.clock.tables import (
     ALWAYS,
     CC_CORE,
@@ -48,23 +49,26 @@ class Program:
     turn: np.ndarray
     most_posts: int
     increments: np.ndarray  # (ranks * semaphores,) of each semaphore, if every row runs once
+    events: int  # at most, if every row runs once
 
 
 class ProgramTables:
     """Builds them, queue by queue."""
 
-    def __init__(self, executable: Executable, parts: Parts) -> None:
+    def __init__(self, executable: Executable, parts: Parts, instances: Instances) -> None:
         self._executable, self._parts = executable, parts
+        self._ranks = instances.ranks
         self._cells = Cells()
-        self._ways = WayTable(parts)
-        self._flights = Flights(executable, parts.model)
+        self._ways = WayTable(parts, instances)
+        self._flights = Flights(executable, parts.model, instances.ranks)
         self._queue = empty("queue", len(executable.queues))
         self._rows: list[np.ndarray] = [empty("row", 0)]
         self._posts: list[np.ndarray] = [empty("post", 0)]
         self._posted: list[np.ndarray] = [empty("posted", 0)]
         self._jumps: list[tuple[int, int, Jump]] = []
-        count = executable.ranks * max(1, executable.semaphore_count)
+        count = instances.ranks * max(1, executable.semaphore_count)
         self._increments = np.zeros(count, np.int64)
+        self._events = 0
         self._tails = {
             (facts.stream, lane): tail
             for facts in executable.streams
@@ -74,11 +78,13 @@ class ProgramTables:
     def program(self, decisions: Decisions) -> Program:
         """The records of an executable whose control flow goes as decided."""
         queues = self._executable.queues
+        if self._ranks < self._executable.ranks:
+            queues = tuple(of_one(queue, self._ranks) for queue in queues)
         for number, queue in enumerate(queues):
             self._add_queue(number, queue)
         length = self._queue["length"]
         self._queue["base"] = np.cumsum(length) - length
-        way, use, part = self._ways.records(len(queues) * self._executable.ranks)
+        way, use, part = self._ways.records(len(queues) * self._ranks)
         jump, turn = self._control(decisions)
         return Program(
             cells=self._cells.take(),
@@ -93,6 +99,7 @@ class ProgramTables:
             turn=turn,
             most_posts=max((len(queue.sync.posts) for queue in queues), default=0),
             increments=self._increments,
+            events=self._events,
         )
 
     def _add_queue(self, number: int, queue: Queue) -> None:
@@ -118,7 +125,8 @@ class ProgramTables:
         self._add_jumps(number, queue, rows)
         self._rows.append(rows)
         record["first_post"] = sum(len(posts) for posts in self._posts)
-        self._add_posts(queue)
+        made = self._add_posts(queue)
+        self._events += self._most_events(queue, columns, made)
         record["end_post"] = sum(len(posts) for posts in self._posts)
 
     def _costs(self, queue: Queue) -> Costs:
@@ -142,9 +150,21 @@ class ProgramTables:
         way = Alike(either, (costs.traffic > 0).astype(np.int64))
         return way, Alike(costs.traffic[:, None], np.arange(rows))
 
-    def _add_posts(self, queue: Queue) -> None:
+    def _most_events(self, queue: Queue, columns: dict[str, Alike], increments: int) -> int:
+        """How many rows of all ranks are noted, or a few more: idle ones are not."""
+        ranks = self._ranks
+        cells = len(columns["way"].index) * (ranks if queue.ranks is None else len(queue.ranks))
+        if isinstance(queue, EngineQueue):
+            return cells
+        if isinstance(queue, DmaQueue):
+            return _busy_cells(columns["way"], ranks)
+        return min(cells, _busy_cells(columns["wait_sem"], ranks) + increments)
+
+    def _add_posts(self, queue: Queue) -> int:
+        """Add the posts of a queue; how many increments its rows make."""
+        before = int(self._increments.sum())
         for post, flight in zip(queue.sync.posts, self._flights.of(queue), strict=True):
-            rank, sem = alike(post.rank), alike(post.sem)
+            rank, sem = folded(alike(post.rank), self._ranks), alike(post.sem)
             self._count(rank, sem)
             record, posted = empty("post", 1), empty("posted", len(post.rank))
             record["base"] = sum(len(rows) for rows in self._posted)
@@ -153,16 +173,18 @@ class ProgramTables:
                 posted[name], record[name] = placed.at, placed.step
             self._posts.append(record)
             self._posted.append(posted)
+        return int(self._increments.sum()) - before
 
     def _count(self, rank: Alike, sem: Alike) -> None:
         """Add the increments of one post; rows that are alike are counted together."""
-        both = np.stack((rank.index, sem.index))
-        pairs, times = np.unique(both, axis=1, return_counts=True)
         width = max(1, self._executable.semaphore_count)
-        for (one, other), many in zip(pairs.T.tolist(), times.tolist(), strict=True):
+        for one, other, times in pairs(rank, sem):
             to, which = np.broadcast_arrays(rank.rows[one], sem.rows[other])
             made = to != NONE
-            np.add.at(self._increments, to[made].astype(np.int64) * width + which[made], many)
+            many = np.broadcast_to(times[:, None], made.shape)[made]
+            key = to[made].astype(np.int64) * width + which[made]
+            found = np.bincount(key, many, len(self._increments))
+            self._increments += found.astype(np.int64)
 
     def _add_jumps(self, number: int, queue: Queue, rows: np.ndarray) -> None:
         rows["jump"] = NONE
@@ -170,14 +192,14 @@ class ProgramTables:
         if isinstance(queue, DmaQueue) or not queue.jumps:
             return
         before = len({one for one, *_ in self._jumps})
-        self._queue[number]["offset"] = before * self._executable.ranks
+        self._queue[number]["offset"] = before * self._ranks
         for row, jump in queue.jumps.items():
             rows["jump"][row] = len(self._jumps)
             self._jumps.append((number, row, jump))
 
     def _control(self, decisions: Decisions) -> tuple[np.ndarray, np.ndarray]:
         """The jumps of all queues, and what each rank decides at them."""
-        ranks, width = self._executable.ranks, max(1, self._executable.semaphore_count)
+        ranks, width = self._ranks, max(1, self._executable.semaphore_count)
         jumps = empty("jump", len(self._jumps))
         turns = empty("turn", len(self._jumps) * ranks)
         for number, (queue, row, jump) in enumerate(self._jumps):
@@ -200,6 +222,12 @@ class ProgramTables:
     def _taken(self, per_rank: Sequence[Sequence[bool]]) -> list[int]:
         """Where each rank's decisions stand."""
         return [self._cells.append(np.array(taken, np.int64)) for taken in per_rank]
+
+
+def _busy_cells(column: Alike, ranks: int) -> int:
+    """In how many cells of rows and ranks there is something."""
+    there = (column.rows != NONE).sum(axis=1) * (ranks // column.rows.shape[1])
+    return int(there[column.index].sum())
 
 
 def _kind(queue: Queue) -> int:

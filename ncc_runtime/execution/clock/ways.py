@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.execution.clock.cells import Alike, alike
+from ncc_runtime.execution.clock.instances import Instances, part_classes
 from ncc_runtime.execution.clock.tables import NONE, empty
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, DmaQueue
@@ -63,8 +64,9 @@ def _owners(queue: DmaQueue) -> Alike:
 class WayTable:
     """Collects the ways of all queues."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, parts: Parts, instances: Instances) -> None:
+        self._parts, self._ranks = parts, instances.ranks
+        self._classes = part_classes(parts, instances.count)
         self._count = 0
         self._lead: list[np.ndarray] = [_NO]
         self._latency: list[np.ndarray] = [_NO]
@@ -96,8 +98,8 @@ class WayTable:
     def add_engine(self, number: int) -> Alike:
         """The ways of an engine's traffic between memory and core, a rank each, as one row."""
         parts, topology = self._parts, self._parts.routes.topology
-        rank = np.arange(parts.ranks)
-        nothing = np.zeros(parts.ranks, np.int64)
+        rank = np.arange(self._ranks)
+        nothing = np.zeros(self._ranks, np.int64)
         self._lead.append(nothing)
         self._latency.append(nothing)
         self._use(rank, parts.stack[rank], 1)
@@ -108,11 +110,13 @@ class WayTable:
 
     def records(self, processes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """All ways, their uses of parts that may be short of something, and all parts."""
-        way, part, times = self._joined()
+        entries = (np.concatenate([one[k] for one in self._entries]) for k in range(3))
+        way, part, times = self._joined(*entries)
         capacity = self._capacity()
         ways, parts = empty("way", self._count), empty("part", len(capacity))
         ways["cap"] = np.iinfo(np.int64).max
         np.minimum.at(ways["cap"], way, np.maximum(1, capacity[part] // times))
+        way, part, times = self._joined(way, self._classes[part], times)
         asked = way, part, times * ways["cap"][way]
         keep = _tight_parts(asked, np.concatenate(self._slots), capacity, processes)[part]
         uses = empty("use", int(keep.sum()))
@@ -126,10 +130,11 @@ class WayTable:
         parts["capacity"], parts["user"] = capacity, NONE
         return ways, uses, parts
 
-    def _joined(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _joined(
+        self, way: np.ndarray, part: np.ndarray, times: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Entries of one way and part as one, sorted by way, then part."""
         parts = self._parts.count + self._parts.ranks
-        way, part, times = (np.concatenate([one[k] for one in self._entries]) for k in range(3))
         key, index = np.unique(way * parts + part, return_inverse=True)
         total = np.bincount(index, times, len(key)).astype(np.int64)
         return key // parts, key % parts, total
@@ -212,7 +217,7 @@ class WayTable:
 
     def _finish(self, rank: np.ndarray, queue: int, packet_bytes: int) -> None:
         """End the ways of one queue."""
-        self._slots.append(queue * self._parts.ranks + rank)
+        self._slots.append(queue * self._ranks + rank)
         self._packet.append(np.full(len(rank), packet_bytes, np.int64))
         self._count += len(rank)
 

@@ -1,0 +1,219 @@
+"""Instances whose ranks do the same at the same times: one of them is simulated for all.
+
+Ranks of one *place*, their number inside their instance, are a class. Classes are equitable where
+every row of a class sends to, reads from and increments ranks of one class, all in their own
+instances or all in others, each another one: then whatever a rank is sent, and whatever meets its
+bytes on a part of the machine, is the same for all ranks of its class, and so are their times. A
+semaphore that only one queue of one rank increments is seen to grow in one order anywhere.
+"""
+
+from collections.abc import Iterator
+
+import attrs
+import numpy as np
+
+from ncc_runtime.execution.clock.cells import Alike, alike, pairs
+from ncc_runtime.execution.decisions import Decisions, PlannedDecisions
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable, Post, Queue, Sync
+from ncc_runtime.parts import Kind, Parts
+
+_MAKER = 1 << 32  # more than there are maps between instances
+
+
+@attrs.frozen(eq=False)
+class Instances:
+    """How many instances are alike, and from which each gets the increments of a semaphore."""
+
+    count: int
+    ranks: int  # of one
+    source: np.ndarray  # (ranks * semaphores,) row of `origin`
+    origin: np.ndarray  # (maps, count) whose increments an instance sees; row 0: its own
+
+
+def all_apart(executable: Executable) -> Instances:
+    """Every rank is simulated."""
+    keys = executable.ranks * max(1, executable.semaphore_count)
+    return Instances(1, executable.ranks, np.zeros(keys, np.int64), np.zeros((1, 1), np.int64))
+
+
+def alike_instances(executable: Executable, parts: Parts, decisions: Decisions) -> Instances:
+    """The instances of an executable as one, where they are alike."""
+    count = executable.topology.nodes
+    if count == 1 or not (
+        _placed_alike(executable, parts, count) and _controlled_alike(executable, decisions)
+    ):
+        return all_apart(executable)
+    if not all(_rows_alike(queue, count) for queue in executable.queues):
+        return all_apart(executable)
+    return _Makers(executable, count).found() or all_apart(executable)
+
+
+def of_one(queue: Queue, ranks: int) -> Queue:
+    """The columns of the first ranks; ranks named in them may be others."""
+    sync = queue.sync
+    posts = tuple(Post(one.rank[:, :ranks], one.sem[:, :ranks]) for one in sync.posts)
+    less = Sync(sync.wait_sem[:, :ranks], sync.wait_value[:, :ranks], posts)
+    if not isinstance(queue, DmaQueue):
+        return attrs.evolve(queue, sync=less)
+    owners, also = queue.source_rank, queue.also_peer
+    return attrs.evolve(
+        queue,
+        sync=less,
+        peer=queue.peer[:, :ranks],
+        sources=queue.sources[:, :ranks],
+        size_bytes=queue.size_bytes[:, :ranks],
+        source_rank=None if owners is None else owners[:, :ranks],
+        also_peer=None if also is None else also[:, :ranks],
+    )
+
+
+def part_classes(parts: Parts, count: int) -> np.ndarray:
+    """Of every part, and of the pools of ranks behind them, the alike one of the first instance."""
+    spans = [(parts.count, parts.count + parts.ranks)]
+    for kind in Kind:
+        first, end = parts.span(kind).start, parts.span(kind).stop
+        between = (first + end) // 2 if kind in (Kind.CHIP, Kind.EFA) else end  # out, then in
+        spans += [(first, between), (between, end)]
+    number = np.arange(parts.count + parts.ranks)
+    for first, end in spans:
+        number[first:end] = first + (number[first:end] - first) % max(1, (end - first) // count)
+    return number
+
+
+def _is_repeated(column: np.ndarray, count: int) -> bool:
+    """Whether each of so many equal parts of the last dimension is the same."""
+    if column.shape[-1] == 1 or column.strides[-1] == 0:
+        return True
+    width = column.shape[-1] // count
+    return bool((column[..., width:] == column[..., :-width]).all())
+
+
+def _placed_alike(executable: Executable, parts: Parts, count: int) -> bool:
+    """Whether ranks of a place run on the same chip, at the same rates, of all instances."""
+    place, topology = executable.placement, executable.topology
+    if executable.ranks % count:
+        return False
+    node = np.arange(executable.ranks) // (executable.ranks // count)
+    columns = [
+        place.chip_in_node,
+        place.core,
+        topology.engines_percent(place.chip, place.core),
+        topology.links.is_down,
+        *(parts.rates[parts.span(kind)] for kind in Kind),
+    ]
+    return (
+        bool((place.node == node).all())
+        and len(np.unique(topology.links.variant)) == 1
+        and all(_is_repeated(column, count) for column in columns if len(column))
+    )
+
+
+def _controlled_alike(executable: Executable, decisions: Decisions) -> bool:
+    """Whether all ranks run all queues, and control flow goes the same way on all of them."""
+    queues = executable.queues
+    if any(queue.ranks is not None for queue in queues):
+        return False
+    jumps = [
+        jump for queue in queues if not isinstance(queue, DmaQueue) for jump in queue.jumps.values()
+    ]
+    return not jumps or (
+        isinstance(decisions, PlannedDecisions) and all(len(jump.shift) == 1 for jump in jumps)
+    )
+
+
+def _rows_alike(queue: Queue, count: int) -> bool:
+    """Whether the rows of a queue do alike things in all instances."""
+    sync = queue.sync
+    same = [sync.wait_sem, sync.wait_value, *(post.sem for post in sync.posts)]
+    partners = [post.rank for post in sync.posts]
+    if isinstance(queue, DmaQueue):
+        same.append(queue.size_bytes)
+        partners.append(queue.peer)
+        if queue.also_peer is not None:
+            partners.append(queue.also_peer)
+        if queue.source_rank is not None:
+            partners += [queue.source_rank[..., k] for k in range(queue.source_rank.shape[2])]
+        else:
+            same += [queue.sources[..., k] != IDLE for k in range(queue.sources.shape[2])]
+    return all(_is_repeated(column, count) for column in same) and all(
+        _maps_of(_whole(alike(column), column), count) is not None for column in partners
+    )
+
+
+def _whole(rows: Alike, column: np.ndarray) -> np.ndarray:
+    """The different rows of a column, of all ranks."""
+    return np.broadcast_to(rows.rows, (len(rows.rows), column.shape[1]))
+
+
+def _maps_of(ranks: np.ndarray, count: int) -> np.ndarray | None:
+    """Which instance each instance's ranks turn to, (different, count, ranks of one).
+
+    None unless ranks of a place all turn to one place, at home or each in another instance.
+    """
+    width = ranks.shape[1] // count
+    cells = ranks.reshape(len(ranks), count, width)
+    busy = cells != IDLE
+    own = np.arange(count)[:, None]
+    node, place = np.where(busy, cells // width, own), np.where(busy, cells % width, IDLE)
+    is_equitable = (
+        (place == place[:, :1]).all()
+        and (np.sort(node, axis=1) == own).all()
+        and ((node == own) == (node == own)[:, :1]).all()
+    )
+    return node if is_equitable else None
+
+
+class _Makers:
+    """Who increments each semaphore of one instance."""
+
+    def __init__(self, executable: Executable, count: int) -> None:
+        self._executable, self._count = executable, count
+        self._ranks = executable.ranks // count
+        self._width = max(1, executable.semaphore_count)
+        self._maps: dict[bytes, int] = {np.arange(count).tobytes(): 0}
+        self._maker = np.full(self._ranks * self._width, IDLE, np.int64)
+
+    def found(self) -> Instances | None:
+        """None if a semaphore is incremented by several queues or ranks."""
+        for number, queue in enumerate(self._executable.queues):
+            for post in queue.sync.posts:
+                if not all(self._add(*one) for one in self._different(number, post)):
+                    return None
+        source = np.where(self._maker == IDLE, 0, self._maker % _MAKER)
+        maps = np.stack([np.frombuffer(one, np.int64) for one in self._maps])
+        return Instances(self._count, self._ranks, source, np.argsort(maps, axis=1))
+
+    def _different(self, queue: int, post: Post) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Semaphores that rows which differ increment, and who does."""
+        rank, sem = alike(post.rank), alike(post.sem)
+        everybody = _whole(rank, post.rank)
+        nodes = _maps_of(everybody, self._count)
+        assert nodes is not None
+        maps = self._numbers(nodes)
+        first = queue * np.int64(self._ranks)
+        for one, other, _ in pairs(rank, sem):
+            ranks = everybody[one, : self._ranks]
+            row, own = np.nonzero(ranks != IDLE)
+            which = np.broadcast_to(sem.rows[other, : self._ranks], ranks.shape)[row, own]
+            key = (ranks[row, own] % self._ranks).astype(np.int64) * self._width + which
+            yield key, (first + own) * _MAKER + maps[one[row], own]
+
+    def _numbers(self, nodes: np.ndarray) -> np.ndarray:
+        """The numbers of maps, (different, ranks of one)."""
+        flat = np.ascontiguousarray(nodes.transpose(0, 2, 1).reshape(-1, self._count), np.int64)
+        known = self._maps
+        numbers = [known.setdefault(one.tobytes(), len(known)) for one in flat]
+        return np.array(numbers, np.int64).reshape(len(nodes), -1)
+
+    def _add(self, key: np.ndarray, maker: np.ndarray) -> bool:
+        """Note who increments; whether nobody else does."""
+        before = self._maker[key]
+        self._maker[key] = maker
+        is_new = (before == IDLE) | (before == maker)
+        return bool(is_new.all() and (self._maker[key] == maker).all())
+
+
+def folded(ranks: Alike, count: int) -> Alike:
+    """A column of ranks as places in their instances."""
+    rows = ranks.rows
+    return Alike(np.where(rows == IDLE, IDLE, rows % count), ranks.index)
