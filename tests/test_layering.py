@@ -150,6 +150,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_compiler.diagnostics",
         "ncc_compiler.ir",
         "ncc_compiler.options",
+        "ncc_compiler.passes.evaluate",
         "ncc_compiler.passes.manager",
         "ncc_compiler.passes.rebuild",
         "ncc_compiler.codegen.costs",

@@ -6,6 +6,7 @@ import numpy as np
 
 from ncc_compiler.ir.graph import Computation, Literal, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType
+from ncc_compiler.passes.evaluate import COMPARISONS
 
 Numbers = np.ndarray
 """(ranks,) int64, or bool for pred."""
@@ -49,7 +50,7 @@ class RankNumbers:
         if len(numbers) < len(given):
             return None
         if node.op == "compare":
-            return np.asarray(_COMPARISONS[str(node.attributes["direction"])](*numbers))
+            return np.asarray(COMPARISONS[str(node.attributes["direction"])](*numbers))
         return _in_range(node, _RULES[node.op](*numbers)) if node.op in _RULES else None
 
     def _looked_up(self, node: Node) -> Numbers | None:
@@ -113,15 +114,6 @@ def _chosen(predicate: Numbers, one: Numbers, other: Numbers) -> Numbers:
 def _clamped(least: Numbers, value: Numbers, most: Numbers) -> Numbers:
     return np.minimum(np.maximum(least, value), most)
 
-
-_COMPARISONS: Mapping[str, np.ufunc] = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
-}
 
 _RULES: Mapping[str, Callable[..., Numbers]] = {
     "add": np.add,

@@ -156,7 +156,7 @@ def _bitwise(function: np.ufunc) -> Evaluate:
     return rule
 
 
-_COMPARISONS: Mapping[str, np.ufunc] = {
+COMPARISONS: Mapping[str, np.ufunc] = {
     "EQ": np.equal,
     "NE": np.not_equal,
     "LT": np.less,
@@ -164,6 +164,7 @@ _COMPARISONS: Mapping[str, np.ufunc] = {
     "GT": np.greater,
     "GE": np.greater_equal,
 }
+"""Of numbers, by the direction of a `compare`."""
 
 
 def _compare(node: Node, operands: list[np.ndarray]) -> np.ndarray | None:
@@ -171,7 +172,7 @@ def _compare(node: Node, operands: list[np.ndarray]) -> np.ndarray | None:
     dtype = operands[0].dtype
     if dtype.kind != "b" and not _is_integer(dtype):
         return None
-    value: np.ndarray = np.asarray(_COMPARISONS[str(node.attributes["direction"])](*operands))
+    value: np.ndarray = np.asarray(COMPARISONS[str(node.attributes["direction"])](*operands))
     return value
 
 

@@ -104,20 +104,22 @@ class RecordedDecisions:
 
     def __init__(self, ranks: int, decide: Decide) -> None:
         self._decide = decide
-        self._taken: dict[tuple[int, int], list[list[bool]]] = defaultdict(
-            lambda: [[] for _ in range(ranks)]
-        )
+        self._ranks = ranks
+        self._taken: dict[tuple[int, int], list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
 
     def __call__(self, batch: Batch, jump: Jump) -> np.ndarray:
         enters = self._decide(batch, jump)
-        taken = self._taken[batch.queue, batch.row]
-        for rank, goes_on in zip(batch.ranks.tolist(), enters.tolist(), strict=True):
-            taken[rank].append(goes_on)
+        self._taken[batch.queue, batch.row].append((batch.ranks, enters))
         return enters
 
-    def taken(self, queue: int, row: int) -> Sequence[Sequence[bool]]:
-        """What was decided there, per rank."""
-        return self._taken[queue, row]
+    def taken(self, queue: int, row: int) -> Sequence[np.ndarray]:
+        """What was decided there, per rank in order, bool."""
+        nothing = np.zeros(0, np.int64), np.zeros(0, bool)
+        columns = zip(nothing, *self._taken.get((queue, row), ()), strict=True)
+        rank, goes_on = (np.concatenate(column) for column in columns)
+        order = np.argsort(rank, kind="stable")
+        edges = np.searchsorted(rank[order], np.arange(1, self._ranks))
+        return np.split(goes_on[order], edges)
 
 
 ALWAYS_ON = 2**62

@@ -68,18 +68,31 @@ def _links_of(spec: Spec, row: int, edges: Sequence[Edge]) -> list[int]:
 
 def read_faults(origin: str, rows: object) -> tuple[LinkFault, ...]:
     """The rows of a file, checked; links are looked up when the wiring is known."""
+    tables = tables_of(origin, "fault", rows)
+    return tuple(_fault(f"{origin}: fault {number}", row) for number, row in enumerate(tables))
+
+
+def tables_of(origin: str, word: str, rows: object) -> Sequence[Mapping[str, object]]:
+    """The tables under [[word]] of a file."""
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise TopologyError(f"{origin}: fault: write each as a table under [[fault]]")
-    return tuple(_fault(f"{origin}: fault {number}", row) for number, row in enumerate(rows))
+        raise TopologyError(f"{origin}: {word}: write each as a table under [[{word}]]")
+    return rows
+
+
+def source_of(place: str, row: Mapping[str, object], keys: Sequence[str]) -> str:
+    """What a table cites; it has no other keys than these."""
+    unknown = [key for key in row if key not in keys]
+    if unknown:
+        raise TopologyError(f"{place}: unknown key {unknown[0]}; known: {', '.join(keys)}")
+    source = row.get("source")
+    if not isinstance(source, str) or not source.strip():
+        raise TopologyError(f"{place}: the source is empty; cite one or write assumed")
+    return source
 
 
 def _fault(place: str, row: Mapping[str, object]) -> LinkFault:
-    unknown = [key for key in row if key not in _KEYS]
-    if unknown:
-        raise TopologyError(f"{place}: unknown key {unknown[0]}; known: {', '.join(_KEYS)}")
-    source, port, down = row.get("source"), row.get("port"), row.get("down")
-    if not isinstance(source, str) or not source.strip():
-        raise TopologyError(f"{place}: the source is empty; cite one or write assumed")
+    source = source_of(place, row, _KEYS)
+    port, down = row.get("port"), row.get("down")
     if not isinstance(port, str | None):
         raise TopologyError(f"{place}: port {port!r} is not a word such as E")
     if not isinstance(down, bool | None):

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ncc_runtime.errors import TopologyError
+from ncc_runtime.topology.faults import source_of, tables_of
 from ncc_runtime.topology.spec import LARGEST, LARGEST_COUNT, SlowedCore, Spec
 
 _KEYS = ("chip", "core", "node", "engines_percent", "dma_percent", "source")
@@ -42,18 +43,12 @@ def checked_slowed(spec: Spec) -> tuple[SlowedCore, ...]:
 
 def read_slowed(origin: str, rows: object) -> tuple[SlowedCore, ...]:
     """The rows of a file, checked; cores are looked up when their number is known."""
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise TopologyError(f"{origin}: core: write each as a table under [[core]]")
-    return tuple(_slowed(f"{origin}: core {number}", row) for number, row in enumerate(rows))
+    tables = tables_of(origin, "core", rows)
+    return tuple(_slowed(f"{origin}: core {number}", row) for number, row in enumerate(tables))
 
 
 def _slowed(place: str, row: Mapping[str, object]) -> SlowedCore:
-    unknown = [key for key in row if key not in _KEYS]
-    if unknown:
-        raise TopologyError(f"{place}: unknown key {unknown[0]}; known: {', '.join(_KEYS)}")
-    source = row.get("source")
-    if not isinstance(source, str) or not source.strip():
-        raise TopologyError(f"{place}: the source is empty; cite one or write assumed")
+    source = source_of(place, row, _KEYS)
     if "engines_percent" not in row and "dma_percent" not in row:
         raise TopologyError(f"{place}: neither engines_percent nor dma_percent is given")
     return SlowedCore(

@@ -69,12 +69,12 @@ def _run(
 def launch_ps(executable: Executable, model: TimingModel) -> int:
     """When all ranks start: the host has launched, and ranks of several chips have met."""
     chip = executable.placement.chip
-    spans = [
-        np.unique(chip[list(group)])
+    groups = {
+        tuple(group)
         for placeholder in executable.program.placeholders
         for group in (placeholder.groups or placeholder.pairs)
-    ]
-    chips = max((len(span) for span in spans), default=1)
+    }
+    chips = max((len(np.unique(chip[list(group)])) for group in groups), default=1)
     return model.launch_ps + model.barrier_ps(chips)
 
 

@@ -219,9 +219,9 @@ class ProgramTables:
                 its_turns["first"] = self._taken(decisions.taken(queue, row))
         return jumps, turns
 
-    def _taken(self, per_rank: Sequence[Sequence[bool]]) -> list[int]:
+    def _taken(self, per_rank: Sequence[np.ndarray]) -> list[int]:
         """Where each rank's decisions stand."""
-        return [self._cells.append(np.array(taken, np.int64)) for taken in per_rank]
+        return [self._cells.append(taken) for taken in per_rank]
 
 
 def _busy_cells(column: Alike, ranks: int) -> int:
