@@ -28,6 +28,10 @@ class LoweringError(NccError):
     """A placeholder cannot be filled on this placement."""
 
 
+class PlanError(NccError):
+    """A plan from a file is none, fits no collective, or does not do what it says."""
+
+
 class InputError(NccError):
     """An input array is missing, has the wrong shape or dtype, or does not fit in memory."""
 

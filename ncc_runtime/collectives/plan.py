@@ -3,7 +3,8 @@
 A member reads its own memory, or the operand of a member on its chip, and writes at one peer (or
 at home), or the same bytes at two. In a round every transfer reads the state left by earlier
 rounds; a member may start a transfer when everything sent to it in earlier rounds has arrived, or
-all of the transfer's strand. Plans name members, 0..members-1; ranks and addresses come later.
+all of the transfer's strand, or just what the transfer says. Plans name members, 0..members-1;
+ranks and addresses come later.
 """
 
 import enum
@@ -48,6 +49,18 @@ class Copy:
 
 
 @attrs.frozen(eq=False)
+class After:
+    """What a transfer waits for, one by one, instead of all that was sent before.
+
+    Columns name transfers of earlier rounds by number, counted through the plan, IDLE for none.
+    One that a member makes into the same lane needs no wait, for a ring runs in order.
+    """
+
+    arrived: tuple[np.ndarray, ...] = ()  # (members,) int32: that another member wrote here
+    sent: tuple[np.ndarray, ...] = ()  # (members,) int32: that the member made itself
+
+
+@attrs.frozen(eq=False)
 class Transfer:
     """One transfer of every member; `peer` sends to each member at most once.
 
@@ -67,6 +80,7 @@ class Transfer:
     credit: int = 0
     divisor: int = 1  # of what is joined, before it is rounded: completes an average
     strand: int | None = None  # waits for what came in transfers of this strand; None: for all
+    after: After | None = None  # waits for these alone; None: as the strand says
 
 
 @attrs.frozen(eq=False)

@@ -18,6 +18,7 @@ from ncc_runtime.lowering.descriptors import DmaRows, Extents
 from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.lowering.links import Link, Links
 from ncc_runtime.lowering.moves import Move, Moves, Rounds, Team
+from ncc_runtime.lowering.events import Events
 from ncc_runtime.lowering.rows import CcRows, Condition, Increment, Place
 
 
@@ -82,6 +83,7 @@ class TeamRows:
         self._last: dict[int, Condition] = {}  # by link: everything that has been sent
         self._free_base: dict[int, Row] = {}
         self._free_sems: dict[int, Row] = {}
+        self._events = Events(team, self._ranks)
 
     def emit(self) -> None:
         """Append everything."""
@@ -92,8 +94,11 @@ class TeamRows:
             before, self._arriving = self._arriving, {}
             its_transfers = self._team.plan.rounds[index].transfers
             for move, transfer in zip(moves, its_transfers, strict=True):
-                needed = [key for key in before if move.strand in (None, key[0])]
-                waits = [before.pop(key) for key in needed]
+                if transfer.after is None:
+                    needed = [key for key in before if move.strand in (None, key[0])]
+                    waits = [before.pop(key) for key in needed]
+                else:
+                    waits = self._events.waits(transfer.after)
                 self._emit(move, transfer.credit, place, waits)
                 by_lane.setdefault(move.lane, []).append(transfer)
             self._arriving = before | self._arriving
@@ -142,6 +147,10 @@ class TeamRows:
         for link in move.destinations:
             self._last[link.number] = links.posted(link)
             self._arriving[move.strand, link.number] = self._last[link.number]
+        if self._events.are_awaited:
+            _, completed = links.ring_sems[move.lane]
+            came = [self._last[link.number] for link in move.destinations]
+            self._events.add(came, Condition(np.full(1, completed, np.int32), ring.filled))
         for link in move.owners:
             self._last[link.number] = links.posted(link)
             self._read.add(link.number)

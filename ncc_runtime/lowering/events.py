@@ -1,0 +1,59 @@
+"""Waits for single transfers of a plan, by number: that one has arrived, or is complete."""
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.collectives.plan import After
+from ncc_runtime.lowering.columns import Row
+from ncc_runtime.lowering.executable import IDLE
+from ncc_runtime.lowering.moves import Team
+from ncc_runtime.lowering.rows import Condition
+
+
+@attrs.frozen(eq=False)
+class _Event:
+    """What says that a transfer is done."""
+
+    came: Sequence[Condition]  # at who was written to, first and second
+    sent: Condition  # at who made it
+
+
+class Events:
+    """The transfers of one team within one placeholder, in the order of the plan."""
+
+    def __init__(self, team: Team, ranks: int) -> None:
+        self._team = team
+        self._ranks = ranks
+        self._events: list[_Event] = []
+        self.are_awaited: bool = any(
+            move.after is not None
+            for one_round in team.plan.rounds
+            for move in one_round.transfers
+        )
+
+    def add(self, came: Sequence[Condition], sent: Condition) -> None:
+        """The next transfer."""
+        self._events.append(_Event(came, sent))
+
+    def waits(self, after: After) -> list[Condition]:
+        """The conditions of all columns."""
+        found = [self._gathered(column, is_own=False) for column in after.arrived]
+        return found + [self._gathered(column, is_own=True) for column in after.sent]
+
+    def _gathered(self, column: np.ndarray, *, is_own: bool) -> Condition:
+        """The wait of every member for the transfer that the column names."""
+        sem: np.ndarray = np.full(self._ranks, IDLE, np.int32)
+        value: np.ndarray = np.full(self._ranks, IDLE, np.int64)
+        for number in np.unique(column[column != IDLE]).tolist():
+            event = self._events[number]
+            who = self._team.ranks[:, column == number].ravel()
+            for one in (event.sent,) if is_own else event.came:
+                its_sem, its_value = self._at(one.sem, who), self._at(one.value, who)
+                fresh = (sem[who] == IDLE) & (its_sem != IDLE)
+                sem[who[fresh]], value[who[fresh]] = its_sem[fresh], its_value[fresh]
+        return Condition(sem, value)
+
+    def _at(self, row: Row, ranks: np.ndarray) -> np.ndarray:
+        return np.asarray(np.broadcast_to(row, (self._ranks,))[ranks])

@@ -1,0 +1,196 @@
+"""Where the chunks of a plan lie: loops over the buffers, whatever their sizes.
+
+Of each tensor the chunks that are whole are a loop of their own, in place where that can be. What
+is left, elements less than chunks, is a second one, with chunks of one element, whose buffers all
+lie in scratch: what is not there is padded, and nothing of it comes back.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from ncc_runtime.collectives.extents import Scratch
+from ncc_runtime.collectives.plan import Job, Space
+from ncc_runtime.plans.msccl import Buffer, Ref
+from ncc_runtime.plans.shapes import Shape
+
+
+@attrs.frozen
+class Stretch:
+    """Bytes of one tensor, or of scratch, on every gpu alike."""
+
+    space: Space
+    tensor: int
+    offset: int
+
+
+@attrs.frozen
+class Lying:
+    """Where the chunks of a buffer lie: parts of equally many chunks, so far apart."""
+
+    at: Stretch
+    factor: int  # chunks of a part
+    stride: int  # bytes from part to part
+    width: int  # bytes of a chunk
+
+    def place(self, index: int) -> Stretch:
+        """Where a chunk begins."""
+        part, inside = divmod(index, self.factor)
+        offset = self.at.offset + part * self.stride + inside * self.width
+        return attrs.evolve(self.at, offset=offset)
+
+    def run(self, index: int, count: int) -> int:
+        """How many of so many chunks lie behind one another."""
+        if self.stride == self.factor * self.width:
+            return count
+        return min(count, self.factor - index % self.factor)
+
+
+@attrs.frozen
+class Fetch:
+    """A copy at home before or after all steps: of part of a gpu's operand, to its result."""
+
+    source: Stretch
+    target: Stretch
+    size_bytes: int
+    own_stride: int = 0  # the target is so many bytes further for each gpu
+    own_source_stride: int = 0
+
+
+@attrs.frozen(eq=False)
+class Loop:
+    """One run of all steps."""
+
+    width: int  # bytes of a chunk
+    lying: "dict[Buffer, Lying]"
+    before: tuple[Fetch, ...]
+    after: tuple[Fetch, ...]
+    fetched: Buffer | None  # what `before` writes
+
+    def place(self, ref: Ref) -> Stretch:
+        """Where a chunk lies."""
+        return self.lying[ref.buffer].place(ref.index)
+
+
+@attrs.frozen(eq=False)
+class Making:
+    """What loops are made of."""
+
+    job: Job
+    shape: Shape
+    scratch: Scratch
+    scratch_chunks: int  # that the steps ask for, of the gpu that has most
+    writes_input: bool
+
+
+def loops(making: Making) -> Iterator[Loop]:
+    """The loops over all tensors."""
+    buffers, shape = making.job.buffers, making.shape
+    sides = zip(buffers.operand_elements, buffers.result_elements, strict=True)
+    for tensor, (operand, result) in enumerate(sides):
+        part = operand // shape.operand_parts
+        assert part == result // shape.result_parts, "parts of both sides are of one size"
+        whole, rest = divmod(part, shape.factor)
+        if whole:
+            yield _whole(making, tensor, (part, whole))
+        if rest:
+            yield _rest(making, tensor, (part, rest))
+
+
+def _whole(making: Making, tensor: int, sizes: tuple[int, int]) -> Loop:
+    """Chunks of equal sizes, where they are."""
+    part, whole = (count * making.job.buffers.element_bytes for count in sizes)
+    shape, body = making.shape, whole * making.shape.factor
+    operand, result = Stretch(Space.OPERAND, tensor, 0), Stretch(Space.RESULT, tensor, 0)
+    there = {
+        Buffer.INPUT: Lying(operand, shape.factor, part, whole),
+        Buffer.OUTPUT: Lying(result, shape.factor, part, whole),
+    }
+    before: list[Fetch] = []
+    after: list[Fetch] = []
+    fetched = None
+    is_scattered = shape.operand_parts > shape.result_parts
+    if shape.in_place and not is_scattered:
+        # one buffer, the result; an operand that lies elsewhere is copied there first
+        if not (making.job.buffers.in_place and shape.operand_parts == shape.result_parts):
+            own = part if shape.result_parts > shape.operand_parts else 0
+            before = [
+                Fetch(one.place(0), two.place(0), body, own_stride=own)
+                for one, two in _parts(shape.operand_parts, *there.values())
+            ]
+            fetched = Buffer.OUTPUT
+    elif making.writes_input or shape.in_place or making.job.buffers.in_place:
+        # operands are not ours to write, and are gone where results lie over them
+        copy = making.scratch.take(body * shape.operand_parts)
+        moved = Lying(Stretch(Space.SCRATCH, 0, copy), shape.factor, body, whole)
+        before = [
+            Fetch(one.place(0), two.place(0), body)
+            for one, two in _parts(shape.operand_parts, there[Buffer.INPUT], moved)
+        ]
+        fetched, there[Buffer.INPUT] = Buffer.INPUT, moved
+        if shape.in_place:
+            after = [Fetch(moved.place(0), result, body, own_source_stride=body)]
+    there[Buffer.SCRATCH] = _scratch(making, whole)
+    return Loop(whole, there, tuple(before), tuple(after), fetched)
+
+
+def _rest(making: Making, tensor: int, sizes: tuple[int, int]) -> Loop:
+    """Chunks of one element, all in scratch; results are copied back in the end."""
+    shape, width = making.shape, making.job.buffers.element_bytes
+    part, rest = (count * width for count in sizes)
+    body, padded = part - rest, shape.factor * width
+    there = {Buffer.SCRATCH: _scratch(making, width)}
+    for buffer, parts in (
+        (Buffer.INPUT, shape.operand_parts),
+        (Buffer.OUTPUT, shape.result_parts),
+    ):
+        taken = making.scratch.take(padded * parts)
+        there[buffer] = Lying(Stretch(Space.SCRATCH, 0, taken), shape.factor, padded, width)
+    operand = Lying(Stretch(Space.OPERAND, tensor, body), shape.factor, part, width)
+    result = Lying(Stretch(Space.RESULT, tensor, body), shape.factor, part, width)
+    given, got = there[Buffer.INPUT], there[Buffer.OUTPUT]
+    own_given = own_got = 0
+    fetched = Buffer.INPUT
+    if shape.in_place:
+        if shape.operand_parts > shape.result_parts:
+            got, own_got = given, padded
+        else:
+            fetched, own_given = Buffer.OUTPUT, 0
+            if shape.result_parts > shape.operand_parts:
+                own_given = padded
+            given = got
+    before = [
+        attrs.evolve(fetch, own_stride=own_given)
+        for one, two in _parts(shape.operand_parts, operand, given)
+        for fetch in _padded(one.place(0), two.place(0), (part, rest, padded))
+    ]
+    after = [
+        Fetch(one.place(0), two.place(0), rest, own_source_stride=own_got)
+        for one, two in _parts(shape.result_parts, got, result)
+    ]
+    return Loop(width, there, tuple(before), tuple(after), fetched)
+
+
+def _padded(operand: Stretch, given: Stretch, sizes: tuple[int, int, int]) -> Iterator[Fetch]:
+    """The rest of a part, then the part from its start, until there is enough."""
+    part, rest, padded = sizes
+    yield Fetch(operand, given, rest)
+    start = attrs.evolve(operand, offset=operand.offset - (part - rest))
+    for at in range(rest, padded, part):
+        target = attrs.evolve(given, offset=given.offset + at)
+        yield Fetch(start, target, min(part, padded - at))
+
+
+def _parts(count: int, *both: Lying) -> Iterator[Sequence[Lying]]:
+    """Both, part by part."""
+    for part in range(count):
+        yield [
+            attrs.evolve(one, at=attrs.evolve(one.at, offset=one.at.offset + part * one.stride))
+            for one in both
+        ]
+
+
+def _scratch(making: Making, width: int) -> Lying:
+    chunks = max(1, making.scratch_chunks)
+    taken = making.scratch.take(chunks * width)
+    return Lying(Stretch(Space.SCRATCH, 0, taken), chunks, chunks * width, width)

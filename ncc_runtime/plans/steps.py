@@ -1,0 +1,257 @@
+"""The steps of an MSCCL plan as one graph: who waits for whom, and in which order they can run.
+
+A step follows the one before it in its thread block, the step that it depends on, the send that it
+receives, and, for a send, the receive that frees its slot. A connection has as many slots as
+MSCCL's buffers hold chunks.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import attrs
+
+from ncc_runtime.errors import PlanError
+from ncc_runtime.plans.msccl import Algo, Block, Kind, Ref, Step
+from ncc_runtime.plans.shapes import Buffer, Shape
+
+NONE = -1
+
+SLOTS: Mapping[str, int] = {"simple": 4}
+"""Chunks that a connection holds, by protocol in small letters."""
+
+SLOTS_OTHERWISE = 8
+"""LL and LL128. Source: NCCL_STEPS is 8, of which Simple takes 2 a chunk (nccl, device.h)."""
+
+MOST_SHOWN = 8
+"""Steps of a circle that a message shows."""
+
+Connection = tuple[int, int, int]
+"""Sender, receiver, channel."""
+
+
+@attrs.frozen(eq=False)
+class Node:
+    """A step, with where it stands and what its chunks are called in the end."""
+
+    number: int
+    gpu: int
+    block: Block
+    block_number: int  # among the blocks of all gpus
+    place: int  # in its block
+    step: Step
+    source: Ref
+    target: Ref
+
+    def __str__(self) -> str:
+        return f"gpu {self.gpu}, tb {self.block.number}, step {self.place}"
+
+    def error(self, what: str) -> PlanError:
+        """The error that names this step."""
+        return self.step.at.error(f"{self}: {what}")
+
+
+@attrs.frozen(eq=False)
+class Graph:
+    """All steps, and what each waits for."""
+
+    algo: Algo
+    shape: Shape
+    nodes: tuple[Node, ...]
+    blocks: int
+    before: tuple[int, ...]  # the step before in its thread block, NONE for none
+    awaited: tuple[int, ...]  # the step that it depends on
+    sent: tuple[int, ...]  # of a step that receives, the send
+    received: tuple[int, ...]  # of a step that sends, the receive
+    order: tuple[int, ...]  # steps so that each follows what it waits for
+    slots: int  # of a connection
+
+    def preceding(self, number: int) -> Iterator[int]:
+        """The steps that a step follows, but for slots."""
+        for column in (self.before, self.awaited, self.sent):
+            if column[number] != NONE:
+                yield column[number]
+
+
+def graph_of(algo: Algo, shape: Shape) -> Graph:
+    """The graph of a plan; PlanError where steps do not fit together or wait in a circle."""
+    nodes = tuple(_nodes(algo, shape))
+    for node in nodes:
+        _check_chunks(algo, shape, node)
+    first = {(node.gpu, node.block.number): node.number for node in nodes if not node.place}
+    before = tuple(node.number - 1 if node.place else NONE for node in nodes)
+    awaited = tuple(_awaited(node, nodes, first) for node in nodes)
+    received = _received(nodes)
+    sent = [NONE] * len(nodes)
+    for sender, receiver in enumerate(received):
+        if receiver != NONE:
+            sent[receiver] = sender
+    slots = SLOTS.get(algo.protocol.lower(), SLOTS_OTHERWISE)
+    waits = _Waits(nodes, before, awaited, tuple(sent), _freed(nodes, received, slots))
+    blocks = max((node.block_number for node in nodes), default=NONE) + 1
+    order = tuple(waits.order())
+    return Graph(
+        algo, shape, nodes, blocks, before, awaited, tuple(sent), tuple(received), order, slots
+    )
+
+
+def _nodes(algo: Algo, shape: Shape) -> Iterator[Node]:
+    number = block_number = 0
+    for gpu in algo.gpus:
+        for block in gpu.blocks:
+            for place, step in enumerate(block.steps):
+                source, target = shape.own(gpu.number, step.source), step.target
+                target = shape.own(gpu.number, target)
+                yield Node(number, gpu.number, block, block_number, place, step, source, target)
+                number += 1
+            block_number += 1
+
+
+def _check_chunks(algo: Algo, shape: Shape, node: Node) -> None:
+    """Chunks that a step names are there."""
+    step = node.step
+    sides = ((step.kind.reads, step.source), (step.kind.writes, step.target))
+    for does, ref in sides:
+        if not does:
+            continue
+        is_scratch = ref.buffer is Buffer.SCRATCH
+        room = algo.gpus[node.gpu].scratch_chunks if is_scratch else shape.chunks(ref.buffer)
+        if ref.index + step.count > room:
+            raise node.error(
+                f"{ref.buffer.value}[{ref.index}..{ref.index + step.count - 1}], the buffer "
+                f"{ref.buffer.value} has {room} chunks"
+            )
+    if step.kind in (Kind.COPY, Kind.REDUCE) and node.source.buffer is node.target.buffer:
+        distance = abs(node.source.index - node.target.index)
+        if 0 < distance < step.count or (step.kind is Kind.REDUCE and not distance):
+            raise node.error(
+                f"{step.count} chunks from {step.source} to {step.target}, which overlap"
+            )
+
+
+def _awaited(node: Node, nodes: Sequence[Node], first: Mapping[tuple[int, int], int]) -> int:
+    """The step that tells a step that what it depends on is done."""
+    if node.step.awaited is None:
+        return NONE
+    block, place = node.step.awaited
+    at = first.get((node.gpu, block), NONE)
+    if at == NONE or place >= len(nodes[at].block.steps):
+        raise node.error(f"depends on tb {block}, step {place}, which gpu {node.gpu} has not")
+    steps = nodes[at].block.steps
+    if block == node.block.number:
+        return at + place if place != node.place else NONE
+    told = next((k for k in range(place, len(steps)) if steps[k].tells), None)
+    if told is None:
+        raise node.error(
+            f"deadlock: depends on tb {block}, step {place}, which tells nobody: hasdep is 0 "
+            "there and behind it"
+        )
+    return at + told
+
+
+def _received(nodes: Sequence[Node]) -> list[int]:
+    """For each send the receive that takes it: the n-th of a connection the n-th."""
+    sends: dict[Connection, list[Node]] = {}
+    receives: dict[Connection, list[Node]] = {}
+    for node in nodes:
+        if node.step.kind.sends:
+            connection = node.gpu, node.block.to, node.block.channel
+            sends.setdefault(connection, []).append(node)
+        if node.step.kind.receives:
+            connection = node.block.of, node.gpu, node.block.channel
+            receives.setdefault(connection, []).append(node)
+    found = [NONE] * len(nodes)
+    for connection in sends | receives:
+        ours, theirs = sends.get(connection, []), receives.get(connection, [])
+        for send, receive in zip(ours, theirs, strict=False):
+            if send.step.count != receive.step.count:
+                raise receive.error(
+                    f"receives cnt {receive.step.count} and {send}, sends cnt {send.step.count}"
+                )
+            found[send.number] = receive.number
+        if len(ours) != len(theirs):
+            _refuse_unmatched(connection, ours, theirs)
+    return found
+
+
+def _refuse_unmatched(
+    connection: Connection, ours: Sequence[Node], theirs: Sequence[Node]
+) -> None:
+    sender, receiver, channel = connection
+    if len(ours) > len(theirs):
+        raise ours[len(theirs)].error(
+            f"deadlock: sends to gpu {receiver} on channel {channel} for the {len(ours)}. time, "
+            f"gpu {receiver} receives {len(theirs)} times there"
+        )
+    raise theirs[len(ours)].error(
+        f"deadlock: receives from gpu {sender} on channel {channel} for the {len(theirs)}. time, "
+        f"gpu {sender} sends {len(ours)} times there"
+    )
+
+
+def _freed(nodes: Sequence[Node], received: Sequence[int], slots: int) -> tuple[int, ...]:
+    """For each send the receive that empties its slot, NONE if it is empty from the start."""
+    found = [NONE] * len(nodes)
+    known: dict[Connection, list[int]] = {}
+    for node in nodes:
+        if node.step.kind.sends:
+            earlier = known.setdefault((node.gpu, node.block.to, node.block.channel), [])
+            if len(earlier) >= slots:
+                found[node.number] = received[earlier[-slots]]
+            earlier.append(node.number)
+    return tuple(found)
+
+
+@attrs.frozen(eq=False)
+class _Waits:
+    """What every step waits for."""
+
+    nodes: tuple[Node, ...]
+    before: tuple[int, ...]
+    awaited: tuple[int, ...]
+    sent: tuple[int, ...]
+    freed: tuple[int, ...]
+
+    def order(self) -> list[int]:
+        """An order in which the steps can run; PlanError with a circle if there is none."""
+        columns = (self.before, self.awaited, self.sent, self.freed)
+        open_waits = [0] * len(self.nodes)
+        behind: list[list[int]] = [[] for _ in self.nodes]
+        for column in columns:
+            for number, other in enumerate(column):
+                if other != NONE:
+                    open_waits[number] += 1
+                    behind[other].append(number)
+        order = [number for number, count in enumerate(open_waits) if not count]
+        for number in order:
+            for other in behind[number]:
+                open_waits[other] -= 1
+                if not open_waits[other]:
+                    order.append(other)
+        if len(order) < len(self.nodes):
+            stuck = {number for number, count in enumerate(open_waits) if count}
+            raise self._circle(stuck)
+        return order
+
+    def _circle(self, stuck: set[int]) -> PlanError:
+        """The error that shows who waits for whom."""
+        way, number = [], min(stuck)
+        while number not in way:
+            way.append(number)
+            number = next(other for _, other in self._of(number) if other in stuck)
+        circle = way[way.index(number) :]
+        shown = [
+            next(f"{self.nodes[one]} {why} {self.nodes[other]}" for why, other in self._of(one)
+                 if other in stuck)
+            for one in circle[:MOST_SHOWN]
+        ]
+        more = f" … ({len(circle)} steps)" if len(circle) > MOST_SHOWN else ""
+        return self.nodes[circle[0]].step.at.error(f"deadlock: {'; '.join(shown)}{more}")
+
+    def _of(self, number: int) -> Iterator[tuple[str, int]]:
+        for why, column in (
+            ("follows", self.before),
+            ("depends on", self.awaited),
+            ("receives from", self.sent),
+            ("needs the slot that is emptied by", self.freed),
+        ):
+            if column[number] != NONE:
+                yield why, column[number]
