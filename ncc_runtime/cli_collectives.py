@@ -35,14 +35,17 @@ DEFAULT_BYTES = 32 << 20
 @click.command()
 @program_argument
 @place_options
+@click.option("--save-plan", "save", type=click.Path(), metavar="FILE", help="Write the plans.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
-def explain(program: Sequence[str], place: PlaceWords, as_json: bool) -> None:
+def explain(program: Sequence[str], place: PlaceWords, save: str | None, as_json: bool) -> None:
     """Say for every collective of PROGRAM which algorithms could fill it, and why one does."""
     from ncc_runtime.report import explain as report
     from ncc_runtime.report.explain_text import as_text
 
     model = loaded(program, place)
-    explanation = report.explained(model.executable, place.algorithms)
+    explanation = report.explained(model.executable, place.algorithms, model.plans)
+    if save is not None:
+        Path(save).write_bytes(report.saved(explanation))
     click.echo(json.dumps(report.as_json(explanation)) if as_json else as_text(explanation))
     warn(model)
 

@@ -27,6 +27,7 @@ class PlaceWords:
     words: Mapping[str, Any]  # fields of PlaceOptions that were given
     algorithms: Mapping[str, str]
     strict: bool
+    plans: Sequence[str] = ()
 
 
 def size(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
@@ -72,6 +73,14 @@ algorithm_option = click.option(
     help="Force an algorithm for an operator; once for each operator.",
 )
 
+plan_option = click.option(
+    "--plan",
+    "plans",
+    metavar="[OP=]FILE",
+    multiple=True,
+    help="A plan of your own, MSCCL XML or JSON, for what it fits; OP, pN or a name says for what.",
+)
+
 strict_option = click.option(
     "--strict", is_flag=True, help="Refuse groups that the hardware would refuse."
 )
@@ -86,12 +95,15 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option("--lnc", type=click.IntRange(1, 2), help="Physical cores a rank has.")
     @click.option("--on", metavar="SPEC", help="In one word: trn2.48xlarge,nodes=2,lnc=1.")
     @algorithm_option
+    @plan_option
     @strict_option
     @functools.wraps(command)
     def collecting(on: str | None, **rest: Any) -> None:
         words = {name: rest.pop(name) for name in ("topology", "nodes", "placement", "lnc")}
         given = {name: word for name, word in words.items() if word is not None}
-        place = PlaceWords(on, given, rest.pop("algorithms"), rest.pop("strict"))
+        place = PlaceWords(
+            on, given, rest.pop("algorithms"), rest.pop("strict"), rest.pop("plans")
+        )
         command(place=place, **rest)
 
     return collecting
@@ -212,7 +224,7 @@ def filled(program: "Program", place: PlaceWords, where: "PlaceOptions") -> "Mod
     from ncc_runtime.options import LoadOptions
     from ncc_runtime.runtime import load_on
 
-    return load_on(program, where, LoadOptions(place.algorithms, place.strict))
+    return load_on(program, where, LoadOptions(place.algorithms, place.strict, place.plans))
 
 
 def warn(model: "Model") -> None:

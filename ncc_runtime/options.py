@@ -1,6 +1,6 @@
 """Options of the runtime: every default is here."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -31,3 +31,4 @@ class LoadOptions:
 
     algorithms: Mapping[str, str] = attrs.field(factory=dict)  # operator → algorithm
     strict: bool = False  # refuse groups that the hardware would refuse
+    plans: Sequence[str] = ()  # [OP=|pN=|NAME=]FILE: plans of the user's own

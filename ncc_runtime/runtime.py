@@ -33,6 +33,8 @@ from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions, RunOptions
 from ncc_runtime.pipeline import joint_program, stage_of
 from ncc_runtime.placement import PlaceOptions, place_on
+from ncc_runtime.plans.files import PlanFile, read_plans
+from ncc_runtime.plans_proved import refuse_plans
 from ncc_runtime.report.collectives import collective_rows
 from ncc_runtime.report.run import Run
 from ncc_runtime.verify import prove
@@ -49,8 +51,14 @@ class Compiled(Protocol):
 class Model:
     """A program on its placement, filled and ready to run, as often as wanted."""
 
-    def __init__(self, executable: Executable, verdicts: Sequence[Verdict] = ()) -> None:
+    def __init__(
+        self,
+        executable: Executable,
+        verdicts: Sequence[Verdict] = (),
+        plans: Sequence[PlanFile] = (),
+    ) -> None:
         self.executable = executable
+        self.plans = tuple(plans)  # that users wrote, which fill some placeholders
         self.verdicts = tuple(verdicts)  # what the hardware's rules say of its groups
         self._machines: dict[tuple[int, bool], Machine] = {}
 
@@ -152,15 +160,17 @@ def load(
     lnc: int | None = None,
     algorithms: Mapping[str, str] | None = None,
     strict: bool = False,
+    plans: Sequence[str] = (),
 ) -> Model:
     """Place a compiled program and fill its placeholders; raises NccError with the reason.
 
     Several programs of one world, pipeline stages say, come with the ranks that run each:
     load([("a.neff", range(0, 4)), ("b.neff", range(4, 8))]); MismatchError says how they differ.
     `strict` refuses groups that the hardware would refuse; `Model.verdicts` has them otherwise.
+    `plans` are files of plans, perhaps with what they fill: "all-reduce=ring.xml", "p3=own.json".
     """
     place = PlaceOptions(topology, nodes, placement, lnc)
-    return load_on(program_of(neff), place, LoadOptions(algorithms or {}, strict))
+    return load_on(program_of(neff), place, LoadOptions(algorithms or {}, strict, plans))
 
 
 def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Model:
@@ -169,11 +179,14 @@ def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Mode
     judged = verdicts(program, placement)
     if options.strict:
         refuse(judged)
-    executable = fill(program, placement, options.algorithms)
+    plans = read_plans(options.plans)
+    executable = fill(program, placement, options.algorithms, plans)
     exceeded = limit_verdicts(placement, _uses(executable))
     if options.strict:
         refuse(exceeded)
-    return Model(executable, (*judged, *exceeded))
+    model = Model(executable, (*judged, *exceeded), plans)
+    refuse_plans(executable, plans, lambda: model.proofs)
+    return model
 
 
 def _uses(executable: Executable) -> Iterator[Use]:

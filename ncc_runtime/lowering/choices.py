@@ -2,7 +2,7 @@
 
 Each takes the cheapest candidate whose channels, with those that earlier ones opened, leave no rank
 short of semaphores. If a later one then finds no room, all choose again, each leaving as many as
-the most frugal candidates of those behind it need.
+the most frugal candidates of those behind it need. What a user's plan fills has no choice.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -26,6 +26,7 @@ from ncc_runtime.lowering.moves import Team
 from ncc_runtime.neff.program import Program
 from ncc_runtime.parts import Parts
 from ncc_runtime.placement import Placement
+from ncc_runtime.plans.files import Asked, PlanFile, assigned
 
 REMEDY = "use smaller groups"
 
@@ -44,56 +45,93 @@ class _Wanted:
 
     job: Job
     candidates: tuple[Candidate, ...]
+    given: Candidate | None = None  # of a user's plan
 
 
 def chosen_for(
-    program: Program, placement: Placement, forced: Mapping[str, str]
+    program: Program,
+    placement: Placement,
+    forced: Mapping[str, str],
+    plans: Sequence[PlanFile] = (),
 ) -> tuple[Chosen, ...]:
     """What fills each placeholder, in order; LoweringError where nothing can."""
-    choosing = _Choosing(program, placement, forced, price_all=False)
+    choosing = _Choosing(program, placement, forced, plans, price_all=False)
     teams = {
         key: Chosen(choice, tuple(teams_of(program, choosing.wanted[key].job, choice.chosen)))
         for key, choice in choosing.choices().items()
     }
-    return tuple(teams[_key(program, number)] for number in range(len(program.placeholders)))
+    return tuple(teams[choosing.key(number)] for number in range(len(program.placeholders)))
 
 
 def parts_and_choices(
-    program: Program, placement: Placement, forced: Mapping[str, str]
+    program: Program,
+    placement: Placement,
+    forced: Mapping[str, str],
+    plans: Sequence[PlanFile] = (),
 ) -> tuple[Parts, tuple[Choice, ...]]:
     """The machine, and each placeholder's choice with every candidate priced."""
-    choosing = _Choosing(program, placement, forced, price_all=True)
+    choosing = _Choosing(program, placement, forced, plans, price_all=True)
     found = choosing.choices()
-    choices = (found[_key(program, number)] for number in range(len(program.placeholders)))
+    choices = (found[choosing.key(number)] for number in range(len(program.placeholders)))
     return choosing.chooser.parts, tuple(choices)
 
 
-def _key(program: Program, number: int) -> tuple[int, Hashable]:
-    placeholder = program.placeholders[number]
-    return placeholder.stream, alike_as(program, placeholder)
+def asked_of(program: Program) -> tuple[Asked, ...]:
+    """The placeholders as users' plans are asked for them."""
+    return tuple(
+        Asked(number, one, job_of(program, one), groups_of(program, one))
+        for number, one in enumerate(program.placeholders)
+    )
+
+
+_Key = tuple[int, Hashable, int | None]
+"""Stream, what alike placeholders are equal in, the user's plan."""
 
 
 class _Choosing:
     """One program on one placement."""
 
     def __init__(
-        self, program: Program, placement: Placement, forced: Mapping[str, str], price_all: bool
+        self,
+        program: Program,
+        placement: Placement,
+        forced: Mapping[str, str],
+        plans: Sequence[PlanFile],
+        *,
+        price_all: bool,
     ) -> None:
         self.chooser: Chooser = chooser_of(program, placement, forced)
-        self.wanted: dict[tuple[int, Hashable], _Wanted] = {}  # in order of first appearance
+        self.wanted: dict[_Key, _Wanted] = {}  # in order of first appearance
         self._program, self._forced, self._price_all = program, forced, price_all
         self._limit = semaphore_limit(program, placement.topology)
         self._semaphores: dict[tuple[int, int], np.ndarray] = {}  # by stream, id of a candidate
-        found: dict[Hashable, tuple[Candidate, ...]] = {}
+        self._files = assigned(plans, asked_of(program)) if plans else {}
+        found: dict[Hashable, _Wanted] = {}
         for number, placeholder in enumerate(program.placeholders):
-            key = _key(program, number)
-            job, groups = job_of(program, placeholder), groups_of(program, placeholder)
-            alike = placeholder.stream == 0, key[1]  # stream 0 has more CC-cores than the others
+            key = self.key(number)
+            alike = placeholder.stream == 0, *key[1:]  # stream 0 has more CC-cores than the others
             if alike not in found:
-                found[alike] = self.chooser.candidates(job, groups, price_all)
-            self.wanted.setdefault(key, _Wanted(job, found[alike]))
+                found[alike] = self._wanted_by(number)
+            self.wanted.setdefault(key, found[alike])
 
-    def choices(self) -> dict[tuple[int, Hashable], Choice]:
+    def key(self, number: int) -> _Key:
+        """Placeholders with the same key are filled alike."""
+        placeholder, file = self._program.placeholders[number], self._files.get(number)
+        alike = alike_as(self._program, placeholder)
+        return placeholder.stream, alike, None if file is None else id(file)
+
+    def _wanted_by(self, number: int) -> _Wanted:
+        placeholder = self._program.placeholders[number]
+        job, groups = job_of(self._program, placeholder), groups_of(self._program, placeholder)
+        if number not in self._files:
+            return _Wanted(job, self.chooser.candidates(job, groups, self._price_all))
+        given = self._files[number].candidate(Asked(number, placeholder, job, groups))
+        if not self._price_all:
+            return _Wanted(job, (given,), given)
+        given = self.chooser.with_price(job, given)
+        return _Wanted(job, (*self.chooser.candidates(job, groups, price_all=True), given), given)
+
+    def choices(self) -> dict[_Key, Choice]:
         """By key; the second time nobody takes what another cannot do without."""
         wanted = tuple(self.wanted.values())
         try:
@@ -118,6 +156,7 @@ class _Choosing:
             found.append(behind)
             able = [candidate for candidate in one.candidates if not candidate.reason]
             forced = [candidate for candidate in able if self._is_forced(one.job, candidate)]
+            forced = forced if one.given is None else [one.given]
             needs = [self._taken_by(one.job, candidate) for candidate in forced or able]
             least = min(needs, key=lambda need: int(self._by_rank(need).max()), default=behind)
             behind = np.union1d(behind, least)
@@ -126,6 +165,8 @@ class _Choosing:
     def _choice(self, wanted: _Wanted, taken: np.ndarray, left: np.ndarray) -> Choice:
         """The best candidate that has room; what is forced need not have it."""
         job, found = wanted.job, wanted.candidates
+        if wanted.given is not None:
+            return Choice(wanted.given, is_forced=True, candidates=found)
         if self._by_rank(taken).max() > self._limit:
             return self.chooser.best(job, found)  # by what was forced before: filling refuses that
         others = np.union1d(taken, left)

@@ -1,6 +1,6 @@
 """Lowering as a whole: a program on its placement becomes an executable."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ncc_runtime.collectives.choose import check_forced
 from ncc_runtime.errors import LoweringError
@@ -22,14 +22,20 @@ from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import ALIGNMENT, Program
 from ncc_runtime.neff.stages import stages_of
 from ncc_runtime.placement import Placement
+from ncc_runtime.plans.files import PlanFile
 from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.routes import Routes
 
 
-def fill(program: Program, placement: Placement, forced: Mapping[str, str]) -> Executable:
-    """Fill every placeholder; raises LoweringError where one cannot be."""
+def fill(
+    program: Program,
+    placement: Placement,
+    forced: Mapping[str, str],
+    plans: Sequence[PlanFile] = (),
+) -> Executable:
+    """Fill every placeholder; raises LoweringError where one cannot be, PlanError for a plan."""
     check_forced(forced)
-    chosen = chosen_for(program, placement, forced)
+    chosen = chosen_for(program, placement, forced, plans)
     return fill_with(program, placement, [list(one.teams) for one in chosen])
 
 

@@ -111,7 +111,7 @@ def _plan(facts: Facts, job: Job) -> Plan:
     singles = [single for making in makings for single in making.make()]
     singles += _cleared(facts, job, makings)
     return Plan(
-        algorithm=graph.algo.name or "msccl",
+        algorithm=f"msccl:{graph.algo.name}",
         members=graph.shape.gpus,
         rounds=rounds_of(singles, graph.shape.gpus),
         scratch_bytes=max(one.bytes for one in own.values()),

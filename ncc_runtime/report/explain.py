@@ -1,6 +1,6 @@
 """Why each collective is filled as it is: candidates, prices, bound; as data and as JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -16,6 +16,8 @@ from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import Program
 from ncc_runtime.parts import Kind, Parts
 from ncc_runtime.placement import Placement
+from ncc_runtime.plans import document
+from ncc_runtime.plans.files import PlanFile
 from ncc_runtime.report.heading import SCHEMA
 
 
@@ -53,10 +55,12 @@ class Explanation:
     rows: tuple[Explained, ...]
 
 
-def explained(executable: Executable, forced: Mapping[str, str]) -> Explanation:
-    """Price every candidate of every placeholder; what is forced stays chosen."""
+def explained(
+    executable: Executable, forced: Mapping[str, str], plans: Sequence[PlanFile] = ()
+) -> Explanation:
+    """Price every candidate of every placeholder; what is forced or given stays chosen."""
     program, placement = executable.program, executable.placement
-    parts, choices = parts_and_choices(program, placement, forced)
+    parts, choices = parts_and_choices(program, placement, forced, plans)
     alike: dict[object, list[int]] = {}
     for number, (placeholder, choice) in enumerate(zip(program.placeholders, choices, strict=True)):
         kind = placeholder.dtype, placeholder.reduction, choice.chosen.name
@@ -76,6 +80,17 @@ def _explained(program: Program, parts: Parts, ids: list[int], choice: Choice) -
         choice=choice,
         bound=bound_of(parts, job, groups),
     )
+
+
+def saved(explanation: Explanation) -> bytes:
+    """A file of the plans that were chosen, each kind of collective once."""
+    found = []
+    for row in explanation.rows:
+        job = job_of(explanation.program, row.placeholder)
+        text = document.described(job, row.choice.chosen.teams)
+        if text not in found:
+            found.append(text)
+    return document.encoded(found)
 
 
 def why(row: Explained) -> str:

@@ -7,6 +7,7 @@ a byte is traced back to say what it is made of.
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import attrs
 import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
@@ -19,6 +20,18 @@ from ncc_runtime.verify.semantics.outcome import Filling, Outcome, outcome
 from ncc_runtime.verify.semantics.provenance import Writer
 from ncc_runtime.verify.semantics.replay import Step
 from ncc_runtime.verify.semantics.wording import explained
+
+@attrs.frozen
+class Wrong:
+    """The first bytes of a placeholder's results that are not what was promised."""
+
+    number: int  # of the placeholder
+    rank: int
+    result: int
+    offset: int
+    round: int | None  # of what wrote there last
+    what: str
+
 
 Performed = Mapping[tuple[int, int], Sequence[tuple[int, np.ndarray | None]]]
 """By queue and row of DMA rings: when, and which ranks."""
@@ -48,10 +61,32 @@ def prove_semantics(executable: Executable, segments: Sequence[Segment], run: Gr
     return Proof("semantics", size, breaches=tuple(breaches))
 
 
+def first_wrong(segment: Segment, performed_by: GreedyRun) -> Wrong | None:
+    """The first wrong bytes of a segment's results, None if there are none."""
+    filling = _filling(segment, _batches(performed_by, segment))
+    found = outcome(filling).difference
+    if found is None:
+        return None
+    what, writer = explained(filling, found)
+    last = None if writer is None else int(segment.rings[writer.ring].round[writer.row])
+    rank = segment.members.rank(found.rank)
+    return Wrong(segment.number, rank, found.result.index, found.offset, last, what)
+
+
+def _batches(run: GreedyRun, segment: Segment) -> Performed:
+    """When the rows of a segment's rings were performed."""
+    rings = {stretch.queue for ring in segment.rings for stretch in ring.stretches}
+    return _performed_in(run, rings)
+
+
 def _performed(executable: Executable, run: GreedyRun) -> Performed:
     rings = {
         number for number, queue in enumerate(executable.queues) if isinstance(queue, DmaQueue)
     }
+    return _performed_in(run, rings)
+
+
+def _performed_in(run: GreedyRun, rings: set[int]) -> Performed:
     found: dict[tuple[int, int], list[tuple[int, np.ndarray | None]]] = {}
     for moment, (queue, row, ranks) in enumerate(run.batches):
         if queue in rings:

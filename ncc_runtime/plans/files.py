@@ -1,0 +1,232 @@
+"""Files of plans: reading them, and which placeholders each fills.
+
+`FILE` is for every placeholder that it fits; `OP=FILE` for those of an operator; `pN=FILE` and
+`NAME=FILE` for one placeholder. What names one comes first. Every file has to fit something.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import attrs
+import numpy as np
+
+from ncc_runtime.collectives.choose import Candidate
+from ncc_runtime.collectives.layout import Members
+from ncc_runtime.collectives.plan import Job, Plan
+from ncc_runtime.errors import PlanError, reason_of
+from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
+from ncc_runtime.plans import document, msccl
+from ncc_runtime.plans.document import CollectiveText, TeamText
+from ncc_runtime.plans.msccl import Algo
+from ncc_runtime.plans.msccl_plan import MscclPlan
+from ncc_runtime.plans.shapes import TAKEN, op_of
+from ncc_runtime.plans.sound import check_sound
+
+MOST_REASONS = 3
+"""Placeholders that a message says of why a file does not fit."""
+
+Teams = tuple[tuple[Plan, np.ndarray], ...]
+
+
+@attrs.frozen
+class Asked:
+    """A placeholder as files are asked for it."""
+
+    number: int
+    placeholder: Placeholder  # of the program
+    job: Job
+    groups: tuple[Members, ...]
+
+    @property
+    def op(self) -> CollectiveOp:
+        return self.placeholder.op
+
+    def __str__(self) -> str:
+        return f"p{self.number} {self.placeholder.name or self.op.value}"
+
+
+@attrs.frozen(eq=False)
+class PlanFile:
+    """A file, and for which placeholders it was given."""
+
+    path: str
+    target: str | None  # operator, pN or name
+    content: "_Msccl | _Ours"
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return f"plan:{Path(self.path).name}"
+
+    @property
+    def is_proved_late(self) -> bool:
+        """Whether only what becomes of it shows if it does what is asked."""
+        return isinstance(self.content, _Ours)
+
+    @property
+    def is_for_one(self) -> bool:
+        """Whether it names a placeholder."""
+        return self.target is not None and self.target not in _OPERATORS
+
+    def is_meant_for(self, asked: Asked) -> bool:
+        """Whether it was given for a placeholder, should it fit."""
+        names = (None, asked.op.value, f"p{asked.number}", asked.placeholder.name)
+        return self.target in names
+
+    def misfit(self, asked: Asked) -> str:
+        """Why it cannot fill a placeholder, "" if it can."""
+        return self.content.misfit(asked, named=self.target is not None)
+
+    def candidate(self, asked: Asked) -> Candidate:
+        """What it fills the placeholder with; PlanError if that does not do what is asked."""
+        try:
+            teams = self.content.teams(asked)
+        except PlanError as reason:
+            raise PlanError(f"plan {self.path}: {reason}") from None
+        return Candidate(self.name, None, teams=teams)
+
+
+_OPERATORS = frozenset(op.value for op in CollectiveOp)
+
+
+class _Msccl:
+    """An MSCCL file."""
+
+    def __init__(self, algo: Algo) -> None:
+        self._algo = algo
+        self._plans: dict[CollectiveOp, MscclPlan] = {}
+        op = op_of(algo)
+        if op is not None:
+            self._plan(op)
+
+    def misfit(self, asked: Asked, *, named: bool) -> str:
+        own = op_of(self._algo)
+        if own is None and not named:
+            return f"it is for {self._algo.collective!r}: say what it fills, as {asked.op.value}=FILE"
+        if asked.op not in TAKEN:
+            return f"{asked.op.value} moves no chunks"
+        if own not in (None, asked.op):
+            return f"it is for {own.value if own else ''}"
+        members = len(self._algo.gpus)
+        other = next((group for group in asked.groups if len(group) != members), None)
+        if other is not None:
+            return f"it is for {members} ranks, a group has {len(other)}"
+        return "" if asked.groups else "it has no groups"
+
+    def teams(self, asked: Asked) -> Teams:
+        plan = self._plan(asked.op).build(asked.job)
+        return ((plan, np.array(asked.groups, np.int32)),)
+
+    def _plan(self, op: CollectiveOp) -> MscclPlan:
+        if op not in self._plans:
+            self._plans[op] = MscclPlan(self._algo, op)
+        return self._plans[op]
+
+
+class _Ours:
+    """A file of our own."""
+
+    def __init__(self, collectives: Sequence[CollectiveText]) -> None:
+        self._collectives = collectives
+
+    def misfit(self, asked: Asked, *, named: bool) -> str:
+        del named
+        same_op = [one for one in self._collectives if one.op == asked.op.value]
+        if not same_op:
+            return f"it has {', '.join(sorted({one.op for one in self._collectives})) or 'nothing'}"
+        same = [one for one in same_op if document.is_same(one, asked.job)]
+        if not same:
+            return "its sizes, root or reduction differ"
+        teams = [team for one in same for team in one.teams]
+        for group in asked.groups:
+            if not any(_is_for(team, group) for team in teams):
+                return f"it has no plan for a group of {len(group)} ranks, the first {group[0]}"
+        return ""
+
+    def teams(self, asked: Asked) -> Teams:
+        texts = [one for one in self._collectives if document.is_same(one, asked.job)]
+        if len(texts) > 1:
+            raise PlanError(f"{asked}: {len(texts)} collectives of the file are like it")
+        groups: dict[int, list[Members]] = {}
+        for group in asked.groups:
+            fitting = [
+                number for number, team in enumerate(texts[0].teams) if _is_for(team, group)
+            ]
+            named = [number for number in fitting if texts[0].teams[number].groups is not None]
+            groups.setdefault((named or fitting)[0], []).append(group)
+        found = []
+        for number, its in sorted(groups.items()):
+            team = texts[0].teams[number]
+            try:
+                plan = document.plan_of(team)
+                check_sound(plan, asked.job)
+            except PlanError as reason:
+                raise PlanError(f"{team.algorithm}: {reason}") from None
+            found.append((plan, np.array(its, np.int32)))
+        return tuple(found)
+
+
+def _is_for(team: TeamText, group: Members) -> bool:
+    if team.groups is None:
+        return team.members == len(group)
+    return team.members == len(group) and list(group) in team.groups
+
+
+def read_plans(words: Sequence[str]) -> tuple[PlanFile, ...]:
+    """The files of a command line; PlanError, with the file, where one is none."""
+    return tuple(map(_read, words))
+
+
+def _read(word: str) -> PlanFile:
+    target, path = split_word(word)
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(document.MOST_BYTES + 1)
+    except OSError as error:
+        raise PlanError(f"plan {path}: {reason_of(error)}") from None
+    try:
+        if data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"{":
+            return PlanFile(path, target, _Ours(document.decoded(data).collectives))
+        return PlanFile(path, target, _Msccl(msccl.read(data)))
+    except PlanError as reason:
+        raise PlanError(f"plan {path}: {reason}") from None
+
+
+def split_word(word: str) -> tuple[str | None, str]:
+    """`OP=FILE`, `pN=FILE`, `NAME=FILE` or `FILE`; a file that is there is always a FILE."""
+    target, equals, path = word.partition("=")
+    if not equals or Path(word).is_file():
+        return None, word
+    return target, path
+
+
+def assigned(files: Sequence[PlanFile], asked: Sequence[Asked]) -> Mapping[int, PlanFile]:
+    """Which file fills which placeholder; PlanError where two do, or one fits nothing."""
+    found: dict[int, PlanFile] = {}
+    for one in asked:
+        fitting = [file for file in files if file.is_meant_for(one) and not file.misfit(one)]
+        fitting = [file for file in fitting if file.is_for_one] or fitting
+        if len(fitting) > 1:
+            names = " and ".join(file.path for file in fitting[:2])
+            raise PlanError(f"{one}: plans {names} both fit; say p{one.number}=FILE which is for it")
+        if fitting:
+            found[one.number] = fitting[0]
+    for file in files:
+        if file not in found.values():
+            raise PlanError(f"plan {file.path}: fits no collective{_reasons(file, asked)}")
+    return found
+
+
+def _reasons(file: PlanFile, asked: Sequence[Asked]) -> str:
+    """Why a file fits none of those that it was given for."""
+    meant = [one for one in asked if file.is_meant_for(one)]
+    if not meant:
+        return f": none is called {file.target}" if file.target else ": there are none"
+    found = list(_some(file, meant))
+    more = f" and {len(meant) - len(found)} more" if len(meant) > len(found) else ""
+    return f" ({'; '.join(found)}{more})"
+
+
+def _some(file: PlanFile, meant: Sequence[Asked]) -> Iterator[str]:
+    for one in meant[:MOST_REASONS]:
+        yield f"{one}: {file.misfit(one) or 'another plan is for it'}"

@@ -1,0 +1,71 @@
+"""Refuses what users' plans made of a program, if it is not proved; says which plan, and where."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from ncc_runtime.collectives.extents import whole_chunks
+from ncc_runtime.collectives.plan import Space
+from ncc_runtime.errors import PlanError
+from ncc_runtime.lowering.choices import asked_of
+from ncc_runtime.lowering.executable import Executable
+from ncc_runtime.plans.files import PlanFile, assigned
+from ncc_runtime.verify.counting.increments import increments_of
+from ncc_runtime.verify.deadlock.deadlock import prove_deadlock
+from ncc_runtime.verify.proof import Proof
+from ncc_runtime.verify.prove import refuse
+from ncc_runtime.verify.segments import segments
+from ncc_runtime.verify.semantics.semantics import Wrong, first_wrong
+
+
+def refuse_plans(
+    executable: Executable, files: Sequence[PlanFile], proofs: Callable[[], Sequence[Proof]]
+) -> None:
+    """PlanError if what a plan fills deadlocks, races or comes to something else.
+
+    Plans in chunks were checked before; the proofs come with the first run.
+    """
+    if not any(file.is_proved_late for file in files):
+        return
+    broken = [proof for proof in proofs() if proof.breaches]
+    if not broken:
+        return
+    by_number = assigned(files, asked_of(executable.program))
+    for number, file in sorted(by_number.items()):
+        for what in _reasons(executable, number, broken):
+            raise PlanError(f"plan {file.path}: {what}")
+    refuse(broken)
+
+
+def _reasons(executable: Executable, number: int, broken: Sequence[Proof]) -> Iterator[str]:
+    """What is wrong with a placeholder, the most telling first."""
+    if broken[0].name == "semantics":
+        found = _first_wrong(executable, number)
+        if found is not None:
+            yield f"p{number}: {_wording(executable, found)}"
+    for proof in broken:
+        for breach in proof.breaches:
+            if f"p{number} " in breach or len(executable.program.placeholders) == 1:
+                yield f"{proof.name}: {' '.join(breach.split())}"
+
+
+def _first_wrong(executable: Executable, number: int) -> Wrong | None:
+    _, run = prove_deadlock(executable, increments_of(executable))
+    for segment in segments(executable):
+        if number in segment.numbers:
+            return first_wrong(segment, run)
+    return None
+
+
+def _wording(executable: Executable, found: Wrong) -> str:
+    """The first wrong chunk, its rank and the round that wrote it last."""
+    asked = asked_of(executable.program)[found.number]
+    elements = asked.job.buffers.result_elements
+    members = max(map(len, asked.groups), default=1)
+    (extent,) = whole_chunks(
+        Space.RESULT, [elements[found.result]], members, asked.job.buffers.element_bytes
+    )
+    chunk = int(np.searchsorted(extent.offsets[0], found.offset, "right")) - 1
+    where = f"chunk {chunk} of rank {found.rank}"
+    last = "no transfer writes there" if found.round is None else f"in round {found.round}"
+    return f"{where} is wrong, {last}: {found.what}"
