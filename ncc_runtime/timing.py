@@ -69,8 +69,7 @@ class TimingModel:
     cores: int  # physical cores of a rank
     hbm_bandwidth_bytes_per_s: int  # a rank's share of its stack
     descriptor_bytes: int
-    transport_latency_ps: np.ndarray  # (4,) int64 by transport code, hops apart
-    link_latency_ps: int
+    transport_latency_ps: np.ndarray  # (4,) int64 by transport code, links apart
     cc_cores: int  # of a rank
     cc_instruction_ps: int  # of one CC-core
     cc_start_ps: int  # of a collective, before its first row
@@ -95,7 +94,6 @@ class TimingModel:
             hbm_bandwidth_bytes_per_s=topology.rank_hbm_bandwidth_bytes_per_s,
             descriptor_bytes=topology.dma.descriptor_bytes,
             transport_latency_ps=latency,
-            link_latency_ps=topology.link_latency_ps,
             cc_cores=topology.rank_cc_cores,
             cc_instruction_ps=topology.cc.instruction_ps,
             cc_start_ps=topology.cc.start_ps,
@@ -158,31 +156,31 @@ class TimingModel:
     def transfer_ps(
         self,
         transport: np.ndarray,
-        hops: np.ndarray,
+        links_ps: np.ndarray,
         size_bytes: np.ndarray,
         bandwidth_bytes_per_s: np.ndarray,
         descriptors: np.ndarray | None = None,
     ) -> np.ndarray:
         """Time of runs of descriptors: start + latency + descriptors + bytes over bandwidth.
 
-        `transport` holds Transport codes. Each run starts its DMA once, then pays a little per
-        descriptor; without `descriptors` a run has as many as its bytes need. Over EFA the
-        published latency is from HBM to HBM and contains the start.
+        `transport` holds Transport codes, `links_ps` the latency of the links. Each run starts its
+        DMA once, then pays a little per descriptor; without `descriptors` a run has as many as its
+        bytes need. Over EFA the published latency is from HBM to HBM and contains the start.
         """
         sizes = np.asarray(size_bytes, np.int64)
         if descriptors is None:
             descriptors = -(-sizes // self.descriptor_bytes)
         start = np.where(np.asarray(transport) == Transport.EFA.code, 0, self.dma_start_ps)
-        fixed = start + self.latency_ps(transport, hops)
+        fixed = start + self.latency_ps(transport, links_ps)
         stream = duration_ps(sizes, bandwidth_bytes_per_s)
         return np.asarray(fixed + np.asarray(descriptors, np.int64) * self.descriptor_ps + stream)
 
-    def latency_ps(self, transport: np.ndarray, hops: np.ndarray) -> np.ndarray:
+    def latency_ps(self, transport: np.ndarray, links_ps: np.ndarray) -> np.ndarray:
         """Time of the first byte under way: Routes.latency_ps without Routes.crossing_ps."""
-        per_hop = np.asarray(hops, np.int64) * self.link_latency_ps
-        return np.asarray(self.transport_latency_ps[np.asarray(transport)] + per_hop)
+        links = np.asarray(links_ps, np.int64)
+        return np.asarray(self.transport_latency_ps[np.asarray(transport)] + links)
 
-    def semaphore_ps(self, transport: np.ndarray, hops: np.ndarray) -> np.ndarray:
+    def semaphore_ps(self, transport: np.ndarray, links_ps: np.ndarray) -> np.ndarray:
         """Time of a semaphore write that follows no data, such as a credit, until it is seen.
 
         One that follows data on the same way arrives with it and costs semaphore_local_ps or
@@ -190,4 +188,4 @@ class TimingModel:
         """
         is_local = np.asarray(transport) == Transport.LOCAL.code
         write = np.where(is_local, self.semaphore_local_ps, self.semaphore_remote_ps)
-        return np.asarray(write + self.latency_ps(transport, hops))
+        return np.asarray(write + self.latency_ps(transport, links_ps))

@@ -147,7 +147,7 @@ class Reference:
     def signal_ps(self, one: int, other: int) -> int:
         """A semaphore write that follows no data."""
         routes, way = self.executable.routes, (np.array(one), np.array(other))
-        write = self.model.semaphore_ps(routes.transport(*way), routes.hops(*way))
+        write = self.model.semaphore_ps(routes.transport(*way), routes.links_ps(*way))
         return int(write) + int(routes.crossing_ps(*way))
 
 

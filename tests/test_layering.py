@@ -180,7 +180,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 HOMES = {  # third-party packages that one place of ours wraps
     "jaxlib": "ncc_compiler.frontends",
     "lark": "ncc_compiler.syntax",
-    "networkx": "ncc_runtime.topology",
+    "jsonschema": "ncc_runtime.topology.schema",
+    "tree_sitter": "ncc_runtime.topology.toml_file",
     "msgspec": "ncc_runtime.neff.document",
     "perfetto": "ncc_runtime.report.timeline.perfetto_file",
 }

@@ -5,7 +5,18 @@ import sys
 
 import pytest
 
-HEAVY = ("lark", "msgspec", "ml_dtypes", "networkx", "numba", "numpy", "perfetto", "rich", "scipy")
+HEAVY = (
+    "jsonschema",
+    "lark",
+    "msgspec",
+    "ml_dtypes",
+    "numba",
+    "numpy",
+    "perfetto",
+    "rich",
+    "scipy",
+    "tree_sitter",
+)
 
 _PROBE = """
 import sys

@@ -167,8 +167,9 @@ def _ports(parts: Parts, chips: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarr
     shares = np.bincount(chips, minlength=topology.chips) * joined
     efa = shares * topology.rank_efa_bandwidth_bytes_per_s
     out, into = efa.copy(), efa.copy()
-    np.add.at(out, links.src, rate)
-    np.add.at(into, links.dst, rate)
+    for amounts, ends in ((out, links.src), (into, links.dst)):
+        of_chips = ends < topology.chips  # the others are switches
+        np.add.at(amounts, ends[of_chips], rate[of_chips])
     return out, into
 
 
@@ -188,7 +189,7 @@ def _latency_ps(parts: Parts, job: Job, groups: Sequence[Members]) -> int:
         if src.size:
             none = np.zeros(src.shape, np.int64)
             way = model.transfer_ps(
-                routes.transport(src, dst), routes.hops(src, dst), none, none + 1
+                routes.transport(src, dst), routes.links_ps(src, dst), none, none + 1
             )
             slowest = max(slowest, int(way.max()) + model.semaphore_remote_ps)
     return model.cc_start_ps + slowest

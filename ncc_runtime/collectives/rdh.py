@@ -17,6 +17,7 @@ internode-collective-comm.rst (N = 2^p); the labels are derived, AWS publishes n
 assumed: over one link at a time RDH would take longer than mesh for every size.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 
 import attrs
@@ -89,24 +90,28 @@ def _labelled(layout: Layout) -> list[list[int]]:
         )
         for cluster in layout.by_chip()
     }
-    columns = topology.dims[1] if topology.shape is FabricShape.TORUS else len(chips)
-    at = {chip: divmod(chip, columns) for chip in sorted(chips)}
-    if topology.shape is not FabricShape.TORUS or not _is_grid(set(at.values())):
-        at = {chip: (0, number) for number, chip in enumerate(sorted(chips))}
-    rows, lines = (sorted(set(values)) for values in zip(*at.values(), strict=True))
-    width = len(lines)
-    label = {
-        chip: _gray(rows.index(row)) * width + _gray(lines.index(line))
-        for chip, (row, line) in at.items()
-    }
+    dims = topology.dims if topology.shape is FabricShape.TORUS else ()
+    at = {chip: _place(chip, dims) for chip in sorted(chips)}
+    if not dims or not _is_grid(set(at.values())):
+        at = {chip: (number,) for number, chip in enumerate(sorted(chips))}
+    values = [sorted(set(values)) for values in zip(*at.values(), strict=True)]
+    label = dict.fromkeys(at, 0)
+    for chip, place in at.items():
+        for known, value in zip(values, place, strict=True):
+            label[chip] = label[chip] * len(known) + _gray(known.index(value))
     return [chips[chip] for chip in sorted(chips, key=label.__getitem__)]
 
 
-def _is_grid(places: set[tuple[int, int]]) -> bool:
-    """Whether they are whole rows of whole columns, both powers of two in number."""
-    rows, columns = (len(set(values)) for values in zip(*places, strict=True))
-    powers = rows & (rows - 1) == 0 and columns & (columns - 1) == 0
-    return powers and rows * columns == len(places)
+def _place(chip: int, dims: Sequence[int]) -> tuple[int, ...]:
+    """The coordinates of a chip on a torus, slowest first."""
+    return tuple(chip // math.prod(dims[axis + 1 :]) % extent for axis, extent in enumerate(dims))
+
+
+def _is_grid(places: set[tuple[int, ...]]) -> bool:
+    """Whether they are whole rows of whole columns, and planes, all powers of two in number."""
+    extents = [len(set(values)) for values in zip(*places, strict=True)]
+    powers = all(extent & (extent - 1) == 0 for extent in extents)
+    return powers and math.prod(extents) == len(places)
 
 
 def _gray(number: int) -> int:

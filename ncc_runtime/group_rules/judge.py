@@ -25,6 +25,8 @@ _REDUCTIONS = (Reduction.ADD, Reduction.MINIMUM, Reduction.MAXIMUM)
 
 def verdicts(program: Program, placement: Placement) -> tuple[Verdict, ...]:
     """Every rule that speaks of the program's collectives there, in program order."""
+    if placement.topology.rules == "none":
+        return ()
     judge = _Judge.of(placement)
     known: dict[object, tuple[Verdict, ...]] = {}
     found: list[Verdict] = []
@@ -44,7 +46,8 @@ class _Judge:
     rules: tuple[GroupRule, ...]
     allowed: dict[Ranks, GroupRule]  # by cores
     masks: np.ndarray  # (groups, cores) bool, what `allowed` lists
-    links: frozenset[tuple[int, int]]  # chips that a link joins
+    links: frozenset[tuple[int, int]]  # chips that a link joins, and chips and switches
+    switches: dict[int, list[int]]  # that have a port for a chip
     known: dict[tuple[Ranks, bool], Verdict | None] = attrs.field(factory=dict)
 
     @classmethod
@@ -56,8 +59,12 @@ class _Judge:
         for mask, cores in zip(masks, allowed, strict=True):
             mask[list(cores)] = True
         links, is_up = topology.links, ~topology.links.is_down
-        ends = zip(links.src[is_up].tolist(), links.dst[is_up].tolist(), strict=True)
-        return cls(placement, its_rules, allowed, masks, frozenset(ends))
+        ends = frozenset(zip(links.src[is_up].tolist(), links.dst[is_up].tolist(), strict=True))
+        switches: dict[int, list[int]] = {}
+        for source, target in ends:
+            if source >= links.chips:
+                switches.setdefault(target, []).append(source)
+        return cls(placement, its_rules, allowed, masks, ends, switches)
 
     def verdicts(self, placeholder: Placeholder) -> tuple[Verdict, ...]:
         """One for every rule that allows, and every rule that refuses, something of it."""
@@ -98,7 +105,9 @@ class _Judge:
     def _is_adjacent(self, source: int, target: int) -> bool:
         chip, node = self.placement.chip, self.placement.node
         ends = int(chip[source]), int(chip[target])
-        return ends[0] == ends[1] or ends in self.links or bool(node[source] != node[target])
+        if ends[0] == ends[1] or ends in self.links or node[source] != node[target]:
+            return True
+        return any((ends[0], switch) in self.links for switch in self.switches.get(ends[1], ()))
 
     def _group(self, group: Ranks, op: CollectiveOp) -> Verdict | None:
         """By the rules for its cores; None where no rule is known."""

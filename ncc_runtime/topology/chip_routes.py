@@ -1,175 +1,205 @@
-"""Routes between the chips of one instance, as one ragged table of link ids.
+"""Routes between the chips of one instance, as ragged tables of link ids.
 
-A torus, ring or line is routed in dimension order, columns (E, W) before rows (N, S), the shorter
-way round; halfway round, an even coordinate goes up (E, S) and an odd one down (W, N), so that
-both directions carry the same. Any other graph, and any pair whose way has a link down, takes a
-path of fewest hops with the lowest link ids. All of it is assumed: AWS publishes no routing.
+A grid of chips is routed in dimension order (grid_ways.py). Any other graph, and any pair whose way
+has a link down, takes a path of fewest links with the lowest ids (graph_ways.py). Every pair has
+one way, which data and its semaphore both take. All of it is assumed: AWS publishes no routing.
+
+Up to DENSE_CHIPS chips there is one table of all pairs; beyond, one is made of those that a query
+asks for.
 """
 
-import math
-from collections.abc import Callable
+from typing import TypeAlias
 
 import attrs
-import networkx
 import numpy as np
 
-from ncc_runtime.topology.fabric import PORTS, neighbour
 from ncc_runtime.topology.graph import Topology
+from ncc_runtime.topology.graph_ways import UNREACHABLE, GraphWays
+from ncc_runtime.topology.grid_ways import GridWays
 from ncc_runtime.topology.quadrants import NO_PORT, opposite, port_codes
-from ncc_runtime.topology.spec import FabricShape
 
-UNREACHABLE = -1
+__all__ = ["UNREACHABLE", "ChipRoutes", "LargeRoutes", "RouteTable", "Ways", "chip_routes"]
 
-Router = Callable[[int, int], "list[int] | None"]
-"""The links from a chip to another, None if there is no way."""
+DENSE_CHIPS = 160
+"""Instances of more chips have no table of all pairs."""
 
 
 @attrs.frozen(eq=False)
-class ChipRoutes:
-    """The route of a pair is links[start[p]:start[p + 1]] with p = self.pair(node, a, b).
+class Ways:
+    """Routes by row: the k-th is links[start[k]:start[k + 1]], numbered as in instance 0."""
 
-    Instances whose links are down or slowed alike share their rows.
-    """
+    start: np.ndarray  # (rows + 1,) int64
+    links: np.ndarray  # (m,) int32
+    hops: np.ndarray  # (rows,) int32, links of the way, UNREACHABLE where no way is left
+    latency_ps: np.ndarray  # (rows,) int64, of its links
+    bandwidth_bytes_per_s: np.ndarray  # (rows,) int64, slowest link; largest if none
+    leaves: np.ndarray  # (rows,) int8, port code of the first link, NO_PORT if unknown
+    enters: np.ndarray  # (rows,) int8, port code at which the last link arrives
+
+
+@attrs.frozen(eq=False)
+class ChipRoutes(Ways):
+    """All routes of an instance; those whose links are down or slowed alike share their rows."""
 
     chips: int
     variant: np.ndarray  # (nodes,) int32
-    start: np.ndarray  # (pairs + 1,) int64
-    links: np.ndarray  # (m,) int32, as numbered in the first instance
-    hops: np.ndarray  # (pairs,) int32, UNREACHABLE where no way is left
-    bandwidth_bytes_per_s: np.ndarray  # (pairs,) int64, slowest link; largest if none
-    leaves: np.ndarray  # (pairs,) int8, port code of the first link, NO_PORT if unknown
-    enters: np.ndarray  # (pairs,) int8, port code at which the last link arrives
 
     def pair(self, node: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """The row of two chips of one instance, chips numbered inside it."""
         return (self.variant[node] * self.chips + source) * self.chips + target
 
+    def rows(
+        self, node: np.ndarray, source: np.ndarray, target: np.ndarray
+    ) -> tuple[Ways, np.ndarray]:
+        """Ways, and which of them are those of pairs of chips of instances."""
+        return self, self.pair(node, source, target)
 
-def chip_routes(topology: Topology) -> ChipRoutes:
-    """The table of a topology, for all its instances."""
-    chips, links = topology.chips_per_node, topology.links
-    _, first_nodes = np.unique(links.variant, return_index=True)
-    found: list[list[int] | None] = []
-    rates = []
-    for node in first_nodes.tolist():
-        route = _router(topology, node)
-        found += [route(source, target) for source in range(chips) for target in range(chips)]
-        at = node * topology.links_per_node
-        rates.append(links.bandwidth_bytes_per_s[at : at + topology.links_per_node])
-    hops = np.array([UNREACHABLE if one is None else len(one) for one in found], np.int32)
-    counts = np.maximum(hops, 0)
-    start = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
-    flat = np.array([link for one in found for link in one or ()], np.int32)
-    pair = np.repeat(np.arange(len(found)), counts)
-    slowest = np.full(len(found), np.iinfo(np.int64).max)
-    if len(flat):
-        np.minimum.at(slowest, pair, np.array(rates)[pair // (chips * chips), flat])
-    leaves, enters = _ends(topology, flat, start)
-    for column in (start, flat, hops, slowest, leaves, enters):
+
+@attrs.frozen(eq=False)
+class LargeRoutes:
+    """Routes that are found when they are asked for."""
+
+    router: "_Router"
+    chips: int
+    variant: np.ndarray  # (nodes,) int32
+
+    def rows(
+        self, node: np.ndarray, source: np.ndarray, target: np.ndarray
+    ) -> tuple[Ways, np.ndarray]:
+        """Ways, and which of them are those of pairs of chips of instances."""
+        chips = np.int64(self.chips)
+        pair = (self.variant[node].astype(np.int64) * chips + source) * chips + target
+        keys, index = np.unique(pair, return_inverse=True)
+        rest, to = np.divmod(keys, chips)
+        variant, from_ = np.divmod(rest, chips)
+        return self.router.ways(variant, from_, to), index.reshape(pair.shape)
+
+
+RouteTable: TypeAlias = ChipRoutes | LargeRoutes
+
+
+def chip_routes(topology: Topology) -> RouteTable:
+    """The routes of a topology, for all its instances."""
+    chips, variant = topology.chips_per_node, topology.links.variant
+    router = _Router.of(topology)
+    if chips > DENSE_CHIPS:
+        return LargeRoutes(router, chips, variant)
+    variants = int(variant.max()) + 1
+    number, source, target = (
+        side.ravel() for side in np.indices((variants, chips, chips), sparse=False)
+    )
+    ways = router.ways(number, source, target)
+    columns = {field.name: getattr(ways, field.name) for field in attrs.fields(Ways)}
+    for column in columns.values():
         column.setflags(write=False)
-    return ChipRoutes(chips, links.variant, start, flat, hops, slowest, leaves, enters)
-
-
-def _ends(
-    topology: Topology, links: np.ndarray, start: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The ports by which every route leaves its first chip and enters its last."""
-    leaves = np.full(len(start) - 1, NO_PORT, np.int8)
-    enters = leaves.copy()
-    some = np.diff(start) > 0
-    code = port_codes(topology)[links]
-    leaves[some] = code[start[:-1][some]]
-    enters[some] = opposite(code[start[1:][some] - 1])
-    return leaves, enters
-
-
-def _router(topology: Topology, node: int) -> Router:
-    """How an instance is routed; around its links that are down."""
-    at = node * topology.links_per_node
-    is_down = topology.links.is_down[at : at + topology.links_per_node]
-    if not topology.dims:
-        return _GraphRouter.of(topology, is_down).route
-    if not is_down.any():
-        return _GridRouter(topology).route
-    grid, around = _GridRouter(topology), _GraphRouter.of(topology, is_down)
-
-    def route(chip: int, target: int) -> list[int] | None:
-        straight = grid.route(chip, target)
-        return around.route(chip, target) if is_down[straight].any() else straight
-
-    return route
+    return ChipRoutes(**columns, chips=chips, variant=variant)
 
 
 @attrs.frozen(eq=False)
-class _GridRouter:
-    """Dimension order on a torus, ring or line."""
+class _Router:
+    """The links of every kind of instance of a topology, by variant."""
 
-    topology: Topology
-    link_at: dict[tuple[int, str], int] = attrs.field(init=False)  # by chip and port
-
-    @link_at.default
-    def _links_of_first_instance(self) -> dict[tuple[int, str], int]:
-        links = self.topology.links
-        return {(int(links.src[link]), port): link for link, port in enumerate(links.port)}
-
-    def route(self, chip: int, target: int) -> list[int]:
-        route: list[int] = []
-        for axis in reversed(range(len(self.topology.dims))):
-            port, step, count = self._way(axis, chip, target)
-            for _ in range(count):
-                route.append(self.link_at[chip, port])
-                moved = neighbour(chip, self.topology.dims, axis, step)
-                assert moved is not None, "a step along an axis of one chip"
-                chip = moved
-        return route
-
-    def _way(self, axis: int, chip: int, target: int) -> tuple[str, int, int]:
-        """The port, direction and number of steps along one axis."""
-        dims, shape = self.topology.dims, self.topology.shape
-        extent, stride = dims[axis], math.prod(dims[axis + 1 :])
-        place, goal = chip // stride % extent, target // stride % extent
-        up, down = (goal - place) % extent, (place - goal) % extent
-        if shape is FabricShape.LINE:
-            step = 1 if goal > place else -1
-        elif up == down:
-            step = 1 if place % 2 == 0 else -1
-        else:
-            step = 1 if up < down else -1
-        ports = {(along, towards): port for port, along, towards in PORTS[shape]}
-        return ports[axis, step], step, up if step == 1 else down
-
-
-@attrs.frozen(eq=False)
-class _GraphRouter:
-    """Fewest hops over links that are up, by the lowest link id that leads closer at every chip."""
-
-    sources: np.ndarray  # (n,) chips of the links of one instance
-    targets: np.ndarray  # (n,)
-    is_down: np.ndarray  # (n,) bool
-    hops: np.ndarray  # (chips, chips) int32, UNREACHABLE on the way to nowhere
+    graphs: tuple[GraphWays, ...]
+    grid: GridWays | None
+    rates: np.ndarray  # (variants, links) int64
+    latency_ps: np.ndarray  # (links,) int64
+    port: np.ndarray  # (links,) int8
 
     @classmethod
-    def of(cls, topology: Topology, is_down: np.ndarray) -> "_GraphRouter":
-        chips, count = topology.chips_per_node, topology.links_per_node
-        sources, targets = topology.links.src[:count], topology.links.dst[:count]
-        graph = networkx.DiGraph()
-        graph.add_nodes_from(range(chips))
-        ends = (sources[~is_down].tolist(), targets[~is_down].tolist())
-        graph.add_edges_from(zip(*ends, strict=True))
-        hops = np.full((chips, chips), UNREACHABLE, np.int32)
-        for source, lengths in networkx.all_pairs_shortest_path_length(graph):
-            hops[source, list(lengths)] = list(lengths.values())
-        return cls(sources, targets, is_down, hops)
+    def of(cls, topology: Topology) -> "_Router":
+        links, count = topology.links, topology.links_per_node
+        _, nodes = np.unique(links.variant, return_index=True)
+        by_node = (len(links.variant), count)
+        is_up = ~links.is_down.reshape(by_node)[nodes]
+        chips = topology.chips_per_node
+        src, dst = (
+            np.where(side >= links.chips, side - links.chips + chips, side).astype(np.int64)
+            for side in (links.src[:count], links.dst[:count])
+        )
+        ends = chips + topology.switches_per_node
+        axes = topology.axes
+        return cls(
+            graphs=tuple(GraphWays(ends, src, dst, up) for up in is_up),
+            grid=GridWays.of(axes, src, links.port) if axes else None,
+            rates=links.bandwidth_bytes_per_s.reshape(by_node)[nodes],
+            latency_ps=links.latency_ps[:count],
+            port=port_codes(topology),
+        )
 
-    def route(self, chip: int, target: int) -> list[int] | None:
-        away = self.hops[:, target]
-        if away[chip] == UNREACHABLE:
-            return None
-        route: list[int] = []
-        while chip != target:
-            is_next = (self.sources == chip) & ~self.is_down
-            closer = is_next & (away[self.targets] == away[chip] - 1)
-            link = int(np.flatnonzero(closer)[0])
-            route.append(link)
-            chip = int(self.targets[link])
-        return route
+    def ways(self, variant: np.ndarray, source: np.ndarray, target: np.ndarray) -> Ways:
+        """The routes of pairs of chips of instances of so-numbered variants."""
+        if self.grid is None:
+            start, links, hops = self._through_graphs(variant, source, target)
+        else:
+            start, links = self.grid.ways(source, target)
+            hops = np.diff(start).astype(np.int32)
+            start, links, hops = self._around(variant, (source, target), (start, links, hops))
+        counts = np.diff(start)
+        row = np.repeat(np.arange(len(counts)), counts)
+        slowest = np.full(len(counts), np.iinfo(np.int64).max)
+        latency = np.zeros(len(counts), np.int64)
+        some = np.flatnonzero(counts)
+        if len(some):
+            at = start[:-1][some]
+            slowest[some] = np.minimum.reduceat(self.rates[variant[row], links], at)
+            latency[some] = np.add.reduceat(self.latency_ps[links], at)
+        return Ways(start, links, hops, latency, slowest, *self._ends(links, start))
+
+    def _through_graphs(
+        self, variant: np.ndarray, source: np.ndarray, target: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        pairs, found = [], []
+        for number, graph in enumerate(self.graphs):
+            some = np.flatnonzero(variant == number)
+            pairs.append(some)
+            found.append(graph.ways(source[some], target[some]))
+        return _in_order(pairs, found)
+
+    def _around(
+        self,
+        variant: np.ndarray,
+        ends: tuple[np.ndarray, np.ndarray],
+        straight: tuple[np.ndarray, np.ndarray, np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Straight ways, but for those with a link that is down."""
+        _, links, hops = straight
+        is_up = np.array([graph.is_up for graph in self.graphs])
+        if is_up.all():
+            return straight
+        row = np.repeat(np.arange(len(hops)), hops)
+        broken = np.unique(row[~is_up[variant[row], links]])
+        if not len(broken):
+            return straight
+        kept = np.setdiff1d(np.arange(len(hops)), broken)
+        whole = np.isin(row, kept)
+        starts = np.concatenate(([0], np.cumsum(hops[kept], dtype=np.int64)))
+        detours = self._through_graphs(variant[broken], ends[0][broken], ends[1][broken])
+        return _in_order([kept, broken], [(starts, links[whole], hops[kept]), detours])
+
+    def _ends(self, links: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The ports by which every route leaves its first chip and enters its last."""
+        leaves = np.full(len(start) - 1, NO_PORT, np.int8)
+        enters = leaves.copy()
+        some = np.diff(start) > 0
+        code = self.port[links]
+        leaves[some] = code[start[:-1][some]]
+        enters[some] = opposite(code[start[1:][some] - 1])
+        return leaves, enters
+
+
+def _in_order(
+    rows: "list[np.ndarray]", parts: "list[tuple[np.ndarray, np.ndarray, np.ndarray]]"
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Parts of a table, each with the numbers of its rows, as one table in their order."""
+    count = sum(map(len, rows))
+    hops = np.empty(count, np.int32)
+    for some, (_, _, own) in zip(rows, parts, strict=True):
+        hops[some] = own
+    counts = np.maximum(hops, 0)
+    start = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+    links = np.empty(start[-1], np.int32)
+    for some, (begins, own, _) in zip(rows, parts, strict=True):
+        each = np.diff(begins)
+        within = np.arange(len(own)) - np.repeat(begins[:-1], each)
+        links[np.repeat(start[some], each) + within] = own
+    return start, links, hops

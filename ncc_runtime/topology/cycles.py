@@ -7,7 +7,7 @@ depth first with a budget: the graphs are small, and a group without a cycle is 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from ncc_runtime.topology.graph import Links
+from ncc_runtime.topology.links import Links
 
 BUDGET = 20_000
 """Steps of a search before it settles for what it has found."""

@@ -4,25 +4,33 @@ Chips are numbered through the instances, node-major, and so are links and EFA a
 is a logical core: `lnc` physical cores with all their engines, DMA rings and CC-cores.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import attrs
 import numpy as np
 
 from ncc_runtime.errors import TopologyError
-from ncc_runtime.topology.fabric import checked_dims, wire
 from ncc_runtime.topology.faults import link_states
+from ncc_runtime.topology.levels import Axis, Level, Wiring, levels_of, wire
+from ncc_runtime.topology.links import Links, ends_in_all
 from ncc_runtime.topology.load import load_spec
 from ncc_runtime.topology.slowed import checked_slowed, speeds_percent
 from ncc_runtime.topology.spec import (
     ENGINE_NAMES,
+    LARGEST,
     FabricShape,
     Figure,
+    LevelKind,
     LinkFault,
     SlowedCore,
     Spec,
 )
+
+LEVELS = FabricShape.LEVELS
+
+QUADRANTS = 4
+"""S-engines of a Trainium2 chip, which `fabric.core_ports` names."""
 
 LARGEST_NODES = 65536
 """No more instances than this, so that ids of ranks, chips and links fit 32 bits."""
@@ -89,25 +97,6 @@ class Efa:
     latency_ps: int
 
 
-@attrs.frozen(eq=False)
-class Links:
-    """Directed links of all instances as read-only columns, sorted by source chip, then port."""
-
-    src: np.ndarray  # (n,) int32, chip
-    dst: np.ndarray  # (n,) int32, chip
-    bandwidth_bytes_per_s: np.ndarray  # (n,) int64
-    is_down: np.ndarray  # (n,) bool: nothing may use it
-    variant: np.ndarray  # (nodes,) int32: instances of one number have the same links
-    port: tuple[str, ...]  # of the links of one instance: N, W, S, E or p0, p1, …
-
-    def __len__(self) -> int:
-        return len(self.src)
-
-    def name(self, link: int) -> str:
-        """The link as listings print it: `c4.E`."""
-        return f"c{self.src[link]}.{self.port[link % len(self.port)]}"
-
-
 @attrs.frozen(eq=False, repr=False)
 class Topology:
     """The hardware a program is placed on. Figures keep the source of each number."""
@@ -119,8 +108,10 @@ class Topology:
     nodes: int
     lnc: int
     shape: FabricShape
-    dims: tuple[int, ...]  # rows, columns of a torus; length of a ring or line; else ()
+    levels: tuple[Level, ...]  # of an instance, innermost first
+    axes: tuple[Axis, ...]  # of a grid of chips, slowest first; else ()
     chips_per_node: int
+    hosts_per_node: int  # machines that an instance consists of, as an UltraServer does
     cores_per_chip: int  # physical
     hbm: Hbm
     dma: Dma
@@ -130,14 +121,25 @@ class Topology:
     links: Links
     faults: tuple[LinkFault, ...]  # what is wrong with the links, as the file says
     slowed: tuple[SlowedCore, ...]  # cores that run slower, as the file says
-    core_ports: tuple[str, ...]  # by parity of row and column: the ports of a chip's quadrants
-    link_latency_ps: int
+    core_ports: tuple[str, ...]  # by parity of places: the ports of a chip's quadrants
     intra_chip: IntraChip
     efa: Efa | None
+    network: str  # the name of what joins instances
+    rules: str  # whose rules for groups hold, neuron or none
     figures: Mapping[str, Figure]
 
     def __repr__(self) -> str:
         return f"<Topology: {self.nodes} x {self.name}, lnc {self.lnc}>"
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Rows, columns of a torus, planes before them; length of a ring or line; else ()."""
+        return tuple(axis.extent for axis in self.axes)
+
+    @property
+    def switches_per_node(self) -> int:
+        """Switches of an instance, a halved one being two."""
+        return len(self.links.switches)
 
     @property
     def ranks_per_chip(self) -> int:
@@ -248,7 +250,7 @@ def build_spec(spec: Spec, nodes: int = 1, lnc: int | None = None) -> Topology:
     lnc = _checked_lnc(spec, lnc)
     efa = _efa(spec)
     _check_nodes(spec, nodes, efa)
-    has_dims = spec.shape in (FabricShape.TORUS, FabricShape.RING, FabricShape.LINE)
+    levels, wiring = levels_of(spec), wire(spec)
     return Topology(
         name=spec.name,
         instance=spec.instance,
@@ -256,22 +258,25 @@ def build_spec(spec: Spec, nodes: int = 1, lnc: int | None = None) -> Topology:
         summary=spec.summary,
         nodes=nodes,
         lnc=lnc,
-        shape=spec.shape,
-        dims=checked_dims(spec) if has_dims else (),
-        chips_per_node=spec.number("chips.count"),
+        shape=_shape(levels),
+        levels=levels,
+        axes=wiring.axes,
+        chips_per_node=wiring.chips,
+        hosts_per_node=_hosts(spec),
         cores_per_chip=spec.number("chips.cores"),
         hbm=_hbm(spec),
         dma=_dma(spec),
         cc_cores_per_core=spec.number("cc.cores_per_core"),
         cc=_collectives(spec),
         engines=_engines(spec),
-        links=_links(spec, nodes),
+        links=_links(spec, wiring, nodes),
         faults=spec.faults,
         slowed=checked_slowed(spec),
-        core_ports=_core_ports(spec),
-        link_latency_ps=_link_figure(spec, "link.latency_ps"),
+        core_ports=_core_ports(spec, levels),
         intra_chip=_intra_chip(spec),
         efa=efa,
+        network=spec.network,
+        rules=spec.rules,
         figures=spec.figures,
     )
 
@@ -352,6 +357,9 @@ def _engines(spec: Spec) -> Mapping[str, EngineRates]:
             rates[name] = EngineRates(clock, 0, MappingProxyType(peaks))
         else:
             width = 0 if name == "Sync" else spec.number(f"engine.{name}.elements_per_cycle")
+            if clock * width > 4 * LARGEST:
+                reason = f"{clock * width} elements a second are more than 4 x 10^15"
+                raise spec.error(f"engine.{name}.elements_per_cycle", reason)
             rates[name] = EngineRates(clock, width, MappingProxyType({}))
     return MappingProxyType(rates)
 
@@ -370,35 +378,48 @@ def _efa(spec: Spec) -> Efa | None:
     )
 
 
-def _link_figure(spec: Spec, key: str) -> int:
-    return 0 if spec.shape is FabricShape.NONE else spec.number(key)
+def _shape(levels: Sequence[Level]) -> FabricShape:
+    """The shape of a single level of chips that has a word, or that there are levels."""
+    if not levels:
+        return FabricShape.NONE
+    words = {shape.value: shape for shape in FabricShape}
+    return words.get(levels[0].kind.value, LEVELS) if len(levels) == 1 else LEVELS
 
 
-def _core_ports(spec: Spec) -> tuple[str, ...]:
+def _hosts(spec: Spec) -> int:
+    hosts, chips = spec.number_or("chips.hosts", 1), spec.number("chips.count")
+    if chips % hosts:
+        raise spec.error("chips.hosts", f"{hosts} hosts do not divide {chips} chips")
+    return hosts
+
+
+def _core_ports(spec: Spec, levels: Sequence[Level]) -> tuple[str, ...]:
     """The published quadrants, where the chips have the ports that they name."""
     words, cores = spec.words("fabric.core_ports"), spec.number("chips.cores")
-    if spec.shape is not FabricShape.TORUS or not words:
+    if not levels or levels[0].kind is not LevelKind.TORUS or len(levels[0].dims) < 2 or not words:
         return ()
-    if cores % len(words[0]):
-        raise spec.error("fabric.core_ports", f"{len(words[0])} ports do not divide {cores} cores")
+    if cores % QUADRANTS:
+        raise spec.error("fabric.core_ports", f"{QUADRANTS} ports do not divide {cores} cores")
     return words
 
 
-def _links(spec: Spec, nodes: int) -> Links:
+def _links(spec: Spec, wiring: Wiring, nodes: int) -> Links:
     """The links of one instance, repeated with its chips' numbers for every other."""
-    edges = sorted(wire(spec).edges(keys=True, data="link"), key=lambda edge: int(edge[3]))
-    ends = np.array([edge[:2] for edge in edges], np.int32).reshape(-1, 2)
-    first_chip = np.arange(nodes, dtype=np.int32)[:, None] * spec.number("chips.count")
-    rate = _link_figure(spec, "link.bandwidth_bytes_per_s")
-    states = link_states(spec, [edge[:3] for edge in edges], nodes, rate)
-    src, dst = ((first_chip + ends[:, side]).ravel() for side in (0, 1))
-    for column in (src, dst):
-        column.setflags(write=False)
+    switches = [f"s{number}{half}" for number, half in wiring.switches]
+    ends = [*range(wiring.chips), *switches]
+    src, dst = ([ends[end] for end in side.tolist()] for side in (wiring.src, wiring.dst))
+    edges = list(zip(src, dst, wiring.port, strict=True))
+    states = link_states(spec, edges, nodes, wiring.bandwidth_bytes_per_s)
+    latency = np.tile(wiring.latency_ps, nodes)
+    latency.setflags(write=False)
     return Links(
-        src=src,
-        dst=dst,
+        src=ends_in_all(wiring, wiring.src, nodes),
+        dst=ends_in_all(wiring, wiring.dst, nodes),
         bandwidth_bytes_per_s=states.bandwidth_bytes_per_s,
+        latency_ps=latency,
         is_down=states.is_down,
         variant=states.variant,
-        port=tuple(edge[2] for edge in edges),
+        port=wiring.port,
+        chips=nodes * wiring.chips,
+        switches=wiring.switches,
     )

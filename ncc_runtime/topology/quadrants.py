@@ -1,30 +1,33 @@
-"""Which link port of its chip each logical core sits at, where that is published (Trainium2).
+"""Which link ports of its chip each logical core sits at, where that is published (Trainium2).
 
 A Trainium2 chip has four S-engines, each with two physical cores, a memory stack and one of the
-ports N, W, S, E. Which is which depends on whether the chip's row and column are even or odd. Bytes
-that leave by another port first cross the chip.
+ports N, W, S, E. Which is which depends on whether the chip's row and column are even or odd. In an
+UltraServer two of them also have each of the ports D and U, and every second instance is turned.
+Bytes that leave by another port first cross the chip.
 """
 
 import numpy as np
 
 from ncc_runtime.topology.graph import Topology
 
-PORTS = "NWSE"
-"""Ports of a torus by their codes 0..3; the opposite of a port is two further round."""
+PORTS = "NWSEDU"
+"""Ports of a torus by their codes."""
+
+_OPPOSITE = np.array([2, 3, 0, 1, 5, 4, -1], np.int8)  # the last is that of NO_PORT
 
 NO_PORT = -1
 
 
 def port_codes(topology: Topology) -> np.ndarray:
     """The port by which each link of an instance leaves its chip, (links_per_node,) int8."""
-    if not topology.core_ports:
-        return np.full(topology.links_per_node, NO_PORT, np.int8)
-    return np.array([PORTS.index(port) for port in topology.links.port], np.int8)
+    known = set("".join(topology.core_ports)) - {" "}
+    codes = [PORTS.index(port) if port in known else NO_PORT for port in topology.links.port]
+    return np.array(codes, np.int8)
 
 
 def opposite(codes: np.ndarray) -> np.ndarray:
     """The port by which a link enters, given the one by which it leaves the chip before."""
-    return np.where(codes == NO_PORT, codes, (codes + 2) % 4).astype(np.int8)
+    return np.asarray(_OPPOSITE[codes])
 
 
 def dies_of_cores(topology: Topology) -> np.ndarray:
@@ -34,12 +37,26 @@ def dies_of_cores(topology: Topology) -> np.ndarray:
 
 
 def ports_of_cores(topology: Topology) -> np.ndarray:
-    """The port code of every logical core, (chips_per_node, ranks_per_chip) int8, or NO_PORT."""
+    """The code of the port N, W, S or E of every logical core, (chips_per_node, ranks_per_chip)."""
+    return _codes(topology, 0)
+
+
+def planes_of_cores(topology: Topology) -> np.ndarray:
+    """The code of the port D or U of every logical core, as ports_of_cores; or NO_PORT."""
+    return _codes(topology, 1)
+
+
+def _codes(topology: Topology, letter: int) -> np.ndarray:
+    """By chip and core int8, of the first or second letter of its quadrant, or NO_PORT."""
     shape = (topology.chips_per_node, topology.ranks_per_chip)
-    if not topology.core_ports:
+    sites = [word.split() if " " in word else list(word) for word in topology.core_ports]
+    if not sites or len(sites[0][0]) <= letter:
         return np.full(shape, NO_PORT, np.int8)
-    words = np.array([[PORTS.index(port) for port in word] for word in topology.core_ports])
-    row, column = np.divmod(np.arange(shape[0]), topology.dims[1])
+    words = np.array([[PORTS.index(site[letter]) for site in word] for word in sites])
+    rows, columns = topology.levels[0].dims[-2:]
+    plane, within = np.divmod(np.arange(shape[0]), rows * columns)
+    row, column = np.divmod(within, columns)
+    variant = (plane % 2 * 4 + row % 2 * 2 + column % 2) % len(words)
     first_core = np.arange(shape[1]) * topology.lnc
     quadrant = first_core * words.shape[1] // topology.cores_per_chip
-    return words[(row % 2 * 2 + column % 2)[:, None], quadrant].astype(np.int8)
+    return words[variant[:, None], quadrant].astype(np.int8)

@@ -13,12 +13,13 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import TopologyError
-from ncc_runtime.topology.chip_routes import UNREACHABLE, ChipRoutes, chip_routes
+from ncc_runtime.topology.chip_routes import UNREACHABLE, RouteTable, Ways, chip_routes
 from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.quadrants import (
     NO_PORT,
     PORTS,
     dies_of_cores,
+    planes_of_cores,
     ports_of_cores,
 )
 
@@ -63,18 +64,24 @@ class Routes:
 
     topology: Topology
     placement: PlacedRanks
-    table: ChipRoutes = attrs.field(init=False)
+    table: RouteTable = attrs.field(init=False)
     port: np.ndarray = attrs.field(init=False)  # (ranks,) int8, where the core sits, or NO_PORT
+    plane: np.ndarray = attrs.field(init=False)  # (ranks,) int8, likewise its port D or U
     die: np.ndarray = attrs.field(init=False)  # (ranks,) int8, of its chip
 
     @table.default
-    def _build_table(self) -> ChipRoutes:
+    def _build_table(self) -> RouteTable:
         return chip_routes(self.topology)
 
     @port.default
     def _ports_of_ranks(self) -> np.ndarray:
         chip = self.placement.chip % self.topology.chips_per_node
         return ports_of_cores(self.topology)[chip, self.placement.core]
+
+    @plane.default
+    def _planes_of_ranks(self) -> np.ndarray:
+        chip = self.placement.chip % self.topology.chips_per_node
+        return planes_of_cores(self.topology)[chip, self.placement.core]
 
     @die.default
     def _dies_of_ranks(self) -> np.ndarray:
@@ -98,9 +105,14 @@ class Routes:
         return np.where(src == dst, np.uint8(Transport.LOCAL.code), codes)
 
     def hops(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        """NeuronLink hops, int32; 0 on a chip and over EFA."""
-        inside, pair = self._pairs(src, dst)
-        return np.where(inside, self.table.hops[pair], np.int32(0))
+        """Links of the way, int32, two through a switch; 0 on a chip and over EFA."""
+        inside, ways, pair = self._pairs(src, dst)
+        return np.where(inside, ways.hops[pair], np.int32(0))
+
+    def links_ps(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
+        """The latency of the links of the way, int64; 0 on a chip and over EFA."""
+        inside, ways, pair = self._pairs(src, dst)
+        return np.where(inside, ways.latency_ps[pair], np.int64(0))
 
     def bandwidth_bytes_per_s(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
         """The slowest part of each way for one copy, nothing else running, int64.
@@ -109,7 +121,7 @@ class Routes:
         slowest link, the ways out of and into the cores of a chip, or the shares of adapters.
         """
         codes = self.transport(src, dst)
-        _, pair = self._pairs(src, dst)
+        _, ways, pair = self._pairs(src, dst)
         sender, receiver = self._ranks(src, dst)
         topology = self.topology
         slowest = np.minimum(
@@ -117,7 +129,7 @@ class Routes:
         )
         limits = {
             Transport.INTRA_CHIP: topology.rank_chip_bandwidth_bytes_per_s or slowest,
-            Transport.NEURONLINK: self.table.bandwidth_bytes_per_s[pair],
+            Transport.NEURONLINK: ways.bandwidth_bytes_per_s[pair],
             Transport.EFA: topology.rank_efa_bandwidth_bytes_per_s,
         }
         for transport, limit in limits.items():
@@ -134,8 +146,7 @@ class Routes:
     def latency_ps(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
         """Time of the first byte under way, without DMA and semaphore costs, int64."""
         fixed = latency_by_transport(self.topology)[self.transport(src, dst)]
-        per_hop = np.int64(self.topology.link_latency_ps)
-        return np.asarray(fixed + self.hops(src, dst) * per_hop + self.crossing_ps(src, dst))
+        return np.asarray(fixed + self.links_ps(src, dst) + self.crossing_ps(src, dst))
 
     def crossings(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
         """How often a NeuronLink route crosses the first and last chip, int32, 0 to 2.
@@ -143,12 +154,17 @@ class Routes:
         Once where the sender sits at another port than the first link's, once where the receiver
         does not sit where the last link arrives; 0 where ports are unknown.
         """
-        inside, pair = self._pairs(src, dst)
+        inside, ways, pair = self._pairs(src, dst)
         if not self.topology.core_ports:
             return np.zeros(inside.shape, np.int32)
-        leaves, enters = self.table.leaves[pair], self.table.enters[pair]
-        count = (leaves != self.port[src]).astype(np.int32) + (enters != self.port[dst])
+        leaves, enters = ways.leaves[pair], ways.enters[pair]
+        count = (~self._is_at(src, leaves)).astype(np.int32) + ~self._is_at(dst, enters)
         return np.where(inside & (leaves != NO_PORT), count, np.int32(0))
+
+    def _is_at(self, rank: np.ndarray, code: np.ndarray) -> np.ndarray:
+        """Whether ranks' cores sit at ports, or nobody knows of the ports where they sit."""
+        known = code != NO_PORT
+        return ~known | (self.port[rank] == code) | (self.plane[rank] == code)
 
     def crossing_ps(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
         """The part of the latency that crossings cost, and between the dies of a chip, int64."""
@@ -161,12 +177,12 @@ class Routes:
     def link_runs(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Links of many routes: the k-th pair, flattened, uses links[start[k]:start[k + 1]]."""
         src, dst = self._ranks(src, dst)
-        hops = self.hops(src, dst).ravel().astype(np.int64)
+        inside, ways, pair = self._pairs(src, dst)
+        hops = np.where(inside, ways.hops[pair], 0).ravel().astype(np.int64)
         start = np.concatenate(([0], np.cumsum(hops)))
-        _, pair = self._pairs(src, dst)
         node = self.placement.chip[src] // self.topology.chips_per_node
         within = np.arange(start[-1]) - np.repeat(start[:-1], hops)
-        local = self.table.links[np.repeat(self.table.start[pair.ravel()], hops) + within]
+        local = ways.links[np.repeat(ways.start[pair.ravel()], hops) + within]
         return start, local + np.repeat(node.ravel() * self.topology.links_per_node, hops)
 
     def links(self, src: int, dst: int) -> tuple[int, ...]:
@@ -193,16 +209,15 @@ class Routes:
 
     def _steps(self, src: int, dst: int) -> Iterator[str]:
         """A NeuronLink route link by link, `c0:W>E` where it crosses its first or last chip."""
-        names, chip = self.topology.links, self.placement.chip
-        _, pair = self._pairs(np.array(src), np.array(dst))
-        first, last = int(self.port[src]), int(self.port[dst])
-        leaves, enters = int(self.table.leaves[pair]), int(self.table.enters[pair])
-        if leaves not in (NO_PORT, first):
-            yield f"c{chip[src]}:{PORTS[first]}>{PORTS[leaves]}"
+        chip, here, there = self.placement.chip, np.array(src), np.array(dst)
+        _, ways, pair = self._pairs(here, there)
+        leaves, enters = int(ways.leaves[pair]), int(ways.enters[pair])
+        if not self._is_at(here, np.array(leaves)):
+            yield f"c{chip[src]}:{PORTS[self.port[src]]}>{PORTS[leaves]}"
         for link in self.links(src, dst):
-            yield f"{names.name(link)}>c{names.dst[link]}"
-        if enters not in (NO_PORT, last):
-            yield f"c{chip[dst]}:{PORTS[enters]}>{PORTS[last]}"
+            yield self.topology.links.step(link)
+        if not self._is_at(there, np.array(enters)):
+            yield f"c{chip[dst]}:{PORTS[enters]}>{PORTS[self.port[dst]]}"
 
     def _check_ways(self) -> None:
         """Refuse ranks that links down have cut off; TopologyError names the pairs of chips."""
@@ -211,8 +226,8 @@ class Routes:
         for node in range(self.topology.nodes):
             chips = np.unique(self.placement.chip[self.placement.chip // per_node == node])
             within = chips - node * per_node
-            rows = self.table.pair(np.array(node), within[:, None], within)
-            from_, to = np.nonzero(self.table.hops[rows] == UNREACHABLE)
+            ways, rows = self.table.rows(np.array(node), within[:, None], within)
+            from_, to = np.nonzero(ways.hops[rows] == UNREACHABLE)
             apart += [f"c{chips[a]} to c{chips[b]}" for a, b in zip(from_, to, strict=True)]
         if apart:
             more = f" and {len(apart) - MOST_NAMED} more" if len(apart) > MOST_NAMED else ""
@@ -246,17 +261,18 @@ class Routes:
                 )
         return both[0], both[1]
 
-    def _pairs(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Whether both sides share an instance, and the row of their chips in the table."""
+    def _pairs(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, Ways, np.ndarray]:
+        """Whether both sides share an instance, ways, and which is that of their chips."""
         src, dst = self._ranks(src, dst)
         per_node = self.topology.chips_per_node
         node_a, chip_a = np.divmod(self.placement.chip[src], per_node)
         node_b, chip_b = np.divmod(self.placement.chip[dst], per_node)
         inside = node_a == node_b
-        return inside, np.where(inside, self.table.pair(node_a, chip_a, chip_b), 0)
+        ways, pair = self.table.rows(node_a, chip_a, np.asarray(np.where(inside, chip_b, chip_a)))
+        return inside, ways, pair
 
 
 def latency_by_transport(topology: Topology) -> np.ndarray:
-    """The part of the latency that hops do not change, by transport code, int64."""
+    """The part of the latency that links do not change, by transport code, int64."""
     efa = topology.efa.latency_ps if topology.efa is not None else 0
     return np.array([0, topology.intra_chip.latency_ps, 0, efa], np.int64)

@@ -76,7 +76,7 @@ _ONE_A_CHIP = (
     "assumed: the same core of every chip"
 )
 _TRN1 = ("trn1.32xlarge", "trn1n.32xlarge")
-_TRN2 = ("trn2.48xlarge",)
+_TRN2 = ("trn2.48xlarge", "trn2u.48xlarge")
 
 _TRN1_RULES = (
     GroupRule("trn1-G1", "2 ranks take the two cores of a chip", _V21, _TRN1, 1, _runs(2, of=32)),

@@ -7,11 +7,13 @@ import attrs
 import numpy as np
 
 from ncc_runtime.topology.graph import Topology, build
-from ncc_runtime.topology.quadrants import PORTS, ports_of_cores
+from ncc_runtime.topology.quadrants import PORTS, planes_of_cores, ports_of_cores
 from ncc_runtime.topology.routes import PlacedRanks
 from ncc_runtime.topology.spec import ALIASES, FabricShape, Figure, preset_names
 
 _PARITY = ("even", "odd")
+
+GRIDS = (FabricShape.TORUS, FabricShape.RING, FabricShape.LINE)
 
 
 @attrs.frozen
@@ -83,7 +85,7 @@ def _picture(topology: Topology, node: int, ranks: Sequence[str]) -> Iterable[st
     cells = [name.ljust(max(map(len, names))) for name in names]
     if topology.shape is FabricShape.NONE:
         return [f"  {cells[0]}"]
-    if topology.shape is FabricShape.GRAPH:
+    if topology.shape not in GRIDS or len(topology.dims) > 2:
         return [f"  {cells[chip - first]}  {_ports(topology, chip)}" for chip in chips]
     rows, columns = topology.dims if len(topology.dims) == 2 else (1, topology.dims[0])
     return _grid(topology, cells, rows, columns)
@@ -108,7 +110,7 @@ def _grid(topology: Topology, cells: list[str], rows: int, columns: int) -> Iter
 def _ports(topology: Topology, chip: int) -> str:
     links = topology.links
     found = np.flatnonzero(links.src == chip)
-    return ", ".join(f"{links.name(int(link)).split('.')[1]}>c{links.dst[link]}" for link in found)
+    return ", ".join(links.step(int(link)).split(".", 1)[1] for link in found)
 
 
 def _ranks_by_chip(topology: Topology, placement: PlacedRanks | None) -> list[str]:
@@ -159,17 +161,25 @@ def _core_ports(topology: Topology) -> Iterable[str]:
     """Which cores of a chip sit at which port, for every parity of its row and column."""
     if not topology.core_ports:
         return
-    columns = min(topology.dims[1], 2)
+    rows_, columns = topology.levels[0].dims[-2:]
+    is_turned = len(topology.core_ports) > 4 and topology.chips_per_node > rows_ * columns
     corners = [
-        (row, column) for row in range(min(topology.dims[0], 2)) for column in range(columns)
+        (plane, row, column)
+        for plane in range(1 + is_turned)
+        for row in range(min(rows_, 2))
+        for column in range(min(columns, 2))
     ]
-    ports = ports_of_cores(topology)
-    rows = [("core at port", *PORTS)]
-    for row, column in corners:
-        found = ports[row * topology.dims[1] + column]
-        cores = (np.flatnonzero(found == code).tolist() for code in range(len(PORTS)))
+    tables = ports_of_cores(topology), planes_of_cores(topology)
+    known = [code for code, _ in enumerate(PORTS) if any((table == code).any() for table in tables)]
+    rows = [("core at port", *(PORTS[code] for code in known))]
+    for plane, row, column in corners:
+        chip = (plane * rows_ + row) * columns + column
+        sites = [table[chip] for table in tables]
+        cores = (np.flatnonzero((sites[0] == code) | (sites[1] == code)).tolist() for code in known)
         where = f"{_PARITY[row]} row, {_PARITY[column]} column"
-        rows.append((where, *map(spans, cores)))
+        rows.append(
+            (f"{_PARITY[plane]} plane, {where}" if is_turned else where, *map(spans, cores))
+        )
     yield from _aligned(rows)
     yield ""
 
@@ -194,8 +204,11 @@ def _figure_rows(topology: Topology) -> Iterable[tuple[str, ...]]:
 def _quantity(key: str, figure: Figure) -> str:
     """A value with the unit that its key names."""
     value = figure.value
+    if isinstance(value, tuple):
+        ones = (str(one) if isinstance(one, tuple) else _quantity(key, Figure(one, "")) for one in value)
+        return " ".join(ones)
     if not isinstance(value, int):
-        return value if isinstance(value, str) else " ".join(map(str, value))
+        return str(value)
     if key.endswith("bandwidth_bytes_per_s"):
         return _rate(value)
     if "flops_per_s" in key:

@@ -6,14 +6,11 @@ instance.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from ncc_runtime.errors import TopologyError
-from ncc_runtime.topology.faults import source_of, tables_of
-from ncc_runtime.topology.spec import LARGEST, LARGEST_COUNT, SlowedCore, Spec
-
-_KEYS = ("chip", "core", "node", "engines_percent", "dma_percent", "source")
+from ncc_runtime.topology.spec import SlowedCore, Spec
 
 Places = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Instances, chips of them, and physical cores with one more axis: those of a logical core."""
@@ -41,32 +38,6 @@ def checked_slowed(spec: Spec) -> tuple[SlowedCore, ...]:
     return spec.slowed
 
 
-def read_slowed(origin: str, rows: object) -> tuple[SlowedCore, ...]:
-    """The rows of a file, checked; cores are looked up when their number is known."""
-    tables = tables_of(origin, "core", rows)
-    return tuple(_slowed(f"{origin}: core {number}", row) for number, row in enumerate(tables))
-
-
-def _slowed(place: str, row: Mapping[str, object]) -> SlowedCore:
-    source = source_of(place, row, _KEYS)
-    if "engines_percent" not in row and "dma_percent" not in row:
-        raise TopologyError(f"{place}: neither engines_percent nor dma_percent is given")
-    return SlowedCore(
-        chip=_integer(place, row, "chip", (0, LARGEST_COUNT)),
-        core=_integer(place, row, "core", (0, LARGEST_COUNT)),
-        source=source,
-        node=_integer(place, row, "node", (0, LARGEST)) if "node" in row else None,
-        engines_percent=_integer(place, {"engines_percent": 100, **row}, "engines_percent"),
-        dma_percent=_integer(place, {"dma_percent": 100, **row}, "dma_percent"),
-    )
-
-
-def _integer(
-    place: str, row: Mapping[str, object], key: str, limits: tuple[int, int] = (1, 100)
-) -> int:
-    value, (low, high) = row.get(key), limits
-    if type(value) is not int:
-        raise TopologyError(f"{place}: {key}: {value!r} is not an integer from {low} to {high}")
-    if not low <= value <= high:
-        raise TopologyError(f"{place}: {key}: {value} is not an integer from {low} to {high}")
-    return value
+def read_slowed(rows: Sequence[Mapping[str, Any]]) -> tuple[SlowedCore, ...]:
+    """The rows of a file that follows the schema; cores are looked up when they are counted."""
+    return tuple(SlowedCore(**row) for row in rows)

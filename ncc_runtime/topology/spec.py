@@ -1,6 +1,7 @@
 """What a topology's TOML may state: its keys, the kinds of their values, the checked result.
 
-Every figure has its source; links that are down or slowed, and slowed cores, are rows of their own.
+Every figure has its source; links that are down or slowed, slowed cores, and the levels of a
+fabric are rows of their own. What a level states is kept under `level.<name>.<key>`.
 """
 
 import enum
@@ -8,30 +9,64 @@ from collections.abc import Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from types import MappingProxyType
+from typing import Any
 
 import attrs
 
 from ncc_runtime.errors import TopologyError
+from ncc_runtime.topology.toml_file import TomlFile
 
 ALIASES: Mapping[str, str] = MappingProxyType(
-    {"trn1": "trn1.32xlarge", "trn2": "trn2.48xlarge", "inf2": "inf2.48xlarge"}
+    {
+        "trn1": "trn1.32xlarge",
+        "trn2": "trn2.48xlarge",
+        "trn3": "trn3-gen2-ultraserver",
+        "inf2": "inf2.48xlarge",
+    }
 )
 
 LARGEST = 10**15
 """No rate or size above this, so that times stay exact in 64 bits (timing.duration_ps)."""
 
 LARGEST_COUNT = 1024
-"""No count above this: route tables grow with the square of the chips."""
+"""No count above this, but for those of chips."""
+
+LARGEST_CHIPS = 16_384
+"""No more chips an instance than this."""
+
+LARGEST_LINKS = 4_194_304
+"""No more directed links an instance than this: 2,048 chips all joined to all."""
 
 
 class FabricShape(enum.Enum):
     """How the chips of one instance are wired; the value is the word in the TOML."""
 
-    TORUS = "torus"  # rows x columns, both wrap; ports N, W, S, E
+    TORUS = "torus"  # all ways wrap: rows x columns by N, W, S, E, or also planes by D, U
     RING = "ring"  # ports W, E
     LINE = "line"  # ports W, E, open ends
     GRAPH = "graph"  # pairs of chips joined both ways; ports p0, p1, …
     NONE = "none"  # one chip
+    LEVELS = "levels"  # anything else that levels make; not a word of the TOML
+
+
+class LevelKind(enum.Enum):
+    """What joins the units of a level; the value is the word in the TOML."""
+
+    TORUS = "torus"  # of one to three dimensions
+    RING = "ring"
+    LINE = "line"  # a ring that is open
+    SWITCH = "switch"  # every unit has a port of it
+    FULL = "full"  # a link from every unit to every other
+    GRAPH = "graph"  # pairs of units joined both ways
+    CLUSTER = "cluster"  # the network between instances, last of all
+
+
+class Joins(enum.Enum):
+    """What of its units a level joins; the value is the word in the TOML."""
+
+    CHIPS = "chips"  # one switch, with a port for every chip of every unit
+    PLACES = "places"  # the first chip of every unit, the second, and so on: a joint for each
+    SWITCHES = "switches"  # the switches of the units, by their up-links
 
 
 class Kind(enum.Enum):
@@ -40,26 +75,33 @@ class Kind(enum.Enum):
     COUNT = f"an integer from 1 to {LARGEST_COUNT}"
     COUNT_OR_NONE = f"an integer from 0 to {LARGEST_COUNT}"
     AMOUNT = "an integer from 1 to 10^15"
+    FLOPS = "an integer from 1 to 4 x 10^15"
+    WIDTH = "an integer from 1 to 65536"
     CLOCK = "an integer from 1 to 10^12"
     DELAY = "an integer from 0 to 10^15"
+    CHIPS = f"an integer from 1 to {LARGEST_CHIPS}"
+    CHIPS_OR_NONE = f"an integer from 0 to {LARGEST_CHIPS}"
     COUNTS = "a list of integers from 1"
     PAIRS = "a list of pairs of different chips"
     SHAPE = "one of torus, ring, line, graph, none"
-    PORT_WORDS = "four words, each a permutation of NWSE"
+    PORT_WORDS = "four words, each a permutation of NWSE, or eight with D or U behind each letter"
+    AMOUNTS = "an integer from 1 to 10^15, or a list of them by dimension"
+    DELAYS = "an integer from 0 to 10^15, or a list of them by dimension"
+    RATIO = "a number from 1 to 1000"
 
 
-Value = int | str | tuple[str, ...] | tuple[int, ...] | tuple[tuple[int, int], ...]
+Value = int | float | str | tuple[str, ...] | tuple[int, ...] | tuple[tuple[int, int], ...]
 
 ENGINE_NAMES = ("Tensor", "Vector", "Scalar", "GpSimd", "Sync")
 
 _ENGINE_KEYS = {
     **{f"engine.{name}.clock_hz": Kind.CLOCK for name in ENGINE_NAMES},
-    **{f"engine.Tensor.flops_per_s.{kind}": Kind.AMOUNT for kind in ("bf16", "f16", "f8", "f32")},
-    **{f"engine.{name}.elements_per_cycle": Kind.COUNT for name in ("Vector", "Scalar", "GpSimd")},
+    **{f"engine.Tensor.flops_per_s.{kind}": Kind.FLOPS for kind in ("bf16", "f16", "f8", "f32")},
+    **{f"engine.{name}.elements_per_cycle": Kind.WIDTH for name in ("Vector", "Scalar", "GpSimd")},
 }
 
 _ALWAYS = {
-    "chips.count": Kind.COUNT,
+    "chips.count": Kind.CHIPS,
     "chips.cores": Kind.COUNT,
     "lnc.allowed": Kind.COUNTS,
     "lnc.default": Kind.COUNT,
@@ -82,12 +124,15 @@ _ALWAYS = {
     "intra_chip.dies": Kind.COUNT,
     "intra_chip.die_latency_ps": Kind.DELAY,
     "fabric.shape": Kind.SHAPE,
-    "efa.adapters": Kind.COUNT_OR_NONE,
+    "efa.adapters": Kind.CHIPS_OR_NONE,
     **_ENGINE_KEYS,
 }
 _WITH_LINKS = {"link.bandwidth_bytes_per_s": Kind.AMOUNT, "link.latency_ps": Kind.DELAY}
 _WITH_EFA = {"efa.adapter_bandwidth_bytes_per_s": Kind.AMOUNT, "efa.latency_ps": Kind.DELAY}
-_SELDOM = {"intra_chip.core_bandwidth_bytes_per_s": Kind.AMOUNT}
+_SELDOM = {
+    "intra_chip.core_bandwidth_bytes_per_s": Kind.AMOUNT,
+    "chips.hosts": Kind.COUNT,
+}
 _WIRING = {
     "fabric.dims": Kind.COUNTS,
     "fabric.links": Kind.PAIRS,
@@ -98,6 +143,19 @@ KEYS: Mapping[str, Kind] = MappingProxyType(
     {**_ALWAYS, **_WITH_LINKS, **_WITH_EFA, **_SELDOM, **_WIRING}
 )
 
+LEVEL_KEYS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "dims": Kind.COUNTS,
+        "size": Kind.CHIPS,
+        "links": Kind.PAIRS,
+        "bandwidth_bytes_per_s": Kind.AMOUNTS,
+        "latency_ps": Kind.DELAYS,
+        "oversubscription": Kind.RATIO,
+        "adapters": Kind.CHIPS_OR_NONE,
+    }
+)
+"""What a row of `[[level]]` may state as figures, beside its name, kind and what it joins."""
+
 
 @attrs.frozen
 class Figure:
@@ -107,11 +165,22 @@ class Figure:
     source: str
 
 
+def figure_of(leaf: Mapping[str, Any]) -> Figure:
+    """A leaf of the schema, frozen."""
+    return Figure(_frozen(leaf["value"]), leaf["source"])
+
+
+def _frozen(value: Any) -> Value:
+    if not isinstance(value, list):
+        return value
+    return tuple(tuple(one) if isinstance(one, list) else one for one in value)
+
+
 @attrs.frozen
 class LinkFault:
     """Links from one chip to another that are down or slowed; a later row overrides an earlier."""
 
-    ends: tuple[tuple[int, int], ...]  # (source, target) chips of an instance
+    ends: tuple[tuple[int | str, int | str], ...]  # (source, target) of an instance; "s0": a switch
     source: str
     port: str | None = None  # where several links join the chips; None: all of them
     node: int | None = None  # the instance; None: every one
@@ -132,10 +201,23 @@ class SlowedCore:
 
 
 @attrs.frozen
+class LevelRow:
+    """One level of a fabric, innermost first; its figures are those of the spec by its name."""
+
+    name: str
+    kind: LevelKind
+    joins: Joins
+
+    def key(self, word: str) -> str:
+        """The key of one of its figures."""
+        return f"level.{self.name}.{word}"
+
+
+@attrs.frozen
 class Spec:
     """A topology as its file states it, checked leaf by leaf."""
 
-    origin: str  # the file or preset, for complaints
+    file: TomlFile  # the file or preset, for complaints
     name: str
     generation: str
     summary: str
@@ -143,6 +225,9 @@ class Spec:
     figures: Mapping[str, Figure]
     faults: tuple[LinkFault, ...] = ()
     slowed: tuple[SlowedCore, ...] = ()
+    levels: tuple[LevelRow, ...] = ()  # of the instance; none: the wiring is fabric.shape
+    network: str = "EFA"  # what joins instances
+    rules: str = "neuron"  # whose rules for groups hold; none: nobody's
 
     def number(self, key: str) -> int:
         value = self._value(key)
@@ -158,6 +243,20 @@ class Spec:
         assert isinstance(value, tuple), key
         return tuple(number for number in value if isinstance(number, int))
 
+    def by_dimension(self, key: str, dimensions: int) -> tuple[int, ...]:
+        """One number for each dimension; a single one is that of all."""
+        value = self._value(key)
+        numbers = (value,) * dimensions if isinstance(value, int) else self.numbers(key)
+        if len(numbers) != dimensions:
+            raise self.error(key, f"{len(numbers)} values for {dimensions} dimensions")
+        return numbers
+
+    def ratio_or(self, key: str, otherwise: float) -> float:
+        """The ratio of a key that need not be given."""
+        value = self.figures[key].value if key in self.figures else otherwise
+        assert isinstance(value, int | float), key
+        return value
+
     def pairs(self, key: str) -> tuple[tuple[int, int], ...]:
         value = self._value(key)
         assert isinstance(value, tuple), key
@@ -171,18 +270,29 @@ class Spec:
 
     @property
     def shape(self) -> FabricShape:
-        return FabricShape(self._value("fabric.shape"))
+        return FabricShape.LEVELS if self.levels else FabricShape(self._value("fabric.shape"))
 
     def source(self, key: str) -> str:
         return self.figures[key].source
 
     def error(self, key: str, reason: str) -> TopologyError:
-        return TopologyError(f"{self.origin}: {key}: {reason}")
+        return self.file.error(key, reason)
 
     def _value(self, key: str) -> Value:
         if key not in self.figures:
             raise self.error(key, "missing")
         return self.figures[key].value
+
+
+def examples() -> Traversable:
+    """The folder of the example topologies that are described as users would."""
+    return resources.files("ncc_runtime.topology") / "examples"
+
+
+def example_names() -> tuple[str, ...]:
+    """Every example, sorted."""
+    files = (entry.name for entry in examples().iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml")))
 
 
 def presets() -> Traversable:

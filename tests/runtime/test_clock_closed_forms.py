@@ -46,7 +46,7 @@ def test_one_transfer_takes_start_latency_descriptors_and_bytes(where, by_hand):
     way = np.array([0]), np.array([1])
     priced = model.transfer_ps(
         routes.transport(*way),
-        routes.hops(*way),
+        routes.links_ps(*way),
         np.array([MIB]),
         routes.bandwidth_bytes_per_s(*way),
     )

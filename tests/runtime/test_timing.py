@@ -25,8 +25,8 @@ def one(value: int) -> np.ndarray:
     return np.array([value], np.int64)
 
 
-def transfer(model: TimingModel, transport: Transport, hops: int, size: int, rate: int) -> int:
-    return int(model.transfer_ps(one(transport.code), one(hops), one(size), one(rate))[0])
+def transfer(model: TimingModel, transport: Transport, links_ps: int, size: int, rate: int) -> int:
+    return int(model.transfer_ps(one(transport.code), one(links_ps), one(size), one(rate))[0])
 
 
 @given(amount=SIZES, rate=RATES)
@@ -110,8 +110,8 @@ def test_a_longer_instruction_never_ends_sooner(topology: Topology, sizes: tuple
 def test_a_longer_transfer_never_ends_sooner(sizes: tuple[int, int], transport: Transport) -> None:
     model = TimingModel.from_topology(build("trn2", nodes=2))
     less, more = sorted(sizes)
-    assert transfer(model, transport, 1, less, 10**10) <= transfer(
-        model, transport, 1, more, 10**10
+    assert transfer(model, transport, 100_000, less, 10**10) <= transfer(
+        model, transport, 100_000, more, 10**10
     )
 
 
@@ -119,7 +119,7 @@ def test_a_transfer_is_start_latency_descriptors_and_bytes_over_bandwidth() -> N
     model = TimingModel.from_topology(build("trn2"))
     size = 3 * 65_536 + 1
     expected = 1_300_000 + 2 * 100_000 + 4 * 4_000 + -(-size * 1000 // 128)
-    assert transfer(model, Transport.NEURONLINK, 2, size, 128 * 10**9) == expected
+    assert transfer(model, Transport.NEURONLINK, 200_000, size, 128 * 10**9) == expected
 
 
 def test_more_descriptors_for_the_same_bytes_cost_more() -> None:
@@ -142,8 +142,8 @@ def test_a_small_step_over_efa_takes_the_published_15_us() -> None:
 
 def test_a_small_ring_hop_takes_the_published_one_to_two_us() -> None:
     model = TimingModel.from_topology(build("trn2"))
-    for transport, hops in ((Transport.INTRA_CHIP, 0), (Transport.NEURONLINK, 1)):
-        step = transfer(model, transport, hops, 4096, 128 * 10**9)
+    for transport, links_ps in ((Transport.INTRA_CHIP, 0), (Transport.NEURONLINK, 100_000)):
+        step = transfer(model, transport, links_ps, 4096, 128 * 10**9)
         step += model.cc_row_ps() + model.semaphore_remote_ps
         assert 1_000_000 <= step <= 2_000_000
 
@@ -160,7 +160,7 @@ def test_model_and_routes_agree_on_latency_but_for_crossings() -> None:
     topology = build("trn2", nodes=2)
     routes, model = Routes(topology, place(topology, 128)), TimingModel.from_topology(topology)
     src, dst = np.arange(128)[:, None], np.arange(128)[None, :]
-    ways = routes.transport(src, dst), routes.hops(src, dst)
+    ways = routes.transport(src, dst), routes.links_ps(src, dst)
     crossed = model.latency_ps(*ways) + routes.crossing_ps(src, dst)
     assert (crossed == routes.latency_ps(src, dst)).all()
 
@@ -184,7 +184,7 @@ def test_a_barrier_grows_with_every_doubling_of_the_chips() -> None:
 def test_a_semaphore_of_ones_own_is_the_cheapest() -> None:
     model = TimingModel.from_topology(build("trn2", nodes=2))
     codes = np.array([transport.code for transport in Transport])
-    times = model.semaphore_ps(codes, np.array([0, 0, 1, 0]))
+    times = model.semaphore_ps(codes, np.array([0, 0, 100_000, 0]))
     assert times.tolist() == sorted(set(times.tolist()))
     assert times[0] == model.semaphore_local_ps
 

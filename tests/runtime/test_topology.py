@@ -240,7 +240,7 @@ def test_what_cannot_be_built_is_refused_with_the_reason(
         ("chips.count = 0", "chips.count: 0 is not an integer from 1"),
         ("chips.count = true", "chips.count: True is not an integer"),
         ("chips.count = 8\nefa.adapters = 8", r"fabric.dims: extents \[4, 4\] hold 16 of 8"),
-        ("fabric.dims = [16]", "a torus has 2 extents, not 1"),
+        ("fabric.dims = [16]", "a torus has 2 or 3 extents, not 1"),
         ('fabric.shape = "cube"', "'cube' is not one of torus, ring"),
         ('fabric.shape = "none"', "none leaves 16 chips unconnected"),
         ('fabric.shape = "graph"', "fabric.links: missing"),
@@ -261,7 +261,7 @@ def test_what_cannot_be_built_is_refused_with_the_reason(
     ],
 )
 def test_a_wrong_file_is_refused_by_file_and_key(tmp_path, body: str, message: str) -> None:
-    with pytest.raises(TopologyError, match=f"drawn.toml: .*{message}"):
+    with pytest.raises(TopologyError, match=rf"drawn.toml(:\d+:\d+)?: .*{message}"):
         build(topology_file(tmp_path, body))
 
 
@@ -273,7 +273,7 @@ def test_a_wrong_file_is_refused_by_file_and_key(tmp_path, body: str, message: s
         ("name = 'x'\nbase = 'h100'", "base: 'h100' is unknown; known: neuroncore-v2"),
         ("name = 3", "name: 3 is not a line of text"),
         ("name = = 3", "not TOML: .*line 1"),
-        ("name = 'x'\nchips = 3", "chips: unknown key; did you mean chips.co"),
+        ("name = 'x'\nchips = 3", "chips: 3 is not a table, with keys such as count"),
         ("name = 'x'\n[link]\nlatency_ps = 5", r"expected \{value = …, source = \"…\"\}, not 5"),
         ("name = 'x'\nlink.latency_ps = {value = 5, source = ' '}", "the source is empty"),
     ],
@@ -281,7 +281,7 @@ def test_a_wrong_file_is_refused_by_file_and_key(tmp_path, body: str, message: s
 def test_a_file_that_is_no_topology_is_refused(tmp_path, text: str, message: str) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(text)
-    with pytest.raises(TopologyError, match=f"mine.toml: .*{message}"):
+    with pytest.raises(TopologyError, match=rf"mine.toml(:\d+:\d+)?: .*{message}"):
         build(str(file))
 
 
@@ -296,19 +296,19 @@ def test_a_file_that_is_no_topology_is_refused(tmp_path, text: str, message: str
             "from = 0\nto = 1\nport = 'W'\ndown = true\nsource = 's'",
             "no link leads from chip 0 to 1 by port W",
         ),
-        ("from = 0\nto = 1\ndown = 'yes'\nsource = 's'", "down 'yes' is not true or false"),
+        ("from = 0\nto = 1\ndown = 'yes'\nsource = 's'", "down: 'yes' is not true or false"),
         ("from = 0\nto = -1\ndown = true\nsource = 's'", "to: -1 is not an integer from 0"),
         (
             "from = 0\nto = 1\nbandwidth_bytes_per_s = 0\nsource = 's'",
             "bandwidth_bytes_per_s: 0 is not an integer from 1",
         ),
-        ("from = 0\nto = 1\nup = true\nsource = 's'", "unknown key up; known: from, to"),
+        ("from = 0\nto = 1\nup = true\nsource = 's'", "fault 0: up: unknown key; known: from, to"),
     ],
 )
 def test_a_wrong_fault_is_refused_by_its_number(tmp_path, fault: str, message: str) -> None:
     file = tmp_path / "worn.toml"
     file.write_text(f"name = 'worn'\nbase = 'trn2.48xlarge'\n[[fault]]\n{fault}\n")
-    with pytest.raises(TopologyError, match=f"worn.toml: .*{message}"):
+    with pytest.raises(TopologyError, match=rf"worn.toml:\d+:\d+: .*{message}"):
         build(str(file))
 
 
@@ -383,7 +383,15 @@ def test_the_list_has_every_preset_once() -> None:
 
 def test_the_list_says_which_instances_can_be_joined() -> None:
     joins = {row.name for row in list_topologies() if row.joins}
-    assert joins == {"trn1.32xlarge", "trn1n.32xlarge", "trn2.48xlarge"}
+    assert joins == {
+        "trn1.32xlarge",
+        "trn1n.32xlarge",
+        "trn2.48xlarge",
+        "trn2u.48xlarge",
+        "trn2-ultraserver",
+        "trn3-gen1-ultraserver",
+        "trn3-gen2-ultraserver",
+    }
 
 
 def test_a_described_torus_shows_chips_ranks_and_what_wraps() -> None:
@@ -433,14 +441,17 @@ def test_every_topology_can_be_described(topology: Topology) -> None:
         ('chip = 0\ncore = 8\ndma_percent = 50\nsource = "assumed"', "core 8 is not below 8"),
         ('chip = 0\ncore = 0\nsource = "assumed"', "neither engines_percent nor dma_percent is"),
         ("chip = 0\ncore = 0\ndma_percent = 50", "the source is empty; cite one or write assumed"),
-        ('chip = 0\ncore = 0\ndma = 50\nsource = "assumed"', "unknown key dma; known: chip, core,"),
+        (
+            'chip = 0\ncore = 0\ndma = 50\nsource = "assumed"',
+            "dma: unknown key; known: chip, core,",
+        ),
         (
             'chip = 0\ncore = 0\ndma_percent = 0\nsource = "assumed"',
             "dma_percent: 0 is not an integer from 1 to 100",
         ),
         (
             'chip = "a"\ncore = 0\ndma_percent = 9\nsource = "assumed"',
-            "chip: 'a' is not an integer from 0 to 1024",
+            "chip: 'a' is not an integer from 0 to 16384",
         ),
     ],
 )
@@ -449,7 +460,7 @@ def test_a_slowed_core_that_cannot_be_is_refused(tmp_path: Path, row: str, compl
     path.write_text(f'name = "slow"\nbase = "trn2.48xlarge"\n[[core]]\n{row}\n')
     with pytest.raises(TopologyError) as refused:
         build(str(path))
-    assert f"{path}: core 0: " in str(refused.value)
+    assert re.search(r"slow.toml:\d+:\d+: core 0: ", str(refused.value))
     assert complaint in str(refused.value)
 
 

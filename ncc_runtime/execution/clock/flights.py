@@ -72,5 +72,5 @@ class Flights:
         """Of increments of other ranks' semaphores, no data before them."""
         to, mine = self._ends(rank)
         routes = self._executable.routes
-        way = routes.transport(mine, to), routes.hops(mine, to)
+        way = routes.transport(mine, to), routes.links_ps(mine, to)
         return self._model.semaphore_ps(*way) + routes.crossing_ps(mine, to)

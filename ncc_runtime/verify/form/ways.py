@@ -10,7 +10,7 @@ import numpy as np
 
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import IDLE, Executable
-from ncc_runtime.topology.graph import Links
+from ncc_runtime.topology.links import Links
 from ncc_runtime.topology.routes import TRANSPORTS, Transport
 from ncc_runtime.verify.form.columns import distinct_rows
 from ncc_runtime.verify.form.rule import rule
@@ -102,16 +102,17 @@ def _missing(links: Links, way: list[int], chip: int, goal: int) -> str:
         if not 0 <= link < len(links):
             return f"the way {text} takes link {link}, there are {len(links)}"
         if links.src[link] != chip:
-            return f"the way {text} needs a link from c{chip} to c{links.src[link]}, there is none"
+            there = links.end(int(links.src[link]))
+            return f"the way {text} needs a link from {links.end(chip)} to {there}, there is none"
         if links.is_down[link]:
             return f"the way {text} takes {_name(links, link)}, which is down"
         chip = int(links.dst[link])
-    return f"the way {text or 'of no link'} ends at c{chip}, not at c{goal}"
+    return f"the way {text or 'of no link'} ends at {links.end(chip)}, not at c{goal}"
 
 
 def _name(links: Links, link: int) -> str:
     known = 0 <= link < len(links)
-    return f"{links.name(link)}>c{links.dst[link]}" if known else f"link {link}"
+    return links.step(link) if known else f"link {link}"
 
 
 RULES = (ways_exist,)

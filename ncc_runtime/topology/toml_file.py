@@ -1,0 +1,147 @@
+"""A TOML file that knows where its values stand, for complaints by line and column.
+
+tomllib reads it. Only when something is wrong, tree-sitter's grammar finds the place of a key.
+"""
+
+import tomllib
+from collections.abc import Iterator, Sequence
+from importlib.resources.abc import Traversable
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from ncc_runtime.errors import TopologyError, reason_of
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+Path = Sequence[str | int]
+"""Keys of tables and numbers of rows, from the top of the document."""
+
+
+@attrs.frozen
+class TomlFile:
+    """The name of a file, and its text where complaints shall find their place in it."""
+
+    origin: str
+    text: str = attrs.field(default="", repr=False)
+    rows: tuple[tuple[str, str, int], ...] = ()  # [[word]] rows with a name: word, name, number
+
+    @classmethod
+    def read(cls, origin: str, file: Traversable) -> "TomlFile":
+        """The text; TopologyError if there is none."""
+        try:
+            return cls(origin, file.read_bytes().decode())
+        except OSError as error:
+            raise TopologyError(f"{origin}: {reason_of(error)}") from error
+        except UnicodeDecodeError as error:
+            raise TopologyError(f"{origin}: not UTF-8 text at byte {error.start}") from error
+
+    def tables(self) -> dict[str, Any]:
+        """The document; TopologyError with line and column if it is not TOML."""
+        try:
+            return tomllib.loads(self.text)
+        except tomllib.TOMLDecodeError as error:
+            raise TopologyError(f"{self.origin}: not TOML: {str(error).lower()}") from error
+        except RecursionError as error:
+            raise TopologyError(f"{self.origin}: not TOML: nested too deeply") from error
+
+    def error(self, key: str, reason: str) -> TopologyError:
+        """A complaint about a dotted key, such as `link.latency_ps` or `level.Z.size`."""
+        return self.error_at(self._path(key), key, reason)
+
+    def error_at(self, path: Path, words: str, reason: str) -> TopologyError:
+        """A complaint about the value at a path; `words` say of what."""
+        about = f"{words}: " if words else ""
+        return TopologyError(f"{self.origin}{self._place(path)}: {about}{reason}")
+
+    def _path(self, key: str) -> Path:
+        """Keys under the row of that name count from the row; `fault 2` is that row."""
+        word, space, number = key.partition(" ")
+        if space and number.isdigit():
+            return (word, int(number))
+        for word, name, row in self.rows:
+            if key.startswith(f"{word}.{name}."):
+                return (word, row, key.removeprefix(f"{word}.{name}."))
+        return key.split(".")
+
+    def _place(self, path: Path) -> str:
+        """`:line:column` of the value, or of as much of the path as there is; else empty."""
+        if not self.text:
+            return ""
+        data = self.text.encode()
+        starts = {at: node.start_byte for at, node in reversed(list(_values(_tree(data))))}
+        known = (tuple(path[:end]) for end in range(len(path), 0, -1))
+        start = next((starts[at] for at in known if at in starts), None)
+        if start is None:
+            return ""
+        before = data[:start].decode()
+        return f":{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
+
+
+def _tree(text: bytes) -> "Node":
+    import tree_sitter
+    import tree_sitter_toml
+
+    parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_toml.language()))
+    return parser.parse(text).root_node
+
+
+Found = Iterator[tuple[tuple[str | int, ...], "Node"]]
+
+
+def _values(root: "Node") -> Found:
+    """Every table, row and value with its path, in the order of the document."""
+    rows: dict[tuple[str | int, ...], int] = {}
+    for node in root.named_children:
+        if node.type == "pair":
+            yield from _pair(node, ())
+            continue
+        if node.type not in ("table", "table_array_element"):
+            continue
+        head, *body = node.named_children
+        path = _under_rows(_keys(head), rows)
+        if node.type == "table_array_element":
+            rows[path] = rows.get(path, -1) + 1
+            path = (*path, rows[path])
+        yield path, head
+        for one in body:
+            if one.type == "pair":
+                yield from _pair(one, path)
+
+
+def _under_rows(
+    keys: tuple[str, ...], rows: dict[tuple[str | int, ...], int]
+) -> tuple[str | int, ...]:
+    """A table inside the last row of an array of tables counts from that row."""
+    path: tuple[str | int, ...] = ()
+    for number, key in enumerate(keys):
+        path = (*path, key)
+        if path in rows and number < len(keys) - 1:
+            path = (*path, rows[path])
+    return path
+
+
+def _pair(node: "Node", above: tuple[str | int, ...]) -> Found:
+    head, value = node.named_children[0], node.named_children[-1]
+    yield from _value(value, (*above, *_keys(head)))
+
+
+def _value(node: "Node", path: tuple[str | int, ...]) -> Found:
+    yield path, node
+    if node.type == "inline_table":
+        for one in node.named_children:
+            if one.type == "pair":
+                yield from _pair(one, path)
+    elif node.type == "array":
+        members = (one for one in node.named_children if one.type != "comment")
+        for number, one in enumerate(members):
+            yield from _value(one, (*path, number))
+
+
+def _keys(node: "Node") -> tuple[str, ...]:
+    """The words of a bare, quoted or dotted key."""
+    if node.type == "dotted_key":
+        return tuple(word for one in node.named_children for word in _keys(one))
+    text = (node.text or b"").decode()
+    return (next(iter(tomllib.loads(f"{text} = 0"))),) if node.type == "quoted_key" else (text,)

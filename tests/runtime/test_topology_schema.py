@@ -1,0 +1,113 @@
+"""The JSON Schema of topologies: shipped as it is made, kept by every shipped file."""
+
+import json
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from ncc_runtime.errors import TopologyError
+from ncc_runtime.topology import schema
+from ncc_runtime.topology.graph import build
+from ncc_runtime.topology.spec import examples, presets
+from ncc_runtime.topology.toml_file import TomlFile
+
+SHIPPED = resources.files("ncc_runtime.topology") / "topology.schema.json"
+
+
+def shipped_files() -> list[Traversable]:
+    folders = (presets(), examples())
+    return [one for folder in folders for one in folder.iterdir() if one.name.endswith(".toml")]
+
+
+def test_the_shipped_schema_is_the_one_that_files_are_held_against() -> None:
+    assert SHIPPED.read_text() == schema.schema_text(), "write schema.schema_text() there"
+
+
+def test_the_schema_is_one_of_json_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(json.loads(SHIPPED.read_text()))
+
+
+@pytest.mark.parametrize("file", shipped_files(), ids=lambda file: file.name)
+def test_a_shipped_file_keeps_the_schema(file: Traversable) -> None:
+    read = TomlFile.read(file.name, file)
+    schema.check(read, read.tables())
+
+
+LEVELS = """name = "mine"
+base = "trn2.48xlarge"
+
+[[level]]
+name = "board"
+kind = "torus"
+dims = {value = [2, 2], source = "s"}
+bandwidth_bytes_per_s = {value = 128, source = "s"}
+latency_ps = {value = 5, source = "s"}
+
+[[level]]
+name = "up"
+kind = "switch"
+size = {value = 4, source = "s"}
+bandwidth_bytes_per_s = {value = 64, source = "s"}
+latency_ps = {value = 7, source = "s"}
+"""
+
+
+def complaint(directory: Path, text: str) -> str:
+    path = directory / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(TopologyError) as refused:
+        build(str(path))
+    return str(refused.value).removeprefix(f"{directory}/")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[2, 2]", "[2, 0]", "7:17: level 0: dims: [2, 0] is not a list of integers from 1"),
+        ("[2, 2]", "[2, 2, 2, 2]", "7:8: level.board.dims: a torus has 1 to 3 extents, not 4"),
+        ("value = 128,", "value = [1, 2, 3],", "8:25: level.board.bandwidth_bytes_per_s: 3 values"),
+        ('"torus"', '"cube"', "6:8: level 0: kind: 'cube' is not one of torus, ring, line, switch"),
+        ("kind = ", "sort = ", "6:8: level 0: sort: unknown key; known: name, kind, joins, dims"),
+        ("size = ", "sise = ", "14:8: level 1: sise: unknown key; did you mean size"),
+        (
+            'kind = "switch"',
+            'kind = "ring"\njoins = "chips"',
+            "14:9: level 1: joins: chips of all units to a ring; say places",
+        ),
+        (
+            'kind = "switch"',
+            'kind = "switch"\njoins = "switches"',
+            "14:9: level.up.joins: switches, but the level below has no switches",
+        ),
+        ('name = "up"', 'name = "board"', "12:8: level 1: name: board is a level before"),
+        ('name = "up"', 'name = "u p"', "12:8: level 1: name: 'u p' is not a word of at most 16"),
+        ("size = {value = 4", "size = {value = 9999", "14:8: level.up.size: 39996 chips are more"),
+        (
+            "size = {value = 4",
+            "links = {value = [[0, 1]], source = 's'}\nsize = {value = 4",
+            "14:9: level 1: links: a switch has none; it has size, latency_ps, bandwidth",
+        ),
+        ("[[level]]", "[link]\nlatency_ps = {value = 5, source = 's'}\n[[level]]", "5:14: link."),
+        (
+            "[[level]]",
+            "[chips]\ncount = {value = 5, source = 's'}\n[[level]]",
+            "5:9: chips.count: 5, the levels hold 16: 4 of board x 4 of up",
+        ),
+        ('name = "mine"', 'name = "mine"\nchips = 3', "2:9: chips: 3 is not a table, with keys"),
+        ('name = "mine"', "name = = 3", " not TOML: invalid value (at line 1, column 8)"),
+        ('source = "s"}', 'source = ""}', "7:34: level 0: dims: the source is empty"),
+        ('base = "trn2.48xlarge"', 'base = "trn9"', "2:8: base: 'trn9' is unknown; known: "),
+    ],
+)
+def test_a_complaint_has_line_column_value_and_remedy(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    assert complaint(tmp_path, LEVELS.replace(old, new, 1)).startswith(f"mine.toml:{message}")
+
+
+def test_columns_count_characters_and_keys_may_be_quoted_and_dotted(tmp_path: Path) -> None:
+    text = 'name = "é"\n"link"."latency_ps" = {source = "ä", value = 1.5}\n'
+    assert complaint(tmp_path, text).startswith("mine.toml:2:46: link.latency_ps: 1.5 is not")
