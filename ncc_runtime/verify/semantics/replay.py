@@ -121,9 +121,10 @@ class Replay:
         value = np.broadcast_to(value, cell.shape)
         starts = weight == 1
         self._held[cell[starts]] = value[starts]
-        parts = self._held[cell] * weight != value
+        extent = inside.extent[chosen]
+        parts = (self._held[cell] * weight != value) & (extent > 0)  # 0: many write it, none reads
         if parts.any():
-            self.mixed.append((inside.extent[chosen][parts], inside.offset[chosen][parts]))
+            self.mixed.append((extent[parts], inside.offset[chosen][parts]))
 
     def _check_zeros(self, step: Step, pieces: Pieces, chosen: slice | np.ndarray) -> None:
         """Zeros are no operand: a product with them, or a minimum, is not what was promised."""
