@@ -46,7 +46,9 @@ def _reasons(executable: Executable, number: int, broken: Sequence[Proof]) -> It
     for proof in broken:
         for breach in proof.breaches:
             if f"p{number} " in breach or len(executable.program.placeholders) == 1:
-                yield f"{proof.name}: {' '.join(breach.split())}"
+                # a count that is never reached is how a plan without a credit stands still
+                stands = "waits for" in breach and "times in all" in breach
+                yield f"{'deadlock' if stands else proof.name}: {' '.join(breach.split())}"
 
 
 def _first_wrong(executable: Executable, number: int) -> Wrong | None:

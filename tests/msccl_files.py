@@ -366,6 +366,42 @@ def chain_broadcast(gpus: int, chunks: int = 4, root: int = 0) -> File:
     return file
 
 
+def direct_rooted(coll: str, gpus: int, chunks: int = 2, root: int = 0) -> File:
+    """Reduce, gather or scatter: everybody with the root, a channel and a chunk after another."""
+    parts = {"reduce": 1, "gather": gpus, "scatter": gpus}[coll]
+    file = File("direct", coll, gpus, parts * chunks)
+    others = [gpu for gpu in range(gpus) if gpu != root]
+    last: dict[int, Step] = {}
+    first = root * chunks if coll != "reduce" else 0
+    given, got = (first if coll == "scatter" else 0), (first if coll == "gather" else 0)
+    for chunk in range(chunks):
+        last[chunk] = file.block(root).add("cpy", ("i", given + chunk), ("o", got + chunk))
+    for gpu in others:
+        for chunk in range(chunks):
+            at = chunk if coll == "reduce" else gpu * chunks + chunk
+            if coll == "scatter":
+                file.block(root, send=gpu).add("s", ("i", at), ("o", chunk))
+                file.block(gpu, recv=root).add("r", ("i", at), ("o", chunk))
+                continue
+            file.block(gpu, send=root).add("s", ("i", chunk), ("o", at))
+            block, deps = file.block(root, recv=gpu), [last[chunk]]
+            if coll == "reduce":
+                last[chunk] = block.add("rrc", ("o", at), ("o", at), deps=deps)
+            else:
+                block.add("r", ("i", chunk), ("o", at))
+    return file
+
+
+def shifted_copy(gpus: int) -> File:
+    """A collective of nobody's name: what gpu k has goes to gpu k+1."""
+    file = File("shift", "custom", gpus, 1)
+    for gpu in range(gpus):
+        block = file.block(gpu, (gpu + 1) % gpus, (gpu - 1) % gpus)
+        block.add("s", ("i", 0), ("o", 0))
+        block.add("r", ("i", 0), ("o", 0))
+    return file
+
+
 ALL: Mapping[str, Sequence[Callable[[], File]]] = {
     "all-reduce": [
         lambda: ring_all_reduce(4),

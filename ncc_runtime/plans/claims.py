@@ -98,7 +98,7 @@ class _Run:
         found = self.held.get((node.gpu, ref.buffer, ref.index + place))
         if found is not None:
             return found
-        name = f"{ref.buffer.value}[{ref.index + place}]"
+        name = node.spelled(Ref(ref.buffer, ref.index + place))
         return Value(0, 0, f"{_named(node)} reads {name}, which nothing has written")
 
     def _joined(self, node: Node, one: Value, other: Value) -> Value:

@@ -162,6 +162,6 @@ class Uses:
         wrote = any(writes and ref == Ref(buffer, index) for ref, writes in touched(first))
         does = "written twice" if wrote and access.writes else "read and written"
         return second.error(
-            f"race: {buffer.value}[{index}] of gpu {gpu} is {does} in no order; by {first} "
+            f"race: {second.spelled(Ref(buffer, index))} of gpu {gpu} is {does} in no order; by {first} "
             f"(line {first.step.at.line}) too: a dependency is missing"
         )

@@ -191,6 +191,6 @@ def _parts(count: int, *both: Lying) -> Iterator[Sequence[Lying]]:
 
 
 def _scratch(making: Making, width: int) -> Lying:
-    chunks = max(1, making.scratch_chunks)
+    chunks = making.scratch_chunks
     taken = making.scratch.take(chunks * width)
     return Lying(Stretch(Space.SCRATCH, 0, taken), chunks, chunks * width, width)

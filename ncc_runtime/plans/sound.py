@@ -72,8 +72,6 @@ class _Checking:
             if len(np.unique(named)) < len(named):
                 twice = int(np.bincount(named).argmax())
                 yield f"{name} names member {twice} twice: two senders of one transfer"
-        if not (move.peer != IDLE).any():
-            yield "no member has a peer"
         if move.consumed is not None:
             yield from self._members("consumed", move.consumed)
             if ((move.consumed != IDLE) & (move.peer == IDLE)).any():
@@ -117,10 +115,13 @@ class _Checking:
                 yield f"{name} with an owner, which is for operands, of every member"
         if name != "source" and piece.space is Space.OPERAND:
             yield f"{name} in an operand, which nobody may write"
-        start, end = piece.offset[where], piece.offset[where] + size[where]
-        if (start < 0).any() or (end > room).any():
-            worst = int(end.max(initial=0))
-            yield f"{name} ends at byte {worst} of {piece.space.value}, which has {room}"
+        start, size = piece.offset[where], size[where]
+        outside = (start < 0) | (size > room) | (start > room - size)
+        for member in np.flatnonzero(outside)[:1].tolist():
+            first, count = int(start[member]), int(size[member])
+            yield (
+                f"{name} of {count} bytes at {first} of {piece.space.value}, which has {room} bytes"
+            )
         if (start % max(1, self.job.buffers.element_bytes)).any():
             yield f"{name} begins inside of an element"
 

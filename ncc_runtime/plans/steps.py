@@ -44,6 +44,14 @@ class Node:
     def __str__(self) -> str:
         return f"gpu {self.gpu}, tb {self.block.number}, step {self.place}"
 
+    def spelled(self, ref: Ref) -> str:
+        """A chunk that the step uses, as the file calls it: in place it has two names."""
+        for own, said in ((self.source, self.step.source), (self.target, self.step.target)):
+            distance = ref.index - own.index
+            if own.buffer is ref.buffer and 0 <= distance < self.step.count:
+                return str(Ref(said.buffer, said.index + distance))
+        return str(ref)
+
     def error(self, what: str) -> PlanError:
         """The error that names this step."""
         return self.step.at.error(f"{self}: {what}")

@@ -1,0 +1,228 @@
+"""Plans that are none, deadlock, race or do something else are refused, each by name."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ncc_runtime.cli import main
+from ncc_runtime.errors import PlanError
+from ncc_runtime.neff import container
+from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.plans import xml_tree
+from ncc_runtime.runtime import load
+from tests import msccl_files
+from tests.msccl_files import File
+from tests.programs import collective_program
+
+
+def refusal(text: str | bytes, tmp_path: Path, op: CollectiveOp = CollectiveOp.ALL_REDUCE) -> str:
+    """What is said of a file's text for four ranks, without `plan FILE: `."""
+    path = tmp_path / "plan.xml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(PlanError) as caught:
+        load(collective_program(op, 4, [16]), plans=[str(path)])
+    assert "\n" not in str(caught.value)
+    before, text = str(caught.value).split(f"plan {path}: ")
+    assert not before
+    return text
+
+
+def edited(edit: Callable[[File], object], make: Callable[[], File] | None = None) -> str:
+    file = msccl_files.ring_all_reduce(4) if make is None else make()
+    edit(file)
+    return file.xml()
+
+
+def block(file: File, gpu: int, number: int = 0) -> msccl_files.Block:
+    return list(file.blocks[gpu].values())[number]
+
+
+def step(file: File, gpu: int, place: int, number: int = 0) -> msccl_files.Step:
+    return block(file, gpu, number).steps[place]
+
+
+def test_a_swapped_offset_names_chunk_gpu_and_step(tmp_path: Path):
+    def swap(file: File) -> None:
+        steps = block(file, 2).steps
+        steps[4].target, steps[5].target = steps[5].target, steps[4].target
+
+    said = refusal(edited(swap), tmp_path)
+    assert said == (
+        "line 30, column 7: not all-reduce: chunk 1 of the result of gpu 2 holds chunk 2 of gpus "
+        "0, 1, 2, 3, not chunk 1; last written by gpu 2, tb 0, step 4"
+    )
+
+
+def test_a_contribution_that_is_missing_is_named(tmp_path: Path):
+    def lose(file: File) -> None:
+        step(file, 3, 1).kind = "rcs"
+
+    said = refusal(edited(lose), tmp_path)
+    assert said.startswith("line ") and "not all-reduce: chunk 2 of the result of gpu 0 lacks the "
+    assert "lacks the contribution of gpu 3; last written by gpu " in said
+
+
+def test_a_contribution_that_is_joined_twice_is_named(tmp_path: Path):
+    def twice(file: File) -> None:
+        step(file, 0, 4).kind = "rrcs"
+        step(file, 0, 4).source = step(file, 0, 4).target
+
+    said = refusal(edited(twice), tmp_path)
+    assert "is wrong: gpu 0, tb 0, step 4 (line 8) joins the contribution of gpu 0 twice" in said
+
+
+def test_a_dropped_dependency_is_a_race(tmp_path: Path):
+    def drop(file: File) -> None:
+        step(file, 1, 2, number=0).deps = []
+
+    text = edited(drop, lambda: msccl_files.all_pairs_all_reduce(4))
+    said = refusal(text, tmp_path)
+    assert "race: i[1] of gpu 1 is read and written in no order" in said
+    assert said.endswith("too: a dependency is missing") and "gpu 1, tb 0, step 2 (line " in said
+
+
+def test_a_wrong_count_is_named_on_both_sides(tmp_path: Path):
+    def more(file: File) -> None:
+        step(file, 1, 6).count = 2
+
+    said = refusal(edited(more), tmp_path)
+    assert "gpu 1, tb 0, step 6" in said
+
+
+def test_counts_that_differ_on_a_connection_are_named(tmp_path: Path):
+    def more(file: File) -> None:
+        step(file, 0, 0).count = 2
+        file.chunks = 8
+
+    said = refusal(edited(more), tmp_path)
+    assert said == (
+        "line 16, column 7: gpu 1, tb 0, step 1: receives cnt 1 and gpu 0, tb 0, step 0, sends cnt 2"
+    )
+
+
+def test_two_senders_on_one_connection_are_named(tmp_path: Path):
+    def twice(file: File) -> None:
+        file.block(0, 1, -1).add("s", ("i", 0), ("i", 0))
+
+    said = refusal(edited(twice), tmp_path)
+    assert said.endswith(
+        "gpu 0 has two tb that send to gpu 1 on channel 0: tb 0 and tb 1; a connection has one"
+    )
+
+
+def test_a_send_that_nobody_receives_is_a_deadlock(tmp_path: Path):
+    def more(file: File) -> None:
+        block(file, 0).add("s", ("i", 0), ("i", 0))
+
+    said = refusal(edited(more), tmp_path)
+    assert "gpu 0, tb 0, step 7: deadlock: sends to gpu 1 on channel 0 for the 7. time" in said
+
+
+def test_steps_that_wait_in_a_circle_are_a_deadlock(tmp_path: Path):
+    def turned(file: File) -> None:
+        for gpu in range(4):
+            first, second = block(file, gpu).steps[:2]
+            second.kind, first.kind = "s", "rrs"
+            block(file, gpu).steps[:2] = [first, second]
+
+    said = refusal(edited(turned), tmp_path)
+    assert said.startswith("line ") and "deadlock: gpu 0, tb 0, step 0 receives from gpu 3" in said
+
+
+def test_a_full_connection_is_a_deadlock(tmp_path: Path):
+    file = File("full", "alltoall", 4, 4)
+    for gpu in range(4):
+        here = file.block(gpu, (gpu + 1) % 4, (gpu - 1) % 4)
+        for _ in range(5):
+            here.add("s", ("i", 0), ("o", 0))
+        for _ in range(5):
+            here.add("r", ("i", 0), ("o", 0))
+    said = refusal(file.xml(), tmp_path, CollectiveOp.ALL_TO_ALL)
+    assert "needs the slot that is emptied by gpu" in said and "deadlock" in said
+
+
+def test_a_dependency_on_a_step_that_tells_nobody_is_a_deadlock(tmp_path: Path):
+    text = msccl_files.all_pairs_all_reduce(4).xml().replace('hasdep="1"', 'hasdep="0"')
+    assert "tells nobody: hasdep is 0 there and behind it" in refusal(text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('type="rrs"', 'type="rsr"', "line 5, column 7: no type of step 'rsr'; there are s, r, rcs"),
+        ('srcbuf="i"', 'srcbuf="x"', "line 4, column 7: srcbuf is 'x', must be i, o or s"),
+        ('cnt="1"', 'cnt="0"', "line 4, column 7: cnt is 0, must be 1 to "),
+        ('cnt="1"', 'cnt="1e3"', "line 4, column 7: cnt is '1e3', which is no whole number"),
+        ('send="1"', 'send="9"', "line 3, column 5: send is 9, must be -1 to 3"),
+        ('send="1"', 'send="0"', "line 3, column 5: send is 0, the gpu itself"),
+        ('send="1"', 'send="-1"', "line 4, column 7: a step s in a tb whose send is -1"),
+        (' s="1"', ' s="7"', "line 5, column 7: step 7, where step 1 of the tb belongs"),
+        ('gpu id="2"', 'gpu id="0"', "line 1, column 1: gpu 0 stands there twice, ngpus is 4"),
+        ('chan="0"', 'chan="5"', "line 3, column 5: chan is 5, must be -1 to 0"),
+        ('depid="-1"', 'depid="3"', "line 4, column 7: deps is -1, must be 0 to "),
+        ('srcoff="0"', 'srcoff="4"', "line 4, column 7: gpu 0, tb 0, step 0: i[4..4], the buffer i"),
+        ("<step", "<stop", "line 4, column 7: <stop> in <tb>, where <step> belongs"),
+        ("<algo", "<algorithm", "not XML: mismatched tag"),
+        ('nchunksperloop="4"', "", "line 1, column 1: <algo> has no nchunksperloop"),
+    ],
+)
+def test_what_a_file_cannot_mean_is_named_with_line_and_column(
+    old: str, new: str, said: str, tmp_path: Path
+):
+    text = msccl_files.ring_all_reduce(4).xml().replace(old, new, 1)
+    assert said in refusal(text, tmp_path)
+
+
+def test_hostile_xml_is_refused(tmp_path: Path):
+    bomb = '<!DOCTYPE algo [<!ENTITY a "aaaa">]><algo name="&a;"/>'
+    assert refusal(bomb, tmp_path).startswith("line 1, column 16: a document type or an entity")
+    outside = '<?xml version="1.0"?>\n<!DOCTYPE algo SYSTEM "file:///etc/passwd"><algo/>'
+    assert refusal(outside, tmp_path).startswith("line 2, column 43: a document type")
+    deep = "<a>" * 50 + "</a>" * 50
+    assert "elements more than 8 deep" in refusal(deep, tmp_path)
+    assert "not XML" in refusal(b"\xff\xfe\x00<", tmp_path)
+    assert "not XML" in refusal('<?xml version="1.0" encoding="no-such"?><algo/>', tmp_path)
+    assert "not XML" in refusal("", tmp_path)
+    assert "not XML" in refusal(b"<algo name='\x00'/>", tmp_path)
+
+
+def test_too_many_elements_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(xml_tree, "MOST_ELEMENTS", 10)
+    assert "more than 10 elements" in refusal(msccl_files.ring_all_reduce(4).xml(), tmp_path)
+
+
+def test_a_plan_for_other_ranks_or_operators_says_why(tmp_path: Path):
+    said = refusal(msccl_files.ring_all_reduce(8).xml(), tmp_path)
+    expected = "fits no collective (p0 all-reduce.0: it is for 8 ranks, a group has 4)"
+    assert said == expected
+    said = refusal(msccl_files.ring_all_gather(4).xml(), tmp_path)
+    assert said == "fits no collective (p0 all-reduce.0: it is for all-gather)"
+    said = refusal(msccl_files.shifted_copy(4).xml(), tmp_path)
+    assert "it is for 'custom': say what it fills, as all-reduce=FILE" in said
+
+
+def test_two_plans_for_one_collective_are_refused_unless_one_is_for_it_alone(tmp_path: Path):
+    program = collective_program(CollectiveOp.ALL_REDUCE, 4, [16])
+    one, two = tmp_path / "one.xml", tmp_path / "two.xml"
+    one.write_text(msccl_files.ring_all_reduce(4).xml())
+    two.write_text(msccl_files.all_pairs_all_reduce(4).xml())
+    with pytest.raises(PlanError, match="both fit; say p0=FILE which is for it"):
+        load(program, plans=[str(one), str(two)])
+    program = collective_program(CollectiveOp.ALL_REDUCE, 4, [16], repeat=2)
+    model = load(program, plans=[str(one), f"p1={two}"])
+    assert [one.name for one in model.executable.filled] == ["msccl:ring", "msccl:allpairs"]
+
+
+def test_the_command_refuses_with_one_line_and_exit_code_1(tmp_path: Path, capsys):
+    path, neff = tmp_path / "bad.xml", tmp_path / "model.neff"
+    program = collective_program(CollectiveOp.ALL_REDUCE, 4, [16])
+    container.save(container.pack(program), neff)
+    path.write_text("<algo")
+    for command in ("run", "list", "explain"):
+        assert main([command, str(neff), "--plan", str(path)]) == 1
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err == f"error: plan {path}: line 1, column 1: not XML: unclosed token\n"
+    assert main(["run", str(neff), "--plan", f"{tmp_path}/none.xml"]) == 1
+    assert "none.xml: no such file or directory" in capsys.readouterr().err
