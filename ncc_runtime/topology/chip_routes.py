@@ -119,7 +119,7 @@ class _Router:
         ends = chips + topology.switches_per_node
         axes = topology.axes
         return cls(
-            graphs=tuple(GraphWays(ends, src, dst, up) for up in is_up),
+            graphs=tuple(GraphWays(ends, chips, src, dst, up) for up in is_up),
             grid=GridWays.of(axes, src, links.port) if axes else None,
             rates=links.bandwidth_bytes_per_s.reshape(by_node)[nodes],
             latency_ps=links.latency_ps[:count],

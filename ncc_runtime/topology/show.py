@@ -205,7 +205,9 @@ def _quantity(key: str, figure: Figure) -> str:
     """A value with the unit that its key names."""
     value = figure.value
     if isinstance(value, tuple):
-        ones = (str(one) if isinstance(one, tuple) else _quantity(key, Figure(one, "")) for one in value)
+        ones = (
+            str(one) if isinstance(one, tuple) else _quantity(key, Figure(one, "")) for one in value
+        )
         return " ".join(ones)
     if not isinstance(value, int):
         return str(value)

@@ -221,7 +221,7 @@ def test_arrays_of_a_topology_cannot_be_written() -> None:
         ("trn2", {"lnc": 0}, "runs at lnc 1 or 2, not 0"),
         ("trn2", {"nodes": 0}, "nodes is 0, must be from 1"),
         ("trn2.48xlrge", {}, "did you mean trn2.48xlarge"),
-        ("h100", {}, "'h100' is unknown; known: "),
+        ("k80", {}, "'k80' is unknown; known: "),
         ("", {}, "'' is unknown; known: "),
         ("no/such.toml", {}, "no/such.toml: no such file"),
         ("/", {}, "/: is a directory"),
