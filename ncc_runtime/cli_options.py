@@ -101,9 +101,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     def collecting(on: str | None, **rest: Any) -> None:
         words = {name: rest.pop(name) for name in ("topology", "nodes", "placement", "lnc")}
         given = {name: word for name, word in words.items() if word is not None}
-        place = PlaceWords(
-            on, given, rest.pop("algorithms"), rest.pop("strict"), rest.pop("plans")
-        )
+        place = PlaceWords(on, given, rest.pop("algorithms"), rest.pop("strict"), rest.pop("plans"))
         command(place=place, **rest)
 
     return collecting

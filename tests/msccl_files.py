@@ -35,7 +35,11 @@ class Block:
     steps: list[Step] = attrs.field(factory=list)
 
     def add(
-        self, kind: str, source: Ref = NONE, target: Ref = NONE, count: int = 1,
+        self,
+        kind: str,
+        source: Ref = NONE,
+        target: Ref = NONE,
+        count: int = 1,
         deps: Iterable[Step] = (),
     ) -> Step:
         """The next step."""
@@ -66,11 +70,18 @@ class File:
         channels = 1 + max(
             (block.chan for its in self.blocks.values() for block in its.values()), default=0
         )
-        root = ElementTree.Element("algo", {
-            "name": self.name, "proto": self.protocol, "nchannels": str(channels),
-            "nchunksperloop": str(self.chunks), "ngpus": str(self.gpus), "coll": self.coll,
-            "inplace": str(int(self.in_place)),
-        })
+        root = ElementTree.Element(
+            "algo",
+            {
+                "name": self.name,
+                "proto": self.protocol,
+                "nchannels": str(channels),
+                "nchunksperloop": str(self.chunks),
+                "ngpus": str(self.gpus),
+                "coll": self.coll,
+                "inplace": str(int(self.in_place)),
+            },
+        )
         for gpu in range(self.gpus):
             self._gpu(root, gpu)
         ElementTree.indent(root)
@@ -80,11 +91,16 @@ class File:
         parts = {"allgather": (1, self.gpus), "reduce_scatter": (self.gpus, 1)}
         given, got = parts.get(self.coll, (1, 1))
         larger = max(given, got)
-        element = ElementTree.SubElement(root, "gpu", {
-            "id": str(gpu), "i_chunks": str(self.chunks * given // larger),
-            "o_chunks": str(self.chunks * got // larger),
-            "s_chunks": str(self.scratch.get(gpu, 0)),
-        })
+        element = ElementTree.SubElement(
+            root,
+            "gpu",
+            {
+                "id": str(gpu),
+                "i_chunks": str(self.chunks * given // larger),
+                "o_chunks": str(self.chunks * got // larger),
+                "s_chunks": str(self.scratch.get(gpu, 0)),
+            },
+        )
         blocks = list(self.blocks.get(gpu, {}).values())
         printed = [_with_nops(block) for block in blocks]
         for number, steps in enumerate(printed):
@@ -95,10 +111,16 @@ class File:
                 for other in step.deps:
                     other.tells = True
         for number, (block, steps) in enumerate(zip(blocks, printed, strict=True)):
-            tb = ElementTree.SubElement(element, "tb", {
-                "id": str(number), "send": str(block.send), "recv": str(block.recv),
-                "chan": str(block.chan),
-            })
+            tb = ElementTree.SubElement(
+                element,
+                "tb",
+                {
+                    "id": str(number),
+                    "send": str(block.send),
+                    "recv": str(block.recv),
+                    "chan": str(block.chan),
+                },
+            )
             for step in steps:
                 ElementTree.SubElement(tb, "step", _attributes(step))
 
@@ -106,8 +128,7 @@ class File:
 def _with_nops(block: Block) -> list[Step]:
     found = []
     for step in block.steps:
-        for other in step.deps[:-1]:
-            found.append(Step("nop", ("i", -1), ("o", -1), 0, [other]))
+        found += [Step("nop", ("i", -1), ("o", -1), 0, [other]) for other in step.deps[:-1]]
         step.deps = step.deps[-1:]
         found.append(step)
     return found
@@ -116,10 +137,15 @@ def _with_nops(block: Block) -> list[Step]:
 def _attributes(step: Step) -> dict[str, str]:
     block, place = step.deps[0].at if step.deps else (-1, -1)
     return {
-        "s": str(step.at[1]), "type": step.kind,
-        "srcbuf": step.source[0], "srcoff": str(step.source[1]),
-        "dstbuf": step.target[0], "dstoff": str(step.target[1]),
-        "cnt": str(step.count), "depid": str(block), "deps": str(place),
+        "s": str(step.at[1]),
+        "type": step.kind,
+        "srcbuf": step.source[0],
+        "srcoff": str(step.source[1]),
+        "dstbuf": step.target[0],
+        "dstoff": str(step.target[1]),
+        "cnt": str(step.count),
+        "depid": str(block),
+        "deps": str(place),
         "hasdep": str(int(step.tells)),
     }
 
@@ -315,9 +341,7 @@ def two_step_all_to_all(nodes: int, local: int) -> File:
         ready = []
         for other in range(local):  # inside: what is for place `other`, gathered by node
             packed = [
-                file.block(gpu).add(
-                    "cpy", ("i", far * local + other), ("s", other * nodes + far)
-                )
+                file.block(gpu).add("cpy", ("i", far * local + other), ("s", other * nodes + far))
                 for far in range(nodes)
             ]
             if other == place:
@@ -332,9 +356,7 @@ def two_step_all_to_all(nodes: int, local: int) -> File:
             block.add(
                 "s", ("s", other * nodes), ("s", gpus + place * nodes), nodes, deps=packed[-1:]
             )
-            ready.append(
-                block.add("r", ("s", place * nodes), ("s", gpus + other * nodes), nodes)
-            )
+            ready.append(block.add("r", ("s", place * nodes), ("s", gpus + other * nodes), nodes))
         for far in range(nodes):
             for other in range(local):
                 piece = ("s", gpus + other * nodes + far)

@@ -28,9 +28,7 @@ class Events:
         self._ranks = ranks
         self._events: list[_Event] = []
         self.are_awaited: bool = any(
-            move.after is not None
-            for one_round in team.plan.rounds
-            for move in one_round.transfers
+            move.after is not None for one_round in team.plan.rounds for move in one_round.transfers
         )
 
     def add(self, came: Sequence[Condition], sent: Condition) -> None:

@@ -15,10 +15,10 @@ from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.channels import Channels
 from ncc_runtime.lowering.columns import MemberRows, Row, spread, spread_any
 from ncc_runtime.lowering.descriptors import DmaRows, Extents
+from ncc_runtime.lowering.events import Events
 from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.lowering.links import Link, Links
 from ncc_runtime.lowering.moves import Move, Moves, Rounds, Team
-from ncc_runtime.lowering.events import Events
 from ncc_runtime.lowering.rows import CcRows, Condition, Increment, Place
 
 

@@ -123,9 +123,7 @@ def _differs(found: Value, wanted: Wanted) -> bool:
     return (found.givers, found.chunk) != (wanted.givers, wanted.chunk)
 
 
-def _wrong(
-    graph: Graph, place: tuple[int, int], wanted: Wanted, found: Value | None
-) -> PlanError:
+def _wrong(graph: Graph, place: tuple[int, int], wanted: Wanted, found: Value | None) -> PlanError:
     gpu, chunk = place
     what = _what(wanted, found)
     at, last = graph.algo.at, "no step writes there"

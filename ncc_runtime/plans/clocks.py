@@ -11,8 +11,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import PlanError
-from ncc_runtime.plans.msccl import Ref
-from ncc_runtime.plans.shapes import Buffer
+from ncc_runtime.plans.msccl import Buffer, Ref
 from ncc_runtime.plans.steps import NONE, Graph, Node
 
 MOST_CELLS = 1 << 26
@@ -162,6 +161,6 @@ class Uses:
         wrote = any(writes and ref == Ref(buffer, index) for ref, writes in touched(first))
         does = "written twice" if wrote and access.writes else "read and written"
         return second.error(
-            f"race: {second.spelled(Ref(buffer, index))} of gpu {gpu} is {does} in no order; by {first} "
-            f"(line {first.step.at.line}) too: a dependency is missing"
+            f"race: {second.spelled(Ref(buffer, index))} of gpu {gpu} is {does} in no order; by "
+            f"{first} (line {first.step.at.line}) too: a dependency is missing"
         )

@@ -49,15 +49,16 @@ def _packed(singles: Sequence[Single], members: int) -> list[list[Single]]:
         columns: list[tuple[list[Single], set[int], set[int]]] = []
         its.sort(key=lambda one: ((one.peer - one.member) % members, one.member))
         for single in its:
-            for column, senders, receivers in columns:
-                if single.member not in senders and single.peer not in receivers:
-                    break
-            else:
-                columns.append(([], set(), set()))
-                column, senders, receivers = columns[-1]
-            column.append(single)
-            senders.add(single.member)
-            receivers.add(single.peer)
+            fitting = (
+                one for one in columns if single.member not in one[1] and single.peer not in one[2]
+            )
+            chosen = next(fitting, None)
+            if chosen is None:
+                chosen = [], set(), set()
+                columns.append(chosen)
+            chosen[0].append(single)
+            chosen[1].add(single.member)
+            chosen[2].add(single.peer)
         found += [column for column, _, _ in columns]
     return found
 

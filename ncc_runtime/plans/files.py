@@ -15,12 +15,12 @@ from ncc_runtime.collectives.layout import Members
 from ncc_runtime.collectives.plan import Job, Plan
 from ncc_runtime.errors import PlanError, reason_of
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
-from ncc_runtime.plans import document, msccl
-from ncc_runtime.plans.document import CollectiveText, TeamText
+from ncc_runtime.plans import document, msccl, text
 from ncc_runtime.plans.msccl import Algo
 from ncc_runtime.plans.msccl_plan import MscclPlan
 from ncc_runtime.plans.shapes import TAKEN, op_of
 from ncc_runtime.plans.sound import check_sound
+from ncc_runtime.plans.text import CollectiveText, TeamText
 
 MOST_REASONS = 3
 """Placeholders that a message says of why a file does not fit."""
@@ -102,7 +102,9 @@ class _Msccl:
     def misfit(self, asked: Asked, *, named: bool) -> str:
         own = op_of(self._algo)
         if own is None and not named:
-            return f"it is for {self._algo.collective!r}: say what it fills, as {asked.op.value}=FILE"
+            return (
+                f"it is for {self._algo.collective!r}: say what it fills, as {asked.op.value}=FILE"
+            )
         if asked.op not in TAKEN:
             return f"{asked.op.value} moves no chunks"
         if own not in (None, asked.op):
@@ -149,9 +151,7 @@ class _Ours:
             raise PlanError(f"{asked}: {len(texts)} collectives of the file are like it")
         groups: dict[int, list[Members]] = {}
         for group in asked.groups:
-            fitting = [
-                number for number, team in enumerate(texts[0].teams) if _is_for(team, group)
-            ]
+            fitting = [number for number, team in enumerate(texts[0].teams) if _is_for(team, group)]
             named = [number for number in fitting if texts[0].teams[number].groups is not None]
             groups.setdefault((named or fitting)[0], []).append(group)
         found = []
@@ -181,12 +181,12 @@ def _read(word: str) -> PlanFile:
     target, path = split_word(word)
     try:
         with Path(path).open("rb") as file:
-            data = file.read(document.MOST_BYTES + 1)
+            data = file.read(text.MOST_BYTES + 1)
     except OSError as error:
         raise PlanError(f"plan {path}: {reason_of(error)}") from None
     try:
         if data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"{":
-            return PlanFile(path, target, _Ours(document.decoded(data).collectives))
+            return PlanFile(path, target, _Ours(text.decoded(data).collectives))
         return PlanFile(path, target, _Msccl(msccl.read(data)))
     except PlanError as reason:
         raise PlanError(f"plan {path}: {reason}") from None
@@ -208,7 +208,9 @@ def assigned(files: Sequence[PlanFile], asked: Sequence[Asked]) -> Mapping[int, 
         fitting = [file for file in fitting if file.is_for_one] or fitting
         if len(fitting) > 1:
             names = " and ".join(file.path for file in fitting[:2])
-            raise PlanError(f"{one}: plans {names} both fit; say p{one.number}=FILE which is for it")
+            raise PlanError(
+                f"{one}: plans {names} both fit; say p{one.number}=FILE which is for it"
+            )
         if fitting:
             found[one.number] = fitting[0]
     for file in files:

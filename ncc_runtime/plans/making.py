@@ -215,9 +215,7 @@ class Making:
         if single.empties is not None:
             before.append(single.empties.round + 1)
         single.round = max(before, default=0)
-        single.needs = {
-            way: one for way, one in single.needs.items() if way != single.completion
-        }
+        single.needs = {way: one for way, one in single.needs.items() if way != single.completion}
         self.found.append(single)
         return single
 

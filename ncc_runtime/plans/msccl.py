@@ -268,9 +268,7 @@ def _word(element: Element, name: str) -> str:
     return element.attributes[name]
 
 
-def _number(
-    element: Element, name: str, least: int, most: int, default: int | None = None
-) -> int:
+def _number(element: Element, name: str, least: int, most: int, default: int | None = None) -> int:
     if default is not None and name not in element.attributes:
         return default
     word = _word(element, name).strip()

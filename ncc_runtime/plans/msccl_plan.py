@@ -141,10 +141,6 @@ def _cleared(facts: Facts, job: Job, makings: list[Making]) -> list[Single]:
             size = elements * job.buffers.element_bytes
             single = Single(gpu, gpu, (), Stretch(Space.RESULT, tensor, 0), size, 0, known)
             single.round = max((one.round + 1 for one in known.values()), default=0)
-            single.needs = {
-                way: one for way, one in known.items() if way != single.completion
-            }
+            single.needs = {way: one for way, one in known.items() if way != single.completion}
             found.append(single)
     return found
-
-

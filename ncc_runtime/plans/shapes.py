@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import attrs
 
-from ncc_runtime.errors import PlanError
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.plans.msccl import Algo, Buffer, Ref
 
@@ -60,15 +59,13 @@ class Shape:
         factor, rest = divmod(algo.chunks, max(operand_parts, result_parts))
         if rest:
             raise algo.at.error(
-                f"nchunksperloop is {algo.chunks}; {op.value} of {gpus} gpus has a multiple of {gpus}"
+                f"nchunksperloop is {algo.chunks}; of {op.value} it is a multiple of the {gpus} gpus"
             )
         return cls(op, gpus, factor, operand_parts, result_parts, algo.in_place)
 
     def chunks(self, buffer: Buffer) -> int:
         """Chunks of an operand or a result."""
-        return self.factor * (
-            self.operand_parts if buffer is Buffer.INPUT else self.result_parts
-        )
+        return self.factor * (self.operand_parts if buffer is Buffer.INPUT else self.result_parts)
 
     def own(self, gpu: int, ref: Ref) -> Ref:
         """The same chunk by its one name: in place, input and output share memory."""

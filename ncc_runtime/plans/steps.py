@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 
 from ncc_runtime.errors import PlanError
-from ncc_runtime.plans.msccl import Algo, Block, Kind, Ref, Step
-from ncc_runtime.plans.shapes import Buffer, Shape
+from ncc_runtime.plans.msccl import Algo, Block, Buffer, Kind, Ref, Step
+from ncc_runtime.plans.shapes import Shape
 
 NONE = -1
 
@@ -180,9 +180,7 @@ def _received(nodes: Sequence[Node]) -> list[int]:
     return found
 
 
-def _refuse_unmatched(
-    connection: Connection, ours: Sequence[Node], theirs: Sequence[Node]
-) -> None:
+def _refuse_unmatched(connection: Connection, ours: Sequence[Node], theirs: Sequence[Node]) -> None:
     sender, receiver, channel = connection
     if len(ours) > len(theirs):
         raise ours[len(theirs)].error(
@@ -247,8 +245,11 @@ class _Waits:
             number = next(other for _, other in self._of(number) if other in stuck)
         circle = way[way.index(number) :]
         shown = [
-            next(f"{self.nodes[one]} {why} {self.nodes[other]}" for why, other in self._of(one)
-                 if other in stuck)
+            next(
+                f"{self.nodes[one]} {why} {self.nodes[other]}"
+                for why, other in self._of(one)
+                if other in stuck
+            )
             for one in circle[:MOST_SHOWN]
         ]
         more = f" … ({len(circle)} steps)" if len(circle) > MOST_SHOWN else ""

@@ -18,6 +18,7 @@ from ncc_runtime.parts import Kind, Parts
 from ncc_runtime.placement import Placement
 from ncc_runtime.plans import document
 from ncc_runtime.plans.files import PlanFile
+from ncc_runtime.plans.text import encoded
 from ncc_runtime.report.heading import SCHEMA
 
 
@@ -90,7 +91,7 @@ def saved(explanation: Explanation) -> bytes:
         text = document.described(job, row.choice.chosen.teams)
         if text not in found:
             found.append(text)
-    return document.encoded(found)
+    return encoded(found)
 
 
 def why(row: Explained) -> str:

@@ -17,13 +17,13 @@ from ncc_runtime.neff import container
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
-from ncc_runtime.plans import document
+from ncc_runtime.plans import text
 from ncc_runtime.report import explain
 from ncc_runtime.runtime import load
 from tests import msccl_files
 from tests.programs import collective_program
 
-SCHEMA = Path(document.__file__).with_name("plan.schema.json")
+SCHEMA = Path(text.__file__).with_name("plan.schema.json")
 
 BUILT_IN = [
     pytest.param(op, name, id=f"{op.value}-{name}")
@@ -90,7 +90,7 @@ def test_every_built_in_plan_is_saved_and_loaded_to_the_same_executable(
 
 
 def test_the_schema_beside_the_code_is_that_of_the_classes():
-    assert json.loads(SCHEMA.read_bytes()) == document.schema()
+    assert json.loads(SCHEMA.read_bytes()) == text.schema()
 
 
 def test_an_msccl_file_is_saved_as_json_too(tmp_path: Path):
@@ -137,9 +137,10 @@ def refusal(edit: Edit, tmp_path: Path, algorithm: str = "ring") -> str:
     path.write_text(json.dumps(content))
     with pytest.raises(PlanError) as caught:
         load(program, plans=[str(path)])
-    before, text = str(caught.value).split(f"plan {path}: ")
-    assert not before and "\n" not in text
-    return text
+    before, said = str(caught.value).split(f"plan {path}: ")
+    assert not before
+    assert "\n" not in said
+    return said
 
 
 def test_an_edit_that_breaks_the_sum_names_chunk_rank_and_round(tmp_path: Path):
@@ -164,7 +165,8 @@ def test_an_edit_that_drops_a_credit_is_a_race(tmp_path: Path):
             one[0].pop("credit", None)
 
     said = refusal(edit, tmp_path)
-    assert said.startswith("races: race: channel buffer 0x") and "in no order" in said
+    assert said.startswith("races: race: channel buffer 0x")
+    assert "in no order" in said
 
 
 @pytest.mark.parametrize(
@@ -215,6 +217,7 @@ def test_explain_saves_and_shows_a_plan(tmp_path: Path, capsys):
     assert main(["explain", str(neff), "--save-plan", str(path)]) == 0
     capsys.readouterr()
     assert main(["explain", str(neff), "--plan", f"all-reduce={path}"]) == 0
-    text = capsys.readouterr().out
-    assert "*  plan:plan.json" in text and "chosen: plan:plan.json, forced; 0.000 us" in text
+    shown = capsys.readouterr().out
+    assert "*  plan:plan.json" in shown
+    assert "chosen: plan:plan.json, forced; 0.000 us" in shown
     assert main(["bench", "all_reduce", "-r", "4", "-b", "64", "--plan", str(path)]) == 0

@@ -21,6 +21,7 @@ from ncc_runtime.verify.semantics.provenance import Writer
 from ncc_runtime.verify.semantics.replay import Step
 from ncc_runtime.verify.semantics.wording import explained
 
+
 @attrs.frozen
 class Wrong:
     """The first bytes of a placeholder's results that are not what was promised."""
