@@ -39,6 +39,18 @@ def accesses(graph: Graph) -> Mapping[Chunk, Sequence[Access]]:
     return found
 
 
+def read_first(used: Mapping[Chunk, Sequence[Access]]) -> frozenset[tuple[int, int]]:
+    """Steps and chunks of the output that they read as they were before all steps."""
+    found = set()
+    for (_, buffer, index), its in used.items():
+        if buffer is Buffer.OUTPUT:
+            for access in its:
+                found.add((access.number, index))  # what it writes, it may read as it was
+                if access.writes:
+                    break
+    return frozenset(found)
+
+
 def touched(node: Node) -> Iterator[tuple[Ref, bool]]:
     """The chunks that a step reads, then those that it writes."""
     kind = node.step.kind
@@ -130,12 +142,12 @@ class Uses:
     used: Mapping[Chunk, Sequence[Access]]
     known: Known
 
-    def straight(self) -> Iterator[tuple[int, bool]]:
-        """Receives whose target nobody uses any more when the send starts, chunk by chunk.
+    def straight(self) -> Iterator[tuple[int, bool, bool]]:
+        """Receives, and whether nobody uses the target any more when the send starts, by chunk.
 
-        With whether that is so. PlanError for the first two steps that use a chunk in no order:
-        each access is set against the last write before it, each write also against the reads
-        since; if these are in order, all are.
+        And whether it writes there first. PlanError for the first two steps that use a chunk in no
+        order: each access is set against the last write before it, each write also against the
+        reads since; if these are in order, all are.
         """
         for chunk, its in self.used.items():
             write: int | None = None
@@ -149,7 +161,8 @@ class Uses:
                         raise self._race(chunk, other, access)
                 sent = self.graph.sent[access.number]
                 if access.writes and sent != NONE:
-                    yield access.number, all(self.known.is_before(one, sent) for one in others)
+                    is_free = all(self.known.is_before(one, sent) for one in others)
+                    yield access.number, is_free, write is None and chunk[1] is Buffer.OUTPUT
                 if access.writes:
                     write, reads = access.number, []
                 else:

@@ -57,19 +57,40 @@ class Fetch:
     own_source_stride: int = 0
 
 
+FROM_OPERAND = "from operand"
+"""The start of a loop in place whose operands lie elsewhere: they are read where they are."""
+
+
 @attrs.frozen(eq=False)
 class Loop:
     """One run of all steps."""
 
     width: int  # bytes of a chunk
     lying: "dict[Buffer, Lying]"
-    before: tuple[Fetch, ...]
-    after: tuple[Fetch, ...]
-    fetched: Buffer | None  # what `before` writes
+    before: tuple[Fetch, ...] = ()
+    after: tuple[Fetch, ...] = ()
+    fetched: Buffer | None = None  # what `before` writes
+    operand: Lying | None = None  # where output chunks are read that no step has written yet
+    own_operand: int = 0  # how many chunks further its chunks are those of the next gpu
+
+    @property
+    def start(self) -> str:
+        """How operands come to where steps read them."""
+        if self.operand is not None:
+            return FROM_OPERAND
+        return "" if self.fetched is None else self.fetched.value
 
     def place(self, ref: Ref) -> Stretch:
         """Where a chunk lies."""
         return self.lying[ref.buffer].place(ref.index)
+
+    def given(self, gpu: int, index: int) -> Stretch | None:
+        """Where a chunk of the output lies that is still a gpu's operand; None if it is none."""
+        if self.operand is None:
+            return None
+        own = index - gpu * self.own_operand
+        is_there = not self.own_operand or own in range(self.own_operand)
+        return self.operand.place(own) if is_there else None
 
 
 @attrs.frozen(eq=False)
@@ -110,16 +131,14 @@ def _whole(making: Making, tensor: int, sizes: tuple[int, int]) -> Loop:
     after: list[Fetch] = []
     fetched = None
     is_scattered = shape.operand_parts > shape.result_parts
+    there[Buffer.SCRATCH] = _scratch(making, whole)
     if shape.in_place and not is_scattered:
-        # one buffer, the result; an operand that lies elsewhere is copied there first
-        if not (making.job.buffers.in_place and shape.operand_parts == shape.result_parts):
-            own = part if shape.result_parts > shape.operand_parts else 0
-            before = [
-                Fetch(one.place(0), two.place(0), body, own_stride=own)
-                for one, two in _parts(shape.operand_parts, *there.values())
-            ]
-            fetched = Buffer.OUTPUT
-    elif making.writes_input or shape.in_place or making.job.buffers.in_place:
+        # one buffer, the result; an operand that lies elsewhere is read there
+        if making.job.buffers.in_place and shape.operand_parts == shape.result_parts:
+            return Loop(whole, there)
+        own = shape.factor if shape.result_parts > shape.operand_parts else 0
+        return Loop(whole, there, operand=there[Buffer.INPUT], own_operand=own)
+    if making.writes_input or shape.in_place or making.job.buffers.in_place:
         # operands are not ours to write, and are gone where results lie over them
         copy = making.scratch.take(body * shape.operand_parts)
         moved = Lying(Stretch(Space.SCRATCH, 0, copy), shape.factor, body, whole)
@@ -130,7 +149,6 @@ def _whole(making: Making, tensor: int, sizes: tuple[int, int]) -> Loop:
         fetched, there[Buffer.INPUT] = Buffer.INPUT, moved
         if shape.in_place:
             after = [Fetch(moved.place(0), result, body, own_source_stride=body)]
-    there[Buffer.SCRATCH] = _scratch(making, whole)
     return Loop(whole, there, tuple(before), tuple(after), fetched)
 
 

@@ -4,37 +4,28 @@
     r     slot to target at home; nothing if it came straight there
     rcs   slot to target at home and to the next slot: one read, two writes
     rrc   slot joined with the source to the target; rrs to the next slot; rrcs to both
-    cpy   at home;  re joins at home;  nop passes on what it waits for
+    cpy   at home;  re joins at home, several to one target at once;  nop passes on its waits
 
 A send goes straight to its target if everything that used the target before is done when the send
 starts. Steps of a thread block share a DMA ring, which runs in order; all else is waited for.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 
-from ncc_runtime.collectives.extents import ALIGNMENT, Scratch
+from ncc_runtime.collectives.extents import Scratch
 from ncc_runtime.collectives.plan import Space
 from ncc_runtime.plans.lanes import lanes_of
 from ncc_runtime.plans.loops import Fetch, Loop, Stretch
-from ncc_runtime.plans.msccl import Kind, Ref
+from ncc_runtime.plans.msccl import Buffer, Kind, Ref
 from ncc_runtime.plans.singles import Single, Way, latest
-from ncc_runtime.plans.steps import NONE, Graph, Node
+from ncc_runtime.plans.slots import Facts, connection_of, slots_of
+from ncc_runtime.plans.steps import NONE, Connection, Node
 
-Connection = tuple[int, int, int]
-
-
-@attrs.frozen(eq=False)
-class Facts:
-    """What is known of a plan before it is given sizes."""
-
-    graph: Graph
-    straight: Mapping[tuple[str, int], bool]  # by what is fetched before, and the receive
-    complete: frozenset[tuple[int, int]]
-    cleared: frozenset[int]  # gpus whose results are zeros
-    divisor: int
+MOST_SOURCES = 16
+"""Of a descriptor. Source: AWS Neuron SDK docs, work-with-neff-files.rst (`from_arr`)."""
 
 
 class Making:
@@ -44,10 +35,14 @@ class Making:
         self._facts, self._loop, self._graph = facts, loop, facts.graph
         self._lanes = lanes_of(facts.graph)
         self._lane_count = max(self._lanes.values(), default=0) + 1
-        self._slots = _slots(facts, loop, scratch)
+        self._slots = slots_of(facts, loop, scratch)
         self._pushed: Counter[Connection] = Counter()
         self._emptied: dict[Connection, list[Single | None]] = {}
         self._landed: dict[int, Stretch] = {}  # by send: its slot
+        self._held: dict[int, list[Node]] = defaultdict(
+            list
+        )  # by block: joins that are not made yet
+        self._written: dict[int, set[int]] = defaultdict(set)  # chunks of the output, by gpu
         self._done: dict[int, Mapping[Way, Single]] = {}  # by step
         self._made: dict[int, list[Single]] = {}  # by step
         self.found: list[Single] = []
@@ -64,6 +59,7 @@ class Making:
             last[node.gpu][node.block_number] = node.number
         for gpu in gpus:
             known = latest([ready[gpu], *(self._done[one] for one in last[gpu].values())])
+            self._keep(gpu)
             after = () if gpu in self._facts.cleared else self._loop.after
             self.ends[gpu] = self._fetched(gpu, after, known)
         return self.found
@@ -83,6 +79,16 @@ class Making:
             made[single.completion] = self._add(single)
         return latest([known, made])
 
+    def _keep(self, gpu: int) -> None:
+        """Copies to the result what no step writes there, where operands lie elsewhere."""
+        written = self._written[gpu]
+        for index in range(self._graph.shape.chunks(Buffer.OUTPUT)):
+            given = None if index in written else self._loop.given(gpu, index)
+            if given is not None:
+                target = self._loop.place(Ref(Buffer.OUTPUT, index))
+                lane = index % self._lane_count
+                self._add(Single(gpu, gpu, (given,), target, self._loop.width, lane, {}))
+
     def _step(self, node: Node, ready: Mapping[int, Mapping[Way, Single]]) -> None:
         graph, number = self._graph, node.number
         waits = [ready[node.gpu]] if graph.before[number] == NONE else []
@@ -92,10 +98,16 @@ class Making:
             if column[number] != NONE
         ]
         is_straight = self._is_straight(number)
+        if node.step.kind.writes and node.target.buffer is Buffer.OUTPUT:
+            first = node.target.index
+            self._written[node.gpu].update(range(first, first + node.step.count))
         if node.step.kind.receives:
             waits.append({one.arrival: one for one in self._made[graph.sent[number]]})
         known = latest(waits)
-        if node.step.kind is Kind.NOP or (node.step.kind is Kind.RECV and is_straight):
+        is_held = node.step.kind is Kind.REDUCE and self._goes_on(node)
+        if is_held:
+            self._held[node.block_number].append(node)
+        if node.step.kind is Kind.NOP or is_held or (node.step.kind is Kind.RECV and is_straight):
             self._done[number] = known
             return
         if node.step.kind.sends and not self._is_straight(graph.received[number]):
@@ -104,19 +116,31 @@ class Making:
         for run in self._runs(node):
             made.append(self._single(node, run, known))
             known = {**known, made[-1].completion: made[-1]}
+        self._held.pop(node.block_number, None)
         self._made[number] = made
         self._done[number] = {made[-1].completion: made[-1]} if made else known
         if node.step.kind.receives and not is_straight:
-            self._emptied.setdefault(_connection(graph.nodes[graph.sent[number]]), []).append(
+            self._emptied.setdefault(connection_of(graph.nodes[graph.sent[number]]), []).append(
                 made[-1]
             )
 
+    def _goes_on(self, node: Node) -> bool:
+        """Whether the next step joins to the same chunks, and nobody waits for this one."""
+        if node.step.tells or len(self._held[node.block_number]) + 2 >= MOST_SOURCES:
+            return False
+        behind = node.block.steps[node.place + 1 :]
+        at = next((k for k, step in enumerate(behind) if step.kind is not Kind.NOP), len(behind))
+        if at == len(behind) or any(step.tells for step in behind[:at]):
+            return False
+        following = self._graph.nodes[node.number + 1 + at]
+        is_same = following.target == node.target and following.step.count == node.step.count
+        return following.step.kind is Kind.REDUCE and is_same
+
     def _is_straight(self, receive: int) -> bool:
-        fetched = "" if self._loop.fetched is None else self._loop.fetched.value
-        return self._facts.straight.get((fetched, receive), False)
+        return self._facts.straight.get((self._loop.start, receive), False)
 
     def _take_slot(self, node: Node) -> None:
-        connection = _connection(node)
+        connection = connection_of(node)
         turn = self._pushed[connection]
         self._pushed[connection] += 1
         first, size, count = self._slots[connection]
@@ -126,39 +150,46 @@ class Making:
         """Runs of a step's chunks that lie behind one another wherever they are: place, count."""
         if node.step.kind is Kind.COPY and node.source == node.target:
             return
-        refs = [node.source] if node.step.kind.reads else []
-        refs += [node.target] if node.step.kind.writes else []
+        refs = [(node, node.source)] if node.step.kind.reads else []
+        refs += [(node, node.target)] if node.step.kind.writes else []
+        if node.step.kind is Kind.REDUCE:
+            refs = self._joined(node)
         received = self._graph.received[node.number]
         if received != NONE and self._is_straight(received):
-            refs.append(self._graph.nodes[received].target)
+            refs.append((node, self._graph.nodes[received].target))
         place = 0
         while place < node.step.count:
             count = node.step.count - place
-            for ref in refs:
+            for _, ref in refs:
                 count = self._loop.lying[ref.buffer].run(ref.index + place, count)
             if self._facts.divisor > 1:
-                count = self._as_complete(node.number, place, count)
+                count = _alike(lambda at: (node.number, at) in self._facts.complete, place, count)
+            for reader, ref in refs if self._loop.operand is not None else ():
+                count = self._as_given(reader, ref, place, count)
             yield place, count
             place += count
 
-    def _as_complete(self, number: int, place: int, count: int) -> int:
-        """How many chunks are completed here, or are not, like the first."""
-        complete = self._facts.complete
-        first = (number, place) in complete
-        for more in range(1, count):
-            if ((number, place + more) in complete) is not first:
-                return more
-        return count
+    def _as_given(self, node: Node, ref: Ref, place: int, count: int) -> int:
+        """How many chunks lie where the operand does, or do not, like the first."""
+        first = ref.index + place
+        return _alike(lambda at: self._is_given(node, ref.buffer, at), first, count)
+
+    def _is_given(self, node: Node, buffer: Buffer, index: int) -> bool:
+        """Whether a step reads a chunk of the output where the operand lies."""
+        if buffer is not Buffer.OUTPUT or self._loop.operand is None:
+            return False
+        return (node.number, index) in self._facts.first
 
     def _single(self, node: Node, run: tuple[int, int], known: Mapping[Way, Single]) -> Single:
         place, count = run
         kind, graph = node.step.kind, self._graph
-        home = self._at(node.target, place)
+        sources = tuple(self._sources(node, place))
+        home = self._at(node.target, place) if kind.writes else sources[0]
         is_complete = (node.number, place) in self._facts.complete
         single = Single(
             member=node.gpu,
             peer=node.gpu,
-            sources=tuple(self._sources(node, place)),
+            sources=sources,
             target=home,
             size_bytes=count * self._loop.width,
             lane=self._lanes[node.block_number],
@@ -176,11 +207,16 @@ class Making:
             single.empties = self._emptied_by(node)
         return self._add(single)
 
+    def _joined(self, node: Node) -> list[tuple[Node, Ref]]:
+        """What a join at home reads, and by which step: the target, then the sources in turn."""
+        joins = [*self._held[node.block_number], node]
+        return [(joins[0], node.target), *((one, one.source) for one in joins)]
+
     def _sources(self, node: Node, place: int) -> Iterator[Stretch]:
         kind = node.step.kind
         if kind is Kind.REDUCE:
-            yield self._at(node.target, place)
-            yield self._at(node.source, place)
+            for reader, ref in self._joined(node):
+                yield self._read(reader, ref, place)
             return
         if kind.receives and self._is_straight(node.number):
             yield self._at(node.target, place)
@@ -188,9 +224,17 @@ class Making:
             slot = self._landed[self._graph.sent[node.number]]
             yield _further(slot, place * self._loop.width)
             if kind.joins:
-                yield self._at(node.source, place)
+                yield self._read(node, node.source, place)
         else:
-            yield self._at(node.source, place)
+            yield self._read(node, node.source, place)
+
+    def _read(self, node: Node, ref: Ref, place: int) -> Stretch:
+        """Where a step reads a chunk."""
+        index = ref.index + place
+        given = None
+        if self._is_given(node, ref.buffer, index):
+            given = self._loop.given(node.gpu, index)
+        return self._at(ref, place) if given is None else given
 
     def _sent_to(self, node: Node, receive: Node, place: int) -> Stretch:
         if self._is_straight(receive.number):
@@ -201,7 +245,7 @@ class Making:
         """The transfer that has emptied the slot; those before it were emptied before."""
         if node.number not in self._landed:
             return None
-        connection = _connection(node)
+        connection = connection_of(node)
         _, _, count = self._slots[connection]
         turn = self._pushed[connection] - 1 - count
         return self._emptied[connection][turn] if turn >= 0 else None
@@ -220,34 +264,10 @@ class Making:
         return single
 
 
-def _slots(
-    facts: Facts, loop: Loop, scratch: Mapping[int, Scratch]
-) -> Mapping[Connection, tuple[int, int, int]]:
-    """Where the slots of each connection lie at its receiver: first, size, how many."""
-    graph = facts.graph
-    counts: Counter[Connection] = Counter()
-    most: dict[Connection, int] = {}
-    fetched = "" if loop.fetched is None else loop.fetched.value
-    for node in graph.nodes:
-        if not node.step.kind.sends:
-            continue
-        if facts.straight.get((fetched, graph.received[node.number]), False):
-            continue
-        connection = _connection(node)
-        counts[connection] += 1
-        most[connection] = max(most.get(connection, 0), node.step.count)
-    found = {}
-    gpus = graph.shape.gpus
-    for connection in sorted(counts, key=lambda one: (one[2], (one[1] - one[0]) % gpus, one)):
-        size = -(-most[connection] * loop.width // ALIGNMENT) * ALIGNMENT
-        count = min(graph.slots, counts[connection])
-        found[connection] = scratch[connection[1]].take(size * count), size, count
-    return found
-
-
-def _connection(node: Node) -> Connection:
-    """Of a step that sends."""
-    return node.gpu, node.block.to, node.block.channel
+def _alike(is_so: Callable[[int], bool], first: int, count: int) -> int:
+    """How many of so many chunks, from the first, are in something like the first."""
+    at_first = is_so(first)
+    return next((more for more in range(1, count) if is_so(first + more) is not at_first), count)
 
 
 def _further(stretch: Stretch, more: int) -> Stretch:

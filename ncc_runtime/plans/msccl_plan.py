@@ -2,24 +2,27 @@
 
 from collections.abc import Mapping
 
+import attrs
+
 from ncc_runtime.collectives.extents import Scratch
 from ncc_runtime.collectives.plan import Job, Plan, Space, divisor
 from ncc_runtime.errors import PlanError
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.plans import msccl
 from ncc_runtime.plans.claims import Performed, performed
-from ncc_runtime.plans.clocks import Clocks, Uses, accesses
+from ncc_runtime.plans.clocks import Clocks, Uses, accesses, read_first
 from ncc_runtime.plans.columns import rounds_of
+from ncc_runtime.plans.loops import FROM_OPERAND, Stretch, loops
 from ncc_runtime.plans.loops import Making as Wanted
-from ncc_runtime.plans.loops import Stretch, loops
-from ncc_runtime.plans.making import Facts, Making
+from ncc_runtime.plans.making import Making
 from ncc_runtime.plans.msccl import Algo, Buffer
 from ncc_runtime.plans.shapes import Shape
 from ncc_runtime.plans.singles import Single, latest
+from ncc_runtime.plans.slots import Facts
 from ncc_runtime.plans.steps import Graph, graph_of
 
 Straight = Mapping[tuple[str, int], bool]
-"""By the buffer that is fetched before all steps, "" for none, and the receive."""
+"""By how operands come to where steps read them (`Loop.start`), and the receive."""
 
 
 class MscclPlan:
@@ -31,8 +34,8 @@ class MscclPlan:
         other = msccl.adding_to_targets(algo)
         if other != algo:
             self._readings.append(other)
-        self._checked: dict[tuple[object, ...], tuple[Graph, Straight, Performed]] = {}
-        self._ordered: dict[int, tuple[Graph, Straight]] = {}  # by reading
+        self._checked: dict[tuple[object, ...], tuple[Ordered, Performed]] = {}
+        self._ordered: dict[int, Ordered] = {}  # by reading
         self.algo = algo
 
     @property
@@ -40,32 +43,33 @@ class MscclPlan:
         """Ranks of a group that it is for."""
         return len(self.algo.gpus)
 
-    def check(self, placeholder: Placeholder) -> tuple[Graph, Straight, Performed]:
+    def check(self, placeholder: Placeholder) -> "tuple[Ordered, Performed]":
         """PlanError if it deadlocks, races or does something else than the placeholder asks."""
         key = placeholder.root, placeholder.pairs
         if key not in self._checked:
             self._checked[key] = self._as_read(placeholder)
         return self._checked[key]
 
-    def _as_read(self, placeholder: Placeholder) -> tuple[Graph, Straight, Performed]:
+    def _as_read(self, placeholder: Placeholder) -> "tuple[Ordered, Performed]":
         """As MSCCL runs it; if that is wrong, as msccl-tools means it, should that be right."""
         refusals = []
         for number, algo in enumerate(self._readings):
             try:
                 if number not in self._ordered:
                     self._ordered[number] = _ordered(algo, self._op)
-                graph, straight = self._ordered[number]
-                return graph, straight, performed(graph, placeholder)
+                return self._ordered[number], performed(self._ordered[number].graph, placeholder)
             except PlanError as reason:
                 refusals.append(reason)
         raise refusals[0]
 
     def build(self, job: Job) -> Plan:
         """The plan for the placeholder's sizes."""
-        graph, straight, found = self.check(job.placeholder)
+        ordered, found = self.check(job.placeholder)
+        graph = ordered.graph
         facts = Facts(
             graph=graph,
-            straight=straight,
+            straight=ordered.straight,
+            first=ordered.first,
             complete=found.complete,
             cleared=frozenset(
                 gpu
@@ -77,23 +81,34 @@ class MscclPlan:
         return _plan(facts, job)
 
 
-def _ordered(algo: Algo, op: CollectiveOp) -> tuple[Graph, Straight]:
-    """The graph of a plan without deadlock or race, and which receives need no slot."""
+@attrs.frozen(eq=False)
+class Ordered:
+    """A plan without deadlock or race."""
+
+    graph: Graph
+    straight: Straight  # which receives need no slot
+    first: frozenset[tuple[int, int]]  # of `read_first`
+
+
+def _ordered(algo: Algo, op: CollectiveOp) -> Ordered:
+    """The graph of a plan; PlanError for a deadlock or a race."""
     graph = graph_of(algo, Shape.of(algo, op))
     used = accesses(graph)
     straight: dict[tuple[str, int], bool] = {}
     for gpus, known in Clocks(graph).by_gpus():
         own = {chunk: its for chunk, its in used.items() if chunk[0] in gpus}
-        for receive, is_free in Uses(graph, own, known).straight():
+        for receive, is_free, is_first in Uses(graph, own, known).straight():
             node = graph.nodes[receive]
-            joins = node.step.kind.joins
-            straight["", receive] = straight.get(("", receive), not joins) and is_free
+            before = not node.step.kind.joins
+            straight["", receive] = straight.get(("", receive), before) and is_free
+            before = straight.get((FROM_OPERAND, receive), before)
+            straight[FROM_OPERAND, receive] = before and (is_free or is_first)
             heard = known.is_heard_of(receive, graph.sent[receive])
             for buffer in (Buffer.INPUT, Buffer.OUTPUT):
                 is_fetched = node.target.buffer is buffer
                 free = straight["", receive] and (heard or not is_fetched)
                 straight[buffer.value, receive] = free
-    return graph, straight
+    return Ordered(graph, straight, read_first(used))
 
 
 def _plan(facts: Facts, job: Job) -> Plan:

@@ -59,7 +59,7 @@ class Shape:
         factor, rest = divmod(algo.chunks, max(operand_parts, result_parts))
         if rest:
             raise algo.at.error(
-                f"nchunksperloop is {algo.chunks}; of {op.value} it is a multiple of the {gpus} gpus"
+                f"nchunksperloop is {algo.chunks}; {op.value} has a multiple of the {gpus} gpus"
             )
         return cls(op, gpus, factor, operand_parts, result_parts, algo.in_place)
 
