@@ -173,10 +173,10 @@ def topology_list() -> None:
 
     for row in list_topologies():
         names = ", ".join((row.name, *row.aliases))
-        joins = "can be joined over EFA" if row.joins else "one instance only"
-        click.echo(
-            f"{names:<22} chips {row.chips:>2}, ranks {row.ranks:>2}, {joins:<23} {row.summary}"
-        )
+        joins = f"can be joined over {row.joins}" if row.joins else "one instance only"
+        example = "example: " if row.is_example else ""
+        counts = f"chips {row.chips:>3}, ranks {row.ranks:>3}"
+        click.echo(f"{names:<27} {counts}, {joins:<29} {example}{row.summary}")
 
 
 @topology.command("show")
@@ -185,17 +185,25 @@ def topology_list() -> None:
 @click.option("--lnc", type=click.IntRange(1, 2))
 @click.option("--ranks", type=click.IntRange(1), help="Show where this many ranks are placed.")
 @click.option("--placement", default="linear", show_default=True)
+@click.option("--svg", type=click.Path(), metavar="FILE", help="Draw it into an SVG file.")
 def topology_show(
-    name: str, nodes: int, lnc: int | None, ranks: int | None, placement: str
+    name: str, nodes: int, lnc: int | None, ranks: int | None, placement: str, svg: str | None
 ) -> None:
-    """Draw topology T as text, with its rates and their sources."""
+    """Draw topology T as text, with its rates and their sources, or as SVG."""
     from ncc_runtime.placement import place
     from ncc_runtime.topology.graph import build
     from ncc_runtime.topology.show import describe
 
     known_placement(placement)
     built = build(name, nodes, lnc)
-    click.echo(describe(built, place(built, ranks, placement) if ranks else None))
+    placed = place(built, ranks, placement) if ranks else None
+    if svg is None:
+        click.echo(describe(built, placed))
+        return
+    from ncc_runtime.topology.svg import as_svg
+
+    Path(svg).write_text(as_svg(built, placed))
+    click.echo(f"{svg}: {built.name} drawn")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,5 +1,6 @@
 """Random topologies, placements and pairs of ranks."""
 
+import math
 import tempfile
 from pathlib import Path
 
@@ -10,12 +11,15 @@ from ncc_runtime.topology.graph import Topology, build
 
 INSTANCES = {
     "trn2.48xlarge": (1, 2),
+    "trn2u.48xlarge": (2,),
     "trn1.32xlarge": (1,),
     "trn1n.32xlarge": (1,),
     "trn1.2xlarge": (1,),
     "inf2.24xlarge": (1,),
     "inf2.48xlarge": (1,),
+    "dgx-h100": (1,),
 }
+"""Small instances and the LNCs that are drawn of them."""
 
 
 def topology_file(directory: Path, body: str, base: str = "trn2.48xlarge") -> str:
@@ -39,8 +43,7 @@ def build_drawn(body: str, nodes: int = 1) -> Topology:
 def presets(draw: st.DrawFn) -> Topology:
     """A built-in topology, joined over EFA where it can be."""
     name = draw(st.sampled_from(sorted(INSTANCES)))
-    joins = (name.startswith("trn") and "32x" in name) or name == "trn2.48xlarge"
-    nodes = draw(st.integers(1, 4)) if joins else 1
+    nodes = draw(st.integers(1, 4)) if build(name).efa is not None else 1
     return build(name, nodes, draw(st.sampled_from(INSTANCES[name])))
 
 
@@ -48,8 +51,9 @@ def presets(draw: st.DrawFn) -> Topology:
 def grids(draw: st.DrawFn) -> Topology:
     """A torus, ring or line of any small extents."""
     shape = draw(st.sampled_from(("torus", "ring", "line")))
-    dims = [draw(st.integers(1, 7)) for _ in range(2 if shape == "torus" else 1)]
-    chips = dims[0] * dims[-1] if shape == "torus" else dims[0]
+    count = draw(st.sampled_from((2, 2, 3))) if shape == "torus" else 1
+    dims = [draw(st.integers(1, 7 if count < 3 else 4)) for _ in range(count)]
+    chips = math.prod(dims)
     body = f'chips.count = {chips}\nfabric.shape = "{shape}"\nfabric.dims = {dims}\n'
     return build_drawn(body + f"efa.adapters = {chips}", draw(st.integers(1, 2)))
 
@@ -65,9 +69,69 @@ def graphs(draw: st.DrawFn) -> Topology:
     return build_drawn(body + "efa.adapters = 1", draw(st.integers(1, 2)))
 
 
+KINDS = ("torus", "ring", "line", "switch", "full", "graph")
+
+
+@st.composite
+def level_rows(draw: st.DrawFn) -> str:
+    """The `[[level]]` rows of a small fabric, any kinds on top of each other."""
+    text, chips, has_switches = "", 1, False
+    for number in range(draw(st.integers(1, 3))):
+        kind = draw(st.sampled_from(KINDS))
+        size = draw(st.integers(1, max(1, min(4, 24 // chips))))
+        figures, joins = _level_figures(draw, kind, size), "chips"
+        if number:
+            ways = ["places"] + ["chips"] * (kind == "switch") + ["switches"] * has_switches
+            joins = draw(st.sampled_from(ways))
+        if kind == "switch" and draw(st.booleans()):
+            figures["oversubscription"] = str(draw(st.sampled_from((1, 1.5, 4))))
+            if joins == "switches":
+                del figures["bandwidth_bytes_per_s"]
+        rows = "".join(
+            f'{key} = {{value = {value}, source = "s"}}\n' for key, value in figures.items()
+        )
+        text += f'[[level]]\nname = "l{number}"\nkind = "{kind}"\njoins = "{joins}"\n{rows}'
+        has_switches, chips = kind == "switch", chips * size
+    return text
+
+
+def _level_figures(draw: st.DrawFn, kind: str, size: int) -> dict[str, str]:
+    rate, latency = draw(st.integers(1, 10**12)), draw(st.integers(0, 10**6))
+    figures = {"bandwidth_bytes_per_s": str(rate), "latency_ps": str(latency)}
+    if kind == "torus":
+        return {"dims": str([size, draw(st.integers(1, 2))][: draw(st.integers(1, 2))]), **figures}
+    if kind == "graph":
+        size = max(2, size)
+        tree = [[draw(st.integers(0, unit - 1)), unit] for unit in range(1, size)]
+        figures["links"] = str(tree)
+    return {"size": str(size), **figures}
+
+
+def build_levels(rows: str, nodes: int = 1, lnc: int | None = None) -> Topology:
+    """A topology of Trainium2 chips with the given levels, joined over EFA."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "drawn.toml"
+        efa = "".join(
+            f'{key} = {{value = {value}, source = "s"}}\n'
+            for key, value in (
+                ("adapters", 1),
+                ("adapter_bandwidth_bytes_per_s", 9),
+                ("latency_ps", 9),
+            )
+        )
+        path.write_text(f'name = "drawn"\nbase = "neuroncore-v3"\n[efa]\n{efa}{rows}')
+        return build(str(path), nodes, lnc)
+
+
+@st.composite
+def fabrics(draw: st.DrawFn) -> Topology:
+    """One to three levels of any kinds."""
+    return build_levels(draw(level_rows()), draw(st.integers(1, 2)))
+
+
 def topologies() -> st.SearchStrategy[Topology]:
     """Any topology that a preset or a small file can describe."""
-    return st.one_of(presets(), grids(), graphs())
+    return st.one_of(presets(), grids(), graphs(), fabrics())
 
 
 @st.composite

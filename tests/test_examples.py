@@ -13,6 +13,8 @@ from ncc_compiler.ir.load import load_module
 from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.options import CompileOptions
 from ncc_runtime.report.run import Run
+from ncc_runtime.topology.graph import build
+from ncc_runtime.topology.spec import example_names, preset_names
 from tests.draws_graphs import random_array
 from tests.reference_runs import assert_close, reference_outputs
 
@@ -44,6 +46,29 @@ def test_an_example_computes_what_the_reference_says(name):
     for level, topology in ((1, "trn2.48xlarge"), (1, "trn1.32xlarge"), (2, "trn2.48xlarge")):
         run = ncc_runtime.load(compiled(name, level), topology=topology).run(inputs)
         assert len(run.outputs) == len(expected)
+        for actual, wanted in zip(run.outputs, expected, strict=True):
+            assert_close(actual, wanted)
+
+
+def holds(topology: str, ranks: int) -> bool:
+    """Whether the ranks fit, over as many instances as can be joined."""
+    one = build(topology)
+    return one.efa is not None or one.ranks_per_node >= ranks
+
+
+EVERYWHERE = (*preset_names(), *example_names())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_computes_the_same_on_every_topology_that_holds_it(name):
+    module, neff = example(name), compiled(name)
+    inputs = inputs_of(module)
+    expected = reference_outputs(module, inputs)
+    fitting = [topology for topology in EVERYWHERE if holds(topology, module.ranks)]
+    assert len(fitting) > len(EVERYWHERE) // 2
+    for number, topology in enumerate(fitting):
+        placement = ("linear", "spread")[number % 2]
+        run = ncc_runtime.load(neff, topology=topology, placement=placement).run(inputs)
         for actual, wanted in zip(run.outputs, expected, strict=True):
             assert_close(actual, wanted)
 

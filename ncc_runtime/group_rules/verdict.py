@@ -6,7 +6,7 @@ import attrs
 
 from ncc_runtime.errors import PlacementError
 from ncc_runtime.topology.graph import Topology
-from ncc_runtime.topology.show import spans
+from ncc_runtime.topology.pictures import spans
 
 Ranks = tuple[int, ...]
 

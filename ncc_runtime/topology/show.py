@@ -1,19 +1,17 @@
 """A topology as text: a picture of its chips, what a rank has, and every figure's source."""
 
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import attrs
 import numpy as np
 
 from ncc_runtime.topology.graph import Topology, build
+from ncc_runtime.topology.pictures import pictures, spans
 from ncc_runtime.topology.quadrants import PORTS, planes_of_cores, ports_of_cores
 from ncc_runtime.topology.routes import PlacedRanks
-from ncc_runtime.topology.spec import ALIASES, FabricShape, Figure, preset_names
+from ncc_runtime.topology.spec import ALIASES, Figure, example_names, preset_names
 
 _PARITY = ("even", "odd")
-
-GRIDS = (FabricShape.TORUS, FabricShape.RING, FabricShape.LINE)
 
 
 @attrs.frozen
@@ -25,13 +23,14 @@ class ListedTopology:
     chips: int
     ranks: int  # of one instance at the default lnc
     lnc: tuple[int, ...]
-    joins: bool  # whether several instances can be joined
+    joins: str  # by what several instances can be joined, "" if they cannot
+    is_example: bool  # described as users would
     summary: str
 
 
 def list_topologies() -> tuple[ListedTopology, ...]:
-    """Every built-in topology, sorted by name."""
-    return tuple(_listed(build(name)) for name in preset_names())
+    """Every built-in topology, sorted by name, then the examples."""
+    return tuple(_listed(build(name)) for name in (*preset_names(), *example_names()))
 
 
 def _listed(topology: Topology) -> ListedTopology:
@@ -42,7 +41,8 @@ def _listed(topology: Topology) -> ListedTopology:
         chips=topology.chips_per_node,
         ranks=topology.ranks_per_node,
         lnc=tuple(size for size in _as_tuple(allowed) if isinstance(size, int)),
-        joins=topology.efa is not None,
+        joins="" if topology.efa is None else topology.network,
+        is_example=topology.name in example_names(),
         summary=topology.summary,
     )
 
@@ -50,12 +50,14 @@ def _listed(topology: Topology) -> ListedTopology:
 def describe(topology: Topology, placement: PlacedRanks | None = None) -> str:
     """The text of `nccrt topology show`; with a placement, every chip shows its ranks."""
     instances = "1 instance" if topology.nodes == 1 else f"{topology.nodes} instances"
+    hosts = topology.hosts_per_node
+    of_hosts = f" of {hosts} servers" if hosts > 1 else ""
     lines = [
         f"{topology.name}: {topology.summary}",
-        f"{instances}, lnc {topology.lnc}: {topology.chips} chips, "
+        f"{instances}{of_hosts}, lnc {topology.lnc}: {topology.chips} chips, "
         f"{topology.ranks_per_chip} ranks a chip, {topology.max_ranks} ranks at most",
         "",
-        *_pictures(topology, placement),
+        *pictures(topology, placement),
         *_faults(topology),
         *_slowed(topology),
         "",
@@ -67,76 +69,13 @@ def describe(topology: Topology, placement: PlacedRanks | None = None) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def _pictures(topology: Topology, placement: PlacedRanks | None) -> Iterable[str]:
-    """A picture of each instance with its ranks; without ranks one stands for all."""
-    nodes = range(topology.nodes if placement is not None else 1)
-    ranks = _ranks_by_chip(topology, placement)
-    for node in nodes:
-        if topology.nodes > 1:
-            last = topology.nodes - 1
-            yield f"instance {node}" + ("" if placement or not last else f", and so to {last}")
-        yield from _picture(topology, node, ranks)
-
-
-def _picture(topology: Topology, node: int, ranks: Sequence[str]) -> Iterable[str]:
-    first = node * topology.chips_per_node
-    chips = range(first, first + topology.chips_per_node)
-    names = [f"c{chip} {ranks[chip]}".rstrip() for chip in chips]
-    cells = [name.ljust(max(map(len, names))) for name in names]
-    if topology.shape is FabricShape.NONE:
-        return [f"  {cells[0]}"]
-    if topology.shape not in GRIDS or len(topology.dims) > 2:
-        return [f"  {cells[chip - first]}  {_ports(topology, chip)}" for chip in chips]
-    rows, columns = topology.dims if len(topology.dims) == 2 else (1, topology.dims[0])
-    return _grid(topology, cells, rows, columns)
-
-
-def _grid(topology: Topology, cells: list[str], rows: int, columns: int) -> Iterable[str]:
-    """Rows of chips; what wraps round is named in parentheses at the far end."""
-    wraps = topology.shape is not FabricShape.LINE
-    heads = [f"({cell.split()[0]})" for cell in cells[:columns]] if rows > 1 else []
-    width = max(map(len, (*cells, *heads)))
-    bars = "  " + "    ".join("|".ljust(width) for _ in range(columns))
-    for row in range(rows):
-        line = [cell.ljust(width) for cell in cells[row * columns : (row + 1) * columns]]
-        back = f" -- ({line[0].split()[0]})" if wraps and columns > 1 else ""
-        yield "  " + " -- ".join(line) + back
-        if rows > 1:
-            yield bars
-    if rows > 1:
-        yield "  " + "    ".join(head.ljust(width) for head in heads)
-
-
-def _ports(topology: Topology, chip: int) -> str:
-    links = topology.links
-    found = np.flatnonzero(links.src == chip)
-    return ", ".join(links.step(int(link)).split(".", 1)[1] for link in found)
-
-
-def _ranks_by_chip(topology: Topology, placement: PlacedRanks | None) -> list[str]:
-    """For each chip its ranks as `[0-3,8]`, `-` for none; empty texts without a placement."""
-    if placement is None:
-        return [""] * topology.chips
-    order = np.argsort(placement.chip, kind="stable")
-    cuts = np.searchsorted(placement.chip[order], np.arange(1, topology.chips))
-    found = (spans(ranks.tolist()) for ranks in np.split(order, cuts))
-    return [f"[{ranks}]" if ranks else "-" for ranks in found]
-
-
-def spans(ranks: Sequence[int]) -> str:
-    """Sorted numbers with consecutive ones joined: `0-3,8`."""
-    runs = itertools.groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0])
-    members = ([rank for _, rank in run] for _, run in runs)
-    texts = (f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in members)
-    return ",".join(texts)
-
-
 def _faults(topology: Topology) -> Iterable[str]:
     """A line for every row of the file that takes a link down or slows it."""
     if topology.faults:
         yield ""
     for fault in topology.faults:
-        ways = ", ".join(f"c{source}>c{target}" for source, target in fault.ends)
+        ends = ((f"c{end}" if isinstance(end, int) else end for end in way) for way in fault.ends)
+        ways = ", ".join(">".join(way) for way in ends)
         port = f" by {fault.port}" if fault.port else ""
         where = "every instance" if fault.node is None else f"instance {fault.node}"
         state = [] if fault.is_down is None else ["down" if fault.is_down else "up"]
@@ -193,7 +132,7 @@ def _rank_rows(topology: Topology) -> Iterable[tuple[str, ...]]:
     yield "", f"{topology.rank_dma_engines} DMA engines in {channels}, {rate} in all"
     yield "", f"{_rate(topology.rank_hbm_bandwidth_bytes_per_s)} of HBM"
     if topology.efa is not None:
-        yield "", f"{_rate(topology.rank_efa_bandwidth_bytes_per_s)} of EFA"
+        yield "", f"{_rate(topology.rank_efa_bandwidth_bytes_per_s)} of {topology.network}"
 
 
 def _figure_rows(topology: Topology) -> Iterable[tuple[str, ...]]:

@@ -13,7 +13,7 @@ from ncc_runtime.placement import place
 from ncc_runtime.topology.graph import Topology, build
 from ncc_runtime.topology.quadrants import PORTS, ports_of_cores
 from ncc_runtime.topology.show import describe, list_topologies
-from ncc_runtime.topology.spec import ALIASES, preset_names
+from ncc_runtime.topology.spec import ALIASES, example_names, preset_names
 from tests.draws_topology import build_drawn, topologies, topology_file
 
 GIB = 2**30
@@ -189,9 +189,10 @@ def test_instances_repeat_the_same_links(topology: Topology) -> None:
     links, count = topology.links, topology.links_per_node
     for node in range(topology.nodes):
         part = slice(node * count, (node + 1) * count)
-        first_chip = node * topology.chips_per_node
-        assert (links.src[part] == links.src[:count] + first_chip).all()
-        assert (links.dst[part] == links.dst[:count] + first_chip).all()
+        for ends in (links.src, links.dst):
+            chips, switches = topology.chips_per_node, topology.switches_per_node
+            shift = np.where(ends[:count] < links.chips, node * chips, node * switches)
+            assert (ends[part] == ends[:count] + shift).all()
 
 
 @given(topology=topologies())
@@ -202,7 +203,10 @@ def test_a_port_of_a_chip_is_one_link(topology: Topology) -> None:
 
 @given(topology=topologies())
 def test_every_link_has_one_the_other_way(topology: Topology) -> None:
-    ends = list(zip(topology.links.src.tolist(), topology.links.dst.tolist(), strict=True))
+    links = topology.links  # the halves of an oversubscribed switch are one
+    sides = (links.src.tolist(), links.dst.tolist())
+    sources, targets = ([links.end(end).rstrip("x") for end in side] for side in sides)
+    ends = [way for way in zip(sources, targets, strict=True) if way[0] != way[1]]
     assert sorted(ends) == sorted((target, source) for source, target in ends)
 
 
@@ -368,7 +372,7 @@ def test_the_documented_file_is_a_topology(tmp_path) -> None:
 
 def test_the_document_lists_every_preset() -> None:
     text = (Path(__file__).parents[2] / "docs" / "topology.md").read_text()
-    assert all(f"`{name}`" in text for name in (*preset_names(), *ALIASES))
+    assert all(f"`{name}`" in text for name in (*preset_names(), *ALIASES, *example_names()))
 
 
 def test_presets_are_files_of_the_installed_package() -> None:
@@ -377,7 +381,8 @@ def test_presets_are_files_of_the_installed_package() -> None:
 
 def test_the_list_has_every_preset_once() -> None:
     rows = list_topologies()
-    assert [row.name for row in rows] == list(preset_names())
+    assert [row.name for row in rows if not row.is_example] == list(preset_names())
+    assert [row.name for row in rows if row.is_example] == list(example_names())
     assert {alias for row in rows for alias in row.aliases} == set(ALIASES)
 
 
@@ -391,6 +396,8 @@ def test_the_list_says_which_instances_can_be_joined() -> None:
         "trn2-ultraserver",
         "trn3-gen1-ultraserver",
         "trn3-gen2-ultraserver",
+        "dgx-h100",
+        "tpu-v4-cube",
     }
 
 
