@@ -123,6 +123,7 @@ class Algo:
     collective: str  # the file's own word
     protocol: str
     in_place: bool  # input and output are one buffer
+    is_either: bool  # or two, as the caller has them
     chunks: int  # of the larger side
     gpus: tuple[Gpu, ...]
     at: At
@@ -141,11 +142,14 @@ def read(data: bytes) -> Algo:
         twice = [one for one in at if [gpu.number for gpu in gpus].count(one) > 1]
         fact = f"gpu {twice[0]} stands there twice" if twice else f"{len(gpus)} gpus"
         raise root.at.error(f"{fact}, ngpus is {count}")
+    is_in_place = _number(root, "inplace", 0, 1, default=0) == 1
+    is_apart = _number(root, "outofplace", 0, 1, default=0) == 1
     return Algo(
         name=" ".join(_word(root, "name").split()),
         collective=_word(root, "coll"),
         protocol=root.attributes.get("proto", "Simple"),
-        in_place=_number(root, "inplace", 0, 1, default=0) == 1,
+        in_place=is_in_place and not is_apart,
+        is_either=is_in_place and is_apart,
         chunks=_number(root, "nchunksperloop", 1, MOST_CHUNKS),
         gpus=tuple(sorted(gpus, key=lambda gpu: gpu.number)),
         at=root.at,

@@ -31,9 +31,10 @@ class MscclPlan:
     def __init__(self, algo: Algo, op: CollectiveOp) -> None:
         self._op = op
         self._readings = [algo]
-        other = msccl.adding_to_targets(algo)
-        if other != algo:
-            self._readings.append(other)
+        if algo.is_either:  # for both; what is right apart is copied apart
+            self._readings.append(attrs.evolve(algo, in_place=True))
+        meant = map(msccl.adding_to_targets, tuple(self._readings))
+        self._readings += [one for one in meant if one not in self._readings]
         self._checked: dict[tuple[object, ...], tuple[Ordered, Performed]] = {}
         self._ordered: dict[int, Ordered] = {}  # by reading
         self.algo = algo

@@ -2,7 +2,7 @@
 
 A step follows the one before it in its thread block, the step that it depends on, the send that it
 receives, and, for a send, the receive that frees its slot. A connection has as many slots as
-MSCCL's buffers hold chunks.
+MSCCL's buffers hold chunks, and more where the steps would else wait in a circle.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -92,13 +92,29 @@ def graph_of(algo: Algo, shape: Shape) -> Graph:
     for sender, receiver in enumerate(received):
         if receiver != NONE:
             sent[receiver] = sender
-    slots = SLOTS.get(algo.protocol.lower(), SLOTS_OTHERWISE)
-    waits = _Waits(nodes, before, awaited, tuple(sent), _freed(nodes, received, slots))
+    edges = before, awaited, tuple(sent)
+    slots, order = _order(nodes, edges, received, SLOTS.get(algo.protocol.lower(), SLOTS_OTHERWISE))
     blocks = max((node.block_number for node in nodes), default=NONE) + 1
-    order = tuple(waits.order())
-    return Graph(
-        algo, shape, nodes, blocks, before, awaited, tuple(sent), tuple(received), order, slots
-    )
+    return Graph(algo, shape, nodes, blocks, *edges, tuple(received), tuple(order), slots)
+
+
+_Edges = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""Per step the one before, the one it depends on, and the send that it receives."""
+
+
+def _order(
+    nodes: Sequence[Node], edges: _Edges, received: Sequence[int], slots: int
+) -> tuple[int, Sequence[int]]:
+    """An order in which the steps can run, and with how many slots; more where they need more."""
+    without = _Waits(tuple(nodes), *edges, (NONE,) * len(nodes))
+    unlimited = without.order()
+    if len(unlimited) < len(nodes):
+        raise without.circle(unlimited)
+    while True:
+        found = attrs.evolve(without, freed=_freed(nodes, received, slots)).order()
+        if len(found) == len(nodes):
+            return slots, found
+        slots *= 2
 
 
 def _nodes(algo: Algo, shape: Shape) -> Iterator[Node]:
@@ -217,7 +233,7 @@ class _Waits:
     freed: tuple[int, ...]
 
     def order(self) -> list[int]:
-        """An order in which the steps can run; PlanError with a circle if there is none."""
+        """The steps that can run, each behind what it waits for."""
         columns = (self.before, self.awaited, self.sent, self.freed)
         open_waits = [0] * len(self.nodes)
         behind: list[list[int]] = [[] for _ in self.nodes]
@@ -232,13 +248,11 @@ class _Waits:
                 open_waits[other] -= 1
                 if not open_waits[other]:
                     order.append(other)
-        if len(order) < len(self.nodes):
-            stuck = {number for number, count in enumerate(open_waits) if count}
-            raise self._circle(stuck)
         return order
 
-    def _circle(self, stuck: set[int]) -> PlanError:
-        """The error that shows who waits for whom."""
+    def circle(self, order: Sequence[int]) -> PlanError:
+        """The error that shows who waits for whom, given all who do not."""
+        stuck = set(range(len(self.nodes))).difference(order)
         way, number = [], min(stuck)
         while number not in way:
             way.append(number)
@@ -260,7 +274,6 @@ class _Waits:
             ("follows", self.before),
             ("depends on", self.awaited),
             ("receives from", self.sent),
-            ("needs the slot that is emptied by", self.freed),
         ):
             if column[number] != NONE:
                 yield why, column[number]

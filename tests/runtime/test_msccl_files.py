@@ -172,3 +172,29 @@ def test_slots_are_used_again_with_credits(protocol: str, tmp_path: Path):
     np.testing.assert_array_equal(run.outputs[0], values.sum(0).reshape(4, -1))
     slots = {"Simple": 4}.get(protocol, 8)
     assert model.executable.streams[0].scratch_bytes == slots * 64
+
+
+def test_a_connection_gets_more_slots_where_it_would_else_be_a_deadlock(tmp_path: Path):
+    file = msccl_files.File("both", "reduce_scatter", 2, 24)
+    for gpu in range(2):
+        block, other = file.block(gpu, 1 - gpu, 1 - gpu), 1 - gpu
+        for chunk in range(12):
+            block.add("s", ("i", 12 * other + chunk), ("o", chunk))
+        for chunk in range(12):
+            block.add("rrc", ("i", 12 * gpu + chunk), ("o", chunk))
+    program = collective_program(CollectiveOp.REDUCE_SCATTER, 2, [24], dtype=DType.S32)
+    values = given((2, 24))
+    run = loaded(file, program, tmp_path).run([values])
+    np.testing.assert_array_equal(run.outputs[0], values.sum(0).reshape(2, -1))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_file_for_buffers_in_place_and_apart_is_read_as_is_right(apart: bool, tmp_path: Path):
+    file = msccl_files.ring_all_reduce(4, in_place=not apart)
+    text = file.xml().replace(f'inplace="{int(not apart)}"', 'inplace="1" outofplace="1"')
+    path = tmp_path / "plan.xml"
+    path.write_text(text)
+    program = collective_program(CollectiveOp.ALL_REDUCE, 4, [16], dtype=DType.S32)
+    values = given((4, 16))
+    run = load(program, plans=[str(path)]).run([values])
+    np.testing.assert_array_equal(run.outputs[0][1], values.sum(0))
