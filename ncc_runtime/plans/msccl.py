@@ -38,28 +38,13 @@ class Kind(enum.Enum):
     REDUCE = "re"
     NOP = "nop"
 
-    @property
-    def receives(self) -> bool:
-        return self.value.startswith("r") and self is not Kind.REDUCE
-
-    @property
-    def sends(self) -> bool:
-        return self.value.endswith("s")
-
-    @property
-    def joins(self) -> bool:
-        """Whether it reduces what it reads or receives."""
-        return self is Kind.REDUCE or self.value.startswith("rr")
-
-    @property
-    def reads(self) -> bool:
-        """Whether it reads its source."""
-        return self.joins or self in (Kind.SEND, Kind.COPY)
-
-    @property
-    def writes(self) -> bool:
-        """Whether it writes its target."""
-        return self not in (Kind.SEND, Kind.RECV_REDUCE_SEND, Kind.NOP)
+    def __init__(self, word: str) -> None:
+        self.is_local: bool = word in ("cpy", "re", "nop")
+        self.receives: bool = word.startswith("r") and not self.is_local
+        self.sends: bool = word.endswith("s")
+        self.joins: bool = word == "re" or word.startswith("rr")  # reduces what it has or receives
+        self.reads: bool = self.joins or word in ("s", "cpy")
+        self.writes: bool = word not in ("s", "rrs", "nop")
 
 
 class Buffer(enum.Enum):
