@@ -22,6 +22,11 @@ MACHINES = (
     ("trn1", 1, 1),
     ("trn1", 3, 1),
     ("inf2", 1, 1),
+    ("trn2-ultraserver", 1, 2),
+    ("trn3-gen1-ultraserver", 2, 1),
+    ("trn3-gen2-ultraserver", 1, 2),
+    ("dgx-h100", 2, 1),
+    ("tpu-v4-cube", 1, 1),
 )
 WORD = 4
 NEVER_IN_PLACE = ("direct",)

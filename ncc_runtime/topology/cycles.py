@@ -1,7 +1,8 @@
 """Directed cycles through all of some chips over links that no two of the cycles share.
 
 A ring algorithm sends along such a cycle, and one ring per cycle uses every link once. Searched by
-depth first with a budget: the graphs are small, and a group without a cycle is an answer too.
+depth first with a budget, first in the order of chips, then, if that finds none, where the fewest
+ways lead on (Warnsdorff). A group without a cycle is an answer too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,12 +37,17 @@ def disjoint_cycles(links: Links, chips: Sequence[int]) -> tuple[Cycle, ...]:
 def _disjoint_cycles(edges: Edges, chips: tuple[int, ...]) -> tuple[Cycle, ...]:
     if len(chips) == 1:
         return (chips,)
+    return _searched(edges, chips, greedy=False) or _searched(edges, chips, greedy=True)
+
+
+def _searched(edges: Edges, chips: tuple[int, ...], *, greedy: bool) -> tuple[Cycle, ...]:
     best: tuple[Cycle, ...] = ()
     steps = [BUDGET]
-    for cycle in _cycles(edges, chips, steps):
+    for cycle in _cycles(edges, chips, steps, greedy=greedy):
         taken = _both_ways(cycle, edges)
         left = edges - {edge for one in taken for edge in _edges(one)}
-        found = taken + next((_both_ways(other, left) for other in _cycles(left, chips, steps)), ())
+        others = _cycles(left, chips, steps, greedy=greedy)
+        found = taken + next((_both_ways(other, left) for other in others), ())
         if len(found) > len(best):
             best = found
         if len(best) * len(chips) >= len(edges) or len(best) >= 4 or steps[0] <= 0:
@@ -58,11 +64,22 @@ def _both_ways(cycle: Cycle, edges: Edges) -> tuple[Cycle, ...]:
     return (cycle, back) if back != cycle and edges.issuperset(_edges(back)) else (cycle,)
 
 
-def _cycles(edges: Edges, chips: tuple[int, ...], steps: list[int]) -> Iterator[Cycle]:
-    """Hamiltonian cycles in the order of chips; stops when `steps` has run out."""
-    after = {chip: sorted(dst for src, dst in edges if src == chip) for chip in chips}
+def _cycles(
+    edges: Edges, chips: tuple[int, ...], steps: list[int], *, greedy: bool
+) -> Iterator[Cycle]:
+    """Hamiltonian cycles in the order of chips, or greedily; stops when `steps` has run out."""
+    after: dict[int, list[int]] = {chip: [] for chip in chips}
+    for src, dst in sorted(edges):
+        after[src].append(dst)
     path, seen = [chips[0]], {chips[0]}
-    choices = [iter(after[chips[0]])]
+
+    def onward(chip: int) -> Iterator[int]:
+        if not greedy:
+            return iter(after[chip])
+        left = {one: sum(far not in seen for far in after[one]) for one in after[chip]}
+        return iter(sorted(after[chip], key=left.__getitem__))
+
+    choices = [onward(chips[0])]
     while choices and steps[0] > 0:
         steps[0] -= 1
         chip = next((one for one in choices[-1] if one not in seen), None)
@@ -72,6 +89,6 @@ def _cycles(edges: Edges, chips: tuple[int, ...], steps: list[int]) -> Iterator[
             continue
         path.append(chip)
         seen.add(chip)
-        choices.append(iter(after[chip]))
+        choices.append(onward(chip))
         if len(path) == len(chips) and (chip, chips[0]) in edges:
             yield tuple(path)

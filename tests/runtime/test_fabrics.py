@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ncc_runtime
 from ncc_runtime.collectives.layout import Layout
 from ncc_runtime.errors import TopologyError
 from ncc_runtime.group_rules.judge import verdicts
@@ -22,6 +23,7 @@ from ncc_runtime.topology.show import describe
 from ncc_runtime.topology.spec import example_names, preset_names
 from ncc_runtime.topology.svg import as_svg
 from tests.clock_runs import agreed, permute
+from tests.draws_placed_groups import suited
 from tests.draws_topology import build_levels, fabrics, topologies
 from tests.programs import collective_program
 
@@ -287,6 +289,30 @@ def test_nobodys_rules_hold_for_what_is_not_trainium() -> None:
     assert verdicts(program, place(build("dgx-h100"), 3)) == ()
     assert verdicts(program, place(build("trn2"), 3)) != ()
     assert {one.allowed for one in verdicts(program, place(build("trn2u.48xlarge"), 3))} == {False}
+
+
+OPERATORS = (
+    CollectiveOp.ALL_REDUCE,
+    CollectiveOp.ALL_GATHER,
+    CollectiveOp.REDUCE_SCATTER,
+    CollectiveOp.ALL_TO_ALL,
+)
+
+
+@pytest.mark.parametrize("op", OPERATORS, ids=lambda op: op.value)
+@pytest.mark.parametrize("name", ["trn2-ultraserver", "trn3", "dgx-h100"])
+def test_every_algorithm_that_suits_chips_of_a_fabric_is_proved_and_timed(
+    name: str, op: CollectiveOp
+) -> None:
+    program = collective_program(op, 8, [1024])
+    layout = Layout.of(place(build(name), 8, "spread"), range(8))
+    for algorithm in suited(op, layout):
+        model = ncc_runtime.load(
+            program, name, placement="spread", algorithms={op.value: algorithm}
+        )
+        run = model.run(values=False)
+        assert [one.algorithm for one in run.collectives] == [algorithm]
+        assert (run.time_us or 0) > 0
 
 
 def drawn(topology: Topology, ranks: int = 0) -> tuple[str, dict[str, list[dict[str, float]]]]:
