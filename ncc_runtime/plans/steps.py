@@ -21,6 +21,9 @@ SLOTS: Mapping[str, int] = {"simple": 4}
 SLOTS_OTHERWISE = 8
 """LL and LL128. Source: NCCL_STEPS is 8, of which Simple takes 2 a chunk (nccl, device.h)."""
 
+MOST_CHUNKS = 1 << 23
+"""Chunks of all gpus, and chunks that all steps move together."""
+
 MOST_SHOWN = 8
 """Steps of a circle that a message shows."""
 
@@ -81,6 +84,7 @@ class Graph:
 
 def graph_of(algo: Algo, shape: Shape) -> Graph:
     """The graph of a plan; PlanError where steps do not fit together or wait in a circle."""
+    _check_size(algo, shape)
     nodes = tuple(_nodes(algo, shape))
     for node in nodes:
         _check_chunks(algo, shape, node)
@@ -127,6 +131,17 @@ def _nodes(algo: Algo, shape: Shape) -> Iterator[Node]:
                 yield Node(number, gpu.number, block, block_number, place, step, source, target)
                 number += 1
             block_number += 1
+
+
+def _check_size(algo: Algo, shape: Shape) -> None:
+    """A file of a few bytes must not take hours."""
+    held = len(algo.gpus) * (shape.chunks(Buffer.INPUT) + shape.chunks(Buffer.OUTPUT))
+    steps = (step for gpu in algo.gpus for block in gpu.blocks for step in block.steps)
+    for what, count in (("buffers have", held), ("steps move", sum(one.count for one in steps))):
+        if count > MOST_CHUNKS:
+            raise algo.at.error(
+                f"its {what} {count} chunks in all, at most {MOST_CHUNKS} are taken"
+            )
 
 
 def _check_chunks(algo: Algo, shape: Shape, node: Node) -> None:

@@ -192,6 +192,14 @@ def test_too_many_elements_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
     assert "more than 10 elements" in refusal(msccl_files.ring_all_reduce(4).xml(), tmp_path)
 
 
+def test_a_few_bytes_do_not_take_hours(tmp_path: Path):
+    text = msccl_files.ring_all_reduce(4).xml()
+    text = text.replace('nchunksperloop="4"', 'nchunksperloop="1048576"')
+    assert "its buffers have 8388608 chunks" not in refusal(text, tmp_path)
+    many = text.replace('cnt="1"', 'cnt="1048572"')
+    assert "its steps move 29360016 chunks in all, at most 8388608" in refusal(many, tmp_path)
+
+
 def test_a_plan_for_other_ranks_or_operators_says_why(tmp_path: Path):
     said = refusal(msccl_files.ring_all_reduce(8).xml(), tmp_path)
     expected = "fits no collective (p0 all-reduce.0: it is for 8 ranks, a group has 4)"
