@@ -18,6 +18,8 @@ from ncc_runtime.collectives import (
     ring,
     rooted,
     single_step,
+    synthesised,
+    torus,
     tree,
 )
 from ncc_runtime.collectives.layout import Arrange, Layout, Members, UnsuitedError
@@ -28,6 +30,7 @@ from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.parts import Parts
 from ncc_runtime.placement import Placement
 from ncc_runtime.timing import TimingModel
+from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.routes import Routes
 
 
@@ -37,6 +40,7 @@ class Algorithm:
 
     arrange: Arrange
     build: Callable[[Job, Any], Plan]  # given what `arrange` returned
+    is_published: bool = True  # or not in conflict with what is, where that is known
 
 
 ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
@@ -50,6 +54,11 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
         "direct": Algorithm(one_chip.arrange, one_chip.all_reduce),
         "rdh": Algorithm(rdh.arrange, rdh.all_reduce),
         **{pair.name: Algorithm(pair.arrange, pair.all_reduce) for pair in hierarchical.PAIRS},
+        **{
+            kind.name: Algorithm(kind.arrange, kind.all_reduce, is_published=False)
+            for kind in torus.KINDS
+        },
+        "synthesised": Algorithm(synthesised.arrange, synthesised.all_reduce),
     },
     CollectiveOp.REDUCE_SCATTER: {
         "ring": Algorithm(ring.arrange, ring.reduce_scatter),
@@ -57,6 +66,11 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
         "mesh": Algorithm(mesh.arrange, mesh.reduce_scatter),
         "rdh": Algorithm(rdh.arrange, rdh.reduce_scatter),
         **{pair.name: Algorithm(pair.arrange, pair.reduce_scatter) for pair in hierarchical.PAIRS},
+        **{
+            kind.name: Algorithm(kind.arrange, kind.reduce_scatter, is_published=False)
+            for kind in torus.KINDS
+        },
+        "synthesised": Algorithm(synthesised.arrange, synthesised.reduce_scatter),
     },
     CollectiveOp.ALL_GATHER: {
         "ring": Algorithm(ring.arrange, ring.all_gather),
@@ -64,6 +78,11 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
         "mesh": Algorithm(mesh.arrange, mesh.all_gather),
         "rdh": Algorithm(rdh.arrange, rdh.all_gather),
         **{pair.name: Algorithm(pair.arrange, pair.all_gather) for pair in hierarchical.PAIRS},
+        **{
+            kind.name: Algorithm(kind.arrange, kind.all_gather, is_published=False)
+            for kind in torus.KINDS
+        },
+        "synthesised": Algorithm(synthesised.arrange, synthesised.all_gather),
     },
     CollectiveOp.ALL_TO_ALL: {
         "direct": Algorithm(direct.arrange, direct.all_to_all),
@@ -185,6 +204,10 @@ class Chooser:
     def _candidate(self, job: Job, name: str, groups: Sequence[Members]) -> Candidate:
         """All groups by one algorithm; groups that are arranged alike share one plan."""
         algorithm = ALGORITHMS[job.placeholder.op][name]
+        is_free = job.placeholder.op.value not in self._forced
+        if is_free and not algorithm.is_published and _is_known(self._placement.topology):
+            known = f"{self._placement.topology.instance} takes what is published of it"
+            return Candidate(name, None, f"{known}; --algorithm takes this all the same")
         alike: dict[Hashable, list[Members]] = {}
         for group in groups:
             arranged = self._arrange(algorithm, group)
@@ -196,7 +219,6 @@ class Chooser:
         except UnsuitedError as reason:
             return Candidate(name, None, str(reason))
         need = max((plan.scratch_bytes for plan in plans), default=0)
-        is_free = job.placeholder.op.value not in self._forced
         if is_free and self._room_bytes is not None and need > self._room_bytes:
             room = max(0, self._room_bytes)
             short = f"its channel buffer takes {need} bytes a rank and {room} are left"
@@ -219,6 +241,12 @@ class Chooser:
 def _refusal(job: Job, candidates: Sequence[Candidate]) -> str:
     reasons = "; ".join(f"{one.name}: {one.reason}" for one in candidates)
     return f"{job.placeholder.name}: {job.placeholder.op.value} cannot run by {reasons}"
+
+
+def _is_known(topology: Topology) -> bool:
+    """Whether AWS publishes which algorithms an instance takes, and nothing is wrong with it."""
+    is_single = topology.hosts_per_node == 1
+    return bool(topology.instance) and is_single and not topology.faults
 
 
 MOST_NAMED = 8

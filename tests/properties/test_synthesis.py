@@ -1,0 +1,274 @@
+"""Synthesised and torus algorithms: right on any wiring, few slots, taken where they win."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ncc_runtime
+from ncc_runtime.collectives import buckets, relayed, synthesised
+from ncc_runtime.collectives.choose import ALGORITHMS, Chooser
+from ncc_runtime.collectives.colours import coloured
+from ncc_runtime.collectives.grids import Grid
+from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives.sends import Sends
+from ncc_runtime.collectives.slots import gathered
+from ncc_runtime.collectives.wires import Wires, wires_of
+from ncc_runtime.lowering.bind import groups_of, job_of
+from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.placement import PlaceOptions, place, place_on
+from ncc_runtime.topology.graph import Topology
+from tests.draws_placed_groups import OPERATORS, Case, layout_of
+from tests.draws_topology import topology_file, worn
+from tests.plan_runs import Given, PlanRun
+from tests.programs import collective_program
+
+ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER = OPERATORS
+OURS = ("torus", "synthesised")
+DOWN = (
+    'name = "down"\nbase = "trn2.48xlarge"\n'
+    '[[fault]]\nbetween = [0, 1]\ndown = true\nsource = "assumed"\n'
+)
+
+
+@pytest.fixture
+def down(tmp_path: Path) -> str:
+    """trn2.48xlarge without the links between chips 0 and 1."""
+    path = tmp_path / "down.toml"
+    path.write_text(DOWN)
+    return str(path)
+
+
+@pytest.fixture
+def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers of some bytes go in as many slices, strands and beats as large ones."""
+    monkeypatch.setattr(relayed, "LEAST_BYTES", 8)
+    monkeypatch.setattr(relayed, "STRAND_BYTES", 8)
+    monkeypatch.setattr(synthesised, "LEAST_BYTES", 8)
+
+
+def cube() -> Wires:
+    """A 4x4x4 torus."""
+    chips = np.arange(64).reshape(4, 4, 4)
+    pairs = {
+        (int(a), int(b))
+        for axis in range(3)
+        for step in (1, -1)
+        for a, b in zip(chips.ravel(), np.roll(chips, step, axis).ravel(), strict=True)
+    }
+    edges = tuple((*pair, (number,)) for number, pair in enumerate(sorted(pairs)))
+    return Wires(64, edges, (128,) * len(edges))
+
+
+def plan_gives_what_numpy_gives(case: Case, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    shapes = [(case.layout.members, size) for size in case.sizes]
+    operands = [generator.integers(-(2**31), 2**31, shape).astype(np.int32) for shape in shapes]
+    rows = [list(row) for row in zip(*operands, strict=True)]
+    results = PlanRun(case.plan(), Given(rows, case.results, case.in_place), seed).results()
+    for tensor, operand in enumerate(operands):
+        for member, row in enumerate(results):
+            np.testing.assert_array_equal(row[tensor], case.wanted(operand, member))
+
+
+@st.composite
+def groups_on(draw: st.DrawFn, topology: Topology) -> Layout:
+    """Some ranks of a drawn topology, in any order."""
+    ranks = draw(st.integers(2, min(24, topology.ranks_per_node))) * topology.nodes
+    placement = place(topology, ranks, draw(st.sampled_from(("linear", "spread"))))
+    order = draw(st.permutations(range(ranks // topology.nodes)))
+    return Layout.of(placement, order[: draw(st.integers(2, len(order)))])
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), topology=worn(), seed=st.integers(0, 99))
+def test_on_any_worn_wiring_plans_are_right_in_any_order(
+    data: st.DataObject, topology: Topology, seed: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in (
+            (relayed, "LEAST_BYTES"),
+            (relayed, "STRAND_BYTES"),
+            (synthesised, "LEAST_BYTES"),
+        ):
+            patch.setattr(module, name, data.draw(st.sampled_from((8, 64, 1 << 16))))
+        try:
+            layout = data.draw(groups_on(topology))
+            op, name = data.draw(st.sampled_from(OPERATORS)), data.draw(st.sampled_from(OURS))
+            step = layout.members if op is REDUCE_SCATTER else 1
+            counts = data.draw(st.lists(st.integers(0, 40), min_size=1, max_size=2))
+            sizes = tuple(count * step for count in counts)
+            in_place = op is ALL_REDUCE and data.draw(st.booleans())
+            plan_gives_what_numpy_gives(Case(op, name, layout, sizes, in_place), seed)
+        except (UnsuitedError, ncc_runtime.errors.TopologyError):
+            return
+
+
+@pytest.mark.usefixtures("small_units")
+@pytest.mark.parametrize("op", OPERATORS)
+@pytest.mark.parametrize(("ranks", "how"), [(16, "spread"), (30, "linear"), (23, "spread")])
+def test_a_torus_without_a_link_is_served_for_any_number_of_ranks_a_chip(
+    op: CollectiveOp, ranks: int, how: str, down: str
+) -> None:
+    size = 9 * ranks if op is not ALL_GATHER else 9
+    case = Case(op, "synthesised", layout_of((down, 1, 2), ranks, how=how), (size, 5 * ranks))
+    plan_gives_what_numpy_gives(case, 3)
+
+
+@pytest.mark.usefixtures("small_units")
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16, DType.S64])
+@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("op", OPERATORS)
+def test_what_is_executed_is_proved_and_right(
+    op: CollectiveOp, name: str, dtype: DType, down: str
+) -> None:
+    topology = down if name == "synthesised" else "trn2"
+    average = op.reduces and not dtype.is_integer
+    program = collective_program(
+        op,
+        32,
+        [96],
+        dtype=dtype,
+        reduction=Reduction.AVERAGE if average else Reduction.ADD,
+    )
+    model = ncc_runtime.load(program, topology, placement="spread", algorithms={op.value: name})
+    tensor = program.tensors[program.inputs[0]]
+    given_ = np.random.default_rng(1).integers(0, 8, (32, *tensor.shape))
+    run = model.run([given_.astype(tensor.dtype.numpy)], checked=True)
+    wanted = given_.reshape(-1) if op is ALL_GATHER else given_.sum(axis=0) / (32 if average else 1)
+    for rank, row in enumerate(run.outputs[0]):
+        mine = wanted.reshape(32, -1)[rank] if op is REDUCE_SCATTER else wanted
+        np.testing.assert_array_equal(row, mine.astype(tensor.dtype.numpy))
+
+
+@pytest.mark.parametrize("slices", [1, 2, 4])
+def test_an_all_gather_of_64_chips_takes_no_more_than_15_percent_over_its_bound(
+    slices: int,
+) -> None:
+    wires = cube()
+    found = gathered(wires, tuple(np.repeat(np.arange(64), slices).tolist()))
+    assert found.count <= 63 * slices / 6 * 1.15
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data(), topology=worn(), slices=st.integers(1, 3))
+def test_every_unit_reaches_every_chip_once_over_links_that_are_free(
+    data: st.DataObject, topology: Topology, slices: int
+) -> None:
+    try:
+        wires = wires_of(data.draw(groups_on(topology)))
+    except (UnsuitedError, ncc_runtime.errors.TopologyError):
+        return
+    owners = np.repeat(np.arange(wires.chips), slices)
+    found = gathered(wires, tuple(owners.tolist()))
+    has = np.zeros((wires.chips, len(owners)), int)
+    has[owners, np.arange(len(owners))] = 1
+    source, target = wires.columns
+    for slot in range(found.count):
+        at = np.flatnonzero(found.slot == slot)
+        assert has[source[found.edge[at]], found.unit[at]].all()
+        np.add.at(has, (target[found.edge[at]], found.unit[at]), 1)
+        taken = [link for edge in found.edge[at] for link in wires.edges[edge][2]]
+        assert (np.bincount(taken, minlength=len(wires.rates)) <= wires.units).all()
+    assert (has == 1).all()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=30))
+def test_as_few_colours_as_the_busiest_node_has_edges(ends: list[tuple[int, int]]) -> None:
+    colours = coloured(ends, 7)
+    for side in (0, 1):
+        assert len({(end[side], c) for end, c in zip(ends, colours, strict=True)}) == len(ends)
+    counts = [np.bincount([end[side] for end in ends] or [0]).max() for side in (0, 1)]
+    assert max(colours, default=-1) < max(counts)
+
+
+def test_a_slow_link_carries_fewer_units_in_the_same_time() -> None:
+    edges = ((0, 1, (0,)), (1, 0, (1,)), (0, 2, (2,)), (2, 0, (3,)))
+    assert Wires(3, edges, (128, 128, 64, 64)).units.tolist() == [2, 2, 1, 1]
+    assert Wires(3, edges, (96, 96, 96, 96)).units.tolist() == [1, 1, 1, 1]
+
+
+def has_all(sends: Sends) -> bool:
+    """Whether sends that only pass on what is there bring every unit to every chip."""
+    has = np.zeros((int(sends.owners.max()) + 1, len(sends.owners)), int)
+    has[sends.owners, np.arange(len(sends.owners))] = 1
+    for slot in range(sends.count):
+        at = np.flatnonzero(sends.slot == slot)
+        assert has[sends.source[at], sends.unit[at]].all()
+        for ends in (sends.source, sends.target):
+            assert len(set(zip(ends[at], sends.way[at], strict=True))) == len(at)
+        np.add.at(has, (sends.target[at], sends.unit[at]), 1)
+    return bool((has == 1).all())
+
+
+@pytest.mark.parametrize("dims", [(4,), (2, 3), (4, 4), (2, 2, 3), (4, 4, 4)])
+def test_buckets_bring_everything_everywhere_in_as_many_steps_as_rings_have(
+    dims: tuple[int, ...],
+) -> None:
+    grid = Grid(dims, tuple(range(int(np.prod(dims)))), (1,) * len(dims), True, None)
+    sends = buckets.forwards(grid, is_pod=False)
+    assert has_all(sends)
+    assert sends.count == sum(dims) - len(dims)
+
+
+def test_dimensions_of_other_rates_are_busy_equally_long() -> None:
+    grid = Grid((4, 4, 4), tuple(range(64)), (64, 128, 128), True, 0)
+    sends = buckets.forwards(grid, is_pod=False)
+    place = np.array(np.unravel_index([sends.source, sends.target], grid.dims))
+    along = (place[:, 0] != place[:, 1]).argmax(axis=0)
+    busy = np.bincount(along) / np.array(grid.rates)
+    assert busy.max() / busy.mean() < 1.05
+    pods = buckets.forwards(grid, is_pod=True)
+    place = np.array(np.unravel_index([pods.source, pods.target], grid.dims))
+    assert (pods.slot[(place[0, 0] != place[0, 1])] < 3).all()
+
+
+def chosen(topology: str, ranks: int, elements: int, forced: str | None = None) -> str:
+    program = collective_program(ALL_REDUCE, ranks, [elements])
+    placement = place_on(PlaceOptions(topology), ranks)
+    chooser = Chooser(placement, {} if forced is None else {"all-reduce": forced})
+    job = job_of(program, program.placeholders[0])
+    found = chooser.candidates(job, groups_of(program, program.placeholders[0]))
+    return chooser.best(job, found).chosen.name
+
+
+def test_with_a_link_down_a_large_all_reduce_is_synthesised(down: str) -> None:
+    assert chosen(down, 64, 1 << 24) == "synthesised"
+    assert chosen("trn2", 64, 1 << 24) != "torus"
+    assert chosen("trn2", 64, 1 << 24, "torus") == "torus"
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "machine", "reason"),
+    [
+        ("synthesised", 64, "trn2", "its wiring is regular, and no link is down or slowed"),
+        ("synthesised", 4, "trn2", "its members share a chip"),
+        ("torus", 60, "trn2", "its chips fill no part of a torus"),
+        ("torus", 12, "trn2", "its chips close no ring in some dimension of the torus"),
+        ("pod", 64, "trn2", "its members are on one host"),
+    ],
+)
+def test_groups_that_do_not_suit_are_refused_with_the_reason(
+    name: str, ranks: int, machine: str, reason: str
+) -> None:
+    layout = layout_of((machine, 1, 2), ranks)
+    with pytest.raises(UnsuitedError, match=reason):
+        ALGORITHMS[ALL_REDUCE][name].arrange(layout)
+
+
+def test_chips_with_fewer_links_complete_more_of_an_all_reduce(tmp_path: Path) -> None:
+    path = topology_file(
+        tmp_path,
+        'chips.count = 4\nfabric.shape = "graph"\n'
+        "fabric.links = [[0, 1], [1, 2], [2, 0], [2, 3]]\nefa.adapters = 4",
+    )
+    layout = layout_of((path, 1, 2), 16)
+    owners = synthesised.shared(wires_of(layout), 4)
+    counts = np.bincount(owners, minlength=4)
+    assert counts[3] > counts[0] > 0
+    assert counts[2] == counts.min()
