@@ -6,7 +6,7 @@ the schema first; complaints name the file, line, column and key.
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from ncc_runtime.topology.spec import (
     ALIASES,
     KEYS,
     Figure,
+    LevelKind,
     Spec,
     example_names,
     examples,
@@ -69,12 +70,17 @@ def _read(file: TomlFile, *, is_shipped: bool = False) -> Spec:
         file = TomlFile(file.origin)  # as good as our tests are, and many are read
     else:
         schema.check(file, document)
-        levels = enumerate(document.get("level", []))
-        names = tuple(("level", level["name"], number) for number, level in levels)
-        file = attrs.evolve(file, rows=names)
+        file = attrs.evolve(file, rows=tuple(_rows(document.get("level", []))))
     base = _base(file, document["base"]) if "base" in document else None
     is_preset = is_shipped and file.origin in preset_names()
     return _over(base, file, document, document["name"] if is_preset else "")
+
+
+def _rows(levels: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, int]]:
+    """How keys begin that a level states; a cluster states those of the network."""
+    for number, level in enumerate(levels):
+        is_cluster = level.get("kind") == LevelKind.CLUSTER.value
+        yield "efa." if is_cluster else f"level.{level['name']}.", number
 
 
 def _over(base: Spec | None, file: TomlFile, document: Mapping[str, Any], instance: str) -> Spec:

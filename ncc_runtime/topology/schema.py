@@ -7,6 +7,7 @@ has the phrase of its complaint as `description`.
 import difflib
 import functools
 import json
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -234,8 +235,9 @@ def _reason(error: "ValidationError", place: Schema, instance: Any) -> tuple[Seq
     """Which key inside the place the complaint is about, if one, and what is wrong."""
     phrase = place.get("description", "a table")
     keys = place.get("properties", {})
+    shown = reprlib.repr(instance)
     if phrase.startswith("expected "):
-        return (), f"{phrase}, not {instance!r}"
+        return (), f"{phrase}, not {shown}"
     if error.validator == "additionalProperties":
         key = next(key for key in instance if key not in keys)
         return (key,), f"unknown key{_remedy(error.absolute_path, key, keys)}"
@@ -248,7 +250,7 @@ def _reason(error: "ValidationError", place: Schema, instance: Any) -> tuple[Seq
     if phrase.startswith("the source"):
         return (), phrase
     near = f", with keys such as {next(iter(keys))}" if keys else ""
-    return (), f"{instance!r} is not {phrase}{near}"
+    return (), f"{shown} is not {phrase}{near}"
 
 
 def _remedy(above: Sequence[str | int], key: str, keys: Mapping[str, object]) -> str:

@@ -25,7 +25,7 @@ class TomlFile:
 
     origin: str
     text: str = attrs.field(default="", repr=False)
-    rows: tuple[tuple[str, str, int], ...] = ()  # [[word]] rows with a name: word, name, number
+    rows: tuple[tuple[str, int], ...] = ()  # beginnings of keys that rows of [[level]] state
 
     @classmethod
     def read(cls, origin: str, file: Traversable) -> "TomlFile":
@@ -56,13 +56,13 @@ class TomlFile:
         return TopologyError(f"{self.origin}{self._place(path)}: {about}{reason}")
 
     def _path(self, key: str) -> Path:
-        """Keys under the row of that name count from the row; `fault 2` is that row."""
+        """Keys of a level count from its row; `fault 2` is that row."""
         word, space, number = key.partition(" ")
         if space and number.isdigit():
             return (word, int(number))
-        for word, name, row in self.rows:
-            if key.startswith(f"{word}.{name}."):
-                return (word, row, key.removeprefix(f"{word}.{name}."))
+        for prefix, row in self.rows:
+            if key.startswith(prefix):
+                return ("level", row, key.removeprefix(prefix))
         return key.split(".")
 
     def _place(self, path: Path) -> str:
@@ -73,6 +73,9 @@ class TomlFile:
         starts = {at: node.start_byte for at, node in reversed(list(_values(_tree(data))))}
         known = (tuple(path[:end]) for end in range(len(path), 0, -1))
         start = next((starts[at] for at in known if at in starts), None)
+        if start is None:  # a table that has no head of its own, or is an array of them
+            below = (at for at, _ in starts.items() if path and at[:1] == tuple(path[:1]))
+            start = min((starts[at] for at in below), default=None)
         if start is None:
             return ""
         before = data[:start].decode()
