@@ -40,6 +40,10 @@ class ControlError(NccError):
     """A predicate that guards a collective differs in its group, or nothing says where it goes."""
 
 
+class CountsError(NccError):
+    """Tables of a counted collective say what fits no buffer, or not what those of others say."""
+
+
 class DeadlockError(NccError):
     """Queues wait for semaphore values, or room in a ring, that nothing will ever provide."""
 

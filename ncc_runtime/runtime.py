@@ -19,6 +19,7 @@ from ncc_runtime.execution.decisions import (
     ValueDecisions,
 )
 from ncc_runtime.execution.scheduler import Batch, Scheduler
+from ncc_runtime.execution.sizes import SizeRecord, assumed, check_counts
 from ncc_runtime.execution.trace import Traffic, TrafficCounter, traffic_of
 from ncc_runtime.execution.values.machine import Machine
 from ncc_runtime.group_rules.judge import verdicts
@@ -92,22 +93,25 @@ class Model:
         if options.verify:
             prove.refuse(self.proofs)
         outputs: list[np.ndarray] = []
+        notes: tuple[str, ...] = ()
         if arrays is None:
             planned = PlannedDecisions(self.executable, options.trip_counts)
-            found = simulate(self.executable, planned)
+            sized, notes = assumed(self.executable)
+            found = simulate(sized, planned)
             trace, traffic = found if options.clock else None, traffic_of(found)
         else:
             machine = self._machine(options)
             machine.load(arrays)
-            recorded, traffic = self._perform(machine, options)
+            recorded, traffic, sized = self._perform(machine, options)
             outputs = machine.outputs()
-            trace = simulate(self.executable, recorded) if options.clock else None
+            trace = simulate(sized, recorded) if options.clock else None
         return Run(
             outputs=outputs,
             trace=trace,
             traffic=traffic,
             collectives=collective_rows(self.executable, traffic, trace),
             proofs=self.proofs if options.verify else (),
+            notes=notes,
         )
 
     def _machine(self, options: RunOptions) -> Machine:
@@ -118,16 +122,22 @@ class Model:
 
     def _perform(
         self, machine: Machine, options: RunOptions
-    ) -> tuple[RecordedDecisions, tuple[Traffic, ...]]:
-        """Compute what the devices would hold; what was decided, and what was moved."""
+    ) -> tuple[RecordedDecisions, tuple[Traffic, ...], Executable]:
+        """Compute what the devices would hold; what was decided, what was moved, in which sizes."""
         queues, counter = self.executable.queues, TrafficCounter(self.executable)
+        sizes = SizeRecord(self.executable)
 
         def perform(batches: Sequence[Batch]) -> None:
             machine.perform(batches)
             for batch in batches:
                 queue = queues[batch.queue]
                 if isinstance(queue, DmaQueue):
-                    counter.add(queue, batch.row, batch.ranks)
+                    moved, row = machine.settled(batch)
+                    counter.add(moved, row, batch.ranks)
+                    if moved is not queue:
+                        sizes.add(
+                            batch.queue, batch.row, batch.ranks, moved.size_bytes[row, batch.ranks]
+                        )
 
         shuffle = options.shuffle_seed
         generator = None if shuffle is None else np.random.default_rng(shuffle)
@@ -136,7 +146,7 @@ class Model:
         # BLAS on one thread: its own threads would change the order of sums with the machine
         with threadpoolctl.threadpool_limits(1, user_api="blas"), machine:
             Scheduler(self.executable, recorded).run(perform, generator)
-        return recorded, counter.traffic()
+        return recorded, counter.traffic(), sizes.sized()
 
 
 def _numbered(
@@ -181,6 +191,7 @@ def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Mode
         refuse(judged)
     plans = read_plans(options.plans)
     executable = fill(program, placement, options.algorithms, plans)
+    check_counts(executable)
     exceeded = limit_verdicts(placement, _uses(executable))
     if options.strict:
         refuse(exceeded)

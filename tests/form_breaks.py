@@ -14,11 +14,13 @@ from ncc_runtime.lowering.executable import (
     DmaQueue,
     EngineQueue,
     Executable,
+    Load,
     Post,
     Queue,
 )
 from ncc_runtime.neff.placeholder import CollectiveOp
 from tests import mutant_edits as edit
+from tests.counted_programs import Shape, text_of
 from tests.programs import collective_program
 
 LOOPED = """HloModule m, replica_count=4
@@ -105,13 +107,20 @@ def three_streams() -> Executable:
     return ncc_runtime.load(ncc_compiler.compile_text(STREAMS), "trn2").executable
 
 
+@functools.cache
+def counted() -> Executable:
+    """Rows that go where tables say."""
+    neff = ncc_compiler.compile_text(text_of("ragged-all-to-all", Shape(groups=((0, 1, 2, 3),))))
+    return ncc_runtime.load(neff, "trn2").executable
+
+
 COPY, REDUCE = 0, 1
 """Rows of the ring of `ring()`."""
 
 SIGNAL, PUSH, DONE = 1, 2, 12
 """Rows of its CC-core program."""
 
-BASES = (ring, averaged, duplicated, over_links, over_efa, looped, three_streams)
+BASES = (ring, averaged, duplicated, over_links, over_efa, looped, three_streams, counted)
 Break = Callable[[Executable], Executable]
 
 
@@ -145,6 +154,23 @@ def plain(name: str, column: str, row: int, value: int) -> Break:
         return attrs.evolve(queue, **{column: values})
 
     return changed(name, change)
+
+
+def register(column: str, row: int, rank: int, value: int) -> Break:
+    """Another length register in the first ring of a counted collective."""
+
+    def change(queue: Queue) -> Queue:
+        assert isinstance(queue, DmaQueue)
+        values = np.array(getattr(queue.registers, column))
+        values[row, rank] = value
+        return attrs.evolve(queue, registers=attrs.evolve(queue.registers, **{column: values}))
+
+    return changed("cc0.dma0", change)
+
+
+def loads(change: Callable[[dict[int, Load]], dict[int, Load]]) -> Break:
+    """Other tables in the program of a CC-core."""
+    return changed("cc0", lambda queue: attrs.evolve(queue, loads=change(dict(queue.loads))))
 
 
 def wait(name: str, row: int, rank: int, sem: int, value: int) -> Break:

@@ -28,9 +28,13 @@ def placeholder_of(
 ) -> Placeholder:
     """The placeholder of a canonical collective whose operands have the types `arrays`.
 
-    A barrier names no tensors: it only has to stand between those before it and behind it.
+    A barrier names no tensors: it only has to stand between those before it and behind it. Of a
+    counted one the second operand is where the results lie, and those behind it are the counts.
     """
     op = COLLECTIVES[node.op]
+    counts = operands[2:] if op.is_counted else ()
+    if op.is_counted:
+        arrays, operands = arrays[:1], operands[:1]
     if op is CollectiveOp.BARRIER:
         arrays, operands, results = [ArrayType(DType.U8)], (), ()
     channel = node.attributes.get("channel_id")
@@ -49,6 +53,7 @@ def placeholder_of(
         stream=_stream(node),
         channel_id=channel if isinstance(channel, int) else None,
         name=node.name,
+        counts=counts,
     )
 
 

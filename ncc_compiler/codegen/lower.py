@@ -178,9 +178,16 @@ class _Lowering:
         return self._tensor(node.name, node.array, tensor.buffer)
 
     def _collective(self, node: Node, operands: Value) -> Value:
-        """A trigger in the GpSimd queue; the results of a barrier are its operands."""
-        is_barrier = COLLECTIVES[node.op] is CollectiveOp.BARRIER
-        results = operands if is_barrier else self.new_value(node)
+        """A trigger in the GpSimd queue; some results lie where operands do."""
+        match COLLECTIVES[node.op]:
+            case CollectiveOp.BARRIER:
+                results = operands
+            case op if op.is_counted:
+                results = self.new_value(node)  # the output that it is given, with rows replaced
+                self.copy(operands[1], results[0], origin_of(self._module, node))
+                operands = (operands[0], *results, *operands[2:])
+            case _:
+                results = self.new_value(node)
         collective = placeholder_of(self._module, node, self._arrays(operands), operands, results)
         self.steps.append(
             Step(

@@ -7,6 +7,7 @@ from ncc_compiler.ir.graph import Elided
 from ncc_compiler.ir.infer_collectives import COLLECTIVE_RULES
 from ncc_compiler.ir.infer_contractions import CONTRACTION_RULES
 from ncc_compiler.ir.infer_control import CONTROL_RULES
+from ncc_compiler.ir.infer_counted import COUNTED_RULES
 from ncc_compiler.ir.infer_elementwise import ELEMENTWISE_RULES
 from ncc_compiler.ir.infer_indexing import INDEXING_RULES
 from ncc_compiler.ir.infer_moves import MOVE_RULES
@@ -76,6 +77,7 @@ RULES: Mapping[str, Rule] = {
     **NUMERIC_RULES,
     **COLLECTIVE_RULES,
     **NCC_RULES,
+    **COUNTED_RULES,
     **CONTROL_RULES,
     **TRANSFER_RULES,
 }

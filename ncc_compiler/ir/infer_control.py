@@ -13,6 +13,7 @@ from ncc_compiler.ir.facts import (
 )
 from ncc_compiler.ir.graph import Computation
 from ncc_compiler.ir.infer_collectives import COLLECTIVE_RULES
+from ncc_compiler.ir.infer_counted import COUNTED_RULES
 from ncc_compiler.ir.rules import Part
 from ncc_compiler.ir.types import ArrayType, TokenType, TupleType, Type
 from ncc_runtime.neff.dtypes import DType
@@ -167,6 +168,9 @@ def _async_update(facts: Facts) -> Findings:
     return facts.operands[0]
 
 
+_RAGGED = "ragged-all-to-all"
+_IN_HALVES = {**COLLECTIVE_RULES, _RAGGED: COUNTED_RULES[_RAGGED]}
+
 CONTROL_RULES: Mapping[str, Rule] = {
     "call": _calls("to_apply"),
     "fusion": _calls("calls"),
@@ -175,8 +179,8 @@ CONTROL_RULES: Mapping[str, Rule] = {
     "after-all": _after_all,
     "opt-barrier": _same,
     "optimization-barrier": _same,
-    **{f"{op}-start": _started(rule) for op, rule in COLLECTIVE_RULES.items()},
-    **{f"{op}-done": _element(1) for op in COLLECTIVE_RULES},
+    **{f"{op}-start": _started(rule) for op, rule in _IN_HALVES.items()},
+    **{f"{op}-done": _element(1) for op in _IN_HALVES},
     "all-reduce-start": COLLECTIVE_RULES["all-reduce"],
     "all-reduce-done": _same,
     "copy-start": _copy_start,

@@ -1,6 +1,6 @@
 """Result types and rules of the collectives that HLO lacks: averages, rooted ones, barriers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ncc_compiler.ir.collectives import group_sizes, reduction_by_name
 from ncc_compiler.ir.facts import Facts, Findings, Rule, one_or_tuple
@@ -11,7 +11,7 @@ from ncc_compiler.ir.infer_collectives import (
     common_size,
 )
 from ncc_compiler.ir.ops_collectives import AVERAGES, KNOWN_REDUCTION, ROOT_IS_MEMBER
-from ncc_compiler.ir.types import TokenType
+from ncc_compiler.ir.types import ArrayType, TokenType
 from ncc_runtime.neff.reductions import Reduction, is_defined
 
 
@@ -48,13 +48,14 @@ def _root(facts: Facts) -> Findings:
 
 def _reduce(facts: Facts) -> Findings:
     yield from check_groups(facts)
-    yield from _named_reduction(facts)
+    yield from named_reduction(facts, facts.arrays)
     yield from _root(facts)
     return one_or_tuple(facts.operands)
 
 
-def _named_reduction(facts: Facts) -> Findings:
-    for kind in facts.arrays:
+def named_reduction(facts: Facts, kinds: Sequence[ArrayType]) -> Findings:
+    """The reduction that is named is one, and is defined on the elements of these arrays."""
+    for kind in kinds:
         try:
             found = reduction_by_name(facts.node, kind.dtype)
         except ValueError:

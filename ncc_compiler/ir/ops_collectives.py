@@ -41,12 +41,27 @@ KNOWN_REDUCTION = (
 )
 AVERAGES = "the elements are floats or complex numbers"
 
+ONE_LAYOUT = (
+    "operand and output are arrays of one element type, alike in all dimensions but the first"
+)
+COUNTS_ARE_VECTORS = "offsets and sizes are vectors of s32, s64, u32 or u64, equally long"
+UPDATES_FOR_EACH = "offsets and sizes have as many entries for each member of a group"
+METADATA = "metadata is u32 or s32, [3, members]: send counts, send offsets, receive counts"
+SLOTS = "dimension 0 of the output divides into a slot for each member of a group"
+
 NCC = "ncc."
 """How the names of collectives begin that HLO lacks."""
 
 
 def _collective(name: str, attributes: Iterable[AttributeDef], rules: Iterable[str] = ()) -> OpDef:
     return OpDef(name, 1, None, tuple(attributes), tuple(rules), collective=True)
+
+
+def _counted(
+    name: str, operands: int, attributes: Iterable[AttributeDef], rules: Iterable[str]
+) -> OpDef:
+    """One that moves as many rows as arrays of numbers say when it runs."""
+    return OpDef(name, operands, operands, tuple(attributes), tuple(rules), collective=True)
 
 
 HLO_COLLECTIVES = (
@@ -76,6 +91,12 @@ HLO_COLLECTIVES = (
         (SOURCES_ONCE, TARGETS_ONCE, PAIRS_EXIST),
     ),
     _collective("collective-broadcast", _GROUPS, _SOME_GROUPS),
+    _counted(
+        "ragged-all-to-all",
+        6,
+        _GROUPS,
+        (*_GROUP_RULES, EQUAL_SIZES, ONE_LAYOUT, COUNTS_ARE_VECTORS, UPDATES_FOR_EACH),
+    ),
 )
 
 NCC_COLLECTIVES = (
@@ -100,6 +121,24 @@ NCC_COLLECTIVES = (
         (*_GROUPS, *_GLOBAL_IDS, *_DIMENSIONS, *_ROOT),
         (*_GROUP_RULES, EQUAL_SIZES, ONE_DIMENSION, DIVIDES, ROOT_IS_MEMBER),
     ),
+    _counted(
+        "ncc.all_gather_v",
+        3,
+        (*_GROUPS, *_GLOBAL_IDS),
+        (*_GROUP_RULES, EQUAL_SIZES, ONE_LAYOUT, METADATA, SLOTS),
+    ),
+    _counted(
+        "ncc.reduce_scatter_v",
+        3,
+        (*_GROUPS, *_GLOBAL_IDS, *required(reduction=Kind.WORD)),
+        (*_GROUP_RULES, EQUAL_SIZES, ONE_LAYOUT, METADATA, KNOWN_REDUCTION),
+    ),
+    _counted(
+        "ncc.all_to_all_v",
+        3,
+        (*_GROUPS, *_GLOBAL_IDS),
+        (*_GROUP_RULES, EQUAL_SIZES, ONE_LAYOUT, METADATA, SLOTS),
+    ),
     OpDef(
         "ncc.barrier",
         0,
@@ -111,3 +150,8 @@ NCC_COLLECTIVES = (
         stays=True,
     ),
 )
+
+COUNTED = frozenset(
+    {"ragged-all-to-all", "ncc.all_gather_v", "ncc.reduce_scatter_v", "ncc.all_to_all_v"}
+)
+"""Those that move as many rows as arrays of numbers say when they run."""

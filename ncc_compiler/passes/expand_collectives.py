@@ -21,6 +21,7 @@ import attrs
 from ncc_compiler.ir.collectives import group_size
 from ncc_compiler.ir.graph import Module, Node, NodeId
 from ncc_compiler.ir.ops import OPS
+from ncc_compiler.ir.ops_collectives import COUNTED
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
@@ -38,7 +39,7 @@ class ExpandCollectives(Pass):
 
     def run(self, module: Module) -> Module:
         def expand(rebuild: Rebuild, node: Node) -> NodeId:
-            if not OPS[node.op].collective or OPS[node.op].takes_tuples:
+            if not OPS[node.op].collective or OPS[node.op].takes_tuples or node.op in COUNTED:
                 return rebuild.add(node)
             if node.op == "all-to-all" and "dimensions" not in node.attributes:
                 return _all_to_all_of_tuple(rebuild, node)

@@ -14,6 +14,7 @@ from ncc_compiler.ir.collectives import pairs_attribute, rank_groups, rank_pairs
 from ncc_compiler.ir.graph import Computation
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_compiler.reference.collectives import COLLECTIVES
+from ncc_compiler.reference.counted import COUNTED
 from ncc_compiler.reference.step import Meaning, Step, Value
 
 
@@ -145,6 +146,9 @@ def _element(index: int) -> Meaning:
     return meaning
 
 
+_RAGGED = "ragged-all-to-all"
+_IN_HALVES = {**COLLECTIVES, _RAGGED: COUNTED[_RAGGED]}
+
 CONTROL_FLOW: Mapping[str, Meaning] = {
     "call": _call("to_apply"),
     "fusion": _call("calls"),
@@ -153,8 +157,8 @@ CONTROL_FLOW: Mapping[str, Meaning] = {
     "after-all": _nothing,
     "opt-barrier": _same,
     "optimization-barrier": _same,
-    **{f"{op}-start": _in_tuple(meaning) for op, meaning in COLLECTIVES.items()},
-    **{f"{op}-done": _element(1) for op in COLLECTIVES},
+    **{f"{op}-start": _in_tuple(meaning) for op, meaning in _IN_HALVES.items()},
+    **{f"{op}-done": _element(1) for op in _IN_HALVES},
     "all-reduce-start": COLLECTIVES["all-reduce"],
     "all-reduce-done": _same,
     "copy-start": _in_tuple(_same),

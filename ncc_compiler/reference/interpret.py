@@ -15,6 +15,7 @@ from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_compiler.reference.collectives import COLLECTIVES, TRANSFERS
 from ncc_compiler.reference.contraction import dot
 from ncc_compiler.reference.control_flow import CONTROL_FLOW
+from ncc_compiler.reference.counted import COUNTED
 from ncc_compiler.reference.elementwise import ELEMENTWISE
 from ncc_compiler.reference.folding import map_, reduce
 from ncc_compiler.reference.indexing import INDEXING, scatter
@@ -80,6 +81,7 @@ MEANINGS: Mapping[str, Meaning] = {
     **ORDERING,
     **COLLECTIVES,
     **NCC_COLLECTIVES,
+    **COUNTED,
     **TRANSFERS,
     **CONTROL_FLOW,
 }

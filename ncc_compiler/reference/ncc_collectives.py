@@ -16,7 +16,7 @@ from ncc_compiler.reference.elementwise import ELEMENTWISE
 from ncc_compiler.reference.step import Meaning, Step, Value
 
 
-def _reduced(step: Step, members: Sequence[np.ndarray]) -> np.ndarray:
+def reduced(step: Step, members: Sequence[np.ndarray]) -> np.ndarray:
     """Folded in the order of the group; an average is rounded once, behind its division."""
     name = str(step.node.attributes.get("reduction", "average"))
     dtype = dtype_of(members[0])
@@ -33,12 +33,12 @@ def _reduced(step: Step, members: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _average(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
-    total = _reduced(step, members)
+    total = reduced(step, members)
     return [total.copy() for _ in members]
 
 
 def _average_scattered(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
-    return cut(step, _reduced(step, members), len(members))
+    return cut(step, reduced(step, members), len(members))
 
 
 def _at_root(step: Step, result: np.ndarray, members: int) -> list[np.ndarray]:
@@ -48,7 +48,7 @@ def _at_root(step: Step, result: np.ndarray, members: int) -> list[np.ndarray]:
 
 
 def _reduce(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
-    return _at_root(step, _reduced(step, members), len(members))
+    return _at_root(step, reduced(step, members), len(members))
 
 
 def _gather(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:

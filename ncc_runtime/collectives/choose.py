@@ -9,6 +9,7 @@ import numpy as np
 
 from ncc_runtime.collectives import (
     all_to_all,
+    counted,
     direct,
     hierarchical,
     kangaring,
@@ -94,6 +95,12 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
     CollectiveOp.REDUCE: {"chain": Algorithm(rooted.arrange, rooted.reduce)},
     CollectiveOp.GATHER: {"direct": Algorithm(rooted.arrange, rooted.gather)},
     CollectiveOp.SCATTER: {"direct": Algorithm(rooted.arrange, rooted.scatter)},
+    CollectiveOp.RAGGED_ALL_TO_ALL: {
+        "direct": Algorithm(direct.arrange, counted.ragged_all_to_all)
+    },
+    CollectiveOp.ALL_GATHER_V: {"direct": Algorithm(direct.arrange, counted.into_slots)},
+    CollectiveOp.REDUCE_SCATTER_V: {"direct": Algorithm(direct.arrange, counted.reduce_scatter)},
+    CollectiveOp.ALL_TO_ALL_V: {"direct": Algorithm(direct.arrange, counted.into_slots)},
     CollectiveOp.BARRIER: {"dissemination": Algorithm(rooted.arrange, rooted.barrier)},
 }
 """Every algorithm of every operator; the first of each works for every group."""

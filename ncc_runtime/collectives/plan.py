@@ -61,6 +61,19 @@ class After:
 
 
 @attrs.frozen(eq=False)
+class Count:
+    """What says, when a counted collective runs, how many rows a transfer moves and from where.
+
+    Columns name entries of the mover's tables of counts, which are numbered through, table after
+    table; IDLE where it makes no transfer. Sizes are the most that there can be.
+    """
+
+    rows: np.ndarray  # (members,) int64: the entry that says how many
+    source: np.ndarray | None = None  # the entry that says from which row of the operand on
+    target: np.ndarray | None = None  # the entry that says to which row of the peer's result on
+
+
+@attrs.frozen(eq=False)
 class Transfer:
     """One transfer of every member; `peer` sends to each member at most once.
 
@@ -81,6 +94,7 @@ class Transfer:
     divisor: int = 1  # of what is joined, before it is rounded: completes an average
     strand: int | None = None  # waits for what came in transfers of this strand; None: for all
     after: After | None = None  # waits for these alone; None: as the strand says
+    count: Count | None = None  # of a counted collective
 
 
 @attrs.frozen(eq=False)
@@ -113,6 +127,8 @@ class Buffers:
     operand_elements: tuple[int, ...]
     result_elements: tuple[int, ...]
     in_place: bool = False
+    row_bytes: int = 0  # of a counted collective, of a row of dimension 0
+    entries: int = 0  # in a table of ragged-all-to-all
 
 
 @attrs.frozen

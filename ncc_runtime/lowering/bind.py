@@ -1,5 +1,6 @@
 """Binds placeholders to ranks: sizes for the algorithms, teams of ranks for the plans."""
 
+import itertools
 from collections.abc import Hashable, Mapping, Sequence
 
 import attrs
@@ -8,6 +9,7 @@ import numpy as np
 from ncc_runtime.collectives import rooted
 from ncc_runtime.collectives.choose import Candidate, Chooser
 from ncc_runtime.collectives.plan import Buffers, Job
+from ncc_runtime.lowering.executable import Load
 from ncc_runtime.lowering.moves import Team
 from ncc_runtime.lowering.team import Addresses
 from ncc_runtime.neff.placeholder import Placeholder
@@ -33,6 +35,8 @@ def job_of(program: Program, placeholder: Placeholder) -> Job:
             operand_elements=tuple(tensors[tensor].elements for tensor in placeholder.operands),
             result_elements=tuple(tensors[tensor].elements for tensor in placeholder.results),
             in_place=placeholder.in_place,
+            row_bytes=program.row_bytes(placeholder) if placeholder.counts else 0,
+            entries=tensors[placeholder.counts[0]].elements if placeholder.counts else 0,
         ),
     )
 
@@ -101,7 +105,20 @@ def addresses_of(program: Program, number: int, scratch: int) -> Addresses:
         results=_lying(program, [(stage, one.results) for stage, one in inside]),
         scratch=scratch,
         ranks=None if ranks is None else np.array(ranks, np.int32),
+        tables=_tables(program, [(stage, one.counts) for stage, one in inside]),
     )
+
+
+def _tables(program: Program, sides: Sequence[tuple[Stage, tuple[int, ...]]]) -> tuple[Load, ...]:
+    """The tables of counts that transfers use; what is received is only checked."""
+    tensors = [program.tensors[tensor] for tensor in sides[0][1]]
+    addresses = [np.atleast_1d(np.asarray(one, np.int64)) for one in _lying(program, sides)]
+    firsts = itertools.accumulate((one.elements for one in tensors), initial=0)
+    found = [
+        Load(address, one.elements, one.dtype, first)
+        for address, one, first in zip(addresses, tensors, firsts, strict=False)
+    ]
+    return tuple(found[:3])
 
 
 def _lying(

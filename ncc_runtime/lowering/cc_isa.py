@@ -2,7 +2,8 @@
 
 A CC-core runs its program in order; it moves no data, it waits, signals and advances DMA rings.
 A DMA ring runs what its CC-core pushes, in order, each run of descriptors once the ring's tail has
-been advanced past it.
+been advanced past it. A run of descriptors is built for the most that it can move; where it names
+length registers, those say how many rows it moves, and from which and to which row on.
 """
 
 import enum
@@ -18,6 +19,7 @@ class CcOpcode(enum.IntEnum):
     TEST = 4  # leave a loop or go on; acknowledges on the stream's semaphore
     CASE = 5  # skip a branch or go on; acknowledges likewise
     END = 6  # back to the loop's first row
+    LOAD = 7  # read a table of counts from memory into its length registers
 
 
 class DmaOpcode(enum.IntEnum):

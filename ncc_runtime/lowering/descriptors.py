@@ -7,7 +7,7 @@ import numpy as np
 
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.columns import Column, MemberRows, Row, narrowed
-from ncc_runtime.lowering.executable import IDLE, DmaQueue, Post
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, Post, Registers
 from ncc_runtime.lowering.rows import NO_POST, Condition, Increment, Place, Posts, Waits
 
 
@@ -39,6 +39,7 @@ class Extents:
     target: MemberRows
     size: MemberRows
     also: MemberRows | None = None
+    registers: Sequence[MemberRows] = ()  # of rows, source and target; or none at all
 
 
 class DmaRows:
@@ -56,6 +57,7 @@ class DmaRows:
         self._sources: list[Column] = []
         self._target, self._also_target = Column(ranks, np.int64), Column(ranks, np.int64)
         self._size = Column(ranks, np.int64)
+        self._registers = [Column(ranks, np.int32) for _ in range(3)]
         self.filled: Row = np.zeros(1, np.int64)  # runs in the ring so far; a new array each time
 
     def __len__(self) -> int:
@@ -102,6 +104,9 @@ class DmaRows:
         if extents.also is not None:
             self._also_target.pad(first)
             self._also_target.extend(extents.also)
+        for column, rows in zip(self._registers, extents.registers, strict=False):
+            column.pad(first)
+            column.extend(rows)
 
     def queue(self, name: str, stream: int, lane: int) -> DmaQueue:
         """The finished ring; the rows are forgotten."""
@@ -132,7 +137,13 @@ class DmaRows:
             source_rank=self._taken_owners(sources) if self._owners else None,
             also_peer=also_peer,
             also_target=also_target,
+            registers=self._taken_registers(),
         )
+
+    def _taken_registers(self) -> Registers | None:
+        if not len(self._registers[0]):
+            return None
+        return Registers(*(column.padded(len(self)) for column in self._registers))
 
     def _taken_sources(self) -> np.ndarray:
         """Addresses, (rows, ranks, k)."""

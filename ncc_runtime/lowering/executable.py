@@ -7,12 +7,14 @@ a dimension may have size 1 there. IDLE (-1) in a cell means that this rank does
 import enum
 from collections.abc import Mapping
 from functools import cached_property
+from types import MappingProxyType
 
 import attrs
 import numpy as np
 
 from ncc_runtime.lowering.cc_isa import DESCRIPTOR_BYTES
 from ncc_runtime.lowering.channels import Channels
+from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.stages import Stage, stages_of
@@ -76,6 +78,16 @@ class EngineQueue:
 
 
 @attrs.frozen(eq=False)
+class Load:
+    """What a LOAD reads: a table of whole numbers, into registers of the stream's CC-core."""
+
+    address: np.ndarray  # (ranks or 1,) int64
+    words: int
+    dtype: DType
+    first: int  # register that gets the first word
+
+
+@attrs.frozen(eq=False)
 class CcQueue:
     """A CC-core program: one per stream."""
 
@@ -89,6 +101,24 @@ class CcQueue:
     sync: Sync
     jumps: Mapping[int, Jump]  # by row
     ranks: np.ndarray | None = None  # who runs it; None: everybody
+    loads: Mapping[int, Load] = MappingProxyType({})  # by row
+
+
+@attrs.frozen(eq=False)
+class Registers:
+    """Which length registers of its CC-core a run of descriptors uses; IDLE for none.
+
+    What they hold counts rows of the operand of the placeholder.
+    """
+
+    rows: np.ndarray  # (n, ranks) int32: how many it moves
+    source: np.ndarray  # (n, ranks) int32: added to the addresses of its sources
+    target: np.ndarray  # (n, ranks) int32: added to the address of its target
+
+    @property
+    def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """All of them."""
+        return self.rows, self.source, self.target
 
 
 @attrs.frozen(eq=False)
@@ -114,6 +144,7 @@ class DmaQueue:
     source_rank: np.ndarray | None = None  # (n, ranks, k) int32, in whose memory; None: the own
     also_peer: np.ndarray | None = None  # (n, ranks) int32, who gets the same bytes; IDLE: nobody
     also_target: np.ndarray | None = None  # (n, ranks) int64, address in that peer's memory
+    registers: Registers | None = None  # None: every run moves its size
     ranks: np.ndarray | None = None  # who runs it; None: everybody
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.columns import NOTHING, Column, Row
-from ncc_runtime.lowering.executable import IDLE, CcQueue, Jump, Post, Sync
+from ncc_runtime.lowering.executable import IDLE, CcQueue, Jump, Load, Post, Sync
 
 
 @attrs.frozen(eq=False)
@@ -92,6 +92,7 @@ class CcRows:
     def __init__(self, ranks: int) -> None:
         self._heads: list[tuple[CcOpcode, int, int, int, int]] = []
         self.jumps: dict[int, Jump] = {}
+        self.loads: dict[int, Load] = {}
         self._waits, self._posts = Waits(ranks), Posts(ranks)
 
     def add(
@@ -111,6 +112,11 @@ class CcRows:
         if opcode is not CcOpcode.WAIT or waits or post:
             head = (opcode, place.placeholder, place.round, *push)
             self._append(head, waits[-1] if waits else NO_WAIT, post or NO_POST)
+
+    def load(self, place: Place, load: Load) -> None:
+        """One row that reads a table of counts."""
+        self.loads[len(self)] = load
+        self.add(CcOpcode.LOAD, place, [])
 
     def __len__(self) -> int:
         return len(self._heads)
@@ -135,4 +141,5 @@ class CcRows:
             ring_row=heads[:, 4],
             sync=self._waits.take([self._posts.take()]),
             jumps=dict(self.jumps),
+            loads=dict(self.loads),
         )

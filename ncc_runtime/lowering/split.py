@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Post, Sync
+from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Post, Registers, Sync
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.stages import Stage, participants, stages_of
 
@@ -76,12 +76,14 @@ class _OwnRows:
             ring_row=ring_row[rows],
             sync=self._sync(queue.sync, rows),
             jumps=jumps,
+            loads={int(place[row]): load for row, load in queue.loads.items() if rows[row]},
             ranks=self._ranks,
         )
 
     def ring(self, queue: DmaQueue, rows: np.ndarray) -> DmaQueue:
         """Its rows of a DMA ring."""
         owner, also, target = queue.source_rank, queue.also_peer, queue.also_target
+        registers = queue.registers
         return attrs.evolve(
             queue,
             opcode=queue.opcode[rows],
@@ -96,6 +98,9 @@ class _OwnRows:
             source_rank=None if owner is None else np.where(self._mask[:, None], owner[rows], IDLE),
             also_peer=None if also is None else self._own(also, rows),
             also_target=None if target is None else self._own(target, rows),
+            registers=None
+            if registers is None
+            else Registers(*(self._own(column, rows) for column in registers.columns)),
             ranks=self._ranks,
         )
 

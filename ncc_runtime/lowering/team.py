@@ -16,7 +16,7 @@ from ncc_runtime.lowering.channels import Channels
 from ncc_runtime.lowering.columns import MemberRows, Row, spread, spread_any
 from ncc_runtime.lowering.descriptors import DmaRows, Extents
 from ncc_runtime.lowering.events import Events
-from ncc_runtime.lowering.executable import IDLE
+from ncc_runtime.lowering.executable import IDLE, Load
 from ncc_runtime.lowering.links import Link, Links
 from ncc_runtime.lowering.moves import Move, Moves, Rounds, Team
 from ncc_runtime.lowering.rows import CcRows, Condition, Increment, Place
@@ -30,6 +30,7 @@ class Addresses:
     results: tuple[int | np.ndarray, ...]
     scratch: int
     ranks: np.ndarray | None = None  # who takes part; None: everybody
+    tables: tuple[Load, ...] = ()  # of counts
 
     def base(self, piece: Piece) -> int | np.ndarray:
         """The address that the piece's offsets count from."""
@@ -88,6 +89,8 @@ class TeamRows:
     def emit(self) -> None:
         """Append everything."""
         by_lane: dict[int, list[Transfer]] = {}
+        for table in self._addresses.tables:
+            self._rows.cc.load(Place(self._number), table)
         self._signal_ready()
         for index, moves in enumerate(self._rounds):
             place = Place(self._number, index)
@@ -217,7 +220,26 @@ class TeamRows:
             target=self._addressed([(one.target, one.peer) for one in transfers]),
             size=MemberRows(sizes, [0] * len(sizes), self._team.ranks, idle=0),
             also=self._addressed(also) if any(also) else None,
+            registers=self._registers(transfers),
         )
+
+    def _registers(self, transfers: list[Transfer]) -> list[MemberRows]:
+        """The length registers of transfers, as their plan counts entries of tables."""
+        counts = [one.count for one in transfers]
+        if not any(counts):
+            return []
+        none: np.ndarray = np.full(self._team.plan.members, IDLE, np.int64)
+        columns = zip(
+            *((none,) * 3 if one is None else (one.rows, one.source, one.target) for one in counts),
+            strict=True,
+        )
+        zeros = [0] * len(counts)
+        return [
+            MemberRows(
+                [none if one is None else one for one in column], zeros, self._team.ranks, IDLE
+            )
+            for column in columns
+        ]
 
     def _addressed(self, placed: Sequence[_Placed | None]) -> MemberRows:
         """Addresses of pieces, IDLE for none."""

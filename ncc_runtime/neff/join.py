@@ -134,6 +134,7 @@ def _moved(program: Program, base: _Base, numbers: Mapping[int, int]) -> Program
             one,
             operands=tuple(tensor + base.tensors for tensor in one.operands),
             results=tuple(tensor + base.tensors for tensor in one.results),
+            counts=tuple(tensor + base.tensors for tensor in one.counts),
         )
         for one in program.placeholders
     )
@@ -207,6 +208,7 @@ def _own(whole: Program, own: Program, places: Sequence[Mapping[int, int]], stag
                 placeholders[number],
                 operands=mine.operands,
                 results=mine.results,
+                counts=mine.counts,
                 in_place=mine.in_place,
                 channel_id=mine.channel_id,
                 name=mine.name,

@@ -136,6 +136,7 @@ def _placeholder(number: int, row: Placeholder) -> Cells:
         f"groups {ExplicitGroups(row.groups)}" if row.groups or not permutes else "",
         f"pairs {ExplicitGroups(row.pairs)}" if row.pairs or permutes else "",
         f"root {row.root}" if row.root is not None else "",
+        f"counts {_ids('t', row.counts)}" if row.counts else "",
         f"stream {row.stream}",
         "in-place" if row.in_place else "",
         f"channel {row.channel_id}" if row.channel_id is not None else "",

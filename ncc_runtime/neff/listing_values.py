@@ -83,6 +83,7 @@ def placeholder(row: Row) -> Placeholder:
     groups = _members(row) if row.accept("groups") else ()
     pairs = _members(row) if row.accept("pairs") else ()
     root = row.integer("root") if row.accept("root") else None
+    counts = row.ids("t") if row.accept("counts") else ()
     row.keyword("stream")
     return Placeholder(
         op=op,
@@ -97,6 +98,7 @@ def placeholder(row: Row) -> Placeholder:
         in_place=row.accept("in-place"),
         channel_id=row.integer("channel") if row.accept("channel") else None,
         name=row.name("name"),
+        counts=counts,
     )
 
 

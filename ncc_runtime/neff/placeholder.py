@@ -22,11 +22,30 @@ class CollectiveOp(enum.Enum):
     GATHER = "ncc.gather"
     SCATTER = "ncc.scatter"
     BARRIER = "ncc.barrier"
+    RAGGED_ALL_TO_ALL = "ragged-all-to-all"
+    ALL_GATHER_V = "ncc.all_gather_v"
+    REDUCE_SCATTER_V = "ncc.reduce_scatter_v"
+    ALL_TO_ALL_V = "ncc.all_to_all_v"
 
     @property
     def reduces(self) -> bool:
         """Whether it combines values, and so needs a reduction."""
-        return self in (CollectiveOp.ALL_REDUCE, CollectiveOp.REDUCE_SCATTER, CollectiveOp.REDUCE)
+        return self in (
+            CollectiveOp.ALL_REDUCE,
+            CollectiveOp.REDUCE_SCATTER,
+            CollectiveOp.REDUCE,
+            CollectiveOp.REDUCE_SCATTER_V,
+        )
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether tensors say, when it runs, how many rows it moves."""
+        return self in (
+            CollectiveOp.RAGGED_ALL_TO_ALL,
+            CollectiveOp.ALL_GATHER_V,
+            CollectiveOp.REDUCE_SCATTER_V,
+            CollectiveOp.ALL_TO_ALL_V,
+        )
 
     @property
     def is_rooted(self) -> bool:
@@ -68,6 +87,13 @@ class Placeholder:
     (broadcast) or chunk j of it to member j (scatter), or gets the reduction or all operands
     (gather) in its result; then the results of the others are zeros. The groups of a broadcast
     need not cover the ranks; who is in none receives zeros. A barrier has no tensors.
+
+    Counted operators have `counts`: tensors that say, when it runs, how many rows of dimension 0
+    go from where to where. ragged-all-to-all has four, the offsets in the operand, the rows sent,
+    the offsets in the target's result and the rows received, with equally many entries for each
+    member of the group. The others have one, [3, members]: rows sent to each member, their offsets
+    in the operand, rows received from each. There a result is split into one slot a member, except
+    that reduce-scatter's is one slot. What is not received stays in the result as it was.
     """
 
     op: CollectiveOp
@@ -80,5 +106,6 @@ class Placeholder:
     root: int | None = None
     stream: int = 0
     in_place: bool = False  # results[k] lies where operands[k] lies
+    counts: tuple[int, ...] = ()  # of a counted operator
     channel_id: int | None = attrs.field(default=None, validator=_INT64)
     name: str = ""  # of the graph node it was made from

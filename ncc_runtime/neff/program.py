@@ -201,6 +201,11 @@ class Program:
         """Number of ranks: flattened (replica, partition) ids."""
         return self.replica_count * self.num_partitions
 
+    def row_bytes(self, placeholder: Placeholder) -> int:
+        """Of a counted collective, bytes of one row of dimension 0."""
+        operand = self.tensors[placeholder.operands[0]]
+        return math.prod(operand.shape[1:]) * operand.dtype.size_bytes
+
     def address(self, tensor: int) -> int:
         """Where the first byte of a tensor lies in every rank's memory."""
         view = self.tensors[tensor]

@@ -63,7 +63,10 @@ def _touched(
     for number in trace.runs.placeholder[trace.runs.rank == rank].tolist():
         placeholder = program.placeholders[number]
         found.append(
-            (_ranges(program, placeholder.operands), _ranges(program, placeholder.results))
+            (
+                _ranges(program, (*placeholder.operands, *placeholder.counts)),
+                _ranges(program, placeholder.results),
+            )
         )
     for number, events in zip(queues, computing, strict=True):
         queue = trace.executable.queues[number]

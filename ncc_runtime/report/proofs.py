@@ -29,6 +29,7 @@ def verified(proofs: Sequence[Proof]) -> dict[str, Any]:
                 "size": proof.size,
                 "seconds": round(proof.seconds, 6),
                 "classes": list(proof.classes),
+                "conditions": list(proof.conditions),
                 "breaches": list(proof.breaches),
             }
             for proof in proofs
@@ -49,7 +50,15 @@ def _seconds(proofs: Sequence[Proof]) -> float:
 
 def as_text(executable: Executable, proofs: Sequence[Proof]) -> str:
     """A line for each proof; then the classes, and every breach with its witness."""
-    return "\n".join([heading(executable), *_lines(proofs), *_classes(proofs), *_breaches(proofs)])
+    return "\n".join(
+        [
+            heading(executable),
+            *_lines(proofs),
+            *_classes(proofs),
+            *_conditions(proofs),
+            *_breaches(proofs),
+        ]
+    )
 
 
 def _lines(proofs: Sequence[Proof]) -> Iterator[str]:
@@ -68,6 +77,12 @@ def _classes(proofs: Sequence[Proof]) -> Iterator[str]:
             yield f"alike in {proof.name}: {one}"
         if len(proof.classes) > MOST_CLASSES:
             yield f"alike in {proof.name}: {len(proof.classes) - MOST_CLASSES} more"
+
+
+def _conditions(proofs: Sequence[Proof]) -> Iterator[str]:
+    """What is checked when the program runs."""
+    for proof in proofs:
+        yield from (f"{proof.name} holds if {one}" for one in proof.conditions)
 
 
 def _breaches(proofs: Sequence[Proof]) -> Iterator[str]:

@@ -17,6 +17,7 @@ class Run:
     traffic: tuple[Traffic, ...]
     collectives: tuple[CollectiveRow, ...]
     proofs: tuple[Proof, ...] = ()  # what was proved before it ran
+    notes: tuple[str, ...] = ()  # what was assumed
 
     def __repr__(self) -> str:
         time = "no clock" if self.time_us is None else f"{self.time_us} us"

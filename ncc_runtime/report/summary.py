@@ -35,6 +35,7 @@ def as_json(
     return {
         **facts(executable),
         "time_us": run.time_us,
+        "notes": list(run.notes),
         "host_s": round(host_s, 6),
         "verified": verified(run.proofs),
         "checked": options.checked,
@@ -113,6 +114,8 @@ def as_text(executable: Executable, run: Run, options: RunOptions, host_s: float
     )
     if run.collectives:
         console.print(_collectives_table(run.collectives))
+    for note in run.notes:
+        console.print(f"note: {note}", markup=False)
     if options.values:
         console.print(_outputs_table(executable, run))
     if run.trace is not None:

@@ -12,6 +12,7 @@ class Proof:
     seconds: float = 0.0  # host time, which `prove` takes
     breaches: tuple[str, ...] = ()  # a witness each, several lines at most; empty: proved
     classes: tuple[str, ...] = ()  # alike ranks that were proved once, as people read them
+    conditions: tuple[str, ...] = ()  # what it leaves to checks when the program runs
     presumed: str = ""  # not tried: it presumes this proof, which does not hold
 
     @property

@@ -6,13 +6,21 @@ own ranks only: they are put together rank by rank.
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import attrs
 import numpy as np
 
-from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Post, is_run_by
+from ncc_runtime.lowering.executable import (
+    IDLE,
+    CcQueue,
+    DmaQueue,
+    Load,
+    Post,
+    Registers,
+    is_run_by,
+)
 from ncc_runtime.verify.homes import shifted
 from ncc_runtime.verify.members import Members
 
@@ -41,6 +49,7 @@ class CcRows:
     wait_sem: np.ndarray  # (n, ranks or 1), IDLE for none and for T, whose trigger comes from afar
     wait_value: np.ndarray  # (n, ranks or 1), relative: 0 and less hold on entry
     posts: tuple[Post, ...]
+    loads: tuple[Mapping[int, Load], ...] = ()  # of each stretch, by row; addresses as in memory
 
     def __len__(self) -> int:
         return len(self.opcode)
@@ -63,6 +72,7 @@ class RingRows:
     also_peer: np.ndarray | None  # (n, ranks)
     also_target: np.ndarray | None  # (n, ranks), addresses
     posts: tuple[Post, ...]
+    registers: Registers | None = None
 
     def __len__(self) -> int:
         return len(self.opcode)
@@ -121,6 +131,7 @@ class Cut:
             wait_sem=wait_sem,
             wait_value=wait_value,
             posts=self._posts(parts),
+            loads=tuple(_loads(part) for part in parts),
         )
 
     def ring(self, parts: RingParts) -> RingRows:
@@ -150,6 +161,27 @@ class Cut:
             also_peer=also_peer,
             also_target=also_target,
             posts=self._posts(parts),
+            registers=self._registers(parts),
+        )
+
+    def _registers(self, parts: RingParts) -> Registers | None:
+        each = [part.queue.registers for part in parts]
+        if all(one is None for one in each):
+            return None
+        rows = slice(parts[0].rows.stop - parts[0].rows.start)
+        none = (None, None, None)
+        columns = zip(*(none if one is None else one.columns for one in each), strict=True)
+        return Registers(
+            *(
+                self._joined(
+                    parts,
+                    [
+                        _or_idle(one, rows if one is None else part.rows)
+                        for one, part in zip(column, parts, strict=True)
+                    ],
+                )
+                for column in columns
+            )
         )
 
     def _source_rank(self, parts: RingParts) -> np.ndarray | None:
@@ -192,6 +224,13 @@ class Cut:
             its = column if column.shape[1] == 1 else column[:, ranks]
             found[:, self.members.numbered(ranks)] = its
         return found
+
+
+def _loads(part: Part[CcQueue]) -> Mapping[int, Load]:
+    """The LOADs of a part, counted from its first row."""
+    first, last = part.rows.start, part.rows.stop
+    loads = part.queue.loads.items()
+    return {row - first: load for row, load in loads if first <= row < last}
 
 
 def _beside(parts: RingParts, queue: CcQueue) -> Part[DmaQueue]:

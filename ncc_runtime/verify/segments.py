@@ -168,6 +168,8 @@ def _shape(one: Segment) -> Hashable:
     starts = Form.of(one.homes).formed(np.array([home.start for home in one.homes], np.int64))
     sizes = tuple((home.role, home.size_bytes, home.members) for home in one.homes)
     rings = tuple((ring.lane, len(ring)) for ring in one.rings)
+    if one.placeholder.op.is_counted:
+        return one.number  # its tables and registers are its own
     return said, one.ranks, tuple(starts.tolist()), sizes, len(one.cc), rings
 
 

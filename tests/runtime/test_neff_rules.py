@@ -86,6 +86,7 @@ BREACHES = [
     ("neff-P6", "t5 = t4", "t5 = t10", "operand t10 overlaps result t5"),
     ("neff-P7", "ptc2  p2 ", "ptc2  p1 ", "placeholder p2: triggered 0 times, must be once"),
     ("neff-P9", "{2,3}} stream 0", "{2,3}} root 0 stream 0", "p0 (all-reduce): has a root, must"),
+    ("neff-P10", "{2,3}} stream 0", "{2,3}} counts t0 stream 0", "(all-reduce): 1 tensors of cou"),
     ("neff-P8", "stream 1 coll", "stream 4 coll", "placeholder p2: stream 4, there are 4"),
 ]  # fmt: skip
 

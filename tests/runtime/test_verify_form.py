@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ncc_runtime.lowering.cc_isa import CcOpcode
-from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, Queue
+from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, Load, Queue
 from ncc_runtime.verify.form.wellformed import MOST_BREACHES, STAGES, prove_well_formed
 from tests import mutant_edits as edit
 from tests.documents import ROOT, cells
@@ -23,6 +23,7 @@ from tests.form_breaks import (
     Break,
     cell,
     changed,
+    counted,
     dma,
     duplicated,
     facts,
@@ -31,6 +32,7 @@ from tests.form_breaks import (
     jump,
     links,
     loaded,
+    loads,
     looped,
     more_sources,
     over_efa,
@@ -39,6 +41,7 @@ from tests.form_breaks import (
     placed,
     plain,
     post,
+    register,
     rerouted,
     ring,
     three_streams,
@@ -65,6 +68,10 @@ def twice(executable: Executable) -> Executable:
 
 def narrow_target(queue: Queue) -> Queue:
     return attrs.evolve(queue, target=queue.target[:, :3])
+
+
+def beyond(rows: dict[int, Load]) -> dict[int, Load]:
+    return {row: attrs.evolve(one, address=one.address + (1 << 40)) for row, one in rows.items()}
 
 
 def narrow_waits(queue: Queue) -> Queue:
@@ -276,6 +283,11 @@ BREACHES: list[tuple[str, Callable[[], Executable], Break, str]] = [
     ("exe-W21", joint, plain("cc0.dma0", "round", 0, 5), "cut1000, queue cc0.dma0: not the rows o"),
     ("exe-W21", joint, plain("cc0.dma0", "opcode", COPY, 1), "of p0 all-reduce.0 in cut0"),
     ("exe-W22", ring, onto_itself(-4), "and writes them at"),
+    ("exe-W23", counted, plain("cc0", "opcode", 1, CcOpcode.WAIT), "pc 1 (p0 r): reads a table"),
+    ("exe-W23", counted, loads(lambda rows: {1: rows[1], 3: rows[3]}), "is a load that reads no"),
+    ("exe-W23", counted, loads(beyond), "loads 4 words at"),
+    ("exe-W24", counted, register("rows", 0, 1, IDLE), "names no register that says how many"),
+    ("exe-W24", counted, register("target", 0, 2, 12), "names register 12, 12 are loaded"),
     ("exe-W21", joint, plain("cc0", "round", 20, 9), "cut1000, queue cc0: not the rows of p1 all"),
     ("exe-W21", joint, changed("cc0.dma0", another_source_column), "queue cc0.dma0: not the rows"),
 ]

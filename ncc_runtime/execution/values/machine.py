@@ -11,6 +11,7 @@ from ncc_runtime.execution.values.checks import Owners
 from ncc_runtime.execution.values.compute import compute
 from ncc_runtime.execution.values.indexing import update_slice
 from ncc_runtime.execution.values.memory import Arena
+from ncc_runtime.execution.values.registers import LengthRegisters
 from ncc_runtime.execution.values.transfers import transfer
 from ncc_runtime.execution.values.work import Work
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable
@@ -33,6 +34,7 @@ class Machine:
         self._threads = threads
         self._checked = checked
         self._owners: Owners | None = None
+        self._registers = LengthRegisters(executable, self.arena)
         self._pool: ThreadPoolExecutor | None = None
         self._views = [self._view(tensor) for tensor in range(len(executable.program.tensors))]
 
@@ -53,6 +55,7 @@ class Machine:
 
     def load(self, inputs: Iterable[np.ndarray]) -> None:
         """Write parameters, each [ranks, *shape], and constants."""
+        self._registers = LengthRegisters(self.executable, self.arena)
         if self._checked:
             self._owners = Owners(self.executable, self.arena.bytes.shape[1])
         stages = self.executable.stages
@@ -102,7 +105,9 @@ class Machine:
         if isinstance(queue, EngineQueue):
             return self._compute_tasks(queue, batch)
         if isinstance(queue, DmaQueue):
-            return self._transfer_tasks(queue, batch)
+            return self._transfer_tasks(batch)
+        if batch.row in queue.loads:
+            self._registers.load(queue, batch.row, batch.ranks)
         return []
 
     def _compute_tasks(self, queue: EngineQueue, batch: Batch) -> list[Task]:
@@ -114,10 +119,19 @@ class Machine:
         shares = self._shares(batch.ranks, work)
         return [functools.partial(self._compute, queue, row, ranks) for ranks in shares]
 
-    def _transfer_tasks(self, queue: DmaQueue, batch: Batch) -> list[Task]:
-        work = int(queue.size_bytes[batch.row, batch.ranks].max(initial=0))
+    def _transfer_tasks(self, batch: Batch) -> list[Task]:
+        queue, row = self.settled(batch)
+        work = int(queue.size_bytes[row, batch.ranks].max(initial=0))
         shares = self._shares(batch.ranks, work)
-        return [functools.partial(self._transfer, queue, batch.row, ranks) for ranks in shares]
+        return [functools.partial(self._transfer, queue, row, ranks) for ranks in shares]
+
+    def settled(self, batch: Batch) -> tuple[DmaQueue, int]:
+        """A ring and a row of it that says what a batch of transfers really moves."""
+        queue = self.executable.queues[batch.queue]
+        assert isinstance(queue, DmaQueue), queue.name
+        if queue.registers is None:
+            return queue, batch.row
+        return self._registers.settled(queue, batch.row), 0
 
     def _shares(self, ranks: np.ndarray, work_per_rank: int) -> list[np.ndarray]:
         """The ranks, cut into a share per thread where the work is worth it."""

@@ -28,7 +28,7 @@ def _ids_exist(program: Program) -> Iterator[str]:
     yield from _outside("inputs: tensor", program.inputs, tensors)
     yield from _outside("outputs: tensor", program.outputs, tensors)
     for number, placeholder in enumerate(program.placeholders):
-        ids = (*placeholder.operands, *placeholder.results)
+        ids = (*placeholder.operands, *placeholder.results, *placeholder.counts)
         yield from _outside(f"placeholder p{number}: tensor", ids, tensors)
     for number, block in enumerate(program.blocks):
         yield from _outside(f"block k{number}: tensor", (block.predicate,), tensors)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.groups import Groups
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import Program, Tensor
@@ -103,6 +104,8 @@ def _not_at_most_once(role: str, found: Iterable[int], ranks: int) -> Iterator[s
 def _sizes_fit(program: Program) -> Iterator[str]:
     for name, placeholder in _each(program):
         size = max(1, len(placeholder.groups[0])) if placeholder.groups else 1
+        if placeholder.op.is_counted:
+            continue  # P10
         for operand, result in _members(program, placeholder):
             wanted = _result_elements(placeholder.op, operand.elements, size)
             if wanted is None:
@@ -129,7 +132,8 @@ def _results_lie_apart(program: Program) -> Iterator[str]:
     """
     for name, placeholder in _each(program):
         written = [_interval(program, tensor, True) for tensor in placeholder.results]
-        read = [_interval(program, tensor, False) for tensor in placeholder.operands]
+        inputs = (*placeholder.operands, *dict.fromkeys(placeholder.counts))
+        read = [_interval(program, tensor, False) for tensor in inputs]
         if placeholder.in_place and placeholder.op is not CollectiveOp.ALL_REDUCE:
             yield f"{name} in place, only all-reduce can be"
         elif placeholder.in_place:
@@ -163,6 +167,49 @@ def _roots_are_members(program: Program) -> Iterator[str]:
             yield f"{name} root {root}, a group has {smallest} members"
 
 
+@rule("neff-P10")
+def _counts_are_tables(program: Program) -> Iterator[str]:
+    for name, placeholder in _each(program):
+        wanted = 0
+        if placeholder.op.is_counted:
+            wanted = 4 if placeholder.op is CollectiveOp.RAGGED_ALL_TO_ALL else 1
+        if len(placeholder.counts) != wanted:
+            yield f"{name} {len(placeholder.counts)} tensors of counts, must be {wanted}"
+        elif wanted:
+            if len(placeholder.operands) != 1:
+                yield f"{name} {len(placeholder.operands)} operands, must be 1"
+            size = max(1, len(placeholder.groups[0])) if placeholder.groups else 1
+            yield from (f"{name} {text}" for text in _no_tables(program, placeholder, size))
+            for operand, result in _members(program, placeholder):
+                yield from (
+                    f"{name} {text}" for text in _no_rows(placeholder.op, operand, result, size)
+                )
+
+
+def _no_tables(program: Program, placeholder: Placeholder, members: int) -> Iterator[str]:
+    """What keeps tensors from saying how many rows go where."""
+    tables = [program.tensors[tensor] for tensor in placeholder.counts]
+    for tensor, table in zip(placeholder.counts, tables, strict=True):
+        shape = table.shape
+        if placeholder.op is CollectiveOp.RAGGED_ALL_TO_ALL:
+            fits = len(shape) == 1 and shape == tables[0].shape
+            fits = fits and shape[0] > 0 and shape[0] % members == 0
+        else:
+            fits = shape == (3, members)
+        if not fits or table.dtype not in _NUMBERS:
+            yield f"t{tensor} is {table.type_text}, no counts for {members} members"
+
+
+def _no_rows(op: CollectiveOp, operand: Tensor, result: Tensor, members: int) -> Iterator[str]:
+    if not operand.shape or not result.shape or operand.shape[1:] != result.shape[1:]:
+        yield f"rows of {operand.type_text} are no rows of {result.type_text}"
+    elif op in (CollectiveOp.ALL_GATHER_V, CollectiveOp.ALL_TO_ALL_V) and result.shape[0] % members:
+        yield f"{result.shape[0]} rows do not divide into slots for {members} ranks"
+
+
+_NUMBERS = (DType.S32, DType.S64, DType.U32, DType.U64)
+
+
 RULES = (
     _members_pair_up,
     _reductions_fit,
@@ -171,4 +218,5 @@ RULES = (
     _sizes_fit,
     _results_lie_apart,
     _roots_are_members,
+    _counts_are_tables,
 )

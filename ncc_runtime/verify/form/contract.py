@@ -176,7 +176,7 @@ def _reports(subject: Subject, number: int, queue: CcQueue) -> Iterator[str]:
     """DONE and decisions count on the stream's semaphore, if there is one; waits nowhere."""
     done, sem = subject.done_sem(queue.stream), essence(queue.sync.posts[0].sem)
     reports = np.isin(queue.opcode, (CcOpcode.DONE, CcOpcode.TEST, CcOpcode.CASE))
-    silent = np.isin(queue.opcode, (CcOpcode.WAIT, CcOpcode.END))
+    silent = np.isin(queue.opcode, (CcOpcode.WAIT, CcOpcode.END, CcOpcode.LOAD))
     wanted = np.where(reports, done, IDLE)[:, None]
     yield from subject.at_cells(
         number,

@@ -133,6 +133,7 @@ def _misshapen(queue: Queue, ranks: int) -> Iterator[str]:
     else:
         plain = [queue.opcode, queue.placeholder, queue.round, queue.divisor]
         cells += [queue.peer, queue.target, queue.size_bytes, *_layers(queue)]
+        cells += [] if queue.registers is None else queue.registers.columns
     for column, shape in [(one, (rows,)) for one in plain] + [
         (one, (rows, ranks)) for one in cells
     ]:

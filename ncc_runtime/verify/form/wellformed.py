@@ -9,6 +9,7 @@ import itertools
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.verify.form import (
     contract,
+    counted,
     hardware,
     layout,
     memory,
@@ -36,6 +37,7 @@ STAGES: tuple[tuple[Rule, ...], ...] = (
         *pushes.RULES,
         *memory.RULES,
         *ways.RULES,
+        *counted.RULES,
         *shared.RULES,
     ),
 )

@@ -87,8 +87,8 @@ def _of_chain(executable: Executable, items: Items, ways: Ways) -> Iterator[np.n
         return
     for at in np.flatnonzero(items.kind == Kind.PLACEHOLDER).tolist():
         placeholder = executable.program.placeholders[int(items.subject[at])]
-        both = (placeholder.operands, placeholder.results)
-        tensors = np.array([*placeholder.operands, *placeholder.results], np.int64)
+        both = ((*placeholder.operands, *placeholder.counts), placeholder.results)
+        tensors = np.array([*both[0], *both[1]], np.int64)
         is_write = np.repeat([0, 1], [len(tensors_) for tensors_ in both])
         yield np.stack([np.full(len(tensors), at), tensors, is_write])
     controls = np.flatnonzero((items.kind == Kind.CONTROL) & (items.subject != IDLE))

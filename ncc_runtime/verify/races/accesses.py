@@ -4,6 +4,11 @@ A ring row reads all its sources, then writes its targets. In an order in which 
 performed, each read is set against the last write before it and the next one behind it, each write
 against the last access before it; if these pairs are ordered, so are all, from pair to pair. A
 claim says that a row may start only when it is known that another row is done.
+
+Where a length register is added to an address, the row touches all of the buffer. Writes to such
+addresses come in no order among themselves, that their counts keep them apart is checked when they
+are known; against all else that writes there they must be ordered, so they stand as reads. That
+nothing reads there is for the proof of semantics.
 """
 
 import itertools
@@ -130,11 +135,26 @@ def accesses_of(segment: Segment, steps: Steps, memories: range) -> Accesses:
             there = (start != IDLE) & (memory >= memories.start) & (memory < memories.stop)
             at = slice(None) if there.all() else there
             begin, its_row = start[at], row[at]
-            size = ring.size_bytes[its_row, rank[at]]
+            end = begin + ring.size_bytes[its_row, rank[at]]
             chain = np.full(len(begin), number + 1)
             what = np.full(len(begin), writes)
-            found.append(Accesses(memory[at], begin, begin + size, rank[at], chain, its_row, what))
+            if ring.registers is not None:
+                register = ring.registers.target if writes else ring.registers.source
+                floats = register[its_row, rank[at]] != IDLE
+                begin, end = whole(segment, begin, end, floats)
+                what &= ~floats
+            found.append(Accesses(memory[at], begin, end, rank[at], chain, its_row, what))
     return Accesses.together(found)
+
+
+def whole(
+    segment: Segment, start: np.ndarray, end: np.ndarray, floats: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ranges of bytes; those that float, as the buffers that they begin in."""
+    for home in segment.homes:
+        inside = floats & (start >= home.start) & (start < home.end)
+        start, end = np.where(inside, home.start, start), np.where(inside, home.end, end)
+    return start, end
 
 
 def pieces(

@@ -73,7 +73,8 @@ def _verdict(executable: Executable, segment: Segment) -> _Verdict:
     if chain is None:
         return _Verdict((witness.of_pushes(),))
     is_barrier = segment.placeholder.op is CollectiveOp.BARRIER
-    if not is_barrier and (classes := proved_by_turning(segment, chain)):
+    floats = segment.placeholder.op is CollectiveOp.RAGGED_ALL_TO_ALL
+    if not is_barrier and not floats and (classes := proved_by_turning(segment, chain)):
         return _Verdict(classes=classes)
     performs = performed(segment, chain)
     waits, faults = waits_of(segment, performs, executable.semaphore_count)

@@ -8,7 +8,7 @@ import numpy as np
 from ncc_runtime.lowering.executable import IDLE, Executable
 from ncc_runtime.verify.homes import Role, own_address
 from ncc_runtime.verify.places import place_of
-from ncc_runtime.verify.races.accesses import pieces
+from ncc_runtime.verify.races.accesses import pieces, whole
 from ncc_runtime.verify.races.steps import CC, Fault, Steps
 from ncc_runtime.verify.segment_rows import CcRows, RingRows
 from ncc_runtime.verify.segments import Segment
@@ -199,11 +199,16 @@ class Witness:
         ring = self.segment.rings[chain - 1]
         size = int(ring.size_bytes[row, rank])
         cell = pieces(ring, np.array([row]), np.array([rank]))
-        return [
-            _Touch(int(memory[0]), int(start[0]), int(start[0]) + size, writes)
-            for memory, start, writes in cell
-            if start[0] != IDLE
-        ]
+        found = []
+        for memory, start, writes in cell:
+            end = start + size
+            if ring.registers is not None:
+                register = ring.registers.target if writes else ring.registers.source
+                floats = register[row : row + 1, rank] != IDLE
+                start, end = whole(self.segment, start, end, floats)
+            if start[0] != IDLE:
+                found.append(_Touch(int(memory[0]), int(start[0]), int(end[0]), writes))
+        return found
 
     def _last_touch(self, chain: int, row: int, rank: int, memory: int) -> _Touch:
         return [one for one in self._touches(chain, row, rank) if one.memory == memory][-1]

@@ -16,6 +16,7 @@ from ncc_runtime.verify.places import collective, place_of
 from ncc_runtime.verify.proof import Proof
 from ncc_runtime.verify.segment_rows import Stretch
 from ncc_runtime.verify.segments import Segment
+from ncc_runtime.verify.semantics.counted import condition_of, counted_breaches
 from ncc_runtime.verify.semantics.outcome import Filling, Outcome, outcome
 from ncc_runtime.verify.semantics.provenance import Writer
 from ncc_runtime.verify.semantics.replay import Step
@@ -47,7 +48,14 @@ def prove_semantics(executable: Executable, segments: Sequence[Segment], run: Gr
     performed = _performed(executable, run)
     breaches: list[str] = []
     transfers = ranges = collectives = 0
+    conditions: list[str] = []
     for segment in segments:
+        if segment.placeholder.op.is_counted:
+            collectives += 1
+            transfers += sum(int(np.count_nonzero(one.peer != IDLE)) for one in segment.rings)
+            breaches += counted_breaches(executable, segment, performed)
+            conditions.append(condition_of(executable, segment))
+            continue
         filling = _filling(segment, performed)
         found = outcome(filling)
         alike = len(segment.numbers)
@@ -59,7 +67,7 @@ def prove_semantics(executable: Executable, segments: Sequence[Segment], run: Gr
         f"{transfers} transfers into {ranges} byte ranges of {collectives} collectives "
         f"({len(segments)} distinct)"
     )
-    return Proof("semantics", size, breaches=tuple(breaches))
+    return Proof("semantics", size, breaches=tuple(breaches), conditions=tuple(conditions))
 
 
 def first_wrong(segment: Segment, performed_by: GreedyRun) -> Wrong | None:

@@ -1,0 +1,104 @@
+"""Collectives whose tables say how many rows go where: every member writes straight to every other.
+
+Descriptors are built for the most that there can be: a slot, or all of the smaller buffer where
+offsets are free. The CC-core reads the tables when it is triggered; what a transfer really moves is
+in the registers that its `count` names.
+
+Reference: MPI_Alltoallv, MPI_Allgatherv and MPI_Reduce_scatter of the MPI 4.1 standard; XLA's
+ragged-all-to-all; metadata of nki.collectives, AWS Neuron SDK.
+"""
+
+import attrs
+import numpy as np
+
+from ncc_runtime.collectives.direct import LANES
+from ncc_runtime.collectives.extents import Scratch
+from ncc_runtime.collectives.joins import Join, chained
+from ncc_runtime.collectives.plan import (
+    Count,
+    Job,
+    Piece,
+    Plan,
+    Round,
+    Space,
+    Transfer,
+    divisor,
+    home,
+)
+from ncc_runtime.collectives.stages import Track
+
+
+def ragged_all_to_all(job: Job, members: int) -> Plan:
+    """Tables: offsets here, rows, offsets there; one entry a member and update."""
+    mine, entries = home(members).astype(np.int64), job.buffers.entries
+    updates, most = entries // members, min(*_bytes(job))
+    transfers = []
+    for shift in range(members):
+        peer = (mine + shift) % members
+        for update in range(updates):
+            entry = peer * updates + update
+            count = Count(rows=entries + entry, source=entry, target=2 * entries + entry)
+            zero = np.zeros(members, np.int64)
+            transfers.append(_sent(shift, peer, Piece(Space.RESULT, zero), (most, count)))
+    return Plan("direct", members, (Round(tuple(transfers)),))
+
+
+def into_slots(job: Job, members: int) -> Plan:
+    """All-to-all and all-gather: member r's rows for member j land at slot r of j's result."""
+    operand, result = _bytes(job)
+    slot = result // members
+    return Plan("direct", members, (_to_slots(members, Space.RESULT, (slot, operand)),))
+
+
+def reduce_scatter(job: Job, members: int) -> Plan:
+    """Into a slot of the peer's channel buffer each; then the owner joins as many rows of all."""
+    scratch, (operand, slot) = Scratch(), _bytes(job)
+    slots = [scratch.take(slot) for _ in range(members)]
+    stride = slots[1] if members > 1 else slot
+    first = _to_slots(members, Space.SCRATCH, (slot, operand), stride)
+    mine = home(members).astype(np.int64)
+    zero = np.zeros(members, np.int64)
+    join = Join(
+        [Piece(Space.SCRATCH, np.full(members, at, np.int64)) for at in slots],
+        Piece(Space.RESULT, zero),
+        np.full(members, min(slot, operand), np.int64),
+    )
+    joins = chained(join, Track(0, (0,)), scratch, divisor(job, members))
+    joins = [attrs.evolve(one, count=Count(rows=mine), strand=None) for one in joins]
+    rounds = [Round((one,)) for one in joins]
+    return Plan("direct", members, (first, *rounds), scratch.bytes)
+
+
+def _bytes(job: Job) -> tuple[int, int]:
+    """Of the operand and of the result."""
+    width = job.buffers.element_bytes
+    return job.buffers.operand_elements[0] * width, job.buffers.result_elements[0] * width
+
+
+def _to_slots(members: int, space: Space, sizes: tuple[int, int], stride: int = 0) -> Round:
+    """One transfer to every member, at the sender's slot; sizes are of a slot and of the operand.
+
+    The first row of the table says how many rows, the second from where.
+    """
+    slot, operand = sizes
+    mine = home(members).astype(np.int64)
+    target = Piece(space, mine * (stride or slot))
+    peers = [(mine + shift) % members for shift in range(members)]
+    return Round(
+        tuple(
+            _sent(shift, peer, target, (min(slot, operand), Count(peer, members + peer)))
+            for shift, peer in enumerate(peers)
+        )
+    )
+
+
+def _sent(shift: int, peer: np.ndarray, target: Piece, most: tuple[int, Count]) -> Transfer:
+    size, count = most
+    return Transfer(
+        peer=peer.astype(np.int32),
+        sources=(Piece(Space.OPERAND, np.zeros(len(peer), np.int64)),),
+        target=target,
+        size_bytes=np.full(len(peer), size, np.int64),
+        lane=shift % LANES,
+        count=count,
+    )

@@ -1,0 +1,177 @@
+"""Faults of counted collectives that a proof finds, each with the proof that does."""
+
+from collections.abc import Callable
+
+import attrs
+import numpy as np
+import pytest
+
+import ncc_compiler
+import ncc_runtime
+from ncc_runtime.errors import ProofError
+from ncc_runtime.lowering.cc_isa import CcOpcode
+from ncc_runtime.lowering.executable import CcQueue, DmaQueue, Executable
+from ncc_runtime.verify.prove import prove, refuse
+from tests import mutant_edits as edit
+from tests.counted_programs import SLOTTED, Shape, text_of
+
+OPS = ("ragged-all-to-all", *SLOTTED)
+Edit = Callable[[Executable], Executable]
+
+
+def executable_of(op: str, **sizes: int) -> Executable:
+    shape = Shape(groups=((2, 0, 1), (3, 4, 5)), **sizes)
+    return ncc_runtime.load(ncc_compiler.compile_text(text_of(op, shape))).executable
+
+
+def numbers(executable: Executable, name: str) -> int:
+    return [queue.name for queue in executable.queues].index(name)
+
+
+def register(column: str, ring: int, rank: int, change: Callable[[int], int]) -> Edit:
+    """Another register in the first row of a ring."""
+
+    def made(executable: Executable) -> Executable:
+        number = numbers(executable, f"cc0.dma{ring}")
+        queue = executable.queues[number]
+        assert isinstance(queue, DmaQueue)
+        assert queue.registers is not None
+        values = np.array(getattr(queue.registers, column))
+        values[0, rank] = change(int(values[0, rank]))
+        registers = attrs.evolve(queue.registers, **{column: values})
+        return edit.with_queue(executable, number, attrs.evolve(queue, registers=registers))
+
+    return made
+
+
+def other_slot(executable: Executable) -> Executable:
+    """A transfer into the slot of another member."""
+    number = numbers(executable, "cc0.dma1")
+    queue = executable.queues[number]
+    assert isinstance(queue, DmaQueue)
+    target = int(queue.target[0, 3])
+    own = numbers(executable, "cc0.dma2")
+    other = executable.queues[own]
+    assert isinstance(other, DmaQueue)
+    at = int(np.flatnonzero(other.peer[0] == queue.peer[0, 3])[0])
+    assert int(other.target[0, at]) != target
+    values = {"target": int(other.target[0, at])}
+    return edit.with_cells(executable, number, (0, 3), values)
+
+
+def with_core(executable: Executable, change: Callable[[CcQueue], CcQueue]) -> Executable:
+    number = numbers(executable, "cc0")
+    queue = executable.queues[number]
+    assert isinstance(queue, CcQueue)
+    return edit.with_queue(executable, number, change(queue))
+
+
+def without_load(executable: Executable) -> Executable:
+    """The first LOAD waits for nothing instead."""
+
+    def change(queue: CcQueue) -> CcQueue:
+        row = min(queue.loads)
+        opcode = np.array(queue.opcode)
+        opcode[row] = CcOpcode.WAIT
+        loads = {at: load for at, load in queue.loads.items() if at != row}
+        return attrs.evolve(queue, opcode=opcode, loads=loads)
+
+    return with_core(executable, change)
+
+
+def load_after_use(executable: Executable) -> Executable:
+    """The first LOAD comes as the row before DONE."""
+    number = numbers(executable, "cc0")
+    queue = executable.queues[number]
+    assert isinstance(queue, CcQueue)
+    row, rows = min(queue.loads), list(range(len(queue.opcode)))
+    order = [*rows[:row], *rows[row + 1 : -1], row, rows[-1]]
+    loads = {order.index(at): load for at, load in queue.loads.items()}
+    bare = edit.with_cc_rows(executable, number, order)
+    return with_core(bare, lambda core: attrs.evolve(core, loads=loads))
+
+
+def load_again(executable: Executable) -> Executable:
+    """The first LOAD stands there twice, the second time before DONE."""
+    number = numbers(executable, "cc0")
+    queue = executable.queues[number]
+    assert isinstance(queue, CcQueue)
+    row, rows = min(queue.loads), list(range(len(queue.opcode)))
+    order = [*rows[:-1], row, rows[-1]]
+    loads = {**queue.loads, len(rows) - 1: queue.loads[row]}
+    bare = edit.with_cc_rows(executable, number, order)
+    return with_core(bare, lambda core: attrs.evolve(core, loads=loads))
+
+
+def other_table(executable: Executable) -> Executable:
+    """The first LOAD reads a word further."""
+
+    def change(queue: CcQueue) -> CcQueue:
+        row = min(queue.loads)
+        load = queue.loads[row]
+        moved = attrs.evolve(load, address=load.address + load.dtype.size_bytes)
+        return attrs.evolve(queue, loads={**queue.loads, row: moved})
+
+    return with_core(executable, change)
+
+
+def smaller(executable: Executable) -> Executable:
+    """Descriptors for less than a slot."""
+    number = numbers(executable, "cc0.dma1")
+    queue = executable.queues[number]
+    assert isinstance(queue, DmaQueue)
+    values = {"size_bytes": int(queue.size_bytes[0, 3]) - 4}
+    return edit.with_cells(executable, number, (0, 3), values)
+
+
+def refusal(executable: Executable) -> str:
+    with pytest.raises(ProofError) as error:
+        refuse(prove(executable))
+    return str(error.value)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_what_the_runtime_fills_is_proved_on_a_condition(op: str) -> None:
+    proofs = prove(executable_of(op, updates=2))
+    assert all(proof.holds for proof in proofs)
+    conditions = [one for proof in proofs for one in proof.conditions]
+    assert len(conditions) == 1
+    assert "checked when the counts are known" in conditions[0]
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (register("rows", 1, 3, lambda one: one ^ 1), "moves as many rows to rank 4 as"),
+        (register("rows", 2, 2, lambda one: one - one % 3 + (one + 1) % 3), "moves as many rows"),
+        (register("source", 1, 3, lambda one: one - 1), "takes its offsets from other words"),
+        (register("source", 1, 3, lambda _: -1), "takes its offsets from other words"),
+        (register("target", 1, 3, lambda one: max(one, 0) + 1), "takes its offsets from other"),
+        (without_load, "exe-W24|not loaded before it is pushed|holds no word"),
+        (load_after_use, "uses a length register that is not loaded before it is pushed"),
+        (load_again, "loads register 0 again, while transfers may use it"),
+        (other_table, "holds no word of its tables"),
+        (smaller, "has descriptors for"),
+    ],
+)
+def test_a_fault_is_found(op: str, change: Edit, said: str) -> None:
+    found = refusal(change(executable_of(op)))
+    assert any(one in found for one in said.split("|")), found
+
+
+@pytest.mark.parametrize("op", SLOTTED)
+def test_a_slot_of_another_member_is_found(op: str) -> None:
+    found = refusal(other_slot(executable_of(op)))
+    assert "slot" in found or "overlap" in found or "written twice" in found
+
+
+def test_rows_that_nobody_joins_are_found() -> None:
+    executable = executable_of("ncc.reduce_scatter_v")
+    number = numbers(executable, "cc0.dma0")
+    queue = executable.queues[number]
+    assert isinstance(queue, DmaQueue)
+    sources = np.array(queue.sources)
+    sources[1, 2, 1] = sources[1, 2, 0]
+    wrong = edit.with_queue(executable, number, attrs.evolve(queue, sources=sources))
+    assert "joins the rows" in refusal(wrong)
