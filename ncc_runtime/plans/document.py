@@ -1,6 +1,6 @@
 """Plans as JSON of our own and back: the plans of a program's placeholders as they are."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -10,6 +10,7 @@ from ncc_runtime.collectives.plan import (
     IDLE,
     After,
     Copy,
+    Count,
     Job,
     Piece,
     Plan,
@@ -24,6 +25,7 @@ from ncc_runtime.plans.text import (
     AlsoText,
     CollectiveText,
     Column,
+    CountText,
     PieceText,
     TeamText,
     TransferText,
@@ -52,6 +54,8 @@ def _described(job: Job, teams: list[TeamText]) -> CollectiveText:
         average=placeholder.reduction is Reduction.AVERAGE,
         root=placeholder.root,
         pairs=list(placeholder.pairs),
+        row_bytes=buffers.row_bytes,
+        entries=buffers.entries,
     )
 
 
@@ -77,7 +81,13 @@ def _transfer(move: Transfer) -> TransferText:
         after=None
         if after is None
         else AfterText([*map(_column, after.arrived)], [*map(_column, after.sent)]),
+        count=None if move.count is None else _count(move.count),
     )
+
+
+def _count(count: Count) -> CountText:
+    source, target = (None if one is None else _column(one) for one in (count.source, count.target))
+    return CountText(_column(count.rows), source, target)
 
 
 def _piece(piece: Piece) -> PieceText:
@@ -136,7 +146,14 @@ class _Reading:
             divisor=move.divisor,
             strand=move.strand,
             after=after,
+            count=None if move.count is None else self._count(move.count, column),
         )
+
+    def _count(self, text: CountText, column: Callable[..., np.ndarray]) -> Count:
+        source, target = (
+            None if one is None else column(one, np.int64) for one in (text.source, text.target)
+        )
+        return Count(column(text.rows, np.int64), source, target)
 
     def _column(self, cells: Column, dtype: type[np.integer], where: str) -> np.ndarray:
         limits = np.iinfo(dtype)

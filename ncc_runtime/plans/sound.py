@@ -49,6 +49,7 @@ class _Checking:
         yield from self._peers(move)
         yield from self._bytes(move)
         yield from self._waits(move, first)
+        yield from self._counts(move)
 
     def _numbers(self, move: Transfer) -> Iterator[str]:
         if move.lane >= LANES:
@@ -148,6 +149,19 @@ class _Checking:
                     if not active[member] or not self._has(name, int(column[member]), member):
                         yield f"after.{name} {column[member]}, which member {member} has not"
                         return
+
+    def _counts(self, move: Transfer) -> Iterator[str]:
+        tables = len(self.job.placeholder.counts[:3])
+        if move.count is None:
+            return
+        if not tables:
+            yield "a count, which this operator has not"
+            return
+        most = self.job.buffers.entries * tables
+        for name in ("rows", "source", "target"):
+            column = getattr(move.count, name)
+            if column is not None and (column.min() < IDLE or column.max() >= most):
+                yield f"count.{name} {column.max()}, there are {most} entries"
 
     def _has(self, name: str, number: int, member: int) -> bool:
         """Whether a transfer arrives at a member, or is made by it."""

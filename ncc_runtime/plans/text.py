@@ -43,6 +43,14 @@ class AfterText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sent: list[Column] = []
 
 
+class CountText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Entries of the mover's tables of counts, numbered through: rows, from which, to which."""
+
+    rows: Column
+    source: Column | None = None
+    target: Column | None = None
+
+
 class TransferText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One transfer of every member."""
 
@@ -57,6 +65,7 @@ class TransferText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     divisor: _Count = 1
     strand: _Count | None = None
     after: AfterText | None = None
+    count: CountText | None = None
 
 
 class TeamText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,6 +90,8 @@ class CollectiveText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     average: bool = False
     root: _Count | None = None
     pairs: list[tuple[_Count, _Count]] = []
+    row_bytes: _Count = 0
+    entries: _Count = 0
 
 
 class FileText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -159,14 +170,22 @@ def decoded(data: bytes) -> FileText:
     if len(data) > MOST_BYTES:
         raise PlanError(f"{len(data)} bytes, a plan has at most {MOST_BYTES}")
     try:
-        json.loads(data)
         return msgspec.json.decode(data, type=FileText)
-    except json.JSONDecodeError as error:
-        raise PlanError(
-            f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}"
-        ) from None
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise PlanError(f"not JSON: {error}") from None
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+    except msgspec.ValidationError as error:
         what = str(error)
-        raise PlanError(f"{what[:1].lower()}{what[1:]}") from None
+    except msgspec.DecodeError as error:
+        what = _not_json(data, str(error))
+    except RecursionError:
+        what = "not JSON: nested too deeply"
+    raise PlanError(f"{what[:1].lower()}{what[1:]}")
+
+
+def _not_json(data: bytes, what: str) -> str:
+    """Where a file is no JSON; msgspec knows the byte only."""
+    try:
+        json.loads(data)
+    except json.JSONDecodeError as error:
+        return f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}"
+    except (UnicodeDecodeError, RecursionError) as error:
+        return f"not JSON: {error}"
+    return what

@@ -11,7 +11,7 @@ import pytest
 
 from ncc_runtime.cli import main
 from ncc_runtime.collectives.choose import ALGORITHMS
-from ncc_runtime.errors import PlanError
+from ncc_runtime.errors import LoweringError, PlanError
 from ncc_runtime.lowering.executable import CcQueue, DmaQueue, Executable
 from ncc_runtime.neff import container
 from ncc_runtime.neff.dtypes import DType
@@ -30,14 +30,35 @@ BUILT_IN = [
     for op, algorithms in ALGORITHMS.items()
     for name in algorithms
     if op is not CollectiveOp.BARRIER
+    if not op.is_counted
     if not name.startswith("hier.") or name in ("hier.ring.ring", "hier.mesh.rdh")
 ]
 
+PLACES = (
+    (8, {"topology": "trn2"}),
+    (4, {"topology": "trn2"}),
+    (8, {"topology": "trn1", "nodes": 2, "placement": "spread"}),
+    (8, {"topology": "trn2-ultraserver", "placement": "spread"}),
+)
+"""Where built-in algorithms are looked for, the first that suits."""
+
+
+def suited(op: CollectiveOp, name: str) -> tuple[Program, dict[str, Any]]:
+    """A program and a place that an algorithm works for."""
+    for ranks, where in PLACES:
+        program = program_for(op, ranks)
+        try:
+            load(program, **where, algorithms={op.value: name})
+        except LoweringError:
+            continue
+        return program, dict(where)
+    pytest.skip(f"{name} suits none of the places")
+
 
 def program_for(op: CollectiveOp, ranks: int = 8) -> Program:
-    pairs = ((0, 1), (1, 0), (2, 5)) if op is CollectiveOp.PERMUTE else ()
+    pairs = ((0, 1), (1, 0), (2, 3)) if op is CollectiveOp.PERMUTE else ()
     groups = ()
-    if op is CollectiveOp.BROADCAST:
+    if op is CollectiveOp.BROADCAST and ranks == 8:
         groups = ((0, 1, 2, 3), (4, 6))
     return collective_program(op, ranks, [ranks * 6], pairs=pairs, groups=groups, dtype=DType.S32)
 
@@ -75,13 +96,8 @@ def assert_same(one: Executable, two: Executable) -> None:
 def test_every_built_in_plan_is_saved_and_loaded_to_the_same_executable(
     op: CollectiveOp, name: str, tmp_path: Path
 ):
-    program, where = program_for(op), {"algorithms": {op.value: name}, "topology": "trn2"}
-    if name.startswith("hier."):
-        where |= {"topology": "trn1", "nodes": 2, "placement": "spread"}
-    if (op, name) == (CollectiveOp.ALL_REDUCE, "direct"):
-        program = program_for(op, 4)
-    path = saved(program, tmp_path, **where)
-    del where["algorithms"]
+    program, where = suited(op, name)
+    path = saved(program, tmp_path, **where, algorithms={op.value: name})
     assert_same(
         load(program, **where, algorithms={op.value: name}).executable,
         load(program, **where, plans=[str(path)]).executable,
@@ -198,7 +214,7 @@ def test_what_is_no_json_is_refused_with_line_and_column(tmp_path: Path):
     with pytest.raises(PlanError, match="line 2, column 23: not JSON"):
         load(program, plans=[str(path)])
     path.write_text("{" + '"a":[' * 100_000)
-    with pytest.raises(PlanError, match="not JSON"):
+    with pytest.raises(PlanError, match=r"plan .*plan\.json: "):
         load(program, plans=[str(path)])
 
 
