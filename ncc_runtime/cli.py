@@ -186,17 +186,15 @@ def topology_list() -> None:
 @click.option("--ranks", type=click.IntRange(1), help="Show where this many ranks are placed.")
 @click.option("--placement", default="linear", show_default=True)
 @click.option("--svg", type=click.Path(), metavar="FILE", help="Draw it into an SVG file.")
-def topology_show(
-    name: str, nodes: int, lnc: int | None, ranks: int | None, placement: str, svg: str | None
-) -> None:
+def topology_show(name: str, svg: str | None, ranks: int | None, **where: Any) -> None:
     """Draw topology T as text, with its rates and their sources, or as SVG."""
     from ncc_runtime.placement import place
     from ncc_runtime.topology.graph import build
     from ncc_runtime.topology.show import describe
 
-    known_placement(placement)
-    built = build(name, nodes, lnc)
-    placed = place(built, ranks, placement) if ranks else None
+    known_placement(where["placement"])
+    built = build(name, where["nodes"], where["lnc"])
+    placed = place(built, ranks, where["placement"]) if ranks else None
     if svg is None:
         click.echo(describe(built, placed))
         return

@@ -22,6 +22,8 @@ from ncc_runtime.topology.units import Unit, instance_unit, parts_of
 SLOT = Box(0, 0, 30, 16)
 GAP_X, GAP_Y, PAD, TITLE, BAR = 46.0, 34.0, 24.0, 24.0, 26.0
 STUB = 14.0
+WIDER = 1.6
+"""How many times wider than high units of a level are laid out, about."""
 MOST_IN_ROW = 8
 MOST_TOLD = 8
 """Links of a line that a pointer tells."""
@@ -119,9 +121,13 @@ class _Drawing:
         level = self.topology.levels[unit.level]
         if len(level.dims) > 1:
             return level.dims[-2], level.dims[-1]
-        columns = min(level.size, MOST_IN_ROW if unit.level == 0 else 3)
+        columns = min(level.size, MOST_IN_ROW)
         if level.kind in GRIDS and unit.level == 0:
             columns = min(level.size, 16)
+        elif unit.level > 0:
+            width, height = self._part_size(unit)
+            balanced = round(math.sqrt(WIDER * level.size * height / width))
+            columns = max(1, min(level.size, balanced))
         return -(-level.size // columns), columns
 
     def _is_circle(self, unit: Unit) -> bool:
@@ -224,25 +230,29 @@ class _Drawing:
 
     def _grid(self, unit: Unit, level: Level, boxes: Sequence[Box]) -> None:
         """Lines to the next part along every dimension, stubs of what wraps or leaves a plane."""
-        strides = [math.prod(level.dims[axis + 1 :]) for axis in range(len(level.dims))]
-        for axis, (extent, stride) in enumerate(zip(level.dims, strides, strict=True)):
-            for place in range(level.size):
-                at = place // stride % extent
-                there = place + stride if at < extent - 1 else place - stride * (extent - 1)
-                wraps = at == extent - 1
-                if extent == 1 or (wraps and level.kind is LevelKind.LINE):
-                    continue
-                across = axis == len(level.dims) - 1
-                apart = len(level.dims) - axis > 2 or (
-                    len(level.dims) == 1 and boxes[place].y != boxes[there].y
-                )
-                if wraps or apart:
-                    self._stubs(unit, (place, there), boxes, across=across, apart=apart)
-                else:
-                    ends = _facing(boxes[place], boxes[there], across=across)
-                    self._line(unit, (place, there), ends)
-                    if unit.level > 0 or (at == 0 and place // stride // extent % 4 == 0):
-                        self._label(unit, axis, ends, across=across)
+        for axis, extent in enumerate(level.dims):
+            for place in range(level.size) if extent > 1 else ():
+                self._step(unit, boxes, axis, place)
+
+    def _step(self, unit: Unit, boxes: Sequence[Box], axis: int, place: int) -> None:
+        """What joins a part to the next one up a dimension."""
+        level = self.topology.levels[unit.level]
+        extent, stride = level.dims[axis], math.prod(level.dims[axis + 1 :])
+        at, after = place // stride % extent, len(level.dims) - axis - 1
+        wraps = at == extent - 1
+        if wraps and level.kind is LevelKind.LINE:
+            return
+        there = place - stride * (extent - 1) if wraps else place + stride
+        across = after == 0 and (len(level.dims) > 1 or self._shape(unit)[1] > 1)
+        is_row_left = across and boxes[place].y != boxes[there].y
+        if wraps or after > 1 or is_row_left:
+            apart = after > 1 or is_row_left
+            self._stubs(unit, (place, there), boxes, across=across, apart=apart)
+            return
+        ends = _facing(boxes[place], boxes[there], across=across)
+        self._line(unit, (place, there), ends)
+        if unit.level > 0 or (at == 0 and place // stride // extent % 4 == 0):
+            self._label(unit, axis, ends, across=across)
 
     def _label(self, unit: Unit, axis: int, ends: Sequence[Point], *, across: bool) -> None:
         level = self.topology.levels[unit.level]
