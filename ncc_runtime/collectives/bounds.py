@@ -20,7 +20,8 @@ that depend on each other gives the latency bound.
 
 Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
 JPDC 2009, theorem 1 (2(c-1)N for all-reduce); the others are the same counts of what each cluster
-must learn. Reductions inside a cluster are taken as free.
+must learn. What joining takes, and worse clusters where the wiring is irregular, is in
+`least_work.py`.
 """
 
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.layout import Members
+from ncc_runtime.collectives.least_work import cut_ps, joining_ps
 from ncc_runtime.collectives.plan import Job
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.parts import Kind, Parts
@@ -72,6 +74,9 @@ def bound_of(parts: Parts, job: Job, groups: Sequence[Members]) -> Bound:
         _stacks(parts, _flow(job, groups, ranks)),
         _per_cluster(_flow(job, groups, chips), Kind.LINK.value, _ports(parts, chips, nodes)),
     ]
+    size = larger_side_bytes(job)
+    found.append((joining_ps(parts, job, groups, size), Kind.DMA.value))
+    found.append((cut_ps(parts, job, groups, size), Kind.LINK.value))
     if topology.efa is not None and topology.nodes > 1:
         share = np.bincount(nodes, minlength=topology.nodes)
         rate = share * topology.rank_efa_bandwidth_bytes_per_s

@@ -46,7 +46,7 @@ class Group:
 def arrange(layout: Layout) -> Group:
     """UnsuitedError where regular algorithms use every link alike, and where it would take long."""
     wires = wires_of(layout)
-    if _is_regular(layout, wires):
+    if is_regular(layout, wires):
         raise UnsuitedError("its wiring is regular, and no link is down or slowed")
     taken = sum(len(links) for _, _, links in wires.edges)
     slots = wires.chips**2 * taken // (len(wires.edges) * len(wires.rates))
@@ -55,7 +55,7 @@ def arrange(layout: Layout) -> Group:
     return Group(Crew.of(layout), wires)
 
 
-def _is_regular(layout: Layout, wires: Wires) -> bool:
+def is_regular(layout: Layout, wires: Wires) -> bool:
     """Whether the chips fill an even torus, or are on a fabric that joins all chips alike."""
     topology = layout.placement.topology
     try:

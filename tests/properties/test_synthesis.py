@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import ncc_runtime
 from ncc_runtime.collectives import buckets, relayed, synthesised
+from ncc_runtime.collectives.bounds import bound_of
 from ncc_runtime.collectives.choose import ALGORITHMS, Chooser
 from ncc_runtime.collectives.colours import coloured
 from ncc_runtime.collectives.grids import Grid
@@ -272,3 +273,35 @@ def test_chips_with_fewer_links_complete_more_of_an_all_reduce(tmp_path: Path) -
     counts = np.bincount(owners, minlength=4)
     assert counts[3] > counts[0] > 0
     assert counts[2] == counts.min()
+
+
+def test_the_bound_of_a_graph_is_that_of_its_worst_cut(tmp_path: Path) -> None:
+    path = topology_file(
+        tmp_path,
+        'chips.count = 6\nfabric.shape = "graph"\n'
+        "fabric.links = [[0, 1], [1, 2], [2, 0], [3, 4], [4, 5], [5, 3], [2, 3]]\n"
+        "efa.adapters = 6",
+    )
+    program = collective_program(ALL_GATHER, 24, [1 << 20])
+    placement = place_on(PlaceOptions(path), 24)
+    job = job_of(program, program.placeholders[0])
+    groups = groups_of(program, program.placeholders[0])
+    bound = bound_of(Chooser(placement, {}).parts, job, groups)
+    # one link between two triangles carries what three chips have
+    assert bound.bandwidth_ps == -(-12 * (1 << 22) * 10**12 // (128 * 10**9))
+    assert bound.passes == "neuronlink"
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_with_a_link_down_the_price_is_within_one_and_a_half_times_the_bound(
+    op: CollectiveOp, down: str
+) -> None:
+    elements = (1 << 26) // (64 if op is ALL_GATHER else 1)
+    program = collective_program(op, 64, [elements])
+    chooser = Chooser(place_on(PlaceOptions(down), 64), {op.value: "synthesised"})
+    job = job_of(program, program.placeholders[0])
+    groups = groups_of(program, program.placeholders[0])
+    (found,) = chooser.candidates(job, groups)
+    price = chooser.with_price(job, found).price
+    assert price is not None
+    assert price.time_ps <= 1.5 * bound_of(chooser.parts, job, groups).time_ps

@@ -173,11 +173,20 @@ def test_no_price_is_below_the_bound(op: CollectiveOp, elements: int, nodes: int
         assert all(price.time_ps >= bound.time_ps for price in prices(choice).values())
 
 
-def test_the_bound_of_an_all_reduce_over_an_instance_is_what_its_chips_must_send() -> None:
+def test_the_bound_of_an_all_reduce_over_an_instance_is_what_its_engines_must_join() -> None:
     program = collective_program(CollectiveOp.ALL_REDUCE, 64, [16 * MB])
     bound = bound_on(program, PlaceOptions("trn2"))
-    # 2(c-1)N bytes leave 16 chips by 4 links of 128 GB/s each, all at work
-    assert bound.bandwidth_ps == -(-2 * 15 * 64 * MB * 10**12 // (16 * 4 * 128 * 10**9))
+    # 64 operands and what 15 chips send are joined at 2 passes, 62 more results are written
+    passes = 2 * (64 + 15) + 62
+    assert bound.passes == "dma"
+    assert bound.bandwidth_ps == -(-passes * 64 * MB * 10**12 // (64 * 32 * 23 * 10**9))
+
+
+def test_the_bound_of_an_all_gather_over_an_instance_is_what_its_chips_must_send() -> None:
+    program = collective_program(CollectiveOp.ALL_GATHER, 64, [MB // 4])
+    bound = bound_on(program, PlaceOptions("trn2"))
+    # (c-1)N bytes leave 16 chips by 4 links of 128 GB/s each, all at work
+    assert bound.bandwidth_ps == -(-15 * 64 * MB * 10**12 // (16 * 4 * 128 * 10**9))
     assert bound.passes == "neuronlink"
 
 
