@@ -169,10 +169,11 @@ class _Column:
         waits: dict[str, dict[int, list[int]]] = {"arrived": {}, "sent": {}}
         for single in self.singles:
             known = self.known[single.member]
-            for way, other in sorted(single.needs.items(), key=lambda item: item[1].number):
-                if known.get(way, IDLE) < other.number:
-                    known[way] = other.number
-                    waits[way[0]].setdefault(single.member, []).append(other.number)
+            last = {way: max(one.number for one in ones) for way, ones in single.needs.items()}
+            for way, number in sorted(last.items(), key=lambda item: item[1]):
+                if known.get(way, IDLE) < number:
+                    known[way] = number
+                    waits[way[0]].setdefault(single.member, []).append(number)
         return After(self._side(waits["arrived"]), self._side(waits["sent"]))
 
     def _side(self, waits: dict[int, list[int]]) -> tuple[np.ndarray, ...]:

@@ -20,7 +20,7 @@ from ncc_runtime.collectives.plan import Space
 from ncc_runtime.plans.lanes import lanes_of
 from ncc_runtime.plans.loops import Fetch, Loop, Stretch
 from ncc_runtime.plans.msccl import Buffer, Kind, Ref
-from ncc_runtime.plans.singles import Single, Way, latest
+from ncc_runtime.plans.singles import Known, Single, Way, latest, rounds_before
 from ncc_runtime.plans.slots import Facts, connection_of, slots_of
 from ncc_runtime.plans.steps import NONE, Connection, Node
 
@@ -43,10 +43,10 @@ class Making:
             list
         )  # by block: joins that are not made yet
         self._written: dict[int, set[int]] = defaultdict(set)  # chunks of the output, by gpu
-        self._done: dict[int, Mapping[Way, Single]] = {}  # by step
+        self._done: dict[int, Known] = {}  # by step
         self._made: dict[int, list[Single]] = {}  # by step
         self.found: list[Single] = []
-        self.ends: dict[int, Mapping[Way, Single]] = {}  # by gpu: what its steps end with
+        self.ends: dict[int, Known] = {}  # by gpu: what its steps end with
 
     def make(self) -> list[Single]:
         """All transfers, in an order that they can run in."""
@@ -64,19 +64,17 @@ class Making:
             self.ends[gpu] = self._fetched(gpu, after, known)
         return self.found
 
-    def _fetched(
-        self, gpu: int, fetches: Sequence[Fetch], known: Mapping[Way, Single]
-    ) -> Mapping[Way, Single]:
+    def _fetched(self, gpu: int, fetches: Sequence[Fetch], known: Known) -> Known:
         """Copies at home, side by side."""
-        made: dict[Way, Single] = {}
+        made: dict[Way, tuple[Single, ...]] = {}
         for number, one in enumerate(fetches):
             source = _further(one.source, gpu * one.own_source_stride)
             target = _further(one.target, gpu * one.own_stride)
             lane = number % self._lane_count
             single = Single(gpu, gpu, (source,), target, one.size_bytes, lane, known)
-            behind = [one for way, one in made.items() if way == single.completion]
-            single.needs = latest([known, {one.completion: one for one in behind}])
-            made[single.completion] = self._add(single)
+            behind = {way: ones for way, ones in made.items() if way == single.completion}
+            single.needs = latest([known, behind])
+            made[single.completion] = (self._add(single),)
         return latest([known, made])
 
     def _keep(self, gpu: int) -> None:
@@ -89,7 +87,7 @@ class Making:
                 lane = index % self._lane_count
                 self._add(Single(gpu, gpu, (given,), target, self._loop.width, lane, {}))
 
-    def _step(self, node: Node, ready: Mapping[int, Mapping[Way, Single]]) -> None:
+    def _step(self, node: Node, ready: Mapping[int, Known]) -> None:
         graph, number = self._graph, node.number
         waits = [ready[node.gpu]] if graph.before[number] == NONE else []
         waits += [
@@ -102,7 +100,7 @@ class Making:
             first = node.target.index
             self._written[node.gpu].update(range(first, first + node.step.count))
         if node.step.kind.receives:
-            waits.append({one.arrival: one for one in self._made[graph.sent[number]]})
+            waits.append({one.arrival: (one,) for one in self._made[graph.sent[number]]})
         known = latest(waits)
         is_held = node.step.kind is Kind.REDUCE and self._goes_on(node)
         if is_held:
@@ -115,10 +113,10 @@ class Making:
         made: list[Single] = []
         for run in self._runs(node):
             made.append(self._single(node, run, known))
-            known = {**known, made[-1].completion: made[-1]}
+            known = {**known, made[-1].completion: (made[-1],)}
         self._held.pop(node.block_number, None)
         self._made[number] = made
-        self._done[number] = {made[-1].completion: made[-1]} if made else known
+        self._done[number] = {made[-1].completion: (made[-1],)} if made else known
         if node.step.kind.receives and not is_straight:
             self._emptied.setdefault(connection_of(graph.nodes[graph.sent[number]]), []).append(
                 made[-1]
@@ -180,7 +178,7 @@ class Making:
             return False
         return (node.number, index) in self._facts.first
 
-    def _single(self, node: Node, run: tuple[int, int], known: Mapping[Way, Single]) -> Single:
+    def _single(self, node: Node, run: tuple[int, int], known: Known) -> Single:
         place, count = run
         kind, graph = node.step.kind, self._graph
         sources = tuple(self._sources(node, place))
@@ -255,10 +253,7 @@ class Making:
 
     def _add(self, single: Single) -> Single:
         """Behind all that it waits for; what shares its ring is no wait."""
-        before = [one.round + 1 for one in single.needs.values()]
-        if single.empties is not None:
-            before.append(single.empties.round + 1)
-        single.round = max(before, default=0)
+        single.round = rounds_before(single)
         single.needs = {way: one for way, one in single.needs.items() if way != single.completion}
         self.found.append(single)
         return single

@@ -17,7 +17,7 @@ from ncc_runtime.plans.loops import Making as Wanted
 from ncc_runtime.plans.making import Making
 from ncc_runtime.plans.msccl import Algo, Buffer
 from ncc_runtime.plans.shapes import Shape
-from ncc_runtime.plans.singles import Single, latest
+from ncc_runtime.plans.singles import Single, latest, rounds_before
 from ncc_runtime.plans.slots import Facts
 from ncc_runtime.plans.steps import Graph, graph_of
 
@@ -156,7 +156,7 @@ def _cleared(facts: Facts, job: Job, makings: list[Making]) -> list[Single]:
         for tensor, elements in enumerate(job.buffers.result_elements):
             size = elements * job.buffers.element_bytes
             single = Single(gpu, gpu, (), Stretch(Space.RESULT, tensor, 0), size, 0, known)
-            single.round = max((one.round + 1 for one in known.values()), default=0)
+            single.round = rounds_before(single)
             single.needs = {way: one for way, one in known.items() if way != single.completion}
             found.append(single)
     return found

@@ -20,7 +20,7 @@ class Single:
     target: Stretch  # at the peer
     size_bytes: int
     lane: int
-    needs: "Mapping[Way, Single]"
+    needs: "Known"
     also: Stretch | None = None  # the same at home
     divisor: int = 1
     writer: int | None = None  # whose slot is empty once this has read
@@ -40,11 +40,26 @@ class Single:
         return "sent", self.member, self.lane
 
 
-def latest(known: Iterable[Mapping[Way, Single]]) -> dict[Way, Single]:
-    """All together: of each way the last, which implies those before."""
-    found: dict[Way, Single] = {}
+Known = Mapping[Way, tuple[Single, ...]]
+"""What is waited for: of each way the last transfers, several if they are of one round."""
+
+
+def latest(known: Iterable[Known]) -> dict[Way, tuple[Single, ...]]:
+    """All together: of each way the last, which imply those of earlier rounds."""
+    found: dict[Way, tuple[Single, ...]] = {}
     for one in known:
-        for way, single in one.items():
-            if way not in found or found[way].round < single.round:
-                found[way] = single
+        for way, singles in one.items():
+            ours = found.get(way, ())
+            if not ours or ours[0].round < singles[0].round:
+                found[way] = singles
+            elif ours[0].round == singles[0].round:
+                found[way] = ours + tuple(single for single in singles if single not in ours)
     return found
+
+
+def rounds_before(single: Single) -> int:
+    """The first round that a transfer can be in."""
+    before = [one.round + 1 for ones in single.needs.values() for one in ones]
+    if single.empties is not None:
+        before.append(single.empties.round + 1)
+    return max(before, default=0)

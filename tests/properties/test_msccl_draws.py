@@ -13,7 +13,7 @@ from tests.msccl_draws import random_all_reduce
 from tests.programs import collective_program
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(30), 150])  # 150: two transfers of a ring and round
 def test_random_trees_give_numpys_values(seed: int, tmp_path):
     file, path = random_all_reduce(seed), tmp_path / "plan.xml"
     path.write_text(file.xml())
