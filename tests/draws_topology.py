@@ -107,6 +107,23 @@ def _level_figures(draw: st.DrawFn, kind: str, size: int) -> dict[str, str]:
     return {"size": str(size), **figures}
 
 
+@st.composite
+def worn_fabrics(draw: st.DrawFn) -> Topology:
+    """One to three levels with links and ports of switches down, on every instance or on one."""
+    rows = draw(level_rows())
+    links = build_levels(rows).links
+    some = st.lists(st.integers(0, max(0, len(links) - 1)), max_size=5, unique=True)
+    for link in draw(some) if len(links) else []:
+        names = (links.end(int(end)) for end in (links.src[link], links.dst[link]))
+        source, target = (name[1:] if name.startswith("c") else f'"{name}"' for name in names)
+        where = draw(st.sampled_from(("", "node = 1\n")))
+        rows += (
+            f'[[fault]]\nfrom = {source}\nto = {target}\nport = "{links.port[link]}"\n'
+            f'down = true\n{where}source = "s"\n'
+        )
+    return build_levels(rows, 2)
+
+
 def build_levels(rows: str, nodes: int = 1, lnc: int | None = None) -> Topology:
     """A topology of Trainium2 chips with the given levels, joined over EFA."""
     with tempfile.TemporaryDirectory() as directory:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ncc_runtime.errors import TopologyError
 from ncc_runtime.topology.faults import link_states
-from ncc_runtime.topology.levels import Axis, Level, Wiring, levels_of, wire
+from ncc_runtime.topology.levels import Axis, Level, Wiring, wire
 from ncc_runtime.topology.links import Links, ends_in_all
 from ncc_runtime.topology.load import load_spec
 from ncc_runtime.topology.slowed import checked_slowed, speeds_percent
@@ -250,7 +250,8 @@ def build_spec(spec: Spec, nodes: int = 1, lnc: int | None = None) -> Topology:
     lnc = _checked_lnc(spec, lnc)
     efa = _efa(spec)
     _check_nodes(spec, nodes, efa)
-    levels, wiring = levels_of(spec), wire(spec)
+    wiring = wire(spec)
+    levels = wiring.levels
     return Topology(
         name=spec.name,
         instance=spec.instance,

@@ -33,7 +33,7 @@ class Level:
     kind: LevelKind
     joins: Joins
     dims: tuple[int, ...]  # of a torus; else its size
-    bandwidth_bytes_per_s: tuple[int, ...]  # by dimension; of a switch 0 if it follows
+    bandwidth_bytes_per_s: tuple[int, ...]  # by dimension; of up-links 0 until it is known
     latency_ps: tuple[int, ...]  # by dimension
     pairs: tuple[tuple[int, int], ...] = ()
     oversubscription: float = 1
@@ -77,6 +77,7 @@ class Wiring:
     bandwidth_bytes_per_s: np.ndarray  # (n,) int64
     latency_ps: np.ndarray  # (n,) int64
     axes: tuple[Axis, ...]  # slowest first; () unless it is a grid of tori, rings and lines
+    levels: tuple[Level, ...]  # innermost first, with all rates
 
 
 def levels_of(spec: Spec) -> tuple[Level, ...]:
@@ -185,6 +186,7 @@ class _Builder:
     outs: Column | None = None  # (units, n) that they leave
     rows: list[tuple[Column, Column, list[str], Column, Column]] = attrs.field(factory=list)
     count: int = 0  # links
+    levels: list[Level] = attrs.field(factory=list)
 
     def add(self, number: int, level: Level) -> None:
         """Join units by one more level."""
@@ -201,11 +203,13 @@ class _Builder:
             ends = [groups.reshape(-1, groups.shape[-1])] * 2
         self._check_links(level, ends[0].size)
         if level.kind is LevelKind.SWITCH:
-            self._switch(level, ends[0], ends[1], units)
+            rate = self._switch(level, ends[0], ends[1], units)
+            level = attrs.evolve(level, bandwidth_bytes_per_s=(rate,))
         else:
             self._direct(number, level, ends[0], ends[1])
             self.ins = self.outs = None
         self.unit *= level.size
+        self.levels.append(level)
 
     def _check_links(self, level: Level, ends: int) -> None:
         each = 2 * len(level.dims)
@@ -226,8 +230,8 @@ class _Builder:
             delay = level.latency_ps[dimension] + self._delay(src)
             self._row(src, dst, words, level.bandwidth_bytes_per_s[dimension], delay)
 
-    def _switch(self, level: Level, into: Column, out: Column, units: int) -> None:
-        """A switch for every group of ends, its ports to each of them."""
+    def _switch(self, level: Level, into: Column, out: Column, units: int) -> int:
+        """A switch for every group of ends, its ports to each of them; the rate of a port."""
         groups, ends = into.shape
         rate = level.bandwidth_bytes_per_s[0] or self._uplink(level, out)
         halves = 2 if level.oversubscription > 1 and level.bandwidth_bytes_per_s[0] else 1
@@ -247,6 +251,7 @@ class _Builder:
         words = [f"p{port}" for _ in range(groups) for port in range(ends)]
         self._row(*down, words, rate, self._delay(down[0]))
         self.ins, self.outs = node.reshape(units, -1), leaving.reshape(units, -1)
+        return rate
 
     def _uplink(self, level: Level, out: Column) -> int:
         """The rate of an up-link by how much more the ports below it carry."""
@@ -283,6 +288,7 @@ class _Builder:
             bandwidth_bytes_per_s=rate[order].astype(np.int64),
             latency_ps=latency[order].astype(np.int64),
             axes=axes,
+            levels=tuple(self.levels),
         )
 
     def _check_reach(self, src: Column, dst: Column) -> None:

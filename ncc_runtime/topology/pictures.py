@@ -80,12 +80,11 @@ def joint(level: Level, unit: Unit) -> str:
     if level.kind is LevelKind.SWITCH:
         ports = unit.chips if level.joins is Joins.CHIPS else level.size
         number = f"{len(unit.switches)} switches" if len(unit.switches) > 1 else "a switch"
-        rate = f", {rates} GB/s each way" if level.bandwidth_bytes_per_s[0] else ""
         over = (
             f", oversubscribed {level.oversubscription:g}:1" if level.oversubscription > 1 else ""
         )
         what = {Joins.CHIPS: "", Joins.PLACES: " by place", Joins.SWITCHES: " of switches"}
-        return f"{number} of {ports} ports{what[level.joins]}{rate}{over}"
+        return f"{number} of {ports} ports{what[level.joins]}, {rates} GB/s each way{over}"
     held = unit.chips // level.size
     along = " by dimension" if len(each) > 1 else ""
     links = f", {held} links side by side" if held > 1 and level.joins is Joins.PLACES else ""

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 from xml.etree import ElementTree
 
+import networkx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.placement import place
 from ncc_runtime.topology import chip_routes as tables
+from ncc_runtime.topology.cycles import disjoint_cycles
 from ncc_runtime.topology.graph import Topology, build
 from ncc_runtime.topology.quadrants import PORTS, planes_of_cores, ports_of_cores
 from ncc_runtime.topology.routes import Routes
@@ -24,7 +26,7 @@ from ncc_runtime.topology.spec import example_names, preset_names
 from ncc_runtime.topology.svg import as_svg
 from tests.clock_runs import agreed, permute
 from tests.draws_placed_groups import suited
-from tests.draws_topology import build_levels, fabrics, topologies
+from tests.draws_topology import build_levels, fabrics, topologies, worn_fabrics
 from tests.programs import collective_program
 
 LARGE = ("trn2-ultraserver", "trn3-gen1-ultraserver", "trn3-gen2-ultraserver", "tpu-v4-cube")
@@ -194,6 +196,57 @@ def test_1024_chips_are_routed_quickly(rows: str) -> None:
         assert len(routes.link_runs(ranks, peers)[1]) > 0
     assert topology.chips == 1024
     assert time.process_time() - begun < 8
+
+
+def joined(topology: Topology) -> networkx.DiGraph:
+    """Chips, switches and the links that are up."""
+    graph, links = networkx.DiGraph(), topology.links
+    graph.add_nodes_from(range(topology.chips))
+    up = ~links.is_down
+    graph.add_edges_from(zip(links.src[up].tolist(), links.dst[up].tolist(), strict=True))
+    return graph
+
+
+@given(topology=worn_fabrics())
+@settings(max_examples=60)
+def test_ways_go_round_what_is_down_by_the_fewest_links_left(topology: Topology) -> None:
+    lengths = dict(networkx.all_pairs_shortest_path_length(joined(topology)))
+    chips = np.arange(topology.chips)
+    src, dst = (side.ravel() for side in np.meshgrid(chips, chips, indexing="ij"))
+    inside = src // topology.chips_per_node == dst // topology.chips_per_node
+    src, dst = src[inside], dst[inside]
+    wanted = [lengths[a].get(b) for a, b in zip(src.tolist(), dst.tolist(), strict=True)]
+    if None in wanted:
+        with pytest.raises(TopologyError, match=r"leave no way from c\d+ to c\d+"):
+            chip_pairs(topology)
+        return
+    routes = chip_pairs(topology)
+    assert routes.hops(src, dst).tolist() == wanted
+    assert not topology.links.is_down[routes.link_runs(src, dst)[1]].any()
+
+
+@pytest.mark.parametrize("name", [*preset_names(), *example_names()])
+def test_cycles_of_chips_share_no_link(name: str) -> None:
+    topology = build(name)
+    links = topology.links
+    joins = set(zip(links.src.tolist(), links.dst.tolist(), strict=True))
+    used = [
+        edge
+        for cycle in disjoint_cycles(links, range(topology.chips))
+        for edge in zip(cycle, cycle[1:] + cycle[:1], strict=True)
+        if len(cycle) > 1
+    ]
+    assert joins.issuperset(used)
+    assert len(set(used)) == len(used)
+
+
+def test_chips_of_one_switch_are_neighbours_for_a_permute() -> None:
+    placement = place(build("trn3"), 576)
+    for other, allowed in ((3, True), (71, True), (72, True), (73, False)):
+        pairs = ((0, 4 * other), (4 * other, 0))
+        program = collective_program(CollectiveOp.PERMUTE, 576, [8], pairs=pairs)
+        found = [one for one in verdicts(program, placement) if one.rule.startswith("permute")]
+        assert [one.allowed for one in found] == [allowed]
 
 
 def test_up_links_follow_from_the_oversubscription() -> None:
