@@ -255,6 +255,8 @@ class Spec:
         """The ratio of a key that need not be given."""
         value = self.figures[key].value if key in self.figures else otherwise
         assert isinstance(value, int | float), key
+        if value != value:  # TOML's nan, which no limit of a schema refuses
+            raise self.error(key, f"{value} is not {Kind.RATIO.value}")
         return value
 
     def pairs(self, key: str) -> tuple[tuple[int, int], ...]:

@@ -98,6 +98,11 @@ def complaint(directory: Path, text: str) -> str:
         ),
         ('name = "mine"', 'name = "mine"\nchips = 3', "2:9: chips: 3 is not a table, with keys"),
         ('name = "mine"', "name = = 3", " not TOML: invalid value (at line 1, column 8)"),
+        (
+            'kind = "switch"',
+            'kind = "switch"\noversubscription = {value = nan, source = "s"}',
+            "14:20: level.up.oversubscription: nan is not a number from 1 to 1000",
+        ),
         ('source = "s"}', 'source = ""}', "7:34: level 0: dims: the source is empty"),
         ('base = "trn2.48xlarge"', 'base = "trn9"', "2:8: base: 'trn9' is unknown; known: "),
     ],
