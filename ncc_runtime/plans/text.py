@@ -154,7 +154,7 @@ def _list_lines(items: list[Any], depth: int, *, is_rounds: bool) -> Iterator[st
 def _without_defaults(value: Any) -> Any:
     """The same without what stands for nothing."""
     if isinstance(value, dict):
-        plain = {"tensor": 0, "lane": 0, "credit": 0, "divisor": 1}
+        plain = {"tensor": 0, "lane": 0, "credit": 0, "divisor": 1, "row_bytes": 0, "entries": 0}
         return {
             key: _without_defaults(item)
             for key, item in value.items()
