@@ -25,7 +25,6 @@ class Link:
     receivers: np.ndarray  # (s,) int32, their peers
     channels: np.ndarray  # (s,) int32
     remote: np.ndarray  # (s,) bool: not to itself
-    crossing: np.ndarray  # the channels of those
     arrival: Increment  # of `data`, by the sender
     arrived: Row  # the same semaphore, at the receiver
     advance: Increment  # of the sender's tail
@@ -56,15 +55,13 @@ class Links:
         channels = self.channels.open(lane, senders, receivers)
         data = self.channels.counters.data_sem[channels]
         tail, completed = self.ring_sems[lane]
-        remote = senders != receivers
         return Link(
             number=len(self._known),
             peer=peer,
             senders=senders,
             receivers=receivers,
             channels=channels,
-            remote=remote,
-            crossing=channels[remote],
+            remote=senders != receivers,
             arrival=Increment(peer, spread(data, senders, len(peer))),
             arrived=spread(data, receivers, len(peer)),
             advance=self._own(senders, tail),
