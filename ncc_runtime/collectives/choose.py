@@ -21,8 +21,10 @@ from ncc_runtime.collectives import (
     tree,
 )
 from ncc_runtime.collectives.layout import Arrange, Layout, Members, UnsuitedError
+from ncc_runtime.collectives.loads import Loads
+from ncc_runtime.collectives.machine import Groups, Machine
 from ncc_runtime.collectives.plan import Job, Plan
-from ncc_runtime.collectives.price import Groups, Machine, Price, priced
+from ncc_runtime.collectives.price import Price, priced
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.parts import Parts
@@ -111,7 +113,7 @@ class Choice:
 
 
 class Chooser:
-    """Chooses for all placeholders on one placement; remembers arrangements."""
+    """Chooses for all placeholders on one placement; remembers arrangements and loads."""
 
     def __init__(
         self,
@@ -126,6 +128,7 @@ class Chooser:
         self._streams = streams  # of the program: those without a CC-core of their own share
         self._arranged: dict[tuple[Arrange, Members], Hashable | UnsuitedError] = {}
         self._layouts: dict[Members, Layout] = {}
+        self._loads: dict[tuple[int, bytes], Loads] = {}
 
     @cached_property
     def parts(self) -> Parts:
@@ -175,7 +178,7 @@ class Chooser:
     def machine(self, job: Job) -> Machine:
         """What a placeholder is priced on."""
         cores = self.parts.model.cc_cores_of(job.placeholder.stream, self._streams)
-        return Machine(self.parts, cores)
+        return Machine(self.parts, cores, self._loads)
 
     @staticmethod
     def priced_on(machine: Machine, job: Job, one: Candidate) -> Candidate:
