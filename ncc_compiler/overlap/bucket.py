@@ -3,7 +3,8 @@
 A collective costs much before it moves its first byte, so many small ones are slow. What waits in a
 bucket, however, starts later than it could, and so does what its results are for. So a collective
 joins the one before it (of the same operator, groups, element type, reduction and stream) where
-both together are small, or where no more work is put off than a collective costs anyway.
+that puts off hardly more than it saves. A bucket that could not start before the new one is ready,
+since its stream is busy, loses nothing; neither does a small one, whose bytes take no time.
 
 None of a bucket depends on another of it, not even through other buckets. Nothing is concatenated:
 operands and results stay where they are.
@@ -61,7 +62,10 @@ _NOT_COMPARED = frozenset(
 
 @attrs.frozen
 class Bucket(Pass):
-    """A bucket holds at most `limit_bytes`; up to `small_bytes` are joined at any distance."""
+    """A bucket holds at most `limit_bytes`, and puts off what `small_bytes` take at most.
+
+    So collectives of that many bytes together are joined whatever lies between them.
+    """
 
     name: ClassVar[str] = "bucket"
 

@@ -58,6 +58,7 @@ THOROUGH: Sequence[Pass] = (
     EraseTokens(),
     TakeApart(),
     Simplify(),
+    RemoveDeadCode(),
     SplitAllReduces(),
     RemoveDeadCode(),
     ExpandCollectives(),

@@ -164,7 +164,7 @@ def table(path: CriticalPath) -> Table:
     for name in ("start us", "time us"):
         found.add_column(name, justify="right", no_wrap=True)
     for name in ("step", "ranks", "waited for"):
-        found.add_column(name, no_wrap=True, overflow="ellipsis")
+        found.add_column(name, no_wrap=name == "ranks")  # long sentences go on in the next line
     for step in shown:
         times = (f"{step.start_ps / 1e6:.3f}", f"{step.time_ps / 1e6:.3f}")
         words = (step.what, _few(step.ranks), step.late)

@@ -51,6 +51,7 @@ def test_a_token_stays_with_its_collective():
 def test_operands_of_several_element_types_stay_together():
     """They could not be joined again."""
     types = "%t = (f32[4,4], s32[4,2]) all-gather(%x, %y), dimensions={0}"
+    types += ", channel_id=1, replica_groups={{0,1,2,3}}, use_global_device_ids=true"
     lines = "%x = f32[1,4] parameter(0)", "%y = s32[1,2] parameter(1)"
     assert len(apart(*lines, types)) == 1
 
