@@ -20,10 +20,12 @@ from ncc_runtime.collectives import (
     single_step,
     tree,
 )
+from ncc_runtime.collectives.folds import FoldedParts, UnfoldedError, checked, fold_of
 from ncc_runtime.collectives.layout import Arrange, Layout, Members, UnsuitedError
-from ncc_runtime.collectives.plan import Job, Plan
+from ncc_runtime.collectives.plan import Fold, Job, Plan
 from ncc_runtime.collectives.price import Groups, Machine, Price, priced
 from ncc_runtime.errors import LoweringError
+from ncc_runtime.instances import part_classes
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.parts import Parts
 from ncc_runtime.placement import Placement
@@ -119,13 +121,17 @@ class Chooser:
         forced: Mapping[str, str],
         room_bytes: int | None = None,
         streams: int = 1,
+        seen: int | None = None,
     ) -> None:
         self._placement = placement
         self._forced = forced
         self._room_bytes = room_bytes  # what is left for channel buffers; None: no limit
         self._streams = streams  # of the program: those without a CC-core of their own share
-        self._arranged: dict[tuple[Arrange, Members], Hashable | UnsuitedError] = {}
+        self._seen = seen  # ranks of the first instance, if they stand for all
+        self._arranged: dict[tuple[Arrange, Hashable], Hashable | UnsuitedError] = {}
         self._layouts: dict[Members, Layout] = {}
+        self._keys: dict[Members, Hashable] = {}  # of groups, equal where they sit alike
+        self._folds: dict[Members, Fold | None] = {}
 
     @cached_property
     def parts(self) -> Parts:
@@ -133,6 +139,13 @@ class Chooser:
         topology = self._placement.topology
         model = TimingModel.from_topology(topology)
         return Parts(Routes(topology, self._placement), model, self._placement.ranks)
+
+    @cached_property
+    def _folded_parts(self) -> FoldedParts | None:
+        if self._seen is None:
+            return None
+        count = self._placement.ranks // self._seen
+        return FoldedParts(self._seen, part_classes(self.parts, count))
 
     def candidates(
         self, job: Job, groups: Sequence[Members], price_all: bool = False
@@ -175,7 +188,7 @@ class Chooser:
     def machine(self, job: Job) -> Machine:
         """What a placeholder is priced on."""
         cores = self.parts.model.cc_cores_of(job.placeholder.stream, self._streams)
-        return Machine(self.parts, cores)
+        return Machine(self.parts, cores, fold=self._folded_parts)
 
     @staticmethod
     def priced_on(machine: Machine, job: Job, one: Candidate) -> Candidate:
@@ -185,14 +198,14 @@ class Chooser:
     def _candidate(self, job: Job, name: str, groups: Sequence[Members]) -> Candidate:
         """All groups by one algorithm; groups that are arranged alike share one plan."""
         algorithm = ALGORITHMS[job.placeholder.op][name]
-        alike: dict[Hashable, list[Members]] = {}
+        alike: dict[tuple[Hashable, Fold | None], list[Members]] = {}
         for group in groups:
             arranged = self._arrange(algorithm, group)
             if isinstance(arranged, UnsuitedError):
                 return Candidate(name, None, f"group {_short(group)}: {arranged}")
-            alike.setdefault(arranged, []).append(group)
+            alike.setdefault((arranged, self._fold(group)), []).append(group)
         try:
-            plans = [algorithm.build(job, arrangement) for arrangement in alike]
+            plans = [self._plan(algorithm, job, *how) for how in alike]
         except UnsuitedError as reason:
             return Candidate(name, None, str(reason))
         need = max((plan.scratch_bytes for plan in plans), default=0)
@@ -204,8 +217,35 @@ class Chooser:
         ranks = (np.array(its_groups, np.int32) for its_groups in alike.values())
         return Candidate(name, None, teams=tuple(zip(plans, ranks, strict=True)))
 
+    @staticmethod
+    def _plan(algorithm: Algorithm, job: Job, arranged: Hashable, fold: Fold | None) -> Plan:
+        """For the members of one instance if the others are alike, else for all."""
+        if fold is not None:
+            try:
+                folded = attrs.evolve(job, fold=fold)
+                return checked(lambda one: algorithm.build(one, arranged), folded)
+            except UnfoldedError:
+                pass
+        return algorithm.build(job, arranged)
+
+    def _fold(self, group: Members) -> Fold | None:
+        if self._seen is None:
+            return None
+        if group not in self._folds:
+            self._folds[group] = fold_of(np.array(group), self._seen)
+        return self._folds[group]
+
+    def _key(self, group: Members) -> Hashable:
+        """Groups of alike instances that sit alike in them are arranged alike."""
+        if self._seen is None:
+            return group
+        if group not in self._keys:
+            ranks = np.array(group)
+            self._keys[group] = (ranks - ranks[0] // self._seen * self._seen).tobytes()
+        return self._keys[group]
+
     def _arrange(self, algorithm: Algorithm, group: Members) -> Hashable | UnsuitedError:
-        key = algorithm.arrange, group
+        key = algorithm.arrange, self._key(group)
         if key not in self._arranged:
             if group not in self._layouts:
                 self._layouts[group] = Layout.of(self._placement, group)

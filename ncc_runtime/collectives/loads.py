@@ -55,8 +55,9 @@ _Entry = tuple[np.ndarray, np.ndarray, int]
 class Loads:
     """The loads of a team's transfers; transfers between the same places share one."""
 
-    def __init__(self, parts: Parts, groups: np.ndarray) -> None:
+    def __init__(self, parts: Parts, groups: np.ndarray, classes: np.ndarray | None = None) -> None:
         self._parts = parts
+        self._classes = classes  # of each part, the one that stands for it; None: itself
         self._groups = groups.astype(np.int64)  # (groups, members)
         self._known: dict[object, Load] = {}
 
@@ -113,6 +114,8 @@ class Loads:
         self, entries: Sequence[_Entry], rows: np.ndarray, latencies: tuple[int, int, int, int]
     ) -> Load:
         part = np.concatenate([where for _, where, _ in entries])
+        if self._classes is not None:
+            part = self._classes[part]
         factor = np.concatenate([np.full(len(where), times) for _, where, times in entries])
         return Load(
             column=np.concatenate([columns for columns, _, _ in entries]),

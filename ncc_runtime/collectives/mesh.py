@@ -26,7 +26,7 @@ from ncc_runtime.collectives.extents import Extent, Scratch
 from ncc_runtime.collectives.joins import MOST_SOURCES, Join, chained
 from ncc_runtime.collectives.layout import Layout, Members, UnsuitedError
 from ncc_runtime.collectives.matchings import Send, matchings
-from ncc_runtime.collectives.plan import IDLE, Job, Piece, Plan, Round, Space, Transfer, home
+from ncc_runtime.collectives.plan import IDLE, Job, Piece, Plan, Round, Space, Transfer
 from ncc_runtime.collectives.roles import Roles
 from ncc_runtime.collectives.stages import Stage, StageKind, Strand, Track, Wiring, side_by_side
 from ncc_runtime.topology.rules import MESH_CHIPS
@@ -70,17 +70,17 @@ def _place_by_place(sizes: Sequence[int]) -> Members:
 
 def all_reduce(job: Job, wiring: Wiring) -> Plan:
     """Every member sends a part for each other chip and its whole chunk to everybody."""
-    return stages.all_reduce("mesh", job, [_mesh(wiring)], wiring.chunks)
+    return stages.all_reduce("mesh", job, [_mesh(job, wiring)], wiring.chunks)
 
 
 def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
     """Every member gets one part of its chunk from every other chip."""
-    return stages.reduce_scatter("mesh", job, [_mesh(wiring)])
+    return stages.reduce_scatter("mesh", job, [_mesh(job, wiring)])
 
 
 def all_gather(job: Job, wiring: Wiring) -> Plan:
     """Every chip gets every chunk from elsewhere once, then its members exchange them."""
-    return stages.all_gather("mesh", job, [_mesh(wiring)])
+    return stages.all_gather("mesh", job, [_mesh(job, wiring)])
 
 
 @attrs.frozen(eq=False)
@@ -112,6 +112,11 @@ class Mesh:
         """Members of the chip that has most."""
         return max(self.form.sizes)
 
+    @property
+    def goes_by_chunk(self) -> bool:
+        """Whether transfers are of one chunk each, the same ones for every role."""
+        return False
+
     def reduce_scatter(
         self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
     ) -> Strand:
@@ -130,7 +135,12 @@ class Mesh:
         role = self.roles.role
         joins = []
         for extent, target, its_slots in zip(extents, targets, slots, strict=True):
-            join = Join(self._parts(extent, its_slots), target.piece(role), extent.size(role))
+            join = Join(
+                self._parts(extent, its_slots),
+                target.piece(role),
+                extent.size(role),
+                self.roles.home,
+            )
             moves = chained(join, self.track, scratch, parts)
             joins.append([Round((move,)) for move in moves])
         last = side_by_side(joins)
@@ -154,7 +164,7 @@ class Mesh:
         return [Round(tuple(moves)) for moves in (sends, exchange) if moves]
 
     def _everywhere(self, offset: int) -> np.ndarray:
-        return np.full(self.roles.members, offset, np.int64)
+        return self.roles.everywhere(offset)
 
     def _served(self) -> Iterator["_Served"]:
         """Who joins and writes the parts for whom; chip t places behind fills slot t."""
@@ -236,7 +246,7 @@ class Mesh:
         receiver[chunk == IDLE] = IDLE
         peer = self.roles.members_of(receiver)
         owner = self.roles.members_of(np.where(chunk == IDLE, np.arange(len(chunk)), chunk))
-        is_own = bool((owner == home(len(owner))).all())
+        is_own = bool((owner == self.roles.home).all())
         mine = np.maximum(chunk, 0)[self.roles.role]
         piece = source.piece(mine, None if is_own else owner)
         yield self.track.transfer(
@@ -268,7 +278,7 @@ class Mesh:
         found: list[Transfer] = []
         for shift in range(1, self.widest):
             neighbour = np.where(shift < size, self.first + (place + shift) % size, IDLE)
-            parcel = runs.Parcel(self.roles.members_of(neighbour), chunks)
+            parcel = runs.Parcel(self.roles.members_of(neighbour), chunks, self.roles.fold)
             for source, target in zip(sources, targets, strict=True):
                 found += runs.transfers(parcel, [runs.Source(source)], target, self.track)
         return found
@@ -283,8 +293,8 @@ class _Served:
     receiver: np.ndarray  # by role, IDLE for none
 
 
-def _mesh(wiring: Wiring) -> Stage:
-    return STAGE.stage(Roles(wiring.orders), wiring.form, Track(0, (0,)))
+def _mesh(job: Job, wiring: Wiring) -> Stage:
+    return STAGE.stage(Roles(wiring.orders, job.fold), wiring.form, Track(0, (0,)))
 
 
 STAGE = StageKind(arrange, Mesh)

@@ -22,6 +22,7 @@ from types import MappingProxyType
 import attrs
 import numpy as np
 
+from ncc_runtime.collectives.folds import FoldedParts
 from ncc_runtime.collectives.loads import Load, Loads
 from ncc_runtime.collectives.meetings import Meetings
 from ncc_runtime.collectives.plan import IDLE, Plan, Round, Transfer
@@ -120,12 +121,14 @@ class Machine:
     parts: Parts
     cc_cores: int = 1  # of a rank, that run the placeholder's stream
     known: dict[bytes, Loads] | None = None  # by groups, where many sizes are priced; None: none
+    fold: FoldedParts | None = None  # if the first instance stands for all
 
     def loads(self, groups: Groups) -> Loads:
         """The loads of a team, which do not depend on sizes."""
+        classes = None if self.fold is None else self.fold.classes
         if self.known is None:
-            return Loads(self.parts, groups)
-        return self.known.setdefault(groups.tobytes(), Loads(self.parts, groups))
+            return Loads(self.parts, groups, classes)
+        return self.known.setdefault(groups.tobytes(), Loads(self.parts, groups, classes))
 
     @property
     def row_ps(self) -> int:
@@ -143,10 +146,13 @@ class Machine:
 def priced(machine: Machine, teams: Sequence[tuple[Plan, Groups]], width: int) -> Price:
     """The price of plans that run at the same time; `width` is the size of an element."""
     parts = machine.parts
+    seen = None if machine.fold is None else machine.fold.teams(teams)
+    if seen is None:
+        machine = attrs.evolve(machine, fold=None)
     total: np.ndarray = np.zeros(parts.count, np.int64)
     first, longest, start = 0, _Reach(), 0
-    for plan, groups in teams:
-        chain = _Chain(machine, groups, width)
+    for plan, groups in teams if seen is None else seen:
+        chain = _Chain(machine, groups, plan.columns, width)
         for one_round in plan.rounds:
             chain.add(one_round)
         total += chain.total
@@ -171,13 +177,13 @@ def priced(machine: Machine, teams: Sequence[tuple[Plan, Groups]], width: int) -
 class _Chain:
     """Adds up the rounds of one team; steps that are alike are worked out once."""
 
-    def __init__(self, machine: Machine, groups: Groups, width: int) -> None:
+    def __init__(self, machine: Machine, groups: Groups, columns: int, width: int) -> None:
         self._machine, self._parts, self._width = machine, machine.parts, width
         self._loads = machine.loads(groups)
         self._known: dict[Hashable, _Step] = {}
         self._together: dict[Hashable, Sequence[_Step]] = {}  # by steps of strands alone
         self._turns: dict[Hashable, _Reach] = {}  # alike: how long the last of them waits
-        self._meetings = Meetings(len(groups[0]))
+        self._meetings = Meetings(columns)
         self._arrivals: dict[int | None, int] = {}  # by strand: channels that nobody waited for
         self._reach: dict[int | None, _Reach] = {}
         self._ways: dict[int | None, tuple[bytes, ...]] = {}  # by strand: the last step's

@@ -169,6 +169,7 @@ class Executable:
     streams: tuple[StreamFacts, ...]
     semaphore_count: int  # ids 0..count-1 on every rank; the program's own come first
     hbm_bytes: int  # of one rank: the program's memory and the channel buffers
+    seen: int  # ranks that columns have: all, or those of the first instance, who stand for all
 
     def __repr__(self) -> str:
         return f"<Executable: {self.program.name}, {len(self.queues)} queues, {self.placement}>"

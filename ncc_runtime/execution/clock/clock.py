@@ -45,12 +45,12 @@ def simulate(executable: Executable, decisions: Decisions) -> Trace:
     parts = Parts(executable.routes, model, executable.ranks)
     instances = alike_instances(executable, parts, decisions)
     machine = _run(executable, parts, decisions, instances)
-    if instances.count > 1 and _left(machine).any():
+    if instances.ranks < executable.seen and _left(machine).any():
         instances = all_apart(executable)  # who is stuck is said of every rank
         machine = _run(executable, parts, decisions, instances)
     stuck = tuple(_stuck(executable, machine))
     if stuck:
-        held = machine.semaphore["held"].reshape(executable.ranks, -1)
+        held = machine.semaphore["held"].reshape(executable.seen, -1)
         raise deadlock_report(executable, stuck, held)
     return trace_of(executable, machine, instances)
 
@@ -159,7 +159,7 @@ def with_more(machine: Machine, full: int) -> Machine:
 
 def _stuck(executable: Executable, machine: Machine) -> Iterator[Stuck]:
     """Who has rows left, and the semaphores that they wait for."""
-    ranks = executable.ranks
+    ranks = executable.seen
     for process in np.flatnonzero(_left(machine)).tolist():
         number, rank = divmod(process, ranks)
         row = int(machine.process[process]["row"])

@@ -17,7 +17,7 @@ from ncc_runtime.lowering.executable import Executable
 def trace_of(executable: Executable, machine: Machine, instances: Instances) -> Trace:
     """Every event of every rank."""
     event = machine.event[: machine.counts[EVENTS]]
-    if instances.count == 1:
+    if instances.ranks == executable.seen:
         return Trace(executable, *(event[name] for name in RECORDS["event"].names or ()))
     return AlikeTrace(executable, event, _sources(machine, event, instances), instances)
 
