@@ -58,6 +58,12 @@ class Extent:
             return np.take(table[0], chunk)
         return np.asarray(table[self._rows(len(chunk), member)[:, None], chunk])
 
+    def rows(self, table: np.ndarray, members: np.ndarray) -> np.ndarray:
+        """The cells of all chunks at some members, (these or 1, chunks)."""
+        if table.shape[0] == 1:
+            return table
+        return np.asarray(table[self._rows(len(members), members)])
+
     def _picked(
         self, table: np.ndarray, chunk: np.ndarray, member: np.ndarray | None = None
     ) -> np.ndarray:

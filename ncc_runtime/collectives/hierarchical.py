@@ -76,7 +76,7 @@ class Hierarchical:
             raise UnsuitedError("all its members are on one instance")
         if len({len(members) for members in nodes}) > 1:
             raise UnsuitedError("its instances hold different numbers of members")
-        wirings = [INSIDE[self.inside].arrange(layout.within(members)) for members in nodes]
+        wirings = layout.each_arranged(INSIDE[self.inside].arrange)
         if len({wiring.form for wiring in wirings}) > 1:
             raise UnsuitedError("its members are not placed alike on every instance")
         orders = [

@@ -95,6 +95,7 @@ class KangaRing:
 
     roles: Roles
     track: Track
+    _columns: dict[int, np.ndarray] = attrs.field(init=False, factory=dict)  # by step
 
     @property
     def goes_by_chunk(self) -> bool:
@@ -220,7 +221,7 @@ class KangaRing:
     @property
     def secondaries(self) -> np.ndarray:
         """At every primary its secondary, IDLE at the secondaries."""
-        return self._at_primaries(self.roles.shifted(1))
+        return self._at_primaries(1)
 
     @property
     def _pairs(self) -> int:
@@ -231,10 +232,16 @@ class KangaRing:
         return np.asarray((self.roles.role // 2 + shift) % self._pairs)
 
     def _shifted(self, step: int) -> np.ndarray:
-        return self._at_primaries(self.roles.shifted(2 * step))
+        return self._at_primaries(2 * step)
 
-    def _at_primaries(self, members: np.ndarray) -> np.ndarray:
-        return np.where(self.roles.roles % 2 == 0, members, np.int32(IDLE))
+    def _at_primaries(self, step: int) -> np.ndarray:
+        """At every primary who stands `step` places on, IDLE at the secondaries."""
+        if step not in self._columns:
+            is_primary = self.roles.roles % 2 == 0
+            found = np.where(is_primary, self.roles.shifted(step), np.int32(IDLE))
+            found.setflags(write=False)
+            self._columns[step] = found
+        return self._columns[step]
 
     def _slot(self, slots: Sequence[int], step: int) -> Piece:
         return Piece(Space.SCRATCH, self.roles.everywhere(slots[step % SLOTS]))

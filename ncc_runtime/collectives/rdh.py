@@ -55,11 +55,10 @@ class Form:
 
 def arrange(layout: Layout) -> Wiring:
     """Places, then corners; UnsuitedError unless chips are alike and a power of two."""
-    cubes = []
-    for members in layout.by_node():
-        inside = layout.within(members)
-        labelled = _labelled(inside)
-        cubes.append([[members[k] for k in cluster] for cluster in labelled])
+    cubes = [
+        [[members[k] for k in cluster] for cluster in labelled]
+        for members, labelled in zip(layout.by_node(), layout.each_arranged(_labelled), strict=True)
+    ]
     clusters = [cluster for cube in cubes for cluster in cube]
     if len({len(cluster) for cluster in clusters}) > 1:
         raise UnsuitedError("its chips have different numbers of members")
@@ -228,9 +227,9 @@ class Rdh:
         They lie in the order of roles, or as they lie in the extent if that is where all are read.
         """
         known, row = self._known
-        chunks = np.broadcast_to(np.arange(extent.chunks), (len(known), extent.chunks))
+        shape = (len(known), extent.chunks)
         sizes, begins = (
-            np.broadcast_to(extent.cells(table, chunks, known), chunks.shape)
+            np.broadcast_to(extent.rows(table, known), shape)
             for table in (extent.sizes, extent.offsets)
         )
         held = self._range(self.roles.roles[known], axis)
@@ -240,7 +239,7 @@ class Rdh:
         needed = np.take_along_axis(sizes, held, axis=1)
         edges = np.cumsum(needed, axis=1)
         at = scratch.take(int(edges[:, -1].max(initial=0)))
-        offsets: np.ndarray = np.zeros(chunks.shape, np.int64)
+        offsets: np.ndarray = np.zeros(shape, np.int64)
         np.put_along_axis(offsets, held, edges - needed + at, axis=1)
         whole = sizes if extent.row is not None else extent.sizes
         slot = extent.moved(Space.SCRATCH, offsets)

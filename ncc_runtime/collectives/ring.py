@@ -36,11 +36,10 @@ def arrange(layout: Layout) -> Wiring:
 
     On several instances the chains of the instances are joined one after another.
     """
-    nodes = [layout.within(members) for members in layout.by_node()]
+    cycles = layout.each_arranged(Layout.chip_cycles)
     rings = [
-        [[members[k] for cluster in cycle for k in cluster] for cycle in inside.chip_cycles()]
-        or [list(members)]
-        for members, inside in zip(layout.by_node(), nodes, strict=True)
+        [[members[k] for cluster in cycle for k in cluster] for cycle in inside] or [list(members)]
+        for members, inside in zip(layout.by_node(), cycles, strict=True)
     ]
     channels = min(len(orders) for orders in rings)
     return Wiring(

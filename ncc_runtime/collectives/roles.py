@@ -17,6 +17,7 @@ class Roles:
 
     def __init__(self, orders: Sequence[Sequence[int]] | np.ndarray, fold: Fold | None) -> None:
         self.orders: np.ndarray = np.array(orders, np.int32)
+        self.chunks = self.orders  # whose a chunk is, whoever comes first
         if fold is not None and fold.turn:
             self.orders = (self.orders - np.int32(fold.turn * fold.seen)) % self.orders.size
         teams, self.count = self.orders.shape

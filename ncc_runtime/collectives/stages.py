@@ -103,7 +103,7 @@ def reduce_scatter(name: str, job: Job, stages: Sequence[Stage]) -> Plan:
     (whole,) = operand_slices(job, members, 1)
     strands = []
     for stage, extents in zip(stages, operand_slices(job, members, len(stages)), strict=True):
-        owned = renumbered(extents, stage.roles.orders[0])
+        owned = renumbered(extents, stage.roles.chunks[0])
         targets = alone(owned, whole, Space.RESULT)
         strands.append(stage.reduce_scatter(owned, targets, scratch, divisor(job, members)))
     is_even = _is_even(stages, job.buffers.operand_elements)
@@ -117,7 +117,7 @@ def all_gather(name: str, job: Job, stages: Sequence[Stage]) -> Plan:
     (whole,) = result_slices(job, members, 1)
     strands = []
     for stage, extents in zip(stages, result_slices(job, members, len(stages)), strict=True):
-        owned = renumbered(extents, stage.roles.orders[0])
+        owned = renumbered(extents, stage.roles.chunks[0])
         strands.append(stage.all_gather(alone(owned, whole, Space.OPERAND), owned))
     is_even = _is_even(stages, job.buffers.result_elements)
     rounds = side_by_side(strands)

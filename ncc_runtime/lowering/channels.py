@@ -18,6 +18,9 @@ from ncc_runtime.errors import LoweringError
 
 NO_CHANNEL = -1
 
+_MANY = 1 << 10
+"""Ranks from which on counting is quicker than a set."""
+
 
 class SemaphoresError(LoweringError):
     """A rank has no more semaphores."""
@@ -197,4 +200,6 @@ def _names(what: str, sems: np.ndarray, peers: np.ndarray, lane: int) -> Iterato
 
 def named_once(ranks: np.ndarray) -> bool:
     """Whether no rank stands there twice."""
-    return len(set(ranks.tolist())) == len(ranks)
+    if len(ranks) < _MANY:
+        return len(set(ranks.tolist())) == len(ranks)
+    return int(np.bincount(ranks).max()) <= 1
