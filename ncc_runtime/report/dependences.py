@@ -23,7 +23,7 @@ def independent_events(trace: Trace, rank: int, runs: np.ndarray) -> np.ndarray 
 
     `runs` are positions in `trace.runs`. None if the rank has more than MOST_EVENTS.
     """
-    wanted = np.arange(trace.executable.ranks) == rank
+    wanted = np.arange(trace.executable.seen) == rank
     blocks = list(trace.blocks(trace.queues_of(EngineQueue), wanted))
     computing = [_working(trace, number, events) for number, events in blocks]
     if sum(map(len, computing)) > MOST_EVENTS:

@@ -66,14 +66,14 @@ def busy_cover(trace: Trace) -> Cover:
         for column, more in zip(columns, found, strict=True):
             column.append(more)
     rank, start, end = (np.concatenate(column) for column in columns)
-    return Cover.of(trace.executable.ranks, trace.time_ps, rank, (start, end))
+    return Cover.of(trace.executable.seen, trace.time_ps, rank, (start, end))
 
 
 def _runs_cover(trace: Trace, own: np.ndarray) -> Cover:
     """When some of these runs of collectives are under way."""
     runs = trace.runs
     spans = trace.start_ps[runs.first[own]], trace.end_ps[runs.last[own]]
-    return Cover.of(trace.executable.ranks, trace.time_ps, runs.rank[own], spans)
+    return Cover.of(trace.executable.seen, trace.time_ps, runs.rank[own], spans)
 
 
 def overlap(trace: Trace) -> Overlap:
@@ -82,7 +82,7 @@ def overlap(trace: Trace) -> Overlap:
     collective = moving.by_rank_ps()
     exposed = collective - busy.shared_by_rank_ps(moving)
     return Overlap(
-        ranks=trace.executable.ranks,
+        ranks=trace.executable.seen,
         compute_ps=int(busy.by_rank_ps().sum()),
         collective_ps=int(collective.sum()),
         exposed_ps=int(exposed.sum()),
@@ -110,7 +110,7 @@ def hideable(trace: Trace) -> Hideable | None:
         columns.append(events)
     free = np.concatenate(columns)
     spans = trace.start_ps[free], trace.end_ps[free]
-    beside = Cover.of(trace.executable.ranks, trace.time_ps, trace.rank[free], spans)
+    beside = Cover.of(trace.executable.seen, trace.time_ps, trace.rank[free], spans)
     return Hideable(
         all_reduce_ps=int(moving.by_rank_ps().sum()),
         independent_ps=int(beside.by_rank_ps().sum()),
