@@ -23,7 +23,7 @@ from ncc_runtime.collectives import (
 from ncc_runtime.collectives.folds import FoldedParts, UnfoldedError, checked, fold_of
 from ncc_runtime.collectives.layout import Arrange, Layout, Members, UnsuitedError
 from ncc_runtime.collectives.plan import Fold, Job, Plan
-from ncc_runtime.collectives.price import Groups, Machine, Price, priced
+from ncc_runtime.collectives.price import Groups, Machine, Price, least_ps, priced
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.instances import part_classes
 from ncc_runtime.neff.placeholder import CollectiveOp
@@ -101,6 +101,12 @@ class Candidate:
     price: Price | None
     reason: str = ""  # why it cannot run; "" if it can
     teams: tuple[tuple[Plan, Groups], ...] = attrs.field(default=(), repr=False)
+    least_ps: int | None = None  # a lower bound, where it is priced when that comes to matter
+
+    @property
+    def time_ps(self) -> int:
+        """What it takes, or at least; 0 where nobody asks."""
+        return (self.least_ps or 0) if self.price is None else self.price.time_ps
 
 
 @attrs.frozen(eq=False)
@@ -130,6 +136,7 @@ class Chooser:
         self._seen = seen  # ranks of the first instance, if they stand for all
         self._arranged: dict[tuple[Arrange, Hashable], Hashable | UnsuitedError] = {}
         self._layouts: dict[Members, Layout] = {}
+        self._priced: dict[int, Candidate] = {}  # by their teams
         self._keys: dict[Members, Hashable] = {}  # of groups, equal where they sit alike
         self._folds: dict[Members, Fold | None] = {}
 
@@ -160,9 +167,15 @@ class Chooser:
         else:
             found = self.unpriced(job, groups)
         able = [one for one in found if not one.reason]
-        if len(able) > 1 or price_all:
+        if len(able) > 1 and self._seen is not None and not price_all:
+            found = [one if one.reason else self._bounded(job, one) for one in found]
+        elif len(able) > 1 or price_all:
             found = [self.with_price(job, one) for one in found]
         return tuple(found)
+
+    def _bounded(self, job: Job, one: Candidate) -> Candidate:
+        """The candidate with the least that it can cost."""
+        return attrs.evolve(one, least_ps=least_ps(self.machine(job), one.teams))
 
     def unpriced(self, job: Job, groups: Sequence[Members]) -> tuple[Candidate, ...]:
         """What could fill a placeholder, which is the same for any rates and times."""
@@ -178,8 +191,20 @@ class Chooser:
         if not able:
             reasons = [one for one in found if wanted in (None, one.name)]
             raise LoweringError(_refusal(job, reasons))
-        chosen = min(able, key=lambda one: 0 if one.price is None else one.price.time_ps)
+        chosen = min(able, key=lambda one: one.time_ps)
+        while chosen.least_ps is not None and chosen.price is None:
+            priced = self._priced_once(job, chosen)
+            able, found = (
+                [priced if one is chosen else one for one in some] for some in (able, found)
+            )
+            chosen = min(able, key=lambda one: one.time_ps)
         return Choice(chosen, wanted is not None, tuple(found))
+
+    def _priced_once(self, job: Job, one: Candidate) -> Candidate:
+        key = id(one.teams)  # which the priced candidate keeps alive
+        if key not in self._priced:
+            self._priced[key] = self.with_price(job, one)
+        return self._priced[key]
 
     def with_price(self, job: Job, one: Candidate) -> Candidate:
         """The candidate with its price, where it can run."""

@@ -16,6 +16,7 @@ rank); nec.h (at most 128 chips, one channel).
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import attrs
 import numpy as np
@@ -38,6 +39,16 @@ class Form:
 
     sizes: tuple[int, ...]  # members of each chip
     doors: tuple[tuple[int, ...], ...]  # [source chip][target chip]: place on the target
+
+    @property
+    def chips(self) -> int:
+        """Chips of a team."""
+        return len(self.sizes)
+
+    @property
+    def widest(self) -> int:
+        """Members of the chip that has most."""
+        return max(self.sizes)
 
     def role(self, chip: int, place: int) -> int:
         """The role of a place on a chip, places counted round."""
@@ -105,12 +116,12 @@ class Mesh:
     @property
     def chips(self) -> int:
         """Chips of a team."""
-        return len(self.form.sizes)
+        return self.form.chips
 
     @property
     def widest(self) -> int:
         """Members of the chip that has most."""
-        return max(self.form.sizes)
+        return self.form.widest
 
     @property
     def goes_by_chunk(self) -> bool:
@@ -129,7 +140,7 @@ class Mesh:
             self._part(
                 extent, served, Piece(Space.SCRATCH, self._everywhere(its_slots[served.turn]))
             )
-            for served in self._served()
+            for served in _served(self.form)
             for extent, its_slots in zip(extents, slots, strict=True)
         ]
         role = self.roles.role
@@ -149,7 +160,7 @@ class Mesh:
     def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> Strand:
         """Chunk r of `own` at role r, in chunk r of the targets of everybody."""
         grouped = all(extent.space is Space.OPERAND for extent in own)
-        sets = matchings(self._by_chip() if grouped else self._one_by_one())
+        sets = _sets(self.form, grouped)
         sends = [
             move
             for one_set in sets
@@ -165,22 +176,6 @@ class Mesh:
 
     def _everywhere(self, offset: int) -> np.ndarray:
         return self.roles.everywhere(offset)
-
-    def _served(self) -> Iterator["_Served"]:
-        """Who joins and writes the parts for whom; chip t places behind fills slot t."""
-        sizes = self.form.sizes
-        if self.chips == 1:
-            return
-        columns: dict[tuple[int, int, int], np.ndarray] = {}
-        for turn in range(0 if self.widest > 1 else 1, self.chips):
-            for chip, size in enumerate(sizes):
-                target = (chip + turn) % self.chips
-                for place in range(sizes[target]):
-                    key = turn, place // size, size
-                    column = columns.setdefault(key, np.full(self.roles.count, IDLE, np.int64))
-                    column[self.form.role(chip, place)] = self.form.role(target, place)
-        for (turn, _, size), column in columns.items():
-            yield _Served(turn, size, column)
 
     def _part(self, extent: Extent, served: "_Served", slot: Piece) -> Transfer:
         """The receivers' chunks of all members of the senders' chips, joined."""
@@ -205,22 +200,6 @@ class Mesh:
         if self.widest == 1:
             return [extent.piece(self.roles.role), *received[1:]]
         return received
-
-    def _by_chip(self) -> Iterator[Send]:
-        """One member of a chip for every other chip, which sends for all of its own."""
-        for turn in range(1, self.chips):
-            for chip in range(self.chips):
-                target = (chip + turn) % self.chips
-                receiver = self.form.role(target, self.form.doors[chip][target])
-                yield Send(self.form.role(chip, turn - 1), receiver, chip)
-
-    def _one_by_one(self) -> Iterator[Send]:
-        """Every member for itself to every other chip, at the same place there."""
-        for turn in range(1, self.chips):
-            for chip, size in enumerate(self.form.sizes):
-                target = (chip + turn) % self.chips
-                for place in range(size):
-                    yield Send(self.form.role(chip, place), self.form.role(target, place), chip)
 
     def _chunks(self, sends: Sequence[Send], grouped: bool) -> Iterator[np.ndarray]:
         """Chunks that a set of sends moves, one transfer after another; by role, IDLE for none."""
@@ -291,6 +270,47 @@ class _Served:
     turn: int
     size: int
     receiver: np.ndarray  # by role, IDLE for none
+
+
+@lru_cache(maxsize=8)
+def _served(form: Form) -> tuple[_Served, ...]:
+    """Who joins and writes the parts for whom; chip t places behind fills slot t."""
+    sizes = form.sizes
+    if form.chips == 1:
+        return ()
+    columns: dict[tuple[int, int, int], np.ndarray] = {}
+    for turn in range(0 if form.widest > 1 else 1, form.chips):
+        for chip, size in enumerate(sizes):
+            target = (chip + turn) % form.chips
+            for place in range(sizes[target]):
+                key = turn, place // size, size
+                column = columns.setdefault(key, np.full(sum(sizes), IDLE, np.int64))
+                column[form.role(chip, place)] = form.role(target, place)
+    return tuple(_Served(turn, size, column) for (turn, _, size), column in columns.items())
+
+
+@lru_cache(maxsize=8)
+def _sets(form: Form, grouped: bool) -> Sequence[Sequence[Send]]:
+    """The sends of an all-gather, of a chip together or one by one, as few sets."""
+    return matchings(_by_chip(form) if grouped else _one_by_one(form))
+
+
+def _by_chip(form: Form) -> Iterator[Send]:
+    """One member of a chip for every other chip, which sends for all of its own."""
+    for turn in range(1, form.chips):
+        for chip in range(form.chips):
+            target = (chip + turn) % form.chips
+            receiver = form.role(target, form.doors[chip][target])
+            yield Send(form.role(chip, turn - 1), receiver, chip)
+
+
+def _one_by_one(form: Form) -> Iterator[Send]:
+    """Every member for itself to every other chip, at the same place there."""
+    for turn in range(1, form.chips):
+        for chip, size in enumerate(form.sizes):
+            target = (chip + turn) % form.chips
+            for place in range(size):
+                yield Send(form.role(chip, place), form.role(target, place), chip)
 
 
 def _mesh(job: Job, wiring: Wiring) -> Stage:

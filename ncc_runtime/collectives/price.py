@@ -15,7 +15,7 @@ channel that something came in by, per owner and reader of operands (`meetings.p
 Teams, which have plans of their own, meet in the last term only.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -172,6 +172,22 @@ def priced(machine: Machine, teams: Sequence[tuple[Plan, Groups]], width: int) -
         is_chain=is_chain,
         bytes_by_part=total,
     )
+
+
+def least_ps(machine: Machine, teams: Sequence[tuple[Plan, Groups]]) -> int:
+    """No more than the price: what the rounds of a strand take if all of them go the best way."""
+    parts, model = machine.parts, machine.parts.model
+    efa = parts.routes.topology.efa
+    start = model.dma_start_ps if efa is None else min(model.dma_start_ps, efa.latency_ps)
+    told = min(model.semaphore_local_ps, model.semaphore_remote_ps)
+    step = machine.row_ps + model.semaphore_local_ps + start + told
+    most = 0
+    for plan, _ in teams:
+        rounds: Counter[int | None] = Counter()
+        for one_round in plan.rounds:
+            rounds.update({move.strand for move in one_round.transfers})
+        most = max(most, *rounds.values(), 0)
+    return model.cc_start_ps + most * step
 
 
 class _Chain:

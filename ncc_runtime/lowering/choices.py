@@ -147,7 +147,7 @@ class _Choosing:
             checked = self._checked(job, choice.chosen, others)
             if not checked.reason:
                 return choice
-            found = tuple(checked if one is choice.chosen else one for one in found)
+            found = tuple(checked if one is choice.chosen else one for one in choice.candidates)
 
     def _checked(self, job: Job, one: Candidate, others: np.ndarray) -> Candidate:
         """The candidate, or why it has no room."""
@@ -172,7 +172,7 @@ class _Choosing:
     def _taken_by(self, job: Job, one: Candidate) -> np.ndarray:
         """The semaphores of a candidate, and of the ranks outside of its groups."""
         stream = job.placeholder.stream
-        key = stream, id(one)
+        key = stream, id(one.teams)
         if key not in self._semaphores:
             teams = [(team.plan, team.ranks) for team in teams_of(self._program, job, one)]
             self._semaphores[key] = semaphores_of(stream, self._program.ranks, teams, self._seen)

@@ -5,16 +5,21 @@ import numpy as np
 import pytest
 
 import ncc_compiler
+import ncc_runtime
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock.instances import alike_instances
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable, Queue
 from ncc_runtime.lowering.fill import fill
+from ncc_runtime.lowering.listing import list_executable
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
+from ncc_runtime.options import RunOptions
 from ncc_runtime.parts import Parts
 from ncc_runtime.placement import PlaceOptions, place_on
+from ncc_runtime.report import summary
+from ncc_runtime.report.timeline.write import write_timeline
 from ncc_runtime.runtime import program_of
 from ncc_runtime.timing import TimingModel
 from tests.clock_runs import planned, timed
@@ -215,3 +220,41 @@ def test_a_folded_price_is_that_of_all(monkeypatch):
             for seen in (None, 16)
         ]
         assert prices[0] == prices[1]
+
+
+@pytest.mark.parametrize("name", ["ring", "hier.ring.mesh"])
+def test_the_report_is_that_of_all_ranks(name, tmp_path):
+    program = collective_program(REDUCE, 32, [32 * 4096], repeat=2)
+    reports = []
+    for times_only in (False, True):
+        model = ncc_runtime.load(
+            program, "trn2", nodes=4, algorithms={"all-reduce": name}, times_only=times_only
+        )
+        options = RunOptions(values=False, verify=False)
+        run = model.run(options=options)
+        write_timeline(str(tmp_path / "t.pftrace"), run.trace)
+        report = summary.as_json(model.executable, run, options, 0.0)
+        report["timeline"].pop("critical_path")  # names ranks that are alike
+        reports.append(report)
+    assert model.executable.seen == 8
+    whole, folded = reports
+    for kind, parts in whole["timeline"]["utilisation"].items():
+        if kind != "engines":  # busiest first: of equal ones those of the first instance
+            share = [part["share"] for part in parts]
+            found = [part["share"] for part in folded["timeline"]["utilisation"][kind]]
+            assert found == share[: len(found)]
+    for report in reports:
+        report["timeline"].pop("utilisation")
+    assert whole == folded
+
+
+def test_what_is_filled_for_times_is_not_computed_proved_or_listed():
+    program = collective_program(REDUCE, 16, [16 * 64])
+    model = ncc_runtime.load(program, "trn2", nodes=2, times_only=True)
+    for settings in ({"values": True, "verify": False}, {"values": False, "verify": True}):
+        with pytest.raises(LoweringError, match="8 of 16 ranks have columns"):
+            model.run(seed=0, **settings)
+    with pytest.raises(LoweringError, match="load it without times_only"):
+        _ = model.proofs
+    with pytest.raises(LoweringError, match="load it without times_only"):
+        list_executable(model.executable, 0)
