@@ -4,9 +4,11 @@ The ranks of an instance are numbered one after another. Ranks of one *place*, t
 their instance, sit alike; the first instance's stand for all.
 """
 
+import attrs
 import numpy as np
 
 from ncc_runtime.parts import Kind, Parts
+from ncc_runtime.timing import duration_ps
 
 IDLE = -1
 
@@ -71,3 +73,41 @@ def part_classes(parts: Parts, count: int) -> np.ndarray:
     for first, end in spans:
         number[first:end] = first + (number[first:end] - first) % max(1, (end - first) // count)
     return number
+
+
+@attrs.frozen(eq=False)
+class FirstParts:
+    """Parts of the first instance, numbered by themselves, each for all that are alike to it."""
+
+    number: np.ndarray  # of every part, that of the one that stands for it
+    rates: np.ndarray
+    kinds: np.ndarray  # codes of Kind, ascending
+
+    @classmethod
+    def of(cls, parts: Parts, count: int) -> "FirstParts":
+        """Those of so many alike instances."""
+        classes = part_classes(parts, count)[: parts.count]
+        kept, number = np.unique(classes, return_inverse=True)
+        kinds = np.repeat(
+            np.arange(len(Kind)), [parts.span(one).stop - parts.span(one).start for one in Kind]
+        )
+        return cls(number, parts.rates[kept], kinds[kept])
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.rates)
+
+    def span(self, kind: Kind) -> slice:
+        """The parts of one kind."""
+        code = tuple(Kind).index(kind)
+        first, end = np.searchsorted(self.kinds, (code, code + 1)).tolist()
+        return slice(first, end)
+
+    def kind(self, part: int) -> Kind:
+        """What a part is."""
+        return tuple(Kind)[int(self.kinds[part])]
+
+    def time_ps(self, amounts: np.ndarray) -> np.ndarray:
+        """What amounts take, each part alone with them."""
+        return duration_ps(amounts, self.rates)

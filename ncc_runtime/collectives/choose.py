@@ -25,12 +25,17 @@ from ncc_runtime.collectives.layout import Arrange, Layout, Members, UnsuitedErr
 from ncc_runtime.collectives.plan import Fold, Job, Plan
 from ncc_runtime.collectives.price import Groups, Machine, Price, least_ps, priced
 from ncc_runtime.errors import LoweringError
-from ncc_runtime.instances import part_classes
+from ncc_runtime.instances import FirstParts
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.parts import Parts
 from ncc_runtime.placement import Placement
 from ncc_runtime.timing import TimingModel
 from ncc_runtime.topology.routes import Routes
+
+
+MANY = 8192
+"""Members whose rounds, or whose columns if one instance does not stand for all, are too many to be
+tried among others."""
 
 
 @attrs.frozen
@@ -39,14 +44,15 @@ class Algorithm:
 
     arrange: Arrange
     build: Callable[[Job, Any], Plan]  # given what `arrange` returned
+    most_folded: int | None = None  # members it is tried for where another suits; None: any number
 
 
 ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
     CollectiveOp.ALL_REDUCE: {
-        "ring": Algorithm(ring.arrange, ring.all_reduce),
+        "ring": Algorithm(ring.arrange, ring.all_reduce, MANY),
         "kangaring": Algorithm(kangaring.arrange, kangaring.all_reduce),
-        "tree": Algorithm(tree.arrange, tree.all_reduce),
-        "double-tree": Algorithm(tree.arrange, tree.double_all_reduce),
+        "tree": Algorithm(tree.arrange, tree.all_reduce, MANY),
+        "double-tree": Algorithm(tree.arrange, tree.double_all_reduce, MANY),
         "mesh": Algorithm(mesh.arrange, mesh.all_reduce),
         "single-step-mesh": Algorithm(single_step.arrange, single_step.all_reduce),
         "direct": Algorithm(one_chip.arrange, one_chip.all_reduce),
@@ -54,14 +60,14 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
         **{pair.name: Algorithm(pair.arrange, pair.all_reduce) for pair in hierarchical.PAIRS},
     },
     CollectiveOp.REDUCE_SCATTER: {
-        "ring": Algorithm(ring.arrange, ring.reduce_scatter),
+        "ring": Algorithm(ring.arrange, ring.reduce_scatter, MANY),
         "kangaring": Algorithm(kangaring.arrange, kangaring.reduce_scatter),
         "mesh": Algorithm(mesh.arrange, mesh.reduce_scatter),
         "rdh": Algorithm(rdh.arrange, rdh.reduce_scatter),
         **{pair.name: Algorithm(pair.arrange, pair.reduce_scatter) for pair in hierarchical.PAIRS},
     },
     CollectiveOp.ALL_GATHER: {
-        "ring": Algorithm(ring.arrange, ring.all_gather),
+        "ring": Algorithm(ring.arrange, ring.all_gather, MANY),
         "kangaring": Algorithm(kangaring.arrange, kangaring.all_gather),
         "mesh": Algorithm(mesh.arrange, mesh.all_gather),
         "rdh": Algorithm(rdh.arrange, rdh.all_gather),
@@ -136,7 +142,8 @@ class Chooser:
         self._seen = seen  # ranks of the first instance, if they stand for all
         self._arranged: dict[tuple[Arrange, Hashable], Hashable | UnsuitedError] = {}
         self._layouts: dict[Members, Layout] = {}
-        self._priced: dict[int, Candidate] = {}  # by their teams
+        self._priced: dict[int, tuple[Candidate, Candidate]] = {}  # by their teams
+        self._groups: dict[int, Sequence[Members]] = {}  # the same
         self._keys: dict[Members, Hashable] = {}  # of groups, equal where they sit alike
         self._folds: dict[Members, Fold | None] = {}
 
@@ -152,7 +159,7 @@ class Chooser:
         if self._seen is None:
             return None
         count = self._placement.ranks // self._seen
-        return FoldedParts(self._seen, part_classes(self.parts, count))
+        return FoldedParts(self._seen, FirstParts.of(self.parts, count))
 
     def candidates(
         self, job: Job, groups: Sequence[Members], price_all: bool = False
@@ -167,19 +174,37 @@ class Chooser:
         else:
             found = self.unpriced(job, groups)
         able = [one for one in found if not one.reason]
+        if len(able) == 1 and self._seen is not None:
+            found = [
+                self._candidate(job, one.name, groups) if one in able else one for one in found
+            ]
         if len(able) > 1 and self._seen is not None and not price_all:
-            found = [one if one.reason else self._bounded(job, one) for one in found]
+            found = [one if one.reason else self._bounded(job, one, groups) for one in found]
         elif len(able) > 1 or price_all:
             found = [self.with_price(job, one) for one in found]
         return tuple(found)
 
-    def _bounded(self, job: Job, one: Candidate) -> Candidate:
+    def _bounded(self, job: Job, one: Candidate, groups: Sequence[Members]) -> Candidate:
         """The candidate with the least that it can cost."""
+        self._groups[id(one.teams)] = groups
         return attrs.evolve(one, least_ps=least_ps(self.machine(job), one.teams))
 
     def unpriced(self, job: Job, groups: Sequence[Members]) -> tuple[Candidate, ...]:
         """What could fill a placeholder, which is the same for any rates and times."""
-        return tuple(self._candidate(job, name, groups) for name in ALGORITHMS[job.placeholder.op])
+        found: dict[str, Candidate] = {}
+        algorithms, most = ALGORITHMS[job.placeholder.op], max(map(len, groups), default=0)
+        late = [
+            name
+            for name, one in algorithms.items()
+            if self._seen is not None and one.most_folded is not None and one.most_folded < most
+        ]
+        for name in sorted(algorithms, key=late.__contains__):
+            if name in late and any(not one.reason for one in found.values()):
+                reason = f"with {most} members it is not tried beside others, only if it is forced"
+                found[name] = Candidate(name, None, reason)
+            else:
+                found[name] = self._candidate(job, name, groups, is_sure=self._seen is None)
+        return tuple(found[name] for name in algorithms)
 
     def best(self, job: Job, found: Sequence[Candidate]) -> Choice:
         """The cheapest candidate, of equal ones the first; what is forced if it can run.
@@ -201,10 +226,12 @@ class Chooser:
         return Choice(chosen, wanted is not None, tuple(found))
 
     def _priced_once(self, job: Job, one: Candidate) -> Candidate:
-        key = id(one.teams)  # which the priced candidate keeps alive
+        """The candidate with its price, of a plan for all if one instance does not stand for them."""
+        key = id(one.teams)
         if key not in self._priced:
-            self._priced[key] = self.with_price(job, one)
-        return self._priced[key]
+            sure = self._candidate(job, one.name, self._groups[key])
+            self._priced[key] = one, self.with_price(job, sure)  # keeps the teams alive
+        return self._priced[key][1]
 
     def with_price(self, job: Job, one: Candidate) -> Candidate:
         """The candidate with its price, where it can run."""
@@ -220,8 +247,13 @@ class Chooser:
         """A candidate that can run, with its price."""
         return attrs.evolve(one, price=priced(machine, one.teams, job.buffers.element_bytes))
 
-    def _candidate(self, job: Job, name: str, groups: Sequence[Members]) -> Candidate:
-        """All groups by one algorithm; groups that are arranged alike share one plan."""
+    def _candidate(
+        self, job: Job, name: str, groups: Sequence[Members], *, is_sure: bool = True
+    ) -> Candidate:
+        """All groups by one algorithm; groups that are arranged alike share one plan.
+
+        Where it is not to be sure, one instance is taken to stand for all.
+        """
         algorithm = ALGORITHMS[job.placeholder.op][name]
         alike: dict[tuple[Hashable, Fold | None], list[Members]] = {}
         for group in groups:
@@ -230,7 +262,7 @@ class Chooser:
                 return Candidate(name, None, f"group {_short(group)}: {arranged}")
             alike.setdefault((arranged, self._fold(group)), []).append(group)
         try:
-            plans = [self._plan(algorithm, job, *how) for how in alike]
+            plans = [_plan(algorithm, job, *how, is_sure) for how in alike]
         except UnsuitedError as reason:
             return Candidate(name, None, str(reason))
         need = max((plan.scratch_bytes for plan in plans), default=0)
@@ -241,17 +273,6 @@ class Chooser:
             return Candidate(name, None, short)
         ranks = (np.array(its_groups, np.int32) for its_groups in alike.values())
         return Candidate(name, None, teams=tuple(zip(plans, ranks, strict=True)))
-
-    @staticmethod
-    def _plan(algorithm: Algorithm, job: Job, arranged: Hashable, fold: Fold | None) -> Plan:
-        """For the members of one instance if the others are alike, else for all."""
-        if fold is not None:
-            try:
-                folded = attrs.evolve(job, fold=fold)
-                return checked(lambda one: algorithm.build(one, arranged), folded)
-            except UnfoldedError:
-                pass
-        return algorithm.build(job, arranged)
 
     def _fold(self, group: Members) -> Fold | None:
         if self._seen is None:
@@ -279,6 +300,25 @@ class Chooser:
             except UnsuitedError as reason:
                 self._arranged[key] = reason
         return self._arranged[key]
+
+
+def _plan(
+    algorithm: Algorithm, job: Job, arranged: Hashable, fold: Fold | None, is_sure: bool
+) -> Plan:
+    """For the members of one instance if the others are alike, else for all."""
+
+    def build(one: Job) -> Plan:
+        return algorithm.build(one, arranged)
+
+    if fold is None:
+        return build(job)
+    folded = attrs.evolve(job, fold=fold)
+    if not is_sure:
+        return build(folded)
+    try:
+        return checked(build, folded)
+    except UnfoldedError:
+        return build(job)
 
 
 def _refusal(job: Job, candidates: Sequence[Candidate]) -> str:

@@ -28,6 +28,7 @@ class Extent:
     offsets: np.ndarray
     sizes: np.ndarray
     row: np.ndarray | None = None  # (members,) whose row a member has; None: its own
+    is_window: bool = False  # rows have a member's own chunks alone, a range of a power of two
 
     @property
     def chunks(self) -> int:
@@ -54,6 +55,8 @@ class Extent:
         self, table: np.ndarray, chunk: np.ndarray, member: np.ndarray | None = None
     ) -> np.ndarray:
         """The cells of several chunks per member, or per its `member[m]`, (members, k)."""
+        if self.is_window:
+            chunk = chunk % table.shape[1]
         if table.shape[0] == 1:
             return np.take(table[0], chunk)
         return np.asarray(table[self._rows(len(chunk), member)[:, None], chunk])
@@ -67,6 +70,8 @@ class Extent:
     def _picked(
         self, table: np.ndarray, chunk: np.ndarray, member: np.ndarray | None = None
     ) -> np.ndarray:
+        if self.is_window:
+            chunk = chunk % table.shape[1]
         if table.shape[0] == 1:
             return np.asarray(table[0][chunk])
         return np.asarray(table[self._rows(len(chunk), member), chunk])

@@ -12,7 +12,7 @@ import numpy as np
 
 from ncc_runtime.collectives.plan import IDLE, Copy, Fold, Job, Plan, Round, Transfer
 from ncc_runtime.errors import LoweringError
-from ncc_runtime.instances import maps_of
+from ncc_runtime.instances import FirstParts, maps_of
 
 
 class UnfoldedError(LoweringError):
@@ -53,7 +53,7 @@ class FoldedParts:
     """What is priced where the ranks of the first instance stand for all."""
 
     seen: int
-    classes: np.ndarray  # of every part, the one of the first instance that stands for it
+    parts: FirstParts  # what they pass
 
     def teams(
         self, teams: Sequence[tuple[Plan, np.ndarray]]

@@ -5,6 +5,7 @@ that are arranged alike share one plan.
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
 from typing import TypeAlias, TypeVar
 
 import attrs
@@ -53,7 +54,17 @@ class Layout:
 
     def by_node(self) -> tuple[Members, ...]:
         """Members of each instance, instances in the order of their first member."""
+        return self._nodes
+
+    @cached_property
+    def _nodes(self) -> tuple[Members, ...]:
         return self._by([seat.node for seat in self.seats])
+
+    @cached_property
+    def _inside(self) -> tuple[tuple[Hashable, "Layout"], ...]:
+        """The members of every instance, and what is equal where they sit alike."""
+        layouts = [self.within(members) for members in self._nodes]
+        return tuple((layout.shape(), layout) for layout in layouts)
 
     def by_chip(self) -> tuple[Members, ...]:
         """Members of each chip, chips in the order of their first member."""
@@ -79,9 +90,7 @@ class Layout:
         """
         found: dict[Hashable, Arranged] = {}
         arranged = []
-        for members in self.by_node():
-            layout = self.within(members)
-            shape = layout.shape()
+        for shape, layout in self._inside:
             if shape not in found:
                 found[shape] = arrange(layout)
             arranged.append(found[shape])

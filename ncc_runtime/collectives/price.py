@@ -26,6 +26,7 @@ from ncc_runtime.collectives.folds import FoldedParts
 from ncc_runtime.collectives.loads import Load, Loads
 from ncc_runtime.collectives.meetings import Meetings
 from ncc_runtime.collectives.plan import IDLE, Plan, Round, Transfer
+from ncc_runtime.instances import FirstParts
 from ncc_runtime.parts import Kind, Parts
 
 Groups = np.ndarray
@@ -125,10 +126,15 @@ class Machine:
 
     def loads(self, groups: Groups) -> Loads:
         """The loads of a team, which do not depend on sizes."""
-        classes = None if self.fold is None else self.fold.classes
+        first = None if self.fold is None else self.fold.parts
         if self.known is None:
-            return Loads(self.parts, groups, classes)
-        return self.known.setdefault(groups.tobytes(), Loads(self.parts, groups, classes))
+            return Loads(self.parts, groups, first)
+        return self.known.setdefault(groups.tobytes(), Loads(self.parts, groups, first))
+
+    @property
+    def vector(self) -> Parts | FirstParts:
+        """The parts that amounts are of."""
+        return self.parts if self.fold is None else self.fold.parts
 
     @property
     def row_ps(self) -> int:
@@ -137,8 +143,8 @@ class Machine:
 
     def time_ps(self, amounts: np.ndarray) -> np.ndarray:
         """What amounts take, each part alone with them."""
-        times = self.parts.time_ps(amounts)
-        rows = self.parts.span(Kind.CC_CORE)
+        times = self.vector.time_ps(amounts)
+        rows = self.vector.span(Kind.CC_CORE)
         times[rows] = -(-times[rows] // self.cc_cores)
         return times
 
@@ -149,7 +155,7 @@ def priced(machine: Machine, teams: Sequence[tuple[Plan, Groups]], width: int) -
     seen = None if machine.fold is None else machine.fold.teams(teams)
     if seen is None:
         machine = attrs.evolve(machine, fold=None)
-    total: np.ndarray = np.zeros(parts.count, np.int64)
+    total: np.ndarray = np.zeros(machine.vector.count, np.int64)
     first, longest, start = 0, _Reach(), 0
     for plan, groups in teams if seen is None else seen:
         chain = _Chain(machine, groups, plan.columns, width)
@@ -163,7 +169,7 @@ def priced(machine: Machine, teams: Sequence[tuple[Plan, Groups]], width: int) -
     is_chain = longest.end_ps >= first + int(busy[busiest])
     reach = longest
     if not is_chain:
-        reach = _Reach(first, ((parts.kind(busiest), int(busy[busiest])),))
+        reach = _Reach(first, ((machine.vector.kind(busiest), int(busy[busiest])),))
     shares = {kind: time for kind, time in reach.busy if time}
     return Price(
         latency_ps=parts.model.cc_start_ps + start + reach.latency_ps,
@@ -232,7 +238,7 @@ class _Chain:
     @property
     def total(self) -> np.ndarray:
         """(parts,) int64, what all rounds take: loads are linear, so sizes are added up first."""
-        total: np.ndarray = np.zeros(self._parts.count, np.int64)
+        total: np.ndarray = np.zeros(self._machine.vector.count, np.int64)
         for passed in self._passed.values():
             total += passed.load.exact(passed.sizes, passed.times)
         return total
@@ -284,11 +290,12 @@ class _Chain:
         key = tuple(map(id, steps))
         if len(steps) > 1 and key not in self._together:
             amounts = np.array([step.amounts for step in steps])
-            ways = np.r_[tuple(self._parts.span(kind) for kind in (Kind.LINK, Kind.DMA, Kind.EFA))]
+            span = self._machine.vector.span
+            ways = np.r_[tuple(span(kind) for kind in (Kind.LINK, Kind.DMA, Kind.EFA))]
             turns = max(1, int((amounts[:, ways] > 0).sum(axis=0).max(initial=0)))
             whole = self._machine.time_ps(amounts.sum(axis=0))
             busiest = int(whole.argmax())
-            joint, kind = int(whole[busiest]) // turns, self._parts.kind(busiest)
+            joint, kind = int(whole[busiest]) // turns, self._machine.vector.kind(busiest)
             if turns > 1:  # who takes turns waits for the slowest
                 steps = [attrs.evolve(step, passing_ps=step.latency_ps) for step in steps]
             self._together[key] = [
@@ -324,7 +331,7 @@ class _Chain:
                 max(load.ready_ps for load, _ in found),
                 max(load.read_ps for load, _ in found),
                 int(busy[busiest]),
-                self._parts.kind(busiest),
+                self._machine.vector.kind(busiest),
                 amounts,
             )
         return self._known[key]

@@ -239,11 +239,12 @@ class Rdh:
         needed = np.take_along_axis(sizes, held, axis=1)
         edges = np.cumsum(needed, axis=1)
         at = scratch.take(int(edges[:, -1].max(initial=0)))
-        offsets: np.ndarray = np.zeros(shape, np.int64)
-        np.put_along_axis(offsets, held, edges - needed + at, axis=1)
-        whole = sizes if extent.row is not None else extent.sizes
+        offsets, kept = np.empty_like(needed), np.empty_like(needed)
+        within = held % (1 << axis)
+        np.put_along_axis(offsets, within, edges - needed + at, axis=1)
+        np.put_along_axis(kept, within, needed, axis=1)
         slot = extent.moved(Space.SCRATCH, offsets)
-        return attrs.evolve(slot, sizes=whole, row=row)
+        return attrs.evolve(slot, sizes=kept, row=row, is_window=True)
 
     @cached_property
     def _known(self) -> tuple[np.ndarray, np.ndarray | None]:
