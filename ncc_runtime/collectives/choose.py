@@ -32,7 +32,6 @@ from ncc_runtime.placement import Placement
 from ncc_runtime.timing import TimingModel
 from ncc_runtime.topology.routes import Routes
 
-
 MANY = 8192
 """Members whose rounds, or whose columns if one instance does not stand for all, are too many to be
 tried among others."""
@@ -226,7 +225,7 @@ class Chooser:
         return Choice(chosen, wanted is not None, tuple(found))
 
     def _priced_once(self, job: Job, one: Candidate) -> Candidate:
-        """The candidate with its price, of a plan for all if one instance does not stand for them."""
+        """The candidate with its price, with a plan for all where one instance is not enough."""
         key = id(one.teams)
         if key not in self._priced:
             sure = self._candidate(job, one.name, self._groups[key])

@@ -93,8 +93,8 @@ def all_reduce(name: str, job: Job, stages: Sequence[Stage], chunks: Members = (
         rounds = stage.reduce_scatter(extents, results, scratch, divisor(job, members))
         strands.append(rounds + stage.all_gather(results, results))
     is_even = _is_even(stages, job.buffers.operand_elements)
-    rounds = side_by_side(strands)
-    return Plan(name, members, rounds, scratch.bytes, stages[0].roles.fold, is_even)
+    together = side_by_side(strands)
+    return Plan(name, members, together, scratch.bytes, stages[0].roles.fold, is_even)
 
 
 def reduce_scatter(name: str, job: Job, stages: Sequence[Stage]) -> Plan:
@@ -107,8 +107,8 @@ def reduce_scatter(name: str, job: Job, stages: Sequence[Stage]) -> Plan:
         targets = alone(owned, whole, Space.RESULT)
         strands.append(stage.reduce_scatter(owned, targets, scratch, divisor(job, members)))
     is_even = _is_even(stages, job.buffers.operand_elements)
-    rounds = side_by_side(strands)
-    return Plan(name, members, rounds, scratch.bytes, stages[0].roles.fold, is_even)
+    together = side_by_side(strands)
+    return Plan(name, members, together, scratch.bytes, stages[0].roles.fold, is_even)
 
 
 def all_gather(name: str, job: Job, stages: Sequence[Stage]) -> Plan:

@@ -1,6 +1,5 @@
 """An executable of one instance's ranks: what these ranks have in that of all, and their times."""
 
-import attrs
 import numpy as np
 import pytest
 
@@ -10,6 +9,7 @@ from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock.instances import alike_instances
 from ncc_runtime.execution.trace import Trace
+from ncc_runtime.lowering.bind import chooser_of, groups_of, job_of
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable, Queue
 from ncc_runtime.lowering.fill import fill
 from ncc_runtime.lowering.listing import list_executable
@@ -153,8 +153,8 @@ body {
   j = s32[] add(i, one)
   x = f32[65536] get-tuple-element(s), index=1
   y = f32[65536] get-tuple-element(s), index=2
-  u = f32[65536] all-reduce(x), channel_id=1, replica_groups={{0,1,2,3},{4,5,6,7},{8,9,10,11},{12,13,14,15}}, use_global_device_ids=true, to_apply=sum
-  v = f32[65536] all-reduce(y), channel_id=2, replica_groups={{0,4,8,12},{1,5,9,13},{2,6,10,14},{3,7,11,15}}, use_global_device_ids=true, to_apply=sum
+  u = f32[65536] all-reduce(x), channel_id=1, INSIDE
+  v = f32[65536] all-reduce(y), channel_id=2, ACROSS
   w = f32[65536] add(u, v)
   ROOT t = (s32[], f32[65536], f32[65536]) tuple(j, w, v)
 }
@@ -167,7 +167,7 @@ cond {
 ENTRY main {
   x = f32[65536] parameter(0)
   z = s32[] constant(0)
-  a = f32[65536] all-reduce(x), channel_id=3, replica_groups=[1,16]<=[16], use_global_device_ids=true, to_apply=sum
+  a = f32[65536] all-reduce(x), channel_id=3, ALL
   s = (s32[], f32[65536], f32[65536]) tuple(z, x, a)
   w = (s32[], f32[65536], f32[65536]) while(s), condition=cond, body=body
   ROOT y = f32[65536] get-tuple-element(w), index=1
@@ -175,10 +175,17 @@ ENTRY main {
 """
 
 
-@pytest.mark.parametrize("name", ["ring", "hier.ring.rdh"])
+KINDS = {"INSIDE": "[4,4]<=[16]", "ACROSS": "[4,4]<=[4,4]T(1,0)", "ALL": "[1,16]<=[16]"}
+
+
+@pytest.mark.parametrize("name", ["", "ring"])
 def test_loops_with_collectives_of_many_kinds_are_folded(name):
-    program = program_of(ncc_compiler.compile_text(TEXT))
-    assert_alike(*both(program, 4))
+    text = TEXT
+    for word, groups in KINDS.items():
+        said = f"replica_groups={groups}, use_global_device_ids=true, to_apply=sum"
+        text = text.replace(word, said)
+    program = program_of(ncc_compiler.compile_text(text))
+    assert_alike(*both(program, 4, all_reduce=name) if name else both(program, 4))
 
 
 UNFOLDED = {
@@ -203,23 +210,24 @@ def test_uneven_shares_are_filled_whole(name):
     assert timed(whole).time_ps == timed(folded).time_ps
 
 
-def test_a_folded_price_is_that_of_all(monkeypatch):
-    from ncc_runtime.lowering.bind import chooser_of, groups_of, job_of
-
-    for op in (REDUCE, SCATTER, GATHER):
-        program = collective_program(op, 64, [64 << 12])
-        placement = place_on(PlaceOptions("trn2", 4), 64)
-        job = job_of(program, program.placeholders[0])
-        groups = groups_of(program, program.placeholders[0])
-        prices = [
-            {
-                one.name: (one.price.time_ps, one.price.is_chain)
-                for one in chooser_of(program, placement, {}, seen).candidates(job, groups)
-                if one.price is not None
-            }
-            for seen in (None, 16)
-        ]
-        assert prices[0] == prices[1]
+@pytest.mark.parametrize("op", [REDUCE, SCATTER, GATHER])
+@pytest.mark.parametrize("elements", [64, 64 << 8, 64 << 16])
+def test_the_choice_and_its_price_are_those_of_all(op, elements):
+    program = collective_program(op, 64, [elements])
+    placement = place_on(PlaceOptions("trn2", 4), 64)
+    job, groups = (make(program, program.placeholders[0]) for make in (job_of, groups_of))
+    whole, folded = (chooser_of(program, placement, {}, seen) for seen in (None, 16))
+    prices = {one.name: one.price for one in whole.candidates(job, groups) if not one.reason}
+    bounded = folded.candidates(job, groups)
+    for one in bounded:
+        if not one.reason:
+            assert 0 < one.least_ps <= prices[one.name].time_ps
+    best = whole.best(job, whole.candidates(job, groups)).chosen
+    choice = folded.best(job, bounded)
+    assert choice.chosen.name == best.name
+    for one in choice.candidates:
+        if one.price is not None:
+            assert one.price.time_ps == prices[one.name].time_ps
 
 
 @pytest.mark.parametrize("name", ["ring", "hier.ring.mesh"])
