@@ -53,8 +53,8 @@ class Transfer:
 
     One source is a copy, several are reduced left to right, none fills the target with zeros. The
     transfer that completes the reduction of its bytes has the `divisor` of the job.
-    `credit` is how many earlier transfers of this plan on the same channel the peer must have
-    consumed before this one may be sent: 0 where the target is free from the start.
+    `credit` is how many earlier transfers of this plan and strand on the same channel the peer must
+    have consumed before this one may be sent: 0 where the target is free from the start.
     """
 
     peer: np.ndarray  # (members,) int32: member written to, IDLE for none

@@ -5,6 +5,7 @@ goes through the rounds; and at the end waits for everything sent to and by it, 
 read its operand to be done with it.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 import attrs
@@ -58,6 +59,31 @@ class StreamRows:
         return self.moves[team]
 
 
+class FreedSlots:
+    """In which order peers hand slots back, where several strands share a channel."""
+
+    def __init__(self) -> None:
+        self._total: Counter[bytes] = Counter()  # by channels of a link
+        self._at: dict[tuple[bytes, int | None], list[int]] = {}  # of each strand, in that order
+        self._names: dict[int, tuple[np.ndarray, bytes]] = {}  # by id of an array of channels
+
+    def add(self, channels: np.ndarray, strand: int | None) -> None:
+        """One more slot of every channel, by a strand."""
+        name = self._name(channels)
+        self._total[name] += 1
+        self._at.setdefault((name, strand), []).append(self._total[name])
+
+    def count(self, link: Link, strand: int | None, credit: int) -> int:
+        """How many slots are free on a link once `credit` of a strand are."""
+        return self._at[self._name(link.crossing), strand][credit - 1]
+
+    def _name(self, channels: np.ndarray) -> bytes:
+        """The same for the same channels in any order."""
+        if id(channels) not in self._names:
+            self._names[id(channels)] = channels, np.sort(channels).tobytes()
+        return self._names[id(channels)][1]
+
+
 _Placed = tuple[Piece, np.ndarray | None]
 """A piece, and whose memory it lies in, by member; None: the own."""
 
@@ -85,6 +111,7 @@ class TeamRows:
         self._last: dict[int, Condition] = {}  # by link: everything that has been sent
         self._free_base: dict[int, Row] = {}
         self._free_sems: dict[int, Row] = {}
+        self._freed = FreedSlots()
 
     def emit(self) -> None:
         """Append everything."""
@@ -139,7 +166,7 @@ class TeamRows:
                 waits += self._handshake(link)
         if credit:
             for link in move.destinations:
-                waits += self._credit(link, credit)
+                waits += self._credit(link, self._freed.count(link, move.strand, credit))
         push = (move.lane, len(ring) - 1)
         self._rows.cc.add(CcOpcode.ADVANCE, place, waits, move.destinations[0].advance, push)
         for link in move.destinations:
@@ -150,6 +177,7 @@ class TeamRows:
             self._read.add(link.number)
         if move.freed is not None:
             self._rows.channels.counters.free_count[move.freed] += 1
+            self._freed.add(move.freed, move.strand)
 
     def _handshake(self, link: Link) -> list[Condition]:
         """The wait for peers and owners to have come here, where it is the first."""
@@ -168,15 +196,15 @@ class TeamRows:
             return link.channels
         return np.take(self._rows.channels.counters.pair, link.channels)
 
-    def _credit(self, link: Link, credit: int) -> list[Condition]:
-        """The wait for slots of peers that are used again."""
+    def _credit(self, link: Link, freed: int) -> list[Condition]:
+        """The wait for slots of peers that are used again: all up to the one that is wanted."""
         if not link.remote.any():
             return []
         if link.number not in self._free_sems:
             senders = link.ends.senders[link.remote]
             sems = self._rows.channels.free_sems(link.channels[link.remote], senders)
             self._free_sems[link.number] = spread(sems, senders, self._ranks)
-        return [Condition(self._free_sems[link.number], self._free_base[link.number] + credit)]
+        return [Condition(self._free_sems[link.number], self._free_base[link.number] + freed)]
 
     def _finish(self, lanes: list[int]) -> None:
         """Wait for what is still on its way here, for readers and for the own transfers.
