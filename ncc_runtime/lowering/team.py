@@ -6,7 +6,7 @@ read its operand to be done with it.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 import numpy as np
@@ -60,28 +60,29 @@ class StreamRows:
 
 
 class FreedSlots:
-    """In which order peers hand slots back, where several strands share a channel."""
+    """In which order peers hand slots back, where several strands share a channel.
 
-    def __init__(self) -> None:
-        self._total: Counter[bytes] = Counter()  # by channels of a link
-        self._at: dict[tuple[bytes, int | None], list[int]] = {}  # of each strand, in that order
-        self._names: dict[int, tuple[np.ndarray, bytes]] = {}  # by id of an array of channels
+    The members of a link are alike: what is counted on one of its channels holds for all.
+    """
+
+    def __init__(self, links: Iterable[Link], channels: int) -> None:
+        self._watched = {
+            link.number: int(link.channels[link.remote][0]) for link in links if link.remote.any()
+        }
+        self._is_watched: np.ndarray = np.zeros(channels, bool)
+        self._is_watched[list(self._watched.values())] = True
+        self._total: Counter[int] = Counter()  # by channel
+        self._at: dict[tuple[int, int | None], list[int]] = {}  # by channel and strand, in order
 
     def add(self, channels: np.ndarray, strand: int | None) -> None:
         """One more slot of every channel, by a strand."""
-        name = self._name(channels)
-        self._total[name] += 1
-        self._at.setdefault((name, strand), []).append(self._total[name])
+        for channel in channels[self._is_watched[channels]].tolist():
+            self._total[channel] += 1
+            self._at.setdefault((channel, strand), []).append(self._total[channel])
 
     def count(self, link: Link, strand: int | None, credit: int) -> int:
         """How many slots are free on a link once `credit` of a strand are."""
-        return self._at[self._name(link.crossing), strand][credit - 1]
-
-    def _name(self, channels: np.ndarray) -> bytes:
-        """The same for the same channels in any order."""
-        if id(channels) not in self._names:
-            self._names[id(channels)] = channels, np.sort(channels).tobytes()
-        return self._names[id(channels)][1]
+        return self._at[self._watched[link.number], strand][credit - 1]
 
 
 _Placed = tuple[Piece, np.ndarray | None]
@@ -111,7 +112,7 @@ class TeamRows:
         self._last: dict[int, Condition] = {}  # by link: everything that has been sent
         self._free_base: dict[int, Row] = {}
         self._free_sems: dict[int, Row] = {}
-        self._freed = FreedSlots()
+        self._freed = FreedSlots(self._waiting(), len(self._met))
 
     def emit(self) -> None:
         """Append everything."""
@@ -166,7 +167,7 @@ class TeamRows:
                 waits += self._handshake(link)
         if credit:
             for link in move.destinations:
-                waits += self._credit(link, self._freed.count(link, move.strand, credit))
+                waits += self._credit(link, move.strand, credit)
         push = (move.lane, len(ring) - 1)
         self._rows.cc.add(CcOpcode.ADVANCE, place, waits, move.destinations[0].advance, push)
         for link in move.destinations:
@@ -196,10 +197,18 @@ class TeamRows:
             return link.channels
         return np.take(self._rows.channels.counters.pair, link.channels)
 
-    def _credit(self, link: Link, freed: int) -> list[Condition]:
+    def _waiting(self) -> Iterator[Link]:
+        """The links with transfers that wait for slots."""
+        for moves, one_round in zip(self._rounds, self._team.plan.rounds, strict=True):
+            for move, transfer in zip(moves, one_round.transfers, strict=True):
+                if transfer.credit:
+                    yield from move.destinations
+
+    def _credit(self, link: Link, strand: int | None, credit: int) -> list[Condition]:
         """The wait for slots of peers that are used again: all up to the one that is wanted."""
         if not link.remote.any():
             return []
+        freed = self._freed.count(link, strand, credit)
         if link.number not in self._free_sems:
             senders = link.ends.senders[link.remote]
             sems = self._rows.channels.free_sems(link.channels[link.remote], senders)
