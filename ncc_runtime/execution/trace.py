@@ -19,6 +19,7 @@ NO_EVENT = -1
 BLOCK = 1 << 16
 """Events of a block, unless one rank has more in a queue."""
 
+_SORTED = 1 << 23  # events up to which all are put in order at once
 _SCANNED = 1 << 18  # events looked at together when a block is collected
 
 
@@ -131,8 +132,25 @@ class Trace:
             )
         return found.reshape(queues, ranks)
 
+    @cached_property
+    def _order(self) -> np.ndarray | None:
+        """All events by queue and rank, then in order; None where there are too many."""
+        if len(self) > _SORTED:
+            return None
+        ranks, most = self.executable.seen, self._counts.size
+        key = self.queue.astype(np.uint16 if most < 1 << 16 else np.int64)  # short ones sort fast
+        key *= key.dtype.type(ranks)
+        key += self.rank.astype(key.dtype)
+        return np.argsort(key, kind="stable")
+
     def _events(self, queue: int, wanted: np.ndarray) -> np.ndarray:
         """The events of a queue on some ranks, by rank, then in order."""
+        if self._order is not None:
+            own = np.flatnonzero(wanted)
+            ends = np.cumsum(self._counts).reshape(self._counts.shape)[queue]
+            first = int(ends[own[0]] - self._counts[queue, own[0]])
+            events = self._order[first : int(ends[own[-1]])]
+            return events if wanted[own[0] : own[-1]].all() else events[wanted[self.rank[events]]]
         found = []
         for at in range(0, len(self), _SCANNED):
             own = np.flatnonzero(self.queue[at : at + _SCANNED] == queue)
