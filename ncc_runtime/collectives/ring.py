@@ -20,7 +20,7 @@ import attrs
 from ncc_runtime.collectives import stages
 from ncc_runtime.collectives.extents import Extent, Scratch
 from ncc_runtime.collectives.layout import Layout
-from ncc_runtime.collectives.plan import Job, Piece, Plan, Round, Space
+from ncc_runtime.collectives.plan import Job, Piece, Plan, Round, Space, Transfer
 from ncc_runtime.collectives.roles import Roles
 from ncc_runtime.collectives.stages import StageKind, Strand, Track, Wiring
 
@@ -113,13 +113,18 @@ class Ring:
             sources: tuple[Piece, ...] = (extent.piece(chunk),)
             if step:
                 sources = (slots[k][(step - 1) % SLOTS], *sources)
-            moved = self.track.transfer(
-                self.roles.shifted(1), sources, slots[k][step % SLOTS], extent.size(chunk)
-            )
             read = len(extents) * (step - SLOTS) + k + 1  # slots that must be free by then
-            consumed = self.roles.shifted(-1) if step else None
-            credit = read if step >= SLOTS else 0
-            transfers.append(attrs.evolve(moved, consumed=consumed, credit=credit))
+            moved = Transfer(
+                self.roles.shifted(1),
+                sources,
+                slots[k][step % SLOTS],
+                extent.size(chunk),
+                lane=self.track.lanes[0],
+                consumed=self.roles.shifted(-1) if step else None,
+                credit=read if step >= SLOTS else 0,
+                strand=self.track.strand,
+            )
+            transfers.append(moved)
         return Round(tuple(transfers))
 
     def _last_reduction(

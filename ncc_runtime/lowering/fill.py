@@ -1,6 +1,8 @@
 """Lowering as a whole: a program on its placement becomes an executable."""
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from ncc_runtime.collectives.choose import check_forced
 from ncc_runtime.collectives.folds import UnfoldedError
@@ -39,6 +41,25 @@ def fill(
     be timed, not proved or computed.
     """
     check_forced(forced)
+    with _without_collections():
+        return _filled_or_folded(program, placement, forced, folded=folded)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Without the search for cyclic garbage: plans and rows hold no cycles and live to the end."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _filled_or_folded(
+    program: Program, placement: Placement, forced: Mapping[str, str], *, folded: bool
+) -> Executable:
     seen = instance_ranks(program, placement) if folded else None
     if seen is not None:
         try:
@@ -111,7 +132,7 @@ def fill_with(
         placement=placement,
         routes=Routes(topology, placement),
         queues=tuple(queues),
-        filled=tuple(_filled(its_teams) for its_teams in teams),
+        filled=tuple(_ways_filled(its_teams) for its_teams in teams),
         streams=tuple(one.facts(*scratch[stream]) for stream, one in built.items()),
         semaphore_count=ids.count,
         hbm_bytes=hbm_bytes,
@@ -157,7 +178,7 @@ def _scratch(program: Program, teams: list[list[Team]]) -> dict[int, tuple[int, 
     return placed
 
 
-def _filled(teams: list[Team]) -> Filled:
+def _ways_filled(teams: list[Team]) -> Filled:
     return Filled(
         algorithms=tuple(team.plan.algorithm for team in teams),
         group_sizes=tuple(team.plan.members for team in teams),
