@@ -138,9 +138,9 @@ class Trace:
         if len(self) > _SORTED:
             return None
         ranks, most = self.executable.seen, self._counts.size
-        key = self.queue.astype(np.uint16 if most < 1 << 16 else np.int64)  # short ones sort fast
-        key *= key.dtype.type(ranks)
-        key += self.rank.astype(key.dtype)
+        short = np.uint16 if most < 1 << 16 else np.int64  # few bits are put in order fast
+        key: np.ndarray = np.multiply(self.queue, ranks, dtype=short, casting="unsafe")
+        np.add(key, self.rank, out=key, casting="unsafe")
         return np.argsort(key, kind="stable")
 
     def _events(self, queue: int, wanted: np.ndarray) -> np.ndarray:
