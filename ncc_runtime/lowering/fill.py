@@ -116,15 +116,7 @@ def fill_with(
         except SemaphoresError as reason:
             placeholder = program.placeholders[item]
             raise LoweringError(_too_many(placeholder, teams[item], reason)) from None
-    triggers = {stream: one.trigger_sem for stream, one in built.items()}
-    queues: list[Queue] = []
-    passed: dict[int, Shifts] = {}
-    for stage in stages_of(program):
-        own = shifts(stage.program, triggers, ids.count)
-        queues.extend(patched_queues(stage, triggers, own, seen))
-        passed |= own
-    for one in built.values():
-        queues.extend(split(program, *one.queues(passed, ids.count), one.owners))
+    queues = _queues(program, built, ids.count, seen)
     check_reach(placement, queues)
     return Executable(
         program=program,
@@ -138,6 +130,22 @@ def fill_with(
         hbm_bytes=hbm_bytes,
         seen=seen,
     )
+
+
+def _queues(
+    program: Program, built: Mapping[int, StreamProgram], width: int, seen: int
+) -> list[Queue]:
+    """All queues of the first ranks, with so many semaphores each."""
+    triggers = {stream: one.trigger_sem for stream, one in built.items()}
+    queues: list[Queue] = []
+    passed: dict[int, Shifts] = {}
+    for stage in stages_of(program):
+        own = shifts(stage.program, triggers, width)
+        queues.extend(patched_queues(stage, triggers, own, seen))
+        passed |= own
+    for one in built.values():
+        queues.extend(split(program, *one.queues(passed, width), one.owners))
+    return queues
 
 
 def _too_many(placeholder: Placeholder, teams: list[Team], reason: SemaphoresError) -> str:
