@@ -104,7 +104,8 @@ def run(program: Sequence[str], place: PlaceWords, as_json: bool, **words: Any) 
     if options.clock:
         note_compiling()
     seed = 0 if words["seed"] is None and not words["inputs"] else words["seed"]
-    result = model.run(given, seed=seed, options=options)
+    with cli_trace.shown_clock() as watch:
+        result = model.run(given, seed=seed, options=options, watch=watch)
     if words["outputs"]:
         array_files.write_arrays(words["outputs"], result.outputs)
     if timeline is not None and result.trace is not None:

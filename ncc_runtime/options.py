@@ -1,6 +1,6 @@
 """Options of the runtime: every default is here."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 
@@ -19,6 +19,7 @@ class RunOptions:
     )  # take ready instructions in a random order
     trip_counts: Mapping[str, int] = attrs.field(factory=dict)  # of loops, for runs without values
     verify: bool = True  # prove the program before it runs the first time
+    watch: Callable[[int], None] | None = None  # hears now and then how many events have a time
 
 
 FREE_SHARE = 0.8

@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import numpy as np
@@ -20,7 +20,6 @@ from ncc_runtime.execution.decisions import (
 )
 from ncc_runtime.execution.scheduler import Batch, Scheduler
 from ncc_runtime.execution.trace import Traffic, TrafficCounter, traffic_of
-from ncc_runtime.execution.values.machine import Machine
 from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.group_rules.limits import Use, limit_verdicts
 from ncc_runtime.group_rules.verdict import Verdict, refuse
@@ -37,6 +36,9 @@ from ncc_runtime.report.collectives import collective_rows
 from ncc_runtime.report.run import Run
 from ncc_runtime.verify import prove
 from ncc_runtime.verify.proof import Proof
+
+if TYPE_CHECKING:  # slow to import, and only values need it
+    from ncc_runtime.execution.values.machine import Machine
 
 
 class Compiled(Protocol):
@@ -88,14 +90,14 @@ class Model:
         outputs: list[np.ndarray] = []
         if arrays is None:
             planned = PlannedDecisions(self.executable, options.trip_counts)
-            found = simulate(self.executable, planned)
+            found = simulate(self.executable, planned, options.watch)
             trace, traffic = found if options.clock else None, traffic_of(found)
         else:
             machine = self._machine(options)
             machine.load(arrays)
             recorded, traffic = self._perform(machine, options)
             outputs = machine.outputs()
-            trace = simulate(self.executable, recorded) if options.clock else None
+            trace = simulate(self.executable, recorded, options.watch) if options.clock else None
         return Run(
             outputs=outputs,
             trace=trace,
@@ -104,14 +106,16 @@ class Model:
             proofs=self.proofs if options.verify else (),
         )
 
-    def _machine(self, options: RunOptions) -> Machine:
+    def _machine(self, options: RunOptions) -> "Machine":
+        from ncc_runtime.execution.values.machine import Machine
+
         key = (options.threads, options.checked)
         if key not in self._machines:
             self._machines = {key: Machine(self.executable, options.threads, options.checked)}
         return self._machines[key]
 
     def _perform(
-        self, machine: Machine, options: RunOptions
+        self, machine: "Machine", options: RunOptions
     ) -> tuple[RecordedDecisions, tuple[Traffic, ...]]:
         """Compute what the devices would hold; what was decided, and what was moved."""
         queues, counter = self.executable.queues, TrafficCounter(self.executable)

@@ -22,8 +22,10 @@ from ncc_runtime.collectives import (
 )
 from ncc_runtime.collectives.folds import FoldedParts, UnfoldedError, checked, fold_of
 from ncc_runtime.collectives.layout import Arrange, Layout, Members, UnsuitedError
+from ncc_runtime.collectives.loads import Loads
+from ncc_runtime.collectives.machine import Groups, LoadsKey, Machine
 from ncc_runtime.collectives.plan import Fold, Job, Plan
-from ncc_runtime.collectives.price import Groups, Machine, Price, least_ps, priced
+from ncc_runtime.collectives.price import Price, least_ps, priced
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.instances import FirstParts
 from ncc_runtime.neff.placeholder import CollectiveOp
@@ -124,7 +126,7 @@ class Choice:
 
 
 class Chooser:
-    """Chooses for all placeholders on one placement; remembers arrangements."""
+    """Chooses for all placeholders on one placement; remembers arrangements and loads."""
 
     def __init__(
         self,
@@ -141,6 +143,7 @@ class Chooser:
         self._seen = seen  # ranks of the first instance, if they stand for all
         self._arranged: dict[tuple[Arrange, Hashable], Hashable | UnsuitedError] = {}
         self._layouts: dict[Members, Layout] = {}
+        self._loads: dict[LoadsKey, Loads] = {}
         self._priced: dict[int, tuple[Candidate, Candidate]] = {}  # by their teams
         self._groups: dict[int, Sequence[Members]] = {}  # the same
         self._keys: dict[Members, Hashable] = {}  # of groups, equal where they sit alike
@@ -239,7 +242,7 @@ class Chooser:
     def machine(self, job: Job) -> Machine:
         """What a placeholder is priced on."""
         cores = self.parts.model.cc_cores_of(job.placeholder.stream, self._streams)
-        return Machine(self.parts, cores, fold=self._folded_parts)
+        return Machine(self.parts, cores, self._loads, self._folded_parts)
 
     @staticmethod
     def priced_on(machine: Machine, job: Job, one: Candidate) -> Candidate:

@@ -19,7 +19,6 @@ NO_EVENT = -1
 BLOCK = 1 << 16
 """Events of a block, unless one rank has more in a queue."""
 
-_SORTED = 1 << 23  # events up to which all are put in order at once
 _SCANNED = 1 << 18  # events looked at together when a block is collected
 
 
@@ -89,6 +88,11 @@ class Trace:
         """When the last instruction of the last rank is complete."""
         return int(self.end_ps.max(initial=0))
 
+    @cached_property
+    def last_event(self) -> int:
+        """The first of those that end last; NO_EVENT if there is none."""
+        return int(np.argmax(self.end_ps)) if len(self) else NO_EVENT
+
     @property
     def timelines(self) -> tuple[Timeline, ...]:
         """What every queue did, in the executable's order."""
@@ -111,8 +115,7 @@ class Trace:
             if ranks is not None:
                 counts = np.where(ranks, counts, 0)
             for low, high in _cuts(counts, most):
-                wanted = np.zeros(len(counts), bool)
-                wanted[low:high] = counts[low:high] > 0
+                wanted = np.flatnonzero(counts[low:high]) + low
                 yield queue, self._events(queue, wanted)
 
     def count(self, ranks: np.ndarray | None = None) -> int:
@@ -133,30 +136,30 @@ class Trace:
         return found.reshape(queues, ranks)
 
     @cached_property
-    def _order(self) -> np.ndarray | None:
-        """All events by queue and rank, then in order; None where there are too many."""
-        if len(self) > _SORTED:
-            return None
-        ranks, most = self.executable.seen, self._counts.size
-        short = np.uint16 if most < 1 << 16 else np.int64  # few bits are put in order fast
-        key: np.ndarray = np.multiply(self.queue, ranks, dtype=short, casting="unsafe")
-        np.add(key, self.rank, out=key, casting="unsafe")
-        return np.argsort(key, kind="stable")
+    def _order(self) -> np.ndarray:
+        """(n,) the events by queue, by rank, then in order; int32 where that counts them."""
+        width = np.int32 if len(self) <= np.iinfo(np.int32).max else np.int64
+        order = _stable_order(self.rank, self.executable.seen).astype(width)
+        of_queue = _stable_order(self.queue[order], len(self.executable.queues))
+        return np.asarray(order[of_queue])
+
+    def _ordered(self, low: int, high: int) -> np.ndarray:
+        """Some events in that order."""
+        return self._order[low:high]
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        """(queues * ranks + 1,) where the events of each queue and rank begin in that order."""
+        return np.append(0, np.cumsum(self._counts))
 
     def _events(self, queue: int, wanted: np.ndarray) -> np.ndarray:
-        """The events of a queue on some ranks, by rank, then in order."""
-        if self._order is not None:
-            own = np.flatnonzero(wanted)
-            ends = np.cumsum(self._counts).reshape(self._counts.shape)[queue]
-            first = int(ends[own[0]] - self._counts[queue, own[0]])
-            events = self._order[first : int(ends[own[-1]])]
-            return events if wanted[own[0] : own[-1]].all() else events[wanted[self.rank[events]]]
-        found = []
-        for at in range(0, len(self), _SCANNED):
-            own = np.flatnonzero(self.queue[at : at + _SCANNED] == queue)
-            found.append(at + own[wanted[self.rank[at + own]]])
-        events = np.concatenate(found)
-        return np.asarray(events[np.argsort(self.rank[events], kind="stable")])
+        """The events of a queue on some ranks, ascending, by rank, then in order; int64."""
+        cells = queue * self.executable.seen + wanted
+        first, behind = self._starts[cells], self._starts[cells + 1]
+        apart = np.flatnonzero(first[1:] != behind[:-1]) + 1
+        lows, highs = first[np.append(0, apart)], behind[np.append(apart, len(cells)) - 1]
+        runs = [self._ordered(low, high) for low, high in zip(lows, highs, strict=True)]
+        return np.concatenate(runs).astype(np.int64)
 
     def queues_of(self, kind: type[EngineQueue | CcQueue | DmaQueue]) -> list[int]:
         """Positions of the queues of one kind."""
@@ -207,6 +210,12 @@ def _opens_placeholder(queue: CcQueue) -> np.ndarray:
     _, first = np.unique(queue.placeholder[rows], return_index=True)
     found[rows[first]] = True
     return found
+
+
+def _stable_order(numbers: np.ndarray, count: int) -> np.ndarray:
+    """Positions of numbers below `count`, ascending; of equal ones the first comes first."""
+    narrow = np.min_scalar_type(max(0, count - 1))  # 16 bits and less are sorted in linear time
+    return np.argsort(numbers.astype(narrow), kind="stable")
 
 
 def _cuts(counts: np.ndarray, most: int) -> Iterator[tuple[int, int]]:

@@ -21,6 +21,7 @@ class CollectiveRow:
     op: str
     algorithm: str
     group_size: int
+    operands: int
     bytes: int  # of the larger side on one rank, as nccom-test counts size
     runs: int | None  # more than one in a loop; times are of all runs together
     start_us: float | None
@@ -84,6 +85,7 @@ def _row(executable: Executable, number: int, moved: Traffic, times: _Times) -> 
         op=placeholder.op.value,
         algorithm=filled.name,
         group_size=max(filled.group_sizes, default=0),
+        operands=len(placeholder.operands),
         bytes=max(sum(tensors[tensor].size_bytes for tensor in side) for side in sides),
         runs=times.runs,
         start_us=times.start_us,

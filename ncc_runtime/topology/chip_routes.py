@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 
 import attrs
-import networkx
 import numpy as np
 
 from ncc_runtime.topology.fabric import PORTS, neighbour
@@ -152,6 +151,8 @@ class _GraphRouter:
     def of(cls, topology: Topology, is_down: np.ndarray) -> "_GraphRouter":
         chips, count = topology.chips_per_node, topology.links_per_node
         sources, targets = topology.links.src[:count], topology.links.dst[:count]
+        import networkx  # slow to import, and most topologies do without
+
         graph = networkx.DiGraph()
         graph.add_nodes_from(range(chips))
         ends = (sources[~is_down].tolist(), targets[~is_down].tolist())

@@ -1,15 +1,14 @@
-"""The wiring of one instance: its chips and directed links, as a networkx multigraph.
+"""The wiring of one instance: its directed links, in the order of their ids.
 
-The graph lives while a topology is built; what follows works on arrays. A torus is row-major,
+They live while a topology is built; what follows works on arrays. A torus is row-major,
 chip = columns * row + column, and a chip's ports are N (row - 1), W (column - 1), S (row + 1) and
 E (column + 1), in this order, which is neuron-ls's; a ring or line has W and E only.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-import networkx
-
+from ncc_runtime.topology.faults import Edge
 from ncc_runtime.topology.spec import FabricShape, Spec
 
 PORTS = {
@@ -20,26 +19,34 @@ PORTS = {
 """Ports in the order of link ids: name, axis of dims, step along it."""
 
 
-def wire(spec: Spec) -> networkx.MultiDiGraph:
-    """Chips 0..n-1 and directed links, an edge keyed by its port with its id as `link`."""
+def wire(spec: Spec) -> tuple[Edge, ...]:
+    """The directed links between chips 0..n-1; a link's id is its place."""
     chips = spec.number("chips.count")
-    graph = networkx.MultiDiGraph()
-    graph.add_nodes_from(range(chips))
     if spec.shape is FabricShape.NONE:
         if chips != 1:
             raise spec.error("fabric.shape", f"none leaves {chips} chips unconnected")
-        return graph
-    edges = _pair_links(spec) if spec.shape is FabricShape.GRAPH else _grid_links(spec)
-    for link, (source, target, port) in enumerate(edges):
-        graph.add_edge(source, target, key=port, link=link)
+        return ()
+    if spec.shape is FabricShape.GRAPH:
+        links = tuple(_pair_links(spec))
+        _check_connected(spec, links)
+        return links
+    return tuple(_grid_links(spec))  # which leads from every chip to every other
+
+
+def _check_connected(spec: Spec, links: Sequence[Edge]) -> None:
+    """Refuse chips that chip 0 does not reach; every pair is wired both ways."""
+    import networkx  # slow to import, and most topologies do without
+
+    graph = networkx.DiGraph()
+    graph.add_nodes_from(range(spec.number("chips.count")))
+    graph.add_edges_from(link[:2] for link in links)
     if not networkx.is_strongly_connected(graph):
         reached = networkx.descendants(graph, 0) | {0}
-        apart = min(set(range(chips)) - reached)
+        apart = min(set(graph) - reached)
         raise spec.error("fabric", f"chip 0 has no route to chip {apart}")
-    return graph
 
 
-def _grid_links(spec: Spec) -> Iterator[tuple[int, int, str]]:
+def _grid_links(spec: Spec) -> Iterator[Edge]:
     dims = checked_dims(spec)
     for chip in range(math.prod(dims)):
         for port, axis, step in PORTS[spec.shape]:
@@ -73,11 +80,11 @@ def neighbour(
     return chip + (target - place) * stride
 
 
-def _pair_links(spec: Spec) -> Iterator[tuple[int, int, str]]:
+def _pair_links(spec: Spec) -> Iterator[Edge]:
     """Both directions of every listed pair; chip k's ports are p0, p1, … in the order listed."""
     chips = spec.number("chips.count")
     ports = [0] * chips
-    ends: list[tuple[int, int, str]] = []
+    ends: list[Edge] = []
     for pair in spec.pairs("fabric.links"):
         for source, target in (pair, pair[::-1]):
             if source >= chips:

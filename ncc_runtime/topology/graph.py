@@ -386,11 +386,11 @@ def _core_ports(spec: Spec) -> tuple[str, ...]:
 
 def _links(spec: Spec, nodes: int) -> Links:
     """The links of one instance, repeated with its chips' numbers for every other."""
-    edges = sorted(wire(spec).edges(keys=True, data="link"), key=lambda edge: int(edge[3]))
-    ends = np.array([edge[:2] for edge in edges], np.int32).reshape(-1, 2)
+    wired = wire(spec)
+    ends = np.array([link[:2] for link in wired], np.int32).reshape(-1, 2)
     first_chip = np.arange(nodes, dtype=np.int32)[:, None] * spec.number("chips.count")
     rate = _link_figure(spec, "link.bandwidth_bytes_per_s")
-    states = link_states(spec, [edge[:3] for edge in edges], nodes, rate)
+    states = link_states(spec, wired, nodes, rate)
     src, dst = ((first_chip + ends[:, side]).ravel() for side in (0, 1))
     for column in (src, dst):
         column.setflags(write=False)
@@ -400,5 +400,5 @@ def _links(spec: Spec, nodes: int) -> Links:
         bandwidth_bytes_per_s=states.bandwidth_bytes_per_s,
         is_down=states.is_down,
         variant=states.variant,
-        port=tuple(edge[2] for edge in edges),
+        port=tuple(port for _, _, port in wired),
     )

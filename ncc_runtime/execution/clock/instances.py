@@ -30,6 +30,10 @@ class Instances:
     source: np.ndarray  # (ranks * semaphores,) row of `origin`
     origin: np.ndarray  # (maps, count) whose increments an instance sees; row 0: its own
 
+    def alone(self) -> "Instances":
+        """The first as if there were no other."""
+        return Instances(1, self.ranks, self.source, np.zeros((1, 1), np.int64))
+
 
 def all_apart(executable: Executable) -> Instances:
     """Every rank is simulated of which there are columns."""
