@@ -87,8 +87,9 @@ def run(program: Sequence[str], place: PlaceWords, as_json: bool, **words: Any) 
     if words["outputs"]:
         array_files.check_target(words["outputs"])
     started = time.perf_counter()
-    model = loaded(program, place)
-    chosen = None if timeline is None else timeline.chosen(model.executable.ranks)
+    times_only = words["no_values"] and words["no_verify"]
+    model = loaded(program, place, times_only=times_only)
+    chosen = None if timeline is None else timeline.chosen(model.executable)
     given = array_files.read_arrays(words["inputs"]) if words["inputs"] else {}
     options = RunOptions(
         values=not words["no_values"],

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ncc_runtime.execution.trace import Trace
+    from ncc_runtime.lowering.executable import Executable
 
 
 @attrs.frozen
@@ -24,17 +25,23 @@ class WantedTimeline:
     path: str
     ranks: Sequence[int] | None
 
-    def chosen(self, count: int) -> "np.ndarray | None":
+    def chosen(self, executable: "Executable") -> "np.ndarray | None":
         """The ranks as a mask; wrong usage where there are fewer."""
         if self.ranks is None:
             return None
         import numpy as np
 
-        if max(self.ranks) >= count:
+        count, seen, last = executable.ranks, executable.seen, max(self.ranks)
+        if last >= count:
             raise click.UsageError(
-                f"--trace-ranks: rank {max(self.ranks)} is not below the program's {count} ranks"
+                f"--trace-ranks: rank {last} is not below the program's {count} ranks"
             )
-        return np.isin(np.arange(count), self.ranks)
+        if last >= seen:
+            raise click.UsageError(
+                f"--trace-ranks: rank {last} does what rank {last % seen} does, whose instance "
+                f"stands for all; name ranks below {seen}"
+            )
+        return np.isin(np.arange(seen), self.ranks)
 
     def write(self, trace: "Trace", chosen: "np.ndarray | None") -> None:
         """Write the file; a terminal sees how far it is."""

@@ -32,3 +32,4 @@ class LoadOptions:
 
     algorithms: Mapping[str, str] = attrs.field(factory=dict)  # operator → algorithm
     strict: bool = False  # refuse groups that the hardware would refuse
+    times_only: bool = False  # for runs without values and proofs: one of alike instances is filled

@@ -76,6 +76,8 @@ class Model:
         `settings` are fields of RunOptions by name, as in run(x, values=True, threads=2).
         """
         options = attrs.evolve(options or RunOptions(), **settings)
+        if options.values or options.verify:
+            self.executable.check_is_whole()
         if options.values:
             check_constants(self.executable.program)
         held = sum(machine.held_bytes for machine in self._machines.values())
@@ -156,15 +158,19 @@ def load(
     lnc: int | None = None,
     algorithms: Mapping[str, str] | None = None,
     strict: bool = False,
+    times_only: bool = False,
 ) -> Model:
     """Place a compiled program and fill its placeholders; raises NccError with the reason.
 
     Several programs of one world, pipeline stages say, come with the ranks that run each:
     load([("a.neff", range(0, 4)), ("b.neff", range(4, 8))]); MismatchError says how they differ.
     `strict` refuses groups that the hardware would refuse; `Model.verdicts` has them otherwise.
+    `times_only` fills one of instances that are alike, for run(values=False, verify=False): many
+    ranks are timed as quickly as those of one instance.
     """
     place = PlaceOptions(topology, nodes, placement, lnc)
-    return load_on(program_of(neff), place, LoadOptions(algorithms or {}, strict))
+    options = LoadOptions(algorithms or {}, strict, times_only)
+    return load_on(program_of(neff), place, options)
 
 
 def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Model:
@@ -173,7 +179,7 @@ def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Mode
     judged = verdicts(program, placement)
     if options.strict:
         refuse(judged)
-    executable = fill(program, placement, options.algorithms)
+    executable = fill(program, placement, options.algorithms, folded=options.times_only)
     exceeded = limit_verdicts(placement, _uses(executable))
     if options.strict:
         refuse(exceeded)

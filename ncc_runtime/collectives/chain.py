@@ -64,21 +64,21 @@ class Chain:
     def __init__(self, machine: Machine, plan: Plan, groups: Groups, width: int) -> None:
         self._machine = machine
         self._steps = Steps(machine, groups, width)
-        self._meetings = Meetings(len(groups[0]))
+        self._meetings = Meetings(plan.columns)
         strands = {move.strand for one_round in plan.rounds for move in one_round.transfers}
         self._is_alone = len(strands) < 2  # its rounds in turn, so that no part is shared
         self._arrivals: dict[_Strand, int] = {}  # channels that nobody waited for
         self._reach: dict[_Strand, Reach] = {}
         self._ways: dict[_Strand, _Ways] = {}  # of the last step
         self._stretch = _Stretch()
-        self._free_ps: np.ndarray = np.zeros(machine.parts.count, np.int64)
+        self._free_ps: np.ndarray = np.zeros(machine.vector.count, np.int64)
         self._served: dict[_Strand, Reach] = {}  # until when parts serve the stretches before
         self._server: dict[_Strand, Kind] = {}  # by what
         self._begun = Reach()  # the last round of the stretch before
         self._begins = Reach()  # the last round
         self._behind = Reach()  # how long the last of strands that take turns waits
         self._told = Reach()  # when the last owner knows that it has been read
-        self.total: np.ndarray = np.zeros(machine.parts.count, np.int64)
+        self.total: np.ndarray = np.zeros(machine.vector.count, np.int64)
         self.first_ps = 0
         for one_round in plan.rounds:
             self._add(one_round)
@@ -157,7 +157,7 @@ class Chain:
 
     def _close(self) -> None:
         """Parts serve the stretch after what they were asked for before."""
-        amounts = self._stretch.amounts(self._machine.parts.count)
+        amounts = self._stretch.amounts(self._machine.vector.count)
         self.total += amounts
         if self._is_alone or not self._stretch.passed:
             return
@@ -167,7 +167,7 @@ class Chain:
         free = np.maximum(self._free_ps[used], begin.end_ps) + times[used]
         self._free_ps[used] = free
         part = int(free.argmax())
-        kind, strands = self._machine.parts.kind(int(used[part])), self._stretch.strands
+        kind, strands = self._machine.vector.kind(int(used[part])), self._stretch.strands
         served = begin.until(int(free[part]), kind)
         self._share(begin.end_ps, served.end_ps, kind)
         late_ps = served.end_ps - last_of(*(self._reach[one] for one in strands)).end_ps

@@ -76,6 +76,23 @@ class Round:
     transfers: tuple[Transfer, ...]
 
 
+@attrs.frozen
+class Fold:
+    """The first members of a group stand for all of it, who come in as many at a time, alike.
+
+    A plan that is made so has offsets and sizes of the first members only; who sends to whom is
+    still said of all. With a turn, members are numbered from others on: so a plan tells whether
+    these are alike to the first.
+    """
+
+    seen: int
+    turn: int = 0  # so many times `seen` members come last
+
+    def over_all(self, column: np.ndarray, members: int) -> np.ndarray:
+        """What holds for those that are seen, for all who are alike to them."""
+        return np.tile(column, members // self.seen)
+
+
 @attrs.frozen(eq=False)
 class Plan:
     """All rounds of one placeholder for groups of one size."""
@@ -84,6 +101,13 @@ class Plan:
     members: int
     rounds: tuple[Round, ...]
     scratch_bytes: int = 0
+    fold: Fold | None = None  # None: columns are of all members
+    is_even: bool = False  # it is known that members of one part move as many bytes
+
+    @property
+    def columns(self) -> int:
+        """How many members have offsets and sizes, the first ones."""
+        return self.members if self.fold is None else self.fold.seen
 
     @property
     def lanes(self) -> frozenset[int]:
@@ -107,6 +131,7 @@ class Job:
 
     placeholder: Placeholder
     buffers: Buffers
+    fold: Fold | None = None  # where only times are asked for; not every algorithm makes use of it
 
 
 def divisor(job: Job, members: int) -> int:

@@ -16,6 +16,7 @@ channel that something came in by, per owner and reader of operands (`meetings.p
 Teams, which have plans of their own, meet in the last term only.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -58,8 +59,11 @@ class Price:
 
 def priced(machine: Machine, teams: Sequence[tuple[Plan, Groups]], width: int) -> Price:
     """The price of plans that run at the same time; `width` is the size of an element."""
-    chains = [Chain(machine, plan, groups, width) for plan, groups in teams]
-    total: np.ndarray = np.zeros(machine.parts.count, np.int64)
+    seen = None if machine.fold is None else machine.fold.teams(teams)
+    if seen is None:
+        machine = attrs.evolve(machine, fold=None)
+    chains = [Chain(machine, *one, width) for one in (teams if seen is None else seen)]
+    total: np.ndarray = np.zeros(machine.vector.count, np.int64)
     for chain in chains:
         total += chain.total
     first = max((chain.first_ps for chain in chains), default=0)
@@ -77,3 +81,19 @@ def priced(machine: Machine, teams: Sequence[tuple[Plan, Groups]], width: int) -
         is_chain=is_chain,
         bytes_by_part=total,
     )
+
+
+def least_ps(machine: Machine, teams: Sequence[tuple[Plan, Groups]]) -> int:
+    """No more than the price: what the rounds of a strand take if all of them go the best way."""
+    parts, model = machine.parts, machine.parts.model
+    efa = parts.routes.topology.efa
+    start = model.dma_start_ps if efa is None else min(model.dma_start_ps, efa.latency_ps)
+    told = min(model.semaphore_local_ps, model.semaphore_remote_ps)
+    step = machine.row_ps + model.semaphore_local_ps + start + told
+    most = 0
+    for plan, _ in teams:
+        rounds: Counter[int | None] = Counter()
+        for one_round in plan.rounds:
+            rounds.update({move.strand for move in one_round.transfers})
+        most = max(most, *rounds.values(), 0)
+    return model.cc_start_ps + most * step

@@ -38,7 +38,7 @@ class Steps:
     """The steps of one team; those that are alike are worked out once."""
 
     def __init__(self, machine: Machine, groups: Groups, width: int) -> None:
-        self._machine, self._parts, self._width = machine, machine.parts, width
+        self._machine, self._width = machine, width
         self._loads = machine.loads(groups)
         self._known: dict[Hashable, Step] = {}
         self._together: dict[Hashable, tuple[Sequence[Step], Reach]] = {}
@@ -72,7 +72,7 @@ class Steps:
             if len(all_its) > 1
         ]
         # rings that work side by side are advanced one after the other
-        fixed = len(lanes) * self._machine.row_ps + self._parts.model.semaphore_local_ps
+        fixed = len(lanes) * self._machine.row_ps + self._machine.parts.model.semaphore_local_ps
         return Step(
             fixed + max(load.flight_ps for load, _ in passed),
             fixed + max(load.passing_ps for load, _ in passed),
@@ -81,7 +81,7 @@ class Steps:
             max((busy_ps, *in_turn)),
             kind,
             amounts,
-            bool(amounts[self._parts.span(Kind.EFA)].any()),
+            bool(amounts[self._machine.vector.span(Kind.EFA)].any()),
         )
 
     def in_step(self, steps: Sequence[Step]) -> tuple[Sequence[Step], Reach]:
@@ -98,7 +98,8 @@ class Steps:
 
     def _by_turns(self, steps: Sequence[Step]) -> tuple[Sequence[Step], Reach]:
         amounts = np.array([step.amounts for step in steps])
-        ways = np.r_[tuple(self._parts.span(kind) for kind in (Kind.LINK, Kind.DMA, Kind.EFA))]
+        span = self._machine.vector.span
+        ways = np.r_[tuple(span(kind) for kind in (Kind.LINK, Kind.DMA, Kind.EFA))]
         turns = max(1, int((amounts[:, ways] > 0).sum(axis=0).max(initial=0)))
         whole_ps, kind = self._machine.busiest(amounts.sum(axis=0))
         joint_ps = whole_ps // turns

@@ -62,7 +62,8 @@ class Trace:
     """Events as flat columns: one row of one queue, performed by one rank.
 
     Events of one queue and rank stand in the order in which they were performed. Integer columns
-    may be of any width that holds their values.
+    may be of any width that holds their values. Of a folded executable, events are of the ranks
+    that have columns; a cause is one of a rank that is alike to the one that was waited for.
     """
 
     executable: Executable
@@ -125,7 +126,7 @@ class Trace:
     @cached_property
     def _counts(self) -> np.ndarray:
         """How many events each queue has on each rank, (queues, ranks) int64."""
-        queues, ranks = len(self.executable.queues), self.executable.ranks
+        queues, ranks = len(self.executable.queues), self.executable.seen
         found = np.zeros(queues * ranks, np.int64)
         for at in range(0, len(self), _SCANNED):
             queue = self.queue[at : at + _SCANNED].astype(np.int64)
@@ -138,7 +139,7 @@ class Trace:
     def _order(self) -> np.ndarray:
         """(n,) the events by queue, by rank, then in order; int32 where that counts them."""
         width = np.int32 if len(self) <= np.iinfo(np.int32).max else np.int64
-        order = _stable_order(self.rank, self.executable.ranks).astype(width)
+        order = _stable_order(self.rank, self.executable.seen).astype(width)
         of_queue = _stable_order(self.queue[order], len(self.executable.queues))
         return np.asarray(order[of_queue])
 
@@ -153,7 +154,7 @@ class Trace:
 
     def _events(self, queue: int, wanted: np.ndarray) -> np.ndarray:
         """The events of a queue on some ranks, ascending, by rank, then in order; int64."""
-        cells = queue * self.executable.ranks + wanted
+        cells = queue * self.executable.seen + wanted
         first, behind = self._starts[cells], self._starts[cells + 1]
         apart = np.flatnonzero(first[1:] != behind[:-1]) + 1
         lows, highs = first[np.append(0, apart)], behind[np.append(apart, len(cells)) - 1]
@@ -252,7 +253,7 @@ class TrafficCounter:
     def __init__(self, executable: Executable) -> None:
         self._executable = executable
         count = len(executable.program.placeholders)
-        self._sent = np.zeros((count, len(TRANSPORTS), executable.ranks), np.int64)
+        self._sent = np.zeros((count, len(TRANSPORTS), executable.seen), np.int64)
 
     def add(self, queue: DmaQueue, row: int | np.ndarray, ranks: np.ndarray) -> None:
         """Rows performed on ranks: one on several, or one for each of them."""
@@ -279,8 +280,9 @@ class TrafficCounter:
             np.add.at(self._sent, (number[moving], transport, senders), sizes[moving])
 
     def traffic(self) -> tuple[Traffic, ...]:
-        """The counts, per placeholder."""
-        return tuple(Traffic(sent) for sent in self._sent)
+        """The counts, per placeholder; ranks that others stand for send as much as these."""
+        instances = self._executable.ranks // self._executable.seen
+        return tuple(Traffic(np.tile(sent, instances)) for sent in self._sent)
 
 
 def traffic_of(trace: Trace) -> tuple[Traffic, ...]:

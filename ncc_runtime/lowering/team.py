@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 import numpy as np
 
+from ncc_runtime.collectives.folds import UnfoldedError
 from ncc_runtime.collectives.plan import Piece, Space, Transfer
+from ncc_runtime.instances import is_repeated
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.channels import Channels
 from ncc_runtime.lowering.columns import MemberRows, Row, spread, spread_any
@@ -94,6 +96,7 @@ class TeamRows:
         self._rows = rows
         self._ranks = len(rows.everybody)
         self._team = team
+        self._seen = team.seen(self._ranks)
         self._number = number
         self._addresses = addresses
         self._rounds = rows.moves_of(team)
@@ -144,15 +147,15 @@ class TeamRows:
         told = np.zeros_like(self._met)
         for link in self._unmet.values():
             counts = counters.free_count[link.channels]
-            self._free_base[link.number] = spread_any(counts, link.senders, self._ranks)
+            self._free_base[link.number] = spread_any(counts, link.ends.senders, self._ranks)
             fresh = link.remote & ~told[self._known_by(link)]
             if not fresh.any():
                 continue
-            channels, receivers = link.channels[fresh], link.receivers[fresh]
+            channels, places = link.channels[fresh], link.ends.places[fresh]
             told[channels] = told[counters.pair[channels]] = True
             counters.ready_count[channels] += 1
-            to = spread(link.senders[fresh], receivers, self._ranks)
-            sem = spread(counters.ready_sem[channels], receivers, self._ranks)
+            to = spread(link.ends.sources[fresh], places, self._ranks)
+            sem = spread(counters.ready_sem[channels], places, self._ranks)
             self._rows.cc.add(CcOpcode.SIGNAL, Place(self._number), [], Increment(to, sem))
 
     def _emit(self, move: Move, credit: int, place: Place, waits: list[Condition]) -> None:
@@ -183,7 +186,7 @@ class TeamRows:
         fresh = link.remote & ~self._met[self._known_by(link)]
         if not fresh.any():
             return []
-        channels, senders = link.channels[fresh], link.senders[fresh]
+        channels, senders = link.channels[fresh], link.ends.senders[fresh]
         self._met[channels] = self._met[counters.pair[channels]] = True
         sem = spread(counters.ready_sem[channels], senders, self._ranks)
         return [Condition(sem, spread_any(counters.ready_count[channels], senders, self._ranks))]
@@ -207,7 +210,7 @@ class TeamRows:
             return []
         freed = self._freed.count(link, strand, credit)
         if link.number not in self._free_sems:
-            senders = link.senders[link.remote]
+            senders = link.ends.senders[link.remote]
             sems = self._rows.channels.free_sems(link.channels[link.remote], senders)
             self._free_sems[link.number] = spread(sems, senders, self._ranks)
         return [Condition(self._free_sems[link.number], self._free_base[link.number] + freed)]
@@ -219,7 +222,7 @@ class TeamRows:
         """
         links = dict.fromkeys([*(link for _, link in self._arriving), *sorted(self._read)])
         waits = [self._last[link] for link in links if link not in self._home]
-        mine = self._team.ranks.ravel()
+        mine = self._seen.ravel()
         for lane in lanes:
             _, completed = self._rows.links.ring_sems[lane]
             filled = self._rows.rings[lane].filled
@@ -239,23 +242,34 @@ class TeamRows:
             for one in transfers
         ]
         also = [None if one.also is None else (one.also.target, one.also.peer) for one in transfers]
-        sizes = [one.size_bytes for one in transfers]
+        sizes = [self._sizes(one.size_bytes) for one in transfers]
         return Extents(
             sources=[self._addressed(placed) for placed in zip(*sources, strict=True)],
             target=self._addressed([(one.target, one.peer) for one in transfers]),
-            size=MemberRows(sizes, [0] * len(sizes), self._team.ranks, idle=0),
+            size=MemberRows(sizes, [0] * len(sizes), self._seen, idle=0),
             also=self._addressed(also) if any(also) else None,
         )
 
     def _addressed(self, placed: Sequence[_Placed | None]) -> MemberRows:
         """Addresses of pieces, IDLE for none."""
-        nowhere: np.ndarray = np.full(self._team.plan.members, IDLE, np.int64)
+        nowhere: np.ndarray = np.full(self._seen.shape[1], IDLE, np.int64)
         return MemberRows(
-            offsets=[nowhere if one is None else one[0].offset for one in placed],
+            offsets=[nowhere if one is None else self._of_seen(one[0].offset) for one in placed],
             bases=[0 if one is None else self._base(*one) for one in placed],
-            ranks=self._team.ranks,
+            ranks=self._seen,
             idle=IDLE,
         )
+
+    def _sizes(self, column: np.ndarray) -> np.ndarray:
+        """Sizes of the members that are seen; UnfoldedError if they are not those of all."""
+        of_seen = self._of_seen(column)
+        if not is_repeated(column, len(column) // len(of_seen)):
+            raise UnfoldedError("members of different instances move different amounts")
+        return of_seen
+
+    def _of_seen(self, column: np.ndarray) -> np.ndarray:
+        """Of a plan that has columns of all members, those of the members that are seen."""
+        return column[: self._seen.shape[1]]
 
     def _base(self, piece: Piece, owner: np.ndarray | None) -> int | np.ndarray:
         """Where the space of a piece begins: in the memory of the owner, by member."""

@@ -68,7 +68,7 @@ def _times(trace: Trace, busy: Cover, number: int) -> _Times:
     first, last = np.full(runs, np.iinfo(np.int64).max), np.zeros(runs, np.int64)
     np.minimum.at(first, run, start)
     np.maximum.at(last, run, end)
-    exposed: np.ndarray = np.zeros(trace.executable.ranks, np.int64)
+    exposed: np.ndarray = np.zeros(trace.executable.seen, np.int64)
     np.add.at(exposed, rank, end - start - busy.within_ps(rank, start, end))
     return _Times(
         runs, int(first.min()) / 1e6, int((last - first).sum()) / 1e6, int(exposed.max()) / 1e6

@@ -35,7 +35,7 @@ def independence(trace: Trace, rank: int, runs: np.ndarray) -> Independence | No
 
     `runs` are positions in `trace.runs`. None if that is too much to find out.
     """
-    wanted = np.arange(trace.executable.ranks) == rank
+    wanted = np.arange(trace.executable.seen) == rank
     blocks = list(trace.blocks(trace.queues_of(EngineQueue), wanted))
     computing = [_working(trace, number, events) for number, events in blocks]
     count = sum(map(len, computing))

@@ -66,12 +66,12 @@ def simulate(
     instances = alike_instances(executable, parts, decisions)
     log = EventLog(in_memory)
     machine = _run(executable, parts, (decisions, instances), log, watch)
-    if instances.count > 1 and _left(machine).any():
+    if instances.ranks < executable.seen and _left(machine).any():
         instances, log = all_apart(executable), EventLog(in_memory)  # who is stuck, of every rank
         machine = _run(executable, parts, (decisions, instances), log, watch)
     stuck = tuple(_stuck(executable, machine))
     if stuck:
-        held = machine.semaphore["held"].reshape(executable.ranks, -1)
+        held = machine.semaphore["held"].reshape(executable.seen, -1)
         raise deadlock_report(executable, stuck, held)
     return trace_of(executable, machine, instances, log)
 
@@ -194,7 +194,7 @@ def _with_more_increments(machine: Machine) -> Machine:
 
 def _stuck(executable: Executable, machine: Machine) -> Iterator[Stuck]:
     """Who has rows left, and the semaphores that they wait for."""
-    ranks = executable.ranks
+    ranks = executable.seen
     for process in np.flatnonzero(_left(machine)).tolist():
         number, rank = divmod(process, ranks)
         row = int(machine.process[process]["row"])

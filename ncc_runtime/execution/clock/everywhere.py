@@ -28,8 +28,10 @@ from ncc_runtime.lowering.executable import Executable
 def trace_of(
     executable: Executable, machine: Machine, instances: Instances, log: EventLog
 ) -> Trace:
-    """Every event of every rank; on disk what memory is not for."""
+    """Every event of every rank that is seen; on disk what memory is not for."""
     machine = machine._replace(event=empty("event", 0), increment=empty("increment", 0))
+    if instances.ranks == executable.seen:
+        instances = instances.alone()
     sources = partial(_sources, machine, instances)
     many = int(machine.counts[EVENTS]) * instances.count
     if log.is_on_disk or (instances.count > 1 and not log.has_memory_for(many)):

@@ -82,7 +82,7 @@ class ProgramTables:
     def program(self, decisions: Decisions) -> Program:
         """The records of an executable whose control flow goes as decided."""
         queues = self._executable.queues
-        if self._ranks < self._executable.ranks:
+        if self._ranks < self._executable.seen:
             queues = tuple(of_one(queue, self._ranks) for queue in queues)
         for number, queue in enumerate(queues):
             self._add_queue(number, queue)

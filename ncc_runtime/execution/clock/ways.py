@@ -9,9 +9,10 @@ import attrs
 import numpy as np
 
 from ncc_runtime.execution.clock.cells import Alike, alike
-from ncc_runtime.execution.clock.instances import Instances, part_classes
+from ncc_runtime.execution.clock.instances import Instances
 from ncc_runtime.execution.clock.shares import FINE
 from ncc_runtime.execution.clock.tables import NONE, empty
+from ncc_runtime.instances import part_classes
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, DmaQueue
 from ncc_runtime.parts import Kind, Parts
