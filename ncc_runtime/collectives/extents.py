@@ -94,15 +94,24 @@ def whole_chunks(space: Space, elements: Sequence[int], chunks: int, width: int)
     return found
 
 
-def sliced(extents: Sequence[Extent], parts: int, width: int) -> list[list[Extent]]:
-    """Every chunk cut into `parts` slices of whole elements: extents per slice."""
+def sliced(
+    extents: Sequence[Extent], parts: int, width: int, pieces: int = 1
+) -> list[list[Extent]]:
+    """Every chunk cut into `parts` slices of whole elements: extents per slice.
+
+    If there are enough, all slices but the last hold a multiple of `pieces` elements, for they are
+    cut into as many.
+    """
     found: list[list[Extent]] = [[] for _ in range(parts)]
     for extent in extents:
-        elements = extent.sizes // width
-        base, extra = elements // parts, elements % parts
+        is_enough = bool((extent.sizes >= parts * pieces * width).all())
+        grain = pieces * width if is_enough else width
+        base, extra = np.divmod(extent.sizes // grain, parts)
         for part, slices in enumerate(found):
-            start = (base * part + np.minimum(extra, part)) * width
-            size = (base + (part < extra)) * width
+            start = (base * part + np.minimum(extra, part)) * grain
+            size = (base + (part < extra)) * grain
+            if part == parts - 1:
+                size = extent.sizes - start
             slices.append(attrs.evolve(extent, offsets=extent.offsets + start, sizes=size))
     return found
 

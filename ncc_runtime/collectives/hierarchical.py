@@ -93,7 +93,7 @@ class Hierarchical:
         elements = sum(job.buffers.operand_elements)
         slices = _Slices(hierarchy, elements * job.buffers.element_bytes)
         members, width, scratch = slices.members, job.buffers.element_bytes, Scratch()
-        cut = stages.operand_slices(job, slices.inside, slices.count)
+        cut = stages.operand_slices(job, slices.inside, slices.count, len(hierarchy.channels[0]))
         order = np.array(hierarchy.chunks or range(slices.inside))
         towers = [
             tower.all_reduce(renumbered(extents, order), scratch, (divisor(job, members), width))

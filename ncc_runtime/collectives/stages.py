@@ -145,10 +145,10 @@ def kept(
     )
 
 
-def operand_slices(job: Job, chunks: int, parts: int) -> list[list[Extent]]:
+def operand_slices(job: Job, chunks: int, parts: int, pieces: int = 1) -> list[list[Extent]]:
     """All operands cut into chunks, and every chunk into slices: extents per slice."""
     sizes, width = job.buffers.operand_elements, job.buffers.element_bytes
-    return sliced(whole_chunks(Space.OPERAND, sizes, chunks, width), parts, width)
+    return sliced(whole_chunks(Space.OPERAND, sizes, chunks, width), parts, width, pieces)
 
 
 def result_slices(job: Job, chunks: int, parts: int) -> list[list[Extent]]:

@@ -97,8 +97,8 @@ def test_causes_that_lead_in_a_circle_are_a_fault():
 
 def test_long_names_do_not_crowd_out_the_times_of_steps():
     name = "concatenate a.value.with.a.name.of.some.length f32[4,64]"
-    times = dict(start_ps=12_345_000_000, time_ps=6_000, under_way_ps=0, slowed_ps=0, events=1)
-    step = Step(f"Sync of rank 0: {name}", "engine", None, (0, 1), late=f"{name} (sync)", **times)
+    head = f"Sync of rank 0: {name}", "engine", None, (0, 1)
+    step = Step(*head, 12_345_000_000, 6_000, 0, 0, 1, f"{name} (sync)")
     out = io.StringIO()
     Console(file=out, width=WIDTH).print(table(CriticalPath((step,))))
     text = " ".join(out.getvalue().split())
