@@ -1,12 +1,14 @@
-"""How fast the clock is, and how much memory it takes: rings of many ranks, and a whole model.
+"""How fast the clock is, and how much memory it takes: many ranks, and a whole model.
 
 Each line is measured in a process of its own, after a small run for which the clock was compiled or
-fetched from its cache. Messages are transfers of DMA rings; seconds are those of the processor.
-Of instances that are alike one is simulated; columns of all ranks are made later, when read.
-Lanes are the channels of the ring, so a ring over r ranks has at least 2 * (r - 1) * r messages for
-each of them.
+fetched from its cache. Messages are transfers of DMA rings, of all ranks; seconds are those of the
+processor. A collective of all ranks of trn2 goes the whole way from the bytes of a `.neff` to the
+text of the report: unpacked, placed, filled, timed, told. Of instances that are alike one is filled
+and simulated; with --all every rank is filled.
 
-Run: python benchmarks/clock.py [--ranks 64 256 1024] [--size-bytes N] [--model PATH | --no-model]
+Run: python benchmarks/clock.py [--ranks 64 1024 4096] [--algorithm ring] [--size-bytes N] [--all]
+     python benchmarks/clock.py --ranks 65536 --algorithm hier.kangaring.rdh --no-model
+     python benchmarks/clock.py --ranks 4096 --algorithm any --no-model   # the cheapest
 """
 
 import argparse
@@ -21,100 +23,135 @@ import attrs
 import numpy as np
 
 import ncc_compiler
+import ncc_runtime
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.execution.decisions import PlannedDecisions
-from ncc_runtime.lowering.executable import DmaQueue, Executable
-from ncc_runtime.lowering.fill import fill
+from ncc_runtime.execution.trace import traffic_of
+from ncc_runtime.lowering.executable import DmaQueue
+from ncc_runtime.neff import container
 from ncc_runtime.neff.dtypes import DType
-from ncc_runtime.placement import PlaceOptions, place_on
-from ncc_runtime.report.bench_program import OPERATORS, Case, program_of_case
-from ncc_runtime.runtime import program_of
+from ncc_runtime.options import RunOptions
+from ncc_runtime.report import bench_program, summary
+from ncc_runtime.report.bench_program import OPERATORS, program_of_case
+from ncc_runtime.report.collectives import collective_rows
+from ncc_runtime.report.run import Run
 
 LLAMA = Path(__file__).parents[1] / "tests" / "data" / "hlo" / "llama_4l_64ranks.hlo"
 
 
+ANY = "any"
+
+
 @attrs.frozen
-class Measured:
-    """One line."""
+class Case:
+    """What is measured: an all-reduce of so many ranks, or a model."""
 
     name: str
-    lanes: int
+    path: Path | None = None
+    ranks: int = 0
+    size_bytes: int = 0
+    algorithm: str = ANY
+    is_whole: bool = False  # every rank is filled
+
+    def forced(self) -> dict[str, str]:
+        return {} if self.algorithm == ANY else {"all-reduce": self.algorithm}
+
+
+@attrs.frozen
+class Measured:
+    """One line; seconds of the processor."""
+
+    name: str
+    algorithm: str
     messages: int
-    events: int
-    shared: int  # messages that others slowed
+    slowed: int  # messages that others slowed
     predicted_us: float
     fill_s: float
-    seconds: float
+    clock_s: float
+    report_s: float
     peak_mib: float
-    before_mib: float  # of the peak, before the clock ran
 
 
-def ring(ranks: int, size_bytes: int) -> Executable:
-    """One all-reduce over all ranks of trn2 by a ring."""
-    case = Case(OPERATORS["all_reduce"], ranks, DType.F32, size_bytes)
-    placement = place_on(PlaceOptions("trn2"), ranks)
-    return fill(program_of_case(case), placement, {"all-reduce": "ring"})
+def neff_of(case: Case) -> bytes:
+    if case.path is not None:
+        return ncc_compiler.compile_file(case.path).data
+    made = bench_program.Case(OPERATORS["all_reduce"], case.ranks, DType.F32, case.size_bytes)
+    return container.pack(program_of_case(made))
 
 
-def model(path: Path) -> Executable:
-    """One step of a compiled model on trn2."""
-    program = program_of(ncc_compiler.compile_file(path))
-    return fill(program, place_on(PlaceOptions("trn2"), program.ranks), {})
-
-
-def measure(what: tuple[str, int | Path, int]) -> Measured:
-    """Fill, then time one run."""
-    name, which, size_bytes = what
-    warm = ring(4, 1024)
-    simulate(warm, PlannedDecisions(warm, {}))
+def measure(case: Case) -> Measured:
+    """The whole way, but for the compiler."""
+    warm(case.is_whole)
+    neff = neff_of(case)
     start = time.process_time()
-    executable = model(which) if isinstance(which, Path) else ring(which, size_bytes)
-    filled, before = time.process_time(), peak_mib()
+    model = ncc_runtime.load(neff, "trn2", algorithms=case.forced(), times_only=not case.is_whole)
+    filled = time.process_time()
+    executable = model.executable
     trace = simulate(executable, PlannedDecisions(executable, {}))
+    timed = time.process_time()
+    traffic = traffic_of(trace)
+    run = Run([], trace, traffic, collective_rows(executable, traffic, trace))
+    summary.as_text(executable, run, RunOptions(values=False, verify=False), 0.0)
     end = time.process_time()
-    rings = trace.queues_of(DmaQueue)
-    moved = np.isin(trace.queue, rings)
+    instances = executable.ranks // executable.seen
+    moved = np.isin(trace.queue, trace.queues_of(DmaQueue))
     return Measured(
-        name=name,
-        lanes=len(rings),
-        messages=int(moved.sum()),
-        events=len(trace),
-        shared=int((trace.slowed_ps[moved] > 0).sum()),
+        name=case.name,
+        algorithm=executable.filled[0].name,
+        messages=int(moved.sum()) * instances,
+        slowed=int((trace.slowed_ps[moved] > 0).sum()) * instances,
         predicted_us=trace.time_ps / 1e6,
         fill_s=filled - start,
-        seconds=end - filled,
+        clock_s=timed - filled,
+        report_s=end - timed,
         peak_mib=peak_mib(),
-        before_mib=before,
     )
+
+
+def warm(is_whole: bool) -> None:
+    """Fetch what is compiled, read what is imported."""
+    small = Case("", ranks=4, size_bytes=1024, algorithm="ring")
+    model = ncc_runtime.load(neff_of(small), "trn2", times_only=not is_whole)
+    run = model.run(values=False, verify=False)
+    summary.as_text(model.executable, run, RunOptions(values=False, verify=False), 0.0)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, nargs="*", default=[64, 256, 1024])
+    parser.add_argument("--ranks", type=int, nargs="*", default=[64, 1024, 4096])
     parser.add_argument("--size-bytes", type=int, default=1 << 20)
+    parser.add_argument("--algorithm", default="ring")
+    parser.add_argument("--all", action="store_true", help="fill every rank")
     parser.add_argument("--model", type=Path, default=LLAMA)
     parser.add_argument("--no-model", action="store_true")
     arguments = parser.parse_args()
-    asked: list[tuple[str, int | Path, int]] = [
-        (f"ring, {ranks} ranks", ranks, arguments.size_bytes) for ranks in arguments.ranks
+    cases = [
+        Case(
+            f"{ranks} ranks",
+            ranks=ranks,
+            size_bytes=arguments.size_bytes,
+            algorithm=arguments.algorithm,
+            is_whole=arguments.all,
+        )
+        for ranks in arguments.ranks
     ]
     if not arguments.no_model:
-        asked.append((arguments.model.stem, arguments.model, 0))
+        cases.append(Case(arguments.model.stem, arguments.model, is_whole=arguments.all))
     print(f"{time.strftime('%Y-%m-%d')} {platform.machine()}, trn2, {arguments.size_bytes:,} bytes")
     print(
-        f"{'':20}{'lanes':>6}{'messages':>11}{'events':>11}{'slowed':>10}{'time us':>12}"
-        f"{'fill s':>8}{'clock s':>9}{'messages/s':>12}{'peak MiB':>10}{'before':>8}"
+        f"{'':20}{'by':20}{'messages':>13}{'slowed':>12}{'time us':>12}{'fill s':>8}{'clock s':>9}"
+        f"{'report s':>10}{'messages/s':>13}{'peak MiB':>10}"
     )
-    for one in asked:
+    for case in cases:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            print_line(pool.apply(measure, (one,)))
+            print_line(pool.apply(measure, (case,)))
 
 
 def print_line(one: Measured) -> None:
     print(
-        f"{one.name:20}{one.lanes:6}{one.messages:11,}{one.events:11,}{one.shared:10,}"
-        f"{one.predicted_us:12,.1f}{one.fill_s:8.2f}{one.seconds:9.2f}"
-        f"{one.messages / one.seconds:12,.0f}{one.peak_mib:10.0f}{one.before_mib:8.0f}",
+        f"{one.name:20}{one.algorithm[:19]:20}{one.messages:13,}{one.slowed:12,}"
+        f"{one.predicted_us:12,.1f}{one.fill_s:8.2f}{one.clock_s:9.2f}{one.report_s:10.2f}"
+        f"{one.messages / one.clock_s:13,.0f}{one.peak_mib:10.0f}",
         flush=True,
     )
 

@@ -14,7 +14,7 @@ BUCKET_LIMIT_BYTES = 25 * 1024 * 1024
 """No bucket of collectives is larger than this; a collective that is stays alone."""
 
 BUCKET_SMALL_BYTES = 256 * 1024
-"""Collectives up to this size are joined whatever work lies between them."""
+"""To have one collective less, others may be put off by what so many bytes take."""
 
 SCHEDULE_LIMIT_PERCENT = 150
 """Values that live at the same time take at most this much of what they take in program order."""

@@ -87,8 +87,9 @@ def run(program: Sequence[str], place: PlaceWords, as_json: bool, **words: Any) 
     if words["outputs"]:
         array_files.check_target(words["outputs"])
     started = time.perf_counter()
-    model = loaded(program, place)
-    chosen = None if timeline is None else timeline.chosen(model.executable.ranks)
+    times_only = words["no_values"] and words["no_verify"]
+    model = loaded(program, place, times_only=times_only)
+    chosen = None if timeline is None else timeline.chosen(model.executable)
     given = array_files.read_arrays(words["inputs"]) if words["inputs"] else {}
     options = RunOptions(
         values=not words["no_values"],
@@ -103,7 +104,8 @@ def run(program: Sequence[str], place: PlaceWords, as_json: bool, **words: Any) 
     if options.clock:
         note_compiling()
     seed = 0 if words["seed"] is None and not words["inputs"] else words["seed"]
-    result = model.run(given, seed=seed, options=options)
+    with cli_trace.shown_clock() as watch:
+        result = model.run(given, seed=seed, options=options, watch=watch)
     if words["outputs"]:
         array_files.write_arrays(words["outputs"], result.outputs)
     if timeline is not None and result.trace is not None:

@@ -173,7 +173,7 @@ def _measured(case: "Case", place: PlaceWords, mode: str | None) -> "tuple[Measu
     from ncc_runtime.report.bench_program import program_of_case
 
     made = case if mode is not None else attrs.evolve(case, iterations=1)
-    model = filled(program_of_case(made), place, place_of(place))
+    model = filled(program_of_case(made), place, place_of(place), times_only=mode is None)
     if mode is not None:
         given = report.operands(case, mode, np.random.default_rng(0))
         run = model.run([given], clock=False)

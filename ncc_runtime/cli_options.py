@@ -211,18 +211,21 @@ def program_of_words(words: Sequence[str]) -> "Program":
     return program_of([(match["path"], _ranks(match["ranks"])) for match in found if match])
 
 
-def loaded(program: Sequence[str], place: PlaceWords) -> "Model":
+def loaded(program: Sequence[str], place: PlaceWords, *, times_only: bool = False) -> "Model":
     """A program's file, or several, placed and filled."""
     where = place_of(place)
-    return filled(program_of_words(program), place, where)
+    return filled(program_of_words(program), place, where, times_only=times_only)
 
 
-def filled(program: "Program", place: PlaceWords, where: "PlaceOptions") -> "Model":
+def filled(
+    program: "Program", place: PlaceWords, where: "PlaceOptions", *, times_only: bool = False
+) -> "Model":
     """A program, placed where it is said and filled."""
     from ncc_runtime.options import LoadOptions
     from ncc_runtime.runtime import load_on
 
-    return load_on(program, where, LoadOptions(place.algorithms, place.strict, place.plans))
+    options = LoadOptions(place.algorithms, place.strict, place.plans, times_only)
+    return load_on(program, where, options)
 
 
 def warn(model: "Model") -> None:

@@ -1,7 +1,11 @@
-"""What `nccrt run --trace` asks for: the timeline as a file, with a progress bar on a terminal."""
+"""What `nccrt run --trace` asks for: the timeline as a file, with a progress bar on a terminal.
 
+A terminal also sees how far the clock is, if that takes long.
+"""
+
+import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -11,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ncc_runtime.execution.trace import Trace
+    from ncc_runtime.lowering.executable import Executable
 
 
 @attrs.frozen
@@ -20,17 +25,23 @@ class WantedTimeline:
     path: str
     ranks: Sequence[int] | None
 
-    def chosen(self, count: int) -> "np.ndarray | None":
+    def chosen(self, executable: "Executable") -> "np.ndarray | None":
         """The ranks as a mask; wrong usage where there are fewer."""
         if self.ranks is None:
             return None
         import numpy as np
 
-        if max(self.ranks) >= count:
+        count, seen, last = executable.ranks, executable.seen, max(self.ranks)
+        if last >= count:
             raise click.UsageError(
-                f"--trace-ranks: rank {max(self.ranks)} is not below the program's {count} ranks"
+                f"--trace-ranks: rank {last} is not below the program's {count} ranks"
             )
-        return np.isin(np.arange(count), self.ranks)
+        if last >= seen:
+            raise click.UsageError(
+                f"--trace-ranks: rank {last} does what rank {last % seen} does, whose instance "
+                f"stands for all; name ranks below {seen}"
+            )
+        return np.isin(np.arange(seen), self.ranks)
 
     def write(self, trace: "Trace", chosen: "np.ndarray | None") -> None:
         """Write the file; a terminal sees how far it is."""
@@ -45,6 +56,29 @@ class WantedTimeline:
         with bar:
             task = bar.add_task(f"events to {self.path}", total=trace.count(chosen))
             write_timeline(self.path, trace, chosen, lambda events: bar.advance(task, events))
+
+
+@contextlib.contextmanager
+def shown_clock() -> Iterator[Callable[[int], None] | None]:
+    """Who shows how many events the clock has; None where nobody looks."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TextColumn("clock: {task.completed:,} events"), TimeElapsedColumn()
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task("clock", total=None)
+
+    def watch(events: int) -> None:
+        bar.start()  # a short run shows nothing
+        bar.update(task, completed=events)
+
+    try:
+        yield watch
+    finally:
+        bar.stop()
 
 
 def wanted(words: Mapping[str, Any]) -> WantedTimeline | None:

@@ -1,15 +1,21 @@
 """What both commands do alike at their edge: closed streams, readers that leave, wrong usage."""
 
+import atexit
+import contextlib
+import gc
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
 
 DONE, REFUSED, USAGE, OUR_FAULT, INTERRUPTED = 0, 1, 2, 3, 130
 """The exit codes."""
+
+_NEW_CONTAINERS = 50_000
+"""How many objects a command makes until it looks for dead cycles: few are, all are walked over."""
 
 _DID_YOU_MEAN = re.compile(r"\.? \(?Did you mean (?:one of:? )?(.*?)\?\)?$")
 
@@ -24,7 +30,8 @@ def perform(
     """
     _replace_closed_streams()
     try:
-        return _run(commands, name, given, report)
+        with cycles_collected_seldom():
+            return _run(commands, name, given, report)
     except (BrokenPipeError, SystemExit):  # click exits where it meets a broken pipe itself
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.stdout, sys.stderr):
@@ -38,6 +45,19 @@ def _replace_closed_streams() -> None:
         if getattr(sys, name) is None:
             nowhere = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 - stays open
             setattr(sys, name, nowhere)
+
+
+@contextlib.contextmanager
+def cycles_collected_seldom() -> Iterator[None]:
+    """Neither while the command runs nor, other than that, when the process ends."""
+    atexit.unregister(gc.freeze)
+    atexit.register(gc.freeze)
+    before = gc.get_threshold()
+    gc.set_threshold(_NEW_CONTAINERS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _run(

@@ -1,6 +1,6 @@
 """Options of the runtime: every default is here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -19,6 +19,7 @@ class RunOptions:
     )  # take ready instructions in a random order
     trip_counts: Mapping[str, int] = attrs.field(factory=dict)  # of loops, for runs without values
     verify: bool = True  # prove the program before it runs the first time
+    watch: Callable[[int], None] | None = None  # hears now and then how many events have a time
 
 
 FREE_SHARE = 0.8
@@ -32,3 +33,4 @@ class LoadOptions:
     algorithms: Mapping[str, str] = attrs.field(factory=dict)  # operator → algorithm
     strict: bool = False  # refuse groups that the hardware would refuse
     plans: Sequence[str] = ()  # [OP=|pN=|NAME=]FILE: plans of the user's own
+    times_only: bool = False  # for runs without values and proofs: one of alike instances is filled

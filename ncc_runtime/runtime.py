@@ -5,7 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import numpy as np
@@ -21,7 +21,6 @@ from ncc_runtime.execution.decisions import (
 from ncc_runtime.execution.scheduler import Batch, Scheduler
 from ncc_runtime.execution.sizes import SizeRecord, assumed, check_counts
 from ncc_runtime.execution.trace import Traffic, TrafficCounter, traffic_of
-from ncc_runtime.execution.values.machine import Machine
 from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.group_rules.limits import Use, limit_verdicts
 from ncc_runtime.group_rules.verdict import Verdict, refuse
@@ -40,6 +39,9 @@ from ncc_runtime.report.collectives import collective_rows
 from ncc_runtime.report.run import Run
 from ncc_runtime.verify import prove
 from ncc_runtime.verify.proof import Proof
+
+if TYPE_CHECKING:  # slow to import, and only values need it
+    from ncc_runtime.execution.values.machine import Machine
 
 
 class Compiled(Protocol):
@@ -83,6 +85,8 @@ class Model:
         `settings` are fields of RunOptions by name, as in run(x, values=True, threads=2).
         """
         options = attrs.evolve(options or RunOptions(), **settings)
+        if options.values or options.verify:
+            self.executable.check_is_whole()
         if options.values:
             check_constants(self.executable.program)
         held = sum(machine.held_bytes for machine in self._machines.values())
@@ -97,14 +101,14 @@ class Model:
         if arrays is None:
             planned = PlannedDecisions(self.executable, options.trip_counts)
             sized, notes = assumed(self.executable)
-            found = simulate(sized, planned)
+            found = simulate(sized, planned, options.watch)
             trace, traffic = found if options.clock else None, traffic_of(found)
         else:
             machine = self._machine(options)
             machine.load(arrays)
             recorded, traffic, sized = self._perform(machine, options)
             outputs = machine.outputs()
-            trace = simulate(sized, recorded) if options.clock else None
+            trace = simulate(sized, recorded, options.watch) if options.clock else None
         return Run(
             outputs=outputs,
             trace=trace,
@@ -114,14 +118,16 @@ class Model:
             notes=notes,
         )
 
-    def _machine(self, options: RunOptions) -> Machine:
+    def _machine(self, options: RunOptions) -> "Machine":
+        from ncc_runtime.execution.values.machine import Machine
+
         key = (options.threads, options.checked)
         if key not in self._machines:
             self._machines = {key: Machine(self.executable, options.threads, options.checked)}
         return self._machines[key]
 
     def _perform(
-        self, machine: Machine, options: RunOptions
+        self, machine: "Machine", options: RunOptions
     ) -> tuple[RecordedDecisions, tuple[Traffic, ...], Executable]:
         """Compute what the devices would hold; what was decided, what was moved, in which sizes."""
         queues, counter = self.executable.queues, TrafficCounter(self.executable)
@@ -171,6 +177,7 @@ def load(
     algorithms: Mapping[str, str] | None = None,
     strict: bool = False,
     plans: Sequence[str] = (),
+    times_only: bool = False,
 ) -> Model:
     """Place a compiled program and fill its placeholders; raises NccError with the reason.
 
@@ -178,9 +185,12 @@ def load(
     load([("a.neff", range(0, 4)), ("b.neff", range(4, 8))]); MismatchError says how they differ.
     `strict` refuses groups that the hardware would refuse; `Model.verdicts` has them otherwise.
     `plans` are files of plans, perhaps with what they fill: "all-reduce=ring.xml", "p3=own.json".
+    `times_only` fills one of instances that are alike, for run(values=False, verify=False): many
+    ranks are timed as quickly as those of one instance.
     """
     place = PlaceOptions(topology, nodes, placement, lnc)
-    return load_on(program_of(neff), place, LoadOptions(algorithms or {}, strict, plans))
+    options = LoadOptions(algorithms or {}, strict, plans, times_only)
+    return load_on(program_of(neff), place, options)
 
 
 def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Model:
@@ -190,7 +200,7 @@ def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Mode
     if options.strict:
         refuse(judged)
     plans = read_plans(options.plans)
-    executable = fill(program, placement, options.algorithms, plans)
+    executable = fill(program, placement, options.algorithms, plans, folded=options.times_only)
     check_counts(executable)
     exceeded = limit_verdicts(placement, _uses(executable))
     if options.strict:

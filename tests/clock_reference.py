@@ -129,7 +129,7 @@ class Reference:
         """A semaphore will be seen to grow; what one queue promises is seen in order."""
         semaphore = self.semaphores[where]
         found = seen, maker.key
-        found = max(semaphore.promised.get(source, found), found, key=lambda one: one[0])
+        found = max(found, semaphore.promised.get(source, found), key=lambda one: one[0])
         semaphore.promised[source] = found
         self.at(found[0], lambda: semaphore.grow(*found))
 

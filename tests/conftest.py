@@ -1,5 +1,6 @@
 """Options of the whole test suite."""
 
+import networkx  # noqa: F401 - slow to import, which would count against a test's deadline
 import pytest
 
 

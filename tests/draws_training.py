@@ -89,6 +89,20 @@ def _gradient(body: _Lines) -> None:
     body.results.append((body.add(kind, f"subtract({old}, {summed})"), kind))
 
 
+def _joined_gradients(body: _Lines) -> None:
+    """Gradients that were joined into one collective, as XLA does."""
+    rows = [body.choose("1", "8") for _ in range(body.draw(st.integers(2, 3)))]
+    kinds = [f"s32[{count},8]" for count in rows]
+    parts = [
+        body.add(kind, f"slice({body.computed()}), slice={{[0:{count}], [0:8]}}")
+        for count, kind in zip(rows, kinds, strict=True)
+    ]
+    whole = f"({', '.join(kinds)})"
+    summed = body.collective("all-reduce", whole, ", ".join(parts), ", to_apply=add32")
+    for k, kind in enumerate(kinds):
+        body.results.append((body.add(kind, f"get-tuple-element({summed}), index={k}"), kind))
+
+
 def _own_part(body: _Lines) -> None:
     """A sum of which every rank goes on with its rows, or with other rows."""
     summed = body.collective(
@@ -126,7 +140,7 @@ def _scattered(body: _Lines) -> None:
 
 
 _PARTS = (_tensor_parallel, _gathered_weights, _gradient, _gradient, _own_part, _with_token)
-_PARTS += (_scattered,)
+_PARTS += (_scattered, _joined_gradients)
 
 
 def _loop(draw: st.DrawFn) -> str:

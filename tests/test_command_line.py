@@ -1,5 +1,6 @@
 """What both commands do alike: wrong usage, versions, closed streams, directories for files."""
 
+import gc
 import json
 import subprocess
 import sys
@@ -180,6 +181,13 @@ def test_the_version_is_that_of_the_package(
 ) -> None:
     assert MAINS[command](["--version"]) == DONE
     assert capsys.readouterr().out == f"{command}, version {version('ncc')}\n"
+
+
+@both
+def test_the_search_for_garbage_is_as_it_was_after_a_command(command: str) -> None:
+    before = gc.get_threshold()
+    MAINS[command](["--version"])
+    assert gc.get_threshold() == before
 
 
 @both

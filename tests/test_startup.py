@@ -18,6 +18,8 @@ HEAVY = (
     "tree_sitter",
 )
 
+LATE = ("networkx", "ncc_runtime.execution.values.machine")
+
 _PROBE = """
 import sys
 from {module} import main
@@ -47,5 +49,16 @@ def test_help_loads_nothing_heavy(module: str, arguments: list[str]) -> None:
 @pytest.mark.parametrize("module", ["ncc_compiler", "ncc_runtime"])
 def test_the_packages_import_at_once(module: str) -> None:
     code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_run_without_values_on_a_torus_loads_no_kernels_and_no_graph_search() -> None:
+    code = (
+        "import sys; from ncc_runtime import runtime; from ncc_runtime.topology import graph; "
+        "from ncc_runtime.topology.chip_routes import chip_routes; "
+        "chip_routes(graph.build('trn2')); "
+        f"print([name for name in {LATE} if name in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -3,7 +3,8 @@
 A collective costs much before it moves its first byte, so many small ones are slow. What waits in a
 bucket, however, starts later than it could, and so does what its results are for. So a collective
 joins the one before it (of the same operator, groups, element type, reduction and stream) where
-both together are small, or where no more work is put off than a collective costs anyway.
+that puts off hardly more than it saves. A bucket that could not start before the new one is ready,
+since its stream is busy, loses nothing; neither does a small one, whose bytes take no time.
 
 None of a bucket depends on another of it, not even through other buckets. Nothing is concatenated:
 operands and results stay where they are.
@@ -22,7 +23,14 @@ from ncc_compiler.overlap.later_compute import feeds_compute
 from ncc_compiler.overlap.pace import Pace, pace_of
 from ncc_compiler.overlap.reach import Bits, chosen_before
 from ncc_compiler.overlap.schedule import Schedule, reordered
-from ncc_compiler.overlap.work import CONTROL_FLOW, START, Work, larger_side, works_of
+from ncc_compiler.overlap.work import (
+    CONTROL_FLOW,
+    PER_COLLECTIVE_BYTE,
+    START,
+    Work,
+    larger_side,
+    works_of,
+)
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, provenance, stable_order
 
@@ -54,7 +62,10 @@ _NOT_COMPARED = frozenset(
 
 @attrs.frozen
 class Bucket(Pass):
-    """A bucket holds at most `limit_bytes`; up to `small_bytes` are joined at any distance."""
+    """A bucket holds at most `limit_bytes`, and puts off what `small_bytes` take at most.
+
+    So collectives of that many bytes together are joined whatever lies between them.
+    """
 
     name: ClassVar[str] = "bucket"
 
@@ -87,6 +98,7 @@ class _Open:
     """A bucket that others may still join."""
 
     members: list[int]
+    stream: int
     size_bytes: int
     ready: int  # when all operands are there
     behind: int  # the work that waits for the results
@@ -104,6 +116,7 @@ class _Search:
         self._body = body
         self._before = before
         self._pace = pace
+        self._free: dict[int, int] = {}  # by stream: when the buckets before the open ones are done
         self._of: dict[int, _Open] = {}  # by number of candidate, of buckets of two and more
         self._in_buckets: Bits = 0  # all their members
         self._changed: dict[int, int] = {}  # by first member: the candidate when it last changed
@@ -124,6 +137,8 @@ class _Search:
                 self._join(bucket, alone)
             else:
                 latest[key] = alone
+                if bucket is not None:
+                    self._close(bucket)
         return [
             tuple(bucket.members) for first, bucket in self._of.items() if first == _first(bucket)
         ]
@@ -132,6 +147,7 @@ class _Search:
         node, behind = self._body.nodes[position], self._pace.behind
         return _Open(
             members=[position],
+            stream=written_stream(node) or 0,
             size_bytes=larger_side(node, list(self._body.operands_of(node))),
             ready=self._pace.ready[position],
             behind=behind[number] if number < len(behind) else 0,
@@ -153,8 +169,26 @@ class _Search:
         size = bucket.size_bytes + one.size_bytes
         if size > self._options.limit_bytes or one.before & bucket.bits:
             return False
-        put_off = one.ready - bucket.ready + bucket.behind
-        return size <= self._options.small_bytes or put_off <= START
+        return self._put_off(bucket, one) <= PER_COLLECTIVE_BYTE * self._options.small_bytes
+
+    def _put_off(self, bucket: _Open, one: _Open) -> int:
+        """How much later the stream is done, and how much work waits longer for the bucket.
+
+        Alone, the bucket would use the time until the new one is ready, if that is longer than the
+        start that is saved; and the work behind it would run beside the new one's bytes.
+        """
+        unused = one.ready - self._start(bucket) - START
+        return min(unused, PER_COLLECTIVE_BYTE * bucket.size_bytes) + min(
+            bucket.behind, PER_COLLECTIVE_BYTE * one.size_bytes
+        )
+
+    def _start(self, bucket: _Open) -> int:
+        """When its operands are there and the stream is free."""
+        return max(bucket.ready, self._free.get(bucket.stream, 0))
+
+    def _close(self, bucket: _Open) -> None:
+        flight = START + PER_COLLECTIVE_BYTE * bucket.size_bytes
+        self._free[bucket.stream] = self._start(bucket) + flight
 
     def _join(self, bucket: _Open, one: _Open) -> None:
         first, number = _first(bucket), _first(one)

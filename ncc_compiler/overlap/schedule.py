@@ -5,7 +5,7 @@ stands before a trigger and before a wait. Loops and branches are meeting points
 nothing moves over them, and what stands between two of them is ordered by `timeline.py`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import attrs
@@ -24,6 +24,9 @@ from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild
 
 _NONE = 2**62
+_SPARES = (2, 3, 4, 8)
+"""About so many values an update makes before it lets go of others."""
+
 _NARROWING = 8
 """How much narrower a window is than the last one, where that took too much memory."""
 
@@ -70,18 +73,25 @@ class Schedule(Pass):
     def _arranged(
         self, tasks: Sequence[Task], lifetimes: Lifetimes, stretch: range
     ) -> Sequence[int]:
-        """The best order within the limit: the window narrows until it is kept."""
+        """The best order within the limit: less is made ahead, then moved, until it is kept."""
         if not any(task.work.flight for task in tasks):
             return stretch
         limit = peak_bytes(lifetimes, stretch) * self.limit_percent // 100
-        window = len(tasks)
-        while window > 1:
-            found = arrange(tasks, lifetimes, stretch, Bounds(limit, window))
+        for window, spare in _attempts(len(tasks)):
+            found = arrange(tasks, lifetimes, stretch, Bounds(limit, window, spare))
             order = [stretch[number] for number in found]
             if peak_bytes(lifetimes, order) <= limit:
                 return order
-            window //= _NARROWING
         return stretch
+
+
+def _attempts(tasks: int) -> Iterator[tuple[int, int]]:
+    """Windows, and for how many values of updates memory is spared, from the freest on."""
+    yield from ((tasks, spare) for spare in _SPARES)
+    window = tasks // _NARROWING
+    while window > 1:
+        yield window, _SPARES[-1]
+        window //= _NARROWING
 
 
 @attrs.frozen
@@ -122,11 +132,10 @@ def _tasks(body: Computation, stretch: range, facts: _Facts) -> list[Task]:
         for position in stretch
         for needs in ((*body.nodes[position].operands, *facts.after.get(position, ())),)
     ]
-    ranks = _ranks(works, after, facts.feeds[first : stretch.stop])
-    reads = [False] * len(works)
+    reads = _reads_collective(works, after)
+    ranks = _ranks(_Stretch(works, after, reads), facts.feeds[first : stretch.stop])
     tasks = []
     for number, position in enumerate(stretch):
-        reads[number] = any(works[k].flight or reads[k] for k in after[number])
         until = facts.held.get(position)
         tasks.append(
             Task(
@@ -141,22 +150,58 @@ def _tasks(body: Computation, stretch: range, facts: _Facts) -> list[Task]:
     return tasks
 
 
-def _ranks(
-    works: Sequence[Work], after: Sequence[Sequence[int]], feeds: Sequence[bool]
-) -> list[Rank]:
+@attrs.frozen
+class _Stretch:
+    """The tasks of a stretch, by number."""
+
+    works: Sequence[Work]
+    after: Sequence[Sequence[int]]
+    reads: Sequence[bool]  # a collective, itself or through others
+
+
+def _reads_collective(works: Sequence[Work], after: Sequence[Sequence[int]]) -> list[bool]:
+    reads: list[bool] = []
+    for others in after:
+        reads.append(any(works[other].flight or reads[other] for other in others))
+    return reads
+
+
+def _ranks(stretch: _Stretch, feeds: Sequence[bool]) -> list[Rank]:
     """The classes of tasks: by the next collective that each leads to."""
-    turns = _turns(works, after)
+    works, turns = stretch.works, _turns(stretch.works, stretch.after)
+    ahead = _ahead(stretch, turns)
     soon, later = [_NONE] * len(works), [_NONE] * len(works)
     ranks: list[Rank] = [(LAST, 0)] * len(works)
     for number in range(len(works) - 1, -1, -1):
         if works[number].flight:
             (soon if feeds[number] else later)[number] = turns[number]
         next_soon, next_later = soon[number], later[number]
-        ranks[number] = _rank(works[number], next_soon, next_later)
-        for other in after[number]:
+        ranks[number] = _rank(works[number], next_soon, next_later) or (LAST, *ahead[number])
+        for other in stretch.after[number]:
             soon[other] = min(soon[other], next_soon)
             later[other] = min(later[other], next_later)
     return ranks
+
+
+def _ahead(stretch: _Stretch, turns: Mapping[int, int]) -> list[Rank]:
+    """The places of tasks that lead to no collective.
+
+    Of updates, whose turn comes anyway, those first that most work waits for; before them what
+    they need else, by the collective that they read.
+    """
+    count = len(stretch.works)
+    turn, wanted, work_behind = [0] * count, [_NONE - 1] * count, [0] * count
+    for number, others in enumerate(stretch.after):
+        turn[number] = turns.get(number, max((turn[other] for other in others), default=0))
+    found: list[Rank] = [(0,)] * count
+    for number in range(count - 1, -1, -1):
+        work_behind[number] += stretch.works[number].duration
+        is_update = stretch.reads[number]
+        found[number] = (_NONE, -work_behind[number]) if is_update else (wanted[number],)
+        for other in stretch.after[number]:
+            work_behind[other] = max(work_behind[other], work_behind[number])
+            wanted[other] = min(wanted[other], turn[number] if is_update else wanted[number])
+    return found
 
 
 def _turns(works: Sequence[Work], after: Sequence[Sequence[int]]) -> Mapping[int, int]:
@@ -170,12 +215,13 @@ def _turns(works: Sequence[Work], after: Sequence[Sequence[int]]) -> Mapping[int
     return {number: turn for turn, number in enumerate(collectives)}
 
 
-def _rank(work: Work, soon: int, later: int) -> Rank:
+def _rank(work: Work, soon: int, later: int) -> Rank | None:
+    """Of a collective, or what leads to one."""
     if work.flight:
         return TRIGGER, min(soon, later)
     if soon < _NONE:
         return SOON, soon
-    return (LATER, later) if later < _NONE else (LAST, 0)
+    return (LATER, later) if later < _NONE else None
 
 
 def reordered(body: Computation, order: Sequence[int]) -> Computation:

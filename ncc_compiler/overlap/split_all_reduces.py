@@ -11,7 +11,7 @@ computes its part, and an all-gather joins the parts: an update divided over dat
 
     all-reduce ─▶ elementwise ─▶ result        reduce-scatter ─▶ elementwise ─▶ all-gather ─▶ result
 
-That is done where it saves more work than one more collective costs.
+That is done where it saves more work than the all-gather takes.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.overlap.alike import alike_in_groups
 from ncc_compiler.overlap.rank_numbers import RankNumbers
 from ncc_compiler.overlap.shards import Cone, FlatPart, Shards, SlicedPart, cone_of, own_start
-from ncc_compiler.overlap.work import START, work_of
+from ncc_compiler.overlap.work import PER_COLLECTIVE_BYTE, START, work_of
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild
 from ncc_runtime.neff.groups import Groups
@@ -89,13 +89,18 @@ class SplitAllReduces(Pass):
 
 
 def _is_worthwhile(module: Module, body: Computation, cone: Cone, parts: int) -> bool:
-    """Whether the sum leads to one array, and parts of that save more than a collective costs."""
+    """Whether the sum leads to one array, and parts of that save more than the gather takes.
+
+    The gather begins when the parts are there and moves half the bytes of the sum, so less would
+    only move work from the engines to the streams.
+    """
     if len(cone.ends) != 1 or cone.all_reduce in cone.ends:
         return False
     if body.nodes[cone.all_reduce].array.elements % parts:
         return False
     work = sum(work_of(module, body, body.nodes[one]).duration for one in cone.inner)
-    return work - work // parts > START
+    size = body.nodes[cone.all_reduce].array.size_bytes
+    return work - work // parts > START + PER_COLLECTIVE_BYTE * size // 2
 
 
 @attrs.frozen

@@ -3,8 +3,9 @@
 Whenever a queue is free it takes, of the operations whose operands are there, the one that leads to
 the next collective. So triggers come as early as their data allow. What leads to none any more
 fills the time in which all else waits for a collective, or comes at the end. If it reads a
-collective itself (an update), it always comes at the end, and so do the waits for it: how long a
-collective takes is not known here, and a queue that waits too early keeps all behind it waiting.
+collective itself (an update), it always comes at the end, and so do the waits for it, in the order
+in which the collectives started (`updates.py`): how long one takes is not known here, and a queue
+that waits too early keeps all behind it waiting.
 """
 
 import heapq
@@ -13,10 +14,11 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from ncc_compiler.overlap.lifetimes import Lifetimes, Live
+from ncc_compiler.overlap.updates import Turns
 from ncc_compiler.overlap.work import Work
 from ncc_runtime.neff.isa import ENGINES, Engine
 
-Rank = tuple[int, int]
+Rank = tuple[int, ...]
 """Who goes first: a class, then a place in it."""
 
 TRIGGER, SOON, LATER, LAST = range(4)
@@ -34,6 +36,16 @@ class Task:
     reads_collective: bool = False  # itself or through others
     held_until: int | None = None  # a task: not before it is on its way, if that can be
 
+    @property
+    def is_leading(self) -> bool:
+        """Whether a collective waits for it, or it is one."""
+        return self.rank[0] < LAST
+
+    @property
+    def is_update(self) -> bool:
+        """Whether it reads a collective and leads to none."""
+        return self.reads_collective and not self.is_leading
+
 
 @attrs.frozen
 class Bounds:
@@ -41,6 +53,7 @@ class Bounds:
 
     limit_bytes: int
     window: int  # tasks that may pass the first one which is left
+    spare: int  # for how many values of updates what is made ahead for them leaves memory
 
 
 def arrange(
@@ -91,7 +104,10 @@ class _Timeline:
         self._free = dict.fromkeys(ENGINES, 0)
         self._leading = {engine: _Queue() for engine in ENGINES}
         self._filling = {engine: _Queue() for engine in ENGINES}
+        self._updating = {engine: _Queue() for engine in ENGINES}
         self._stream_free: dict[int, int] = {}
+        updates = (size for size, task in zip(self._sizes, tasks, strict=True) if task.is_update)
+        self._fill_bytes = bounds.limit_bytes - bounds.spare * max(updates, default=0)
         self._missing = [len(task.after) for task in tasks]
         self._users: list[list[int]] = [[] for _ in tasks]
         for number, task in enumerate(tasks):
@@ -104,8 +120,9 @@ class _Timeline:
         self._first = 0  # the first task that is left
         self._beyond: list[int] = []  # ready, but behind the window
         self._holding: dict[int, list[int]] = {}  # ready, until that task is on its way
-        self._held_back: list[int] = []
-        self._left = sum(_is_leading(task) for task in tasks)
+        self._held_back: list[int] = []  # ready updates whose turn has not come
+        self._turns: Turns | None = None  # of updates, when all collectives are on their way
+        self._left = sum(task.is_leading for task in tasks)
         self.order: list[int] = []
 
     def run(self) -> list[int]:
@@ -120,26 +137,29 @@ class _Timeline:
 
     def _best(self) -> int:
         """The next task: one that leads to a collective, unless all of those wait for one."""
-        leading = self._next(self._leading)
+        limit = self._bounds.limit_bytes
+        leading = self._next(self._leading, limit)
         if leading is not None:
             start, number = leading
             if not self._flies[number] or start > self._ready[number]:
                 return number
-        filling = self._next(self._filling)
+        filling = self._next(self._filling, self._fill_bytes)
         if filling is not None and (leading is None or filling[0] < leading[0]):
             return filling[1]
-        return self._first if leading is None else leading[1]
+        last = (self._updating, self._filling) if leading is None else ()
+        found = (self._next(queues, limit) for queues in last)
+        return next((one[1] for one in (leading, *found) if one is not None), self._first)
 
-    def _next(self, queues: Mapping[Engine, _Queue]) -> tuple[int, int] | None:
+    def _next(self, queues: Mapping[Engine, _Queue], limit_bytes: int) -> tuple[int, int] | None:
         """Of tasks that memory has room for, the one that can start first, and when."""
         found = [
             one
             for engine, queue in queues.items()
             if (one := queue.next(self._free[engine], self._done)) is not None
         ]
-        room = self._bounds.limit_bytes - self._live.bytes
+        room = limit_bytes - self._live.bytes
         for start, (_, number) in sorted(found):
-            if self._sizes[number] <= room or number == self._first:
+            if self._sizes[number] <= room or (queues is self._leading and number == self._first):
                 return start, number
         return None
 
@@ -184,22 +204,29 @@ class _Timeline:
             heapq.heappush(self._names, number)
         elif number >= self._first + self._bounds.window:
             heapq.heappush(self._beyond, number)
-        elif task.rank[0] == LAST and task.reads_collective and self._left:
+        elif task.is_update and not (self._turns and self._turns.has_come(number)):
             self._held_back.append(number)
         elif task.held_until is not None and not self._done[task.held_until]:
             self._holding.setdefault(task.held_until, []).append(number)
         else:
-            queues = self._leading if _is_leading(task) else self._filling
             entry = self._ready[number], (task.rank, number)
-            heapq.heappush(queues[task.work.engine].later, entry)
+            heapq.heappush(self._queues_of(task)[task.work.engine].later, entry)
+
+    def _queues_of(self, task: Task) -> Mapping[Engine, _Queue]:
+        if task.is_leading:
+            return self._leading
+        return self._updating if task.is_update else self._filling
 
     def _let_go(self, number: int) -> None:
         """Release whoever waited for this task to be on its way."""
         waiting = self._holding.pop(number, [])
-        if _is_leading(self._tasks[number]):
+        if self._tasks[number].is_leading:
             self._left -= 1
             if not self._left:
-                waiting += self._held_back
+                self._turns = self._turns_now()
+                waiting += self._take_held_back()
+        elif self._turns and self._turns.take(number):
+            waiting += self._take_held_back()
         while self._first < len(self._done) and self._done[self._first]:
             self._first += 1
         while self._beyond and self._beyond[0] < self._first + self._bounds.window:
@@ -208,6 +235,16 @@ class _Timeline:
             if not self._done[one]:
                 self._release(one)
 
+    def _take_held_back(self) -> list[int]:
+        found, self._held_back = self._held_back, []
+        return found
 
-def _is_leading(task: Task) -> bool:
-    return task.rank[0] < LAST
+    def _turns_now(self) -> Turns:
+        """Of updates that are left, and take time."""
+        started = [number for number in self.order if self._tasks[number].work.flight]
+        updates = [
+            number
+            for number, task in enumerate(self._tasks)
+            if task.is_update and task.work.engine is not None and not self._done[number]
+        ]
+        return Turns([task.after for task in self._tasks], started, updates)

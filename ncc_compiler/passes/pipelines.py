@@ -10,6 +10,7 @@ from ncc_compiler.overlap.bucket import Bucket
 from ncc_compiler.overlap.erase_tokens import EraseTokens
 from ncc_compiler.overlap.schedule import Schedule
 from ncc_compiler.overlap.split_all_reduces import SplitAllReduces
+from ncc_compiler.overlap.take_apart import TakeApart
 from ncc_compiler.passes.common_subexpressions import CommonSubexpressions
 from ncc_compiler.passes.expand_collectives import ExpandCollectives
 from ncc_compiler.passes.fold_constants import FoldConstants
@@ -55,6 +56,9 @@ THOROUGH: Sequence[Pass] = (
     FoldConstants(),
     CommonSubexpressions(),
     EraseTokens(),
+    TakeApart(),
+    Simplify(),
+    RemoveDeadCode(),
     SplitAllReduces(),
     RemoveDeadCode(),
     ExpandCollectives(),

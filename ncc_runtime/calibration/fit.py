@@ -1,50 +1,64 @@
-"""Fits the few free constants of a generation to measured rows.
+"""Fits the few free constants to measured rows.
 
-Each constant is moved by a factor while that brings the rows closer, one after the other and two in
-opposite directions; when nothing does, the factor becomes smaller. What is brought down is the
-fourth root of the mean over tables of each table's mean fourth power of ln(predicted / measured):
-no table counts more for having more rows, and rows that are far off count most. There is no chance
-in it: equal rows give equal constants.
+What is brought down is the mean over tables of each table's mean fourth power of
+predicted / measured - 1, the error that is printed: no table counts more for having more rows, and
+the rows that are furthest off count most, so that the worst comes down together with the median.
 
-The search goes by the price, scaled to the clock where the search begins; then it begins again
-from what it has found. What the clock likes best is taken.
+The search draws a line through the clock's time of every row, looks along the lines for better
+constants within its reach, and asks the clock: if it agrees, the search goes there, if not, its
+reach becomes shorter. There is no chance in it, and it begins at constants of its own, not at those
+that are shipped: equal rows give equal constants.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import permutations
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from types import MappingProxyType
 
 import attrs
+import numpy as np
 
-from ncc_runtime.calibration.predict import Overrides, Predictor, overridden
+from ncc_runtime.calibration.descent import Quartic, least_of
+from ncc_runtime.calibration.free import (
+    BEGIN,
+    LEAST_PS,
+    Constants,
+    free_of,
+    most_ps,
+    of_generation,
+    shipped,
+)
+from ncc_runtime.calibration.lines import Lines, lines_at
+from ncc_runtime.calibration.predict import Overrides, Prediction, Predictor
 from ncc_runtime.calibration.rows import Row
 
-FREE: tuple[str, ...] = ("cc.start_ps", "cc.instruction_ps", "intra_chip.die_latency_ps")
-"""What is fitted; every other figure is published, or no row can tell it."""
+REACH, LEAST_REACH = 8.0, 1.02
+"""By what factor constants may move at a time: at first, and where the search ends."""
 
-FACTORS = (2.0, 1.4, 1.2, 1.1, 1.05, 1.02, 1.01, 1.005)
-
-LEAST_PS, MOST_PS = 10_000, 50_000_000
-"""Where a constant is looked for."""
-
-NARROW = 1.5
-"""Plans so many times dearer than the best where the search begins are left out of it."""
-
-SEARCHES = 8
-"""So often the search begins at most."""
+ENOUGH = 1e-3
+"""The search ends where no constant should move by more than this part of it."""
 
 Fitted = Mapping[str, Overrides]
 """Constants by generation."""
 
 
 def fitted(predictor: Predictor, rows: Sequence[Row]) -> Fitted:
-    """The constants of every generation that has rows."""
-    found = {
-        generation: _of_generation(predictor, its_rows)
-        for generation, its_rows in by(rows, predictor.generation).items()
-    }
-    return MappingProxyType(found)
+    """The constants of every generation that has rows; what no row tells is as shipped."""
+    there = {name: shipped(its[0]) for name, its in by(rows, predictor.generation).items()}
+    begin = {free_of(name, key): BEGIN[key] for name, its in there.items() for key in its}
+    found, lines = _searched(predictor, _Distance(rows), begin)
+    told = {free for free, is_told in zip(begin, lines.is_told, strict=True) if is_told}
+    return MappingProxyType(
+        {
+            name: MappingProxyType(
+                {
+                    key: value if free_of(name, key) in told else there[name][key]
+                    for key, value in of_generation(found, name).items()
+                }
+            )
+            for name in there
+        }
+    )
 
 
 def by(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
@@ -55,98 +69,77 @@ def by(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
     return found
 
 
-def shipped(rows: Sequence[Row]) -> Overrides:
-    """The free constants of the first row's preset."""
-    topology = overridden(rows[0], {})
-    values = {key: topology.figures[key].value for key in FREE}
-    if topology.intra_chip.dies == 1:
-        del values["intra_chip.die_latency_ps"]
-    return MappingProxyType({key: value for key, value in values.items() if isinstance(value, int)})
+class _Distance:
+    """How far times are from what was measured."""
 
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+        tables = by(rows, lambda row: row.table)
+        self._measured = np.array([row.time_us for row in rows])
+        self._weights = np.array([1 / len(tables[row.table]) / len(tables) for row in rows])
 
-def _of_generation(predictor: Predictor, rows: Sequence[Row]) -> Overrides:
-    """The best by the clock of what one search after the other finds."""
-    narrow = predictor.narrowed(rows, NARROW)
-    constants, found = dict(shipped(rows)), dict[float, Overrides]()
-    for _ in range(SEARCHES):
-        here = MappingProxyType(dict(constants))
-        if here in found.values():
-            break
-        scaled = _Scaled(narrow, here)
-        found.setdefault(_distance(scaled, rows, here), here)
-        _search(scaled, rows, constants)
-    return found[min(found)]
+    def __call__(self, times_us: np.ndarray) -> np.ndarray:
+        """(...,) of times (..., rows)."""
+        return np.asarray((times_us / self._measured - 1) ** 4 @ self._weights)
+
+    def along(self, lines: Lines) -> Quartic:
+        """The same along lines; variables are parts of the constants where they were drawn."""
+        slopes = lines.slopes * lines.at[:, None] / self._measured
+        return Quartic(lines.times / self._measured - 1 - slopes.sum(axis=0), slopes, self._weights)
 
 
 @attrs.frozen(eq=False)
-class _Scaled:
-    """Prices times what the clock says of them at some constants."""
+class _Point:
+    """Constants, and what the clock says of the rows with them."""
 
-    predictor: Predictor
-    at: Overrides
-    _scales: dict[Row, float] = attrs.field(factory=dict)
-
-    def predict_us(self, row: Row, constants: Overrides) -> float:
-        """The time of a row, exact at the constants where the search begins."""
-        if row not in self._scales:
-            clock, price = (
-                of(row, self.at) for of in (self.predictor.predict, self.predictor.priced)
-            )
-            self._scales[row] = clock.time_us / price.time_us
-        return self.predictor.priced(row, constants).time_us * self._scales[row]
+    constants: Constants
+    predicted: tuple[Prediction, ...]
+    distance: float
 
 
-def _search(scaled: _Scaled, rows: Sequence[Row], constants: dict[str, int]) -> None:
-    """Steps of one factor as long as they help, then of the next smaller."""
-    least = _distance(scaled, rows, constants)
-    for factor in FACTORS:
-        before = math.inf
-        while least < before:
-            before = least
-            least = _sweep(scaled, rows, constants, (least, factor))
+def _searched(
+    predictor: Predictor, distance: _Distance, begin: Constants
+) -> tuple[Constants, Lines]:
+    """The best constants, and lines through them."""
+    best = _point(predictor, distance, begin)
+    lines, reach = lines_at(predictor, distance.rows, best.constants, best.predicted), REACH
+    most = most_ps(begin)
+    while reach > LEAST_REACH:
+        moved = _along(lines, distance, reach, most)
+        if np.allclose(moved, lines.at, rtol=ENOUGH):
+            break
+        point = _point(predictor, distance, dict(zip(begin, map(int, moved.tolist()), strict=True)))
+        if point.distance < best.distance:
+            best = point
+            lines = lines_at(predictor, distance.rows, best.constants, best.predicted)
+        else:
+            reach = math.sqrt(reach)
+    last = map(int, _rounded(lines, distance).tolist())
+    return dict(zip(begin, last, strict=True)), lines
 
 
-def _sweep(
-    scaled: _Scaled, rows: Sequence[Row], constants: dict[str, int], at: tuple[float, float]
-) -> float:
-    """Move each constant by the factor where that helps; the distance then."""
-    least, factor = at
-    for moved in _steps(constants, factor):
-        distance = _distance(scaled, rows, {**constants, **moved})
-        if distance < least:
-            constants.update(moved)
-            least = distance
-    return least
-
-
-def _steps(constants: dict[str, int], factor: float) -> Iterator[dict[str, int]]:
-    """Each constant larger and smaller, and one larger while another is smaller."""
-    for key in constants:
-        for by_factor in (factor, 1 / factor):
-            yield _moved(constants, {key: by_factor})
-    for larger, smaller in permutations(constants, 2):
-        yield _moved(constants, {larger: factor, smaller: 1 / factor})
-
-
-def _moved(constants: dict[str, int], factors: dict[str, float]) -> dict[str, int]:
-    """Constants in three digits, as far as they may go."""
-    return {
-        key: min(max(_three_digits(constants[key] * factor), LEAST_PS), MOST_PS)
-        for key, factor in factors.items()
+def _point(predictor: Predictor, distance: _Distance, constants: Constants) -> _Point:
+    overrides = {
+        name: of_generation(constants, name) for name in by(distance.rows, predictor.generation)
     }
+    predicted = tuple(
+        predictor.predict(row, overrides[predictor.generation(row)]) for row in distance.rows
+    )
+    times = np.array([one.time_us for one in predicted])
+    return _Point(constants, predicted, float(distance(times)))
 
 
-def _three_digits(value: float) -> int:
-    step = 10 ** max(0, len(str(round(value))) - 3)
-    return round(value / step) * step
+def _along(lines: Lines, distance: _Distance, reach: float, most_ps: Sequence[int]) -> np.ndarray:
+    """The best constants by the lines, within reach of where these were drawn."""
+    low, high = np.maximum(1 / reach, LEAST_PS / lines.at), np.minimum(reach, most_ps / lines.at)
+    found = least_of(distance.along(lines), np.ones(len(low)), low, high)
+    return np.round(found * lines.at)
 
 
-def _distance(scaled: _Scaled, rows: Sequence[Row], constants: Overrides) -> float:
-    tables = by(rows, lambda row: row.table).values()
-    mean = sum(_of_table(scaled, table, constants) for table in tables) / len(tables)
-    return math.pow(mean, 1 / 4)
-
-
-def _of_table(scaled: _Scaled, rows: Sequence[Row], constants: Overrides) -> float:
-    apart = [math.log(scaled.predict_us(row, constants) / row.time_us) for row in rows]
-    return sum(one**4 for one in apart) / len(apart)
+def _rounded(lines: Lines, distance: _Distance) -> np.ndarray:
+    """Constants in two digits, each up or down, as is best by the lines."""
+    unit = 10.0 ** (np.floor(np.log10(lines.at)) - 1)
+    down = np.floor(lines.at / unit)
+    corners = (down + np.array(list(product((0, 1), repeat=len(down))))) * unit
+    exact = np.where(down * unit == lines.at, lines.at, corners)
+    return np.asarray(exact[distance(lines.times_us(exact)).argmin()])

@@ -1,10 +1,10 @@
 """What the model says of a measured row: the clock's time of what the price chooses.
 
-Constants can be overridden. What does not depend on them, programs, plans and what they are placed
-as, is made once.
+Constants can be overridden. What does not depend on them is made once: programs, plans, and the
+executables that plans are filled to.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import attrs
@@ -12,8 +12,8 @@ import numpy as np
 
 from ncc_runtime.calibration.rows import Row
 from ncc_runtime.collectives.choose import Candidate, Chooser
+from ncc_runtime.collectives.machine import Machine
 from ncc_runtime.collectives.plan import Job
-from ncc_runtime.collectives.price import Machine
 from ncc_runtime.errors import InputError
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.execution.decisions import PlannedDecisions
@@ -25,7 +25,6 @@ from ncc_runtime.placement import Placement, place
 from ncc_runtime.report.bench_program import DTYPES, OPERATORS, Case, program_of_case
 from ncc_runtime.topology.graph import Topology, build_spec
 from ncc_runtime.topology.load import load_spec
-from ncc_runtime.topology.routes import Routes
 from ncc_runtime.topology.spec import Figure
 
 Overrides = Mapping[str, int]
@@ -33,7 +32,10 @@ Overrides = Mapping[str, int]
 
 NONE: Overrides = MappingProxyType({})
 
-_Place = tuple[str, int, int | None, int, bool]
+_Case = tuple[Row, tuple[tuple[str, int], ...]]
+"""What was measured, and overrides."""
+
+_Where = tuple[str, int, int | None, int, bool]
 
 
 @attrs.frozen
@@ -50,8 +52,17 @@ class _Prepared:
 
     program: Program
     job: Job
-    candidates: tuple[Candidate, ...]
+    plans: tuple[Candidate, ...]
     executables: dict[str, Executable] = attrs.field(factory=dict)  # by algorithm
+
+
+@attrs.frozen(eq=False)
+class _Place:
+    """Where rows run, with some constants."""
+
+    placement: Placement
+    chooser: Chooser
+    machine: Machine
 
 
 class Predictor:
@@ -61,8 +72,9 @@ class Predictor:
         self._prepared: dict[Row, _Prepared] = {}
         self._generations: dict[str, str] = {}
         self._overrides: Overrides = NONE
-        self._places: dict[_Place, tuple[Chooser, Machine]] = {}
-        self._choices: dict[Row, Candidate] = {}  # like the places, of the last constants
+        self._places: dict[_Where, _Place] = {}  # of the last constants
+        self._chosen: dict[_Case, str] = {}
+        self._times: dict[tuple[_Case, str], float] = {}
 
     def predict_us(self, row: Row, overrides: Overrides = NONE) -> float:
         """The time of a row."""
@@ -70,63 +82,50 @@ class Predictor:
 
     def predict(self, row: Row, overrides: Overrides = NONE) -> Prediction:
         """The time of a row and by what; InputError if it cannot be placed."""
-        made, chosen = self._prepare(row), self._chosen(row, overrides)
-        executable = self._executable(row, made, chosen)
-        placement = _placement(row, overrides)
-        topology = placement.topology
+        case = _case(row, overrides)
+        if case not in self._chosen:
+            self._chosen[case] = self._choose(row, overrides)
+        name = self._chosen[case]
+        return Prediction(self.clock_us(row, name, overrides), name)
+
+    def clock_us(self, row: Row, name: str, overrides: Overrides = NONE) -> float:
+        """The time of a row by one algorithm."""
+        key = _case(row, overrides), name
+        if key not in self._times:
+            self._times[key] = self._simulated_us(row, name, overrides)
+        return self._times[key]
+
+    def _choose(self, row: Row, overrides: Overrides) -> str:
+        made, there = self._prepare(row), self._place(row, overrides)
+        priced = [there.chooser.priced_on(there.machine, made.job, one) for one in made.plans]
+        return there.chooser.best(made.job, priced).chosen.name
+
+    def _simulated_us(self, row: Row, name: str, overrides: Overrides) -> float:
+        place_there = self._place(row, overrides)
         there = attrs.evolve(
-            executable,
-            topology=topology,
-            placement=placement,
-            routes=Routes(topology, placement),
+            self._executable(row, name),
+            topology=place_there.placement.topology,
+            placement=place_there.placement,
+            routes=place_there.chooser.parts.routes,
         )
         _, start, end = simulate(there, PlannedDecisions(there, {})).spans(0)
-        return Prediction(int(end.max() - start.min()) / 1e6, chosen.name)
-
-    def priced(self, row: Row, overrides: Overrides = NONE) -> Prediction:
-        """The price of a row and by what: quicker, and about the same."""
-        chosen = self._chosen(row, overrides)
-        assert chosen.price is not None, "what can run has a price"
-        return Prediction(chosen.price.time_ps / 1e6, chosen.name)
-
-    def _chosen(self, row: Row, overrides: Overrides) -> Candidate:
-        made = self._prepare(row)
-        chooser, machine = self._priced_on(row, made, overrides)
-        what = _unmeasured(row)
-        if what not in self._choices:
-            priced = [chooser.priced_on(machine, made.job, one) for one in made.candidates]
-            self._choices[what] = chooser.best(made.job, priced).chosen
-        return self._choices[what]
-
-    def _executable(self, row: Row, made: _Prepared, chosen: Candidate) -> Executable:
-        """A row's program by one algorithm, which is the same for any constants."""
-        if chosen.name not in made.executables:
-            teams = list(teams_of(made.program, made.job, chosen))
-            filled = fill_with(made.program, _placement(row, NONE), [teams])
-            made.executables[chosen.name] = filled
-        return made.executables[chosen.name]
-
-    def narrowed(self, rows: Sequence[Row], times: float) -> "Predictor":
-        """A predictor without the plans that are so many times dearer than the best of a row."""
-        narrow = Predictor()
-        for row in rows:
-            made = self._prepare(row)
-            chooser, machine = self._priced_on(row, made, NONE)
-            times_ps = [
-                price.time_ps
-                for one in made.candidates
-                if (price := chooser.priced_on(machine, made.job, one).price) is not None
-            ]
-            near = zip(made.candidates, times_ps, strict=True)
-            kept = tuple(one for one, time_ps in near if time_ps <= times * min(times_ps))
-            narrow._prepared[_unmeasured(row)] = attrs.evolve(made, candidates=kept)
-        return narrow
+        return int(end.max() - start.min()) / 1e6
 
     def generation(self, row: Row) -> str:
         """The generation of a row's instance, whose constants it has."""
         if row.instance not in self._generations:
             self._generations[row.instance] = load_spec(row.instance).generation or row.instance
         return self._generations[row.instance]
+
+    def _executable(self, row: Row, name: str) -> Executable:
+        """A row's program by one algorithm, which is the same for any constants."""
+        made = self._prepare(row)
+        if name not in made.executables:
+            plan = next(one for one in made.plans if one.name == name)
+            teams = list(teams_of(made.program, made.job, plan))
+            filled = fill_with(made.program, _placement(row, NONE), [teams])
+            made.executables[name] = filled
+        return made.executables[name]
 
     def _prepare(self, row: Row) -> _Prepared:
         what = _unmeasured(row)
@@ -139,24 +138,26 @@ class Predictor:
             self._prepared[what] = _Prepared(program, job, able)
         return self._prepared[what]
 
-    def _priced_on(
-        self, row: Row, made: _Prepared, overrides: Overrides
-    ) -> tuple[Chooser, Machine]:
-        """What rows of one place are chosen and priced with; only the last constants are kept."""
+    def _place(self, row: Row, overrides: Overrides) -> _Place:
+        """Shared by rows of one place; only those of the last constants are kept."""
         if overrides != self._overrides:
             self._places.clear()
-            self._choices.clear()
             self._overrides = overrides
         where = (row.instance, row.nodes, row.lnc, row.ranks, row.is_across_dies)
         if where not in self._places:
-            chooser = chooser_of(made.program, _placement(row, overrides), {})
-            self._places[where] = chooser, attrs.evolve(chooser.machine(made.job), known={})
+            made, placement = self._prepare(row), _placement(row, overrides)
+            chooser = chooser_of(made.program, placement, {})
+            self._places[where] = _Place(placement, chooser, chooser.machine(made.job))
         return self._places[where]
 
 
 def _unmeasured(row: Row) -> Row:
     """What was measured, whatever came out: rows of one collective are predicted together."""
     return attrs.evolve(row, table="", time_us=0)
+
+
+def _case(row: Row, overrides: Overrides) -> _Case:
+    return _unmeasured(row), tuple(sorted(overrides.items()))
 
 
 def overridden(row: Row, overrides: Overrides) -> Topology:

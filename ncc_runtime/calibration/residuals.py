@@ -6,7 +6,8 @@ from typing import Any
 
 import attrs
 
-from ncc_runtime.calibration.fit import Fitted, by, fitted, shipped
+from ncc_runtime.calibration.fit import Fitted, by, fitted
+from ncc_runtime.calibration.free import shipped
 from ncc_runtime.calibration.predict import Overrides, Prediction, Predictor
 from ncc_runtime.calibration.rows import Row
 from ncc_runtime.report.heading import SCHEMA
@@ -51,7 +52,7 @@ def calibrated(
 
 
 def _shipped(predictor: Predictor, rows: Sequence[Row]) -> Fitted:
-    return {name: shipped(its_rows) for name, its_rows in by(rows, predictor.generation).items()}
+    return {name: shipped(its[0]) for name, its in by(rows, predictor.generation).items()}
 
 
 def _without(rows: Sequence[Row], table: str) -> list[Row]:
@@ -62,9 +63,8 @@ def _by_the_others(
     predictor: Predictor, table: Sequence[Row], others: Sequence[Row]
 ) -> tuple[Residual, ...]:
     """A table by constants that are fitted to the others; as shipped where none is of its kind."""
-    kinds = {predictor.generation(row) for row in table}
-    alike = [row for row in others if predictor.generation(row) in kinds]
-    constants = {**_shipped(predictor, table), **(fitted(predictor, alike) if alike else {})}
+    found = fitted(predictor, others) if others else {}
+    constants = {**_shipped(predictor, table), **found}
     return _residuals(predictor, table, constants)
 
 

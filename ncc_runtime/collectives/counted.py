@@ -62,6 +62,7 @@ def reduce_scatter(job: Job, members: int) -> Plan:
         [Piece(Space.SCRATCH, np.full(members, at, np.int64)) for at in slots],
         Piece(Space.RESULT, zero),
         np.full(members, min(slot, operand), np.int64),
+        home(members),
     )
     joins = chained(join, Track(0, (0,)), scratch, divisor(job, members))
     joins = [attrs.evolve(one, count=Count(rows=mine), strand=None) for one in joins]

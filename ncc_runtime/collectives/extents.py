@@ -17,12 +17,18 @@ ALIGNMENT = 64
 
 @attrs.frozen(eq=False)
 class Extent:
-    """A piece of every chunk: columns are (members or 1, chunks) int64, in bytes."""
+    """A piece of every chunk: columns are (members or 1, chunks) int64, in bytes.
+
+    Columns of chunks may be of the first members only, who stand for the others; those of members
+    are of all, and what is not asked for is left away.
+    """
 
     space: Space
     tensor: int
     offsets: np.ndarray
     sizes: np.ndarray
+    row: np.ndarray | None = None  # (members,) whose row a member has; None: its own
+    is_window: bool = False  # rows have a member's own chunks alone, a range of a power of two
 
     @property
     def chunks(self) -> int:
@@ -30,27 +36,50 @@ class Extent:
 
     def size(self, chunk: np.ndarray) -> np.ndarray:
         """The size of chunk `chunk[m]` at every member m, (members,)."""
-        return _picked(self.sizes, chunk)
+        return self._picked(self.sizes, chunk)
 
     def piece(self, chunk: np.ndarray, owner: np.ndarray | None = None) -> Piece:
         """Where chunk `chunk[m]` lies at every member m, or at its `owner[m]`."""
-        return Piece(self.space, _picked(self.offsets, chunk, owner), self.tensor, owner)
+        return Piece(self.space, self._picked(self.offsets, chunk, owner), self.tensor, owner)
 
     def at(self, chunk: np.ndarray, peer: np.ndarray) -> Piece:
         """Where chunk `chunk[m]` lies at the member that m writes to."""
-        return Piece(self.space, _picked(self.offsets, chunk, peer), self.tensor)
+        return Piece(self.space, self._picked(self.offsets, chunk, peer), self.tensor)
 
     def moved(self, space: Space, offsets: np.ndarray | None = None) -> "Extent":
         """The same pieces in another space, where nothing else is said at the same offsets."""
         there = self.offsets if offsets is None else offsets
         return attrs.evolve(self, space=space, offsets=there)
 
+    def cells(
+        self, table: np.ndarray, chunk: np.ndarray, member: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The cells of several chunks per member, or per its `member[m]`, (members, k)."""
+        if self.is_window:
+            chunk = chunk % table.shape[1]
+        if table.shape[0] == 1:
+            return np.take(table[0], chunk)
+        return np.asarray(table[self._rows(len(chunk), member)[:, None], chunk])
 
-def _picked(table: np.ndarray, chunk: np.ndarray, member: np.ndarray | None = None) -> np.ndarray:
-    if table.shape[0] == 1:
-        return np.asarray(table[0][chunk])
-    rows = np.arange(len(chunk)) if member is None else member
-    return np.asarray(table[rows, chunk])
+    def rows(self, table: np.ndarray, members: np.ndarray) -> np.ndarray:
+        """The cells of all chunks at some members, (these or 1, chunks)."""
+        if table.shape[0] == 1:
+            return table
+        return np.asarray(table[self._rows(len(members), members)])
+
+    def _picked(
+        self, table: np.ndarray, chunk: np.ndarray, member: np.ndarray | None = None
+    ) -> np.ndarray:
+        if self.is_window:
+            chunk = chunk % table.shape[1]
+        if table.shape[0] == 1:
+            return np.asarray(table[0][chunk])
+        return np.asarray(table[self._rows(len(chunk), member), chunk])
+
+    def _rows(self, count: int, member: np.ndarray | None) -> np.ndarray:
+        """The rows of the first members, or of those that they name."""
+        rows = np.arange(count) if member is None else member[:count]
+        return rows if self.row is None else self.row[rows]
 
 
 def whole_chunks(space: Space, elements: Sequence[int], chunks: int, width: int) -> list[Extent]:
@@ -65,15 +94,24 @@ def whole_chunks(space: Space, elements: Sequence[int], chunks: int, width: int)
     return found
 
 
-def sliced(extents: Sequence[Extent], parts: int, width: int) -> list[list[Extent]]:
-    """Every chunk cut into `parts` slices of whole elements: extents per slice."""
+def sliced(
+    extents: Sequence[Extent], parts: int, width: int, pieces: int = 1
+) -> list[list[Extent]]:
+    """Every chunk cut into `parts` slices of whole elements: extents per slice.
+
+    If there are enough, all slices but the last hold a multiple of `pieces` elements, for they are
+    cut into as many.
+    """
     found: list[list[Extent]] = [[] for _ in range(parts)]
     for extent in extents:
-        elements = extent.sizes // width
-        base, extra = elements // parts, elements % parts
+        is_enough = bool((extent.sizes >= parts * pieces * width).all())
+        grain = pieces * width if is_enough else width
+        base, extra = np.divmod(extent.sizes // grain, parts)
         for part, slices in enumerate(found):
-            start = (base * part + np.minimum(extra, part)) * width
-            size = (base + (part < extra)) * width
+            start = (base * part + np.minimum(extra, part)) * grain
+            size = (base + (part < extra)) * grain
+            if part == parts - 1:
+                size = extent.sizes - start
             slices.append(attrs.evolve(extent, offsets=extent.offsets + start, sizes=size))
     return found
 

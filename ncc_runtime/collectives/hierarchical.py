@@ -76,7 +76,7 @@ class Hierarchical:
             raise UnsuitedError("all its members are on one instance")
         if len({len(members) for members in nodes}) > 1:
             raise UnsuitedError("its instances hold different numbers of members")
-        wirings = [INSIDE[self.inside].arrange(layout.within(members)) for members in nodes]
+        wirings = layout.each_arranged(INSIDE[self.inside].arrange)
         if len({wiring.form for wiring in wirings}) > 1:
             raise UnsuitedError("its members are not placed alike on every instance")
         orders = [
@@ -93,13 +93,13 @@ class Hierarchical:
         elements = sum(job.buffers.operand_elements)
         slices = _Slices(hierarchy, elements * job.buffers.element_bytes)
         members, width, scratch = slices.members, job.buffers.element_bytes, Scratch()
-        cut = stages.operand_slices(job, slices.inside, slices.count)
+        cut = stages.operand_slices(job, slices.inside, slices.count, len(hierarchy.channels[0]))
         order = np.array(hierarchy.chunks or range(slices.inside))
         towers = [
             tower.all_reduce(renumbered(extents, order), scratch, (divisor(job, members), width))
-            for tower, extents in zip(self._towers(slices), cut, strict=True)
+            for tower, extents in zip(self._towers(job, slices), cut, strict=True)
         ]
-        return Plan(self.name, members, slices.pipelined(towers), scratch.bytes)
+        return Plan(self.name, members, slices.pipelined(towers), scratch.bytes, job.fold)
 
     def reduce_scatter(self, job: Job, hierarchy: Hierarchy) -> Plan:
         """Every member sends (X-1)/X of a Y-th of the operand to other instances."""
@@ -112,9 +112,9 @@ class Hierarchical:
             tower.reduce_scatter(
                 extents, alone(extents, whole, Space.RESULT), scratch, divisor(job, members)
             )
-            for tower, extents in zip(self._towers(slices), cut, strict=True)
+            for tower, extents in zip(self._towers(job, slices), cut, strict=True)
         ]
-        return Plan(self.name, members, slices.pipelined(towers), scratch.bytes)
+        return Plan(self.name, members, slices.pipelined(towers), scratch.bytes, job.fold)
 
     def all_gather(self, job: Job, hierarchy: Hierarchy) -> Plan:
         """Every member sends X-1 chunks to other instances."""
@@ -124,11 +124,11 @@ class Hierarchical:
         cut = stages.result_slices(job, slices.members, slices.count)
         towers = [
             tower.all_gather(alone(extents, whole, Space.OPERAND), extents)
-            for tower, extents in zip(self._towers(slices), cut, strict=True)
+            for tower, extents in zip(self._towers(job, slices), cut, strict=True)
         ]
-        return Plan(self.name, slices.members, slices.pipelined(towers))
+        return Plan(self.name, slices.members, slices.pipelined(towers), fold=job.fold)
 
-    def _towers(self, slices: "_Slices") -> Iterator["_Tower"]:
+    def _towers(self, job: Job, slices: "_Slices") -> Iterator["_Tower"]:
         """The stages of every strand, slice by slice and channel by channel."""
         hierarchy = slices.hierarchy
         for number in range(slices.count):
@@ -136,8 +136,8 @@ class Hierarchical:
             track = slices.track(number)
             yield _Tower(
                 nodes,
-                INSIDE[self.inside].stage(Roles(nodes), hierarchy.inside, track),
-                BETWEEN[self.between].stage(Roles(nodes.T), hierarchy.between, track),
+                INSIDE[self.inside].stage(Roles(nodes, job.fold), hierarchy.inside, track),
+                BETWEEN[self.between].stage(Roles(nodes.T, job.fold), hierarchy.between, track),
             )
 
 
@@ -252,20 +252,22 @@ class _Tower:
         return [one for node in self.nodes for one in renumbered(extents, node)]
 
     def _per_role(self, extents: Sequence[Extent]) -> list[Extent]:
-        """Chunks by member as chunks by role between, in a table by member."""
-        mine = self.nodes[:, self.inside.roles.role].T
+        """Chunks by member as chunks by role between, in a table by role inside."""
+        mine, row = self.nodes.T, self.inside.roles.roles
         return [
-            attrs.evolve(extent, offsets=extent.offsets[0, mine], sizes=extent.sizes[0, mine])
+            attrs.evolve(
+                extent, offsets=extent.offsets[0, mine], sizes=extent.sizes[0, mine], row=row
+            )
             for extent in extents
         ]
 
     def _shares(self, pieces: Sequence[Extent]) -> Extent:
         """Piece x of the chunk of every member's role inside, as chunk x."""
-        role = self.inside.roles.role
         return attrs.evolve(
             pieces[0],
-            offsets=np.stack([piece.offsets[0, role] for piece in pieces], axis=1),
-            sizes=np.stack([piece.sizes[0, role] for piece in pieces], axis=1),
+            offsets=np.stack([piece.offsets[0] for piece in pieces], axis=1),
+            sizes=np.stack([piece.sizes[0] for piece in pieces], axis=1),
+            row=self.inside.roles.roles,
         )
 
 

@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.extents import Scratch
-from ncc_runtime.collectives.plan import Piece, Space, Transfer, home
+from ncc_runtime.collectives.plan import Piece, Space, Transfer
 from ncc_runtime.collectives.stages import Track
 
 MOST_SOURCES = 16
@@ -20,17 +20,18 @@ class Join:
     sources: Sequence[Piece]
     target: Piece
     size_bytes: np.ndarray  # (members,) int64
+    home: np.ndarray  # (members,) int32, everybody at itself
 
 
 def chained(
     join: Join, track: Track, scratch: Scratch, parts: int, turn: int = 0
 ) -> list[Transfer]:
     """Transfers that each wait for the one before; the last one divides and writes the target."""
-    mine, sources = home(len(join.size_bytes)), list(join.sources)
+    mine, sources = join.home, list(join.sources)
     moves = []
     while len(sources) > MOST_SOURCES:
         at = scratch.take(int(join.size_bytes.max(initial=0)))
-        sum_so_far = Piece(Space.SCRATCH, np.full(len(mine), at, np.int64))
+        sum_so_far = Piece(Space.SCRATCH, np.full(len(join.size_bytes), at, np.int64))
         first = tuple(sources[:MOST_SOURCES])
         moves.append(track.transfer(mine, first, sum_so_far, join.size_bytes, turn))
         sources[:MOST_SOURCES] = [sum_so_far]

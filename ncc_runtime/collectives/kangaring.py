@@ -66,7 +66,7 @@ def _paired(cycle: Sequence[Members], number: int) -> Members:
 def all_reduce(job: Job, wiring: Wiring) -> Plan:
     """The ring of pairs both ways round, with one chunk for each pair, which its primary keeps."""
     members, scratch = len(wiring.orders[0]), Scratch()
-    rings = _rings(wiring, slices_of(wiring, job.buffers.operand_elements, job))
+    rings = _rings(job, wiring, slices_of(wiring, job.buffers.operand_elements, job))
     strands = []
     slices = stages.operand_slices(job, members // 2, len(rings))
     for ring, extents in zip(rings, slices, strict=True):
@@ -74,18 +74,18 @@ def all_reduce(job: Job, wiring: Wiring) -> Plan:
         kept = [(result, ring.primaries) for result in results]
         rounds = ring.reduce_pairs(extents, kept, scratch, divisor(job, members))
         strands.append(rounds + ring.gather_pairs(results))
-    return Plan("kangaring", members, stages.side_by_side(strands), scratch.bytes)
+    return Plan("kangaring", members, stages.side_by_side(strands), scratch.bytes, job.fold)
 
 
 def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
     """A pair has a chunk for each of its members; the primary hands over the secondary's."""
-    rings = _rings(wiring, slices_of(wiring, job.buffers.operand_elements, job))
+    rings = _rings(job, wiring, slices_of(wiring, job.buffers.operand_elements, job))
     return stages.reduce_scatter("kangaring", job, rings)
 
 
 def all_gather(job: Job, wiring: Wiring) -> Plan:
     """A pair has a chunk of each of its members; the primary reads the secondary's."""
-    rings = _rings(wiring, 1)
+    rings = _rings(job, wiring, 1)
     return stages.all_gather("kangaring", job, rings)
 
 
@@ -95,6 +95,12 @@ class KangaRing:
 
     roles: Roles
     track: Track
+    _columns: dict[int, np.ndarray] = attrs.field(init=False, factory=dict)  # by step
+
+    @property
+    def goes_by_chunk(self) -> bool:
+        """Whether transfers are of one chunk each, the same ones for every role."""
+        return True
 
     def reduce_scatter(
         self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
@@ -117,7 +123,7 @@ class KangaRing:
         if own[0].space is Space.OPERAND:
             first, *rest = self.gather_pairs(halves, given)
             return [Round((*first.transfers, *keep)), *rest]
-        swap = self.roles.member(self.roles.role ^ 1)
+        swap = self.roles.member(self.roles.roles ^ 1)
         role = self.roles.role
         swapped = [
             self.track.transfer(swap, (source.piece(role),), target.at(role, swap), size)
@@ -215,7 +221,7 @@ class KangaRing:
     @property
     def secondaries(self) -> np.ndarray:
         """At every primary its secondary, IDLE at the secondaries."""
-        return self._at_primaries(self.roles.shifted(1))
+        return self._at_primaries(1)
 
     @property
     def _pairs(self) -> int:
@@ -226,14 +232,19 @@ class KangaRing:
         return np.asarray((self.roles.role // 2 + shift) % self._pairs)
 
     def _shifted(self, step: int) -> np.ndarray:
-        return self._at_primaries(self.roles.shifted(2 * step))
+        return self._at_primaries(2 * step)
 
-    def _at_primaries(self, members: np.ndarray) -> np.ndarray:
-        return np.where(self.roles.role % 2 == 0, members, np.int32(IDLE))
+    def _at_primaries(self, step: int) -> np.ndarray:
+        """At every primary who stands `step` places on, IDLE at the secondaries."""
+        if step not in self._columns:
+            is_primary = self.roles.roles % 2 == 0
+            found = np.where(is_primary, self.roles.shifted(step), np.int32(IDLE))
+            found.setflags(write=False)
+            self._columns[step] = found
+        return self._columns[step]
 
     def _slot(self, slots: Sequence[int], step: int) -> Piece:
-        offset = np.full(self.roles.members, slots[step % SLOTS], np.int64)
-        return Piece(Space.SCRATCH, offset)
+        return Piece(Space.SCRATCH, self.roles.everywhere(slots[step % SLOTS]))
 
 
 def _every_other(extent: Extent, half: int) -> Extent:
@@ -241,13 +252,16 @@ def _every_other(extent: Extent, half: int) -> Extent:
     return attrs.evolve(extent, offsets=extent.offsets[:, half::2], sizes=extent.sizes[:, half::2])
 
 
-def _rings(wiring: Wiring, slices: int) -> list[KangaRing]:
+def _rings(job: Job, wiring: Wiring, slices: int) -> list[KangaRing]:
     """A ring of pairs for every cycle and slice.
 
     Who is a primary on a cycle is none on the next, so that two cycles share their DMA rings.
     """
     return [
-        KangaRing(Roles([order]), Track(cycle * slices + part, (cycle // 2 * slices + part,)))
+        KangaRing(
+            Roles([order], job.fold),
+            Track(cycle * slices + part, (cycle // 2 * slices + part,)),
+        )
         for cycle, order in enumerate(wiring.orders)
         for part in range(slices)
     ]

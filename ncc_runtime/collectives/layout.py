@@ -5,7 +5,8 @@ that are arranged alike share one plan.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import TypeAlias
+from functools import cached_property
+from typing import TypeAlias, TypeVar
 
 import attrs
 
@@ -13,6 +14,8 @@ from ncc_runtime.placement import Placement
 from ncc_runtime.topology.cycles import disjoint_cycles
 
 Members: TypeAlias = tuple[int, ...]
+
+Arranged = TypeVar("Arranged")
 
 Arrange: TypeAlias = "Callable[[Layout], Hashable]"
 """Gives what an algorithm makes its plan of; raises UnsuitedError."""
@@ -51,7 +54,17 @@ class Layout:
 
     def by_node(self) -> tuple[Members, ...]:
         """Members of each instance, instances in the order of their first member."""
+        return self._nodes
+
+    @cached_property
+    def _nodes(self) -> tuple[Members, ...]:
         return self._by([seat.node for seat in self.seats])
+
+    @cached_property
+    def _inside(self) -> tuple[tuple[Hashable, "Layout"], ...]:
+        """The members of every instance, and what is equal where they sit alike."""
+        layouts = [self.within(members) for members in self._nodes]
+        return tuple((layout.shape(), layout) for layout in layouts)
 
     def by_chip(self) -> tuple[Members, ...]:
         """Members of each chip, chips in the order of their first member."""
@@ -62,6 +75,26 @@ class Layout:
         for member, key in enumerate(keys):
             found.setdefault(key, []).append(member)
         return tuple(tuple(members) for members in found.values())
+
+    def shape(self) -> Hashable:
+        """Equal for members of one instance each who sit alike, between links that are alike."""
+        topology = self.placement.topology
+        first = self.seats[0].node * topology.chips_per_node
+        seats = tuple((seat.chip - first, seat.core) for seat in self.seats)
+        return int(topology.links.variant[self.seats[0].node]), seats
+
+    def each_arranged(self, arrange: "Callable[[Layout], Arranged]") -> list["Arranged"]:
+        """What becomes of the members of every instance, by their place among these.
+
+        Instances where they sit alike are arranged once.
+        """
+        found: dict[Hashable, Arranged] = {}
+        arranged = []
+        for shape, layout in self._inside:
+            if shape not in found:
+                found[shape] = arrange(layout)
+            arranged.append(found[shape])
+        return arranged
 
     def within(self, members: Sequence[int]) -> "Layout":
         """The layout of some of the members, renumbered in this order."""

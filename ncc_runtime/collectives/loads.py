@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.plan import IDLE, Transfer
+from ncc_runtime.instances import FirstParts
 from ncc_runtime.parts import Parts
 from ncc_runtime.topology.routes import Transport
 
@@ -55,8 +56,9 @@ _Entry = tuple[np.ndarray, np.ndarray, int]
 class Loads:
     """The loads of a team's transfers; transfers between the same places share one."""
 
-    def __init__(self, parts: Parts, groups: np.ndarray) -> None:
+    def __init__(self, parts: Parts, groups: np.ndarray, first: FirstParts | None = None) -> None:
         self._parts = parts
+        self._first = first  # the parts that stand for all; None: each for itself
         self._groups = groups.astype(np.int64)  # (groups, members)
         self._known: dict[object, Load] = {}
 
@@ -99,7 +101,10 @@ class Loads:
             some = np.flatnonzero(moved == times)
             columns, where, _ = self._entry(some, parts.dma(senders[:, some], 0, move.lane))
             entries.append((columns, where, times))
-        rows = np.bincount(parts.cc_core(senders.ravel()), minlength=parts.count)
+        cores, count = parts.cc_core(senders.ravel()), parts.count
+        if self._first is not None:
+            cores, count = self._first.number[cores], self._first.count
+        rows = np.bincount(cores, minlength=count)
         flight, passing, ready = np.max(flights, axis=0).tolist()
         latencies = flight + fetch_ps, passing + fetch_ps, max(ready, answer_ps), read_ps
         return self._joined(entries, rows.astype(np.int64), latencies)
@@ -113,12 +118,15 @@ class Loads:
         self, entries: Sequence[_Entry], rows: np.ndarray, latencies: tuple[int, int, int, int]
     ) -> Load:
         part = np.concatenate([where for _, where, _ in entries])
+        count = self._parts.count
+        if self._first is not None:
+            part, count = self._first.number[part], self._first.count
         factor = np.concatenate([np.full(len(where), times) for _, where, times in entries])
         return Load(
             column=np.concatenate([columns for columns, _, _ in entries]),
             part=part,
             factor=factor,
-            unit=np.bincount(part, factor, self._parts.count).astype(np.int64),
+            unit=np.bincount(part, factor, count).astype(np.int64),
             rows=rows,
             flight_ps=latencies[0],
             passing_ps=latencies[1],

@@ -16,6 +16,7 @@ rank); nec.h (at most 128 chips, one channel).
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import attrs
 import numpy as np
@@ -26,7 +27,7 @@ from ncc_runtime.collectives.extents import Extent, Scratch
 from ncc_runtime.collectives.joins import MOST_SOURCES, Join, chained
 from ncc_runtime.collectives.layout import Layout, Members, UnsuitedError
 from ncc_runtime.collectives.matchings import Send, matchings
-from ncc_runtime.collectives.plan import IDLE, Job, Piece, Plan, Round, Space, Transfer, home
+from ncc_runtime.collectives.plan import IDLE, Job, Piece, Plan, Round, Space, Transfer
 from ncc_runtime.collectives.roles import Roles
 from ncc_runtime.collectives.stages import Stage, StageKind, Strand, Track, Wiring, side_by_side
 from ncc_runtime.topology.rules import MESH_CHIPS
@@ -38,6 +39,16 @@ class Form:
 
     sizes: tuple[int, ...]  # members of each chip
     doors: tuple[tuple[int, ...], ...]  # [source chip][target chip]: place on the target
+
+    @property
+    def chips(self) -> int:
+        """Chips of a team."""
+        return len(self.sizes)
+
+    @property
+    def widest(self) -> int:
+        """Members of the chip that has most."""
+        return max(self.sizes)
 
     def role(self, chip: int, place: int) -> int:
         """The role of a place on a chip, places counted round."""
@@ -70,17 +81,17 @@ def _place_by_place(sizes: Sequence[int]) -> Members:
 
 def all_reduce(job: Job, wiring: Wiring) -> Plan:
     """Every member sends a part for each other chip and its whole chunk to everybody."""
-    return stages.all_reduce("mesh", job, [_mesh(wiring)], wiring.chunks)
+    return stages.all_reduce("mesh", job, [_mesh(job, wiring)], wiring.chunks)
 
 
 def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
     """Every member gets one part of its chunk from every other chip."""
-    return stages.reduce_scatter("mesh", job, [_mesh(wiring)])
+    return stages.reduce_scatter("mesh", job, [_mesh(job, wiring)])
 
 
 def all_gather(job: Job, wiring: Wiring) -> Plan:
     """Every chip gets every chunk from elsewhere once, then its members exchange them."""
-    return stages.all_gather("mesh", job, [_mesh(wiring)])
+    return stages.all_gather("mesh", job, [_mesh(job, wiring)])
 
 
 @attrs.frozen(eq=False)
@@ -105,12 +116,17 @@ class Mesh:
     @property
     def chips(self) -> int:
         """Chips of a team."""
-        return len(self.form.sizes)
+        return self.form.chips
 
     @property
     def widest(self) -> int:
         """Members of the chip that has most."""
-        return max(self.form.sizes)
+        return self.form.widest
+
+    @property
+    def goes_by_chunk(self) -> bool:
+        """Whether transfers are of one chunk each, the same ones for every role."""
+        return False
 
     def reduce_scatter(
         self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
@@ -124,13 +140,18 @@ class Mesh:
             self._part(
                 extent, served, Piece(Space.SCRATCH, self._everywhere(its_slots[served.turn]))
             )
-            for served in self._served()
+            for served in _served(self.form)
             for extent, its_slots in zip(extents, slots, strict=True)
         ]
         role = self.roles.role
         joins = []
         for extent, target, its_slots in zip(extents, targets, slots, strict=True):
-            join = Join(self._parts(extent, its_slots), target.piece(role), extent.size(role))
+            join = Join(
+                self._parts(extent, its_slots),
+                target.piece(role),
+                extent.size(role),
+                self.roles.home,
+            )
             moves = chained(join, self.track, scratch, parts)
             joins.append([Round((move,)) for move in moves])
         last = side_by_side(joins)
@@ -139,7 +160,7 @@ class Mesh:
     def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> Strand:
         """Chunk r of `own` at role r, in chunk r of the targets of everybody."""
         grouped = all(extent.space is Space.OPERAND for extent in own)
-        sets = matchings(self._by_chip() if grouped else self._one_by_one())
+        sets = _sets(self.form, grouped)
         sends = [
             move
             for one_set in sets
@@ -154,23 +175,7 @@ class Mesh:
         return [Round(tuple(moves)) for moves in (sends, exchange) if moves]
 
     def _everywhere(self, offset: int) -> np.ndarray:
-        return np.full(self.roles.members, offset, np.int64)
-
-    def _served(self) -> Iterator["_Served"]:
-        """Who joins and writes the parts for whom; chip t places behind fills slot t."""
-        sizes = self.form.sizes
-        if self.chips == 1:
-            return
-        columns: dict[tuple[int, int, int], np.ndarray] = {}
-        for turn in range(0 if self.widest > 1 else 1, self.chips):
-            for chip, size in enumerate(sizes):
-                target = (chip + turn) % self.chips
-                for place in range(sizes[target]):
-                    key = turn, place // size, size
-                    column = columns.setdefault(key, np.full(self.roles.count, IDLE, np.int64))
-                    column[self.form.role(chip, place)] = self.form.role(target, place)
-        for (turn, _, size), column in columns.items():
-            yield _Served(turn, size, column)
+        return self.roles.everywhere(offset)
 
     def _part(self, extent: Extent, served: "_Served", slot: Piece) -> Transfer:
         """The receivers' chunks of all members of the senders' chips, joined."""
@@ -196,22 +201,6 @@ class Mesh:
             return [extent.piece(self.roles.role), *received[1:]]
         return received
 
-    def _by_chip(self) -> Iterator[Send]:
-        """One member of a chip for every other chip, which sends for all of its own."""
-        for turn in range(1, self.chips):
-            for chip in range(self.chips):
-                target = (chip + turn) % self.chips
-                receiver = self.form.role(target, self.form.doors[chip][target])
-                yield Send(self.form.role(chip, turn - 1), receiver, chip)
-
-    def _one_by_one(self) -> Iterator[Send]:
-        """Every member for itself to every other chip, at the same place there."""
-        for turn in range(1, self.chips):
-            for chip, size in enumerate(self.form.sizes):
-                target = (chip + turn) % self.chips
-                for place in range(size):
-                    yield Send(self.form.role(chip, place), self.form.role(target, place), chip)
-
     def _chunks(self, sends: Sequence[Send], grouped: bool) -> Iterator[np.ndarray]:
         """Chunks that a set of sends moves, one transfer after another; by role, IDLE for none."""
         for place in range(self.widest if grouped else 1):
@@ -236,7 +225,7 @@ class Mesh:
         receiver[chunk == IDLE] = IDLE
         peer = self.roles.members_of(receiver)
         owner = self.roles.members_of(np.where(chunk == IDLE, np.arange(len(chunk)), chunk))
-        is_own = bool((owner == home(len(owner))).all())
+        is_own = bool((owner == self.roles.home).all())
         mine = np.maximum(chunk, 0)[self.roles.role]
         piece = source.piece(mine, None if is_own else owner)
         yield self.track.transfer(
@@ -268,7 +257,7 @@ class Mesh:
         found: list[Transfer] = []
         for shift in range(1, self.widest):
             neighbour = np.where(shift < size, self.first + (place + shift) % size, IDLE)
-            parcel = runs.Parcel(self.roles.members_of(neighbour), chunks)
+            parcel = runs.Parcel(self.roles.members_of(neighbour), chunks, self.roles.fold)
             for source, target in zip(sources, targets, strict=True):
                 found += runs.transfers(parcel, [runs.Source(source)], target, self.track)
         return found
@@ -283,8 +272,49 @@ class _Served:
     receiver: np.ndarray  # by role, IDLE for none
 
 
-def _mesh(wiring: Wiring) -> Stage:
-    return STAGE.stage(Roles(wiring.orders), wiring.form, Track(0, (0,)))
+@lru_cache(maxsize=8)
+def _served(form: Form) -> tuple[_Served, ...]:
+    """Who joins and writes the parts for whom; chip t places behind fills slot t."""
+    sizes = form.sizes
+    if form.chips == 1:
+        return ()
+    columns: dict[tuple[int, int, int], np.ndarray] = {}
+    for turn in range(0 if form.widest > 1 else 1, form.chips):
+        for chip, size in enumerate(sizes):
+            target = (chip + turn) % form.chips
+            for place in range(sizes[target]):
+                key = turn, place // size, size
+                column = columns.setdefault(key, np.full(sum(sizes), IDLE, np.int64))
+                column[form.role(chip, place)] = form.role(target, place)
+    return tuple(_Served(turn, size, column) for (turn, _, size), column in columns.items())
+
+
+@lru_cache(maxsize=8)
+def _sets(form: Form, grouped: bool) -> Sequence[Sequence[Send]]:
+    """The sends of an all-gather, of a chip together or one by one, as few sets."""
+    return matchings(_by_chip(form) if grouped else _one_by_one(form))
+
+
+def _by_chip(form: Form) -> Iterator[Send]:
+    """One member of a chip for every other chip, which sends for all of its own."""
+    for turn in range(1, form.chips):
+        for chip in range(form.chips):
+            target = (chip + turn) % form.chips
+            receiver = form.role(target, form.doors[chip][target])
+            yield Send(form.role(chip, turn - 1), receiver, chip)
+
+
+def _one_by_one(form: Form) -> Iterator[Send]:
+    """Every member for itself to every other chip, at the same place there."""
+    for turn in range(1, form.chips):
+        for chip, size in enumerate(form.sizes):
+            target = (chip + turn) % form.chips
+            for place in range(size):
+                yield Send(form.role(chip, place), form.role(target, place), chip)
+
+
+def _mesh(job: Job, wiring: Wiring) -> Stage:
+    return STAGE.stage(Roles(wiring.orders, job.fold), wiring.form, Track(0, (0,)))
 
 
 STAGE = StageKind(arrange, Mesh)

@@ -79,8 +79,8 @@ class Transfer:
 
     One source is a copy, several are reduced left to right, none fills the target with zeros. The
     transfer that completes the reduction of its bytes has the `divisor` of the job.
-    `credit` is how many earlier transfers of this plan on the same channel the peer must have
-    consumed before this one may be sent: 0 where the target is free from the start.
+    `credit` is how many earlier transfers of this plan and strand on the same channel the peer must
+    have consumed before this one may be sent: 0 where the target is free from the start.
     """
 
     peer: np.ndarray  # (members,) int32: member written to, IDLE for none
@@ -104,6 +104,23 @@ class Round:
     transfers: tuple[Transfer, ...]
 
 
+@attrs.frozen
+class Fold:
+    """The first members of a group stand for all of it, who come in as many at a time, alike.
+
+    A plan that is made so has offsets and sizes of the first members only; who sends to whom is
+    still said of all. With a turn, members are numbered from others on: so a plan tells whether
+    these are alike to the first.
+    """
+
+    seen: int
+    turn: int = 0  # so many times `seen` members come last
+
+    def over_all(self, column: np.ndarray, members: int) -> np.ndarray:
+        """What holds for those that are seen, for all who are alike to them."""
+        return np.tile(column, members // self.seen)
+
+
 @attrs.frozen(eq=False)
 class Plan:
     """All rounds of one placeholder for groups of one size."""
@@ -112,6 +129,13 @@ class Plan:
     members: int
     rounds: tuple[Round, ...]
     scratch_bytes: int = 0
+    fold: Fold | None = None  # None: columns are of all members
+    is_even: bool = False  # it is known that members of one part move as many bytes
+
+    @property
+    def columns(self) -> int:
+        """How many members have offsets and sizes, the first ones."""
+        return self.members if self.fold is None else self.fold.seen
 
     @property
     def lanes(self) -> frozenset[int]:
@@ -137,6 +161,7 @@ class Job:
 
     placeholder: Placeholder
     buffers: Buffers
+    fold: Fold | None = None  # where only times are asked for; not every algorithm makes use of it
 
 
 def divisor(job: Job, members: int) -> int:

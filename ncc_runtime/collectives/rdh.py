@@ -19,6 +19,7 @@ assumed: over one link at a time RDH would take longer than mesh for every size.
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import attrs
 import numpy as np
@@ -27,7 +28,7 @@ from ncc_runtime.collectives import runs, stages
 from ncc_runtime.collectives.extents import Extent, Scratch
 from ncc_runtime.collectives.joins import MOST_SOURCES
 from ncc_runtime.collectives.layout import Layout, UnsuitedError
-from ncc_runtime.collectives.plan import Job, Plan, Round, Space, Transfer, home
+from ncc_runtime.collectives.plan import IDLE, Job, Plan, Round, Space, Transfer
 from ncc_runtime.collectives.roles import Roles
 from ncc_runtime.collectives.stages import Stage, StageKind, Strand, Track, Wiring
 from ncc_runtime.topology.spec import FabricShape
@@ -55,11 +56,10 @@ class Form:
 
 def arrange(layout: Layout) -> Wiring:
     """Places, then corners; UnsuitedError unless chips are alike and a power of two."""
-    cubes = []
-    for members in layout.by_node():
-        inside = layout.within(members)
-        labelled = _labelled(inside)
-        cubes.append([[members[k] for k in cluster] for cluster in labelled])
+    cubes = [
+        [[members[k] for k in cluster] for cluster in labelled]
+        for members, labelled in zip(layout.by_node(), layout.each_arranged(_labelled), strict=True)
+    ]
     clusters = [cluster for cube in cubes for cluster in cube]
     if len({len(cluster) for cluster in clusters}) > 1:
         raise UnsuitedError("its chips have different numbers of members")
@@ -120,17 +120,17 @@ def _gray(number: int) -> int:
 
 def all_reduce(job: Job, wiring: Wiring) -> Plan:
     """2 log2(chips) sends, of 2(chips-1)/chips of a chip member's share of the buffer in all."""
-    return stages.all_reduce("rdh", job, [_rdh(wiring)])
+    return stages.all_reduce("rdh", job, [_rdh(job, wiring)])
 
 
 def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
     """log2(chips) sends, each half as long as the one before."""
-    return stages.reduce_scatter("rdh", job, [_rdh(wiring)])
+    return stages.reduce_scatter("rdh", job, [_rdh(job, wiring)])
 
 
 def all_gather(job: Job, wiring: Wiring) -> Plan:
     """log2(chips) sends, each twice as long as the one before, then the exchange on the chip."""
-    return stages.all_gather("rdh", job, [_rdh(wiring)])
+    return stages.all_gather("rdh", job, [_rdh(job, wiring)])
 
 
 @attrs.frozen(eq=False)
@@ -140,6 +140,7 @@ class Rdh:
     roles: Roles
     form: Form
     track: Track
+    _ends: dict[int, np.ndarray] = attrs.field(init=False, factory=dict)  # by axis
 
     @property
     def local(self) -> int:
@@ -155,6 +156,11 @@ class Rdh:
     def axes(self) -> range:
         """The bits of a corner, lowest first."""
         return range(self.chips.bit_length() - 1)
+
+    @property
+    def goes_by_chunk(self) -> bool:
+        """Whether transfers are of one chunk each, the same ones for every role."""
+        return False
 
     def reduce_scatter(
         self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
@@ -181,7 +187,7 @@ class Rdh:
         return [*rounds, Round(tuple(around))] if around else rounds
 
     def _reduce_one(self, extent: Extent, target: Extent, scratch: Scratch, parts: int) -> Strand:
-        mine, role = home(self.roles.members), self.roles.role
+        role = self.roles.role
         joined, rounds = [runs.Source(extent)], []
         if self.local > 1 and self.axes:
             share = self._slot(extent, len(self.axes), scratch)
@@ -190,21 +196,21 @@ class Rdh:
         elif self.local > 1:
             joined = self._shares(extent)
         for axis in reversed(self.axes):
-            there = role ^ 1 << axis
             slot = self._slot(extent, axis, scratch)
-            parcel = runs.Parcel(self._peer(there), self._range(there, axis))
+            parcel = self._parcel(self._across_axis(axis), self._range(role ^ 1 << axis, axis))
             rounds.append(Round(tuple(runs.transfers(parcel, joined, slot, self.track))))
             joined = [*joined, runs.Source(slot)]
-        last = runs.transfers(runs.Parcel(mine, role[:, None]), joined, target, self.track)
+        parcel = self._parcel(self.roles.home, role[:, None])
+        last = runs.transfers(parcel, joined, target, self.track)
         rounds.append(Round(tuple(attrs.evolve(move, divisor=parts) for move in last)))
         return rounds
 
     def _join_on_chip(self, extent: Extent, share: Extent) -> Iterator[Transfer]:
         """What all members of a chip have for the cube of each, some chunks in every DMA ring."""
-        mine, held = home(self.roles.members), self._range(self.roles.role, len(self.axes))
+        held = self._range(self.roles.role, len(self.axes))
         rings = min(self.chips, len(self.track.lanes))
         for turn, chunks in enumerate(np.array_split(held, rings, axis=1)):
-            parcel = runs.Parcel(mine, chunks)
+            parcel = self._parcel(self.roles.home, chunks)
             yield from runs.transfers(parcel, self._shares(extent), share, self.track, turn)
 
     def _shares(self, extent: Extent) -> list[runs.Source]:
@@ -216,7 +222,7 @@ class Rdh:
 
     def _mate(self, place: np.ndarray) -> np.ndarray:
         """By member, the role of the given place on its chip."""
-        mine, corner = np.divmod(self.roles.role, self.chips)
+        mine, corner = np.divmod(self.roles.roles, self.chips)
         label = self.form.turned(corner, mine)
         return np.asarray(place * self.chips + self.form.turned(label, -place))
 
@@ -225,25 +231,43 @@ class Rdh:
 
         They lie in the order of roles, or as they lie in the extent if that is where all are read.
         """
-        shape = (self.roles.members, extent.chunks)
-        sizes, begins = (np.broadcast_to(one, shape) for one in (extent.sizes, extent.offsets))
-        held = self._range(self.roles.role, axis)
+        known, row = self._known
+        shape = (len(known), extent.chunks)
+        sizes, begins = (
+            np.broadcast_to(extent.rows(table, known), shape)
+            for table in (extent.sizes, extent.offsets)
+        )
+        held = self._range(self.roles.roles[known], axis)
         if self.local == 1:
             order = np.argsort(np.take_along_axis(begins, held, axis=1), axis=1, kind="stable")
             held = np.take_along_axis(held, order, axis=1)
         needed = np.take_along_axis(sizes, held, axis=1)
         edges = np.cumsum(needed, axis=1)
         at = scratch.take(int(edges[:, -1].max(initial=0)))
-        offsets: np.ndarray = np.zeros(shape, np.int64)
-        np.put_along_axis(offsets, held, edges - needed + at, axis=1)
-        return extent.moved(Space.SCRATCH, offsets)
+        offsets, kept = np.empty_like(needed), np.empty_like(needed)
+        within = held % (1 << axis)
+        np.put_along_axis(offsets, within, edges - needed + at, axis=1)
+        np.put_along_axis(kept, within, needed, axis=1)
+        slot = extent.moved(Space.SCRATCH, offsets)
+        return attrs.evolve(slot, sizes=kept, row=row, is_window=True)
+
+    @cached_property
+    def _known(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Whose slots there are: members that are seen, and those across; and the row of each."""
+        members, seen = self.roles.home, self.roles.seen
+        if seen == len(members):
+            return members, None
+        across = [self._across_axis(axis)[:seen] for axis in self.axes]
+        known = np.unique(np.concatenate((members[:seen], *across)))
+        row = np.full(len(members), IDLE, np.int64)
+        row[known] = np.arange(len(known))
+        return known, row
 
     def _across(
         self, sources: Sequence[Extent], targets: Sequence[Extent], axis: int
     ) -> list[Transfer]:
         """Everything that is held before an axis, to the other end of it."""
-        role = self.roles.role
-        parcel = runs.Parcel(self._peer(role ^ 1 << axis), self._range(role, axis))
+        parcel = self._parcel(self._across_axis(axis), self._range(self.roles.role, axis))
         found: list[Transfer] = []
         for source, target in zip(sources, targets, strict=True):
             found += runs.transfers(parcel, [runs.Source(source)], target, self.track)
@@ -251,14 +275,23 @@ class Rdh:
 
     def _around(self, targets: Sequence[Extent]) -> list[Transfer]:
         """Everything that the cube of a member holds, to the others on its chip."""
-        role = self.roles.role
+        role, place = self.roles.role, self.roles.roles // self.chips
         found: list[Transfer] = []
         for shift in range(1, self.local):
-            peer = self._peer(self._mate((role // self.chips + shift) % self.local))
-            parcel = runs.Parcel(peer, self._range(role, len(self.axes)))
+            peer = self._peer(self._mate((place + shift) % self.local))
+            parcel = self._parcel(peer, self._range(role, len(self.axes)))
             for target in targets:
                 found += runs.transfers(parcel, [runs.Source(target)], target, self.track)
         return found
+
+    def _parcel(self, peer: np.ndarray, chunks: np.ndarray) -> runs.Parcel:
+        return runs.Parcel(peer, chunks, self.roles.fold)
+
+    def _across_axis(self, axis: int) -> np.ndarray:
+        """By member, who is at the other end of an axis."""
+        if axis not in self._ends:
+            self._ends[axis] = self._peer(self.roles.roles ^ 1 << axis)
+        return self._ends[axis]
 
     def _peer(self, role: np.ndarray) -> np.ndarray:
         """By member, who plays the given role in its team."""
@@ -269,8 +302,8 @@ class Rdh:
         return (role >> axis << axis)[:, None] + np.arange(1 << axis)
 
 
-def _rdh(wiring: Wiring) -> Stage:
-    return STAGE.stage(Roles(wiring.orders), wiring.form, Track(0, LANES))
+def _rdh(job: Job, wiring: Wiring) -> Stage:
+    return STAGE.stage(Roles(wiring.orders, job.fold), wiring.form, Track(0, LANES))
 
 
 STAGE = StageKind(arrange, Rdh)

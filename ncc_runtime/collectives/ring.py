@@ -16,12 +16,11 @@ wires, two slices); Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms
 from collections.abc import Sequence
 
 import attrs
-import numpy as np
 
 from ncc_runtime.collectives import stages
 from ncc_runtime.collectives.extents import Extent, Scratch
 from ncc_runtime.collectives.layout import Layout
-from ncc_runtime.collectives.plan import Job, Piece, Plan, Round, Space, home
+from ncc_runtime.collectives.plan import Job, Piece, Plan, Round, Space, Transfer
 from ncc_runtime.collectives.roles import Roles
 from ncc_runtime.collectives.stages import StageKind, Strand, Track, Wiring
 
@@ -37,11 +36,10 @@ def arrange(layout: Layout) -> Wiring:
 
     On several instances the chains of the instances are joined one after another.
     """
-    nodes = [layout.within(members) for members in layout.by_node()]
+    cycles = layout.each_arranged(Layout.chip_cycles)
     rings = [
-        [[members[k] for cluster in cycle for k in cluster] for cycle in inside.chip_cycles()]
-        or [list(members)]
-        for members, inside in zip(layout.by_node(), nodes, strict=True)
+        [[members[k] for cluster in cycle for k in cluster] for cycle in inside] or [list(members)]
+        for members, inside in zip(layout.by_node(), cycles, strict=True)
     ]
     channels = min(len(orders) for orders in rings)
     return Wiring(
@@ -55,18 +53,18 @@ def arrange(layout: Layout) -> Wiring:
 def all_reduce(job: Job, wiring: Wiring) -> Plan:
     """2(P-1) sends of a share of one chunk per member, tensor and cycle."""
     slices = slices_of(wiring, job.buffers.operand_elements, job)
-    return stages.all_reduce("ring", job, _rings(wiring, slices))
+    return stages.all_reduce("ring", job, _rings(job, wiring, slices))
 
 
 def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
     """P-1 sends of a share of one chunk per member, tensor and cycle."""
     slices = slices_of(wiring, job.buffers.operand_elements, job)
-    return stages.reduce_scatter("ring", job, _rings(wiring, slices))
+    return stages.reduce_scatter("ring", job, _rings(job, wiring, slices))
 
 
 def all_gather(job: Job, wiring: Wiring) -> Plan:
     """P-1 sends of a share of one chunk per member, tensor and cycle."""
-    return stages.all_gather("ring", job, _rings(wiring, 1))
+    return stages.all_gather("ring", job, _rings(job, wiring, 1))
 
 
 @attrs.frozen(eq=False)
@@ -75,6 +73,11 @@ class Ring:
 
     roles: Roles
     track: Track
+
+    @property
+    def goes_by_chunk(self) -> bool:
+        """Whether transfers are of one chunk each, the same ones for every role."""
+        return True
 
     def reduce_scatter(
         self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
@@ -110,13 +113,18 @@ class Ring:
             sources: tuple[Piece, ...] = (extent.piece(chunk),)
             if step:
                 sources = (slots[k][(step - 1) % SLOTS], *sources)
-            moved = self.track.transfer(
-                self.roles.shifted(1), sources, slots[k][step % SLOTS], extent.size(chunk)
-            )
             read = len(extents) * (step - SLOTS) + k + 1  # slots that must be free by then
-            consumed = self.roles.shifted(-1) if step else None
-            credit = read if step >= SLOTS else 0
-            transfers.append(attrs.evolve(moved, consumed=consumed, credit=credit))
+            moved = Transfer(
+                self.roles.shifted(1),
+                sources,
+                slots[k][step % SLOTS],
+                extent.size(chunk),
+                lane=self.track.lanes[0],
+                consumed=self.roles.shifted(-1) if step else None,
+                credit=read if step >= SLOTS else 0,
+                strand=self.track.strand,
+            )
+            transfers.append(moved)
         return Round(tuple(transfers))
 
     def _last_reduction(
@@ -126,7 +134,7 @@ class Ring:
         slots: Sequence[Sequence[Piece]],
     ) -> Round:
         """The chunk a member keeps: its own share joined to what came in last; a copy if alone."""
-        role, mine = self.roles.role, home(self.roles.members)
+        role, mine = self.roles.role, self.roles.home
         steps = self.roles.count - 1
         transfers = []
         for k, (extent, target) in enumerate(zip(extents, targets, strict=True)):
@@ -150,12 +158,12 @@ class Ring:
         )
 
     def _slot(self, offset: int) -> Piece:
-        return Piece(Space.SCRATCH, np.full(self.roles.members, offset, np.int64))
+        return Piece(Space.SCRATCH, self.roles.everywhere(offset))
 
 
-def _rings(wiring: Wiring, slices: int) -> list[Ring]:
+def _rings(job: Job, wiring: Wiring, slices: int) -> list[Ring]:
     return [
-        Ring(Roles([order]), Track(cycle * slices + part, (cycle,)))
+        Ring(Roles([order], job.fold), Track(cycle * slices + part, (cycle,)))
         for cycle, order in enumerate(wiring.orders)
         for part in range(slices)
     ]

@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.extents import Extent
-from ncc_runtime.collectives.plan import IDLE, Piece, Transfer
+from ncc_runtime.collectives.plan import IDLE, Fold, Piece, Transfer
 from ncc_runtime.collectives.stages import Track
 
 FAR = np.iinfo(np.int64).max
@@ -26,6 +26,16 @@ class Parcel:
 
     peer: np.ndarray  # (members,) int32, IDLE for none
     chunks: np.ndarray  # (members, k) int64, IDLE beyond a member's last
+    fold: Fold | None = None  # whose first members the chunks are of
+
+    def peer_of(self, sends: np.ndarray) -> np.ndarray:
+        """Its peers, where those that are seen send, and who is alike."""
+        if sends.all():
+            return self.peer
+        everybody = sends
+        if self.fold is not None:
+            everybody = self.fold.over_all(sends, len(self.peer))
+        return np.where(everybody, self.peer, np.int32(IDLE))
 
 
 def transfers(
@@ -38,7 +48,7 @@ def transfers(
         size = (runs.size * (runs.number == run)).sum(axis=1)
         pieces = [_first(at, begins) for at in runs.offsets]
         yield track.transfer(
-            np.where(begins.any(axis=1), parcel.peer, np.int32(IDLE)),
+            parcel.peer_of(begins.any(axis=1)),
             tuple(
                 Piece(source.extent.space, offset, source.extent.tensor, source.owner)
                 for source, offset in zip(sources, pieces, strict=False)
@@ -61,12 +71,13 @@ class _Runs:
 
     @classmethod
     def of(cls, parcel: Parcel, sources: Sequence[Source], target: Extent) -> "_Runs":
-        there = (parcel.chunks != IDLE) & (parcel.peer != IDLE)[:, None]
+        peers = parcel.peer[: len(parcel.chunks)]
+        there = (parcel.chunks != IDLE) & (peers != IDLE)[:, None]
         chunk = np.where(there, parcel.chunks, 0)
-        peer = np.where(parcel.peer == IDLE, 0, parcel.peer)
-        at = [_cells(source.extent.offsets, chunk, source.owner) for source in sources]
-        at.append(_cells(target.offsets, chunk, peer))
-        size = np.where(there, _cells(sources[0].extent.sizes, chunk), 0)
+        peer = np.where(peers == IDLE, 0, peers)
+        at = [source.extent.cells(source.extent.offsets, chunk, source.owner) for source in sources]
+        at.append(target.cells(target.offsets, chunk, peer))
+        size = np.where(there, sources[0].extent.cells(sources[0].extent.sizes, chunk), 0)
         order = np.argsort(np.where(there, at[-1], FAR), axis=1, kind="stable")
         there, size, *at = (np.take_along_axis(one, order, axis=1) for one in (there, size, *at))
         is_next = there[:, 1:] & np.all(
@@ -76,14 +87,6 @@ class _Runs:
         is_first = there & np.concatenate((np.ones((len(chunk), 1), bool), ~is_next), 1)
         begins = np.where(is_first, number, IDLE)
         return cls(at, size, number, begins, int(begins.max(initial=IDLE)) + 1)
-
-
-def _cells(table: np.ndarray, chunk: np.ndarray, member: np.ndarray | None = None) -> np.ndarray:
-    """The cells of several chunks per member, (members, k)."""
-    if table.shape[0] == 1:
-        return np.take(table[0], chunk)
-    rows = np.arange(len(chunk)) if member is None else member
-    return np.asarray(table[rows[:, None], chunk])
 
 
 def _first(offsets: np.ndarray, begins: np.ndarray) -> np.ndarray:

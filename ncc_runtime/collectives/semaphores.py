@@ -23,23 +23,30 @@ Channel = tuple[int, np.ndarray, np.ndarray, bool]
 """Lane, senders, receivers, and whether the receivers hand slots back."""
 
 
-def semaphores_of(stream: int, ranks: int, teams: Sequence[tuple[Plan, np.ndarray]]) -> np.ndarray:
-    """The semaphores of plans over (groups, members) ranks: distinct numbers, ascending."""
-    everybody = np.arange(ranks, dtype=np.int64)
+def semaphores_of(
+    stream: int, ranks: int, teams: Sequence[tuple[Plan, np.ndarray]], seen: int | None = None
+) -> np.ndarray:
+    """The semaphores of plans over (groups, members) ranks: distinct numbers, ascending.
+
+    Of the first ranks alone, where `seen` says how many.
+    """
+    most = ranks if seen is None else seen
+    everybody = np.arange(most, dtype=np.int64)
     found = [_numbers(stream, TRIGGER, 0, (everybody, 0 * everybody, ranks))]
     for lane in frozenset[int]().union(*(plan.lanes for plan, _ in teams)):
         for which in (0, 1):  # tail and completions
-            ends = everybody, np.full(ranks, which, np.int64), ranks
+            ends = everybody, np.full(most, which, np.int64), ranks
             found.append(_numbers(stream, RING, lane, ends))
     for plan, groups in teams:
         members = groups.astype(np.int64)
         for lane, senders, receivers, is_freed in _channels(plan):
             first, last = members[:, senders].ravel(), members[:, receivers].ravel()
-            remote = first != last
-            found.append(_numbers(stream, DATA, lane, (last, first, ranks)))
+            here, remote = last < most, (first != last) & (first < most)
+            found.append(_numbers(stream, DATA, lane, (last[here], first[here], ranks)))
             found.append(_numbers(stream, READY, lane, (first[remote], last[remote], ranks)))
             if is_freed:
-                found.append(_numbers(stream, FREE, lane, (first, last, ranks)))
+                here = first < most
+                found.append(_numbers(stream, FREE, lane, (first[here], last[here], ranks)))
     return np.unique(np.concatenate(found))
 
 

@@ -47,6 +47,7 @@ def all_reduce(job: Job, members: int) -> Plan:
             [Piece(Space.SCRATCH, np.full(members, slot, np.int64)) for slot in slots],
             Piece(Space.RESULT, begin, extent.tensor),
             size,
+            home(members),
         )
         moves = chained(join, track, scratch, divisor(job, members))
         joins.append([Round((move,)) for move in moves])

@@ -13,7 +13,7 @@ import numpy as np
 
 from ncc_runtime.collectives.extents import Extent, Scratch, alone, renumbered, sliced, whole_chunks
 from ncc_runtime.collectives.layout import Layout, Members
-from ncc_runtime.collectives.plan import Job, Piece, Plan, Round, Space, Transfer, divisor, home
+from ncc_runtime.collectives.plan import Job, Piece, Plan, Round, Space, Transfer, divisor
 from ncc_runtime.collectives.roles import Roles
 
 Strand: TypeAlias = "list[Round]"
@@ -61,6 +61,10 @@ class Stage(Protocol):
     @property
     def roles(self) -> Roles: ...
 
+    @property
+    def goes_by_chunk(self) -> bool:
+        """Whether transfers are of one chunk each, the same ones for every role."""
+
     def reduce_scatter(
         self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
     ) -> Strand:
@@ -88,7 +92,9 @@ def all_reduce(name: str, job: Job, stages: Sequence[Stage], chunks: Members = (
         results = [extent.moved(Space.RESULT) for extent in extents]
         rounds = stage.reduce_scatter(extents, results, scratch, divisor(job, members))
         strands.append(rounds + stage.all_gather(results, results))
-    return Plan(name, members, side_by_side(strands), scratch.bytes)
+    is_even = _is_even(stages, job.buffers.operand_elements)
+    together = side_by_side(strands)
+    return Plan(name, members, together, scratch.bytes, stages[0].roles.fold, is_even)
 
 
 def reduce_scatter(name: str, job: Job, stages: Sequence[Stage]) -> Plan:
@@ -97,10 +103,12 @@ def reduce_scatter(name: str, job: Job, stages: Sequence[Stage]) -> Plan:
     (whole,) = operand_slices(job, members, 1)
     strands = []
     for stage, extents in zip(stages, operand_slices(job, members, len(stages)), strict=True):
-        owned = renumbered(extents, stage.roles.orders[0])
+        owned = renumbered(extents, stage.roles.chunks[0])
         targets = alone(owned, whole, Space.RESULT)
         strands.append(stage.reduce_scatter(owned, targets, scratch, divisor(job, members)))
-    return Plan(name, members, side_by_side(strands), scratch.bytes)
+    is_even = _is_even(stages, job.buffers.operand_elements)
+    together = side_by_side(strands)
+    return Plan(name, members, together, scratch.bytes, stages[0].roles.fold, is_even)
 
 
 def all_gather(name: str, job: Job, stages: Sequence[Stage]) -> Plan:
@@ -109,16 +117,26 @@ def all_gather(name: str, job: Job, stages: Sequence[Stage]) -> Plan:
     (whole,) = result_slices(job, members, 1)
     strands = []
     for stage, extents in zip(stages, result_slices(job, members, len(stages)), strict=True):
-        owned = renumbered(extents, stage.roles.orders[0])
+        owned = renumbered(extents, stage.roles.chunks[0])
         strands.append(stage.all_gather(alone(owned, whole, Space.OPERAND), owned))
-    return Plan(name, members, side_by_side(strands))
+    is_even = _is_even(stages, job.buffers.result_elements)
+    rounds = side_by_side(strands)
+    return Plan(name, members, rounds, fold=stages[0].roles.fold, is_even=is_even)
+
+
+def _is_even(stages: Sequence[Stage], elements: Sequence[int]) -> bool:
+    """Whether buffers of so many elements go in chunks of one size, chunk by chunk."""
+    roles = stages[0].roles
+    return all(stage.goes_by_chunk for stage in stages) and not any(
+        count % roles.members for count in elements
+    )
 
 
 def kept(
     roles: Roles, track: Track, own: Sequence[Extent], targets: Sequence[Extent]
 ) -> tuple[Transfer, ...]:
     """Copies of what a member gives to an all-gather into its own result, if it is not there."""
-    mine = home(roles.members)
+    mine = roles.home
     return tuple(
         track.transfer(mine, (source.piece(roles.role),), target.piece(roles.role), size)
         for source, target in zip(own, targets, strict=True)
@@ -127,10 +145,10 @@ def kept(
     )
 
 
-def operand_slices(job: Job, chunks: int, parts: int) -> list[list[Extent]]:
+def operand_slices(job: Job, chunks: int, parts: int, pieces: int = 1) -> list[list[Extent]]:
     """All operands cut into chunks, and every chunk into slices: extents per slice."""
     sizes, width = job.buffers.operand_elements, job.buffers.element_bytes
-    return sliced(whole_chunks(Space.OPERAND, sizes, chunks, width), parts, width)
+    return sliced(whole_chunks(Space.OPERAND, sizes, chunks, width), parts, width, pieces)
 
 
 def result_slices(job: Job, chunks: int, parts: int) -> list[list[Extent]]:

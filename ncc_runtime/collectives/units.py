@@ -46,9 +46,9 @@ def by_strand(job: Job, strands: int, shape: tuple[int, int]) -> list[list[Exten
         offsets = np.stack([part[tensor].offsets[0] for part in parts])  # (planes * units, strands)
         sizes = np.stack([part[tensor].sizes[0] for part in parts])
         for strand, extents in enumerate(found):
-            columns = (
+            at, size = (
                 table[:, strand].reshape(planes, units).T.reshape(1, -1)
                 for table in (offsets, sizes)
             )
-            extents.append(Extent(extent.space, tensor, *columns))
+            extents.append(Extent(extent.space, tensor, at, size))
     return found

@@ -6,22 +6,25 @@ would wait for each other for ever, so the first difference stops the run.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ncc_runtime.errors import ControlError
 from ncc_runtime.execution.scheduler import Batch, Decide
-from ncc_runtime.execution.values.machine import Machine
 from ncc_runtime.lowering.executable import CcQueue, Decision, Executable, Jump
 from ncc_runtime.lowering.structure import contained
 from ncc_runtime.neff.program import Block, BlockKind
 from ncc_runtime.neff.stages import twins_of
 
+if TYPE_CHECKING:  # slow to import, and only values need it
+    from ncc_runtime.execution.values.machine import Machine
+
 
 class ValueDecisions:
     """Reads each rank's predicate when its queue comes to it."""
 
-    def __init__(self, executable: Executable, machine: Machine) -> None:
+    def __init__(self, executable: Executable, machine: "Machine") -> None:
         self._executable = executable
         self._machine = machine
         self._guards: dict[tuple[int, int], _Guard] = {}

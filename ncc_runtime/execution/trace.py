@@ -62,7 +62,8 @@ class Trace:
     """Events as flat columns: one row of one queue, performed by one rank.
 
     Events of one queue and rank stand in the order in which they were performed. Integer columns
-    may be of any width that holds their values.
+    may be of any width that holds their values. Of a folded executable, events are of the ranks
+    that have columns; a cause is one of a rank that is alike to the one that was waited for.
     """
 
     executable: Executable
@@ -87,6 +88,11 @@ class Trace:
         """When the last instruction of the last rank is complete."""
         return int(self.end_ps.max(initial=0))
 
+    @cached_property
+    def last_event(self) -> int:
+        """The first of those that end last; NO_EVENT if there is none."""
+        return int(np.argmax(self.end_ps)) if len(self) else NO_EVENT
+
     @property
     def timelines(self) -> tuple[Timeline, ...]:
         """What every queue did, in the executable's order."""
@@ -109,8 +115,7 @@ class Trace:
             if ranks is not None:
                 counts = np.where(ranks, counts, 0)
             for low, high in _cuts(counts, most):
-                wanted = np.zeros(len(counts), bool)
-                wanted[low:high] = counts[low:high] > 0
+                wanted = np.flatnonzero(counts[low:high]) + low
                 yield queue, self._events(queue, wanted)
 
     def count(self, ranks: np.ndarray | None = None) -> int:
@@ -121,7 +126,7 @@ class Trace:
     @cached_property
     def _counts(self) -> np.ndarray:
         """How many events each queue has on each rank, (queues, ranks) int64."""
-        queues, ranks = len(self.executable.queues), self.executable.ranks
+        queues, ranks = len(self.executable.queues), self.executable.seen
         found = np.zeros(queues * ranks, np.int64)
         for at in range(0, len(self), _SCANNED):
             queue = self.queue[at : at + _SCANNED].astype(np.int64)
@@ -130,14 +135,31 @@ class Trace:
             )
         return found.reshape(queues, ranks)
 
+    @cached_property
+    def _order(self) -> np.ndarray:
+        """(n,) the events by queue, by rank, then in order; int32 where that counts them."""
+        width = np.int32 if len(self) <= np.iinfo(np.int32).max else np.int64
+        order = _stable_order(self.rank, self.executable.seen).astype(width)
+        of_queue = _stable_order(self.queue[order], len(self.executable.queues))
+        return np.asarray(order[of_queue])
+
+    def _ordered(self, low: int, high: int) -> np.ndarray:
+        """Some events in that order."""
+        return self._order[low:high]
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        """(queues * ranks + 1,) where the events of each queue and rank begin in that order."""
+        return np.append(0, np.cumsum(self._counts))
+
     def _events(self, queue: int, wanted: np.ndarray) -> np.ndarray:
-        """The events of a queue on some ranks, by rank, then in order."""
-        found = []
-        for at in range(0, len(self), _SCANNED):
-            own = np.flatnonzero(self.queue[at : at + _SCANNED] == queue)
-            found.append(at + own[wanted[self.rank[at + own]]])
-        events = np.concatenate(found)
-        return np.asarray(events[np.argsort(self.rank[events], kind="stable")])
+        """The events of a queue on some ranks, ascending, by rank, then in order; int64."""
+        cells = queue * self.executable.seen + wanted
+        first, behind = self._starts[cells], self._starts[cells + 1]
+        apart = np.flatnonzero(first[1:] != behind[:-1]) + 1
+        lows, highs = first[np.append(0, apart)], behind[np.append(apart, len(cells)) - 1]
+        runs = [self._ordered(low, high) for low, high in zip(lows, highs, strict=True)]
+        return np.concatenate(runs).astype(np.int64)
 
     def queues_of(self, kind: type[EngineQueue | CcQueue | DmaQueue]) -> list[int]:
         """Positions of the queues of one kind."""
@@ -190,6 +212,12 @@ def _opens_placeholder(queue: CcQueue) -> np.ndarray:
     return found
 
 
+def _stable_order(numbers: np.ndarray, count: int) -> np.ndarray:
+    """Positions of numbers below `count`, ascending; of equal ones the first comes first."""
+    narrow = np.min_scalar_type(max(0, count - 1))  # 16 bits and less are sorted in linear time
+    return np.argsort(numbers.astype(narrow), kind="stable")
+
+
 def _cuts(counts: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
     """Runs [low, high) of ranks with about `most` events each, no event left out."""
     if not counts.any():
@@ -225,7 +253,7 @@ class TrafficCounter:
     def __init__(self, executable: Executable) -> None:
         self._executable = executable
         count = len(executable.program.placeholders)
-        self._sent = np.zeros((count, len(TRANSPORTS), executable.ranks), np.int64)
+        self._sent = np.zeros((count, len(TRANSPORTS), executable.seen), np.int64)
 
     def add(self, queue: DmaQueue, row: int | np.ndarray, ranks: np.ndarray) -> None:
         """Rows performed on ranks: one on several, or one for each of them."""
@@ -252,8 +280,9 @@ class TrafficCounter:
             np.add.at(self._sent, (number[moving], transport, senders), sizes[moving])
 
     def traffic(self) -> tuple[Traffic, ...]:
-        """The counts, per placeholder."""
-        return tuple(Traffic(sent) for sent in self._sent)
+        """The counts, per placeholder; ranks that others stand for send as much as these."""
+        instances = self._executable.ranks // self._executable.seen
+        return tuple(Traffic(np.tile(sent, instances)) for sent in self._sent)
 
 
 def traffic_of(trace: Trace) -> tuple[Traffic, ...]:

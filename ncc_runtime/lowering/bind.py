@@ -55,11 +55,13 @@ def semaphore_limit(program: Program, topology: Topology) -> int:
     return len(program.semaphores) + SEMAPHORES_PER_CC_CORE * topology.rank_cc_cores
 
 
-def chooser_of(program: Program, placement: Placement, forced: Mapping[str, str]) -> Chooser:
+def chooser_of(
+    program: Program, placement: Placement, forced: Mapping[str, str], seen: int | None = None
+) -> Chooser:
     """The chooser for the placeholders of a program, whose streams share what memory is left."""
     streams = len({placeholder.stream for placeholder in program.placeholders})
     room = rank_capacity(placement.topology) - program.hbm_bytes
-    return Chooser(placement, forced, room // max(1, streams), streams)
+    return Chooser(placement, forced, room // max(1, streams), streams, seen)
 
 
 def groups_of(program: Program, placeholder: Placeholder) -> tuple[tuple[int, ...], ...]:

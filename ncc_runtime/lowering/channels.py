@@ -18,6 +18,9 @@ from ncc_runtime.errors import LoweringError
 
 NO_CHANNEL = -1
 
+_MANY = 1 << 10
+"""Ranks from which on counting is quicker than a set."""
+
 
 class SemaphoresError(LoweringError):
     """A rank has no more semaphores."""
@@ -65,7 +68,8 @@ class _Counters:
 
     opened: int = 0
     sender: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))
-    receiver: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))
+    place: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))  # of the receiver
+    source: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))  # who sends there
     pair: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))  # its first channel
     data_sem: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))
     ready_sem: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int32))
@@ -74,18 +78,19 @@ class _Counters:
     ready_count: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int64))
     free_count: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int64))
 
-    def open(self, senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
-        """The numbers of new channels between these ranks."""
-        first, self.opened = self.opened, self.opened + len(senders)
+    def open(self, ends: "Ends", fresh: np.ndarray) -> np.ndarray:
+        """The numbers of new channels between some of these ranks."""
+        first, self.opened = self.opened, self.opened + int(fresh.sum())
         if self.opened > len(self.sender):
             self._grow(2 * self.opened)
-        self.sender[first : self.opened] = senders
-        self.receiver[first : self.opened] = receivers
+        self.sender[first : self.opened] = ends.senders[fresh]
+        self.place[first : self.opened] = ends.places[fresh]
+        self.source[first : self.opened] = ends.sources[fresh]
         return np.arange(first, self.opened, dtype=np.int32)
 
     def _grow(self, room: int) -> None:
         more = room - len(self.sender)
-        for name in ("sender", "receiver", "pair", "data_sem", "ready_sem", "free_sem"):
+        for name in ("sender", "place", "source", "pair", "data_sem", "ready_sem", "free_sem"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate((column, np.full(more, NO_CHANNEL, np.int32))))
         for name in ("data_count", "ready_count", "free_count"):
@@ -93,38 +98,52 @@ class _Counters:
             setattr(self, name, np.concatenate((column, np.zeros(more, np.int64))))
 
 
+@attrs.frozen(eq=False)
+class Ends:
+    """Who sends to whom, for ranks that are seen; where they stand for others, one of each kind.
+
+    A receiver may be of another instance. The rank that is seen and alike to it, its place, then
+    gets the same from a sender elsewhere: they share the number of their channels.
+    """
+
+    senders: np.ndarray  # (s,) int32, seen
+    receivers: np.ndarray  # (s,) int32
+    places: np.ndarray  # (s,) int32, seen
+    sources: np.ndarray  # (s,) int32, who sends to the places
+
+
 class Channels:
     """The channels of one stream, opened on first use."""
 
-    def __init__(self, ranks: int, ids: SemaphoreIds) -> None:
-        self._ranks = ranks
+    def __init__(self, seen: int, ranks: int, ids: SemaphoreIds) -> None:
+        self._seen, self.ranks = seen, ranks
         self._ids = ids
-        self._number: dict[int, np.ndarray] = {}  # lane → (ranks, ranks) int32, NO_CHANNEL
+        self._number: dict[int, np.ndarray] = {}  # lane → (seen, ranks) int32, one more; 0: none
         self.counters = _Counters()
 
-    def open(self, lane: int, senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
+    def open(self, lane: int, ends: Ends) -> np.ndarray:
         """Channel numbers of the pairs; no pair may be named twice."""
         if lane not in self._number:
-            self._number[lane] = np.full((self._ranks, self._ranks), NO_CHANNEL, np.int32)
+            self._number[lane] = np.zeros((self._seen, self.ranks), np.int32)
         numbers = self._number[lane]
-        found = numbers[senders, receivers]
+        found = numbers[ends.senders, ends.receivers] - 1
         fresh = found == NO_CHANNEL
         if fresh.any():
-            first, last = senders[fresh], receivers[fresh]
-            opened = self.counters.open(first, last)
-            numbers[first, last] = opened
+            first, last = ends.senders[fresh], ends.receivers[fresh]
+            opened = self.counters.open(ends, fresh)
+            numbers[first, last] = opened + 1
             self.counters.pair[opened] = self._first(first, last)
-            self.counters.data_sem[opened] = self._ids.take(last)
+            self.counters.data_sem[opened] = self._ids.take(ends.places[fresh])
             remote = first != last
             self.counters.ready_sem[opened[remote]] = self._ids.take(first[remote])
-            found = numbers[senders, receivers]
+            found = numbers[ends.senders, ends.receivers] - 1
         return np.asarray(found)
 
     def _first(self, senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
         """The channels of the pairs in the lane that they had first."""
         found: np.ndarray = np.full(len(senders), NO_CHANNEL, np.int32)
         for numbers in self._number.values():
-            found = np.where(found == NO_CHANNEL, numbers[senders, receivers], found)
+            found = np.where(found == NO_CHANNEL, numbers[senders, receivers] - 1, found)
         return found
 
     def free_sems(self, channels: np.ndarray, senders: np.ndarray) -> np.ndarray:
@@ -145,9 +164,9 @@ class Channels:
     ) -> np.ndarray:
         """Increments from one `counts()` to another, (ranks, width) int64 by semaphore."""
         counters = self.counters
-        found = np.zeros((self._ranks, width), np.int64)
+        found = np.zeros((self._seen, width), np.int64)
         kinds = (
-            (counters.receiver, counters.data_sem),
+            (counters.place, counters.data_sem),
             (counters.sender, counters.ready_sem),
             (counters.sender, counters.free_sem),
         )
@@ -160,23 +179,27 @@ class Channels:
         return found
 
     def names(self, rank: int) -> Iterator[tuple[int, str]]:
-        """(semaphore id, what it counts) for the channels of one rank."""
+        """(semaphore id, what it counts) for the channels of one rank that is seen."""
+        counters = self.counters
         for lane, numbers in self._number.items():
-            yield from _names("data", self.counters.data_sem, numbers[:, rank], lane)
-            yield from _names("ready", self.counters.ready_sem, numbers[rank], lane)
-            yield from _names("free", self.counters.free_sem, numbers[rank], lane)
+            came = numbers[:, rank :: self._seen]
+            came = came[came > 0] - 1
+            yield from _names("data", counters.data_sem[came], counters.source[came], lane)
+            peers = np.flatnonzero(numbers[rank])
+            sent = numbers[rank, peers] - 1
+            yield from _names("ready", counters.ready_sem[sent], peers, lane)
+            yield from _names("free", counters.free_sem[sent], peers, lane)
 
 
-def _names(
-    what: str, sems: np.ndarray, channels: np.ndarray, lane: int
-) -> Iterator[tuple[int, str]]:
-    """Names of one kind of semaphore, for one rank's channels by peer."""
-    for peer in np.flatnonzero(channels != NO_CHANNEL).tolist():
-        sem = int(sems[channels[peer]])
+def _names(what: str, sems: np.ndarray, peers: np.ndarray, lane: int) -> Iterator[tuple[int, str]]:
+    """Names of one kind of semaphore, for one rank's channels with peers."""
+    for sem, peer in zip(sems.tolist(), peers.tolist(), strict=True):
         if sem != NO_CHANNEL:
             yield sem, f"{what}.{peer}.{lane}"
 
 
 def named_once(ranks: np.ndarray) -> bool:
     """Whether no rank stands there twice."""
-    return len(set(ranks.tolist())) == len(ranks)
+    if len(ranks) < _MANY:
+        return len(set(ranks.tolist())) == len(ranks)
+    return int(np.bincount(ranks).max()) <= 1

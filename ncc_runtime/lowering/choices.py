@@ -53,9 +53,14 @@ def chosen_for(
     placement: Placement,
     forced: Mapping[str, str],
     plans: Sequence[PlanFile] = (),
+    seen: int | None = None,
 ) -> tuple[Chosen, ...]:
-    """What fills each placeholder, in order; LoweringError where nothing can."""
-    choosing = _Choosing(program, placement, forced, plans, price_all=False)
+    """What fills each placeholder, in order; LoweringError where nothing can.
+
+    `seen` are the ranks of the first instance, if they are to stand for all; UnfoldedError where
+    they do not.
+    """
+    choosing = _Choosing(program, placement, forced, plans, price_all=False, seen=seen)
     teams = {
         key: Chosen(choice, tuple(teams_of(program, choosing.wanted[key].job, choice.chosen)))
         for key, choice in choosing.choices().items()
@@ -99,8 +104,10 @@ class _Choosing:
         plans: Sequence[PlanFile],
         *,
         price_all: bool,
+        seen: int | None = None,
     ) -> None:
-        self.chooser: Chooser = chooser_of(program, placement, forced)
+        self.chooser: Chooser = chooser_of(program, placement, forced, seen)
+        self._seen = seen
         self.wanted: dict[_Key, _Wanted] = {}  # in order of first appearance
         self._program, self._forced, self._price_all = program, forced, price_all
         self._limit = semaphore_limit(program, placement.topology)
@@ -177,7 +184,7 @@ class _Choosing:
             checked = self._checked(job, choice.chosen, others)
             if not checked.reason:
                 return choice
-            found = tuple(checked if one is choice.chosen else one for one in found)
+            found = tuple(checked if one is choice.chosen else one for one in choice.candidates)
 
     def _checked(self, job: Job, one: Candidate, others: np.ndarray) -> Candidate:
         """The candidate, or why it has no room."""
@@ -202,8 +209,8 @@ class _Choosing:
     def _taken_by(self, job: Job, one: Candidate) -> np.ndarray:
         """The semaphores of a candidate, and of the ranks outside of its groups."""
         stream = job.placeholder.stream
-        key = stream, id(one)
+        key = stream, id(one.teams)
         if key not in self._semaphores:
             teams = [(team.plan, team.ranks) for team in teams_of(self._program, job, one)]
-            self._semaphores[key] = semaphores_of(stream, self._program.ranks, teams)
+            self._semaphores[key] = semaphores_of(stream, self._program.ranks, teams, self._seen)
         return self._semaphores[key]

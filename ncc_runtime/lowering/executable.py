@@ -2,6 +2,9 @@
 
 Queues are programs of all ranks at once: columns are [row, rank]. A column that does not vary along
 a dimension may have size 1 there. IDLE (-1) in a cell means that this rank does nothing there.
+
+Where only times are asked for, columns may be of the first instance's ranks alone, who stand for
+all; they still name ranks of other instances. Such an executable is folded.
 """
 
 import enum
@@ -12,6 +15,7 @@ from types import MappingProxyType
 import attrs
 import numpy as np
 
+from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.cc_isa import DESCRIPTOR_BYTES
 from ncc_runtime.lowering.channels import Channels
 from ncc_runtime.neff.dtypes import DType
@@ -200,6 +204,7 @@ class Executable:
     streams: tuple[StreamFacts, ...]
     semaphore_count: int  # ids 0..count-1 on every rank; the program's own come first
     hbm_bytes: int  # of one rank: the program's memory and the channel buffers
+    seen: int  # ranks that columns have: all, or those of the first instance, who stand for all
 
     def __repr__(self) -> str:
         return f"<Executable: {self.program.name}, {len(self.queues)} queues, {self.placement}>"
@@ -208,6 +213,14 @@ class Executable:
     def ranks(self) -> int:
         """Number of ranks."""
         return self.program.ranks
+
+    def check_is_whole(self) -> None:
+        """LoweringError if some ranks have no columns of their own."""
+        if self.seen < self.ranks:
+            raise LoweringError(
+                f"{self.program.name} was filled for its times only: {self.seen} of {self.ranks} "
+                "ranks have columns, they stand for all; load it without times_only"
+            )
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:

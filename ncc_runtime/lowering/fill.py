@@ -1,9 +1,13 @@
 """Lowering as a whole: a program on its placement becomes an executable."""
 
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from ncc_runtime.collectives.choose import check_forced
+from ncc_runtime.collectives.folds import UnfoldedError
 from ncc_runtime.errors import LoweringError
+from ncc_runtime.instances import are_placed_alike
 from ncc_runtime.lowering.bind import (
     addresses_of,
     rank_capacity,
@@ -21,10 +25,15 @@ from ncc_runtime.lowering.structure import Marker, Shifts, shifts, steps
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import ALIGNMENT, Program
 from ncc_runtime.neff.stages import stages_of
+from ncc_runtime.parts import Parts
 from ncc_runtime.placement import Placement
 from ncc_runtime.plans.files import PlanFile
+from ncc_runtime.timing import TimingModel
 from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.routes import Routes
+
+_Asked = tuple[Mapping[str, str], Sequence[PlanFile]]
+"""Algorithms by operator, and users' plans."""
 
 
 def fill(
@@ -32,24 +41,77 @@ def fill(
     placement: Placement,
     forced: Mapping[str, str],
     plans: Sequence[PlanFile] = (),
+    *,
+    folded: bool = False,
 ) -> Executable:
-    """Fill every placeholder; raises LoweringError where one cannot be, PlanError for a plan."""
+    """Fill every placeholder; raises LoweringError where one cannot be, PlanError for a plan.
+
+    A folded executable has columns of the ranks of one instance, where these stand for all; it can
+    be timed, not proved or computed. With users' plans, of which nothing is known, there is none.
+    """
     check_forced(forced)
-    chosen = chosen_for(program, placement, forced, plans)
-    return fill_with(program, placement, [list(one.teams) for one in chosen])
+    with _without_collections():
+        return _filled_or_folded(program, placement, (forced, plans), folded=folded and not plans)
 
 
-def fill_with(program: Program, placement: Placement, teams: list[list[Team]]) -> Executable:
-    """The same with the teams of every placeholder given, and so with any plans."""
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Without the search for cyclic garbage: plans and rows hold no cycles and live to the end."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _filled_or_folded(
+    program: Program, placement: Placement, asked: _Asked, *, folded: bool
+) -> Executable:
+    seen = instance_ranks(program, placement) if folded else None
+    if seen is not None:
+        try:
+            return _filled_for(program, placement, asked, seen)
+        except UnfoldedError:
+            pass  # every rank has columns of its own
+    return _filled_for(program, placement, asked, None)
+
+
+def _filled_for(
+    program: Program, placement: Placement, asked: _Asked, seen: int | None
+) -> Executable:
+    chosen = chosen_for(program, placement, *asked, seen)
+    return fill_with(program, placement, [list(one.teams) for one in chosen], seen)
+
+
+def instance_ranks(program: Program, placement: Placement) -> int | None:
+    """The ranks of an instance, where all run one program on several that are alike."""
     topology = placement.topology
+    if topology.nodes == 1 or len(stages_of(program)) > 1:
+        return None
+    model = TimingModel.from_topology(topology)
+    parts = Parts(Routes(topology, placement), model, placement.ranks)
+    return placement.ranks // topology.nodes if are_placed_alike(parts) else None
+
+
+def fill_with(
+    program: Program, placement: Placement, teams: list[list[Team]], seen: int | None = None
+) -> Executable:
+    """The same with the teams of every placeholder given, and so with any plans.
+
+    `seen` are how many ranks get columns, those of the first instance; UnfoldedError if they do not
+    stand for the others.
+    """
+    topology, seen = placement.topology, seen or program.ranks
     streams = stream_semaphores(program)
     limit = semaphore_limit(program, topology)
-    ids = SemaphoreIds(program.ranks, len(program.semaphores), limit)
+    ids = SemaphoreIds(seen, len(program.semaphores), limit)
     scratch = _scratch(program, teams)
     hbm_bytes = max((at + size for at, size in scratch.values()), default=program.hbm_bytes)
     _check_capacity(topology, hbm_bytes)
     built = {
-        stream: StreamProgram(stream, program.ranks, ids, lanes)
+        stream: StreamProgram(stream, (seen, program.ranks), ids, lanes)
         for stream, lanes in _lanes(program, teams).items()
     }
     for step in steps(program):
@@ -63,15 +125,7 @@ def fill_with(program: Program, placement: Placement, teams: list[list[Team]]) -
         except SemaphoresError as reason:
             placeholder = program.placeholders[item]
             raise LoweringError(_too_many(placeholder, teams[item], reason)) from None
-    triggers = {stream: one.trigger_sem for stream, one in built.items()}
-    queues: list[Queue] = []
-    passed: dict[int, Shifts] = {}
-    for stage in stages_of(program):
-        own = shifts(stage.program, triggers, ids.count)
-        queues.extend(patched_queues(stage, triggers, own))
-        passed |= own
-    for one in built.values():
-        queues.extend(split(program, *one.queues(passed, ids.count), one.owners))
+    queues = _queues(program, built, ids.count, seen)
     check_reach(placement, queues)
     return Executable(
         program=program,
@@ -79,11 +133,28 @@ def fill_with(program: Program, placement: Placement, teams: list[list[Team]]) -
         placement=placement,
         routes=Routes(topology, placement),
         queues=tuple(queues),
-        filled=tuple(_filled(its_teams) for its_teams in teams),
+        filled=tuple(_ways_filled(its_teams) for its_teams in teams),
         streams=tuple(one.facts(*scratch[stream]) for stream, one in built.items()),
         semaphore_count=ids.count,
         hbm_bytes=hbm_bytes,
+        seen=seen,
     )
+
+
+def _queues(
+    program: Program, built: Mapping[int, StreamProgram], width: int, seen: int
+) -> list[Queue]:
+    """All queues of the first ranks, with so many semaphores each."""
+    triggers = {stream: one.trigger_sem for stream, one in built.items()}
+    queues: list[Queue] = []
+    passed: dict[int, Shifts] = {}
+    for stage in stages_of(program):
+        own = shifts(stage.program, triggers, width)
+        queues.extend(patched_queues(stage, triggers, own, seen))
+        passed |= own
+    for one in built.values():
+        queues.extend(split(program, *one.queues(passed, width), one.owners))
+    return queues
 
 
 def _too_many(placeholder: Placeholder, teams: list[Team], reason: SemaphoresError) -> str:
@@ -124,7 +195,7 @@ def _scratch(program: Program, teams: list[list[Team]]) -> dict[int, tuple[int, 
     return placed
 
 
-def _filled(teams: list[Team]) -> Filled:
+def _ways_filled(teams: list[Team]) -> Filled:
     return Filled(
         algorithms=tuple(team.plan.algorithm for team in teams),
         group_sizes=tuple(team.plan.members for team in teams),

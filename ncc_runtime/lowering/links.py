@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping
 import attrs
 import numpy as np
 
-from ncc_runtime.lowering.channels import Channels, named_once
+from ncc_runtime.collectives.folds import UnfoldedError
+from ncc_runtime.instances import maps_of
+from ncc_runtime.lowering.channels import Channels, Ends, named_once
 from ncc_runtime.lowering.columns import Row, spread, spread_any
 from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.lowering.rows import Condition, Increment
@@ -20,9 +22,7 @@ class Link:
     """Who sends to whom in one lane: every rank to at most one peer, and from at most one."""
 
     number: int
-    peer: np.ndarray  # (ranks,) int32, IDLE for none
-    senders: np.ndarray  # (s,) int32, ascending
-    receivers: np.ndarray  # (s,) int32, their peers
+    ends: Ends
     channels: np.ndarray  # (s,) int32
     remote: np.ndarray  # (s,) bool: not to itself
     arrival: Increment  # of `data`, by the sender
@@ -37,10 +37,15 @@ class Links:
     def __init__(
         self, everybody: np.ndarray, channels: Channels, ring_sems: Mapping[int, tuple[int, int]]
     ) -> None:
-        self._everybody = everybody
+        self._everybody = everybody  # who is seen
         self.channels = channels
         self.ring_sems = ring_sems
         self._known: dict[tuple[int, bytes], Link] = {}
+
+    @property
+    def ranks(self) -> int:
+        """Of all instances."""
+        return self.channels.ranks
 
     def get(self, lane: int, peer: np.ndarray) -> Link:
         """The link of a column of peers, (ranks,); no rank may be the peer of two."""
@@ -50,22 +55,20 @@ class Links:
         return self._known[key]
 
     def _open(self, lane: int, peer: np.ndarray) -> Link:
-        senders = np.flatnonzero(peer != IDLE).astype(np.int32)
-        receivers = peer[senders]
-        channels = self.channels.open(lane, senders, receivers)
+        count = len(self._everybody)
+        ends = ends_of(peer, count)
+        channels = self.channels.open(lane, ends)
         data = self.channels.counters.data_sem[channels]
         tail, completed = self.ring_sems[lane]
         return Link(
             number=len(self._known),
-            peer=peer,
-            senders=senders,
-            receivers=receivers,
+            ends=ends,
             channels=channels,
-            remote=senders != receivers,
-            arrival=Increment(peer, spread(data, senders, len(peer))),
-            arrived=spread(data, receivers, len(peer)),
-            advance=self._own(senders, tail),
-            sent=self._own(senders, completed),
+            remote=ends.senders != ends.receivers,
+            arrival=Increment(peer[:count], spread(data, ends.senders, count)),
+            arrived=spread(data, ends.places, count),
+            advance=self._own(ends.senders, tail),
+            sent=self._own(ends.senders, completed),
         )
 
     def _own(self, ranks: np.ndarray, sem: int) -> Increment:
@@ -80,7 +83,31 @@ class Links:
         counts = self.channels.counters.data_count
         values = counts[link.channels] + 1
         counts[link.channels] = values
-        return Condition(link.arrived, spread_any(values, link.receivers, len(link.peer)))
+        return Condition(link.arrived, spread_any(values, link.ends.places, len(self._everybody)))
+
+
+def ends_of(peer: np.ndarray, seen: int) -> Ends:
+    """Who sends to whom by a column of peers, (ranks,), of the first ranks.
+
+    UnfoldedError if these do not stand for the others.
+    """
+    senders = np.flatnonzero(peer[:seen] != IDLE).astype(np.int32)
+    receivers = peer[senders]
+    if seen == len(peer):
+        return Ends(senders, receivers, receivers, senders)
+    sources = turned_home(peer, seen)[senders]
+    return Ends(senders, receivers, (receivers % seen).astype(np.int32), sources)
+
+
+def turned_home(column: np.ndarray, seen: int) -> np.ndarray:
+    """Of those alike to each rank that is seen, who turns to the first instance, (seen,) int32.
+
+    UnfoldedError if ranks that are alike do not turn to ranks that are alike.
+    """
+    maps = maps_of(column[None], len(column) // seen)
+    if maps is None:
+        raise UnfoldedError("instances do not turn to each other alike")
+    return np.asarray((maps[0] == 0).argmax(axis=0) * seen + np.arange(seen), np.int32)
 
 
 def layers(column: np.ndarray) -> Iterator[np.ndarray]:

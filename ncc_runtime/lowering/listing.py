@@ -25,6 +25,7 @@ from ncc_runtime.neff.reductions import Reduction
 
 def list_executable(executable: Executable, rank: int, queue: str | None = None) -> str:
     """The queues of one rank as text, or one queue of it; idle rows are left out."""
+    executable.check_is_whole()
     listing = _RankListing(executable, rank)
     blocks = [listing.header()]
     for one in executable.queues:

@@ -8,12 +8,14 @@ from collections.abc import Hashable
 import attrs
 import numpy as np
 
+from ncc_runtime.collectives.folds import seen_members
 from ncc_runtime.collectives.plan import Plan, Space, Transfer
 from ncc_runtime.lowering.cc_isa import DmaOpcode
+from ncc_runtime.lowering.channels import Ends
 from ncc_runtime.lowering.columns import Row, spread
 from ncc_runtime.lowering.descriptors import Run
 from ncc_runtime.lowering.executable import IDLE
-from ncc_runtime.lowering.links import Link, Links, layers
+from ncc_runtime.lowering.links import Link, Links, ends_of, layers
 from ncc_runtime.lowering.rows import NO_POST, Increment
 
 
@@ -23,6 +25,10 @@ class Team:
 
     plan: Plan
     ranks: np.ndarray  # (groups, members) int32
+
+    def seen(self, ranks: int) -> np.ndarray:
+        """The members among the first ranks, (groups of these, members whose columns are used)."""
+        return seen_members(self.ranks, ranks)
 
 
 @attrs.frozen(eq=False)
@@ -48,6 +54,7 @@ class Moves:
         self._everybody = everybody
         self._links = links
         self._known: dict[Hashable, Move] = {}
+        self._columns = ColumnNumbers()
 
     def rounds(self) -> Rounds:
         """The move of every transfer, round by round."""
@@ -55,14 +62,15 @@ class Moves:
         return tuple(tuple(map(self._move, one_round.transfers)) for one_round in plan.rounds)
 
     def _move(self, transfer: Transfer) -> Move:
+        number = self._columns.of
         key = (
             transfer.lane,
             transfer.strand,
             transfer.divisor,
-            transfer.peer.tobytes(),
-            None if transfer.consumed is None else transfer.consumed.tobytes(),
-            None if transfer.also is None else transfer.also.peer.tobytes(),
-            *[None if one.owner is None else one.owner.tobytes() for one in transfer.sources],
+            number(transfer.peer),
+            number(transfer.consumed),
+            None if transfer.also is None else number(transfer.also.peer),
+            *[number(one.owner) for one in transfer.sources],
         )
         if key not in self._known:
             self._known[key] = self._made(transfer)
@@ -96,9 +104,9 @@ class Moves:
         return self._links.get(lane, self._over_ranks(members))
 
     def _over_ranks(self, members: np.ndarray) -> np.ndarray:
-        """A column of member numbers as a column of ranks, (ranks,) int32."""
+        """A column of member numbers as a column of ranks, also of those not seen; int32."""
         ranks = self._team.ranks
-        column: np.ndarray = np.full(len(self._everybody), IDLE, np.int32)
+        column: np.ndarray = np.full(self._links.ranks, IDLE, np.int32)
         column[ranks] = np.where(members == IDLE, IDLE, ranks[:, members])
         return column
 
@@ -125,7 +133,7 @@ class Moves:
             is_own = piece.owner == np.arange(len(piece.owner))
             other = np.where(is_own | (transfer.peer == IDLE), np.int32(IDLE), piece.owner)
             ranks = self._over_ranks(other)
-            owners.append(ranks)
+            owners.append(ranks[: len(self._everybody)])
             for layer in layers(ranks):
                 link = self._links.get(transfer.lane, layer)
                 links[link.number] = link
@@ -135,12 +143,31 @@ class Moves:
         """The increment that hands a consumed slot back to who wrote it, and its channels."""
         if transfer.consumed is None:
             return NO_POST, None
-        writer = self._over_ranks(transfer.consumed)
-        readers = np.flatnonzero(writer != IDLE).astype(np.int32)
-        channels = self._links.channels
-        opened = channels.open(transfer.lane, writer[readers], readers)
-        sems = channels.free_sems(opened, writer[readers])
-        return Increment(writer, spread(sems, readers, len(self._everybody))), opened
+        column, seen = self._over_ranks(transfer.consumed), len(self._everybody)
+        back = ends_of(column, seen)  # from readers to writers
+        readers, channels = back.senders, self._links.channels
+        opened = channels.open(
+            transfer.lane, Ends(back.places, back.sources, readers, back.receivers)
+        )
+        sems = channels.free_sems(opened, back.places)
+        return Increment(column[:seen], spread(sems, readers, seen)), opened
+
+
+class ColumnNumbers:
+    """Numbers for columns, one for those that are equal; each object is looked at once."""
+
+    def __init__(self) -> None:
+        self._by_content: dict[bytes, int] = {}
+        self._by_object: dict[int, tuple[int, np.ndarray]] = {}  # which keeps the column alive
+
+    def of(self, column: np.ndarray | None) -> int | None:
+        """The number of a column that is not going to change."""
+        if column is None:
+            return None
+        if id(column) not in self._by_object:
+            number = self._by_content.setdefault(column.tobytes(), len(self._by_content))
+            self._by_object[id(column)] = number, column
+        return self._by_object[id(column)][0]
 
 
 def _opcode(transfer: Transfer) -> DmaOpcode:

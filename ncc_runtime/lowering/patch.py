@@ -14,9 +14,9 @@ from ncc_runtime.neff.table import NONE, InstrTable
 
 
 def patched_queues(
-    stage: Stage, trigger_sems: Mapping[int, int], shifts: Mapping[int, Shifts]
+    stage: Stage, trigger_sems: Mapping[int, int], shifts: Mapping[int, Shifts], seen: int
 ) -> list[EngineQueue]:
-    """The engine queues in hardware order; `trigger_sems` is keyed by stream."""
+    """The engine queues in hardware order, for the first ranks; `trigger_sems` is by stream."""
     program = stage.program
     ranks = None if len(stage.ranks) == program.ranks else stage.ranks
     return [
@@ -24,7 +24,7 @@ def patched_queues(
             engine.value,
             engine,
             program.queues[engine],
-            _sync(stage, engine, trigger_sems),
+            _sync(stage, engine, trigger_sems, seen),
             _jumps(program, program.queues[engine], shifts),
             ranks,
         )
@@ -56,13 +56,14 @@ def _jumps(program: Program, table: InstrTable, shifts: Mapping[int, Shifts]) ->
     return jumps
 
 
-def _sync(stage: Stage, engine: Engine, trigger_sems: Mapping[int, int]) -> Sync:
+def _sync(stage: Stage, engine: Engine, trigger_sems: Mapping[int, int], seen: int) -> Sync:
     """Waits and increments of a queue; behind the first come the triggers of each stream."""
     program = stage.program
     table = program.queues[engine]
     mine: np.ndarray = np.full(program.ranks, IDLE, np.int32)
     mine[stage.ranks] = stage.ranks
-    is_all = len(stage.ranks) == len(mine)
+    mine = mine[:seen]
+    is_all = len(stage.ranks) == program.ranks
     posts = []
     for sem in (table.post_sem.astype(np.int32), *_triggers(program, engine, trigger_sems)):
         if (sem != NONE).any():

@@ -18,7 +18,8 @@ def check_reach(placement: Placement, queues: Sequence[Queue]) -> None:
 
 def _check_ring(placement: Placement, queue: DmaQueue, owner: np.ndarray) -> None:
     chip = placement.chip
-    away = (owner != IDLE) & (chip[owner] != chip[None, :, None])
+    own = chip[: owner.shape[1]]
+    away = (owner != IDLE) & (chip[owner] != own[None, :, None])
     rows, ranks, numbers = np.nonzero(away)
     if not rows.size:
         return

@@ -53,18 +53,22 @@ class _PlannedJump:
 class StreamProgram:
     """Builds the queues of one stream, placeholder by placeholder in trigger order."""
 
-    def __init__(self, stream: int, ranks: int, ids: SemaphoreIds, lanes: list[int]) -> None:
+    def __init__(
+        self, stream: int, ranks: tuple[int, int], ids: SemaphoreIds, lanes: list[int]
+    ) -> None:
+        """`ranks` are how many have columns, the first ones, and all."""
         self.stream = stream
-        everybody: np.ndarray = np.arange(ranks, dtype=np.int32)
+        seen, _ = ranks
+        everybody: np.ndarray = np.arange(seen, dtype=np.int32)
         self.trigger_sem = ids.take_alike()
         self.ring_sems = {lane: (ids.take_alike(), ids.take_alike()) for lane in lanes}
-        self.channels = Channels(ranks, ids)
+        self.channels = Channels(*ranks, ids)
         self._rows = StreamRows(
             everybody=everybody,
             channels=self.channels,
             links=Links(everybody, self.channels, self.ring_sems),
             rings={lane: DmaRows(everybody) for lane in lanes},
-            cc=CcRows(ranks),
+            cc=CcRows(seen),
         )
         self._triggered: Row = np.zeros(1, np.int32)  # so far, on each rank where they differ
         self._opened: dict[int, _Mark] = {}  # by block: where its rows begin

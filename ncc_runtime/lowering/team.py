@@ -5,12 +5,15 @@ goes through the rounds; and at the end waits for everything sent to and by it, 
 read its operand to be done with it.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 import numpy as np
 
+from ncc_runtime.collectives.folds import UnfoldedError
 from ncc_runtime.collectives.plan import Piece, Space, Transfer
+from ncc_runtime.instances import is_repeated
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.channels import Channels
 from ncc_runtime.lowering.columns import MemberRows, Row, spread, spread_any
@@ -58,6 +61,32 @@ class StreamRows:
         return self.moves[team]
 
 
+class FreedSlots:
+    """In which order peers hand slots back, where several strands share a channel.
+
+    The members of a link are alike: what is counted on one of its channels holds for all.
+    """
+
+    def __init__(self, links: Iterable[Link], channels: int) -> None:
+        self._watched = {
+            link.number: int(link.channels[link.remote][0]) for link in links if link.remote.any()
+        }
+        self._is_watched: np.ndarray = np.zeros(channels, bool)
+        self._is_watched[list(self._watched.values())] = True
+        self._total: Counter[int] = Counter()  # by channel
+        self._at: dict[tuple[int, int | None], list[int]] = {}  # by channel and strand, in order
+
+    def add(self, channels: np.ndarray, strand: int | None) -> None:
+        """One more slot of every channel, by a strand."""
+        for channel in channels[self._is_watched[channels]].tolist():
+            self._total[channel] += 1
+            self._at.setdefault((channel, strand), []).append(self._total[channel])
+
+    def count(self, link: Link, strand: int | None, credit: int) -> int:
+        """How many slots are free on a link once `credit` of a strand are."""
+        return self._at[self._watched[link.number], strand][credit - 1]
+
+
 _Placed = tuple[Piece, np.ndarray | None]
 """A piece, and whose memory it lies in, by member; None: the own."""
 
@@ -69,6 +98,7 @@ class TeamRows:
         self._rows = rows
         self._ranks = len(rows.everybody)
         self._team = team
+        self._seen = team.seen(self._ranks)
         self._number = number
         self._addresses = addresses
         self._rounds = rows.moves_of(team)
@@ -85,6 +115,7 @@ class TeamRows:
         self._free_base: dict[int, Row] = {}
         self._free_sems: dict[int, Row] = {}
         self._events = Events(team, self._ranks)
+        self._freed = FreedSlots(self._waiting(), len(self._met))
 
     def emit(self) -> None:
         """Append everything."""
@@ -124,15 +155,15 @@ class TeamRows:
         told = np.zeros_like(self._met)
         for link in self._unmet.values():
             counts = counters.free_count[link.channels]
-            self._free_base[link.number] = spread_any(counts, link.senders, self._ranks)
+            self._free_base[link.number] = spread_any(counts, link.ends.senders, self._ranks)
             fresh = link.remote & ~told[self._known_by(link)]
             if not fresh.any():
                 continue
-            channels, receivers = link.channels[fresh], link.receivers[fresh]
+            channels, places = link.channels[fresh], link.ends.places[fresh]
             told[channels] = told[counters.pair[channels]] = True
             counters.ready_count[channels] += 1
-            to = spread(link.senders[fresh], receivers, self._ranks)
-            sem = spread(counters.ready_sem[channels], receivers, self._ranks)
+            to = spread(link.ends.sources[fresh], places, self._ranks)
+            sem = spread(counters.ready_sem[channels], places, self._ranks)
             self._rows.cc.add(CcOpcode.SIGNAL, Place(self._number), [], Increment(to, sem))
 
     def _emit(self, move: Move, credit: int, place: Place, waits: list[Condition]) -> None:
@@ -144,7 +175,7 @@ class TeamRows:
                 waits += self._handshake(link)
         if credit:
             for link in move.destinations:
-                waits += self._credit(link, credit)
+                waits += self._credit(link, move.strand, credit)
         push = (move.lane, len(ring) - 1)
         self._rows.cc.add(CcOpcode.ADVANCE, place, waits, move.destinations[0].advance, push)
         for link in move.destinations:
@@ -159,6 +190,7 @@ class TeamRows:
             self._read.add(link.number)
         if move.freed is not None:
             self._rows.channels.counters.free_count[move.freed] += 1
+            self._freed.add(move.freed, move.strand)
 
     def _handshake(self, link: Link) -> list[Condition]:
         """The wait for peers and owners to have come here, where it is the first."""
@@ -166,7 +198,7 @@ class TeamRows:
         fresh = link.remote & ~self._met[self._known_by(link)]
         if not fresh.any():
             return []
-        channels, senders = link.channels[fresh], link.senders[fresh]
+        channels, senders = link.channels[fresh], link.ends.senders[fresh]
         self._met[channels] = self._met[counters.pair[channels]] = True
         sem = spread(counters.ready_sem[channels], senders, self._ranks)
         return [Condition(sem, spread_any(counters.ready_count[channels], senders, self._ranks))]
@@ -177,15 +209,23 @@ class TeamRows:
             return link.channels
         return np.take(self._rows.channels.counters.pair, link.channels)
 
-    def _credit(self, link: Link, credit: int) -> list[Condition]:
-        """The wait for slots of peers that are used again."""
+    def _waiting(self) -> Iterator[Link]:
+        """The links with transfers that wait for slots."""
+        for moves, one_round in zip(self._rounds, self._team.plan.rounds, strict=True):
+            for move, transfer in zip(moves, one_round.transfers, strict=True):
+                if transfer.credit:
+                    yield from move.destinations
+
+    def _credit(self, link: Link, strand: int | None, credit: int) -> list[Condition]:
+        """The wait for slots of peers that are used again: all up to the one that is wanted."""
         if not link.remote.any():
             return []
+        freed = self._freed.count(link, strand, credit)
         if link.number not in self._free_sems:
-            senders = link.senders[link.remote]
+            senders = link.ends.senders[link.remote]
             sems = self._rows.channels.free_sems(link.channels[link.remote], senders)
             self._free_sems[link.number] = spread(sems, senders, self._ranks)
-        return [Condition(self._free_sems[link.number], self._free_base[link.number] + credit)]
+        return [Condition(self._free_sems[link.number], self._free_base[link.number] + freed)]
 
     def _finish(self, lanes: list[int]) -> None:
         """Wait for what is still on its way here, for readers and for the own transfers.
@@ -194,7 +234,7 @@ class TeamRows:
         """
         links = dict.fromkeys([*(link for _, link in self._arriving), *sorted(self._read)])
         waits = [self._last[link] for link in links if link not in self._home]
-        mine = self._team.ranks.ravel()
+        mine = self._seen.ravel()
         for lane in lanes:
             _, completed = self._rows.links.ring_sems[lane]
             filled = self._rows.rings[lane].filled
@@ -214,11 +254,11 @@ class TeamRows:
             for one in transfers
         ]
         also = [None if one.also is None else (one.also.target, one.also.peer) for one in transfers]
-        sizes = [one.size_bytes for one in transfers]
+        sizes = [self._sizes(one.size_bytes) for one in transfers]
         return Extents(
             sources=[self._addressed(placed) for placed in zip(*sources, strict=True)],
             target=self._addressed([(one.target, one.peer) for one in transfers]),
-            size=MemberRows(sizes, [0] * len(sizes), self._team.ranks, idle=0),
+            size=MemberRows(sizes, [0] * len(sizes), self._seen, idle=0),
             also=self._addressed(also) if any(also) else None,
             registers=self._registers(transfers),
         )
@@ -228,28 +268,37 @@ class TeamRows:
         counts = [one.count for one in transfers]
         if not any(counts):
             return []
-        none: np.ndarray = np.full(self._team.plan.members, IDLE, np.int64)
+        none: np.ndarray = np.full(self._seen.shape[1], IDLE, np.int64)
         columns = zip(
             *((none,) * 3 if one is None else (one.rows, one.source, one.target) for one in counts),
             strict=True,
         )
         zeros = [0] * len(counts)
-        return [
-            MemberRows(
-                [none if one is None else one for one in column], zeros, self._team.ranks, IDLE
-            )
-            for column in columns
-        ]
+        seen = (
+            [none if one is None else self._of_seen(one) for one in column] for column in columns
+        )
+        return [MemberRows(rows, zeros, self._seen, IDLE) for rows in seen]
 
     def _addressed(self, placed: Sequence[_Placed | None]) -> MemberRows:
         """Addresses of pieces, IDLE for none."""
-        nowhere: np.ndarray = np.full(self._team.plan.members, IDLE, np.int64)
+        nowhere: np.ndarray = np.full(self._seen.shape[1], IDLE, np.int64)
         return MemberRows(
-            offsets=[nowhere if one is None else one[0].offset for one in placed],
+            offsets=[nowhere if one is None else self._of_seen(one[0].offset) for one in placed],
             bases=[0 if one is None else self._base(*one) for one in placed],
-            ranks=self._team.ranks,
+            ranks=self._seen,
             idle=IDLE,
         )
+
+    def _sizes(self, column: np.ndarray) -> np.ndarray:
+        """Sizes of the members that are seen; UnfoldedError if they are not those of all."""
+        of_seen = self._of_seen(column)
+        if not is_repeated(column, len(column) // len(of_seen)):
+            raise UnfoldedError("members of different instances move different amounts")
+        return of_seen
+
+    def _of_seen(self, column: np.ndarray) -> np.ndarray:
+        """Of a plan that has columns of all members, those of the members that are seen."""
+        return column[: self._seen.shape[1]]
 
     def _base(self, piece: Piece, owner: np.ndarray | None) -> int | np.ndarray:
         """Where the space of a piece begins: in the memory of the owner, by member."""

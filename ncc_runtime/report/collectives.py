@@ -21,6 +21,7 @@ class CollectiveRow:
     op: str
     algorithm: str
     group_size: int
+    operands: int
     bytes: int  # of the larger side on one rank, as nccom-test counts size
     runs: int | None  # more than one in a loop; times are of all runs together
     start_us: float | None
@@ -67,7 +68,7 @@ def _times(trace: Trace, busy: Cover, number: int) -> _Times:
     first, last = np.full(runs, np.iinfo(np.int64).max), np.zeros(runs, np.int64)
     np.minimum.at(first, run, start)
     np.maximum.at(last, run, end)
-    exposed: np.ndarray = np.zeros(trace.executable.ranks, np.int64)
+    exposed: np.ndarray = np.zeros(trace.executable.seen, np.int64)
     np.add.at(exposed, rank, end - start - busy.within_ps(rank, start, end))
     return _Times(
         runs, int(first.min()) / 1e6, int((last - first).sum()) / 1e6, int(exposed.max()) / 1e6
@@ -84,6 +85,7 @@ def _row(executable: Executable, number: int, moved: Traffic, times: _Times) -> 
         op=placeholder.op.value,
         algorithm=filled.name,
         group_size=max(filled.group_sizes, default=0),
+        operands=len(placeholder.operands),
         bytes=max(sum(tensors[tensor].size_bytes for tensor in side) for side in sides),
         runs=times.runs,
         start_us=times.start_us,

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import attrs
-import numpy as np
 
 from ncc_runtime.execution.trace import NO_EVENT, Reason, Trace
 from ncc_runtime.lowering.executable import IDLE, EngineQueue, Executable
@@ -75,7 +74,7 @@ def pieces_of(trace: Trace) -> list[Piece]:
     found: list[Piece] = []
     if not len(trace):
         return found
-    event, until = int(np.argmax(trace.end_ps)), trace.time_ps
+    event, until = trace.last_event, trace.time_ps
     while event != NO_EVENT:
         start, cause = int(trace.start_ps[event]), int(trace.cause[event])
         assert start <= until, f"event {event} started after what waited for it"

@@ -8,6 +8,7 @@ dependence. Events are few on one rank; sets of collectives are bits of a whole 
 import bisect
 from collections.abc import Iterator, Sequence
 
+import attrs
 import numpy as np
 
 from ncc_runtime.execution.trace import Trace, works
@@ -15,18 +16,30 @@ from ncc_runtime.lowering.executable import EngineQueue
 from ncc_runtime.neff.program import Program
 
 MOST_EVENTS = 200_000
-"""A rank with more instructions and collectives is not looked at."""
+"""A rank with more instructions is not looked at."""
+
+MOST_PAIRS = 200_000_000
+"""Nor one with more pairs of an instruction and a collective that is asked about."""
 
 
-def independent_events(trace: Trace, rank: int, runs: np.ndarray) -> np.ndarray | None:
-    """The computing events of a rank that are independent of some of its runs of collectives.
+@attrs.frozen(eq=False)
+class Independence:
+    """Which computing events of a rank neither need a run of a collective nor are needed by it."""
 
-    `runs` are positions in `trace.runs`. None if the rank has more than MOST_EVENTS.
+    events: np.ndarray  # (n,) int64, the computing events
+    of_run: np.ndarray  # (runs, n) bool, of the runs that were asked about, in their order
+
+
+def independence(trace: Trace, rank: int, runs: np.ndarray) -> Independence | None:
+    """How the computing events of a rank stand to these of its runs of collectives.
+
+    `runs` are positions in `trace.runs`. None if that is too much to find out.
     """
-    wanted = np.arange(trace.executable.ranks) == rank
+    wanted = np.arange(trace.executable.seen) == rank
     blocks = list(trace.blocks(trace.queues_of(EngineQueue), wanted))
     computing = [_working(trace, number, events) for number, events in blocks]
-    if sum(map(len, computing)) > MOST_EVENTS:
+    count = sum(map(len, computing))
+    if count > MOST_EVENTS or count * len(runs) > MOST_PAIRS:
         return None
     touched = _touched(trace, rank, [number for number, _ in blocks], computing)
     own = np.flatnonzero(trace.runs.rank == rank)
@@ -36,9 +49,16 @@ def independent_events(trace: Trace, rank: int, runs: np.ndarray) -> np.ndarray 
     order = np.lexsort((events, trace.end_ps[events], trace.start_ps[events])).tolist()
     makers = _makers(touched, order)
     needs, needed = _closures(makers, bit_of, order)
-    everything = (1 << len(runs)) - 1
-    found = [at for at in range(len(own), len(events)) if (needs[at] | needed[at]) != everything]
-    return np.asarray(events[np.array(found, np.int64)])
+    tied = [needs[at] | needed[at] for at in range(len(own), len(events))]
+    return Independence(events[len(own) :], ~_bits(tied, len(runs)).T)
+
+
+def _bits(numbers: Sequence[int], width: int) -> np.ndarray:
+    """The lowest bits of whole numbers, (numbers, width) bool."""
+    size = -(-width // 8)
+    columns = np.frombuffer(b"".join(one.to_bytes(size, "little") for one in numbers), np.uint8)
+    bits = np.unpackbits(columns.reshape(len(numbers), size), axis=1, bitorder="little")
+    return bits[:, :width].astype(bool)
 
 
 def _working(trace: Trace, number: int, events: np.ndarray) -> np.ndarray:

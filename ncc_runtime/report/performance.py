@@ -11,7 +11,7 @@ from ncc_runtime.execution.trace import Trace
 from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.parts import Kind
 from ncc_runtime.report.critical_path import CriticalPath, Step, critical_path
-from ncc_runtime.report.overlap import Hideable, Overlap, hideable, overlap
+from ncc_runtime.report.overlap import AllReduces, Hideable, Overlap, all_reduces, overlap
 from ncc_runtime.report.utilisation import SHARED, Utilisation, utilisation
 
 LONGEST = 5
@@ -38,8 +38,8 @@ class Performance:
         return overlap(self.trace)
 
     @cached_property
-    def hideable(self) -> Hideable | None:
-        return hideable(self.trace)
+    def all_reduces(self) -> AllReduces | None:
+        return all_reduces(self.trace)
 
     @cached_property
     def use(self) -> Utilisation:
@@ -48,7 +48,7 @@ class Performance:
     @property
     def slowed_ps(self) -> int:
         """What sharing parts added to events, of one rank on average."""
-        return int(self.trace.slowed_ps.sum()) // self.trace.executable.ranks
+        return int(self.trace.slowed_ps.sum()) // self.trace.executable.seen
 
 
 def as_json(one: Performance) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def as_json(one: Performance) -> dict[str, Any]:
         "exposed_us": both.mean_us(both.exposed_ps),
         "most_exposed_us": both.most_exposed_ps / 1e6,
         "hidden_share": both.hidden_share,
-        "all_reduce": _hideable(one.hideable),
+        "all_reduce": _all_reduces(one.all_reduces),
         "slowed_us": one.slowed_ps / 1e6,
         "slowed_on_critical_path_us": one.path.slowed_ps / 1e6,
         "utilisation": {
@@ -71,12 +71,18 @@ def as_json(one: Performance) -> dict[str, Any]:
     }
 
 
-def _hideable(found: Hideable | None) -> dict[str, Any] | None:
+def _all_reduces(found: AllReduces | None) -> dict[str, Any] | None:
     if found is None:
         return None
+    each = [{"id": number, **_hideable(one)} for number, one in found.each.items()]
+    return {**_hideable(found.together), "each": each}
+
+
+def _hideable(found: Hideable) -> dict[str, Any]:
     return {
         "time_us": found.all_reduce_ps / 1e6,
         "independent_compute_us": found.independent_ps / 1e6,
+        "possible_us": found.most_ps / 1e6,
         "hidden_us": found.hidden_ps / 1e6,
         "hidden_share_of_possible": found.share,
     }
@@ -110,14 +116,8 @@ def lines(one: Performance) -> Iterator[str]:
             f"{both.mean_us(both.collective_ps):.3f} us, {both.mean_us(both.exposed_ps):.3f} us of "
             f"them exposed ({both.hidden_share:.1%} hidden)"
         )
-    found = one.hideable
-    if found is not None:
-        share = "" if found.share is None else f", {found.share:.1%} of what could be"
-        yield (
-            f"all-reduces {found.all_reduce_ps / 1e6:.3f} us beside "
-            f"{found.independent_ps / 1e6:.3f} us of independent compute: "
-            f"{found.hidden_ps / 1e6:.3f} us hidden{share}"
-        )
+    if one.all_reduces is not None:
+        yield from _all_reduce_lines(one.all_reduces)
     if busiest := ", ".join(_busiest(one.use)):
         yield f"busiest: {busiest}"
     if one.slowed_ps or one.path.slowed_ps:
@@ -125,6 +125,27 @@ def lines(one: Performance) -> Iterator[str]:
             f"lost by sharing: {one.slowed_ps / 1e6:.3f} us of a rank on average, "
             f"{one.path.slowed_ps / 1e6:.3f} us on the critical path"
         )
+
+
+def _all_reduce_lines(found: AllReduces) -> Iterator[str]:
+    """All together, then those that leave most exposed of what could be hidden."""
+    yield f"all-reduces {_beside(found.together)}"
+    if len(found.each) > 1:
+        left = sorted(found.each, key=lambda number: _left_ps(found.each[number]), reverse=True)
+        for number in sorted(left[:LONGEST]):
+            yield f"  p{number} {_beside(found.each[number])}"
+
+
+def _left_ps(one: Hideable) -> int:
+    return one.most_ps - one.hidden_ps
+
+
+def _beside(one: Hideable) -> str:
+    share = "" if one.share is None else f", {one.share:.1%} of what could be"
+    return (
+        f"{one.all_reduce_ps / 1e6:.3f} us beside {one.independent_ps / 1e6:.3f} us of "
+        f"independent compute: {one.hidden_ps / 1e6:.3f} us hidden{share}"
+    )
 
 
 def _busiest(use: Utilisation) -> Iterator[str]:
@@ -143,7 +164,7 @@ def table(path: CriticalPath) -> Table:
     for name in ("start us", "time us"):
         found.add_column(name, justify="right", no_wrap=True)
     for name in ("step", "ranks", "waited for"):
-        found.add_column(name, no_wrap=True, overflow="ellipsis")
+        found.add_column(name, no_wrap=name == "ranks")  # long sentences go on in the next line
     for step in shown:
         times = (f"{step.start_ps / 1e6:.3f}", f"{step.time_ps / 1e6:.3f}")
         words = (step.what, _few(step.ranks), step.late)

@@ -13,7 +13,7 @@ from ncc_runtime.lowering.executable import IDLE, CcQueue, EngineQueue, Executab
 from ncc_runtime.neff.program import TensorId
 from ncc_runtime.neff.stages import Stage, ranks_text
 from ncc_runtime.options import RunOptions
-from ncc_runtime.report import performance
+from ncc_runtime.report import one_by_one, performance
 from ncc_runtime.report.collectives import REMOTE, CollectiveRow
 from ncc_runtime.report.heading import facts, heading
 from ncc_runtime.report.performance import Performance
@@ -41,7 +41,7 @@ def as_json(
         "checked": options.checked,
         "blas_kernel": blas_kernel(),
         "instructions": instruction_counts(executable),
-        "collectives": [_collective(row) for row in run.collectives],
+        "collectives": _collectives(executable, run.collectives),
         "timeline": None if run.trace is None else performance.as_json(Performance(run.trace)),
         "verdicts": [_verdict(verdict) for verdict in verdicts],
         "outputs": {
@@ -59,17 +59,24 @@ def _outputs(executable: Executable) -> list[tuple[Stage, TensorId]]:
     return [(stage, tensor) for stage in executable.stages for tensor in stage.program.outputs]
 
 
-def _collective(row: CollectiveRow) -> dict[str, Any]:
+def _collectives(executable: Executable, rows: Sequence[CollectiveRow]) -> list[dict[str, Any]]:
+    apart = one_by_one.by_id(one_by_one.joined(executable, rows))
+    return [_collective(row, apart.get(row.id)) for row in rows]
+
+
+def _collective(row: CollectiveRow, one_by_one_us: float | None) -> dict[str, Any]:
     return {
         "id": row.id,
         "name": row.name,
         "op": row.op,
         "algorithm": row.algorithm,
         "group_size": row.group_size,
+        "operands": row.operands,
         "bytes": row.bytes,
         "runs": row.runs,
         "start_us": row.start_us,
         "time_us": row.time_us,
+        "one_by_one_us": one_by_one_us,
         "exposed_us": row.exposed_us,
         "bytes_by_transport": row.bytes_by_transport,
         "local_bytes": row.local_bytes,
@@ -116,6 +123,8 @@ def as_text(executable: Executable, run: Run, options: RunOptions, host_s: float
         console.print(_collectives_table(run.collectives))
     for note in run.notes:
         console.print(f"note: {note}", markup=False)
+        for line in one_by_one.lines(one_by_one.joined(executable, run.collectives)):
+            console.print(line, markup=False, soft_wrap=True)
     if options.values:
         console.print(_outputs_table(executable, run))
     if run.trace is not None:
@@ -138,18 +147,23 @@ def _collectives_table(rows: tuple[CollectiveRow, ...]) -> Table:
     headings = ("id", "op", "algorithm", "ranks", "bytes", "start us", "time us", "exposed us")
     for column in (*headings, *(f"{transport.value} B" for transport in REMOTE)):
         table.add_column(column, justify="left" if column in ("op", "algorithm") else "right")
-    for row in rows:
-        times = (row.start_us, row.time_us, row.exposed_us)
-        table.add_row(
-            str(row.id),
-            row.op,
-            row.algorithm,
-            str(row.group_size),
-            str(row.bytes),
-            *("-" if time is None else f"{time:.3f}" for time in times),
-            *(str(row.bytes_by_transport[transport.value]) for transport in REMOTE),
-        )
+    columns = zip(*map(_collective_cells, rows), strict=True)
+    # single words do not wrap: rich sets a cell of many lines much faster than as many rows
+    table.add_row(*("\n".join(cells) for cells in columns))
     return table
+
+
+def _collective_cells(row: CollectiveRow) -> list[str]:
+    times = (row.start_us, row.time_us, row.exposed_us)
+    return [
+        str(row.id),
+        row.op,
+        row.algorithm,
+        str(row.group_size),
+        str(row.bytes),
+        *("-" if time is None else f"{time:.3f}" for time in times),
+        *(str(row.bytes_by_transport[transport.value]) for transport in REMOTE),
+    ]
 
 
 def _outputs_table(executable: Executable, run: Run) -> Table:
@@ -180,7 +194,7 @@ def instruction_counts(executable: Executable) -> dict[str, int]:
     counts = {"engine": 0, "cc": 0, "descriptor_runs": 0}
     for queue in executable.queues:
         if isinstance(queue, EngineQueue):
-            runners = executable.ranks if queue.ranks is None else len(queue.ranks)
+            runners = executable.seen if queue.ranks is None else len(queue.ranks)
             counts["engine"] += len(queue.table) * runners
         elif isinstance(queue, CcQueue):
             active = queue.sync.wait_sem != IDLE
@@ -189,4 +203,5 @@ def instruction_counts(executable: Executable) -> dict[str, int]:
             counts["cc"] += int(active.sum())
         else:
             counts["descriptor_runs"] += int((queue.peer != IDLE).sum())
-    return counts
+    instances = executable.ranks // executable.seen  # each as many
+    return {kind: count * instances for kind, count in counts.items()}

@@ -7,6 +7,7 @@ import numpy as np
 
 from ncc_runtime.execution.clock.costs import engine_costs
 from ncc_runtime.execution.trace import Trace, works
+from ncc_runtime.instances import part_classes
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, EngineQueue, Executable
 from ncc_runtime.neff.isa import ENGINES
@@ -61,6 +62,9 @@ def utilisation(trace: Trace) -> Utilisation:
         for where, sizes in _moved(parts, queue, trace.row[events], trace.rank[events]):
             np.add.at(amounts, where, sizes)
     engines = _engines(parts, amounts, trace)
+    if executable.seen < executable.ranks:
+        stands_for = part_classes(parts, executable.ranks // executable.seen)[: parts.count]
+        amounts = np.bincount(stands_for, amounts, parts.count).astype(np.int64)
     found = {kind: _used(parts, kind, amounts, trace) for kind in SHARED}
     return Utilisation(found, engines)
 
@@ -145,7 +149,7 @@ def _name(executable: Executable, parts: Parts, kind: Kind, at: int) -> str:
 def _engines(parts: Parts, amounts: np.ndarray, trace: Trace) -> tuple[EngineUse, ...]:
     """The engines that work on some rank, most used first; adds what they read and write."""
     executable = trace.executable
-    time = np.zeros((len(ENGINES), executable.ranks), np.int64)
+    time = np.zeros((len(ENGINES), executable.seen), np.int64)
     peak = np.zeros(len(ENGINES), np.int64)
     for number, events in trace.blocks(trace.queues_of(EngineQueue)):
         queue = executable.queues[number]
@@ -164,7 +168,7 @@ def _engines(parts: Parts, amounts: np.ndarray, trace: Trace) -> tuple[EngineUse
             mean_share=float(one.mean()) / whole,
             most_share=int(one.max()) / whole,
             most_rank=int(one.argmax()),
-            peak_share=int(work) / executable.ranks / whole,
+            peak_share=int(work) / executable.seen / whole,
         )
         for engine, one, work in zip(ENGINES, time, peak, strict=True)
         if one.any()

@@ -152,14 +152,13 @@ def _spans(placeholder: np.ndarray) -> Mapping[int, slice]:
 
 def _count(posts: Sequence[Post], entry: np.ndarray) -> None:
     """Add increments to what has been counted, (ranks, semaphores)."""
-    width = entry.shape[1]
+    cells, width = entry.reshape(-1), entry.shape[1]
     for post in posts:
         for rows in blocks(post.rank.shape):
             rank, sem = post.rank[rows], post.sem[rows]
             made = rank != IDLE
             if made.any():
-                keys = rank[made] * np.int64(width) + sem[made]
-                entry += np.bincount(keys, minlength=entry.size).reshape(entry.shape)
+                np.add.at(cells, rank[made] * np.int64(width) + sem[made], 1)
 
 
 def _shape(one: Segment) -> Hashable:
@@ -184,8 +183,12 @@ def _digest(one: Segment) -> bytes:
         columns += [ring.source_rank, ring.also_peer, *_columns(ring.posts)]
         columns += [form.formed(ring.sources), form.formed(ring.target)]
         columns.append(None if ring.also_target is None else form.formed(ring.also_target))
-    for column in columns:
-        _add(state, column)
+    seen = [None if column is None else packed(column) for column in columns]
+    kinds = [None if column is None else (column.dtype.str, column.shape) for column in columns]
+    state.update(repr(kinds).encode())
+    for column in seen:
+        if column is not None:
+            _add(state, column)
     return state.digest()
 
 
@@ -195,11 +198,9 @@ def _columns(posts: Sequence[Post]) -> Iterator[np.ndarray]:
         yield post.sem
 
 
-def _add(state: hashlib.blake2b, column: np.ndarray | None) -> None:
-    if column is None:
-        state.update(b"none")
+def _add(state: hashlib.blake2b, column: np.ndarray) -> None:
+    if column.flags.c_contiguous:
+        state.update(column.data)
         return
-    state.update(f"{column.dtype.str}{column.shape}".encode())
-    column = packed(column)
     for rows in blocks(column.shape):
         state.update(np.ascontiguousarray(column[rows]).data)

@@ -27,6 +27,7 @@ OPTIONS = st.fixed_dictionaries(
         "schedule.early_all_gather_layers": st.sampled_from(["0", "1", "2"]),
         "schedule.late_reduce_scatter_layers": st.sampled_from(["0", "1", "2"]),
         "split-all-reduces.enabled": st.sampled_from(["0", "1"]),
+        "take-apart.enabled": st.sampled_from(["0", "1"]),
     },
 )
 

@@ -84,22 +84,38 @@ def test_two_buckets_never_wait_for_each_other():
     assert sorted(len(node.operands) for node in joined(module)) == [1, 1, 2]
 
 
-def work_between(elements: int) -> Module:
-    """Two sums of a megabyte, with products of so many elements between them."""
+def work_between(elements: int, before: int = 0, first: int = MEGABYTE) -> Module:
+    """Two sums, of `first` bytes and of a megabyte, with products of so many elements between.
+
+    Another one of `before` bytes comes before both.
+    """
     side = f"f32[{elements},{elements}]"
     dims = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
     kind = f"f32[{MEGABYTE // 4}]"
+    head, early = f"f32[{before // 4}]", f"f32[{first // 4}]"
     lines = [f"%x = {kind} parameter(0)", f"%m = {side} parameter(1)"]
-    lines += [f"%a = {reduced('%x', kind)}", f"%n = {side} dot(%m, %m), {dims}"]
+    lines += [f"%h = {head} parameter(2)", f"%p = {early} parameter(3)"]
+    lines += [f"%z = {reduced('%h', head)}"] * bool(before)
+    lines += [f"%a = {reduced('%p', early)}", f"%n = {side} dot(%m, %m), {dims}"]
     lines += ["%one = f32[1,1] slice(%n), slice={[0:1], [0:1]}", "%e = f32[] reshape(%one)"]
     lines += [f"%wide = {kind} broadcast(%e), dimensions={{}}", f"%y = {kind} add(%x, %wide)"]
     lines += [f"%b = {reduced('%y', kind)}"]
-    return load(*lines, f"%t = ({kind}, {kind}) tuple(%a, %b)", before=SUM)
+    return load(*lines, f"%t = ({early}, {kind}) tuple(%a, %b)", before=SUM)
 
 
 @pytest.mark.parametrize(("elements", "collectives"), [(8, 1), (2048, 2)])
 def test_sums_with_much_work_between_them_stay_apart(elements, collectives):
     assert len(joined(work_between(elements))) == collectives
+
+
+def test_a_small_sum_waits_for_a_large_one_whatever_work_lies_between():
+    assert len(joined(work_between(2048, first=4096))) == 1
+
+
+def test_sums_that_wait_for_their_stream_anyway_are_joined():
+    found = joined(work_between(1024, before=25 * MEGABYTE))
+    assert [len(node.operands) for node in found] == [1, 2]
+    assert len(joined(work_between(1024))) == 2
 
 
 def test_small_bytes_joins_whatever_lies_between():

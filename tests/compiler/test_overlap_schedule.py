@@ -90,6 +90,68 @@ def test_what_fills_a_wait_stands_between_a_trigger_and_its_reader():
     assert names(module) == ["s", "free", "t", "u"]
 
 
+def two_updates() -> Module:
+    """Gradients a and b, b there first; each update takes a step on another engine half way."""
+    lines = [f"%x = {SIDE} parameter(0)", f"%late = {SIDE} dot(%x, %x), {DIMS}"]
+    for name, gradient in (("a", "late"), ("b", "x")):
+        lines += [f"%{name} = {SIDE} all-reduce(%{gradient}), to_apply=%sum"]
+        lines += [f"%{name}1 = {SIDE} negate(%{name})", f"%{name}2 = {SIDE} tanh(%{name}1)"]
+        lines += [f"%{name}3 = {SIDE} multiply(%{name}2, %{name}1)"]
+    lines += [f"%all = ({SIDE}, {SIDE}) tuple(%a3, %b3)"]
+    return load(*lines, header="HloModule m, replica_count=4", before=SUM)
+
+
+def test_updates_come_in_the_order_in_which_their_collectives_started():
+    found = names(two_updates())
+    assert found == ["b", "late", "a", "b1", "b2", "b3", "a1", "a2", "a3"]
+
+
+def test_an_update_does_not_wait_ahead_of_one_whose_collective_started_earlier():
+    """While tanh runs elsewhere, the queue of b3 has time, but a may be long in coming."""
+    found = names(two_updates())
+    assert found.index("b3") < found.index("a1")
+
+
+def test_of_an_update_first_comes_what_most_work_waits_for():
+    lines = [f"%x = {SIDE} parameter(0)", f"%s = {SIDE} all-reduce(%x), to_apply=%sum"]
+    lines += [f"%short = {SIDE} negate(%s)", f"%long = {SIDE} multiply(%s, %s)"]
+    lines += [f"%root = {SIDE} tanh(%long)", f"%end = {SIDE} add(%short, %root)"]
+    found = names(load(*lines, header="HloModule m, replica_count=4", before=SUM))
+    assert found.index("long") < found.index("short")
+
+
+def test_what_an_update_needs_comes_in_the_order_of_updates():
+    lines = [f"%x = {SIDE} parameter(0)", f"%y = {SIDE} parameter(1)"]
+    lines += [f"%late = {SIDE} dot(%x, %x), {DIMS}"]
+    for name, gradient in (("a", "late"), ("b", "x")):
+        lines += [f"%old_{name} = {SIDE} negate(%y)" if name == "a" else f"%old_b = {SIDE} abs(%y)"]
+        lines += [f"%{name} = {SIDE} all-reduce(%{gradient}), to_apply=%sum"]
+        lines += [f"%new_{name} = {SIDE} add(%{name}, %old_{name})"]
+    lines += [f"%all = ({SIDE}, {SIDE}) tuple(%new_a, %new_b)"]
+    found = names(load(*lines, header="HloModule m, replica_count=4", before=SUM))
+    assert found.index("old_b") < found.index("old_a") < found.index("new_b")
+
+
+def test_what_is_made_ahead_leaves_memory_for_updates():
+    """Else the order that takes too much is given up, and collectives start late."""
+    big = "f32[64,64]"
+    lines = [f"%x = {big} parameter(0)", f"%y = {big} parameter(1)", "%k = f32[] parameter(2)"]
+    lines += [f"%wide{k} = {big} broadcast(%k), dimensions={{}}" for k in range(6)]
+    lines += [f"%g = {big} dot(%x, %x), {DIMS}", f"%s = {big} all-reduce(%g), to_apply=%sum"]
+    lines += [f"%u0 = {big} multiply(%s, %s)", f"%v0 = {big} add(%u0, %s)"]
+    for k in range(6):
+        lines += [f"%u{k + 1} = {big} multiply(%v{k}, %wide{k})"]
+        lines += [f"%v{k + 1} = {big} add(%u{k + 1}, %v{k})"]
+    lines += [
+        f"%other = {big} dot(%y, %y), {DIMS}",
+        f"%t = {big} all-reduce(%other), to_apply=%sum",
+    ]
+    lines += [f"%last = {big} negate(%t)", f"%all = ({big}, {big}) tuple(%v6, %last)"]
+    module = load(*lines, header="HloModule m, replica_count=4", before=SUM)
+    found = names(module, Schedule(limit_percent=100))
+    assert max(map(found.index, ("s", "t"))) < found.index("u0")
+
+
 def test_an_update_in_place_stays_behind_the_last_reader_of_the_old_value():
     """Else the whole array would be copied for one row."""
     lines = [f"%p = {SIDE} parameter(0)", "%row = f32[1,8] parameter(1)", f"%x = {SIDE} negate(%p)"]

@@ -159,13 +159,22 @@ def test_an_update_stays_whole_where_ranks_may_differ_or_it_is_small(sharding, s
     assert ops_after(update(sharding, size), split) == ["all-reduce"]
 
 
+def test_a_sum_stays_whole_that_one_operation_reads():
+    """Its parts would save less than the gather behind them takes."""
+    kind = "f32[1048576]"
+    lines = [f"%g = {kind} parameter(0)", f"%s = {kind} all-reduce(%g), {MEANING}"]
+    module = load(*lines, f"%n = {kind} negate(%s)", before=SUM)
+    assert ops_after(module) == ["all-reduce"]
+
+
 def test_a_weight_that_was_gathered_is_the_same_everywhere():
     kind = "f32[1048576]"
     lines = [f"%g = {kind} parameter(0)", "%w = f32[262144] parameter(1)"]
     gathered = MEANING.replace(", to_apply=%sum", ", dimensions={0}")
     lines += [f"%all = {kind} all-gather(%w), {gathered}", f"%s = {kind} all-reduce(%g), {MEANING}"]
     lines += [f"%a = {kind} subtract(%all, %s)", f"%b = {kind} multiply(%a, %s)"]
-    module = load(*lines, f"%out = ({kind}) tuple(%b)", before=SUM)
+    lines += [f"%c = {kind} maximum(%b, %s)"]
+    module = load(*lines, f"%out = ({kind}) tuple(%c)", before=SUM)
     assert ops_after(module) == ["all-gather", "reduce-scatter", "all-gather"]
 
 

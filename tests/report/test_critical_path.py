@@ -1,11 +1,15 @@
 """The chain of events that makes up a run's time."""
 
+import io
 import itertools
 
 import pytest
+from rich.console import Console
 
 from ncc_runtime.execution.trace import NO_EVENT, Reason, Trace
-from ncc_runtime.report.critical_path import critical_path, pieces_of
+from ncc_runtime.report.critical_path import CriticalPath, Step, critical_path, pieces_of
+from ncc_runtime.report.performance import table
+from ncc_runtime.report.summary import WIDTH
 from tests.report.traces import LAUNCH_PS, all_reduce, simple, written
 from tests.small_executables import looped
 
@@ -89,3 +93,14 @@ def test_causes_that_lead_in_a_circle_are_a_fault():
     ]
     with pytest.raises(AssertionError, match="circle"):
         pieces_of(written(all_reduce(), rows))
+
+
+def test_long_names_do_not_crowd_out_the_times_of_steps():
+    name = "concatenate a.value.with.a.name.of.some.length f32[4,64]"
+    head = f"Sync of rank 0: {name}", "engine", None, (0, 1)
+    step = Step(*head, 12_345_000_000, 6_000, 0, 0, 1, f"{name} (sync)")
+    out = io.StringIO()
+    Console(file=out, width=WIDTH).print(table(CriticalPath((step,))))
+    text = " ".join(out.getvalue().split())
+    assert "…" not in text
+    assert all(word in text for word in ("12345.000", "0.006", "0-1", *name.split(), "(sync)"))

@@ -5,7 +5,7 @@ import pytest
 
 from ncc_runtime.execution.trace import NO_EVENT, Reason, Trace
 from ncc_runtime.report.cover import Cover
-from ncc_runtime.report.overlap import hideable, overlap
+from ncc_runtime.report.overlap import AllReduces, Hideable, all_reduces, overlap
 from ncc_runtime.report.row_texts import row_texts
 from tests.report.traces import all_reduce, placed, simple, written
 
@@ -48,6 +48,12 @@ def test_nothing_covers_nothing():
     assert cover.shared_by_rank_ps(cover).tolist() == [0, 0]
 
 
+def found_in(trace: Trace) -> AllReduces:
+    found = all_reduces(trace)
+    assert found is not None
+    return found
+
+
 def by_hand(beside: tuple[int, int]) -> Trace:
     """On both ranks the all-reduce goes from 200 to 1200, and a dot over `beside`."""
     executable = placed(BESIDE)
@@ -88,8 +94,7 @@ def test_compute_is_counted_once_where_engines_work_side_by_side():
 
 
 def test_compute_that_a_collective_needs_or_that_needs_it_cannot_hide_it():
-    found = hideable(by_hand((300, 700)))
-    assert found is not None
+    found = found_in(by_hand((300, 700))).together
     assert found.all_reduce_ps == 1000
     assert found.independent_ps == 400  # the dot: neither what comes before nor what comes after
     assert found.hidden_ps == 400
@@ -97,14 +102,12 @@ def test_compute_that_a_collective_needs_or_that_needs_it_cannot_hide_it():
 
 
 def test_what_could_be_hidden_is_bounded_by_what_is_there_to_compute():
-    found = hideable(by_hand((1200, 1250)))
-    assert found is not None
+    found = found_in(by_hand((1200, 1250))).together
     assert (found.most_ps, found.hidden_ps, found.share) == (50, 0, 0.0)
 
 
 def test_without_compute_nothing_could_be_hidden():
-    found = hideable(simple(all_reduce()))
-    assert found is not None
+    found = found_in(simple(all_reduce())).together
     assert (found.most_ps, found.share) == (0, None)
 
 
@@ -122,8 +125,7 @@ ENTRY e {{
 }}
 """
     trace = simple(placed(text))
-    found = hideable(trace)
-    assert found is not None
+    found = found_in(trace).together
     own = [
         event
         for event in range(len(trace))
@@ -134,3 +136,59 @@ ENTRY e {{
     assert len(of_rank_0) == 3
     took = sum(int(trace.end_ps[event] - trace.start_ps[event]) for event in of_rank_0)
     assert found.independent_ps == took
+
+
+TWO = f"""{SUM}
+ENTRY e {{
+  x = f32[64,64] parameter(0)
+  one = f32[64,64] all-reduce(x), replica_groups={{{{0,1}}}}, to_apply=sum
+  two = f32[64,64] all-reduce(one), replica_groups={{{{0,1}}}}, to_apply=sum
+  beside = f32[64,64] dot(x, x), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  between = f32[64,64] negate(one)
+  ROOT t = (f32[64,64], f32[64,64], f32[64,64]) tuple(two, between, beside)
+}}
+"""
+
+
+def two_by_hand(beside: tuple[int, int]) -> AllReduces:
+    """On both ranks all-reduces to 100 and to 1100, a dot, and at the end a negation."""
+    executable = placed(TWO)
+    names = {queue.name: number for number, queue in enumerate(executable.queues)}
+    texts = {
+        text.split(" f32")[0]: (queue, row)
+        for queue, number in names.items()
+        for row, text in enumerate(row_texts(executable, number).name)
+    }
+    none = (NO_EVENT, Reason.NONE, 0)
+    cc = executable.queues[names["cc0"]]
+    first = [int(np.flatnonzero(cc.placeholder == number)[0]) for number in (0, 1)]
+    last = [int(np.flatnonzero(cc.placeholder == number)[-1]) for number in (0, 1)]
+    rows = []
+    for rank in (0, 1):
+        rows += [
+            ("cc0", first[0], rank, 0, 10, *none),
+            ("cc0", last[0], rank, 90, 100, *none),
+            (*texts["dot beside"], rank, *beside, *none),
+            ("cc0", first[1], rank, 100, 110, *none),
+            ("cc0", last[1], rank, 1090, 1100, *none),
+            (*texts["negate between"], rank, 1100, 1150, *none),
+        ]
+    return found_in(written(executable, rows))
+
+
+def test_an_all_reduce_can_hide_behind_no_more_than_is_independent_of_it():
+    found = two_by_hand((200, 600))
+    assert found.each == {
+        0: Hideable(all_reduce_ps=100, independent_ps=400, hidden_ps=0, most_ps=100),
+        1: Hideable(all_reduce_ps=1000, independent_ps=450, hidden_ps=400, most_ps=450),
+    }
+
+
+def test_all_together_can_hide_no_more_than_there_is_compute_beside_some():
+    found = two_by_hand((200, 600)).together
+    assert found == Hideable(all_reduce_ps=1100, independent_ps=450, hidden_ps=400, most_ps=450)
+
+
+def test_all_together_can_hide_no_more_than_each_can():
+    found = two_by_hand((0, 1100)).together
+    assert (found.most_ps, found.hidden_ps, found.share) == (1100, 1100, 1.0)

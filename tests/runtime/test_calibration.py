@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from ncc_runtime.calibration import preset, residuals
-from ncc_runtime.calibration.fit import FREE, fitted
+from ncc_runtime.calibration.fit import fitted
+from ncc_runtime.calibration.free import BEGIN, BOUNDS, COMMON
 from ncc_runtime.calibration.predict import Predictor, overridden
 from ncc_runtime.calibration.residuals import Calibration, calibrated
 from ncc_runtime.calibration.rows import Row, read_rows
@@ -19,6 +20,7 @@ from ncc_runtime.errors import InputError
 from ncc_runtime.topology.graph import build
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published_rows.json"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "timing.md"
 
 ROW: dict[str, Any] = {
     "table": "small",
@@ -155,6 +157,27 @@ def test_a_fit_of_what_the_presets_say_changes_nothing() -> None:
     assert dict(fitted(Predictor(), rows)["trn1"]) == shipped
 
 
+def test_a_constant_that_no_row_tells_stays_as_shipped() -> None:
+    row = attrs.evolve(SENDRECV, lnc=None, time_us=20.0)
+    found = fitted(Predictor(), [row])["trn2"]
+    key = "intra_chip.die_latency_ps"
+    assert found[key] == build("trn2").figures[key].value
+    assert found["cc.start_ps"] != build("trn2").cc.start_ps
+
+
+def test_what_generations_have_in_common_is_the_same_in_all_presets() -> None:
+    trn1, trn2 = (build(name).figures for name in ("trn1", "trn2"))
+    for key in COMMON:
+        assert trn1[key].value == trn2[key].value
+
+
+def test_a_constant_is_looked_for_no_further_than_its_bound() -> None:
+    far = attrs.evolve(SENDRECV, pair="cross die pair", time_us=60.0)
+    found = fitted(Predictor(), [SENDRECV, far])["trn2"]
+    for key, most in BOUNDS.items():
+        assert found[key] == most
+
+
 def test_leaving_a_table_out_predicts_it_from_the_others() -> None:
     rows = measured_by({"cc.start_ps": 700_000})
     slower = tuple(
@@ -182,18 +205,18 @@ def test_no_table_is_served_worse_than_the_others(published: Calibration, table:
 def test_what_is_free_is_in_every_preset_and_says_where_it_is_from() -> None:
     for name in ("trn1", "trn2"):
         figures = build(name).figures
-        for key in FREE:
+        for key in BEGIN:
             assert figures[key].source.startswith(("fitted: ", "assumed: one die"))
 
 
 def test_a_written_preset_is_a_topology_with_the_fitted_constants(tmp_path: Path) -> None:
     row = residuals.Residual(SENDRECV, Predictor().predict(SENDRECV))
-    constants = {key: 123_000 + k for k, key in enumerate(FREE)}
+    constants = {key: 123_000 + k for k, key in enumerate(BEGIN)}
     found = Calibration({"trn2": constants}, (row,))
     ((path, text),) = preset.presets(found, str(tmp_path / "mine.toml"))
     path.write_text(text)
     topology = build(str(path))
-    assert {key: topology.figures[key].value for key in FREE} == constants
+    assert {key: topology.figures[key].value for key in BEGIN} == constants
     assert topology.figures["cc.start_ps"].source == "fitted: nccrt calibrate, pairs"
     assert topology.instance == "trn2.3xlarge"
 
@@ -224,11 +247,19 @@ def test_the_command_gives_the_same_as_json(tmp_path: Path) -> None:
     assert found["constants"]["trn1"]["cc.start_ps"] == build("trn1").cc.start_ps
 
 
+@pytest.mark.slow
+def test_the_search_finds_what_is_shipped_and_what_the_document_shows() -> None:
+    rows = read_rows(str(PUBLISHED))
+    found = calibrated(Predictor(), rows, is_fitted=True, leave_one_out=True)
+    shipped = calibrated(Predictor(), rows, is_fitted=False, leave_one_out=False)
+    assert found.constants == shipped.constants
+    assert residuals.as_text(found, every_row=False) in DOCUMENT.read_text()
+
+
 def test_nothing_is_written_where_nothing_is_fitted(tmp_path: Path) -> None:
     words = ["calibrate", file_of(tmp_path, ROW), "--shipped", "--out", "x.toml"]
     assert CliRunner().invoke(cli, words).exit_code == 2
 
 
 def test_the_document_shows_what_the_shipped_presets_leave(published: Calibration) -> None:
-    text = (PUBLISHED.parents[2] / "docs" / "timing.md").read_text()
-    assert residuals.as_text(published, every_row=False) in text
+    assert residuals.as_text(published, every_row=False) in DOCUMENT.read_text()

@@ -57,6 +57,19 @@ def prices(choice: Choice) -> dict[str, Price]:
     return {one.name: one.price for one in choice.candidates if one.price is not None}
 
 
+def test_groups_of_the_same_ranks_but_other_sizes_are_priced_apart() -> None:
+    place = PlaceOptions("trn2")
+    shared = Chooser(place_on(place, 16), {})
+    for size in (4, 8):
+        groups = tuple(tuple(range(first, first + size)) for first in range(0, 16, size))
+        program = collective_program(CollectiveOp.ALL_GATHER, 16, [MB], groups=groups)
+        job = job_of(program, program.placeholders[0])
+        found = shared.best(job, shared.candidates(job, groups, price_all=True))
+        alone, _ = choice_of(program, place)
+        times = [{name: one.time_ps for name, one in prices(of).items()} for of in (found, alone)]
+        assert times[0] == times[1]
+
+
 @pytest.mark.parametrize(
     ("size_mb", "winner"), [(0.5, "mesh"), (2, "rdh"), (28, "rdh"), (112, "kangaring")]
 )

@@ -34,6 +34,15 @@ def test_a_hop_of_a_ring_takes_one_to_two_microseconds():
     assert 1 < per_step(few, many, 8) < 2
 
 
+@pytest.mark.parametrize("algorithm", ["ring", "kangaring"])
+def test_a_hop_over_all_ranks_of_every_chip_takes_one_to_two_microseconds(algorithm: str):
+    # the same page: its example has 16 chips of trn2 with 4 ranks each, and both rings
+    few, many = (timed(collective(GATHER, algorithm, ranks, 64)) for ranks in (32, 64))
+    launch = [int(trace.start_ps.min()) for trace in (few, many)]
+    hop = (many.time_ps - launch[1] - few.time_ps + launch[0]) / 32
+    assert US < hop < 2 * US
+
+
 def test_a_step_between_instances_takes_about_fifteen_microseconds():
     # AWS Neuron docs, internode-collective-comm.rst
     few, many = (ring(n, 256, nodes=n, placement="spread") for n in (4, 8))
@@ -49,6 +58,39 @@ def test_a_mesh_between_instances_has_one_step_and_a_ring_one_for_each_instance(
 
     assert time("ring", 8) - time("ring", 4) > 4 * 14 * US
     assert time("mesh", 8) - time("mesh", 4) < 15 * US
+
+
+def test_an_exchange_between_instances_has_a_step_for_every_doubling():
+    # the same page: RDH has O(log N) steps, each with as many bytes as all before
+    times = []
+    for n in (2, 4, 8):
+        trace = timed(collective(GATHER, "rdh", n, 64, nodes=n, placement="spread"))
+        times.append(trace.time_ps - int(trace.start_ps.min()))
+    for more in np.diff(times).tolist():
+        assert 14 * US < more < 18 * US
+
+
+def test_a_single_step_pays_while_what_it_sends_more_takes_less_than_a_step():
+    # the same page: single-step mesh against mesh, (N-1)*N*C bytes against twice (N-1)*C
+    def lead_ps(size: int) -> int:
+        place = {"nodes": 4, "placement": "spread"}
+        mesh, single = (
+            timed(collective(REDUCE, name, 4, size // 4, **place)).time_ps
+            for name in ("mesh", "single-step-mesh")
+        )
+        return mesh - single
+
+    assert 10 * US < lead_ps(1024) < 16 * US
+    assert lead_ps(256 * 1024) < 0
+
+
+def test_rings_of_a_hierarchy_have_fewer_steps_than_one_ring_over_all():
+    # the same page: O(X) + O(Y) instead of O(XY)
+    times = [
+        timed(collective(GATHER, name, 32, 64, nodes=4)).time_ps
+        for name in ("hier.ring.ring", "ring")
+    ]
+    assert times[1] - times[0] > 40 * US
 
 
 def test_what_several_instances_send_at_once_queues_up_at_the_receiver():
@@ -137,6 +179,31 @@ def test_kangaring_beats_the_ring_at_large_sizes():
         for name in ("ring", "kangaring")
     }
     assert times["kangaring"] < times["ring"]
+
+
+SLOW_MEMORY = """name = "slow"
+base = "trn2.48xlarge"
+[hbm]
+stack_bandwidth_bytes_per_s = {value = 40_000_000_000, source = "assumed"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("op", "elements", "share"),
+    [(GATHER, MIB // 16, 3 / 4), (CollectiveOp.REDUCE_SCATTER, 4 * MIB, 4 / 6)],
+    ids=["all-gather", "reduce-scatter"],
+)
+def test_kangaring_touches_memory_less_where_memory_is_what_is_slow(
+    op: CollectiveOp, elements: int, share: float, tmp_path: Path
+):
+    """Of two ranks 3 touches instead of 4, and where it reduces 4 instead of 6."""
+    path = tmp_path / "slow.toml"
+    path.write_text(SLOW_MEMORY)
+    ring, kangaring = (
+        timed(collective(op, name, 64, elements, topology=str(path))).time_ps
+        for name in ("ring", "kangaring")
+    )
+    assert kangaring / ring == pytest.approx(share, rel=0.1)
 
 
 def test_the_way_to_the_other_die_costs_what_is_fitted_to_it():

@@ -6,6 +6,7 @@ import pytest
 import ncc_compiler
 import ncc_runtime
 from ncc_runtime.errors import DeadlockError
+from ncc_runtime.execution.clock import clock, everywhere
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.runtime import program_of
@@ -107,3 +108,17 @@ def test_a_wait_for_more_than_ever_comes_is_a_deadlock_by_the_clock_alone():
     stuck = raised(ring, "cc0", row, 2, by=5)
     with pytest.raises(DeadlockError, match=r"rank 2, queue cc0, pc \d+: waits for"):
         simulate(stuck, planned(stuck))
+
+
+def test_increments_that_their_only_queue_has_seen_take_no_memory(monkeypatch):
+    machines = []
+
+    def noted(executable, machine, *rest):
+        machines.append(machine)
+        return everywhere.trace_of(executable, machine, *rest)
+
+    monkeypatch.setattr(clock, "trace_of", noted)
+    timed(compiled(looped(2000)))
+    semaphores = machines[0].semaphore[machines[0].semaphore["has_one"] == 1]
+    assert semaphores["held"].max() > 10_000
+    assert semaphores["room"].max() < 50

@@ -4,19 +4,27 @@ Queues run side by side and wait for semaphores; transfers that meet where there
 all share it (`shares.py`). The same executable and decisions give the same times everywhere.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from ncc_runtime.execution.clock import kernel
+from ncc_runtime.execution.clock.event_log import IN_MEMORY, EventLog
 from ncc_runtime.execution.clock.everywhere import trace_of
 from ncc_runtime.execution.clock.instances import Instances, alike_instances, all_apart
 from ncc_runtime.execution.clock.programs import Program, ProgramTables
 from ncc_runtime.execution.clock.semaphores import LEAST_ROOM
+from ncc_runtime.execution.clock.shares import HIGHEST
 from ncc_runtime.execution.clock.tables import (
     COUNTS,
+    DONE,
+    EVENTS,
     INCREMENTS,
+    INCREMENTS_FULL,
     LARGEST,
+    LEAST_SLOW,
+    LEFT,
+    LEVEL,
     LOG_FULL,
     NONE,
     RING,
@@ -32,37 +40,64 @@ from ncc_runtime.lowering.executable import EngineQueue, Executable
 from ncc_runtime.parts import Parts
 from ncc_runtime.timing import TimingModel
 
+Watch = Callable[[int], None]
+"""Who hears how far the clock is."""
+
+STRETCH = 1 << 21
+"""Rows performed and rates found until the kernel returns: some tenths of a second."""
+
 AT_END = 2**62
 """The row of a process that has nothing to perform, behind all that a queue could have."""
 
 
-def simulate(executable: Executable, decisions: Decisions) -> Trace:
+def simulate(
+    executable: Executable,
+    decisions: Decisions,
+    watch: Watch | None = None,
+    in_memory: int = IN_MEMORY,
+) -> Trace:
     """The times of one execution whose loops and conditionals go as decided.
 
-    DeadlockError if not every row can be performed.
+    Several times a second `watch` hears how many events there are. Of more than `in_memory` the
+    trace is on disk. DeadlockError if not every row can be performed.
     """
     model = TimingModel.from_topology(executable.topology)
     parts = Parts(executable.routes, model, executable.ranks)
     instances = alike_instances(executable, parts, decisions)
-    machine = _run(executable, parts, decisions, instances)
-    if instances.count > 1 and _left(machine).any():
-        instances = all_apart(executable)  # who is stuck is said of every rank
-        machine = _run(executable, parts, decisions, instances)
+    log = EventLog(in_memory)
+    machine = _run(executable, parts, (decisions, instances), log, watch)
+    if instances.ranks < executable.seen and _left(machine).any():
+        instances, log = all_apart(executable), EventLog(in_memory)  # who is stuck, of every rank
+        machine = _run(executable, parts, (decisions, instances), log, watch)
     stuck = tuple(_stuck(executable, machine))
     if stuck:
-        held = machine.semaphore["held"].reshape(executable.ranks, -1)
+        held = machine.semaphore["held"].reshape(executable.seen, -1)
         raise deadlock_report(executable, stuck, held)
-    return trace_of(executable, machine, instances)
+    return trace_of(executable, machine, instances, log)
 
 
 def _run(
-    executable: Executable, parts: Parts, decisions: Decisions, instances: Instances
+    executable: Executable,
+    parts: Parts,
+    what: tuple[Decisions, Instances],
+    log: EventLog,
+    watch: Watch | None,
 ) -> Machine:
     """One instance of those that are alike, at the end of the run."""
+    decisions, instances = what
     program = ProgramTables(executable, parts, instances).program(decisions)
     machine = machine_of(executable, parts.model, program, instances.ranks)
-    while full := kernel.run(machine):
-        machine = with_more(machine, full)
+    machine = machine._replace(event=log.first_table(program.events + 1))
+    while (why := kernel.run(machine)) != DONE:
+        if why == LOG_FULL:
+            machine = log.room(machine)
+        elif why == INCREMENTS_FULL:
+            machine = _with_more_increments(machine)
+        else:  # here Python hears of signals
+            machine.counts[LEFT] = STRETCH
+            if watch is not None:
+                watch(int(machine.counts[EVENTS]) * instances.count)
+    log.close(machine)
     return machine
 
 
@@ -96,6 +131,8 @@ def machine_of(executable: Executable, model: TimingModel, program: Program, ran
     counts = np.zeros(COUNTS, np.int64)
     counts[WAITING], counts[INCREMENTS] = len(process), program.increments.sum()
     counts[LARGEST] = program.increments.max(initial=0)
+    counts[LEVEL] = counts[LEAST_SLOW] = HIGHEST
+    counts[LEFT] = STRETCH
     offsets = int((program.queue["offset"] != NONE).sum()) * ranks
     return Machine(
         sizes=sizes,
@@ -114,7 +151,7 @@ def machine_of(executable: Executable, model: TimingModel, program: Program, ran
         offset=np.zeros(offsets * int(sizes[0]["semaphores"]), np.int64),
         semaphore=semaphore,
         increment=increment,
-        event=empty("event", program.events + 1),
+        event=empty("event", 0),
         counts=counts,
     )
 
@@ -144,22 +181,20 @@ def _semaphores(program: Program) -> tuple[np.ndarray, np.ndarray]:
     room = program.increments
     semaphore = empty("semaphore", len(room))
     semaphore["start"], semaphore["room"] = np.cumsum(room) - room, room
-    semaphore["sleeper"] = NONE
+    semaphore["sleeper"], semaphore["has_one"] = NONE, program.has_one
     spare = (program.most_posts + 1) * max(LEAST_ROOM, 2 * int(room.max(initial=0)))
     return semaphore, empty("increment", int(room.sum()) + spare)
 
 
-def with_more(machine: Machine, full: int) -> Machine:
-    """The same with twice the room for what is full."""
-    field = "event" if full == LOG_FULL else "increment"
-    records: np.ndarray = getattr(machine, field)
-    more = empty(field, max(64, len(records)))
-    return machine._replace(**{field: np.concatenate((records, more))})
+def _with_more_increments(machine: Machine) -> Machine:
+    """The same with twice the room for them."""
+    more = empty("increment", max(64, len(machine.increment)))
+    return machine._replace(increment=np.concatenate((machine.increment, more)))
 
 
 def _stuck(executable: Executable, machine: Machine) -> Iterator[Stuck]:
     """Who has rows left, and the semaphores that they wait for."""
-    ranks = executable.ranks
+    ranks = executable.seen
     for process in np.flatnonzero(_left(machine)).tolist():
         number, rank = divmod(process, ranks)
         row = int(machine.process[process]["row"])

@@ -6,14 +6,14 @@ change.
 """
 
 import hashlib
-import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
-import platformdirs
+
+from ncc_runtime.execution.clock.machine_code import claim
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -32,11 +32,10 @@ def entry(function: Function) -> Function:
 
 
 def _made(function: Function, no_cpython_wrapper: bool) -> Function:
-    _use_cache()
     # the arrays of a Machine are many: passing them on, and counting references to them, took
     # longer than the work; entries hold the arrays, and nothing in the kernel makes any
     made: Function = _jit(
-        cache=True,
+        cache=_cache() is not None,
         error_model="numpy",
         _nrt=False,
         forceinline=no_cpython_wrapper,
@@ -48,20 +47,17 @@ def _made(function: Function, no_cpython_wrapper: bool) -> Function:
 
 def is_compiled() -> bool:
     """Whether the machine code is there, so that the clock starts at once."""
-    return any(_use_cache().rglob("*.nbc"))
+    folder = _cache()
+    return folder is not None and any(folder.rglob("*.nbc"))
 
 
 @cache
-def _use_cache() -> Path:
-    """Tell numba where to keep what it compiles: the user's cache, or a temporary folder."""
+def _cache() -> Path | None:
+    """Tell numba where to keep what it compiles; None if nowhere."""
     digest = hashlib.sha256(numba.__version__.encode())
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
-    name = f"clock-{digest.hexdigest()[:16]}"
-    folder = Path(platformdirs.user_cache_dir("ncc")) / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        folder = Path(tempfile.gettempdir()) / f"ncc-{name}"
-    vars(numba.config)["CACHE_DIR"] = str(folder)
+    folder = claim(digest.hexdigest()[:16])
+    if folder is not None:
+        vars(numba.config)["CACHE_DIR"] = str(folder)
     return folder

@@ -4,22 +4,42 @@ An event of all instances stands together, in their order: causes stay before wh
 Columns of so many are made when they are first read.
 """
 
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
+from ncc_runtime.execution.clock.event_log import EventLog
 from ncc_runtime.execution.clock.instances import Instances
-from ncc_runtime.execution.clock.tables import EVENTS, NONE, RECORDS, RING, SEMAPHORE, Machine
+from ncc_runtime.execution.clock.sorted_trace import SortedTrace
+from ncc_runtime.execution.clock.tables import (
+    EVENTS,
+    LATEST,
+    NONE,
+    RECORDS,
+    RING,
+    SEMAPHORE,
+    Machine,
+    empty,
+)
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.executable import Executable
 
 
-def trace_of(executable: Executable, machine: Machine, instances: Instances) -> Trace:
-    """Every event of every rank."""
-    event = machine.event[: machine.counts[EVENTS]]
+def trace_of(
+    executable: Executable, machine: Machine, instances: Instances, log: EventLog
+) -> Trace:
+    """Every event of every rank that is seen; on disk what memory is not for."""
+    machine = machine._replace(event=empty("event", 0), increment=empty("increment", 0))
+    if instances.ranks == executable.seen:
+        instances = instances.alone()
+    sources = partial(_sources, machine, instances)
+    many = int(machine.counts[EVENTS]) * instances.count
+    if log.is_on_disk or (instances.count > 1 and not log.has_memory_for(many)):
+        return SortedTrace(executable, log, instances, int(machine.counts[LATEST]), sources)
+    event = log.events
     if instances.count == 1:
         return Trace(executable, *(event[name] for name in RECORDS["event"].names or ()))
-    return AlikeTrace(executable, event, _sources(machine, event, instances), instances)
+    return AlikeTrace(executable, event, sources(event), instances)
 
 
 class AlikeTrace(Trace):
@@ -85,7 +105,7 @@ class AlikeTrace(Trace):
         return np.repeat(self._event[name], self._instances.count)
 
 
-def _sources(machine: Machine, event: np.ndarray, instances: Instances) -> np.ndarray:
+def _sources(machine: Machine, instances: Instances, event: np.ndarray) -> np.ndarray:
     """Whence the increment came that each event waited for last, rows of Instances.origin.
 
     What a ring waits for is pushed by its own rank.

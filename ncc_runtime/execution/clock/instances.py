@@ -14,8 +14,9 @@ import numpy as np
 
 from ncc_runtime.execution.clock.cells import Alike, alike, pairs
 from ncc_runtime.execution.decisions import Decisions, PlannedDecisions
+from ncc_runtime.instances import are_placed_alike, is_repeated, maps_of
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable, Post, Queue, Sync
-from ncc_runtime.parts import Kind, Parts
+from ncc_runtime.parts import Parts
 
 _MAKER = 1 << 32  # more than there are maps between instances
 
@@ -29,18 +30,25 @@ class Instances:
     source: np.ndarray  # (ranks * semaphores,) row of `origin`
     origin: np.ndarray  # (maps, count) whose increments an instance sees; row 0: its own
 
+    def alone(self) -> "Instances":
+        """The first as if there were no other."""
+        return Instances(1, self.ranks, self.source, np.zeros((1, 1), np.int64))
+
 
 def all_apart(executable: Executable) -> Instances:
-    """Every rank is simulated."""
-    keys = executable.ranks * max(1, executable.semaphore_count)
-    return Instances(1, executable.ranks, np.zeros(keys, np.int64), np.zeros((1, 1), np.int64))
+    """Every rank is simulated of which there are columns."""
+    keys = executable.seen * max(1, executable.semaphore_count)
+    count = executable.ranks // executable.seen
+    return Instances(count, executable.seen, np.zeros(keys, np.int64), np.zeros((1, 1), np.int64))
 
 
 def alike_instances(executable: Executable, parts: Parts, decisions: Decisions) -> Instances:
     """The instances of an executable as one, where they are alike."""
     count = executable.topology.nodes
-    if count == 1 or not (
-        _placed_alike(executable, parts, count) and _controlled_alike(executable, decisions)
+    if (
+        count == 1
+        or executable.seen < executable.ranks
+        or not (are_placed_alike(parts) and _controlled_alike(executable, decisions))
     ):
         return all_apart(executable)
     if not all(_rows_alike(queue, count) for queue in executable.queues):
@@ -64,47 +72,6 @@ def of_one(queue: Queue, ranks: int) -> Queue:
         size_bytes=queue.size_bytes[:, :ranks],
         source_rank=None if owners is None else owners[:, :ranks],
         also_peer=None if also is None else also[:, :ranks],
-    )
-
-
-def part_classes(parts: Parts, count: int) -> np.ndarray:
-    """Of every part, and of the pools of ranks behind them, the alike one of the first instance."""
-    spans = [(parts.count, parts.count + parts.ranks)]
-    for kind in Kind:
-        first, end = parts.span(kind).start, parts.span(kind).stop
-        between = (first + end) // 2 if kind in (Kind.CHIP, Kind.EFA) else end  # out, then in
-        spans += [(first, between), (between, end)]
-    number = np.arange(parts.count + parts.ranks)
-    for first, end in spans:
-        number[first:end] = first + (number[first:end] - first) % max(1, (end - first) // count)
-    return number
-
-
-def _is_repeated(column: np.ndarray, count: int) -> bool:
-    """Whether each of so many equal parts of the last dimension is the same."""
-    if column.shape[-1] == 1 or column.strides[-1] == 0:
-        return True
-    width = column.shape[-1] // count
-    return bool((column[..., width:] == column[..., :-width]).all())
-
-
-def _placed_alike(executable: Executable, parts: Parts, count: int) -> bool:
-    """Whether ranks of a place run on the same chip, at the same rates, of all instances."""
-    place, topology = executable.placement, executable.topology
-    if executable.ranks % count:
-        return False
-    node = np.arange(executable.ranks) // (executable.ranks // count)
-    columns = [
-        place.chip_in_node,
-        place.core,
-        topology.engines_percent(place.chip, place.core),
-        topology.links.is_down,
-        *(parts.rates[parts.span(kind)] for kind in Kind),
-    ]
-    return (
-        bool((place.node == node).all())
-        and len(np.unique(topology.links.variant)) == 1
-        and all(_is_repeated(column, count) for column in columns if len(column))
     )
 
 
@@ -135,32 +102,14 @@ def _rows_alike(queue: Queue, count: int) -> bool:
             partners += [queue.source_rank[..., k] for k in range(queue.source_rank.shape[2])]
         else:
             same += [queue.sources[..., k] != IDLE for k in range(queue.sources.shape[2])]
-    return all(_is_repeated(column, count) for column in same) and all(
-        _maps_of(_whole(alike(column), column), count) is not None for column in partners
+    return all(is_repeated(column, count) for column in same) and all(
+        maps_of(_whole(alike(column), column), count) is not None for column in partners
     )
 
 
 def _whole(rows: Alike, column: np.ndarray) -> np.ndarray:
     """The different rows of a column, of all ranks."""
     return np.broadcast_to(rows.rows, (len(rows.rows), column.shape[1]))
-
-
-def _maps_of(ranks: np.ndarray, count: int) -> np.ndarray | None:
-    """Which instance each instance's ranks turn to, (different, count, ranks of one).
-
-    None unless ranks of a place all turn to one place, at home or each in another instance.
-    """
-    width = ranks.shape[1] // count
-    cells = ranks.reshape(len(ranks), count, width)
-    busy = cells != IDLE
-    own = np.arange(count)[:, None]
-    node, place = np.where(busy, cells // width, own), np.where(busy, cells % width, IDLE)
-    is_equitable = (
-        (place == place[:, :1]).all()
-        and (np.sort(node, axis=1) == own).all()
-        and ((node == own) == (node == own)[:, :1]).all()
-    )
-    return node if is_equitable else None
 
 
 class _Makers:
@@ -187,7 +136,7 @@ class _Makers:
         """Semaphores that rows which differ increment, and who does."""
         rank, sem = alike(post.rank), alike(post.sem)
         everybody = _whole(rank, post.rank)
-        nodes = _maps_of(everybody, self._count)
+        nodes = maps_of(everybody, self._count)
         assert nodes is not None
         maps = self._numbers(nodes)
         first = queue * np.int64(self._ranks)

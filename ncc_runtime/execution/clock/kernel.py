@@ -8,7 +8,7 @@ are exact, and rows that share nothing cost no event.
 
 from ncc_runtime.execution.clock import heap, shares
 from ncc_runtime.execution.clock.compiled import compiled, entry
-from ncc_runtime.execution.clock.semaphores import has_room, increment, sleep, wake
+from ncc_runtime.execution.clock.semaphores import has_room, increment, is_asked, sleep, wake
 from ncc_runtime.execution.clock.tables import (
     ALWAYS,
     COUNTED,
@@ -19,12 +19,15 @@ from ncc_runtime.execution.clock.tables import (
     HEAP,
     INCREMENTS_FULL,
     LATEST,
+    LEFT,
     LOG_FULL,
     NONE,
+    PAUSED,
     QUEUE,
     RING,
     RING_BUSY,
     SEMAPHORE,
+    TAKEN,
     WAITING,
     Machine,
 )
@@ -32,13 +35,15 @@ from ncc_runtime.execution.clock.tables import (
 
 @entry
 def run(m: Machine) -> int:
-    """Go on until everything has been performed, or there is no room: DONE, LOG_FULL, ..."""
+    """Go on until everything has been performed, there is no room, or time to pause: DONE, ..."""
     while True:
         full = _work_off(m)
         if full != DONE:
             return full
         if m.counts[HEAP] == 0:
             return DONE
+        if m.counts[LEFT] <= 0:
+            return PAUSED
         _go_on(m)
 
 
@@ -51,8 +56,11 @@ def _work_off(m: Machine) -> int:
         is_ring = m.queue[process // sizes.ranks].kind == RING
         went_on = True
         while went_on:
-            if sizes.is_recorded and m.counts[EVENTS] == len(m.event):
+            if sizes.is_recorded and m.counts[EVENTS] - m.counts[TAKEN] == len(m.event):
                 return LOG_FULL
+            if m.counts[LEFT] <= 0:
+                return PAUSED
+            m.counts[LEFT] -= 1
             if not has_room(m, sizes.most_posts):
                 return INCREMENTS_FULL
             went_on = _ring(m, process) if is_ring else _row(m, process)
@@ -99,10 +107,11 @@ def _row(m: Machine, process: int) -> bool:
         if semaphore.held < value:
             sleep(m, process, key, value)
             return False
-        if value > 0:
-            seen = m.increment[semaphore.start + value - 1]
+        if value > semaphore.dropped:
+            seen = m.increment[semaphore.start + value - 1 - semaphore.dropped]
             if seen.seen >= start:
                 start, cause, reason = seen.seen, seen.maker, SEMAPHORE
+        is_asked(m, key, value)
     _begin_row(m, process, (start, cause, reason))
     return True
 
@@ -167,7 +176,7 @@ def _ring(m: Machine, process: int) -> bool:
     if m.semaphore[key].held <= it.row:
         sleep(m, process, key, it.row + 1)
         return False
-    push = m.increment[m.semaphore[key].start + it.row]
+    push = m.increment[m.semaphore[key].start + it.row - m.semaphore[key].dropped]
     it.start, it.cause, it.reason = it.free, it.last, RING_BUSY
     if push.seen >= it.free:
         it.start, it.cause, it.reason = push.seen, push.maker, SEMAPHORE
@@ -188,14 +197,15 @@ def _complete_transfer(m: Machine, process: int) -> bool:
     if it.end == NONE:
         return False
     queue, rank = m.queue[process // sizes.ranks], process % sizes.ranks
-    start = m.semaphore[rank * sizes.semaphores + queue.tail].start
-    row = m.increment[start + it.row].pushed
+    key = rank * sizes.semaphores + queue.tail
+    row = m.increment[m.semaphore[key].start + it.row - m.semaphore[key].dropped].pushed
     way = m.way[it.way]
     it.way = NONE
     slowed = it.end - it.begun - it.alone
     _report(m, process, row, (it.start, it.end + way.latency, it.cause, it.reason, slowed))
     it.free = it.end - way.lead
     it.row += 1
+    is_asked(m, key, it.row)
     return True
 
 
@@ -208,7 +218,7 @@ def _send(m: Machine, process: int, way: int, what: tuple[int, int]) -> None:
     it.alone = -(-size * shares.MICRO // its_way.cap)
     if its_way.is_shared and size > 0:
         it.first_use, it.end_use = its_way.first_use, its_way.end_use
-        it.cap, it.packet = its_way.cap, its_way.packet
+        it.cap, it.packet, it.slow = its_way.cap, its_way.packet, its_way.slow
         it.end, it.left, it.since = NONE, size * shares.MICRO, begun
         heap.put(m, process, begun)
     else:
@@ -226,7 +236,7 @@ def _report(m: Machine, process: int, row: int, what: tuple[int, int, int, int, 
     m.counts[LATEST] = max(m.counts[LATEST], end)
     m.process[process].last = event
     if sizes.is_recorded:
-        note = m.event[event]
+        note = m.event[event - m.counts[TAKEN]]
         note.queue, note.row, note.rank, note.start, note.end = number, row, rank, start, end
         note.cause, note.reason, note.slowed = cause, reason if cause != NONE else 0, slowed
     queue = m.queue[number]

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
+from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock.cells import Alike, Cells, alike, pairs, shared_cell
 from ncc_runtime.execution.clock.costs import Costs, cc_costs, engine_costs
 from ncc_runtime.execution.clock.flights import Flights
 from ncc_runtime.execution.clock.instances import Instances, folded, of_one
+from ncc_runtime.execution.clock.shares import MICRO
 from ncc_runtime.execution.clock.tables import (
     ALWAYS,
     CC_CORE,
@@ -49,6 +51,7 @@ class Program:
     turn: np.ndarray
     most_posts: int
     increments: np.ndarray  # (ranks * semaphores,) of each semaphore, if every row runs once
+    has_one: np.ndarray  # (ranks * semaphores,) whether one queue only waits for it, taking time
     events: int  # at most, if every row runs once
 
 
@@ -68,6 +71,7 @@ class ProgramTables:
         self._jumps: list[tuple[int, int, Jump]] = []
         count = instances.ranks * max(1, executable.semaphore_count)
         self._increments = np.zeros(count, np.int64)
+        self._waiters = np.zeros((instances.ranks, max(1, executable.semaphore_count)), np.int64)
         self._events = 0
         self._tails = {
             (facts.stream, lane): tail
@@ -78,7 +82,7 @@ class ProgramTables:
     def program(self, decisions: Decisions) -> Program:
         """The records of an executable whose control flow goes as decided."""
         queues = self._executable.queues
-        if self._ranks < self._executable.ranks:
+        if self._ranks < self._executable.seen:
             queues = tuple(of_one(queue, self._ranks) for queue in queues)
         for number, queue in enumerate(queues):
             self._add_queue(number, queue)
@@ -99,6 +103,7 @@ class ProgramTables:
             turn=turn,
             most_posts=max((len(queue.sync.posts) for queue in queues), default=0),
             increments=self._increments,
+            has_one=(self._waiters == 1).ravel(),
             events=self._events,
         )
 
@@ -115,6 +120,7 @@ class ProgramTables:
             "way": way,
             "size": size,
         }
+        _check_size(queue, int(size.rows.max(initial=0)))
         for name, column in columns.items():
             placed = self._cells.add(column)
             rows[name], record[name] = placed.at, placed.step
@@ -122,12 +128,22 @@ class ProgramTables:
         record["tail"] = NONE
         if isinstance(queue, DmaQueue):
             record["tail"] = self._tails[queue.stream, queue.lane]
+            self._waiters[:, record["tail"]] += 1
+        else:
+            self._waiters += self._waits(columns["wait_sem"], costs)
         self._add_jumps(number, queue, rows)
         self._rows.append(rows)
         record["first_post"] = sum(len(posts) for posts in self._posts)
         made = self._add_posts(queue)
         self._events += self._most_events(queue, columns, made)
         record["end_post"] = sum(len(posts) for posts in self._posts)
+
+    def _waits(self, sems: Alike, costs: Costs) -> np.ndarray:
+        """For which semaphores a queue waits, (ranks, semaphores) int64; rows without time: 2."""
+        found = np.zeros_like(self._waiters)
+        row, rank = np.nonzero(sems.rows != NONE)
+        found[rank if sems.rows.shape[1] > 1 else slice(None), sems.rows[row, rank]] = 1
+        return found if costs.overhead.all() else 2 * found
 
     def _costs(self, queue: Queue) -> Costs:
         executable, model = self._executable, self._parts.model
@@ -228,6 +244,16 @@ def _busy_cells(column: Alike, ranks: int) -> int:
     """In how many cells of rows and ranks there is something."""
     there = (column.rows != NONE).sum(axis=1) * (ranks // column.rows.shape[1])
     return int(there[column.index].sum())
+
+
+def _check_size(queue: Queue, most: int) -> None:
+    """Refuse bytes that cannot be counted in the units of shares."""
+    limit = (1 << 62) // MICRO
+    if most > limit:
+        raise LoweringError(
+            f"{queue.name} moves {most:,} bytes in one instruction, more than the {limit:,} that "
+            "the clock can count; run it without the clock, or split the array"
+        )
 
 
 def _kind(queue: Queue) -> int:

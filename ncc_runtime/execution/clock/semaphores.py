@@ -42,9 +42,9 @@ def increment(m: Machine, key: int, what: tuple[int, int, int]) -> None:
     """
     time, event, pushed = what
     semaphore = m.semaphore[key]
-    if semaphore.held == semaphore.room:
-        _move(m, key)
-    at = semaphore.start + semaphore.held
+    if semaphore.held - semaphore.dropped == semaphore.room:
+        _make_room(m, key)
+    at = semaphore.start + semaphore.held - semaphore.dropped
     if semaphore.held > 0 and m.increment[at - 1].seen > time:
         time, event = m.increment[at - 1].seen, m.increment[at - 1].maker
     entry = m.increment[at]
@@ -73,12 +73,37 @@ def _wake_up(m: Machine, key: int) -> None:
 
 
 @compiled
+def is_asked(m: Machine, key: int, value: int) -> None:
+    """A queue has seen a value: if no other asks, nobody needs increments up to there.
+
+    The queue was not free again before it saw them, so later rows do not start by them.
+    """
+    semaphore = m.semaphore[key]
+    if semaphore.has_one and value > semaphore.asked:
+        semaphore.asked = value
+
+
+@compiled
+def _make_room(m: Machine, key: int) -> None:
+    """Drop what nobody asks for, if that is half of it; the last is needed for the next."""
+    semaphore = m.semaphore[key]
+    more = min(semaphore.asked, semaphore.held - 1) - semaphore.dropped
+    if more <= 0 or 2 * more < semaphore.room:
+        _move(m, key)
+        return
+    semaphore.dropped += more
+    start = semaphore.start
+    for at in range(start, start + semaphore.held - semaphore.dropped):
+        m.increment[at] = m.increment[at + more]
+
+
+@compiled
 def _move(m: Machine, key: int) -> None:
     """Twice the room, at the end; `has_room` has said that it is there."""
     semaphore = m.semaphore[key]
     old, new = semaphore.start, m.counts[INCREMENTS]
     room = max(LEAST_ROOM, 2 * semaphore.room)
-    for at in range(semaphore.held):
+    for at in range(semaphore.held - semaphore.dropped):
         m.increment[new + at] = m.increment[old + at]
     semaphore.start, semaphore.room = new, room
     m.counts[INCREMENTS] += room

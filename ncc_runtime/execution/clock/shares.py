@@ -5,18 +5,38 @@ are followed only through the others. On these the flows get rates in proportion
 the tightest part first, and what a flow cannot use is left to the rest. Shares are rounded down,
 completions up, parts are taken in the order of their numbers: nothing depends on anything else.
 
+The *level* of a flow is the share per packet at which it got its rate; flows get theirs in the
+order of levels. Until the level of a flow that leaves, or the one at which the first part of a flow
+that joins can give no more, all goes as it did before the change: flows of lower levels keep their
+rates, and what lies behind them is not reached. Where a flow gets 1 MB/s though its share is less,
+shares may sink again: from then on all is reached.
+
 Source: Bertsekas and Gallager, Data Networks, section 6.5.2 (progressive filling).
 """
 
 from ncc_runtime.execution.clock import heap
 from ncc_runtime.execution.clock.compiled import compiled
-from ncc_runtime.execution.clock.tables import AFFECTED, CHANGED, NONE, TIGHT, Machine
+from ncc_runtime.execution.clock.tables import (
+    AFFECTED,
+    CHANGED,
+    IS_CRAMPED,
+    LEAST_SLOW,
+    LEFT,
+    LEVEL,
+    NONE,
+    PICKED,
+    TIGHT,
+    Machine,
+)
 
 MICRO = 1_000_000
 """Work is counted in 1e-6 byte: at 1 MB/s one of them goes in a picosecond."""
 
 FINE = 16
 """Binary digits that shares per packet have behind the point."""
+
+HIGHEST = 2**62
+"""A level above all others."""
 
 
 @compiled
@@ -28,13 +48,15 @@ def join(m: Machine, process: int) -> None:
         number = m.use[at].part
         part = m.part[number]
         m.node[node].next, m.node[node].back = part.user, NONE
+        m.node[node].process, m.node[node].times = process, m.use[at].times
         if part.user != NONE:
             m.node[part.user].back = node
         part.user = node
         part.demand += m.use[at].times * flow.cap
         _note(m, number)
         node += 1
-    flow.is_moving, flow.rate = 1, 0
+    flow.is_moving, flow.rate, flow.level = 1, 0, HIGHEST
+    m.counts[LEVEL] = min(m.counts[LEVEL], flow.slow)
     _affect(m, process)
 
 
@@ -56,6 +78,7 @@ def leave(m: Machine, process: int) -> None:
         _note(m, number)
         node += 1
     flow.is_moving = 0
+    m.counts[LEVEL] = min(m.counts[LEVEL], flow.level)
 
 
 @compiled
@@ -92,7 +115,12 @@ def _note_tight(m: Machine, process: int) -> None:
 @compiled
 def share(m: Machine, now: int) -> None:
     """Give every flow that a change can reach its new rate, and its new end in the heap."""
+    for at in range(m.counts[AFFECTED]):
+        _limit_level(m, m.process[at].affected)
+    if m.counts[IS_CRAMPED]:
+        m.counts[LEVEL] = 0
     _reach(m)
+    m.counts[LEFT] -= m.counts[AFFECTED]
     _fill(m)
     for at in range(m.counts[AFFECTED]):
         process = m.process[at].affected
@@ -101,6 +129,37 @@ def share(m: Machine, now: int) -> None:
     for at in range(m.counts[CHANGED]):
         m.part[m.part[at].changed].is_changed = 0
     m.counts[CHANGED] = m.counts[AFFECTED] = m.counts[TIGHT] = 0
+    m.counts[LEVEL] = m.counts[LEAST_SLOW] = HIGHEST
+
+
+@compiled
+def _limit_level(m: Machine, process: int) -> None:
+    """Before which level a flow that joins changes nothing: where its first part is used up."""
+    flow = m.process[process]
+    for at in range(flow.first_use, flow.end_use):
+        part = m.part[m.use[at].part]
+        if part.demand > part.capacity:
+            before = 0
+            level = _used_up(m, part.user, part.capacity, before)
+            while before < level < m.counts[LEVEL]:
+                before = level
+                level = _used_up(m, part.user, part.capacity, before)
+            m.counts[LEVEL] = min(m.counts[LEVEL], level)
+
+
+@compiled
+def _used_up(m: Machine, node: int, spare: int, level: int) -> int:
+    """The level at which a part is used up, if flows below a level keep their rates."""
+    weight = 0
+    while node != NONE:
+        user = m.node[node]
+        flow = m.process[user.process]
+        if flow.level < level:
+            spare -= user.times * flow.rate
+        else:
+            weight += user.times * flow.packet
+        node = user.next
+    return (max(0, spare) << FINE) // weight if weight > 0 else HIGHEST
 
 
 @compiled
@@ -117,45 +176,54 @@ def _reach(m: Machine) -> None:
         if is_tight:
             m.part[m.counts[TIGHT]].tight = number
             m.counts[TIGHT] += 1
-        node = part.user if is_tight or part.is_tight else NONE
+        if is_tight or part.is_tight:
+            _reach_users(m, number)
         part.is_tight = is_tight
-        while node != NONE:
-            _affect(m, node // m.sizes[0].widest)
-            node = m.node[node].next
+
+
+@compiled
+def _reach_users(m: Machine, number: int) -> None:
+    """Find the flows of a part that a change can reach, and what the others leave to them."""
+    part = m.part[number]
+    node, spare, weight = part.user, part.capacity, 0
+    while node != NONE:
+        user = m.node[node]
+        flow = m.process[user.process]
+        if flow.level < m.counts[LEVEL]:
+            spare -= user.times * flow.rate
+        else:
+            weight += user.times * flow.packet
+            _affect(m, user.process)
+        node = user.next
+    part.spare, part.weight, part.share = max(0, spare), weight, NONE
 
 
 @compiled
 def _fill(m: Machine) -> None:
     """Rates by progressive filling."""
-    for at in range(m.counts[TIGHT]):
-        part = m.part[m.part[at].tight]
-        part.spare, part.weight, part.share = part.capacity, 0, NONE
-    for at in range(m.counts[AFFECTED]):
+    left = m.counts[AFFECTED]
+    for at in range(left):
         process = m.process[at].affected
         m.process[at].waiting = process
-        flow = m.process[process]
-        for use in range(flow.first_use, flow.end_use):
-            m.part[m.use[use].part].weight += m.use[use].times * flow.packet
-    left = m.counts[AFFECTED]
-    while left > 0:
-        fine = _least_share(m)
-        if fine == NONE:
-            _fix_rest(m, left)
-            break
-        fewer = _fix_slow(m, left, fine)
-        if fewer == left:
+        m.counts[LEAST_SLOW] = min(m.counts[LEAST_SLOW], m.process[process].slow)
+    fine = _least_share(m)
+    while fine != NONE:
+        if fine >= m.counts[LEAST_SLOW]:
+            left = _fix_slow(m, left, fine)
+        else:
             _fix_tightest(m, fine)
-            fewer = _still_waiting(m, left)
-        left = fewer
+        fine = _least_share(m)
+    _fix_rest(m, left)
 
 
 @compiled
 def _least_share(m: Machine) -> int:
     """The least share per packet of any part; NONE if none limits anybody any more.
 
-    Parts that nobody waits for leave the list; shares that nothing has changed are kept.
+    Parts that nobody waits for leave the list; shares that nothing has changed are kept. The parts
+    with the least share are picked.
     """
-    least, kept = NONE, 0
+    least, kept, picked = HIGHEST, 0, 0
     for at in range(m.counts[TIGHT]):
         number = m.part[at].tight
         part = m.part[number]
@@ -164,18 +232,22 @@ def _least_share(m: Machine) -> int:
             kept += 1
             if part.share == NONE:
                 part.share = (part.spare << FINE) // part.weight
-            if least == NONE or part.share < least:
-                least = part.share
-    m.counts[TIGHT] = kept
-    return least
+            if part.share < least:
+                least, picked = part.share, 0
+            if part.share == least:
+                m.part[picked].picked = number
+                picked += 1
+    m.counts[TIGHT], m.counts[PICKED] = kept, picked
+    return least if kept > 0 else NONE
 
 
 @compiled
-def _fix(m: Machine, process: int, rate: int) -> None:
+def _fix(m: Machine, process: int, rate: int, level: int) -> None:
     """A flow has its rate: its parts have so much less to give."""
-    rate = max(1, rate)
+    if rate < 1:
+        rate, m.counts[IS_CRAMPED] = 1, 1
     flow = m.process[process]
-    flow.fresh = rate
+    flow.fresh, flow.level = rate, level
     for at in range(flow.first_use, flow.end_use):
         use = m.use[at]
         part = m.part[use.part]
@@ -187,46 +259,32 @@ def _fix(m: Machine, process: int, rate: int) -> None:
 @compiled
 def _fix_slow(m: Machine, left: int, fine: int) -> int:
     """Flows that cannot use so much get what they have alone; how many still wait."""
-    kept = 0
+    kept, least = 0, HIGHEST
     for at in range(left):
         process = m.process[at].waiting
         flow = m.process[process]
-        if flow.cap <= (fine * flow.packet) >> FINE:
-            _fix(m, process, flow.cap)
+        if flow.fresh != 0:
+            continue
+        if flow.slow <= fine:
+            _fix(m, process, flow.cap, flow.slow)
         else:
+            least = min(least, flow.slow)
             m.process[kept].waiting = process
             kept += 1
+    m.counts[LEAST_SLOW] = least
     return kept
 
 
 @compiled
 def _fix_tightest(m: Machine, fine: int) -> None:
     """The flows of all parts that have no more to give get this share, all the same one."""
-    picked = 0
-    for at in range(m.counts[TIGHT]):
-        number = m.part[at].tight
-        if m.part[number].share == fine:
-            m.part[picked].picked = number
-            picked += 1
-    for at in range(picked):
+    for at in range(m.counts[PICKED]):
         node = m.part[m.part[at].picked].user
         while node != NONE:
-            process = node // m.sizes[0].widest
+            process = m.node[node].process
             node = m.node[node].next
             if m.process[process].fresh == 0:
-                _fix(m, process, (fine * m.process[process].packet) >> FINE)
-
-
-@compiled
-def _still_waiting(m: Machine, left: int) -> int:
-    """Keep the flows that have no rate yet; how many they are."""
-    kept = 0
-    for at in range(left):
-        process = m.process[at].waiting
-        if m.process[process].fresh == 0:
-            m.process[kept].waiting = process
-            kept += 1
-    return kept
+                _fix(m, process, (fine * m.process[process].packet) >> FINE, fine)
 
 
 @compiled
@@ -234,7 +292,8 @@ def _fix_rest(m: Machine, left: int) -> None:
     """Nothing limits those that still wait."""
     for at in range(left):
         flow = m.process[m.process[at].waiting]
-        flow.fresh = flow.cap
+        if flow.fresh == 0:
+            flow.fresh, flow.level = flow.cap, flow.slow
 
 
 @compiled

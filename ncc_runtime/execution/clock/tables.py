@@ -21,14 +21,33 @@ ALWAYS, COUNTED, RECORDED = 0, 1, 2
 QUEUE, SEMAPHORE, RING_BUSY = 1, 2, 3
 """Reasons of an event's start, as in trace.Reason; 0: none."""
 
-DONE, LOG_FULL, INCREMENTS_FULL = 0, 1, 2
+DONE, LOG_FULL, INCREMENTS_FULL, PAUSED = range(4)
 """Why the kernel returns."""
 
-HEAD, WAITING, EVENTS, INCREMENTS, LARGEST, CHANGED, AFFECTED, TIGHT, HEAP, LATEST = range(10)
+(
+    HEAD,
+    WAITING,
+    EVENTS,
+    INCREMENTS,
+    LARGEST,
+    CHANGED,
+    AFFECTED,
+    TIGHT,
+    HEAP,
+    LATEST,
+    LEVEL,
+    LEAST_SLOW,
+    PICKED,
+    IS_CRAMPED,
+    TAKEN,
+    LEFT,
+) = range(16)
 """Numbers in Machine.counts: of `todo`, its head and length; events; increments that have a place,
 and the most of one semaphore; parts that changed; flows and parts of one sharing; of the heap; the
-end of all events."""
-COUNTS = 10
+end of all events; of one sharing: the level up to which rates stay, the least `slow` of flows that
+wait, the tightest parts; whether a flow had less than 1 MB/s; events that have been taken out of
+Machine.event; what the kernel may do before it returns."""
+COUNTS = 16
 
 
 def _record(names: str) -> np.dtype[np.void]:
@@ -58,8 +77,9 @@ RECORDS = {
     # of a jump and rank: decisions taken, and where they stand in `cells` if RECORDED
     "turn": _record("taken first"),
     # of a way of transfers: ps until bytes flow, ps from the last byte until completion, MB/s
-    # alone, its share where it competes, its uses, whether it may have to share
-    "way": _record("lead latency cap packet first_use end_use is_shared"),
+    # alone, its share where it competes, from which share on it has as much as alone, its uses,
+    # whether it may have to share
+    "way": _record("lead latency cap packet slow first_use end_use is_shared"),
     # of a way and part: how often each byte passes the part
     "use": _record("part times"),
     # of a part: MB/s it has, MB/s its flows would take alone, first node of their list; whether
@@ -68,22 +88,24 @@ RECORDS = {
     "part": _record(
         "capacity demand user is_tight is_changed spare weight share changed tight picked"
     ),
-    # of a flow and part: neighbours in the list of the part
-    "node": _record("next back"),
+    # of a flow and part: neighbours in the list of the part; the flow, how often it passes
+    "node": _record("next back process times"),
     # of a process: next row (of a ring: rows performed), when it is free, its last event, percent
     # of its speed; the value it sleeps for, who sleeps for the same semaphore, whether it is in
     # `todo`; its flow: way, start of the row, begin, time alone and end of the bytes, the row's end
-    # at the earliest, cause and reason, 1e-6 bytes left at a time, rate, rate to be, what
-    # Machine.way has of it, whether bytes flow, whether shares are found for it; its time and place
-    # in the heap; lists: of processes to look at, of flows whose shares are found and of those
-    # still without, the heap
+    # at the earliest, cause and reason, 1e-6 bytes left at a time; whether shares are found for it,
+    # the share at which it got its rate, its rate to be, rate, what Machine.way has of it, whether
+    # bytes flow; its time and place in the heap; lists: of processes to look at, of flows whose
+    # shares are found and of those still without, the heap
     "process": _record(
         "row free last percent awaited next is_todo way start begun alone end floor cause reason "
-        "left since rate fresh first_use end_use cap packet is_moving is_affected due place todo "
-        "affected waiting heap"
+        "left since is_affected level fresh rate packet slow cap first_use end_use is_moving due "
+        "place todo affected waiting heap"
     ),
-    # of a semaphore of a rank: value, where its increments are, room for them, who sleeps for it
-    "semaphore": _record("held start room sleeper"),
+    # of a semaphore of a rank: value, where its increments are, room for them, who sleeps for it;
+    # how many of the first are dropped, up to which value nobody asks any more, whether one queue
+    # only asks, so that they can be
+    "semaphore": _record("held start room sleeper dropped asked has_one"),
     # of an increment: when it is seen, the event that made it, the row of a ring that it pushes
     "increment": _record("seen maker pushed"),
     # of an event: see trace.Trace; 39 bytes, since there are so many

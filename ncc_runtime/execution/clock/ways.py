@@ -9,8 +9,10 @@ import attrs
 import numpy as np
 
 from ncc_runtime.execution.clock.cells import Alike, alike
-from ncc_runtime.execution.clock.instances import Instances, part_classes
+from ncc_runtime.execution.clock.instances import Instances
+from ncc_runtime.execution.clock.shares import FINE
 from ncc_runtime.execution.clock.tables import NONE, empty
+from ncc_runtime.instances import part_classes
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, DmaQueue
 from ncc_runtime.parts import Kind, Parts
@@ -125,6 +127,8 @@ class WayTable:
         packet = np.concatenate(self._packet)
         ways["lead"], ways["latency"] = np.concatenate(self._lead), np.concatenate(self._latency)
         ways["packet"] = packet // max(1, np.gcd.reduce(packet))
+        limit = np.minimum(ways["cap"], np.iinfo(np.int64).max >> FINE + 1)
+        ways["slow"] = -(-(limit << FINE) // ways["packet"])
         ways["first_use"], ways["end_use"] = edges[:-1], edges[1:]
         ways["is_shared"] = np.diff(edges) > 0
         parts["capacity"], parts["user"] = capacity, NONE

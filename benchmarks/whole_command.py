@@ -1,0 +1,123 @@
+"""How long `nccrt run --no-values` of a large model takes, phase by phase, each time afresh.
+
+Prints seconds of processor time of every phase, the least of several processes, and those of whole
+commands, with starting and ending Python, beside their wall time. The clock's compiled code and
+Python's are in their caches, as on every run but the first.
+
+Run: python benchmarks/whole_command.py [MODEL] [--topology T] [--nodes N] [--runs 5]
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+LLAMA = Path(__file__).parents[1] / "tests" / "data" / "hlo" / "llama_4l_64ranks.hlo"
+COMMAND = "import sys; from ncc_runtime.cli import main; sys.exit(main())"
+
+
+def phases(path: str, topology: str, nodes: int | None) -> dict[str, float]:
+    """Seconds of each phase of one run, in the order of the command."""
+    found: dict[str, float] = {}
+
+    def timed(name: str, do: Callable[[], Any]) -> Any:
+        start = time.process_time()
+        made = do()
+        found[name] = time.process_time() - start
+        return made
+
+    timed("imports", _imports)
+    from ncc_runtime import runtime
+    from ncc_runtime.lowering.choices import chosen_for
+    from ncc_runtime.lowering.fill import fill_with
+    from ncc_runtime.options import RunOptions
+    from ncc_runtime.placement import PlaceOptions, place_on
+    from ncc_runtime.report import summary
+
+    program = timed("read the file", lambda: runtime.program_of(path))
+    options = PlaceOptions(topology, nodes=nodes)
+    placement = timed("place", lambda: place_on(options, program.ranks))
+    chosen = timed("choose", lambda: chosen_for(program, placement, {}))
+    teams = [list(one.teams) for one in chosen]
+    model = runtime.Model(timed("fill", lambda: fill_with(program, placement, teams)))
+    timed("prove", lambda: model.proofs)
+    run = RunOptions(values=False)
+    result = timed("clock, and rows of collectives", lambda: model.run(options=run))
+    timed("report", lambda: summary.as_text(model.executable, result, run, 0))
+    return found
+
+
+def _imports() -> None:
+    import ncc_runtime.cli
+    import ncc_runtime.report.summary
+    import ncc_runtime.runtime  # noqa: F401 - what the command imports
+
+
+def whole(path: str, topology: str, nodes: int | None) -> dict[str, float]:
+    """Seconds of one whole command: of processor time, then of wall time."""
+    placed = ["--topology", topology, *([] if nodes is None else ["--nodes", str(nodes)])]
+    command = [sys.executable, "-c", COMMAND, "run", path, "--no-values", *placed]
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    wall = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    busy = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return {"the whole command": busy, "its wall time": wall}
+
+
+def compiled(model: Path, folder: str) -> str:
+    """The path of the model as a program; a `.neff` is one."""
+    if model.suffix == ".neff":
+        return str(model)
+    import ncc_compiler
+
+    path = Path(folder) / f"{model.stem}.neff"
+    path.write_bytes(ncc_compiler.compile_file(str(model)).data)
+    return str(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", nargs="?", type=Path, default=LLAMA, help="a model or a .neff")
+    parser.add_argument("--topology", default="trn2.48xlarge")
+    parser.add_argument("--nodes", type=int)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.once:
+        from ncc_runtime.command_line import cycles_collected_seldom
+
+        with cycles_collected_seldom():
+            print(json.dumps(phases(str(given.model), given.topology, given.nodes)))
+        return
+    cached = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    with tempfile.TemporaryDirectory() as folder:
+        cached.setdefault("PYTHONPYCACHEPREFIX", folder)
+        os.environ.clear()
+        os.environ.update(cached)
+        path = compiled(given.model, folder)
+        rows = [_row(path, given) for _ in range(given.runs + 1)][1:]  # the first fills caches
+    print(f"{time.strftime('%Y-%m-%d')} {platform.machine()}, {given.topology}, {given.model.name}")
+    for name in rows[0]:
+        print(f"{name:<32}{min(row[name] for row in rows):>7.3f} s")
+
+
+def _row(path: str, given: argparse.Namespace) -> dict[str, float]:
+    """One process for the phases, one for the whole command."""
+    placed = ["--topology", given.topology]
+    placed += [] if given.nodes is None else ["--nodes", str(given.nodes)]
+    command = [sys.executable, __file__, path, *placed, "--once"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return {**json.loads(done.stdout), **whole(path, given.topology, given.nodes)}
+
+
+if __name__ == "__main__":
+    main()

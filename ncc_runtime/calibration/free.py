@@ -1,0 +1,58 @@
+"""The constants that are fitted: of one generation, or common to all."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ncc_runtime.calibration.predict import Overrides, overridden
+from ncc_runtime.calibration.rows import Row
+
+BEGIN: Overrides = MappingProxyType(
+    {
+        "cc.instruction_ps": 200_000,
+        "cc.start_ps": 1_000_000,
+        "intra_chip.die_latency_ps": 1_000_000,
+    }
+)
+"""What is fitted, and where the search begins; all else is published, or no row can tell it."""
+
+LEAST_PS, MOST_PS = 10_000, 50_000_000
+"""Where constants are looked for."""
+
+BOUNDS: Overrides = MappingProxyType({"intra_chip.die_latency_ps": 1_800_000})
+"""Where one is looked for no further. A hop of a ring over all ranks of trn2 takes 1 to 2 us (AWS
+Neuron docs, intranode-collective-comm.rst); without its dies it takes 1.5, and one of four crosses.
+"""
+
+COMMON = frozenset({"cc.instruction_ps"})
+"""What is the same in all generations (assumed: their CC-cores are)."""
+
+ALL = ""
+"""The generation of what is common."""
+
+Constants = Mapping[tuple[str, str], int]
+"""Values by generation and key."""
+
+
+def shipped(row: Row) -> Overrides:
+    """The free constants of a row's preset."""
+    topology = overridden(row, {})
+    values = {key: topology.figures[key].value for key in BEGIN}
+    if topology.intra_chip.dies == 1:
+        del values["intra_chip.die_latency_ps"]
+    return MappingProxyType({key: value for key, value in values.items() if isinstance(value, int)})
+
+
+def free_of(generation: str, key: str) -> tuple[str, str]:
+    """A constant of a generation, as it is fitted."""
+    return (ALL if key in COMMON else generation), key
+
+
+def of_generation(constants: Constants, generation: str) -> Overrides:
+    """The constants of one generation, and those common to all."""
+    its = {key: value for (where, key), value in constants.items() if where in (ALL, generation)}
+    return MappingProxyType(its)
+
+
+def most_ps(constants: Constants) -> list[int]:
+    """Up to where each constant is looked for."""
+    return [BOUNDS.get(key, MOST_PS) for _, key in constants]

@@ -1,0 +1,83 @@
+"""Long runs of the clock: somebody hears how far they are, and they end when told to."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import ncc_compiler
+from ncc_runtime.execution.clock import clock
+from ncc_runtime.execution.clock.clock import simulate
+from tests.clock_runs import compiled, planned
+from tests.small_executables import LOOPED
+
+ENDLESS = LOOPED.replace("constant(3)", "constant(2000000000)")
+RUN = [sys.executable, "-c", "import sys; from ncc_runtime.cli import main; sys.exit(main())"]
+
+
+class Told(Exception):  # noqa: N818 - not an error
+    """Somebody has told it to end."""
+
+
+def test_a_watcher_hears_of_more_and_more_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "STRETCH", 1000)
+    heard: list[int] = []
+    executable = compiled(LOOPED.replace("constant(3)", "constant(400)"))
+    trace = simulate(executable, planned(executable), heard.append)
+    assert len(heard) > 10
+    assert sorted(heard) == heard
+    assert heard[-1] <= len(trace)
+
+
+def test_pauses_change_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    executable = compiled(LOOPED)
+    whole = simulate(executable, planned(executable))
+    monkeypatch.setattr(clock, "STRETCH", 1)
+    torn = simulate(executable, planned(executable))
+    assert (torn.end_ps == whole.end_ps).all()
+    assert (torn.cause == whole.cause).all()
+
+
+def test_a_signal_is_heard_while_the_kernel_runs() -> None:
+    def told(number: int, frame: object) -> None:
+        raise Told
+
+    simulate(compiled(LOOPED), planned(compiled(LOOPED)))  # so that the kernel is compiled
+    executable = compiled(ENDLESS)
+    before = signal.signal(signal.SIGALRM, told)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1)
+        began = time.monotonic()
+        with pytest.raises(Told):
+            simulate(executable, planned(executable))
+        assert time.monotonic() - began < 6
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_control_c_ends_a_long_run_with_one_line_and_leaves_no_file(tmp_path: Path) -> None:
+    simulate(compiled(LOOPED), planned(compiled(LOOPED)))
+    model = tmp_path / "endless.neff"
+    model.write_bytes(ncc_compiler.compile_text(ENDLESS).data)
+    command = ["run", str(model), "--no-values", "--no-verify", "--trace", "run.pftrace"]
+    with subprocess.Popen(
+        [*RUN, *command],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        time.sleep(5)
+        assert process.poll() is None
+        told = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    assert time.monotonic() - told < 6
+    assert process.returncode == 130
+    assert (out, err.strip()) == (b"", b"interrupted")
+    assert list(tmp_path.iterdir()) == [model]

@@ -1,0 +1,269 @@
+"""An executable of one instance's ranks: what these ranks have in that of all, and their times."""
+
+import numpy as np
+import pytest
+
+import ncc_compiler
+import ncc_runtime
+from ncc_runtime.collectives.choose import ALGORITHMS
+from ncc_runtime.errors import LoweringError
+from ncc_runtime.execution.clock.instances import alike_instances
+from ncc_runtime.execution.trace import Trace
+from ncc_runtime.lowering.bind import chooser_of, groups_of, job_of
+from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable, Queue
+from ncc_runtime.lowering.fill import fill
+from ncc_runtime.lowering.listing import list_executable
+from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.neff.program import Program
+from ncc_runtime.options import RunOptions
+from ncc_runtime.parts import Parts
+from ncc_runtime.placement import PlaceOptions, place_on
+from ncc_runtime.report import summary
+from ncc_runtime.report.timeline.write import write_timeline
+from ncc_runtime.runtime import program_of
+from ncc_runtime.timing import TimingModel
+from tests.clock_runs import planned, timed
+from tests.programs import collective_program
+
+REDUCE, SCATTER, GATHER = (
+    CollectiveOp.ALL_REDUCE,
+    CollectiveOp.REDUCE_SCATTER,
+    CollectiveOp.ALL_GATHER,
+)
+
+
+def both(program: Program, nodes: int, **forced: str) -> tuple[Executable, Executable]:
+    """The executable of all ranks, and the folded one."""
+    placement = place_on(PlaceOptions("trn2", nodes), program.ranks)
+    given = {name.replace("_", "-"): value for name, value in forced.items()}
+    return fill(program, placement, given), fill(program, placement, given, folded=True)
+
+
+def columns(queue: Queue, ranks: int) -> dict[str, np.ndarray]:
+    """All columns of a queue that differ by rank, of the first ranks."""
+    sync = queue.sync
+    found = {"wait_sem": sync.wait_sem, "wait_value": sync.wait_value}
+    for number, post in enumerate(sync.posts):
+        found |= {f"post{number}.rank": post.rank, f"post{number}.sem": post.sem}
+    if isinstance(queue, DmaQueue):
+        names = ("peer", "sources", "target", "size_bytes", "source_rank", "also_peer")
+        found |= {name: getattr(queue, name) for name in (*names, "also_target")}
+    else:
+        found |= {f"jump{row}": jump.shift for row, jump in queue.jumps.items()}
+    there = {name: column for name, column in found.items() if column is not None}
+    by_row = {name for name in there if name.startswith("jump")}
+    return {
+        name: column[:ranks] if name in by_row else column[:, :ranks]
+        for name, column in there.items()
+    }
+
+
+def assert_alike(whole: Executable, folded: Executable) -> None:
+    """The same queues, cell by cell, and the same times."""
+    assert folded.seen < folded.ranks == whole.seen
+    assert folded.semaphore_count == whole.semaphore_count
+    assert folded.filled == whole.filled
+    assert folded.hbm_bytes == whole.hbm_bytes
+    for one, other in zip(whole.queues, folded.queues, strict=True):
+        assert one.name == other.name
+        if not isinstance(one, EngineQueue) and not isinstance(other, EngineQueue):
+            for name in ("opcode", "placeholder", "round"):
+                assert (getattr(one, name) == getattr(other, name)).all()
+        expected, found = columns(one, folded.seen), columns(other, folded.seen)
+        assert expected.keys() == found.keys()
+        for name, column in expected.items():
+            shapes = np.broadcast_arrays(column, found[name])
+            assert (shapes[0] == shapes[1]).all(), f"{one.name} {name}"
+    for rank in range(folded.seen):
+        assert whole.semaphore_names(rank) == folded.semaphore_names(rank)
+    assert (events(timed(whole), folded.seen) == events(timed(folded), folded.seen)).all()
+
+
+def are_alike(executable: Executable) -> bool:
+    """What the clock finds, which looks at the columns of all."""
+    parts = Parts(
+        executable.routes, TimingModel.from_topology(executable.topology), executable.ranks
+    )
+    return alike_instances(executable, parts, planned(executable)).count > 1
+
+
+def events(trace: Trace, ranks: int) -> np.ndarray:
+    """Events of the first ranks by queue and rank, in the order performed."""
+    own = np.flatnonzero(trace.rank < ranks)
+    order = own[np.lexsort((own, trace.rank[own], trace.queue[own]))]
+    columns = (trace.queue, trace.row, trace.rank, trace.start_ps, trace.end_ps, trace.slowed_ps)
+    return np.stack([column.astype(np.int64)[order] for column in columns])
+
+
+FOLDING = [
+    (op, name)
+    for op in (REDUCE, SCATTER, GATHER)
+    for name in ALGORITHMS[op]
+    if name in ("ring", "rdh", "mesh") or name.startswith("hier.")
+]
+
+
+@pytest.mark.parametrize(("op", "name"), FOLDING)
+@pytest.mark.parametrize(("nodes", "per_node"), [(2, 4), (4, 8), (3, 16)])
+def test_ranks_of_one_instance_do_what_they_do_among_all(op, name, nodes, per_node):
+    program = collective_program(op, nodes * per_node, [nodes * per_node * 4096])
+    placed = {op.value.replace("-", "_"): name}
+    try:
+        whole, folded = both(program, nodes, **placed)
+    except LoweringError:
+        assert nodes == 3 or per_node == 4  # no power of two, no whole chips
+        return
+    if are_alike(whole):
+        assert_alike(whole, folded)
+    else:
+        assert folded.seen == folded.ranks  # who receives first is not turned
+
+
+@pytest.mark.parametrize(("op", "name"), [(REDUCE, "hier.ring.rdh"), (REDUCE, "hier.mesh.ring")])
+def test_large_buffers_in_slices_are_folded(op, name):
+    for elements in (96 << 18, 1 << 24):  # the second is no multiple of three
+        program = collective_program(op, 32, [elements])
+        assert_alike(*both(program, 2, **{op.value.replace("-", "_"): name}))
+
+
+GROUPS = {
+    "inside": tuple(tuple(range(first, first + 4)) for first in range(0, 32, 4)),
+    "across": tuple(tuple(range(first, 32, 8)) for first in range(8)),
+    "pairs of instances": (tuple(range(16)), tuple(range(16, 32))),
+    "half of each": (
+        tuple(rank for rank in range(32) if rank % 8 < 4),
+        tuple(rank for rank in range(32) if rank % 8 >= 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("groups", GROUPS.values(), ids=GROUPS)
+@pytest.mark.parametrize("op", [REDUCE, SCATTER, GATHER])
+def test_groups_that_are_alike_are_folded(groups, op):
+    program = collective_program(op, 32, [4096 * 16], groups=groups, repeat=2)
+    assert_alike(*both(program, 4))
+
+
+TEXT = """
+HloModule m, num_partitions=16
+sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+body {
+  s = (s32[], f32[65536], f32[65536]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  x = f32[65536] get-tuple-element(s), index=1
+  y = f32[65536] get-tuple-element(s), index=2
+  u = f32[65536] all-reduce(x), channel_id=1, INSIDE
+  v = f32[65536] all-reduce(y), channel_id=2, ACROSS
+  w = f32[65536] add(u, v)
+  ROOT t = (s32[], f32[65536], f32[65536]) tuple(j, w, v)
+}
+cond {
+  s = (s32[], f32[65536], f32[65536]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  n = s32[] constant(3)
+  ROOT p = pred[] compare(i, n), direction=LT
+}
+ENTRY main {
+  x = f32[65536] parameter(0)
+  z = s32[] constant(0)
+  a = f32[65536] all-reduce(x), channel_id=3, ALL
+  s = (s32[], f32[65536], f32[65536]) tuple(z, x, a)
+  w = (s32[], f32[65536], f32[65536]) while(s), condition=cond, body=body
+  ROOT y = f32[65536] get-tuple-element(w), index=1
+}
+"""
+
+
+KINDS = {"INSIDE": "[4,4]<=[16]", "ACROSS": "[4,4]<=[4,4]T(1,0)", "ALL": "[1,16]<=[16]"}
+
+
+@pytest.mark.parametrize("name", ["", "ring"])
+def test_loops_with_collectives_of_many_kinds_are_folded(name):
+    text = TEXT
+    for word, groups in KINDS.items():
+        said = f"replica_groups={groups}, use_global_device_ids=true, to_apply=sum"
+        text = text.replace(word, said)
+    program = program_of(ncc_compiler.compile_text(text))
+    assert_alike(*both(program, 4, all_reduce=name) if name else both(program, 4))
+
+
+UNFOLDED = {
+    "one of two instances": (tuple(range(8)), *((rank,) for rank in range(8, 16))),
+    "across, unevenly": ((0, 8, 9), (1, 2, 10), (3,), *((rank,) for rank in (4, 5, 6, 7))),
+    "not in order": (tuple(range(0, 16, 2)) + tuple(range(1, 16, 2)),),
+}
+
+
+@pytest.mark.parametrize("groups", UNFOLDED.values(), ids=UNFOLDED)
+def test_groups_that_are_not_alike_are_filled_whole(groups):
+    program = collective_program(CollectiveOp.PERMUTE, 16, [4096], pairs=((0, 9), (9, 1)))
+    assert both(program, 2)[1].seen == 16
+    program = collective_program(REDUCE, 16, [4096], groups=groups)
+    assert both(program, 2)[1].seen == 16
+
+
+@pytest.mark.parametrize("name", ["ring", "rdh", "hier.ring.mesh", "hier.rdh.ring", "tree"])
+def test_uneven_shares_are_filled_whole(name):
+    whole, folded = both(collective_program(REDUCE, 16, [4097]), 2, all_reduce=name)
+    assert folded.seen == folded.ranks
+    assert timed(whole).time_ps == timed(folded).time_ps
+
+
+@pytest.mark.parametrize("op", [REDUCE, SCATTER, GATHER])
+@pytest.mark.parametrize("elements", [64, 64 << 8, 64 << 16])
+def test_the_choice_and_its_price_are_those_of_all(op, elements):
+    program = collective_program(op, 64, [elements])
+    placement = place_on(PlaceOptions("trn2", 4), 64)
+    job, groups = (make(program, program.placeholders[0]) for make in (job_of, groups_of))
+    whole, folded = (chooser_of(program, placement, {}, seen) for seen in (None, 16))
+    prices = {one.name: one.price for one in whole.candidates(job, groups) if not one.reason}
+    bounded = folded.candidates(job, groups)
+    for one in bounded:
+        if not one.reason:
+            assert 0 < one.least_ps <= prices[one.name].time_ps
+    best = whole.best(job, whole.candidates(job, groups)).chosen
+    choice = folded.best(job, bounded)
+    assert choice.chosen.name == best.name
+    for one in choice.candidates:
+        if one.price is not None:
+            assert one.price.time_ps == prices[one.name].time_ps
+
+
+@pytest.mark.parametrize("name", ["ring", "hier.ring.mesh"])
+def test_the_report_is_that_of_all_ranks(name, tmp_path):
+    program = collective_program(REDUCE, 32, [32 * 4096], repeat=2)
+    reports = []
+    for times_only in (False, True):
+        model = ncc_runtime.load(
+            program, "trn2", nodes=4, algorithms={"all-reduce": name}, times_only=times_only
+        )
+        options = RunOptions(values=False, verify=False)
+        run = model.run(options=options)
+        write_timeline(str(tmp_path / "t.pftrace"), run.trace)
+        report = summary.as_json(model.executable, run, options, 0.0)
+        report["timeline"].pop("critical_path")  # names ranks that are alike
+        reports.append(report)
+    assert model.executable.seen == 8
+    whole, folded = reports
+    for kind, parts in whole["timeline"]["utilisation"].items():
+        if kind != "engines":  # busiest first: of equal ones those of the first instance
+            share = [part["share"] for part in parts]
+            found = [part["share"] for part in folded["timeline"]["utilisation"][kind]]
+            assert found == share[: len(found)]
+    for report in reports:
+        report["timeline"].pop("utilisation")
+    assert whole == folded
+
+
+def test_what_is_filled_for_times_is_not_computed_proved_or_listed():
+    program = collective_program(REDUCE, 16, [16 * 64])
+    model = ncc_runtime.load(program, "trn2", nodes=2, times_only=True)
+    for settings in ({"values": True, "verify": False}, {"values": False, "verify": True}):
+        with pytest.raises(LoweringError, match="8 of 16 ranks have columns"):
+            model.run(seed=0, **settings)
+    with pytest.raises(LoweringError, match="load it without times_only"):
+        _ = model.proofs
+    with pytest.raises(LoweringError, match="load it without times_only"):
+        list_executable(model.executable, 0)
