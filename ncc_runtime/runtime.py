@@ -20,7 +20,7 @@ from ncc_runtime.execution.decisions import (
 )
 from ncc_runtime.execution.scheduler import Batch, Scheduler
 from ncc_runtime.execution.sizes import SizeRecord, assumed, check_counts
-from ncc_runtime.execution.trace import Traffic, TrafficCounter, traffic_of
+from ncc_runtime.execution.trace import Trace, Traffic, TrafficCounter, traffic_of
 from ncc_runtime.execution.values.machine import Machine
 from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.group_rules.limits import Use, limit_verdicts
@@ -94,6 +94,7 @@ class Model:
             prove.refuse(self.proofs)
         outputs: list[np.ndarray] = []
         notes: tuple[str, ...] = ()
+        trace: Trace | None = None
         if arrays is None:
             planned = PlannedDecisions(self.executable, options.trip_counts)
             sized, notes = assumed(self.executable)
@@ -102,9 +103,10 @@ class Model:
         else:
             machine = self._machine(options)
             machine.load(arrays)
-            recorded, traffic, sized = self._perform(machine, options)
+            recorded, traffic, sizes = self._perform(machine, options)
             outputs = machine.outputs()
-            trace = simulate(sized, recorded) if options.clock else None
+            if options.clock:
+                trace = simulate(sizes.sized(), recorded, sizes.turns())
         return Run(
             outputs=outputs,
             trace=trace,
@@ -122,7 +124,7 @@ class Model:
 
     def _perform(
         self, machine: Machine, options: RunOptions
-    ) -> tuple[RecordedDecisions, tuple[Traffic, ...], Executable]:
+    ) -> tuple[RecordedDecisions, tuple[Traffic, ...], SizeRecord]:
         """Compute what the devices would hold; what was decided, what was moved, in which sizes."""
         queues, counter = self.executable.queues, TrafficCounter(self.executable)
         sizes = SizeRecord(self.executable)
@@ -146,7 +148,7 @@ class Model:
         # BLAS on one thread: its own threads would change the order of sums with the machine
         with threadpoolctl.threadpool_limits(1, user_api="blas"), machine:
             Scheduler(self.executable, recorded).run(perform, generator)
-        return recorded, counter.traffic(), sizes.sized()
+        return recorded, counter.traffic(), sizes
 
 
 def _numbered(

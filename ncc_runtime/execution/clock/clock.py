@@ -5,13 +5,14 @@ all share it (`shares.py`). The same executable and decisions give the same time
 """
 
 from collections.abc import Iterator
+from types import MappingProxyType
 
 import numpy as np
 
 from ncc_runtime.execution.clock import kernel
 from ncc_runtime.execution.clock.everywhere import trace_of
 from ncc_runtime.execution.clock.instances import Instances, alike_instances, all_apart
-from ncc_runtime.execution.clock.programs import Program, ProgramTables
+from ncc_runtime.execution.clock.programs import Program, ProgramTables, Turns
 from ncc_runtime.execution.clock.semaphores import LEAST_ROOM
 from ncc_runtime.execution.clock.tables import (
     COUNTS,
@@ -36,18 +37,22 @@ AT_END = 2**62
 """The row of a process that has nothing to perform, behind all that a queue could have."""
 
 
-def simulate(executable: Executable, decisions: Decisions) -> Trace:
+def simulate(
+    executable: Executable, decisions: Decisions, turns: Turns = MappingProxyType({})
+) -> Trace:
     """The times of one execution whose loops and conditionals go as decided.
 
-    DeadlockError if not every row can be performed.
+    `turns` are for rings whose transfers move another size each time. DeadlockError if not every row can be performed.
     """
     model = TimingModel.from_topology(executable.topology)
     parts = Parts(executable.routes, model, executable.ranks)
     instances = alike_instances(executable, parts, decisions)
-    machine = _run(executable, parts, decisions, instances)
+    if turns:
+        instances = all_apart(executable)
+    machine = _run(executable, parts, decisions, instances, turns)
     if instances.count > 1 and _left(machine).any():
         instances = all_apart(executable)  # who is stuck is said of every rank
-        machine = _run(executable, parts, decisions, instances)
+        machine = _run(executable, parts, decisions, instances, turns)
     stuck = tuple(_stuck(executable, machine))
     if stuck:
         held = machine.semaphore["held"].reshape(executable.ranks, -1)
@@ -56,10 +61,14 @@ def simulate(executable: Executable, decisions: Decisions) -> Trace:
 
 
 def _run(
-    executable: Executable, parts: Parts, decisions: Decisions, instances: Instances
+    executable: Executable,
+    parts: Parts,
+    decisions: Decisions,
+    instances: Instances,
+    turns: Turns,
 ) -> Machine:
     """One instance of those that are alike, at the end of the run."""
-    program = ProgramTables(executable, parts, instances).program(decisions)
+    program = ProgramTables(executable, parts, instances).program(decisions, turns)
     machine = machine_of(executable, parts.model, program, instances.ranks)
     while full := kernel.run(machine):
         machine = with_more(machine, full)
