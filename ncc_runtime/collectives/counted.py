@@ -26,7 +26,7 @@ from ncc_runtime.collectives.plan import (
     home,
 )
 from ncc_runtime.collectives.stages import Track
-from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.neff.placeholder import CollectiveOp, even_share
 
 
 def ragged_all_to_all(job: Job, members: int) -> Plan:
@@ -88,11 +88,6 @@ def assumed(job: Job, plan: Plan) -> Plan:
         for one in plan.rounds
     ]
     return attrs.evolve(plan, rounds=tuple(rounds))
-
-
-def even_share(most: int, entries: int, row_bytes: int) -> int:
-    """Whole rows, as if all transfers of a rank together moved what one could."""
-    return -(-most // max(1, entries * row_bytes)) * row_bytes
 
 
 _AS_IF = {

@@ -1,9 +1,9 @@
 """How many bytes transfers of counted collectives move: what a run has seen, or what is assumed.
 
 The clock and the reports read the sizes of an executable; here they are set to what was moved. In
-a loop that is the mean of all turns for the reports, while the clock gets every one. Without values, sizes follow from counts that are
-constants of the program; else a slot is taken to be full, and where offsets are free every transfer
-to have an even share of what there is.
+a loop that is the mean of all turns for the reports, while the clock gets every one. Without
+values, sizes follow from counts that are constants of the program; else a slot is taken to be full,
+and where offsets are free every transfer to have an even share of what there is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.counted import even_share
 from ncc_runtime.execution.count_rules import Table
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
-from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
+from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder, even_share
 from ncc_runtime.neff.program import Program
 
 

@@ -42,7 +42,8 @@ def simulate(
 ) -> Trace:
     """The times of one execution whose loops and conditionals go as decided.
 
-    `turns` are for rings whose transfers move another size each time. DeadlockError if not every row can be performed.
+    `turns` are for rings whose transfers move another size each time. DeadlockError if not every
+    row can be performed.
     """
     model = TimingModel.from_topology(executable.topology)
     parts = Parts(executable.routes, model, executable.ranks)
