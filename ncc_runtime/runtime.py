@@ -20,7 +20,12 @@ from ncc_runtime.execution.decisions import (
 )
 from ncc_runtime.execution.scheduler import Batch, Scheduler
 from ncc_runtime.execution.sizes import SizeRecord, assumed, check_counts
+<<<<<<< HEAD
 from ncc_runtime.execution.trace import Traffic, TrafficCounter, traffic_of
+=======
+from ncc_runtime.execution.trace import Trace, Traffic, TrafficCounter, traffic_of
+from ncc_runtime.execution.values.machine import Machine
+>>>>>>> seven
 from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.group_rules.limits import Use, limit_verdicts
 from ncc_runtime.group_rules.verdict import Verdict, refuse
@@ -98,6 +103,7 @@ class Model:
             prove.refuse(self.proofs)
         outputs: list[np.ndarray] = []
         notes: tuple[str, ...] = ()
+        trace: Trace | None = None
         if arrays is None:
             planned = PlannedDecisions(self.executable, options.trip_counts)
             sized, notes = assumed(self.executable)
@@ -106,9 +112,14 @@ class Model:
         else:
             machine = self._machine(options)
             machine.load(arrays)
-            recorded, traffic, sized = self._perform(machine, options)
+            recorded, traffic, sizes = self._perform(machine, options)
             outputs = machine.outputs()
+<<<<<<< HEAD
             trace = simulate(sized, recorded, options.watch) if options.clock else None
+=======
+            if options.clock:
+                trace = simulate(sizes.sized(), recorded, sizes.turns())
+>>>>>>> seven
         return Run(
             outputs=outputs,
             trace=trace,
@@ -127,8 +138,13 @@ class Model:
         return self._machines[key]
 
     def _perform(
+<<<<<<< HEAD
         self, machine: "Machine", options: RunOptions
     ) -> tuple[RecordedDecisions, tuple[Traffic, ...], Executable]:
+=======
+        self, machine: Machine, options: RunOptions
+    ) -> tuple[RecordedDecisions, tuple[Traffic, ...], SizeRecord]:
+>>>>>>> seven
         """Compute what the devices would hold; what was decided, what was moved, in which sizes."""
         queues, counter = self.executable.queues, TrafficCounter(self.executable)
         sizes = SizeRecord(self.executable)
@@ -152,7 +168,7 @@ class Model:
         # BLAS on one thread: its own threads would change the order of sums with the machine
         with threadpoolctl.threadpool_limits(1, user_api="blas"), machine:
             Scheduler(self.executable, recorded).run(perform, generator)
-        return recorded, counter.traffic(), sizes.sized()
+        return recorded, counter.traffic(), sizes
 
 
 def _numbered(

@@ -81,7 +81,8 @@ class Chain:
         self.total: np.ndarray = np.zeros(machine.vector.count, np.int64)
         self.first_ps = 0
         for one_round in plan.rounds:
-            self._add(one_round)
+            if one_round.transfers:
+                self._add(one_round)
         self._close()
 
     @property

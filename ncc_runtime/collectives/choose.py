@@ -273,7 +273,10 @@ class Chooser:
     @staticmethod
     def priced_on(machine: Machine, job: Job, one: Candidate) -> Candidate:
         """A candidate that can run, with its price."""
-        return attrs.evolve(one, price=priced(machine, one.teams, job.buffers.element_bytes))
+        teams = one.teams
+        if job.placeholder.op.is_counted:
+            teams = tuple((counted.assumed(job, plan), ranks) for plan, ranks in teams)
+        return attrs.evolve(one, price=priced(machine, teams, job.buffers.element_bytes))
 
     def _candidate(
         self, job: Job, name: str, groups: Sequence[Members], *, is_sure: bool = True

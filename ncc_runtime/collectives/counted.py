@@ -26,6 +26,7 @@ from ncc_runtime.collectives.plan import (
     home,
 )
 from ncc_runtime.collectives.stages import Track
+from ncc_runtime.neff.placeholder import CollectiveOp, even_share
 
 
 def ragged_all_to_all(job: Job, members: int) -> Plan:
@@ -68,6 +69,51 @@ def reduce_scatter(job: Job, members: int) -> Plan:
     joins = [attrs.evolve(one, count=Count(rows=mine), strand=None) for one in joins]
     rounds = [Round((one,)) for one in joins]
     return Plan("direct", members, (first, *rounds), scratch.bytes)
+
+
+def assumed(job: Job, plan: Plan) -> Plan:
+    """The plan with the sizes that are taken for granted where counts are not known.
+
+    Slots are full; where offsets are free every transfer has an even share of what there is.
+    """
+    if job.placeholder.op is not CollectiveOp.RAGGED_ALL_TO_ALL:
+        return plan
+    share = even_share(min(*_bytes(job)), job.buffers.entries, job.buffers.row_bytes)
+    rounds = [
+        Round(
+            tuple(
+                attrs.evolve(move, size_bytes=np.full_like(move.size_bytes, share))
+                for move in one.transfers
+            )
+        )
+        for one in plan.rounds
+    ]
+    return attrs.evolve(plan, rounds=tuple(rounds))
+
+
+_AS_IF = {
+    CollectiveOp.RAGGED_ALL_TO_ALL: CollectiveOp.ALL_TO_ALL,
+    CollectiveOp.ALL_TO_ALL_V: CollectiveOp.ALL_TO_ALL,
+    CollectiveOp.ALL_GATHER_V: CollectiveOp.ALL_GATHER,
+    CollectiveOp.REDUCE_SCATTER_V: CollectiveOp.REDUCE_SCATTER,
+}
+
+
+def as_if_full(job: Job) -> Job:
+    """The collective without counts that moves what is taken for granted of a counted one."""
+    if not job.placeholder.op.is_counted:
+        return job
+    op, members = _AS_IF[job.placeholder.op], max(map(len, job.placeholder.groups))
+    (operand,), (result,) = job.buffers.operand_elements, job.buffers.result_elements
+    is_cut = job.placeholder.op in (CollectiveOp.ALL_GATHER_V, CollectiveOp.ALL_TO_ALL_V)
+    slot = min(operand, result // members if is_cut else result)
+    whole = slot if job.placeholder.op is CollectiveOp.RAGGED_ALL_TO_ALL else slot * members
+    buffers = attrs.evolve(
+        job.buffers,
+        operand_elements=(slot if op is CollectiveOp.ALL_GATHER else whole,),
+        result_elements=(slot if op is CollectiveOp.REDUCE_SCATTER else whole,),
+    )
+    return Job(attrs.evolve(job.placeholder, op=op, counts=()), buffers)
 
 
 def _bytes(job: Job) -> tuple[int, int]:

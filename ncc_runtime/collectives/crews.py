@@ -5,6 +5,8 @@ members has members. Units belong to places of chips; where a chip has more plac
 planes, an agent serves several places, one after another: its turns.
 """
 
+from functools import cached_property
+
 import attrs
 import numpy as np
 
@@ -12,7 +14,7 @@ from ncc_runtime.collectives.layout import Layout, Members
 from ncc_runtime.collectives.plan import IDLE
 
 
-@attrs.frozen(cache_hash=True)
+@attrs.frozen(cache_hash=True, slots=False)
 class Crew:
     """Members of every chip, chips in the order of the group's wires."""
 
@@ -28,35 +30,35 @@ class Crew:
             )
         )
 
-    @property
+    @cached_property
     def chips(self) -> int:
         return len(self.clusters)
 
-    @property
+    @cached_property
     def members(self) -> int:
         return sum(map(len, self.clusters))
 
-    @property
+    @cached_property
     def planes(self) -> int:
         """Members of the chip that has fewest."""
         return min(map(len, self.clusters))
 
-    @property
+    @cached_property
     def places(self) -> int:
         """Members of the chip that has most."""
         return max(map(len, self.clusters))
 
-    @property
+    @cached_property
     def turns(self) -> int:
         """How many places an agent serves at most."""
         return -(-self.places // self.planes)
 
-    @property
+    @cached_property
     def sizes(self) -> np.ndarray:
         """(chips,) int64, members of each."""
         return np.array([len(cluster) for cluster in self.clusters], np.int64)
 
-    @property
+    @cached_property
     def table(self) -> np.ndarray:
         """(chips, places) int32, the members, counted round where a chip has fewer."""
         rows = [[one[k % len(one)] for k in range(self.places)] for one in self.clusters]

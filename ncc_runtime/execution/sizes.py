@@ -1,9 +1,9 @@
 """How many bytes transfers of counted collectives move: what a run has seen, or what is assumed.
 
 The clock and the reports read the sizes of an executable; here they are set to what was moved. In
-a loop a transfer counts as the mean of its turns. Without values, sizes follow from counts that are
-constants of the program; else a slot is taken to be full, and where offsets are free every transfer
-to have an even share of what there is.
+a loop that is the mean of all turns for the reports, while the clock gets every one. Without
+values, sizes follow from counts that are constants of the program; else a slot is taken to be full,
+and where offsets are free every transfer to have an even share of what there is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ import numpy as np
 
 from ncc_runtime.execution.count_rules import Table
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
-from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
+from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder, even_share
 from ncc_runtime.neff.program import Program
 
 
@@ -24,15 +24,27 @@ class SizeRecord:
         self._executable = executable
         self._total: dict[int, np.ndarray] = {}  # by queue: (rows, ranks) int64
         self._times: dict[int, np.ndarray] = {}
+        self._seen: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}  # ranks and sizes
         for number, queue in enumerate(executable.queues):
             if isinstance(queue, DmaQueue) and queue.registers is not None:
                 self._total[number] = np.zeros(queue.peer.shape, np.int64)
                 self._times[number] = np.zeros(queue.peer.shape, np.int64)
+                self._seen[number] = []
 
     def add(self, number: int, row: int, ranks: np.ndarray, sizes: np.ndarray) -> None:
         """A row has been performed on ranks, and moved so many bytes on each."""
         self._total[number][row, ranks] += sizes
         self._times[number][row, ranks] += 1
+        self._seen[number].append((ranks, sizes))
+
+    def turns(self) -> Mapping[int, Sequence[np.ndarray]]:
+        """Of rings that perform rows several times: for each rank all sizes, in order."""
+        ranks = self._executable.ranks
+        return {
+            number: _by_rank(self._seen[number], ranks)
+            for number, times in self._times.items()
+            if (times > 1).any()
+        }
 
     def sized(self) -> Executable:
         """The executable with these sizes; rows that were not performed keep theirs."""
@@ -45,6 +57,12 @@ class SizeRecord:
             for number, times in self._times.items()
         }
         return _with_sizes(self._executable, found)
+
+
+def _by_rank(seen: Sequence[tuple[np.ndarray, np.ndarray]], ranks: int) -> list[np.ndarray]:
+    rank, size = (np.concatenate(column) for column in zip(*seen, strict=True))
+    order = np.argsort(rank, kind="stable")
+    return np.split(size[order], np.searchsorted(rank[order], np.arange(1, ranks)))
 
 
 def _queue(executable: Executable, number: int) -> DmaQueue:
@@ -140,13 +158,11 @@ def _assumed_sizes(program: Program, queue: DmaQueue, said: Mapping[int, _Words]
             sizes[own] = np.where(register == IDLE, sizes[own], rows)
         elif placeholder.op is CollectiveOp.RAGGED_ALL_TO_ALL:
             entries = program.tensors[placeholder.counts[0]].elements
-            sizes[own] = _share(sizes[own], entries, width)
+            most = int(sizes[own].max(initial=0))
+            sizes[own] = np.where(
+                queue.registers.rows[own] == IDLE, sizes[own], even_share(most, entries, width)
+            )
     return sizes
-
-
-def _share(sizes: np.ndarray, entries: int, width: int) -> np.ndarray:
-    """Whole rows, as if all transfers of a rank together moved what one could."""
-    return -(-sizes // max(1, entries * width)) * width
 
 
 def _notes(program: Program, said: Mapping[int, _Words]) -> Sequence[str]:

@@ -90,12 +90,22 @@ class _RankListing:
             if row in queue.jumps:
                 yield self._control_row(queue, row, wait, post)
                 continue
+            if row in queue.loads:
+                yield self._load_row(queue, row)
+                continue
             if not (wait or post):
                 continue
             opcode = CcOpcode(int(queue.opcode[row])) if post else CcOpcode.WAIT
             data = f"dma{queue.ring[row]}" if opcode is CcOpcode.ADVANCE else ""
             comment = self._comment(int(queue.placeholder[row]), int(queue.round[row]))
             yield [f"{row:>5}", opcode.name.lower(), data, wait, post, f"; {comment}"]
+
+    def _load_row(self, queue: CcQueue, row: int) -> Cells:
+        load = queue.loads[row]
+        address = int(load.address[self._rank if len(load.address) > 1 else 0])
+        into = f"n{load.first}..n{load.first + load.words - 1} = {address:#x}"
+        comment = self._comment(int(queue.placeholder[row]), IDLE)
+        return [f"{row:>5}", "load", into, "", "", f"; {comment}, {load.words} counts"]
 
     def _control_row(self, queue: CcQueue, row: int, wait: str, post: str) -> Cells:
         jump = queue.jumps[row]
@@ -137,16 +147,25 @@ class _RankListing:
         owners = [self._rank] * len(sources)
         if queue.source_rank is not None:
             owners = queue.source_rank[row, self._rank].tolist()
+        source_shift, target_shift = self._shifts(queue, row)
         read = [
-            f"{at:#x}{self._at(owner)}"
+            f"{at:#x}{source_shift}{self._at(owner)}"
             for at, owner in zip(sources, owners, strict=True)
             if at != IDLE
         ]
-        target = f"{int(queue.target[row, self._rank]):#x}{self._at(peer)}"
+        target = f"{int(queue.target[row, self._rank]):#x}{target_shift}{self._at(peer)}"
         also = self._also(queue, row)
         if also != IDLE and queue.also_target is not None:
             target += f", {int(queue.also_target[row, self._rank]):#x}{self._at(also)}"
         return f"{target} = {' + '.join(read) or '0'}"
+
+    def _shifts(self, queue: DmaQueue, row: int) -> list[str]:
+        """What registers add to the addresses of sources and target: `[n3]` rows."""
+        if queue.registers is None:
+            return ["", ""]
+        _, *columns = queue.registers.columns
+        named = [int(column[row, self._rank]) for column in columns]
+        return ["" if one == IDLE else f"[n{one}]" for one in named]
 
     def _also(self, queue: DmaQueue, row: int) -> int:
         """The second peer, IDLE if there is none."""
@@ -161,6 +180,10 @@ class _RankListing:
 
     def _size(self, queue: DmaQueue, row: int) -> str:
         size = int(queue.size_bytes[row, self._rank])
+        registers = queue.registers
+        if registers is not None and registers.rows[row, self._rank] != IDLE:
+            width = self._program.row_bytes(self._program.placeholders[queue.placeholder[row]])
+            return f"n{registers.rows[row, self._rank]} x {width} B of {size}"
         runs = int(descriptors(queue.size_bytes[row, self._rank]))
         return f"{size} B" + (f" in {runs}" if runs > 1 else "")
 

@@ -109,3 +109,11 @@ class Placeholder:
     counts: tuple[int, ...] = ()  # of a counted operator
     channel_id: int | None = attrs.field(default=None, validator=_INT64)
     name: str = ""  # of the graph node it was made from
+
+
+def even_share(most: int, entries: int, row_bytes: int) -> int:
+    """What a transfer with free offsets is taken to move in bytes, where counts are not known.
+
+    Whole rows, as if the transfers of all entries of a rank's tables moved what one could.
+    """
+    return -(-most // max(1, entries * row_bytes)) * row_bytes

@@ -4,7 +4,12 @@ Queues run side by side and wait for semaphores; transfers that meet where there
 all share it (`shares.py`). The same executable and decisions give the same times everywhere.
 """
 
+<<<<<<< HEAD
 from collections.abc import Callable, Iterator
+=======
+from collections.abc import Iterator
+from types import MappingProxyType
+>>>>>>> seven
 
 import numpy as np
 
@@ -12,7 +17,7 @@ from ncc_runtime.execution.clock import kernel
 from ncc_runtime.execution.clock.event_log import IN_MEMORY, EventLog
 from ncc_runtime.execution.clock.everywhere import trace_of
 from ncc_runtime.execution.clock.instances import Instances, alike_instances, all_apart
-from ncc_runtime.execution.clock.programs import Program, ProgramTables
+from ncc_runtime.execution.clock.programs import Program, ProgramTables, Turns
 from ncc_runtime.execution.clock.semaphores import LEAST_ROOM
 from ncc_runtime.execution.clock.shares import HIGHEST
 from ncc_runtime.execution.clock.tables import (
@@ -51,6 +56,7 @@ AT_END = 2**62
 
 
 def simulate(
+<<<<<<< HEAD
     executable: Executable,
     decisions: Decisions,
     watch: Watch | None = None,
@@ -60,15 +66,32 @@ def simulate(
 
     Several times a second `watch` hears how many events there are. Of more than `in_memory` the
     trace is on disk. DeadlockError if not every row can be performed.
+=======
+    executable: Executable, decisions: Decisions, turns: Turns = MappingProxyType({})
+) -> Trace:
+    """The times of one execution whose loops and conditionals go as decided.
+
+    `turns` are for rings whose transfers move another size each time. DeadlockError if not every
+    row can be performed.
+>>>>>>> seven
     """
     model = TimingModel.from_topology(executable.topology)
     parts = Parts(executable.routes, model, executable.ranks)
     instances = alike_instances(executable, parts, decisions)
+<<<<<<< HEAD
     log = EventLog(in_memory)
     machine = _run(executable, parts, (decisions, instances), log, watch)
     if instances.ranks < executable.seen and _left(machine).any():
         instances, log = all_apart(executable), EventLog(in_memory)  # who is stuck, of every rank
         machine = _run(executable, parts, (decisions, instances), log, watch)
+=======
+    if turns:
+        instances = all_apart(executable)
+    machine = _run(executable, parts, decisions, instances, turns)
+    if instances.count > 1 and _left(machine).any():
+        instances = all_apart(executable)  # who is stuck is said of every rank
+        machine = _run(executable, parts, decisions, instances, turns)
+>>>>>>> seven
     stuck = tuple(_stuck(executable, machine))
     if stuck:
         held = machine.semaphore["held"].reshape(executable.seen, -1)
@@ -79,6 +102,7 @@ def simulate(
 def _run(
     executable: Executable,
     parts: Parts,
+<<<<<<< HEAD
     what: tuple[Decisions, Instances],
     log: EventLog,
     watch: Watch | None,
@@ -86,6 +110,14 @@ def _run(
     """One instance of those that are alike, at the end of the run."""
     decisions, instances = what
     program = ProgramTables(executable, parts, instances).program(decisions)
+=======
+    decisions: Decisions,
+    instances: Instances,
+    turns: Turns,
+) -> Machine:
+    """One instance of those that are alike, at the end of the run."""
+    program = ProgramTables(executable, parts, instances).program(decisions, turns)
+>>>>>>> seven
     machine = machine_of(executable, parts.model, program, instances.ranks)
     machine = machine._replace(event=log.first_table(program.events + 1))
     while (why := kernel.run(machine)) != DONE:

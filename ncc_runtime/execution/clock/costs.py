@@ -3,6 +3,7 @@
 import attrs
 import numpy as np
 
+from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, EngineQueue, Executable
 from ncc_runtime.neff.isa import OPCODES, Engine, Shape
 from ncc_runtime.neff.program import Program, TensorId
@@ -49,12 +50,18 @@ def _dtype_index(program: Program, table: InstrTable, row: int) -> int:
 
 
 def cc_costs(executable: Executable, model: TimingModel, queue: CcQueue) -> Costs:
-    """Of CC-core rows; the wait for a trigger also pays for the start of its collective."""
+    """Of CC-core rows; the wait for a trigger also pays for the start of its collective.
+
+    It pays for its LOADs too: a row and a read of local memory each.
+    """
     row_ps = model.cc_row_ps(queue.stream, len(executable.streams))
     overhead = np.full(len(queue.opcode), row_ps, np.int64)
     first = np.flatnonzero(
         (queue.placeholder != IDLE) & (np.r_[IDLE, queue.placeholder[:-1]] != queue.placeholder)
     )
     overhead[first] += model.cc_start_ps
+    loads = np.bincount(queue.placeholder[queue.opcode == CcOpcode.LOAD], minlength=1)
+    known = first[queue.placeholder[first] < len(loads)]
+    overhead[known] += loads[queue.placeholder[known]] * (row_ps + model.semaphore_local_ps)
     nothing = np.zeros(len(queue.opcode), np.int64)
     return Costs(overhead, nothing, nothing)

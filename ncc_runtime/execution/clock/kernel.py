@@ -183,6 +183,8 @@ def _ring(m: Machine, process: int) -> bool:
     row = m.row[queue.base + push.pushed]
     way = m.cells[row.way + queue.way * rank]
     size = m.cells[row.size + queue.size * rank]
+    if queue.turns != NONE:
+        size = m.cells[m.cells[queue.turns + rank] + it.row]
     count = -(-max(size, 1) // sizes.descriptor_bytes)
     # its engines move the bytes of one transfer after those of the one before
     begun = max(it.start + m.way[way].lead + count * sizes.descriptor_ps, it.end)

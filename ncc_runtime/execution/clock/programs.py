@@ -1,6 +1,7 @@
 """The executable as the records that the kernel reads: queues, rows, increments, control flow."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import attrs
 import numpy as np
@@ -33,6 +34,10 @@ from ncc_runtime.lowering.executable import (
     Queue,
 )
 from ncc_runtime.parts import Parts
+
+
+Turns: TypeAlias = Mapping[int, Sequence[np.ndarray]]
+"""By DMA ring: for each rank the sizes of all that it performs, in order."""
 
 
 @attrs.frozen(eq=False)
@@ -79,13 +84,17 @@ class ProgramTables:
             for lane, (tail, _) in facts.rings.items()
         }
 
-    def program(self, decisions: Decisions) -> Program:
+    def program(self, decisions: Decisions, turns: Turns) -> Program:
         """The records of an executable whose control flow goes as decided."""
         queues = self._executable.queues
         if self._ranks < self._executable.seen:
             queues = tuple(of_one(queue, self._ranks) for queue in queues)
         for number, queue in enumerate(queues):
             self._add_queue(number, queue)
+        self._queue["turns"] = NONE
+        for number, sizes in turns.items():
+            places = [self._cells.append(of_rank) for of_rank in sizes]
+            self._queue[number]["turns"] = self._cells.append(np.array(places))
         length = self._queue["length"]
         self._queue["base"] = np.cumsum(length) - length
         way, use, part = self._ways.records(len(queues) * self._ranks)

@@ -61,9 +61,10 @@ RECORDS = {
         "ranks semaphores is_recorded most_posts widest descriptor_bytes descriptor_ps"
     ),
     # of a queue: kind, number of rows, number of its row 0, steps of its columns, its posts, the
-    # tail semaphore of a ring, the place of its first offset
+    # tail semaphore of a ring, the place of its first offset; where it stands in `cells`, by rank,
+    # where the sizes of what it performs stand, if they differ from time to time
     "queue": _record(
-        "kind length base wait_sem wait_value size way first_post end_post tail offset"
+        "kind length base wait_sem wait_value size way first_post end_post tail offset turns"
     ),
     # of a row: ps before its work and of it at full speed, where its cells are, what it pushes to
     # a ring, its jump

@@ -178,10 +178,10 @@ class _Judge:
         unknown = (moves.words == UNKNOWN).any(axis=1)
         yield unknown, lambda _: "uses a length register that holds no word of its tables"
         word = moves.words[:, 0] - (self._entries if self._is_ragged else 0)
-        inside: np.ndarray = (word >= 0) & (word < self._entries)
+        inside = (word >= 0) & (word < self._entries)
         to = np.where(moves.joins, self._place[moves.source], self._place[moves.target])
         yield (
-            ~inside | (word // self._updates != to),
+            np.logical_or(~inside, word // self._updates != to),
             lambda at: (
                 f"moves as many rows to rank {rank(int(moves.target[at]))} as "
                 f"{self._said_of(int(word[at]))}"

@@ -1,0 +1,140 @@
+"""How long plans take to be found for irregular wiring, and how far they are from their bounds.
+
+Prints, per case, the slots of the search beside the least by its bound, the seconds of the search,
+and with --clock what the clock says of 256 MB: the time, the bound and their ratio. Cases: a 4x4
+torus of trn2 whole, with a link down, with a chip without members, a 4x4x4 torus as a graph.
+
+Run: python benchmarks/synthesis.py [--clock] [--ops OP ...]
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import attrs
+import numpy as np
+
+import ncc_compiler
+from ncc_runtime.collectives.bounds import bound_of
+from ncc_runtime.collectives.choose import Chooser
+from ncc_runtime.collectives.cuts import tight_cuts
+from ncc_runtime.collectives.layout import Layout
+from ncc_runtime.collectives.slots import gathered
+from ncc_runtime.collectives.wires import wires_of
+from ncc_runtime.execution.clock.clock import simulate
+from ncc_runtime.execution.decisions import PlannedDecisions
+from ncc_runtime.lowering.bind import groups_of, job_of
+from ncc_runtime.lowering.fill import fill
+from ncc_runtime.placement import PlaceOptions, place_on
+from ncc_runtime.runtime import program_of
+
+SIZE = 1 << 28
+WORD = 4
+OPS = ("all-gather", "reduce-scatter", "all-reduce")
+DOWN = 'name = "down"\nbase = "trn2.48xlarge"\n[[fault]]\nbetween = [0, 1]\ndown = true\n'
+
+
+@attrs.frozen
+class Case:
+    """A topology and how many ranks are placed on it, in order."""
+
+    name: str
+    topology: str
+    ranks: int
+
+
+def cases(folder: Path) -> Iterator[Case]:
+    """The wirings that are tried."""
+    down, cube = folder / "down.toml", folder / "cube.toml"
+    down.write_text(DOWN + 'source = "assumed"\n')
+    cube.write_text(_cube())
+    yield Case("4x4 torus", "trn2.48xlarge", 64)
+    yield Case("4x4 torus, links between two chips down", str(down), 64)
+    yield Case("4x4 torus, 15 chips", "trn2.48xlarge", 60)
+    yield Case("4x4x4 torus as a graph", str(cube), 256)
+
+
+def _cube() -> str:
+    chips = np.arange(64).reshape(4, 4, 4)
+    pairs = [
+        [int(a), int(b)]
+        for axis in range(3)
+        for a, b in zip(chips.ravel(), np.roll(chips, -1, axis).ravel(), strict=True)
+    ]
+    figure = '{{value = {}, source = "assumed"}}'
+    return (
+        'name = "cube"\nbase = "trn2.48xlarge"\n'
+        f"[chips]\ncount = {figure.format(64)}\n"
+        f"[fabric]\nshape = {figure.format(chr(34) + 'graph' + chr(34))}\n"
+        f"links = {figure.format(pairs)}\n[efa]\nadapters = {figure.format(64)}\n"
+    )
+
+
+def searched(case: Case, slices: int) -> str:
+    """One line of the search."""
+    placement = place_on(PlaceOptions(case.topology), case.ranks)
+    wires = wires_of(Layout.of(placement, range(case.ranks)))
+    owners = tuple(np.repeat(np.arange(wires.chips), slices).tolist())
+    gathered.cache_clear()
+    start = time.perf_counter()
+    found = gathered(wires, owners)
+    seconds = time.perf_counter() - start
+    per_slot = max(wires.rates) / int(wires.units.max())
+    cuts = tight_cuts(wires, (1,) * wires.chips)
+    least = slices * max(inside.sum() * per_slot / out for inside, out in cuts)
+    return (
+        f"{case.name}, {slices} units a chunk: {found.count} slots, at least {least:.2f}, "
+        f"ratio {found.count / least:.3f}, {seconds:.3f} s"
+    )
+
+
+def clocked(case: Case, op: str) -> str:
+    """One line of the clock."""
+    elements = SIZE // WORD
+    gives = elements // (case.ranks if op == "all-gather" else 1)
+    gives -= gives % case.ranks
+    takes = {"all-gather": gives * case.ranks, "reduce-scatter": gives // case.ranks}
+    apply = "" if op == "all-gather" else ", to_apply=sum"
+    along = "" if op == "all-reduce" else ", dimensions={0}"
+    text = (
+        "sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }\n"
+        f"ENTRY main {{ x = f32[{gives}] parameter(0)  ROOT y = f32[{takes.get(op, gives)}] "
+        f"{op}(x), replica_groups=[1,{case.ranks}]<=[{case.ranks}]{apply}{along} }}"
+    )
+    program = program_of(ncc_compiler.compile_text(text))
+    placement = place_on(PlaceOptions(case.topology), program.ranks)
+    start = time.perf_counter()
+    executable = fill(program, placement, {op: "synthesised"})
+    filled = time.perf_counter() - start
+    _, begin, end = simulate(executable, PlannedDecisions(executable, {})).spans(0)
+    time_us = int(end.max() - begin.min()) / 1e6
+    (placeholder,) = program.placeholders
+    bound = bound_of(
+        Chooser(placement, {}).parts, job_of(program, placeholder), groups_of(program, placeholder)
+    )
+    return (
+        f"{case.name}, {op} of 256 MB: {time_us:.1f} us, bound {bound.time_ps / 1e6:.1f} us "
+        f"({bound.decided_by}), ratio {time_us / (bound.time_ps / 1e6):.2f}, "
+        f"filled in {filled:.2f} s"
+    )
+
+
+def main(ops: Sequence[str], with_clock: bool) -> None:
+    """Print all cases."""
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases(Path(folder)):
+            for slices in (1, 2, 4):
+                print(searched(case, slices), flush=True)
+            if with_clock and case.name != "4x4 torus":
+                for op in ops:
+                    print(clocked(case, op), flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clock", action="store_true", help="also run the clock")
+    parser.add_argument("--ops", nargs="*", default=OPS, choices=OPS)
+    arguments = parser.parse_args()
+    main(arguments.ops, arguments.clock)
