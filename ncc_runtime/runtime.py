@@ -20,12 +20,7 @@ from ncc_runtime.execution.decisions import (
 )
 from ncc_runtime.execution.scheduler import Batch, Scheduler
 from ncc_runtime.execution.sizes import SizeRecord, assumed, check_counts
-<<<<<<< HEAD
-from ncc_runtime.execution.trace import Traffic, TrafficCounter, traffic_of
-=======
 from ncc_runtime.execution.trace import Trace, Traffic, TrafficCounter, traffic_of
-from ncc_runtime.execution.values.machine import Machine
->>>>>>> seven
 from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.group_rules.limits import Use, limit_verdicts
 from ncc_runtime.group_rules.verdict import Verdict, refuse
@@ -107,19 +102,15 @@ class Model:
         if arrays is None:
             planned = PlannedDecisions(self.executable, options.trip_counts)
             sized, notes = assumed(self.executable)
-            found = simulate(sized, planned, options.watch)
+            found = simulate(sized, planned, watch=options.watch)
             trace, traffic = found if options.clock else None, traffic_of(found)
         else:
             machine = self._machine(options)
             machine.load(arrays)
             recorded, traffic, sizes = self._perform(machine, options)
             outputs = machine.outputs()
-<<<<<<< HEAD
-            trace = simulate(sized, recorded, options.watch) if options.clock else None
-=======
             if options.clock:
-                trace = simulate(sizes.sized(), recorded, sizes.turns())
->>>>>>> seven
+                trace = simulate(sizes.sized(), recorded, sizes.turns(), options.watch)
         return Run(
             outputs=outputs,
             trace=trace,
@@ -138,13 +129,8 @@ class Model:
         return self._machines[key]
 
     def _perform(
-<<<<<<< HEAD
         self, machine: "Machine", options: RunOptions
-    ) -> tuple[RecordedDecisions, tuple[Traffic, ...], Executable]:
-=======
-        self, machine: Machine, options: RunOptions
     ) -> tuple[RecordedDecisions, tuple[Traffic, ...], SizeRecord]:
->>>>>>> seven
         """Compute what the devices would hold; what was decided, what was moved, in which sizes."""
         queues, counter = self.executable.queues, TrafficCounter(self.executable)
         sizes = SizeRecord(self.executable)

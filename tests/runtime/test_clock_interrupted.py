@@ -27,7 +27,7 @@ def test_a_watcher_hears_of_more_and_more_events(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(clock, "STRETCH", 1000)
     heard: list[int] = []
     executable = compiled(LOOPED.replace("constant(3)", "constant(400)"))
-    trace = simulate(executable, planned(executable), heard.append)
+    trace = simulate(executable, planned(executable), watch=heard.append)
     assert len(heard) > 10
     assert sorted(heard) == heard
     assert heard[-1] <= len(trace)

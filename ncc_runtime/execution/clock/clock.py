@@ -4,12 +4,8 @@ Queues run side by side and wait for semaphores; transfers that meet where there
 all share it (`shares.py`). The same executable and decisions give the same times everywhere.
 """
 
-<<<<<<< HEAD
 from collections.abc import Callable, Iterator
-=======
-from collections.abc import Iterator
 from types import MappingProxyType
->>>>>>> seven
 
 import numpy as np
 
@@ -56,42 +52,28 @@ AT_END = 2**62
 
 
 def simulate(
-<<<<<<< HEAD
     executable: Executable,
     decisions: Decisions,
+    turns: Turns = MappingProxyType({}),
     watch: Watch | None = None,
     in_memory: int = IN_MEMORY,
 ) -> Trace:
     """The times of one execution whose loops and conditionals go as decided.
 
-    Several times a second `watch` hears how many events there are. Of more than `in_memory` the
-    trace is on disk. DeadlockError if not every row can be performed.
-=======
-    executable: Executable, decisions: Decisions, turns: Turns = MappingProxyType({})
-) -> Trace:
-    """The times of one execution whose loops and conditionals go as decided.
-
-    `turns` are for rings whose transfers move another size each time. DeadlockError if not every
-    row can be performed.
->>>>>>> seven
+    `turns` are for rings whose transfers move another size each time. Several times a second
+    `watch` hears how many events there are. Of more than `in_memory` the trace is on disk.
+    DeadlockError if not every row can be performed.
     """
     model = TimingModel.from_topology(executable.topology)
     parts = Parts(executable.routes, model, executable.ranks)
     instances = alike_instances(executable, parts, decisions)
-<<<<<<< HEAD
-    log = EventLog(in_memory)
-    machine = _run(executable, parts, (decisions, instances), log, watch)
-    if instances.ranks < executable.seen and _left(machine).any():
-        instances, log = all_apart(executable), EventLog(in_memory)  # who is stuck, of every rank
-        machine = _run(executable, parts, (decisions, instances), log, watch)
-=======
     if turns:
         instances = all_apart(executable)
-    machine = _run(executable, parts, decisions, instances, turns)
-    if instances.count > 1 and _left(machine).any():
-        instances = all_apart(executable)  # who is stuck is said of every rank
-        machine = _run(executable, parts, decisions, instances, turns)
->>>>>>> seven
+    log = EventLog(in_memory)
+    machine = _run(executable, parts, (decisions, turns, instances), log, watch)
+    if instances.ranks < executable.seen and _left(machine).any():
+        instances, log = all_apart(executable), EventLog(in_memory)  # who is stuck, of every rank
+        machine = _run(executable, parts, (decisions, turns, instances), log, watch)
     stuck = tuple(_stuck(executable, machine))
     if stuck:
         held = machine.semaphore["held"].reshape(executable.seen, -1)
@@ -102,22 +84,13 @@ def simulate(
 def _run(
     executable: Executable,
     parts: Parts,
-<<<<<<< HEAD
-    what: tuple[Decisions, Instances],
+    what: tuple[Decisions, Turns, Instances],
     log: EventLog,
     watch: Watch | None,
 ) -> Machine:
     """One instance of those that are alike, at the end of the run."""
-    decisions, instances = what
-    program = ProgramTables(executable, parts, instances).program(decisions)
-=======
-    decisions: Decisions,
-    instances: Instances,
-    turns: Turns,
-) -> Machine:
-    """One instance of those that are alike, at the end of the run."""
+    decisions, turns, instances = what
     program = ProgramTables(executable, parts, instances).program(decisions, turns)
->>>>>>> seven
     machine = machine_of(executable, parts.model, program, instances.ranks)
     machine = machine._replace(event=log.first_table(program.events + 1))
     while (why := kernel.run(machine)) != DONE:
