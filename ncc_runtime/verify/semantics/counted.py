@@ -173,9 +173,9 @@ class _Judge:
     def _rules(self) -> Iterator[tuple[np.ndarray, _What]]:
         moves = self.transfers
         rank = self._segment.members.rank
-        late: np.ndarray = moves.late.any(axis=1)
+        late = np.asarray(moves.late.any(axis=1))
         yield late, lambda _: "uses a length register that is not loaded before it is pushed"
-        unknown: np.ndarray = (moves.words == UNKNOWN).any(axis=1)
+        unknown = np.asarray((moves.words == UNKNOWN).any(axis=1))
         yield unknown, lambda _: "uses a length register that holds no word of its tables"
         word = moves.words[:, 0] - (self._entries if self._is_ragged else 0)
         inside = (word >= 0) & (word < self._entries)
