@@ -33,7 +33,6 @@ from ncc_runtime.lowering.executable import (
 )
 from ncc_runtime.parts import Parts
 
-
 Turns: TypeAlias = Mapping[int, Sequence[np.ndarray]]
 """By DMA ring: for each rank the sizes of all that it performs, in order."""
 
