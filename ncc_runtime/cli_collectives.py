@@ -115,7 +115,8 @@ def diff(program: Sequence[str], places: Sequence[str], as_json: bool, **words: 
 def bench(op: str, place: PlaceWords, **words: Any) -> None:
     """Predict time and bandwidth of collective OP over all ranks, size by size.
 
-    OP is all_reduce, all_gather, reduce_scatter, alltoall, permute or sendrecv.
+    OP is all_reduce, all_gather, reduce_scatter, alltoall, alltoallv, all_gatherv, permute or
+    sendrecv; those that end in v have variable sizes, and here full slots.
     """
     from ncc_runtime.report import bench as report
 

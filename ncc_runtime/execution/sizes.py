@@ -101,28 +101,26 @@ def assumed(executable: Executable) -> tuple[Executable, tuple[str, ...]]:
 
 
 _Words = np.ndarray | None
-"""The numbers of all tables of a collective; None if they are known when it runs."""
+"""The words of a collective's tables that count rows sent; None if they are known when it runs."""
 
 
 def _words(executable: Executable, placeholder: Placeholder) -> _Words:
-    """What the registers of every rank will hold, if that is constant."""
+    """What the registers that count rows will hold on every rank, by number, if it is constant."""
     if len(executable.stages) > 1:
         return None
-    tables = constant_tables(executable.program, placeholder)
-    return None if tables is None else np.concatenate([one.ravel() for one in tables])
+    first = int(placeholder.op is CollectiveOp.RAGGED_ALL_TO_ALL)
+    table = _constant(executable.program, placeholder.counts[first])
+    return None if table is None else np.tile(table.ravel(), first + 1)
 
 
-def constant_tables(program: Program, placeholder: Placeholder) -> list[np.ndarray] | None:
-    """The tables of a counted collective, if all of them are constants of the program."""
-    found = []
-    for tensor in placeholder.counts:
-        view = program.tensors[tensor]
-        data = program.constants.get(view.buffer)
-        if data is None:
-            return None
-        words = np.frombuffer(data, view.dtype.numpy, view.elements, view.offset)
-        found.append(words.reshape(view.shape))
-    return found
+def _constant(program: Program, tensor: int) -> np.ndarray | None:
+    """The value of a tensor that is a constant of the program."""
+    view = program.tensors[tensor]
+    data = program.constants.get(view.buffer)
+    if data is None:
+        return None
+    words = np.frombuffer(data, view.dtype.numpy, view.elements, view.offset)
+    return words.reshape(view.shape)
 
 
 def check_counts(executable: Executable) -> None:
@@ -132,8 +130,9 @@ def check_counts(executable: Executable) -> None:
         for placeholder in program.placeholders:
             if not placeholder.op.is_counted or len(executable.stages) > 1:
                 continue
-            tables = constant_tables(program, placeholder)
-            if tables is None:
+            known = [_constant(program, tensor) for tensor in placeholder.counts]
+            tables = [table for table in known if table is not None]
+            if len(tables) < len(known):
                 continue
             table = Table.of(program, placeholder)
             for group in placeholder.groups:

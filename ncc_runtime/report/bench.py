@@ -98,9 +98,9 @@ def _wanted(case: Case, given: np.ndarray) -> np.ndarray:
         for source, target in case.pairs:
             wanted[target] = given[source]
         return wanted
-    if op is CollectiveOp.ALL_GATHER:
+    if op in (CollectiveOp.ALL_GATHER, CollectiveOp.ALL_GATHER_V):
         return np.broadcast_to(given.reshape(-1), (ranks, given.size))
-    if op is CollectiveOp.ALL_TO_ALL:
+    if op in (CollectiveOp.ALL_TO_ALL, CollectiveOp.ALL_TO_ALL_V):
         chunks = given.reshape(ranks, ranks, -1)
         return chunks.swapaxes(0, 1).reshape(ranks, -1)
     wide = np.int64 if case.dtype.is_integer else np.float64

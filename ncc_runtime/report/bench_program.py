@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 import attrs
+import numpy as np
 
 from ncc_runtime.errors import InputError
 from ncc_runtime.neff import container
@@ -45,6 +46,8 @@ _OPERATORS = (
     (Operator("all_gather", CollectiveOp.ALL_GATHER), "allg"),
     (Operator("reduce_scatter", CollectiveOp.REDUCE_SCATTER), "redsct"),
     (Operator("alltoall", CollectiveOp.ALL_TO_ALL), "all_to_all"),
+    (Operator("alltoallv", CollectiveOp.ALL_TO_ALL_V), "all_to_allv"),
+    (Operator("all_gatherv", CollectiveOp.ALL_GATHER_V), "allgv"),
     (Operator("permute", CollectiveOp.PERMUTE), "perm"),
     (Operator("sendrecv", CollectiveOp.PERMUTE, is_exchange=True), "sr"),
 )
@@ -95,12 +98,21 @@ class Case:
     @property
     def operand_elements(self) -> int:
         """Elements that a rank gives."""
-        return self.chunk if self.operator.op is CollectiveOp.ALL_GATHER else self.elements
+        is_gather = self.operator.op in (CollectiveOp.ALL_GATHER, CollectiveOp.ALL_GATHER_V)
+        return self.chunk if is_gather else self.elements
 
     @property
     def result_elements(self) -> int:
         """Elements that a rank gets."""
         return self.chunk if self.operator.op is CollectiveOp.REDUCE_SCATTER else self.elements
+
+    @property
+    def table(self) -> bytes:
+        """Of an operator of variable size, its metadata: all slots are full."""
+        columns = np.arange(self.ranks, dtype="<u4")
+        is_gather = self.operator.op is CollectiveOp.ALL_GATHER_V
+        full = np.full_like(columns, self.chunk)
+        return np.stack([full, columns * (0 if is_gather else self.chunk), full]).tobytes()
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
@@ -120,6 +132,13 @@ def program_of_case(case: Case) -> Program:
     operand = Buffer("in", BufferKind.INPUT, case.operand_elements * width, 0)
     after = -(-operand.end // ALIGNMENT) * ALIGNMENT
     result = Buffer("out", BufferKind.OUTPUT, case.result_elements * width, after)
+    buffers, tensors, constants = [operand, result], [], {}
+    hbm_bytes = -(-result.end // ALIGNMENT) * ALIGNMENT
+    if case.operator.op.is_counted:
+        buffers.append(Buffer("table", BufferKind.CONSTANT, len(case.table), hbm_bytes))
+        tensors.append(Tensor("table", BufferId(2), DType.U32, (3, case.ranks)))
+        constants[BufferId(2)] = case.table
+        hbm_bytes = -(-buffers[-1].end // ALIGNMENT) * ALIGNMENT
     queues = {engine: InstrTable.from_rows(()) for engine in ENGINES}
     rows = [Instr("ptc2", placeholder=number) for number in range(case.iterations)]
     queues[Engine.GPSIMD] = InstrTable.from_rows(rows)
@@ -127,15 +146,16 @@ def program_of_case(case: Case) -> Program:
         name=case.operator.name,
         replica_count=1,
         num_partitions=case.ranks,
-        hbm_bytes=-(-result.end // ALIGNMENT) * ALIGNMENT,
-        buffers=(operand, result),
+        hbm_bytes=hbm_bytes,
+        buffers=tuple(buffers),
         tensors=(
             Tensor("in", BufferId(0), case.dtype, (case.operand_elements,)),
             Tensor("out", BufferId(1), case.dtype, (case.result_elements,)),
+            *tensors,
         ),
         inputs=(TensorId(0),),
         outputs=(TensorId(1),),
-        constants={},
+        constants=constants,
         regions=(),
         attributes=(),
         semaphores=(Semaphore("stream0", "stream 0"),),
@@ -156,5 +176,6 @@ def _placeholder(case: Case, number: int) -> Placeholder:
         reduction=Reduction.ADD if op.reduces else None,
         groups=() if op is CollectiveOp.PERMUTE else (tuple(range(case.ranks)),),
         pairs=case.pairs,
+        counts=(2,) if op.is_counted else (),
         name=f"{case.operator.name}.{number}",
     )

@@ -5,6 +5,7 @@ import pytest
 from ncc_compiler.diagnostics import Source
 from ncc_compiler.ir.load import load_module
 from ncc_compiler.ir.printer import print_module
+from tests.counted_programs import SLOTTED, Shape, text_of
 
 LINES = [
     'f32[4] custom-call(x), custom_call_target="ncc.reduce", '
@@ -17,14 +18,22 @@ LINES = [
 ]
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_xla_reads_what_is_printed_and_prints_what_we_read(line: str) -> None:
+def assert_read(text: str) -> None:
     from jaxlib import _hlo
 
-    text = f"HloModule m, replica_count=4\nx = f32[4] parameter(0)\nROOT r = {line}\n"
     module = load_module(Source("a.ir", text))
     theirs = _hlo.hlo_module_from_text(print_module(module)).to_string()
     again = load_module(Source("b.ir", theirs), 4)
     ours, read = (one.entry_computation.nodes[-1] for one in (module, again))
     assert (read.op, read.type) == (ours.op, ours.type)
     assert {key: read.attributes[key] for key in ours.attributes} == dict(ours.attributes)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_xla_reads_what_is_printed_and_prints_what_we_read(line: str) -> None:
+    assert_read(f"HloModule m, replica_count=4\nx = f32[4] parameter(0)\nROOT r = {line}\n")
+
+
+@pytest.mark.parametrize("op", ["ragged-all-to-all", *SLOTTED])
+def test_xla_reads_collectives_of_variable_size(op: str) -> None:
+    assert_read(text_of(op, Shape(groups=((2, 0), (3, 1)))))

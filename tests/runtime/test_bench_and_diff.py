@@ -41,7 +41,15 @@ def test_sizes_go_by_a_factor_or_by_a_step() -> None:
 
 @pytest.mark.parametrize(
     ("name", "share"),
-    [("allr", 1.75), ("allg", 0.875), ("redsct", 0.875), ("alltoall", 0.875), ("permute", 1)],
+    [
+        ("allr", 1.75),
+        ("allg", 0.875),
+        ("redsct", 0.875),
+        ("alltoall", 0.875),
+        ("alltoallv", 0.875),
+        ("allgv", 0.875),
+        ("permute", 1),
+    ],
 )
 def test_bus_bandwidth_has_the_factors_of_nccom_test(name: str, share: float) -> None:
     assert OPERATORS[name].wire_share(8) == share
@@ -57,7 +65,10 @@ def test_size_is_that_of_the_larger_side_in_equal_shares(name: str) -> None:
     assert max(case.operand_elements, case.result_elements) == case.elements
 
 
-@pytest.mark.parametrize("name", ["allr", "allg", "redsct", "alltoall", "permute", "sendrecv"])
+@pytest.mark.parametrize(
+    "name",
+    ["allr", "allg", "redsct", "alltoall", "alltoallv", "all_gatherv", "permute", "sendrecv"],
+)
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "fp8e4", "fp16", "bf16", "fp32"])
 def test_values_of_every_operator_and_type_pass_the_check(name: str, dtype: str) -> None:
     case = case_of(name, 6, dtype, 600)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 import ncc_compiler
 import ncc_runtime
-from ncc_runtime.errors import CountsError
+from ncc_runtime.errors import CountsError, MismatchError
 from ncc_runtime.neff.check import check
 from ncc_runtime.neff.document import files_of, program_from
 from ncc_runtime.neff.listing import parse_program, print_program
@@ -97,3 +98,113 @@ def test_rows_that_two_ranks_write_are_refused() -> None:
 
     said = refused("ragged-all-to-all", change)
     assert "rows 0..1 from rank 0 and rows 0..1 from rank 1 overlap at rank 0" in said
+
+
+TWICE = """HloModule twice, replica_count=4
+ENTRY main {
+  x = f32[12,3] parameter(0)
+  out = f32[20,3] parameter(1)
+  t0 = s32[4] parameter(2)
+  t1 = s32[4] parameter(3)
+  t2 = s32[4] parameter(4)
+  t3 = s32[4] parameter(5)
+  more = f32[12,3] multiply(x, x)
+  ROOT r = f32[20,3] ragged-all-to-all(more, out, t0, t1, t2, t3), replica_groups={}
+}"""
+
+
+def test_programs_of_one_run_share_a_collective() -> None:
+    plain = text_of("ragged-all-to-all", FOUR)
+    tables = counts_of("ragged-all-to-all", FOUR, 5)
+    operand, output = buffers_of("ragged-all-to-all", FOUR, 5)
+    stages = [
+        (ncc_compiler.compile_text(plain), [0, 2]),
+        (ncc_compiler.compile_text(TWICE), [1, 3]),
+    ]
+    model = ncc_runtime.load(stages)
+    given = {}
+    for stage, ranks in enumerate(([0, 2], [1, 3])):
+        for number, array in enumerate((operand, output, *tables)):
+            given[6 * stage + number] = array[ranks]
+    run = model.run(given, checked=True, shuffle_seed=1)
+    squared = operand.copy()
+    squared[[1, 3]] *= squared[[1, 3]]
+    (expected,) = reference_outputs(load(plain), [squared, output, *tables])
+    np.testing.assert_array_equal(run.outputs[0], expected[[0, 2]])
+    np.testing.assert_array_equal(run.outputs[1], expected[[1, 3]])
+
+
+def test_programs_that_disagree_about_tables_are_refused() -> None:
+    one = ncc_compiler.compile_text(text_of("ragged-all-to-all", FOUR))
+    other = attrs.evolve(FOUR, updates=2)
+    two = ncc_compiler.compile_text(text_of("ragged-all-to-all", other))
+    with pytest.raises(MismatchError, match="elements"):
+        ncc_runtime.load([(one, [0, 1]), (two, [2, 3])])
+
+
+LOOP = """HloModule loop, replica_count=4
+cond {
+  p = (s32[], f32[4096,64], s32[4]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  n = s32[] constant(3)
+  ROOT c = pred[] compare(i, n), direction=LT
+}
+body {
+  p = (s32[], f32[4096,64], s32[4]) parameter(0)
+  i = s32[] get-tuple-element(p), index=0
+  one = s32[] constant(1)
+  j = s32[] add(i, one)
+  v = f32[4096,64] get-tuple-element(p), index=1
+  c = s32[4] get-tuple-element(p), index=2
+  from = s32[4] constant({0, 1024, 2048, 3072})
+  me = u32[] replica-id()
+  own = s32[] convert(me)
+  rows = s32[] constant(1024)
+  first = s32[] multiply(own, rows)
+  there = s32[4] broadcast(first), dimensions={}
+  none = s32[] constant(0)
+  next = s32[4] broadcast(none), dimensions={}
+  r = f32[4096,64] ragged-all-to-all(v, v, from, c, there, c), replica_groups={}
+  ROOT t = (s32[], f32[4096,64], s32[4]) tuple(j, r, next)
+}
+ENTRY main {
+  x = f32[4096,64] parameter(0)
+  c = s32[4] parameter(1)
+  z = s32[] constant(0)
+  t = (s32[], f32[4096,64], s32[4]) tuple(z, x, c)
+  w = (s32[], f32[4096,64], s32[4]) while(t), condition=cond, body=body
+  ROOT y = f32[4096,64] get-tuple-element(w), index=1
+}"""
+
+
+def test_the_clock_takes_the_size_of_each_turn_of_a_loop() -> None:
+    model = ncc_runtime.load(ncc_compiler.compile_text(LOOP))
+    x = np.arange(4 * 4096 * 64, dtype=np.float32).reshape(4, 4096, 64)
+    counts = np.full((4, 4), 1024, np.int32)
+    run = model.run([x, counts])
+    (expected,) = reference_outputs(load(LOOP), [x, counts])
+    np.testing.assert_array_equal(run.outputs[0], expected)
+    assert run.trace is not None
+    rank, start, end = run.trace.spans(0)
+    first, *later = (end - start)[rank == 0].tolist()
+    assert len(later) == 2
+    assert later[0] == later[1]
+    assert later[0] * 1.05 < first
+    assert run.collectives[0].bytes_by_transport["intra_chip"] == 4 * 3 * 1024 * 64 * 4
+
+
+def test_fewer_rows_take_less_time_and_what_is_assumed_is_said() -> None:
+    shape = Shape(groups=((0, 1, 2, 3),), operand_rows=4096, slot=1024, width=256)
+    model = ncc_runtime.load(ncc_compiler.compile_text(text_of("ncc.all_to_all_v", shape)))
+    x, out = buffers_of("ncc.all_to_all_v", shape, 1)
+    times = []
+    for rows in (0, 512, 1024):
+        table = np.zeros((4, 3, 4), np.uint32)
+        table[:, 0] = table[:, 2] = rows
+        run = model.run([x, out, table])
+        assert run.notes == ()
+        times.append(run.time_us)
+    assert times == sorted(set(times))
+    planned = model.run(values=False)
+    assert planned.time_us == times[-1]
+    assert planned.notes == ("p0 r: its counts are not known, full slots assumed",)

@@ -38,7 +38,7 @@ class Call:
     stage: int
     number: int
     placeholder: Placeholder
-    elements: tuple[int, ...]  # of its operands
+    elements: tuple[int, ...]  # of its operands; of variable size, of all its tensors
     groups: Mapping[Who, Members]  # those that take in ranks of others
     nest: tuple[Level, ...]  # outermost first
     origin: Origin | None
@@ -75,11 +75,18 @@ def _calls(number: int, stage: Stage) -> Iterator[Call]:
                 stage=number,
                 number=position,
                 placeholder=placeholder,
-                elements=tuple(program.tensors[one].elements for one in placeholder.operands),
+                elements=tuple(program.tensors[one].elements for one in _sized(placeholder)),
                 groups=known[key],
                 nest=trigger.nest,
                 origin=program.origins[trigger.origin] if trigger.origin != NONE else None,
             )
+
+
+def _sized(placeholder: Placeholder) -> tuple[int, ...]:
+    """The tensors that must be as large in all programs."""
+    if placeholder.op.is_counted:
+        return (*placeholder.operands, *placeholder.results, *placeholder.counts)
+    return placeholder.operands
 
 
 def _spanning(stage: Stage, placeholder: Placeholder) -> Mapping[Who, Members]:

@@ -173,10 +173,16 @@ class _Judge:
     def _rules(self) -> Iterator[tuple[np.ndarray, _What]]:
         moves = self.transfers
         rank = self._segment.members.rank
-        late = np.asarray(moves.late.any(axis=1))
-        yield late, lambda _: "uses a length register that is not loaded before it is pushed"
-        unknown = np.asarray((moves.words == UNKNOWN).any(axis=1))
-        yield unknown, lambda _: "uses a length register that holds no word of its tables"
+        late = moves.late.any(axis=1)
+        yield (
+            np.asarray(late),
+            lambda _: "uses a length register that is not loaded before it is pushed",
+        )
+        unknown = (moves.words == UNKNOWN).any(axis=1)
+        yield (
+            np.asarray(unknown),
+            lambda _: "uses a length register that holds no word of its tables",
+        )
         word = moves.words[:, 0] - (self._entries if self._is_ragged else 0)
         inside = (word >= 0) & (word < self._entries)
         to = np.where(moves.joins, self._place[moves.source], self._place[moves.target])

@@ -52,7 +52,8 @@ def prove_semantics(executable: Executable, segments: Sequence[Segment], run: Gr
     for segment in segments:
         if segment.placeholder.op.is_counted:
             collectives += 1
-            transfers += sum(int(np.count_nonzero(one.peer != IDLE)) for one in segment.rings)
+            moves = sum(int(np.count_nonzero(one.peer != IDLE)) for one in segment.rings)
+            transfers, ranges = transfers + moves, ranges + moves  # a slot each
             breaches += counted_breaches(executable, segment, performed)
             conditions.append(condition_of(executable, segment))
             continue
