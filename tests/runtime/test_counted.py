@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import ncc_compiler
 import ncc_runtime
-from ncc_runtime.errors import CountsError, MismatchError
+from ncc_runtime.errors import CountsError, LoweringError, MismatchError
 from ncc_runtime.neff.check import check
 from ncc_runtime.neff.document import files_of, program_from
 from ncc_runtime.neff.listing import parse_program, print_program
@@ -208,3 +208,10 @@ def test_fewer_rows_take_less_time_and_what_is_assumed_is_said() -> None:
     planned = model.run(values=False)
     assert planned.time_us == times[-1]
     assert planned.notes == ("p0 r: its counts are not known, full slots assumed",)
+
+
+def test_tables_that_no_registers_hold_are_refused() -> None:
+    shape = attrs.evolve(FOUR, updates=1025)
+    neff = ncc_compiler.compile_text(text_of("ragged-all-to-all", shape))
+    with pytest.raises(LoweringError, match="tables have 4100 entries, length registers hold 4096"):
+        ncc_runtime.load(neff)
