@@ -175,3 +175,26 @@ def test_rows_that_nobody_joins_are_found() -> None:
     sources[1, 2, 1] = sources[1, 2, 0]
     wrong = edit.with_queue(executable, number, attrs.evolve(queue, sources=sources))
     assert "joins the rows" in refusal(wrong)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_no_register_can_be_another(op: str) -> None:
+    shape = Shape(groups=((1, 0, 2),), updates=2)
+    executable = ncc_runtime.load(ncc_compiler.compile_text(text_of(op, shape))).executable
+    survivors = []
+    for number, queue in enumerate(executable.queues):
+        if not isinstance(queue, DmaQueue) or queue.registers is None:
+            continue
+        for name in ("rows", "source", "target"):
+            column = getattr(queue.registers, name)
+            known = int(column.max()) + 2
+            for row, rank in np.ndindex(column.shape):
+                for value in {-1, (column[row, rank] + 1) % known} - {int(column[row, rank])}:
+                    edited = np.array(column)
+                    edited[row, rank] = value
+                    registers = attrs.evolve(queue.registers, **{name: edited})
+                    changed = attrs.evolve(queue, registers=registers)
+                    mutant = edit.with_queue(executable, number, changed)
+                    if all(proof.holds for proof in prove(mutant)):
+                        survivors.append((queue.name, name, row, rank, value))
+    assert survivors == []

@@ -286,23 +286,25 @@ class _Judge:
 
     def _in_order(self, moments: Moments) -> Iterator[tuple[int, int]]:
         """(member, transfer) in an order that the waits allow."""
-        moves, segment = self.transfers, self._segment
-        index = {
-            (int(ring), int(row), int(rank)): at
-            for at, (ring, row, rank) in enumerate(
-                zip(moves.ring, moves.row, moves.source, strict=True)
-            )
-        }
-        found = []
-        for number, ring in enumerate(segment.rings):
-            for stretch in ring.stretches:
-                for row in range(len(ring)):
-                    for moment, ranks in moments.get((stretch.queue, stretch.first + row), ()):
-                        who = stretch.ranks if ranks is None else ranks
-                        who = np.arange(self._executable.ranks) if who is None else who
-                        members = segment.members.inside(who).tolist()
-                        found += [(moment, number, row, one) for one in members if one != IDLE]
-        for _, number, row, member in sorted(found):
+        moves = self.transfers
+        columns = (one.tolist() for one in (moves.ring, moves.row, moves.source))
+        index = {key: at for at, key in enumerate(zip(*columns, strict=True))}
+        for _, number, row, member in sorted(self._performed(moments)):
             at = index.get((number, row, member))
             if at is not None:
                 yield member, at
+
+    def _performed(self, moments: Moments) -> Iterator[tuple[int, int, int, int]]:
+        """(moment, ring, row, member) of all rows."""
+        everybody, inside = np.arange(self._executable.ranks), self._segment.members.inside
+        rows = (
+            (number, row, stretch)
+            for number, ring in enumerate(self._segment.rings)
+            for stretch in ring.stretches
+            for row in range(len(ring))
+        )
+        for number, row, stretch in rows:
+            for moment, ranks in moments.get((stretch.queue, stretch.first + row), ()):
+                who = stretch.ranks if ranks is None else ranks
+                members = inside(everybody if who is None else who).tolist()
+                yield from ((moment, number, row, one) for one in members if one != IDLE)
