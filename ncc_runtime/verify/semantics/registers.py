@@ -10,6 +10,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, Executable, Load
+from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.program import Tensor
 from ncc_runtime.verify.places import place_of
 from ncc_runtime.verify.segments import Segment
@@ -24,6 +25,7 @@ class Loaded:
 
     word: np.ndarray  # (members, registers) int64, UNKNOWN if it is of no table
     row: np.ndarray  # (members, registers) int64, of the CC-core; behind all rows if never
+    first: np.ndarray  # (members, tables) int64, the first word of each table
 
     @classmethod
     def of(cls, executable: Executable, segment: Segment) -> "Loaded":
@@ -34,11 +36,14 @@ class Loaded:
         shape = (segment.ranks, count + 1)  # the last stands for a register beyond all
         word: np.ndarray = np.full(shape, UNKNOWN, np.int64)
         row_of: np.ndarray = np.full(shape, len(segment.cc), np.int64)
+        tables_of = len(executable.program.placeholders[segment.number].counts)
+        firsts: np.ndarray = np.zeros((segment.ranks, tables_of), np.int64)
         for stretch, loads in zip(segment.cc.stretches, segment.cc.loads, strict=True):
             ranks = np.arange(executable.ranks) if stretch.ranks is None else stretch.ranks
             members = segment.members.inside(ranks)
             ranks, members = ranks[members != IDLE], members[members != IDLE]
             tables = _tables(executable, segment.number, ranks)
+            firsts[members] = _first_words(tables)
             for row, load in sorted(loads.items()):
                 address = np.broadcast_to(load.address, executable.ranks)[ranks]
                 first = _first_word(tables, address, load)
@@ -47,7 +52,7 @@ class Loaded:
                     first[:, None] == UNKNOWN, UNKNOWN, first[:, None] + np.arange(load.words)
                 )
                 word[members, into], row_of[members, into] = words, row
-        return cls(word, row_of)
+        return cls(word, row_of, firsts)
 
     def words(self, members: np.ndarray, registers: np.ndarray) -> np.ndarray:
         """What some registers of members hold; IDLE where none is named."""
@@ -68,6 +73,16 @@ def _tables(executable: Executable, number: int, ranks: np.ndarray) -> _Tables:
     program = executable.stage_of(int(ranks[0])).program
     tensors = program.placeholders[number].counts
     return [(program.address(tensor), program.tensors[tensor]) for tensor in tensors]
+
+
+def _first_words(tables: _Tables) -> list[int]:
+    """The first word of each table; those that lie in one place are the same words."""
+    known: dict[tuple[int, DType], int] = {}
+    before, found = 0, []
+    for start, table in tables:
+        found.append(known.setdefault((start, table.dtype), before))
+        before += table.elements
+    return found
 
 
 def _first_word(tables: _Tables, address: np.ndarray, load: Load) -> np.ndarray:
