@@ -256,7 +256,9 @@ class _Program:
             number = self.queue.placeholder
             opens = self.row == 0 or number[self.row - 1] != number[self.row]
             if number[self.row] != IDLE and opens:
-                overhead += model.cc_start_ps
+                loads = [row for row in self.queue.loads if number[row] == number[self.row]]
+                one_load = overhead + model.semaphore_local_ps
+                overhead += model.cc_start_ps + len(loads) * one_load
             return overhead, 0, 0
         place, topology = clock.executable.placement, clock.executable.topology
         where = place.chip[self.rank], place.core[self.rank]

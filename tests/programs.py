@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import attrs
+import numpy as np
 
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.isa import ENGINES, Engine
@@ -23,9 +24,10 @@ from ncc_runtime.neff.table import Instr, InstrTable
 
 def result_elements(op: CollectiveOp, elements: int, members: int) -> int:
     """Elements of a result on one rank, for an operand of `elements`."""
-    if op in (CollectiveOp.ALL_GATHER, CollectiveOp.GATHER):
+    if op in (CollectiveOp.ALL_GATHER, CollectiveOp.GATHER, CollectiveOp.ALL_GATHER_V):
         return elements * members
-    is_cut = op in (CollectiveOp.REDUCE_SCATTER, CollectiveOp.SCATTER)
+    cuts = (CollectiveOp.REDUCE_SCATTER, CollectiveOp.SCATTER, CollectiveOp.REDUCE_SCATTER_V)
+    is_cut = op in cuts
     return elements // members if is_cut else elements
 
 
@@ -36,6 +38,7 @@ class _Memory:
     dtype: DType
     buffers: list[Buffer] = attrs.field(factory=list)
     tensors: list[Tensor] = attrs.field(factory=list)
+    constants: dict[BufferId, bytes] = attrs.field(factory=dict)
 
     @property
     def end(self) -> int:
@@ -47,6 +50,26 @@ class _Memory:
         buffer = BufferId(len(self.buffers) - 1)
         self.tensors.append(Tensor(name, buffer, self.dtype, (elements,)))
         return TensorId(len(self.tensors) - 1)
+
+    def table(self, words: np.ndarray) -> TensorId:
+        """A constant of unsigned words."""
+        self.buffers.append(Buffer("table", BufferKind.CONSTANT, words.nbytes, self.end))
+        buffer = BufferId(len(self.buffers) - 1)
+        self.constants[buffer] = words.tobytes()
+        self.tensors.append(Tensor("table", buffer, DType.U32, words.shape))
+        return TensorId(len(self.tensors) - 1)
+
+
+def _tables(memory: _Memory, op: CollectiveOp, members: int, elements: int) -> tuple[int, ...]:
+    """Of an operator of variable size: slots are full, but a ragged one moves nothing."""
+    if not op.is_counted:
+        return ()
+    if op is CollectiveOp.RAGGED_ALL_TO_ALL:
+        return tuple(memory.table(np.zeros(members, "<u4")) for _ in range(4))
+    full = elements if op is CollectiveOp.ALL_GATHER_V else elements // members
+    step = 0 if op is CollectiveOp.ALL_GATHER_V else full
+    rows = np.full(members, full, "<u4")
+    return (memory.table(np.stack([rows, np.arange(members, dtype="<u4") * step, rows])),)
 
 
 def collective_program(
@@ -92,6 +115,7 @@ def collective_program(
                 pairs=pairs,
                 root=root if op.is_rooted else None,
                 name=f"{op.value}.{number}",
+                counts=_tables(memory, op, members, sizes[0]) if sizes else (),
             )
         )
     return _program(op.value, ranks, memory, placeholders)
@@ -113,7 +137,7 @@ def _program(
         tensors=tuple(memory.tensors),
         inputs=tuple(TensorId(tensor) for one in placeholders for tensor in one.operands),
         outputs=tuple(TensorId(tensor) for one in placeholders for tensor in one.results),
-        constants={},
+        constants=memory.constants,
         regions=(),
         attributes=(),
         semaphores=(Semaphore("stream0", "stream 0"),),

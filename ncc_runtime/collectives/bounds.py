@@ -29,6 +29,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
+from ncc_runtime.collectives.counted import as_if_full
 from ncc_runtime.collectives.layout import Members
 from ncc_runtime.collectives.least_work import cut_ps, joining_ps
 from ncc_runtime.collectives.plan import Job
@@ -64,7 +65,8 @@ class _Flow:
 
 
 def bound_of(parts: Parts, job: Job, groups: Sequence[Members]) -> Bound:
-    """The bound for all groups of a placeholder together."""
+    """The bound for all groups of a placeholder together; of variable size, for what is assumed."""
+    job = as_if_full(job)
     place, topology = parts.routes.placement, parts.routes.topology
     ranks, chips = np.arange(parts.ranks), place.chip.astype(np.int64)
     nodes = chips // topology.chips_per_node

@@ -14,6 +14,7 @@ import numpy as np
 from ncc_runtime.collectives.direct import LANES
 from ncc_runtime.collectives.extents import Scratch
 from ncc_runtime.collectives.joins import Join, chained
+from ncc_runtime.collectives.layout import UnsuitedError
 from ncc_runtime.collectives.plan import (
     Count,
     Job,
@@ -28,9 +29,16 @@ from ncc_runtime.collectives.plan import (
 from ncc_runtime.collectives.stages import Track
 from ncc_runtime.neff.placeholder import CollectiveOp, even_share
 
+MOST_ENTRIES = 4096
+"""Entries of a table that length registers hold; assumed, as many as ranks of a large run."""
+
 
 def ragged_all_to_all(job: Job, members: int) -> Plan:
     """Tables: offsets here, rows, offsets there; one entry a member and update."""
+    if job.buffers.entries > MOST_ENTRIES:
+        raise UnsuitedError(
+            f"its tables have {job.buffers.entries} entries, length registers hold {MOST_ENTRIES}"
+        )
     mine, entries = home(members).astype(np.int64), job.buffers.entries
     updates, most = entries // members, min(*_bytes(job))
     transfers = []

@@ -8,7 +8,6 @@ import numpy as np
 
 from ncc_runtime.collectives.bounds import Bound, bound_of, larger_side_bytes
 from ncc_runtime.collectives.choose import Candidate, Choice
-from ncc_runtime.collectives.counted import as_if_full
 from ncc_runtime.collectives.price import Price
 from ncc_runtime.lowering.bind import alike_as, groups_of, job_of
 from ncc_runtime.lowering.choices import parts_and_choices
@@ -80,7 +79,7 @@ def _explained(program: Program, parts: Parts, ids: list[int], choice: Choice) -
         bytes=larger_side_bytes(job),
         groups=groups,
         choice=choice,
-        bound=bound_of(parts, as_if_full(job), groups),
+        bound=bound_of(parts, job, groups),
     )
 
 

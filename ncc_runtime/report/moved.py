@@ -3,6 +3,7 @@
 import attrs
 import numpy as np
 
+from ncc_runtime.execution.sizes import assumed
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable
 from ncc_runtime.topology.routes import TRANSPORTS, Routes, Transport
 
@@ -27,7 +28,8 @@ class Moved:
 
 
 def moved(executable: Executable) -> tuple[Moved, ...]:
-    """What every placeholder takes, in order."""
+    """What every placeholder takes, in order; of variable size, what is assumed of it."""
+    executable, _ = assumed(executable)
     count, routes = len(executable.program.placeholders), executable.routes
     by_transport = np.zeros((count, len(TRANSPORTS)), np.int64)
     by_link = np.zeros((count, len(executable.topology.links)), np.int64)

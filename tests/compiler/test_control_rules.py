@@ -88,6 +88,7 @@ WRONG = (
     ("f32[4] all-to-all-done(x)", "all-to-all-done-C1", 23),
     ("f32[4] collective-permute-done(x)", "collective-permute-done-C1", 31),
     ("f32[4] collective-broadcast-done(x)", "collective-broadcast-done-C1", 33),
+    ("f32[4] ragged-all-to-all-done(x)", "ragged-all-to-all-done-C1", 30),
     ("f32[4] copy-done(x)", "copy-done-C1", 17),
     ("((f32[4], f32[4]), f32[4]) async-start(x, x), calls=flip", "async-start-C1", 46),
     ("((f32[]), f32[4]) async-start(s), calls=flip", "async-start-C2", 30),

@@ -30,6 +30,10 @@ MACHINES = {
 }
 
 
+FIXED = {op: names for op, names in ALGORITHMS.items() if not op.is_counted}
+"""Those whose bytes the oracles follow; tests/runtime/test_verify_counted.py breaks the others."""
+
+
 @attrs.frozen
 class Small:
     """A program and where it is placed."""
@@ -84,7 +88,7 @@ def _compiled(name: str, ranks: int):
 def candidates() -> Iterator[Small]:
     """Every program of the matrix, also those that cannot be placed."""
     for machine in MACHINES:
-        for op, algorithms in ALGORITHMS.items():
+        for op, algorithms in FIXED.items():
             for algorithm in algorithms:
                 yield Small(op.value, algorithm, machine, 4)
                 for ranks in (2, 3):

@@ -127,6 +127,7 @@ def test_one_slowed_core_delays_a_whole_ring(tmp_path: Path) -> None:
 PLACED = [
     (op, name, place)
     for op in UNROOTED
+    if op is not CollectiveOp.RAGGED_ALL_TO_ALL  # a price takes even shares, its tables say nothing
     for name in ALGORITHMS[op]
     for place in (
         PlaceOptions("trn1", placement="spread"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import ncc_compiler
 import ncc_runtime
-from ncc_runtime.errors import CountsError, MismatchError
+from ncc_runtime.errors import CountsError, LoweringError, MismatchError
 from ncc_runtime.neff.check import check
 from ncc_runtime.neff.document import files_of, program_from
 from ncc_runtime.neff.listing import parse_program, print_program
@@ -208,3 +208,28 @@ def test_fewer_rows_take_less_time_and_what_is_assumed_is_said() -> None:
     planned = model.run(values=False)
     assert planned.time_us == times[-1]
     assert planned.notes == ("p0 r: its counts are not known, full slots assumed",)
+
+
+def test_tables_that_no_registers_hold_are_refused() -> None:
+    shape = attrs.evolve(FOUR, updates=1025)
+    neff = ncc_compiler.compile_text(text_of("ragged-all-to-all", shape))
+    with pytest.raises(LoweringError, match="tables have 4100 entries, length registers hold 4096"):
+        ncc_runtime.load(neff)
+
+
+SHARED = """HloModule shared, replica_count=4
+ENTRY main {
+  x = f32[12,3] parameter(0)
+  out = f32[20,3] parameter(1)
+  t = s32[4] parameter(2)
+  ROOT r = f32[20,3] ragged-all-to-all(x, out, t, t, t, t), replica_groups={}
+}"""
+
+
+def test_one_array_may_be_several_tables() -> None:
+    model = ncc_runtime.load(ncc_compiler.compile_text(SHARED))
+    assert all(proof.holds for proof in model.proofs)
+    operand, output = buffers_of("ragged-all-to-all", FOUR, 7)
+    given = [operand, output, np.diag([1, 2, 3, 4]).astype(np.int32)]
+    (expected,) = reference_outputs(load(SHARED), given)
+    np.testing.assert_array_equal(model.run(given, checked=True).outputs[0], expected)

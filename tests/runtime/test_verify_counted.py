@@ -11,6 +11,7 @@ import ncc_runtime
 from ncc_runtime.errors import ProofError
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import CcQueue, DmaQueue, Executable
+from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.verify.prove import prove, refuse
 from tests import mutant_edits as edit
 from tests.counted_programs import SLOTTED, Shape, text_of
@@ -115,6 +116,17 @@ def other_table(executable: Executable) -> Executable:
     return with_core(executable, change)
 
 
+def other_type(executable: Executable) -> Executable:
+    """The first LOAD takes its words for floats."""
+
+    def change(queue: CcQueue) -> CcQueue:
+        row = min(queue.loads)
+        taken = attrs.evolve(queue.loads[row], dtype=DType.F32)
+        return attrs.evolve(queue, loads={**queue.loads, row: taken})
+
+    return with_core(executable, change)
+
+
 def smaller(executable: Executable) -> Executable:
     """Descriptors for less than a slot."""
     number = numbers(executable, "cc0.dma1")
@@ -152,6 +164,7 @@ def test_what_the_runtime_fills_is_proved_on_a_condition(op: str) -> None:
         (load_after_use, "uses a length register that is not loaded before it is pushed"),
         (load_again, "loads register 0 again, while transfers may use it"),
         (other_table, "holds no word of its tables"),
+        (other_type, "holds no word of its tables"),
         (smaller, "has descriptors for"),
     ],
 )
@@ -175,3 +188,26 @@ def test_rows_that_nobody_joins_are_found() -> None:
     sources[1, 2, 1] = sources[1, 2, 0]
     wrong = edit.with_queue(executable, number, attrs.evolve(queue, sources=sources))
     assert "joins the rows" in refusal(wrong)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_no_register_can_be_another(op: str) -> None:
+    shape = Shape(groups=((1, 0, 2),), updates=2)
+    executable = ncc_runtime.load(ncc_compiler.compile_text(text_of(op, shape))).executable
+    survivors = []
+    for number, queue in enumerate(executable.queues):
+        if not isinstance(queue, DmaQueue) or queue.registers is None:
+            continue
+        for name in ("rows", "source", "target"):
+            column = getattr(queue.registers, name)
+            known = int(column.max()) + 2
+            for row, rank in np.ndindex(column.shape):
+                for value in {-1, (column[row, rank] + 1) % known} - {int(column[row, rank])}:
+                    edited = np.array(column)
+                    edited[row, rank] = value
+                    registers = attrs.evolve(queue.registers, **{name: edited})
+                    changed = attrs.evolve(queue, registers=registers)
+                    mutant = edit.with_queue(executable, number, changed)
+                    if all(proof.holds for proof in prove(mutant)):
+                        survivors.append((queue.name, name, row, rank, value))
+    assert survivors == []

@@ -75,6 +75,7 @@ def suited(op: CollectiveOp, name: str) -> list[Executable]:
         if ranks == 64 and found:
             continue
         sizes = [] if op is CollectiveOp.BARRIER else [3 * ranks, ranks]
+        sizes = sizes[:1] if op.is_counted else sizes
         pairs = tuple((rank, (3 * rank) % ranks) for rank in range(1, ranks, 2))
         program = collective_program(
             op, ranks, sizes, root=1, pairs=pairs if op is CollectiveOp.PERMUTE else ()

@@ -33,6 +33,7 @@ HALVES = ((0, 1, 2, 3), (4, 5, 6, 7))
 
 def program_of(op: CollectiveOp, groups: tuple[tuple[int, ...], ...] = (), **more) -> Program:
     sizes = [] if op is CollectiveOp.BARRIER else [24, 8]
+    sizes = sizes[:1] if op.is_counted else sizes
     if op is CollectiveOp.PERMUTE:
         more["pairs"], groups = ((1, 3), (3, 1), (5, 7), (7, 5), (2, 6)), ()
     return collective_program(op, 8, sizes, root=1, groups=groups, **more)

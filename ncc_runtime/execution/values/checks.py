@@ -47,14 +47,15 @@ class Owners:
         start = self._spans[tensor.buffer][0] + tensor.offset
         self._owner[ranks, start : start + tensor.size_bytes] = tensor.buffer
 
-    def transfer(self, queue: DmaQueue, row: int, ranks: np.ndarray) -> None:
-        """Check the reads of a row of descriptors and record its writes."""
+    def transfer(self, queue: DmaQueue, at: tuple[int, int], ranks: np.ndarray) -> None:
+        """Check the reads of a row of descriptors, and where it stands, and record its writes."""
+        row, pc = at
         number, scratch = int(queue.placeholder[row]), self._scratch[queue.stream]
         moving = (queue.peer[row, ranks] != IDLE) & (queue.size_bytes[row, ranks] > 0)
         writes = []
         for rank in ranks[moving].tolist():
             size = int(queue.size_bytes[row, rank])
-            place = f"rank {rank}, queue {queue.name}, pc {row}"
+            place = f"rank {rank}, queue {queue.name}, pc {pc}"
             for owner, source in _sources(queue, row, rank):
                 # of another rank, only its operands stay as they are meanwhile
                 operands, results = self._buffers(number, owner)

@@ -124,7 +124,8 @@ class Machine:
         queue, row = self.settled(batch)
         work = int(queue.size_bytes[row, batch.ranks].max(initial=0))
         shares = self._shares(batch.ranks, work)
-        return [functools.partial(self._transfer, queue, row, ranks) for ranks in shares]
+        at = row, batch.row
+        return [functools.partial(self._transfer, queue, at, ranks) for ranks in shares]
 
     def settled(self, batch: Batch) -> tuple[DmaQueue, int]:
         """A ring and a row of it that says what a batch of transfers really moves."""
@@ -140,10 +141,11 @@ class Machine:
             return [ranks]
         return np.array_split(ranks, min(self._threads, len(ranks)))
 
-    def _transfer(self, queue: DmaQueue, row: int, ranks: np.ndarray) -> None:
+    def _transfer(self, queue: DmaQueue, at: tuple[int, int], ranks: np.ndarray) -> None:
+        """A row of a ring for some ranks, and where it stands in the program."""
         if self._owners is not None:
-            self._owners.transfer(queue, row, ranks)
-        transfer(self.executable, self.arena, queue, row, ranks)
+            self._owners.transfer(queue, at, ranks)
+        transfer(self.executable, self.arena, queue, at[0], ranks)
 
     def _compute(self, queue: EngineQueue, row: int, ranks: np.ndarray) -> None:
         program = self.executable.program

@@ -104,6 +104,7 @@ class _Judge:
         is_cut = not self._is_ragged and not self._is_joined
         self._slot = sizes[1] // self._members if is_cut else sizes[1]
         self._most = min(sizes[0], self._slot)
+        self._loaded = Loaded.of(executable, segment)
         self.transfers = self._found()
 
     def _starts(self, role: Role) -> np.ndarray:
@@ -115,7 +116,7 @@ class _Judge:
         return found
 
     def _found(self) -> Transfers:
-        loaded = Loaded.of(self._executable, self._segment)
+        loaded = self._loaded
         parts: list[tuple[np.ndarray, ...]] = []
         for number, ring in enumerate(self._segment.rings):
             row, rank = np.nonzero(ring.peer != IDLE)
@@ -183,7 +184,7 @@ class _Judge:
             np.asarray(unknown),
             lambda _: "uses a length register that holds no word of its tables",
         )
-        word = moves.words[:, 0] - (self._entries if self._is_ragged else 0)
+        word = self._entry()
         inside = (word >= 0) & (word < self._entries)
         to = np.where(moves.joins, self._place[moves.source], self._place[moves.target])
         yield (
@@ -193,13 +194,22 @@ class _Judge:
                 f"{self._said_of(int(word[at]))}"
             ),
         )
-        source = word if self._is_ragged else np.where(moves.joins, IDLE, word + self._entries)
-        target = word + 2 * self._entries if self._is_ragged else np.full(len(moves), IDLE)
+        first = self._loaded.first[moves.source]
+        source = np.where(moves.joins, IDLE, first[:, 0] + word + self._entries)
+        target: np.ndarray = np.full(len(moves), IDLE, np.int64)
+        if self._is_ragged:
+            source, target = first[:, 0] + word, first[:, 2] + word
         yield (
             (moves.words[:, 1] != source) | (moves.words[:, 2] != target),
             lambda _: "takes its offsets from other words of the tables than its rows",
         )
         yield from self._places()
+
+    def _entry(self) -> np.ndarray:
+        """Which of the entries that count rows sent each transfer takes its rows from."""
+        moves = self.transfers
+        first = self._loaded.first[moves.source, int(self._is_ragged)]
+        return np.asarray(moves.words[:, 0] - first)
 
     def _said_of(self, word: int) -> str:
         """Whose rows a word counts."""
@@ -252,8 +262,7 @@ class _Judge:
         """Pairs of members between which an entry goes never, or more than once."""
         moves = self.transfers
         sends = ~moves.joins
-        word = moves.words[sends, 0] - (self._entries if self._is_ragged else 0)
-        key = moves.source[sends] * self._entries + word
+        key = (moves.source * self._entries + self._entry())[sends]
         times = np.bincount(key, minlength=self._segment.ranks * self._entries)
         for at in np.flatnonzero(times != 1)[:MOST_FAULTS].tolist():
             member, entry = divmod(at, self._entries)
@@ -286,23 +295,25 @@ class _Judge:
 
     def _in_order(self, moments: Moments) -> Iterator[tuple[int, int]]:
         """(member, transfer) in an order that the waits allow."""
-        moves, segment = self.transfers, self._segment
-        index = {
-            (int(ring), int(row), int(rank)): at
-            for at, (ring, row, rank) in enumerate(
-                zip(moves.ring, moves.row, moves.source, strict=True)
-            )
-        }
-        found = []
-        for number, ring in enumerate(segment.rings):
-            for stretch in ring.stretches:
-                for row in range(len(ring)):
-                    for moment, ranks in moments.get((stretch.queue, stretch.first + row), ()):
-                        who = stretch.ranks if ranks is None else ranks
-                        who = np.arange(self._executable.ranks) if who is None else who
-                        members = segment.members.inside(who).tolist()
-                        found += [(moment, number, row, one) for one in members if one != IDLE]
-        for _, number, row, member in sorted(found):
+        moves = self.transfers
+        columns = (one.tolist() for one in (moves.ring, moves.row, moves.source))
+        index = {key: at for at, key in enumerate(zip(*columns, strict=True))}
+        for _, number, row, member in sorted(self._performed(moments)):
             at = index.get((number, row, member))
             if at is not None:
                 yield member, at
+
+    def _performed(self, moments: Moments) -> Iterator[tuple[int, int, int, int]]:
+        """(moment, ring, row, member) of all rows."""
+        everybody, inside = np.arange(self._executable.ranks), self._segment.members.inside
+        rows = (
+            (number, row, stretch)
+            for number, ring in enumerate(self._segment.rings)
+            for stretch in ring.stretches
+            for row in range(len(ring))
+        )
+        for number, row, stretch in rows:
+            for moment, ranks in moments.get((stretch.queue, stretch.first + row), ()):
+                who = stretch.ranks if ranks is None else ranks
+                members = inside(everybody if who is None else who).tolist()
+                yield from ((moment, number, row, one) for one in members if one != IDLE)

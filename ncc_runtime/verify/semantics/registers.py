@@ -4,12 +4,14 @@ A register that a run of descriptors uses must have been loaded before the run i
 not be loaded again within the collective, for the run may be performed at any time until its end.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import attrs
 import numpy as np
 
-from ncc_runtime.lowering.executable import IDLE, Executable
+from ncc_runtime.lowering.executable import IDLE, Executable, Load
+from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.program import Tensor
 from ncc_runtime.verify.places import place_of
 from ncc_runtime.verify.segments import Segment
 
@@ -23,6 +25,7 @@ class Loaded:
 
     word: np.ndarray  # (members, registers) int64, UNKNOWN if it is of no table
     row: np.ndarray  # (members, registers) int64, of the CC-core; behind all rows if never
+    first: np.ndarray  # (members, tables) int64, the first word of each table
 
     @classmethod
     def of(cls, executable: Executable, segment: Segment) -> "Loaded":
@@ -33,20 +36,23 @@ class Loaded:
         shape = (segment.ranks, count + 1)  # the last stands for a register beyond all
         word: np.ndarray = np.full(shape, UNKNOWN, np.int64)
         row_of: np.ndarray = np.full(shape, len(segment.cc), np.int64)
+        tables_of = len(executable.program.placeholders[segment.number].counts)
+        firsts: np.ndarray = np.zeros((segment.ranks, tables_of), np.int64)
         for stretch, loads in zip(segment.cc.stretches, segment.cc.loads, strict=True):
             ranks = np.arange(executable.ranks) if stretch.ranks is None else stretch.ranks
             members = segment.members.inside(ranks)
             ranks, members = ranks[members != IDLE], members[members != IDLE]
             tables = _tables(executable, segment.number, ranks)
+            firsts[members] = _first_words(tables)
             for row, load in sorted(loads.items()):
                 address = np.broadcast_to(load.address, executable.ranks)[ranks]
-                first = _first_word(tables, address, (load.words, load.dtype.size_bytes))
+                first = _first_word(tables, address, load)
                 into = slice(load.first, load.first + load.words)
                 words = np.where(
                     first[:, None] == UNKNOWN, UNKNOWN, first[:, None] + np.arange(load.words)
                 )
                 word[members, into], row_of[members, into] = words, row
-        return cls(word, row_of)
+        return cls(word, row_of, firsts)
 
     def words(self, members: np.ndarray, registers: np.ndarray) -> np.ndarray:
         """What some registers of members hold; IDLE where none is named."""
@@ -59,31 +65,36 @@ class Loaded:
         return np.asarray((registers != IDLE) & (self.row[members, known] >= pushed))
 
 
-_Tables = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Where tables begin (ranks, tables), their words and the bytes of a word (tables,)."""
+_Tables = Sequence[tuple[int, Tensor]]
+"""Where tables begin, and what they are."""
 
 
 def _tables(executable: Executable, number: int, ranks: np.ndarray) -> _Tables:
     program = executable.stage_of(int(ranks[0])).program
     tensors = program.placeholders[number].counts
-    start = np.array([program.address(tensor) for tensor in tensors], np.int64)
-    views = [program.tensors[tensor] for tensor in tensors]
-    words = np.array([view.elements for view in views], np.int64)
-    width = np.array([view.dtype.size_bytes for view in views], np.int64)
-    return np.broadcast_to(start, (len(ranks), len(tensors))), words, width
+    return [(program.address(tensor), program.tensors[tensor]) for tensor in tensors]
 
 
-def _first_word(tables: _Tables, address: np.ndarray, load: tuple[int, int]) -> np.ndarray:
+def _first_words(tables: _Tables) -> list[int]:
+    """The first word of each table; those that lie in one place are the same words."""
+    known: dict[tuple[int, DType], int] = {}
+    before, found = 0, []
+    for start, table in tables:
+        found.append(known.setdefault((start, table.dtype), before))
+        before += table.elements
+    return found
+
+
+def _first_word(tables: _Tables, address: np.ndarray, load: Load) -> np.ndarray:
     """Which word of the tables, numbered through, the first of a LOAD is, by rank."""
-    start, words, width = tables
-    count, bytes_of_word = load
-    before = np.cumsum(words) - words
+    before = 0
     found: np.ndarray = np.full(len(address), UNKNOWN, np.int64)
-    for table in range(start.shape[1]):
-        inside, rest = np.divmod(address - start[:, table], width[table])
-        fits = (rest == 0) & (inside >= 0) & (inside + count <= words[table])
-        fits &= (bytes_of_word == width[table]) & (found == UNKNOWN)
-        found = np.where(fits, before[table] + inside, found)
+    for start, table in tables:
+        inside, rest = np.divmod(address - start, table.dtype.size_bytes)
+        fits = (rest == 0) & (inside >= 0) & (inside + load.words <= table.elements)
+        if load.dtype is table.dtype:
+            found = np.where(fits & (found == UNKNOWN), before + inside, found)
+        before += table.elements
     return found
 
 
