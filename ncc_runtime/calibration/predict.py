@@ -52,7 +52,7 @@ class _Prepared:
 
     program: Program
     job: Job
-    plans: tuple[Candidate, ...]
+    plans: tuple[Candidate, ...]  # or why there is none
     executables: dict[str, Executable] = attrs.field(factory=dict)  # by algorithm
 
 
@@ -97,7 +97,10 @@ class Predictor:
 
     def _choose(self, row: Row, overrides: Overrides) -> str:
         made, there = self._prepare(row), self._place(row, overrides)
-        priced = [there.chooser.priced_on(there.machine, made.job, one) for one in made.plans]
+        priced = [
+            one if one.reason else there.chooser.priced_on(there.machine, made.job, one)
+            for one in made.plans
+        ]
         return there.chooser.best(made.job, priced).chosen.name
 
     def _simulated_us(self, row: Row, name: str, overrides: Overrides) -> float:
@@ -134,8 +137,7 @@ class Predictor:
             placeholder = program.placeholders[0]
             job, groups = job_of(program, placeholder), groups_of(program, placeholder)
             found = chooser_of(program, _placement(row, NONE), {}).unpriced(job, groups)
-            able = tuple(one for one in found if not one.reason)
-            self._prepared[what] = _Prepared(program, job, able)
+            self._prepared[what] = _Prepared(program, job, found)
         return self._prepared[what]
 
     def _place(self, row: Row, overrides: Overrides) -> _Place:

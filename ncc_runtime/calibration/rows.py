@@ -61,7 +61,7 @@ def _row(place: str, row: object) -> Row:
     ranks = _count(place, row, "ranks")
     if OPERATORS[op].is_exchange and ranks != 2:
         raise InputError(f"{place}: a sendrecv is between 2 ranks, not {ranks}")
-    return Row(
+    found = Row(
         table=_word(place, row, "table"),
         instance=_word(place, row, "instance"),
         nodes=_count(place, row, "nodes") if "nodes" in row else 1,
@@ -73,6 +73,9 @@ def _row(place: str, row: object) -> Row:
         time_us=_time(place, row),
         pair=_word(place, row, "pair") if "pair" in row else "",
     )
+    if found.is_across_dies and ranks != 2:
+        raise InputError(f"{place}: pair {found.pair!r} says where 2 ranks are, not {ranks}")
+    return found
 
 
 def _word(place: str, row: Mapping[str, object], key: str) -> str:
@@ -91,6 +94,6 @@ def _count(place: str, row: Mapping[str, object], key: str) -> int:
 
 def _time(place: str, row: Mapping[str, object]) -> float:
     value = row.get("time_us")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e12:
-        raise InputError(f"{place}: time_us {value!r} is not a time above 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-6 <= value < 1e12:
+        raise InputError(f"{place}: time_us {value!r} is not a time from a picosecond")
     return float(value)

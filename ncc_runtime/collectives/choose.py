@@ -297,7 +297,7 @@ class Chooser:
                 return Candidate(name, None, f"group {_short(group)}: {arranged}")
             alike.setdefault((arranged, self._fold(group)), []).append(group)
         try:
-            plans = [_plan(algorithm, job, *how, is_sure) for how in alike]
+            plans = _plans(algorithm, job, tuple(alike), is_sure)
         except UnsuitedError as reason:
             return Candidate(name, None, str(reason))
         need = max((plan.scratch_bytes for plan in plans), default=0)
@@ -334,6 +334,21 @@ class Chooser:
             except UnsuitedError as reason:
                 self._arranged[key] = reason
         return self._arranged[key]
+
+
+def _plans(
+    algorithm: Algorithm, job: Job, alike: Sequence[tuple[Hashable, Fold | None]], is_sure: bool
+) -> list[Plan]:
+    """One for each; they are priced together, so that none is folded beside one that cannot be."""
+    plans = [_plan(algorithm, job, *how, is_sure) for how in alike]
+    if all(
+        (plan.fold is None) == (fold is None) for plan, (_, fold) in zip(plans, alike, strict=True)
+    ):
+        return plans
+    return [
+        plan if plan.fold is None else algorithm.build(job, arranged)
+        for plan, (arranged, _) in zip(plans, alike, strict=True)
+    ]
 
 
 def _plan(

@@ -64,8 +64,13 @@ def published() -> Calibration:
         ({"ranks": 0}, "row 0: ranks 0 is not a whole number from 1"),
         ({"ranks": True}, "row 0: ranks True is not a whole number from 1"),
         ({"size_bytes": "1MB"}, "row 0: size_bytes '1MB' is not a whole number from 1"),
-        ({"time_us": 0}, "row 0: time_us 0 is not a time above 0"),
-        ({"time_us": None}, "row 0: time_us None is not a time above 0"),
+        ({"time_us": 0}, "row 0: time_us 0 is not a time from a picosecond"),
+        ({"time_us": 1e-300}, "row 0: time_us 1e-300 is not a time from a picosecond"),
+        ({"time_us": None}, "row 0: time_us None is not a time from a picosecond"),
+        (
+            {"pair": "cross die", "ranks": 8},
+            "row 0: pair 'cross die' says where 2 ranks are, not 8",
+        ),
         ({"table": ""}, "row 0: table '' is not a word"),
         ({"op": "sendrecv", "ranks": 4}, "row 0: a sendrecv is between 2 ranks, not 4"),
     ],
@@ -106,6 +111,7 @@ def test_remarks_beside_a_rows_keys_are_passed_over(tmp_path: Path) -> None:
         ({"instance": "trn9"}, "topology 'trn9' is unknown"),
         ({"ranks": 33}, "33 ranks do not fit on 1 trn1.32xlarge"),
         ({"lnc": 2}, "trn1.32xlarge runs at lnc 1, not 2"),
+        ({"size_bytes": 1 << 50}, "all-reduce cannot run by ring: "),
     ],
 )
 def test_a_row_that_cannot_be_placed_is_one_line_of_error(

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.execution.clock.sorted_trace import SortedTrace
 from ncc_runtime.neff.placeholder import CollectiveOp
@@ -78,5 +79,15 @@ def test_a_host_without_room_for_the_events_is_told_so(monkeypatch):
     executable = looped()
     stored = simulate(executable, planned(executable), in_memory=100)
     monkeypatch.setattr("os.posix_fallocate", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(LoweringError, match="no space left on device; set TMPDIR"):
         stored.count(), stored.queue
+
+
+def test_a_folder_that_cannot_be_written_is_told_while_the_clock_runs(monkeypatch):
+    def refused(**_):
+        raise OSError(30, "Read-only file system")
+
+    executable = looped()
+    monkeypatch.setattr("tempfile.TemporaryFile", refused)
+    with pytest.raises(LoweringError, match="read-only file system; set TMPDIR"):
+        simulate(executable, planned(executable), in_memory=100)

@@ -189,6 +189,11 @@ def test_loops_with_collectives_of_many_kinds_are_folded(name):
     assert_alike(*both(program, 4, all_reduce=name) if name else both(program, 4))
 
 
+HALVES = (
+    tuple(rank for rank in range(32) if rank % 4 < 3),  # 16 elements in 24 chunks
+    tuple(range(3, 32, 4)),
+)
+
 UNFOLDED = {
     "one of two instances": (tuple(range(8)), *((rank,) for rank in range(8, 16))),
     "across, unevenly": ((0, 8, 9), (1, 2, 10), (3,), *((rank,) for rank in (4, 5, 6, 7))),
@@ -255,6 +260,18 @@ def test_the_report_is_that_of_all_ranks(name, tmp_path):
     for report in reports:
         report["timeline"].pop("utilisation")
     assert whole == folded
+
+
+def test_a_group_that_folds_is_priced_beside_one_that_does_not():
+    program = collective_program(REDUCE, 32, [16], groups=HALVES)
+    placement = place_on(PlaceOptions("trn2", 8, "spread"), 32)
+    job, groups = (make(program, program.placeholders[0]) for make in (job_of, groups_of))
+    whole, folded = (chooser_of(program, placement, {}, seen) for seen in (None, 4))
+    prices = {one.name: one.price for one in whole.candidates(job, groups) if not one.reason}
+    found = folded.candidates(job, groups, price_all=True)
+    for one in found:
+        assert one.reason or one.price.time_ps == prices[one.name].time_ps
+    fill(program, placement, {}, folded=True)
 
 
 def test_what_is_filled_for_times_is_not_computed_proved_or_listed():

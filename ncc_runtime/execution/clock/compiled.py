@@ -5,6 +5,7 @@ the folder of the cache is named by all sources of this package together, so no 
 change.
 """
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from functools import cache
@@ -42,7 +43,20 @@ def _made(function: Function, no_cpython_wrapper: bool) -> Function:
         no_cfunc_wrapper=True,
         no_cpython_wrapper=no_cpython_wrapper,
     )(function)
+    if _cache() is not None:
+        _keep_if_there_is_room(vars(made)["_cache"])
     return made
+
+
+def _keep_if_there_is_room(code: Any) -> None:
+    """On a full disk nothing is kept, and all else goes on: numba would end the run."""
+    save = code.save_overload
+
+    def saved(*what: object) -> None:
+        with contextlib.suppress(OSError):
+            save(*what)
+
+    vars(code)["save_overload"] = saved
 
 
 def is_compiled() -> bool:

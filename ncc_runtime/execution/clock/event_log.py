@@ -3,6 +3,7 @@
 The file has no name, so it goes with the process, however that ends.
 """
 
+import contextlib
 import tempfile
 import weakref
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from ncc_runtime.errors import LoweringError
+from ncc_runtime.errors import LoweringError, reason_of
 from ncc_runtime.execution.clock.tables import EVENTS, TAKEN, Machine, empty
 
 IN_MEMORY = 1 << 21
@@ -83,7 +84,20 @@ class EventLog:
             yield some
 
     def _append(self, events: np.ndarray) -> None:
-        if self._file is None:
-            self._file = cast("BinaryIO", tempfile.TemporaryFile(prefix="ncc-"))  # noqa: SIM115
-            weakref.finalize(self, self._file.close)
-        events.tofile(self._file)
+        with told_of_no_room():
+            if self._file is None:
+                self._file = cast("BinaryIO", tempfile.TemporaryFile(prefix="ncc-"))  # noqa: SIM115
+                weakref.finalize(self, self._file.close)
+            events.tofile(self._file)
+
+
+@contextlib.contextmanager
+def told_of_no_room() -> Iterator[None]:
+    """LoweringError where a temporary file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise LoweringError(
+            f"{tempfile.gettempdir()}: the events of the run cannot be kept there: "
+            f"{reason_of(error)}; set TMPDIR to a folder with more room"
+        ) from error

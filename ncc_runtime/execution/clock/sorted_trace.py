@@ -14,7 +14,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from ncc_runtime.execution.clock.event_log import EventLog
+from ncc_runtime.execution.clock.event_log import EventLog, told_of_no_room
 from ncc_runtime.execution.clock.instances import Instances
 from ncc_runtime.execution.clock.tables import NONE, RECORDS
 from ncc_runtime.execution.trace import Trace
@@ -31,7 +31,7 @@ class EventFile:
         kinds = {name: kind[0] for name, kind in (RECORDS["event"].fields or {}).items()}
         kinds["cause"] = np.dtype(narrowest(count))
         places = list(itertools.accumulate(map(partial(_bytes, count), kinds.values()), initial=0))
-        with tempfile.TemporaryFile(prefix="ncc-") as file:
+        with told_of_no_room(), tempfile.TemporaryFile(prefix="ncc-") as file:
             if hasattr(os, "posix_fallocate"):  # all of it now: later, a full disk is a crash
                 os.posix_fallocate(file.fileno(), 0, places[-1])
             else:
