@@ -101,12 +101,12 @@ def blas_kernel() -> str:
     """The BLAS library and kernel that computed the dots; results are bit-exact for one kernel."""
     import threadpoolctl
 
-    names = [
+    names = {
         f"{info['internal_api']} {info.get('version')} {info.get('architecture')}"
         for info in threadpoolctl.threadpool_info()
         if info.get("user_api") == "blas"
-    ]
-    return ", ".join(names) or "none"
+    }
+    return ", ".join(sorted(names)) or "none"
 
 
 def as_text(executable: Executable, run: Run, options: RunOptions, host_s: float) -> str:
