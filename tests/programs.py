@@ -1,6 +1,7 @@
 """Small programs made by hand: one collective between parameters and results, no compiler."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import attrs
 import numpy as np
@@ -70,6 +71,10 @@ def _tables(memory: _Memory, op: CollectiveOp, members: int, elements: int) -> t
     step = 0 if op is CollectiveOp.ALL_GATHER_V else full
     rows = np.full(members, full, "<u4")
     return (memory.table(np.stack([rows, np.arange(members, dtype="<u4") * step, rows])),)
+
+
+LINK_DOWN = str(Path(__file__).parent / "data" / "link_down.toml")
+"""trn2.48xlarge without the links between chips 0 and 1."""
 
 
 def collective_program(

@@ -83,8 +83,11 @@ class FreedSlots:
             self._at.setdefault((channel, strand), []).append(self._total[channel])
 
     def count(self, link: Link, strand: int | None, credit: int) -> int:
-        """How many slots are free on a link once `credit` of a strand are."""
-        return self._at[self._watched[link.number], strand][credit - 1]
+        """How many slots are free on a link once `credit` of a strand are; too many if none is."""
+        channel = self._watched[link.number]
+        at = self._at.get((channel, strand), [])
+        lacking = credit - len(at)
+        return at[credit - 1] if lacking <= 0 else self._total[channel] + lacking
 
 
 _Placed = tuple[Piece, np.ndarray | None]

@@ -15,7 +15,10 @@ from ncc_runtime.neff.listing import parse_program, print_program
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.reductions import Reduction
-from tests.programs import collective_program
+from ncc_runtime.options import LoadOptions
+from ncc_runtime.placement import PlaceOptions
+from ncc_runtime.runtime import load_on
+from tests.programs import LINK_DOWN, collective_program
 
 ROOTED = [op for op in CollectiveOp if op.is_rooted]
 NEW = [*ROOTED, CollectiveOp.BARRIER]
@@ -99,17 +102,24 @@ REDUCING = [
 
 @pytest.mark.parametrize(("op", "name"), REDUCING)
 def test_every_algorithm_averages(op: CollectiveOp, name: str) -> None:
-    """Where it can: on some chips of an instance, on all of it, or on two."""
-    found = [_averages(op, name, *place) for place in ((4, 1), (64, 1), (128, 2))]
+    """Where it can: on some chips of an instance, on all of it, on two, joined by Z, or damaged."""
+    places = [
+        (4, PlaceOptions("trn2")),
+        (64, PlaceOptions("trn2")),
+        (128, PlaceOptions("trn2", 2)),
+        (64, PlaceOptions("trn2-ultraserver", placement="spread")),
+        (64, PlaceOptions(LINK_DOWN)),
+    ]
+    found = [_averages(op, name, *place) for place in places]
     assert any(found)
 
 
-def _averages(op: CollectiveOp, name: str, ranks: int, nodes: int) -> bool:
+def _averages(op: CollectiveOp, name: str, ranks: int, place: PlaceOptions) -> bool:
     """Whether the algorithm runs there; then it must be right."""
     program = collective_program(op, ranks, [2 * ranks], reduction=Reduction.AVERAGE)
     given = np.random.default_rng(0).integers(0, 99, (ranks, 2 * ranks)).astype(np.float32)
     try:
-        model = ncc_runtime.load(program, "trn2", nodes=nodes, algorithms={op.value: name})
+        model = load_on(program, place, LoadOptions(algorithms={op.value: name}))
     except LoweringError as error:
         if "cannot run by" not in str(error):
             raise

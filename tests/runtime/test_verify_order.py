@@ -41,7 +41,7 @@ from tests.mutant_edits import (
     with_queue,
     with_wait,
 )
-from tests.programs import collective_program
+from tests.programs import LINK_DOWN, collective_program
 from tests.small_executables import (
     breach,
     hold,
@@ -57,15 +57,21 @@ DRAWN = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCh
     ("op", "name"), [(op, name) for op, rows in ALGORITHMS.items() for name in rows]
 )
 def test_every_algorithm_keeps_the_rule_and_comes_to_its_end(op: CollectiveOp, name: str):
-    ranks = {"kangaring": 64}.get(name, 128)  # of one instance, or two
+    places = {
+        "kangaring": (64, PlaceOptions("trn2")),
+        "torus": (64, PlaceOptions("trn2")),
+        "pod": (64, PlaceOptions("trn2-ultraserver", placement="spread")),
+        "synthesised": (64, PlaceOptions(LINK_DOWN)),
+    }
+    ranks, place = places.get(name, (128, PlaceOptions("trn2", 2)))
     if (op, name) == (CollectiveOp.ALL_REDUCE, "direct"):
-        ranks = 4  # of one chip
+        ranks, place = 4, PlaceOptions("trn2")  # of one chip
     sizes = [] if op is CollectiveOp.BARRIER else [128]
     pairs = tuple((rank, (rank + 1) % ranks) for rank in range(ranks))
     given_pairs = pairs if op is CollectiveOp.PERMUTE else ()
     program = collective_program(op, ranks, sizes, pairs=given_pairs, repeat=2)
     options = LoadOptions(algorithms={op.value: name})
-    assert hold(load_on(program, PlaceOptions("trn2", max(1, ranks // 64)), options).executable)
+    assert hold(load_on(program, place, options).executable)
 
 
 @DRAWN

@@ -14,7 +14,7 @@ from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
 from tests.mutant_edits import with_post, with_queue
-from tests.programs import collective_program
+from tests.programs import LINK_DOWN, collective_program
 from tests.race_oracle import Oracle
 from tests.race_programs import (
     ALL_REDUCE,
@@ -36,6 +36,8 @@ PLACES = {
     "eight chips": (8, "trn2", {"placement": "spread"}),
     "two instances": (16, "trn2", {"nodes": 2}),
     "64 of an instance": (64, "trn2", {}),
+    "four instances joined by Z": (32, "trn2-ultraserver", {"placement": "spread"}),
+    "a link down": (64, LINK_DOWN, {}),
 }
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-import ncc_runtime
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.cc_isa import DmaOpcode
@@ -27,7 +26,7 @@ from ncc_runtime.verify.semantics.cells import Cells
 from ncc_runtime.verify.semantics.fingerprints import Powers
 from ncc_runtime.verify.semantics.semantics import prove_semantics
 from tests.draws_collectives import Case, cases
-from tests.programs import collective_program
+from tests.programs import LINK_DOWN, collective_program
 
 ALL = [(op, name) for op, names in ALGORITHMS.items() for name in names]
 COLUMNS = [
@@ -42,10 +41,12 @@ def proof_of(executable: Executable) -> Proof:
     return prove_semantics(executable, segments(executable), greedy(executable))
 
 
-def executable_of(program: Program, name: str | None = None, nodes: int = 1) -> Executable:
+def executable_of(
+    program: Program, name: str | None = None, place: PlaceOptions | None = None
+) -> Executable:
     op = program.placeholders[0].op.value
-    forced = {} if name is None else {op: name}
-    return ncc_runtime.load(program, "trn2", nodes=nodes, algorithms=forced).executable
+    options = LoadOptions(algorithms={} if name is None else {op: name})
+    return load_on(program, place or PlaceOptions("trn2", 1), options).executable
 
 
 def edited(executable: Executable, edit: Callable[[Columns], None], lane: int = 0) -> Executable:
@@ -69,9 +70,14 @@ def complaint(executable: Executable) -> str:
 
 
 def suited(op: CollectiveOp, name: str) -> list[Executable]:
-    """The algorithm where it can run: on some chips of an instance, on two, else on a whole one."""
+    """The algorithm where it can run: on some chips of an instance, on two, else on a whole one.
+
+    What runs on none of these is for instances joined by links, or with links down.
+    """
     found: list[Executable] = []
-    for ranks, nodes in ((4, 1), (16, 1), (16, 2), (64, 1)):
+    places = [(4, PlaceOptions("trn2")), (16, PlaceOptions("trn2")), (16, PlaceOptions("trn2", 2))]
+    whole = [PlaceOptions("trn2-ultraserver", placement="spread"), PlaceOptions(LINK_DOWN)]
+    for ranks, place in (*places, (64, PlaceOptions("trn2")), *((64, one) for one in whole)):
         if ranks == 64 and found:
             continue
         sizes = [] if op is CollectiveOp.BARRIER else [3 * ranks, ranks]
@@ -81,7 +87,7 @@ def suited(op: CollectiveOp, name: str) -> list[Executable]:
             op, ranks, sizes, root=1, pairs=pairs if op is CollectiveOp.PERMUTE else ()
         )
         try:
-            found.append(executable_of(program, name, nodes))
+            found.append(executable_of(program, name, place))
         except LoweringError as error:
             if "cannot run by" not in str(error):
                 raise
