@@ -116,7 +116,8 @@ def clocked(case: Case, op: str) -> str:
     )
     return (
         f"{case.name}, {op} of 256 MB: {time_us:.1f} us, bound {bound.time_ps / 1e6:.1f} us "
-        f"({bound.decided_by}), ratio {time_us / (bound.time_ps / 1e6):.2f}, "
+        f"({bound.decided_by}), ratio {time_us / (bound.time_ps / 1e6):.2f}, of links alone "
+        f"{bound.links_ps / 1e6:.1f} us, ratio {time_us / (bound.links_ps / 1e6):.2f}, "
         f"filled in {filled:.2f} s"
     )
 

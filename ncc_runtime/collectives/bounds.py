@@ -45,6 +45,7 @@ class Bound:
     latency_ps: int
     bandwidth_ps: int
     passes: str  # what the bytes of the bandwidth bound must pass
+    links_ps: int = 0  # what links alone take, whatever joining takes
 
     @property
     def time_ps(self) -> int:
@@ -85,7 +86,8 @@ def bound_of(parts: Parts, job: Job, groups: Sequence[Members]) -> Bound:
         flow = _flow(job, groups, nodes)
         found.append(_per_cluster(flow, Kind.EFA.value, (rate, rate)))
     bandwidth, passes = max(found, key=lambda one: one[0])
-    return Bound(_latency_ps(parts, job, groups), bandwidth, passes)
+    links = max(time for time, what in found if what == Kind.LINK.value)
+    return Bound(_latency_ps(parts, job, groups), bandwidth, passes, links)
 
 
 def larger_side_bytes(job: Job) -> int:

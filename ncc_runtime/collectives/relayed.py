@@ -1,7 +1,7 @@
 """Algorithms of sends between chips: agents carry them out for buffers of a job.
 
 Large buffers go in four strands side by side, whose sends turn round the groups of DMA engines. Of
-an all-reduce the second half is reduced while the first is gathered.
+an all-reduce a third is reduced while the third before it is gathered.
 """
 
 import attrs
@@ -25,7 +25,7 @@ STRAND_BYTES = 128 * 1024
 STRANDS = 4
 """Strands side by side at most: one for each group of DMA engines (assumed)."""
 
-BEATS = 2
+BEATS = 3
 """Parts of an all-reduce that follow each other at most (assumed)."""
 
 
@@ -80,10 +80,12 @@ class Relayed:
             results = [extent.moved(Space.RESULT) for extent in extents]
             first = Relay(*(_track(number, number % 2),) * 2)
             second = Relay(_track(number, 2), _track(number, 3))
-            begun = [Round(())] * (number // strands * len(inward.rounds))
+            begun = [Round(())] * (number // strands * (len(inward.rounds) - 1))
             reduced = first.reduce_scatter(inward, extents, results, (scratch, parts))
             rounds.append([*begun, *reduced, *second.all_gather(outward, results, results)])
-        return Plan(self.name, crew.members, stages.side_by_side(rounds), scratch.bytes)
+        # what is reduced comes before what is gathered: it takes longer, and others wait for it
+        together = stages.side_by_side(rounds[::-1])
+        return Plan(self.name, crew.members, together, scratch.bytes)
 
 
 def larger_bytes(job: Job) -> int:

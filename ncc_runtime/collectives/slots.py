@@ -43,9 +43,9 @@ class Slots:
 
 
 @lru_cache(maxsize=64)
-def gathered(wires: Wires, owners: tuple[int, ...]) -> Slots:
-    """A schedule by which everybody gets the units of everybody."""
-    search = _Search.of(wires, owners)
+def gathered(wires: Wires, owners: tuple[int, ...], draw: int = 0) -> Slots:
+    """A schedule by which everybody gets the units of everybody; draws break ties differently."""
+    search = _Search.of(wires, owners, draw)
     found: list[tuple[np.ndarray, ...]] = []
     slot = 0
     while not search.coming.all():
@@ -72,7 +72,7 @@ class _Search:
     coming: np.ndarray  # (chips, units) bool, what a chip has at the end of the slot
 
     @classmethod
-    def of(cls, wires: Wires, owners: tuple[int, ...]) -> "_Search":
+    def of(cls, wires: Wires, owners: tuple[int, ...], draw: int) -> "_Search":
         source, target = wires.columns
         hops = np.zeros((len(source), len(wires.rates)), np.int64)
         for number, (_, _, links) in enumerate(wires.edges):
@@ -80,7 +80,8 @@ class _Search:
         count = len(owners)
         coming = np.zeros((wires.chips, count), bool)
         coming[list(owners), np.arange(count)] = True
-        mixed = _scrambled(np.arange(len(source) * count)).reshape(len(source), count)
+        cells = len(source) * count
+        mixed = _scrambled(np.arange(cells) + draw * cells).reshape(len(source), count)
         return cls(source, target, hops, hops.sum(axis=1), wires.units, mixed, coming)
 
     def matched(self) -> tuple[np.ndarray, np.ndarray]:

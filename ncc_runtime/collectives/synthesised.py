@@ -12,6 +12,7 @@ from functools import lru_cache
 import attrs
 import numpy as np
 
+from ncc_runtime.collectives.arrivals import Arrivals
 from ncc_runtime.collectives.colours import coloured
 from ncc_runtime.collectives.crews import Crew
 from ncc_runtime.collectives.grids import grid_of
@@ -31,8 +32,18 @@ SLICES = (1, 2, 4)
 WORTH_PERCENT = 98
 """More units are taken only if they bring the slots of a unit below this."""
 
+JOINED = 4
+"""Operands of a chip that are joined with what comes, where slots are compared; as of trn2."""
+
 LARGEST_SEARCH = 50_000_000
 """Edges by units by slots, about, that are searched at most: a second or two."""
+
+
+DRAWS = 64
+"""Schedules drawn at most, of which the evenest is taken."""
+
+DRAWN_SEARCH = 4_000_000
+"""Edges by units by slots, about, that all draws together search."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -99,13 +110,39 @@ def _most(chunk_bytes: int) -> int:
 @lru_cache(maxsize=64)
 def forwards(wires: Wires, owners: tuple[int, ...]) -> Sends:
     """An all-gather of units from their owners."""
-    return _sends(wires, gathered(wires, owners))
+    return _evenest(wires, owners, is_backwards=False)
 
 
 @lru_cache(maxsize=64)
 def backwards(wires: Wires, owners: tuple[int, ...]) -> Sends:
     """A reduce-scatter of units to their owners."""
-    return _sends(wires, gathered(wires.reversed, owners).backwards)
+    return _evenest(wires, owners, is_backwards=True)
+
+
+def _evenest(wires: Wires, owners: tuple[int, ...], *, is_backwards: bool) -> Sends:
+    """Of several draws with fewest slots, that in whose slots chips have most alike to do."""
+    graph = wires.reversed if is_backwards else wires
+    first = gathered(graph, owners)
+    effort = max(1, len(graph.edges) * len(owners) * first.count)
+    draws = range(1, min(DRAWS, DRAWN_SEARCH // effort))
+    found = [first, *(gathered(graph, owners, draw) for draw in draws)]
+    least = min(one.count for one in found)
+    drawn = [
+        _sends(wires, one.backwards if is_backwards else one) for one in found if one.count == least
+    ]
+    return min(drawn, key=lambda sends: _unevenness(sends, wires.chips, is_backwards=is_backwards))
+
+
+def _unevenness(sends: Sends, chips: int, *, is_backwards: bool) -> int:
+    """What the busiest chip of each slot joins and sends, or gets and sends, in all slots."""
+    work: np.ndarray = np.zeros((sends.count + 1, chips), np.int64)
+    if is_backwards:
+        came = Arrivals.of(sends, chips)
+        np.add.at(work, (sends.slot, sends.source), came.before + JOINED)
+    else:
+        np.add.at(work, (sends.slot, sends.source), 1)
+        np.add.at(work, (sends.slot + 1, sends.target), 1)
+    return int(work.max(axis=1).sum())
 
 
 def _sends(wires: Wires, found: Slots) -> Sends:
@@ -129,7 +166,8 @@ def even(
 ) -> tuple[int, ...]:
     """Owners of as many units each, at most so many."""
     found = [_evenly(wires.chips, count) for count in SLICES if count <= most]
-    return _shortest([(owners, order(wires, owners).count) for owners in found])
+    graph = wires if order is forwards else wires.reversed
+    return _shortest([(owners, gathered(graph, owners).count) for owners in found])
 
 
 @lru_cache(maxsize=64)
@@ -139,7 +177,8 @@ def shared(wires: Wires, most: int) -> tuple[int, ...]:
     if most > 1:
         found += [_weighted(wires, wires.chips * count) for count in (2, 3, 4)]
     counts = [
-        (owners, backwards(wires, owners).count + forwards(wires, owners).count) for owners in found
+        (owners, gathered(wires.reversed, owners).count + gathered(wires, owners).count)
+        for owners in found
     ]
     return _shortest(counts)
 

@@ -305,3 +305,38 @@ def test_with_a_link_down_the_price_is_within_one_and_a_half_times_the_bound(
     price = chooser.with_price(job, found).price
     assert price is not None
     assert price.time_ps <= 1.5 * bound_of(chooser.parts, job, groups).time_ps
+
+
+def test_the_bound_of_links_alone_is_kept_beside_that_of_joining(down: str) -> None:
+    program = collective_program(ALL_REDUCE, 64, [1 << 26])
+    chooser = Chooser(place_on(PlaceOptions(down), 64), {})
+    groups = groups_of(program, program.placeholders[0])
+    bound = bound_of(chooser.parts, job_of(program, program.placeholders[0]), groups)
+    # 2 * 15 times 256 MB over the 62 links that are left
+    assert bound.links_ps == -(-30 * (1 << 28) * 10**12 // (62 * 128 * 10**9))
+    assert bound.passes == "dma"
+    assert bound.bandwidth_ps > bound.links_ps
+
+
+def test_of_schedules_with_fewest_slots_an_even_one_is_taken(
+    down: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wires = wires_of(Layout.of(place_on(PlaceOptions(down), 64), range(64)))
+    owners = tuple(np.repeat(np.arange(16), 2).tolist())
+
+    def joined_by_busiest(draws: int) -> int:
+        monkeypatch.setattr(synthesised, "DRAWS", draws)
+        synthesised.backwards.cache_clear()
+        sends = synthesised.backwards(wires, owners)
+        before: np.ndarray = np.zeros((16, len(owners)), np.int64)
+        work: np.ndarray = np.zeros((sends.count, 16), np.int64)
+        for slot, source, target, unit in zip(
+            sends.slot, sends.source, sends.target, sends.unit, strict=True
+        ):
+            work[slot, source] += 4 + before[source, unit]
+            before[target, unit] += 1
+        return int(work.max(axis=1).sum())
+
+    first, drawn = joined_by_busiest(1), joined_by_busiest(64)
+    synthesised.backwards.cache_clear()
+    assert drawn < first
