@@ -67,7 +67,7 @@ def timed(where: str, operator: str, size: int) -> Iterator[Timed]:
     job, groups = job_of(program, placeholder), groups_of(program, placeholder)
     chooser = chooser_of(program, placement, {})
     able = [one for one in chooser.candidates(job, groups, price_all=True) if not one.reason]
-    chosen = chosen_for(program, placement, {})[0].choice.chosen.name
+    chosen = chosen_for(program, placement, ({}, ()))[0].choice.chosen.name
     prices = [one.price.time_ps for one in able if one.price is not None]
     for one, price_ps in zip(able, prices, strict=True):
         if price_ps <= NEAR * min(prices) or one.name == chosen:

@@ -45,7 +45,7 @@ def phases(path: str, topology: str, nodes: int | None) -> dict[str, float]:
     program = timed("read the file", lambda: runtime.program_of(path))
     options = PlaceOptions(topology, nodes=nodes)
     placement = timed("place", lambda: place_on(options, program.ranks))
-    chosen = timed("choose", lambda: chosen_for(program, placement, {}))
+    chosen = timed("choose", lambda: chosen_for(program, placement, ({}, ())))
     teams = [list(one.teams) for one in chosen]
     model = runtime.Model(timed("fill", lambda: fill_with(program, placement, teams)))
     timed("prove", lambda: model.proofs)

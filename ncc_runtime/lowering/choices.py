@@ -48,19 +48,19 @@ class _Wanted:
     given: Candidate | None = None  # of a user's plan
 
 
+AskedFor = tuple[Mapping[str, str], Sequence[PlanFile]]
+"""Algorithms by operator, and users' plans."""
+
+
 def chosen_for(
-    program: Program,
-    placement: Placement,
-    forced: Mapping[str, str],
-    plans: Sequence[PlanFile] = (),
-    seen: int | None = None,
+    program: Program, placement: Placement, asked: AskedFor, seen: int | None = None
 ) -> tuple[Chosen, ...]:
     """What fills each placeholder, in order; LoweringError where nothing can.
 
     `seen` are the ranks of the first instance, if they are to stand for all; UnfoldedError where
     they do not.
     """
-    choosing = _Choosing(program, placement, forced, plans, price_all=False, seen=seen)
+    choosing = _Choosing(program, placement, asked, price_all=False, seen=seen)
     teams = {
         key: Chosen(choice, tuple(teams_of(program, choosing.wanted[key].job, choice.chosen)))
         for key, choice in choosing.choices().items()
@@ -75,7 +75,7 @@ def parts_and_choices(
     plans: Sequence[PlanFile] = (),
 ) -> tuple[Parts, tuple[Choice, ...]]:
     """The machine, and each placeholder's choice with every candidate priced."""
-    choosing = _Choosing(program, placement, forced, plans, price_all=True)
+    choosing = _Choosing(program, placement, (forced, plans), price_all=True)
     found = choosing.choices()
     choices = (found[choosing.key(number)] for number in range(len(program.placeholders)))
     return choosing.chooser.parts, tuple(choices)
@@ -100,12 +100,12 @@ class _Choosing:
         self,
         program: Program,
         placement: Placement,
-        forced: Mapping[str, str],
-        plans: Sequence[PlanFile],
+        asked: AskedFor,
         *,
         price_all: bool,
         seen: int | None = None,
     ) -> None:
+        forced, plans = asked
         self.chooser: Chooser = chooser_of(program, placement, forced, seen)
         self._seen = seen
         self.wanted: dict[_Key, _Wanted] = {}  # in order of first appearance

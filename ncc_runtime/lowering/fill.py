@@ -14,7 +14,7 @@ from ncc_runtime.lowering.bind import (
     semaphore_limit,
 )
 from ncc_runtime.lowering.channels import SemaphoreIds, SemaphoresError
-from ncc_runtime.lowering.choices import REMEDY, chosen_for
+from ncc_runtime.lowering.choices import REMEDY, AskedFor, chosen_for
 from ncc_runtime.lowering.executable import Executable, Filled, Queue
 from ncc_runtime.lowering.moves import Team
 from ncc_runtime.lowering.patch import patched_queues, stream_semaphores
@@ -31,9 +31,6 @@ from ncc_runtime.plans.files import PlanFile
 from ncc_runtime.timing import TimingModel
 from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.routes import Routes
-
-_Asked = tuple[Mapping[str, str], Sequence[PlanFile]]
-"""Algorithms by operator, and users' plans."""
 
 
 def fill(
@@ -67,7 +64,7 @@ def _without_collections() -> Iterator[None]:
 
 
 def _filled_or_folded(
-    program: Program, placement: Placement, asked: _Asked, *, folded: bool
+    program: Program, placement: Placement, asked: AskedFor, *, folded: bool
 ) -> Executable:
     seen = instance_ranks(program, placement) if folded else None
     if seen is not None:
@@ -79,9 +76,9 @@ def _filled_or_folded(
 
 
 def _filled_for(
-    program: Program, placement: Placement, asked: _Asked, seen: int | None
+    program: Program, placement: Placement, asked: AskedFor, seen: int | None
 ) -> Executable:
-    chosen = chosen_for(program, placement, *asked, seen)
+    chosen = chosen_for(program, placement, asked, seen)
     return fill_with(program, placement, [list(one.teams) for one in chosen], seen)
 
 

@@ -43,11 +43,12 @@ def read_first(used: Mapping[Chunk, Sequence[Access]]) -> frozenset[tuple[int, i
     """Steps and chunks of the output that they read as they were before all steps."""
     found = set()
     for (_, buffer, index), its in used.items():
-        if buffer is Buffer.OUTPUT:
-            for access in its:
-                found.add((access.number, index))  # what it writes, it may read as it was
-                if access.writes:
-                    break
+        if buffer is not Buffer.OUTPUT:
+            continue
+        for access in its:
+            found.add((access.number, index))  # what it writes, it may read as it was
+            if access.writes:
+                break
     return frozenset(found)
 
 
@@ -156,9 +157,7 @@ class Uses:
                 others = [] if write is None else [write]
                 others += reads if access.writes else []
                 others = [one for one in others if one != access.number]
-                for other in others:
-                    if not self.known.is_before(other, access.number):
-                        raise self._race(chunk, other, access)
+                self._check_order(chunk, others, access)
                 sent = self.graph.sent[access.number]
                 if access.writes and sent != NONE:
                     is_free = all(self.known.is_before(one, sent) for one in others)
@@ -167,6 +166,11 @@ class Uses:
                     write, reads = access.number, []
                 else:
                     reads.append(access.number)
+
+    def _check_order(self, chunk: Chunk, others: Sequence[int], access: Access) -> None:
+        for other in others:
+            if not self.known.is_before(other, access.number):
+                raise self._race(chunk, other, access)
 
     def _race(self, chunk: Chunk, other: int, access: Access) -> PlanError:
         first, second = self.graph.nodes[other], self.graph.nodes[access.number]

@@ -145,10 +145,14 @@ class _Checking:
                 if int(column.max(initial=IDLE)) >= first:
                     yield f"after.{name} {int(column.max())} is no transfer of an earlier round"
                     return
-                for member in np.flatnonzero(column != IDLE).tolist():
-                    if not active[member] or not self._has(name, int(column[member]), member):
-                        yield f"after.{name} {column[member]}, which member {member} has not"
-                        return
+                lacking = (
+                    member
+                    for member in np.flatnonzero(column != IDLE).tolist()
+                    if not active[member] or not self._has(name, int(column[member]), member)
+                )
+                if (member := next(lacking, None)) is not None:
+                    yield f"after.{name} {column[member]}, which member {member} has not"
+                    return
 
     def _counts(self, move: Transfer) -> Iterator[str]:
         tables = len(self.job.placeholder.counts[:3])

@@ -45,7 +45,7 @@ def test_the_choice_counts_the_semaphores_that_filling_hands_out(case: Case):
         case.program, topology, nodes=nodes, placement=placement, lnc=lnc
     ).executable
     program, found = case.program, NO_SEMAPHORES
-    chosen = chosen_for(program, executable.placement, {})
+    chosen = chosen_for(program, executable.placement, ({}, ()))
     for placeholder, one in zip(program.placeholders, chosen, strict=True):
         teams = [(team.plan, team.ranks) for team in one.teams]
         mine = semaphores_of(placeholder.stream, program.ranks, teams)

@@ -91,7 +91,7 @@ def test_every_algorithm_takes_the_semaphores_it_is_counted_with(
     placement = place_on(PlaceOptions("trn2", nodes=nodes), 16)
     for name in ALGORITHMS[op]:
         try:
-            (one,) = chosen_for(program, placement, {op.value: name})
+            (one,) = chosen_for(program, placement, ({op.value: name}, ()))
         except LoweringError:
             continue  # unsuited to this placement
         teams = [(team.plan, team.ranks) for team in one.teams]
