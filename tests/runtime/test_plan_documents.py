@@ -21,7 +21,7 @@ from ncc_runtime.plans import text
 from ncc_runtime.report import explain
 from ncc_runtime.runtime import load
 from tests import msccl_files
-from tests.programs import collective_program
+from tests.programs import LINK_DOWN, collective_program
 
 SCHEMA = Path(text.__file__).with_name("plan.schema.json")
 
@@ -39,6 +39,8 @@ PLACES = (
     (4, {"topology": "trn2"}),
     (8, {"topology": "trn1", "nodes": 2, "placement": "spread"}),
     (8, {"topology": "trn2-ultraserver", "placement": "spread"}),
+    (64, {"topology": "trn2-ultraserver", "placement": "spread"}),
+    (64, {"topology": LINK_DOWN}),
 )
 """Where built-in algorithms are looked for, the first that suits."""
 
