@@ -68,7 +68,7 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
             kind.name: Algorithm(kind.arrange, kind.all_reduce, is_published=False)
             for kind in torus.KINDS
         },
-        "synthesised": Algorithm(synthesised.arrange, synthesised.all_reduce),
+        "synthesised": Algorithm(synthesised.arrange, synthesised.all_reduce, is_published=False),
     },
     CollectiveOp.REDUCE_SCATTER: {
         "ring": Algorithm(ring.arrange, ring.reduce_scatter, most_folded=MANY),
@@ -80,7 +80,9 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
             kind.name: Algorithm(kind.arrange, kind.reduce_scatter, is_published=False)
             for kind in torus.KINDS
         },
-        "synthesised": Algorithm(synthesised.arrange, synthesised.reduce_scatter),
+        "synthesised": Algorithm(
+            synthesised.arrange, synthesised.reduce_scatter, is_published=False
+        ),
     },
     CollectiveOp.ALL_GATHER: {
         "ring": Algorithm(ring.arrange, ring.all_gather, most_folded=MANY),
@@ -92,7 +94,7 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
             kind.name: Algorithm(kind.arrange, kind.all_gather, is_published=False)
             for kind in torus.KINDS
         },
-        "synthesised": Algorithm(synthesised.arrange, synthesised.all_gather),
+        "synthesised": Algorithm(synthesised.arrange, synthesised.all_gather, is_published=False),
     },
     CollectiveOp.ALL_TO_ALL: {
         "direct": Algorithm(direct.arrange, direct.all_to_all),
@@ -287,7 +289,7 @@ class Chooser:
         """
         algorithm = ALGORITHMS[job.placeholder.op][name]
         is_free = job.placeholder.op.value not in self._forced
-        if is_free and not algorithm.is_published and _is_known(self._placement.topology):
+        if is_free and not algorithm.is_published and _is_known(self._placement.topology, groups):
             known = f"{self._placement.topology.instance} takes what is published of it"
             return Candidate(name, None, f"{known}; --algorithm takes this all the same")
         alike: dict[tuple[Hashable, Fold | None], list[Members]] = {}
@@ -375,10 +377,14 @@ def _refusal(job: Job, candidates: Sequence[Candidate]) -> str:
     return f"{job.placeholder.name}: {job.placeholder.op.value} cannot run by {reasons}"
 
 
-def _is_known(topology: Topology) -> bool:
-    """Whether AWS publishes which algorithms an instance takes, and nothing is wrong with it."""
+def _is_known(topology: Topology, groups: Sequence[Members]) -> bool:
+    """Whether AWS publishes which algorithms such groups take, and nothing is wrong with it.
+
+    Groups that it documents are powers of two; of others a chip or more is missing.
+    """
     is_single = topology.hosts_per_node == 1
-    return bool(topology.instance) and is_single and not topology.faults
+    is_whole = all(len(group) & (len(group) - 1) == 0 for group in groups)
+    return bool(topology.instance) and is_single and not topology.faults and is_whole
 
 
 MOST_NAMED = 8
