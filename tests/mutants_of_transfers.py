@@ -149,7 +149,8 @@ def _redirected(
 
     if queue.size_bytes[cell]:
         yield "data to another rank", where, data
-    yield "data and signal to another rank", where, everything
+    if queue.size_bytes[cell] or peer != cell[1]:  # nobody waits for nothing from itself
+        yield "data and signal to another rank", where, everything
 
 
 def _moved(executable: Executable, number: int, queue: DmaQueue, cells: Cells) -> Iterator[Site]:
