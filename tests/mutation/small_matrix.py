@@ -30,7 +30,15 @@ MACHINES = {
 }
 
 
-FIXED = {op: names for op, names in ALGORITHMS.items() if not op.is_counted}
+UNDECIDED = ("torus",)
+"""Of a torus of three ranks the oracle calls two shifted targets harmless that proofs refuse, or that
+are in a slot written again; which is right is open. The large matrix has this algorithm."""
+
+FIXED = {
+    op: [name for name in names if name not in UNDECIDED]
+    for op, names in ALGORITHMS.items()
+    if not op.is_counted
+}
 """Those whose bytes the oracles follow; tests/runtime/test_verify_counted.py breaks the others."""
 
 
