@@ -31,8 +31,10 @@ MACHINES = {
 
 
 UNDECIDED = ("torus",)
-"""Of a torus of three ranks the oracle calls two shifted targets harmless that proofs refuse, or that
-are in a slot written again; which is right is open. The large matrix has this algorithm."""
+"""Of a torus of three ranks the oracle calls two shifted targets harmless; whether they are is open.
+
+The large matrix has this algorithm.
+"""
 
 FIXED = {
     op: [name for name in names if name not in UNDECIDED]
