@@ -31,7 +31,7 @@ MACHINES = {
 
 
 UNDECIDED = ("torus",)
-"""Of a torus of three ranks the oracle calls two shifted targets harmless; whether they are is open.
+"""Of a torus of three ranks the oracle calls two shifted targets harmless; are they? That is open.
 
 The large matrix has this algorithm.
 """
