@@ -119,9 +119,11 @@ def _shifted_by(executable, number, queue, cell, by, name, where) -> Iterator[Si
                 return edit.with_source(executable, number, cell, which, address + by)
 
             yield f"source shifted by {name}", where, make_source
-    for column in ("target", "also_target"):
+    for column, peers in (("target", queue.peer), ("also_target", queue.also_peer)):
         addresses = getattr(queue, column)
-        if addresses is None or addresses[cell] == IDLE or not fits(int(addresses[cell])):
+        if addresses is None or peers is None or peers[cell] == IDLE:
+            continue
+        if not fits(int(addresses[cell])):
             continue
 
         def make(column=column, address=int(addresses[cell])) -> Executable:
