@@ -78,20 +78,12 @@ def is_regular(layout: Layout, wires: Wires) -> bool:
 
 def all_gather(job: Job, group: Group) -> Plan:
     """The operand of member m in chunk m of every result."""
-    chunk_bytes = larger_bytes(job) // group.crew.members
-    owners = even(group.wires, _most(chunk_bytes), forwards)
-    strands = strands_of(chunk_bytes * group.wires.chips // len(owners))
-    sends = forwards(group.wires, owners)
-    return Relayed(NAME, group.crew).all_gather(job, sends, strands)
+    return Relayed(NAME, group.crew).all_gather(job, *_one_way(job, group, forwards))
 
 
 def reduce_scatter(job: Job, group: Group) -> Plan:
     """Chunk m of every operand, reduced, at member m."""
-    chunk_bytes = larger_bytes(job) // group.crew.members
-    owners = even(group.wires, _most(chunk_bytes), backwards)
-    strands = strands_of(chunk_bytes * group.wires.chips // len(owners))
-    sends = backwards(group.wires, owners)
-    return Relayed(NAME, group.crew).reduce_scatter(job, sends, strands)
+    return Relayed(NAME, group.crew).reduce_scatter(job, *_one_way(job, group, backwards))
 
 
 def all_reduce(job: Job, group: Group) -> Plan:
@@ -100,6 +92,15 @@ def all_reduce(job: Job, group: Group) -> Plan:
     owners = shared(group.wires, _most(agent_bytes // group.wires.chips))
     both = backwards(group.wires, owners), forwards(group.wires, owners)
     return Relayed(NAME, group.crew).all_reduce(job, both, strands_of(agent_bytes // len(owners)))
+
+
+def _one_way(
+    job: Job, group: Group, way: Callable[[Wires, tuple[int, ...]], Sends]
+) -> tuple[Sends, int]:
+    """The sends of chunks that all chips own alike, and in how many strands they go."""
+    chunk_bytes = larger_bytes(job) // group.crew.members
+    owners = even(group.wires, _most(chunk_bytes), way)
+    return way(group.wires, owners), strands_of(chunk_bytes * group.wires.chips // len(owners))
 
 
 def _most(chunk_bytes: int) -> int:
