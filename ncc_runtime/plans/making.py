@@ -59,9 +59,11 @@ class Making:
             last[node.gpu][node.block_number] = node.number
         for gpu in gpus:
             known = latest([ready[gpu], *(self._done[one] for one in last[gpu].values())])
+            if gpu in self._facts.cleared:  # zeros come over all that stands there
+                self.ends[gpu] = known
+                continue
             self._keep(gpu)
-            after = () if gpu in self._facts.cleared else self._loop.after
-            self.ends[gpu] = self._fetched(gpu, after, known)
+            self.ends[gpu] = self._fetched(gpu, self._loop.after, known)
         return self.found
 
     def _fetched(self, gpu: int, fetches: Sequence[Fetch], known: Known) -> Known:
@@ -116,7 +118,7 @@ class Making:
             known = {**known, made[-1].completion: (made[-1],)}
         self._held.pop(node.block_number, None)
         self._made[number] = made
-        self._done[number] = {made[-1].completion: (made[-1],)} if made else known
+        self._done[number] = {made[-1].completion: (made[-1],)}
         if node.step.kind.receives and not is_straight:
             self._emptied.setdefault(connection_of(graph.nodes[graph.sent[number]]), []).append(
                 made[-1]
@@ -146,8 +148,6 @@ class Making:
 
     def _runs(self, node: Node) -> Iterator[tuple[int, int]]:
         """Runs of a step's chunks that lie behind one another wherever they are: place, count."""
-        if node.step.kind is Kind.COPY and node.source == node.target:
-            return
         refs = [(node, node.source)] if node.step.kind.reads else []
         refs += [(node, node.target)] if node.step.kind.writes else []
         if node.step.kind is Kind.REDUCE:
