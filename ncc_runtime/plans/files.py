@@ -19,7 +19,7 @@ from ncc_runtime.plans import document, msccl, text
 from ncc_runtime.plans.msccl import Algo
 from ncc_runtime.plans.msccl_plan import MscclPlan
 from ncc_runtime.plans.shapes import TAKEN, op_of
-from ncc_runtime.plans.sound import check_sound
+from ncc_runtime.plans.sound import check_reads, check_sound
 from ncc_runtime.plans.text import CollectiveText, TeamText
 
 MOST_REASONS = 3
@@ -77,10 +77,15 @@ class PlanFile:
         """Why it cannot fill a placeholder, "" if it can."""
         return self.content.misfit(asked, named=self.target is not None)
 
-    def candidate(self, asked: Asked) -> Candidate:
-        """What it fills the placeholder with; PlanError if that does not do what is asked."""
+    def candidate(self, asked: Asked, chips: np.ndarray) -> Candidate:
+        """What it fills the placeholder with; PlanError if that does not do what is asked.
+
+        `chips` has the chip of each rank.
+        """
         try:
             teams = self.content.teams(asked)
+            for plan, groups in teams:
+                check_reads(plan, groups, chips)
         except PlanError as reason:
             raise PlanError(f"plan {self.path}: {reason}") from None
         return Candidate(self.name, None, teams=teams)
@@ -185,7 +190,7 @@ def _read(word: str) -> PlanFile:
     except OSError as error:
         raise PlanError(f"plan {path}: {reason_of(error)}") from None
     try:
-        if data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"{":
+        if data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
             return PlanFile(path, target, _Ours(text.decoded(data).collectives))
         return PlanFile(path, target, _Msccl(msccl.read(data)))
     except PlanError as reason:

@@ -21,7 +21,7 @@ SLOTS: Mapping[str, int] = {"simple": 4}
 SLOTS_OTHERWISE = 8
 """LL and LL128. Source: NCCL_STEPS is 8, of which Simple takes 2 a chunk (nccl, device.h)."""
 
-MOST_CHUNKS = 1 << 23
+MOST_CHUNKS = 1 << 21
 """Chunks of all gpus, and chunks that all steps move together."""
 
 MOST_SHOWN = 8
