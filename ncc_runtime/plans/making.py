@@ -67,12 +67,13 @@ class Making:
         return self.found
 
     def _fetched(self, gpu: int, fetches: Sequence[Fetch], known: Known) -> Known:
-        """Copies at home, side by side."""
+        """Copies at home, side by side but for those that are behind others."""
         made: dict[Way, tuple[Single, ...]] = {}
-        for number, one in enumerate(fetches):
+        lane = -1
+        for one in fetches:
             source = _further(one.source, gpu * one.own_source_stride)
             target = _further(one.target, gpu * one.own_stride)
-            lane = number % self._lane_count
+            lane = (lane + (not one.is_behind)) % self._lane_count  # a ring runs in order
             single = Single(gpu, gpu, (source,), target, one.size_bytes, lane, known)
             behind = {way: ones for way, ones in made.items() if way == single.completion}
             single.needs = latest([known, behind])

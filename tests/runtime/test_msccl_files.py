@@ -5,14 +5,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ncc_compiler
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.reductions import Reduction
-from ncc_runtime.runtime import Model, load
+from ncc_runtime.runtime import Model, load, program_of
 from tests import msccl_files
 from tests.msccl_files import ALL, File
 from tests.programs import collective_program
+
+IN_PLACE = """
+sum { a = s32[] parameter(0)  b = s32[] parameter(1)  ROOT c = s32[] add(a, b) }
+ENTRY main {
+  x = s32[35] parameter(0)
+  twice = s32[35] add(x, x)
+  total = s32[35] all-reduce(twice), replica_groups={{GROUP}}, to_apply=sum
+  ROOT negated = s32[35] negate(total)
+}
+"""
 
 KINDS = [
     pytest.param(CollectiveOp(op), make, id=f"{op}-{make().name}-{make().gpus}-{number}")
@@ -243,3 +254,14 @@ def test_a_single_gpu_may_have_no_steps(tmp_path: Path):
     values = given((1, 5))
     run = loaded(msccl_files.File("none", "allreduce", 1, 2, in_place=True), program, tmp_path)
     np.testing.assert_array_equal(run.run([values]).outputs[0], values)
+
+
+@pytest.mark.parametrize("make", ALL["all-reduce"])
+def test_a_program_in_place_is_right_for_sizes_that_chunks_do_not_divide(make, tmp_path: Path):
+    file = make()
+    groups = ",".join(map(str, range(file.gpus)))
+    program = program_of(ncc_compiler.compile_text(IN_PLACE.replace("GROUP", groups)))
+    assert program.placeholders[0].in_place
+    values = given((file.gpus, 35))
+    run = loaded(file, program, tmp_path).run([values], checked=True, clock=False)
+    np.testing.assert_array_equal(run.outputs[0][1], -2 * values.sum(0))
