@@ -141,9 +141,9 @@ class _Ours:
         same_op = [one for one in self._collectives if one.op == asked.op.value]
         if not same_op:
             return f"it has {', '.join(sorted({one.op for one in self._collectives})) or 'nothing'}"
-        same = [one for one in same_op if document.is_same(one, asked.job)]
+        same = [one for one in same_op if not document.difference(one, asked.job)]
         if not same:
-            return "its sizes, root or reduction differ"
+            return document.difference(same_op[0], asked.job)
         teams = [team for one in same for team in one.teams]
         for group in asked.groups:
             if not any(_is_for(team, group) for team in teams):
@@ -151,7 +151,7 @@ class _Ours:
         return ""
 
     def teams(self, asked: Asked) -> Teams:
-        texts = [one for one in self._collectives if document.is_same(one, asked.job)]
+        texts = [one for one in self._collectives if not document.difference(one, asked.job)]
         if len(texts) > 1:
             raise PlanError(f"{asked}: {len(texts)} collectives of the file are like it")
         groups: dict[int, list[Members]] = {}
