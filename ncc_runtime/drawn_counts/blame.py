@@ -19,7 +19,7 @@ def random_parameters(program: Program, fault: str, given: Container[int]) -> st
     found: dict[int, str] = {}
     known = 0
     for stage in stages_of(program):
-        sources = Sources(stage.program)
+        sources = Sources(stage, (), len)
         tables = [
             tensor
             for one in stage.program.placeholders

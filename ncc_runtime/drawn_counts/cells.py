@@ -70,21 +70,16 @@ class _Numbering:
 
     def add(self, stage: Stage, ranks: int, given: Given) -> None:
         """The cells and tables of one program, `ranks` in the world."""
-        sources = Sources(stage.program)
         first = [self._input(stage, tensor, given) for tensor in stage.program.inputs]
-        found = {
-            (number, place): sources.of(tensor)
-            for number, one in enumerate(stage.program.placeholders)
-            if one.op.is_counted
-            for place, tensor in enumerate(one.counts)
-        }
-        constants = np.concatenate([np.zeros(0, np.int64), *sources.words.constants])[None]
-        last = self._part((1, constants.shape[1]), UNKNOWN, constants, np.iinfo(np.int64).max)
-        parts = np.array([*first, 0], np.int64), last
-        for key, words in found.items():
-            none: np.ndarray = np.full((ranks, len(words)), UNKNOWN, np.int64)
-            whole = self.tables.setdefault(key, none)
-            whole[stage.ranks] = _on_ranks(sources, words, parts, len(stage.ranks))
+        sources = Sources(stage, first, self._constant)
+        for number, one in enumerate(stage.program.placeholders):
+            for place, tensor in enumerate(one.counts if one.op.is_counted else ()):
+                words = sources.of(tensor)
+                none: np.ndarray = np.full((ranks, words.shape[1]), UNKNOWN, np.int64)
+                self.tables.setdefault((number, place), none)[stage.ranks] = words
+
+    def _constant(self, values: np.ndarray) -> int:
+        return self._part((1, len(values)), UNKNOWN, values[None], np.iinfo(np.int64).max)
 
     def _input(self, stage: Stage, tensor: int, given: Given) -> int:
         what, number = stage.program.tensors[tensor], self.inputs
@@ -110,20 +105,6 @@ def cells_of(program: Program, given: Given) -> Cells:
     tables = numbering.tables
     asked = tuple(_asked(program, number, tables) for number in sorted({key[0] for key in tables}))
     return _compact(numbering.parts, asked)
-
-
-def _on_ranks(
-    sources: Sources, words: np.ndarray, parts: tuple[np.ndarray, int], ranks: int
-) -> np.ndarray:
-    """The cells of a table on the ranks of a stage, (ranks, words)."""
-    first, last = parts
-    starts = sources.words.first
-    number = np.searchsorted(starts, words, side="right") - 1
-    elements = np.append(np.diff(starts), 0)
-    own = np.arange(ranks)[:, None] * elements[number] + first[number] + words - starts[number]
-    constant = words - starts[-1] + last
-    found = np.where(words >= starts[-1], constant, own)
-    return np.where(words == UNKNOWN, UNKNOWN, found)
 
 
 def _asked(program: Program, number: int, tables: Mapping[tuple[int, int], np.ndarray]) -> Asked:
