@@ -29,7 +29,7 @@ CONSECUTIVE_CHIPS = GroupRule(
 )
 SAME_INDEX = GroupRule(
     "all-to-all-v-G2",
-    "elsewhere all_to_all_v takes the same rank of several machines",
+    "without a switched fabric all_to_all_v takes the same rank of several machines",
     f"{_NKI}, all_to_all_v; assumed: also of the machines of an UltraServer",
 )
 FREE_OFFSETS = GroupRule(
