@@ -1,5 +1,6 @@
 """From a compiled program to a run: load, place, fill, prove, run. Read this file first."""
 
+import contextlib
 import functools
 import os
 from collections import Counter
@@ -107,10 +108,8 @@ class Model:
         else:
             machine = self._machine(options)
             machine.load(arrays)
-            try:
+            with self._explained(_numbered(inputs)):
                 recorded, traffic, sizes = self._perform(machine, options)
-            except CountsError as error:
-                raise self._explained(error, _numbered(inputs)) from None
             outputs = machine.outputs()
             if options.clock:
                 trace = simulate(sizes.sized(), recorded, sizes.turns(), options.watch)
@@ -132,17 +131,21 @@ class Model:
 
         return drawn_counts(program, given, seed)
 
-    def _explained(self, error: CountsError, given: Mapping[int, np.ndarray]) -> CountsError:
-        """The same with the parameters that a seed filled, from which its tables follow."""
-        from ncc_runtime.drawn_counts.blame import random_parameters
+    @contextlib.contextmanager
+    def _explained(self, given: Mapping[int, np.ndarray]) -> Iterator[None]:
+        """Counts that do not fit, with the parameters that a seed filled from which they follow."""
+        try:
+            yield
+        except CountsError as error:
+            from ncc_runtime.drawn_counts.blame import random_parameters
 
-        names = random_parameters(self.executable.program, str(error), given)
-        if not names:
-            return error
-        return CountsError(
-            f"{error}; its tables follow from {names}, which a seed filled, in a way that does not "
-            "tell what fits: give them"
-        )
+            names = random_parameters(self.executable.program, str(error), given)
+            if not names:
+                raise
+            raise CountsError(
+                f"{error}; its tables follow from {names}, which a seed filled, in a way that does "
+                "not tell what fits: give them"
+            ) from None
 
     def _machine(self, options: RunOptions) -> "Machine":
         from ncc_runtime.execution.values.machine import Machine

@@ -199,13 +199,10 @@ class _Draw:
         wrong = (here < offsets.least) | (here > offsets.most)
         found: np.ndarray = np.zeros(len(value), bool)
         for one in self._cells.asked:
-            for cells in (one.source, one.target):
-                if cells is None:
-                    continue
-                bad = (cells != UNKNOWN) & wrong[np.maximum(cells, 0)] if len(wrong) else None
-                for counts in (one.rows, one.received):
-                    if bad is not None:
-                        found |= self._joined(counts, bad.astype(np.int64), np.maximum, 0) > 0
+            offsets_of = [one.source] if one.target is None else [one.source, one.target]
+            bad = np.logical_or.reduce([_named(wrong, cells) for cells in offsets_of])
+            for counts in (one.rows, one.received):
+                found |= self._joined(counts, bad.astype(np.int64), np.maximum, 0) > 0
         return np.asarray(found & ~self._is_bound & (value > 0))
 
     def _take(self, bounds: _Range, generator: np.random.Generator) -> None:
@@ -217,6 +214,11 @@ class _Draw:
         drawn[fits] = generator.integers(least[fits], most[fits], endpoint=True)
         is_open = self._value == UNKNOWN
         self._value[is_open] = drawn[self._class][is_open]
+
+
+def _named(which: np.ndarray, cells: np.ndarray) -> np.ndarray:
+    """Where cells are some of those that are chosen, bool."""
+    return np.asarray(np.append(which, False)[cells])  # UNKNOWN is the last
 
 
 def _shares(known: np.ndarray, rows: int) -> np.ndarray:
