@@ -52,6 +52,7 @@ class Case:
     size_bytes: int = 0
     algorithm: str = ANY
     is_whole: bool = False  # every rank is filled
+    topology: str = "trn2"  # a name or a file
 
     def forced(self) -> dict[str, str]:
         return {} if self.algorithm == ANY else {"all-reduce": self.algorithm}
@@ -84,7 +85,9 @@ def measure(case: Case) -> Measured:
     warm(case.is_whole)
     neff = neff_of(case)
     start = time.process_time()
-    model = ncc_runtime.load(neff, "trn2", algorithms=case.forced(), times_only=not case.is_whole)
+    model = ncc_runtime.load(
+        neff, case.topology, algorithms=case.forced(), times_only=not case.is_whole
+    )
     filled = time.process_time()
     executable = model.executable
     trace = simulate(executable, PlannedDecisions(executable, {}))

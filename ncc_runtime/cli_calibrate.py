@@ -24,6 +24,8 @@ def calibrate(rows: str, out: str | None, *, shipped: bool, **words: bool) -> No
 
     if out is not None and shipped:
         raise click.UsageError("--out writes what is fitted, and --shipped fits nothing")
+    if out is not None:
+        preset.target_of(out)  # before minutes are spent
     measured = read_rows(rows)
     found = residuals.calibrated(
         Predictor(), measured, is_fitted=not shipped, leave_one_out=words["leave_one_out"]

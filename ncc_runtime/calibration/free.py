@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ncc_runtime.calibration.predict import Overrides, overridden
+from ncc_runtime.calibration.predict import Overrides, named, overridden
 from ncc_runtime.calibration.rows import Row
 
 BEGIN: Overrides = MappingProxyType(
@@ -35,7 +35,8 @@ Constants = Mapping[tuple[str, str], int]
 
 def shipped(row: Row) -> Overrides:
     """The free constants of a row's preset."""
-    topology = overridden(row, {})
+    with named(row):
+        topology = overridden(row, {})
     values = {key: topology.figures[key].value for key in BEGIN}
     if topology.intra_chip.dies == 1:
         del values["intra_chip.die_latency_ps"]

@@ -4,7 +4,8 @@ Constants can be overridden. What does not depend on them is made once: programs
 executables that plans are filled to.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 
 import attrs
@@ -14,7 +15,7 @@ from ncc_runtime.calibration.rows import Row
 from ncc_runtime.collectives.choose import Candidate, Chooser
 from ncc_runtime.collectives.machine import Machine
 from ncc_runtime.collectives.plan import Job
-from ncc_runtime.errors import InputError
+from ncc_runtime.errors import InputError, NccError
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.execution.decisions import PlannedDecisions
 from ncc_runtime.lowering.bind import chooser_of, groups_of, job_of, teams_of
@@ -83,10 +84,11 @@ class Predictor:
     def predict(self, row: Row, overrides: Overrides = NONE) -> Prediction:
         """The time of a row and by what; InputError if it cannot be placed."""
         case = _case(row, overrides)
-        if case not in self._chosen:
-            self._chosen[case] = self._choose(row, overrides)
-        name = self._chosen[case]
-        return Prediction(self.clock_us(row, name, overrides), name)
+        with named(row):
+            if case not in self._chosen:
+                self._chosen[case] = self._choose(row, overrides)
+            name = self._chosen[case]
+            return Prediction(self.clock_us(row, name, overrides), name)
 
     def clock_us(self, row: Row, name: str, overrides: Overrides = NONE) -> float:
         """The time of a row by one algorithm."""
@@ -117,7 +119,9 @@ class Predictor:
     def generation(self, row: Row) -> str:
         """The generation of a row's instance, whose constants it has."""
         if row.instance not in self._generations:
-            self._generations[row.instance] = load_spec(row.instance).generation or row.instance
+            with named(row):
+                spec = load_spec(row.instance)
+            self._generations[row.instance] = spec.generation or row.instance
         return self._generations[row.instance]
 
     def _executable(self, row: Row, name: str) -> Executable:
@@ -153,6 +157,17 @@ class Predictor:
         return self._places[where]
 
 
+@contextmanager
+def named(row: Row) -> Iterator[None]:
+    """What cannot be placed says which row it is."""
+    try:
+        yield
+    except NccError as error:
+        if not row.origin:
+            raise
+        raise InputError(f"{row.origin}: {error}") from error
+
+
 def _unmeasured(row: Row) -> Row:
     """What was measured, whatever came out: rows of one collective are predicted together."""
     return attrs.evolve(row, table="", time_us=0)
@@ -176,7 +191,7 @@ def _placement(row: Row, overrides: Overrides) -> Placement:
     if not row.is_across_dies:
         return placed
     if topology.intra_chip.dies == 1:
-        raise InputError(f"{row.table}: {row.pair}: a chip of {row.instance} has one die")
+        raise InputError(f"pair {row.pair!r}: a chip of {row.instance} has one die")
     other = topology.ranks_per_chip // topology.intra_chip.dies
     return attrs.evolve(placed, core=np.array([0, other], np.int32))
 

@@ -10,11 +10,19 @@ from ncc_runtime.topology.load import load_spec
 from ncc_runtime.topology.spec import preset_names
 
 
-def presets(found: Calibration, path: str) -> Iterator[tuple[Path, str]]:
-    """Files and their texts: the path itself, of several instances one beside it for each."""
+def target_of(path: str) -> Path:
+    """The path, if a file may be written there; InputError says why not."""
     target = Path(path)
     if target.suffix != ".toml":
         raise InputError(f"{path}: name a file that ends in .toml")
+    if not target.parent.is_dir():
+        raise InputError(f"{path}: {target.parent} is no folder")
+    return target
+
+
+def presets(found: Calibration, path: str) -> Iterator[tuple[Path, str]]:
+    """Files and their texts: the path itself, of several instances one beside it for each."""
+    target = target_of(path)
     instances = dict.fromkeys(one.row.instance for one in found.rows)
     for instance in instances:
         name = load_spec(instance).name

@@ -31,6 +31,7 @@ class Row:
     size_bytes: int
     time_us: float
     pair: str = ""  # where the two ranks of a sendrecv are, in words
+    origin: str = attrs.field(default="", eq=False)  # file and number, for errors
 
     @property
     def is_across_dies(self) -> bool:
@@ -59,6 +60,8 @@ def _row(place: str, row: object) -> Row:
         if word not in known:
             raise InputError(f"{place}: {key} {word!r} is unknown; known: {', '.join(known)}")
     ranks = _count(place, row, "ranks")
+    if ranks < 2:
+        raise InputError(f"{place}: a collective has at least 2 ranks, not {ranks}")
     if OPERATORS[op].is_exchange and ranks != 2:
         raise InputError(f"{place}: a sendrecv is between 2 ranks, not {ranks}")
     found = Row(
@@ -72,6 +75,7 @@ def _row(place: str, row: object) -> Row:
         size_bytes=_count(place, row, "size_bytes"),
         time_us=_time(place, row),
         pair=_word(place, row, "pair") if "pair" in row else "",
+        origin=place,
     )
     if found.is_across_dies and ranks != 2:
         raise InputError(f"{place}: pair {found.pair!r} says where 2 ranks are, not {ranks}")

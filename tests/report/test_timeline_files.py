@@ -86,17 +86,17 @@ def read_chrome(path: Path) -> tuple[list[Slice], dict[str, list[tuple[float, fl
     names = {
         (one["name"], one["pid"], one.get("tid")): one["args"].get("name")
         for one in events
-        if one.get("ph") == "M"
+        if one["ph"] == "M"
     }
     ends = {phase: defaultdict(list) for phase in "sf"}
     for one in events:
-        if one.get("ph") in ends:
+        if one["ph"] in ends:
             ends[one["ph"]][one["pid"], one["tid"], one["ts"]].append(one["id"])
     slices, samples = [], defaultdict(list)
     for one in events:
-        if one.get("ph") == "C":
+        if one["ph"] == "C":
             samples[one["name"]].append((one["ts"] * 1000, one["args"]["GB/s"]))
-        if one.get("ph") != "X":
+        if one["ph"] != "X":
             continue
         pid, tid, start = one["pid"], one["tid"], one["ts"]
         what = names["process_name", pid, None], names["thread_name", pid, tid], pid << 32 | tid

@@ -62,6 +62,7 @@ def published() -> Calibration:
         ({"op": "allreduce"}, "row 0: op 'allreduce' is unknown; known: all_reduce, "),
         ({"dtype": "float"}, "row 0: dtype 'float' is unknown; known: uint8, "),
         ({"ranks": 0}, "row 0: ranks 0 is not a whole number from 1"),
+        ({"ranks": 1}, "row 0: a collective has at least 2 ranks, not 1"),
         ({"ranks": True}, "row 0: ranks True is not a whole number from 1"),
         ({"size_bytes": "1MB"}, "row 0: size_bytes '1MB' is not a whole number from 1"),
         ({"time_us": 0}, "row 0: time_us 0 is not a time from a picosecond"),
@@ -108,13 +109,13 @@ def test_remarks_beside_a_rows_keys_are_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"instance": "trn9"}, "topology 'trn9' is unknown"),
-        ({"ranks": 33}, "33 ranks do not fit on 1 trn1.32xlarge"),
-        ({"lnc": 2}, "trn1.32xlarge runs at lnc 1, not 2"),
-        ({"size_bytes": 1 << 50}, "all-reduce cannot run by ring: "),
+        ({"instance": "trn9"}, "row 0: topology 'trn9' is unknown"),
+        ({"ranks": 33}, "row 0: 33 ranks do not fit on 1 trn1.32xlarge"),
+        ({"lnc": 2}, "row 0: trn1.32xlarge runs at lnc 1, not 2"),
+        ({"size_bytes": 1 << 50}, "row 0: all_reduce.0: all-reduce cannot run by ring: "),
     ],
 )
-def test_a_row_that_cannot_be_placed_is_one_line_of_error(
+def test_a_row_that_cannot_be_placed_is_one_line_that_names_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], complaint: str
 ) -> None:
     assert main(["calibrate", file_of(tmp_path, {**ROW, **changes})]) == 1
@@ -265,6 +266,22 @@ def test_the_search_finds_what_is_shipped_and_what_the_document_shows() -> None:
 def test_nothing_is_written_where_nothing_is_fitted(tmp_path: Path) -> None:
     words = ["calibrate", file_of(tmp_path, ROW), "--shipped", "--out", "x.toml"]
     assert CliRunner().invoke(cli, words).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("out", "complaint"),
+    [("fit.json", "name a file that ends in .toml"), ("there/fit.toml", "there is no folder")],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_rows_are_read(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    out: str,
+    complaint: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["calibrate", "rows that are not there.json", "--out", out]) == 1
+    assert capsys.readouterr().err == f"error: {out}: {complaint}\n"
 
 
 def test_the_document_shows_what_the_shipped_presets_leave(published: Calibration) -> None:

@@ -111,6 +111,32 @@ def test_what_several_instances_send_at_once_queues_up_at_the_receiver():
     assert max(slowed) == pytest.approx((n - 2) * alone, rel=0.3)
 
 
+LATE = """name = "late"
+base = "trn2.48xlarge"
+[[core]]
+node = 0
+chip = 0
+core = 0
+dma_percent = 1
+source = "assumed"
+"""
+
+
+@pytest.mark.parametrize(("algorithm", "meet"), [("mesh", True), ("ring", False)])
+def test_members_of_a_mesh_between_instances_meet_at_a_receiver_and_those_of_a_ring_do_not(
+    algorithm: str, meet: bool, tmp_path: Path
+):
+    """Ingress congestion: who is late sends where others now send; in a ring nobody else does."""
+    # AWS Neuron docs, internode-collective-comm.rst: uneven starters hog the adapter
+    path = tmp_path / "late.toml"
+    path.write_text(LATE)
+    place = {"nodes": 4, "placement": "spread", "topology": str(path)}
+    trace = timed(collective(GATHER, algorithm, 4, MIB, **place))
+    lost_ps = int(trace.slowed_ps[trace.rank != 0].max())
+    assert (lost_ps > MIB * US // 6_250 / 2) == meet
+    assert (lost_ps > 0) == meet
+
+
 def test_more_collectives_in_a_program_do_not_pay_for_its_launch_again():
     # foxl-ai/kiln, docs/neuron-notes.md: a fixed cost for each execution, not for each collective
     times = [

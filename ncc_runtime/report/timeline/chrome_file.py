@@ -21,7 +21,8 @@ class ChromeWriter:
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._names: dict[int, str] = {}  # of counters
-        self._stream.write(b'{"displayTimeUnit": "ns", "traceEvents": [\n{}')
+        self._between = "\n"  # what stands before the next line
+        self._stream.write(b'{"displayTimeUnit": "ns", "traceEvents": [')
 
     def write(self, content: Batch | Samples) -> None:
         """Append tracks, then slices or samples."""
@@ -33,7 +34,9 @@ class ChromeWriter:
             lines += _slices(content.slices)
             if content.around is not None:
                 lines += _slices(content.around.slices)
-        self._stream.write("".join(f",\n{line}" for line in lines).encode())
+        if lines:
+            self._stream.write((self._between + ",\n".join(lines)).encode())
+            self._between = ",\n"
 
     def end(self) -> None:
         """Close what is open."""
