@@ -144,8 +144,9 @@ def _print_performance(console: Console, one: Performance) -> None:
 
 def _collectives_lines(rows: Sequence[CollectiveRow]) -> Iterator[str]:
     """A table; there may be many thousands of rows, and rich takes long to set each."""
-    headings = ("id", "op", "algorithm", "ranks", "bytes", "start us", "time us", "exposed us")
-    headings += tuple(f"{transport.value} B" for transport in REMOTE)
+    times = ("start us", "time us", "exposed us")
+    moved = (f"{transport.value} B" for transport in REMOTE)
+    headings = ("id", "op", "algorithm", "ranks", "bytes", *times, *moved)
     lines = [headings, *map(_collective_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     sides = ["<" if heading in ("op", "algorithm") else ">" for heading in headings]
