@@ -16,6 +16,7 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) 2>/dev/null \
 	  || { $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) .ci/bootstrap_pip.py $(BIN)/python; }
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[dev]'
+	@$(BIN)/python -m compileall -q ncc_runtime ncc_compiler # as pip does with what it copies
 	@touch $@
 
 install: $(STAMP) ## create .venv and install both commands into it

@@ -1,15 +1,17 @@
 """How long `nccrt run --no-values` of a large model takes, phase by phase, each time afresh.
 
-Prints seconds of processor time of every phase, the least of several processes, and those of whole
-commands, with starting and ending Python, beside their wall time. The clock's compiled code and
-Python's are in their caches, as on every run but the first.
+Prints seconds of processor time of every phase, the least of several processes, and those of the
+installed command, beside its wall time: what `time nccrt run` says. What a phase imports counts
+with it. The clock's compiled code is in its cache, as on every run but the first. All runs in the
+environment as it is: where Python may not keep its bytecode, and the installation brought none,
+every run compiles the sources anew, which the last line says.
 
 Run: python benchmarks/whole_command.py [MODEL] [--topology T] [--nodes N] [--runs 5]
 """
 
 import argparse
+import importlib.util
 import json
-import os
 import platform
 import resource
 import subprocess
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 LLAMA = Path(__file__).parents[1] / "tests" / "data" / "hlo" / "llama_4l_64ranks.hlo"
-COMMAND = "import sys; from ncc_runtime.cli import main; sys.exit(main())"
+NCCRT = Path(sys.executable).with_name("nccrt")
 
 
 def phases(path: str, topology: str, nodes: int | None) -> dict[str, float]:
@@ -64,7 +66,7 @@ def _imports() -> None:
 def whole(path: str, topology: str, nodes: int | None) -> dict[str, float]:
     """Seconds of one whole command: of processor time, then of wall time."""
     placed = ["--topology", topology, *([] if nodes is None else ["--nodes", str(nodes)])]
-    command = [sys.executable, "-c", COMMAND, "run", path, "--no-values", *placed]
+    command = [str(NCCRT), "run", path, "--no-values", *placed]
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(command, check=True, capture_output=True)
     wall = time.perf_counter() - start
@@ -98,25 +100,30 @@ def main() -> None:
         with cycles_collected_seldom():
             print(json.dumps(phases(str(given.model), given.topology, given.nodes)))
         return
-    cached = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryDirectory() as folder:
-        cached.setdefault("PYTHONPYCACHEPREFIX", folder)
-        os.environ.clear()
-        os.environ.update(cached)
         path = compiled(given.model, folder)
         rows = [_row(path, given) for _ in range(given.runs + 1)][1:]  # the first fills caches
     print(f"{time.strftime('%Y-%m-%d')} {platform.machine()}, {given.topology}, {given.model.name}")
     for name in rows[0]:
         print(f"{name:<32}{min(row[name] for row in rows):>7.3f} s")
+    print(f"bytecode of this package is {'read' if has_bytecode() else 'made anew in every run'}")
+
+
+def has_bytecode() -> bool:
+    """Whether Python finds the sources compiled."""
+    spec = importlib.util.find_spec("ncc_runtime")
+    return spec is not None and spec.cached is not None and Path(spec.cached).exists()
 
 
 def _row(path: str, given: argparse.Namespace) -> dict[str, float]:
     """One process for the phases, one for the whole command."""
     placed = ["--topology", given.topology]
     placed += [] if given.nodes is None else ["--nodes", str(given.nodes)]
-    command = [sys.executable, __file__, path, *placed, "--once"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return {**json.loads(done.stdout), **whole(path, given.topology, given.nodes)}
+    once = [sys.executable, __file__, path, *placed, "--once"]
+    done = subprocess.run(once, check=True, capture_output=True, text=True)
+    phase, command = json.loads(done.stdout), whole(path, given.topology, given.nodes)
+    rest = command["the whole command"] - sum(phase.values())
+    return {**phase, "start, end and command line": rest, **command}
 
 
 if __name__ == "__main__":

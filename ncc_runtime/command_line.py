@@ -14,7 +14,7 @@ import click
 DONE, REFUSED, USAGE, OUR_FAULT, INTERRUPTED = 0, 1, 2, 3, 130
 """The exit codes."""
 
-_NEW_CONTAINERS = 50_000
+_NEW_CONTAINERS = 500_000
 """How many objects a command makes until it looks for dead cycles: few are, all are walked over."""
 
 _DID_YOU_MEAN = re.compile(r"\.? \(?Did you mean (?:one of:? )?(.*?)\?\)?$")

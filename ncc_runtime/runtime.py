@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import numpy as np
-import threadpoolctl
 
 from ncc_runtime.errors import CountsError, InputError
 from ncc_runtime.execution.clock.clock import simulate
@@ -32,17 +31,15 @@ from ncc_runtime.lowering.fill import fill
 from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions, RunOptions
-from ncc_runtime.pipeline import joint_program, stage_of
 from ncc_runtime.placement import PlaceOptions, place_on
-from ncc_runtime.plans.files import PlanFile, read_plans
-from ncc_runtime.plans_proved import refuse_plans
 from ncc_runtime.report.collectives import collective_rows
 from ncc_runtime.report.run import Run
 from ncc_runtime.verify import prove
 from ncc_runtime.verify.proof import Proof
 
-if TYPE_CHECKING:  # slow to import, and only values need it
+if TYPE_CHECKING:  # slow to import, and only values and users' plans need them
     from ncc_runtime.execution.values.machine import Machine
+    from ncc_runtime.plans.files import PlanFile
 
 
 class Compiled(Protocol):
@@ -59,7 +56,7 @@ class Model:
         self,
         executable: Executable,
         verdicts: Sequence[Verdict] = (),
-        plans: Sequence[PlanFile] = (),
+        plans: Sequence["PlanFile"] = (),
     ) -> None:
         self.executable = executable
         self.plans = tuple(plans)  # that users wrote, which fill some placeholders
@@ -159,6 +156,8 @@ class Model:
         self, machine: "Machine", options: RunOptions
     ) -> tuple[RecordedDecisions, tuple[Traffic, ...], SizeRecord]:
         """Compute what the devices would hold; what was decided, what was moved, in which sizes."""
+        import threadpoolctl
+
         queues, counter = self.executable.queues, TrafficCounter(self.executable)
         sizes = SizeRecord(self.executable)
 
@@ -228,15 +227,27 @@ def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Mode
     judged = verdicts(program, placement)
     if options.strict:
         refuse(judged)
-    plans = read_plans(options.plans)
+    plans = _plans(options)
     executable = fill(program, placement, options.algorithms, plans, folded=options.times_only)
     check_counts(executable)
     exceeded = limit_verdicts(placement, _uses(executable))
     if options.strict:
         refuse(exceeded)
     model = Model(executable, (*judged, *exceeded), plans)
-    refuse_plans(executable, plans, lambda: model.proofs)
+    if plans:
+        from ncc_runtime.plans_proved import refuse_plans
+
+        refuse_plans(executable, plans, lambda: model.proofs)
     return model
+
+
+def _plans(options: LoadOptions) -> "tuple[PlanFile, ...]":
+    """What users wrote; most do not, and are spared the import."""
+    if not options.plans:
+        return ()
+    from ncc_runtime.plans.files import read_plans
+
+    return read_plans(options.plans)
 
 
 def _uses(executable: Executable) -> Iterator[Use]:
@@ -268,6 +279,8 @@ def program_of(neff: Neff | Sequence[tuple[Neff, Sequence[int]]]) -> Program:
 
 
 def _joint(parts: Sequence[tuple[Neff, Sequence[int]]]) -> Program:
+    from ncc_runtime.pipeline import joint_program, stage_of
+
     stages = []
     for neff, ranks in parts:
         program = program_of(neff)

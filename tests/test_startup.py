@@ -18,7 +18,23 @@ HEAVY = (
     "tree_sitter",
 )
 
-LATE = ("networkx", "ncc_runtime.execution.values.machine")
+LATE = (
+    "networkx",
+    "threadpoolctl",
+    "ncc_runtime.execution.values.machine",
+    "ncc_runtime.plans.files",
+    "ncc_runtime.verify.agreement.mismatch",
+)
+
+COMPILER = ("numba.np.arraymath", "numba.np.linalg")
+"""Of numba, what it compiles by, not what it runs by."""
+
+_RUN = """
+import sys, ncc_compiler, ncc_runtime
+neff = ncc_compiler.compile_text("ENTRY m {{ p = f32[4] parameter(0) ROOT n = f32[4] negate(p) }}")
+ncc_runtime.load(neff).run(values=False)
+print([name for name in {names} if name in sys.modules])
+"""
 
 _PROBE = """
 import sys
@@ -62,3 +78,18 @@ def test_a_run_without_values_on_a_torus_loads_no_kernels_and_no_graph_search() 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def loaded_by_a_run(names: tuple[str, ...]) -> str:
+    """Which modules a fresh interpreter has loaded after a run for times only."""
+    command = [sys.executable, "-c", _RUN.format(names=names)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_run_for_times_loads_nothing_for_values_users_plans_or_several_programs() -> None:
+    assert loaded_by_a_run(LATE) == "[]"
+
+
+def test_the_clock_that_is_compiled_already_loads_nothing_to_compile_by() -> None:
+    loaded_by_a_run(COMPILER)  # may compile it
+    assert loaded_by_a_run(COMPILER) == "[]"

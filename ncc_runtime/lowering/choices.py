@@ -6,6 +6,7 @@ the most frugal candidates of those behind it need. What a user's plan fills has
 """
 
 from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
@@ -26,7 +27,9 @@ from ncc_runtime.lowering.moves import Team
 from ncc_runtime.neff.program import Program
 from ncc_runtime.parts import Parts
 from ncc_runtime.placement import Placement
-from ncc_runtime.plans.files import Asked, PlanFile, assigned
+
+if TYPE_CHECKING:  # slow to import, and only users' plans need them
+    from ncc_runtime.plans.files import Asked, PlanFile
 
 REMEDY = "use smaller groups"
 
@@ -48,7 +51,7 @@ class _Wanted:
     given: Candidate | None = None  # of a user's plan
 
 
-AskedFor = tuple[Mapping[str, str], Sequence[PlanFile]]
+AskedFor = tuple[Mapping[str, str], Sequence["PlanFile"]]
 """Algorithms by operator, and users' plans."""
 
 
@@ -72,7 +75,7 @@ def parts_and_choices(
     program: Program,
     placement: Placement,
     forced: Mapping[str, str],
-    plans: Sequence[PlanFile] = (),
+    plans: Sequence["PlanFile"] = (),
 ) -> tuple[Parts, tuple[Choice, ...]]:
     """The machine, and each placeholder's choice with every candidate priced."""
     choosing = _Choosing(program, placement, (forced, plans), price_all=True)
@@ -81,12 +84,21 @@ def parts_and_choices(
     return choosing.chooser.parts, tuple(choices)
 
 
-def asked_of(program: Program) -> tuple[Asked, ...]:
+def asked_of(program: Program) -> "tuple[Asked, ...]":
     """The placeholders as users' plans are asked for them."""
+    from ncc_runtime.plans.files import Asked
+
     return tuple(
         Asked(number, one, job_of(program, one), groups_of(program, one))
         for number, one in enumerate(program.placeholders)
     )
+
+
+def _assigned(plans: "Sequence[PlanFile]", asked: "Sequence[Asked]") -> "Mapping[int, PlanFile]":
+    """By placeholder, the plan that fills it."""
+    from ncc_runtime.plans.files import assigned
+
+    return assigned(plans, asked)
 
 
 _Key = tuple[int, Hashable, int | None]
@@ -113,7 +125,8 @@ class _Choosing:
         self._program, self._forced, self._price_all = program, forced, price_all
         self._limit = semaphore_limit(program, placement.topology)
         self._semaphores: dict[tuple[int, int], np.ndarray] = {}  # by stream, id of a candidate
-        self._files = assigned(plans, asked_of(program)) if plans else {}
+        self._asked = asked_of(program) if plans else ()
+        self._files = _assigned(plans, self._asked) if plans else {}
         found: dict[Hashable, _Wanted] = {}
         for number, placeholder in enumerate(program.placeholders):
             key = self.key(number)
@@ -133,8 +146,7 @@ class _Choosing:
         job, groups = job_of(self._program, placeholder), groups_of(self._program, placeholder)
         if number not in self._files:
             return _Wanted(job, self.chooser.candidates(job, groups, self._price_all))
-        asked = Asked(number, placeholder, job, groups)
-        given = self._files[number].candidate(asked, self._chips)
+        given = self._files[number].candidate(self._asked[number], self._chips)
         if not self._price_all:
             return _Wanted(job, (given,), given)
         given = self.chooser.with_price(job, given)

@@ -90,13 +90,17 @@ class Column:
     def write(self, out: np.ndarray) -> None:
         """Fill (rows, ranks) and forget the rows."""
         at = 0
+        rows: list[Row] = []  # one after the other, up to the plan's next
         for part in self._parts:
-            if isinstance(part, MemberRows):
-                part.write(out[at : at + len(part)])
-                at += len(part)
-            else:
-                out[at] = part
-                at += 1
+            if not isinstance(part, MemberRows):
+                rows.append(part)
+                continue
+            _write_rows(rows, out[at:])
+            at += len(rows)
+            rows.clear()
+            part.write(out[at : at + len(part)])
+            at += len(part)
+        _write_rows(rows, out[at:])
         self._parts.clear()
         self._more = 0
 
@@ -119,6 +123,18 @@ class Column:
         return column
 
 
+def _write_rows(rows: Sequence[Row], out: np.ndarray) -> None:
+    """Fill the first rows of (rows, ranks), a stretch at a time that stays in cache."""
+    step = max(1, STRETCH // out.shape[1])
+    for first in range(0, len(rows), step):
+        some = rows[first : first + step]
+        widths = np.array([len(row) for row in some])
+        for width in np.unique(widths).tolist():
+            where = np.flatnonzero(widths == width)
+            alike = np.concatenate([some[at] for at in where.tolist()])
+            out[first + where] = alike.reshape(len(where), width)
+
+
 def narrowed(column: np.ndarray) -> np.ndarray:
     """The same non-negative cells in as little memory: int32 where they fit, rows alike once."""
     if column.size == 0:
@@ -138,15 +154,21 @@ def is_everybody(ranks: np.ndarray, count: int) -> bool:
 
 def spread(values: np.ndarray, at: np.ndarray, ranks: int) -> Row:
     """Values of some ranks as a row, IDLE elsewhere."""
-    if len(at) == ranks and (values == values[0]).all():
+    if len(at) == ranks and _is_one(values):
         return values[:1].copy()
-    row: np.ndarray = np.full(ranks, IDLE, values.dtype)
+    row: np.ndarray = np.empty(ranks, values.dtype)
+    row.fill(IDLE)
     row[at] = values
     return row
 
 
 def spread_any(values: np.ndarray, at: np.ndarray, ranks: int) -> Row:
     """The same where nobody looks elsewhere: one value if these ranks have one."""
-    if len(values) and (values == values[0]).all():
+    if len(values) and _is_one(values):
         return values[:1].copy()
     return spread(values, at, ranks)
+
+
+def _is_one(values: np.ndarray) -> bool:
+    """Whether all values are the same; asked so often that `all` would be felt."""
+    return np.count_nonzero(values == values[0]) == len(values)

@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from ncc_runtime.collectives.choose import check_forced
 from ncc_runtime.collectives.folds import UnfoldedError
@@ -27,17 +28,19 @@ from ncc_runtime.neff.program import ALIGNMENT, Program
 from ncc_runtime.neff.stages import stages_of
 from ncc_runtime.parts import Parts
 from ncc_runtime.placement import Placement
-from ncc_runtime.plans.files import PlanFile
 from ncc_runtime.timing import TimingModel
 from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.routes import Routes
+
+if TYPE_CHECKING:  # slow to import, and only users' plans need it
+    from ncc_runtime.plans.files import PlanFile
 
 
 def fill(
     program: Program,
     placement: Placement,
     forced: Mapping[str, str],
-    plans: Sequence[PlanFile] = (),
+    plans: Sequence["PlanFile"] = (),
     *,
     folded: bool = False,
 ) -> Executable:

@@ -1,7 +1,7 @@
 """The summary of a run, for people and as JSON."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,7 +120,7 @@ def as_text(executable: Executable, run: Run, options: RunOptions, host_s: float
         f"{counts['descriptor_runs']} runs of DMA descriptors, over all ranks"
     )
     if run.collectives:
-        console.print(_collectives_table(run.collectives))
+        out.writelines(f"{line}\n" for line in _collectives_lines(run.collectives))
     for note in run.notes:
         console.print(f"note: {note}", markup=False)
         for line in one_by_one.lines(one_by_one.joined(executable, run.collectives)):
@@ -142,20 +142,22 @@ def _print_performance(console: Console, one: Performance) -> None:
     console.print(performance.table(one.path))
 
 
-def _collectives_table(rows: tuple[CollectiveRow, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, title="collectives", title_justify="left")
-    headings = ("id", "op", "algorithm", "ranks", "bytes", "start us", "time us", "exposed us")
-    for column in (*headings, *(f"{transport.value} B" for transport in REMOTE)):
-        table.add_column(column, justify="left" if column in ("op", "algorithm") else "right")
-    columns = zip(*map(_collective_cells, rows), strict=True)
-    # single words do not wrap: rich sets a cell of many lines much faster than as many rows
-    table.add_row(*("\n".join(cells) for cells in columns))
-    return table
+def _collectives_lines(rows: Sequence[CollectiveRow]) -> Iterator[str]:
+    """A table; there may be many thousands of rows, and rich takes long to set each."""
+    times = ("start us", "time us", "exposed us")
+    moved = (f"{transport.value} B" for transport in REMOTE)
+    headings = ("id", "op", "algorithm", "ranks", "bytes", *times, *moved)
+    lines = [headings, *map(_collective_cells, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    sides = ["<" if heading in ("op", "algorithm") else ">" for heading in headings]
+    row = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
+    yield "collectives"
+    yield from (row.format(*cells) for cells in lines)
 
 
-def _collective_cells(row: CollectiveRow) -> list[str]:
+def _collective_cells(row: CollectiveRow) -> tuple[str, ...]:
     times = (row.start_us, row.time_us, row.exposed_us)
-    return [
+    return (
         str(row.id),
         row.op,
         row.algorithm,
@@ -163,7 +165,7 @@ def _collective_cells(row: CollectiveRow) -> list[str]:
         str(row.bytes),
         *("-" if time is None else f"{time:.3f}" for time in times),
         *(str(row.bytes_by_transport[transport.value]) for transport in REMOTE),
-    ]
+    )
 
 
 def _outputs_table(executable: Executable, run: Run) -> Table:

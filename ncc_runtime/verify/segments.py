@@ -7,7 +7,6 @@ placeholder are contiguous, begin with the wait for the trigger and end with DON
 in all programs that take part, is for the proof of form; here it is taken for granted.
 """
 
-import hashlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import attrs
@@ -56,6 +55,10 @@ class Segment:
         return stretch.queue, stretch.first + row, rank
 
 
+_Columns = Sequence[np.ndarray | None]
+"""Everything that is compared of two segments of one shape."""
+
+
 def segments(executable: Executable) -> tuple[Segment, ...]:
     """The distinct segments, in the order of their first placeholders."""
     found = [one for facts in executable.streams for one in _of_stream(executable, facts)]
@@ -71,10 +74,17 @@ def _joined(group: Sequence[Segment]) -> Iterator[Segment]:
     if len(group) == 1:
         yield group[0]
         return
-    equal: dict[bytes, list[Segment]] = {}
+    found: list[tuple[_Columns, list[Segment]]] = []
+    maybe: dict[bytes, list[tuple[_Columns, list[Segment]]]] = {}  # by a column that often differs
     for one in group:
-        equal.setdefault(_digest(one), []).append(one)
-    for ones in equal.values():
+        columns, known = _columns_of(one), maybe.setdefault(packed(one.cc.wait_sem).tobytes(), [])
+        equal = next((ones for other, ones in known if _are_equal(columns, other)), None)
+        if equal is not None:
+            equal.append(one)
+            continue
+        known.append((columns, [one]))
+        found.append(known[-1])
+    for _, ones in found:
         numbers = tuple(sorted(one.number for one in ones))
         first = next(one for one in ones if one.number == numbers[0])
         yield attrs.evolve(first, numbers=numbers)
@@ -172,9 +182,8 @@ def _shape(one: Segment) -> Hashable:
     return said, one.ranks, tuple(starts.tolist()), sizes, len(one.cc), rings
 
 
-def _digest(one: Segment) -> bytes:
+def _columns_of(one: Segment) -> _Columns:
     """Equal for segments whose rows are equal but for where and when they stand."""
-    state = hashlib.blake2b(digest_size=16)
     cc, form = one.cc, Form.of(one.homes)
     columns: list[np.ndarray | None] = [cc.opcode, cc.round, cc.lane, cc.pushed]
     columns += [cc.wait_sem, cc.wait_value, *_columns(cc.posts)]
@@ -183,24 +192,23 @@ def _digest(one: Segment) -> bytes:
         columns += [ring.source_rank, ring.also_peer, *_columns(ring.posts)]
         columns += [form.formed(ring.sources), form.formed(ring.target)]
         columns.append(None if ring.also_target is None else form.formed(ring.also_target))
-    seen = [None if column is None else packed(column) for column in columns]
-    kinds = [None if column is None else (column.dtype.str, column.shape) for column in columns]
-    state.update(repr(kinds).encode())
-    for column in seen:
-        if column is not None:
-            _add(state, column)
-    return state.digest()
+    return columns
+
+
+def _are_equal(some: _Columns, others: _Columns) -> bool:
+    return len(some) == len(others) and all(map(_is_equal, some, others))
+
+
+def _is_equal(one: np.ndarray | None, other: np.ndarray | None) -> bool:
+    """Whether two columns have the same type, shape and cells."""
+    if one is None or other is None:
+        return one is other
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return np.array_equal(packed(one), packed(other))
 
 
 def _columns(posts: Sequence[Post]) -> Iterator[np.ndarray]:
     for post in posts:
         yield post.rank
         yield post.sem
-
-
-def _add(state: hashlib.blake2b, column: np.ndarray) -> None:
-    if column.flags.c_contiguous:
-        state.update(column.data)
-        return
-    for rows in blocks(column.shape):
-        state.update(np.ascontiguousarray(column[rows]).data)

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+import ncc_compiler
+import ncc_runtime
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.cc_isa import DmaOpcode
@@ -67,6 +69,30 @@ def complaint(executable: Executable) -> str:
     assert not proof.holds
     assert proof_of(executable).breaches == proof.breaches
     return "\n".join(proof.breaches)
+
+
+TWICE = """
+HloModule twice, num_partitions=4
+sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT r = f32[] add(a, b) }
+ENTRY main {
+  x = f32[64] parameter(0)
+  y = f32[64] all-reduce(x), channel_id=1, replica_groups=[1,4]<=[4], use_global_device_ids=true,
+    to_apply=sum
+  ROOT z = f32[64] all-reduce(y), channel_id=2, replica_groups=[1,4]<=[4],
+    use_global_device_ids=true, to_apply=sum
+}"""
+
+
+def test_placeholders_whose_rows_differ_in_one_cell_are_proved_apart() -> None:
+    neff = ncc_compiler.compile_text(TWICE)
+    alike = ncc_runtime.load(neff, algorithms={"all-reduce": "ring"}).executable
+
+    def shorten_the_last(columns: Columns) -> None:
+        columns["size_bytes"][-1, -1] -= 4
+
+    assert [one.numbers for one in segments(alike)] == [(0, 1)]
+    apart = segments(edited(alike, shorten_the_last))
+    assert [one.numbers for one in apart] == [(0,), (1,)]
 
 
 def suited(op: CollectiveOp, name: str) -> list[Executable]:

@@ -62,8 +62,8 @@ class Cells:
 
 def pairs(one: Alike, other: Alike, block: int = 1 << 20) -> Iterator[tuple[np.ndarray, ...]]:
     """Which rows of two columns stand together, and how often; about `block` cells at a time."""
-    both = np.stack((one.index, other.index))
-    found, times = np.unique(both, axis=1, return_counts=True)
+    both, times = np.unique(one.index * len(other.rows) + other.index, return_counts=True)
+    found = np.stack(np.divmod(both, len(other.rows)))
     step = max(1, block // one.rows.shape[1])
     for first in range(0, len(times), step):
         own = slice(first, first + step)

@@ -44,7 +44,9 @@ def _made(function: Function, no_cpython_wrapper: bool) -> Function:
         no_cpython_wrapper=no_cpython_wrapper,
     )(function)
     if _cache() is not None:
-        _keep_if_there_is_room(vars(made)["_cache"])
+        kept = vars(made)["_cache"]
+        _keep_if_there_is_room(kept)
+        _load_without_compiler(kept)
     return made
 
 
@@ -57,6 +59,17 @@ def _keep_if_there_is_room(code: Any) -> None:
             save(*what)
 
     vars(code)["save_overload"] = saved
+
+
+def _load_without_compiler(code: Any) -> None:
+    """What is kept needs nothing that numba compiles by; to get all that ready takes longer."""
+    load = code.load_overload
+
+    def loaded(signature: object, context: object) -> object:
+        found = code._load_overload(signature, context)
+        return load(signature, context) if found is None else found
+
+    vars(code)["load_overload"] = loaded
 
 
 def is_compiled() -> bool:
