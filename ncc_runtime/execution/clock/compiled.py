@@ -63,10 +63,12 @@ def _keep_if_there_is_room(code: Any) -> None:
 
 def _load_without_compiler(code: Any) -> None:
     """What is kept needs nothing that numba compiles by; to get all that ready takes longer."""
-    load = code.load_overload
+    load, load_only = code.load_overload, getattr(code, "_load_overload", None)
+    if load_only is None:  # numba's own name, of no release's promise
+        return
 
     def loaded(signature: object, context: object) -> object:
-        found = code._load_overload(signature, context)
+        found = load_only(signature, context)
         return load(signature, context) if found is None else found
 
     vars(code)["load_overload"] = loaded
