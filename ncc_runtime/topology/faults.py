@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from ncc_runtime.topology.spec import LinkFault, Spec
+from ncc_runtime.topology.spec import BETWEEN_PORTS, LinkFault, Spec
 
 Row = Mapping[str, Any]
 
@@ -55,12 +55,13 @@ def link_states(
 def _links_of(spec: Spec, row: int, edges: Sequence[Edge]) -> list[int]:
     """The links of an instance that a row means; each of its ends must have one."""
     fault = spec.faults[row]
+    ports = fault.port.split(BETWEEN_PORTS) if fault.port is not None else None
     found: list[int] = []
     for source, target in fault.ends:
         links = [
             link
             for link, (here, there, port) in enumerate(edges)
-            if (here, there) == (source, target) and fault.port in (None, port)
+            if (here, there) == (source, target) and (ports is None or port in ports)
         ]
         if not links:
             by = f" by port {fault.port}" if fault.port else ""

@@ -15,7 +15,7 @@ from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.levels import Level
 from ncc_runtime.topology.pictures import GRIDS, joint
 from ncc_runtime.topology.routes import PlacedRanks
-from ncc_runtime.topology.spec import LevelKind
+from ncc_runtime.topology.spec import BETWEEN_PORTS, LevelKind
 from ncc_runtime.topology.svg_canvas import Box, Canvas, Point
 from ncc_runtime.topology.units import Unit, instance_unit, parts_of
 
@@ -305,7 +305,7 @@ class _Drawing:
         columns, count = self.topology.links, self.topology.links_per_node
         if any(columns.is_down[link] for link in links):
             return "link down"
-        faults = {fault.ends for fault in self.topology.faults if fault.bandwidth_bytes_per_s}
+        faults = self.topology.faults
         slow = (
             [link for link in links if self._is_slowed(link % count, link // count)]
             if faults
@@ -314,16 +314,15 @@ class _Drawing:
         return "link slowed" if slow else "link"
 
     def _is_slowed(self, link: int, node: int) -> bool:
-        """Whether a row of the file gives the link a rate."""
+        """Whether a row of the file slows the link, or takes down one of those in parallel."""
         links = self.topology.links
         ends = tuple(
             end if end < self.topology.chips_per_node else links.end(links.chips + end)
             for end in (int(links.src[link]), int(links.dst[link]))
         )
         return any(
-            fault.bandwidth_bytes_per_s is not None
-            and ends in fault.ends
-            and fault.port in (None, links.port[link])
+            ends in fault.ends
+            and (fault.port is None or fault.port in links.port[link].split(BETWEEN_PORTS))
             and fault.node in (None, node)
             for fault in self.topology.faults
         )

@@ -65,20 +65,31 @@ class TomlFile:
                 return ("level", row, key.removeprefix(prefix))
         return key.split(".")
 
+    def states(self, key: str) -> bool:
+        """Whether the file itself says a figure, and not its base."""
+        return not self.text or tuple(self._path(key)) in self._starts()
+
+    def _starts(self) -> dict[tuple[str | int, ...], int]:
+        """Where every table, row and value begins, in bytes."""
+        return {at: node.start_byte for at, node in reversed(list(_values(_tree(self._data))))}
+
+    @property
+    def _data(self) -> bytes:
+        return self.text.encode()
+
     def _place(self, path: Path) -> str:
-        """`:line:column` of the value, or of as much of the path as there is; else empty."""
+        """`:line:column` of the value, of as much of the path as there is, or of the base."""
         if not self.text:
             return ""
-        data = self.text.encode()
-        starts = {at: node.start_byte for at, node in reversed(list(_values(_tree(data))))}
+        starts = self._starts()
         known = (tuple(path[:end]) for end in range(len(path), 0, -1))
         start = next((starts[at] for at in known if at in starts), None)
         if start is None:  # a table that has no head of its own, or is an array of them
             below = (at for at, _ in starts.items() if path and at[:1] == tuple(path[:1]))
             start = min((starts[at] for at in below), default=None)
         if start is None:
-            return ""
-        before = data[:start].decode()
+            start = starts.get(("base",), starts.get(("name",), 0))
+        before = self._data[:start].decode()
         return f":{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
 
 

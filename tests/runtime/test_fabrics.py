@@ -232,7 +232,7 @@ def test_cycles_of_chips_share_no_link(name: str) -> None:
     joins = set(zip(links.src.tolist(), links.dst.tolist(), strict=True))
     used = [
         edge
-        for cycle in disjoint_cycles(links, range(topology.chips))
+        for cycle in disjoint_cycles(topology, range(topology.chips))
         for edge in zip(cycle, cycle[1:] + cycle[:1], strict=True)
         if len(cycle) > 1
     ]
