@@ -16,6 +16,9 @@ from ncc_runtime.topology.spec import BETWEEN_PORTS, LinkFault, Spec
 
 Row = Mapping[str, Any]
 
+MOST_NAMED = 8
+"""A complaint names no more links than this."""
+
 Edge = tuple[int | str, int | str, str]
 """A directed link of one instance: source, target, port; a switch is its name, `s0`."""
 
@@ -66,7 +69,13 @@ def _links_of(spec: Spec, row: int, edges: Sequence[Edge]) -> list[int]:
         if not links:
             by = f" by port {fault.port}" if fault.port else ""
             start = source if isinstance(source, str) else f"chip {source}"
-            raise spec.error(f"fault {row}", f"no link leads from {start} to {target}{by}")
+            led = dict.fromkeys(
+                f"{there} by {port}" for here, there, port in edges if here == source
+            )
+            known = ", ".join([*list(led)[:MOST_NAMED], *["…"] * (len(led) > MOST_NAMED)])
+            leads = f"its links lead to {known}" if led else "it has no links"
+            reason = f"no link leads from {start} to {target}{by}; {leads}"
+            raise spec.error(f"fault {row}", reason)
         found += links
     return found
 

@@ -288,7 +288,9 @@ class Spec:
 
     def _value(self, key: str) -> Value:
         if key not in self.figures:
-            raise self.error(key, "missing")
+            known = self.file.states("base")
+            base = "" if known else ", or name a base such as neuroncore-v3"
+            raise self.error(key, f'missing; give {{value = …, source = "…"}}{base}')
         return self.figures[key].value
 
 
