@@ -39,7 +39,7 @@ class Bisection:
 
 def level_links(topology: Topology) -> Iterator[LevelLinks]:
     """The levels of an instance, innermost first, that have links."""
-    src, dst, rate = _links(topology)
+    src, _, rate = _links(topology)
     chips = topology.chips_per_node
     levels = _level_of_links(topology)
     for number, level in enumerate(topology.levels):

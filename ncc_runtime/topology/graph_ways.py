@@ -36,8 +36,8 @@ class _Kept:
     def nothing(cls, nodes: int, chips: int) -> "_Kept":
         """Room for all targets, or as many as LARGEST_KEPT holds."""
         columns = min(chips, LARGEST_KEPT // max(1, nodes))
-        tables = (np.empty((nodes, columns), np.int32) for _ in range(2))
-        return cls(np.full(chips, UNREACHABLE, np.int32), *tables)
+        away, onward = (np.empty((nodes, columns), np.int32) for _ in range(2))
+        return cls(np.full(chips, UNREACHABLE, np.int32), away, onward)
 
     def add(self, targets: np.ndarray, away: np.ndarray, onward: np.ndarray) -> None:
         """Keep what was found of targets that fit."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from ncc_runtime.topology.derived import bisection, diameter, level_links
 from ncc_runtime.topology.graph import Topology, build
-from ncc_runtime.topology.pictures import pictures, spans
+from ncc_runtime.topology.pictures import pictures, ranks_a_chip, spans, title_of
 from ncc_runtime.topology.quadrants import PORTS, planes_of_cores, ports_of_cores
 from ncc_runtime.topology.routes import PlacedRanks
 from ncc_runtime.topology.spec import ALIASES, Figure, example_names, preset_names
@@ -54,9 +54,9 @@ def describe(topology: Topology, placement: PlacedRanks | None = None) -> str:
     hosts = topology.hosts_per_node
     of_hosts = f" of {hosts} servers" if hosts > 1 else ""
     lines = [
-        f"{topology.name}: {topology.summary}",
+        title_of(topology),
         f"{instances}{of_hosts}, lnc {topology.lnc}: {topology.chips} chips, "
-        f"{topology.ranks_per_chip} ranks a chip, {topology.max_ranks} ranks at most",
+        f"{ranks_a_chip(topology)}, {topology.max_ranks} ranks at most",
         "",
         *pictures(topology, placement),
         *_faults(topology),
