@@ -73,10 +73,10 @@ KINDS = ("torus", "ring", "line", "switch", "full", "graph")
 
 
 @st.composite
-def level_rows(draw: st.DrawFn) -> str:
+def level_rows(draw: st.DrawFn, most: int = 3) -> str:
     """The `[[level]]` rows of a small fabric, any kinds on top of each other."""
     text, chips, has_switches = "", 1, False
-    for number in range(draw(st.integers(1, 3))):
+    for number in range(draw(st.integers(1, most))):
         kind = draw(st.sampled_from(KINDS))
         size = draw(st.integers(1, max(1, min(4, 24 // chips))))
         figures, joins = _level_figures(draw, kind, size), "chips"
@@ -197,3 +197,27 @@ def placements(draw: st.DrawFn) -> Placement:
     per_node = draw(st.integers(1, topology.ranks_per_node))
     strategy = draw(st.sampled_from(("linear", "spread")))
     return place(topology, per_node * topology.nodes, strategy)
+
+
+@st.composite
+def user_files(draw: st.DrawFn) -> str:
+    """A file as a user might write it: up to four levels, few cores, DMA engines or CC-cores."""
+    cores, lnc = draw(st.sampled_from(((1, 1), (2, 1), (3, 1), (4, 2), (5, 1), (8, 1), (8, 2))))
+    figures = {
+        "chips.cores": cores,
+        "lnc.allowed": [lnc],
+        "lnc.default": lnc,
+        "hbm.stacks": 1,
+        "intra_chip.dies": 1,
+        "dma.engines_per_core": draw(st.sampled_from((1, 3, 16))),
+        "cc.cores_per_core": draw(st.sampled_from((1, 2))),
+        "cc.engines_per_channel": draw(st.sampled_from((1, 4))),
+        "efa.adapters": 1,
+        "efa.adapter_bandwidth_bytes_per_s": draw(st.integers(1, 10**12)),
+        "efa.latency_ps": draw(st.integers(0, 10**9)),
+    }
+    stated = "".join(
+        f'{key} = {{value = {value}, source = "s"}}\n' for key, value in figures.items()
+    )
+    head = 'name = "Übungsnetz 漢"  # of a user\nbase = "neuroncore-v3"\nrules = "none"\n'
+    return head + stated + draw(level_rows(4))

@@ -1,9 +1,12 @@
 """Every model of ir_examples compiles, runs on two topologies, and means what it says."""
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import ncc_compiler
 import ncc_runtime
@@ -18,9 +21,10 @@ from ncc_runtime.report.one_by_one import joined
 from ncc_runtime.report.overlap import all_reduces
 from ncc_runtime.report.run import Run
 from ncc_runtime.runtime import load_on, program_of
-from ncc_runtime.topology.graph import build
+from ncc_runtime.topology.graph import Topology, build
 from ncc_runtime.topology.spec import example_names, preset_names
 from tests.draws_graphs import random_array
+from tests.draws_topology import user_files
 from tests.reference_runs import assert_close, reference_outputs
 
 EXAMPLES = Path(__file__).parent.parent / "ir_examples"
@@ -77,6 +81,50 @@ def test_an_example_computes_the_same_on_every_topology_that_holds_it(name):
         run = model.run(inputs, clock=False)
         for actual, wanted in zip(run.outputs, expected, strict=True):
             assert_close(actual, wanted)
+
+
+CLUSTERS = (
+    ("trn2-ultraserver", 2),
+    ("trn3-gen1-ultraserver", 2),
+    ("trn3-gen2-ultraserver", 2),
+    ("dgx-h100", 4),
+    ("tpu-v4-cube", 2),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_computes_the_same_on_clusters_of_large_instances(name):
+    module, neff = example(name), compiled(name)
+    inputs = inputs_of(module)
+    expected = reference_outputs(module, inputs)
+    for topology, nodes in CLUSTERS:
+        if module.ranks % nodes or module.ranks > build(topology, nodes).max_ranks:
+            continue
+        model = ncc_runtime.load(neff, topology=topology, nodes=nodes, placement="spread")
+        for actual, wanted in zip(model.run(inputs).outputs, expected, strict=True):
+            assert_close(actual, wanted)
+
+
+@pytest.mark.slow
+@given(name=st.sampled_from(NAMES), text=user_files())
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_an_example_computes_the_same_on_a_drawn_fabric(name, text):
+    module, neff = example(name), compiled(name)
+    inputs = inputs_of(module)
+    expected = reference_outputs(module, inputs)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "mine.toml"
+        file.write_text(text)
+        nodes = next(n for n in range(1, module.ranks + 1) if fits(build(str(file)), module, n))
+        model = ncc_runtime.load(neff, topology=str(file), nodes=nodes)
+        for actual, wanted in zip(model.run(inputs).outputs, expected, strict=True):
+            assert_close(actual, wanted)
+
+
+def fits(one: Topology, module: Module, nodes: int) -> bool:
+    """Whether so many instances hold equal shares of the ranks."""
+    return module.ranks % nodes == 0 and one.ranks_per_node * nodes >= module.ranks
 
 
 def times(name: str, level: int, topology: str) -> Run:

@@ -103,12 +103,14 @@ class Layout:
     def chip_cycles(self) -> tuple[tuple[Members, ...], ...]:
         """Cycles over links that no two share, as clusters: the members of each chip in turn.
 
-        Of a group on several instances there are none, for no links join these. Where only
-        switches close a ring, the chips follow each other in order.
+        No more than a rank has groups of DMA engines, so that no two wait for the same engines. Of
+        a group on several instances there are none, for no links join these. Where only switches
+        close a ring, the chips follow each other in order.
         """
         clusters = {self.seats[cluster[0]].chip: cluster for cluster in self.by_chip()}
         topology = self.placement.topology
-        cycles = disjoint_cycles(topology.links, tuple(clusters))
+        cycles = disjoint_cycles(topology, tuple(clusters))
         if not cycles and topology.switches_per_node and len(self.by_node()) == 1:
             cycles = (tuple(sorted(clusters)),)
-        return tuple(tuple(clusters[chip] for chip in cycle) for cycle in cycles)
+        some = cycles[: topology.rank_dma_channels]
+        return tuple(tuple(clusters[chip] for chip in cycle) for cycle in some)

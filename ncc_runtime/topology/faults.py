@@ -12,9 +12,12 @@ from typing import Any
 import attrs
 import numpy as np
 
-from ncc_runtime.topology.spec import LinkFault, Spec
+from ncc_runtime.topology.spec import BETWEEN_PORTS, LinkFault, Spec
 
 Row = Mapping[str, Any]
+
+MOST_NAMED = 8
+"""A complaint names no more links than this."""
 
 Edge = tuple[int | str, int | str, str]
 """A directed link of one instance: source, target, port; a switch is its name, `s0`."""
@@ -55,17 +58,24 @@ def link_states(
 def _links_of(spec: Spec, row: int, edges: Sequence[Edge]) -> list[int]:
     """The links of an instance that a row means; each of its ends must have one."""
     fault = spec.faults[row]
+    ports = fault.port.split(BETWEEN_PORTS) if fault.port is not None else None
     found: list[int] = []
     for source, target in fault.ends:
         links = [
             link
             for link, (here, there, port) in enumerate(edges)
-            if (here, there) == (source, target) and fault.port in (None, port)
+            if (here, there) == (source, target) and (ports is None or port in ports)
         ]
         if not links:
             by = f" by port {fault.port}" if fault.port else ""
             start = source if isinstance(source, str) else f"chip {source}"
-            raise spec.error(f"fault {row}", f"no link leads from {start} to {target}{by}")
+            led = dict.fromkeys(
+                f"{there} by {port}" for here, there, port in edges if here == source
+            )
+            known = ", ".join([*list(led)[:MOST_NAMED], *["…"] * (len(led) > MOST_NAMED)])
+            leads = f"its links lead to {known}" if led else "it has no links"
+            reason = f"no link leads from {start} to {target}{by}; {leads}"
+            raise spec.error(f"fault {row}", reason)
         found += links
     return found
 

@@ -26,6 +26,7 @@ from ncc_runtime.topology.spec import (
     SlowedCore,
     Spec,
 )
+from ncc_runtime.topology.trunks import trunks_of
 
 LEVELS = FabricShape.LEVELS
 
@@ -411,6 +412,11 @@ def _links(spec: Spec, wiring: Wiring, nodes: int) -> Links:
     src, dst = ([ends[end] for end in side.tolist()] for side in (wiring.src, wiring.dst))
     edges = list(zip(src, dst, wiring.port, strict=True))
     states = link_states(spec, edges, nodes, wiring.bandwidth_bytes_per_s)
+    wiring, states = trunks_of(wiring, states)
+    fastest = int(states.bandwidth_bytes_per_s.max(initial=0))
+    if fastest > LARGEST:
+        where = f"level.{spec.levels[-1].name}" if spec.levels else "link.bandwidth_bytes_per_s"
+        raise spec.error(where, f"parallel links carry {fastest} bytes/s in all, more than 10^15")
     latency = np.tile(wiring.latency_ps, nodes)
     latency.setflags(write=False)
     return Links(

@@ -14,7 +14,7 @@ LARGEST_TABLE = 8_000_000
 """Links times targets of one search."""
 
 LARGEST_KEPT = 16_000_000
-"""Nodes times chips of a graph whose searches are kept."""
+"""Nodes times targets of a graph whose searches are kept."""
 
 SWITCHES = 4
 """Ports of a chip that are tried before a search."""
@@ -23,13 +23,35 @@ Walked = list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 """Step by step (pairs, number of the step, link)."""
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class _Kept:
-    """What is known of targets, a column each."""
+    """What is known of some targets, a column each; forgotten when there is no room."""
 
-    known: np.ndarray  # (chips,) bool
-    away: np.ndarray  # (nodes, chips) int32: links that are left to go
-    onward: np.ndarray  # (nodes, chips) int32: the link to take
+    column: np.ndarray  # (chips,) int32: which one of a target; UNREACHABLE if it is not known
+    away: np.ndarray  # (nodes, columns) int32: links that are left to go
+    onward: np.ndarray  # (nodes, columns) int32: the link to take
+    used: int = 0  # columns
+
+    @classmethod
+    def nothing(cls, nodes: int, chips: int) -> "_Kept":
+        """Room for all targets, or as many as LARGEST_KEPT holds."""
+        columns = min(chips, LARGEST_KEPT // max(1, nodes))
+        away, onward = (np.empty((nodes, columns), np.int32) for _ in range(2))
+        return cls(np.full(chips, UNREACHABLE, np.int32), away, onward)
+
+    def add(self, targets: np.ndarray, away: np.ndarray, onward: np.ndarray) -> None:
+        """Keep what was found of targets that fit."""
+        some = slice(self.used, self.used + len(targets))
+        self.away[:, some], self.onward[:, some] = away, onward
+        self.column[targets] = np.arange(some.start, some.stop)
+        self.used = some.stop
+
+    def has_room_for(self, targets: int) -> bool:
+        """Whether so many more fit, if need be after all else is forgotten."""
+        if self.used + targets > self.away.shape[1]:
+            self.column[:] = UNREACHABLE
+            self.used = 0
+        return targets <= self.away.shape[1]
 
 
 @attrs.frozen(eq=False)
@@ -41,16 +63,13 @@ class GraphWays:
     src: np.ndarray  # (n,) int64
     dst: np.ndarray  # (n,)
     is_up: np.ndarray  # (n,) bool
-    kept: _Kept | None = attrs.field(init=False, repr=False)
+    kept: _Kept = attrs.field(init=False, repr=False)
     index: tuple[np.ndarray, np.ndarray] = attrs.field(init=False, repr=False)
     ports: np.ndarray = attrs.field(init=False, repr=False)
 
     @kept.default
-    def _nothing_yet(self) -> _Kept | None:
-        if self.nodes * self.chips > LARGEST_KEPT:
-            return None
-        tables = (np.empty((self.nodes, self.chips), np.int32) for _ in range(2))
-        return _Kept(np.zeros(self.chips, bool), *tables)
+    def _nothing_yet(self) -> _Kept:
+        return _Kept.nothing(self.nodes, self.chips)
 
     @index.default
     def _links_by_ends(self) -> tuple[np.ndarray, np.ndarray]:
@@ -125,13 +144,14 @@ class GraphWays:
 
     def _known(self, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(nodes, targets): links that are left to go, and the link to take."""
-        if self.kept is None:
+        new = targets[self.kept.column[targets] == UNREACHABLE]
+        if len(new) and not self.kept.has_room_for(len(targets)):
             return self._search(targets)
-        new = targets[~self.kept.known[targets]]
+        new = targets[self.kept.column[targets] == UNREACHABLE]
         if len(new):
-            self.kept.away[:, new], self.kept.onward[:, new] = self._search(new)
-            self.kept.known[new] = True
-        return self.kept.away[:, targets], self.kept.onward[:, targets]
+            self.kept.add(new, *self._search(new))
+        columns = self.kept.column[targets]
+        return self.kept.away[:, columns], self.kept.onward[:, columns]
 
     def _search(self, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         from scipy.sparse import csr_array

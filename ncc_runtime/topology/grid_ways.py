@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.topology.levels import Axis
+from ncc_runtime.topology.spec import BETWEEN_PORTS
 
 
 @attrs.frozen(eq=False)
@@ -26,8 +27,8 @@ class GridWays:
             column[axis.down], column[axis.up] = 2 * number, 2 * number + 1
         chips = max(axis.extent * axis.stride for axis in axes)
         link_at = np.full((chips, 2 * len(axes)), -1, np.int32)
-        columns = np.array([column[word] for word in port], np.int64)
-        link_at[src, columns] = np.arange(len(src))
+        for link, (chip, words) in enumerate(zip(src.tolist(), port, strict=True)):
+            link_at[chip, [column[word] for word in words.split(BETWEEN_PORTS)]] = link
         return cls(axes, link_at)
 
     def ways(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

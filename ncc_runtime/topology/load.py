@@ -93,6 +93,8 @@ def _over(base: Spec | None, file: TomlFile, document: Mapping[str, Any], instan
     texts = {
         key: document.get(key) or getattr(below, key) for key in ("generation", "summary", "rules")
     }
+    if base is not None and below.name and not is_same and not document.get("summary"):
+        texts["summary"] = f"{below.name} with chips or wiring of its own"
     return Spec(
         file=file,
         name=document["name"],
@@ -109,10 +111,12 @@ def _over(base: Spec | None, file: TomlFile, document: Mapping[str, Any], instan
 def _merged(below: Spec, own: Mapping[str, Figure], fabric: Fabric) -> dict[str, Figure]:
     """Of the wirings by `fabric` and by levels only the one in use."""
     figures = {**below.figures, **own, **fabric.figures}
-    unused = (
+    unused: tuple[str, ...] = (
         ("fabric.shape", "fabric.dims", "fabric.links", "link.") if fabric.levels else ("level.",)
     )
     kept = tuple(level.key("") for level in fabric.levels)
+    if "chips.hosts" not in own and figures.get("chips.count") != below.figures.get("chips.count"):
+        unused += ("chips.hosts",)  # nobody said how many machines other chips are in
     return {
         key: figure
         for key, figure in figures.items()

@@ -28,6 +28,17 @@ def pictures(topology: Topology, placement: PlacedRanks | None) -> Iterator[str]
         yield from _picture(topology, node, ranks)
 
 
+def title_of(topology: Topology) -> str:
+    """Its name, and what it is if that is said."""
+    return f"{topology.name}: {topology.summary}".removesuffix(": ")
+
+
+def ranks_a_chip(topology: Topology) -> str:
+    """`4 ranks a chip`."""
+    count = topology.ranks_per_chip
+    return f"{count} rank{'s' if count > 1 else ''} a chip"
+
+
 def _picture(topology: Topology, node: int, ranks: Sequence[str]) -> Iterator[str]:
     first = node * topology.chips_per_node
     chips = range(first, first + topology.chips_per_node)
@@ -87,6 +98,8 @@ def joint(level: Level, unit: Unit) -> str:
         return f"{number} of {ports} ports{what[level.joins]}, {rates} GB/s each way{over}"
     held = unit.chips // level.size
     along = " by dimension" if len(each) > 1 else ""
+    if 2 in level.dims and level.kind in (LevelKind.TORUS, LevelKind.RING):
+        along += ", extents of 2 with both links"
     links = f", {held} links side by side" if held > 1 and level.joins is Joins.PLACES else ""
     return f"a {level.kind.value} of {size}{links}, {rates} GB/s each way{along}"
 

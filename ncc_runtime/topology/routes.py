@@ -159,7 +159,7 @@ class Routes:
             return np.zeros(inside.shape, np.int32)
         leaves, enters = ways.leaves[pair], ways.enters[pair]
         count = (~self._is_at(src, leaves)).astype(np.int32) + ~self._is_at(dst, enters)
-        return np.where(inside & (leaves != NO_PORT), count, np.int32(0))
+        return np.where(inside, count, np.int32(0))
 
     def _is_at(self, rank: np.ndarray, code: np.ndarray) -> np.ndarray:
         """Whether ranks' cores sit at ports, or nobody knows of the ports where they sit."""

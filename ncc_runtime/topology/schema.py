@@ -68,6 +68,8 @@ def schema() -> Schema:
     """What tables, keys and values a topology's TOML may have."""
     text = {"type": "string", "pattern": r"^[^\x00-\x1f\x7f]*$", "description": "a line of text"}
     tables: Schema = dict.fromkeys(("name", "generation", "summary", "base"), text)
+    tables["name"] = {**text, "pattern": r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$"}
+    tables["name"] = {**tables["name"], "description": "a line of text with a word in it"}
     tables["rules"] = _word("neuron or none", ["neuron", "none"])
     for key, kind in KEYS.items():
         _insert(tables, key.split("."), _leaf(kind))
@@ -259,7 +261,8 @@ def _remedy(above: Sequence[str | int], key: str, keys: Mapping[str, object]) ->
         near = difflib.get_close_matches(key, keys, n=1)
         return f"; did you mean {near[0]}" if near else f"; known: {', '.join(keys)}"
     full = ".".join((*map(str, above), key))
-    near = difflib.get_close_matches(full, (*KEYS, *schema()["properties"]), n=1)
+    others = KEYS if above else (*KEYS, *schema()["properties"])
+    near = difflib.get_close_matches(full, others, n=1)
     return f"; did you mean {near[0]}" if near else f"; known: {', '.join(keys)}"
 
 

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 import attrs
 import numpy as np
 
+from ncc_runtime.topology.derived import bisection, diameter, level_links
 from ncc_runtime.topology.graph import Topology, build
-from ncc_runtime.topology.pictures import pictures, spans
+from ncc_runtime.topology.pictures import pictures, ranks_a_chip, spans, title_of
 from ncc_runtime.topology.quadrants import PORTS, planes_of_cores, ports_of_cores
 from ncc_runtime.topology.routes import PlacedRanks
 from ncc_runtime.topology.spec import ALIASES, Figure, example_names, preset_names
@@ -53,9 +54,9 @@ def describe(topology: Topology, placement: PlacedRanks | None = None) -> str:
     hosts = topology.hosts_per_node
     of_hosts = f" of {hosts} servers" if hosts > 1 else ""
     lines = [
-        f"{topology.name}: {topology.summary}",
+        title_of(topology),
         f"{instances}{of_hosts}, lnc {topology.lnc}: {topology.chips} chips, "
-        f"{topology.ranks_per_chip} ranks a chip, {topology.max_ranks} ranks at most",
+        f"{ranks_a_chip(topology)}, {topology.max_ranks} ranks at most",
         "",
         *pictures(topology, placement),
         *_faults(topology),
@@ -64,6 +65,7 @@ def describe(topology: Topology, placement: PlacedRanks | None = None) -> str:
         *_core_ports(topology),
         *_aligned(_rank_rows(topology)),
         "",
+        *_aligned(_derived_rows(topology)),
         *_aligned((("figure", "value", "source"), *_figure_rows(topology))),
     ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
@@ -135,6 +137,26 @@ def _rank_rows(topology: Topology) -> Iterable[tuple[str, ...]]:
         yield "", f"{_rate(topology.rank_efa_bandwidth_bytes_per_s)} of {topology.network}"
 
 
+def _derived_rows(topology: Topology) -> Iterable[tuple[str, ...]]:
+    """What planners ask of an instance's links; follows from the figures below."""
+    if topology.chips_per_node == 1:
+        return
+    for level in level_links(topology):
+        least, most = level.out_of_chip
+        out = f"{_rate(least)} to {_rate(most)}" if least < most else _rate(most)
+        of_chip = f", {out} out of a chip" if most else ""
+        all_of_them = f"{level.bytes_per_s / 1e12:g} TB/s in all"
+        yield f"links of {level.name}", f"{level.links} one way, {all_of_them}{of_chip}"
+    apart, cut = diameter(topology), bisection(topology)
+    if apart is not None:
+        yield "diameter", f"{apart[0]} links, {apart[1]:.4g} between two chips on average"
+    if cut is not None:
+        each = cut.bytes_per_s // (topology.chips_per_node // 2)
+        halves = f"between {cut.halves}, {_rate(each)} a chip"
+        yield "bisection", f"{cut.bytes_per_s / 1e12:g} TB/s each way {halves}"
+    yield "", ""
+
+
 def _figure_rows(topology: Topology) -> Iterable[tuple[str, ...]]:
     for key, figure in sorted(topology.figures.items()):
         yield key, _quantity(key, figure), figure.source
@@ -172,6 +194,8 @@ def _as_tuple(value: object) -> tuple[object, ...]:
 def _aligned(rows: Iterable[tuple[str, ...]]) -> Iterable[str]:
     """Rows as columns two spaces apart, left aligned."""
     table = list(rows)
+    if not table:
+        return
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -37,6 +37,9 @@ LARGEST_CHIPS = 16_384
 LARGEST_LINKS = 4_194_304
 """No more directed links an instance than this: 2,048 chips all joined to all."""
 
+BETWEEN_PORTS = "&"
+"""Stands between the ports of parallel links in the name of their trunk, as in `W&E`."""
+
 
 class FabricShape(enum.Enum):
     """How the chips of one instance are wired; the value is the word in the TOML."""
@@ -278,11 +281,16 @@ class Spec:
         return self.figures[key].source
 
     def error(self, key: str, reason: str) -> TopologyError:
+        """A complaint about a figure; one of the base's is to be given anew."""
+        if key in self.figures and not self.file.states(key):
+            reason += f"; the base says so, give {key}"
         return self.file.error(key, reason)
 
     def _value(self, key: str) -> Value:
         if key not in self.figures:
-            raise self.error(key, "missing")
+            known = self.file.states("base")
+            base = "" if known else ", or name a base such as neuroncore-v3"
+            raise self.error(key, f'missing; give {{value = …, source = "…"}}{base}')
         return self.figures[key].value
 
 

@@ -13,14 +13,14 @@ import numpy as np
 
 from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.levels import Level
-from ncc_runtime.topology.pictures import GRIDS, joint
+from ncc_runtime.topology.pictures import GRIDS, joint, ranks_a_chip, title_of
 from ncc_runtime.topology.routes import PlacedRanks
-from ncc_runtime.topology.spec import LevelKind
+from ncc_runtime.topology.spec import BETWEEN_PORTS, LevelKind
 from ncc_runtime.topology.svg_canvas import Box, Canvas, Point
 from ncc_runtime.topology.units import Unit, instance_unit, parts_of
 
 SLOT = Box(0, 0, 30, 16)
-GAP_X, GAP_Y, PAD, TITLE, BAR = 46.0, 34.0, 24.0, 24.0, 26.0
+GAP_X, GAP_Y, PAD, TITLE, BAR = 46.0, 34.0, 32.0, 24.0, 26.0
 STUB = 14.0
 WIDER = 1.6
 """How many times wider than high units of a level are laid out, about."""
@@ -36,14 +36,14 @@ def as_svg(topology: Topology, placement: PlacedRanks | None = None) -> str:
     drawing = _Drawing.of(topology, placement)
     nodes = range(topology.nodes if placement is not None else 1)
     many = f"{topology.nodes} instances" if topology.nodes > 1 else "1 instance"
-    drawing.canvas.text("title", (PAD, TITLE), f"{topology.name}: {topology.summary}")
+    drawing.canvas.text("title", (PAD, TITLE), title_of(topology))
     ranks = f", {len(placement.chip)} ranks" if placement is not None else ""
     network = f", joined over {topology.network}" if topology.nodes > 1 else ""
     drawing.canvas.text(
         "small",
         (PAD, TITLE + 16),
         f"{many}{network}, lnc {topology.lnc}: {topology.chips} chips, "
-        f"{topology.ranks_per_chip} ranks a chip{ranks}",
+        f"{ranks_a_chip(topology)}{ranks}",
     )
     width, y = 0.0, TITLE + 34
     for node in nodes:
@@ -260,6 +260,7 @@ class _Drawing:
         (x, y), (x2, y2) = ends
         at = ((x + x2) / 2, y - 4) if across else (x + 4, (y + y2) / 2 + 4)
         kind = "small middle" if across else "small"
+        held *= 2 if level.dims[axis] == 2 and level.kind is not LevelKind.LINE else 1
         many = f"{held} x " if held > 1 else ""
         self.canvas.text(kind, at, f"{many}{level.bandwidth_bytes_per_s[axis] / 1e9:.4g}")
 
@@ -305,7 +306,7 @@ class _Drawing:
         columns, count = self.topology.links, self.topology.links_per_node
         if any(columns.is_down[link] for link in links):
             return "link down"
-        faults = {fault.ends for fault in self.topology.faults if fault.bandwidth_bytes_per_s}
+        faults = self.topology.faults
         slow = (
             [link for link in links if self._is_slowed(link % count, link // count)]
             if faults
@@ -314,16 +315,15 @@ class _Drawing:
         return "link slowed" if slow else "link"
 
     def _is_slowed(self, link: int, node: int) -> bool:
-        """Whether a row of the file gives the link a rate."""
+        """Whether a row of the file slows the link, or takes down one of those in parallel."""
         links = self.topology.links
         ends = tuple(
             end if end < self.topology.chips_per_node else links.end(links.chips + end)
             for end in (int(links.src[link]), int(links.dst[link]))
         )
         return any(
-            fault.bandwidth_bytes_per_s is not None
-            and ends in fault.ends
-            and fault.port in (None, links.port[link])
+            ends in fault.ends
+            and (fault.port is None or fault.port in links.port[link].split(BETWEEN_PORTS))
             and fault.node in (None, node)
             for fault in self.topology.faults
         )

@@ -3,6 +3,7 @@
 tomllib reads it. Only when something is wrong, tree-sitter's grammar finds the place of a key.
 """
 
+import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from importlib.resources.abc import Traversable
@@ -14,6 +15,8 @@ from ncc_runtime.errors import TopologyError, reason_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node
+
+_NUMBERS = re.compile(r"\d+")
 
 Path = Sequence[str | int]
 """Keys of tables and numbers of rows, from the top of the document."""
@@ -29,20 +32,27 @@ class TomlFile:
 
     @classmethod
     def read(cls, origin: str, file: Traversable) -> "TomlFile":
-        """The text; TopologyError if there is none."""
+        """The text, with or without a mark of its byte order; TopologyError if there is none."""
         try:
-            return cls(origin, file.read_bytes().decode())
+            data = file.read_bytes()
+            return cls(origin, data.decode("utf-8-sig") or "\n")
         except OSError as error:
             raise TopologyError(f"{origin}: {reason_of(error)}") from error
         except UnicodeDecodeError as error:
-            raise TopologyError(f"{origin}: not UTF-8 text at byte {error.start}") from error
+            before = data[: error.start].decode()
+            reason = f"not UTF-8 text at byte {error.start}; save it as UTF-8"
+            raise TopologyError(f"{origin}{_after(before)}: {reason}") from error
 
     def tables(self) -> dict[str, Any]:
         """The document; TopologyError with line and column if it is not TOML."""
         try:
             return tomllib.loads(self.text)
         except tomllib.TOMLDecodeError as error:
-            raise TopologyError(f"{self.origin}: not TOML: {str(error).lower()}") from error
+            reason, _, at = str(error).partition(" (at ")
+            numbers = _NUMBERS.findall(at)
+            place = f":{':'.join(numbers)}" if numbers else _after(self.text)
+            first, rest = reason[:1].lower(), reason[1:]
+            raise TopologyError(f"{self.origin}{place}: not TOML: {first}{rest}") from error
         except RecursionError as error:
             raise TopologyError(f"{self.origin}: not TOML: nested too deeply") from error
 
@@ -65,21 +75,36 @@ class TomlFile:
                 return ("level", row, key.removeprefix(prefix))
         return key.split(".")
 
+    def states(self, key: str) -> bool:
+        """Whether the file itself says a figure, and not its base."""
+        return not self.text or tuple(self._path(key)) in self._starts()
+
+    def _starts(self) -> dict[tuple[str | int, ...], int]:
+        """Where every table, row and value begins, in bytes."""
+        return {at: node.start_byte for at, node in reversed(list(_values(_tree(self._data))))}
+
+    @property
+    def _data(self) -> bytes:
+        return self.text.encode()
+
     def _place(self, path: Path) -> str:
-        """`:line:column` of the value, or of as much of the path as there is; else empty."""
+        """`:line:column` of the value, of as much of the path as there is, or of the base."""
         if not self.text:
             return ""
-        data = self.text.encode()
-        starts = {at: node.start_byte for at, node in reversed(list(_values(_tree(data))))}
+        starts = self._starts()
         known = (tuple(path[:end]) for end in range(len(path), 0, -1))
         start = next((starts[at] for at in known if at in starts), None)
         if start is None:  # a table that has no head of its own, or is an array of them
             below = (at for at, _ in starts.items() if path and at[:1] == tuple(path[:1]))
             start = min((starts[at] for at in below), default=None)
         if start is None:
-            return ""
-        before = data[:start].decode()
-        return f":{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
+            start = starts.get(("base",), starts.get(("name",), 0))
+        return _after(self._data[:start].decode())
+
+
+def _after(before: str) -> str:
+    """`:line:column` of what follows a text."""
+    return f":{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
 
 
 def _tree(text: bytes) -> "Node":

@@ -231,13 +231,14 @@ def test_without_efa_a_rank_has_no_adapter() -> None:
     assert Routes(topology, place(topology, 2)).adapter(np.array([1])).tolist() == [-1]
 
 
-def test_parallel_links_of_a_two_wide_torus_route_in_one_hop() -> None:
+def test_parallel_links_of_a_two_wide_torus_are_one_way_in_one_hop() -> None:
     topology = build_drawn("chips.count = 4\nfabric.dims = [2, 2]\nefa.adapters = 4")
     assert topology.shape is FabricShape.TORUS
     routes = Routes(topology, place(topology, 4, "spread"))
-    assert [routes.describe(a, b) for a, b in ((0, 1), (1, 0))] == [
-        "neuronlink c0:W>E, c0.E>c1, c1:W>N",
-        "neuronlink c1:N>W, c1.W>c0, c0:E>W",
+    assert [routes.describe(a, b) for a, b in ((0, 1), (1, 0), (0, 2))] == [
+        "neuronlink c0.W&E>c1",
+        "neuronlink c1.W&E>c0",
+        "neuronlink c0.N&S>c2",
     ]
 
 

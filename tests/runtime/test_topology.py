@@ -276,7 +276,7 @@ def test_a_wrong_file_is_refused_by_file_and_key(tmp_path, body: str, message: s
         ("base = 'trn2.48xlarge'", "name: missing"),
         ("name = 'x'\nbase = 'h100'", "base: 'h100' is unknown; known: neuroncore-v2"),
         ("name = 3", "name: 3 is not a line of text"),
-        ("name = = 3", "not TOML: .*line 1"),
+        ("name = = 3", "not TOML: invalid value"),
         ("name = 'x'\nchips = 3", "chips: 3 is not a table, with keys such as count"),
         ("name = 'x'\n[link]\nlatency_ps = 5", r"expected \{value = …, source = \"…\"\}, not 5"),
         ("name = 'x'\nlink.latency_ps = {value = 5, source = ' '}", "the source is empty"),

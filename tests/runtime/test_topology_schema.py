@@ -97,7 +97,7 @@ def complaint(directory: Path, text: str) -> str:
             "5:9: chips.count: 5, the levels hold 16: 4 of board x 4 of up",
         ),
         ('name = "mine"', 'name = "mine"\nchips = 3', "2:9: chips: 3 is not a table, with keys"),
-        ('name = "mine"', "name = = 3", " not TOML: invalid value (at line 1, column 8)"),
+        ('name = "mine"', "name = = 3", "1:8: not TOML: invalid value"),
         (
             'kind = "switch"',
             'kind = "switch"\noversubscription = {value = nan, source = "s"}',
@@ -116,3 +116,34 @@ def test_a_complaint_has_line_column_value_and_remedy(
 def test_columns_count_characters_and_keys_may_be_quoted_and_dotted(tmp_path: Path) -> None:
     text = 'name = "é"\n"link"."latency_ps" = {source = "ä", value = 1.5}\n'
     assert complaint(tmp_path, text).startswith("mine.toml:2:46: link.latency_ps: 1.5 is not")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "1:1: name: missing"),
+        (b"\xff\xfe\x00", "1:1: not UTF-8 text at byte 0; save it as UTF-8"),
+        (b'name = "a"\n# \xe9', "2:3: not UTF-8 text at byte 13"),
+        (b'\xef\xbb\xbfname = "a"\nbase = 3', "2:8: base: 3 is not a line of text"),
+        (b'name = "a"\nname = "b"', "2:11: not TOML: cannot overwrite a value"),
+        (b'name = " "', "1:8: name: ' ' is not a line of text with a word in it"),
+        (b'name = "a"', "1:8: lnc.allowed: missing; give {value = "),
+    ],
+)
+def test_a_complaint_has_a_place_even_where_a_file_is_hardly_one(
+    tmp_path: Path, data: bytes, message: str
+) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_bytes(data)
+    with pytest.raises(TopologyError) as refused:
+        build(str(file))
+    assert str(refused.value).removeprefix(f"{tmp_path}/").startswith(f"mine.toml:{message}")
+
+
+def test_a_figure_of_the_base_that_no_longer_fits_is_told_at_the_base(tmp_path: Path) -> None:
+    text = 'name = "a"\nbase = "trn2"\n'.replace("trn2", "trn2.48xlarge")
+    text += 'chips.count = {value = 6, source = "s"}\nfabric.dims = {value = [2, 3], source = "s"}'
+    assert complaint(tmp_path, text) == (
+        "mine.toml:2:8: efa.adapters: 16 adapters do not divide 6 chips; "
+        "the base says so, give efa.adapters"
+    )
