@@ -97,11 +97,10 @@ def _of_first(move: Transfer, count: int) -> Transfer:
     )
 
 
-def checked(build: Callable[[Job], Plan], job: Job) -> Plan:
-    """The plan of a job that is folded; UnfoldedError if other members have other plans."""
-    plan = build(job)
+def check_fold(build: Callable[[Job], Plan], job: Job, plan: Plan) -> None:
+    """UnfoldedError if other members have other plans than those of a folded one of the job."""
     if plan.fold is None:
-        return plan
+        return
     _check_turns(plan, plan.fold)
     blocks = plan.members // plan.fold.seen
     turns = () if plan.is_even else {blocks // 2, blocks - 1} - {0}
@@ -109,7 +108,6 @@ def checked(build: Callable[[Job], Plan], job: Job) -> Plan:
         other = build(attrs.evolve(job, fold=attrs.evolve(plan.fold, turn=turn)))
         if not _are_alike(plan, other):
             raise UnfoldedError("members of different instances move different amounts")
-    return plan
 
 
 def _check_turns(plan: Plan, fold: Fold) -> None:

@@ -223,7 +223,8 @@ def test_the_choice_and_its_price_are_those_of_all(op, elements):
     placement = place_on(PlaceOptions("trn2", 4), 64)
     job, groups = (make(program, program.placeholders[0]) for make in (job_of, groups_of))
     whole, folded = (chooser_of(program, placement, {}, seen) for seen in (None, 16))
-    prices = {one.name: one.price for one in whole.candidates(job, groups) if not one.reason}
+    every = whole.candidates(job, groups, price_all=True)
+    prices = {one.name: one.price for one in every if not one.reason}
     bounded = folded.candidates(job, groups)
     for one in bounded:
         if not one.reason:
@@ -267,7 +268,8 @@ def test_a_group_that_folds_is_priced_beside_one_that_does_not():
     placement = place_on(PlaceOptions("trn2", 8, "spread"), 32)
     job, groups = (make(program, program.placeholders[0]) for make in (job_of, groups_of))
     whole, folded = (chooser_of(program, placement, {}, seen) for seen in (None, 4))
-    prices = {one.name: one.price for one in whole.candidates(job, groups) if not one.reason}
+    every = whole.candidates(job, groups, price_all=True)
+    prices = {one.name: one.price for one in every if not one.reason}
     found = folded.candidates(job, groups, price_all=True)
     for one in found:
         assert one.reason or one.price.time_ps == prices[one.name].time_ps
