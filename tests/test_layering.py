@@ -59,6 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "ncc_runtime.lowering": {
         ERRORS,
+        "ncc_runtime.free_memory",
         NEFF,
         "ncc_runtime.collectives",
         "ncc_runtime.lowering.cc_isa",
@@ -101,6 +102,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.host_memory": {
         ERRORS,
         NEFF,
+        "ncc_runtime.free_memory",
         "ncc_runtime.lowering.executable",
         "ncc_runtime.options",
     },

@@ -6,20 +6,23 @@ is folded where that holds, and of all members elsewhere.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.folds import UnfoldedError, check_fold, fold_of
+from ncc_runtime.collectives.folds import fold_of, is_folded_truly
 from ncc_runtime.collectives.layout import Arrange, Layout, Members, UnsuitedError
 from ncc_runtime.collectives.machine import Groups
 from ncc_runtime.collectives.plan import Fold, Job, Plan
 from ncc_runtime.collectives.price import Price
 from ncc_runtime.placement import Placement
 from ncc_runtime.topology.graph import Topology
+
+MANY = 8192
+"""Members whose rounds, or whose columns if one instance does not stand for all, are too many to be
+tried among others."""
 
 
 @attrs.frozen
@@ -40,23 +43,24 @@ class Sketch:
     arranged: tuple[Hashable, ...]
     folds: tuple[Fold | None, ...]
 
-    def whole(self, job: Job, plans: Sequence[Plan]) -> tuple[Plan, ...]:
+    def whole(self, job: Job, plans: Sequence[Plan]) -> list[Plan]:
         """Plans of all members in place of those that are sketched."""
-        return tuple(
+        return [
             plan if plan.fold is None else self.algorithm.build(job, how)
             for plan, how in zip(plans, self.arranged, strict=True)
-        )
+        ]
 
-    def folded(self, job: Job, plans: Sequence[Plan]) -> tuple[Plan, ...]:
-        """The sketched plans, if one instance stands for all in every one; else UnfoldedError.
+    def is_true(self, job: Job, plans: Sequence[Plan]) -> bool:
+        """Whether in all of the sketched plans one instance does stand for all.
 
         They are priced together, so that none is folded beside one that cannot be.
         """
         for plan, how, fold in zip(plans, self.arranged, self.folds, strict=True):
             if (plan.fold is None) != (fold is None):
-                raise UnfoldedError(f"{plan.algorithm} makes plans of all members only")
-            check_fold(partial(self._built, how), job, plan)
-        return tuple(plans)
+                return False
+            if not is_folded_truly(partial(self._built, how), job, plan):
+                return False
+        return True
 
     def _built(self, arranged: Hashable, job: Job) -> Plan:
         return self.algorithm.build(job, arranged)
@@ -147,19 +151,17 @@ class Candidates:
         before = self._sure.get((sketch, True))
         if before is not None and all(plan.fold is None for plan, _ in before.teams):
             return before
-        sketched = [plan for plan, _ in one.teams]
+        plans = [plan for plan, _ in one.teams]
         try:
-            plans = self._sure_plans(job, sketch, sketched)
+            if not (self._is_folded and sketch.is_true(job, plans)):
+                most = max(plan.members for plan in plans)
+                if most > MANY and self._is_free(job):
+                    return Candidate(one.name, None, _unplanned(most))
+                plans = sketch.whole(job, plans)
         except UnsuitedError as reason:
             return Candidate(one.name, None, str(reason))
         teams = tuple((plan, its[1]) for plan, its in zip(plans, one.teams, strict=True))
         return self._roomy(job, Candidate(one.name, None, teams=teams))
-
-    def _sure_plans(self, job: Job, sketch: Sketch, plans: Sequence[Plan]) -> tuple[Plan, ...]:
-        if self._is_folded:
-            with suppress(UnfoldedError):
-                return sketch.folded(job, plans)
-        return sketch.whole(job, plans)
 
     def _is_free(self, job: Job) -> bool:
         return job.placeholder.op.value not in self._forced
@@ -218,3 +220,10 @@ MOST_NAMED = 8
 def _short(group: Members) -> str:
     more = f",… ({len(group)} ranks)" if len(group) > MOST_NAMED else ""
     return f"{{{','.join(map(str, group[:MOST_NAMED]))}{more}}}"
+
+
+def _unplanned(members: int) -> str:
+    return (
+        f"members of different instances move different amounts, and a plan of all {members} is "
+        f"made only if it is forced: take a buffer that divides evenly, or at most {MANY} members"
+    )

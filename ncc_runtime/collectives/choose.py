@@ -21,7 +21,7 @@ from ncc_runtime.collectives import (
     torus,
     tree,
 )
-from ncc_runtime.collectives.candidates import Algorithm, Candidate, Candidates
+from ncc_runtime.collectives.candidates import MANY, Algorithm, Candidate, Candidates
 from ncc_runtime.collectives.folds import FoldedParts
 from ncc_runtime.collectives.layout import Members
 from ncc_runtime.collectives.loads import Loads
@@ -35,11 +35,6 @@ from ncc_runtime.parts import Parts
 from ncc_runtime.placement import Placement
 from ncc_runtime.timing import TimingModel
 from ncc_runtime.topology.routes import Routes
-
-MANY = 8192
-"""Members whose rounds, or whose columns if one instance does not stand for all, are too many to be
-tried among others."""
-
 
 ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
     CollectiveOp.ALL_REDUCE: {
@@ -251,5 +246,8 @@ def _bounded(machine: Machine, one: Candidate) -> Candidate:
 
 
 def _refusal(job: Job, candidates: Sequence[Candidate]) -> str:
-    reasons = "; ".join(f"{one.name}: {one.reason}" for one in candidates)
+    names: dict[str, list[str]] = {}
+    for one in candidates:
+        names.setdefault(one.reason, []).append(one.name)
+    reasons = "; ".join(f"{', '.join(its)}: {reason}" for reason, its in names.items())
     return f"{job.placeholder.name}: {job.placeholder.op.value} cannot run by {reasons}"

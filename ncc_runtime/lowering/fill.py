@@ -19,6 +19,7 @@ from ncc_runtime.lowering.executable import Executable, Filled, Queue
 from ncc_runtime.lowering.moves import Team
 from ncc_runtime.lowering.patch import patched_queues, stream_semaphores
 from ncc_runtime.lowering.reach import check_reach
+from ncc_runtime.lowering.room import check_room
 from ncc_runtime.lowering.split import split
 from ncc_runtime.lowering.stream import StreamProgram
 from ncc_runtime.lowering.structure import Marker, Shifts, shifts, steps
@@ -98,6 +99,7 @@ def fill_with(
     stand for the others.
     """
     topology, seen = placement.topology, seen or program.ranks
+    check_room(teams, seen, program.ranks)
     streams = stream_semaphores(program)
     limit = semaphore_limit(program, topology)
     ids = SemaphoreIds(seen, len(program.semaphores), limit)
