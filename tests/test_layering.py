@@ -39,6 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.instances": {"ncc_runtime.parts", "ncc_runtime.timing"},
     "ncc_runtime.collectives": {
         ERRORS,
+        "ncc_runtime.free_memory",
         NEFF,
         "ncc_runtime.topology",
         "ncc_runtime.instances",
@@ -59,7 +60,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "ncc_runtime.lowering": {
         ERRORS,
-        "ncc_runtime.free_memory",
         NEFF,
         "ncc_runtime.collectives",
         "ncc_runtime.lowering.cc_isa",

@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 
 from ncc_runtime.collectives.choose import check_forced
 from ncc_runtime.collectives.folds import UnfoldedError
+from ncc_runtime.collectives.room import check_room
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.instances import are_placed_alike
 from ncc_runtime.lowering.bind import (
@@ -19,7 +20,6 @@ from ncc_runtime.lowering.executable import Executable, Filled, Queue
 from ncc_runtime.lowering.moves import Team
 from ncc_runtime.lowering.patch import patched_queues, stream_semaphores
 from ncc_runtime.lowering.reach import check_reach
-from ncc_runtime.lowering.room import check_room
 from ncc_runtime.lowering.split import split
 from ncc_runtime.lowering.stream import StreamProgram
 from ncc_runtime.lowering.structure import Marker, Shifts, shifts, steps
@@ -99,7 +99,8 @@ def fill_with(
     stand for the others.
     """
     topology, seen = placement.topology, seen or program.ranks
-    check_room(teams, seen, program.ranks)
+    every = [team for its_teams in teams for team in its_teams]
+    check_room([(team.plan, team.seen(seen).size) for team in every], seen, program.ranks)
     streams = stream_semaphores(program)
     limit = semaphore_limit(program, topology)
     ids = SemaphoreIds(seen, len(program.semaphores), limit)
