@@ -4,11 +4,12 @@ Each line is measured in a process of its own, after a small run for which the c
 fetched from its cache. Messages are transfers of DMA rings, of all ranks; seconds are those of the
 processor. A collective of all ranks of trn2 goes the whole way from the bytes of a `.neff` to the
 text of the report: unpacked, placed, filled, timed, told. Of instances that are alike one is filled
-and simulated; with --all every rank is filled.
+and simulated; with --all every rank is filled. With --chosen there are also what is chosen for
+65,536 ranks, buffers that do not divide evenly, of which every rank is filled, and an all-to-all.
 
 Run: python benchmarks/clock.py [--ranks 64 1024 4096] [--algorithm ring] [--size-bytes N] [--all]
      python benchmarks/clock.py --ranks 65536 --algorithm hier.kangaring.rdh --no-model
-     python benchmarks/clock.py --ranks 4096 --algorithm any --no-model   # the cheapest
+     python benchmarks/clock.py --ranks --chosen --no-model               # the cheapest
 """
 
 import argparse
@@ -44,7 +45,7 @@ ANY = "any"
 
 @attrs.frozen
 class Case:
-    """What is measured: an all-reduce of so many ranks, or a model."""
+    """What is measured: a collective of so many ranks, or a model."""
 
     name: str
     path: Path | None = None
@@ -53,9 +54,20 @@ class Case:
     algorithm: str = ANY
     is_whole: bool = False  # every rank is filled
     topology: str = "trn2"  # a name or a file
+    operator: str = "all_reduce"
 
     def forced(self) -> dict[str, str]:
-        return {} if self.algorithm == ANY else {"all-reduce": self.algorithm}
+        op = OPERATORS[self.operator].op.value
+        return {} if self.algorithm == ANY else {op: self.algorithm}
+
+
+CHOSEN = (
+    Case("65536 ranks", ranks=65536, size_bytes=1 << 20),
+    Case("1024, uneven", ranks=1024, size_bytes=1_000_003),
+    Case("4096, uneven", ranks=4096, size_bytes=1024),
+    Case("4096, all-to-all", ranks=4096, size_bytes=1 << 24, operator="alltoall"),
+)
+"""What is chosen among all algorithms, for buffers that divide among the ranks and others."""
 
 
 @attrs.frozen
@@ -76,7 +88,7 @@ class Measured:
 def neff_of(case: Case) -> bytes:
     if case.path is not None:
         return ncc_compiler.compile_file(case.path).data
-    made = bench_program.Case(OPERATORS["all_reduce"], case.ranks, DType.F32, case.size_bytes)
+    made = bench_program.Case(OPERATORS[case.operator], case.ranks, DType.F32, case.size_bytes)
     return container.pack(program_of_case(made))
 
 
@@ -122,6 +134,7 @@ def warm(is_whole: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, nargs="*", default=[64, 1024, 4096])
+    parser.add_argument("--chosen", action="store_true", help="what is chosen for many ranks, too")
     parser.add_argument("--size-bytes", type=int, default=1 << 20)
     parser.add_argument("--algorithm", default="ring")
     parser.add_argument("--all", action="store_true", help="fill every rank")
@@ -138,9 +151,14 @@ def main() -> None:
         )
         for ranks in arguments.ranks
     ]
+    if arguments.chosen:
+        cases += CHOSEN
     if not arguments.no_model:
         cases.append(Case(arguments.model.stem, arguments.model, is_whole=arguments.all))
-    print(f"{time.strftime('%Y-%m-%d')} {platform.machine()}, trn2, {arguments.size_bytes:,} bytes")
+    print(
+        f"{time.strftime('%Y-%m-%d')} {platform.machine()}, trn2, all-reduce of "
+        f"{arguments.size_bytes:,} bytes where nothing else is said"
+    )
     print(
         f"{'':20}{'by':20}{'messages':>13}{'slowed':>12}{'time us':>12}{'fill s':>8}{'clock s':>9}"
         f"{'report s':>10}{'messages/s':>13}{'peak MiB':>10}"

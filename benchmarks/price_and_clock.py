@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from ncc_runtime.collectives.choose import Candidate
+from ncc_runtime.collectives.candidates import Candidate
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.execution.decisions import PlannedDecisions

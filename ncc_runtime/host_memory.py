@@ -1,8 +1,7 @@
-"""How much memory the host has free, and what a run would take of it."""
-
-from pathlib import Path
+"""What memory of the host a run would take."""
 
 from ncc_runtime.errors import InputError
+from ncc_runtime.free_memory import free_bytes
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.options import FREE_SHARE, RunOptions
 
@@ -38,15 +37,3 @@ def needed_bytes(executable: Executable, options: RunOptions) -> int:
     )
     owners = arena * 4 if options.checked else 0  # one int32 a byte
     return arena + owners + beside
-
-
-def free_bytes() -> int | None:
-    """Memory the host can give without swapping; None where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None

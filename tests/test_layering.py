@@ -39,6 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.instances": {"ncc_runtime.parts", "ncc_runtime.timing"},
     "ncc_runtime.collectives": {
         ERRORS,
+        "ncc_runtime.free_memory",
         NEFF,
         "ncc_runtime.topology",
         "ncc_runtime.instances",
@@ -102,6 +103,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.host_memory": {
         ERRORS,
         NEFF,
+        "ncc_runtime.free_memory",
         "ncc_runtime.lowering.executable",
         "ncc_runtime.options",
     },

@@ -12,7 +12,8 @@ import attrs
 import numpy as np
 
 from ncc_runtime.calibration.rows import Row
-from ncc_runtime.collectives.choose import Candidate, Chooser
+from ncc_runtime.collectives.candidates import Candidate
+from ncc_runtime.collectives.choose import Chooser
 from ncc_runtime.collectives.machine import Machine
 from ncc_runtime.collectives.plan import Job
 from ncc_runtime.errors import InputError, NccError

@@ -7,29 +7,39 @@ Source: Bruck et al., "Efficient algorithms for all-to-all communications in mul
 message-passing systems", IEEE TPDS 1997; pairwise exchange as in MPI implementations.
 """
 
-from collections.abc import Iterator
-
+import attrs
 import numpy as np
 
 from ncc_runtime.collectives.extents import Scratch
-from ncc_runtime.collectives.plan import Job, Piece, Plan, Round, Space, Transfer, home
+from ncc_runtime.collectives.plan import (
+    Job,
+    Piece,
+    Plan,
+    Round,
+    Space,
+    Transfer,
+    columns_of,
+    home,
+)
 
 
 def pairwise(job: Job, members: int) -> Plan:
     """P-1 rounds of one chunk each, never two to one member."""
-    mine = home(members).astype(np.int64)
+    everybody, sizes = home(members), _chunk_bytes(job, members)
+    mine = everybody[: columns_of(job, members)].astype(np.int64)
     rounds = []
     for shift in range(members):
-        peer = (mine + shift) % members
+        peer = (everybody + shift) % members
+        their = peer[: len(mine)].astype(np.int64)
         rounds.append(
             Round(
                 tuple(
-                    _move(peer, (Space.OPERAND, peer * size), (Space.RESULT, mine * size), k, size)
-                    for k, size in enumerate(_chunk_bytes(job, members))
+                    _move(peer, (Space.OPERAND, their * size), (Space.RESULT, mine * size), k, size)
+                    for k, size in enumerate(sizes)
                 )
             )
         )
-    return Plan("pairwise", members, tuple(rounds))
+    return Plan("pairwise", members, tuple(rounds), fold=job.fold, is_even=True)
 
 
 def bruck(job: Job, members: int) -> Plan:
@@ -38,48 +48,48 @@ def bruck(job: Job, members: int) -> Plan:
     What is `way` places from its goal waits in scratch, by its way, until the digits left are
     gone. The last digit takes it to the result.
     """
-    scratch = Scratch()
+    scratch, everybody = Scratch(), home(members)
+    mine = everybody[: columns_of(job, members)].astype(np.int64)
     digits = [1 << bit for bit in reversed(range((members - 1).bit_length()))]
     sizes = _chunk_bytes(job, members)
     slots = [{digit: scratch.take(members * size) for digit in digits[:-1]} for size in sizes]
-    rounds = [Round(tuple(_kept(members, sizes)))]
+    kept = (
+        _move(everybody, (Space.OPERAND, mine * size), (Space.RESULT, mine * size), k, size)
+        for k, size in enumerate(sizes)
+    )
+    rounds = [Round(tuple(kept))]
     for digit in digits:
+        hop = _Hop((everybody + digit) % members, mine, digit)
         ways = [way for way in range(1, members) if way & digit]
         rounds.append(
             Round(
                 tuple(
-                    _hop(members, k, size, slots[k], (way, digit))
-                    for way in ways
-                    for k, size in enumerate(sizes)
+                    hop.move(way, k, size, slots[k]) for way in ways for k, size in enumerate(sizes)
                 )
             )
         )
-    return Plan("bruck", members, tuple(rounds), scratch.bytes)
+    return Plan("bruck", members, tuple(rounds), scratch.bytes, job.fold, is_even=True)
 
 
-def _kept(members: int, sizes: list[int]) -> Iterator[Transfer]:
-    """The chunk that every member keeps."""
-    mine = home(members).astype(np.int64)
-    for k, size in enumerate(sizes):
-        yield _move(mine, (Space.OPERAND, mine * size), (Space.RESULT, mine * size), k, size)
+@attrs.frozen(eq=False)
+class _Hop:
+    """Everybody's chunks go `digit` places on."""
 
+    peer: np.ndarray  # (members,) int32
+    mine: np.ndarray  # (members that are seen,) int64, who they are
+    digit: int
 
-def _hop(
-    members: int, tensor: int, size: int, slots: dict[int, int], at: tuple[int, int]
-) -> Transfer:
-    """Every member's chunk with this way, `digit` places on."""
-    way, digit = at
-    mine = home(members).astype(np.int64)
-    peer = (mine + digit) % members
-    gone, left = way & ~(2 * digit - 1), way & (digit - 1)
-    source = (Space.OPERAND, (mine + way) % members * size)
-    if gone:  # it came by the lowest of the higher digits
-        last = gone & -gone
-        source = (Space.SCRATCH, np.full(members, slots[last] + way * size, np.int64))
-    target = (Space.RESULT, (peer - way) % members * size)
-    if left:
-        target = (Space.SCRATCH, np.full(members, slots[digit] + way * size, np.int64))
-    return _move(peer, source, target, tensor, size)
+    def move(self, way: int, tensor: int, size: int, slots: dict[int, int]) -> Transfer:
+        """Every member's chunk with this way."""
+        members, mine, digit = len(self.peer), self.mine, self.digit
+        gone, left = way & ~(2 * digit - 1), way & (digit - 1)
+        source = (Space.OPERAND, (mine + way) % members * size)
+        if gone:  # it came by the lowest of the higher digits
+            source = (Space.SCRATCH, np.full_like(mine, slots[gone & -gone] + way * size))
+        target = (Space.RESULT, (mine + digit - way) % members * size)
+        if left:
+            target = (Space.SCRATCH, np.full_like(mine, slots[digit] + way * size))
+        return _move(self.peer, source, target, tensor, size)
 
 
 def _chunk_bytes(job: Job, members: int) -> list[int]:
@@ -95,8 +105,8 @@ def _move(
     size: int,
 ) -> Transfer:
     return Transfer(
-        peer=peer.astype(np.int32),
+        peer=peer,
         sources=(Piece(*source, tensor),),
         target=Piece(*target, tensor),
-        size_bytes=np.full(len(peer), size, np.int64),
+        size_bytes=np.full(len(source[1]), size, np.int64),
     )

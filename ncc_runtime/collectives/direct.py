@@ -11,6 +11,7 @@ from ncc_runtime.collectives.plan import (
     Round,
     Space,
     Transfer,
+    columns_of,
     home,
 )
 
@@ -28,22 +29,23 @@ def all_to_all(job: Job, members: int) -> Plan:
 
     Transfer s goes to the member s places on, so that no two members meet at one receiver.
     """
-    mine = home(members)
-    transfers = []
+    everybody, seen = home(members), columns_of(job, members)
+    mine, transfers = everybody[:seen].astype(np.int64), []
     for shift in range(members):
-        peer = ((mine + shift) % members).astype(np.int32)
+        peer = ((everybody + shift) % members).astype(np.int32)
         for tensor, elements in enumerate(job.buffers.operand_elements):
             chunk_bytes = elements // members * job.buffers.element_bytes
             transfers.append(
                 Transfer(
                     peer=peer,
-                    sources=(Piece(Space.OPERAND, peer.astype(np.int64) * chunk_bytes, tensor),),
-                    target=Piece(Space.RESULT, mine.astype(np.int64) * chunk_bytes, tensor),
-                    size_bytes=np.full(members, chunk_bytes, np.int64),
+                    sources=(Piece(Space.OPERAND, peer[:seen] * np.int64(chunk_bytes), tensor),),
+                    target=Piece(Space.RESULT, mine * chunk_bytes, tensor),
+                    size_bytes=np.full(seen, chunk_bytes, np.int64),
                     lane=shift % LANES,
                 )
             )
-    return Plan("direct", members, (Round(tuple(transfers)),))
+    rounds = (Round(tuple(transfers)),)
+    return Plan("direct", members, rounds, fold=job.fold, is_even=True)
 
 
 def permute(job: Job, members: int) -> Plan:

@@ -97,23 +97,20 @@ def _of_first(move: Transfer, count: int) -> Transfer:
     )
 
 
-def checked(build: Callable[[Job], Plan], job: Job) -> Plan:
-    """The plan of a job that is folded; UnfoldedError if other members have other plans."""
-    plan = build(job)
+def is_folded_truly(build: Callable[[Job], Plan], job: Job, plan: Plan) -> bool:
+    """Whether other members have the plans that the first ones have in a folded one of the job."""
     if plan.fold is None:
-        return plan
-    _check_turns(plan, plan.fold)
+        return True
+    if not _turns_alike(plan, plan.fold):
+        return False
     blocks = plan.members // plan.fold.seen
     turns = () if plan.is_even else {blocks // 2, blocks - 1} - {0}
-    for turn in turns:
-        other = build(attrs.evolve(job, fold=attrs.evolve(plan.fold, turn=turn)))
-        if not _are_alike(plan, other):
-            raise UnfoldedError("members of different instances move different amounts")
-    return plan
+    others = (build(attrs.evolve(job, fold=attrs.evolve(plan.fold, turn=turn))) for turn in turns)
+    return all(_are_alike(plan, other) for other in others)
 
 
-def _check_turns(plan: Plan, fold: Fold) -> None:
-    """Members of a place turn to members of one place."""
+def _turns_alike(plan: Plan, fold: Fold) -> bool:
+    """Whether members of a place turn to members of one place."""
     seen: dict[int, np.ndarray] = {}
     known = set()
     for move in _transfers(plan):
@@ -126,7 +123,8 @@ def _check_turns(plan: Plan, fold: Fold) -> None:
                 continue
             known.add(content)
             if maps_of(column[None], plan.members // fold.seen) is None:
-                raise UnfoldedError("instances do not turn to each other alike")
+                return False
+    return True
 
 
 def _are_alike(one: Plan, other: Plan) -> bool:

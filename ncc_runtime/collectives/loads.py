@@ -3,7 +3,7 @@
 Everything is a row of one vector over `Parts`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import attrs
 import numpy as np
@@ -27,6 +27,11 @@ class Load:
     passing_ps: int  # the same on an average way
     ready_ps: int  # of the slowest word that a target is free, or what is read is there
     read_ps: int  # of the slowest word to whom it has read from, after the arrival
+
+    def told(self, sizes: np.ndarray, width: int) -> Hashable:
+        """Equal for sizes of which `bounded` makes the same."""
+        most = int(sizes.max(initial=0))
+        return most if most - int(sizes.min(initial=most)) <= width else sizes.tobytes()
 
     def bounded(self, sizes: np.ndarray, width: int) -> np.ndarray:
         """(parts,) int64, no less than what the bytes of the active members take, for times.

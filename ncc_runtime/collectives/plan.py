@@ -139,6 +139,11 @@ class Plan:
         return self.members if self.fold is None else self.fold.seen
 
     @property
+    def transfers(self) -> int:
+        """How many it has, in all rounds."""
+        return sum(len(one_round.transfers) for one_round in self.rounds)
+
+    @property
     def lanes(self) -> frozenset[int]:
         """Every lane a transfer uses."""
         return frozenset(move.lane for one_round in self.rounds for move in one_round.transfers)
@@ -173,3 +178,8 @@ def divisor(job: Job, members: int) -> int:
 def home(members: int) -> np.ndarray:
     """The peer column of a transfer that every member makes to itself."""
     return np.arange(members, dtype=np.int32)
+
+
+def columns_of(job: Job, members: int) -> int:
+    """How many members have offsets and sizes: the first ones, where these stand for all."""
+    return members if job.fold is None else job.fold.seen

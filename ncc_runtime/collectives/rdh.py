@@ -231,6 +231,8 @@ class Rdh:
 
         They lie in the order of roles, or as they lie in the extent if that is where all are read.
         """
+        if _is_even(extent) and (self.local > 1 or _is_ascending(extent)):
+            return self._even_slot(extent, axis, scratch)
         known, row = self._known
         shape = (len(known), extent.chunks)
         sizes, begins = (
@@ -250,6 +252,14 @@ class Rdh:
         np.put_along_axis(kept, within, needed, axis=1)
         slot = extent.moved(Space.SCRATCH, offsets)
         return attrs.evolve(slot, sizes=kept, row=row, is_window=True)
+
+    @staticmethod
+    def _even_slot(extent: Extent, axis: int, scratch: Scratch) -> Extent:
+        """The same where all chunks are of one size: it is alike at every member."""
+        size = int(extent.sizes[0, 0])
+        offsets = np.arange(1 << axis, dtype=np.int64)[None] * size + scratch.take(size << axis)
+        slot = extent.moved(Space.SCRATCH, offsets)
+        return attrs.evolve(slot, sizes=np.full_like(offsets, size), row=None, is_window=True)
 
     @cached_property
     def _known(self) -> tuple[np.ndarray, np.ndarray | None]:
@@ -300,6 +310,16 @@ class Rdh:
     def _range(self, role: np.ndarray, axis: int) -> np.ndarray:
         """Roles that agree with `role[m]` on the axes from `axis` on, (members, 2^axis)."""
         return (role >> axis << axis)[:, None] + np.arange(1 << axis)
+
+
+def _is_even(extent: Extent) -> bool:
+    """Whether all chunks are of one size, for everybody."""
+    return bool((extent.sizes == extent.sizes[0, 0]).all())
+
+
+def _is_ascending(extent: Extent) -> bool:
+    """Whether chunks lie in the order of their numbers, for everybody."""
+    return bool((extent.offsets[:, 1:] >= extent.offsets[:, :-1]).all())
 
 
 def _rdh(job: Job, wiring: Wiring) -> Stage:

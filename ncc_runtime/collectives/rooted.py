@@ -19,7 +19,7 @@ import numpy as np
 
 from ncc_runtime.collectives.direct import LANES
 from ncc_runtime.collectives.extents import Extent, whole_chunks
-from ncc_runtime.collectives.layout import Layout
+from ncc_runtime.collectives.layout import Layout, UnsuitedError
 from ncc_runtime.collectives.plan import (
     IDLE,
     Job,
@@ -34,6 +34,9 @@ from ncc_runtime.collectives.plan import (
 
 SEGMENT_BYTES = 64 * 1024
 """Least part of a buffer that a chain passes on by itself; assumed: one full descriptor."""
+
+MOST_CHAINED = 8192
+"""Members of a chain. It has as many rounds as members; assumed: longer ones are of no use."""
 
 
 def arrange(layout: Layout) -> int:
@@ -132,6 +135,8 @@ class _Chain:
     @classmethod
     def of(cls, job: Job, members: int) -> "_Chain":
         """Segments of whole elements, at most as many as members."""
+        if members > MOST_CHAINED:
+            raise UnsuitedError(f"it has {members} members, a chain {MOST_CHAINED} at most")
         width = job.buffers.element_bytes
         segments = []
         for tensor, elements in enumerate(job.buffers.operand_elements):

@@ -53,7 +53,7 @@ class Steps:
 
     def of(self, moves: Sequence[Transfer], passed: Sequence[Passed]) -> Step:
         """The transfers of one strand in a round."""
-        key = tuple((id(load), sizes.tobytes()) for load, sizes in passed)
+        key = tuple((load, load.told(sizes, self._width)) for load, sizes in passed)
         if key not in self._known:
             self._known[key] = self._step(moves, passed)
         return self._known[key]

@@ -7,7 +7,8 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives import rooted
-from ncc_runtime.collectives.choose import Candidate, Chooser
+from ncc_runtime.collectives.candidates import Candidate
+from ncc_runtime.collectives.choose import Chooser
 from ncc_runtime.collectives.plan import Buffers, Job
 from ncc_runtime.lowering.executable import Load
 from ncc_runtime.lowering.moves import Team

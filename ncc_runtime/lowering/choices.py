@@ -5,13 +5,15 @@ short of semaphores. If a later one then finds no room, all choose again, each l
 the most frugal candidates of those behind it need. What a user's plan fills has no choice.
 """
 
+import copy
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.choose import Candidate, Choice, Chooser
+from ncc_runtime.collectives.candidates import Candidate
+from ncc_runtime.collectives.choose import Choice, Chooser
 from ncc_runtime.collectives.plan import Job
 from ncc_runtime.collectives.semaphores import NO_SEMAPHORES, by_rank, semaphores_of
 from ncc_runtime.errors import LoweringError
@@ -63,12 +65,7 @@ def chosen_for(
     `seen` are the ranks of the first instance, if they are to stand for all; UnfoldedError where
     they do not.
     """
-    choosing = _Choosing(program, placement, asked, price_all=False, seen=seen)
-    teams = {
-        key: Chosen(choice, tuple(teams_of(program, choosing.wanted[key].job, choice.chosen)))
-        for key, choice in choosing.choices().items()
-    }
-    return tuple(teams[choosing.key(number)] for number in range(len(program.placeholders)))
+    return Choosing(program, placement, asked, seen=seen).chosen()
 
 
 def parts_and_choices(
@@ -78,7 +75,7 @@ def parts_and_choices(
     plans: Sequence["PlanFile"] = (),
 ) -> tuple[Parts, tuple[Choice, ...]]:
     """The machine, and each placeholder's choice with every candidate priced."""
-    choosing = _Choosing(program, placement, (forced, plans), price_all=True)
+    choosing = Choosing(program, placement, (forced, plans), price_all=True)
     found = choosing.choices()
     choices = (found[choosing.key(number)] for number in range(len(program.placeholders)))
     return choosing.chooser.parts, tuple(choices)
@@ -105,8 +102,12 @@ _Key = tuple[int, Hashable, int | None]
 """Stream, what alike placeholders are equal in, the user's plan."""
 
 
-class _Choosing:
-    """One program on one placement."""
+class Choosing:
+    """One program on one placement.
+
+    `seen` are the ranks of the first instance, if they are to stand for all; UnfoldedError where a
+    group does not bear it.
+    """
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class _Choosing:
         placement: Placement,
         asked: AskedFor,
         *,
-        price_all: bool,
+        price_all: bool = False,
         seen: int | None = None,
     ) -> None:
         forced, plans = asked
@@ -124,7 +125,7 @@ class _Choosing:
         self.wanted: dict[_Key, _Wanted] = {}  # in order of first appearance
         self._program, self._forced, self._price_all = program, forced, price_all
         self._limit = semaphore_limit(program, placement.topology)
-        self._semaphores: dict[tuple[int, int], np.ndarray] = {}  # by stream, id of a candidate
+        self._semaphores: dict[tuple[int, Candidate], np.ndarray] = {}  # by stream
         self._asked = asked_of(program) if plans else ()
         self._files = _assigned(plans, self._asked) if plans else {}
         found: dict[Hashable, _Wanted] = {}
@@ -134,6 +135,20 @@ class _Choosing:
             if alike not in found:
                 found[alike] = self._wanted_by(number)
             self.wanted.setdefault(key, found[alike])
+
+    def unfolded(self) -> "Choosing":
+        """The same for an executable of all ranks; what is known of candidates is not lost."""
+        other = copy.copy(self)
+        other.chooser, other._seen, other._semaphores = self.chooser.unfolded(), None, {}
+        return other
+
+    def chosen(self) -> tuple[Chosen, ...]:
+        """What fills each placeholder, in order; LoweringError where nothing can."""
+        filled = {
+            key: Chosen(choice, tuple(teams_of(self._program, self.wanted[key].job, choice.chosen)))
+            for key, choice in self.choices().items()
+        }
+        return tuple(filled[self.key(number)] for number in range(len(self._program.placeholders)))
 
     def key(self, number: int) -> _Key:
         """Placeholders with the same key are filled alike."""
@@ -223,7 +238,7 @@ class _Choosing:
     def _taken_by(self, job: Job, one: Candidate) -> np.ndarray:
         """The semaphores of a candidate, and of the ranks outside of its groups."""
         stream = job.placeholder.stream
-        key = stream, id(one.teams)
+        key = stream, one
         if key not in self._semaphores:
             teams = [(team.plan, team.ranks) for team in teams_of(self._program, job, one)]
             self._semaphores[key] = semaphores_of(stream, self._program.ranks, teams, self._seen)

@@ -2,11 +2,12 @@
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ncc_runtime.collectives.choose import check_forced
 from ncc_runtime.collectives.folds import UnfoldedError
+from ncc_runtime.collectives.room import check_room
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.instances import are_placed_alike
 from ncc_runtime.lowering.bind import (
@@ -15,7 +16,7 @@ from ncc_runtime.lowering.bind import (
     semaphore_limit,
 )
 from ncc_runtime.lowering.channels import SemaphoreIds, SemaphoresError
-from ncc_runtime.lowering.choices import REMEDY, AskedFor, chosen_for
+from ncc_runtime.lowering.choices import REMEDY, AskedFor, Choosing
 from ncc_runtime.lowering.executable import Executable, Filled, Queue
 from ncc_runtime.lowering.moves import Team
 from ncc_runtime.lowering.patch import patched_queues, stream_semaphores
@@ -70,19 +71,16 @@ def _filled_or_folded(
     program: Program, placement: Placement, asked: AskedFor, *, folded: bool
 ) -> Executable:
     seen = instance_ranks(program, placement) if folded else None
-    if seen is not None:
-        try:
-            return _filled_for(program, placement, asked, seen)
-        except UnfoldedError:
-            pass  # every rank has columns of its own
-    return _filled_for(program, placement, asked, None)
+    choosing = None
+    with suppress(UnfoldedError):  # then every rank has columns of its own
+        choosing = Choosing(program, placement, asked, seen=seen)
+        return fill_with(program, placement, _teams(choosing), seen)
+    choosing = Choosing(program, placement, asked) if choosing is None else choosing.unfolded()
+    return fill_with(program, placement, _teams(choosing))
 
 
-def _filled_for(
-    program: Program, placement: Placement, asked: AskedFor, seen: int | None
-) -> Executable:
-    chosen = chosen_for(program, placement, asked, seen)
-    return fill_with(program, placement, [list(one.teams) for one in chosen], seen)
+def _teams(choosing: Choosing) -> list[list[Team]]:
+    return [list(one.teams) for one in choosing.chosen()]
 
 
 def instance_ranks(program: Program, placement: Placement) -> int | None:
@@ -104,6 +102,8 @@ def fill_with(
     stand for the others.
     """
     topology, seen = placement.topology, seen or program.ranks
+    every = [team for its_teams in teams for team in its_teams]
+    check_room([(team.plan, team.seen(seen).size) for team in every], seen, program.ranks)
     streams = stream_semaphores(program)
     limit = semaphore_limit(program, topology)
     ids = SemaphoreIds(seen, len(program.semaphores), limit)

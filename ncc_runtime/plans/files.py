@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.choose import Candidate
+from ncc_runtime.collectives.candidates import Candidate
 from ncc_runtime.collectives.layout import Members
 from ncc_runtime.collectives.plan import Job, Plan
 from ncc_runtime.errors import PlanError, reason_of

@@ -7,7 +7,8 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.bounds import Bound, bound_of, larger_side_bytes
-from ncc_runtime.collectives.choose import Candidate, Choice
+from ncc_runtime.collectives.candidates import Candidate
+from ncc_runtime.collectives.choose import Choice
 from ncc_runtime.collectives.price import Price
 from ncc_runtime.lowering.bind import alike_as, groups_of, job_of
 from ncc_runtime.lowering.choices import parts_and_choices

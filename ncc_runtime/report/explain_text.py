@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.table import Table
 
-from ncc_runtime.collectives.choose import Candidate
+from ncc_runtime.collectives.candidates import Candidate
 from ncc_runtime.parts import Kind, Parts
 from ncc_runtime.report.explain import Explained, Explanation, links_of, touched, why
 

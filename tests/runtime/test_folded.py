@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import ncc_compiler
 import ncc_runtime
+from ncc_runtime.collectives import candidates, room
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock.instances import alike_instances
@@ -100,7 +103,7 @@ FOLDING = [
     for op in (REDUCE, SCATTER, GATHER)
     for name in ALGORITHMS[op]
     if name in ("ring", "rdh", "mesh") or name.startswith("hier.")
-]
+] + [(CollectiveOp.ALL_TO_ALL, name) for name in ALGORITHMS[CollectiveOp.ALL_TO_ALL]]
 
 
 @pytest.mark.parametrize(("op", "name"), FOLDING)
@@ -216,6 +219,39 @@ def test_uneven_shares_are_filled_whole(name):
     assert timed(whole).time_ps == timed(folded).time_ps
 
 
+@settings(max_examples=12, deadline=None)
+@given(
+    st.sampled_from((REDUCE, SCATTER, GATHER, CollectiveOp.ALL_TO_ALL)),
+    st.integers(1, 9000),
+    st.sampled_from(((2, 4), (3, 8), (4, 2), (2, 3))),
+)
+def test_buffers_of_any_size_take_the_algorithm_and_the_time_of_all(op, elements, where):
+    nodes, ranks = where[0], where[0] * where[1]
+    program = collective_program(op, ranks, [elements if op is REDUCE else elements * ranks])
+    whole, folded = both(program, nodes)
+    assert folded.filled == whole.filled
+    assert timed(folded).time_ps == timed(whole).time_ps
+
+
+def test_more_uneven_shares_than_are_planned_are_passed_over_unless_forced(monkeypatch):
+    monkeypatch.setattr(candidates, "MANY", 8)
+    program = collective_program(REDUCE, 16, [4097])
+    placement = place_on(PlaceOptions("trn2", 2), 16)
+    job, groups = (make(program, program.placeholders[0]) for make in (job_of, groups_of))
+    chooser = chooser_of(program, placement, {}, 8)
+    choice = chooser.best(job, chooser.candidates(job, groups))
+    passed = [one.name for one in choice.candidates if "made only if it is forced" in one.reason]
+    assert "rdh" in passed
+    assert choice.chosen.name not in passed
+    assert both(program, 2, all_reduce="rdh")[1].seen == 16
+
+
+def test_plans_that_the_host_cannot_hold_are_refused_before_they_are_lowered(monkeypatch):
+    monkeypatch.setattr(room, "free_bytes", lambda: 1000)
+    with pytest.raises(LoweringError, match="16 ranks, filled one by one, need"):
+        both(collective_program(REDUCE, 16, [4097]), 2)
+
+
 @pytest.mark.parametrize("op", [REDUCE, SCATTER, GATHER])
 @pytest.mark.parametrize("elements", [64, 64 << 8, 64 << 16])
 def test_the_choice_and_its_price_are_those_of_all(op, elements):
@@ -223,7 +259,8 @@ def test_the_choice_and_its_price_are_those_of_all(op, elements):
     placement = place_on(PlaceOptions("trn2", 4), 64)
     job, groups = (make(program, program.placeholders[0]) for make in (job_of, groups_of))
     whole, folded = (chooser_of(program, placement, {}, seen) for seen in (None, 16))
-    prices = {one.name: one.price for one in whole.candidates(job, groups) if not one.reason}
+    every = whole.candidates(job, groups, price_all=True)
+    prices = {one.name: one.price for one in every if not one.reason}
     bounded = folded.candidates(job, groups)
     for one in bounded:
         if not one.reason:
@@ -267,7 +304,8 @@ def test_a_group_that_folds_is_priced_beside_one_that_does_not():
     placement = place_on(PlaceOptions("trn2", 8, "spread"), 32)
     job, groups = (make(program, program.placeholders[0]) for make in (job_of, groups_of))
     whole, folded = (chooser_of(program, placement, {}, seen) for seen in (None, 4))
-    prices = {one.name: one.price for one in whole.candidates(job, groups) if not one.reason}
+    every = whole.candidates(job, groups, price_all=True)
+    prices = {one.name: one.price for one in every if not one.reason}
     found = folded.candidates(job, groups, price_all=True)
     for one in found:
         assert one.reason or one.price.time_ps == prices[one.name].time_ps
@@ -277,9 +315,9 @@ def test_a_group_that_folds_is_priced_beside_one_that_does_not():
 def test_what_is_filled_for_times_is_not_computed_proved_or_listed():
     program = collective_program(REDUCE, 16, [16 * 64])
     model = ncc_runtime.load(program, "trn2", nodes=2, times_only=True)
-    for settings in ({"values": True, "verify": False}, {"values": False, "verify": True}):
+    for asked in ({"values": True, "verify": False}, {"values": False, "verify": True}):
         with pytest.raises(LoweringError, match="8 of 16 ranks have columns"):
-            model.run(seed=0, **settings)
+            model.run(seed=0, **asked)
     with pytest.raises(LoweringError, match="load it without times_only"):
         _ = model.proofs
     with pytest.raises(LoweringError, match="load it without times_only"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncc_runtime.collectives.choose import Candidate
+from ncc_runtime.collectives.candidates import Candidate
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.execution.decisions import PlannedDecisions
 from ncc_runtime.lowering.bind import chooser_of, groups_of, job_of, teams_of
