@@ -1,6 +1,6 @@
 """All-to-all in rounds: fewer at once than direct (`pairwise`), or fewer in all (`bruck`).
 
-    pairwise   round s: member r sends chunk r+s to member r+s
+    pairwise   a round for each shift of the group: nobody receives from two at once
     bruck      round k: of every chunk's way, its number of places on, one binary digit is gone
 
 Source: Bruck et al., "Efficient algorithms for all-to-all communications in multiport
@@ -13,14 +13,16 @@ import numpy as np
 
 from ncc_runtime.collectives.extents import Scratch
 from ncc_runtime.collectives.plan import Job, Piece, Plan, Round, Space, Transfer, home
+from ncc_runtime.collectives.shifts import Shifts
 
 
-def pairwise(job: Job, members: int) -> Plan:
+def pairwise(job: Job, shifts: Shifts) -> Plan:
     """P-1 rounds of one chunk each, never two to one member."""
+    members = shifts.members
     mine = home(members).astype(np.int64)
     rounds = []
     for shift in range(members):
-        peer = (mine + shift) % members
+        peer = shifts.peers(shift).astype(np.int64)
         rounds.append(
             Round(
                 tuple(

@@ -13,6 +13,7 @@ from ncc_runtime.collectives.plan import (
     Transfer,
     home,
 )
+from ncc_runtime.collectives.shifts import Shifts
 
 LANES = 16
 """DMA rings a stream can use. Source: 16 queues per engine, AWS Neuron docs, nki-dma-overview."""
@@ -23,27 +24,24 @@ def arrange(layout: Layout) -> int:
     return layout.members
 
 
-def all_to_all(job: Job, members: int) -> Plan:
-    """Member r sends chunk j to member j, which stores it as chunk r; P-1 remote sends each.
-
-    Transfer s goes to the member s places on, so that no two members meet at one receiver.
-    """
-    mine = home(members)
+def all_to_all(job: Job, shifts: Shifts) -> Plan:
+    """Member r sends chunk j to member j, which stores it as chunk r; P-1 remote sends each."""
+    mine = home(shifts.members)
     transfers = []
-    for shift in range(members):
-        peer = ((mine + shift) % members).astype(np.int32)
+    for number, lane in shifts.in_rings(LANES):
+        peer = shifts.peers(number)
         for tensor, elements in enumerate(job.buffers.operand_elements):
-            chunk_bytes = elements // members * job.buffers.element_bytes
+            chunk_bytes = elements // shifts.members * job.buffers.element_bytes
             transfers.append(
                 Transfer(
                     peer=peer,
                     sources=(Piece(Space.OPERAND, peer.astype(np.int64) * chunk_bytes, tensor),),
                     target=Piece(Space.RESULT, mine.astype(np.int64) * chunk_bytes, tensor),
-                    size_bytes=np.full(members, chunk_bytes, np.int64),
-                    lane=shift % LANES,
+                    size_bytes=np.full(shifts.members, chunk_bytes, np.int64),
+                    lane=lane,
                 )
             )
-    return Plan("direct", members, (Round(tuple(transfers)),))
+    return Plan("direct", shifts.members, (Round(tuple(transfers)),))
 
 
 def permute(job: Job, members: int) -> Plan:
