@@ -154,16 +154,14 @@ class _Course:
 
     def _collected(self, step: int, room: _Room) -> Iterator[tuple[Piece, Piece, int]]:
         """From the operands of all members of the chip, each chunk by itself."""
-        goals = np.roll(self.agents, -step, 0)
-        here = self._coordinate(0)
-        later = itertools.product(*map(range, self.sides[1:]))
-        for number, place in enumerate(later):
-            goal = goals[(slice(None), *place)]  # (first side, planes)
-            chunk = goal.reshape(goal.shape[0], *(1,) * len(place), -1)
+        here, dims = self._coordinate(0), len(self.sides)
+        goals = np.roll(self.agents, -step, 0).reshape(self.sides[0], -1, len(self.planes))
+        for number in range(goals.shape[1]):
+            chunk = goals[:, number].reshape(self.sides[0], *(1,) * (dims - 1), -1)
             for seat in range(self.places):
                 owner = np.broadcast_to(self.table[..., seat, None], self.agents.shape)
                 source = self._chunk(room, Space.OPERAND, chunk, owner)
-                if len(self.sides) == 1:
+                if dims == 1:
                     yield source, self._chunk(room, Space.RESULT, owner), room.slot_bytes
                 else:
                     slot = (number * self.sides[0] + here) * self.places + seat

@@ -102,7 +102,7 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
         "direct": Algorithm(shifts.arrange, direct.all_to_all),
         "pairwise": Algorithm(shifts.arrange, all_to_all.pairwise),
         "bruck": Algorithm(direct.arrange, all_to_all.bruck),
-        "torus": Algorithm(by_dimension.arrange, by_dimension.all_to_all),
+        "torus": Algorithm(by_dimension.arrange, by_dimension.all_to_all, is_published=False),
     },
     CollectiveOp.PERMUTE: {"direct": Algorithm(direct.arrange, direct.permute)},
     CollectiveOp.BROADCAST: {"chain": Algorithm(rooted.arrange, rooted.broadcast)},
