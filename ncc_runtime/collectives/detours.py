@@ -61,14 +61,14 @@ def detours_ps(parts: Parts, job: Job, groups: Sequence[Members], size_bytes: in
     node = int(there.argmax())
     found = [_pairs(parts, group, node, size_bytes) for group in groups]
     pairs = [one for one in found if one is not None]
-    if not pairs:
-        return 0
     rates = parts.rates[parts.span(Kind.LINK)].astype(np.float64)
     loads = np.zeros(len(rates))
     for one in pairs:
         each = np.repeat(one.bytes, np.diff(one.start))
         loads += np.bincount(one.links, each, len(rates))
     busy = loads / rates
+    if not busy.any():
+        return 0
     seconds = 0.0
     for power in POWERS:
         length = np.where(busy > 0, (busy / busy.max()) ** power, 0.0)
