@@ -1,19 +1,28 @@
 """How near all-to-all comes to its bounds on tori and switches, by the clock.
 
 Prints, for every place and size, the bound, the bound of links alone, and of each algorithm the
-price, the time by the clock and the share of the bound that this is. The last place is a torus of
-Trainium3 chips with as much link rate a chip as the switches of trn3 give.
+price, the time by the clock and the share of the bound that this is. `by-turns` is a direct one
+whose DMA rings take shifts of member numbers by turns, whatever the fabric. The last place is a
+torus of Trainium3 chips with as much link rate a chip as the switches of trn3 give.
 
 Run: python benchmarks/all_to_all.py [--places trn2:64 ...] [--sizes ...] [--algorithms ...]
 A place is topology[xnodes]:ranks, or `torus-as-trn3:64`.
 """
 
 import argparse
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+
+from ncc_runtime.collectives import direct
 from ncc_runtime.collectives.bounds import bound_of
+from ncc_runtime.collectives.choose import Candidate, Chooser
+from ncc_runtime.collectives.layout import Members
+from ncc_runtime.collectives.plan import Job
+from ncc_runtime.collectives.shifts import Shifts
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.execution.decisions import PlannedDecisions
@@ -29,7 +38,8 @@ PLACES = (
     *("trn3-gen1-ultraserver:64", "trn3:64", "torus-as-trn3:64"),
 )
 SIZES = (1 << 14, 1 << 20, 1 << 26)
-ALGORITHMS = ("direct", "torus", "pairwise", "bruck")
+BY_TURNS = "by-turns"
+ALGORITHMS = (BY_TURNS, "direct", "torus", "pairwise", "bruck")
 AS_TRN3 = "torus-as-trn3"
 AS_FAST = """name = "torus-as-trn3"
 generation = "trn3"
@@ -47,6 +57,25 @@ adapters = {value = 0, source = "assumed"}
 """
 
 
+class ByTurns(Shifts):
+    """Shifts of member numbers, each in the next ring."""
+
+    def in_rings(self, rings: int) -> Iterator[tuple[int, int]]:
+        """The order of numbers."""
+        return ((number, number % rings) for number in range(self.members))
+
+
+def candidate(chooser: Chooser, job: Job, name: str, groups: Sequence[Members]) -> Candidate:
+    """An algorithm, with its price if it runs."""
+    if name == BY_TURNS:
+        (group,) = groups
+        plan = direct.all_to_all(job, ByTurns((len(group),), tuple(range(len(group)))))
+        one = Candidate(name, None, teams=((plan, np.array(groups, np.int32)),))
+    else:
+        (one,) = (it for it in chooser.unpriced(job, groups) if it.name == name)
+    return chooser.with_price(job, one)
+
+
 def placement_of(where: str, folder: Path) -> Placement:
     """A place: topology[xnodes]:ranks."""
     machine, _, ranks = where.partition(":")
@@ -54,8 +83,9 @@ def placement_of(where: str, folder: Path) -> Placement:
         path = folder / f"{AS_TRN3}.toml"
         path.write_text(AS_FAST)
         return place(build(str(path)), int(ranks))
-    topology, _, nodes = machine.partition("x")
-    return place(build(topology, int(nodes or 1)), int(ranks))
+    said = re.fullmatch(r"(.+?)(?:x(\d+))?", machine)
+    assert said, "any name is one"
+    return place(build(said[1], int(said[2] or 1)), int(ranks))
 
 
 def lines(placement: Placement, size: int, names: tuple[str, ...]) -> Iterator[str]:
@@ -65,7 +95,7 @@ def lines(placement: Placement, size: int, names: tuple[str, ...]) -> Iterator[s
     program = program_of_case(case)
     (placeholder,) = program.placeholders
     job, groups = job_of(program, placeholder), groups_of(program, placeholder)
-    chooser = chooser_of(program, placement, {placeholder.op.value: names[0]})
+    chooser = chooser_of(program, placement, {placeholder.op.value: "direct"})
     bound = bound_of(chooser.parts, job, groups)
     chosen = chosen_for(program, placement, ({}, ()))[0].choice.chosen.name
     yield (
@@ -73,12 +103,10 @@ def lines(placement: Placement, size: int, names: tuple[str, ...]) -> Iterator[s
         f"of links alone {bound.links_ps / 1e6:.1f} us; {chosen} is chosen"
     )
     for name in names:
-        forced = chooser_of(program, placement, {placeholder.op.value: name})
-        (one,) = forced.candidates(job, groups)
-        if one.reason:
+        one = candidate(chooser, job, name, groups)
+        if one.price is None:
             yield f"    {name:<9} cannot run: {one.reason}"
             continue
-        price = forced.with_price(job, one).time_ps
         try:
             executable = fill_with(program, placement, [list(teams_of(program, job, one))])
         except LoweringError as reason:
@@ -87,7 +115,7 @@ def lines(placement: Placement, size: int, names: tuple[str, ...]) -> Iterator[s
         _, start, end = simulate(executable, PlannedDecisions(executable, {})).spans(0)
         clock = int(end.max() - start.min())
         yield (
-            f"    {name:<9} price {price / 1e6:8.1f} us, clock {clock / 1e6:8.1f} us, "
+            f"    {name:<9} price {one.price.time_ps / 1e6:8.1f} us, clock {clock / 1e6:8.1f} us, "
             f"{100 * bound.time_ps / clock:5.1f} % of the bound"
         )
 

@@ -23,7 +23,7 @@ from ncc_runtime.report.explain import as_json, explained
 from ncc_runtime.report.explain_text import as_text
 from tests.clock_runs import timed
 from tests.draws_placed_groups import WORD, Case, layout_of, layouts
-from tests.plan_runs import Given, PlanRun, sent_bytes
+from tests.plan_runs import Given, PlanRun, neighbour_reads, sent_bytes
 from tests.programs import collective_program
 
 ALL_TO_ALL = CollectiveOp.ALL_TO_ALL
@@ -157,6 +157,17 @@ def test_a_member_has_as_many_peers_as_chips_along_the_dimensions() -> None:
     assert len(plan.rounds) == 2
     box = layout_of(("trn2-ultraserver", 1, 2), 64, CUBE, "spread")
     assert peers_of(Case(ALL_TO_ALL, "torus", box, (16,)).plan()) == {3 + 1 + 1}
+
+
+@pytest.mark.parametrize(("name", "parts"), [("trn1", 1.5), ("a box of trn2-ultraserver", 1.75)])
+def test_traffic_by_dimensions_equals_its_closed_form(name: str, parts: float) -> None:
+    machine, ranks, group, how = GROUPS[name]
+    layout = layout_of(machine, ranks, group, how)
+    members, local = layout.members, layout.members // len(layout.by_chip())
+    plan, size = Case(ALL_TO_ALL, "torus", layout, (4 * members,)).plan(), 4 * members * WORD
+    sent = sent_bytes(plan)
+    assert set((sent.sum(axis=1) - sent.diagonal()).tolist()) == {parts * size}
+    assert set(neighbour_reads(plan).tolist()) == {size * (local - 1) // local}
 
 
 def test_planes_begin_with_different_dimensions() -> None:
