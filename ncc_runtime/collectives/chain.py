@@ -81,6 +81,7 @@ class Chain:
         self._told = Reach()  # when the last owner knows that it has been read
         self.total: np.ndarray = np.zeros(machine.vector.count, np.int64)
         self.first_ps = 0
+        self._ready_ps = 0  # of the first round
         for one_round in plan.rounds:
             if one_round.transfers:
                 self._add(one_round)
@@ -88,8 +89,12 @@ class Chain:
 
     @property
     def start_ps(self) -> int:
-        """The signals of a rank that has come here."""
-        return self._meetings.signals * self._machine.row_ps
+        """The signals of a rank that has come here.
+
+        The word of the first that it waits for is under way while it tells the others.
+        """
+        first, signals = self._machine.row_ps, self._meetings.signals * self._machine.row_ps
+        return signals - min(self._ready_ps, max(0, signals - first))
 
     @property
     def end_ps(self) -> int:
@@ -152,7 +157,8 @@ class Chain:
         if strand is None:
             self._arrivals.clear()
         self._arrivals[strand] = _channels(moves)
-        self.first_ps = self.first_ps or step.ready_ps + step.latency_ps
+        if not self.first_ps:
+            self.first_ps, self._ready_ps = step.ready_ps + step.latency_ps, step.ready_ps
         return begins
 
     def _open(self, strands: frozenset[_Strand], crosses: bool) -> None:

@@ -250,6 +250,23 @@ def test_switches_beat_a_torus_of_the_same_link_rate(size: int, as_trn3: str) ->
     assert on_switches < on_torus
 
 
+@pytest.mark.parametrize(
+    ("ranks", "size", "topology", "chosen"),
+    [
+        (64, MIB, "", "direct"),
+        pytest.param(256, MIB // 16, "trn2-ultraserver", "torus", marks=pytest.mark.slow),
+    ],
+)
+def test_what_is_chosen_is_what_the_clock_finds_faster(
+    ranks: int, size: int, topology: str, chosen: str, as_trn3: str
+) -> None:
+    program = collective_program(ALL_TO_ALL, ranks, [size // WORD])
+    free = ncc_runtime.load(program, topology or as_trn3, times_only=True).executable
+    assert [one.name for one in free.filled] == [chosen]
+    other = {"direct": "torus", "torus": "direct"}[chosen]
+    assert clock_us(free) < clock_us(filled(ranks, size, topology or as_trn3, other))
+
+
 def test_explain_says_what_share_of_both_bounds_is_attained() -> None:
     program = collective_program(ALL_TO_ALL, 64, [MIB // WORD])
     executable = ncc_runtime.load(program, "trn2").executable
