@@ -1,7 +1,9 @@
 """Inputs of a run: given arrays checked and spread over ranks, seeded values for the rest."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
 
+import attrs
 import numpy as np
 
 from ncc_runtime.errors import InputError
@@ -24,8 +26,21 @@ def check_constants(program: Program) -> None:
     )
 
 
+@attrs.frozen(eq=False)
+class Words:
+    """What some words of a parameter hold, where not any number will do."""
+
+    rank: np.ndarray  # (n,) int64, counted among the ranks that have it
+    word: np.ndarray  # (n,) int64, of its elements in order
+    value: np.ndarray  # (n,) int64
+
+
+Draw: TypeAlias = Callable[[Mapping[int, np.ndarray], int], Mapping[int, Words]]
+"""By parameter, words that are not just any numbers, from what is given and the seed."""
+
+
 def bound_inputs(
-    program: Program, given: Mapping[int, np.ndarray], seed: int | None
+    program: Program, given: Mapping[int, np.ndarray], seed: int | None, draw: Draw | None = None
 ) -> Iterator[np.ndarray]:
     """Every parameter as [ranks, *shape] of its dtype, in order; missing ones from the seed.
 
@@ -49,12 +64,23 @@ def bound_inputs(
         for number, one in given.items()
     }
     generator = np.random.default_rng(seed)
+    words = {} if seed is None or draw is None else draw(checked, seed)
     return (
         checked[number]
         if number in checked
-        else seeded(program.tensors[tensor], counts[number], generator)
+        else _with_words(
+            seeded(program.tensors[tensor], counts[number], generator), words.get(number)
+        )
         for number, tensor in enumerate(program.inputs)
     )
+
+
+def _with_words(array: np.ndarray, words: Words | None) -> np.ndarray:
+    """The array, with what some of its words hold."""
+    if words is not None:
+        flat = array.reshape(len(array), -1)
+        flat[words.rank, words.word] = words.value.astype(array.dtype)
+    return array
 
 
 _NAMED = 8  # missing parameters that a message names

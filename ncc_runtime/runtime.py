@@ -1,5 +1,6 @@
 """From a compiled program to a run: load, place, fill, prove, run. Read this file first."""
 
+import contextlib
 import functools
 import os
 from collections import Counter
@@ -11,7 +12,7 @@ import attrs
 import numpy as np
 import threadpoolctl
 
-from ncc_runtime.errors import InputError
+from ncc_runtime.errors import CountsError, InputError
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.execution.decisions import (
     PlannedDecisions,
@@ -25,7 +26,7 @@ from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.group_rules.limits import Use, limit_verdicts
 from ncc_runtime.group_rules.verdict import Verdict, refuse
 from ncc_runtime.host_memory import check_budget
-from ncc_runtime.inputs import bound_inputs, check_constants
+from ncc_runtime.inputs import Words, bound_inputs, check_constants
 from ncc_runtime.lowering.executable import DmaQueue, Executable
 from ncc_runtime.lowering.fill import fill
 from ncc_runtime.neff import container
@@ -93,7 +94,7 @@ class Model:
         check_budget(self.executable, options, held)
         arrays = None
         if options.values:
-            arrays = bound_inputs(self.executable.program, _numbered(inputs), seed)
+            arrays = bound_inputs(self.executable.program, _numbered(inputs), seed, self._draw)
         if options.verify:
             prove.refuse(self.proofs)
         outputs: list[np.ndarray] = []
@@ -107,7 +108,8 @@ class Model:
         else:
             machine = self._machine(options)
             machine.load(arrays)
-            recorded, traffic, sizes = self._perform(machine, options)
+            with self._explained(_numbered(inputs)):
+                recorded, traffic, sizes = self._perform(machine, options)
             outputs = machine.outputs()
             if options.clock:
                 trace = simulate(sizes.sized(), recorded, sizes.turns(), options.watch)
@@ -119,6 +121,31 @@ class Model:
             proofs=self.proofs if options.verify else (),
             notes=notes,
         )
+
+    def _draw(self, given: Mapping[int, np.ndarray], seed: int) -> Mapping[int, Words]:
+        """Tables of counts that fit, where a seed fills them."""
+        program = self.executable.program
+        if not any(one.op.is_counted for one in program.placeholders):
+            return {}
+        from ncc_runtime.drawn_counts.draws import drawn_counts
+
+        return drawn_counts(program, given, seed)
+
+    @contextlib.contextmanager
+    def _explained(self, given: Mapping[int, np.ndarray]) -> Iterator[None]:
+        """Counts that do not fit, with the parameters that a seed filled from which they follow."""
+        try:
+            yield
+        except CountsError as error:
+            from ncc_runtime.drawn_counts.blame import random_parameters
+
+            names = random_parameters(self.executable.program, str(error), given)
+            if not names:
+                raise
+            raise CountsError(
+                f"{error}; its tables follow from {names}, which a seed filled, in a way that does "
+                "not tell what fits: give them"
+            ) from None
 
     def _machine(self, options: RunOptions) -> "Machine":
         from ncc_runtime.execution.values.machine import Machine

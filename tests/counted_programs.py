@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
+from ncc_runtime.neff.dtypes import DType
+
 SLOTTED = ("ncc.all_to_all_v", "ncc.all_gather_v", "ncc.reduce_scatter_v")
 
 
@@ -110,6 +112,6 @@ def _ragged(shape: Shape, rng: np.random.Generator) -> Sequence[np.ndarray]:
 def buffers_of(op: str, shape: Shape, seed: int) -> list[np.ndarray]:
     """The operand and the output that it writes into, small whole numbers."""
     rng = np.random.default_rng(seed + 1)
-    dtype = {"f32": np.float32, "s32": np.int32}[shape.element]
+    dtype = DType(shape.element).numpy
     sides = (shape.operand_rows, shape.output_rows(op))
     return [rng.integers(-9, 9, (shape.ranks, rows, shape.width)).astype(dtype) for rows in sides]

@@ -6,13 +6,17 @@ gives wrong bytes for some seed. Nothing of lowering or execution is used.
 
 import random
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.plan import IDLE, Piece, Plan, Space, Transfer
+from ncc_runtime.collectives.plan import IDLE, After, Piece, Plan, Space, Transfer
 
 MOST_AT_ONCE = 40
+
+_Wait: TypeAlias = tuple[int, set[tuple[int, int]]]
+"""Of a transfer, by number: the transfers that it waits for, each with who makes it."""
 
 
 @attrs.define(eq=False)
@@ -62,8 +66,28 @@ class PlanRun:
         self._coming: np.ndarray = np.zeros(shape, np.int64)  # not yet there
         self._consumed: dict[tuple[int, int, int], int] = {}  # by sender, reader and lane
         self._queues: dict[tuple[int, int], list[tuple[int, Transfer]]] = {}
-        for number, move in moves:
+        self._numbers = {id(move): number for number, (_, move) in enumerate(moves)}
+        self._done: set[tuple[int, int]] = set()  # transfers, by number and who made them
+        self._waits: dict[int, list[_Wait]] = {}  # by member, in the order of the plan
+        first_of: list[int] = []  # the first transfer of each round
+        for count, (number, move) in enumerate(moves):
+            first_of += [count] * (number + 1 - len(first_of))
+            if move.after is not None:
+                self._await(count, move, [one for _, one in moves[: first_of[number]]])
             self._queue(number, move)
+
+    def _await(self, number: int, move: Transfer, earlier: Sequence[Transfer]) -> None:
+        """Whose transfers each member waits for; what waits alone waits for earlier rounds."""
+        assert move.after is not None
+        for member in np.flatnonzero(move.peer != IDLE).tolist():
+            named = list(_named(move.after, member))
+            unknown = [one for one, _ in named if one >= len(earlier)]
+            assert not unknown, f"transfer {number} waits for {unknown}, of no earlier round"
+            whose = [member if own else _sender(earlier[one], one, member) for one, own in named]
+            awaited = {(one, maker) for (one, _), maker in zip(named, whose, strict=True)}
+            self._waits.setdefault(member, []).append((number, awaited))
+            made = [earlier[one].peer[member] != IDLE for one, is_own in named if is_own]
+            assert all(made), f"transfer {number} waits for what member {member} does not make"
 
     def _queue(self, number: int, move: Transfer) -> None:
         active = move.peer[move.peer != IDLE]
@@ -101,11 +125,25 @@ class PlanRun:
     def _may_run(self, key: tuple[int, int]) -> bool:
         member, lane = key
         number, move = self._queues[key][0]
-        strands = slice(None) if move.strand is None else self._strands[move.strand]
-        if self._coming[member, strands, :number].any():
+        if move.after is not None:
+            if not self._has_waited(member, self._numbers[id(move)]):
+                return False
+        elif self._coming[member, self._strands_of(move), :number].any():
             return False
         peer = int(move.peer[member])
         return peer == member or self._consumed.get((member, peer, lane), 0) >= move.credit
+
+    def _has_waited(self, member: int, number: int) -> bool:
+        """Whether a member has waited for a transfer, and before that for those before it."""
+        waits = self._waits[member]
+        while waits and waits[0][0] <= number:
+            if not self._done.issuperset(waits[0][1]):
+                return False
+            waits.pop(0)
+        return True
+
+    def _strands_of(self, move: Transfer) -> slice | int:
+        return slice(None) if move.strand is None else self._strands[move.strand]
 
     def _perform(self, member: int, move: Transfer) -> None:
         size = int(move.size_bytes[member])
@@ -123,9 +161,11 @@ class PlanRun:
             if piece.space is Space.SCRATCH:
                 begin = int(piece.offset[member])
                 used = memory.written[begin : begin + size]
-                assert move.credit or not used.any(), "a slot is written twice without a credit"
+                is_ordered = move.credit or move.after is not None
+                assert is_ordered or not used.any(), "a slot is written twice without a credit"
                 used[:] = True
             self._coming[peer, self._strands[move.strand or 0], number] -= 1
+        self._done.add((self._numbers[id(move)], member))
         if move.consumed is not None and move.consumed[member] != IDLE:
             channel = (int(move.consumed[member]), member, move.lane)
             self._consumed[channel] = self._consumed.get(channel, 0) + 1
@@ -145,6 +185,20 @@ class PlanRun:
         for value in values[1:]:
             total = self._given.join(total, value)
         return (total // divisor if divisor > 1 else total).astype(self._dtype).view(np.uint8)
+
+
+def _named(after: After, member: int) -> Iterator[tuple[int, bool]]:
+    """The numbers that a member's columns name, and whether it made these transfers itself."""
+    for columns, is_own in ((after.arrived, False), (after.sent, True)):
+        yield from ((int(one[member]), is_own) for one in columns if one[member] != IDLE)
+
+
+def _sender(move: Transfer, number: int, member: int) -> int:
+    """Who writes to a member in a transfer."""
+    for sender in np.flatnonzero(move.peer != IDLE).tolist():
+        if sender != member and any(peer == member for peer, _ in _targets(move, sender)):
+            return sender
+    raise AssertionError(f"transfer {number} is awaited by member {member}, nobody writes to it")
 
 
 def _targets(move: Transfer, member: int) -> Iterator[tuple[int, Piece]]:

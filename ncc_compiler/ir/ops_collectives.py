@@ -47,7 +47,16 @@ ONE_LAYOUT = (
 COUNTS_ARE_VECTORS = "offsets and sizes are vectors of s32, s64, u32 or u64, equally long"
 UPDATES_FOR_EACH = "offsets and sizes have as many entries for each member of a group"
 METADATA = "metadata is u32 or s32, [3, members]: send counts, send offsets, receive counts"
+METADATA_WITH_OFFSETS = (
+    "metadata is u32 or s32, [3, members]: send counts, send offsets, receive counts; "
+    "or [4, members]: and receive offsets"
+)
 SLOTS = "dimension 0 of the output divides into a slot for each member of a group"
+SLOTS_OR_OFFSETS = (
+    "without receive offsets dimension 0 of the output divides into a slot for each member of a "
+    "group"
+)
+ONE_KIND_OF_IDS = "with receive offsets the program has replicas or partitions, not both"
 
 NCC = "ncc."
 """How the names of collectives begin that HLO lacks."""
@@ -137,7 +146,10 @@ NCC_COLLECTIVES = (
         "ncc.all_to_all_v",
         3,
         (*_GROUPS, *_GLOBAL_IDS),
-        (*_GROUP_RULES, EQUAL_SIZES, ONE_LAYOUT, METADATA, SLOTS),
+        (
+            *(*_GROUP_RULES, EQUAL_SIZES, ONE_LAYOUT),
+            *(METADATA_WITH_OFFSETS, SLOTS_OR_OFFSETS, ONE_KIND_OF_IDS),
+        ),
     ),
     OpDef(
         "ncc.barrier",

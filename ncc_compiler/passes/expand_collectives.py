@@ -9,7 +9,9 @@ elements before the dimension, P the group and B those after it:
     all-to-all      [A,P·n,B] → [A,P,n·B] → transpose [P,A,n·B] ─op→ transpose   → [A,P·n,B]
 
 Reshapes cost nothing, transposes are DMAs. What gathers to a root goes as all-gather, what a root
-scatters as reduce-scatter. An all-to-all of a tuple becomes one of an array.
+scatters as reduce-scatter. An all-to-all of a tuple becomes one of an array. An all-to-all of
+variable size whose receivers say where rows land becomes one whose senders do, who are told by an
+all-to-all of one offset each.
 """
 
 import math
@@ -18,13 +20,15 @@ from typing import ClassVar
 
 import attrs
 
-from ncc_compiler.ir.collectives import group_size
+from ncc_compiler.ir.collectives import group_size, rank_groups
 from ncc_compiler.ir.graph import Module, Node, NodeId
+from ncc_compiler.ir.infer_counted import has_receive_offsets
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.ops_collectives import COUNTED
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
+from ncc_runtime.neff.groups import ExplicitGroups
 
 _JOINS = frozenset({"all-gather", "ncc.gather"})
 _CUTS = frozenset({"reduce-scatter", "ncc.avg_reduce_scatter", "ncc.scatter"})
@@ -39,6 +43,10 @@ class ExpandCollectives(Pass):
 
     def run(self, module: Module) -> Module:
         def expand(rebuild: Rebuild, node: Node) -> NodeId:
+            if node.op == "ncc.all_to_all_v" and has_receive_offsets(
+                rebuild.type_of(node.operands[2])
+            ):
+                return _to_receive_offsets(module, rebuild, node)
             if not OPS[node.op].collective or OPS[node.op].takes_tuples or node.op in COUNTED:
                 return rebuild.add(node)
             if node.op == "all-to-all" and "dimensions" not in node.attributes:
@@ -176,3 +184,30 @@ def _all_to_all_of_tuple(rebuild: Rebuild, node: Node) -> NodeId:
         part = rebuild.derived(node, "slice", row, [exchanged], slice=ranges)
         results.append(rebuild.derived(node, "reshape", kind, [part]))
     return _as_typed(rebuild, node, results)
+
+
+def _to_receive_offsets(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
+    """Every receiver tells each sender its offset, then rows go there."""
+    operand, output, metadata = node.operands
+    kind = rebuild.type_of(metadata)
+    members = kind.shape[1]
+    row, words = ArrayType(kind.dtype, (1, members)), ArrayType(kind.dtype, (members,))
+    tables = []
+    for number in range(kind.shape[0]):
+        ranges = ((number, number + 1, 1), (0, members, 1))
+        part = rebuild.derived(node, "slice", row, [metadata], slice=ranges)
+        tables.append(rebuild.derived(node, "reshape", words, [part]))
+    rows, source, received, there = tables
+    kept = {
+        key: value
+        for key, value in node.attributes.items()
+        if key not in ("channel_id", "use_global_device_ids")
+    }
+    attributes = {**kept, "replica_groups": ExplicitGroups(rank_groups(module, node))}
+    if module.num_partitions > 1:  # ids of partitions; else those of replicas
+        attributes["channel_id"] = node.attributes.get("channel_id", 1)
+    target = rebuild.derived(node, "all-to-all", words, [there], dimensions=(0,), **attributes)
+    operands = (operand, output, source, rows, target, received)
+    return rebuild.add(
+        attrs.evolve(node, op="ragged-all-to-all", operands=operands, attributes=attributes)
+    )

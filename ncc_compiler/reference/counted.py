@@ -56,16 +56,22 @@ def _ragged_all_to_all(step: Step, members: Arrays) -> list[np.ndarray]:
 
 
 def _exchanged(step: Step, members: Arrays) -> list[np.ndarray]:
-    """Member s sends to d what column d of its metadata says; it lands at slot s."""
+    """Member s sends to d what column d of its metadata says.
+
+    It lands at slot s of d, or where row 3 of the metadata of d says in column s.
+    """
     results = [member[1].copy() for member in members]
-    slot = len(results[0]) // len(members)
+    has_offsets = len(members[0][2]) > 3
+    slot = len(results[0]) // (1 if has_offsets else len(members))
     for source, (operand, _, metadata) in enumerate(members):
-        counts, starts, _ = metadata.astype(np.int64)
-        for to, (count, start) in enumerate(zip(counts.tolist(), starts.tolist(), strict=True)):
-            if not 0 <= count <= slot or members[to][2][2][source] != count:
+        counts, starts = metadata[:2].astype(np.int64).tolist()
+        for to, (count, start) in enumerate(zip(counts, starts, strict=True)):
+            expected = members[to][2][:, source].astype(np.int64).tolist()
+            if not 0 <= count <= slot or expected[2] != count:
                 raise ValueError(f"{step.node.name}: {count} rows for a slot of {slot}")
+            first = expected[3] if has_offsets else source * slot
             rows = _rows(operand, start, count, step.node.name)
-            results[to][source * slot : source * slot + count] = rows
+            _rows(results[to], first, count, step.node.name)[...] = rows
     return results
 
 

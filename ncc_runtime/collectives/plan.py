@@ -53,7 +53,8 @@ class After:
     """What a transfer waits for, one by one, instead of all that was sent before.
 
     Columns name transfers of earlier rounds by number, counted through the plan, IDLE for none.
-    One that a member makes into the same lane needs no wait, for a ring runs in order.
+    One that a member makes into the same lane needs no wait, for a ring runs in order. A member
+    waits in the order of the plan: what one of its transfers waited for, its later ones need not.
     """
 
     arrived: tuple[np.ndarray, ...] = ()  # (members,) int32: that another member wrote here

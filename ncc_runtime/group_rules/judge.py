@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
+from ncc_runtime.group_rules import counted
 from ncc_runtime.group_rules.chains import chains
 from ncc_runtime.group_rules.limits import groups_verdicts, places_of
 from ncc_runtime.group_rules.nearest import nearest_group
@@ -20,6 +21,12 @@ from ncc_runtime.placement import Placement
 from ncc_runtime.topology import rules
 from ncc_runtime.topology.rules import GroupRule, rules_of
 
+_WITH_OWN_RULES = (
+    CollectiveOp.ALL_TO_ALL,
+    CollectiveOp.ALL_GATHER_V,
+    CollectiveOp.ALL_TO_ALL_V,
+    CollectiveOp.RAGGED_ALL_TO_ALL,
+)
 _REDUCTIONS = (Reduction.ADD, Reduction.MINIMUM, Reduction.MAXIMUM)
 
 
@@ -48,7 +55,7 @@ class _Judge:
     masks: np.ndarray  # (groups, cores) bool, what `allowed` lists
     links: frozenset[tuple[int, int]]  # chips that a link joins, and chips and switches
     switches: dict[int, list[int]]  # that have a port for a chip
-    known: dict[tuple[Ranks, bool], Verdict | None] = attrs.field(factory=dict)
+    known: dict[tuple[Ranks, CollectiveOp | None], Verdict | None] = attrs.field(factory=dict)
 
     @classmethod
     def of(cls, placement: Placement) -> "_Judge":
@@ -111,10 +118,14 @@ class _Judge:
 
     def _group(self, group: Ranks, op: CollectiveOp) -> Verdict | None:
         """By the rules for its cores; None where no rule is known."""
-        key = group, op is CollectiveOp.ALL_TO_ALL
+        key = group, op if op in _WITH_OWN_RULES else None
         if key not in self.known:
+            own = counted.judged(self.placement, group, op)
             parts = self._parts(group)
-            if op is CollectiveOp.ALL_TO_ALL and len(parts) > 1:
+            if own is not None:
+                verdict = _verdict(own.rule, group, allowed=own.allowed)
+                self.known[key] = self._advised(verdict, own.nearest)
+            elif op is CollectiveOp.ALL_TO_ALL and len(parts) > 1:
                 self.known[key] = self._refused(rules.ALL_TO_ALL_INSIDE, group)
             else:
                 self.known[key] = self._judged(group, parts)
@@ -145,9 +156,12 @@ class _Judge:
         """With the nearest allowed group: a ring for pairs, inside an instance for all-to-all."""
         places = places_of(self.placement, group) if closes else self._nearest(rule, group)
         shape = "a ring through " if rule in (rules.RING_OF_PAIRS, rules.ADJACENT_PAIRS) else ""
+        return self._advised(_verdict(rule, group, allowed=False), places, shape)
+
+    def _advised(self, verdict: Verdict, places: Places, shape: str = "") -> Verdict:
+        """With the nearest allowed group, where there is one."""
         text = cores_text(self.placement.topology, places)
         advice = f"nearest allowed group: {shape}{text}" if places else ""
-        verdict = _verdict(rule, group, allowed=False)
         return attrs.evolve(verdict, nearest=places, advice=advice)
 
     def _nearest(self, rule: GroupRule, group: Ranks) -> Places:

@@ -108,6 +108,7 @@ class _Choosing:
         forced, plans = asked
         self.chooser: Chooser = chooser_of(program, placement, forced, seen)
         self._seen = seen
+        self._chips = placement.chip
         self.wanted: dict[_Key, _Wanted] = {}  # in order of first appearance
         self._program, self._forced, self._price_all = program, forced, price_all
         self._limit = semaphore_limit(program, placement.topology)
@@ -132,7 +133,8 @@ class _Choosing:
         job, groups = job_of(self._program, placeholder), groups_of(self._program, placeholder)
         if number not in self._files:
             return _Wanted(job, self.chooser.candidates(job, groups, self._price_all))
-        given = self._files[number].candidate(Asked(number, placeholder, job, groups))
+        asked = Asked(number, placeholder, job, groups)
+        given = self._files[number].candidate(asked, self._chips)
         if not self._price_all:
             return _Wanted(job, (given,), given)
         given = self.chooser.with_price(job, given)

@@ -13,7 +13,7 @@ from ncc_runtime.errors import PlanError
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.plans.clocks import Chunk
 from ncc_runtime.plans.msccl import Buffer, Kind, Ref
-from ncc_runtime.plans.shapes import Shape, Wanted
+from ncc_runtime.plans.shapes import Wanted
 from ncc_runtime.plans.steps import NONE, Graph, Node
 
 MOST_NAMED = 8
@@ -48,8 +48,7 @@ def performed(graph: Graph, placeholder: Placeholder) -> Performed:
             continue
         for chunk in range(shape.chunks(Buffer.OUTPUT)):
             wanted = shape.wanted(placeholder, gpu, chunk)
-            own = shape.own(gpu, Ref(Buffer.OUTPUT, chunk))
-            found = run.held.get((gpu, own.buffer, own.index))
+            found = run.holds(gpu, shape.own(gpu, Ref(Buffer.OUTPUT, chunk)))
             if found is None or found.fault or _differs(found, wanted):
                 raise _wrong(graph, (gpu, chunk), wanted, found)
     return Performed(frozenset(run.complete))
@@ -62,7 +61,7 @@ class _Run:
         self._graph = graph
         self._everybody = (1 << graph.shape.gpus) - 1
         self._sent: dict[int, list[Value]] = {}  # by send
-        self.held: dict[Chunk, Value] = dict(_at_first(graph.shape))
+        self._held: dict[Chunk, Value] = {}  # what steps have written
         self.complete: set[tuple[int, int]] = set()
 
     def perform(self, node: Node) -> None:
@@ -74,9 +73,17 @@ class _Run:
         if kind.writes:
             for place, value in enumerate(values):
                 at = node.gpu, node.target.buffer, node.target.index + place
-                self.held[at] = attrs.evolve(value, number=node.number)
+                self._held[at] = Value(value.givers, value.chunk, value.fault, node.number)
         if kind.sends:
             self._sent[node.number] = values
+
+    def holds(self, gpu: int, ref: Ref) -> Value | None:
+        """What a step wrote in a chunk, or the gpu's operand has there; None for nothing."""
+        found = self._held.get((gpu, ref.buffer, ref.index))
+        if found is not None:
+            return found
+        given = self._graph.shape.given(gpu, ref)
+        return None if given is None else Value(1 << gpu, given)
 
     def _values(self, node: Node) -> Iterator[Value]:
         kind = node.step.kind
@@ -95,10 +102,11 @@ class _Run:
             yield both
 
     def _read(self, node: Node, ref: Ref, place: int) -> Value:
-        found = self.held.get((node.gpu, ref.buffer, ref.index + place))
+        chunk = Ref(ref.buffer, ref.index + place)
+        found = self.holds(node.gpu, chunk)
         if found is not None:
             return found
-        name = node.spelled(Ref(ref.buffer, ref.index + place))
+        name = node.spelled(chunk)
         return Value(0, 0, f"{_named(node)} reads {name}, which nothing has written")
 
     def _joined(self, node: Node, one: Value, other: Value) -> Value:
@@ -111,14 +119,6 @@ class _Run:
         return Value(one.givers | other.givers, one.chunk, fault)
 
 
-def _at_first(shape: Shape) -> Iterator[tuple[Chunk, Value]]:
-    """Operands, by the names that they have."""
-    for gpu in range(shape.gpus):
-        for chunk in range(shape.chunks(Buffer.INPUT)):
-            own = shape.own(gpu, Ref(Buffer.INPUT, chunk))
-            yield (gpu, own.buffer, own.index), Value(1 << gpu, chunk)
-
-
 def _differs(found: Value, wanted: Wanted) -> bool:
     return (found.givers, found.chunk) != (wanted.givers, wanted.chunk)
 
@@ -127,6 +127,9 @@ def _wrong(graph: Graph, place: tuple[int, int], wanted: Wanted, found: Value | 
     gpu, chunk = place
     what = _what(wanted, found)
     at, last = graph.algo.at, "no step writes there"
+    written = {node.target.buffer for node in graph.nodes if node.step.kind.writes}
+    if not graph.shape.in_place and Buffer.OUTPUT not in written:
+        last = 'no step writes to o: say inplace="1" if i and o are one buffer'
     if found is not None and found.number != NONE:
         node = graph.nodes[found.number]
         at, last = node.step.at, f"last written by {node}"

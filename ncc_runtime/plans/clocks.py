@@ -68,12 +68,12 @@ class Clocks:
         self._graph = graph
         self._levels = list(_levels(graph))
         nodes = graph.nodes
-        self._block = np.array([node.block_number for node in nodes])
+        self._block = np.array([node.block_number for node in nodes], np.int64)
         self._place = np.array([node.place for node in nodes], np.int32)
         columns = (graph.before, graph.awaited, graph.sent)
         self._before = np.array(columns, np.int64).reshape(3, len(nodes))
         gpu_of = dict(zip(self._block.tolist(), (node.gpu for node in nodes), strict=True))
-        self._gpu = np.array([gpu_of.get(block, -1) for block in range(graph.blocks)])
+        self._gpu = np.array([gpu_of.get(block, -1) for block in range(graph.blocks)], np.int64)
 
     def by_gpus(self) -> Iterator[tuple[range, "Known"]]:
         """Runs of gpus, and what is known of their steps."""

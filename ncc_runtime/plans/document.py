@@ -31,10 +31,23 @@ from ncc_runtime.plans.text import (
     TransferText,
 )
 
+MOST_SHOWN = 40
+"""Characters of a value that a message shows."""
 
-def is_same(text: CollectiveText, job: Job) -> bool:
-    """Whether a file's collective has the operator and the sizes of a job."""
-    return _described(job, text.teams) == text
+
+def difference(text: CollectiveText, job: Job) -> str:
+    """What of a file's collective is otherwise than of a job, "" if nothing is."""
+    wanted = _described(job, text.teams)
+    for name in CollectiveText.__struct_fields__:
+        ours, theirs = getattr(text, name), getattr(wanted, name)
+        if ours != theirs:
+            return f"{name} is {_short(ours)} in the file, {_short(theirs)} in the program"
+    return ""
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
 def described(job: Job, teams: Sequence[tuple[Plan, np.ndarray]]) -> CollectiveText:

@@ -19,7 +19,7 @@ from ncc_runtime.plans import document, msccl, text
 from ncc_runtime.plans.msccl import Algo
 from ncc_runtime.plans.msccl_plan import MscclPlan
 from ncc_runtime.plans.shapes import TAKEN, op_of
-from ncc_runtime.plans.sound import check_sound
+from ncc_runtime.plans.sound import check_reads, check_sound
 from ncc_runtime.plans.text import CollectiveText, TeamText
 
 MOST_REASONS = 3
@@ -77,10 +77,15 @@ class PlanFile:
         """Why it cannot fill a placeholder, "" if it can."""
         return self.content.misfit(asked, named=self.target is not None)
 
-    def candidate(self, asked: Asked) -> Candidate:
-        """What it fills the placeholder with; PlanError if that does not do what is asked."""
+    def candidate(self, asked: Asked, chips: np.ndarray) -> Candidate:
+        """What it fills the placeholder with; PlanError if that does not do what is asked.
+
+        `chips` has the chip of each rank.
+        """
         try:
             teams = self.content.teams(asked)
+            for plan, groups in teams:
+                check_reads(plan, groups, chips)
         except PlanError as reason:
             raise PlanError(f"plan {self.path}: {reason}") from None
         return Candidate(self.name, None, teams=teams)
@@ -136,9 +141,9 @@ class _Ours:
         same_op = [one for one in self._collectives if one.op == asked.op.value]
         if not same_op:
             return f"it has {', '.join(sorted({one.op for one in self._collectives})) or 'nothing'}"
-        same = [one for one in same_op if document.is_same(one, asked.job)]
+        same = [one for one in same_op if not document.difference(one, asked.job)]
         if not same:
-            return "its sizes, root or reduction differ"
+            return document.difference(same_op[0], asked.job)
         teams = [team for one in same for team in one.teams]
         for group in asked.groups:
             if not any(_is_for(team, group) for team in teams):
@@ -146,7 +151,7 @@ class _Ours:
         return ""
 
     def teams(self, asked: Asked) -> Teams:
-        texts = [one for one in self._collectives if document.is_same(one, asked.job)]
+        texts = [one for one in self._collectives if not document.difference(one, asked.job)]
         if len(texts) > 1:
             raise PlanError(f"{asked}: {len(texts)} collectives of the file are like it")
         groups: dict[int, list[Members]] = {}
@@ -185,7 +190,7 @@ def _read(word: str) -> PlanFile:
     except OSError as error:
         raise PlanError(f"plan {path}: {reason_of(error)}") from None
     try:
-        if data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"{":
+        if data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
             return PlanFile(path, target, _Ours(text.decoded(data).collectives))
         return PlanFile(path, target, _Msccl(msccl.read(data)))
     except PlanError as reason:

@@ -55,6 +55,7 @@ class Fetch:
     size_bytes: int
     own_stride: int = 0  # the target is so many bytes further for each gpu
     own_source_stride: int = 0
+    is_behind: bool = False  # it reads what the one before it has written
 
 
 FROM_OPERAND = "from operand"
@@ -178,9 +179,9 @@ def _rest(making: Making, tensor: int, sizes: tuple[int, int]) -> Loop:
                 own_given = padded
             given = got
     before = [
-        attrs.evolve(fetch, own_stride=own_given)
+        fetch
         for one, two in _parts(shape.operand_parts, operand, given)
-        for fetch in _padded(one.place(0), two.place(0), (part, rest, padded))
+        for fetch in _padded(one.place(0), two.place(0), (rest, padded), own_given)
     ]
     after = [
         Fetch(one.place(0), two.place(0), rest, own_source_stride=own_got)
@@ -189,14 +190,18 @@ def _rest(making: Making, tensor: int, sizes: tuple[int, int]) -> Loop:
     return Loop(width, there, tuple(before), tuple(after), fetched)
 
 
-def _padded(operand: Stretch, given: Stretch, sizes: tuple[int, int, int]) -> Iterator[Fetch]:
-    """The rest of a part, then the part from its start, until there is enough."""
-    part, rest, padded = sizes
-    yield Fetch(operand, given, rest)
-    start = attrs.evolve(operand, offset=operand.offset - (part - rest))
-    for at in range(rest, padded, part):
-        target = attrs.evolve(given, offset=given.offset + at)
-        yield Fetch(start, target, min(part, padded - at))
+def _padded(operand: Stretch, given: Stretch, sizes: tuple[int, int], own: int) -> Iterator[Fetch]:
+    """The rest of a part, then over and over what stands there, until there is enough.
+
+    Nothing else of the operand is read: in place, the other loop writes it meanwhile.
+    """
+    there, padded = sizes
+    yield Fetch(operand, given, there, own)
+    while there < padded:
+        more = min(there, padded - there)
+        target = attrs.evolve(given, offset=given.offset + there)
+        yield Fetch(given, target, more, own, own, is_behind=True)
+        there += more
 
 
 def _parts(count: int, *both: Lying) -> Iterator[Sequence[Lying]]:

@@ -59,18 +59,21 @@ class Making:
             last[node.gpu][node.block_number] = node.number
         for gpu in gpus:
             known = latest([ready[gpu], *(self._done[one] for one in last[gpu].values())])
+            if gpu in self._facts.cleared:  # zeros come over all that stands there
+                self.ends[gpu] = known
+                continue
             self._keep(gpu)
-            after = () if gpu in self._facts.cleared else self._loop.after
-            self.ends[gpu] = self._fetched(gpu, after, known)
+            self.ends[gpu] = self._fetched(gpu, self._loop.after, known)
         return self.found
 
     def _fetched(self, gpu: int, fetches: Sequence[Fetch], known: Known) -> Known:
-        """Copies at home, side by side."""
+        """Copies at home, side by side but for those that are behind others."""
         made: dict[Way, tuple[Single, ...]] = {}
-        for number, one in enumerate(fetches):
+        lane = -1
+        for one in fetches:
             source = _further(one.source, gpu * one.own_source_stride)
             target = _further(one.target, gpu * one.own_stride)
-            lane = number % self._lane_count
+            lane = (lane + (not one.is_behind)) % self._lane_count  # a ring runs in order
             single = Single(gpu, gpu, (source,), target, one.size_bytes, lane, known)
             behind = {way: ones for way, ones in made.items() if way == single.completion}
             single.needs = latest([known, behind])
@@ -116,7 +119,7 @@ class Making:
             known = {**known, made[-1].completion: (made[-1],)}
         self._held.pop(node.block_number, None)
         self._made[number] = made
-        self._done[number] = {made[-1].completion: (made[-1],)} if made else known
+        self._done[number] = {made[-1].completion: (made[-1],)}
         if node.step.kind.receives and not is_straight:
             self._emptied.setdefault(connection_of(graph.nodes[graph.sent[number]]), []).append(
                 made[-1]
@@ -146,8 +149,6 @@ class Making:
 
     def _runs(self, node: Node) -> Iterator[tuple[int, int]]:
         """Runs of a step's chunks that lie behind one another wherever they are: place, count."""
-        if node.step.kind is Kind.COPY and node.source == node.target:
-            return
         refs = [(node, node.source)] if node.step.kind.reads else []
         refs += [(node, node.target)] if node.step.kind.writes else []
         if node.step.kind is Kind.REDUCE:

@@ -12,7 +12,8 @@ nccl (src/misc/msccl/msccl_parser.cc), which agree on the attributes.
 
 import enum
 import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
@@ -47,12 +48,18 @@ class Kind(enum.Enum):
         self.writes: bool = word not in ("s", "rrs", "nop")
 
 
+KINDS: Mapping[str, Kind] = {one.value: one for one in Kind}
+
+
 class Buffer(enum.Enum):
     """Whose chunks a step counts; the value is the name in the file."""
 
     INPUT = "i"
     OUTPUT = "o"
     SCRATCH = "s"
+
+
+BUFFERS: Mapping[str, Buffer] = {one.value: one for one in Buffer}
 
 
 @attrs.frozen
@@ -142,20 +149,30 @@ def read(data: bytes) -> Algo:
 
 
 def adding_to_targets(algo: Algo) -> Algo:
-    """The same, where what a step receives is joined to its target.
+    """The same, where what a step receives is joined to its target, if the file can mean that.
 
     Of such steps msccl-tools prints as source where the bytes came from, on the sender.
     """
+    sent: dict[tuple[int, int, int], list[Ref]] = defaultdict(list)
+    for gpu in algo.gpus:
+        for block in gpu.blocks:
+            sent[gpu.number, block.to, block.channel] += [
+                step.source if step.kind is Kind.SEND else step.target
+                for step in block.steps
+                if step.kind.sends
+            ]
 
-    def step(one: Step) -> Step:
-        joins = one.kind.receives and one.kind.joins
-        return attrs.evolve(one, source=one.target) if joins else one
+    def steps(gpu: Gpu, block: Block) -> Iterator[Step]:
+        came = iter(sent[block.of, gpu.number, block.channel])
+        for step in block.steps:
+            is_meant = step.kind.receives and next(came, None) == step.source and step.kind.joins
+            yield attrs.evolve(step, source=step.target) if is_meant else step
 
-    def block(one: Block) -> Block:
-        return attrs.evolve(one, steps=tuple(map(step, one.steps)))
+    def gpu_of(gpu: Gpu) -> Gpu:
+        blocks = (attrs.evolve(block, steps=tuple(steps(gpu, block))) for block in gpu.blocks)
+        return attrs.evolve(gpu, blocks=tuple(blocks))
 
-    gpus = (attrs.evolve(gpu, blocks=tuple(map(block, gpu.blocks))) for gpu in algo.gpus)
-    return attrs.evolve(algo, gpus=tuple(gpus))
+    return attrs.evolve(algo, gpus=tuple(map(gpu_of, algo.gpus)))
 
 
 def _gpu(element: Element, count: int, channels: int) -> Gpu:
@@ -214,10 +231,9 @@ def _step(element: Element, place: int) -> Step:
     if number != place:
         raise element.at.error(f"step {number}, where step {place} of the tb belongs")
     word = _word(element, "type")
-    if word not in {one.value for one in Kind}:
-        known = ", ".join(one.value for one in Kind)
-        raise element.at.error(f"no type of step {word!r}; there are {known}")
-    kind = Kind(word)
+    kind = KINDS.get(word)
+    if kind is None:
+        raise element.at.error(f"no type of step {word!r}; there are {', '.join(KINDS)}")
     if element.children:
         raise element.children[0].at.error("elements inside of a step, where none belong")
     depends = _number(element, "depid", NOBODY, MOST_CHUNKS, default=NOBODY)
@@ -239,9 +255,10 @@ def _ref(element: Element, side: str, *, must_be: bool) -> Ref:
     if not must_be and element.attributes.get("type") != Kind.RECV_REDUCE_SEND.value:
         return Ref(Buffer.INPUT, 0)  # nobody looks at it
     word = _word(element, f"{side}buf")
-    if word not in {one.value for one in Buffer}:
+    buffer = BUFFERS.get(word)
+    if buffer is None:
         raise element.at.error(f"{side}buf is {word!r}, must be i, o or s")
-    return Ref(Buffer(word), _number(element, f"{side}off", 0, MOST_CHUNKS))
+    return Ref(buffer, _number(element, f"{side}off", 0, MOST_CHUNKS))
 
 
 def _inside(element: Element, name: str) -> Iterator[Element]:

@@ -96,6 +96,7 @@ def _ordered(algo: Algo, op: CollectiveOp) -> Ordered:
     graph = graph_of(algo, Shape.of(algo, op))
     used = accesses(graph)
     straight: dict[tuple[str, int], bool] = {}
+    heard: dict[int, bool] = {}
     for gpus, known in Clocks(graph).by_gpus():
         own = {chunk: its for chunk, its in used.items() if chunk[0] in gpus}
         for receive, is_free, is_first in Uses(graph, own, known).straight():
@@ -104,10 +105,11 @@ def _ordered(algo: Algo, op: CollectiveOp) -> Ordered:
             straight["", receive] = straight.get(("", receive), before) and is_free
             before = straight.get((FROM_OPERAND, receive), before)
             straight[FROM_OPERAND, receive] = before and (is_free or is_first)
-            heard = known.is_heard_of(receive, graph.sent[receive])
+            if receive not in heard:
+                heard[receive] = known.is_heard_of(receive, graph.sent[receive])
             for buffer in (Buffer.INPUT, Buffer.OUTPUT):
                 is_fetched = node.target.buffer is buffer
-                free = straight["", receive] and (heard or not is_fetched)
+                free = straight["", receive] and (heard[receive] or not is_fetched)
                 straight[buffer.value, receive] = free
     return Ordered(graph, straight, read_first(used))
 

@@ -76,6 +76,19 @@ class Shape:
         larger = Buffer.INPUT if self.operand_parts > self.result_parts else Buffer.OUTPUT
         return ref if ref.buffer is larger else Ref(larger, gpu * self.factor + ref.index)
 
+    def given(self, gpu: int, own: Ref) -> int | None:
+        """Which chunk of the gpu's operand a chunk is before all steps, None if it is none."""
+        if self.in_place:
+            if own.buffer is Buffer.SCRATCH:
+                return None
+            first = gpu * self.factor if self.result_parts > self.operand_parts else 0
+        elif own.buffer is Buffer.INPUT:
+            first = 0
+        else:
+            return None
+        index = own.index - first
+        return index if 0 <= index < self.chunks(Buffer.INPUT) else None
+
     def wanted(self, placeholder: Placeholder, gpu: int, chunk: int) -> Wanted:
         """What chunk of the result of a gpu has to hold."""
         everybody, own = (1 << self.gpus) - 1, gpu * self.factor

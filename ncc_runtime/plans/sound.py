@@ -35,6 +35,27 @@ def check_sound(plan: Plan, job: Job) -> None:
             number += 1
 
 
+def check_reads(plan: Plan, groups: np.ndarray, chips: np.ndarray) -> None:
+    """PlanError where a member would read the operand of one that is placed on another chip.
+
+    `groups` are (groups, members) ranks, `chips` has the chip of each rank.
+    """
+    for place, one_round in enumerate(plan.rounds):
+        for index, move in enumerate(one_round.transfers):
+            active = move.peer != IDLE
+            owners = [piece.owner for piece in move.sources if piece.owner is not None]
+            for owner in owners:
+                readers, others = groups[:, active].ravel(), groups[:, owner[active]].ravel()
+                for which in np.flatnonzero(chips[readers] != chips[others])[:1].tolist():
+                    reader, other = int(readers[which]), int(others[which])
+                    raise PlanError(
+                        f"{plan.algorithm}: round {place}, transfer {index}: rank {reader} on chip "
+                        f"{chips[reader]} would read the operand of rank {other} on chip "
+                        f"{chips[other]}; a DMA reads memory of its own chip only: place these "
+                        "ranks on one chip, or let the other write"
+                    )
+
+
 @attrs.define(eq=False)
 class _Checking:
     """One plan on its way through the transfers."""

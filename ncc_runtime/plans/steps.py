@@ -21,7 +21,7 @@ SLOTS: Mapping[str, int] = {"simple": 4}
 SLOTS_OTHERWISE = 8
 """LL and LL128. Source: NCCL_STEPS is 8, of which Simple takes 2 a chunk (nccl, device.h)."""
 
-MOST_CHUNKS = 1 << 23
+MOST_CHUNKS = 1 << 21
 """Chunks of all gpus, and chunks that all steps move together."""
 
 MOST_SHOWN = 8
@@ -85,9 +85,7 @@ class Graph:
 def graph_of(algo: Algo, shape: Shape) -> Graph:
     """The graph of a plan; PlanError where steps do not fit together or wait in a circle."""
     _check_size(algo, shape)
-    nodes = tuple(_nodes(algo, shape))
-    for node in nodes:
-        _check_chunks(algo, shape, node)
+    nodes = tuple(_checked(algo, shape, node) for node in _nodes(algo, shape))
     first = {(node.gpu, node.block.number): node.number for node in nodes if not node.place}
     before = tuple(node.number - 1 if node.place else NONE for node in nodes)
     awaited = tuple(_awaited(node, nodes, first) for node in nodes)
@@ -144,8 +142,8 @@ def _check_size(algo: Algo, shape: Shape) -> None:
             )
 
 
-def _check_chunks(algo: Algo, shape: Shape, node: Node) -> None:
-    """Chunks that a step names are there."""
+def _checked(algo: Algo, shape: Shape, node: Node) -> Node:
+    """The node, whose chunks are there; a copy to itself, as there are in place, moves nothing."""
     step = node.step
     sides = ((step.kind.reads, step.source), (step.kind.writes, step.target))
     for does, ref in sides:
@@ -158,12 +156,15 @@ def _check_chunks(algo: Algo, shape: Shape, node: Node) -> None:
                 f"{ref.buffer.value}[{ref.index}..{ref.index + step.count - 1}], the buffer "
                 f"{ref.buffer.value} has {room} chunks"
             )
+    if step.kind is Kind.COPY and node.source == node.target:
+        return attrs.evolve(node, step=attrs.evolve(step, kind=Kind.NOP))
     if step.kind in (Kind.COPY, Kind.REDUCE) and node.source.buffer is node.target.buffer:
         distance = abs(node.source.index - node.target.index)
-        if 0 < distance < step.count or (step.kind is Kind.REDUCE and not distance):
+        if distance < step.count:
             raise node.error(
                 f"{step.count} chunks from {step.source} to {step.target}, which overlap"
             )
+    return node
 
 
 def _awaited(node: Node, nodes: Sequence[Node], first: Mapping[tuple[int, int], int]) -> int:
@@ -175,8 +176,8 @@ def _awaited(node: Node, nodes: Sequence[Node], first: Mapping[tuple[int, int], 
     if at == NONE or place >= len(nodes[at].block.steps):
         raise node.error(f"depends on tb {block}, step {place}, which gpu {node.gpu} has not")
     steps = nodes[at].block.steps
-    if block == node.block.number:
-        return at + place if place != node.place else NONE
+    if block == node.block.number and place < node.place:
+        return at + place
     told = next((k for k in range(place, len(steps)) if steps[k].tells), None)
     if told is None:
         raise node.error(

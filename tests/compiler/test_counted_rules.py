@@ -17,6 +17,7 @@ real = f32[8] parameter(8)
 table = u32[3,4] parameter(9)
 four = u32[4,4] parameter(10)
 whole = s32[20,3] parameter(11)
+five = u32[5,4] parameter(12)
 """
 LINE = HEADER.count("\n") + 1
 
@@ -34,6 +35,8 @@ RIGHT = [
     ragged("x, out, n, n, n, n"),
     ragged("x, out, long, n, n, long"),
     call("all_to_all_v", "x, out, table"),
+    call("all_to_all_v", "x, out, four"),
+    call("all_to_all_v", "x, odd, four", "f32[18,3]"),
     call("all_gather_v", "x, out, table"),
     call("reduce_scatter_v", "x, odd, table", "f32[18,3]", '"reduction":"average"'),
 ]
@@ -44,7 +47,8 @@ WRONG = [
     (ragged("x, out, n, real, n, n"), "ragged-all-to-all-C8", "real"),
     (ragged("x, out, n, few, n, n"), "ragged-all-to-all-C8", "few"),
     (ragged("x, out, few, few, few, few"), "ragged-all-to-all-C9", "few"),
-    (call("all_to_all_v", "x, out, four"), "ncc.all_to_all_v-C8", "four"),
+    (call("all_gather_v", "x, out, four"), "ncc.all_gather_v-C8", "four"),
+    (call("all_to_all_v", "x, out, five"), "ncc.all_to_all_v-C8", "five"),
     (call("all_to_all_v", "x, odd, table", "f32[18,3]"), "ncc.all_to_all_v-C9", "odd"),
     (call("all_gather_v", "x, wide, table", "f32[20,2]"), "ncc.all_gather_v-C7", "wide"),
     (
@@ -68,7 +72,15 @@ def test_what_fits_is_taken(line: str) -> None:
     assert root.type == module.entry_computation.nodes[root.operands[1]].type
 
 
-def test_receive_offsets_are_refused_with_advice() -> None:
-    line = call("all_to_all_v", "x, out, four")
+def test_receive_offsets_elsewhere_are_refused_with_advice() -> None:
+    line = call("all_gather_v", "x, out, four")
     said = messages(f"{HEADER}ROOT r = {line}\n")
-    assert "receive offsets are not supported: a member's rows land at its slot" in said
+    assert "receive offsets are for ncc.all_to_all_v: here rows land at a slot" in said
+
+
+def test_receive_offsets_go_with_one_kind_of_ids() -> None:
+    header = HEADER.replace("replica_count=4", "replica_count=2, num_partitions=2")
+    config = '"replica_groups":[[0,1,2,3]],"channel_id":1,"use_global_device_ids":true'
+    line = call("all_to_all_v", "x, out, four", config=config)
+    place = f"{LINE}:{f'ROOT r = {line}'.index('four') + 1}"
+    assert complaints(f"{header}ROOT r = {line}\n") == [f"{place} ncc.all_to_all_v-C10"]

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ncc_compiler
 import ncc_runtime
 from ncc_runtime.errors import PlacementError, TopologyError
+from ncc_runtime.group_rules.counted import COUNTED_RULES
 from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.group_rules.limits import Use, limit_verdicts
 from ncc_runtime.group_rules.verdict import Ranks, Verdict, refusals, warnings
@@ -21,6 +23,7 @@ from ncc_runtime.placement import parse_on, place, place_on
 from ncc_runtime.topology.graph import build
 from ncc_runtime.topology.rules import LIMITS, RULES, rules_of
 from tests import documents
+from tests.counted_programs import Shape, text_of
 from tests.draws_topology import build_drawn
 from tests.programs import collective_program
 
@@ -186,6 +189,60 @@ def test_an_all_to_all_stays_inside_an_instance() -> None:
     assert refused.advice == "nearest allowed group: cores 0-63 of instance 0"
 
 
+GATHER, EXCHANGE = CollectiveOp.ALL_GATHER_V, CollectiveOp.ALL_TO_ALL_V
+COUNTED = [
+    # rule, operator, place, ranks, allowed, refused, nearest allowed to the refused
+    ("all-gather-v-G1", GATHER, "trn2", 64, every(1, 8, 4), every(1, 6, 1), "cores 0-3"),
+    ("all-gather-v-G1", GATHER, "trn3-gen2-ultraserver", 64, every(1, 4), (0, 1), "cores 0-3"),
+    (
+        *("all-to-all-v-G1", EXCHANGE, "trn3-gen2-ultraserver", 64),
+        *(every(1, 24, 8), (*every(1, 7), *every(1, 16, 12)), "cores 0-7"),
+    ),
+    ("all-to-all-v-G1", EXCHANGE, "trn3-gen1-ultraserver", 64, every(1, 64), every(1, 4), ""),
+    (
+        *("all-to-all-v-G2", EXCHANGE, "trn2", 192, (5, 69, 133), (5, 69, 134)),
+        "core 5 of instances 0-2",
+    ),
+    ("all-to-all-v-G2", EXCHANGE, "trn2-ultraserver", 256, (5, 69, 197), (5, 6, 69), "cores 5,69"),
+]
+
+
+@pytest.mark.parametrize("case", COUNTED, ids=lambda case: f"{case[0]}-{case[2]}")
+def test_collectives_of_variable_size_have_rules_of_their_own(case: tuple) -> None:
+    rule, op, on, ranks, allowed, refused, nearest = case
+    (verdict,) = judged(on, ranks, (allowed,), op=op)
+    assert (verdict.rule, verdict.allowed, verdict.nearest) == (rule, True, ())
+    (verdict,) = judged(on, ranks, (refused,), op=op)
+    assert (verdict.rule, verdict.allowed) == (rule, False)
+    assert verdict.advice.startswith(f"nearest allowed group: {nearest}")
+    size = place_on(parse_on(on), ranks).topology.ranks_per_node
+    again = tuple(node * size + core for node, core in verdict.nearest)
+    assert all(one.allowed for one in judged(on, ranks, (again,), op=op))
+
+
+@pytest.mark.parametrize("on", ["trn1", "trn2,lnc=1"])
+def test_a_gather_of_variable_size_takes_logical_cores_of_two(on: str) -> None:
+    (verdict,) = judged(on, 8, (every(1, 4),), op=GATHER)
+    assert (verdict.rule, verdict.allowed, verdict.advice) == ("all-gather-v-G1", False, "")
+
+
+def test_an_all_to_all_of_variable_size_inside_a_torus_has_no_allowed_group() -> None:
+    (verdict,) = judged("trn2", 64, (every(1, 64),), op=EXCHANGE)
+    assert (verdict.rule, verdict.allowed, verdict.advice) == ("all-to-all-v-G2", False, "")
+
+
+def test_free_offsets_at_the_receiver_are_for_switched_fabrics() -> None:
+    def verdict_of(on: str) -> Verdict:
+        text = text_of("ragged-all-to-all", Shape(groups=(every(1, 8),)))
+        (verdict,) = ncc_runtime.load(ncc_compiler.compile_text(text), on).verdicts
+        return verdict
+
+    allowed, refused = verdict_of("trn3-gen2-ultraserver"), verdict_of("trn2")
+    assert (allowed.rule, allowed.allowed) == ("all-to-all-v-G1", True)
+    assert (refused.rule, refused.allowed) == ("all-to-all-v-G3", False)
+    assert refused.fact.startswith("ragged-all-to-all over cores 0-7: rows land where")
+
+
 def test_a_reduction_is_a_sum_a_minimum_or_a_maximum() -> None:
     for reduction in (Reduction.ADD, Reduction.MINIMUM, Reduction.MAXIMUM):
         assert not refusals(judged("trn2", 4, (every(1, 4),), reduction=reduction))
@@ -228,21 +285,23 @@ def test_an_algorithm_has_its_limit(rule: str, allowed: Use, refused: Use) -> No
 
 def test_every_rule_and_limit_has_a_case_of_its_own() -> None:
     text = Path(__file__).read_text()
-    assert [one.id for one in (*RULES, *LIMITS) if f'"{one.id}"' not in text] == []
+    assert [one.id for one in (*RULES, *COUNTED_RULES, *LIMITS) if f'"{one.id}"' not in text] == []
 
 
 def test_the_document_has_a_row_for_every_rule_with_its_fact_and_source() -> None:
     text = (Path(__file__).parents[2] / "docs" / "topology.md").read_text()
     rows = {row[0]: row[2:] for row in documents.cells(text) if len(row) == 4}
     found = {rule: row for rule, row in rows.items() if re.fullmatch(r"[a-z0-9-]+-G\d+", rule)}
-    assert found == {one.id: [one.fact, one.source] for one in (*RULES, *LIMITS)}
+    assert found == {one.id: [one.fact, one.source] for one in (*RULES, *COUNTED_RULES, *LIMITS)}
 
 
 def test_every_rule_cites_a_publication_or_is_called_assumed() -> None:
     words = ("AWS Neuron SDK", "neuronx-distributed", "third party", "assumed")
-    ids = [one.id for one in (*RULES, *LIMITS)]
+    ids = [one.id for one in (*RULES, *COUNTED_RULES, *LIMITS)]
     assert len(set(ids)) == len(ids)
-    assert all(any(word in one.source for word in words) for one in (*RULES, *LIMITS))
+    assert all(
+        any(word in one.source for word in words) for one in (*RULES, *COUNTED_RULES, *LIMITS)
+    )
 
 
 @pytest.mark.parametrize("name", ["trn1", "trn2", "inf2", "inf2.24xlarge", "trn2.3xlarge"])

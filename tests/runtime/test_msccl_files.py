@@ -5,14 +5,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ncc_compiler
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.reductions import Reduction
-from ncc_runtime.runtime import Model, load
+from ncc_runtime.runtime import Model, load, program_of
 from tests import msccl_files
 from tests.msccl_files import ALL, File
 from tests.programs import collective_program
+
+IN_PLACE = """
+sum { a = s32[] parameter(0)  b = s32[] parameter(1)  ROOT c = s32[] add(a, b) }
+ENTRY main {
+  x = s32[35] parameter(0)
+  twice = s32[35] add(x, x)
+  total = s32[35] all-reduce(twice), replica_groups={{GROUP}}, to_apply=sum
+  ROOT negated = s32[35] negate(total)
+}
+"""
 
 KINDS = [
     pytest.param(CollectiveOp(op), make, id=f"{op}-{make().name}-{make().gpus}-{number}")
@@ -211,3 +222,46 @@ def test_a_file_for_buffers_in_place_and_apart_is_read_as_is_right(apart: bool, 
     values = given((4, 16))
     run = load(program, plans=[str(path)]).run([values])
     np.testing.assert_array_equal(run.outputs[0][1], values.sum(0))
+
+
+@pytest.mark.parametrize("part", [16, 7])
+def test_in_place_what_is_copied_to_itself_stays_where_it_is(part: int, tmp_path: Path):
+    file = msccl_files.ring_all_gather(4)
+    path = tmp_path / "plan.xml"
+    path.write_text(file.xml().replace('inplace="0"', 'inplace="1"'))
+    program = collective_program(CollectiveOp.ALL_GATHER, 4, [part], dtype=DType.S32)
+    values = given((4, part))
+    run = load(program, plans=[str(path)]).run([values], checked=True)
+    np.testing.assert_array_equal(run.outputs[0][2], values.reshape(-1))
+
+
+def test_what_a_reduction_in_place_leaves_beside_the_root_is_cleared(tmp_path: Path):
+    file = msccl_files.File("chain", "reduce", 4, 2, in_place=True)
+    for gpu in range(4):
+        block = file.block(gpu, gpu - 1, -1 if gpu == 3 else gpu + 1, 0)
+        for chunk in range(2):
+            ref = ("i", chunk)
+            block.add("s" if gpu == 3 else "rrcs" if gpu else "rrc", ref, ref)
+    program = collective_program(CollectiveOp.REDUCE, 4, [9], dtype=DType.S32)
+    values = given((4, 9))
+    run = loaded(file, program, tmp_path).run([values], checked=True, shuffle_seed=1)
+    np.testing.assert_array_equal(run.outputs[0][0], values.sum(0))
+    assert not run.outputs[0][1:].any()
+
+
+def test_a_single_gpu_may_have_no_steps(tmp_path: Path):
+    program = collective_program(CollectiveOp.ALL_REDUCE, 1, [5], dtype=DType.S32)
+    values = given((1, 5))
+    run = loaded(msccl_files.File("none", "allreduce", 1, 2, in_place=True), program, tmp_path)
+    np.testing.assert_array_equal(run.run([values]).outputs[0], values)
+
+
+@pytest.mark.parametrize("make", ALL["all-reduce"])
+def test_a_program_in_place_is_right_for_sizes_that_chunks_do_not_divide(make, tmp_path: Path):
+    file = make()
+    groups = ",".join(map(str, range(file.gpus)))
+    program = program_of(ncc_compiler.compile_text(IN_PLACE.replace("GROUP", groups)))
+    assert program.placeholders[0].in_place
+    values = given((file.gpus, 35))
+    run = loaded(file, program, tmp_path).run([values], checked=True, clock=False)
+    np.testing.assert_array_equal(run.outputs[0][1], -2 * values.sum(0))

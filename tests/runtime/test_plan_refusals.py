@@ -134,6 +134,33 @@ def test_steps_that_wait_in_a_circle_are_a_deadlock(tmp_path: Path):
     assert "deadlock: gpu 0, tb 0, step 0 receives from gpu 3" in said
 
 
+def test_a_step_that_waits_for_itself_is_a_deadlock(tmp_path: Path):
+    def itself(file: File) -> None:
+        step(file, 2, 3).deps = [step(file, 2, 3)]
+
+    assert "deadlock: gpu 2, tb 0, step 3 depends on gpu 2, tb 0, step 3" in refusal(
+        edited(itself), tmp_path
+    )
+
+
+def test_a_join_whose_source_is_neither_its_own_nor_the_senders_is_wrong(tmp_path: Path):
+    def other(file: File) -> None:
+        step(file, 1, 1).source = ("i", 1)
+
+    said = refusal(edited(other), tmp_path)
+    assert "gpu 1, tb 0, step 1 (line 16) joins chunk 0 to chunk 1" in said
+
+
+def test_gpus_without_steps_leave_the_sum_incomplete(tmp_path: Path):
+    said = refusal(File("none", "allreduce", 4, 4, in_place=True).xml(), tmp_path)
+    assert said.endswith("gpu 0 lacks the contribution of gpus 1, 2, 3; no step writes there")
+
+
+def test_buffers_that_are_one_are_to_be_said_so(tmp_path: Path):
+    said = refusal(msccl_files.ring_all_reduce(4).xml().replace('inplace="1"', ""), tmp_path)
+    assert said.endswith('no step writes to o: say inplace="1" if i and o are one buffer')
+
+
 def test_a_dependency_on_a_step_that_tells_nobody_is_a_deadlock(tmp_path: Path):
     text = msccl_files.all_pairs_all_reduce(4).xml().replace('hasdep="1"', 'hasdep="0"')
     assert "tells nobody: hasdep is 0 there and behind it" in refusal(text, tmp_path)
@@ -194,10 +221,11 @@ def test_too_many_elements_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_few_bytes_do_not_take_hours(tmp_path: Path):
     text = msccl_files.ring_all_reduce(4).xml()
-    text = text.replace('nchunksperloop="4"', 'nchunksperloop="1048576"')
-    assert "its buffers have 8388608 chunks" not in refusal(text, tmp_path)
-    many = text.replace('cnt="1"', 'cnt="1048572"')
-    assert "its steps move 29360016 chunks in all, at most 8388608" in refusal(many, tmp_path)
+    large = text.replace('nchunksperloop="4"', 'nchunksperloop="1048576"')
+    assert "its buffers have 8388608 chunks in all, at most 2097152" in refusal(large, tmp_path)
+    many = text.replace('nchunksperloop="4"', 'nchunksperloop="262144"')
+    many = many.replace('cnt="1"', 'cnt="262140"')
+    assert "its steps move 7339920 chunks in all, at most 2097152" in refusal(many, tmp_path)
 
 
 def test_a_plan_for_other_ranks_or_operators_says_why(tmp_path: Path):

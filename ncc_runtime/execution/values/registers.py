@@ -86,8 +86,15 @@ class LengthRegisters:
             sources=sources[None],
             target=target[None],
             size_bytes=size[None],
+            source_rank=_row_of(queue.source_rank, row),
+            also_peer=_row_of(queue.also_peer, row),
+            also_target=_row_of(queue.also_target, row),
             registers=None,
         )
+
+
+def _row_of(column: np.ndarray | None, row: int) -> np.ndarray | None:
+    return None if column is None else column[row : row + 1]
 
 
 def _held(file: np.ndarray, register: np.ndarray) -> np.ndarray:
