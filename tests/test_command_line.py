@@ -106,7 +106,7 @@ def test_likely_options_are_named(
         ("--on trn2,placement=foo", "placement 'foo' is not linear, spread or a file that exists"),
         (
             "--algorithm all-to-all=nosuch",
-            "all-to-all has no algorithm 'nosuch'; it has direct, pairwise, bruck",
+            "all-to-all has no algorithm 'nosuch'; it has direct, pairwise, bruck, torus",
         ),
         (
             "--algorithm all-reduce=ring --algorithm all-reduce=mesh",

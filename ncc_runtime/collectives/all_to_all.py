@@ -1,6 +1,6 @@
 """All-to-all in rounds: fewer at once than direct (`pairwise`), or fewer in all (`bruck`).
 
-    pairwise   round s: member r sends chunk r+s to member r+s
+    pairwise   a round for each shift of the group: nobody receives from two at once
     bruck      round k: of every chunk's way, its number of places on, one binary digit is gone
 
 Source: Bruck et al., "Efficient algorithms for all-to-all communications in multiport
@@ -21,15 +21,17 @@ from ncc_runtime.collectives.plan import (
     columns_of,
     home,
 )
+from ncc_runtime.collectives.shifts import Shifts
 
 
-def pairwise(job: Job, members: int) -> Plan:
+def pairwise(job: Job, shifts: Shifts) -> Plan:
     """P-1 rounds of one chunk each, never two to one member."""
-    everybody, sizes = home(members), _chunk_bytes(job, members)
-    mine = everybody[: columns_of(job, members)].astype(np.int64)
+    members = shifts.members
+    mine = home(members)[: columns_of(job, members)].astype(np.int64)
+    sizes = _chunk_bytes(job, members)
     rounds = []
     for shift in range(members):
-        peer = (everybody + shift) % members
+        peer = shifts.peers(shift)
         their = peer[: len(mine)].astype(np.int64)
         rounds.append(
             Round(

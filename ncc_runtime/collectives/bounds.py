@@ -21,7 +21,7 @@ that depend on each other gives the latency bound.
 Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
 JPDC 2009, theorem 1 (2(c-1)N for all-reduce); the others are the same counts of what each cluster
 must learn. What joining takes, and worse clusters where the wiring is irregular, is in
-`least_work.py`.
+`least_work.py`; what an all-to-all takes of links for going further than one is in `detours.py`.
 """
 
 from collections.abc import Sequence
@@ -30,6 +30,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.counted import as_if_full
+from ncc_runtime.collectives.detours import detours_ps
 from ncc_runtime.collectives.layout import Members
 from ncc_runtime.collectives.least_work import cut_ps, joining_ps
 from ncc_runtime.collectives.plan import Job
@@ -80,6 +81,7 @@ def bound_of(parts: Parts, job: Job, groups: Sequence[Members]) -> Bound:
     size = larger_side_bytes(job)
     found.append((joining_ps(parts, job, groups, size), Kind.DMA.value))
     found.append((cut_ps(parts, job, groups, size), Kind.LINK.value))
+    found.append((detours_ps(parts, job, groups, size), Kind.LINK.value))
     if topology.efa is not None and topology.nodes > 1:
         share = np.bincount(nodes, minlength=topology.nodes)
         rate = share * topology.rank_efa_bandwidth_bytes_per_s

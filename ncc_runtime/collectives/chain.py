@@ -77,9 +77,11 @@ class Chain:
         self._begun = Reach()  # the last round of the stretch before
         self._begins = Reach()  # the last round
         self._behind = Reach()  # how long the last of strands that take turns waits
+        self._idle_ps = 0  # of a CC-core while the last round goes on
         self._told = Reach()  # when the last owner knows that it has been read
         self.total: np.ndarray = np.zeros(machine.vector.count, np.int64)
         self.first_ps = 0
+        self._ready_ps = 0  # of the first round
         for one_round in plan.rounds:
             if one_round.transfers:
                 self._add(one_round)
@@ -87,14 +89,23 @@ class Chain:
 
     @property
     def start_ps(self) -> int:
-        """The signals of a rank that has come here."""
-        return self._meetings.signals * self._machine.row_ps
+        """The signals of a rank that has come here.
+
+        The word of the first that it waits for is under way while it tells the others.
+        """
+        first, signals = self._machine.row_ps, self._meetings.signals * self._machine.row_ps
+        return signals - min(self._ready_ps, max(0, signals - first))
 
     @property
     def end_ps(self) -> int:
-        """A wait for every channel of the last round, for every reader, and for every ring."""
-        rows = sum(self._arrivals.values()) + self._meetings.readers + len(self._meetings.lanes)
-        return rows * self._machine.row_ps
+        """A wait for every channel of the last round, for every reader, and for every ring.
+
+        Channels by which something has come already are waited for while the rest is on its way.
+        """
+        lanes, arrivals = len(self._meetings.lanes), sum(self._arrivals.values())
+        late = min(arrivals, lanes)  # what comes last by each ring; the others meanwhile
+        early_ps = (arrivals - late) * self._machine.row_ps - max(0, self._idle_ps)
+        return max(0, early_ps) + (late + self._meetings.readers + lanes) * self._machine.row_ps
 
     @property
     def reach(self) -> Reach:
@@ -128,6 +139,8 @@ class Chain:
             first = min(range(len(steps)), key=lambda one: begins[one].end_ps)
             self._stretch.first = begins[first].later(steps[first].latency_ps)
         self._begins = last_of(*begins)
+        rows_ps = len(one_round.transfers) * self._machine.row_ps
+        self._idle_ps = max(step.reach.end_ps for step in steps) - rows_ps
         self._stretch.rounds += 1
 
     def _go(
@@ -144,7 +157,8 @@ class Chain:
         if strand is None:
             self._arrivals.clear()
         self._arrivals[strand] = _channels(moves)
-        self.first_ps = self.first_ps or step.ready_ps + step.latency_ps
+        if not self.first_ps:
+            self.first_ps, self._ready_ps = step.ready_ps + step.latency_ps, step.ready_ps
         return begins
 
     def _open(self, strands: frozenset[_Strand], crosses: bool) -> None:

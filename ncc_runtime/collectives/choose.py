@@ -7,6 +7,7 @@ import attrs
 
 from ncc_runtime.collectives import (
     all_to_all,
+    by_dimension,
     counted,
     direct,
     hierarchical,
@@ -16,6 +17,7 @@ from ncc_runtime.collectives import (
     rdh,
     ring,
     rooted,
+    shifts,
     single_step,
     synthesised,
     torus,
@@ -80,9 +82,10 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
         "synthesised": Algorithm(synthesised.arrange, synthesised.all_gather, is_published=False),
     },
     CollectiveOp.ALL_TO_ALL: {
-        "direct": Algorithm(direct.arrange, direct.all_to_all),
-        "pairwise": Algorithm(direct.arrange, all_to_all.pairwise),
+        "direct": Algorithm(shifts.arrange, direct.all_to_all),
+        "pairwise": Algorithm(shifts.arrange, all_to_all.pairwise),
         "bruck": Algorithm(direct.arrange, all_to_all.bruck),
+        "torus": Algorithm(by_dimension.arrange, by_dimension.all_to_all, is_published=False),
     },
     CollectiveOp.PERMUTE: {"direct": Algorithm(direct.arrange, direct.permute)},
     CollectiveOp.BROADCAST: {"chain": Algorithm(rooted.arrange, rooted.broadcast)},
@@ -90,11 +93,11 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
     CollectiveOp.GATHER: {"direct": Algorithm(rooted.arrange, rooted.gather)},
     CollectiveOp.SCATTER: {"direct": Algorithm(rooted.arrange, rooted.scatter)},
     CollectiveOp.RAGGED_ALL_TO_ALL: {
-        "direct": Algorithm(direct.arrange, counted.ragged_all_to_all)
+        "direct": Algorithm(shifts.arrange, counted.ragged_all_to_all)
     },
-    CollectiveOp.ALL_GATHER_V: {"direct": Algorithm(direct.arrange, counted.into_slots)},
-    CollectiveOp.REDUCE_SCATTER_V: {"direct": Algorithm(direct.arrange, counted.reduce_scatter)},
-    CollectiveOp.ALL_TO_ALL_V: {"direct": Algorithm(direct.arrange, counted.into_slots)},
+    CollectiveOp.ALL_GATHER_V: {"direct": Algorithm(shifts.arrange, counted.into_slots)},
+    CollectiveOp.REDUCE_SCATTER_V: {"direct": Algorithm(shifts.arrange, counted.reduce_scatter)},
+    CollectiveOp.ALL_TO_ALL_V: {"direct": Algorithm(shifts.arrange, counted.into_slots)},
     CollectiveOp.BARRIER: {"dissemination": Algorithm(rooted.arrange, rooted.barrier)},
 }
 """Every algorithm of every operator; the first of each works for every group."""

@@ -26,6 +26,7 @@ from ncc_runtime.collectives.plan import (
     divisor,
     home,
 )
+from ncc_runtime.collectives.shifts import Shifts
 from ncc_runtime.collectives.stages import Track
 from ncc_runtime.neff.placeholder import CollectiveOp, even_share
 
@@ -33,38 +34,39 @@ MOST_ENTRIES = 4096
 """Entries of a table that length registers hold; assumed, as many as ranks of a large run."""
 
 
-def ragged_all_to_all(job: Job, members: int) -> Plan:
+def ragged_all_to_all(job: Job, shifts: Shifts) -> Plan:
     """Tables: offsets here, rows, offsets there; one entry a member and update."""
     if job.buffers.entries > MOST_ENTRIES:
         raise UnsuitedError(
             f"its tables have {job.buffers.entries} entries, length registers hold {MOST_ENTRIES}"
         )
-    mine, entries = home(members).astype(np.int64), job.buffers.entries
+    members, entries = shifts.members, job.buffers.entries
     updates, most = entries // members, min(*_bytes(job))
     transfers = []
-    for shift in range(members):
-        peer = (mine + shift) % members
+    for number, lane in shifts.in_rings(LANES):
+        peer = shifts.peers(number).astype(np.int64)
         for update in range(updates):
             entry = peer * updates + update
             count = Count(rows=entries + entry, source=entry, target=2 * entries + entry)
             zero = np.zeros(members, np.int64)
-            transfers.append(_sent(shift, peer, Piece(Space.RESULT, zero), (most, count)))
+            transfers.append(_sent(lane, peer, Piece(Space.RESULT, zero), (most, count)))
     return Plan("direct", members, (Round(tuple(transfers)),))
 
 
-def into_slots(job: Job, members: int) -> Plan:
+def into_slots(job: Job, shifts: Shifts) -> Plan:
     """All-to-all and all-gather: member r's rows for member j land at slot r of j's result."""
     operand, result = _bytes(job)
-    slot = result // members
-    return Plan("direct", members, (_to_slots(members, Space.RESULT, (slot, operand)),))
+    slot = result // shifts.members
+    return Plan("direct", shifts.members, (_to_slots(shifts, Space.RESULT, (slot, operand)),))
 
 
-def reduce_scatter(job: Job, members: int) -> Plan:
+def reduce_scatter(job: Job, shifts: Shifts) -> Plan:
     """Into a slot of the peer's channel buffer each; then the owner joins as many rows of all."""
+    members = shifts.members
     scratch, (operand, slot) = Scratch(), _bytes(job)
     slots = [scratch.take(slot) for _ in range(members)]
     stride = slots[1] if members > 1 else slot
-    first = _to_slots(members, Space.SCRATCH, (slot, operand), stride)
+    first = _to_slots(shifts, Space.SCRATCH, (slot, operand), stride)
     mine = home(members).astype(np.int64)
     zero = np.zeros(members, np.int64)
     join = Join(
@@ -130,30 +132,31 @@ def _bytes(job: Job) -> tuple[int, int]:
     return job.buffers.operand_elements[0] * width, job.buffers.result_elements[0] * width
 
 
-def _to_slots(members: int, space: Space, sizes: tuple[int, int], stride: int = 0) -> Round:
+def _to_slots(shifts: Shifts, space: Space, sizes: tuple[int, int], stride: int = 0) -> Round:
     """One transfer to every member, at the sender's slot; sizes are of a slot and of the operand.
 
     The first row of the table says how many rows, the second from where.
     """
     slot, operand = sizes
-    mine = home(members).astype(np.int64)
-    target = Piece(space, mine * (stride or slot))
-    peers = [(mine + shift) % members for shift in range(members)]
+    members = shifts.members
+    target = Piece(space, home(members).astype(np.int64) * (stride or slot))
+    issued = ((lane, shifts.peers(number)) for number, lane in shifts.in_rings(LANES))
+    peers = ((lane, peer.astype(np.int64)) for lane, peer in issued)
     return Round(
         tuple(
-            _sent(shift, peer, target, (min(slot, operand), Count(peer, members + peer)))
-            for shift, peer in enumerate(peers)
+            _sent(lane, peer, target, (min(slot, operand), Count(peer, members + peer)))
+            for lane, peer in peers
         )
     )
 
 
-def _sent(shift: int, peer: np.ndarray, target: Piece, most: tuple[int, Count]) -> Transfer:
+def _sent(lane: int, peer: np.ndarray, target: Piece, most: tuple[int, Count]) -> Transfer:
     size, count = most
     return Transfer(
         peer=peer.astype(np.int32),
         sources=(Piece(Space.OPERAND, np.zeros(len(peer), np.int64)),),
         target=target,
         size_bytes=np.full(len(peer), size, np.int64),
-        lane=shift % LANES,
+        lane=lane,
         count=count,
     )

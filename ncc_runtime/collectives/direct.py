@@ -14,6 +14,7 @@ from ncc_runtime.collectives.plan import (
     columns_of,
     home,
 )
+from ncc_runtime.collectives.shifts import Shifts
 
 LANES = 16
 """DMA rings a stream can use. Source: 16 queues per engine, AWS Neuron docs, nki-dma-overview."""
@@ -24,28 +25,25 @@ def arrange(layout: Layout) -> int:
     return layout.members
 
 
-def all_to_all(job: Job, members: int) -> Plan:
-    """Member r sends chunk j to member j, which stores it as chunk r; P-1 remote sends each.
-
-    Transfer s goes to the member s places on, so that no two members meet at one receiver.
-    """
-    everybody, seen = home(members), columns_of(job, members)
-    mine, transfers = everybody[:seen].astype(np.int64), []
-    for shift in range(members):
-        peer = ((everybody + shift) % members).astype(np.int32)
+def all_to_all(job: Job, shifts: Shifts) -> Plan:
+    """Member r sends chunk j to member j, which stores it as chunk r; P-1 remote sends each."""
+    seen = columns_of(job, shifts.members)
+    mine, transfers = home(shifts.members)[:seen].astype(np.int64), []
+    for number, lane in shifts.in_rings(LANES):
+        peer = shifts.peers(number)
         for tensor, elements in enumerate(job.buffers.operand_elements):
-            chunk_bytes = elements // members * job.buffers.element_bytes
+            chunk_bytes = elements // shifts.members * job.buffers.element_bytes
             transfers.append(
                 Transfer(
                     peer=peer,
                     sources=(Piece(Space.OPERAND, peer[:seen] * np.int64(chunk_bytes), tensor),),
                     target=Piece(Space.RESULT, mine * chunk_bytes, tensor),
                     size_bytes=np.full(seen, chunk_bytes, np.int64),
-                    lane=shift % LANES,
+                    lane=lane,
                 )
             )
     rounds = (Round(tuple(transfers)),)
-    return Plan("direct", members, rounds, fold=job.fold, is_even=True)
+    return Plan("direct", shifts.members, rounds, fold=job.fold, is_even=True)
 
 
 def permute(job: Job, members: int) -> Plan:

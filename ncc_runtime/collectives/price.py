@@ -11,7 +11,8 @@ each stretch of rounds that go the same ways and in all (`chain.py`):
     time = signals + max(the longest chain, first byte + the busiest part over all rounds)
 
 Every instruction of a CC-core counts: signals that it has come here, a row per transfer, a wait per
-channel that something came in by, per owner and reader of operands (`meetings.py`).
+channel that something came in by, per owner and reader of operands (`meetings.py`). What others
+tell is under way meanwhile, and so is what comes last.
 
 Teams, which have plans of their own, meet in the last term only.
 """

@@ -140,6 +140,8 @@ class StreamProgram:
         """Append placeholder `number`; every rank runs its team's plan and then reports."""
         place, ranks = Place(number), addresses.ranks
         self._rows.cc.add(CcOpcode.WAIT, place, [self._trigger(ranks)])
+        for table in addresses.tables:
+            self._rows.cc.load(place, table)
         for team in teams:
             TeamRows(self._rows, team, number, addresses).emit()
         self._rows.cc.add(CcOpcode.DONE, place, [], self._report(done_sem, ranks))

@@ -123,8 +123,6 @@ class TeamRows:
     def emit(self) -> None:
         """Append everything."""
         by_lane: dict[int, list[Transfer]] = {}
-        for table in self._addresses.tables:
-            self._rows.cc.load(Place(self._number), table)
         self._signal_ready()
         for index, moves in enumerate(self._rounds):
             place = Place(self._number, index)

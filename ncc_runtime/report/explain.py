@@ -44,7 +44,15 @@ class Explained:
     @property
     def attained(self) -> float | None:
         """The bound as a part of the price; None where there is nothing to do."""
-        return self.bound.time_ps / self.price.time_ps if self.price.time_ps else None
+        return self._share(self.bound.time_ps)
+
+    @property
+    def attained_of_links(self) -> float | None:
+        """The bound of links alone as a part of the price."""
+        return self._share(self.bound.links_ps)
+
+    def _share(self, time_ps: int) -> float | None:
+        return time_ps / self.price.time_ps if self.price.time_ps else None
 
 
 @attrs.frozen(eq=False)
@@ -167,8 +175,10 @@ def _row(parts: Parts, row: Explained) -> dict[str, Any]:
             "latency_us": row.bound.latency_ps / 1e6,
             "bandwidth_us": row.bound.bandwidth_ps / 1e6,
             "decided_by": row.bound.decided_by,
+            "links_us": row.bound.links_ps / 1e6,
         },
         "attained": row.attained,
+        "attained_of_links": row.attained_of_links,
         "candidates": [_candidate(parts, one) for one in row.choice.candidates],
     }
 

@@ -98,9 +98,17 @@ def _closing(row: Explained) -> Iterator[str]:
         yield f"  {', '.join(names)} cannot run: {reason}"
     yield f"  chosen: {row.choice.chosen.name}, {why(row)}"
     bound = row.bound
-    part = "" if row.attained is None else f"; attained {100 * row.attained:.1f} %"
     yield (
         f"  lower bound {bound.time_ps / 1e6:.3f} us by {bound.decided_by} (latency "
         f"{bound.latency_ps / 1e6:.3f} us, bandwidth {bound.bandwidth_ps / 1e6:.3f} us over "
-        f"{bound.passes}){part}"
+        f"{bound.passes}){_attained(row.attained)}"
     )
+    if not bound.links_ps:
+        yield "  no byte has to pass a link"
+        return
+    links = f"{bound.links_ps / 1e6:.3f} us{_attained(row.attained_of_links)}"
+    yield f"  lower bound of links alone {links}"
+
+
+def _attained(share: float | None) -> str:
+    return "" if share is None else f"; attained {100 * share:.1f} %"

@@ -10,7 +10,7 @@ import ncc_compiler
 import ncc_runtime
 from ncc_runtime.errors import ProofError
 from ncc_runtime.lowering.cc_isa import CcOpcode
-from ncc_runtime.lowering.executable import CcQueue, DmaQueue, Executable
+from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.verify.prove import prove, refuse
 from tests import mutant_edits as edit
@@ -29,8 +29,13 @@ def numbers(executable: Executable, name: str) -> int:
     return [queue.name for queue in executable.queues].index(name)
 
 
+def row_of(queue: DmaQueue, rank: int) -> int:
+    """The first row of a ring that a rank performs."""
+    return int(np.flatnonzero(queue.peer[:, rank] != IDLE)[0])
+
+
 def register(column: str, ring: int, rank: int, change: Callable[[int], int]) -> Edit:
-    """Another register in the first row of a ring."""
+    """Another register in a rank's first row of a ring."""
 
     def made(executable: Executable) -> Executable:
         number = numbers(executable, f"cc0.dma{ring}")
@@ -38,7 +43,8 @@ def register(column: str, ring: int, rank: int, change: Callable[[int], int]) ->
         assert isinstance(queue, DmaQueue)
         assert queue.registers is not None
         values = np.array(getattr(queue.registers, column))
-        values[0, rank] = change(int(values[0, rank]))
+        row = row_of(queue, rank)
+        values[row, rank] = change(int(values[row, rank]))
         registers = attrs.evolve(queue.registers, **{column: values})
         return edit.with_queue(executable, number, attrs.evolve(queue, registers=registers))
 
@@ -50,14 +56,15 @@ def other_slot(executable: Executable) -> Executable:
     number = numbers(executable, "cc0.dma1")
     queue = executable.queues[number]
     assert isinstance(queue, DmaQueue)
-    target = int(queue.target[0, 3])
+    row = row_of(queue, 3)
+    target = int(queue.target[row, 3])
     own = numbers(executable, "cc0.dma2")
     other = executable.queues[own]
     assert isinstance(other, DmaQueue)
-    at = int(np.flatnonzero(other.peer[0] == queue.peer[0, 3])[0])
-    assert int(other.target[0, at]) != target
-    values = {"target": int(other.target[0, at])}
-    return edit.with_cells(executable, number, (0, 3), values)
+    its_row, at = (int(one[0]) for one in np.nonzero(other.peer == queue.peer[row, 3]))
+    assert int(other.target[its_row, at]) != target
+    values = {"target": int(other.target[its_row, at])}
+    return edit.with_cells(executable, number, (row, 3), values)
 
 
 def with_core(executable: Executable, change: Callable[[CcQueue], CcQueue]) -> Executable:
@@ -132,8 +139,9 @@ def smaller(executable: Executable) -> Executable:
     number = numbers(executable, "cc0.dma1")
     queue = executable.queues[number]
     assert isinstance(queue, DmaQueue)
-    values = {"size_bytes": int(queue.size_bytes[0, 3]) - 4}
-    return edit.with_cells(executable, number, (0, 3), values)
+    row = row_of(queue, 3)
+    values = {"size_bytes": int(queue.size_bytes[row, 3]) - 4}
+    return edit.with_cells(executable, number, (row, 3), values)
 
 
 def refusal(executable: Executable) -> str:
