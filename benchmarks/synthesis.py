@@ -37,7 +37,7 @@ OPS = ("all-gather", "reduce-scatter", "all-reduce")
 DOWN = (
     'name = "down"\nbase = "{}"\n[[fault]]\nbetween = [{}, {}]\ndown = true\nsource = "assumed"\n'
 )
-TRN2_DOWN = ((0, 1), (5, 9), (0, 12))  # along a row, along a column, around a column
+TRN2_DOWN = ((0, 1), (5, 9), (0, 12), (1, 2))  # in a row, in a column, around it, the worst
 
 
 @attrs.frozen

@@ -311,7 +311,7 @@ def test_with_a_link_down_the_price_is_within_one_and_a_half_times_the_bound(
 
 
 @pytest.mark.parametrize("ends", [(5, 9), (0, 12)])
-def test_with_any_link_down_the_price_of_an_all_reduce_is_near_the_bound_of_links_alone(
+def test_without_a_link_the_price_of_an_all_reduce_is_near_the_bound_of_links_alone(
     ends: tuple[int, int], tmp_path: Path
 ) -> None:
     path = tmp_path / "down.toml"
