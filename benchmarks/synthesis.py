@@ -1,8 +1,9 @@
 """How long plans take to be found for irregular wiring, and how far they are from their bounds.
 
 Prints, per case, the slots of the search beside the least by its bound, the seconds of the search,
-and with --clock what the clock says of 256 MB: the time, the bound and their ratio. Cases: a 4x4
-torus of trn2 whole, with a link down, with a chip without members, a 4x4x4 torus as a graph.
+and with --clock what price and clock say of 256 MB, beside the bound and that of links alone.
+Cases: a 4x4 torus of trn2 whole, without the links between two chips, also with one rank a chip,
+without a chip; one of trn1 without the links between two chips; a 4x4x4 torus as a graph.
 
 Run: python benchmarks/synthesis.py [--clock] [--ops OP ...]
 """
@@ -33,27 +34,46 @@ from ncc_runtime.runtime import program_of
 SIZE = 1 << 28
 WORD = 4
 OPS = ("all-gather", "reduce-scatter", "all-reduce")
-DOWN = 'name = "down"\nbase = "trn2.48xlarge"\n[[fault]]\nbetween = [0, 1]\ndown = true\n'
+DOWN = (
+    'name = "down"\nbase = "{}"\n[[fault]]\nbetween = [{}, {}]\ndown = true\nsource = "assumed"\n'
+)
+TRN2_DOWN = ((0, 1), (5, 9), (0, 12), (1, 2))  # in a row, in a column, around it, the worst
 
 
 @attrs.frozen
 class Case:
-    """A topology and how many ranks are placed on it, in order."""
+    """A topology and how many ranks are placed on it, and how."""
 
     name: str
     topology: str
     ranks: int
+    placement: str = "linear"
+
+    @property
+    def options(self) -> PlaceOptions:
+        return PlaceOptions(self.topology, placement=self.placement)
 
 
 def cases(folder: Path) -> Iterator[Case]:
     """The wirings that are tried."""
-    down, cube = folder / "down.toml", folder / "cube.toml"
-    down.write_text(DOWN + 'source = "assumed"\n')
+    cube = folder / "cube.toml"
     cube.write_text(_cube())
-    yield Case("4x4 torus", "trn2.48xlarge", 64)
-    yield Case("4x4 torus, links between two chips down", str(down), 64)
-    yield Case("4x4 torus, 15 chips", "trn2.48xlarge", 60)
+    yield Case("trn2", "trn2.48xlarge", 64)
+    for ends in TRN2_DOWN:
+        path = _down(folder, "trn2.48xlarge", ends)
+        yield Case(f"trn2, links {ends[0]}-{ends[1]} down", path, 64)
+    down = _down(folder, "trn2.48xlarge", TRN2_DOWN[0])
+    yield Case("trn2, a rank a chip, links 0-1 down", down, 16, "spread")
+    yield Case("trn1, links 0-1 down", _down(folder, "trn1.32xlarge", (0, 1)), 32)
+    yield Case("trn2, 15 chips", "trn2.48xlarge", 60)
     yield Case("4x4x4 torus as a graph", str(cube), 256)
+
+
+def _down(folder: Path, base: str, ends: tuple[int, int]) -> str:
+    """A file of an instance without the links between two chips."""
+    path = folder / f"{base}-{ends[0]}-{ends[1]}.toml"
+    path.write_text(DOWN.format(base, *ends))
+    return str(path)
 
 
 def _cube() -> str:
@@ -74,7 +94,7 @@ def _cube() -> str:
 
 def searched(case: Case, slices: int) -> str:
     """One line of the search."""
-    placement = place_on(PlaceOptions(case.topology), case.ranks)
+    placement = place_on(case.options, case.ranks)
     wires = wires_of(Layout.of(placement, range(case.ranks)))
     owners = tuple(np.repeat(np.arange(wires.chips), slices).tolist())
     gathered.cache_clear()
@@ -104,19 +124,22 @@ def clocked(case: Case, op: str) -> str:
         f"{op}(x), replica_groups=[1,{case.ranks}]<=[{case.ranks}]{apply}{along} }}"
     )
     program = program_of(ncc_compiler.compile_text(text))
-    placement = place_on(PlaceOptions(case.topology), program.ranks)
+    placement = place_on(case.options, program.ranks)
     start = time.perf_counter()
     executable = fill(program, placement, {op: "synthesised"})
     filled = time.perf_counter() - start
     _, begin, end = simulate(executable, PlannedDecisions(executable, {})).spans(0)
     time_us = int(end.max() - begin.min()) / 1e6
     (placeholder,) = program.placeholders
-    bound = bound_of(
-        Chooser(placement, {}).parts, job_of(program, placeholder), groups_of(program, placeholder)
-    )
+    job, groups = job_of(program, placeholder), groups_of(program, placeholder)
+    chooser = Chooser(placement, {op: "synthesised"})
+    bound = bound_of(chooser.parts, job, groups)
+    price = chooser.with_price(job, chooser.candidates(job, groups)[0]).price
+    assert price is not None
     return (
-        f"{case.name}, {op} of 256 MB: {time_us:.1f} us, bound {bound.time_ps / 1e6:.1f} us "
-        f"({bound.decided_by}), ratio {time_us / (bound.time_ps / 1e6):.2f}, of links alone "
+        f"{case.name}, {op} of 256 MB: {time_us:.1f} us, price {price.time_ps / 1e6:.1f} us, "
+        f"bound {bound.time_ps / 1e6:.1f} us ({bound.decided_by}), "
+        f"ratio {time_us / (bound.time_ps / 1e6):.2f}, of links alone "
         f"{bound.links_ps / 1e6:.1f} us, ratio {time_us / (bound.links_ps / 1e6):.2f}, "
         f"filled in {filled:.2f} s"
     )
@@ -128,7 +151,7 @@ def main(ops: Sequence[str], with_clock: bool) -> None:
         for case in cases(Path(folder)):
             for slices in (1, 2, 4):
                 print(searched(case, slices), flush=True)
-            if with_clock and case.name != "4x4 torus":
+            if with_clock and case.name != "trn2":
                 for op in ops:
                     print(clocked(case, op), flush=True)
 

@@ -1,7 +1,9 @@
 """Algorithms of sends between chips: agents carry them out for buffers of a job.
 
-Large buffers go in four strands side by side, whose sends turn round the groups of DMA engines. Of
-an all-reduce a third is reduced while the third before it is gathered.
+Large buffers go in four strands side by side, whose sends turn round the groups of DMA engines. An
+all-reduce goes in beats: one is reduced while the one before it is gathered. Reducing keeps the DMA
+engines busy and gathering the links, so that only the last beat leaves the engines idle: the more
+beats, the less.
 """
 
 import attrs
@@ -25,7 +27,7 @@ STRAND_BYTES = 128 * 1024
 STRANDS = 4
 """Strands side by side at most: one for each group of DMA engines (assumed)."""
 
-BEATS = 3
+BEATS = 8
 """Parts of an all-reduce that follow each other at most (assumed)."""
 
 

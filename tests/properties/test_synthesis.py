@@ -17,7 +17,10 @@ from ncc_runtime.collectives.layout import Layout, UnsuitedError
 from ncc_runtime.collectives.sends import Sends
 from ncc_runtime.collectives.slots import gathered
 from ncc_runtime.collectives.wires import Wires, wires_of
+from ncc_runtime.execution.clock.clock import simulate
+from ncc_runtime.execution.decisions import PlannedDecisions
 from ncc_runtime.lowering.bind import groups_of, job_of
+from ncc_runtime.lowering.fill import fill
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.reductions import Reduction
@@ -32,7 +35,7 @@ ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER = OPERATORS
 OURS = ("torus", "synthesised")
 DOWN = (
     'name = "down"\nbase = "trn2.48xlarge"\n'
-    '[[fault]]\nbetween = [0, 1]\ndown = true\nsource = "assumed"\n'
+    '[[fault]]\nbetween = [{}, {}]\ndown = true\nsource = "assumed"\n'
 )
 
 
@@ -40,7 +43,7 @@ DOWN = (
 def down(tmp_path: Path) -> str:
     """trn2.48xlarge without the links between chips 0 and 1."""
     path = tmp_path / "down.toml"
-    path.write_text(DOWN)
+    path.write_text(DOWN.format(0, 1))
     return str(path)
 
 
@@ -305,6 +308,38 @@ def test_with_a_link_down_the_price_is_within_one_and_a_half_times_the_bound(
     price = chooser.with_price(job, found).price
     assert price is not None
     assert price.time_ps <= 1.5 * bound_of(chooser.parts, job, groups).time_ps
+
+
+@pytest.mark.parametrize("ends", [(5, 9), (0, 12)])
+def test_without_a_link_the_price_of_an_all_reduce_is_near_the_bound_of_links_alone(
+    ends: tuple[int, int], tmp_path: Path
+) -> None:
+    path = tmp_path / "down.toml"
+    path.write_text(DOWN.format(*ends))
+    program = collective_program(ALL_REDUCE, 64, [1 << 26])
+    chooser = Chooser(place_on(PlaceOptions(str(path)), 64), {"all-reduce": "synthesised"})
+    job = job_of(program, program.placeholders[0])
+    groups = groups_of(program, program.placeholders[0])
+    price = chooser.with_price(job, chooser.candidates(job, groups)[0]).price
+    assert price is not None
+    assert price.time_ps <= 1.5 * bound_of(chooser.parts, job, groups).links_ps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", [(0, 1), (5, 9), (0, 12)])
+def test_with_a_link_down_an_all_reduce_by_the_clock_is_near_the_bound_of_links_alone(
+    ends: tuple[int, int], tmp_path: Path
+) -> None:
+    path = tmp_path / "down.toml"
+    path.write_text(DOWN.format(*ends))
+    program = collective_program(ALL_REDUCE, 64, [1 << 26])
+    placement = place_on(PlaceOptions(str(path)), 64)
+    executable = fill(program, placement, {"all-reduce": "synthesised"})
+    _, begin, end = simulate(executable, PlannedDecisions(executable, {})).spans(0)
+    job = job_of(program, program.placeholders[0])
+    groups = groups_of(program, program.placeholders[0])
+    bound = bound_of(Chooser(placement, {}).parts, job, groups)
+    assert int(end.max() - begin.min()) <= 1.5 * bound.links_ps
 
 
 def test_the_bound_of_links_alone_is_kept_beside_that_of_joining(down: str) -> None:
