@@ -57,11 +57,19 @@ def _shipped(name: str) -> Traversable | None:
 
 def _unknown(name: str) -> str:
     known = (*preset_names(), *ALIASES, *example_names())
-    near = difflib.get_close_matches(name, known, n=2)
+    near = _near(name.strip().lower(), known)
     if near:
         hint = f"; did you mean {' or '.join(near)}"
         return f"topology {name!r} is unknown{hint}; `nccrt topology list` names all"
     return f"topology {name!r} is unknown; known: {', '.join(known)}; or a .toml file"
+
+
+def _near(name: str, known: Sequence[str]) -> Sequence[str]:
+    """The name itself where only case or spaces differ, else those that go on from it, or alike."""
+    if name in known:
+        return [name]
+    longer = [one for one in known if name and one.startswith(name)]
+    return longer or difflib.get_close_matches(name, known, n=2)
 
 
 def _read(file: TomlFile, *, is_shipped: bool = False) -> Spec:
