@@ -17,7 +17,6 @@ from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.grid_cycles import grid_cycles
 from ncc_runtime.topology.levels import Axis
 from ncc_runtime.topology.links import Links
-from ncc_runtime.topology.spec import BETWEEN_PORTS
 
 BUDGET = 20_000
 """Steps of a search before it settles for what it has found."""
@@ -32,7 +31,7 @@ Edges = frozenset[tuple[int, int]]
 """Links as (source, target)."""
 
 Strands = Counter[tuple[int, int]]
-"""How many links lead from one chip to another, those of a trunk one by one."""
+"""How many links carry from one chip to another, those of a trunk one by one."""
 
 
 def disjoint_cycles(topology: Topology, chips: Sequence[int]) -> tuple[Cycle, ...]:
@@ -60,10 +59,7 @@ def _strands(links: Links, chips: tuple[int, ...]) -> Strands:
     wanted[list(chips)] = True
     inside = np.flatnonzero(~links.is_down & wanted[links.src] & wanted[links.dst])
     ends = zip(links.src[inside].tolist(), links.dst[inside].tolist(), strict=True)
-    ports = (links.port[link] for link in (inside % max(1, len(links.port))).tolist())
-    return Counter(
-        {pair: port.count(BETWEEN_PORTS) + 1 for pair, port in zip(ends, ports, strict=True)}
-    )
+    return Counter(dict(zip(ends, links.strands[inside].tolist(), strict=True)))
 
 
 def _made_cycles(

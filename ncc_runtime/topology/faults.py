@@ -29,6 +29,7 @@ class LinkStates:
 
     is_down: np.ndarray  # (n,) bool
     bandwidth_bytes_per_s: np.ndarray  # (n,) int64
+    strands: np.ndarray  # (n,) int32: links that carry it, those of a trunk one by one
     variant: np.ndarray  # (nodes,) int32: instances of one number have the same links
 
 
@@ -49,7 +50,7 @@ def link_states(
     apart = {fault.node for fault in spec.faults if fault.node is not None and fault.node < nodes}
     variant[sorted(apart)] = np.arange(1, len(apart) + 1)
     variant = np.unique(variant, return_inverse=True)[1].astype(np.int32)  # without gaps
-    columns = (is_down.ravel(), rates.ravel(), variant)
+    columns = (is_down.ravel(), rates.ravel(), (~is_down).astype(np.int32).ravel(), variant)
     for column in columns:
         column.setflags(write=False)
     return LinkStates(*columns)

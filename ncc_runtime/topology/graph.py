@@ -425,6 +425,7 @@ def _links(spec: Spec, wiring: Wiring, nodes: int) -> Links:
         bandwidth_bytes_per_s=states.bandwidth_bytes_per_s,
         latency_ps=latency,
         is_down=states.is_down,
+        strands=states.strands,
         variant=states.variant,
         port=wiring.port,
         chips=nodes * wiring.chips,

@@ -19,6 +19,7 @@ class Links:
     bandwidth_bytes_per_s: np.ndarray  # (n,) int64
     latency_ps: np.ndarray  # (n,) int64
     is_down: np.ndarray  # (n,) bool: nothing may use it
+    strands: np.ndarray  # (n,) int32: links that carry it, those of a trunk one by one
     variant: np.ndarray  # (nodes,) int32: instances of one number have the same links
     port: tuple[str, ...]  # of the links of one instance: N, W, S, E or p0, p1, …
     chips: int  # of all instances

@@ -45,9 +45,9 @@ def _states(states: LinkStates, trunk: np.ndarray) -> LinkStates:
     rates = states.bandwidth_bytes_per_s.reshape(is_down.shape)
     order, begins = _by_trunk(trunk)
     all_down = np.logical_and.reduceat(is_down[:, order], begins, axis=1)
-    carried = _carried(np.where(is_down, 0, rates), trunk)
+    carried, strands = _carried(np.where(is_down, 0, rates), trunk)
     slowest = np.minimum.reduceat(rates[:, order], begins, axis=1)
-    columns = all_down.ravel(), np.where(all_down, slowest, carried).ravel()
+    columns = all_down.ravel(), np.where(all_down, slowest, carried).ravel(), strands.ravel()
     for column in columns:
         column.setflags(write=False)
     return LinkStates(*columns, states.variant)
@@ -59,11 +59,15 @@ def _by_trunk(trunk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return order, np.flatnonzero(np.diff(trunk[order], prepend=-1))
 
 
-def _carried(rates: np.ndarray, trunk: np.ndarray) -> np.ndarray:
-    """(nodes, trunks): the most that some of a trunk's links carry, each the same, int64."""
-    found = np.zeros((len(rates), int(trunk.max()) + 1), np.int64)
+def _carried(rates: np.ndarray, trunk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(nodes, trunks): the most that some links carry, each the same, int64; how many, int32."""
+    shape = len(rates), int(trunk.max()) + 1
+    found, strands = np.zeros(shape, np.int64), np.zeros(shape, np.int32)
     for node, row in enumerate(rates):
         order = np.lexsort((-row, trunk))  # of every trunk the fastest first
-        place = np.arange(len(row)) - np.searchsorted(trunk[order], trunk[order])
-        np.maximum.at(found[node], trunk[order], row[order] * (place + 1))
-    return found
+        its, links = trunk[order], np.arange(1, len(row) + 1)
+        links -= np.searchsorted(its, its)
+        np.maximum.at(found[node], its, row[order] * links)
+        is_most = (row[order] * links == found[node, its]) & (row[order] > 0)
+        np.maximum.at(strands[node], its[is_most], links[is_most].astype(np.int32))
+    return found, strands

@@ -32,8 +32,7 @@ def strands(topology: Topology) -> Counter[tuple[int, int]]:
     """Links that are up by their ends, those in parallel one by one."""
     links, found = topology.links, Counter[tuple[int, int]]()
     for link in np.flatnonzero(~links.is_down).tolist():
-        port = links.port[link % topology.links_per_node]
-        found[int(links.src[link]), int(links.dst[link])] += len(port.split("&"))
+        found[int(links.src[link]), int(links.dst[link])] += int(links.strands[link])
     return found
 
 
@@ -127,6 +126,18 @@ def test_cycles_with_a_link_that_is_down_are_left_out() -> None:
         'bandwidth_bytes_per_s = {value = 9, source = "s"}\nlatency_ps = {value = 9, source = "s"}'
     )
     assert assert_cycles(build_levels(rows + down), range(64)) == 4
+
+
+def test_cycles_do_not_share_what_is_left_of_parallel_links() -> None:
+    rows = (
+        '[[level]]\nname = "t"\nkind = "torus"\ndims = {value = [2, 4], source = "s"}\n'
+        'bandwidth_bytes_per_s = {value = 9, source = "s"}\nlatency_ps = {value = 9, source = "s"}'
+    )
+    down = '\n[[fault]]\nbetween = [0, 4]\nport = "N"\ndown = true\nsource = "s"\n'
+    cycles = disjoint_cycles(build_levels(rows + down), range(8))
+    used = Counter(edge for cycle in cycles for edge in steps(cycle))
+    assert len(cycles) >= 2
+    assert used[0, 4] <= 1 >= used[4, 0]
 
 
 @given(topology=st.one_of(grids(), worn()))

@@ -44,11 +44,11 @@ def test_pairs_that_are_listed_more_than_once_are_one_link_of_the_summed_rate() 
 
 
 FAULTS = {
-    'between = [0, 1]\nport = "p0"\ndown = true': (20, False),
-    "between = [0, 1]\ndown = true": (10, True),
-    'between = [0, 1]\nport = "p0&p1"\ndown = true': (10, False),
-    'between = [0, 1]\nport = "p1"\nbandwidth_bytes_per_s = 8_000_000_000': (24, False),
-    'between = [0, 1]\nport = "p1"\nbandwidth_bytes_per_s = 1_000_000_000': (20, False),
+    'between = [0, 1]\nport = "p0"\ndown = true': (20, False, 2),
+    "between = [0, 1]\ndown = true": (10, True, 0),
+    'between = [0, 1]\nport = "p0&p1"\ndown = true': (10, False, 1),
+    'between = [0, 1]\nport = "p1"\nbandwidth_bytes_per_s = 8_000_000_000': (24, False, 3),
+    'between = [0, 1]\nport = "p1"\nbandwidth_bytes_per_s = 1_000_000_000': (20, False, 2),
 }
 
 
@@ -57,7 +57,8 @@ def test_a_fault_of_one_parallel_link_leaves_what_the_others_carry(fault: str) -
     rows = wired("[[0, 1], [0, 1], [0, 1], [1, 2]]")
     links = build_levels(f'{rows}[[fault]]\n{fault}\nsource = "s"\n').links
     there = np.flatnonzero((links.src == 0) & (links.dst == 1))
-    state = links.bandwidth_bytes_per_s[there] // GB, links.is_down[there]
+    rate = links.bandwidth_bytes_per_s[there] // GB
+    state = rate, links.is_down[there], links.strands[there]
     assert [column.tolist() for column in state] == [[one] for one in FAULTS[fault]]
 
 
