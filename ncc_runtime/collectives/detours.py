@@ -8,7 +8,8 @@ second no more can pass than the sum of rate times length over all links:
     time >= sum over pairs of bytes * shortest way / sum over links of rate * length
 
 This holds for any lengths. Those that are tried are powers of how busy links are if everything
-goes its direct way: where some links are busier than others, high powers leave these alone.
+goes its direct way: where some links are busier than others, high powers leave these alone. Of a
+group on several instances nothing is said: its bytes may go round over the network.
 
 Source: duality of linear programs, for multicommodity flow as in Shahrokhi and Matula, "The maximum
 concurrent flow problem", JACM 1990; lengths are those of routes that the hardware fixes.
@@ -78,11 +79,13 @@ def detours_ps(parts: Parts, job: Job, groups: Sequence[Members], size_bytes: in
 
 
 def _pairs(parts: Parts, group: Members, node: int, size_bytes: int) -> _Pairs | None:
-    """None if the group has fewer than two chips there, or too many."""
+    """None if the group is elsewhere too, has fewer than two chips there, or too many."""
     routes = parts.routes
     ranks = np.array(group, np.int64)
     chip = routes.placement.chip[ranks].astype(np.int64)
     here = ranks[chip // routes.topology.chips_per_node == node]
+    if len(here) < len(ranks):
+        return None
     _, first, held = np.unique(routes.placement.chip[here], return_index=True, return_counts=True)
     if not 1 < len(held) <= MOST_CHIPS:
         return None

@@ -267,6 +267,17 @@ def test_what_is_chosen_is_what_the_clock_finds_faster(
     assert clock_us(free) < clock_us(filled(ranks, size, topology or as_trn3, other))
 
 
+@pytest.mark.parametrize(("nodes", "is_bound"), [(1, True), (2, False)])
+def test_links_bound_no_bytes_that_may_go_round_over_the_network(
+    nodes: int, is_bound: bool
+) -> None:
+    executable = filled(64, MIB, "trn2", "direct", nodes)
+    program, parts = executable.program, Chooser(executable.placement, {}).parts
+    (placeholder,) = program.placeholders
+    job, groups = job_of(program, placeholder), groups_of(program, placeholder)
+    assert (detours_ps(parts, job, groups, MIB) > 0) is is_bound
+
+
 def test_explain_says_what_share_of_both_bounds_is_attained() -> None:
     program = collective_program(ALL_TO_ALL, 64, [MIB // WORD])
     executable = ncc_runtime.load(program, "trn2").executable
