@@ -19,7 +19,8 @@ import numpy as np
 
 from ncc_runtime.collectives import direct
 from ncc_runtime.collectives.bounds import bound_of
-from ncc_runtime.collectives.choose import Candidate, Chooser
+from ncc_runtime.collectives.candidates import Candidate
+from ncc_runtime.collectives.choose import Chooser
 from ncc_runtime.collectives.layout import Members
 from ncc_runtime.collectives.plan import Job
 from ncc_runtime.collectives.shifts import Shifts
