@@ -42,18 +42,22 @@ def check_reads(plan: Plan, groups: np.ndarray, chips: np.ndarray) -> None:
     """
     for place, one_round in enumerate(plan.rounds):
         for index, move in enumerate(one_round.transfers):
-            active = move.peer != IDLE
-            owners = [piece.owner for piece in move.sources if piece.owner is not None]
-            for owner in owners:
-                readers, others = groups[:, active].ravel(), groups[:, owner[active]].ravel()
-                for which in np.flatnonzero(chips[readers] != chips[others])[:1].tolist():
-                    reader, other = int(readers[which]), int(others[which])
-                    raise PlanError(
-                        f"{plan.algorithm}: round {place}, transfer {index}: rank {reader} on chip "
-                        f"{chips[reader]} would read the operand of rank {other} on chip "
-                        f"{chips[other]}; a DMA reads memory of its own chip only: place these "
-                        "ranks on one chip, or let the other write"
-                    )
+            for reader, other in _across(move, groups, chips):
+                raise PlanError(
+                    f"{plan.algorithm}: round {place}, transfer {index}: rank {reader} on chip "
+                    f"{chips[reader]} would read the operand of rank {other} on chip "
+                    f"{chips[other]}; a DMA reads memory of its own chip only: place these "
+                    "ranks on one chip, or let the other write"
+                )
+
+
+def _across(move: Transfer, groups: np.ndarray, chips: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Ranks that would read an operand on another chip, and whose it is."""
+    active = move.peer != IDLE
+    for owner in (piece.owner for piece in move.sources if piece.owner is not None):
+        readers, others = groups[:, active].ravel(), groups[:, owner[active]].ravel()
+        for which in np.flatnonzero(chips[readers] != chips[others]).tolist():
+            yield int(readers[which]), int(others[which])
 
 
 @attrs.define(eq=False)

@@ -160,17 +160,21 @@ class _Sets:
 
     def _label(self, sets: Sequence[int]) -> None:
         """Number the cycles of some sets anew."""
-        places = len(self.up[0])
         if not self.labels:
             self.labels, self.counts = [[] for _ in self.up], [0] * len(self.up)
         for one in sets:
-            label, count = [-1] * places, 0
-            for start in range(places):
-                if label[start] < 0:
-                    for place in self._walk(one, start):
-                        label[place] = count
-                    count += 1
-            self.labels[one], self.counts[one] = label, count
+            self.labels[one], self.counts[one] = self._cycles(one)
+
+    def _cycles(self, one: int) -> tuple[list[int], int]:
+        """By place, the number of its cycle in a set; and how many there are."""
+        label, count = [-1] * len(self.up[0]), 0
+        for start in range(len(label)):
+            if label[start] >= 0:
+                continue
+            for place in self._walk(one, start):
+                label[place] = count
+            count += 1
+        return label, count
 
     def _walk(self, one: int, start: int) -> Order:
         """The cycle of a set through a place."""

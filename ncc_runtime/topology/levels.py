@@ -292,17 +292,23 @@ class _Builder:
         )
 
     def _check_reach(self, src: Column, dst: Column) -> None:
-        """Links go both ways, so that what chip 0 reaches is all that reaches it."""
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import connected_components
-
+        """Every chip is reached from chip 0, and reaches it."""
         nodes = self.chips + len(self.names)
-        edges = coo_array((np.ones(len(src), bool), (src, dst)), shape=(nodes, nodes))
-        _, parts = connected_components(edges, connection="strong")
-        apart = np.flatnonzero(parts[: self.chips] != parts[0])
+        there = _reached(nodes, src, dst) & _reached(nodes, dst, src)
+        apart = np.flatnonzero(~there[: self.chips])
         if len(apart):
             where = f"level.{self.spec.levels[-1].name}" if self.spec.levels else "fabric"
             raise self.spec.error(where, f"chip 0 has no route to chip {apart[0]}")
+
+
+def _reached(nodes: int, src: Column, dst: Column) -> np.ndarray:
+    """(nodes,) bool, what links lead to from node 0. Every run asks, and scipy loads slowly."""
+    reached = np.zeros(nodes, bool)
+    further = np.zeros(1, src.dtype)
+    while len(further):
+        reached[further] = True
+        further = dst[reached[src] & ~reached[dst]]
+    return reached
 
 
 def _by_unit(switches: Column, units: int, size: int) -> Column:

@@ -51,12 +51,14 @@ WRONG = [
     (call("all_to_all_v", "x, out, five"), "ncc.all_to_all_v-C8", "five"),
     (call("all_to_all_v", "x, odd, table", "f32[18,3]"), "ncc.all_to_all_v-C9", "odd"),
     (call("all_gather_v", "x, wide, table", "f32[20,2]"), "ncc.all_gather_v-C7", "wide"),
+    (call("all_gather_v", "x, odd, table", "f32[18,3]"), "ncc.all_gather_v-C9", "odd"),
     (
         call("reduce_scatter_v", "x, out, table", config='"reduction":"and"'),
         "ncc.reduce_scatter_v-C9",
         '"reduction"',
     ),
 ]
+TWO_KINDS_OF_IDS = "ncc.all_to_all_v-C10"
 
 
 @pytest.mark.parametrize(("line", "rule", "place"), WRONG)
@@ -83,4 +85,4 @@ def test_receive_offsets_go_with_one_kind_of_ids() -> None:
     config = '"replica_groups":[[0,1,2,3]],"channel_id":1,"use_global_device_ids":true'
     line = call("all_to_all_v", "x, out, four", config=config)
     place = f"{LINE}:{f'ROOT r = {line}'.index('four') + 1}"
-    assert complaints(f"{header}ROOT r = {line}\n") == [f"{place} ncc.all_to_all_v-C10"]
+    assert complaints(f"{header}ROOT r = {line}\n") == [f"{place} {TWO_KINDS_OF_IDS}"]

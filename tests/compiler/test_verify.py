@@ -16,6 +16,7 @@ from tests.compiler.broken_indexing import WRONG_INDEXING
 from tests.compiler.broken_windows import WRONG_WINDOWS
 from tests.compiler.reading import SUM, complaints, load
 from tests.compiler.test_control_rules import WRONG as WRONG_CONTROL
+from tests.compiler.test_counted_rules import TWO_KINDS_OF_IDS
 from tests.compiler.test_counted_rules import WRONG as WRONG_COUNTED
 from tests.compiler.test_ncc_collectives import WRONG as WRONG_NCC
 from tests.compiler.test_transfers import WRONG as WRONG_TRANSFERS
@@ -167,7 +168,7 @@ def test_every_rule_of_the_op_table_is_broken_by_a_text() -> None:
 
 BROKEN = (*WRONG, *WRONG_COUNTED, *WRONG_CONTROL, *WRONG_INDEXING, *WRONG_WINDOWS)
 RULES_OF_TRANSFERS = {wanted.split()[1] for *_, wanted in WRONG_TRANSFERS}
-BROKEN_RULES = (*(rule for _, rule, _ in BROKEN), *RULES_OF_TRANSFERS)
+BROKEN_RULES = (*(rule for _, rule, _ in BROKEN), *RULES_OF_TRANSFERS, TWO_KINDS_OF_IDS)
 BY_SENTENCE = {sentence(rule) for rule in BROKEN_RULES} | {
     sentence(rule) for _, _, rule, _ in WRONG_NCC
 }
