@@ -28,7 +28,7 @@ from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.execution.decisions import PlannedDecisions
 from ncc_runtime.lowering.bind import chooser_of, groups_of, job_of, teams_of
-from ncc_runtime.lowering.choices import chosen_for
+from ncc_runtime.lowering.choices import Choosing
 from ncc_runtime.lowering.fill import fill_with
 from ncc_runtime.placement import Placement, place
 from ncc_runtime.report.bench_program import DTYPES, OPERATORS, Case, program_of_case
@@ -98,7 +98,7 @@ def lines(placement: Placement, size: int, names: tuple[str, ...]) -> Iterator[s
     job, groups = job_of(program, placeholder), groups_of(program, placeholder)
     chooser = chooser_of(program, placement, {placeholder.op.value: "direct"})
     bound = bound_of(chooser.parts, job, groups)
-    chosen = chosen_for(program, placement, ({}, ()))[0].choice.chosen.name
+    chosen = Choosing(program, placement, ({}, ())).chosen()[0].choice.chosen.name
     yield (
         f"  {per_rank} B: bound {bound.time_ps / 1e6:.1f} us ({bound.decided_by}), "
         f"of links alone {bound.links_ps / 1e6:.1f} us; {chosen} is chosen"

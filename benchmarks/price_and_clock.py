@@ -20,7 +20,7 @@ from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.execution.decisions import PlannedDecisions
 from ncc_runtime.lowering.bind import chooser_of, groups_of, job_of, teams_of
-from ncc_runtime.lowering.choices import chosen_for
+from ncc_runtime.lowering.choices import Choosing
 from ncc_runtime.lowering.fill import fill_with
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import Placement, place
@@ -67,7 +67,7 @@ def timed(where: str, operator: str, size: int) -> Iterator[Timed]:
     job, groups = job_of(program, placeholder), groups_of(program, placeholder)
     chooser = chooser_of(program, placement, {})
     able = [one for one in chooser.candidates(job, groups, price_all=True) if not one.reason]
-    chosen = chosen_for(program, placement, ({}, ()))[0].choice.chosen.name
+    chosen = Choosing(program, placement, ({}, ())).chosen()[0].choice.chosen.name
     prices = [one.price.time_ps for one in able if one.price is not None]
     for one, price_ps in zip(able, prices, strict=True):
         if price_ps <= NEAR * min(prices) or one.name == chosen:

@@ -38,7 +38,7 @@ def phases(path: str, topology: str, nodes: int | None) -> dict[str, float]:
 
     timed("imports", _imports)
     from ncc_runtime import runtime
-    from ncc_runtime.lowering.choices import chosen_for
+    from ncc_runtime.lowering.choices import Choosing
     from ncc_runtime.lowering.fill import fill_with
     from ncc_runtime.options import RunOptions
     from ncc_runtime.placement import PlaceOptions, place_on
@@ -47,7 +47,7 @@ def phases(path: str, topology: str, nodes: int | None) -> dict[str, float]:
     program = timed("read the file", lambda: runtime.program_of(path))
     options = PlaceOptions(topology, nodes=nodes)
     placement = timed("place", lambda: place_on(options, program.ranks))
-    chosen = timed("choose", lambda: chosen_for(program, placement, ({}, ())))
+    chosen = timed("choose", lambda: Choosing(program, placement, ({}, ())).chosen())
     teams = [list(one.teams) for one in chosen]
     model = runtime.Model(timed("fill", lambda: fill_with(program, placement, teams)))
     timed("prove", lambda: model.proofs)

@@ -57,17 +57,6 @@ AskedFor = tuple[Mapping[str, str], Sequence["PlanFile"]]
 """Algorithms by operator, and users' plans."""
 
 
-def chosen_for(
-    program: Program, placement: Placement, asked: AskedFor, seen: int | None = None
-) -> tuple[Chosen, ...]:
-    """What fills each placeholder, in order; LoweringError where nothing can.
-
-    `seen` are the ranks of the first instance, if they are to stand for all; UnfoldedError where
-    they do not.
-    """
-    return Choosing(program, placement, asked, seen=seen).chosen()
-
-
 def parts_and_choices(
     program: Program,
     placement: Placement,

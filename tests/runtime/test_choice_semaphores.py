@@ -9,7 +9,7 @@ from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.collectives.semaphores import by_rank, semaphores_of
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering import bind
-from ncc_runtime.lowering.choices import chosen_for
+from ncc_runtime.lowering.choices import Choosing
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import PlaceOptions, place_on
@@ -92,7 +92,7 @@ def test_every_algorithm_takes_the_semaphores_it_is_counted_with(
     placement = place_on(PlaceOptions("trn2", nodes=nodes), 16)
     for name in ALGORITHMS[op]:
         try:
-            (one,) = chosen_for(program, placement, ({op.value: name}, ()))
+            (one,) = Choosing(program, placement, ({op.value: name}, ())).chosen()
         except LoweringError:
             continue  # unsuited to this placement
         teams = [(team.plan, team.ranks) for team in one.teams]

@@ -7,7 +7,7 @@ import pytest
 
 from ncc_compiler.driver import compile_text
 from ncc_runtime.lowering.bind import job_of
-from ncc_runtime.lowering.choices import chosen_for
+from ncc_runtime.lowering.choices import Choosing
 from ncc_runtime.plans.document import described
 from ncc_runtime.plans.text import encoded
 from ncc_runtime.runtime import load, program_of
@@ -21,7 +21,7 @@ def test_a_counted_plan_is_saved_and_loaded_back(op: str, tmp_path: Path):
     shape, path = Shape(groups=((0, 1, 2, 3),), element="s32"), tmp_path / "plan.json"
     program = program_of(compile_text(text_of(op, shape)).data)
     one = load(program)
-    (chosen,) = chosen_for(program, one.executable.placement, ({}, ()))
+    (chosen,) = Choosing(program, one.executable.placement, ({}, ())).chosen()
     job = job_of(program, program.placeholders[0])
     path.write_bytes(encoded([described(job, chosen.choice.chosen.teams)]))
     two = load(program, plans=[str(path)])
