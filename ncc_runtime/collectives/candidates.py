@@ -17,7 +17,7 @@ from ncc_runtime.collectives.layout import Arrange, Layout, Members, UnsuitedErr
 from ncc_runtime.collectives.machine import Groups
 from ncc_runtime.collectives.plan import Fold, Job, Plan
 from ncc_runtime.collectives.price import Price
-from ncc_runtime.collectives.room import check_room
+from ncc_runtime.collectives.room import shortage
 from ncc_runtime.placement import Placement
 from ncc_runtime.topology.graph import Topology
 
@@ -159,7 +159,9 @@ class Candidates:
                 if most > MANY and self._is_free(job):
                     return Candidate(one.name, None, _unplanned(most))
                 ranks = self._placement.ranks
-                check_room([(plan, its.size) for plan, its in one.teams], ranks, ranks)
+                short = shortage([(plan, its.size) for plan, its in one.teams], ranks, ranks)
+                if short:
+                    return Candidate(one.name, None, short)
                 plans = sketch.whole(job, plans)
         except UnsuitedError as reason:
             return Candidate(one.name, None, str(reason))

@@ -20,16 +20,24 @@ MIB = 1 << 20
 
 
 def check_room(teams: Sequence[tuple[Plan, int]], seen: int, ranks: int) -> None:
-    """LoweringError if plans with so many members that are seen take more memory than is free.
+    """LoweringError if the host has no room for them."""
+    short = shortage(teams, seen, ranks)
+    if short:
+        raise LoweringError(short)
+
+
+def shortage(teams: Sequence[tuple[Plan, int]], seen: int, ranks: int) -> str:
+    """What is short if plans with so many members that are seen take more memory than is free; "".
 
     `seen` are the ranks that get columns.
     """
     cells = sum(plan.transfers * members for plan, members in teams)
     lanes = max((len(plan.lanes) for plan, _ in teams), default=0)
     need, free = cells * CELL_BYTES + lanes * seen * ranks * CHANNEL_BYTES, free_bytes()
-    if free is not None and need > free:
-        raise LoweringError(
-            f"collectives of {seen} ranks, filled one by one, need {need // MIB} MiB of host "
-            f"memory or more and {free // MIB} are free; use smaller groups, or for times only "
-            "buffers that divide evenly among instances that are alike"
-        )
+    if free is None or need <= free:
+        return ""
+    return (
+        f"collectives of {seen} ranks, filled one by one, need {need // MIB} MiB of host "
+        f"memory or more and {free // MIB} are free; use smaller groups, or for times only "
+        "buffers that divide evenly among instances that are alike"
+    )
