@@ -409,6 +409,25 @@ def test_with_a_link_down_an_all_reduce_by_the_clock_is_near_the_bound_of_links_
     assert int(end.max() - begin.min()) <= 1.5 * bound.links_ps
 
 
+@pytest.mark.parametrize(
+    ("ranks", "is_down", "name", "most"),
+    [(64, False, "torus", 1.35), (64, True, "synthesised", 1.15), (63, False, "synthesised", 1.65)],
+)
+def test_where_chips_have_six_links_no_gather_waits_behind_another_link(
+    ranks: int, is_down: bool, name: str, most: float, tmp_path: Path
+) -> None:
+    path = tmp_path / "down.toml"
+    path.write_text(DOWN.replace("trn2.48xlarge", "tpu-v4-cube").format(0, 1))
+    program = collective_program(ALL_GATHER, ranks, [1 << 21])
+    placement = place_on(PlaceOptions(str(path) if is_down else "tpu-v4-cube"), ranks)
+    executable = fill(program, placement, {"all-gather": name})
+    _, begin, end = simulate(executable, PlannedDecisions(executable, {})).spans(0)
+    job = job_of(program, program.placeholders[0])
+    groups = groups_of(program, program.placeholders[0])
+    bound = bound_of(Chooser(placement, {}).parts, job, groups)
+    assert int(end.max() - begin.min()) <= most * bound.links_ps
+
+
 def test_the_bound_of_links_alone_is_kept_beside_that_of_joining(down: str) -> None:
     program = collective_program(ALL_REDUCE, 64, [1 << 26])
     chooser = Chooser(place_on(PlaceOptions(down), 64), {})
