@@ -3,7 +3,9 @@
 Prints, per case, the slots of the search beside the least by its bound, the seconds of the search,
 and with --clock what price and clock say of 256 MB, beside the bound and that of links alone.
 Cases: a 4x4 torus of trn2 whole, without the links between two chips, also with one rank a chip,
-without a chip; one of trn1 without the links between two chips; a 4x4x4 torus as a graph.
+without a chip; one of trn1 without the links between two chips; a 4x4x4 torus as a graph. With
+--clock also what the clock says of all-gather on a cube of TPU v4 whole (by torus), without the
+links between two chips, and without a chip.
 
 Run: python benchmarks/synthesis.py [--clock] [--ops OP ...]
 """
@@ -37,7 +39,9 @@ OPS = ("all-gather", "reduce-scatter", "all-reduce")
 DOWN = (
     'name = "down"\nbase = "{}"\n[[fault]]\nbetween = [{}, {}]\ndown = true\nsource = "assumed"\n'
 )
-TRN2_DOWN = ((0, 1), (5, 9), (0, 12), (1, 2))  # in a row, in a column, around it, the worst
+CUBE = "tpu-v4-cube"
+GATHERED = (1 << 20, 1 << 23, 1 << 26)  # bytes a rank
+TRN2_DOWN = ((0, 1), (5, 9), (0, 12), (1, 2))  # in a row, in a column, around it, in the middle
 
 
 @attrs.frozen
@@ -48,6 +52,7 @@ class Case:
     topology: str
     ranks: int
     placement: str = "linear"
+    algorithm: str = "synthesised"
 
     @property
     def options(self) -> PlaceOptions:
@@ -67,6 +72,13 @@ def cases(folder: Path) -> Iterator[Case]:
     yield Case("trn1, links 0-1 down", _down(folder, "trn1.32xlarge", (0, 1)), 32)
     yield Case("trn2, 15 chips", "trn2.48xlarge", 60)
     yield Case("4x4x4 torus as a graph", str(cube), 256)
+
+
+def cubes(folder: Path) -> Iterator[Case]:
+    """A 4x4x4 torus with a rank a chip: whole, and what can be amiss with it."""
+    yield Case("cube", CUBE, 64, algorithm="torus")
+    yield Case("cube, links 0-1 down", _down(folder, CUBE, (0, 1)), 64)
+    yield Case("cube, 63 chips", CUBE, 63)
 
 
 def _down(folder: Path, base: str, ends: tuple[int, int]) -> str:
@@ -110,11 +122,11 @@ def searched(case: Case, slices: int) -> str:
     )
 
 
-def clocked(case: Case, op: str) -> str:
-    """One line of the clock."""
-    elements = SIZE // WORD
+def clocked(case: Case, op: str, size: int = SIZE) -> str:
+    """One line of the clock, for so many bytes of the larger buffer."""
+    elements = size // WORD
     gives = elements // (case.ranks if op == "all-gather" else 1)
-    gives -= gives % case.ranks
+    gives -= 0 if op == "all-gather" else gives % case.ranks
     takes = {"all-gather": gives * case.ranks, "reduce-scatter": gives // case.ranks}
     apply = "" if op == "all-gather" else ", to_apply=sum"
     along = "" if op == "all-reduce" else ", dimensions={0}"
@@ -126,18 +138,19 @@ def clocked(case: Case, op: str) -> str:
     program = program_of(ncc_compiler.compile_text(text))
     placement = place_on(case.options, program.ranks)
     start = time.perf_counter()
-    executable = fill(program, placement, {op: "synthesised"})
+    executable = fill(program, placement, {op: case.algorithm})
     filled = time.perf_counter() - start
     _, begin, end = simulate(executable, PlannedDecisions(executable, {})).spans(0)
     time_us = int(end.max() - begin.min()) / 1e6
     (placeholder,) = program.placeholders
     job, groups = job_of(program, placeholder), groups_of(program, placeholder)
-    chooser = Chooser(placement, {op: "synthesised"})
+    chooser = Chooser(placement, {op: case.algorithm})
     bound = bound_of(chooser.parts, job, groups)
     price = chooser.with_price(job, chooser.candidates(job, groups)[0]).price
     assert price is not None
     return (
-        f"{case.name}, {op} of 256 MB: {time_us:.1f} us, price {price.time_ps / 1e6:.1f} us, "
+        f"{case.name}, {op} of {size / 2**20:g} MB: "
+        f"{time_us:.1f} us, price {price.time_ps / 1e6:.1f} us, "
         f"bound {bound.time_ps / 1e6:.1f} us ({bound.decided_by}), "
         f"ratio {time_us / (bound.time_ps / 1e6):.2f}, of links alone "
         f"{bound.links_ps / 1e6:.1f} us, ratio {time_us / (bound.links_ps / 1e6):.2f}, "
@@ -154,6 +167,9 @@ def main(ops: Sequence[str], with_clock: bool) -> None:
             if with_clock and case.name != "trn2":
                 for op in ops:
                     print(clocked(case, op), flush=True)
+        for case in cubes(Path(folder)) if with_clock and "all-gather" in ops else ():
+            for size in GATHERED:
+                print(clocked(case, "all-gather", size * case.ranks), flush=True)
 
 
 if __name__ == "__main__":

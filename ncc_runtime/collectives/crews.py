@@ -30,6 +30,10 @@ class Crew:
             )
         )
 
+    def reordered(self, order: np.ndarray) -> "Crew":
+        """The same with chip order[k] as chip k."""
+        return Crew(tuple(self.clusters[chip] for chip in order))
+
     @cached_property
     def chips(self) -> int:
         return len(self.clusters)

@@ -3,7 +3,9 @@
 Large buffers go in four strands side by side, whose sends turn round the groups of DMA engines. An
 all-reduce goes in beats: one is reduced while the one before it is gathered. Reducing keeps the DMA
 engines busy and gathering the links, so that only the last beat leaves the engines idle: the more
-beats, the less.
+beats, the less. A ring works in order, so that what waits for one link keeps what is behind it from
+another: where a chip has one member, an all-gather has a ring for each way, in fewer strands if
+there are many.
 """
 
 import attrs
@@ -27,6 +29,9 @@ STRAND_BYTES = 128 * 1024
 STRANDS = 4
 """Strands side by side at most: one for each group of DMA engines (assumed)."""
 
+RINGS = 16
+"""DMA rings of a CC-core; four for each group of DMA engines."""
+
 BEATS = 8
 """Parts of an all-reduce that follow each other at most (assumed)."""
 
@@ -42,15 +47,24 @@ class Relayed:
         """The operand of member m in chunk m of every result; chips own as many units each."""
         members, rounds = self.crew.members, []
         slices = len(sends.owners) // self.crew.chips
+        if self.crew.places == 1:
+            strands = min(strands, max(1, RINGS // sends.most_targets))
         course = gathering(self.crew, sends, is_by_member=True)
         (whole,) = stages.result_slices(job, members, 1)
         cut = stages.result_slices(job, members, slices * strands)
         for strand in range(strands):
             targets = by_place(self.crew, cut[strand::strands])
             own = within_chunks(targets, by_place(self.crew, [whole] * slices), Space.OPERAND)
-            relay = Relay(_track(strand, strand % 2), _track(strand, 2 + strand % 2))
-            rounds.append(relay.all_gather(course, own, targets))
+            rounds.append(self._gatherer(strand, strands).all_gather(course, own, targets))
         return Plan(self.name, members, stages.side_by_side(rounds))
+
+    def _gatherer(self, strand: int, strands: int) -> Relay:
+        """Half of the rings are for copies on chips; where there are none, all are for sends."""
+        if self.crew.places > 1:
+            return Relay(_track(strand, strand % 2), _track(strand, 2 + strand % 2))
+        width = RINGS // strands
+        rings = (width * strand + (way + strand) % width for way in range(width))
+        return Relay(*(Track(strand, tuple(rings)),) * 2)
 
     def reduce_scatter(self, job: Job, sends: Sends, strands: int) -> Plan:
         """Chunk m of every operand, reduced, at member m; chips own as many units each."""

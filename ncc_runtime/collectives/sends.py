@@ -22,6 +22,12 @@ class Sends:
         """The number of slots."""
         return int(self.slot.max(initial=-1)) + 1
 
+    @property
+    def most_targets(self) -> int:
+        """To how many chips a chip sends at most."""
+        ends = np.unique(np.stack((self.source, self.target)), axis=1)
+        return int(np.bincount(ends[0], minlength=1).max())
+
     @cached_property
     def turn(self) -> np.ndarray:
         """(sends,) int64, how often its source has sent the unit before."""

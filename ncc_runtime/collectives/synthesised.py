@@ -3,7 +3,7 @@
 An all-gather is found slot by slot over the links between the chips of the group (`slots.py`). A
 reduce-scatter is an all-gather on the reversed graph, backwards. An all-reduce is both; there is no
 need that every chip completes as much, so a chip with fewer or slower links completes more: what it
-completes it need not send, or get again.
+completes it need not send, or get again. Chips are numbered by how they are wired (`numbering.py`).
 """
 
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from ncc_runtime.collectives.colours import coloured
 from ncc_runtime.collectives.crews import Crew
 from ncc_runtime.collectives.grids import grid_of
 from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives.numbering import numbered, renumbered
 from ncc_runtime.collectives.plan import Job, Plan
 from ncc_runtime.collectives.relayed import LEAST_BYTES, Relayed, larger_bytes, strands_of
 from ncc_runtime.collectives.sends import Sends, turns
@@ -63,7 +64,8 @@ def arrange(layout: Layout) -> Group:
     slots = wires.chips**2 * taken // (len(wires.edges) * len(wires.rates))
     if len(wires.edges) * wires.chips * slots > LARGEST_SEARCH:
         raise UnsuitedError(f"{wires.chips} chips with {len(wires.edges)} ways are too many")
-    return Group(Crew.of(layout), wires)
+    order = numbered(wires)
+    return Group(Crew.of(layout).reordered(order), renumbered(wires, order))
 
 
 def is_regular(layout: Layout, wires: Wires) -> bool:
