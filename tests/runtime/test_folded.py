@@ -252,6 +252,18 @@ def test_plans_that_the_host_cannot_hold_are_refused_before_they_are_lowered(mon
         both(collective_program(REDUCE, 16, [4097]), 2)
 
 
+def test_what_the_host_cannot_hold_is_passed_over_where_something_else_fits(monkeypatch):
+    program = collective_program(REDUCE, 16, [4097])
+    (best,) = both(program, 2)[1].filled
+    monkeypatch.setattr(
+        candidates,
+        "shortage",
+        lambda teams, *_: "short" if teams[0][0].algorithm == best.name else "",
+    )
+    (other,) = both(program, 2)[1].filled
+    assert other.name != best.name
+
+
 @pytest.mark.parametrize("op", [REDUCE, SCATTER, GATHER])
 @pytest.mark.parametrize("elements", [64, 64 << 8, 64 << 16])
 def test_the_choice_and_its_price_are_those_of_all(op, elements):
