@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 LLAMA = Path(__file__).parents[1] / "tests" / "data" / "hlo" / "llama_4l_64ranks.hlo"
+WHOLE, WALL = "the whole command", "its wall time"
 NCCRT = Path(sys.executable).with_name("nccrt")
 
 
@@ -72,7 +73,7 @@ def whole(path: str, topology: str, nodes: int | None) -> dict[str, float]:
     wall = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     busy = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-    return {"the whole command": busy, "its wall time": wall}
+    return {WHOLE: busy, WALL: wall}
 
 
 def compiled(model: Path, folder: str) -> str:
@@ -104,8 +105,11 @@ def main() -> None:
         path = compiled(given.model, folder)
         rows = [_row(path, given) for _ in range(given.runs + 1)][1:]  # the first fills caches
     print(f"{time.strftime('%Y-%m-%d')} {platform.machine()}, {given.topology}, {given.model.name}")
-    for name in rows[0]:
-        print(f"{name:<32}{min(row[name] for row in rows):>7.3f} s")
+    least = {name: min(row[name] for row in rows) for name in rows[0]}
+    phases_s = sum(seconds for name, seconds in least.items() if name not in (WHOLE, WALL))
+    least["of it start, end, command line"] = least[WHOLE] - phases_s
+    for name, seconds in least.items():
+        print(f"{name:<32}{seconds:>7.3f} s")
     print(f"bytecode of this package is {'read' if has_bytecode() else 'made anew in every run'}")
 
 
@@ -121,9 +125,7 @@ def _row(path: str, given: argparse.Namespace) -> dict[str, float]:
     placed += [] if given.nodes is None else ["--nodes", str(given.nodes)]
     once = [sys.executable, __file__, path, *placed, "--once"]
     done = subprocess.run(once, check=True, capture_output=True, text=True)
-    phase, command = json.loads(done.stdout), whole(path, given.topology, given.nodes)
-    rest = command["the whole command"] - sum(phase.values())
-    return {**phase, "start, end and command line": rest, **command}
+    return {**json.loads(done.stdout), **whole(path, given.topology, given.nodes)}
 
 
 if __name__ == "__main__":
