@@ -26,11 +26,10 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.crews import Crew
-from ncc_runtime.collectives.direct import LANES
 from ncc_runtime.collectives.extents import Extent, Scratch
 from ncc_runtime.collectives.grids import Grid, grid_of
 from ncc_runtime.collectives.layout import Layout, UnsuitedError
-from ncc_runtime.collectives.plan import IDLE, Job, Piece, Plan, Round, Space, Transfer
+from ncc_runtime.collectives.plan import IDLE, LANES, Job, Piece, Plan, Round, Space, Transfer
 from ncc_runtime.collectives.stages import Strand, Track, operand_slices, side_by_side
 from ncc_runtime.collectives.wires import wires_of
 

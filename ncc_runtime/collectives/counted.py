@@ -11,11 +11,11 @@ ragged-all-to-all; metadata of nki.collectives, AWS Neuron SDK.
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.direct import LANES
 from ncc_runtime.collectives.extents import Scratch
 from ncc_runtime.collectives.joins import Join, chained
 from ncc_runtime.collectives.layout import UnsuitedError
 from ncc_runtime.collectives.plan import (
+    LANES,
     Count,
     Job,
     Piece,

@@ -5,6 +5,7 @@ import numpy as np
 from ncc_runtime.collectives.layout import Layout
 from ncc_runtime.collectives.plan import (
     IDLE,
+    LANES,
     Job,
     Piece,
     Plan,
@@ -15,9 +16,6 @@ from ncc_runtime.collectives.plan import (
     home,
 )
 from ncc_runtime.collectives.shifts import Shifts
-
-LANES = 16
-"""DMA rings a stream can use. Source: 16 queues per engine, AWS Neuron docs, nki-dma-overview."""
 
 
 def arrange(layout: Layout) -> int:

@@ -22,7 +22,7 @@ import numpy as np
 from ncc_runtime.collectives import kangaring, mesh, rdh, ring, stages
 from ncc_runtime.collectives.extents import Extent, Scratch, alone, renumbered, sliced
 from ncc_runtime.collectives.layout import Layout, Members, UnsuitedError
-from ncc_runtime.collectives.plan import Job, Plan, Round, Space, divisor
+from ncc_runtime.collectives.plan import LANES, Job, Plan, Round, Space, divisor
 from ncc_runtime.collectives.roles import Roles
 from ncc_runtime.collectives.stages import Stage, StageKind, Strand, Track
 
@@ -31,9 +31,6 @@ PIPELINE_SLICES = 3
 
 SLICED_BYTES = 2 * 64 * 1024
 """Least slice of a share between instances; assumed: two full descriptors, as for rings."""
-
-LANES = 16
-"""DMA rings a stream can use. Source: 16 queues per engine, AWS Neuron docs, nki-dma-overview."""
 
 BETWEEN: Mapping[str, StageKind] = MappingProxyType(
     {"ring": ring.STAGE, "mesh": mesh.STAGE, "rdh": rdh.STAGE}

@@ -17,6 +17,9 @@ from ncc_runtime.neff.reductions import Reduction
 
 IDLE = -1
 
+LANES = 16
+"""DMA rings a stream can use. Source: 16 queues per engine, AWS Neuron docs, nki-dma-overview."""
+
 
 class Space(enum.Enum):
     """Which memory of a member an offset counts in."""

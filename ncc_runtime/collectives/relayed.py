@@ -14,7 +14,7 @@ from ncc_runtime.collectives import stages
 from ncc_runtime.collectives.courses import gathering, reducing
 from ncc_runtime.collectives.crews import Crew
 from ncc_runtime.collectives.extents import Scratch
-from ncc_runtime.collectives.plan import Job, Plan, Round, Space, divisor
+from ncc_runtime.collectives.plan import LANES, Job, Plan, Round, Space, divisor
 from ncc_runtime.collectives.relays import Relay
 from ncc_runtime.collectives.sends import Sends
 from ncc_runtime.collectives.stages import Strand, Track
@@ -28,9 +28,6 @@ STRAND_BYTES = 128 * 1024
 
 STRANDS = 4
 """Strands side by side at most: one for each group of DMA engines (assumed)."""
-
-RINGS = 16
-"""DMA rings of a CC-core; four for each group of DMA engines."""
 
 BEATS = 8
 """Parts of an all-reduce that follow each other at most (assumed)."""
@@ -48,7 +45,7 @@ class Relayed:
         members, rounds = self.crew.members, []
         slices = len(sends.owners) // self.crew.chips
         if self.crew.places == 1:
-            strands = min(strands, max(1, RINGS // sends.most_targets))
+            strands = min(strands, max(1, LANES // sends.most_targets))
         course = gathering(self.crew, sends, is_by_member=True)
         (whole,) = stages.result_slices(job, members, 1)
         cut = stages.result_slices(job, members, slices * strands)
@@ -62,7 +59,7 @@ class Relayed:
         """Half of the rings are for copies on chips; where there are none, all are for sends."""
         if self.crew.places > 1:
             return Relay(_track(strand, strand % 2), _track(strand, 2 + strand % 2))
-        width = RINGS // strands
+        width = LANES // strands
         rings = (width * strand + (way + strand) % width for way in range(width))
         return Relay(*(Track(strand, tuple(rings)),) * 2)
 

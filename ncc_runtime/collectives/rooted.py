@@ -17,11 +17,11 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.direct import LANES
 from ncc_runtime.collectives.extents import Extent, whole_chunks
 from ncc_runtime.collectives.layout import Layout, UnsuitedError
 from ncc_runtime.collectives.plan import (
     IDLE,
+    LANES,
     Job,
     Piece,
     Plan,

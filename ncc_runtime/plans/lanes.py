@@ -7,10 +7,8 @@ what all members do alike is one transfer.
 
 from collections.abc import Mapping
 
+from ncc_runtime.collectives.plan import LANES
 from ncc_runtime.plans.steps import NONE, Graph
-
-LANES = 16
-"""Rings of a stream at most; assumed: one for each DMA engine of a core."""
 
 
 def lanes_of(graph: Graph) -> Mapping[int, int]:

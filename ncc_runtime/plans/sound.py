@@ -9,9 +9,8 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.plan import IDLE, Job, Piece, Plan, Space, Transfer, divisor
+from ncc_runtime.collectives.plan import IDLE, LANES, Job, Piece, Plan, Space, Transfer, divisor
 from ncc_runtime.errors import PlanError
-from ncc_runtime.plans.lanes import LANES
 
 MOST_SOURCES = 16
 """Of a descriptor. Source: AWS Neuron SDK docs, work-with-neff-files.rst (`from_arr`)."""
