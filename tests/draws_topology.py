@@ -96,7 +96,7 @@ def level_rows(draw: st.DrawFn, most: int = 3) -> str:
 
 
 def _level_figures(draw: st.DrawFn, kind: str, size: int) -> dict[str, str]:
-    rate, latency = draw(st.integers(1, 10**12)), draw(st.integers(0, 10**6))
+    rate, latency = draw(st.integers(10**6, 10**12)), draw(st.integers(0, 10**6))
     figures = {"bandwidth_bytes_per_s": str(rate), "latency_ps": str(latency)}
     if kind == "torus":
         return {"dims": str([size, draw(st.integers(1, 2))][: draw(st.integers(1, 2))]), **figures}
@@ -132,7 +132,7 @@ def build_levels(rows: str, nodes: int = 1, lnc: int | None = None) -> Topology:
             f'{key} = {{value = {value}, source = "s"}}\n'
             for key, value in (
                 ("adapters", 1),
-                ("adapter_bandwidth_bytes_per_s", 9),
+                ("adapter_bandwidth_bytes_per_s", 10**6),
                 ("latency_ps", 9),
             )
         )
@@ -164,7 +164,7 @@ def worn(draw: st.DrawFn) -> Topology:
 
 def _fault_row(draw: st.DrawFn, topology: Topology, link: int) -> str:
     source, target = int(topology.links.src[link]), int(topology.links.dst[link])
-    state = draw(st.sampled_from(("down = true", "bandwidth_bytes_per_s = 1000")))
+    state = draw(st.sampled_from(("down = true", "bandwidth_bytes_per_s = 1000000")))
     where = draw(st.sampled_from(("", "node = 0", "node = 1")))
     port = f'port = "{topology.links.port[link]}"'
     return f"[[fault]]\nfrom = {source}\nto = {target}\n{port}\n{state}\n{where}"
@@ -213,7 +213,7 @@ def user_files(draw: st.DrawFn) -> str:
         "cc.cores_per_core": draw(st.sampled_from((1, 2))),
         "cc.engines_per_channel": draw(st.sampled_from((1, 4))),
         "efa.adapters": 1,
-        "efa.adapter_bandwidth_bytes_per_s": draw(st.integers(1, 10**12)),
+        "efa.adapter_bandwidth_bytes_per_s": draw(st.integers(10**6, 10**12)),
         "efa.latency_ps": draw(st.integers(0, 10**9)),
     }
     stated = "".join(

@@ -16,6 +16,7 @@ from ncc_runtime.topology.spec import (
     LARGEST,
     LARGEST_CHIPS,
     LARGEST_COUNT,
+    LEAST_RATE,
     LEVEL_KEYS,
     FabricShape,
     Joins,
@@ -50,6 +51,7 @@ _KINDS: Mapping[Kind, Schema] = {
     Kind.CHIPS: _integer(1, LARGEST_CHIPS),
     Kind.CHIPS_OR_NONE: _integer(0, LARGEST_CHIPS),
     Kind.AMOUNT: _integer(1, LARGEST),
+    Kind.RATE: _integer(LEAST_RATE, LARGEST),
     Kind.FLOPS: _integer(1, 4 * LARGEST),
     Kind.WIDTH: _integer(1, 65_536),
     Kind.CLOCK: _integer(1, 10**12),
@@ -58,7 +60,7 @@ _KINDS: Mapping[Kind, Schema] = {
     Kind.PAIRS: {"type": "array", "items": _PAIR, "minItems": 1},
     Kind.SHAPE: {"enum": _SHAPES},
     Kind.PORT_WORDS: {**_WORDS, "anyOf": [{"minItems": n, "maxItems": n} for n in (4, 8)]},
-    Kind.AMOUNTS: _or_list(_integer(1, LARGEST)),
+    Kind.RATES: _or_list(_integer(LEAST_RATE, LARGEST)),
     Kind.DELAYS: _or_list(_integer(0, LARGEST)),
     Kind.RATIO: {"type": "number", "minimum": 1, "maximum": 1000},
 }
@@ -163,7 +165,7 @@ def _fault() -> Schema:
         "port": {"type": "string", "description": "a word such as E"},
         "node": _numbered(0, LARGEST),
         "down": {"type": "boolean", "description": "true or false"},
-        "bandwidth_bytes_per_s": _numbered(1, LARGEST),
+        "bandwidth_bytes_per_s": _numbered(LEAST_RATE, LARGEST),
         "source": _source(),
     }
     one_way, both = {"required": ["from", "to"]}, {"required": ["between"]}

@@ -28,6 +28,9 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 LARGEST = 10**15
 """No rate or size above this, so that times stay exact in 64 bits (timing.duration_ps)."""
 
+LEAST_RATE = 10**6
+"""No rate of bytes below this, so that prices agree with the clock, which shares whole MB/s."""
+
 LARGEST_COUNT = 1024
 """No count above this, but for those of chips."""
 
@@ -78,6 +81,7 @@ class Kind(enum.Enum):
     COUNT = f"an integer from 1 to {LARGEST_COUNT}"
     COUNT_OR_NONE = f"an integer from 0 to {LARGEST_COUNT}"
     AMOUNT = "an integer from 1 to 10^15"
+    RATE = "an integer from 10^6 to 10^15"
     FLOPS = "an integer from 1 to 4 x 10^15"
     WIDTH = "an integer from 1 to 65536"
     CLOCK = "an integer from 1 to 10^12"
@@ -88,7 +92,7 @@ class Kind(enum.Enum):
     PAIRS = "a list of pairs of different chips"
     SHAPE = "one of torus, ring, line, graph, none"
     PORT_WORDS = "four words, each a permutation of NWSE, or eight with D or U behind each letter"
-    AMOUNTS = "an integer from 1 to 10^15, or a list of them by dimension"
+    RATES = "an integer from 10^6 to 10^15, or a list of them by dimension"
     DELAYS = "an integer from 0 to 10^15, or a list of them by dimension"
     RATIO = "a number from 1 to 1000"
 
@@ -110,9 +114,9 @@ _ALWAYS = {
     "lnc.default": Kind.COUNT,
     "hbm.stacks": Kind.COUNT,
     "hbm.stack_bytes": Kind.AMOUNT,
-    "hbm.stack_bandwidth_bytes_per_s": Kind.AMOUNT,
+    "hbm.stack_bandwidth_bytes_per_s": Kind.RATE,
     "dma.engines_per_core": Kind.COUNT,
-    "dma.engine_bandwidth_bytes_per_s": Kind.AMOUNT,
+    "dma.engine_bandwidth_bytes_per_s": Kind.RATE,
     "dma.rings_per_engine": Kind.COUNT,
     "dma.descriptor_bytes": Kind.AMOUNT,
     "dma.ring_descriptors": Kind.AMOUNT,
@@ -130,10 +134,10 @@ _ALWAYS = {
     "efa.adapters": Kind.CHIPS_OR_NONE,
     **_ENGINE_KEYS,
 }
-_WITH_LINKS = {"link.bandwidth_bytes_per_s": Kind.AMOUNT, "link.latency_ps": Kind.DELAY}
-_WITH_EFA = {"efa.adapter_bandwidth_bytes_per_s": Kind.AMOUNT, "efa.latency_ps": Kind.DELAY}
+_WITH_LINKS = {"link.bandwidth_bytes_per_s": Kind.RATE, "link.latency_ps": Kind.DELAY}
+_WITH_EFA = {"efa.adapter_bandwidth_bytes_per_s": Kind.RATE, "efa.latency_ps": Kind.DELAY}
 _SELDOM = {
-    "intra_chip.core_bandwidth_bytes_per_s": Kind.AMOUNT,
+    "intra_chip.core_bandwidth_bytes_per_s": Kind.RATE,
     "chips.hosts": Kind.COUNT,
 }
 _WIRING = {
@@ -151,7 +155,7 @@ LEVEL_KEYS: Mapping[str, Kind] = MappingProxyType(
         "dims": Kind.COUNTS,
         "size": Kind.CHIPS,
         "links": Kind.PAIRS,
-        "bandwidth_bytes_per_s": Kind.AMOUNTS,
+        "bandwidth_bytes_per_s": Kind.RATES,
         "latency_ps": Kind.DELAYS,
         "oversubscription": Kind.RATIO,
         "adapters": Kind.CHIPS_OR_NONE,

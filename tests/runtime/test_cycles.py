@@ -20,7 +20,8 @@ def torus(*dims: int) -> Topology:
     """Trainium2 chips on a torus."""
     return build_levels(
         f'[[level]]\nname = "t"\nkind = "torus"\ndims = {{value = {list(dims)}, source = "s"}}\n'
-        'bandwidth_bytes_per_s = {value = 9, source = "s"}\nlatency_ps = {value = 9, source = "s"}'
+        'bandwidth_bytes_per_s = {value = 9000000, source = "s"}\n'
+        'latency_ps = {value = 9, source = "s"}'
     )
 
 
@@ -123,7 +124,8 @@ def test_cycles_with_a_link_that_is_down_are_left_out() -> None:
     down = '\n[[fault]]\nbetween = [0, 1]\ndown = true\nsource = "s"\n'
     rows = (
         '[[level]]\nname = "t"\nkind = "torus"\ndims = {value = [4, 4, 4], source = "s"}\n'
-        'bandwidth_bytes_per_s = {value = 9, source = "s"}\nlatency_ps = {value = 9, source = "s"}'
+        'bandwidth_bytes_per_s = {value = 9000000, source = "s"}\n'
+        'latency_ps = {value = 9, source = "s"}'
     )
     assert assert_cycles(build_levels(rows + down), range(64)) == 4
 
@@ -131,7 +133,8 @@ def test_cycles_with_a_link_that_is_down_are_left_out() -> None:
 def test_cycles_do_not_share_what_is_left_of_parallel_links() -> None:
     rows = (
         '[[level]]\nname = "t"\nkind = "torus"\ndims = {value = [2, 4], source = "s"}\n'
-        'bandwidth_bytes_per_s = {value = 9, source = "s"}\nlatency_ps = {value = 9, source = "s"}'
+        'bandwidth_bytes_per_s = {value = 9000000, source = "s"}\n'
+        'latency_ps = {value = 9, source = "s"}'
     )
     down = '\n[[fault]]\nbetween = [0, 4]\nport = "N"\ndown = true\nsource = "s"\n'
     cycles = disjoint_cycles(build_levels(rows + down), range(8))

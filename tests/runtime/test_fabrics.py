@@ -321,13 +321,13 @@ def test_a_port_of_a_switch_that_is_down_leaves_another_way(tmp_path: Path) -> N
 
 def test_a_level_of_the_base_is_overridden_by_its_name(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
-    row = '[[level]]\nname = "cross"\nbandwidth_bytes_per_s = {value = 7, source = "s"}\n'
+    row = '[[level]]\nname = "cross"\nbandwidth_bytes_per_s = {value = 7000000, source = "s"}\n'
     file.write_text(f'name = "mine"\nbase = "trn3"\n{row}')
     with pytest.raises(TopologyError, match="'trn3' is unknown"):
         build(str(file))
     file.write_text(f'name = "mine"\nbase = "trn3-gen2-ultraserver"\n{row}')
     topology = build(str(file))
-    slow = topology.links.bandwidth_bytes_per_s == 7
+    slow = topology.links.bandwidth_bytes_per_s == 7 * 10**6
     assert slow.sum() == 144
     assert topology.instance == ""
     assert topology.levels[:2] == build("trn3").levels[:2]

@@ -256,7 +256,8 @@ def test_what_cannot_be_built_is_refused_with_the_reason(
         ('fabric.shape = "graph"\nfabric.links = [[3, 3]]', "pairs of different chips"),
         ("link.bandwidth = 5", "link.bandwidth: unknown key; did you mean link.bandwidth_bytes"),
         ("link.latency_ps = 1.5", "link.latency_ps: 1.5 is not an integer from 0"),
-        ("link.bandwidth_bytes_per_s = 10_000_000_000_000_000", "not an integer from 1 to 10"),
+        ("link.bandwidth_bytes_per_s = 10_000_000_000_000_000", r"not an integer from 10\^6 to"),
+        ("link.bandwidth_bytes_per_s = 999_999", r"999999 is not an integer from 10\^6 to 10\^15"),
         ("efa.adapters = 5", "5 adapters do not divide 16 chips"),
         ("hbm.stacks = 3", "3 stacks do not divide 8 cores"),
         ("lnc.default = 1\nlnc.allowed = [2]", r"lnc.default: 1 is not among \[2\]"),
@@ -307,7 +308,7 @@ def test_a_file_that_is_no_topology_is_refused(tmp_path, text: str, message: str
         ("from = 0\nto = -1\ndown = true\nsource = 's'", "to: -1 is not an integer from 0"),
         (
             "from = 0\nto = 1\nbandwidth_bytes_per_s = 0\nsource = 's'",
-            "bandwidth_bytes_per_s: 0 is not an integer from 1",
+            "bandwidth_bytes_per_s: 0 is not an integer from 1000000 to",
         ),
         ("from = 0\nto = 1\nup = true\nsource = 's'", "fault 0: up: unknown key; known: from, to"),
     ],
@@ -324,19 +325,19 @@ def test_faults_take_links_down_and_slow_them_both_ways_or_one_way(tmp_path) -> 
     file.write_text(
         "name = 'worn'\nbase = 'trn2.48xlarge'\n"
         "[[fault]]\nbetween = [0, 1]\ndown = true\nsource = 's'\n"
-        "[[fault]]\nfrom = 1\nto = 5\nnode = 1\nbandwidth_bytes_per_s = 7\nsource = 's'\n"
+        "[[fault]]\nfrom = 1\nto = 5\nnode = 1\nbandwidth_bytes_per_s = 7000000\nsource = 's'\n"
     )
     topology = build(str(file), nodes=2)
     links = topology.links
     down, slow = (
         [f"{links.name(link)}>c{links.dst[link]}" for link in np.flatnonzero(chosen)]
-        for chosen in (links.is_down, links.bandwidth_bytes_per_s == 7)
+        for chosen in (links.is_down, links.bandwidth_bytes_per_s == 7 * 10**6)
     )
     assert down == ["c0.E>c1", "c1.W>c0", "c16.E>c17", "c17.W>c16"]
     assert slow == ["c17.S>c21"]
     text = describe(topology)
     assert "  c0>c1, c1>c0 of every instance: down (s)\n" in text
-    assert "  c1>c5 of instance 1: at 7e-09 GB/s (s)\n" in text
+    assert "  c1>c5 of instance 1: at 0.007 GB/s (s)\n" in text
 
 
 def test_a_description_shows_which_cores_sit_at_which_port() -> None:
@@ -347,7 +348,7 @@ def test_a_description_shows_which_cores_sit_at_which_port() -> None:
 
 
 def test_a_topology_keeps_its_instances_rules_unless_its_chips_or_wiring_differ(tmp_path) -> None:
-    assert build_drawn("link.bandwidth_bytes_per_s = 1_000").instance == "trn2.48xlarge"
+    assert build_drawn("link.bandwidth_bytes_per_s = 1_000_000").instance == "trn2.48xlarge"
     assert build_drawn("chips.count = 8\nfabric.dims = [2, 4]\nefa.adapters = 8").instance == ""
     assert build("trn1n.32xlarge").instance == "trn1n.32xlarge"
 
@@ -360,8 +361,8 @@ def test_a_file_that_is_not_text_is_refused(tmp_path) -> None:
 
 
 def test_a_file_overrides_only_what_it_states() -> None:
-    slow = build_drawn("link.bandwidth_bytes_per_s = 1_000", nodes=3)
-    assert set(slow.links.bandwidth_bytes_per_s.tolist()) == {1000}
+    slow = build_drawn("link.bandwidth_bytes_per_s = 1_000_000", nodes=3)
+    assert set(slow.links.bandwidth_bytes_per_s.tolist()) == {10**6}
     assert (slow.name, slow.max_ranks, slow.efa) == ("drawn", 192, build("trn2").efa)
 
 

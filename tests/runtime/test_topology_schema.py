@@ -43,14 +43,14 @@ base = "trn2.48xlarge"
 name = "board"
 kind = "torus"
 dims = {value = [2, 2], source = "s"}
-bandwidth_bytes_per_s = {value = 128, source = "s"}
+bandwidth_bytes_per_s = {value = 128000000, source = "s"}
 latency_ps = {value = 5, source = "s"}
 
 [[level]]
 name = "up"
 kind = "switch"
 size = {value = 4, source = "s"}
-bandwidth_bytes_per_s = {value = 64, source = "s"}
+bandwidth_bytes_per_s = {value = 64000000, source = "s"}
 latency_ps = {value = 7, source = "s"}
 """
 
@@ -68,7 +68,11 @@ def complaint(directory: Path, text: str) -> str:
     [
         ("[2, 2]", "[2, 0]", "7:17: level 0: dims: [2, 0] is not a list of integers from 1"),
         ("[2, 2]", "[2, 2, 2, 2]", "7:8: level.board.dims: a torus has 1 to 3 extents, not 4"),
-        ("value = 128,", "value = [1, 2, 3],", "8:25: level.board.bandwidth_bytes_per_s: 3 values"),
+        (
+            "value = 128000000,",
+            "value = [1000000, 2000000, 3000000],",
+            "8:25: level.board.bandwidth_bytes_per_s: 3 values",
+        ),
         ('"torus"', '"cube"', "6:8: level 0: kind: 'cube' is not one of torus, ring, line, switch"),
         ("kind = ", "sort = ", "6:8: level 0: sort: unknown key; known: name, kind, joins, dims"),
         ("size = ", "sise = ", "14:8: level 1: sise: unknown key; did you mean size"),
