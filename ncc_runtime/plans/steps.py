@@ -216,12 +216,12 @@ def _refuse_unmatched(connection: Connection, ours: Sequence[Node], theirs: Sequ
     sender, receiver, channel = connection
     if len(ours) > len(theirs):
         raise ours[len(theirs)].error(
-            f"deadlock: sends to gpu {receiver} on channel {channel} for the {len(ours)}. time, "
-            f"gpu {receiver} receives {len(theirs)} times there"
+            f"deadlock: its thread block sends {len(ours)} times to gpu {receiver} on channel "
+            f"{channel}, gpu {receiver} receives {len(theirs)} times there"
         )
     raise theirs[len(ours)].error(
-        f"deadlock: receives from gpu {sender} on channel {channel} for the {len(theirs)}. time, "
-        f"gpu {sender} sends {len(ours)} times there"
+        f"deadlock: its thread block receives {len(theirs)} times from gpu {sender} on channel "
+        f"{channel}, gpu {sender} sends {len(ours)} times there"
     )
 
 
