@@ -25,8 +25,7 @@ from ncc_runtime.collectives.layout import Members
 from ncc_runtime.collectives.plan import Job
 from ncc_runtime.collectives.shifts import Shifts
 from ncc_runtime.errors import LoweringError
-from ncc_runtime.execution.clock.clock import simulate
-from ncc_runtime.execution.decisions import PlannedDecisions
+from ncc_runtime.execution.clock.clock import collective_ps
 from ncc_runtime.lowering.bind import chooser_of, groups_of, job_of, teams_of
 from ncc_runtime.lowering.choices import Choosing
 from ncc_runtime.lowering.fill import fill_with
@@ -113,8 +112,7 @@ def lines(placement: Placement, size: int, names: tuple[str, ...]) -> Iterator[s
         except LoweringError as reason:
             yield f"    {name:<9} cannot run: {reason}"
             continue
-        _, start, end = simulate(executable, PlannedDecisions(executable, {})).spans(0)
-        clock = int(end.max() - start.min())
+        clock = collective_ps(executable)
         yield (
             f"    {name:<9} price {one.price.time_ps / 1e6:8.1f} us, clock {clock / 1e6:8.1f} us, "
             f"{100 * bound.time_ps / clock:5.1f} % of the bound"

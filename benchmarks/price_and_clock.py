@@ -17,8 +17,7 @@ import attrs
 
 from ncc_runtime.collectives.candidates import Candidate
 from ncc_runtime.errors import LoweringError
-from ncc_runtime.execution.clock.clock import simulate
-from ncc_runtime.execution.decisions import PlannedDecisions
+from ncc_runtime.execution.clock.clock import collective_ps
 from ncc_runtime.lowering.bind import chooser_of, groups_of, job_of, teams_of
 from ncc_runtime.lowering.choices import Choosing
 from ncc_runtime.lowering.fill import fill_with
@@ -83,8 +82,7 @@ def clock(program: Program, placement: Placement, one: Candidate) -> float:
         executable = fill_with(program, placement, [list(teams_of(program, job, one))])
     except LoweringError:
         return 0
-    _, start, end = simulate(executable, PlannedDecisions(executable, {})).spans(0)
-    return float(end.max() - start.min()) / 1e6
+    return collective_ps(executable) / 1e6
 
 
 def line(found: list[Timed]) -> str:

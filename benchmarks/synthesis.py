@@ -8,9 +8,12 @@ without a chip; one of trn1 without the links between two chips; a 4x4x4 torus a
 links between two chips, and without a chip.
 
 Run: python benchmarks/synthesis.py [--clock] [--ops OP ...]
+     python benchmarks/synthesis.py --every-link      # of trn2, one after another; minutes
 """
 
 import argparse
+import functools
+import multiprocessing
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -19,22 +22,21 @@ from pathlib import Path
 import attrs
 import numpy as np
 
-import ncc_compiler
 from ncc_runtime.collectives.bounds import bound_of
 from ncc_runtime.collectives.choose import Chooser
 from ncc_runtime.collectives.cuts import tight_cuts
 from ncc_runtime.collectives.layout import Layout
 from ncc_runtime.collectives.slots import gathered
 from ncc_runtime.collectives.wires import wires_of
-from ncc_runtime.execution.clock.clock import simulate
-from ncc_runtime.execution.decisions import PlannedDecisions
+from ncc_runtime.execution.clock.clock import collective_ps
 from ncc_runtime.lowering.bind import groups_of, job_of
 from ncc_runtime.lowering.fill import fill
 from ncc_runtime.placement import PlaceOptions, place_on
-from ncc_runtime.runtime import program_of
+from ncc_runtime.report import bench_program
+from ncc_runtime.report.bench_program import DTYPES, OPERATORS, program_of_case
+from ncc_runtime.topology.graph import build
 
 SIZE = 1 << 28
-WORD = 4
 OPS = ("all-gather", "reduce-scatter", "all-reduce")
 DOWN = (
     'name = "down"\nbase = "{}"\n[[fault]]\nbetween = [{}, {}]\ndown = true\nsource = "assumed"\n'
@@ -124,24 +126,13 @@ def searched(case: Case, slices: int) -> str:
 
 def clocked(case: Case, op: str, size: int = SIZE) -> str:
     """One line of the clock, for so many bytes of the larger buffer."""
-    elements = size // WORD
-    gives = elements // (case.ranks if op == "all-gather" else 1)
-    gives -= 0 if op == "all-gather" else gives % case.ranks
-    takes = {"all-gather": gives * case.ranks, "reduce-scatter": gives // case.ranks}
-    apply = "" if op == "all-gather" else ", to_apply=sum"
-    along = "" if op == "all-reduce" else ", dimensions={0}"
-    text = (
-        "sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }\n"
-        f"ENTRY main {{ x = f32[{gives}] parameter(0)  ROOT y = f32[{takes.get(op, gives)}] "
-        f"{op}(x), replica_groups=[1,{case.ranks}]<=[{case.ranks}]{apply}{along} }}"
-    )
-    program = program_of(ncc_compiler.compile_text(text))
+    operator = OPERATORS[op.replace("-", "_")]
+    program = program_of_case(bench_program.Case(operator, case.ranks, DTYPES["fp32"], size))
     placement = place_on(case.options, program.ranks)
     start = time.perf_counter()
     executable = fill(program, placement, {op: case.algorithm})
     filled = time.perf_counter() - start
-    _, begin, end = simulate(executable, PlannedDecisions(executable, {})).spans(0)
-    time_us = int(end.max() - begin.min()) / 1e6
+    time_us = collective_ps(executable) / 1e6
     (placeholder,) = program.placeholders
     job, groups = job_of(program, placeholder), groups_of(program, placeholder)
     chooser = Chooser(placement, {op: case.algorithm})
@@ -172,9 +163,28 @@ def main(ops: Sequence[str], with_clock: bool) -> None:
                 print(clocked(case, "all-gather", size * case.ranks), flush=True)
 
 
+def every_link(topology: str, processes: int) -> None:
+    """Print an all-reduce over all ranks without the links between each two chips."""
+    links = build(topology).links
+    pairs = sorted({(min(a, b), max(a, b)) for a, b in zip(links.src, links.dst, strict=True)})
+    with tempfile.TemporaryDirectory() as folder:
+        found = [
+            Case(f"{topology}, links {a}-{b} down", _down(Path(folder), topology, (a, b)), 64)
+            for a, b in ((int(a), int(b)) for a, b in pairs)
+        ]
+        with multiprocessing.get_context("spawn").Pool(processes) as pool:
+            for line in pool.imap(functools.partial(clocked, op="all-reduce"), found):
+                print(line, flush=True)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clock", action="store_true", help="also run the clock")
     parser.add_argument("--ops", nargs="*", default=OPS, choices=OPS)
+    parser.add_argument("--every-link", action="store_true", help="each link of trn2 down")
+    parser.add_argument("--processes", type=int, default=1, help="for --every-link")
     arguments = parser.parse_args()
-    main(arguments.ops, arguments.clock)
+    if arguments.every_link:
+        every_link("trn2.48xlarge", arguments.processes)
+    else:
+        main(arguments.ops, arguments.clock)

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 import attrs
 import numpy as np
+from hypothesis import strategies as st
 
 from ncc_runtime.neff.dtypes import DType
 
 SLOTTED = ("ncc.all_to_all_v", "ncc.all_gather_v", "ncc.reduce_scatter_v")
+OPS = ("ragged-all-to-all", *SLOTTED)
 
 
 @attrs.frozen
@@ -32,6 +34,22 @@ class Shape:
 
     def output_rows(self, op: str) -> int:
         return self.slot if op == "ncc.reduce_scatter_v" else self.slot * self.members
+
+
+@st.composite
+def shapes(draw: st.DrawFn, elements: Sequence[str] = ("f32", "bf16", "s8", "f16", "s32")) -> Shape:
+    """Groups of one size over all ranks, in any order, and sizes that go with them."""
+    members, groups = draw(st.sampled_from([(1, 2), (2, 3), (3, 1), (4, 2), (7, 1), (8, 1)]))
+    order = draw(st.permutations(range(members * groups)))
+    return Shape(
+        groups=tuple(tuple(order[k * members : (k + 1) * members]) for k in range(groups)),
+        operand_rows=draw(st.integers(0, 9)),
+        slot=draw(st.integers(0, 6)),
+        width=draw(st.integers(0, 4)),
+        updates=draw(st.integers(1, 3)),
+        element=draw(st.sampled_from(elements)),
+        number=draw(st.sampled_from(["s32", "s64", "u32", "u64"])),
+    )
 
 
 def text_of(op: str, shape: Shape, reduction: str = "add") -> str:

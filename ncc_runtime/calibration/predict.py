@@ -17,8 +17,7 @@ from ncc_runtime.collectives.choose import Chooser
 from ncc_runtime.collectives.machine import Machine
 from ncc_runtime.collectives.plan import Job
 from ncc_runtime.errors import InputError, NccError
-from ncc_runtime.execution.clock.clock import simulate
-from ncc_runtime.execution.decisions import PlannedDecisions
+from ncc_runtime.execution.clock.clock import collective_ps
 from ncc_runtime.lowering.bind import chooser_of, groups_of, job_of, teams_of
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.lowering.fill import fill_with
@@ -114,8 +113,7 @@ class Predictor:
             placement=place_there.placement,
             routes=place_there.chooser.parts.routes,
         )
-        _, start, end = simulate(there, PlannedDecisions(there, {})).spans(0)
-        return int(end.max() - start.min()) / 1e6
+        return collective_ps(there) / 1e6
 
     def generation(self, row: Row) -> str:
         """The generation of a row's instance, whose constants it has."""

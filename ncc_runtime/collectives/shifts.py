@@ -36,6 +36,10 @@ class Shifts:
         """By place, (members,) int64, where it is along every side of the box."""
         return np.unravel_index(np.arange(self.members), self.shape)
 
+    @cached_property
+    def _seated(self) -> np.ndarray:
+        return np.array(self.seated, np.int32)
+
     def peers(self, number: int) -> np.ndarray:
         """(members,) int32, whom each member sends to."""
         steps = np.unravel_index(number, self.shape)
@@ -43,9 +47,8 @@ class Shifts:
             (place + step) % side
             for place, step, side in zip(self._places, steps, self.shape, strict=True)
         ]
-        seated = np.array(self.seated, np.int32)
         found: np.ndarray = np.empty(self.members, np.int32)
-        found[seated] = seated[np.ravel_multi_index(moved, self.shape)]
+        found[self._seated] = self._seated[np.ravel_multi_index(moved, self.shape)]
         return found
 
     def in_rings(self, rings: int) -> Iterator[tuple[int, int]]:

@@ -5,7 +5,11 @@ connected share one. Connections of the same channel and the same distance share
 what all members do alike is one transfer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from ncc_runtime.collectives.plan import LANES
 from ncc_runtime.plans.steps import NONE, Graph
@@ -13,30 +17,33 @@ from ncc_runtime.plans.steps import NONE, Graph
 
 def lanes_of(graph: Graph) -> Mapping[int, int]:
     """The lane of each thread block, by its number among all."""
-    leader = list(range(graph.blocks))
-
-    def lead(block: int) -> int:
-        while leader[block] != block:
-            leader[block] = leader[leader[block]]
-            block = leader[block]
-        return block
-
-    kinds: dict[int, set[tuple[int, int]]] = {block: set() for block in leader}
+    kinds: list[set[tuple[int, int]]] = [set() for _ in range(graph.blocks)]
+    ends: list[tuple[int, int]] = []
     for node in graph.nodes:
         other = graph.received[node.number]
         if other == NONE:
             continue
-        ends = node.block_number, graph.nodes[other].block_number
-        kinds[ends[0]].add((node.block.channel, _distance(graph, node.gpu, node.block.to)))
-        one, two = sorted(map(lead, ends))
-        leader[two] = one
+        ends.append((node.block_number, graph.nodes[other].block_number))
+        kinds[node.block_number].add(
+            (node.block.channel, _distance(graph, node.gpu, node.block.to))
+        )
+    parts = _connected(graph.blocks, ends)
     joined: dict[int, set[tuple[int, int]]] = {}
-    for block, its in kinds.items():
-        joined.setdefault(lead(block), set()).update(its)
+    for part, its in zip(parts, kinds, strict=True):
+        joined.setdefault(part, set()).update(its)
+    kind_of = {part: tuple(sorted(its)) for part, its in joined.items()}
     numbers: dict[tuple[tuple[int, int], ...], int] = {}
-    for block in sorted(joined):
-        numbers.setdefault(tuple(sorted(joined[block])), len(numbers))
-    return {block: numbers[tuple(sorted(joined[lead(block)]))] % LANES for block in kinds}
+    for part in parts:
+        numbers.setdefault(kind_of[part], len(numbers))
+    return {block: numbers[kind_of[part]] % LANES for block, part in enumerate(parts)}
+
+
+def _connected(blocks: int, ends: Sequence[tuple[int, int]]) -> list[int]:
+    """By thread block, which are connected, directly or through others: they have one number."""
+    columns = np.array(ends, np.int64).reshape(-1, 2).T
+    edges = coo_array((np.ones(len(ends), bool), (columns[0], columns[1])), shape=(blocks, blocks))
+    found: list[int] = connected_components(edges, directed=False)[1].tolist()
+    return found
 
 
 def _distance(graph: Graph, one: int, other: int) -> int:

@@ -45,7 +45,8 @@ def _states(states: LinkStates, trunk: np.ndarray) -> LinkStates:
     rates = states.bandwidth_bytes_per_s.reshape(is_down.shape)
     order, begins = _by_trunk(trunk)
     all_down = np.logical_and.reduceat(is_down[:, order], begins, axis=1)
-    carried, strands = _carried(np.where(is_down, 0, rates), trunk)
+    kinds, kind = np.unique(np.where(is_down, 0, rates), axis=0, return_inverse=True)
+    carried, strands = (column[kind.ravel()] for column in _carried(kinds, trunk))
     slowest = np.minimum.reduceat(rates[:, order], begins, axis=1)
     columns = all_down.ravel(), np.where(all_down, slowest, carried).ravel(), strands.ravel()
     for column in columns:
@@ -60,14 +61,14 @@ def _by_trunk(trunk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _carried(rates: np.ndarray, trunk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(nodes, trunks): the most that some links carry, each the same, int64; how many, int32."""
+    """(rows, trunks): the most that some links carry, each the same, int64; how many, int32."""
     shape = len(rates), int(trunk.max()) + 1
     found, strands = np.zeros(shape, np.int64), np.zeros(shape, np.int32)
-    for node, row in enumerate(rates):
+    for kind, row in enumerate(rates):
         order = np.lexsort((-row, trunk))  # of every trunk the fastest first
         its, links = trunk[order], np.arange(1, len(row) + 1)
         links -= np.searchsorted(its, its)
-        np.maximum.at(found[node], its, row[order] * links)
-        is_most = (row[order] * links == found[node, its]) & (row[order] > 0)
-        np.maximum.at(strands[node], its[is_most], links[is_most].astype(np.int32))
+        np.maximum.at(found[kind], its, row[order] * links)
+        is_most = (row[order] * links == found[kind, its]) & (row[order] > 0)
+        np.maximum.at(strands[kind], its[is_most], links[is_most].astype(np.int32))
     return found, strands

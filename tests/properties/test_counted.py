@@ -11,9 +11,8 @@ import ncc_runtime
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.executable import IDLE, DmaQueue
 from ncc_runtime.report.run import Run
-from tests.counted_programs import SLOTTED, Shape, buffers_of, counts_of, text_of
+from tests.counted_programs import OPS, Shape, buffers_of, counts_of, shapes, text_of
 
-OPS = ("ragged-all-to-all", *SLOTTED)
 PLACES = [
     ("trn2", "linear"),
     ("trn2", "spread"),
@@ -22,22 +21,6 @@ PLACES = [
     ("trn3-gen2-ultraserver", "spread"),
     ("dgx-h100", "linear"),
 ]
-
-
-@st.composite
-def shapes(draw: st.DrawFn) -> Shape:
-    """Groups of one size over all ranks, in any order, and sizes that go with them."""
-    members, groups = draw(st.sampled_from([(1, 2), (2, 3), (3, 1), (4, 2), (7, 1), (8, 1)]))
-    order = draw(st.permutations(range(members * groups)))
-    return Shape(
-        groups=tuple(tuple(order[k * members : (k + 1) * members]) for k in range(groups)),
-        operand_rows=draw(st.integers(0, 9)),
-        slot=draw(st.integers(0, 6)),
-        width=draw(st.integers(0, 4)),
-        updates=draw(st.integers(1, 3)),
-        element=draw(st.sampled_from(["f32", "bf16", "s8", "f16", "s32"])),
-        number=draw(st.sampled_from(["s32", "s64", "u32", "u64"])),
-    )
 
 
 def meaning(

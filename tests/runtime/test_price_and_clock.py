@@ -3,8 +3,7 @@
 import pytest
 
 from ncc_runtime.collectives.candidates import Candidate
-from ncc_runtime.execution.clock.clock import simulate
-from ncc_runtime.execution.decisions import PlannedDecisions
+from ncc_runtime.execution.clock.clock import collective_ps
 from ncc_runtime.lowering.bind import chooser_of, groups_of, job_of, teams_of
 from ncc_runtime.lowering.fill import fill_with
 from ncc_runtime.neff.program import Program
@@ -21,8 +20,7 @@ SAME = (".mesh", ".rdh")
 def clock_ps(program: Program, placement: Placement, one: Candidate) -> int:
     job = job_of(program, program.placeholders[0])
     executable = fill_with(program, placement, [teams_of(program, job, one)])
-    _, start, end = simulate(executable, PlannedDecisions(executable, {})).spans(0)
-    return int(end.max() - start.min())
+    return collective_ps(executable)
 
 
 def near(program: Program, placement: Placement, times: float) -> list[Candidate]:

@@ -14,9 +14,8 @@ from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.verify.prove import prove, refuse
 from tests import mutant_edits as edit
-from tests.counted_programs import SLOTTED, Shape, text_of
+from tests.counted_programs import OPS, SLOTTED, Shape, text_of
 
-OPS = ("ragged-all-to-all", *SLOTTED)
 Edit = Callable[[Executable], Executable]
 
 

@@ -34,7 +34,7 @@ from ncc_runtime.execution.clock.tables import (
     empty,
 )
 from ncc_runtime.execution.deadlock import Stuck, deadlock_report
-from ncc_runtime.execution.decisions import Decisions
+from ncc_runtime.execution.decisions import Decisions, PlannedDecisions
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.cc_isa import DESCRIPTOR_BYTES
 from ncc_runtime.lowering.executable import EngineQueue, Executable
@@ -49,6 +49,15 @@ STRETCH = 1 << 21
 
 AT_END = 2**62
 """The row of a process that has nothing to perform, behind all that a queue could have."""
+
+
+def collective_ps(executable: Executable) -> int:
+    """Picoseconds of placeholder 0, from the first trigger to the last report that it is complete.
+
+    For programs whose loops and conditionals do not follow values; ControlError for others.
+    """
+    _, start, end = simulate(executable, PlannedDecisions(executable, {})).spans(0)
+    return int(end.max() - start.min())
 
 
 def simulate(
