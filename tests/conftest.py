@@ -1,7 +1,11 @@
 """Options of the whole test suite."""
 
-import networkx  # noqa: F401 - slow to import, which would count against a test's deadline
+import hypothesis
 import pytest
+
+# A deadline would make a verdict depend on how busy the machine is.
+hypothesis.settings.register_profile("ncc", deadline=None)
+hypothesis.settings.load_profile("ncc")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

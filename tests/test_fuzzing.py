@@ -1,7 +1,6 @@
 """Mutated real modules: the compiler says what they mean or what is wrong with them, no third."""
 
 import contextlib
-from datetime import timedelta
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,8 +9,6 @@ from ncc_compiler.diagnostics import CompileError
 from ncc_compiler.driver import compile_text
 from ncc_compiler.options import CompileOptions
 from tests.draws_mutations import mutated_modules
-
-PATIENCE = timedelta(seconds=20)  # for one module; a hundred times what any of them takes
 
 SLOWNESS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
 
@@ -22,13 +19,13 @@ def compiled(text: str, level: int) -> None:
 
 
 @given(mutated_modules())
-@settings(max_examples=60, deadline=PATIENCE, suppress_health_check=SLOWNESS)
+@settings(max_examples=60, suppress_health_check=SLOWNESS)
 def test_a_mutated_module_gives_a_program_or_diagnostics(text: str) -> None:
     compiled(text, level=1)
 
 
 @pytest.mark.slow
 @given(mutated_modules())
-@settings(max_examples=10_000, deadline=PATIENCE, suppress_health_check=SLOWNESS)
+@settings(max_examples=10_000, suppress_health_check=SLOWNESS)
 def test_ten_thousand_mutated_modules_give_programs_or_diagnostics(text: str) -> None:
     compiled(text, level=2)

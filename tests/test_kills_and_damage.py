@@ -1,5 +1,6 @@
 """Slow: a `.neff` damaged at every byte, and `nccc compile` killed at a hundred moments."""
 
+import itertools
 import random
 import subprocess
 import sys
@@ -117,12 +118,14 @@ def test_killing_nccc_at_any_moment_leaves_the_old_file_or_the_new(tmp_path: Pat
     took_s = (time.monotonic() - start) / 2
     target, moments, most_left = out / "m.neff", random.Random(3), 0
     target.write_bytes(versions[0])
-    for number in range(KILLS):
+    for number in itertools.count():
+        # However busy the machine is, some kill has to come while a file is being written.
+        if number >= KILLS and most_left > 0:
+            break
         command = [*COMPILE, sources[number % 2], "--ranks", "2", "-o", target]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as writer:
             kill_at_a_random_moment(writer, out, moments, took_s)
         most_left = max(most_left, len(list(out.iterdir())) - 1)
         assert target.read_bytes() in versions
-    assert most_left > 0  # or no kill came while a file was written
     assert main(["compile", str(sources[0]), "--ranks", "2", "-o", str(target)]) == 0
     assert [entry.name for entry in out.iterdir()] == ["m.neff"]

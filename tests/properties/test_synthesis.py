@@ -5,7 +5,7 @@ from pathlib import Path
 import attrs
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 import ncc_runtime
@@ -110,7 +110,7 @@ def test_on_any_worn_wiring_plans_are_right_in_any_order(
             in_place = op is ALL_REDUCE and data.draw(st.booleans())
             plan_gives_what_numpy_gives(Case(op, name, layout, sizes, in_place), seed)
         except (UnsuitedError, ncc_runtime.errors.TopologyError):
-            return
+            reject()  # links that are down part the group, or the algorithm asks for more of it
 
 
 @pytest.mark.usefixtures("small_units")

@@ -8,10 +8,12 @@ import ncc_runtime
 from ncc_runtime.errors import DeadlockError
 from ncc_runtime.execution.clock import clock, everywhere
 from ncc_runtime.execution.clock.clock import simulate
+from ncc_runtime.execution.trace import traffic_of
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.runtime import program_of
+from ncc_runtime.topology.routes import Transport
 from tests.clock_comparison import performed_in
-from tests.clock_runs import agreed, collective, compiled, planned, timed
+from tests.clock_runs import agreed, collective, compiled, planned, timed, transfers
 from tests.programs import collective_program
 from tests.small_executables import LOOPED, raised
 from tests.stage_programs import cut, stage
@@ -90,8 +92,10 @@ def test_a_program_without_collectives_takes_its_instructions_and_a_launch(ranks
 @pytest.mark.parametrize("op", [CollectiveOp.ALL_REDUCE, CollectiveOp.ALL_GATHER])
 def test_a_collective_of_one_rank_is_a_copy(op):
     trace, _ = agreed(collective(op, "ring", 1, 1 << 16))
-    assert trace.time_ps > 0
     assert {one.rank for one in performed_in(trace)} == {0}
+    assert {peer for peer, *_ in transfers(trace, 0)} == {0}
+    (moved,) = traffic_of(trace)
+    assert moved.of(Transport.LOCAL) == moved.sent.sum() == 4 << 16
 
 
 def test_a_program_that_does_nothing_has_an_empty_trace():

@@ -38,8 +38,8 @@ def test_a_seed_runs_any_collective_of_variable_size(op: str, seed: int, shape: 
 def test_a_seed_moves_rows_the_same_every_time_and_others_move_others(op: str) -> None:
     model = model_of(text_of(op, FOUR))
     first, again, other = (model.run(seed=seed) for seed in (1, 1, 2))
-    assert moved(first) == moved(again) > 0
-    assert moved(first) != moved(other)
+    assert moved(first) == moved(again)
+    assert len({0, moved(first), moved(other)}) == 3
     np.testing.assert_array_equal(first.outputs[0], again.outputs[0])
 
 

@@ -1,6 +1,5 @@
 """Fabrics of levels: UltraServers, switches and what users compose, from links to the clock."""
 
-import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,6 +15,7 @@ from ncc_runtime.errors import TopologyError
 from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.placement import place
+from ncc_runtime.report.explain import explained
 from ncc_runtime.topology import chip_routes as tables
 from ncc_runtime.topology import graph_ways
 from ncc_runtime.topology.cycles import disjoint_cycles
@@ -187,17 +187,22 @@ def test_large_fabrics_are_routed_as_small_ones(topology: Topology, data: st.Dat
     ],
     ids=["switch", "tree", "torus", "rails"],
 )
-def test_1024_chips_are_routed_quickly(rows: str) -> None:
-    begun = time.process_time()
+def test_1024_chips_are_routed_over_links_that_join_them(rows: str) -> None:
     topology = build_levels(rows)
-    routes = Routes(topology, place(topology, topology.max_ranks))
-    ranks = np.arange(topology.max_ranks)
+    assert topology.chips == 1024
+    links, placement = topology.links, place(topology, topology.max_ranks)
+    routes, ranks = Routes(topology, placement), np.arange(topology.max_ranks)
     for shift in (1, 5, 64, 1000):
         peers = np.roll(ranks, shift)
-        assert (routes.bandwidth_bytes_per_s(ranks, peers) > 0).all()
-        assert len(routes.link_runs(ranks, peers)[1]) > 0
-    assert topology.chips == 1024
-    assert time.process_time() - begun < 8
+        apart = placement.chip[ranks] != placement.chip[peers]
+        start, path = routes.link_runs(ranks, peers)
+        assert ((np.diff(start) > 0) == apart).all()
+        assert (links.src[path[start[:-1][apart]]] == placement.chip[ranks[apart]]).all()
+        assert (links.dst[path[start[1:][apart] - 1]] == placement.chip[peers[apart]]).all()
+        inner = np.setdiff1d(np.arange(1, len(path)), start)  # not the first link of a route
+        assert (links.dst[path[inner - 1]] == links.src[path[inner]]).all()
+        slowest = np.minimum.reduceat(links.bandwidth_bytes_per_s[path], start[:-1][apart])
+        assert (routes.bandwidth_bytes_per_s(ranks, peers)[apart] <= slowest).all()
 
 
 def joined(topology: Topology) -> networkx.DiGraph:
@@ -367,7 +372,8 @@ def test_every_algorithm_that_suits_chips_of_a_fabric_is_proved_and_timed(
         )
         run = model.run(values=False)
         assert [one.algorithm for one in run.collectives] == [algorithm]
-        assert (run.time_us or 0) > 0
+        (row,) = explained(model.executable, {op.value: algorithm}, model.plans).rows
+        assert run.collectives[0].time_us >= row.bound.time_ps / 1e6 > 0
 
 
 def drawn(topology: Topology, ranks: int = 0) -> tuple[str, dict[str, list[dict[str, float]]]]:

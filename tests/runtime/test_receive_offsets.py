@@ -93,7 +93,17 @@ def test_rows_that_land_on_each_other_are_refused() -> None:
 
 
 def test_a_seed_draws_offsets_that_the_receivers_tell() -> None:
-    model = ncc_runtime.load(ncc_compiler.compile_text(text_of(((0, 1, 2, 3),))))
+    text = text_of(((0, 1, 2, 3),)).replace("ROOT r", "r").removesuffix("}")
+    text += f"""
+  ROOT both = (f32[{ROOM},{WIDTH}], u32[4,4]) tuple(r, t)
+}}"""
+    model = ncc_runtime.load(ncc_compiler.compile_text(text))
+    apart = ~np.eye(4, dtype=bool)
     for seed in range(4):
         run = model.run(seed=seed)
-        assert sum(run.collectives[-1].bytes_by_transport.values()) > 0
+        sent, received = run.outputs[1][:, 0], run.outputs[1][:, 2]  # (rank, peer)
+        np.testing.assert_array_equal(sent, received.T)
+        assert sent[apart].sum() > 0
+        # Rows move once; before that every rank tells the three others an offset of 4 bytes.
+        moved = sum(run.collectives[-1].bytes_by_transport.values())
+        assert moved == sent[apart].sum() * WIDTH * 4

@@ -94,7 +94,11 @@ def test_an_instruction_without_work_costs_sixty_cycles() -> None:
 @given(topology=topologies(), engine=st.sampled_from(ENGINES), dtype=st.sampled_from(list(DType)))
 def test_every_engine_prices_every_dtype(topology: Topology, engine: Engine, dtype: DType) -> None:
     model = TimingModel.from_topology(topology)
-    assert model.compute_ps(engine, dtype, one(10**9), one(10**9), one(10**9))[0] > 0
+    work = [model.compute_ps(engine, dtype, *(one(n * 10**9) for _ in range(3))) for n in (1, 2)]
+    fixed = model.instruction_ps(engine)
+    assert work[0][0] > fixed
+    # Twice the work takes twice the time behind the fixed cost, but for rounding up.
+    assert abs((work[1][0] - fixed) - 2 * (work[0][0] - fixed)) <= 2
 
 
 @given(topology=topologies(), sizes=st.tuples(SIZES, SIZES))
