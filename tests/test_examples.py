@@ -222,3 +222,42 @@ def test_the_ring_example_equals_linear_attention_on_one_rank():
     [out] = reference_outputs(module, [q, k, v])
     whole = (q.reshape(32, 16) @ k.reshape(32, 16).T) @ v.reshape(32, 16)
     assert_close(out.reshape(32, 16), whole)
+
+
+def test_the_example_of_zero2_updates_weights_as_one_device_would():
+    module = example("zero2_step")
+    w1, w2, m1, m2, x, target = (array.astype(np.float64) for array in inputs_of(module))
+    w1, w2 = w1[0], w2[0]  # the same on all ranks
+    whole = [np.tile(w, (8, 1, 1)) for w in (w1, w2)]
+    inputs = [array.astype(np.float32) for array in (*whole, m1, m2, x, target)]
+    rows, wanted = x.reshape(128, 32), target.reshape(128, 32)
+    hidden = np.tanh(rows @ w1)
+    dy = (hidden @ w2 - wanted) * 2 / wanted.size
+    gradients = rows.T @ ((dy @ w2.T) * (1 - hidden**2)), hidden.T @ dy
+    moments = [0.9 * np.concatenate(list(m)) + g for m, g in zip((m1, m2), gradients, strict=True)]
+    updated = [w - 0.1 * m for w, m in zip((w1, w2), moments, strict=True)]
+    for level in (1, 2):
+        run = ncc_runtime.load(compiled("zero2_step", level)).run(inputs)
+        for found, weight in zip(run.outputs[:2], updated, strict=True):
+            np.testing.assert_allclose(found, np.tile(weight, (8, 1, 1)), rtol=1e-4, atol=1e-5)
+        for found, moment in zip(run.outputs[2:], moments, strict=True):
+            np.testing.assert_allclose(np.concatenate(list(found)), moment, rtol=1e-4, atol=1e-5)
+
+
+def test_the_example_with_a_capacity_drops_and_counts_the_tokens_beyond_it():
+    tokens, scores, weights = inputs_of(example("moe_capacity"))
+    scores[1, :, 2] += 100  # on rank 1 all want the same expert
+    wanted, dropped = np.zeros_like(tokens), 0
+    for rank in range(4):
+        taken = [0] * 4
+        for token in range(16):
+            expert = int(scores[rank, token].argmax())
+            if taken[expert] < 5:
+                wanted[rank, token] = tokens[rank, token] @ weights[expert]
+            else:
+                dropped += 1
+            taken[expert] += 1
+    run = ncc_runtime.load(compiled("moe_capacity")).run([tokens, scores, weights])
+    np.testing.assert_allclose(run.outputs[0], wanted, rtol=1e-4, atol=1e-5)
+    assert dropped >= 11
+    assert run.outputs[1].tolist() == [dropped] * 4

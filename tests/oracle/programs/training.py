@@ -147,3 +147,75 @@ def collectives_of_shard_map(floats: Floats) -> Job:
         )
 
     return Job(function, (normal(0, 16, 24), integers(1, 99, 16, 2)), (P(("a", "b")),) * 2, world)
+
+
+@program("f32")
+def zero_2(floats: Floats) -> Job:
+    """Gradients reduce-scattered into shards, Adam on the shards, new weights all-gathered."""
+    world = mesh(dp=8)
+    specs = (P(), P(), P("dp"), P("dp"), P("dp"), P("dp"), P(), P("dp"), P("dp"))
+
+    @partial(
+        shard_map,
+        mesh=world,
+        in_specs=specs,
+        out_specs=(P(), P(), *(P("dp"),) * 4),
+        check_vma=False,
+    )
+    def function(w1, w2, m1, v1, m2, v2, count, x, y):
+        def loss(w1, w2):
+            return ((jnp.tanh(x @ w1) @ w2 - y) ** 2).mean()
+
+        count = count + 1
+        results = []
+        gradients = jax.grad(loss, (0, 1))(w1, w2)
+        for w, m, v, grad in zip((w1, w2), (m1, m2), (v1, v2), gradients, strict=True):
+            own = lax.psum_scatter(grad, "dp", scatter_dimension=0, tiled=True) / 8
+            m, v = 0.9 * m + 0.1 * own, 0.999 * v + 0.001 * own**2
+            step = (m / (1 - 0.9**count)) / (jnp.sqrt(v / (1 - 0.999**count)) + 1e-8)
+            rows = own.shape[0]
+            part = lax.dynamic_slice_in_dim(w, lax.axis_index("dp") * rows, rows) - 0.01 * step
+            results.append((lax.all_gather(part, "dp", tiled=True), m, v))
+        (w1, m1, v1), (w2, m2, v2) = results
+        return w1, w2, m1, v1, m2, v2
+
+    arguments = (
+        normal(0, 16, 24, scale=0.3),
+        normal(1, 24, 8, scale=0.3),
+        normal(2, 16, 24, scale=0.1),
+        normal(3, 16, 24, scale=0.1) ** 2,
+        normal(4, 24, 8, scale=0.1),
+        normal(5, 24, 8, scale=0.1) ** 2,
+        integers(6, 5),
+        normal(7, 32, 16),
+        normal(8, 32, 8),
+    )
+    return Job(function, arguments, specs, world)
+
+
+@program("f32")
+def experts_with_a_capacity_factor(floats: Floats) -> Job:
+    """The two best experts of each token, those beyond the capacity dropped and counted."""
+    world = mesh(ep=8)
+    tokens, best, factor = 12, 2, 1.25
+    capacity = int(-(-best * tokens * factor // 8))
+
+    @partial(shard_map, mesh=world, in_specs=(P("ep"), P(), P("ep")), out_specs=(P("ep"), P(), P()))
+    def function(w, gate, x):
+        probabilities = jax.nn.softmax(x @ gate)
+        weight, expert = lax.top_k(probabilities, best)
+        chosen = jax.nn.one_hot(expert.reshape(-1), 8, dtype=jnp.int32)
+        place = ((jnp.cumsum(chosen, 0) - 1) * chosen).sum(-1).reshape(tokens, best)
+        slot = jnp.where(place < capacity, expert * capacity + place, 8 * capacity)
+        room = jnp.zeros((8 * capacity, x.shape[1]), x.dtype)
+        room = lax.pcast(room, "ep", to="varying")
+        sent = room.at[slot].set(jnp.repeat(x[:, None], best, 1), mode="drop")
+        done = lax.all_to_all(sent, "ep", 0, 0, tiled=True)
+        done = lax.all_to_all(jax.nn.relu(done @ w[0]), "ep", 0, 0, tiled=True)
+        back = done.at[slot].get(mode="fill", fill_value=0)
+        dropped = lax.psum((slot == 8 * capacity).sum(), "ep")
+        load = lax.pmean(chosen.mean(0) * probabilities.mean(0), "ep").sum() * 8
+        return (back * weight[..., None]).sum(1), dropped, load
+
+    arguments = (normal(0, 8, 10, 10, scale=0.3), normal(1, 10, 8), normal(2, 96, 10))
+    return Job(function, arguments, (P("ep"), P(), P("ep")), world)
