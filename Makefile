@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 ORACLE_STAMP := $(VENV)/.installed-jax
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help install run lint types test test-slow mutation test-oracle golden clean
+.PHONY: help install run lint types test test-slow mutation test-oracle conformance golden clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -37,7 +37,7 @@ types: $(STAMP) ## strict mypy
 	$(BIN)/mypy
 
 test: lint types ## lint, types and the whole quick test suite
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not oracle"
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not oracle and not conformance"
 
 test-slow: $(STAMP) ## the tests behind the marker `slow`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m slow
@@ -51,6 +51,9 @@ $(ORACLE_STAMP): $(STAMP)
 
 test-oracle: $(ORACLE_STAMP) ## the tests against XLA; installs the extra `jax`
 	$(BIN)/python -m pytest -q -m oracle tests/oracle
+
+conformance: $(ORACLE_STAMP) ## small programs with the values they must give; installs the extra `jax`
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m conformance tests/conformance
 
 golden: $(STAMP) ## rewrite the expected outputs; read the diff before you commit it
 	$(BIN)/python -m pytest -q tests/test_golden.py tests/test_docs.py --update-golden
