@@ -255,9 +255,8 @@ def _geev(options: Mapping[str, Any], given: np.ndarray) -> Found:
     if options["jobvl"] == "V" and given.size:  # u* A = w u*: rows of the inverse
         left = _adjoint(np.linalg.inv(right))
         left = left / np.linalg.norm(left, axis=0)
-    right = right if options["jobvr"] == "V" else 0
     parts = (np.real(values), np.imag(values)) if is_real else (values,)
-    return *parts, left, right, 0
+    return *parts, left, right if options["jobvr"] == "V" else 0, 0
 
 
 def _gees(options: Mapping[str, Any], given: np.ndarray) -> Found:

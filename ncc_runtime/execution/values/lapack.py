@@ -97,7 +97,7 @@ def _geqp3(_: Options, given: np.ndarray, pivots: np.ndarray) -> Found:
         return given, pivots, None
     rows, columns = given.shape
     matrix, order, fixed = np.array(given), np.arange(1, columns + 1), 0
-    for column in np.flatnonzero(pivots):
+    for column in np.flatnonzero(pivots).tolist():
         order[[fixed, column]] = order[[column, fixed]]
         matrix[:, [fixed, column]] = matrix[:, [column, fixed]]
         fixed += 1
