@@ -66,7 +66,9 @@ def text_of(target: str, config: str, inputs: tuple[np.ndarray, ...], results: l
 
 def _laid_out(kind: str, most: int) -> str:
     """With the layout that JAX asks for: of arrays with the most dimensions, columns are whole."""
-    rank = kind.count(",") + 1 if "[]" not in kind else 0
+    if "[]" in kind:
+        return kind
+    rank = kind.count(",") + 1
     order = [*reversed(range(rank))]
     if rank == most and rank > 1:
         order[:2] = order[1], order[0]
