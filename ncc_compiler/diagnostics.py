@@ -83,6 +83,16 @@ class Diagnostic:
         return "\n".join(lines)
 
 
+def render_all(diagnostics: Iterable[Diagnostic]) -> list[str]:
+    """Each as text. What one rule advises is said once, however many places break it alike."""
+    texts, said = [], set()
+    for diagnostic in diagnostics:
+        advice = (diagnostic.code, diagnostic.help)
+        texts.append((attrs.evolve(diagnostic, help="") if advice in said else diagnostic).render())
+        said.add(advice)
+    return texts
+
+
 _WIDTH = 120
 
 
@@ -119,7 +129,7 @@ class CompileError(Exception):
 
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics = tuple(diagnostics)
-        super().__init__("\n".join(diagnostic.render() for diagnostic in self.diagnostics))
+        super().__init__("\n".join(render_all(self.diagnostics)))
 
 
 class InternalError(Exception):

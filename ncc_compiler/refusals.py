@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from ncc_compiler.diagnostics import CompileError, Diagnostic
+from ncc_compiler.diagnostics import CompileError, Diagnostic, render_all
 from ncc_runtime.errors import NccError, reason_of
 
 SCHEMA = 1
@@ -27,7 +27,8 @@ class Refusal:
 def refusals_of(error: Exception) -> list[Refusal]:
     """What the user is to be told; nothing if the error is not the user's to mend."""
     if isinstance(error, CompileError):
-        return [_of_diagnostic(diagnostic) for diagnostic in error.diagnostics]
+        texts = render_all(error.diagnostics)
+        return [*map(_of_diagnostic, error.diagnostics, texts)]
     if isinstance(error, NccError):
         return [Refusal("file", str(error))]
     if isinstance(error, OSError):
@@ -37,7 +38,7 @@ def refusals_of(error: Exception) -> list[Refusal]:
     return []
 
 
-def _of_diagnostic(diagnostic: Diagnostic) -> Refusal:
+def _of_diagnostic(diagnostic: Diagnostic, text: str) -> Refusal:
     span = diagnostic.span
     line, column = span.source.position(span.start) if span else (None, None)
     return Refusal(
@@ -47,7 +48,7 @@ def _of_diagnostic(diagnostic: Diagnostic) -> Refusal:
         line=line,
         column=column,
         help=diagnostic.help,
-        text=diagnostic.render(),
+        text=text,
     )
 
 

@@ -16,7 +16,9 @@ PACKAGES = ("ncc_compiler", "ncc_runtime")
 
 NEFF = "ncc_runtime.neff"
 # one of each for both packages
-TABLES = {f"ncc_runtime.neff.{name}" for name in ("dtypes", "groups", "reductions", "windows")}
+TABLES = {
+    f"ncc_runtime.neff.{name}" for name in ("dtypes", "groups", "lapack", "reductions", "windows")
+}
 ERRORS = "ncc_runtime.errors"
 
 MAY_IMPORT: dict[str, set[str]] = {

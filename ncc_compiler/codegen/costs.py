@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from ncc_compiler.codegen.draft import Costs
 from ncc_compiler.diagnostics import CompileError, Diagnostic
 from ncc_compiler.ir.graph import Node
+from ncc_compiler.ir.linear_algebra import call_of
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.windows import ConvolutionLabels, Window
 
@@ -80,4 +81,62 @@ def _elements(node: Node, results: list[ArrayType], operands: list[ArrayType]) -
         return sum(one.elements * count for one, count in zip(operands, steps, strict=True))
     if node.op in ("cholesky", "triangular-solve"):
         return written * operands[0].shape[-1]
+    if node.op == "custom-call":
+        return written + _lapack_elements(node, operands)
     return written
+
+
+def _lapack_elements(node: Node, operands: list[ArrayType]) -> int:
+    """Elements that a routine multiplies and adds: half of the flops of all its matrices.
+
+    Flops of factorisations, reductions and products of reflectors: LAPACK Working Note 41
+    (Blackford and Dongarra, 1999), appendix C. Of what iterates, for a usual number of iterations:
+    Golub and Van Loan, Matrix Computations, 4th edition: eigenvalues of symmetric matrices 8.3
+    (9 n^3 with vectors), of others 7.5.6 (10 n^3, 25 n^3 with the Schur form and vectors),
+    singular values figure 8.6.1. gtsv is counted off LAPACK's code.
+    """
+    call = call_of(node)
+    first = operands[0].shape
+    if call.routine.startswith("gtsv"):
+        right_sides = operands[3].shape[-1]
+        return operands[0].elements * (4 + 7 * right_sides) // 2
+    m, n = first[-2:]
+    large, small = max(m, n), min(m, n)
+    wants_vectors = any(call.options.get(job) in ("V", "A", "S") for job in _JOBS)
+    reflectors = operands[1].shape[-1] if call.routine in ("orgqr", "ormqr") else 0
+    match call.routine:
+        case "potrf":
+            flops = n**3 // 3
+        case "getrf" | "lu":
+            flops = large * small**2 - small**3 // 3
+        case "geqrf" | "geqp3":
+            flops = 2 * large * small**2 - 2 * small**3 // 3
+        case "orgqr":
+            k = reflectors
+            flops = 4 * m * n * k - 2 * (m + n) * k**2 + 4 * k**3 // 3
+        case "ormqr":
+            rows, columns = operands[2].shape[-2:]
+            other = columns if call.options["side"] == "L" else rows
+            flops = 4 * rows * columns * reflectors - 2 * other * reflectors**2
+        case "gehrd":
+            flops = 10 * n**3 // 3
+        case "sytrd":
+            flops = 4 * n**3 // 3
+        case "syevd":
+            flops = 9 * n**3 if wants_vectors else 4 * n**3 // 3
+        case "eigh":
+            flops = 9 * n**3
+        case "geev" | "gees":
+            flops = 25 * n**3 if wants_vectors else 10 * n**3
+        case "gesdd" | "gesvd":
+            flops = 4 * large * small**2 - 4 * small**3 // 3
+            if wants_vectors:
+                flops = 14 * large * small**2 + 8 * small**3
+            if call.options["jobz"] == "A":
+                flops = 4 * large**2 * small + 8 * large * small**2 + 9 * small**3
+        case _:
+            raise AssertionError(call.routine)
+    return math.prod(first[:-2]) * flops // 2
+
+
+_JOBS = ("jobz", "jobvl", "jobvr", "jobvs")

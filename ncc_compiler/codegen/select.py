@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from ncc_compiler.ir.graph import Node, Padding
+from ncc_compiler.ir.linear_algebra import call_of
 from ncc_compiler.ir.ops_collectives import HLO_COLLECTIVES
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.placeholder import CollectiveOp
@@ -122,6 +123,12 @@ def _topk(node: Node) -> Attributes:
     return {"k": count, **_flags("largest")(node)}
 
 
+def _lapack(node: Node) -> Attributes:
+    """A custom call of linear algebra; others are spelled out by now."""
+    call = call_of(node)
+    return {"routine": call.routine, **call.options}
+
+
 def _rows(engine: Engine, names: str) -> Mapping[str, Selection]:
     return {name: Selection(name, engine, _none) for name in names.split()}
 
@@ -142,6 +149,7 @@ SELECTORS: Mapping[str, Selection] = {
     "compare": Selection("compare", Engine.VECTOR, _compare),
     "concatenate": Selection("concatenate", Engine.SYNC, _dimension),
     "convolution": Selection("convolution", Engine.TENSOR, _convolution),
+    "custom-call": Selection("lapack", Engine.GPSIMD, _lapack),
     "dot": Selection("dot", Engine.TENSOR, _dot),
     **_rows(Engine.SYNC, "dynamic-slice dynamic-update-slice"),
     "gather": Selection("gather", Engine.GPSIMD, _indexed(_GATHER_LISTS)),
@@ -189,7 +197,7 @@ _BLOCKS = frozenset({"while", "conditional"})
 _TRANSFERS = ("send", "send-done", "recv", "recv-done")
 _IN_HALVES = (*(row.name for row in HLO_COLLECTIVES), "copy", "async")
 _HALVES = {f"{op}-{half}" for op in _IN_HALVES for half in ("start", "done")}
-_SPELLED_OUT = ("custom-call", "get-dimension-size")
+_SPELLED_OUT = ("get-dimension-size",)
 _EXPANDED_BY_PASSES = frozenset(
     {"call", "fusion", "async-update", *_HALVES, *_TRANSFERS, *_SPELLED_OUT}
 )

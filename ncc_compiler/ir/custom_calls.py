@@ -1,8 +1,13 @@
 """Targets of custom calls that have a public meaning, and those that mean work left undone."""
 
-from collections.abc import Mapping
+import difflib
+import re
+from collections.abc import Iterable
+
+import attrs
 
 from ncc_compiler.ir.graph import Callees, Module, Node, Quoted
+from ncc_compiler.ir.linear_algebra import SPELLED, TARGETS
 
 TOPK = "TopK"
 """The largest elements of the last dimension and where they are; XLA makes it of a sort."""
@@ -12,8 +17,6 @@ IDENTITIES = frozenset(
 )
 """Say where an array shall live or in which layout, and give it back."""
 
-KNOWN_TARGETS = IDENTITIES | {TOPK}
-
 PARTITION_IT = (
     "partition it: run the program that made it, on a host without accelerators, with "
     "JAX_PLATFORMS=cpu XLA_FLAGS='--xla_force_host_platform_device_count=DEVICES "
@@ -22,20 +25,101 @@ PARTITION_IT = (
 )
 """How to get what can be compiled from a program that is annotated only."""
 
-UNPARTITIONED: Mapping[str, str] = dict.fromkeys(
-    (
-        "Sharding",
-        "SPMDFullToShardShape",
-        "SPMDShardToFullShape",
-        "xla.sdy.FuncResultSharding",
-        "xla.sdy.GlobalToLocalShape",
-        "xla.sdy.LocalToGlobalShape",
-        "xla.sdy.PropagationBarrier",
-        "xla.sdy.ShardingGroup",
-    ),
-    PARTITION_IT,
+_ON_HOST = (
+    "a device cannot run a host's code: take the jax.pure_callback, jax.io_callback or "
+    "jax.debug.print (jax.debug.callback) out of the function that is compiled, or write it with "
+    "ops; what should be seen can be a result"
 )
-"""What GSPMD and Shardy leave before partitioning, and what to do about each."""
+_AS_OPS = "trace the function for CPUs, with JAX_PLATFORMS=cpu or jax.export(platforms=['cpu'])"
+_KERNEL = (
+    "only its vendor's hardware runs its code: trace the function without the kernel, with ops "
+    "(in JAX pallas_call(..., interpret=True) makes ops of it)"
+)
+_BEFORE_BACKEND = (
+    "a backend of XLA put it in place of ops: take the program before that backend's passes, the "
+    "first dump or the one after spmd-partitioning"
+)
+
+
+@attrs.frozen
+class Kind:
+    """Custom calls that are refused for one reason; `targets` matches their names."""
+
+    targets: re.Pattern[str]
+    what: str
+    advice: str
+
+
+def _kind(targets: str, what: str, advice: str) -> Kind:
+    return Kind(re.compile(targets), what, advice)
+
+
+REFUSED_KINDS = (
+    _kind(r"(?i).*callback.*", "is a host callback", _ON_HOST),
+    _kind(
+        r"Sharding|SPMDFullToShardShape|SPMDShardToFullShape|xla\.sdy\..*",
+        "stands for partitioning that has not been done",
+        PARTITION_IT,
+    ),
+    _kind(
+        r"AwsNeuron.*|nki\..*",
+        "is a kernel for NeuronCores (NKI), whose code the program does not hold as ops",
+        "trace the function without the kernel, with ops",
+    ),
+    _kind(
+        r"tpu_custom_call|Mosaic.*|mosaic.*",
+        "is a kernel of Mosaic (Pallas for TPUs or GPUs)",
+        _KERNEL,
+    ),
+    _kind(
+        r"__gpu\$xla\.gpu\.triton|triton_kernel_call|.*[Tt]riton.*",
+        "is a kernel of Triton",
+        _KERNEL,
+    ),
+    _kind(
+        r"__(cudnn|cublas|cufft|cub|cusolver|hipblas|gpu|cutlass)\$?.*",
+        "is a call of a GPU vendor's library",
+        _BEFORE_BACKEND,
+    ),
+    _kind(
+        r"(cu|hip)(solver|sparse|blas|dnn|fft|hybrid)?_?\w+_ffi|(cu|hip)(solver|sparse|hybrid|_)\w+",
+        "is a call of a GPU vendor's library",
+        _AS_OPS,
+    ),
+    _kind(r"__(onednn|xla_cpu|ynn|eigen).*", "is a call of a CPU library", _BEFORE_BACKEND),
+    _kind(
+        r"lapack_\w+(?<!_ffi)|blas_\w+(?<!_ffi)",
+        "is LAPACK as older versions of JAX call it",
+        "trace the function with a newer JAX",
+    ),
+    _kind(
+        r"shape_assertion|stablehlo\.dynamic_\w+|dynamic_\w+|Pad(To)?Static|SliceToDynamic",
+        "is of a program whose shapes are not known",
+        "trace the function with numbers for shapes",
+    ),
+)
+"""What no target of ours will be, and what to do instead."""
+
+
+@attrs.frozen
+class Refused:
+    """Why a target is refused, and what to do."""
+
+    fact: str
+    advice: str
+
+
+def refusal_of(target: str, collectives: Iterable[str]) -> Refused | None:
+    """Why a target has no meaning here; None for one that has."""
+    if target in IDENTITIES or target == TOPK or target in TARGETS:
+        return None
+    for kind in REFUSED_KINDS:
+        if kind.targets.fullmatch(target):
+            return Refused(f"{target} {kind.what}", kind.advice)
+    known = sorted({*IDENTITIES, TOPK, *collectives})
+    near = difflib.get_close_matches(target, [*known, *TARGETS], n=1, cutoff=0.8)
+    advice = f"did you mean {near[0]}?" if near else f"known are {', '.join((*known, *SPELLED))}"
+    return Refused(f"unknown custom call target {target}", advice)
 
 
 def target_of(node: Node) -> str:

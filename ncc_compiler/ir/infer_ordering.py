@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 
-from ncc_compiler.ir.custom_calls import IDENTITIES, KNOWN_TARGETS, TOPK, UNPARTITIONED, target_of
+import attrs
+
+from ncc_compiler.ir.custom_calls import IDENTITIES, TOPK, refusal_of, target_of
 from ncc_compiler.ir.facts import (
     Facts,
     Findings,
@@ -12,9 +14,19 @@ from ncc_compiler.ir.facts import (
     one_or_tuple,
 )
 from ncc_compiler.ir.graph import Padding
+from ncc_compiler.ir.infer_numeric import NUMERIC_RULES
+from ncc_compiler.ir.linear_algebra import (
+    TARGETS,
+    TRSM,
+    ConfigError,
+    as_triangular_solve,
+    call_of,
+    dtype_of_target,
+)
 from ncc_compiler.ir.ops_collectives import NCC_COLLECTIVES
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.lapack import OptionError, RoutineError, results_of
 
 _MOST = 2**31 - 1  # of s32
 
@@ -88,18 +100,53 @@ def _values_and_places(operand: ArrayType, count: int) -> TupleType:
 
 def _custom_call(facts: Facts) -> Findings:
     target, key = target_of(facts.node), "custom_call_target"
-    if target in UNPARTITIONED:
-        fact = f"{target} stands for partitioning that has not been done"
-        yield facts.complain(1, fact, key, UNPARTITIONED[target])
-    elif target not in KNOWN_TARGETS:
-        known = ", ".join(sorted({*KNOWN_TARGETS, *(row.name for row in NCC_COLLECTIVES)}))
-        yield facts.complain(1, f"unknown custom call target {target}", key, f"known are {known}")
+    if target in TARGETS:
+        return (yield from _linear_algebra(facts))
+    refusal = refusal_of(target, (row.name for row in NCC_COLLECTIVES))
+    if refusal is not None:
+        yield facts.complain(1, refusal.fact, key, refusal.advice)
     elif target == TOPK:
         return (yield from _custom_topk(facts))
     elif target in IDENTITIES and facts.operands != (facts.node.type,):
         given = ", ".join(map(str, facts.operands)) or "nothing"
         yield facts.complain(2, f"{target} takes {given} and returns {facts.node.type}")
     return facts.node.type
+
+
+def _linear_algebra(facts: Facts) -> Findings:
+    """A routine's row says what its results are; the target says of which element type."""
+    target = target_of(facts.node)
+    try:
+        call = call_of(facts.node)
+    except ConfigError as error:
+        yield facts.complain(4, f"{target}: {error}", "backend_config")
+        return None
+    if len(facts.arrays) != len(facts.operands) or not facts.operands:
+        given = ", ".join(map(str, facts.operands)) or "nothing"
+        yield facts.complain(2, f"{target} takes arrays, not {given}")
+        return None
+    dtype = dtype_of_target(target)
+    if dtype not in (None, facts.arrays[0].dtype):
+        fact = f"{target} takes {dtype.value if dtype else ''}, not {facts.arrays[0]}"
+        yield facts.complain(2, fact, 0)
+        return None
+    if call.routine == TRSM:
+        if len(facts.arrays) != 2:
+            yield facts.complain(2, f"{target} takes 2 operands, not {len(facts.arrays)}")
+            return None
+        solve = attrs.evolve(facts, node=as_triangular_solve(facts.node, call))
+        return (yield from NUMERIC_RULES["triangular-solve"](solve))
+    operands = [(array.dtype, array.shape) for array in facts.arrays]
+    try:
+        possible = results_of(call.routine, call.options, operands)
+    except OptionError as error:
+        yield facts.complain(4, f"{target}: {error}", "backend_config")
+        return None
+    except RoutineError as error:
+        yield facts.complain(2, f"{target}: {error}")
+        return None
+    kinds = [one_or_tuple([ArrayType(*array) for array in results]) for results in possible]
+    return facts.node.type if facts.node.type in kinds else kinds[0]
 
 
 def _custom_topk(facts: Facts) -> Findings:

@@ -7,6 +7,7 @@ import numpy as np
 
 from ncc_compiler.ir.custom_calls import IDENTITIES, TOPK, target_of, wants_largest
 from ncc_compiler.ir.graph import Attribute, Literal, Module, Node, NodeId
+from ncc_compiler.ir.linear_algebra import TARGETS, TRSM, as_triangular_solve, call_of
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
@@ -16,7 +17,7 @@ _SPELLED_OUT = frozenset({"custom-call", "get-dimension-size"})
 
 @attrs.frozen
 class SpellOut(Pass):
-    """Afterwards there is no custom call and no question for the size of a dimension."""
+    """Afterwards custom calls are of linear algebra, and nothing asks for a dimension's size."""
 
     name: ClassVar[str] = "spell-out"
 
@@ -48,6 +49,9 @@ def _custom_call(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
     target = target_of(node)
     if target in IDENTITIES:
         return node.operands[0]
+    if target in TARGETS:
+        call = call_of(node)
+        return rebuild.add(as_triangular_solve(node, call) if call.routine == TRSM else node)
     assert target == TOPK, target
     assert isinstance(node.type, TupleType), node.name
     values = node.type.elements[0]

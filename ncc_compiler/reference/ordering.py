@@ -6,9 +6,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from ncc_compiler.ir.custom_calls import TOPK, target_of, wants_largest
+from ncc_compiler.ir.linear_algebra import TARGETS
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.reference.conversion import working
 from ncc_compiler.reference.folding import region_on_arrays
+from ncc_compiler.reference.linear_algebra import linear_algebra
 from ncc_compiler.reference.step import Meaning, Step, Value
 
 
@@ -72,6 +74,8 @@ def _total_order_key(value: np.generic) -> tuple[float, float, float]:
 
 def custom_call(step: Step) -> list[Value]:
     """The targets that have a public meaning."""
+    if target_of(step.node) in TARGETS:
+        return linear_algebra(step)
     if target_of(step.node) != TOPK:
         return [operands[0] for operands in step.operands]
     result = step.node.type

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 
 import attrs
 
+from ncc_runtime.neff.lapack import OPTIONS
+
 
 class Engine(enum.Enum):
     """The five instruction queues of a NeuronCore.
@@ -133,6 +135,7 @@ OPCODES: dict[str, OpcodeDef] = {
             2,
             ("left_side", "lower", "transpose_a", "unit_diagonal"),
         ),
+        OpcodeDef("lapack", Shape.METHOD, -1, ("routine",), tuple(sorted(OPTIONS)), results=-1),
         OpcodeDef("rng-bit-generator", Shape.METHOD, 1, ("algorithm",), results=2),
         OpcodeDef(PTC2, Shape.CONTROL, -1),
         OpcodeDef(WAIT, Shape.CONTROL, 0),

@@ -159,4 +159,6 @@ WRONG_INDEXING = [
         '{"to', "custom-call-C3"),
     _at('(f32[2,4], s32[2,4]) custom-call(x), custom_call_target="TopK"', "custom-call(",
         "custom-call-C2"),
+    _at('f32[2,3] custom-call(x), custom_call_target="lapack_strsm_ffi", backend_config={}',
+        "backend_config", "custom-call-C4"),
 ]  # fmt: skip

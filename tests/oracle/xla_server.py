@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 from jax._src import compiler
+from jax._src.lax import linalg
 from jax.extend import backend
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxlib import _hlo, _jax, xla_client
@@ -63,6 +64,7 @@ def _header_number(text: str, key: str) -> int:
 
 def main() -> None:
     jax.config.update("jax_enable_x64", True)
+    linalg.initialize_lapack()
     for line in sys.stdin:
         try:
             run(Path(line.strip()))

@@ -37,6 +37,9 @@ class Machine:
         self._owners: Owners | None = None
         self._registers = LengthRegisters(executable, self.arena)
         self._pool: ThreadPoolExecutor | None = None
+        if any("lapack" in queue.names() for queue in executable.program.queues.values()):
+            # now: a library that is loaded once BLAS is held to one thread is not held to it
+            import ncc_runtime.execution.values.lapack  # noqa: F401
         self._views = [self._view(tensor) for tensor in range(len(executable.program.tensors))]
 
     @property

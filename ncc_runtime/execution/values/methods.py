@@ -69,7 +69,14 @@ def triangular_solve(work: Work, operands: Arrays) -> Arrays:
         return [found.astype(work.results[0].dtype.numpy, copy=False)]
 
 
+def _lapack(work: Work, operands: Arrays) -> Arrays:
+    from ncc_runtime.execution.values.lapack import lapack  # scipy takes a while to load
+
+    return lapack(work, operands)
+
+
 METHOD_KERNELS: Mapping[str, Kernel] = {
+    "lapack": _lapack,
     "cholesky": cholesky,
     "fft": fft,
     "triangular-solve": triangular_solve,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.lapack import ROUTINES, RoutineError, results_of
 from ncc_runtime.neff.program import Tensor
 from ncc_runtime.neff.rules.signature import Signature, dtype_differs, shape_differs
 
@@ -80,3 +81,22 @@ def rng_bit_generator(signature: Signature) -> Iterator[str]:
     yield from dtype_differs(after, state.dtype)
     if not bits.dtype.is_integer:
         yield f"bits are {bits.type_text}, must be integers"
+
+
+def lapack(signature: Signature) -> Iterator[str]:
+    """A routine of the table, with the options, operands and results of its row."""
+    routine = signature.text("routine")
+    if routine not in ROUTINES:
+        yield f"routine is {routine!r}, known: {', '.join(ROUTINES)}"
+        return
+    options = {name: value for name, value in signature.attributes.items() if name != "routine"}
+    operands = [(tensor.dtype, tensor.shape) for tensor in signature.operands]
+    try:
+        possible = results_of(routine, options, operands)
+    except RoutineError as error:
+        yield str(error)
+        return
+    if tuple((tensor.dtype, tensor.shape) for tensor in signature.results) not in possible:
+        given = ", ".join(tensor.type_text for tensor in signature.results)
+        wanted = ", ".join(f"{d.value}[{','.join(map(str, s))}]" for d, s in possible[0])
+        yield f"{routine} gives ({wanted}), the results are ({given})"

@@ -1,0 +1,361 @@
+"""Custom calls of linear algebra by their definitions: reflectors, pivots and sums in double.
+
+What is unique is computed as LAPACK's conventions fix it: Householder reflectors whose result has
+the sign opposite to the first element, partial pivots by the sum of absolute parts. Eigenvectors,
+singular vectors and Schur forms are some that fit; they are not unique.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ncc_compiler.ir.graph import Node
+from ncc_compiler.ir.linear_algebra import TRSM, as_triangular_solve, call_of
+from ncc_compiler.ir.types import ArrayType, TupleType
+from ncc_compiler.reference.conversion import narrowed
+from ncc_compiler.reference.numeric import triangular_solve
+from ncc_compiler.reference.step import Step, Value
+
+Found = tuple[Any, ...]
+
+
+def linear_algebra(step: Step) -> list[Value]:
+    """The results on each rank, matrix by matrix."""
+    call = call_of(step.node)
+    arrays = [step.arrays(position) for position in range(len(step.ranks))]
+    if call.routine == TRSM:
+        solve = as_triangular_solve(step.node, call)
+        return [triangular_solve(solve, operands) for operands in arrays]
+    return [_on_rank(step.node, operands) for operands in arrays]
+
+
+def _on_rank(node: Node, operands: tuple[np.ndarray, ...]) -> Value:
+    call = call_of(node)
+    kinds = node.type.elements if isinstance(node.type, TupleType) else (node.type,)
+    rank = operands[0].ndim - (1 if call.routine.startswith("gtsv") else 2)
+    results = []
+    for kind in kinds:
+        assert isinstance(kind, ArrayType), node.name
+        results.append(np.zeros(kind.shape, kind.dtype.numpy))
+    with np.errstate(all="ignore"):
+        for index in np.ndindex(operands[0].shape[:rank]):
+            given = [_doubled(array[index]) for array in operands]
+            for result, kind, one in zip(
+                results, kinds, _MEANINGS[call.routine](call.options, *given), strict=True
+            ):
+                assert isinstance(kind, ArrayType), node.name
+                result[index] = narrowed(np.asarray(one), kind.dtype)
+    return tuple(results) if isinstance(node.type, TupleType) else results[0]
+
+
+def _doubled(array: np.ndarray) -> np.ndarray:
+    wide = {"f": np.float64, "c": np.complex128}
+    return array.astype(wide.get(array.dtype.kind, array.dtype))
+
+
+def _adjoint(matrix: np.ndarray) -> np.ndarray:
+    return np.conj(matrix.T)
+
+
+def _size(vector: np.ndarray) -> np.ndarray:
+    """By which pivots are compared: the sum of the absolute parts."""
+    return np.abs(vector.real) + np.abs(vector.imag)
+
+
+def _reflector(column: np.ndarray) -> tuple[np.ndarray, Any, Any]:
+    """v, tau, beta: the adjoint of I - tau v v* takes the column to beta in front of zeros."""
+    first, rest = column[0], np.linalg.norm(column[1:])
+    vector = np.concatenate([np.ones(1, column.dtype), column[1:]])
+    if rest == 0 and first.imag == 0:
+        vector[1:] = 0
+        return vector, 0, first
+    beta = -np.copysign(np.hypot(abs(first), rest), first.real)
+    vector[1:] = column[1:] / (first - beta)
+    return vector, (beta - first) / beta, beta
+
+
+def _reflection(vector: np.ndarray, scale: Any) -> np.ndarray:
+    return np.eye(len(vector)) - scale * np.outer(vector, vector.conj())
+
+
+def _potrf(options: Mapping[str, Any], given: np.ndarray) -> Found:
+    """One triangle is replaced, the other one stays; info is the order of the minor that fails."""
+    is_lower = options["uplo"] == "L"
+    matrix = given if is_lower else _adjoint(given)
+    size = len(matrix)
+    factor, info = np.tril(matrix), 0
+    for k in range(size):
+        pivot = matrix[k, k].real - np.sum(np.abs(factor[k, :k]) ** 2)
+        if not pivot > 0:
+            info = k + 1
+            break
+        sums = factor[k + 1 :, :k] @ np.conj(factor[k, :k])
+        factor[k, k] = np.sqrt(pivot)
+        factor[k + 1 :, k] = (matrix[k + 1 :, k] - sums) / np.sqrt(pivot)
+    if is_lower:
+        return factor + np.triu(given, 1), info
+    return _adjoint(factor) + np.tril(given, -1), info
+
+
+def _eliminated(given: np.ndarray) -> tuple[np.ndarray, list[int], int]:
+    """L and U in one, the row that each was exchanged with, and the first pivot that is zero."""
+    factors, pivots, info = np.array(given), [], 0
+    rows, columns = factors.shape
+    for k in range(min(rows, columns)):
+        pivot = k + int(np.argmax(_size(factors[k:, k])))
+        pivots.append(pivot)
+        factors[[k, pivot]] = factors[[pivot, k]]
+        if factors[k, k] == 0:
+            info = info or k + 1
+            continue
+        factors[k + 1 :, k] /= factors[k, k]
+        factors[k + 1 :, k + 1 :] -= np.outer(factors[k + 1 :, k], factors[k, k + 1 :])
+    return factors, pivots, info
+
+
+def _getrf(_: Mapping[str, Any], given: np.ndarray) -> Found:
+    factors, pivots, info = _eliminated(given)
+    return factors, [pivot + 1 for pivot in pivots], info
+
+
+def _lu(_: Mapping[str, Any], given: np.ndarray) -> Found:
+    factors, pivots, _info = _eliminated(given)
+    permutation = list(range(len(given)))
+    for row, other in enumerate(pivots):
+        permutation[row], permutation[other] = permutation[other], permutation[row]
+    return factors, pivots, permutation
+
+
+def _reflected(matrix: np.ndarray, first: int, scales: np.ndarray, free: bool) -> list[int]:
+    """Triangle and reflectors in place of the columns from `first` on; the order of the columns.
+
+    With `free` the longest remaining column comes next.
+    """
+    rows, columns = matrix.shape
+    order = list(range(columns))
+    for k in range(first, min(rows, columns)):
+        if free:
+            lengths = np.linalg.norm(matrix[k:, k:], axis=0)
+            longest = k + int(np.argmax(lengths))
+            matrix[:, [k, longest]] = matrix[:, [longest, k]]
+            order[k], order[longest] = order[longest], order[k]
+        vector, scales[k], beta = _reflector(matrix[k:, k])
+        matrix[k:, k + 1 :] = _adjoint(_reflection(vector, scales[k])) @ matrix[k:, k + 1 :]
+        matrix[k, k], matrix[k + 1 :, k] = beta, vector[1:]
+    return order
+
+
+def _geqrf(_: Mapping[str, Any], given: np.ndarray) -> Found:
+    matrix, scales = np.array(given), np.zeros(min(given.shape), given.dtype)
+    _reflected(matrix, 0, scales, free=False)
+    return matrix, scales
+
+
+def _geqp3(_: Mapping[str, Any], given: np.ndarray, pivots: np.ndarray) -> Found:
+    """Columns with a pivot that is not zero come first, by exchanges from left to right."""
+    if not given.size:
+        return given, pivots, np.zeros(0)
+    matrix, scales = np.array(given), np.zeros(min(given.shape), given.dtype)
+    order, fixed = list(range(given.shape[1])), 0
+    for column in np.flatnonzero(pivots).tolist():
+        matrix[:, [fixed, column]] = matrix[:, [column, fixed]]
+        order[fixed], order[column] = order[column], order[fixed]
+        fixed += 1
+    head = np.array(matrix)
+    _reflected(head[:, :fixed], 0, scales, free=False)
+    taken = min(fixed, len(matrix))
+    for k in range(taken):
+        vector = np.concatenate([np.ones(1), head[k + 1 :, k]])
+        head[k:, fixed:] = _adjoint(_reflection(vector, scales[k])) @ head[k:, fixed:]
+    moved = _reflected(head, fixed, scales, free=True)
+    return head, [order[column] + 1 for column in moved], scales
+
+
+def _orthogonal(reflectors: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """The product of all reflections, a square matrix."""
+    product = np.eye(len(reflectors), dtype=reflectors.dtype)
+    for k, scale in enumerate(scales):
+        vector = np.zeros(len(reflectors), reflectors.dtype)
+        vector[k], vector[k + 1 :] = 1, reflectors[k + 1 :, k]
+        product = product @ _reflection(vector, scale)
+    return product
+
+
+def _orgqr(_: Mapping[str, Any], reflectors: np.ndarray, scales: np.ndarray) -> Found:
+    return (_orthogonal(reflectors, scales)[:, : reflectors.shape[1]],)
+
+
+def _ormqr(
+    options: Mapping[str, Any], reflectors: np.ndarray, scales: np.ndarray, given: np.ndarray
+) -> Found:
+    factor = _orthogonal(reflectors, scales)
+    factor = factor if options["trans"] == "N" else _adjoint(factor)
+    return (factor @ given if options["side"] == "L" else given @ factor,)
+
+
+def _gehrd(options: Mapping[str, Any], given: np.ndarray) -> Found:
+    matrix, scales = np.array(given), np.zeros(max(0, len(given) - 1), given.dtype)
+    for k in range(options["ilo"] - 1, options["ihi"] - 1):
+        part = slice(k + 1, options["ihi"])
+        vector, scales[k], beta = _reflector(matrix[part, k])
+        turn = _reflection(vector, scales[k])
+        matrix[: options["ihi"], part] = matrix[: options["ihi"], part] @ turn
+        matrix[part, k + 1 :] = _adjoint(turn) @ matrix[part, k + 1 :]
+        matrix[k + 1, k], matrix[k + 2 : options["ihi"], k] = beta, vector[1:]
+    return matrix, scales, 0
+
+
+def _sytrd(options: Mapping[str, Any], given: np.ndarray) -> Found:
+    """The upper triangle is reduced from its end, as the lower one of the matrix turned round."""
+    is_lower, size = options["uplo"] == "L", len(given)
+    matrix = np.array(given) if is_lower else np.array(given[::-1, ::-1])
+    whole = np.tril(matrix) + _adjoint(np.tril(matrix, -1))
+    whole[range(size), range(size)] = whole[range(size), range(size)].real
+    scales, side = np.zeros(max(0, size - 1), given.dtype), np.zeros(max(0, size - 1))
+    for k in range(size - 1):
+        vector, scales[k], beta = _reflector(whole[k + 1 :, k])
+        turn = _reflection(vector, scales[k])
+        whole[k + 1 :, k + 1 :] = _adjoint(turn) @ whole[k + 1 :, k + 1 :] @ turn
+        side[k] = np.real(beta)
+        matrix[k + 1, k], matrix[k + 2 :, k] = beta, vector[1:]
+    middle = whole[range(size), range(size)].real
+    matrix[range(size), range(size)] = middle
+    if is_lower:
+        return matrix, middle, side, scales, 0
+    return matrix[::-1, ::-1], middle[::-1], side[::-1], scales[::-1], 0
+
+
+def _syevd(options: Mapping[str, Any], given: np.ndarray) -> Found:
+    vectors, values = _eigh(options, given)
+    return vectors if options["jobz"] == "V" else 0, values, 0
+
+
+def _eigh(options: Mapping[str, Any], given: np.ndarray) -> Found:
+    if not np.isfinite(given).all():
+        return np.nan, np.nan
+    values, vectors = np.linalg.eigh(given, UPLO=options["uplo"])
+    return vectors, values
+
+
+def _svd(options: Mapping[str, Any], given: np.ndarray) -> Found:
+    """The first result is the operand's memory, whose values LAPACK leaves undefined."""
+    if not np.isfinite(given).all():
+        return 0, 0, 0, 0, -4
+    left, values, right = np.linalg.svd(given, full_matrices=options["jobz"] == "A")
+    return (0, values, 0, 0, 0) if options["jobz"] == "N" else (0, values, left, right, 0)
+
+
+def _geev(options: Mapping[str, Any], given: np.ndarray) -> Found:
+    is_real = given.dtype.kind == "f"
+    if not np.isfinite(given).all():
+        return *((0,) * (4 if is_real else 3)), -4
+    values, right = np.linalg.eig(given)
+    left: Any = 0
+    if options["jobvl"] == "V" and given.size:  # u* A = w u*: rows of the inverse
+        left = _adjoint(np.linalg.inv(right))
+        left = left / np.linalg.norm(left, axis=0)
+    parts = (np.real(values), np.imag(values)) if is_real else (values,)
+    return *parts, left, right if options["jobvr"] == "V" else 0, 0
+
+
+def _gees(options: Mapping[str, Any], given: np.ndarray) -> Found:
+    """Invariant subspaces are split off one by one: of an eigenvector, or of a conjugate pair."""
+    is_real, size = given.dtype.kind == "f", len(given)
+    form, vectors = np.array(given), np.eye(size, dtype=given.dtype)
+    first = 0
+    while first < size:
+        values, columns = np.linalg.eig(form[first:, first:])
+        basis = columns[:, :1]
+        if is_real and values[0].imag:
+            basis = np.stack([columns[:, 0].real, columns[:, 0].imag], axis=1)
+        basis = basis.real if is_real else basis
+        turn = np.eye(size, dtype=given.dtype)
+        turn[first:, first:] = np.linalg.qr(basis, mode="complete")[0]
+        if basis.shape[1] == 2:
+            turn = turn @ _levelled(_adjoint(turn) @ form @ turn, first)
+        form, vectors = _adjoint(turn) @ form @ turn, vectors @ turn
+        first += basis.shape[1]
+        form[first:, :first] = np.triu(form[first:, :first], size)
+    values = _diagonal_values(form) if is_real else np.diag(form)
+    parts = (values.real, values.imag) if is_real else (values,)
+    return form, vectors if options["jobvs"] == "V" else 0, *parts, 0, 0
+
+
+def _levelled(form: np.ndarray, first: int) -> np.ndarray:
+    """The rotation that makes both diagonal elements of a block equal, as LAPACK's blocks have."""
+    (a, b), (c, d) = form[first : first + 2, first : first + 2]
+    angle = 0.5 * np.arctan2(a - d, b + c)
+    turn = np.eye(len(form))
+    turn[first : first + 2, first : first + 2] = [
+        [np.cos(angle), np.sin(angle)],
+        [-np.sin(angle), np.cos(angle)],
+    ]
+    return turn
+
+
+def _diagonal_values(form: np.ndarray) -> np.ndarray:
+    """The eigenvalues of a real Schur form, in order; of a pair, the one with i > 0 first."""
+    values = np.diag(form).astype(np.complex128)
+    for k in np.flatnonzero(np.diag(form, -1)).tolist():
+        width = np.sqrt(abs(form[k, k + 1])) * np.sqrt(abs(form[k + 1, k]))
+        values[k : k + 2] += [1j * width, -1j * width]
+    return values
+
+
+def _gtsv(
+    _: Mapping[str, Any],
+    lower: np.ndarray,
+    middle: np.ndarray,
+    upper: np.ndarray,
+    given: np.ndarray,
+) -> Found:
+    """Elimination of the whole matrix, where each row is exchanged with the next one at most.
+
+    The lower diagonal gives its room to the second upper one of U.
+    """
+    size, info = len(middle), 0
+    matrix = np.diag(middle) + np.diag(lower[1:], -1) + np.diag(upper[:-1], 1) if size else None
+    if matrix is None:
+        return lower, middle, upper, given, 0
+    right = np.array(given)
+    for k in range(size - 1):
+        if _size(matrix[k + 1, k]) > _size(matrix[k, k]):
+            matrix[[k, k + 1]] = matrix[[k + 1, k]]
+            right[[k, k + 1]] = right[[k + 1, k]]
+        if matrix[k, k] == 0:
+            return lower, middle, upper, given, k + 1
+        factor = matrix[k + 1, k] / matrix[k, k]
+        matrix[k + 1] -= factor * matrix[k]
+        right[k + 1] -= factor * right[k]
+    if matrix[-1, -1] == 0:
+        return lower, middle, upper, given, size
+    second = np.concatenate([lower[:1], np.diag(matrix, 2), lower[-1:]])[:size]
+    first = np.concatenate([np.diag(matrix, 1), upper[-1:]])
+    return second, np.diag(matrix), first, np.linalg.solve(np.triu(matrix), right), info
+
+
+def _gtsv_perturbed(options: Mapping[str, Any], *diagonals: np.ndarray) -> Found:
+    """Of a regular matrix; how far a singular one is moved is left open."""
+    return (_gtsv(options, *diagonals)[3],)
+
+
+_MEANINGS: Mapping[str, Callable[..., Found]] = {
+    "potrf": _potrf,
+    "getrf": _getrf,
+    "geqrf": _geqrf,
+    "geqp3": _geqp3,
+    "orgqr": _orgqr,
+    "ormqr": _ormqr,
+    "syevd": _syevd,
+    "gesdd": _svd,
+    "gesvd": _svd,
+    "geev": _geev,
+    "gees": _gees,
+    "gehrd": _gehrd,
+    "sytrd": _sytrd,
+    "gtsv": _gtsv,
+    "gtsv-perturbed": _gtsv_perturbed,
+    "eigh": _eigh,
+    "lu": _lu,
+}
