@@ -12,7 +12,7 @@ from ncc_runtime.neff.windows import ConvolutionLabels, Window, read_labels, rea
 MAX_RANKS = 1 << 20
 """Groups and headers that ask for more ranks are refused before anything is allocated."""
 
-_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
 _WORD = re.compile(r"\w+")
 _INTEGERS = re.compile(r"\{\s*(?:-?[0-9]{1,18}\s*(?:,\s*-?[0-9]{1,18}\s*)*)?\}")
 _SLICE = re.compile(r"\[\s*(-?[0-9]{1,18})\s*:\s*(-?[0-9]{1,18})\s*(?::\s*(-?[0-9]{1,18})\s*)?\]")
@@ -38,6 +38,8 @@ def _no(kind: Kind, text: str) -> ValueError:
 def _integer(text: str) -> int:
     if not _INTEGER.fullmatch(text):
         raise _no(Kind.INTEGER, text)
+    if not -(2**63) <= int(text) < 2**63:
+        raise ValueError(f"{text} does not fit 64 bits")
     return int(text)
 
 

@@ -68,7 +68,7 @@ def check_groups(facts: Facts) -> Findings:
         yield facts.complain_of(RANKS_ONCE, fact, _in_groups(facts, rank, 1))
     for rank in sorted(rank for rank in times if rank >= count):
         fact = f"{what} {rank} is out of range: there are {count}"
-        place, hint = _in_groups(facts, rank, 0), _range_hint(facts, what, rank)
+        place, hint = _in_groups(facts, rank, 0), range_hint(facts, what, rank)
         yield facts.complain_of(IDS_EXIST, fact, place, hint)
     is_sound = all(found == 1 and rank < count for rank, found in times.items())
     missing = [rank for rank in range(count) if rank not in times] if groups and is_sound else []
@@ -99,15 +99,16 @@ def _nth(key: str, numbers: Sequence[int], wanted: int, occurrence: int) -> Numb
     return Number(key, found[occurrence])
 
 
-def _range_hint(facts: Facts, what: str, rank: int) -> str:
-    module = facts.module
-    if what != "rank" and rank < module.ranks:
-        return (
-            f"without use_global_device_ids=true and channel_id the ids are {what} numbers"
-            if what == "replica"
-            else "with a channel_id the ids are partition numbers"
-        )
-    return ""
+def range_hint(facts: Facts, what: str, rank: int) -> str:
+    """What the ids name, where a rank may have been meant."""
+    if what == "rank" or rank >= facts.module.ranks:
+        return ""
+    if what == "partition":
+        return "with a channel_id the ids are partition numbers"
+    missing = "a channel_id of 1 or more"
+    if OPS[facts.node.op].attribute("use_global_device_ids") is not None:
+        missing = "use_global_device_ids=true and channel_id"
+    return f"without {missing} the ids are replica numbers"
 
 
 def _some(ranks: list[int]) -> str:
@@ -247,7 +248,7 @@ def _collective_permute(facts: Facts) -> Findings:
     for rank in sorted({rank for rank in ids if rank >= count}):
         fact = f"{what} {rank} is out of range: there are {count}"
         place = _nth("source_target_pairs", ids, rank, 0)
-        yield facts.complain_of(PAIRS_EXIST, fact, place, _range_hint(facts, what, rank))
+        yield facts.complain_of(PAIRS_EXIST, fact, place, range_hint(facts, what, rank))
     return one_or_tuple(facts.operands)
 
 
