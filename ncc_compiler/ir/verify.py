@@ -115,7 +115,7 @@ def _generic(row: OpDef, node: Node, operands: tuple[Type, ...]) -> Iterator[Com
         if attribute.required and attribute.name not in node.attributes:
             fact = f"{row.name} needs the attribute {attribute.name}"
             yield Complaint("op-C3", fact, help=f"{attribute.name}={attribute.kind.value}")
-    if row.takes_tuples:
+    if row.takes_tuples or row.tuples_with in node.attributes:
         return
     for position, kind in enumerate(operands):
         if not isinstance(kind, ArrayType):
