@@ -434,13 +434,16 @@ def test_a_round_must_not_hand_on_what_it_has_met() -> None:
     assert [line.split()[1] for line in told] == ["send-C8"]
 
 
+SENT_LATER = "recv-done-C3"
+
+
 def test_a_recv_that_starts_ahead_ends_where_its_send_is() -> None:
     text = received_ahead(2).replace(
         "d = (f32[2], token[]) recv-done(begun)", f"d = {DONE} call(begun), to_apply=ended"
     )
     ended = f"ended {{ a = {START} parameter(0)\n  ROOT d = {DONE} recv-done(a)\n}}\n"
     text = text.replace("below {", ended + "below {")
-    assert complaints(text) == ["3:30 recv-done-C3"]
+    assert complaints(text) == [f"3:30 {SENT_LATER}"]
     told = messages(text)
     assert "%d waits for %r, whose data is not sent before it" in told
     assert "the send of each round stands in the computation of the recv-done" in told
