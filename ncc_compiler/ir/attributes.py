@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 
-from ncc_compiler.ir.graph import Attribute, Callee, Callees, Padding, Pairs, Quoted, Raw
+from ncc_compiler.ir.graph import Attribute, Callee, Callees, Lists, Padding, Pairs, Quoted, Raw
 from ncc_compiler.ir.op_row import Kind
 from ncc_runtime.neff.groups import ExplicitGroups, IotaGroups, MeshGroups, parse_groups
 from ncc_runtime.neff.windows import ConvolutionLabels, Window, read_labels, read_window
@@ -12,13 +12,15 @@ from ncc_runtime.neff.windows import ConvolutionLabels, Window, read_labels, rea
 MAX_RANKS = 1 << 20
 """Groups and headers that ask for more ranks are refused before anything is allocated."""
 
-_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
 _WORD = re.compile(r"\w+")
 _INTEGERS = re.compile(r"\{\s*(?:-?[0-9]{1,18}\s*(?:,\s*-?[0-9]{1,18}\s*)*)?\}")
 _SLICE = re.compile(r"\[\s*(-?[0-9]{1,18})\s*:\s*(-?[0-9]{1,18})\s*(?::\s*(-?[0-9]{1,18})\s*)?\]")
 _SLICES = re.compile(r"\{\s*(?:\[[-0-9:\s]*\]\s*(?:,\s*\[[-0-9:\s]*\]\s*)*)?\}")
 _PAIR = re.compile(r"\{\s*([0-9]{1,18})\s*,\s*([0-9]{1,18})\s*\}")
 _PAIRS = re.compile(r"\{\s*(?:\{[0-9,\s]*\}\s*(?:,\s*\{[0-9,\s]*\}\s*)*)?\}")
+_LIST = re.compile(r"\{([0-9,\s]*)\}")
+_LISTED = re.compile(r"\s*(?:[0-9]{1,18}\s*(?:,\s*[0-9]{1,18}\s*)*)?")
 _CALLEE = re.compile(r"%?[\w.\-]+")
 _CALLEES = re.compile(r"\{\s*(?:%?[\w.\-]+\s*(?:,\s*%?[\w.\-]+\s*)*)?\}")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
@@ -38,6 +40,8 @@ def _no(kind: Kind, text: str) -> ValueError:
 def _integer(text: str) -> int:
     if not _INTEGER.fullmatch(text):
         raise _no(Kind.INTEGER, text)
+    if not -(2**63) <= int(text) < 2**63:
+        raise ValueError(f"{text} does not fit 64 bits")
     return int(text)
 
 
@@ -87,6 +91,13 @@ def _pairs(text: str) -> Pairs:
     return Pairs(tuple((int(source), int(target)) for source, target in found))
 
 
+def _lists(text: str) -> Lists:
+    found = _LIST.findall(text[1:-1])
+    if not _PAIRS.fullmatch(text) or not all(map(_LISTED.fullmatch, found)):
+        raise _no(Kind.LISTS, text)
+    return Lists(tuple(tuple(map(int, re.findall("[0-9]+", entry))) for entry in found))
+
+
 def _callee(text: str) -> Callee:
     if not _CALLEE.fullmatch(text):
         raise _no(Kind.CALLEE, text)
@@ -122,6 +133,7 @@ _READERS: Mapping[Kind, Callable[[str], Attribute]] = {
     Kind.SLICES: _slices,
     Kind.GROUPS: _groups,
     Kind.PAIRS: _pairs,
+    Kind.LISTS: _lists,
     Kind.CALLEE: _callee,
     Kind.CALLEES: _callees,
     Kind.STRING: _string,
@@ -148,6 +160,8 @@ def spell_attribute(value: Attribute) -> str:
             return "x".join(_padded(*one) for one in dimensions)
         case Pairs(pairs):
             return "{" + ",".join(f"{{{source},{target}}}" for source, target in pairs) + "}"
+        case Lists(lists):
+            return "{" + ",".join(map(_list, lists)) + "}"
         case tuple():
             return "{" + ", ".join(map(_entry, value)) + "}" if _has_slices(value) else _list(value)
         case Window() | ConvolutionLabels():

@@ -187,6 +187,9 @@ class Body:
             values[row.payload.name] = value
         for attribute in written.attributes:
             self._add(attribute, row, values)
+        channel = values.get("channel_id")
+        if isinstance(channel, int) and channel <= 0:
+            del values["channel_id"]  # XLA and StableHLO take an id below 1 for none
         for missing in row.attributes:
             if missing.name in values:
                 continue

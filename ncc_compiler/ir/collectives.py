@@ -2,11 +2,16 @@
 
 import functools
 import re
+from collections.abc import Sequence
+
+import attrs
 
 from ncc_compiler.ir.attributes import read_attribute
-from ncc_compiler.ir.graph import Attribute, Computation, Module, Node, Pairs, Raw
+from ncc_compiler.ir.graph import Attribute, Computation, Lists, Module, Node, Pairs, Raw
 from ncc_compiler.ir.op_row import Kind
 from ncc_compiler.ir.ops import OPS
+from ncc_compiler.ir.ops_collectives import SLICE_SIZES
+from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.groups import (
     ExplicitGroups,
@@ -84,6 +89,63 @@ def written_stream(node: Node) -> int | None:
     value = node.attributes.get("frontend_attributes")
     match = _STREAM.search(value.text) if isinstance(value, Raw) else None
     return int(match[1]) if match else None
+
+
+@attrs.frozen
+class MovedSlice:
+    """One slice of a permute with `slice_sizes`."""
+
+    array: int | None  # the element of input and output; None: they are arrays
+    starts: tuple[int, ...]  # where the starts lie in their operand: a tuple of scalars
+    sizes: tuple[int, ...]
+
+
+def moves_slices(node: Node) -> bool:
+    """Whether it is a permute of slices of its input into its output."""
+    return SLICE_SIZES in node.attributes
+
+
+def moved_slices(node: Node, kinds: Sequence[Type]) -> tuple[MovedSlice, ...]:
+    """The slices of a permute with operands of these types; ValueError for starts that are none."""
+    places = _starts_of(kinds[0], kinds[2])
+    if places != _starts_of(kinds[0], kinds[3]):
+        raise ValueError("starts in the input and in the output are not of as many slices")
+    sizes = node.attributes[SLICE_SIZES]
+    assert isinstance(sizes, Lists), node.name
+    if len(sizes.lists) != len(places):
+        raise ValueError(f"{len(sizes.lists)} slice sizes for {len(places)} slices")
+    return tuple(
+        MovedSlice(array, path, one) for (array, path), one in zip(places, sizes.lists, strict=True)
+    )
+
+
+def _starts_of(buffers: Type, starts: Type) -> list[tuple[int | None, tuple[int, ...]]]:
+    """Of each slice the array it is of, and where its starts lie."""
+    if not isinstance(buffers, TupleType):
+        return [(None, path) for path in _tuples_of_scalars(starts)]
+    if not isinstance(starts, TupleType) or len(starts.elements) != len(buffers.elements):
+        raise ValueError(f"starts for {buffers} are {starts}")
+    return [
+        (array, (array, *path))
+        for array, kind in enumerate(starts.elements)
+        for path in _tuples_of_scalars(kind)
+    ]
+
+
+def _tuples_of_scalars(kind: Type) -> list[tuple[int, ...]]:
+    """Where the starts of the slices of an array lie: one tuple of scalars, or a tuple of those."""
+    if _are_starts(kind):
+        return [()]
+    if isinstance(kind, TupleType) and all(map(_are_starts, kind.elements)):
+        return [(position,) for position in range(len(kind.elements))]
+    raise ValueError(f"starts are {kind}")
+
+
+def _are_starts(kind: Type) -> bool:
+    return isinstance(kind, TupleType) and all(
+        isinstance(one, ArrayType) and not one.shape and one.dtype.is_integer
+        for one in kind.elements
+    )
 
 
 def rank_groups(module: Module, node: Node) -> Groups:

@@ -63,6 +63,13 @@ class Pairs:
 
 
 @attrs.frozen
+class Lists:
+    """`slice_sizes={{4,4},{2,8}}`."""
+
+    lists: tuple[tuple[int, ...], ...]
+
+
+@attrs.frozen
 class Padding:
     """`padding=0_1x2_3_1`: for each dimension what is added before, behind and in between."""
 
@@ -93,6 +100,7 @@ Attribute: TypeAlias = (
     | Callee
     | Callees
     | Pairs
+    | Lists
     | Padding
     | Quoted
     | ReplicaGroups

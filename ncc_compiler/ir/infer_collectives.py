@@ -7,6 +7,8 @@ from ncc_compiler.ir.collectives import (
     REGION_REDUCTIONS,
     group_size,
     mode_of,
+    moved_slices,
+    moves_slices,
     reduction_of,
     written_groups,
     written_pairs,
@@ -27,6 +29,7 @@ from ncc_compiler.ir.ops_collectives import (
     EQUAL_SIZES,
     EVERYBODY,
     IDS_EXIST,
+    INPUT_AND_OUTPUT,
     KNOWN_REGION,
     NO_EMPTY_GROUP,
     ONE_DIMENSION,
@@ -34,11 +37,14 @@ from ncc_compiler.ir.ops_collectives import (
     PAIRS_EXIST,
     RANKS_ONCE,
     SCALAR_REGION,
+    SIZES_OF_SLICES,
+    SLICE_SIZES,
     SOURCES_ONCE,
+    STARTS_OF_SLICES,
     TARGETS_ONCE,
 )
 from ncc_compiler.ir.rules import Number, Place
-from ncc_compiler.ir.types import ArrayType, TupleType
+from ncc_compiler.ir.types import ArrayType, TupleType, element_type
 from ncc_runtime.neff.groups import ExplicitGroups, GroupMode
 
 
@@ -68,7 +74,7 @@ def check_groups(facts: Facts) -> Findings:
         yield facts.complain_of(RANKS_ONCE, fact, _in_groups(facts, rank, 1))
     for rank in sorted(rank for rank in times if rank >= count):
         fact = f"{what} {rank} is out of range: there are {count}"
-        place, hint = _in_groups(facts, rank, 0), _range_hint(facts, what, rank)
+        place, hint = _in_groups(facts, rank, 0), range_hint(facts, what, rank)
         yield facts.complain_of(IDS_EXIST, fact, place, hint)
     is_sound = all(found == 1 and rank < count for rank, found in times.items())
     missing = [rank for rank in range(count) if rank not in times] if groups and is_sound else []
@@ -99,15 +105,16 @@ def _nth(key: str, numbers: Sequence[int], wanted: int, occurrence: int) -> Numb
     return Number(key, found[occurrence])
 
 
-def _range_hint(facts: Facts, what: str, rank: int) -> str:
-    module = facts.module
-    if what != "rank" and rank < module.ranks:
-        return (
-            f"without use_global_device_ids=true and channel_id the ids are {what} numbers"
-            if what == "replica"
-            else "with a channel_id the ids are partition numbers"
-        )
-    return ""
+def range_hint(facts: Facts, what: str, rank: int) -> str:
+    """What the ids name, where a rank may have been meant."""
+    if what == "rank" or rank >= facts.module.ranks:
+        return ""
+    if what == "partition":
+        return "with a channel_id the ids are partition numbers"
+    missing = "a channel_id of 1 or more"
+    if OPS[facts.node.op].attribute("use_global_device_ids") is not None:
+        missing = "use_global_device_ids=true and channel_id"
+    return f"without {missing} the ids are replica numbers"
 
 
 def _some(ranks: list[int]) -> str:
@@ -247,8 +254,61 @@ def _collective_permute(facts: Facts) -> Findings:
     for rank in sorted({rank for rank in ids if rank >= count}):
         fact = f"{what} {rank} is out of range: there are {count}"
         place = _nth("source_target_pairs", ids, rank, 0)
-        yield facts.complain_of(PAIRS_EXIST, fact, place, _range_hint(facts, what, rank))
-    return one_or_tuple(facts.operands)
+        yield facts.complain_of(PAIRS_EXIST, fact, place, range_hint(facts, what, rank))
+    if not moves_slices(facts.node):
+        return one_or_tuple(facts.operands)
+    return (yield from _moved_slices(facts))
+
+
+def _moved_slices(facts: Facts) -> Findings:
+    """The rules of a permute that moves slices of its input into its output."""
+    if len(facts.operands) != 4:
+        fact = f"{len(facts.operands)} operands with slice_sizes"
+        hint = "write (input, output, input starts, output starts)"
+        yield facts.complain_of(INPUT_AND_OUTPUT, fact, hint=hint)
+        return None
+    buffers = [
+        kind.elements if isinstance(kind, TupleType) else (kind,) for kind in facts.operands[:2]
+    ]
+    if (
+        len(buffers[0]) != len(buffers[1])
+        or not buffers[0]
+        or not all(
+            isinstance(one, ArrayType)
+            and isinstance(other, ArrayType)
+            and one.dtype == other.dtype
+            and one.rank == other.rank
+            for one, other in zip(*buffers, strict=False)
+        )
+        or isinstance(facts.operands[0], TupleType) != isinstance(facts.operands[1], TupleType)
+    ):
+        fact = f"the input is {facts.operands[0]}, the output {facts.operands[1]}"
+        yield facts.complain_of(INPUT_AND_OUTPUT, fact, 1)
+        return None
+    try:
+        slices = moved_slices(facts.node, facts.operands)
+    except ValueError as error:
+        of_sizes = "slice sizes" in str(error)
+        rule, at = (SIZES_OF_SLICES, SLICE_SIZES) if of_sizes else (STARTS_OF_SLICES, 2)
+        yield facts.complain_of(rule, str(error), at)
+        return None
+    for one in slices:
+        for position in (0, 1):
+            kind = buffers[position][one.array or 0]
+            starts = element_type(facts.operands[2 + position], one.starts)
+            assert isinstance(kind, ArrayType)
+            assert isinstance(starts, TupleType)
+            if len(starts.elements) != kind.rank:
+                fact = f"starts of a slice of {kind} are {starts}"
+                hint = "one integer for each dimension"
+                yield facts.complain_of(STARTS_OF_SLICES, fact, 2 + position, hint)
+            elif len(one.sizes) != kind.rank or any(
+                size > limit for size, limit in zip(one.sizes, kind.shape, strict=True)
+            ):
+                sizes = ",".join(map(str, one.sizes))
+                fact = f"a slice of {{{sizes}}} does not fit in {kind}"
+                yield facts.complain_of(SIZES_OF_SLICES, fact, SLICE_SIZES)
+    return facts.operands[1]
 
 
 def _broadcast(facts: Facts) -> Findings:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from ncc_compiler.ir.calls import branch_names
+from ncc_compiler.ir.collectives import moves_slices
 from ncc_compiler.ir.facts import (
     Facts,
     Findings,
@@ -130,8 +131,9 @@ def _started(inner: Rule) -> Rule:
         result = yield from inner(facts)
         if result is None:
             return None
-        given = TupleType(facts.operands)
-        alone = TupleType((one_or_tuple(facts.operands), result))
+        operands = facts.operands[:1] if moves_slices(facts.node) else facts.operands
+        given = TupleType(operands)
+        alone = TupleType((one_or_tuple(operands), result))
         return _with_contexts(facts.node.type, alone, TupleType((given, result)))
 
     return rule

@@ -1,23 +1,13 @@
-"""Result types of sends and recvs, and which of them belong together.
+"""Result types of sends and recvs, and of what waits for them."""
 
-A send and a recv of one computation with one channel, one list of pairs and one type of data are
-the two sides of a transfer; of several such, the first send belongs to the first recv.
-"""
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
-import itertools
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-
-import attrs
-
-from ncc_compiler.ir.collectives import PAIRS_OF_TRANSFERS, TRANSFERS, pairs_attribute
+from ncc_compiler.ir.collectives import PAIRS_OF_TRANSFERS, pairs_attribute
 from ncc_compiler.ir.facts import Facts, Findings, Rule
-from ncc_compiler.ir.graph import Attribute, Computation, Node, NodeId, Pairs
-from ncc_compiler.ir.infer_collectives import members
-from ncc_compiler.ir.ops import OPS
-from ncc_compiler.ir.ops_control import DATA_OF_ARRAYS, INDEPENDENT, PARTNERED
-from ncc_compiler.ir.order import use_order
-from ncc_compiler.ir.rules import Complaint, rule_of
+from ncc_compiler.ir.infer_collectives import members, range_hint
+from ncc_compiler.ir.ops_control import DATA_OF_ARRAYS
+from ncc_compiler.ir.rules import Complaint
 from ncc_compiler.ir.types import ArrayType, TokenType, TupleType, Type
 from ncc_runtime.neff.dtypes import DType
 
@@ -31,7 +21,7 @@ def _send(facts: Facts) -> Findings:
         yield facts.complain(7, f"operand 1 is {token}, not {TokenType()}", 1)
     declared = facts.node.type
     plain = TupleType((data, _CONTEXT, TokenType()))
-    return declared if _is_started(declared) and _data(declared) == data else plain
+    return declared if is_started(declared) and data_of(declared) == data else plain
 
 
 def _recv(facts: Facts) -> Findings:
@@ -39,11 +29,11 @@ def _recv(facts: Facts) -> Findings:
     if not isinstance(token, TokenType):
         yield facts.complain(7, f"operand 0 is {token}, not {TokenType()}", 0)
     declared = facts.node.type
-    if not _is_started(declared):
+    if not is_started(declared):
         fact = f"the result is {declared}, not a tuple such as (f32[4], {_CONTEXT}, {TokenType()})"
         yield facts.complain(9, fact)
         return None
-    yield from _transfer(facts, _data(declared))
+    yield from _transfer(facts, data_of(declared))
     return declared
 
 
@@ -79,10 +69,11 @@ def _pairs(facts: Facts) -> Iterator[Complaint]:
             fact = f"{what} {rank} is the {end} of {times[rank]} pairs"
             yield facts.complain(number, fact, place)
     for rank in sorted({rank for pair in written.pairs for rank in pair if rank >= count}):
-        yield facts.complain(5, f"{what} {rank} is out of range: there are {count}", place)
+        fact = f"{what} {rank} is out of range: there are {count}"
+        yield facts.complain(5, fact, place, range_hint(facts, what, rank))
 
 
-def _is_started(kind: Type) -> bool:
+def is_started(kind: Type) -> bool:
     """Whether it is data, a context and a token."""
     if not isinstance(kind, TupleType) or len(kind.elements) != 3:
         return False
@@ -91,7 +82,8 @@ def _is_started(kind: Type) -> bool:
     return is_context and isinstance(token, TokenType)
 
 
-def _data(kind: Type) -> Type:
+def data_of(kind: Type) -> Type:
+    """The data in what a send or recv gives."""
     assert isinstance(kind, TupleType), kind
     return kind.elements[0]
 
@@ -101,7 +93,7 @@ def _done(*elements: int) -> Rule:
 
     def rule(facts: Facts) -> Findings:
         (kind,) = facts.operands
-        if not isinstance(kind, TupleType) or not _is_started(kind):
+        if not isinstance(kind, TupleType) or not is_started(kind):
             start = facts.node.op.removesuffix("-done")
             yield facts.complain(1, f"the operand is {kind}, not what a {start} gives", 0)
             return None
@@ -117,99 +109,3 @@ TRANSFER_RULES: Mapping[str, Rule] = {
     "send-done": _done(2),
     "recv-done": _done(0, 2),
 }
-
-
-@attrs.frozen
-class _Meeting:
-    """What the two sides of a transfer have in common."""
-
-    channel: Attribute | None
-    pairs: Pairs
-    data: Type
-
-
-def _sides(computation: Computation, op: str) -> Mapping[_Meeting, list[NodeId]]:
-    """The sends or the recvs that are understood, those together that could be one another's."""
-    found: dict[_Meeting, list[NodeId]] = defaultdict(list)
-    for position, node in enumerate(computation.nodes):
-        if node.op == op and _is_started(node.type):
-            pairs = pairs_attribute(node)
-            if pairs is not None:
-                meeting = _Meeting(node.attributes.get("channel_id"), pairs, _data(node.type))
-                found[meeting].append(NodeId(position))
-    return found
-
-
-def transfers(computation: Computation) -> dict[NodeId, NodeId]:
-    """The send of every recv that has one."""
-    sends, recvs = _sides(computation, "send"), _sides(computation, "recv")
-    return {
-        recv: send
-        for meeting, waiting in recvs.items()
-        for send, recv in zip(sends.get(meeting, ()), waiting, strict=False)
-    }
-
-
-def meet(computation: Computation) -> Computation:
-    """The computation where every recv has a second operand, the data, and comes after it."""
-    sends = transfers(computation)
-    if not sends:
-        return computation
-    nodes = computation.nodes
-    order, cycles = use_order(_uses(computation, sends))
-    assert not cycles, computation.name
-    place = {position: NodeId(k) for k, position in enumerate(order)}
-    moved = []
-    for position in order:
-        send = sends.get(NodeId(position))
-        data = () if send is None else nodes[send].operands[:1]
-        operands = (*nodes[position].operands, *data)
-        moved.append(attrs.evolve(nodes[position], operands=tuple(place[k] for k in operands)))
-    return attrs.evolve(computation, nodes=tuple(moved), root=place[computation.root])
-
-
-def _uses(computation: Computation, sends: Mapping[NodeId, NodeId]) -> list[list[int | None]]:
-    """The operands of every node, and for a recv what is sent to it."""
-    uses: list[list[int | None]] = [[*node.operands] for node in computation.nodes]
-    for recv, send in sends.items():
-        uses[recv].append(computation.nodes[send].operands[0])
-    return uses
-
-
-def lonely(computation: Computation) -> Iterator[tuple[Node, Complaint]]:
-    """Sends and recvs that cannot be carried out, in a computation that is right otherwise."""
-    nodes = computation.nodes
-    if not any(node.op in TRANSFERS for node in nodes) or any(node.op not in OPS for node in nodes):
-        return
-    sends = transfers(computation)
-    yield from _unmatched(computation, {*sends, *sends.values()})
-    _, cycles = use_order(_uses(computation, sends))
-    for cycle, _, _ in cycles:
-        recv = _waiting_for_itself(computation, sends, cycle)
-        fact = f"what is sent to %{recv.name} is computed from what it receives"
-        hint = "write one transfer for each step of the way"
-        yield recv, Complaint(rule_of("recv", INDEPENDENT), fact, help=hint)
-
-
-def _unmatched(computation: Computation, matched: set[NodeId]) -> Iterator[tuple[Node, Complaint]]:
-    nodes = computation.nodes
-    for op, other in (("send", "recv"), ("recv", "send")):
-        rule = rule_of(op, PARTNERED.format(other))
-        for position in (k for known in _sides(computation, op).values() for k in known):
-            node = nodes[position]
-            if position not in matched and not node.attributes.get("is_host_transfer"):
-                fact = f"no {other} of %{computation.name} goes with %{node.name}"
-                hint = f"both take the same channel_id, {PAIRS_OF_TRANSFERS} and type of data"
-                yield node, Complaint(rule, fact, help=hint)
-
-
-def _waiting_for_itself(
-    computation: Computation, sends: Mapping[NodeId, NodeId], cycle: Sequence[int]
-) -> Node:
-    """The recv on a way around; there is one, since uses alone are no circle."""
-    nodes = computation.nodes
-    return next(
-        nodes[user]
-        for user, used in itertools.pairwise(cycle)
-        if (send := sends.get(NodeId(user))) is not None and nodes[send].operands[0] == used
-    )

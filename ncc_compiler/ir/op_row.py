@@ -19,6 +19,7 @@ class Kind(enum.Enum):
     SLICES = "{[0:4], [1:7:2]}"
     GROUPS = "{{0,1},{2,3}}, [2,2]<=[4], [2,2]<=[2,2]T(1,0) or mesh['a'=2,'b'=2] {'b'}"
     PAIRS = "{{0,1},{1,0}}"
+    LISTS = "{{4,4},{2,8}}"
     CALLEE = "%sum"
     CALLEES = "{%one, %other}"
     WINDOW = "{size=2x2 pad=0_1x0_1}"
@@ -50,6 +51,7 @@ class OpDef:
     payload: AttributeDef | None = None  # what the parentheses hold instead of operands
     collective: bool = False
     takes_tuples: bool = False  # its operands need not be arrays
+    tuples_with: str = ""  # nor where it has this attribute
     stays: bool = False  # whether or not anybody needs its value
 
     def attribute(self, name: str) -> AttributeDef | None:

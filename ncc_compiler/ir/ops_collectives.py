@@ -35,6 +35,18 @@ OPERAND_FOR_EACH = (
 SOURCES_ONCE = "no rank is the source of two pairs"
 TARGETS_ONCE = "no rank is the target of two pairs"
 PAIRS_EXIST = "every id in the pairs exists"
+SLICE_SIZES = "slice_sizes"
+"""The attribute by which a permute moves slices, of its input into its output."""
+
+INPUT_AND_OUTPUT = (
+    "with slice_sizes there are four operands: input and output, arrays of one element type and "
+    "rank or tuples of such, and starts in each"
+)
+STARTS_OF_SLICES = (
+    "starts are a tuple of an integer for each dimension, or for several slices a tuple of those; "
+    "of tuples a tuple of either"
+)
+SIZES_OF_SLICES = "slice_sizes has the sizes of each slice, which fit in input and output"
 ROOT_IS_MEMBER = "root counts a member of every group"
 KNOWN_REDUCTION = (
     "reduction is one of add, multiply, minimum, maximum, and, or, average, for these elements"
@@ -62,8 +74,14 @@ NCC = "ncc."
 """How the names of collectives begin that HLO lacks."""
 
 
-def _collective(name: str, attributes: Iterable[AttributeDef], rules: Iterable[str] = ()) -> OpDef:
-    return OpDef(name, 1, None, tuple(attributes), tuple(rules), collective=True)
+def _collective(
+    name: str,
+    attributes: Iterable[AttributeDef],
+    rules: Iterable[str] = (),
+    tuples_with: str = "",
+) -> OpDef:
+    rows = tuple(attributes), tuple(rules)
+    return OpDef(name, 1, None, *rows, collective=True, tuples_with=tuples_with)
 
 
 def _counted(
@@ -96,8 +114,12 @@ HLO_COLLECTIVES = (
     ),
     _collective(
         "collective-permute",
-        (*_CHANNEL, *required(source_target_pairs=Kind.PAIRS)),
-        (SOURCES_ONCE, TARGETS_ONCE, PAIRS_EXIST),
+        (*_CHANNEL, *required(source_target_pairs=Kind.PAIRS), *optional(slice_sizes=Kind.LISTS)),
+        (
+            *(SOURCES_ONCE, TARGETS_ONCE, PAIRS_EXIST),
+            *(INPUT_AND_OUTPUT, STARTS_OF_SLICES, SIZES_OF_SLICES),
+        ),
+        SLICE_SIZES,
     ),
     _collective("collective-broadcast", _GROUPS, _SOME_GROUPS),
     _counted(

@@ -53,6 +53,8 @@ CONTROL_ROWS = (
 )
 
 _TRANSFERRED = optional(channel_id=Kind.INTEGER, is_host_transfer=Kind.BOOLEAN)
+_ENDED = optional(channel_id=Kind.INTEGER)
+_IS_TRANSFER = "the operand is a tuple of data, a context and a token"
 DATA_OF_ARRAYS = "the data is an array, or a tuple of one or more arrays"
 _TRANSFER = (
     "is_host_transfer is not true",
@@ -62,7 +64,10 @@ _TRANSFER = (
     "every id in the pairs exists",
     DATA_OF_ARRAYS,
 )
-PARTNERED = "a {} of the same computation has the same channel_id, pairs and type"
+PARTNERED = "a {} with the same pairs and type of data is the other side"
+OF_A_SEND = "what it ends is a send, of the channel that it says"
+OF_A_RECV = "what it ends is a recv, of the channel that it says"
+SENT_BEFORE = "what it waits for is sent before it"
 INDEPENDENT = "what is sent does not depend on what is received by it"
 
 TRANSFER_ROWS = (
@@ -88,8 +93,8 @@ TRANSFER_ROWS = (
         ),
         takes_tuples=True,
     ),
-    _row("send-done", 1, 1, "the operand is a tuple of data, a context and a token"),
-    _row("recv-done", 1, 1, "the operand is a tuple of data, a context and a token"),
+    OpDef("send-done", 1, 1, _ENDED, (_IS_TRANSFER, OF_A_SEND), takes_tuples=True),
+    OpDef("recv-done", 1, 1, _ENDED, (_IS_TRANSFER, OF_A_RECV, SENT_BEFORE), takes_tuples=True),
 )
 
 _IS_STARTED = "the operand is a tuple of operand, result and contexts"

@@ -7,6 +7,7 @@ a channel on an all-to-all or permute); then it becomes one of several partition
 collective gets a channel, with global ids where it can have them, so that ids stay ranks.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -104,27 +105,26 @@ def _speaks_of_partitions(node: Node) -> bool:
 
 def _with_channels(module: Module) -> Module:
     """Every collective gets a channel, and global ids where it can have them."""
-    used = [
-        channel
+    used = {
+        node.attributes.get("channel_id")
         for body in module.computations.values()
         for node in body.nodes
-        if isinstance(channel := node.attributes.get("channel_id"), int)
-    ]
-    free = max(used, default=0)
+    }
+    free = (channel for channel in itertools.count(1) if channel not in used)
     computations: dict[str, Computation] = {}
     for name, body in module.computations.items():
         nodes = []
         for node in body.nodes:
             if _is_collective(node):
-                free += "channel_id" not in node.attributes
-                node = _with_channel(node, free)
+                given = node.attributes.get("channel_id")
+                node = _with_channel(node, next(free) if given is None else given)
             nodes.append(node)
         computations[name] = attrs.evolve(body, nodes=tuple(nodes))
     return attrs.evolve(module, computations=computations)
 
 
-def _with_channel(node: Node, channel: int) -> Node:
-    attributes: dict[str, Attribute] = {"channel_id": channel, **node.attributes}
+def _with_channel(node: Node, channel: Attribute) -> Node:
+    attributes: dict[str, Attribute] = {**node.attributes, "channel_id": channel}
     if _has_global_ids(node):
         attributes["use_global_device_ids"] = True
     return attrs.evolve(node, attributes=attributes)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import attrs
@@ -54,3 +55,11 @@ class TokenType:
 
 
 Type: TypeAlias = ArrayType | TupleType | TokenType
+
+
+def element_type(kind: Type, path: Sequence[int]) -> Type:
+    """The type of an element of nested tuples; `path` has the outermost index first."""
+    for index in path:
+        assert isinstance(kind, TupleType), kind
+        kind = kind.elements[index]
+    return kind

@@ -6,11 +6,11 @@ from ncc_compiler.diagnostics import Diagnostic, Note
 from ncc_compiler.ir.facts import Facts
 from ncc_compiler.ir.graph import Callee, Callees, Computation, Literal, Module, Node, names_in
 from ncc_compiler.ir.infer import RULES
-from ncc_compiler.ir.infer_transfers import lonely
 from ncc_compiler.ir.op_row import OpDef
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.places import place_of
 from ncc_compiler.ir.rules import Complaint, Part
+from ncc_compiler.ir.transfers import lonely
 from ncc_compiler.ir.types import ArrayType, Type
 
 
@@ -29,6 +29,15 @@ def verify(module: Module) -> tuple[Diagnostic, ...]:
 def verify_nodes(module: Module) -> tuple[Diagnostic, ...]:
     """The broken rules of single nodes; nodes of unknown ops are passed over."""
     verified: set[object] = set()
+    found = [
+        (computation, node, complaint)
+        for computation in module.computations.values()
+        for node, complaint in _complaints(module, computation, verified)
+    ]
+    if not found and all(
+        node.op in OPS for computation in module.computations.values() for node in computation.nodes
+    ):
+        found += lonely(module)
     return in_program_order(
         Diagnostic(
             complaint.rule,
@@ -37,8 +46,7 @@ def verify_nodes(module: Module) -> tuple[Diagnostic, ...]:
             _notes(computation, node, complaint),
             complaint.help,
         )
-        for computation in module.computations.values()
-        for node, complaint in _complaints(module, computation, verified)
+        for computation, node, complaint in found
     )
 
 
@@ -46,7 +54,6 @@ def _complaints(
     module: Module, computation: Computation, verified: set[object]
 ) -> Iterator[tuple[Node, Complaint]]:
     """What is wrong with the nodes; `verified` holds what is known of nodes that are right."""
-    is_sound = True
     for node in computation.nodes:
         if node.op not in OPS:
             continue
@@ -56,12 +63,10 @@ def _complaints(
             continue
         is_right = True
         for complaint in _node(module, node, operands):
-            is_sound = is_right = False
+            is_right = False
             yield node, complaint
         if is_right and meaning is not None:
             verified.add(meaning)
-    if is_sound:
-        yield from lonely(computation)
 
 
 def _meaning(node: Node, operands: tuple[Type, ...]) -> object:
@@ -110,7 +115,7 @@ def _generic(row: OpDef, node: Node, operands: tuple[Type, ...]) -> Iterator[Com
         if attribute.required and attribute.name not in node.attributes:
             fact = f"{row.name} needs the attribute {attribute.name}"
             yield Complaint("op-C3", fact, help=f"{attribute.name}={attribute.kind.value}")
-    if row.takes_tuples:
+    if row.takes_tuples or row.tuples_with in node.attributes:
         return
     for position, kind in enumerate(operands):
         if not isinstance(kind, ArrayType):

@@ -11,6 +11,7 @@ from typing import ClassVar
 import attrs
 import numpy as np
 
+from ncc_compiler.ir.collectives import moves_slices
 from ncc_compiler.ir.graph import Callee, Literal, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_compiler.passes.manager import Pass
@@ -68,7 +69,7 @@ def _start(rebuild: Rebuild, node: Node) -> NodeId:
 
 def _operands(rebuild: Rebuild, node: Node, kind: Type) -> NodeId:
     """The operand as the tuple holds it: alone, or in a tuple of its own."""
-    operands: Sequence[NodeId] = node.operands
+    operands: Sequence[NodeId] = node.operands[:1] if moves_slices(node) else node.operands
     if isinstance(kind, TupleType) and (len(operands) != 1 or not _is(rebuild, operands[0], kind)):
         return rebuild.derived(node, "tuple", kind, operands)
     return operands[0]

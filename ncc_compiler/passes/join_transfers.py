@@ -1,8 +1,8 @@
 """A send and the recv of the same transfer become one permute, where the data is there.
 
-Every rank of a partitioned program runs both, so the two sides stand in one computation. The value
-of either is a tuple of data, a context and a token; the tuple is kept, and a done is made of its
-elements.
+Every rank of a partitioned program runs both, and `meet` brings the two sides into one computation.
+The value of either is a tuple of data, a context and a token; the tuple is kept, and a done is made
+of its elements.
 """
 
 from typing import ClassVar
@@ -12,10 +12,10 @@ import numpy as np
 
 from ncc_compiler.ir.collectives import pairs_attribute
 from ncc_compiler.ir.graph import Attribute, Literal, Module, Node, NodeId
-from ncc_compiler.ir.infer_transfers import meet
+from ncc_compiler.ir.transfers import meet
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild, rewrite_computation
+from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
 
 
 @attrs.frozen
@@ -25,13 +25,7 @@ class JoinTransfers(Pass):
     name: ClassVar[str] = "join-transfers"
 
     def run(self, module: Module) -> Module:
-        computations = {
-            name: rewrite_computation(meet(computation), _joined)
-            if any(node.op in _JOINED for node in computation.nodes)
-            else computation
-            for name, computation in module.computations.items()
-        }
-        return attrs.evolve(module, computations=computations)
+        return rewrite_module(meet(module), _joined, lambda node: node.op in _JOINED)
 
 
 def _joined(rebuild: Rebuild, node: Node) -> NodeId:

@@ -1,23 +1,39 @@
-"""Replaces ops that are another op or a number under a name of their own."""
+"""Replaces ops that are other ops, or a number, under a name of their own."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import attrs
 import numpy as np
 
+from ncc_compiler.ir.collectives import (
+    MovedSlice,
+    mode_of,
+    moved_slices,
+    moves_slices,
+    written_pairs,
+)
 from ncc_compiler.ir.custom_calls import IDENTITIES, TOPK, target_of, wants_largest
 from ncc_compiler.ir.graph import Attribute, Literal, Module, Node, NodeId
 from ncc_compiler.ir.linear_algebra import TARGETS, TRSM, as_triangular_solve, call_of
-from ncc_compiler.ir.types import ArrayType, TupleType
+from ncc_compiler.ir.ops_collectives import SLICE_SIZES
+from ncc_compiler.ir.types import ArrayType, TupleType, element_type
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
+from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.groups import GroupMode
 
 _SPELLED_OUT = frozenset({"custom-call", "get-dimension-size"})
+_ID_OF = {GroupMode.CROSS_PARTITION: "partition-id", GroupMode.CROSS_REPLICA: "replica-id"}
 
 
 @attrs.frozen
 class SpellOut(Pass):
-    """Afterwards custom calls are of linear algebra, and nothing asks for a dimension's size."""
+    """Spells out what other operations say as well.
+
+    Afterwards custom calls are of linear algebra, nothing asks for a dimension's size, and no
+    permute moves slices.
+    """
 
     name: ClassVar[str] = "spell-out"
 
@@ -27,9 +43,87 @@ class SpellOut(Pass):
                 return _dimension_size(rebuild, node)
             if node.op == "custom-call":
                 return _custom_call(module, rebuild, node)
+            if moves_slices(node) and node.op == "collective-permute":
+                return _permute_of_slices(module, rebuild, node)
             return rebuild.add(node)
 
-        return rewrite_module(module, spelled_out, lambda node: node.op in _SPELLED_OUT)
+        return rewrite_module(
+            module, spelled_out, lambda node: node.op in _SPELLED_OUT or moves_slices(node)
+        )
+
+
+def _permute_of_slices(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
+    """Slices are cut out, moved by one permute, and written where they arrive."""
+    slices = moved_slices(node, [rebuild.nodes[operand].type for operand in node.operands])
+
+    def element(of: NodeId, path: Sequence[int]) -> NodeId:
+        for index in path:
+            kind = element_type(rebuild.nodes[of].type, [index])
+            of = rebuild.derived(node, "get-tuple-element", kind, [of], index=index)
+        return of
+
+    def starts(operand: NodeId, one: MovedSlice) -> list[NodeId]:
+        place = element(operand, one.starts)
+        return [element(place, [dimension]) for dimension in range(len(one.sizes))]
+
+    def cut(array: NodeId, at: list[NodeId], one: MovedSlice) -> NodeId:
+        kind = ArrayType(rebuild.type_of(array).dtype, one.sizes)
+        sizes = {"dynamic_slice_sizes": one.sizes}
+        return rebuild.derived(node, "dynamic-slice", kind, [array, *at], **sizes)
+
+    source, output, from_starts, to_starts = node.operands
+    several = isinstance(node.type, TupleType)
+    count = len(node.type.elements) if isinstance(node.type, TupleType) else 1
+    arrays = [element(output, [k] if several else []) for k in range(count)]
+    parts = []
+    for one in slices:
+        array = element(source, [] if one.array is None else [one.array])
+        parts.append(cut(array, starts(from_starts, one), one))
+    kinds = tuple(rebuild.type_of(part) for part in parts)
+    kept = {key: value for key, value in node.attributes.items() if key != SLICE_SIZES}
+    permute = attrs.evolve(node, name=rebuild.fresh(node.name), attributes=kept)
+    moved = rebuild.add(
+        attrs.evolve(
+            permute,
+            operands=tuple(parts),
+            type=kinds[0] if len(kinds) == 1 else TupleType(kinds),
+        )
+    )
+    receives = _is_target(module, rebuild, node)
+    for k, one in enumerate(slices):
+        arrived = element(moved, [k] if len(slices) > 1 else [])
+        array, at = arrays[one.array or 0], starts(to_starts, one)
+        if receives is not None:
+            known = ArrayType(DType.PRED, one.sizes)
+            mask = rebuild.derived(node, "broadcast", known, [receives], dimensions=())
+            choice = [mask, arrived, cut(array, at, one)]
+            arrived = rebuild.derived(node, "select", kinds[k], choice)
+        arrays[one.array or 0] = rebuild.derived(
+            node, "dynamic-update-slice", rebuild.type_of(array), [array, arrived, *at]
+        )
+    if several:
+        return rebuild.add(
+            attrs.evolve(node, op="tuple", operands=tuple(arrays), attributes=_place(node))
+        )
+    (only,) = arrays
+    return only
+
+
+def _is_target(module: Module, rebuild: Rebuild, node: Node) -> NodeId | None:
+    """Whether a rank is the target of a pair, as pred[]; None where all are."""
+    mode = mode_of(node)
+    count = module.num_partitions if mode is GroupMode.CROSS_PARTITION else module.replica_count
+    table = np.zeros(count, np.bool_)
+    table[[target for _, target in written_pairs(node)]] = True
+    if table.all():
+        return None
+    table.setflags(write=False)
+    kind = ArrayType(DType.PRED, (count,))
+    known = rebuild.derived(node, "constant", kind, [], literal=Literal(table))
+    own = rebuild.derived(node, _ID_OF[mode], ArrayType(DType.U32), [])
+    single = ArrayType(DType.PRED, (1,))
+    entry = rebuild.derived(node, "dynamic-slice", single, [known, own], dynamic_slice_sizes=(1,))
+    return rebuild.derived(node, "reshape", ArrayType(DType.PRED), [entry])
 
 
 def _dimension_size(rebuild: Rebuild, node: Node) -> NodeId:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ncc_compiler.ir.collectives import pairs_attribute
+from ncc_compiler.ir.graph import Lists
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.reference.folding import combine_of
 from ncc_compiler.reference.step import Meaning, Step, Value, leaves
@@ -130,7 +131,57 @@ def _all_to_all_of_arrays_or_tuples(step: Step) -> list[Value]:
 
 
 def _collective_permute(step: Step) -> list[Value]:
+    if "slice_sizes" in step.node.attributes:
+        return _permute_of_slices(step)
     return [_as_typed(step, found) for found in _moved(step, _by_rank(step))]
+
+
+def _permute_of_slices(step: Step) -> list[Value]:
+    """A target writes what its source reads, each at its own starts; others keep their output."""
+    sizes, module = step.node.attributes["slice_sizes"], step.module
+    pairs = pairs_attribute(step.node)
+    assert isinstance(sizes, Lists), step.node.name
+    assert pairs is not None, step.node.name
+    mode = _mode(step, may_have_global_ids=False)
+    given = dict(zip(step.ranks, step.operands, strict=True))
+    results = {}
+    for rank, (_, output, _, _) in given.items():
+        results[rank] = [array.copy() for array in leaves(output)]
+    for source, target in flattened_pairs(
+        pairs.pairs, mode, module.replica_count, module.num_partitions
+    ):
+        if source not in given:
+            continue
+        read, _, from_starts, _ = given[source]
+        _, _, _, to_starts = given[target]
+        of_slices = iter(sizes.lists)
+        several = isinstance(read, tuple)
+        for k, array in enumerate(leaves(read)):
+            there, here = (starts[k] if several else starts for starts in (from_starts, to_starts))
+            for one, other in zip(_each_slice(there), _each_slice(here), strict=True):
+                size = next(of_slices)
+                written = results[target][k]
+                written[_window(other, size, written)] = array[_window(one, size, array)]
+    return [
+        tuple(found) if isinstance(given[rank][1], tuple) else found[0]
+        for rank, found in results.items()
+    ]
+
+
+def _each_slice(starts: Value) -> list[tuple[int, ...]]:
+    """Starts of one slice, or of several, as numbers."""
+    assert isinstance(starts, tuple), starts
+    each = starts if starts and isinstance(starts[0], tuple) else (starts,)
+    return [tuple(int(start) for start in leaves(one)) for one in each]
+
+
+def _window(starts: Sequence[int], sizes: Sequence[int], array: np.ndarray) -> tuple[slice, ...]:
+    """A slice of an array, moved as little as needed to lie inside."""
+    begins = [
+        min(max(start, 0), limit - size)
+        for start, size, limit in zip(starts, sizes, array.shape, strict=True)
+    ]
+    return tuple(slice(start, start + size) for start, size in zip(begins, sizes, strict=True))
 
 
 def _moved(step: Step, arrays: Mapping[int, Sequence[np.ndarray]]) -> list[list[np.ndarray]]:

@@ -130,7 +130,7 @@ def _in_tuple(inner: Meaning) -> Meaning:
         assert isinstance(kind, TupleType), step.node.name
         contexts = tuple(_zeros(one) for one in kind.elements[2:])
         plain = attrs.evolve(step, node=attrs.evolve(step.node, type=kind.elements[1]))
-        alone = isinstance(kind.elements[0], ArrayType)
+        alone = isinstance(kind.elements[0], ArrayType) or "slice_sizes" in step.node.attributes
         return [
             (given[0] if alone else given, result, *contexts)
             for given, result in zip(step.operands, inner(plain), strict=True)

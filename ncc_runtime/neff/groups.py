@@ -238,7 +238,7 @@ def group_mode(has_channel: bool, use_global_device_ids: bool | None) -> GroupMo
         return GroupMode.CROSS_PARTITION if has_channel else GroupMode.CROSS_REPLICA
     if not has_channel:
         if use_global_device_ids:
-            raise ValueError("use_global_device_ids=true needs a channel_id")
+            raise ValueError("use_global_device_ids=true needs a channel_id of 1 or more")
         return GroupMode.CROSS_REPLICA
     if use_global_device_ids:
         return GroupMode.FLATTENED_ID

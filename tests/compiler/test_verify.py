@@ -19,6 +19,8 @@ from tests.compiler.test_control_rules import WRONG as WRONG_CONTROL
 from tests.compiler.test_counted_rules import TWO_KINDS_OF_IDS
 from tests.compiler.test_counted_rules import WRONG as WRONG_COUNTED
 from tests.compiler.test_ncc_collectives import WRONG as WRONG_NCC
+from tests.compiler.test_permuted_slices import WRONG as WRONG_SLICES
+from tests.compiler.test_pipelined_transfers import SENT_LATER
 from tests.compiler.test_transfers import WRONG as WRONG_TRANSFERS
 
 PARAMETERS = """x = f32[2,3] parameter(0)
@@ -168,7 +170,14 @@ def test_every_rule_of_the_op_table_is_broken_by_a_text() -> None:
 
 BROKEN = (*WRONG, *WRONG_COUNTED, *WRONG_CONTROL, *WRONG_INDEXING, *WRONG_WINDOWS)
 RULES_OF_TRANSFERS = {wanted.split()[1] for *_, wanted in WRONG_TRANSFERS}
-BROKEN_RULES = (*(rule for _, rule, _ in BROKEN), *RULES_OF_TRANSFERS, TWO_KINDS_OF_IDS)
+RULES_OF_SLICES = {f"collective-permute-{rule}" for _, _, rule, _ in WRONG_SLICES if rule}
+BROKEN_RULES = (
+    *(rule for _, rule, _ in BROKEN),
+    *RULES_OF_TRANSFERS,
+    *RULES_OF_SLICES,
+    TWO_KINDS_OF_IDS,
+    SENT_LATER,
+)
 BY_SENTENCE = {sentence(rule) for rule in BROKEN_RULES} | {
     sentence(rule) for _, _, rule, _ in WRONG_NCC
 }

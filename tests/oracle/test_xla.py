@@ -73,6 +73,33 @@ def test_xla_reads_what_we_print_and_computes_the_same(case, xla: Xla) -> None:
         assert_close(meant, right, allowed)
 
 
+@pytest.mark.parametrize("channel", ["", ", channel_id=0", ", channel_id=-3", ", channel_id=3"])
+@pytest.mark.parametrize(
+    "op",
+    [
+        "collective-permute(x), source_target_pairs={{0,1}}",
+        "all-to-all(x), replica_groups={{1,0}}, dimensions={0}",
+        "all-reduce(x), replica_groups={{1,0}}, to_apply=sum",
+    ],
+)
+def test_a_channel_says_to_xla_what_it_says_to_us(op: str, channel: str, xla: Xla) -> None:
+    text = f"""HloModule m, replica_count=2, num_partitions=2
+sum {{
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = f32[] add(a, b)
+}}
+ENTRY main {{
+  x = f32[4] parameter(0)
+  ROOT r = f32[4] {op}{channel}
+}}
+"""
+    x = np.arange(16, dtype=np.float32).reshape(4, 4)
+    (theirs,) = xla.run(text, [x])
+    run = ncc_runtime.load(ncc_compiler.compile_text(text), topology="trn2").run([x])
+    assert_close(run.outputs[0], theirs)
+
+
 GATHER = """HloModule groups, num_partitions=8
 
 ENTRY %main (x: s32[1]) -> s32[{size}] {{

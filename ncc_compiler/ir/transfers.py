@@ -1,0 +1,686 @@
+"""Which sends and recvs are one transfer, and the module in which every recv has its data.
+
+The two sides of a transfer have the same pairs and the same type of data. Of several such sides the
+first send belongs to the first recv, the second to the second, as NCCL matches the messages between
+two ranks: by their order, whatever their channels. Sides of one channel_id keep to themselves where
+that leaves nobody alone.
+
+A side may be started before a loop and meet the other side inside of it; then each round meets what
+the round before has started, and the last one is met behind the loop (a software pipeline). What is
+known in program order is undone to what `collective-permute` can say:
+
+- a send before its recv: the data waits in the state of the loop, a register that each round reads
+  and writes;
+- a recv before its send: nothing is known where it starts, so it starts where it is done.
+"""
+
+import itertools
+import re
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import attrs
+import numpy as np
+
+from ncc_compiler.ir.calls import branch_names
+from ncc_compiler.ir.collectives import PAIRS_OF_TRANSFERS, TRANSFERS, pairs_attribute
+from ncc_compiler.ir.graph import (
+    Attribute,
+    Callee,
+    Computation,
+    Literal,
+    Module,
+    Node,
+    NodeId,
+    Raw,
+)
+from ncc_compiler.ir.infer_transfers import data_of, is_started
+from ncc_compiler.ir.ops_control import INDEPENDENT, OF_A_RECV, OF_A_SEND, PARTNERED, SENT_BEFORE
+from ncc_compiler.ir.order import use_order
+from ncc_compiler.ir.rules import Complaint, rule_of
+from ncc_compiler.ir.types import ArrayType, TupleType, Type
+
+Path: TypeAlias = tuple[int, ...]
+"""Indices into nested tuples, the outermost first."""
+
+Found: TypeAlias = tuple[Computation, Node, Complaint]
+
+_DONE = frozenset({"send-done", "recv-done"})
+_THROUGH = frozenset({"copy", "opt-barrier", "optimization-barrier", "async-update"})
+"""Ops whose value is that of their operand."""
+
+_PIPELINE = re.compile(r'\b_xla_send_recv_pipeline\s*=\s*"?(\d+)')
+
+
+@attrs.frozen
+class Lane:
+    """What sides have in common that are matched by their order."""
+
+    has_channel: bool
+    pairs: tuple[tuple[int, int], ...]
+    data: Type
+    channel: Attribute | None  # where both sends and recvs have it
+    pipeline: str  # XLA runs those of another pipeline on a communicator of their own
+
+
+@attrs.frozen
+class _Sent:
+    """Data that no recv has taken yet; `after` is the node that started it or carries it."""
+
+    data: NodeId
+    after: NodeId
+    send: Node | None = attrs.field(default=None, eq=False)  # None: of another computation
+
+
+@attrs.frozen
+class _Awaited:
+    """A recv that no send has met yet: the element of a node that is what the recv gives."""
+
+    after: NodeId
+    path: Path
+    recv: Node | None = attrs.field(default=None, eq=False)  # None: of another computation
+
+
+_Side: TypeAlias = _Sent | _Awaited
+
+
+@attrs.frozen
+class _Variant:
+    """A computation of a loop, with what is in flight when it begins."""
+
+    entering: tuple[tuple[Lane, Path | None], ...] = ()  # a recv's place in the state; None: a send
+    registers: tuple[Type, ...] = ()  # what the state holds more than it did
+
+
+def has_transfers(module: Module) -> bool:
+    """Whether anything in the module is sent, received, or waits for it."""
+    ops = TRANSFERS | _DONE
+    return any(node.op in ops for body in module.computations.values() for node in body.nodes)
+
+
+def meet(module: Module) -> Module:
+    """The module where every recv has a second operand, the data, and comes after it."""
+    if not has_transfers(module):
+        return module
+    met, found = _matched(module)
+    assert not found, found[0]
+    return met
+
+
+def lonely(module: Module) -> Iterator[Found]:
+    """Sends, recvs and their dones that cannot be carried out, in a module that is right else."""
+    if has_transfers(module):
+        yield from _matched(module)[1]
+
+
+def _matched(module: Module) -> tuple[Module, list[Found]]:
+    """By channel and order, or by order alone where that leaves something over."""
+    met, found = _Matching(module, by_channel=True).run()
+    if found:
+        by_order, others = _Matching(module, by_channel=False).run()
+        if not others:
+            return by_order, others
+    return met, found
+
+
+def _side_lanes(module: Module, *, by_channel: bool) -> dict[tuple[str, int], Lane]:
+    """The lane of every send and recv, by computation and position."""
+    pipelines: dict[tuple[str, int], str] = {}
+    lanes: dict[tuple[str, int], Lane] = {}
+    ops: dict[Lane, set[str]] = defaultdict(set)
+    for name, computation in module.computations.items():
+        for position, node in enumerate(computation.nodes):
+            if node.op not in TRANSFERS:
+                continue
+            pairs = pairs_attribute(node)
+            assert pairs is not None, node.name
+            channel = node.attributes.get("channel_id")
+            written = node.attributes.get("frontend_attributes")
+            found = _PIPELINE.search(written.text) if isinstance(written, Raw) else None
+            pipelines[name, position] = found[1] if found else ""
+            sorted_pairs = tuple(sorted(pairs.pairs))
+            lane = Lane(channel is not None, sorted_pairs, data_of(node.type), channel, "")
+            lanes[name, position] = lane
+            ops[lane].add(node.op)
+    return {
+        key: lane
+        if by_channel and ops[lane] == TRANSFERS
+        else attrs.evolve(lane, channel=None, pipeline=pipelines[key])
+        for key, lane in lanes.items()
+    }
+
+
+class _Matching:
+    """Goes over the computations, callers first, and each side in program order."""
+
+    def __init__(self, module: Module, *, by_channel: bool) -> None:
+        self._module = module
+        self.found: list[Found] = []
+        self._told: set[tuple[str, str, str]] = set()
+        self.lanes = _side_lanes(module, by_channel=by_channel)
+        self.recvs: dict[Lane, Node] = {}  # one of each
+        self._near: dict[tuple[str, Attribute | None], list[tuple[str, Node]]] = defaultdict(list)
+        for (name, position), lane in self.lanes.items():
+            node = module.computations[name].nodes[position]
+            if node.op == "recv":
+                self.recvs[lane] = node
+            self._near[node.op, node.attributes.get("channel_id")].append((name, node))
+        self.postponed: set[tuple[str, int]] = set()
+        self.unhandled: list[tuple[str, int]] = []  # dones that read what their recv has got
+        self.touched: dict[str, frozenset[Lane]] = {}
+        self._wanted: dict[str, dict[_Variant, str]] = {name: {} for name in module.computations}
+        self._taken = set(module.computations)
+
+    def run(self) -> tuple[Module, list[Found]]:
+        computations = self._module.computations
+        own: dict[str, set[Lane]] = defaultdict(set)
+        for (name, _), lane in self.lanes.items():
+            own[name].add(lane)
+        for name, computation in computations.items():  # callees first
+            inner = [self.touched.get(body, frozenset()) for body in _bodies(computation)]
+            self.touched[name] = frozenset(own[name]).union(*inner)
+        for name in computations.keys() - _only_of_loops(computations.values()):
+            self._wanted[name][_Variant()] = name
+        made: list[Computation] = []
+        for name in reversed(list(computations)):
+            for variant, new_name in self._wanted[name].items():
+                scope = _Scope(self, computations[name], variant)
+                made.append(attrs.evolve(scope.run(), name=new_name))
+        self._check_dones()
+        met = {computation.name: computation for computation in reversed(made)}
+        return attrs.evolve(self._module, computations=met), self.found
+
+    def want(self, name: str, variant: _Variant) -> str:
+        """The name that the variant of a computation goes by."""
+        known = self._wanted[name]
+        if variant not in known:
+            fresh = name
+            if variant.entering or variant.registers:
+                numbered = (f"{name}.{number}" for number in itertools.count(1))
+                fresh = next(one for one in numbered if one not in self._taken)
+                self._taken.add(fresh)
+            known[variant] = fresh
+        return known[variant]
+
+    def complain(self, computation: Computation, node: Node, complaint: Complaint) -> None:
+        told = (computation.name, node.name, complaint.rule)  # once for all variants
+        if told not in self._told:
+            self._told.add(told)
+            self.found.append((computation, node, complaint))
+
+    def unmatched(self, computation: Computation, node: Node) -> None:
+        """A side without its other side; the hint says what those differ in that come near."""
+        other = "recv" if node.op == "send" else "send"
+        fact = f"no {other} of %{computation.name} goes with %{node.name}"
+        hint = (
+            f"both sides take the same {PAIRS_OF_TRANSFERS} and type of data, and both a "
+            "channel_id or neither; they stand in one computation, or before, in and behind a loop"
+        )
+        channel = node.attributes.get("channel_id")
+        for name, near in itertools.islice(self._near[other, channel], 8):
+            if channel is None and name != computation.name:
+                continue
+            pairs, theirs = pairs_attribute(node), pairs_attribute(near)
+            if pairs and theirs and sorted(pairs.pairs) != sorted(theirs.pairs):
+                hint = f"%{near.name} has other {PAIRS_OF_TRANSFERS}; both sides take the same"
+                break
+            if data_of(near.type) != data_of(node.type):
+                hint = (
+                    f"%{near.name} has data of type {data_of(near.type)}, not {data_of(node.type)}"
+                )
+                break
+        rule = rule_of(node.op, PARTNERED.format(other))
+        self.complain(computation, node, Complaint(rule, fact, help=hint))
+
+    def _check_dones(self) -> None:
+        """What a done waits for is a start of its kind, of the channel it says."""
+        callers = _callers(self._module)
+        for computation in self._module.computations.values():
+            for node in computation.nodes:
+                if node.op in _DONE:
+                    self._check_done(computation, node, callers)
+        for name, position in self.unhandled if self.postponed else ():
+            computation = self._module.computations[name]
+            node = computation.nodes[position]
+            leaves = origins(self._module, callers, name, node.operands[0])
+            for where, leaf in sorted(leaves & self.postponed):
+                recv = self._module.computations[where].nodes[leaf]
+                fact = f"%{node.name} waits for %{recv.name}, whose data is not sent before it"
+                hint = "the send of each round stands in the computation of the recv-done"
+                rule = rule_of(node.op, SENT_BEFORE)
+                self.complain(computation, node, Complaint(rule, fact, help=hint))
+
+    def _check_done(self, computation: Computation, node: Node, callers: "_Callers") -> None:
+        start = node.op.removesuffix("-done")
+        rule = rule_of(node.op, OF_A_RECV if start == "recv" else OF_A_SEND)
+        for where, leaf in sorted(
+            origins(self._module, callers, computation.name, node.operands[0])
+        ):
+            found = self._module.computations[where].nodes[leaf]
+            if found.op != start:
+                fact = f"%{node.name} ends %{found.name}, which no {start} has started"
+                if found.op in TRANSFERS:
+                    fact = f"%{node.name} ends %{found.name}, which is a {found.op}"
+                hint = f"give it the value of a {start}"
+                self.complain(computation, node, Complaint(rule, fact, 0, hint))
+        direct = computation.nodes[node.operands[0]]
+        said = node.attributes.get("channel_id")
+        if said is not None and direct.op == start and direct.attributes.get("channel_id") != said:
+            channel = direct.attributes.get("channel_id")
+            started = "no channel_id" if channel is None else f"channel_id={channel}"
+            fact = f"%{direct.name} has {started}, its {node.op} channel_id={said}"
+            self.complain(computation, node, Complaint(rule, fact, "channel_id"))
+
+
+class _Scope:
+    """A computation in the making: the old nodes at their positions, new ones behind them."""
+
+    def __init__(self, matching: _Matching, old: Computation, variant: _Variant) -> None:
+        self._matching = matching
+        self._old = old
+        self._variant = variant
+        self._nodes = list(old.nodes)
+        self._taken = {node.name for node in old.nodes}
+        self._suffixes: Counter[str] = Counter()
+        self._root = old.root
+        self._pending: dict[Lane, deque[_Side]] = defaultdict(deque)
+        self._late: dict[_Awaited, tuple[Lane, NodeId]] = {}  # data of recvs started elsewhere
+
+    def run(self) -> Computation:
+        old = self._old
+        self._begin()
+        for position, node in enumerate(old.nodes):
+            lane = self._matching.lanes.get((old.name, position))
+            if lane is not None:
+                mine = NodeId(position)
+                if node.op == "send":
+                    self._side(lane, _Sent(node.operands[0], mine, node))
+                else:
+                    self._side(lane, _Awaited(mine, (), node))
+            elif node.op == "while":
+                self._loop(NodeId(position), node)
+        self._end()
+        for position, node in enumerate(old.nodes):
+            if node.op == "recv-done":
+                self._done(NodeId(position), node)
+        return self._ordered()
+
+    def _add(
+        self,
+        stem: str,
+        op: str,
+        kind: Type,
+        operands: Iterable[NodeId],
+        source: Node,
+        **attributes: Attribute,
+    ) -> NodeId:
+        name = stem
+        while name in self._taken:
+            self._suffixes[stem] += 1
+            name = f"{stem}.{self._suffixes[stem]}"
+        self._taken.add(name)
+        self._nodes.append(Node(name, op, kind, tuple(operands), attributes, source.span))
+        return NodeId(len(self._nodes) - 1)
+
+    def _element(self, of: NodeId, index: int, source: Node) -> NodeId:
+        kind = self._nodes[of].type
+        assert isinstance(kind, TupleType), source.name
+        stem = f"{source.name}.element"
+        return self._add(
+            stem, "get-tuple-element", kind.elements[index], (of,), source, index=index
+        )
+
+    def _widened(self, position: NodeId, registers: Sequence[Type]) -> NodeId:
+        """A node as before, now made of the first elements of a wider one, which is returned."""
+        node = self._nodes[position]
+        assert isinstance(node.type, TupleType), node.name
+        wide = TupleType((*node.type.elements, *registers))
+        whole = self._add(
+            f"{node.name}.wide", node.op, wide, node.operands, node, **node.attributes
+        )
+        parts = tuple(self._element(whole, index, node) for index in range(len(node.type.elements)))
+        self._nodes[position] = attrs.evolve(node, op="tuple", operands=parts, attributes={})
+        return whole
+
+    def _with_registers(self, tuple_: NodeId, data: Sequence[NodeId], source: Node) -> NodeId:
+        """A tuple with elements more."""
+        kind = self._nodes[tuple_].type
+        assert isinstance(kind, TupleType), source.name
+        parts = [self._element(tuple_, index, source) for index in range(len(kind.elements))]
+        wide = TupleType((*kind.elements, *(self._nodes[one].type for one in data)))
+        return self._add(f"{source.name}.wide", "tuple", wide, (*parts, *data), source)
+
+    def _begin(self) -> None:
+        """What is in flight when the computation begins."""
+        variant = self._variant
+        if not (variant.entering or variant.registers):
+            return
+        (parameter,) = self._old.parameters()
+        source, whole = self._old.nodes[parameter], parameter
+        width = 0
+        if variant.registers:
+            assert isinstance(source.type, TupleType), source.name
+            width = len(source.type.elements)
+            whole = self._widened(parameter, variant.registers)
+        for lane, path in variant.entering:
+            if path is None:
+                data = self._element(whole, width, source)
+                width += 1
+                self._pending[lane].append(_Sent(data, parameter))
+            else:
+                self._pending[lane].append(_Awaited(parameter, path))
+
+    def _side(self, lane: Lane, side: _Side) -> None:
+        """Match it with the first of the other side that waits, or let it wait."""
+        waiting = self._pending[lane]
+        if not waiting or type(waiting[0]) is type(side):
+            waiting.append(side)
+            return
+        other = waiting.popleft()
+        sent, awaited = (side, other) if isinstance(side, _Sent) else (other, side)
+        assert isinstance(sent, _Sent)
+        assert isinstance(awaited, _Awaited)
+        recv = self._nodes[awaited.after]
+        if recv.op == "recv":
+            operands = (recv.operands[0], sent.data)
+            self._nodes[awaited.after] = attrs.evolve(recv, operands=operands)
+        else:
+            self._late[awaited] = lane, sent.data
+
+    def _loop(self, position: NodeId, node: Node) -> None:
+        """What waits and goes into the loop comes out of it one round later, or as it went in."""
+        matching, state = self._matching, node.type
+        body, condition = node.callee("body"), node.callee("condition")
+        before: set[int] | None = None
+        entering: list[tuple[Lane, Path | None]] = []
+        registers: list[NodeId] = []
+        places: list[tuple[Lane, int]] = []
+        for lane in sorted(matching.touched[body], key=str):
+            for place, side in enumerate(self._pending[lane]):
+                if isinstance(side, _Awaited):
+                    path = self._path_of(node.operands[0], state, lane, side)
+                    if path is None:
+                        continue
+                    entering.append((lane, path))
+                    self._postpone(side)
+                else:
+                    if before is None:
+                        before = _ancestors(self._old, position)
+                    if side.after not in before or not isinstance(state, TupleType):
+                        continue
+                    entering.append((lane, None))
+                    registers.append(side.data)
+                places.append((lane, place))
+        kinds = tuple(self._nodes[one].type for one in registers)
+        callees: dict[str, Attribute] = {
+            "body": Callee(matching.want(body, _Variant(tuple(entering), kinds))),
+            "condition": Callee(matching.want(condition, _Variant((), kinds))),
+        }
+        self._nodes[position] = attrs.evolve(node, attributes={**node.attributes, **callees})
+        whole, width = position, 0
+        if registers:
+            assert isinstance(state, TupleType), node.name
+            width = len(state.elements)
+            start = self._with_registers(node.operands[0], registers, node)
+            whole = self._widened(position, kinds)
+            self._nodes[whole] = attrs.evolve(self._nodes[whole], operands=(start,))
+        for (lane, place), (_, path) in zip(places, entering, strict=True):
+            waiting = self._pending[lane]
+            side = waiting[place]
+            if isinstance(side, _Sent):
+                waiting[place] = _Sent(self._element(whole, width, node), position, side.send)
+                width += 1
+            else:
+                assert path is not None, node.name
+                waiting[place] = _Awaited(position, path, side.recv)
+
+    def _path_of(self, state: NodeId, kind: Type, lane: Lane, side: _Awaited) -> Path | None:
+        """Where the state of a loop holds what a recv has started, if it does."""
+        return next(
+            (path for path in _started_in(kind, lane) if self._resolved(state, path) == side), None
+        )
+
+    def _resolved(self, value: NodeId, path: Path) -> _Awaited:
+        """The node that makes an element of a value, and which of its elements that is."""
+        while True:
+            node = self._old.nodes[value]
+            if node.op == "get-tuple-element":
+                path = (node.integer("index"), *path)
+            elif node.op == "tuple" and path:
+                value, path = node.operands[path[0]], path[1:]
+                continue
+            elif node.op not in _THROUGH:
+                return _Awaited(value, path)
+            value = node.operands[0]
+
+    def _postpone(self, side: _Awaited) -> None:
+        """A recv of this computation whose data is sent elsewhere holds nothing yet."""
+        recv = self._nodes[side.after]
+        if recv.op != "recv":
+            return
+        assert isinstance(recv.type, TupleType), recv.name
+        self._matching.postponed.add((self._old.name, side.after))
+        data, context, _ = recv.type.elements
+        parts = (self._zeros(data, recv), self._zeros(context, recv), recv.operands[0])
+        self._nodes[side.after] = attrs.evolve(recv, op="tuple", operands=parts, attributes={})
+
+    def _zeros(self, kind: Type, source: Node) -> NodeId:
+        stem = f"{source.name}.nothing"
+        if isinstance(kind, TupleType):
+            parts = [self._zeros(one, source) for one in kind.elements]
+            return self._add(stem, "tuple", kind, parts, source)
+        assert isinstance(kind, ArrayType), source.name
+        zero = np.zeros((), kind.dtype.numpy)
+        zero.setflags(write=False)
+        scalar = attrs.evolve(kind, shape=())
+        one = self._add(stem, "constant", scalar, (), source, literal=Literal(zero))
+        if not kind.shape:
+            return one
+        return self._add(stem, "broadcast", kind, (one,), source, dimensions=())
+
+    def _end(self) -> None:
+        """What is in flight when the computation ends; in a loop that is what it began with."""
+        variant, matching = self._variant, self._matching
+        given_back: list[NodeId] = []
+        left = {lane: deque(sides) for lane, sides in self._pending.items()}
+        for lane, path in variant.entering:
+            side = left[lane].popleft() if left.get(lane) else None
+            if path is None and isinstance(side, _Sent):
+                given_back.append(side.data)
+            elif (
+                path is not None
+                and isinstance(side, _Awaited)
+                and self._resolved(self._root, path) == side
+            ):
+                self._postpone(side)
+            else:
+                self._complain_of_round(lane, path)
+        for sides in left.values():
+            for side in sides:
+                node = side.send if isinstance(side, _Sent) else side.recv
+                if node is not None:
+                    matching.unmatched(self._old, node)
+        if given_back:
+            source = self._old.nodes[self._old.root]
+            self._root = self._with_registers(self._old.root, given_back, source)
+
+    def _complain_of_round(self, lane: Lane, path: Path | None) -> None:
+        name = self._old.name
+        node = next(
+            node
+            for position, node in enumerate(self._old.nodes)
+            if self._matching.lanes.get((name, position)) == lane or node.op == "while"
+        )
+        begun = "recv" if path is not None else "send"
+        other = "send" if path is not None else "recv"
+        fact = (
+            f"a round of %{name} begins with a {begun} that waits for its {other}, and does not "
+            "end with one in the same place of the state"
+        )
+        rule = rule_of("send", PARTNERED.format("recv"))
+        if node.op == "recv":
+            rule = rule_of("recv", PARTNERED.format("send"))
+        hint = "each round starts what the next one ends"
+        self._matching.complain(self._old, node, Complaint(rule, fact, help=hint))
+
+    def _done(self, position: NodeId, node: Node) -> None:
+        """A recv that starts elsewhere, before its send, is started here."""
+        started = self._resolved(node.operands[0], ())
+        if started not in self._late:
+            self._matching.unhandled.append((self._old.name, position))
+            return
+        lane, data = self._late[started]
+        recv = self._matching.recvs[lane]
+        kind = self._old.nodes[node.operands[0]].type
+        token = self._element(node.operands[0], 2, node)
+        start = self._add(f"{node.name}.recv", "recv", kind, (token, data), node, **recv.attributes)
+        self._nodes[position] = attrs.evolve(node, operands=(start,))
+
+    def _ordered(self) -> Computation:
+        """The nodes in an order that respects uses, the old one where it can be."""
+        nodes = self._nodes
+        order, cycles = use_order([node.operands for node in nodes])
+        for cycle, _, _ in cycles:
+            recv = next(
+                nodes[user]
+                for user, used in itertools.pairwise(cycle)
+                if nodes[user].op == "recv" and nodes[user].operands[1:] == (used,)
+            )
+            fact = f"what is sent to %{recv.name} is computed from what it receives"
+            hint = "write one transfer for each step of the way"
+            complaint = Complaint(rule_of("recv", INDEPENDENT), fact, help=hint)
+            self._matching.complain(self._old, recv, complaint)
+        if cycles:
+            return self._old
+        place = {position: NodeId(k) for k, position in enumerate(order)}
+        moved = [
+            attrs.evolve(nodes[k], operands=tuple(place[one] for one in nodes[k].operands))
+            for k in order
+        ]
+        return attrs.evolve(self._old, nodes=tuple(moved), root=place[self._root])
+
+
+def _bodies(computation: Computation) -> Iterator[str]:
+    return (node.callee("body") for node in computation.nodes if node.op == "while")
+
+
+def _only_of_loops(computations: Iterable[Computation]) -> set[str]:
+    """The computations that loops run and nothing else."""
+    loops: set[str] = set()
+    others: set[str] = set()
+    for computation in computations:
+        for node in computation.nodes:
+            (loops if node.op == "while" else others).update(name for _, name in node.callees())
+    return loops - others
+
+
+def _ancestors(computation: Computation, position: NodeId) -> set[int]:
+    """The nodes that a node cannot do without."""
+    found: set[int] = set()
+    pending = [*computation.nodes[position].operands]
+    while pending:
+        one = pending.pop()
+        if one not in found:
+            found.add(one)
+            pending += computation.nodes[one].operands
+    return found
+
+
+def _started_in(kind: Type, lane: Lane) -> Iterator[Path]:
+    """Where a type holds what a send or recv of the lane gives."""
+    if is_started(kind) and data_of(kind) == lane.data:
+        yield ()
+    elif isinstance(kind, TupleType):
+        for index, element in enumerate(kind.elements):
+            yield from ((index, *path) for path in _started_in(element, lane))
+
+
+_Callers: TypeAlias = Mapping[str, Sequence[tuple[str, NodeId]]]
+"""The nodes that run each computation."""
+
+
+def _callers(module: Module) -> _Callers:
+    found: dict[str, list[tuple[str, NodeId]]] = defaultdict(list)
+    for name, computation in module.computations.items():
+        for position, node in enumerate(computation.nodes):
+            for _, callee in node.callees():
+                found[callee].append((name, NodeId(position)))
+    return found
+
+
+def origins(
+    module: Module, callers: _Callers, name: str, value: NodeId
+) -> frozenset[tuple[str, int]]:
+    """The nodes that may have made a value, through tuples, loops, branches and calls."""
+    start = (name, value, Path(()))
+    seen = {start}
+    pending: list[tuple[str, NodeId, Path]] = [start]
+    made: set[tuple[str, int]] = set()
+    while pending:
+        where, position, path = pending.pop()
+        steps = _sources(module, callers, where, position, path)
+        if steps is None:
+            made.add((where, position))
+            continue
+        fresh = set(steps) - seen
+        seen |= fresh
+        pending += fresh
+    return frozenset(made)
+
+
+def _sources(
+    module: Module, callers: _Callers, name: str, position: NodeId, path: Path
+) -> list[tuple[str, NodeId, Path]] | None:
+    """The values that an element of a node is, one of them; None if the node makes it."""
+    node = module.computations[name].nodes[position]
+
+    def root(callee: str, inside: Path) -> tuple[str, NodeId, Path]:
+        return callee, module.computations[callee].root, inside
+
+    match node.op:
+        case "get-tuple-element":
+            return [(name, node.operands[0], (node.integer("index"), *path))]
+        case "tuple" if path:
+            return [(name, node.operands[path[0]], path[1:])]
+        case op if op in _THROUGH:
+            return [(name, node.operands[0], path)]
+        case "while":
+            return [(name, node.operands[0], path), root(node.callee("body"), path)]
+        case "call":
+            return [root(node.callee("to_apply"), path)]
+        case "fusion":
+            return [root(node.callee("calls"), path)]
+        case "conditional":
+            return [root(branch, path) for branch in branch_names(node)]
+        case "async-done":
+            return [(name, node.operands[0], (1, *path))]
+        case "async-start" if path[:1] == (1,):
+            return [root(node.callee("calls"), path[1:])]
+        case "async-start" if len(path) > 1 and path[0] == 0:
+            return [(name, node.operands[path[1]], path[2:])]
+        case "parameter" if name != module.entry:
+            number = node.integer("parameter_number")
+            return [
+                one
+                for where, user in callers.get(name, ())
+                for one in _arguments(module, where, user, name, number, path)
+            ]
+    return None
+
+
+def _arguments(
+    module: Module, where: str, user: NodeId, callee: str, number: int, path: Path
+) -> Iterator[tuple[str, NodeId, Path]]:
+    """What a node gives a parameter of a computation that it runs."""
+    node = module.computations[where].nodes[user]
+    if node.op == "conditional":
+        for branch, name in enumerate(branch_names(node)):
+            if name == callee:
+                yield where, node.operands[branch + 1], path
+    elif node.op == "while":
+        body = node.callee("body")
+        yield where, node.operands[0], path
+        yield body, module.computations[body].root, path
+    elif number < len(node.operands):
+        yield where, node.operands[number], path
