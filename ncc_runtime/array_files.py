@@ -70,7 +70,8 @@ class StoredArray:
 @contextlib.contextmanager
 def open_arrays(path: str) -> Iterator[Mapping[str, StoredArray]]:
     """The arrays of an `.npz` or `.safetensors` file by name, not loaded yet; InputError."""
-    if not stat.S_ISREG(Path(path).stat().st_mode):  # before it is opened: a pipe would wait
+    kind = Path(path).stat().st_mode
+    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):  # before it is opened: a pipe would wait
         raise InputError(f"{path}: not a regular file; arrays are read from one")
     with Path(path).open("rb") as raw:
         if _is_safetensors(path):

@@ -13,8 +13,6 @@ from typing import TextIO
 
 import click
 
-from ncc_runtime.neff.whole_file import is_same_file
-
 DONE, REFUSED, USAGE, OUR_FAULT, INTERRUPTED = 0, 1, 2, 3, 130
 """The exit codes."""
 
@@ -82,11 +80,22 @@ def check_written(written: Mapping[str, str | None], read: Iterable[str]) -> Non
         if path is None:
             continue
         for other, why in taken:
-            if is_same_file(path, other):
+            if _is_same_file(path, other):
                 same = "" if path == other else f" ({other})"
                 fact = f"{option} would overwrite {path}{same}, {why}"
                 raise click.UsageError(f"{fact}; give another name")
         taken.append((path, f"which {option} writes"))
+
+
+def _is_same_file(one: str, other: str) -> bool:
+    """Whether writing one loses the other: one file by whatever names, links included.
+
+    What is no regular file (`/dev/null`, a terminal) loses nothing.
+    """
+    try:
+        return Path(one).samefile(other) and Path(one).is_file()
+    except OSError:  # one of them does not exist yet
+        return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _run(

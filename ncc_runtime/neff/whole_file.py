@@ -20,24 +20,13 @@ from ncc_runtime.errors import InputError
 def check_target(path: str | os.PathLike[str], suffixes: tuple[str, ...] = ()) -> None:
     """Refuse a file that could not be written, before anything is done for it; InputError."""
     place = os.fspath(path)
-    if suffixes and not place.endswith(suffixes):
-        raise InputError(f"{place}: name a file that ends in {', '.join(suffixes)}")
     if Path(place).is_dir():
         raise InputError(f"{place}: is a directory; give the name of a file")
+    if suffixes and not place.endswith(suffixes):
+        raise InputError(f"{place}: name a file that ends in {', '.join(suffixes)}")
     folder = Path(os.path.realpath(place)).parent
     if not folder.is_dir():
         raise InputError(f"{place}: there is no folder {folder}")
-
-
-def is_same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
-    """Whether writing one loses the other: one file by whatever names, links included.
-
-    What is no regular file (`/dev/null`, a terminal) loses nothing.
-    """
-    try:
-        return Path(one).samefile(other) and Path(one).is_file()
-    except OSError:  # one of them does not exist yet
-        return os.path.realpath(one) == os.path.realpath(other)
 
 
 @contextlib.contextmanager
