@@ -7,6 +7,7 @@ file is refused without cost, however much it would unpack to.
 
 import ast
 import contextlib
+import io
 import math
 import stat
 import warnings
@@ -229,7 +230,7 @@ def _safetensors(path: str) -> ModuleType:
     return safetensors
 
 
-def _safetensors_arrays(path: str, raw: BinaryIO) -> dict[str, StoredArray]:
+def _safetensors_arrays(path: str, raw: io.BufferedReader) -> dict[str, StoredArray]:
     library = _safetensors(path)
     arrays = {}
     try:
@@ -249,11 +250,13 @@ def _safetensors_arrays(path: str, raw: BinaryIO) -> dict[str, StoredArray]:
     return arrays
 
 
-def _part_of_file(raw: BinaryIO, at: int, shape: tuple[int, ...], dtype: np.dtype) -> StoredArray:
+def _part_of_file(
+    raw: io.BufferedReader, at: int, shape: tuple[int, ...], dtype: np.dtype
+) -> StoredArray:
     def load() -> np.ndarray:
         data: np.ndarray = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
         raw.seek(at)
-        if raw.readinto(memoryview(data)) != len(data):  # type: ignore[attr-defined]
+        if raw.readinto(data.data) != len(data):
             raise InputError(f"{raw.name}: has become shorter while it was read")
         return data.view(dtype).reshape(shape)
 

@@ -5,7 +5,7 @@ to tidy up, and an interrupt ends the process at once; as an exception, modules 
 imported may swallow it or turn it into another. Then it is KeyboardInterrupt, as usual.
 """
 
-import _signal
+import _signal  # type: ignore[import-not-found]  # signal itself takes long to import
 import os
 
 TYPE_CHECKING = False

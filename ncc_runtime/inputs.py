@@ -60,17 +60,16 @@ def numbered(program: Program, inputs: Sequence[Any] | Mapping[Any, Any]) -> Giv
     extra: list[str] = []
     for key, array in inputs.items():
         one = array if isinstance(array, StoredArray) else np.asarray(array)
-        number = _number_of(key, named)
-        if number is None or not 0 <= number < len(program.inputs):
-            word = f"arg{number}" if isinstance(key, int) else str(key)
+        meant = _number_of(key, named)
+        if meant is None or not 0 <= meant < len(program.inputs):
+            word = f"arg{meant}" if isinstance(key, int) else str(key)
             extra.append(f"{shown(word)} {_type_text(one)}")
             continue
-        if number in found:
+        if meant in found:
             raise InputError(
-                f"arg{number} is there twice, as {shown(str(keys[number]))} and as "
-                f"{shown(str(key))}"
+                f"arg{meant} is there twice, as {shown(str(keys[meant]))} and as {shown(str(key))}"
             )
-        found[number], keys[number] = one, key
+        found[meant], keys[meant] = one, key
     if extra:
         raise InputError(_superfluous(program, list(map(str, inputs)), found, extra, inputs))
     return found

@@ -76,7 +76,7 @@ class Model:
 
     def run(
         self,
-        inputs: Sequence[np.ndarray] | Mapping[int | str, np.ndarray] = (),
+        inputs: Sequence[Any] | Mapping[Any, Any] = (),
         *,
         seed: int | None = None,
         options: RunOptions | None = None,

@@ -23,7 +23,7 @@ from ncc_runtime.execution.decisions import (
 from ncc_runtime.execution.scheduler import Batch, Scheduler
 from ncc_runtime.lowering.executable import EngineQueue, Executable, Jump
 from ncc_runtime.neff.isa import CASE, END, LOOP
-from ncc_runtime.neff.program import ALIGNMENT, BlockKind, BufferKind, Program, TensorId
+from ncc_runtime.neff.program import ALIGNMENT, BlockKind, BufferId, BufferKind, Program, TensorId
 from ncc_runtime.neff.stages import JointProgram
 from ncc_runtime.neff.structure import control_rows
 
@@ -210,7 +210,7 @@ def _with_memory_of(
     for buffer in sorted(buffers):
         placed[buffer] = attrs.evolve(placed[buffer], address=end)
         end += -(-placed[buffer].size_bytes // ALIGNMENT) * ALIGNMENT
-    empty = next(iter(buffers))
+    empty = BufferId(next(iter(buffers)))
     tensors = tuple(
         one if one.buffer in buffers else attrs.evolve(one, buffer=empty, shape=(0,), offset=0)
         for one in program.tensors
@@ -227,8 +227,8 @@ def _with_memory_of(
         )
 
     whole = small(program)
-    if isinstance(program, JointProgram):
-        stages = (attrs.evolve(one, program=small(one.program)) for one in program.stages)
+    if isinstance(whole, JointProgram):
+        stages = (attrs.evolve(one, program=small(one.program)) for one in whole.stages)
         whole = attrs.evolve(whole, stages=tuple(stages))
     return attrs.evolve(executable, program=whole, hbm_bytes=end)
 

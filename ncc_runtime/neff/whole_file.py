@@ -39,8 +39,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     place = os.fspath(path)
     try:
         if _is_special(place):
-            with Path(place).open("wb") as stream:
-                yield stream
+            with Path(place).open("wb") as special:
+                yield special
             return
         target = Path(os.path.realpath(place))
         temporary, stream = _locked_temporary(target.parent)
