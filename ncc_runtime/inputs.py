@@ -128,7 +128,7 @@ def _superfluous(
     missing = [parameter_text(program, number) for number in range(count) if number not in found]
     if missing:
         return f"{fact}; {_some(missing)} {_is_are(missing)} not given; {_JAX_DROPS}"
-    if keys == [*map(str, range(len(keys)))] or keys == [f"arg{k}" for k in range(len(keys))]:
+    if any(keys == [f"{word}{k}" for k in range(len(keys))] for word in ("", "arg", "arr_")):
         arrays = [
             one if isinstance(one, StoredArray) else np.asarray(one) for one in inputs.values()
         ]

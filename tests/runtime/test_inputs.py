@@ -105,6 +105,11 @@ THREE = "the program's 3 parameters are arg0 x f32[2,3], arg1 p['w'] f32[3,2], a
             f"arg1 float32[7] is left out; {DROPS}",
         ),
         (
+            {"arr_0": X, "arr_1": W, "arr_2": X, "arr_3": B},
+            f"no parameter takes 'arr_3' float32[4]; {THREE}; the others fit in order if "
+            f"arg2 float32[4, 3] is left out; {DROPS}",
+        ),
+        (
             [X, B],
             "missing inputs: arg2 p['b'] f32[2]; give them, or a seed that fills what is missing; "
             "those given fit in order if arg1 p['w'] f32[3,2] is missing",
