@@ -3,8 +3,7 @@
 The names below load what they need when they are first used; importing the package is cheap.
 """
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # typing takes long to import, and commands wait for it
 if TYPE_CHECKING:
     from ncc_compiler.codegen.generate import Neff as Neff
     from ncc_compiler.diagnostics import CompileError as CompileError

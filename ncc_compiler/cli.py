@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ncc_runtime.command_line import OUR_FAULT, REFUSED, USAGE, perform, wrong_usage
+from ncc_runtime.command_line import (
+    OUR_FAULT,
+    REFUSED,
+    USAGE,
+    check_written,
+    perform,
+    tell,
+    wrong_usage,
+)
 
 if TYPE_CHECKING:
     from ncc_compiler.codegen.generate import Neff
@@ -47,7 +55,7 @@ def _report(error: Exception, *, as_json: bool) -> int:
             import traceback
 
             traceback.print_exception(error)
-    click.echo(refusals.as_json(found) if as_json else refusals.as_text(found), err=True)
+    tell(refusals.as_json(found) if as_json else refusals.as_text(found))
     return code
 
 
@@ -192,8 +200,7 @@ def _target(model: str, output: str | None, shown: str | None) -> Path | None:
         from ncc_runtime.errors import NeffError
 
         raise NeffError(f"{target}: cannot be written: is a directory; give the name of a file")
-    if model != "-" and target.resolve() == Path(model).resolve():
-        raise click.UsageError(f"{target} is the model itself; give another name with -o")
+    check_written({"-o": str(target)}, [] if model == "-" else [model])
     return target
 
 

@@ -1,8 +1,6 @@
 """The runtime: places a compiled program on a topology, fills its placeholders and runs it."""
 
-import importlib
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # typing takes long to import, and commands wait for it
 if TYPE_CHECKING:
     from ncc_runtime.options import RunOptions
     from ncc_runtime.report.run import Run
@@ -22,4 +20,6 @@ def __getattr__(name: str) -> object:
     """Load what is asked for: importing the package alone stays light."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
     return getattr(importlib.import_module(_HOMES[name]), name)

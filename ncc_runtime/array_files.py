@@ -1,19 +1,31 @@
-"""Files of named arrays: `arg0`, `arg1`, … in, `out0`, `out1`, … out; `.npz` or `.safetensors`."""
+"""Files of named arrays, in and out; `.npz` or `.safetensors`.
 
+What is read is looked at before it is loaded: names, types and shapes come from the directory of a
+file and the headers of its members, and an array is decompressed when somebody takes it. So a
+file is refused without cost, however much it would unpack to.
+"""
+
+import ast
+import contextlib
+import io
+import math
+import stat
+import warnings
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, BinaryIO
 
+import attrs
 import numpy as np
 
 from ncc_runtime.errors import InputError
 from ncc_runtime.neff.dtypes import DType, storable
-from ncc_runtime.neff.whole_file import replacing
+from ncc_runtime.neff.whole_file import check_target, replacing
 
-_SUFFIXES = (".npz", ".safetensors")
+SUFFIXES = (".npz", ".safetensors")
 
 _SAFETENSORS_NAMES = {
     "BOOL": DType.PRED,
@@ -33,28 +45,51 @@ _SAFETENSORS_NAMES = {
     "F8_E4M3FNUZ": DType.F8E4M3FNUZ,
     "F8_E5M2": DType.F8E5M2,
     "F8_E5M2FNUZ": DType.F8E5M2FNUZ,
+    "F8_E8M0": DType.F8E8M0FNU,
     "C64": DType.C64,
 }
 
+_HEADER_BYTES = 10_000  # of a member; numpy's own limit
+_PIECE_BYTES = 1 << 20
+_MOST_MEMBERS = 1 << 16
+_SHOWN = 60  # letters of a name that messages show
 
-def read_arrays(path: str) -> dict[int, np.ndarray]:
-    """`arg0`, `arg1`, … of an `.npz` or `.safetensors` file, by number; raises InputError."""
-    arrays = _read_safetensors(path) if _is_safetensors(path) else _read_npz(path)
-    numbered = {}
-    for name, array in arrays.items():
-        digits = name.removeprefix("arg")
-        if not (name.startswith("arg") and digits.isascii() and digits.isdigit()):
-            raise InputError(f"{path}: array {name!r} is not named arg0, arg1, …")
-        if int(digits) in numbered:
-            raise InputError(f"{path}: arg{int(digits)} is there twice")
-        numbered[int(digits)] = array
-    return numbered
+
+@attrs.frozen(eq=False)
+class StoredArray:
+    """An array of an open file; `numpy.asarray` loads it."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    _load: Callable[[], np.ndarray]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        loaded = self._load()
+        return loaded if dtype is None else loaded.astype(dtype)
+
+
+@contextlib.contextmanager
+def open_arrays(path: str) -> Iterator[Mapping[str, StoredArray]]:
+    """The arrays of an `.npz` or `.safetensors` file by name, not loaded yet; InputError."""
+    kind = Path(path).stat().st_mode
+    if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):  # before it is opened: a pipe would wait
+        raise InputError(f"{path}: not a regular file; arrays are read from one")
+    with Path(path).open("rb") as raw:
+        if _is_safetensors(path):
+            yield _safetensors_arrays(path, raw)
+        else:
+            yield _npz_arrays(path, raw)
+
+
+def shown(name: str) -> str:
+    """A name from a file, as messages show it."""
+    return repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…")
 
 
 def write_arrays(path: str, outputs: Sequence[np.ndarray]) -> None:
     """Write `out0`, `out1`, …, each [ranks, *shape]; the file appears whole or not at all."""
     named = {f"out{number}": array for number, array in enumerate(outputs)}
-    check_target(path)
+    check_outputs(path)
     with replacing(path) as file:
         if _is_safetensors(path):
             file.write(_safetensors_bytes(path, named))
@@ -63,16 +98,9 @@ def write_arrays(path: str, outputs: Sequence[np.ndarray]) -> None:
             np.savez(file, allow_pickle=False, **storables)
 
 
-def check_target(path: str) -> None:
+def check_outputs(path: str) -> None:
     """Refuse an output file that could not be written, before anything is computed for it."""
-    folder = Path(path).resolve().parent
-    if not folder.is_dir():
-        raise InputError(f"{path}: there is no folder {folder}")
-    if Path(path).is_dir():
-        raise InputError(f"{path}: is a directory; give the name of a file")
-    if Path(path).suffix not in _SUFFIXES:
-        known = " or ".join(_SUFFIXES)
-        raise InputError(f"{path}: outputs go to {known} files; give a name with that suffix")
+    check_target(path, SUFFIXES)
     if _is_safetensors(path):
         _safetensors(path)
 
@@ -81,27 +109,117 @@ def _is_safetensors(path: str) -> bool:
     return path.endswith(".safetensors")
 
 
-def _read_npz(path: str) -> dict[str, np.ndarray]:
-    with Path(path).open("rb") as raw:
-        if not zipfile.is_zipfile(raw):
-            raise InputError(f"{path}: not an .npz file; numpy.savez writes one, of arrays arg0, …")
-        raw.seek(0)
+_ANEW = "write it anew with numpy.savez"
+_DAMAGED = f"damaged, or not of plain arrays; {_ANEW}"
+
+_ZIP_FAULTS = (
+    EOFError,
+    NotImplementedError,  # a version or a compression that zipfile lacks
+    OSError,  # offsets that lead before the file
+    OverflowError,
+    RuntimeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What zipfile raises on files that are none, or damaged."""
+
+
+def _npz_arrays(path: str, raw: BinaryIO) -> dict[str, StoredArray]:
+    if not zipfile.is_zipfile(raw):
+        raise InputError(f"{path}: not an .npz file; numpy.savez writes one, of arrays arg0, …")
+    try:
+        file = zipfile.ZipFile(raw)
+    except _ZIP_FAULTS as error:
+        raise InputError(f"{path}: {_DAMAGED}") from error
+    members = file.infolist()
+    if len(members) > _MOST_MEMBERS:
+        raise InputError(f"{path}: holds {len(members)} arrays, more than any program takes")
+    arrays: dict[str, StoredArray] = {}
+    for member in members:
+        name = member.filename.removesuffix(".npy")
+        if name in arrays:
+            raise InputError(f"{path}: {shown(name)} is there twice; {_DAMAGED}")
+        arrays[name] = _npz_array(f"{path}: {shown(name)}", file, member)
+    return arrays
+
+
+def _npz_array(what: str, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> StoredArray:
+    """A member by its header, whose size must be that which the directory states."""
+    # other compressions may ask for gigabytes before they give a byte; numpy writes these two
+    if member.flag_bits & 1 or member.compress_type not in (
+        zipfile.ZIP_STORED,
+        zipfile.ZIP_DEFLATED,
+    ):
+        raise InputError(f"{what} is encrypted or compressed in a way that numpy does not write")
+    try:
+        with file.open(member) as stream:
+            header_bytes, shape, fortran, dtype = _npy_header(what, stream)
+    except _ZIP_FAULTS as error:
+        raise InputError(f"{what} is {_DAMAGED}") from error
+    count = math.prod(shape)
+    if header_bytes + count * dtype.itemsize != member.file_size:
+        raise InputError(
+            f"{what} is {dtype}{list(shape)} by its header and has {member.file_size} bytes; "
+            f"{_DAMAGED}"
+        )
+
+    def load() -> np.ndarray:
+        data = np.empty(count * dtype.itemsize, np.uint8)
         try:
-            with np.load(raw, allow_pickle=False) as file:
-                return {name: file[name] for name in file.files}
-        except (
-            ValueError,  # also: an array of Python objects
-            EOFError,
-            AttributeError,
-            TypeError,
-            NotImplementedError,  # a compression that zipfile lacks
-            RuntimeError,  # an encrypted member
-            zlib.error,
-            zipfile.BadZipFile,
-        ) as error:
-            raise InputError(
-                f"{path}: damaged, or not of plain arrays; write it anew with numpy.savez"
-            ) from error
+            with file.open(member) as stream:
+                stream.read(header_bytes)
+                at = 0
+                while piece := stream.read(_PIECE_BYTES):  # to the end, where the sum is checked
+                    data[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+                    at += len(piece)
+        except _ZIP_FAULTS as error:
+            raise InputError(f"{what} is {_DAMAGED}") from error
+        if at != len(data):
+            raise InputError(f"{what} ends after {at} of {len(data)} bytes; {_DAMAGED}")
+        return data.view(dtype).reshape(shape, order="F" if fortran else "C")
+
+    return StoredArray(shape, dtype, load)
+
+
+def _npy_header(what: str, stream: Any) -> tuple[int, tuple[int, ...], bool, np.dtype]:
+    """The bytes of a header, then shape, whether the first dimension is innermost, and dtype."""
+    start = stream.read(8)
+    if start[:6] != b"\x93NUMPY" or start[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
+        raise InputError(f"{what} is no array; numpy.savez writes a file of arrays")
+    size = stream.read(2 if start[6] == 1 else 4)
+    length = int.from_bytes(size, "little")
+    if length > _HEADER_BYTES:
+        raise InputError(f"{what} has a header of {length} bytes; {_DAMAGED}")
+    text = stream.read(length)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in hostile text
+            header = ast.literal_eval(text.decode("latin1" if start[6] < 3 else "utf-8").strip())
+            descr, shape, fortran = header["descr"], header["shape"], header["fortran_order"]
+            dtype = _plain_dtype(descr)
+    # the text may make Python's parser and numpy raise nearly anything, out of memory included
+    except Exception as error:
+        raise InputError(f"{what} has no header that numpy writes; {_DAMAGED}") from error
+    if dtype is None:
+        kind = shown(descr) if isinstance(descr, str) else "records"
+        raise InputError(f"{what} holds {kind}, not plain numbers; {_ANEW}")
+    sizes_are_plain = isinstance(shape, tuple) and all(
+        type(one) is int and 0 <= one < 2**63 for one in shape
+    )
+    if len(header) != 3 or type(fortran) is not bool or not sizes_are_plain or len(shape) > 64:
+        raise InputError(f"{what} has no header that numpy writes; {_DAMAGED}")
+    return len(start) + len(size) + length, shape, fortran, dtype
+
+
+def _plain_dtype(descr: object) -> np.dtype | None:
+    """The type of elements; None where they are no numbers."""
+    if not isinstance(descr, str) or len(descr) > 8:
+        return None
+    if descr.lstrip("<|=") == "f1":  # how numpy spells float8_e5m2, which it cannot read back
+        return DType.F8E5M2.numpy
+    dtype = np.dtype(descr)
+    return dtype if dtype.kind in "biufcV" and dtype.subdtype is None and dtype.itemsize else None
 
 
 def _safetensors(path: str) -> ModuleType:
@@ -112,19 +230,37 @@ def _safetensors(path: str) -> ModuleType:
     return safetensors
 
 
-def _read_safetensors(path: str) -> dict[str, np.ndarray]:
+def _safetensors_arrays(path: str, raw: io.BufferedReader) -> dict[str, StoredArray]:
     library = _safetensors(path)
+    arrays = {}
     try:
-        tensors = library.deserialize(Path(path).read_bytes())
+        # maps the file and checks its header: arrays lie one behind the other, without a gap
+        file = library.safe_open(path, framework="numpy")
+        at = 8 + int.from_bytes(raw.read(8), "little")
+        for name in file.offset_keys():
+            array = file.get_slice(name)
+            if array.get_dtype() not in _SAFETENSORS_NAMES:
+                what = f"{path}: {shown(name)} has dtype {array.get_dtype()}"
+                raise InputError(f"{what}, which has no HLO type")
+            dtype = _SAFETENSORS_NAMES[array.get_dtype()].numpy
+            arrays[name] = _part_of_file(raw, at, tuple(array.get_shape()), dtype)
+            at += math.prod(arrays[name].shape) * dtype.itemsize
     except library.SafetensorError as error:
         raise InputError(f"{path}: not a safetensors file: {error}") from error
-    arrays = {}
-    for name, tensor in tensors:
-        if tensor["dtype"] not in _SAFETENSORS_NAMES:
-            raise InputError(f"{path}: {name} has dtype {tensor['dtype']}, which has no HLO type")
-        dtype = _SAFETENSORS_NAMES[tensor["dtype"]].numpy
-        arrays[name] = np.frombuffer(bytes(tensor["data"]), dtype).reshape(tensor["shape"])
     return arrays
+
+
+def _part_of_file(
+    raw: io.BufferedReader, at: int, shape: tuple[int, ...], dtype: np.dtype
+) -> StoredArray:
+    def load() -> np.ndarray:
+        data: np.ndarray = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
+        raw.seek(at)
+        if raw.readinto(data.data) != len(data):
+            raise InputError(f"{raw.name}: has become shorter while it was read")
+        return data.view(dtype).reshape(shape)
+
+    return StoredArray(shape, dtype, load)
 
 
 def _safetensors_bytes(path: str, named: dict[str, np.ndarray]) -> bytes:

@@ -4,13 +4,14 @@ Whatever is heavy is imported by the command that needs it, so that help and usa
 immediate. The environment is read, and OpenBLAS's kernel chosen, here and nowhere else.
 """
 
+import contextlib
 import functools
 import json
 import os
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from ncc_runtime import cli_calibrate, cli_collectives, cli_trace
 from ncc_runtime.cli_options import (
     SCHEMA,
     PlaceWords,
+    check_outputs_of,
+    files_of,
     known_placement,
     loaded,
     note_compiling,
@@ -31,7 +34,15 @@ from ncc_runtime.cli_options import (
     trip_counts,
     warn,
 )
-from ncc_runtime.command_line import OUR_FAULT, REFUSED, USAGE, perform, wrong_usage
+from ncc_runtime.command_line import (
+    OUR_FAULT,
+    REFUSED,
+    USAGE,
+    check_written,
+    perform,
+    tell,
+    wrong_usage,
+)
 from ncc_runtime.errors import NccError, reason_of
 
 
@@ -44,8 +55,16 @@ def cli() -> None:
 @cli.command()
 @program_argument
 @place_options
-@click.option("--inputs", type=click.Path(), help="arg0, arg1, … in .npz or .safetensors.")
-@click.option("--outputs", type=click.Path(), help="Write out0, out1, … to this file.")
+@click.option(
+    "--inputs",
+    type=click.Path(),
+    help="arg0, arg1, …, or by the names of parameters, in .npz or .safetensors: each [ranks, "
+    "*shape], [*shape] for the same on every rank, or the whole array, which its sharding cuts. "
+    "With --no-values they decide how often loops run.",
+)
+@click.option(
+    "--outputs", type=click.Path(), help="Write out0, out1, … to this file, each [ranks, *shape]."
+)
 @click.option(
     "--seed", type=click.IntRange(0), help="Fill missing inputs at random [0 without --inputs]."
 )
@@ -58,7 +77,8 @@ def cli() -> None:
     metavar="NAME=N",
     multiple=True,
     callback=trip_counts,
-    help="With --no-values: how often a loop runs, or which branch, where data decides.",
+    help="With --no-values: how often a loop runs, or which branch, where neither --inputs nor "
+    "the program tells.",
 )
 @click.option("--no-clock", is_flag=True, help="Compute values only.")
 @click.option("--no-verify", is_flag=True, help="Run it without a proof that it is right.")
@@ -79,18 +99,20 @@ def run(program: Sequence[str], place: PlaceWords, as_json: bool, **words: Any) 
     from ncc_runtime.options import RunOptions
     from ncc_runtime.report import summary
 
-    if words["no_values"] and (words["inputs"] or words["outputs"]):
-        raise click.UsageError("--no-values takes no --inputs and gives no --outputs")
+    if words["no_values"] and words["outputs"]:
+        raise click.UsageError("--no-values gives no --outputs")
     if words["trip_counts"] and not words["no_values"]:
         raise click.UsageError("--trip-count goes with --no-values; else computed values decide")
+    written = {"--outputs": words["outputs"], "--trace": words["trace"]}
+    read = [*files_of(program), *([words["inputs"]] if words["inputs"] else [])]
+    check_outputs_of(written, place, read)
     timeline = cli_trace.wanted(words)
     if words["outputs"]:
-        array_files.check_target(words["outputs"])
+        array_files.check_outputs(words["outputs"])
     started = time.perf_counter()
-    times_only = words["no_values"] and words["no_verify"]
+    times_only = words["no_values"] and words["no_verify"] and not words["inputs"]
     model = loaded(program, place, times_only=times_only)
     chosen = None if timeline is None else timeline.chosen(model.executable)
-    given = array_files.read_arrays(words["inputs"]) if words["inputs"] else {}
     options = RunOptions(
         values=not words["no_values"],
         clock=not words["no_clock"],
@@ -104,7 +126,11 @@ def run(program: Sequence[str], place: PlaceWords, as_json: bool, **words: Any) 
     if options.clock:
         note_compiling()
     seed = 0 if words["seed"] is None and not words["inputs"] else words["seed"]
-    with cli_trace.shown_clock() as watch:
+    inputs: contextlib.AbstractContextManager[Mapping[str, array_files.StoredArray]]
+    inputs = contextlib.nullcontext({})
+    if words["inputs"]:
+        inputs = array_files.open_arrays(words["inputs"])
+    with cli_trace.shown_clock() as watch, inputs as given:
         result = model.run(given, seed=seed, options=options, watch=watch)
     if words["outputs"]:
         array_files.write_arrays(words["outputs"], result.outputs)
@@ -190,11 +216,15 @@ def topology_list() -> None:
 @click.option("--svg", type=click.Path(), metavar="FILE", help="Draw it into an SVG file.")
 def topology_show(name: str, svg: str | None, ranks: int | None, **where: Any) -> None:
     """Draw topology T as text, with its rates and their sources, or as SVG."""
+    from ncc_runtime.neff.whole_file import check_target, write_whole
     from ncc_runtime.placement import place
     from ncc_runtime.topology.graph import build
     from ncc_runtime.topology.show import describe
 
     known_placement(where["placement"])
+    if svg is not None:
+        check_written({"--svg": svg}, [name, where["placement"]])
+        check_target(svg)
     built = build(name, where["nodes"], where["lnc"])
     placed = place(built, ranks, where["placement"]) if ranks else None
     if svg is None:
@@ -202,7 +232,7 @@ def topology_show(name: str, svg: str | None, ranks: int | None, **where: Any) -
         return
     from ncc_runtime.topology.svg import as_svg
 
-    Path(svg).write_text(as_svg(built, placed))
+    write_whole(svg, as_svg(built, placed).encode())
     click.echo(f"{svg}: {built.name} drawn")
 
 
@@ -225,11 +255,9 @@ def _report(error: Exception, *, as_json: bool) -> int:
             traceback.print_exception(error)
     message = _message(error)
     if as_json:
-        click.echo(
-            json.dumps({"schema": SCHEMA, "errors": [{"code": code, "message": message}]}), err=True
-        )
+        tell(json.dumps({"schema": SCHEMA, "errors": [{"code": code, "message": message}]}))
     else:
-        click.echo(f"error: {message}", err=True)
+        tell(f"error: {message}")
     return status
 
 

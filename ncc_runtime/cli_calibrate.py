@@ -4,6 +4,8 @@ import json
 
 import click
 
+from ncc_runtime.command_line import check_written
+
 
 @click.command()
 @click.argument("rows", metavar="ROWS.json", type=click.Path())
@@ -21,12 +23,16 @@ def calibrate(rows: str, out: str | None, *, shipped: bool, **words: bool) -> No
     from ncc_runtime.calibration import preset, residuals
     from ncc_runtime.calibration.predict import Predictor
     from ncc_runtime.calibration.rows import read_rows
+    from ncc_runtime.neff.whole_file import check_target, write_whole
 
     if out is not None and shipped:
         raise click.UsageError("--out writes what is fitted, and --shipped fits nothing")
     if out is not None:
-        preset.target_of(out)  # before minutes are spent
+        check_target(out, (".toml",))  # before minutes are spent
     measured = read_rows(rows)
+    if out is not None:
+        for file in preset.targets(out, (row.instance for row in measured)).values():
+            check_written({"--out": str(file)}, [rows])
     found = residuals.calibrated(
         Predictor(), measured, is_fitted=not shipped, leave_one_out=words["leave_one_out"]
     )
@@ -35,5 +41,5 @@ def calibrate(rows: str, out: str | None, *, shipped: bool, **words: bool) -> No
     else:
         click.echo(residuals.as_text(found, every_row=not words["summary"]))
     for file, text in preset.presets(found, out) if out is not None else ():
-        file.write_text(text, encoding="utf-8")
+        write_whole(file, text.encode())
         click.echo(f"wrote {file}", err=True)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -11,6 +10,8 @@ import click
 from ncc_runtime.cli_options import (
     PlaceWords,
     algorithm_option,
+    check_outputs_of,
+    files_of,
     filled,
     loaded,
     place_of,
@@ -39,13 +40,17 @@ DEFAULT_BYTES = 32 << 20
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def explain(program: Sequence[str], place: PlaceWords, save: str | None, as_json: bool) -> None:
     """Say for every collective of PROGRAM which algorithms could fill it, and why one does."""
+    from ncc_runtime.neff.whole_file import check_target, write_whole
     from ncc_runtime.report import explain as report
     from ncc_runtime.report.explain_text import as_text
 
+    if save is not None:
+        check_outputs_of({"--save-plan": save}, place, files_of(program))
+        check_target(save)
     model = loaded(program, place)
     explanation = report.explained(model.executable, place.algorithms, model.plans)
     if save is not None:
-        Path(save).write_bytes(report.saved(explanation))
+        write_whole(save, report.saved(explanation))
     click.echo(json.dumps(report.as_json(explanation)) if as_json else as_text(explanation))
     warn(model)
 
@@ -118,12 +123,16 @@ def bench(op: str, place: PlaceWords, **words: Any) -> None:
     OP is all_reduce, all_gather, reduce_scatter, alltoall, alltoallv, all_gatherv, permute or
     sendrecv; those that end in v have variable sizes, and here full slots.
     """
+    from ncc_runtime.neff.whole_file import check_target, write_whole
     from ncc_runtime.report import bench as report
 
     if words["nnodes"] is not None:
         if place.on is not None or "nodes" in place.words:
             raise click.UsageError("-N and --nodes or --on say the same thing")
         place = attrs.evolve(place, words={**place.words, "nodes": words["nnodes"]})
+    if words["report_file"]:
+        check_outputs_of({"--report-to-json-file": words["report_file"]}, place)
+        check_target(words["report_file"])
     cases = _cases(op, words)
     found = [_measured(case, place, words["mode"]) for case in cases]
     lines, model = [line for line, _ in found], found[-1][1]
@@ -136,7 +145,7 @@ def bench(op: str, place: PlaceWords, **words: Any) -> None:
     }
     text = json.dumps(report.as_json(lines, where))
     if words["report_file"]:
-        Path(words["report_file"]).write_text(text + "\n", encoding="utf-8")
+        write_whole(words["report_file"], f"{text}\n".encode())
     if not words["as_json"]:
         heading = f"{lines[0].case.operator.name}: {model.executable.placement.ranks} ranks on "
         heading += f"{topology.nodes} x {topology.name}, lnc {topology.lnc}, {where['placement']}"

@@ -3,12 +3,13 @@
 import functools
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
+from ncc_runtime.command_line import check_written
 from ncc_runtime.errors import LoweringError, PlacementError
 
 if TYPE_CHECKING:
@@ -226,6 +227,20 @@ def filled(
 
     options = LoadOptions(place.algorithms, place.strict, place.plans, times_only)
     return load_on(program, where, options)
+
+
+def check_outputs_of(
+    written: Mapping[str, str | None], place: PlaceWords, read: Iterable[str] = ()
+) -> None:
+    """Wrong usage if options name a file to write that the command reads, or one twice."""
+    where = place_of(place)
+    plans = [plan.partition("=")[2] or plan for plan in place.plans]
+    check_written(written, [*read, where.topology, where.placement, *plans, *place.plans])
+
+
+def files_of(program: Sequence[str]) -> list[str]:
+    """The files of programs that perhaps name their ranks."""
+    return [match["path"] if (match := _RANKS.fullmatch(word)) else word for word in program]
 
 
 def warn(model: "Model") -> None:

@@ -90,7 +90,8 @@ def wanted(words: Mapping[str, Any]) -> WantedTimeline | None:
         return None
     if words["no_clock"]:
         raise click.UsageError("--trace needs the clock; leave out --no-clock")
-    from ncc_runtime.report.timeline.write import check_target
+    from ncc_runtime.neff.whole_file import check_target
+    from ncc_runtime.report.timeline.write import SUFFIXES
 
-    check_target(path)
+    check_target(path, SUFFIXES)
     return WantedTimeline(path, ranks)

@@ -2,12 +2,14 @@
 
 import atexit
 import contextlib
+import errno
 import gc
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
 
 import click
 
@@ -16,6 +18,8 @@ DONE, REFUSED, USAGE, OUR_FAULT, INTERRUPTED = 0, 1, 2, 3, 130
 
 _NEW_CONTAINERS = 500_000
 """How many objects a command makes until it looks for dead cycles: few are, all are walked over."""
+
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 _DID_YOU_MEAN = re.compile(r"\.? \(?Did you mean (?:one of:? )?(.*?)\?\)?$")
 
@@ -33,10 +37,16 @@ def perform(
         with cycles_collected_seldom():
             return _run(commands, name, given, report)
     except (BrokenPipeError, SystemExit):  # click exits where it meets a broken pipe itself
-        nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.stdout, sys.stderr):
-            os.dup2(nowhere, stream.fileno())
+            _silence(stream)
         return REFUSED
+
+
+def _silence(stream: TextIO) -> None:
+    """What the stream still holds, and gets from now on, goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _replace_closed_streams() -> None:
@@ -60,6 +70,34 @@ def cycles_collected_seldom() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
+def check_written(written: Mapping[str, str | None], read: Iterable[str]) -> None:
+    """Wrong usage if a file that options name would overwrite one that is read, or another.
+
+    By whatever name: a link, or another spelling of the path.
+    """
+    taken = [(path, "which is read") for path in read]
+    for option, path in written.items():
+        if path is None:
+            continue
+        for other, why in taken:
+            if _is_same_file(path, other):
+                same = "" if path == other else f" ({other})"
+                fact = f"{option} would overwrite {path}{same}, {why}"
+                raise click.UsageError(f"{fact}; give another name")
+        taken.append((path, f"which {option} writes"))
+
+
+def _is_same_file(one: str, other: str) -> bool:
+    """Whether writing one loses the other: one file by whatever names, links included.
+
+    What is no regular file (`/dev/null`, a terminal) loses nothing.
+    """
+    try:
+        return Path(one).samefile(other) and Path(one).is_file()
+    except OSError:  # one of them does not exist yet
+        return os.path.realpath(one) == os.path.realpath(other)
+
+
 def _run(
     commands: click.Group, name: str, given: Sequence[str], report: Callable[[Exception], int]
 ) -> int:
@@ -68,6 +106,13 @@ def _run(
         sys.stdout.flush()
     except BrokenPipeError:
         raise
+    except OSError as error:
+        if (
+            error.filename is None and error.errno in _CANNOT_WRITE
+        ):  # files that we write have names
+            error.filename = "<standard output>"
+            _silence(sys.stdout)  # what it still holds would fail again when the process ends
+        return report(error)
     except click.Abort:
         click.echo("interrupted", err=True)
         return INTERRUPTED
@@ -77,6 +122,16 @@ def _run(
     except Exception as error:  # noqa: BLE001 - the border: any fault becomes a line and a code
         return report(error)
     return DONE
+
+
+def tell(message: str) -> None:
+    """A message on standard error; where that cannot be written, the exit code has to do."""
+    try:
+        click.echo(message, err=True)
+    except BrokenPipeError:
+        raise
+    except OSError:
+        _silence(sys.stderr)
 
 
 def wrong_usage(error: click.UsageError) -> tuple[str, str]:

@@ -14,17 +14,30 @@ def check_budget(executable: Executable, options: RunOptions, held_bytes: int = 
     if not options.values:
         return
     need = needed_bytes(executable, options)
-    budget = options.memory_bytes
-    if budget is None:
-        free = free_bytes()
-        if free is None:
-            return
-        budget = int((free + held_bytes) * FREE_SHARE)
-    if need > budget:
+    budget = budget_bytes(options, held_bytes)
+    if budget is not None and need > budget:
         raise InputError(
             f"the values of {executable.ranks} ranks need {need} bytes of host memory and the "
             f"budget is {budget}; --no-values predicts the time without them, --memory raises it"
         )
+
+
+def check_slice(need: int, options: RunOptions) -> None:
+    """Refuse to find out how often loops run if what they follow from would not fit."""
+    budget = budget_bytes(options)
+    if budget is not None and need > budget:
+        raise InputError(
+            f"what predicates follow from needs {need} bytes of host memory and the budget is "
+            f"{budget}; --trip-count says how often a loop runs, --memory raises it"
+        )
+
+
+def budget_bytes(options: RunOptions, held_bytes: int = 0) -> int | None:
+    """What the run may take; None where it is not known."""
+    if options.memory_bytes is not None:
+        return options.memory_bytes
+    free = free_bytes()
+    return None if free is None else int((free + held_bytes) * FREE_SHARE)
 
 
 def needed_bytes(executable: Executable, options: RunOptions) -> int:

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,19 +13,25 @@ import numpy as np
 
 from ncc_runtime.errors import CountsError, InputError
 from ncc_runtime.execution.clock.clock import simulate
-from ncc_runtime.execution.decisions import (
-    PlannedDecisions,
-    RecordedDecisions,
-    ValueDecisions,
-)
+from ncc_runtime.execution.decisions import Decisions, RecordedDecisions, ValueDecisions
 from ncc_runtime.execution.scheduler import Batch, Scheduler
 from ncc_runtime.execution.sizes import SizeRecord, assumed, check_counts
 from ncc_runtime.execution.trace import Trace, Traffic, TrafficCounter, traffic_of
+from ncc_runtime.execution.trips import Inputs, decided
 from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.group_rules.limits import Use, limit_verdicts
 from ncc_runtime.group_rules.verdict import Verdict, refuse
-from ncc_runtime.host_memory import check_budget
-from ncc_runtime.inputs import Words, bound_inputs, check_constants
+from ncc_runtime.host_memory import check_budget, check_slice
+from ncc_runtime.inputs import (
+    Given,
+    Words,
+    bound_inputs,
+    check_constants,
+    check_type,
+    checked_input,
+    numbered,
+    parameter_text,
+)
 from ncc_runtime.lowering.executable import DmaQueue, Executable
 from ncc_runtime.lowering.fill import fill
 from ncc_runtime.neff import container
@@ -70,19 +76,22 @@ class Model:
 
     def run(
         self,
-        inputs: Sequence[np.ndarray] | Mapping[int, np.ndarray] = (),
+        inputs: Sequence[Any] | Mapping[Any, Any] = (),
         *,
         seed: int | None = None,
         options: RunOptions | None = None,
         **settings: Any,
     ) -> Run:
-        """Run once. Inputs are [ranks, *shape] or [*shape]; a seed fills what is missing.
+        """Run once. Inputs come in order, by number or by the name that the model gives them.
 
+        One is [ranks, *shape], [*shape] for the same on every rank, or the whole array, which its
+        sharding in the model cuts. A seed fills what is missing.
         Without a seed a missing input is an InputError, unless values are off. A program that is
         not proved is a ProofError, unless `verify` is off.
         `settings` are fields of RunOptions by name, as in run(x, values=True, threads=2).
         """
         options = attrs.evolve(options or RunOptions(), **settings)
+        given = numbered(self.executable.program, inputs)
         if options.values or options.verify:
             self.executable.check_is_whole()
         if options.values:
@@ -91,21 +100,21 @@ class Model:
         check_budget(self.executable, options, held)
         arrays = None
         if options.values:
-            arrays = bound_inputs(self.executable.program, _numbered(inputs), seed, self._draw)
+            arrays = bound_inputs(self.executable.program, given, seed, self._draw)
         if options.verify:
             prove.refuse(self.proofs)
         outputs: list[np.ndarray] = []
         notes: tuple[str, ...] = ()
         trace: Trace | None = None
         if arrays is None:
-            planned = PlannedDecisions(self.executable, options.trip_counts)
+            planned = self._decided(given, options)
             sized, notes = assumed(self.executable)
             found = simulate(sized, planned, watch=options.watch)
             trace, traffic = found if options.clock else None, traffic_of(found)
         else:
             machine = self._machine(options)
             machine.load(arrays)
-            with self._explained(_numbered(inputs)):
+            with self._explained(given):
                 recorded, traffic, sizes = self._perform(machine, options)
             outputs = machine.outputs()
             if options.clock:
@@ -119,6 +128,19 @@ class Model:
             notes=notes,
         )
 
+    def _decided(self, given: Given, options: RunOptions) -> Decisions:
+        """Where control flow goes without values, as far as inputs that are given decide it."""
+        program = self.executable.program
+        for number, array in given.items():
+            check_type(program, number, array)
+        inputs = Inputs(
+            given,
+            lambda number: checked_input(program, number, given[number]),
+            lambda number: parameter_text(program, number),
+            lambda need: check_slice(need, options),
+        )
+        return decided(self.executable, options.trip_counts, inputs)
+
     def _draw(self, given: Mapping[int, np.ndarray], seed: int) -> Mapping[int, Words]:
         """Tables of counts that fit, where a seed fills them."""
         program = self.executable.program
@@ -129,7 +151,7 @@ class Model:
         return drawn_counts(program, given, seed)
 
     @contextlib.contextmanager
-    def _explained(self, given: Mapping[int, np.ndarray]) -> Iterator[None]:
+    def _explained(self, given: Container[int]) -> Iterator[None]:
         """Counts that do not fit, with the parameters that a seed filled from which they follow."""
         try:
             yield
@@ -181,14 +203,6 @@ class Model:
         with threadpoolctl.threadpool_limits(1, user_api="blas"), machine:
             Scheduler(self.executable, recorded).run(perform, generator)
         return recorded, counter.traffic(), sizes
-
-
-def _numbered(
-    inputs: Sequence[np.ndarray] | Mapping[int, np.ndarray],
-) -> Mapping[int, np.ndarray]:
-    if isinstance(inputs, Mapping):
-        return inputs
-    return {number: np.asarray(array) for number, array in enumerate(inputs)}
 
 
 Neff = Compiled | Program | bytes | str | os.PathLike[str]

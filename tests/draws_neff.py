@@ -25,10 +25,12 @@ from ncc_runtime.neff.program import (
     BufferId,
     BufferKind,
     Origin,
+    Parameter,
     Program,
     Region,
     RegionInstr,
     Semaphore,
+    Sharding,
     Tensor,
     TensorId,
 )
@@ -231,7 +233,27 @@ class Growing:
             queues={engine: InstrTable.from_rows(rows) for engine, rows in self.rows.items()},
             origins=(Origin("add.1", "model.py:7"), Origin(self.draw(NAMES))),
             blocks=tuple(self.blocks),
+            **self.parameters(),
         )
+
+    def parameters(self) -> dict[str, tuple[Parameter, ...] | tuple[Sharding, ...]]:
+        """Names and shardings of inputs, if any is known."""
+        shapes = [self.tensors[one].shape for one in self.inputs]
+        cut = [shape for shape in shapes if shape]
+        shardings = []
+        if cut:
+            tiles = (2, *[1] * (len(cut[0]) - 1))
+            parts = st.lists(st.integers(0, 1), min_size=self.ranks, max_size=self.ranks)
+            shardings = [Sharding(tiles, tuple(self.draw(parts)))]
+        found = tuple(
+            Parameter(
+                self.draw(NAMES),
+                0 if cut and len(shape) == len(cut[0]) and self.draw(st.booleans()) else None,
+            )
+            for shape in shapes
+        )
+        known = any(one != Parameter() for one in found)
+        return {"parameters": found if known else (), "shardings": tuple(shardings)}
 
 
 def _any(program: Growing) -> tuple[int, Tensor]:

@@ -215,7 +215,8 @@ def test_who_leaves_the_error_stream_hears_no_more(command: str) -> None:
 @both
 def test_a_full_disk_behind_standard_output_is_one_line(command: str, neff: str) -> None:
     done = in_a_shell(command, f"list '{neff}'", ">/dev/full")
-    assert (done.returncode, done.stderr) == (REFUSED, "error: no space left on device\n")
+    assert done.returncode == REFUSED
+    assert done.stderr == "error: <standard output>: no space left on device\n"
 
 
 @pytest.mark.parametrize(

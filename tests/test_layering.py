@@ -154,6 +154,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.cli_collectives": {"ncc_runtime"},
     "ncc_runtime.cli_trace": {"ncc_runtime"},
     "ncc_runtime.cli": {"ncc_runtime"},
+    "ncc_runtime.entry": {"ncc_runtime"},
     "ncc_runtime.__init__": {"ncc_runtime"},
     # the compiler, which knows the contract but no topology
     "ncc_compiler.diagnostics": set(),
@@ -197,6 +198,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_compiler.driver": {"ncc_compiler", NEFF},
     "ncc_compiler.refusals": {"ncc_compiler.diagnostics", ERRORS},
     "ncc_compiler.cli": {"ncc_compiler", NEFF, ERRORS, "ncc_runtime.command_line"},
+    "ncc_compiler.entry": {"ncc_compiler", "ncc_runtime.entry"},
     "ncc_compiler.__init__": {"ncc_compiler"},
 }
 

@@ -13,7 +13,15 @@ import attrs
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.neff.program import AttributeValue, Block, BufferKind, Origin, Region
+from ncc_runtime.neff.program import (
+    AttributeValue,
+    Block,
+    BufferKind,
+    Origin,
+    Parameter,
+    Region,
+    Sharding,
+)
 
 
 @attrs.frozen
@@ -85,6 +93,8 @@ class Draft:
     regions: tuple[Region, ...]
     marks: tuple[Mark, ...] = ()  # in program order
     blocks: tuple[Block, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    shardings: tuple[Sharding, ...] = ()
 
 
 def without_moved(draft: Draft, moved: Mapping[int, int]) -> Draft:

@@ -64,6 +64,8 @@ def emit(draft: Draft, order: Order, layout: Layout) -> Program:
         queues={engine: InstrTable.from_rows(queues.rows[engine]) for engine in ENGINES},
         origins=tuple(queues.origins),
         blocks=draft.blocks,
+        parameters=draft.parameters,
+        shardings=draft.shardings,
     )
 
 

@@ -21,6 +21,7 @@ from ncc_compiler.codegen.draft import (
 )
 from ncc_compiler.codegen.leaves import element_span, leaves
 from ncc_compiler.codegen.origins import origin_of, text_origin
+from ncc_compiler.codegen.parameters import parameters_of
 from ncc_compiler.codegen.regions import RegionTable
 from ncc_compiler.codegen.reuse import Region, home_of, settled, write_in_place
 from ncc_compiler.codegen.select import ANY_REGION, COLLECTIVES, REGIONS, SELECTORS
@@ -49,6 +50,7 @@ def lower(module: Module) -> Draft:
 
 
 def _draft(module: Module, lowering: "_Lowering", inputs: Sequence[Value], outputs: Value) -> Draft:
+    parameters, shardings = parameters_of(module, module.entry_computation)
     return Draft(
         name=module.name,
         replica_count=module.replica_count,
@@ -61,6 +63,8 @@ def _draft(module: Module, lowering: "_Lowering", inputs: Sequence[Value], outpu
         regions=lowering.regions.rows(),
         marks=tuple(lowering.marks),
         blocks=tuple(lowering.blocks),
+        parameters=parameters,
+        shardings=shardings,
     )
 
 

@@ -1,35 +1,37 @@
 """Fitted constants as topology files: one for each instance type of the rows."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ncc_runtime.calibration.residuals import Calibration
 from ncc_runtime.errors import InputError
+from ncc_runtime.neff.whole_file import check_target
 from ncc_runtime.topology.load import load_spec
 from ncc_runtime.topology.spec import preset_names
 
 
-def target_of(path: str) -> Path:
-    """The path, if a file may be written there; InputError says why not."""
+def targets(path: str, instances: Iterable[str]) -> Mapping[str, Path]:
+    """By topology the file that its fit goes to: the path, of several one beside it for each."""
+    check_target(path, (".toml",))
+    names = list(dict.fromkeys(map(_base, instances)))
     target = Path(path)
-    if target.suffix != ".toml":
-        raise InputError(f"{path}: name a file that ends in .toml")
-    if not target.parent.is_dir():
-        raise InputError(f"{path}: {target.parent} is no folder")
-    return target
+    if len(names) == 1:
+        return {names[0]: target}
+    return {name: target.with_name(f"{target.stem}-{name}.toml") for name in names}
+
+
+def _base(instance: str) -> str:
+    """The built-in topology of an instance type."""
+    name = load_spec(instance).name
+    if name not in preset_names():
+        raise InputError(f"{instance}: only a built-in topology can be the base of a file")
+    return name
 
 
 def presets(found: Calibration, path: str) -> Iterator[tuple[Path, str]]:
-    """Files and their texts: the path itself, of several instances one beside it for each."""
-    target = target_of(path)
-    instances = dict.fromkeys(one.row.instance for one in found.rows)
-    for instance in instances:
-        name = load_spec(instance).name
-        if name not in preset_names():
-            raise InputError(f"{instance}: only a built-in topology can be the base of a file")
-        alone = len(instances) == 1
-        file = target if alone else target.with_name(f"{target.stem}-{name}.toml")
+    """Files and their texts."""
+    for name, file in targets(path, (one.row.instance for one in found.rows)).items():
         yield file, _text(found, name)
 
 

@@ -134,11 +134,10 @@ class PlannedDecisions:
 
     def __init__(self, executable: Executable, trip_counts: Mapping[str, int]) -> None:
         blocks = self._blocks = executable.program.blocks
-        names = {block.name for block in blocks}
-        for name in sorted(set(trip_counts) - names):
-            known = ", ".join(sorted(names)) or "none"
-            raise ControlError(f"no loop or conditional is called {name!r}; there are: {known}")
-        self._trips = [_planned(block, trip_counts) for block in blocks]
+        check_names(blocks, trip_counts)
+        if missing := [blocks[number].name for number in undecided(blocks, trip_counts)]:
+            raise ControlError(f"nothing says where {', '.join(dict.fromkeys(missing))} goes")
+        self._trips = [trip_counts.get(one.name, one.trip_count or 0) for one in blocks]
 
     def trips(self, jump: Jump) -> int:
         """Of a loop, its trips; of a branch, whether it is taken: always or never."""
@@ -148,15 +147,21 @@ class PlannedDecisions:
         return trips
 
 
-def _planned(block: Block, trip_counts: Mapping[str, int]) -> int:
-    trips = trip_counts.get(block.name, block.trip_count)
-    if trips is None:
-        what = "how often" if block.kind is BlockKind.LOOP else "which branch of"
-        raise ControlError(
-            f"data decides {what} {block.name} runs; without values say it: "
-            f"--trip-count {block.name}=N"
-        )
-    return trips
+def check_names(blocks: Sequence[Block], trip_counts: Mapping[str, int]) -> None:
+    """ControlError if the user names a loop that is not there."""
+    names = {block.name for block in blocks}
+    for name in sorted(set(trip_counts) - names):
+        known = ", ".join(sorted(names)) or "none"
+        raise ControlError(f"no loop or conditional is called {name!r}; there are: {known}")
+
+
+def undecided(blocks: Sequence[Block], trip_counts: Mapping[str, int]) -> list[int]:
+    """The blocks of which neither the compiler nor the user says where they go."""
+    return [
+        number
+        for number, block in enumerate(blocks)
+        if block.trip_count is None and block.name not in trip_counts
+    ]
 
 
 Decisions = RecordedDecisions | PlannedDecisions

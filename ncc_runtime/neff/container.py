@@ -4,11 +4,9 @@ One program has one spelling in bytes. A file is accepted only if it is exactly 
 the program that it holds, so no part of it goes unread.
 """
 
-import errno
 import hashlib
 import io
 import os
-import stat
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +22,7 @@ from ncc_runtime.neff.header import (
     header_bytes,
 )
 from ncc_runtime.neff.program import BufferKind, Program
-from ncc_runtime.neff.whole_file import replacing
+from ncc_runtime.neff.whole_file import write_whole
 
 _BLOCK = 512  # tar works in blocks of this many bytes
 _TAR_NAME = slice(0, 100)
@@ -125,21 +123,6 @@ def save(data: bytes, path: str | os.PathLike[str]) -> None:
     """
     place = os.fspath(path)
     try:
-        if _is_special(place):
-            Path(place).write_bytes(data)
-        else:
-            with replacing(place) as stream:
-                stream.write(data)
+        write_whole(place, data)
     except OSError as error:
         raise NeffError(f"{place}: cannot be written: {reason_of(error)}") from error
-
-
-def _is_special(place: str) -> bool:
-    """Whether something other than a regular file is there; OSError if a directory is."""
-    try:
-        mode = Path(place).stat().st_mode
-    except FileNotFoundError:
-        return False
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    return not stat.S_ISREG(mode)

@@ -21,9 +21,11 @@ from ncc_runtime.neff.program import (
     BufferId,
     BufferKind,
     Origin,
+    Parameter,
     Program,
     Region,
     Semaphore,
+    Sharding,
     Tensor,
     TensorId,
 )
@@ -105,6 +107,8 @@ class Definition:
     cc: tuple[Placeholder, ...]
     origins: tuple[Origin, ...]
     blocks: tuple[Block, ...]
+    parameters: tuple[Parameter, ...]
+    shardings: tuple[Sharding, ...]
     engines: tuple[EngineFile, ...]
 
 
@@ -145,6 +149,8 @@ def _definition(program: Program) -> Definition:
         cc=program.placeholders,
         origins=program.origins,
         blocks=program.blocks,
+        parameters=program.parameters,
+        shardings=program.shardings,
         engines=tuple(
             EngineFile(
                 engine, _engine_file(engine), len(table), len(table.tensors), table.opcode_names
@@ -206,6 +212,8 @@ def _program(definition: Definition, files: Mapping[str, bytes]) -> Program:
         queues={row.engine: _table(row, files) for row in definition.engines},
         origins=definition.origins,
         blocks=definition.blocks,
+        parameters=definition.parameters,
+        shardings=definition.shardings,
     )
 
 

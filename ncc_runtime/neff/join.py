@@ -58,6 +58,10 @@ def joined(
         queues={},
         origins=tuple(itertools.chain.from_iterable(one.origins for one in moved)),
         blocks=tuple(itertools.chain.from_iterable(one.blocks for one in moved)),
+        parameters=tuple(
+            one.parameter(number) for one in moved for number in range(len(one.inputs))
+        ),
+        shardings=tuple(itertools.chain.from_iterable(one.shardings for one in moved)),
         twins={
             bases[stage].blocks + block: bases[other].blocks + twin
             for (stage, block), (other, twin) in twins.items()
@@ -80,6 +84,7 @@ class _Base:
     attributes: int = 0
     origins: int = 0
     blocks: int = 0
+    shardings: int = 0
 
 
 def _bases(programs: Sequence[Program]) -> list[_Base]:
@@ -153,6 +158,12 @@ def _moved(program: Program, base: _Base, numbers: Mapping[int, int]) -> Program
             attrs.evolve(one, predicate=TensorId(one.predicate + base.tensors))
             for one in program.blocks
         ),
+        parameters=tuple(
+            one
+            if one.sharding is None
+            else attrs.evolve(one, sharding=one.sharding + base.shardings)
+            for one in program.parameters
+        ),
     )
 
 
@@ -222,4 +233,5 @@ def _own(whole: Program, own: Program, places: Sequence[Mapping[int, int]], stag
         placeholders=tuple(placeholders),
         origins=whole.origins,
         blocks=whole.blocks,
+        shardings=whole.shardings,
     )

@@ -1,8 +1,8 @@
 """The listing of a program: what `nccc list` prints and `listing_parse` reads back.
 
-A row is words between blanks. Ids say what they number: b buffers, t tensors, r regions, v values
-of a region, p placeholders, k blocks, # attributes, @ origins. What follows `;` is derived and not
-read, and neither is how far rows inside blocks are moved to the right.
+A row is words between blanks. Ids say what they number: b buffers, t tensors, s shardings, r
+regions, v values of a region, p placeholders, k blocks, # attributes, @ origins. What follows `;`
+is derived and not read, and neither is how far rows inside blocks are moved to the right.
 """
 
 import json
@@ -15,7 +15,15 @@ from ncc_runtime.neff.groups import ExplicitGroups
 from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, PTC2, TEST, Engine
 from ncc_runtime.neff.listing_parse import parse_program
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
-from ncc_runtime.neff.program import AttributeValue, Block, BlockKind, Program, Tensor
+from ncc_runtime.neff.program import (
+    AttributeValue,
+    Block,
+    BlockKind,
+    Parameter,
+    Program,
+    Sharding,
+    Tensor,
+)
 from ncc_runtime.neff.structure import CONTROL, acknowledgements, names_block, structure_of
 from ncc_runtime.neff.table import NONE, Instr
 
@@ -36,6 +44,8 @@ def print_program(program: Program, constants: bool = True) -> str:
         ("buffers", _buffers(program)),
         ("tensors", _tensors(program)),
         ("inputs", _id_row(program.inputs)),
+        ("shardings", (_sharding(n, row) for n, row in enumerate(program.shardings))),
+        ("parameters", (_parameter(n, row) for n, row in enumerate(program.parameters))),
         ("outputs", _id_row(program.outputs)),
         ("constants", _constants(program) if constants else _omitted(program)),
         ("semaphores", _semaphores(program)),
@@ -81,6 +91,14 @@ def _tensors(program: Program) -> Iterator[Cells]:
             start = program.address(number)
             row.append(f"; {start:#010x}..{start + tensor.size_bytes:#010x}")
         yield row
+
+
+def _sharding(number: int, row: Sharding) -> Cells:
+    return [f"s{number}", _value(row.tiles), f"parts {_value(row.parts)}"]
+
+
+def _parameter(number: int, row: Parameter) -> Cells:
+    return [f"{number}", _name(row.name), "" if row.sharding is None else f"s{row.sharding}"]
 
 
 def _constants(program: Program) -> Iterator[Cells]:

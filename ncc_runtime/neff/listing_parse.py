@@ -18,9 +18,11 @@ from ncc_runtime.neff.program import (
     BufferId,
     BufferKind,
     Origin,
+    Parameter,
     Program,
     Region,
     Semaphore,
+    Sharding,
     Tensor,
     TensorId,
 )
@@ -32,7 +34,8 @@ _TYPE = re.compile(r"(\w+)\[((?:\d{1,19}(?:,\d{1,19})*)?)\]", re.ASCII)
 _HOME = re.compile(r"b(\d{1,19})\+(\d{1,19})", re.ASCII)
 _BYTES = re.compile(r"(?:[0-9a-f]{2})+")
 _AWAITED = re.compile(r"(?P<name>.+)>=(?P<value>\d{1,10})")
-_REFERENCE = re.compile(r"[#pk@](\d{1,10})", re.ASCII)
+_LIST = re.compile(r"\[((?:\d{1,19}(?:,\d{1,19})*)?)\]", re.ASCII)
+_REFERENCE = re.compile(r"[#pks@](\d{1,10})", re.ASCII)
 _COSTS = {"flops": "flops", "elements": "elements", "read": "bytes_in", "written": "bytes_out"}
 
 
@@ -64,6 +67,8 @@ class _Draft:
         self._buffers: list[Buffer] = []
         self._tensors: list[Tensor] = []
         self._inputs: tuple[int, ...] = ()
+        self._shardings: list[Sharding] = []
+        self._parameters: list[Parameter] = []
         self._outputs: tuple[int, ...] = ()
         self._constants: dict[int, bytearray] = {}
         self._semaphores: list[Semaphore] = []
@@ -79,6 +84,8 @@ class _Draft:
             "buffers": self._buffer,
             "tensors": self._tensor,
             "inputs": self._input,
+            "shardings": self._sharding,
+            "parameters": self._parameter,
             "outputs": self._output,
             "constants": self._constant,
             "semaphores": self._semaphore,
@@ -124,6 +131,8 @@ class _Draft:
             queues={engine: _table(engine, rows) for engine, rows in self._rows.items()},
             origins=tuple(self._origins),
             blocks=tuple(self._blocks),
+            parameters=tuple(self._parameters),
+            shardings=tuple(self._shardings),
         )
 
     def _program(self, row: Row) -> None:
@@ -146,12 +155,25 @@ class _Draft:
         row.numbered("t", len(self._tensors))
         dtype, dimensions = row.match(_TYPE, "type").groups()
         buffer, offset = map(int, row.match(_HOME, "place such as b0+0").groups())
-        shape = tuple(int(size) for size in dimensions.split(",") if size)
         name = row.name("name")
-        self._tensors.append(Tensor(name, BufferId(buffer), DType(dtype), shape, offset))
+        self._tensors.append(
+            Tensor(name, BufferId(buffer), DType(dtype), _numbers(dimensions), offset)
+        )
 
     def _input(self, row: Row) -> None:
         self._inputs += row.ids("t")
+
+    def _sharding(self, row: Row) -> None:
+        row.numbered("s", len(self._shardings))
+        tiles = row.match(_LIST, "tiles such as [2,1]")[1]
+        row.keyword("parts")
+        parts = row.match(_LIST, "parts such as [0,1]")[1]
+        self._shardings.append(Sharding(_numbers(tiles), _numbers(parts)))
+
+    def _parameter(self, row: Row) -> None:
+        row.keyword(str(len(self._parameters)))
+        name, sharding = row.name("name"), _reference(row, "s")
+        self._parameters.append(Parameter(name, None if sharding == NONE else sharding))
 
     def _output(self, row: Row) -> None:
         self._outputs += row.ids("t")
@@ -256,8 +278,12 @@ def _table(engine: Engine, rows: list[Instr]) -> InstrTable:
         raise NeffError(f"queue {engine.value}: {error}") from error
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if number)
+
+
 def _reference(row: Row, prefix: str) -> int:
-    """The id behind `#`, `p`, `k` or `@` if the next word is one, else NONE."""
+    """The id behind `#`, `p`, `k`, `s` or `@` if the next word is one, else NONE."""
     return int(row.match(_REFERENCE, "id")[1]) if _is_reference(row.peek(), prefix) else NONE
 
 

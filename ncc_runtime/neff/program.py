@@ -167,6 +167,22 @@ class Origin:
 
 
 @attrs.frozen
+class Sharding:
+    """How an array of the whole model lies on the ranks: cut along dimensions into equal tiles."""
+
+    tiles: tuple[int, ...]  # by dimension, how many
+    parts: tuple[int, ...]  # by rank, the tile that it has, counted in row-major order
+
+
+@attrs.frozen
+class Parameter:
+    """What the model calls an input, and how it is sharded, where that is known."""
+
+    name: str = ""
+    sharding: int | None = None  # of Program.shardings
+
+
+@attrs.frozen
 class Program:
     """Everything a `.neff` says. Ids are positions in these tuples."""
 
@@ -186,6 +202,12 @@ class Program:
     queues: Mapping[Engine, InstrTable]
     origins: tuple[Origin, ...]
     blocks: tuple[Block, ...] = ()
+    parameters: tuple[Parameter, ...] = ()  # one for each of inputs, or none
+    shardings: tuple[Sharding, ...] = ()
+
+    def parameter(self, number: int) -> Parameter:
+        """What is known of an input."""
+        return self.parameters[number] if self.parameters else Parameter()
 
     def elided(self) -> tuple[Origin, ...]:
         """The constants without value, in order, and where they come from, if that is known."""

@@ -6,38 +6,80 @@ be locked has no writer any more; the next writer in the same directory removes 
 """
 
 import contextlib
+import errno
 import fcntl
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+from ncc_runtime.errors import InputError
+
+
+def check_target(path: str | os.PathLike[str], suffixes: tuple[str, ...] = ()) -> None:
+    """Refuse a file that could not be written, before anything is done for it; InputError."""
+    place = os.fspath(path)
+    if Path(place).is_dir():
+        raise InputError(f"{place}: is a directory; give the name of a file")
+    if suffixes and not place.endswith(suffixes):
+        raise InputError(f"{place}: name a file that ends in {', '.join(suffixes)}")
+    folder = Path(os.path.realpath(place)).parent
+    if not folder.is_dir():
+        raise InputError(f"{place}: there is no folder {folder}")
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A stream whose contents become the file when all is written; the old one stays till then.
 
-    A symbolic link is followed. Raises OSError, and leaves nothing, if the file cannot be written.
+    A symbolic link is followed. What is no regular file (`/dev/stdout`, a pipe) is written to.
+    Raises OSError with the name of the file, and leaves nothing, if it cannot be written.
     """
-    target = Path(os.path.realpath(path))
-    temporary, stream = _locked_temporary(target.parent)
+    place = os.fspath(path)
     try:
-        with stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-            temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)  # after a successful replace there is none
+        if _is_special(place):
+            with Path(place).open("wb") as special:
+                yield special
+            return
+        target = Path(os.path.realpath(place))
+        temporary, stream = _locked_temporary(target.parent)
+        try:
+            with stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+                temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)  # after a successful replace there is none
+    except BrokenPipeError:  # of a pipe, whose reader has left
+        raise
+    except OSError as error:  # of the stream, which names no file, or of the temporary file
+        raise OSError(error.errno, error.strerror, place) from error
     _sync(target.parent)
     _sweep(target.parent)
 
 
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file so that at any moment either the old one or the whole new one is there."""
+    with replacing(path) as stream:
+        stream.write(data)
+
+
+def _is_special(place: str) -> bool:
+    """Whether something other than a regular file is there; OSError if a directory is."""
+    try:
+        mode = Path(place).stat().st_mode
+    except FileNotFoundError:
+        return False
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    return not stat.S_ISREG(mode)
+
+
 def _locked_temporary(directory: Path) -> tuple[Path, BinaryIO]:
     while True:
-        temporary = directory / f".ncc-{secrets.token_hex(8)}.tmp"
+        temporary = directory / f".ncc-{os.urandom(8).hex()}.tmp"
         stream = temporary.open("xb")
         with contextlib.suppress(OSError):  # a file system without locks: nothing is swept there
             fcntl.flock(stream, fcntl.LOCK_EX)

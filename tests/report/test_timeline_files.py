@@ -326,7 +326,7 @@ def test_a_file_that_cannot_be_finished_is_not_there(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("a.txt", "ends in one of .pftrace, .json"),
+        ("a.txt", "ends in .pftrace, .json"),
         ("none/a.json", "there is no folder"),
         ("folder.json", "is a directory"),
     ],

@@ -140,7 +140,10 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_1(neff: str, arguments, r
         ({"arg0": np.zeros((8, 16), np.int32)}, "arg0 is int32"),
         ({"arg0": np.zeros((8, 16), np.float16)}, "arg0 is float16"),
         ({"arg1": np.zeros((8, 16), np.float32)}, "program's 1 parameters"),
-        ({"x": np.zeros((8, 16), np.float32)}, "'x' is not named arg0"),
+        (
+            {"x": np.zeros((8, 16), np.float32)},
+            "no parameter takes 'x' float32[8, 16]; the program's 1 parameters are arg0 f32[16]",
+        ),
     ],
 )
 def test_wrong_inputs_are_named(neff: str, tmp_path: Path, arrays, reason, capsys):
@@ -175,7 +178,7 @@ def test_outputs_of_an_unknown_kind_are_refused_before_the_run(
     monkeypatch.setattr("ncc_runtime.runtime.Model.run", run)
     monkeypatch.chdir(tmp_path)
     message = refused(capsys, "run", neff, "--outputs", name)
-    assert message.startswith(f"error: {name}: outputs go to .npz or .safetensors files; give")
+    assert message.startswith(f"error: {name}: name a file that ends in .npz, .safetensors\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.neff"]
 
 

@@ -1,11 +1,12 @@
 """First stage: every number stands for something, so that the other rules may follow it."""
 
+import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from ncc_runtime.neff.isa import ENGINES, OPCODES
-from ncc_runtime.neff.program import Program
+from ncc_runtime.neff.program import Parameter, Program
 from ncc_runtime.neff.rules.rule import rule
 from ncc_runtime.neff.table import COLUMNS, NONE, InstrTable
 
@@ -120,6 +121,34 @@ def _amounts_make_sense(program: Program) -> Iterator[str]:
             yield f"queue {engine}, pc {row}: wait_value {table.wait_value[row]}, no semaphore"
 
 
+@rule("neff-N8")
+def _parameters_describe_inputs(program: Program) -> Iterator[str]:
+    for number, sharding in enumerate(program.shardings):
+        count = math.prod(sharding.tiles)
+        if any(one < 1 for one in sharding.tiles) or count < 2:
+            yield f"sharding s{number}: tiles {list(sharding.tiles)} cut nothing"
+        elif len(sharding.parts) != program.ranks:
+            yield f"sharding s{number}: {len(sharding.parts)} parts for {program.ranks} ranks"
+        yield from _outside(f"sharding s{number}: tile", sharding.parts, count)
+    if len(program.parameters) not in (0, len(program.inputs)):
+        yield f"{len(program.parameters)} parameters for {len(program.inputs)} inputs"
+        return
+    if program.parameters and set(program.parameters) == {Parameter()}:
+        yield "no parameter has a name or a sharding, yet they are listed"
+    for number, parameter in enumerate(program.parameters):
+        if parameter.sharding is None:
+            continue
+        yield from _outside(
+            f"parameter {number}: sharding", (parameter.sharding,), len(program.shardings)
+        )
+        tensor = program.inputs[number]
+        if 0 <= parameter.sharding < len(program.shardings) and 0 <= tensor < len(program.tensors):
+            tiles = program.shardings[parameter.sharding].tiles
+            shape = program.tensors[tensor].shape
+            if len(tiles) != len(shape):
+                yield f"parameter {number}: tiles {list(tiles)} of an array of shape {list(shape)}"
+
+
 RULES = (
     _ranks_fit,
     _ids_exist,
@@ -127,4 +156,5 @@ RULES = (
     _opcodes_are_known,
     _row_ids_exist,
     _amounts_make_sense,
+    _parameters_describe_inputs,
 )

@@ -13,9 +13,8 @@ from typing import BinaryIO, Protocol, cast
 
 import numpy as np
 
-from ncc_runtime.errors import InputError
 from ncc_runtime.execution.trace import Trace
-from ncc_runtime.neff.whole_file import replacing
+from ncc_runtime.neff.whole_file import check_target, replacing
 from ncc_runtime.report.timeline import link_use, tracks
 from ncc_runtime.report.timeline.batches import Batch, Content, Samples
 
@@ -30,18 +29,6 @@ class Writer(Protocol):
     def end(self) -> None: ...
 
 
-def check_target(path: str) -> None:
-    """Refuse a file that could not be written, before anything runs for it."""
-    folder = Path(path).resolve().parent
-    if not path.endswith(SUFFIXES):
-        known = ", ".join(SUFFIXES)
-        raise InputError(f"{path}: a timeline goes to a file that ends in one of {known}")
-    if not folder.is_dir():
-        raise InputError(f"{path}: there is no folder {folder}")
-    if Path(path).is_dir():
-        raise InputError(f"{path}: is a directory; give the name of a file")
-
-
 def write_timeline(
     path: str,
     trace: Trace,
@@ -49,7 +36,7 @@ def write_timeline(
     advance: Callable[[int], None] | None = None,
 ) -> None:
     """Write what some ranks did (bool by rank; None: all); `advance` hears of events written."""
-    check_target(path)
+    check_target(path, SUFFIXES)
     with replacing(path) as file, _compressed(path, file) as stream:
         writer = _writer(path, stream)
         for content in contents(trace, ranks):

@@ -1,0 +1,174 @@
+"""What the model says of its parameters: their names, and how arrays of the whole are cut.
+
+Names are those of the user's program, which JAX writes down as `op_name`. Shardings come in the
+two forms that XLA prints, `{devices=[2,1,4]<=[8] last_tile_dim_replicate}` and that of mesh axes,
+`{mesh['a'=2,'b'=4], [{'a'}, {}]}`. Whatever does not tell which part of the whole every device has
+(`manual`, `unreduced`, `maximal`) and what fits neither ranks nor shape tells nothing: the
+parameter is then given rank by rank. Source of both grammars: hlo_parser.cc and hlo_sharding.h of
+XLA.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from ncc_compiler.codegen.leaves import leaves
+from ncc_compiler.ir.graph import Computation, Module, Node, Raw
+from ncc_runtime.neff.program import Parameter, Sharding
+
+_OP_NAME = re.compile(r'\bop_name\s*=\s*"((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(r"\\(.)")
+
+_LIST = r"(\d{1,9}(?:,\d{1,9})*)"
+_ORDER = rf"(?:\[{_LIST}\](?:T\({_LIST}\))?|{_LIST})"
+_TILED = re.compile(rf"devices=\[{_LIST}\](?:<=)?{_ORDER}(.*)")
+_NOT_TILES = re.compile(r"last_tile_dims=\{([a-z, ]*)\}")
+_MESH = re.compile(
+    rf"mesh\[((?:,?'[^']*'=\d{{1,9}})*)\],?(?:device_ids=\({_ORDER}\),?)?"
+    r"\[((?:,?\{[^{}]*\})*)\](.*)"
+)
+_MOST_AXES = 32  # numpy has arrays of 64
+_AXIS = re.compile(r"'([^']*)'(?::\((\d{1,9})\)(\d{1,9})|=(\d{1,9}))?")
+_METADATA = re.compile(r'metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
+
+
+def parameters_of(
+    module: Module, entry: Computation
+) -> tuple[tuple[Parameter, ...], tuple[Sharding, ...]]:
+    """Parameters in the order of the program's inputs, and the shardings that they have.
+
+    Nothing is said of parameters none of which has a name or a sharding.
+    """
+    shardings: dict[Sharding, int] = {}
+    parameters = []
+    for position in entry.parameters():
+        node = entry.nodes[position]
+        arrays, name = leaves(node.type), _name(node)
+        of_each = _sharding_texts(node, len(arrays))
+        for k, (array, text) in enumerate(zip(arrays, of_each, strict=True)):
+            found = sharding(text, module.replica_count, module.num_partitions)
+            if found is not None and len(found.tiles) != len(array.shape):
+                found = None
+            number = None if found is None else shardings.setdefault(found, len(shardings))
+            own = f"{name}[{k}]" if name and len(arrays) > 1 else name
+            parameters.append(Parameter(own, number))
+    known = any(one != Parameter() for one in parameters)
+    return tuple(parameters) if known else (), tuple(shardings)
+
+
+def _name(parameter: Node) -> str:
+    metadata = parameter.attributes.get("metadata")
+    match = _OP_NAME.search(metadata.text) if isinstance(metadata, Raw) else None
+    return _ESCAPE.sub(r"\1", match[1]) if match else ""
+
+
+def _sharding_texts(parameter: Node, arrays: int) -> Sequence[str]:
+    """The sharding of every array of a parameter, without its outer braces."""
+    attribute = parameter.attributes.get("sharding")
+    text = attribute.text if isinstance(attribute, Raw) else ""
+    text = re.sub(r"\s*([\[\]{}(),=:])\s*", r"\1", _METADATA.sub("", text)).strip()
+    if not text.startswith("{{"):
+        return [text[1:-1]] * arrays if arrays == 1 else [""] * arrays
+    parts, depth = [""], 0
+    for letter in text[1:-1]:
+        depth += (letter == "{") - (letter == "}")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part[1:-1] for part in parts] if len(parts) == arrays else [""] * arrays
+
+
+def sharding(text: str, replicas: int, partitions: int) -> Sharding | None:
+    """The sharding of a text without its outer braces; None where it cuts nothing.
+
+    It numbers the devices that run one replica.
+    """
+    found = _mesh(text, partitions) if text.startswith("mesh[") else _tiled(text, partitions)
+    if found is None or math.prod(found[0]) < 2:
+        return None
+    tiles, parts = found
+    return Sharding(tiles, tuple(parts.tolist()) * replicas)
+
+
+_Tiles = tuple[tuple[int, ...], np.ndarray]
+"""How many tiles by dimension; by device, the tile that it has."""
+
+
+def _tiled(text: str, devices: int) -> _Tiles | None:
+    match = _TILED.fullmatch(text)
+    if match is None:
+        return None
+    sizes, (dims, order, listed, rest) = _numbers(match[1]), match.groups()[1:]
+    not_tiles = 0
+    if "last_tile_dim_replicate" in rest:
+        not_tiles = 1
+    elif kinds := _NOT_TILES.search(rest):
+        names = kinds[1].replace(" ", "").split(",")
+        if set(names) != {"replicated"}:
+            return None
+        not_tiles = len(names)
+    numbering = _numbering(devices, dims, order, listed)
+    if numbering is None or math.prod(sizes) != devices or len(sizes) < not_tiles:
+        return None
+    tiles = sizes[: len(sizes) - not_tiles]
+    parts: np.ndarray = np.empty(devices, np.int64)
+    parts[numbering] = np.repeat(np.arange(math.prod(tiles)), devices // max(1, math.prod(tiles)))
+    return tiles, parts
+
+
+def _mesh(text: str, devices: int) -> _Tiles | None:
+    match = _MESH.fullmatch(text)
+    if match is None or "manual=" in match[6] or "unreduced=" in match[6]:
+        return None
+    axes = {name: int(size) for name, _, _, size in _AXIS.findall(match[1])}
+    numbering = _numbering(devices, match[2], match[3], match[4])
+    if numbering is None or len(axes) > _MOST_AXES or math.prod(axes.values()) != devices:
+        return None
+    coordinates = np.unravel_index(np.arange(devices), tuple(axes.values()) or (1,))
+    coordinate = dict(zip(axes, coordinates, strict=bool(axes)))
+    tiles: list[int] = []
+    part: np.ndarray = np.zeros(devices, np.int64)  # by place in the mesh
+    for dimension in re.findall(r"\{([^{}]*)\}", match[5]):
+        tiles.append(1)
+        for name, before, own, _ in _AXIS.findall(dimension):
+            if name not in axes:
+                return None
+            # `'b':(2)4` is the part of size 4 of axis b that has 2 before it
+            size = int(own) if own else axes[name]
+            inner, rest = divmod(axes[name], int(before or 1) * size) if size else (0, 1)
+            if rest or not inner:
+                return None
+            part = part * size + coordinate[name] // inner % size
+            tiles[-1] *= size
+    if math.prod(tiles) > devices:  # an axis twice
+        return None
+    parts: np.ndarray = np.empty(devices, np.int64)
+    parts[numbering] = part
+    return tuple(tiles), parts
+
+
+def _numbering(
+    devices: int, dims: str | None, order: str | None, listed: str | None
+) -> np.ndarray | None:
+    """The device at every place: counted up, through a transposed array, or listed."""
+    if listed is not None:
+        numbers = np.array(_numbers(listed))
+    elif dims is None:
+        numbers = np.arange(devices)
+    else:
+        shape = _numbers(dims)
+        if math.prod(shape) != devices or len(shape) > _MOST_AXES:
+            return None
+        axes = range(len(shape)) if order is None else _numbers(order)
+        if sorted(axes) != [*range(len(shape))]:
+            return None
+        numbers = np.arange(devices).reshape(shape).transpose(axes).ravel()
+    is_numbering = np.array_equal(np.sort(numbers), np.arange(devices))
+    return numbers if is_numbering else None
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))

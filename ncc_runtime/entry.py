@@ -1,0 +1,49 @@
+"""Where a command of the shell begins: an interrupt is one line, however early or late it comes.
+
+Nothing is imported here but what Python has built in. While the command is loaded there is nothing
+to tidy up, and an interrupt ends the process at once; as an exception, modules that are just being
+imported may swallow it or turn it into another. Then it is KeyboardInterrupt, as usual.
+"""
+
+import _signal  # type: ignore[import-not-found]  # signal itself takes long to import
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_INTERRUPTED = 130
+
+
+def run(load: "Callable[[], Callable[[], int]]") -> int:
+    """Load a command and run it; returns the exit code."""
+    handler = _signal.getsignal(_signal.SIGINT)
+    takes_interrupts = handler is _signal.default_int_handler  # not so in the background of a shell
+    if takes_interrupts:
+        _signal.signal(_signal.SIGINT, _end)
+    command = load()
+    if takes_interrupts:
+        _signal.signal(_signal.SIGINT, handler)
+    try:
+        code = command()
+        if takes_interrupts:  # all is done and written
+            _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+    except KeyboardInterrupt:
+        _end()
+    return code
+
+
+def _end(*_: object) -> None:
+    os.write(2, b"interrupted\n")
+    os._exit(_INTERRUPTED)
+
+
+def main() -> int:
+    """Run `nccrt`."""
+
+    def load() -> "Callable[[], int]":
+        from ncc_runtime.cli import main
+
+        return main
+
+    return run(load)

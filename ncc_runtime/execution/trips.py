@@ -1,0 +1,257 @@
+"""Control flow of a run without values: from the slice of the program that predicates follow from.
+
+A slice is all rows that a predicate depends on, backwards through buffers and the predicates
+of blocks around those rows (Weiser, Program Slicing, 1981). Where it meets no result of a
+collective and no input that is missing, its rows alone are performed, in memory of its own, while
+the queues run as they do with values. What users say of a loop replaces its slice.
+"""
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.errors import ControlError
+from ncc_runtime.execution.decisions import (
+    Decisions,
+    PlannedDecisions,
+    RecordedDecisions,
+    ValueDecisions,
+    check_names,
+    undecided,
+)
+from ncc_runtime.execution.scheduler import Batch, Scheduler
+from ncc_runtime.lowering.executable import EngineQueue, Executable, Jump
+from ncc_runtime.neff.isa import CASE, END, LOOP
+from ncc_runtime.neff.program import ALIGNMENT, BlockKind, BufferId, BufferKind, Program, TensorId
+from ncc_runtime.neff.stages import JointProgram
+from ncc_runtime.neff.structure import control_rows
+
+
+@attrs.frozen
+class Inputs:
+    """What a run without values may read: which inputs are given, and how each is loaded."""
+
+    given: Container[int]
+    load: Callable[[int], np.ndarray]  # [ranks, *shape]
+    describe: Callable[[int], str]
+    check_bytes: Callable[[int], None]  # refuses to take so much memory of the host
+
+
+def decided(executable: Executable, trip_counts: Mapping[str, int], inputs: Inputs) -> Decisions:
+    """Where control flow goes without values; ControlError names every loop that nobody decides."""
+    check_names(executable.program.blocks, trip_counts)
+    open_blocks = undecided(executable.program.blocks, trip_counts)
+    if not open_blocks:
+        return PlannedDecisions(executable, trip_counts)
+    if executable.seen < executable.ranks:
+        raise ControlError(_say_them(executable.program, dict.fromkeys(open_blocks, "")))
+    slicer = _Slicer(executable, open_blocks)
+    slices = {block: slicer.slice_of(block) for block in open_blocks}
+    reasons = {
+        block: reason
+        for block, one in slices.items()
+        if (reason := one.reason(executable.program, inputs))
+    }
+    if reasons:
+        raise ControlError(_say_them(executable.program, reasons))
+    buffers = frozenset().union(*(one.buffers for one in slices.values()))
+    numbers = sorted(set().union(*(one.inputs for one in slices.values())))
+    return _performed(executable, trip_counts, inputs, buffers, numbers)
+
+
+def _say_them(program: Program, reasons: Mapping[int, str]) -> str:
+    names: dict[str, tuple[BlockKind, str]] = {}
+    for block, reason in reasons.items():
+        names.setdefault(program.blocks[block].name, (program.blocks[block].kind, reason))
+    what = [
+        f"{'how often' if kind is BlockKind.LOOP else 'which branch of'} {name} runs"
+        for name, (kind, _) in names.items()
+    ]
+    why = [f"{name} follows from {reason}" for name, (_, reason) in names.items() if reason]
+    options = " ".join(f"--trip-count {name}=N" for name in names)
+    because = f" ({'; '.join(why)})" if why else ""
+    return f"data decides {' and '.join(what)}{because}; without values say it: {options}"
+
+
+@attrs.frozen
+class _Slice:
+    """What a predicate follows from."""
+
+    buffers: frozenset[int]
+    inputs: frozenset[int]
+    collectives: frozenset[int]  # whose results it reads
+    elided: frozenset[int]  # constants without value
+
+    def reason(self, program: Program, inputs: Inputs) -> str:
+        """Why it cannot be performed; empty if it can."""
+        if self.collectives:
+            number = min(self.collectives)
+            one = program.placeholders[number]
+            return f"the result of p{number} {one.name or one.op.value}"
+        missing = [number for number in sorted(self.inputs) if number not in inputs.given]
+        if missing:
+            return f"{inputs.describe(missing[0])}, which is not given"
+        if self.elided:
+            return f"{program.buffers[min(self.elided)].name}, a constant without value"
+        return ""
+
+
+class _Slicer:
+    """Who writes each buffer, and which blocks are around that."""
+
+    def __init__(self, executable: Executable, open_blocks: Sequence[int]) -> None:
+        program = self._program = executable.program
+        self._open = frozenset(open_blocks)
+        self._reads: dict[int, set[int]] = {}  # by buffer that is written, those that are read
+        self._around: dict[int, set[int]] = {}  # by buffer, the blocks around its writers
+        self._collectives: dict[int, set[int]] = {}
+        self._inputs = {
+            int(program.tensors[tensor].buffer): number
+            for number, tensor in enumerate(program.inputs)
+        }
+        for queue in executable.queues:
+            if isinstance(queue, EngineQueue):
+                self._note_rows(queue)
+        for stage in executable.stages:
+            for number, one in enumerate(stage.program.placeholders):
+                for result in one.results:
+                    buffer = int(program.tensors[result].buffer)
+                    self._collectives.setdefault(buffer, set()).add(number)
+
+    def _note_rows(self, queue: EngineQueue) -> None:
+        tensors = self._program.tensors
+        around = list(_blocks_around(self._program, queue))
+        for row, instr in enumerate(queue.table):
+            read = {int(tensors[operand].buffer) for operand in instr.operands}
+            for result in instr.results:
+                buffer = int(tensors[result].buffer)
+                self._reads.setdefault(buffer, set()).update(read)
+                self._around.setdefault(buffer, set()).update(around[row])
+
+    def slice_of(self, block: int) -> _Slice:
+        """Everything that the predicate of a block follows from."""
+        tensors, buffers = self._program.tensors, self._program.buffers
+        ahead = [int(tensors[self._program.blocks[block].predicate].buffer)]
+        found: set[int] = set()
+        while ahead:
+            buffer = ahead.pop()
+            if buffer in found:
+                continue
+            found.add(buffer)
+            ahead += self._reads.get(buffer, ())
+            ahead += (
+                int(tensors[self._program.blocks[other].predicate].buffer)
+                for other in self._around.get(buffer, set()) & self._open
+            )
+        return _Slice(
+            frozenset(found),
+            frozenset(self._inputs[one] for one in found if one in self._inputs),
+            frozenset(number for one in found for number in self._collectives.get(one, ())),
+            frozenset(one for one in found if buffers[one].kind is BufferKind.ELIDED),
+        )
+
+
+def _blocks_around(program: Program, queue: EngineQueue) -> Iterator[frozenset[int]]:
+    """Of every row of a queue, the blocks that it stands in."""
+    control = {row.pc: row for row in control_rows(program, queue.table)}
+    inside: frozenset[int] = frozenset()
+    for pc in range(len(queue.table)):
+        if pc in control and control[pc].opcode in (LOOP, CASE):
+            inside |= {control[pc].block}
+        yield inside
+        if pc in control and control[pc].opcode == END:
+            inside -= {control[pc].block}
+
+
+def _performed(
+    executable: Executable,
+    trip_counts: Mapping[str, int],
+    inputs: Inputs,
+    buffers: frozenset[int],
+    numbers: Sequence[int],
+) -> RecordedDecisions:
+    """The queues run to their ends; of their rows only those that write these buffers compute."""
+    import threadpoolctl
+
+    from ncc_runtime.execution.values.machine import Machine
+
+    small = _with_memory_of(executable, buffers, numbers)
+    inputs.check_bytes(executable.ranks * small.hbm_bytes)
+    machine = Machine(small)
+    machine.load(inputs.load(number) for number in numbers)
+    tensors = executable.program.tensors
+    rows = {
+        (number, row)
+        for number, queue in enumerate(executable.queues)
+        if isinstance(queue, EngineQueue)
+        for row, instr in enumerate(queue.table)
+        if any(int(tensors[result].buffer) in buffers for result in instr.results)
+    }
+
+    def perform(batches: Sequence[Batch]) -> None:
+        needed = [batch for batch in batches if (batch.queue, batch.row) in rows]
+        if needed:
+            machine.perform(needed)
+
+    decisions = _SliceDecisions(executable, trip_counts, ValueDecisions(executable, machine))
+    recorded = RecordedDecisions(executable.ranks, decisions)
+    with threadpoolctl.threadpool_limits(1, user_api="blas"), machine:
+        Scheduler(executable, recorded).run(perform)
+    return recorded
+
+
+def _with_memory_of(
+    executable: Executable, buffers: frozenset[int], numbers: Sequence[int]
+) -> Executable:
+    """The executable with memory for these buffers and inputs alone, other tensors being empty."""
+    program, end = executable.program, 0
+    placed = list(program.buffers)
+    for buffer in sorted(buffers):
+        placed[buffer] = attrs.evolve(placed[buffer], address=end)
+        end += -(-placed[buffer].size_bytes // ALIGNMENT) * ALIGNMENT
+    empty = BufferId(next(iter(buffers)))
+    tensors = tuple(
+        one if one.buffer in buffers else attrs.evolve(one, buffer=empty, shape=(0,), offset=0)
+        for one in program.tensors
+    )
+    kept = {program.inputs[number] for number in numbers}
+
+    def small(one: Program) -> Program:
+        return attrs.evolve(
+            one,
+            buffers=tuple(placed),
+            tensors=tensors,
+            inputs=tuple(TensorId(tensor) for tensor in one.inputs if tensor in kept),
+            constants={buffer: data for buffer, data in one.constants.items() if buffer in buffers},
+        )
+
+    whole = small(program)
+    if isinstance(whole, JointProgram):
+        stages = (attrs.evolve(one, program=small(one.program)) for one in whole.stages)
+        whole = attrs.evolve(whole, stages=tuple(stages))
+    return attrs.evolve(executable, program=whole, hbm_bytes=end)
+
+
+class _SliceDecisions:
+    """Counts the turns of blocks that are planned, and reads the predicates of the others."""
+
+    def __init__(
+        self, executable: Executable, trip_counts: Mapping[str, int], read: ValueDecisions
+    ) -> None:
+        open_blocks = undecided(executable.program.blocks, trip_counts)
+        # branches and loops that values decide are never asked for, so any number will do
+        names = {executable.program.blocks[block].name: 0 for block in open_blocks}
+        self._planned = PlannedDecisions(executable, {**names, **trip_counts})
+        self._open, self._read = frozenset(open_blocks), read
+        self._ranks = executable.ranks
+        self._turns: dict[tuple[int, int], np.ndarray] = {}  # by queue and row, of every rank
+
+    def __call__(self, batch: Batch, jump: Jump) -> np.ndarray:
+        if jump.block in self._open:
+            return self._read(batch, jump)
+        none: np.ndarray = np.zeros(self._ranks, np.int64)
+        turns = self._turns.setdefault((batch.queue, batch.row), none)
+        enters = turns[batch.ranks] < self._planned.trips(jump)
+        turns[batch.ranks] = np.where(enters, turns[batch.ranks] + 1, 0)
+        return np.asarray(enters)
