@@ -149,7 +149,7 @@ class TimingModel:
         parts = max(1, dtype.size_bytes // 4)
         if engine is not Engine.TENSOR:
             return rates.clock_hz * rates.elements_per_cycle * self.cores // parts
-        kind = "f8" if dtype.value.startswith("f8") else dtype.value
+        kind = "f8" if dtype.is_float and dtype.size_bytes == 1 else dtype.value
         peak = rates.flops_per_s.get(kind, rates.flops_per_s["f32"] // parts)
         return max(1, peak * self.cores)
 
