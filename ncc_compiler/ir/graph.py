@@ -85,6 +85,7 @@ class Raw:
 
 Attribute: TypeAlias = (
     int
+    | float
     | bool
     | str
     | tuple[int, ...]
@@ -125,6 +126,12 @@ class Node:
         """The value of an attribute that is a number."""
         value = self.attributes[key]
         assert isinstance(value, int), (self.name, key)
+        return value
+
+    def number(self, key: str) -> float:
+        """The value of an attribute that is a float32."""
+        value = self.attributes[key]
+        assert isinstance(value, float), (self.name, key)
         return value
 
     def integers(self, key: str) -> tuple[int, ...]:

@@ -150,6 +150,11 @@ class Reading:
     def _literal(
         self, payload: tree.Word, kind: Type, written: tree.Instruction
     ) -> Literal | Elided | None:
+        if isinstance(kind, TupleType):
+            fact = f"the literal is not a tuple of {len(kind.elements)}"
+            hint = "write (a, b, …), an element for each of the type"
+            self.complain("literal-C1", fact, (payload.start, payload.end), hint)
+            return None
         if not isinstance(kind, ArrayType):
             fact = f"a constant is an array, not {kind}"
             self.complain("literal-C1", fact, (written.type.start, written.type.end))

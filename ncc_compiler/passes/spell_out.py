@@ -11,12 +11,15 @@ from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
 
-_SPELLED_OUT = frozenset({"custom-call", "get-dimension-size"})
+_ADDS_NOTHING = frozenset({"add-dependency", "domain"})
+"""Order, which values give already, and shardings, which have been acted upon."""
+
+_SPELLED_OUT = frozenset({"custom-call", "get-dimension-size"}) | _ADDS_NOTHING
 
 
 @attrs.frozen
 class SpellOut(Pass):
-    """Afterwards there is no custom call and no question for the size of a dimension."""
+    """Afterwards there is no custom call, no question for a size, no op that adds nothing."""
 
     name: ClassVar[str] = "spell-out"
 
@@ -24,6 +27,8 @@ class SpellOut(Pass):
         def spelled_out(rebuild: Rebuild, node: Node) -> NodeId:
             if node.op == "get-dimension-size":
                 return _dimension_size(rebuild, node)
+            if node.op in _ADDS_NOTHING:
+                return node.operands[0]
             if node.op == "custom-call":
                 return _custom_call(module, rebuild, node)
             return rebuild.add(node)
