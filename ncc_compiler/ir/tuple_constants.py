@@ -38,11 +38,11 @@ def _is_tuple(one: tree.Instruction) -> bool:
 def _spelt_out(body: tree.Computation) -> Iterator[tree.Instruction]:
     taken = {one.name.text for one in body.instructions}
 
+    numbers: dict[str, Iterator[int]] = {}  # by stem; a wide tuple takes many
+
     def fresh(stem: str) -> str:
-        numbered = (f"{stem}.{number}" for number in itertools.count())
-        free = next(name for name in numbered if name not in taken)
-        taken.add(free)
-        return free
+        number = numbers.setdefault(stem, itertools.count())
+        return next(name for k in number if (name := f"{stem}.{k}") not in taken)
 
     def expand(one: tree.Instruction) -> Iterator[tree.Instruction]:
         if not _is_tuple(one) or one.type.depth > tree.MAX_TYPE_DEPTH:
