@@ -358,7 +358,7 @@ def seeded(tensor: Tensor, ranks: int, generator: np.random.Generator) -> np.nda
     if dtype is DType.PRED:
         return generator.integers(0, 2, shape, np.uint8).astype(bool)
     if dtype.is_integer:
-        limit = min(8, 2 ** (dtype.bits - 1))
+        limit = min(8, 2 ** max(1, dtype.bits - 1))  # of one bit: 1, or the -1 that it wraps to
         return generator.integers(0, limit, shape, np.uint8).astype(dtype.numpy)
     width = np.float32 if dtype.size_bytes <= 4 else np.float64
     values = generator.standard_normal(shape, width)

@@ -142,14 +142,14 @@ class TimingModel:
     def work_per_s(self, engine: Engine, dtype: DType) -> int:
         """Flops (Tensor) or elements (others) a rank's engine does in a second; 0: none.
 
-        A type without a peak of its own runs at float32's, and elements wider than 4 bytes count
-        as several of 4 (assumed).
+        A type without a peak of its own runs at float32's, floats of 4 and 6 bits at that of 8, and
+        elements wider than 4 bytes count as several of 4 (assumed).
         """
         rates = self.engines[engine]
         parts = max(1, dtype.size_bytes // 4)
         if engine is not Engine.TENSOR:
             return rates.clock_hz * rates.elements_per_cycle * self.cores // parts
-        kind = "f8" if dtype.value.startswith("f8") else dtype.value
+        kind = "f8" if dtype.is_float and dtype.size_bytes == 1 else dtype.value
         peak = rates.flops_per_s.get(kind, rates.flops_per_s["f32"] // parts)
         return max(1, peak * self.cores)
 

@@ -42,7 +42,8 @@ def literals(draw: st.DrawFn, kind: ArrayType) -> Literal:
         shifted = (raw << unused).view(np.int8 if kind.dtype.is_signed else np.uint8)
         array = (shifted >> unused).astype(kind.dtype.numpy)
     else:
-        array = raw.view(kind.dtype.numpy)
+        unused = max(0, 8 - kind.dtype.bits)
+        array = (raw & np.uint8(0xFF >> unused)).view(kind.dtype.numpy)
     array = array.reshape(kind.shape)
     array.setflags(write=False)
     return Literal(array)

@@ -101,7 +101,7 @@ def edges(dtype: DType) -> np.ndarray:
 def nans(dtype: DType) -> np.ndarray:
     """Of each sign one; quiet ones with payloads where a host's float has room for them."""
     plain = np.array([np.nan, -np.nan]).astype(dtype.numpy)
-    if dtype.bits == 8:
+    if dtype.bits <= 8:
         return plain
     raw = plain.view(np.dtype(f"u{dtype.size_bytes}"))
     return np.concatenate([raw, raw | raw.dtype.type(5)]).view(dtype.numpy)
@@ -125,14 +125,16 @@ def _binary(dtype: DType) -> tuple[str, ...]:
         return ("add", "multiply", *_ORDERED, *_BITWISE)
     if dtype.is_integer:
         return (*_ARITHMETIC, *_ORDERED, *_BITWISE, *_SHIFTS, "remainder")
-    return _ARITHMETIC[:-1] if dtype.is_complex else (*_ARITHMETIC, *_ORDERED, "remainder", "atan2")
+    if dtype.is_complex:
+        return (*_ARITHMETIC[:-1], *_ORDERED)
+    return (*_ARITHMETIC, *_ORDERED, "remainder", "atan2")
 
 
 def _arithmetic(dtype: DType, count: int) -> Iterator[tuple[str, str]]:
     own, truth = f"{dtype.value}[{count}]", f"pred[{count}]"
     yield from ((own, f"{op}(x)") for op in _unary(dtype))
     yield from ((own, f"{op}(x, y)") for op in _binary(dtype))
-    for direction in _DIRECTIONS[: 2 if dtype.is_complex else 6]:
+    for direction in _DIRECTIONS:
         yield truth, f"compare(x, y), direction={direction}"
         if dtype.is_float:
             yield truth, f"compare(x, y), direction={direction}, type=TOTALORDER"
@@ -144,18 +146,22 @@ def _other(dtype: DType, count: int) -> Iterator[tuple[str, str]]:
     own, part = f"{dtype.value}[{count}]", COMPLEX.get(dtype)
     yield from ((f"{target.value}[{count}]", "convert(x)") for target in DType)
     for other in DType:
-        same = not other.is_complex and not dtype.is_complex and other.bits == dtype.bits
-        if same or other is dtype:
+        if other.is_complex is not dtype.is_complex:
+            continue
+        if other.bits == dtype.bits:
             yield f"{other.value}[{count}]", "bitcast-convert(x)"
+        elif dtype.bits % other.bits == 0:
+            yield f"{other.value}[{count},{dtype.bits // other.bits}]", "bitcast-convert(x)"
+    yield from ((own, call) for call in ("clamp(x, y, x)", "clamp(one, x, y)", "clamp(x, y, one)"))
     if part:
         yield from ((f"{part.value}[{count}]", f"{op}(x)") for op in ("abs", "real", "imag"))
         return
-    yield from ((own, call) for call in ("clamp(x, y, x)", "clamp(one, x, y)", "clamp(x, y, one)"))
     if dtype.is_float:
         yield f"pred[{count}]", "is-finite(x)"
         for bits in ((5, 2), (8, 7), (3, 0), (11, 1), (1, 3)):
             kept = f"exponent_bits={bits[0]}, mantissa_bits={bits[1]}"
             yield own, f"reduce-precision(x), {kept}"
+    if _has_random_bits(dtype):
         yield from ((f"s{bits}[{count}]", "stochastic-convert(x, random)") for bits in (4, 8, 32))
     if dtype in COMPLEX.values():
         yield f"c{dtype.bits * 2}[{count}]", "complex(x, y)"
@@ -163,11 +169,18 @@ def _other(dtype: DType, count: int) -> Iterator[tuple[str, str]]:
         yield f"{dtype.value}[20,2]", "iota(), iota_dimension=0"
 
 
+def _has_random_bits(dtype: DType) -> bool:
+    """Whether there is an unsigned integer as wide: none has 6 bits."""
+    return dtype.is_float and dtype.bits != 6
+
+
 def program(dtype: DType, lines: list[Line], count: int) -> str:
     """One instruction for each line, all of them results."""
     kind, scalar = f"{dtype.value}[{count}]", f"{dtype.value}[]"
-    one = {"pred": "true"}.get(dtype.value, "(1, 0)" if dtype.is_complex else "1")
-    random = f"  random = u{dtype.bits}[{count}] bitcast-convert(y)\n" if dtype.is_float else ""
+    one = {"pred": "true", "s1": "-1"}.get(dtype.value, "(1, 0)" if dtype.is_complex else "1")
+    random = (
+        f"  random = u{dtype.bits}[{count}] bitcast-convert(y)\n" if _has_random_bits(dtype) else ""
+    )
     types, names = ", ".join(line.type for line in lines), range(len(lines))
     body = "\n".join(f"  r{k} = {line.type} {line.call}" for k, line in enumerate(lines))
     return f"""other {{

@@ -197,7 +197,10 @@ _BLOCKS = frozenset({"while", "conditional"})
 _TRANSFERS = ("send", "send-done", "recv", "recv-done")
 _IN_HALVES = (*(row.name for row in HLO_COLLECTIVES), "copy", "async")
 _HALVES = {f"{op}-{half}" for op in _IN_HALVES for half in ("start", "done")}
-_SPELLED_OUT = ("get-dimension-size",)
+_SPELLED_OUT = (
+    *("add-dependency", "domain", "get-dimension-size", "rng"),
+    *("batch-norm-grad", "batch-norm-inference", "batch-norm-training"),
+)
 _EXPANDED_BY_PASSES = frozenset(
     {"call", "fusion", "async-update", *_HALVES, *_TRANSFERS, *_SPELLED_OUT}
 )

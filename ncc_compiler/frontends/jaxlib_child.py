@@ -18,7 +18,7 @@ import numpy as np
 from jaxlib import _hlo, _jax
 from jaxlib.mlir import ir
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-from jaxlib.mlir.dialects import chlo, sdy, stablehlo
+from jaxlib.mlir.dialects import chlo, func, sdy, stablehlo
 
 REFUSED = 4
 """Exit code; no interpreter and no signal ends with it."""
@@ -29,6 +29,8 @@ def stablehlo_to_hlo(data: bytes) -> str:
     module = _parsed(data)
     if module is None:
         _refuse_several_meshes(data)
+    else:
+        data = _with_bits_spelt_out(module, data)
     world = _world_of(module) if module else "\n"
     computation = _jax.mlir.mlir_module_to_xla_computation(
         _with_groups(module, data) if module else data, use_tuple_args=False, return_tuple=False
@@ -116,9 +118,7 @@ def _with_groups(module: ir.Module, data: bytes) -> bytes:
         known = meshes[mesh.value] if _is_name(mesh) else _mesh(stablehlo, mesh)
         with module.context:
             op.attributes[_GROUPS] = ir.DenseElementsAttr.get(_listed(known, groups.axes))
-    out = io.BytesIO()
-    module.operation.write_bytecode(out)
-    return out.getvalue()
+    return _bytecode(module)
 
 
 def _is_name(mesh: ir.Attribute) -> bool:
@@ -163,6 +163,79 @@ def _part(axis: stablehlo.AxisRefAttr, sizes: Mapping[str, int]) -> tuple[str, i
         return axis.name, 1, sizes[axis.name]
     part = stablehlo.SubAxisInfoAttr(axis.sub_axis_info)
     return axis.name, part.pre_size, part.pre_size * part.size
+
+
+_FROM_BITS = """func.func private @{name}(%a: tensor<{bits}xi1>) -> tensor<{whole}{kind}> {{
+  %0 = stablehlo.convert %a : (tensor<{bits}xi1>) -> tensor<{bits}xui{width}>
+  %1 = stablehlo.iota dim = {rank} : tensor<{bits}xui{width}>
+  %2 = stablehlo.shift_left %0, %1 : tensor<{bits}xui{width}>
+  %3 = stablehlo.constant dense<0> : tensor<ui{width}>
+  %4 = stablehlo.reduce(%2 init: %3) applies stablehlo.or across dimensions = [{rank}]
+    : (tensor<{bits}xui{width}>, tensor<ui{width}>) -> tensor<{whole}ui{width}>
+  %5 = stablehlo.bitcast_convert %4 : (tensor<{whole}ui{width}>) -> tensor<{whole}{kind}>
+  return %5 : tensor<{whole}{kind}>
+}}"""
+_TO_BITS = """func.func private @{name}(%a: tensor<{whole}{kind}>) -> tensor<{bits}xi1> {{
+  %0 = stablehlo.bitcast_convert %a : (tensor<{whole}{kind}>) -> tensor<{whole}ui{width}>
+  %1 = stablehlo.broadcast_in_dim %0, dims = [{dimensions}]
+    : (tensor<{whole}ui{width}>) -> tensor<{bits}xui{width}>
+  %2 = stablehlo.iota dim = {rank} : tensor<{bits}xui{width}>
+  %3 = stablehlo.shift_right_logical %1, %2 : tensor<{bits}xui{width}>
+  %4 = stablehlo.constant dense<1> : tensor<{bits}xui{width}>
+  %5 = stablehlo.and %3, %4 : tensor<{bits}xui{width}>
+  %6 = stablehlo.convert %5 : (tensor<{bits}xui{width}>) -> tensor<{bits}xi1>
+  return %6 : tensor<{bits}xi1>
+}}"""
+
+
+def _with_bits_spelt_out(module: ir.Module, data: bytes) -> bytes:
+    """The module with casts between i1 and wider types made of shifts, if it has any.
+
+    An i1 has one bit in StableHLO and eight in HLO, and jaxlib's converter takes the one for the
+    other: it makes eight elements of 64 bits, and refuses 64 elements.
+    """
+    casts = [
+        (op, source, target)
+        for op in _operations(module.operation)
+        if op.name == "stablehlo.bitcast_convert"
+        for source, target in [(op.operands[0].type, op.results[0].type)]
+        if _is_bit(source) is not _is_bit(target)
+    ]
+    if not casts:
+        return data
+    names = (f"bits.{number}" for number in itertools.count())
+    taken = {ir.StringAttr(op.attributes["sym_name"]).value for op in module.body.operations}
+    for op, source, target in casts:
+        narrow, wide = (source, target) if _is_bit(source) else (target, source)
+        name = next(name for name in names if name not in taken)
+        text = (_FROM_BITS if _is_bit(source) else _TO_BITS).format(
+            name=name,
+            bits="x".join(map(str, ir.RankedTensorType(narrow).shape)),
+            whole="".join(f"{size}x" for size in ir.RankedTensorType(wide).shape),
+            kind=ir.RankedTensorType(wide).element_type,
+            width=ir.RankedTensorType(narrow).shape[-1],
+            rank=ir.RankedTensorType(wide).rank,
+            dimensions=", ".join(map(str, range(ir.RankedTensorType(wide).rank))),
+        )
+        with module.context, op.location:
+            parsed = ir.Module.parse(text)  # owns the function until that is copied
+            with ir.InsertionPoint(module.body):
+                parsed.body.operations[0].operation.clone()
+            with ir.InsertionPoint(op):
+                call = func.CallOp([target], name, [op.operands[0]])
+        op.results[0].replace_all_uses_with(call.results[0])
+        op.erase()
+    return _bytecode(module)
+
+
+def _is_bit(kind: ir.Type) -> bool:
+    return str(ir.RankedTensorType(kind).element_type) == "i1"
+
+
+def _bytecode(module: ir.Module) -> bytes:
+    out = io.BytesIO()
+    module.operation.write_bytecode(out)
+    return out.getvalue()
 
 
 def _operations(operation: ir.Operation) -> Iterator[ir.Operation]:

@@ -4,6 +4,8 @@ import math
 import re
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from ncc_compiler.ir.graph import Attribute, Callee, Callees, Lists, Padding, Pairs, Quoted, Raw
 from ncc_compiler.ir.op_row import Kind
 from ncc_runtime.neff.groups import ExplicitGroups, IotaGroups, MeshGroups, parse_groups
@@ -13,6 +15,7 @@ MAX_RANKS = 1 << 20
 """Groups and headers that ask for more ranks are refused before anything is allocated."""
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
+_FLOAT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,4})?")
 _WORD = re.compile(r"\w+")
 _INTEGERS = re.compile(r"\{\s*(?:-?[0-9]{1,18}\s*(?:,\s*-?[0-9]{1,18}\s*)*)?\}")
 _SLICE = re.compile(r"\[\s*(-?[0-9]{1,18})\s*:\s*(-?[0-9]{1,18})\s*(?::\s*(-?[0-9]{1,18})\s*)?\]")
@@ -25,6 +28,8 @@ _CALLEE = re.compile(r"%?[\w.\-]+")
 _CALLEES = re.compile(r"\{\s*(?:%?[\w.\-]+\s*(?:,\s*%?[\w.\-]+\s*)*)?\}")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _PADDED = re.compile(r"(-?[0-9]{1,18})_(-?[0-9]{1,18})(?:_(-?[0-9]{1,18}))?")
+_SHARDING = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
+_DOMAIN = re.compile(rf'\{{\s*kind="[^"\n]*"\s*,\s*entry={_SHARDING}\s*,\s*exit={_SHARDING}\s*\}}')
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
@@ -43,6 +48,17 @@ def _integer(text: str) -> int:
     if not -(2**63) <= int(text) < 2**63:
         raise ValueError(f"{text} does not fit 64 bits")
     return int(text)
+
+
+def _float(text: str) -> float:
+    """Rounded to float32, as XLA keeps it."""
+    if not _FLOAT.fullmatch(text):
+        raise _no(Kind.FLOAT, text)
+    with np.errstate(over="ignore"):
+        value = float(np.float32(text))
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]!r} is not a number of type f32")
+    return value
 
 
 def _boolean(text: str) -> bool:
@@ -125,8 +141,15 @@ def _padding(text: str) -> Padding:
     )
 
 
+def _domain(text: str) -> Raw:
+    if not _DOMAIN.fullmatch(text):
+        raise _no(Kind.DOMAIN, text)
+    return Raw(text)
+
+
 _READERS: Mapping[Kind, Callable[[str], Attribute]] = {
     Kind.INTEGER: _integer,
+    Kind.FLOAT: _float,
     Kind.BOOLEAN: _boolean,
     Kind.WORD: _word,
     Kind.INTEGERS: _integers,
@@ -138,6 +161,7 @@ _READERS: Mapping[Kind, Callable[[str], Attribute]] = {
     Kind.CALLEES: _callees,
     Kind.STRING: _string,
     Kind.PADDING: _padding,
+    Kind.DOMAIN: _domain,
     Kind.WINDOW: read_window,
     Kind.LABELS: read_labels,
 }
@@ -148,6 +172,8 @@ def spell_attribute(value: Attribute) -> str:
     match value:
         case bool():
             return "true" if value else "false"
+        case float():
+            return str(np.float32(value))
         case Raw(text):
             return text
         case Callee(name):

@@ -15,6 +15,7 @@ from ncc_compiler.ir.order import call_order
 from ncc_compiler.ir.places import InstructionSpan
 from ncc_compiler.ir.ranks import with_ranks
 from ncc_compiler.ir.reading import Reading
+from ncc_compiler.ir.tuple_constants import without_tuple_constants
 from ncc_compiler.syntax import tree
 
 ENTRY_NAME = "main"
@@ -26,7 +27,7 @@ def build_module(
 ) -> tuple[Module | None, tuple[Diagnostic, ...]]:
     """The graph with holes, and the diagnostics; no graph without computation or ranks."""
     reading = Reading(file.source)
-    file = spelt_out(file, reading)
+    file = without_tuple_constants(spelt_out(file, reading))
     written = _named(file, reading)
     computations = {
         name: Body(reading, file, computation, written).build(name)

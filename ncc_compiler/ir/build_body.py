@@ -12,8 +12,7 @@ from ncc_compiler.ir.backend_config import as_collective
 from ncc_compiler.ir.graph import Attribute, Computation, Node, NodeId, names_in
 from ncc_compiler.ir.layouts import is_row_by_row
 from ncc_compiler.ir.op_row import OpDef
-from ncc_compiler.ir.ops import OPS
-from ncc_compiler.ir.ops_numeric import REFUSED
+from ncc_compiler.ir.ops import OPS, REFUSED
 from ncc_compiler.ir.order import use_order
 from ncc_compiler.ir.places import InstructionSpan
 from ncc_compiler.ir.reading import Reading, suggestion

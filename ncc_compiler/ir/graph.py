@@ -92,6 +92,7 @@ class Raw:
 
 Attribute: TypeAlias = (
     int
+    | float
     | bool
     | str
     | tuple[int, ...]
@@ -133,6 +134,12 @@ class Node:
         """The value of an attribute that is a number."""
         value = self.attributes[key]
         assert isinstance(value, int), (self.name, key)
+        return value
+
+    def number(self, key: str) -> float:
+        """The value of an attribute that is a float32."""
+        value = self.attributes[key]
+        assert isinstance(value, float), (self.name, key)
         return value
 
     def integers(self, key: str) -> tuple[int, ...]:

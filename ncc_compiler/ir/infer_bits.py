@@ -15,8 +15,10 @@ def _bitcast(facts: Facts) -> Findings:
         return operand
     from_bits, to_bits = operand.dtype.bits, kind.dtype.bits
     fact = f"{operand} does not have the bits of {kind}"
-    if operand.elements * from_bits != kind.elements * to_bits or (
-        from_bits != to_bits and (from_bits % 8 or to_bits % 8)
+    if (
+        operand.elements * from_bits != kind.elements * to_bits
+        or (from_bits != to_bits and (from_bits % 8 or to_bits % 8))
+        or (kind.dtype is DType.PRED and operand.dtype is not DType.PRED)  # not any byte is one
     ):
         yield facts.complain(1, fact, Part.TYPE)
     return kind
@@ -26,7 +28,7 @@ def _bitcast_convert(facts: Facts) -> Findings:
     operand, kind = facts.arrays[0], facts.node.type
     if not isinstance(kind, ArrayType):
         return operand
-    if (operand.dtype.is_complex or kind.dtype.is_complex) and operand.dtype is not kind.dtype:
+    if operand.dtype.is_complex is not kind.dtype.is_complex:
         fact = f"{operand.dtype.value} does not become {kind.dtype.value}"
         yield facts.complain(2, fact, Part.TYPE)
         return kind
@@ -43,7 +45,7 @@ def _reshaped(operand: ArrayType, dtype: DType) -> tuple[int, ...] | None:
     from_bits, to_bits = operand.dtype.bits, dtype.bits
     if from_bits == to_bits:
         return operand.shape
-    if DType.PRED in (operand.dtype, dtype):  # the only one of a single bit
+    if max(from_bits, to_bits) % min(from_bits, to_bits):  # 6 bits and 8
         return None
     if from_bits > to_bits:
         return (*operand.shape, from_bits // to_bits)

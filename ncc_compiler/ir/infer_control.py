@@ -105,6 +105,13 @@ def _after_all(facts: Facts) -> Findings:
     return TokenType()
 
 
+def _add_dependency(facts: Facts) -> Findings:
+    kind, token = facts.operands
+    if not isinstance(token, TokenType):
+        yield facts.complain(1, f"the second operand is {token}, not {TokenType()}", 1)
+    return kind
+
+
 def _same(facts: Facts) -> Findings:
     yield from ()
     return facts.operands[0]
@@ -178,7 +185,9 @@ CONTROL_RULES: Mapping[str, Rule] = {
     "fusion": _calls("calls"),
     "while": _while,
     "conditional": _conditional,
+    "add-dependency": _add_dependency,
     "after-all": _after_all,
+    "domain": _same,
     "opt-barrier": _same,
     "optimization-barrier": _same,
     **{f"{op}-start": _started(rule) for op, rule in _IN_HALVES.items()},

@@ -22,10 +22,6 @@ def _is_real(dtype: DType) -> bool:
     return dtype is not DType.PRED and not dtype.is_complex
 
 
-def _is_ordered(dtype: DType) -> bool:
-    return not dtype.is_complex
-
-
 def _is_bitwise(dtype: DType) -> bool:
     return dtype is DType.PRED or dtype.is_integer
 
@@ -119,8 +115,6 @@ def _compare(facts: Facts) -> Findings:
     if direction not in _DIRECTIONS:
         known = ", ".join(_DIRECTIONS)
         yield facts.complain(2, f"unknown direction {direction}", "direction", f"one of {known}")
-    elif left.dtype.is_complex and direction not in ("EQ", "NE"):
-        yield facts.complain(2, f"{left.dtype.value} has no order", "direction")
     allows = _COMPARISONS.get(order) if isinstance(order, str) else None
     if order is not None and not (allows and allows(left.dtype)):
         known = ", ".join(name for name, allows in _COMPARISONS.items() if allows(left.dtype))
@@ -146,8 +140,6 @@ def _clamp(facts: Facts) -> Findings:
         bound = facts.arrays[position]
         if bound.dtype is not kind.dtype or bound.shape not in ((), kind.shape):
             yield facts.complain(1, f"a bound of {kind} is {bound}", position)
-    if kind.dtype.is_complex:
-        yield facts.complain_of(DTYPE, f"clamp is not defined for {kind.dtype.value}", 1)
     return kind
 
 
@@ -166,7 +158,7 @@ def _rows(allows: Allows, names: str) -> Mapping[str, Rule]:
 
 
 ELEMENTWISE_RULES: Mapping[str, Rule] = {
-    **_rows(_is_any, "add copy multiply"),
+    **_rows(_is_any, "add copy maximum minimum multiply"),
     **_rows(_is_arithmetic, "divide negate power subtract"),
     **_rows(_is_bitwise, "and not or xor"),
     **_rows(
@@ -179,7 +171,6 @@ ELEMENTWISE_RULES: Mapping[str, Rule] = {
         "acos acosh asin asinh atan atan2 atanh cosh cosine exponential exponential-minus-one log "
         "log-plus-one logistic rsqrt sine sinh sqrt tan tanh",
     ),
-    **_rows(_is_ordered, "maximum minimum"),
     **_rows(_is_real, "remainder"),
     **_rows(_has_sign, "sign"),
     "abs": _becomes(_is_arithmetic, _part),

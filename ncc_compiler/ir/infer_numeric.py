@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from ncc_compiler.ir.facts import Facts, Findings, Rule
 from ncc_compiler.ir.rules import Part
-from ncc_compiler.ir.types import ArrayType, TupleType
+from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_runtime.neff.dtypes import DType
 
 _FFT_TYPES = ("FFT", "IFFT", "RFFT", "IRFFT")
@@ -80,6 +80,23 @@ def _triangular_solve(facts: Facts) -> Findings:
     return other
 
 
+def _rng(facts: Facts) -> Findings:
+    kind, distribution = facts.node.type, facts.attribute("distribution")
+    if distribution not in ("rng_uniform", "rng_normal"):
+        fact = f"unknown distribution {distribution}"
+        yield facts.complain(1, fact, "distribution", "one of rng_uniform, rng_normal")
+    if not isinstance(kind, ArrayType):
+        yield facts.complain(3, f"the result is {kind}, not an array", Part.TYPE)
+        return None
+    for position, operand in enumerate(facts.arrays):
+        if operand != ArrayType(kind.dtype):
+            fact = f"operand {position} is {operand}, the result {kind}"
+            yield facts.complain(2, fact, position)
+    if not (kind.dtype.is_float or (kind.dtype.is_integer and distribution != "rng_normal")):
+        yield facts.complain(3, f"{distribution} does not give {kind.dtype.value}", Part.TYPE)
+    return kind
+
+
 def _rng_bit_generator(facts: Facts) -> Findings:
     state, algorithm, kind = facts.arrays[0], facts.attribute("algorithm"), facts.node.type
     if algorithm not in _STATE_SIZES:
@@ -99,9 +116,47 @@ def _rng_bit_generator(facts: Facts) -> Findings:
     return TupleType((state, bits))
 
 
+def _batch_norm(facts: Facts) -> Findings:
+    """Shapes follow from the operands; floats may be of any width, as XLA's verifier has it."""
+    array, *others = facts.arrays
+    for position, kind in enumerate(facts.arrays):
+        if not kind.dtype.is_float:
+            fact = f"{facts.node.op} is not defined for {kind.dtype.value}"
+            yield facts.complain(1, fact, position)
+    feature = facts.node.integer("feature_index")
+    if not 0 <= feature < array.rank:
+        yield facts.complain(2, f"{array} has no dimension {feature}", "feature_index")
+        return None
+    if facts.node.op == "batch-norm-grad" and others.pop().shape != array.shape:
+        yield facts.complain(4, f"{facts.arrays[-1]} is not of the shape of {array}", 4)
+    features = array.shape[feature : feature + 1]
+    for position, kind in enumerate(others, start=1):
+        if kind.shape != features:
+            yield facts.complain(3, f"{kind} does not have {features[0]} elements", position)
+    if facts.node.op == "batch-norm-inference":
+        return _of_width(facts.node.type, array)
+    wanted = (array, ArrayType(array.dtype, features), ArrayType(array.dtype, features))
+    declared = facts.node.type.elements if isinstance(facts.node.type, TupleType) else ()
+    if len(declared) != len(wanted):
+        return TupleType(wanted)
+    kinds = zip(declared, wanted, strict=True)
+    return TupleType(tuple(_of_width(said, kind) for said, kind in kinds))
+
+
+def _of_width(declared: Type, wanted: ArrayType) -> ArrayType:
+    """The wanted array, in the float type that the text declares."""
+    if isinstance(declared, ArrayType) and declared.dtype.is_float:
+        return ArrayType(declared.dtype, wanted.shape)
+    return wanted
+
+
 NUMERIC_RULES: Mapping[str, Rule] = {
+    "batch-norm-grad": _batch_norm,
+    "batch-norm-inference": _batch_norm,
+    "batch-norm-training": _batch_norm,
     "fft": _fft,
     "cholesky": _cholesky,
     "triangular-solve": _triangular_solve,
+    "rng": _rng,
     "rng-bit-generator": _rng_bit_generator,
 }

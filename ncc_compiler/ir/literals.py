@@ -128,7 +128,8 @@ def _floats(words: list[str], dtype: DType) -> np.ndarray:
     with np.errstate(over="ignore", invalid="ignore"):
         narrow = wide.astype(dtype.numpy)
         back = narrow.astype(np.float64)
-    lost = np.isfinite(wide) & ~np.isfinite(back) | np.isinf(wide) & ~np.isinf(back)
+    kinds = (np.isfinite, np.isinf, np.isnan)
+    lost = np.logical_or.reduce([kind(wide) & ~kind(back) for kind in kinds])
     if lost.any():
         word = words[int(lost.argmax())]
         raise LiteralError(2, f"{_quoted(word)} is out of range for {dtype.value}", word)

@@ -13,6 +13,7 @@ class Kind(enum.Enum):
     """The form of an attribute's value; the value is an example, for messages."""
 
     INTEGER = "3"
+    FLOAT = "0.001"
     BOOLEAN = "true"
     WORD = "EQ"
     INTEGERS = "{0,1}"
@@ -27,6 +28,7 @@ class Kind(enum.Enum):
     LITERAL = "{ { 1, 2 }, { 3, 4 } }"
     STRING = '"TopK"'
     PADDING = "0_1x2_3_1"
+    DOMAIN = '{kind="sharding", entry={replicated}, exit={maximal device=0}}'
 
 
 @attrs.frozen

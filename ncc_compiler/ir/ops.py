@@ -145,3 +145,19 @@ OPS: Mapping[str, OpDef] = {
     )
 }
 """Every op by its HLO name."""
+
+_DYNAMIC = (
+    "its result has a size that data decide; keep the largest size, and a mask or a count beside it"
+)
+_HOST = "it talks to the host while the program runs; make it {} of the program"
+
+REFUSED: Mapping[str, str] = {
+    "dynamic-reshape": _DYNAMIC,
+    "infeed": _HOST.format("a parameter"),
+    "outfeed": _HOST.format("a result"),
+    "rng-get-and-update-state": "its state is kept by a device, outside of the program; "
+    "rng-bit-generator takes and returns it",
+    "scaled-dot": "multiply the operands by their scales, broadcast to the operands, and use dot",
+    "set-dimension-size": _DYNAMIC,
+}
+"""Ops that are known and will not be: what to do instead."""

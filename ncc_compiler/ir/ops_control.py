@@ -48,6 +48,8 @@ CONTROL_ROWS = (
         takes_tuples=True,
     ),
     _row("after-all", 0, None, "the operands are tokens"),
+    _row("add-dependency", 2, 2, "the second operand is a token"),
+    OpDef("domain", 1, 1, required(domain=Kind.DOMAIN), takes_tuples=True),
     _row("opt-barrier", 1, 1),
     _row("optimization-barrier", 1, 1),
 )

@@ -11,7 +11,7 @@ _UNARY = (
     "popcnt real round-nearest-afz round-nearest-even rsqrt sign sine sinh sqrt tan tanh"
 )
 _BINARY = (
-    "and atan2 complex divide maximum minimum or power remainder shift-left "
+    "and atan2 complex divide or power remainder shift-left "
     "shift-right-arithmetic shift-right-logical subtract xor"
 )
 
@@ -22,7 +22,8 @@ _BITS = (
         1,
         (),
         (
-            "the result has as many bits as the operand, and elements of whole bytes or the same",
+            "the result has as many bits as the operand, elements of whole bytes or the same, and "
+            "is pred of pred only",
             "operand and result are laid out row by row",
         ),
     ),
@@ -33,7 +34,7 @@ _BITS = (
         (),
         (
             "narrower elements come in one more dimension, wider ones take the last one up",
-            "complex numbers stay as they are",
+            "complex numbers become complex numbers only",
         ),
     ),
     OpDef(
@@ -63,7 +64,7 @@ _CHOICES = (
         (*required(direction=Kind.WORD), *optional(type=Kind.WORD)),
         (
             SAME_TYPE,
-            "direction is EQ, NE, LT, LE, GT or GE, and complex numbers are EQ or NE only",
+            "direction is EQ, NE, LT, LE, GT or GE",
             "type is FLOAT, TOTALORDER, SIGNED or UNSIGNED, and fits the operands",
         ),
     ),
@@ -82,14 +83,14 @@ _CHOICES = (
         3,
         3,
         (),
-        ("each bound is a scalar or of the second operand's shape, and of its dtype", DTYPE),
+        ("each bound is a scalar or of the second operand's shape, and of its dtype",),
     ),
 )
 
 ELEMENTWISE_ROWS = (
     *elementwise(1, "copy convert"),
     *elementwise(1, _UNARY, DTYPE),
-    *elementwise(2, "add multiply", SAME_TYPE),
+    *elementwise(2, "add maximum minimum multiply", SAME_TYPE),
     *elementwise(2, _BINARY, SAME_TYPE, DTYPE),
     *_CHOICES,
     *_BITS,

@@ -1,7 +1,5 @@
 """Rows of the ops that are whole numerical methods: transforms, factorisations, random bits."""
 
-from collections.abc import Mapping
-
 from ncc_compiler.ir.op_row import AttributeDef, Kind, OpDef, required
 
 
@@ -10,7 +8,23 @@ def _flag(name: str) -> AttributeDef:
     return AttributeDef(name, Kind.BOOLEAN, False, False)
 
 
+BATCH_NORM = (
+    "the elements are floats",
+    "feature_index is a dimension of the first operand",
+    "scale, offset, mean and variance have an element for each index of that dimension",
+)
+_NORMALISED = required(epsilon=Kind.FLOAT, feature_index=Kind.INTEGER)
+
 NUMERIC_ROWS = (
+    OpDef("batch-norm-training", 3, 3, _NORMALISED, BATCH_NORM),
+    OpDef("batch-norm-inference", 5, 5, _NORMALISED, BATCH_NORM),
+    OpDef(
+        "batch-norm-grad",
+        5,
+        5,
+        _NORMALISED,
+        (*BATCH_NORM, "the last operand has the shape of the first"),
+    ),
     OpDef(
         "fft",
         1,
@@ -52,6 +66,17 @@ NUMERIC_ROWS = (
         ),
     ),
     OpDef(
+        "rng",
+        2,
+        2,
+        required(distribution=Kind.WORD),
+        (
+            "distribution is rng_uniform or rng_normal",
+            "the operands are scalars of the result's element type",
+            "rng_uniform gives floats or integers, rng_normal floats",
+        ),
+    ),
+    OpDef(
         "rng-bit-generator",
         1,
         1,
@@ -64,10 +89,3 @@ NUMERIC_ROWS = (
     ),
 )
 """Rows of the table of ops."""
-
-REFUSED: Mapping[str, str] = {
-    "rng": "XLA leaves its numbers open; rng-bit-generator says them",
-    "rng-get-and-update-state": "its state is kept by a device, outside of the program; "
-    "rng-bit-generator takes and returns it",
-}
-"""Ops that are known and will not be: why."""

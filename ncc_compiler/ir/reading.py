@@ -29,8 +29,9 @@ MAX_RANK = 32
 
 def suggestion(word: str, known: Iterable[str], nearness: float = 0.6) -> str:
     """`did you mean …?`, or nothing where no known word is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=nearness)
-    return f"did you mean {near[0]}?" if near else ""
+    near = difflib.get_close_matches(word, list(known), n=3, cutoff=nearness)
+    alike = [one for one in near if one[:1] == word[:1]]  # the first letter is seldom the wrong one
+    return f"did you mean {(alike or near)[0]}?" if near else ""
 
 
 class Reading:
@@ -150,6 +151,11 @@ class Reading:
     def _literal(
         self, payload: tree.Word, kind: Type, written: tree.Instruction
     ) -> Literal | Elided | None:
+        if isinstance(kind, TupleType):
+            fact = f"the literal is not a tuple of {len(kind.elements)}"
+            hint = "write (a, b, …), an element for each of the type"
+            self.complain("literal-C1", fact, (payload.start, payload.end), hint)
+            return None
         if not isinstance(kind, ArrayType):
             fact = f"a constant is an array, not {kind}"
             self.complain("literal-C1", fact, (written.type.start, written.type.end))

@@ -12,7 +12,9 @@ from ncc_compiler.overlap.schedule import Schedule
 from ncc_compiler.overlap.split_all_reduces import SplitAllReduces
 from ncc_compiler.overlap.take_apart import TakeApart
 from ncc_compiler.passes.common_subexpressions import CommonSubexpressions
+from ncc_compiler.passes.expand_batch_norm import ExpandBatchNorm
 from ncc_compiler.passes.expand_collectives import ExpandCollectives
+from ncc_compiler.passes.expand_rng import ExpandRng
 from ncc_compiler.passes.fold_constants import FoldConstants
 from ncc_compiler.passes.inline_calls import InlineCalls
 from ncc_compiler.passes.join_halves import JoinHalves
@@ -27,7 +29,9 @@ CANONICAL: Sequence[Pass] = (
     JoinTransfers(),
     JoinHalves(),
     SpellOut(),
+    ExpandBatchNorm(),
     InlineCalls(),
+    ExpandRng(),
     ExpandCollectives(),
 )
 
@@ -36,7 +40,9 @@ STANDARD: Sequence[Pass] = (
     JoinTransfers(),
     JoinHalves(),
     SpellOut(),
+    ExpandBatchNorm(),
     InlineCalls(),
+    ExpandRng(),
     Simplify(),
     FoldConstants(),
     CommonSubexpressions(),
@@ -51,7 +57,9 @@ THOROUGH: Sequence[Pass] = (
     JoinTransfers(),
     JoinHalves(),
     SpellOut(),
+    ExpandBatchNorm(),
     InlineCalls(),
+    ExpandRng(),
     Simplify(),
     FoldConstants(),
     CommonSubexpressions(),

@@ -23,7 +23,10 @@ from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.groups import GroupMode
 
-_SPELLED_OUT = frozenset({"custom-call", "get-dimension-size"})
+_ADDS_NOTHING = frozenset({"add-dependency", "domain"})
+"""Order, which values give already, and shardings, which have been acted upon."""
+
+_SPELLED_OUT = frozenset({"custom-call", "get-dimension-size"}) | _ADDS_NOTHING
 _ID_OF = {GroupMode.CROSS_PARTITION: "partition-id", GroupMode.CROSS_REPLICA: "replica-id"}
 
 
@@ -31,8 +34,8 @@ _ID_OF = {GroupMode.CROSS_PARTITION: "partition-id", GroupMode.CROSS_REPLICA: "r
 class SpellOut(Pass):
     """Spells out what other operations say as well.
 
-    Afterwards custom calls are of linear algebra, nothing asks for a dimension's size, and no
-    permute moves slices.
+    Afterwards custom calls are of linear algebra, nothing asks for a dimension's size or adds
+    nothing, and no permute moves slices.
     """
 
     name: ClassVar[str] = "spell-out"
@@ -41,6 +44,8 @@ class SpellOut(Pass):
         def spelled_out(rebuild: Rebuild, node: Node) -> NodeId:
             if node.op == "get-dimension-size":
                 return _dimension_size(rebuild, node)
+            if node.op in _ADDS_NOTHING:
+                return node.operands[0]
             if node.op == "custom-call":
                 return _custom_call(module, rebuild, node)
             if moves_slices(node) and node.op == "collective-permute":

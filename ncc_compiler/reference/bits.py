@@ -57,14 +57,15 @@ def _shift_right_arithmetic(bits: int, value: int, amount: int) -> int:
 def _raw(array: np.ndarray, dtype: DType) -> list[int]:
     """The bits of the elements as unsigned numbers."""
     flat = array.reshape(-1)
-    if dtype.bits % 8:
-        return [int(value) & ((1 << dtype.bits) - 1) for value in flat]
-    step, octets = dtype.size_bytes, flat.tobytes()
-    return [int.from_bytes(octets[k : k + step], "little") for k in range(0, len(octets), step)]
+    step, octets, mask = dtype.size_bytes, flat.tobytes(), (1 << dtype.bits) - 1
+    words = (octets[k : k + step] for k in range(0, len(octets), step))
+    return [int.from_bytes(word, "little") & mask for word in words]
 
 
 def _of_raw(raw: Sequence[int], dtype: DType) -> np.ndarray:
-    if dtype.bits % 8:
+    if dtype is DType.PRED:
+        return np.array([value != 0 for value in raw], bool)
+    if dtype.is_integer and dtype.bits < 8:
         wrapped = [_wrapped(value, dtype) for value in raw]
         return np.array(wrapped, np.int64).astype(dtype.numpy)
     octets = b"".join(value.to_bytes(dtype.size_bytes, "little") for value in raw)

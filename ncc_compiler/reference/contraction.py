@@ -27,7 +27,7 @@ def dot(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
 def summands(operand: np.ndarray, result: DType) -> np.ndarray:
     if result.is_complex:
         return operand.astype(np.complex128)
-    if result.is_integer and result not in (DType.S4, DType.U4):
+    if result.is_integer and result.bits >= 8:
         return working(operand).astype(result.numpy)
     return working(operand).astype(np.float64 if result.is_float else np.int64)
 

@@ -78,7 +78,9 @@ def _integer_power(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
 
 
 def _maximum(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """NaN wins; -0 is less than +0."""
+    """NaN wins; -0 is less than +0; complex numbers are ordered by `_ordered`."""
+    if x.dtype.kind == "c":
+        return _outermost(np.greater, _maximum, x, y)
     larger = np.maximum(x, y)
     if x.dtype.kind != "f":
         return np.asarray(larger)
@@ -86,11 +88,34 @@ def _maximum(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _minimum(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """NaN wins; -0 is less than +0."""
+    """NaN wins; -0 is less than +0; complex numbers are ordered by `_ordered`."""
+    if x.dtype.kind == "c":
+        return _outermost(np.less, _minimum, x, y)
     smaller = np.minimum(x, y)
     if x.dtype.kind != "f":
         return np.asarray(smaller)
     return np.asarray(np.where((x == 0) & (y == 0), -(-x + -y), smaller))
+
+
+def _ordered(compare: Callable[..., np.ndarray], x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Complex numbers compared by real part, or by the imaginary one where those are equal."""
+    by_imaginary = compare(x.imag, y.imag)
+    return np.where(x.real == y.real, by_imaginary, compare(x.real, y.real))
+
+
+def _outermost(
+    compare: Callable[..., np.ndarray],
+    of_parts: Callable[..., np.ndarray],
+    x: np.ndarray,
+    y: np.ndarray,
+) -> np.ndarray:
+    """The first of two complex numbers; all NaN where a part is. Of equal ones zeros may differ."""
+    x, y = np.broadcast_arrays(x, y)
+    result = np.where(_ordered(compare, x, y), x, y)
+    result.real[x == y] = of_parts(x.real, y.real)[x == y]
+    result.imag[x == y] = of_parts(x.imag, y.imag)[x == y]
+    result[np.isnan(x) | np.isnan(y)] = complex(np.nan, np.nan)
+    return result
 
 
 def _clamp(least: np.ndarray, x: np.ndarray, most: np.ndarray) -> np.ndarray:
@@ -170,9 +195,11 @@ def _word(node: Node, key: str) -> str:
 def _total_order(x: np.ndarray) -> np.ndarray:
     """Integers in the order -NaN < -inf < … < -0 < +0 < … < inf < NaN.
 
-    Some types of 8 bits have one NaN only, without a sign; float32 gives it one.
+    Some types of 8 bits have one NaN only, without a sign; float32 gives it one. Narrower types
+    have their sign inside the byte.
     """
-    if dtype_of(x).value.endswith(("fnuz", "fnu")):
+    dtype = dtype_of(x)
+    if dtype.value.endswith(("fnuz", "fnu")) or dtype.bits < 8:
         x = working(x)
     bits = x.view(np.dtype(f"int{8 * x.dtype.itemsize}"))
     return np.where(bits < 0, bits ^ np.iinfo(bits.dtype).max, bits)
@@ -181,7 +208,9 @@ def _total_order(x: np.ndarray) -> np.ndarray:
 def _compare(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
     is_total = _word(node, "type") == "TOTALORDER"
     x, y = map(_total_order if is_total else working, operands)
-    return np.asarray(_DIRECTIONS[_word(node, "direction")](x, y))
+    compare = _DIRECTIONS[_word(node, "direction")]
+    is_by_parts = x.dtype.kind == "c" and _word(node, "direction") not in ("EQ", "NE")
+    return np.asarray(_ordered(compare, x, y) if is_by_parts else compare(x, y))
 
 
 def _select(_: Node, operands: Sequence[np.ndarray]) -> np.ndarray:

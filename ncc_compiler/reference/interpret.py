@@ -23,7 +23,7 @@ from ncc_compiler.reference.movement import MOVEMENT
 from ncc_compiler.reference.ncc_collectives import NCC_COLLECTIVES
 from ncc_compiler.reference.numeric import METHODS
 from ncc_compiler.reference.ordering import ORDERING
-from ncc_compiler.reference.random_bits import rng_bit_generator
+from ncc_compiler.reference.random_bits import rng, rng_bit_generator
 from ncc_compiler.reference.step import Meaning, Ranks, Step, Value, leaves
 from ncc_compiler.reference.windows import convolution, reduce_window, select_and_scatter
 
@@ -72,6 +72,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "convolution": _one_rank_at_a_time(convolution),
     "reduce-window": reduce_window,
     "select-and-scatter": select_and_scatter,
+    "rng": rng,
     "rng-bit-generator": _one_rank_at_a_time(rng_bit_generator),
     **{name: _one_rank_at_a_time(compute) for name, compute in METHODS.items()},
     **{name: _one_rank_at_a_time(compute) for name, compute in ELEMENTWISE.items()},

@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ncc_compiler.ir.graph import Node
-from ncc_compiler.ir.types import ArrayType
+from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.reference.conversion import narrowed, working
+from ncc_compiler.reference.step import Value
 
-Method = Callable[[Node, Sequence[np.ndarray]], np.ndarray]
+Method = Callable[[Node, Sequence[np.ndarray]], Value]
 
 
 def _rounded(node: Node, array: np.ndarray) -> np.ndarray:
@@ -97,7 +98,67 @@ def triangular_solve(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
     return _rounded(node, result)
 
 
+def _batch_norm_operands(
+    node: Node, operands: Sequence[np.ndarray]
+) -> tuple[tuple[np.ndarray, ...], tuple[int, ...]]:
+    """Operands in double precision, features last in large ones; the axes that means run over."""
+    feature, rank = node.integer("feature_index"), operands[0].ndim
+    wide = (_doubled(array) for array in operands)
+    moved = tuple(np.moveaxis(one, feature, -1) if one.ndim == rank else one for one in wide)
+    return moved, tuple(range(rank - 1))
+
+
+def _batch_norm_results(node: Node, *arrays: np.ndarray) -> Value:
+    """The first array with its features where they were; each rounded to its declared type."""
+    first = np.moveaxis(arrays[0], -1, node.integer("feature_index"))
+    kinds = node.type.elements if isinstance(node.type, TupleType) else (node.type,)
+    results = tuple(
+        narrowed(array, kind.dtype)
+        for array, kind in zip((first, *arrays[1:]), kinds, strict=True)
+        if isinstance(kind, ArrayType)
+    )
+    return results if isinstance(node.type, TupleType) else results[0]
+
+
+def _mean(array: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    """NaN where there is nothing, without the warning that numpy's own gives."""
+    return np.asarray(array.sum(axes) / np.float64(np.prod([array.shape[axis] for axis in axes])))
+
+
+def batch_norm_inference(node: Node, operands: Sequence[np.ndarray]) -> Value:
+    """(x - mean) / sqrt(variance + epsilon) * scale + offset."""
+    (x, scale, offset, mean, variance), _ = _batch_norm_operands(node, operands)
+    deviation = np.sqrt(variance + node.number("epsilon"))
+    return _batch_norm_results(node, (x - mean) / deviation * scale + offset)
+
+
+def batch_norm_training(node: Node, operands: Sequence[np.ndarray]) -> Value:
+    """The same with the mean and the variance of the operand, which are results, too."""
+    (x, scale, offset), axes = _batch_norm_operands(node, operands)
+    mean = _mean(x, axes)
+    variance = _mean((x - mean) ** 2, axes)
+    deviation = np.sqrt(variance + node.number("epsilon"))
+    result = (x - mean) / deviation * scale + offset
+    return _batch_norm_results(node, result, mean, variance)
+
+
+def batch_norm_grad(node: Node, operands: Sequence[np.ndarray]) -> Value:
+    """Derivatives for operand, scale and offset of what training computes, by the chain rule.
+
+    With u = (x - mean) / deviation: dx = scale / deviation * (g - mean(g) - u * mean(g * u)).
+    """
+    (x, scale, mean, variance, g), axes = _batch_norm_operands(node, operands)
+    deviation = np.sqrt(variance + node.number("epsilon"))
+    u = (x - mean) / deviation
+    of_x = scale / deviation * (g - _mean(g, axes) - u * _mean(g * u, axes))
+    of_scale = (g * (x - mean)).sum(axes) / deviation
+    return _batch_norm_results(node, of_x, of_scale, g.sum(axes))
+
+
 METHODS: Mapping[str, Method] = {
+    "batch-norm-grad": batch_norm_grad,
+    "batch-norm-inference": batch_norm_inference,
+    "batch-norm-training": batch_norm_training,
     "fft": fft,
     "cholesky": cholesky,
     "triangular-solve": triangular_solve,

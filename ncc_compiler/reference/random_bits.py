@@ -1,4 +1,7 @@
-"""`rng-bit-generator`: ThreeFry-2x32 and Philox-4x32 as XLA lays them out, number by number."""
+"""`rng-bit-generator`: ThreeFry-2x32 and Philox-4x32 as XLA lays them out, number by number.
+
+And `rng`, of which only the distribution is said: here by numpy's generator.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,6 +11,7 @@ import numpy as np
 from ncc_compiler.ir.graph import Node
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.reference.conversion import narrowed
+from ncc_compiler.reference.step import Step, Value
 from ncc_runtime.neff.dtypes import DType
 
 _LOW, _WORD = 2**32 - 1, 2**64
@@ -110,3 +114,21 @@ def _as_bits(numbers: np.ndarray, dtype: DType, width: int) -> np.ndarray:
     if width < 8:
         return narrowed(numbers.astype(np.uint8), dtype)
     return numbers.astype(np.dtype(f"u{width // 8}")).view(dtype.numpy)
+
+
+def rng(step: Step) -> list[Value]:
+    """Numbers of the distribution, others on each rank and for each node."""
+    return [_drawn(step.node, rank, step.arrays(k)) for k, rank in enumerate(step.ranks)]
+
+
+def _drawn(node: Node, rank: int, operands: Sequence[np.ndarray]) -> np.ndarray:
+    dtype, shape = node.array.dtype, node.array.shape
+    generator = np.random.default_rng([rank, *node.name.encode()])
+    if dtype.is_integer:
+        low, high = (int(one) for one in operands)
+        carrier = np.int64 if dtype.is_signed else np.uint64
+        return narrowed(generator.integers(low, max(high, low + 1), shape, carrier), dtype)
+    first, second = (float(one) for one in operands)
+    if node.attributes["distribution"] == "rng_normal":
+        return narrowed(generator.normal(first, second, shape), dtype)
+    return narrowed(generator.uniform(first, second, shape), dtype)

@@ -77,6 +77,7 @@ _MESH = re.compile(
     r"mesh\[[^\[\]\n]*\](?:\s*,\s*device_ids=\((?:[^()\n]|\([^()\n]*\))*\))?\s*\{[^{}\n]*\}"
 )
 _IOTA = re.compile(r"\[[^\[\]\n]*\]\s*<=\s*\[[^\[\]\n]*\](?:\s*T\([^()\n]*\))?")
+_TYPE = re.compile(r"[a-z][a-z0-9]*\[[^\[\]\n]*\](?:\{[^{}=\n]*\})?")  # outfeed_shape=f32[4]{0}
 _PLAIN = re.compile(r'"(?:[^"\\\n]|\\.)*+"|[^\s,(){}"]+')
 
 
@@ -150,10 +151,10 @@ def _odd(text: str, at: int) -> Lexeme | None:
 def _attribute(brackets: "_Brackets", match: re.Match[str]) -> Lexeme:
     """`, key=value`, from the key on; the value reaches to the end of its brackets."""
     text, start, at = match.string, match.start("key"), match.end()
-    found = _MESH.match(text, at) or _IOTA.match(text, at)
+    found = _MESH.match(text, at) or _IOTA.match(text, at) or _TYPE.match(text, at)
     if found:
         return Lexeme("ATTRIBUTE", text[start : found.end()], start, found.end())
-    if text.startswith(("{", "["), at):
+    if text.startswith(("{", "[", "("), at):
         end = brackets.closing(at)
         if end < 0:
             return Lexeme("BAD", f"{text[at]!r} is never closed", at, at + 1)

@@ -1,10 +1,11 @@
 """Element types: one table for the compiler and the runtime.
 
-The text form is XLA's. Sub-byte integers are stored one element a byte.
+The text form is XLA's. Elements of less than a byte are stored one a byte.
 """
 
 import enum
 import functools
+import re
 
 import numpy as np
 
@@ -13,12 +14,14 @@ class DType(enum.Enum):
     """An element type; its value is the spelling of HLO text."""
 
     PRED = "pred"
+    S1 = "s1"
     S2 = "s2"
     S4 = "s4"
     S8 = "s8"
     S16 = "s16"
     S32 = "s32"
     S64 = "s64"
+    U1 = "u1"
     U2 = "u2"
     U4 = "u4"
     U8 = "u8"
@@ -29,6 +32,9 @@ class DType(enum.Enum):
     F16 = "f16"
     F32 = "f32"
     F64 = "f64"
+    F4E2M1FN = "f4e2m1fn"
+    F6E2M3FN = "f6e2m3fn"
+    F6E3M2FN = "f6e3m2fn"
     F8E3M4 = "f8e3m4"
     F8E4M3 = "f8e4m3"
     F8E4M3FN = "f8e4m3fn"
@@ -52,10 +58,11 @@ class DType(enum.Enum):
 
     @property
     def bits(self) -> int:
-        """Bits that one element has; fewer than it takes in memory for pred and narrow integers."""
-        if self is DType.PRED:
-            return 1
-        return int(self.value[1:]) if self.is_integer else 8 * self.size_bytes
+        """Bits that one element has; fewer than it takes in memory for the narrowest numbers.
+
+        A pred has the 8 of its byte, as XLA's bitcasts see it; u1 is the type of one bit.
+        """
+        return _bits(self)
 
     @property
     def is_integer(self) -> bool:
@@ -69,7 +76,7 @@ class DType(enum.Enum):
 
     @property
     def is_float(self) -> bool:
-        """Whether it is a real floating-point type, bfloat16 and fp8 included."""
+        """Whether it is a real floating-point type, bfloat16, fp8, fp6 and fp4 included."""
         return self.value[0] in "fb"
 
     @property
@@ -96,11 +103,16 @@ _NUMPY_NAMES = {
 }
 
 _ML_NAMES = {
+    DType.S1: "int1",
     DType.S2: "int2",
     DType.S4: "int4",
+    DType.U1: "uint1",
     DType.U2: "uint2",
     DType.U4: "uint4",
     DType.BF16: "bfloat16",
+    DType.F4E2M1FN: "float4_e2m1fn",
+    DType.F6E2M3FN: "float6_e2m3fn",
+    DType.F6E3M2FN: "float6_e3m2fn",
     DType.F8E3M4: "float8_e3m4",
     DType.F8E4M3: "float8_e4m3",
     DType.F8E4M3FN: "float8_e4m3fn",
@@ -120,6 +132,14 @@ def _numpy_dtype(dtype: DType) -> np.dtype:
 
     narrow: np.dtype = np.dtype(getattr(ml_dtypes, _ML_NAMES[dtype]))
     return narrow
+
+
+@functools.cache
+def _bits(dtype: DType) -> int:
+    if dtype.is_integer or dtype.value.startswith(("f4", "f6")):
+        (digits,) = re.findall(r"^[a-z](\d+)", dtype.value)
+        return int(digits)
+    return 8 * dtype.size_bytes
 
 
 _WIDE = {"float32", "float64", "complex64", "complex128"}

@@ -18,7 +18,6 @@ class Reduction(enum.Enum):
 
 
 _BITWISE = frozenset({Reduction.AND, Reduction.OR})
-_ORDERED = frozenset({Reduction.MINIMUM, Reduction.MAXIMUM})
 
 
 def is_defined(reduction: Reduction, dtype: DType) -> bool:
@@ -27,4 +26,4 @@ def is_defined(reduction: Reduction, dtype: DType) -> bool:
         return dtype is DType.PRED or dtype.is_integer
     if reduction is Reduction.AVERAGE:
         return dtype.is_float or dtype.is_complex
-    return not (reduction in _ORDERED and dtype.is_complex)
+    return True

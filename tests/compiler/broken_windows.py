@@ -32,6 +32,7 @@ k = s32[] parameter(10)
 h = bf16[4,3] parameter(11)
 w = u64[3] parameter(12)
 a = s32[3,3] parameter(13)
+v = f32[3] parameter(14)
 """
 )
 LINE = PREAMBLE.count("\n") + 1
@@ -63,6 +64,12 @@ RIGHT_WINDOWS = (
     "c64[2,2] fft(x), fft_type=RFFT, fft_length={2,3}",
     "c64[1,8,8,3] fft(m), fft_type=RFFT, fft_length={8,8,4}",
     "f32[3] fft(c), fft_type=IRFFT, fft_length={3}",
+    "(f32[2,3], f32[3], f32[3]) batch-norm-training(x, v, v), epsilon=0.1, feature_index=1",
+    "(f32[3,4], bf16[3], f64[3]) batch-norm-training(y, v, v), epsilon=1e-05, feature_index=0",
+    "bf16[2,3] batch-norm-inference(x, v, v, v, v), epsilon=0, feature_index=1",
+    "(f32[2,3], f32[3], f32[3]) batch-norm-grad(x, v, v, v, x), epsilon=-1.5, feature_index=1",
+    "f32[5,2] rng(s, s), distribution=rng_normal",
+    "s32[] rng(k, k), distribution=rng_uniform",
     "f32[3,3] cholesky(q), lower=true",
     "f32[3,4] triangular-solve(q, y), left_side=true, lower=true, unit_diagonal=true",
     "f32[2,3] triangular-solve(q, x), transpose_a=ADJOINT",
@@ -163,6 +170,59 @@ WRONG_WINDOWS = [
     ("f32[2,3] fft(x), fft_type=FFT, fft_length={3}", "fft-C3", 14),
     ("f32[2,3] fft(c), fft_type=RFFT, fft_length={2}", "fft-C3", 14),
     ("f32[3] fft(c), fft_type=IRFFT, fft_length={4}", "fft-C4", 32),
+    (
+        "f32[3,3] batch-norm-inference(a, v, v, v, v), epsilon=0, feature_index=1",
+        "batch-norm-inference-C1",
+        31,
+    ),
+    (
+        "f32[2,3] batch-norm-inference(x, v, v, v, v), epsilon=0, feature_index=2",
+        "batch-norm-inference-C2",
+        58,
+    ),
+    (
+        "f32[2,3] batch-norm-inference(x, v, s, v, v), epsilon=0, feature_index=1",
+        "batch-norm-inference-C3",
+        37,
+    ),
+    (
+        "(f32[2,3], f32[3], f32[3]) batch-norm-training(i, v, v), epsilon=0, feature_index=1",
+        "batch-norm-training-C1",
+        48,
+    ),
+    (
+        "(f32[2,3], f32[3], f32[3]) batch-norm-training(x, v, v), epsilon=0, feature_index=-1",
+        "batch-norm-training-C2",
+        69,
+    ),
+    (
+        "(f32[2,3], f32[3], f32[3]) batch-norm-training(x, v, s), epsilon=0, feature_index=1",
+        "batch-norm-training-C3",
+        54,
+    ),
+    (
+        "(f32[2,3], f32[3], f32[3]) batch-norm-grad(x, v, v, v, i), epsilon=0, feature_index=1",
+        "batch-norm-grad-C1",
+        56,
+    ),
+    (
+        "(f32[2,3], f32[3], f32[3]) batch-norm-grad(x, v, v, v, x), epsilon=0, feature_index=3",
+        "batch-norm-grad-C2",
+        71,
+    ),
+    (
+        "(f32[2,3], f32[3], f32[3]) batch-norm-grad(x, v, x, v, x), epsilon=0, feature_index=1",
+        "batch-norm-grad-C3",
+        50,
+    ),
+    (
+        "(f32[2,3], f32[3], f32[3]) batch-norm-grad(x, v, v, v, y), epsilon=0, feature_index=1",
+        "batch-norm-grad-C4",
+        56,
+    ),
+    ("f32[2] rng(s, s), distribution=rng_dice", "rng-C1", 19),
+    ("f32[2] rng(s, k), distribution=rng_normal", "rng-C2", 15),
+    ("s32[2] rng(k, k), distribution=rng_normal", "rng-C3", 1),
     ("s32[3,3] cholesky(a)", "cholesky-C1", 19),
     ("f32[2,3] cholesky(x)", "cholesky-C2", 19),
     ("s32[2,3] triangular-solve(q, i), left_side=false", "triangular-solve-C1", 30),

@@ -93,7 +93,7 @@ def test_stack_frame_id_gives_a_source_location() -> None:
         ("ROOT y = f32[4] negate(x)\nROOT z = f32[4] negate(x)\n", "3:6 computation-C4"),
         ("y = f32[4] constant()\n", "2:12 op-C3"),
         ("y = f32[] parameter(p)\n", "2:21 attribute-C1"),
-        ("y = (f32[4]) constant((1))\n", "2:5 literal-C1"),
+        ("y = (f32[4]) constant(1)\n", "2:23 literal-C1"),
     ],
 )
 def test_fault_is_found_at_its_place(text: str, wrong: str) -> None:

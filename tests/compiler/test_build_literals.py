@@ -81,6 +81,10 @@ def test_values_are_rounded_to_the_type() -> None:
     assert float(read("1.01", DType.BF16)) == 1.0078125
 
 
+def test_floats_without_infinity_end_at_their_largest_number() -> None:
+    assert read("{6, 100, -7}", DType.F4E2M1FN, 3).astype(float).tolist() == [6, 6, -6]
+
+
 def test_complex_numbers_are_pairs() -> None:
     assert read("{ (1, 2), (-inf, 0.5) }", DType.C64, 2).tolist() == [
         1 + 2j,
@@ -114,6 +118,9 @@ def test_empty_arrays_are_read(text: str, shape: tuple[int, ...]) -> None:
         ("1e999", DType.F64),
         ("70000", DType.F16),
         ("inf", DType.F8E4M3FN),
+        ("nan", DType.F4E2M1FN),
+        ("-inf", DType.F6E3M2FN),
+        ("1", DType.S1),
         ("nan(0x800000)", F32),
         ("2", DType.PRED),
         ("1+2i", DType.C64),

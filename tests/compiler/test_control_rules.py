@@ -83,6 +83,7 @@ WRONG = (
     ("f32[4] fusion(x, x), calls=flip", "fusion-C1", 21),
     ("f32[4] fusion(s), calls=flip", "fusion-C2", 14),
     ("token[] after-all(k, x)", "after-all-C1", 21),
+    ("f32[4] add-dependency(x, x)", "add-dependency-C1", 25),
     ("f32[16] all-gather-done(x)", "all-gather-done-C1", 24),
     ("f32[1] reduce-scatter-done(x)", "reduce-scatter-done-C1", 27),
     ("f32[4] all-to-all-done(x)", "all-to-all-done-C1", 23),

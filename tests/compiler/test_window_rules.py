@@ -23,7 +23,7 @@ def test_the_type_follows_from_the_operands(line: str) -> None:
 def test_another_type_is_refused(line: str) -> None:
     op = next(row.name for row in ROWS if f" {row.name}(" in line)
     kind, call = line.split(f" {op}(")
-    rule = "rng-bit-generator-C3" if op == "rng-bit-generator" else "op-C5"
+    rule = f"{op}-C3" if op in ("rng", "rng-bit-generator") else "op-C5"
     wrong = f"({kind}, f32[]) {op}({call}"
     assert complaints(f"{PREAMBLE}ROOT r = {wrong}\n") == [f"{LINE}:10 {rule}"]
 

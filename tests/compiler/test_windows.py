@@ -107,10 +107,3 @@ def test_a_wrong_window_is_an_attribute_of_the_wrong_form() -> None:
     assert "error[attribute-C1]: window: pad has 1 entries, size has 2" in messages(
         CONVOLUTION % "size=3x3 pad=1_1"
     )
-
-
-@pytest.mark.parametrize("op", ["rng", "rng-get-and-update-state"])
-def test_an_op_whose_numbers_no_program_says_is_refused_with_the_reason(op: str) -> None:
-    found = messages(f"ROOT r = u64[2] {op}(), delta=1\n")
-    assert f"error[op-C1]: {op} is not supported" in found
-    assert "rng-bit-generator" in found

@@ -19,12 +19,30 @@ WITHOUT_CODE = {"acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh
 """XLA's CPU backend has none for these; StableHLO spells them out before they come to it."""
 
 
+NOT_OF_XLA = ("s1[", "u1[", "f6e")
+OF_XLA = [dtype for dtype in DType if not f"{dtype.value}[".startswith(NOT_OF_XLA)]
+
+
 def has_an_answer(dtype: DType, line: Line) -> bool:
     """Not where XLA's CPU backend stops, or does not do what the op means.
 
     It ends the process on complex numbers to pred, counts the bits of the byte that a narrow
     integer lies in, and scales the fraction of a number of 8 bits in that type, which overflows.
+    It has no code for numbers of 1 and 6 bits, takes the largest number of f4e2m1fn for infinite,
+    and its way to StableHLO has bitcasts neither of pred nor between complex types. Of complex
+    numbers its maximum, LE and GE compare the real parts only, where StableHLO compares pairs.
     """
+    if line.type.startswith(NOT_OF_XLA):
+        return False
+    if line.op == "convert" and dtype is DType.F4E2M1FN and line.type[0] in "su":
+        return False
+    unordered = line.op in ("maximum", "minimum", "clamp") or "direction=LE" in line.call
+    if dtype.is_complex and (unordered or "direction=GE" in line.call):
+        return False
+    if line.op == "bitcast-convert" and (
+        dtype.is_complex or "pred" in (dtype.value, line.type[:4])
+    ):
+        return False
     if line.op in WITHOUT_CODE or (line.op == "popcnt" and dtype in (DType.S2, DType.S4)):
         return False
     if line.op == "stochastic-convert":
@@ -68,7 +86,7 @@ def _differs(line: Line, actual: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return ~((close & same_sign) | is_flushed)
 
 
-@pytest.mark.parametrize("dtype", list(DType), ids=lambda dtype: dtype.value)
+@pytest.mark.parametrize("dtype", OF_XLA, ids=lambda dtype: dtype.value)
 def test_an_elementwise_op_computes_what_xla_computes_at_every_edge(dtype: DType, xla: Xla) -> None:
     values = edges(dtype)
     x, y = np.repeat(values, values.size)[None], np.tile(values, values.size)[None]

@@ -135,3 +135,26 @@ def test_a_file_of_another_kind_is_refused(name, data, told, tmp_path, capsys):
     (tmp_path / name).write_bytes(data)
     assert main(["check", str(tmp_path / name)]) == 1
     assert told in capsys.readouterr().err
+
+
+BITS = """func.func @main(%a: tensor<2x{0}>, %b: tensor<2x{1}xi1>)
+    -> (tensor<2x{1}xi1>, tensor<2x{0}>) {{
+  %0 = stablehlo.bitcast_convert %a : (tensor<2x{0}>) -> tensor<2x{1}xi1>
+  %1 = stablehlo.bitcast_convert %b : (tensor<2x{1}xi1>) -> tensor<2x{0}>
+  return %0, %1 : tensor<2x{1}xi1>, tensor<2x{0}>
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("i64", np.int64), ("ui8", np.uint8), ("f32", np.float32)]
+)
+def test_an_i1_of_stablehlo_is_one_bit(tmp_path, kind, dtype):
+    width = 8 * np.dtype(dtype).itemsize
+    (tmp_path / "bits.mlir").write_text(BITS.format(kind, width))
+    numbers = np.array([37, -1.5 if dtype is np.float32 else 200]).astype(dtype)
+    octets = numbers.view(np.uint8).reshape(2, -1)
+    bits = np.unpackbits(octets, axis=1, bitorder="little").astype(bool)
+    found = ncc_runtime.load(compile_file(tmp_path / "bits.mlir")).run([numbers, bits]).outputs
+    np.testing.assert_array_equal(found[0][0], bits)
+    np.testing.assert_array_equal(found[1][0], numbers)

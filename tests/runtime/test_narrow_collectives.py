@@ -37,7 +37,7 @@ def every_pattern(dtype: DType) -> np.ndarray:
     numbers = np.random.default_rng(4).permutation(256)[: RANKS * ELEMENTS]
     raw = numbers.astype(np.uint8).reshape(RANKS, ELEMENTS)
     if dtype.is_float:
-        return raw.view(dtype.numpy)
+        return (raw & np.uint8(0xFF >> (8 - dtype.bits))).view(dtype.numpy)
     return wrapped(raw.astype(np.int64), dtype)
 
 

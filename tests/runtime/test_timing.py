@@ -58,7 +58,14 @@ def test_times_are_integers() -> None:
 
 @pytest.mark.parametrize(
     ("lnc", "dtype", "teraflops"),
-    [(1, "bf16", 79), (2, "bf16", 158), (1, "f32", 20), (2, "f8e4m3fn", 316), (1, "f64", 10)],
+    [
+        (1, "bf16", 79),
+        (2, "bf16", 158),
+        (1, "f32", 20),
+        (2, "f8e4m3fn", 316),
+        (2, "f4e2m1fn", 316),
+        (1, "f64", 10),
+    ],
 )
 def test_a_large_product_runs_at_the_peak_of_its_dtype(
     lnc: int, dtype: str, teraflops: int

@@ -3,6 +3,9 @@
 Narrow integers lie sign-extended in a byte each; what counts or moves their bits cuts them first.
 """
 
+import functools
+from collections.abc import Mapping
+
 import numpy as np
 
 from ncc_runtime.execution.values.conversion import convert, widened
@@ -71,43 +74,54 @@ def _wrapped(raw: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def bitcast(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """The same bits as another dtype; the first of several narrow elements has the lowest bits."""
+    """The same bits as another dtype; the first of several narrow elements has the lowest bits.
+
+    A pred is a byte, of which any bit makes it true.
+    """
     source, target = array.dtype, dtype.numpy
     if source == target:
         return array
-    if source.name in _BITS or dtype.bits < 8:
-        return _repacked(array, _BITS.get(source.name, 8 * source.itemsize), dtype)
+    if source in _few_bits() or target in _few_bits():
+        return _repacked(array, _few_bits().get(source, 8 * source.itemsize), dtype)
+    carrier = np.dtype(np.uint8) if dtype is DType.PRED else target
     array = np.ascontiguousarray(array)
-    if source.itemsize == target.itemsize:
-        return array.view(target)
     if source.itemsize > target.itemsize:
-        return array[..., np.newaxis].view(target)
-    return array.view(target)[..., 0]
+        array = array[..., np.newaxis].view(carrier)
+    elif source.itemsize < target.itemsize:
+        array = array.view(carrier)[..., 0]
+    else:
+        array = array.view(carrier)
+    return array != 0 if dtype is DType.PRED else array
 
 
-_BITS = {"int2": 2, "int4": 4, "uint2": 2, "uint4": 4, "bool": 1}
+@functools.cache
+def _few_bits() -> Mapping[np.dtype, int]:
+    """The types that do not fill the byte that they lie in."""
+    return {dtype.numpy: dtype.bits for dtype in DType if dtype.bits < 8}
 
 
 def _repacked(array: np.ndarray, from_bits: int, dtype: DType) -> np.ndarray:
     """By way of bits, lowest first, in a last dimension."""
-    if from_bits == dtype.bits:
-        return _from_bits(_to_bits(array, from_bits), dtype)
     bits = _to_bits(array, from_bits)
     if from_bits > dtype.bits:
         return _from_bits(bits.reshape(*array.shape, from_bits // dtype.bits, dtype.bits), dtype)
-    return _from_bits(bits.reshape(*array.shape[:-1], dtype.bits), dtype)
+    if from_bits < dtype.bits:
+        bits = bits.reshape(*array.shape[:-1], dtype.bits)
+    return _from_bits(bits, dtype)
 
 
 def _to_bits(array: np.ndarray, bits: int) -> np.ndarray:
     """One more dimension, of the bits of each element."""
-    octets = np.ascontiguousarray(array if bits > 4 else widened(array))[..., np.newaxis]
-    return np.unpackbits(octets.view(np.uint8), axis=-1, bitorder="little")[..., :bits]
+    octets = np.ascontiguousarray(array)[..., np.newaxis].view(np.uint8)
+    return np.unpackbits(octets, axis=-1, bitorder="little")[..., :bits]
 
 
 def _from_bits(bits: np.ndarray, dtype: DType) -> np.ndarray:
     octets = np.packbits(np.ascontiguousarray(bits), axis=-1, bitorder="little")
-    if dtype.bits < 8:
+    if dtype.is_integer and dtype.bits < 8:
         return octets[..., 0].astype(dtype.numpy)
+    if dtype is DType.PRED:
+        return octets[..., 0] != 0
     return octets.view(dtype.numpy)[..., 0]
 
 
@@ -162,10 +176,10 @@ def stochastic_convert(array: np.ndarray, random: np.ndarray, dtype: DType) -> n
     wide = widened(array)
     size = np.abs(wide)
     whole = np.floor(size)
-    bits = 8 * random.dtype.itemsize
+    bits = _few_bits().get(random.dtype, 8 * random.dtype.itemsize)
     fraction = (size - whole).astype(np.float64)
     threshold = convert(np.ldexp(fraction, bits), DType(f"u{bits}"))
-    inside = convert(whole, DType.S64) + (random < threshold)
+    inside = convert(whole, DType.S64) + (widened(random) < widened(threshold))
     high = 2.0 ** (dtype.bits - 1)
     fits = (wide > -high) & (wide < (high if dtype.bits == 64 else high - 1))
     rounded = np.where(wide < 0, -inside, inside).astype(dtype.numpy)

@@ -1,7 +1,9 @@
-"""Arithmetic of complex numbers where numpy's own gives NaN for what has a limit.
+"""Arithmetic of complex numbers where numpy's own gives NaN for what has a limit, and their order.
 
 Quotients follow C99, Annex G.5.1, as XLA's do: by zero and by infinity they are infinite and zero.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -77,3 +79,32 @@ def atan2(y: np.ndarray, x: np.ndarray) -> np.ndarray:
     """-i log((x + iy) / sqrt(x^2 + y^2)), the principal value."""
     i = y.dtype.type(1j)
     return -i * np.log(quotient(x + i * y, np.sqrt(x * x + y * y)))
+
+
+def compare(strict: Callable[..., np.ndarray], ends: Callable[..., np.ndarray]) -> Callable:
+    """A comparison by real part, and where these are equal by imaginary part."""
+
+    def compared(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        is_tie = left.real == right.real
+        return strict(left.real, right.real) | (is_tie & ends(left.imag, right.imag))
+
+    return compared
+
+
+def choose(
+    is_first: Callable[..., np.ndarray], of_parts: Callable[..., np.ndarray]
+) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Of two numbers the one that comes first, NaN in both parts if any of the four parts is.
+
+    Equal ones differ in the signs of zeros only, which `of_parts` settles as it does for floats. So
+    the choice does not hang on the order in which many numbers meet.
+    """
+    before = compare(is_first, is_first)
+
+    def chosen(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        result = np.where(before(left, right), left, right)
+        settled = joined(of_parts(left.real, right.real), of_parts(left.imag, right.imag))
+        result = np.where(left == right, settled, result)
+        return np.where(np.isnan(left) | np.isnan(right), complex(np.nan, np.nan), result)
+
+    return chosen

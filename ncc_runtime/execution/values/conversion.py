@@ -5,7 +5,7 @@ import numpy as np
 from ncc_runtime.execution.values.nans import quiet_nans
 from ncc_runtime.neff.dtypes import DType
 
-_NARROW_INTEGERS = ("int2", "int4", "uint2", "uint4")
+_NARROW_INTEGERS = ("int1", "int2", "int4", "uint1", "uint2", "uint4")
 
 
 def is_narrow_float(dtype: np.dtype) -> bool:
@@ -14,7 +14,7 @@ def is_narrow_float(dtype: np.dtype) -> bool:
 
 
 def widened(array: np.ndarray) -> np.ndarray:
-    """The array in the type it is computed in: float32 for narrow floats, 8 bits for 2 or 4."""
+    """The array in the type it is computed in: float32 for narrow floats, 8 bits for fewer."""
     if is_narrow_float(array.dtype):
         return array.astype(np.float32)
     if array.dtype.name in _NARROW_INTEGERS:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ncc_runtime.execution.values import bits
-from ncc_runtime.execution.values.complex_numbers import joined
+from ncc_runtime.execution.values import bits, complex_numbers
 from ncc_runtime.execution.values.conversion import convert, widened
 from ncc_runtime.execution.values.total_order import total_order
 from ncc_runtime.execution.values.transcendental import TRANSCENDENTAL
@@ -57,10 +56,21 @@ _DIRECTIONS: dict[str, Function] = {
 }
 
 
+_OF_COMPLEX: dict[str, Function] = {
+    "LT": complex_numbers.compare(np.less, np.less),
+    "LE": complex_numbers.compare(np.less, np.less_equal),
+    "GT": complex_numbers.compare(np.greater, np.greater),
+    "GE": complex_numbers.compare(np.greater, np.greater_equal),
+}
+
+
 def _compare(arrays: list[np.ndarray], attributes: Attributes) -> np.ndarray:
     ordered = attributes.get("type") == "TOTALORDER"
     left, right = (total_order(array) if ordered else widened(array) for array in arrays)
-    return _DIRECTIONS[str(attributes["direction"])](left, right)
+    direction = str(attributes["direction"])
+    if left.dtype.kind == "c" and direction in _OF_COMPLEX:
+        return _OF_COMPLEX[direction](left, right)
+    return _DIRECTIONS[direction](left, right)
 
 
 def _reduce_precision(array: np.ndarray, dtype: DType, attributes: Attributes) -> np.ndarray:
@@ -129,17 +139,25 @@ def _power(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
 
 
 def _maximum(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """NaN wins; -0 is less than +0; complex numbers are ordered by real part, then imaginary."""
+    if left.dtype.kind == "c":
+        return complex_numbers.choose(np.greater, _maximum)(left, right)
+    larger = np.maximum(left, right)
     if left.dtype.kind != "f":
-        return np.maximum(left, right)
+        return larger
     zeros = (left == 0) & (right == 0)
-    return np.where(zeros, left + right, np.maximum(left, right))  # -0 only if both are
+    return np.where(zeros, left + right, larger) if zeros.any() else larger  # -0 only if both are
 
 
 def _minimum(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """As `_maximum`, from the other end."""
+    if left.dtype.kind == "c":
+        return complex_numbers.choose(np.less, _minimum)(left, right)
+    smaller = np.minimum(left, right)
     if left.dtype.kind != "f":
-        return np.minimum(left, right)
+        return smaller
     zeros = (left == 0) & (right == 0)
-    return np.where(zeros, -(-left - right), np.minimum(left, right))  # -0 if either is
+    return np.where(zeros, -(-left - right), smaller) if zeros.any() else smaller  # -0 if either is
 
 
 def _clamp(least: np.ndarray, array: np.ndarray, most: np.ndarray) -> np.ndarray:
@@ -194,7 +212,7 @@ FUNCTIONS: dict[str, Function] = {
     "and": np.bitwise_and,
     "ceil": np.ceil,
     "clamp": _clamp,
-    "complex": joined,
+    "complex": complex_numbers.joined,
     "divide": _divide,
     "floor": np.floor,
     "imag": np.imag,

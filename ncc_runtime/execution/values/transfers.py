@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ncc_runtime.execution.values.conversion import widened
+from ncc_runtime.execution.values.elementwise import FUNCTIONS
 from ncc_runtime.execution.values.memory import Arena
 from ncc_runtime.execution.values.nans import canonical_nans
 from ncc_runtime.lowering.cc_isa import DmaOpcode
@@ -100,63 +102,19 @@ def reduce_parts(
     """Join the sources of a descriptor left to right, in float32, divide, and round once.
 
     Only what completes an average divides. Integers wrap; float64 and complex stay in their own
-    precision. NaN and -0 in minimum and maximum are as XLA has them: NaN wins, -0 is below +0.
+    precision.
     """
     assert reduction is not None, "a reducing descriptor has a reduction"
-    dtype = parts[0].dtype
-    wide = np.dtype(np.float32) if _is_narrow_float(dtype) else dtype
-    joined = parts[0].astype(wide, copy=True)
+    dtype, joined = parts[0].dtype, widened(parts[0])
     with np.errstate(all="ignore"):
         for part in parts[1:]:
-            joined = _JOIN[reduction](joined, part.astype(wide, copy=False))
+            joined = _JOIN[reduction](joined, widened(part))
         if divisor != 1:
-            joined = joined / wide.type(divisor)
+            joined = joined / joined.dtype.type(divisor)
         return canonical_nans(joined.astype(dtype, copy=False))
 
 
-def _is_narrow_float(dtype: np.dtype) -> bool:
-    return dtype == np.float16 or (dtype.isbuiltin != 1 and "float" in dtype.name)
-
-
-def _add(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return np.logical_or(left, right) if left.dtype == bool else left + right
-
-
-def _multiply(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return np.logical_and(left, right) if left.dtype == bool else left * right
-
-
-def _minimum(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return _ordered(np.minimum(left, right), left, right, negative_zero=True)
-
-
-def _maximum(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return _ordered(np.maximum(left, right), left, right, negative_zero=False)
-
-
-def _ordered(
-    result: np.ndarray, left: np.ndarray, right: np.ndarray, negative_zero: bool
-) -> np.ndarray:
-    """Settle zeros of different sign, which compare equal: -0 is below +0."""
-    if left.dtype.kind != "f":
-        return result
-    zeros = (left == 0) & (right == 0)
-    if not zeros.any():
-        return result
-    negative = (
-        np.signbit(left) | np.signbit(right)
-        if negative_zero
-        else (np.signbit(left) & np.signbit(right))
-    )
-    return np.where(zeros, np.where(negative, -0.0, 0.0).astype(result.dtype), result)
-
-
 _JOIN: dict[Reduction, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    Reduction.ADD: _add,
-    Reduction.MULTIPLY: _multiply,
-    Reduction.MINIMUM: _minimum,
-    Reduction.MAXIMUM: _maximum,
-    Reduction.AND: np.bitwise_and,
-    Reduction.OR: np.bitwise_or,
-    Reduction.AVERAGE: _add,
+    **{one: FUNCTIONS[one.value] for one in Reduction if one is not Reduction.AVERAGE},
+    Reduction.AVERAGE: FUNCTIONS["add"],
 }

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.rules.signature import Signature, dtype_differs, shape_differs
 
 
@@ -10,15 +9,15 @@ def bitcast_convert(signature: Signature) -> Iterator[str]:
     """Narrower elements come in one more dimension, wider ones take the last one up."""
     (operand,), (result,) = signature.operands, signature.results
     one, other = operand.dtype, result.dtype
-    if (one.is_complex or other.is_complex) and one is not other:
+    if one.is_complex is not other.is_complex:
         yield f"{one.value} does not become {other.value}"
         return
     if one.bits == other.bits:
         yield from shape_differs(result, operand.shape)
         return
     wide, narrow = (operand, result) if one.bits > other.bits else (result, operand)
-    wanted = (*wide.shape, wide.dtype.bits // narrow.dtype.bits)
-    if DType.PRED in (one, other) or narrow.shape != wanted:
+    count, rest = divmod(wide.dtype.bits, narrow.dtype.bits)
+    if rest or narrow.shape != (*wide.shape, count):
         yield f"{operand.type_text} does not have the bits of {result.type_text}"
 
 

@@ -20,7 +20,6 @@ _CONTINUOUS = frozenset(
     }
 )
 _REAL = frozenset({"cbrt", "ceil", "erf", "floor", "round-nearest-afz", "round-nearest-even"})
-_ORDERED = frozenset({"maximum", "minimum", "remainder"})  # not for complex
 _ARITHMETIC = frozenset({"abs", "divide", "negate", "power", "remainder", "subtract"})
 _DIRECTIONS = ("EQ", "NE", "LT", "LE", "GT", "GE")
 _COMPARE_TYPES: Mapping[str, Callable[[DType], bool]] = {
@@ -60,7 +59,7 @@ def _is_defined(opcode: str, dtype: DType) -> bool:
         return dtype.is_signed or dtype.is_float or dtype.is_complex
     if opcode in _ARITHMETIC and dtype is DType.PRED:
         return False
-    return not (opcode in _ORDERED and dtype.is_complex)
+    return not (opcode == "remainder" and dtype.is_complex)
 
 
 def convert(signature: Signature) -> Iterator[str]:
@@ -77,8 +76,6 @@ def compare(signature: Signature) -> Iterator[str]:
     yield from dtype_differs(signature.results[0], DType.PRED)
     if direction not in _DIRECTIONS:
         yield f"direction is {direction!r}, known are {', '.join(_DIRECTIONS)}"
-    elif signature.operands[0].dtype.is_complex and direction not in ("EQ", "NE"):
-        yield f"complex numbers have no order: {direction}"
     kind = signature.attributes.get("type")
     if kind is not None and kind not in _COMPARE_TYPES:
         yield f"type is {kind!r}, known are {', '.join(_COMPARE_TYPES)}"
@@ -105,8 +102,6 @@ def clamp(signature: Signature) -> Iterator[str]:
             yield f"a bound is {bound.type_text}, the operand {operand.type_text}"
     yield from shape_differs(signature.results[0], operand.shape)
     yield from dtype_differs(signature.results[0], operand.dtype)
-    if operand.dtype.is_complex:
-        yield f"not defined on {operand.dtype.value}"
 
 
 _PARTS = {DType.C64: DType.F32, DType.C128: DType.F64}
