@@ -124,7 +124,7 @@ def _binary(dtype: DType) -> tuple[str, ...]:
     if dtype is DType.PRED:
         return ("add", "multiply", *_ORDERED, *_BITWISE)
     if dtype.is_integer:
-        return (*_ARITHMETIC, *_ORDERED, *_BITWISE, *_SHIFTS, "remainder")
+        return (*_ARITHMETIC, *_ORDERED, *_BITWISE, *_SHIFTS, "remainder", "mulhi")
     return _ARITHMETIC[:-1] if dtype.is_complex else (*_ARITHMETIC, *_ORDERED, "remainder", "atan2")
 
 

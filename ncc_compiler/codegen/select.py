@@ -130,7 +130,7 @@ SELECTORS: Mapping[str, Selection] = {
     **_rows(Engine.VECTOR, "add and divide maximum minimum multiply or remainder subtract xor"),
     **_rows(Engine.VECTOR, "shift-left shift-right-arithmetic shift-right-logical"),
     **_rows(Engine.VECTOR, "abs ceil clamp convert floor negate not sign select"),
-    **_rows(Engine.VECTOR, "bitcast-convert complex count-leading-zeros imag is-finite popcnt"),
+    **_rows(Engine.VECTOR, "bitcast-convert complex count-leading-zeros imag is-finite mulhi popcnt"),
     **_rows(Engine.VECTOR, "real round-nearest-afz round-nearest-even stochastic-convert"),
     **_rows(Engine.SCALAR, "acos acosh asin asinh atan atan2 atanh cbrt cosh cosine erf"),
     **_rows(Engine.SCALAR, "exponential exponential-minus-one log log-plus-one logistic power"),

@@ -29,11 +29,23 @@ def stablehlo_to_hlo(data: bytes) -> str:
     module = _parsed(data)
     if module is None:
         _refuse_several_meshes(data)
-    world = _world_of(module) if module else "\n"
+        return "\n" + _converted(data)
+    with module.context:
+        _list_groups(module)
+        for op in list(_operations(module.operation)):
+            if op.name == "stablehlo.all_to_all":
+                _take_apart(op)
+        _shield_constants(module)
+        rewritten = io.BytesIO()
+        module.operation.write_bytecode(rewritten)
+    return _world_of(module) + _without_shields(_converted(rewritten.getvalue()))
+
+
+def _converted(module: bytes) -> str:
     computation = _jax.mlir.mlir_module_to_xla_computation(
-        _with_groups(module, data) if module else data, use_tuple_args=False, return_tuple=False
+        module, use_tuple_args=False, return_tuple=False
     )
-    return world + _printed(computation.as_hlo_module())
+    return _printed(computation.as_hlo_module())
 
 
 def proto_to_hlo(data: bytes) -> str:
@@ -94,8 +106,8 @@ def _refuse_several_meshes(data: bytes) -> None:
     )
 
 
-def _with_groups(module: ir.Module, data: bytes) -> bytes:
-    """The module with the groups of its collectives listed, if there are several meshes.
+def _list_groups(module: ir.Module) -> None:
+    """Lists the groups of collectives that name axes, if there are several meshes.
 
     jaxlib's converter takes meshes of the same devices for one, and so confuses their axes.
     """
@@ -110,15 +122,108 @@ def _with_groups(module: ir.Module, data: bytes) -> bytes:
         if _GROUPS in op.attributes and _BY_AXES.isinstance(op.attributes[_GROUPS])
     ]
     if len(meshes) < 2 and all(_is_name(groups.mesh) for _, groups in by_axes):
-        return data
+        return
     for op, groups in by_axes:
         mesh = groups.mesh
         known = meshes[mesh.value] if _is_name(mesh) else _mesh(stablehlo, mesh)
-        with module.context:
-            op.attributes[_GROUPS] = ir.DenseElementsAttr.get(_listed(known, groups.axes))
-    out = io.BytesIO()
-    module.operation.write_bytecode(out)
-    return out.getvalue()
+        op.attributes[_GROUPS] = ir.DenseElementsAttr.get(_listed(known, groups.axes))
+
+
+def _take_apart(all_to_all: ir.Operation) -> None:
+    """Makes one operation for each operand of an all_to_all.
+
+    jaxlib's converter makes an op of several operands HLO's all-to-all of tuples, which gives each
+    member a whole operand instead of a part of each, and drops the dimensions.
+    """
+    if len(all_to_all.operands) < 2:
+        return
+    attributes = {named.name: named.attr for named in all_to_all.attributes}
+    for operand, result in zip(all_to_all.operands, all_to_all.results, strict=True):
+        alone = ir.Operation.create(
+            all_to_all.name,
+            [result.type],
+            [operand],
+            attributes,
+            loc=all_to_all.location,
+            ip=ir.InsertionPoint(all_to_all),
+        )
+        result.replace_all_uses_with(alone.result)
+    all_to_all.erase()
+
+
+_SHIELD = "ncc_constant"
+_CONSTANTS = ("stablehlo.constant", "chlo.constant", "chlo.constant_like")
+_SHAPES_FROM: Mapping[str, int] = {
+    "stablehlo.dynamic_broadcast_in_dim": 1,
+    "stablehlo.dynamic_gather": 2,
+    "stablehlo.dynamic_iota": 0,
+    "stablehlo.dynamic_pad": 2,
+    "stablehlo.dynamic_reshape": 1,
+    "stablehlo.real_dynamic_slice": 1,
+}
+"""Ops that HLO has only where their shapes are constants, and which operand is the first of them."""
+
+
+def _shield_constants(module: ir.Module) -> None:
+    """Puts a barrier behind each constant, through which the converter does not see.
+
+    It folds constants and lets neutral ones go, and not always with the meaning of StableHLO: i1
+    adds as xor, -0.0 + 0.0 is -0.0, -1.5 is 2 as f8E8M0FNU, and an integer divided by zero ends
+    the process. What is folded is up to our own passes.
+    """
+    operations = list(_operations(module.operation))
+    needed = _constants_of_shapes(operations)
+    flag = ir.DictAttr.get({_SHIELD: ir.StringAttr.get("1")})
+    for op in operations:
+        if op.name not in _CONSTANTS or op in needed:
+            continue
+        users = [use.owner for use in op.result.uses]
+        shielded = [user for user in users if not user.operation.name.endswith(".return")]
+        if not shielded:
+            continue
+        barrier = ir.Operation.create(
+            "stablehlo.optimization_barrier",
+            [op.result.type],
+            [op.result],
+            {"mhlo.frontend_attributes": flag},
+            loc=op.location,
+            ip=ir.InsertionPoint.after(op),
+        )
+        for user in shielded:
+            user.operation.replace_uses_of_with(op.result, barrier.result)
+
+
+def _constants_of_shapes(operations: Iterable[ir.Operation]) -> set[ir.Operation]:
+    """What the shapes of dynamic ops follow from, which the converter has to fold."""
+    open_ = [
+        value
+        for op in operations
+        if op.name in _SHAPES_FROM
+        for value in list(op.operands)[_SHAPES_FROM[op.name] :]
+    ]
+    found: set[ir.Operation] = set()
+    while open_:
+        owner = open_.pop().owner
+        if isinstance(owner, ir.Block) or owner in found:
+            continue
+        found.add(owner)
+        open_ += owner.operands
+    return found
+
+
+_SHIELDED = re.compile(
+    rf"^ *%(\S+) = \S+ opt-barrier\(%([^\s()]+)\), frontend_attributes=\{{{_SHIELD}=.*\n",
+    re.MULTILINE,
+)
+
+
+def _without_shields(text: str) -> str:
+    """The text with the names of constants in place of those of their barriers."""
+    constants = dict(_SHIELDED.findall(text))
+    if not constants:
+        return text
+    bare = _SHIELDED.sub("", text)
+    return re.sub(r"%([\w.\-]+)", lambda name: "%" + constants.get(name[1], name[1]), bare)
 
 
 def _is_name(mesh: ir.Attribute) -> bool:

@@ -65,7 +65,7 @@ _UNARY = (
     "sine sinh sqrt tan tanh"
 )
 _BINARY = (
-    "add and atan2 complex divide maximum minimum multiply or power remainder shift-left "
+    "add and atan2 complex divide maximum minimum mulhi multiply or power remainder shift-left "
     "shift-right-arithmetic shift-right-logical stochastic-convert subtract xor"
 )
 
