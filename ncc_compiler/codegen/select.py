@@ -64,6 +64,11 @@ def _dot(node: Node) -> Attributes:
     return {name: node.integers(f"{name}_dims") for name in names}
 
 
+def _ragged_dot(node: Node) -> Attributes:
+    (ragged,) = node.integers("lhs_ragged_dims")
+    return {**_dot(node), "lhs_ragged": ragged, "rhs_group": node.integers("rhs_group_dims")}
+
+
 def _texts(*names: str) -> Callable[[Node], Attributes]:
     """Attributes that the instruction spells as the graph does."""
     return lambda node: {name: str(node.attributes[name]) for name in names}
@@ -130,7 +135,9 @@ SELECTORS: Mapping[str, Selection] = {
     **_rows(Engine.VECTOR, "add and divide maximum minimum multiply or remainder subtract xor"),
     **_rows(Engine.VECTOR, "shift-left shift-right-arithmetic shift-right-logical"),
     **_rows(Engine.VECTOR, "abs ceil clamp convert floor negate not sign select"),
-    **_rows(Engine.VECTOR, "bitcast-convert complex count-leading-zeros imag is-finite mulhi popcnt"),
+    **_rows(
+        Engine.VECTOR, "bitcast-convert complex count-leading-zeros imag is-finite mulhi popcnt"
+    ),
     **_rows(Engine.VECTOR, "real round-nearest-afz round-nearest-even stochastic-convert"),
     **_rows(Engine.SCALAR, "acos acosh asin asinh atan atan2 atanh cbrt cosh cosine erf"),
     **_rows(Engine.SCALAR, "exponential exponential-minus-one log log-plus-one logistic power"),
@@ -143,6 +150,7 @@ SELECTORS: Mapping[str, Selection] = {
     "concatenate": Selection("concatenate", Engine.SYNC, _dimension),
     "convolution": Selection("convolution", Engine.TENSOR, _convolution),
     "dot": Selection("dot", Engine.TENSOR, _dot),
+    "ragged-dot": Selection("ragged-dot", Engine.TENSOR, _ragged_dot),
     **_rows(Engine.SYNC, "dynamic-slice dynamic-update-slice"),
     "gather": Selection("gather", Engine.GPSIMD, _indexed(_GATHER_LISTS)),
     "pad": Selection("pad", Engine.SYNC, _pad),
@@ -191,7 +199,7 @@ _IN_HALVES = (*(row.name for row in HLO_COLLECTIVES), "copy", "async")
 _HALVES = {f"{op}-{half}" for op in _IN_HALVES for half in ("start", "done")}
 _SPELLED_OUT = ("custom-call", "get-dimension-size")
 _EXPANDED_BY_PASSES = frozenset(
-    {"call", "fusion", "async-update", *_HALVES, *_TRANSFERS, *_SPELLED_OUT}
+    {"call", "fusion", "scan", "async-update", *_HALVES, *_TRANSFERS, *_SPELLED_OUT}
 )
 
 HANDLED_OPS = frozenset().union(SELECTORS, COLLECTIVES, _ONLY_NAMES, _BLOCKS, _EXPANDED_BY_PASSES)

@@ -161,7 +161,7 @@ _SHAPES_FROM: Mapping[str, int] = {
     "stablehlo.dynamic_reshape": 1,
     "stablehlo.real_dynamic_slice": 1,
 }
-"""Ops that HLO has only where their shapes are constants, and which operand is the first of them."""
+"""Ops that HLO has where their shapes are constants, and which operand is the first of these."""
 
 
 def _shield_constants(module: ir.Module) -> None:

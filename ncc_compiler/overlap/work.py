@@ -32,7 +32,7 @@ PER_ELEMENT = 4
 CONTROL_FLOW = frozenset({"while", "conditional"})
 """Ops that all queues meet at."""
 
-HEAVY = frozenset({"dot", "convolution", "fft", "cholesky", "triangular-solve"})
+HEAVY = frozenset({"dot", "ragged-dot", "convolution", "fft", "cholesky", "triangular-solve"})
 """Ops whose work grows faster than their data."""
 
 

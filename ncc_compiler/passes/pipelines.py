@@ -13,6 +13,7 @@ from ncc_compiler.overlap.split_all_reduces import SplitAllReduces
 from ncc_compiler.overlap.take_apart import TakeApart
 from ncc_compiler.passes.common_subexpressions import CommonSubexpressions
 from ncc_compiler.passes.expand_collectives import ExpandCollectives
+from ncc_compiler.passes.expand_scans import ExpandScans
 from ncc_compiler.passes.fold_constants import FoldConstants
 from ncc_compiler.passes.inline_calls import InlineCalls
 from ncc_compiler.passes.join_halves import JoinHalves
@@ -27,6 +28,7 @@ CANONICAL: Sequence[Pass] = (
     JoinTransfers(),
     JoinHalves(),
     SpellOut(),
+    ExpandScans(),
     InlineCalls(),
     ExpandCollectives(),
 )
@@ -36,6 +38,7 @@ STANDARD: Sequence[Pass] = (
     JoinTransfers(),
     JoinHalves(),
     SpellOut(),
+    ExpandScans(),
     InlineCalls(),
     Simplify(),
     FoldConstants(),
@@ -51,6 +54,7 @@ THOROUGH: Sequence[Pass] = (
     JoinTransfers(),
     JoinHalves(),
     SpellOut(),
+    ExpandScans(),
     InlineCalls(),
     Simplify(),
     FoldConstants(),

@@ -11,12 +11,14 @@ from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
 
-_SPELLED_OUT = frozenset({"custom-call", "get-dimension-size"})
+_SPELLED_OUT = frozenset({"custom-call", "get-dimension-size", "ragged-dot"})
 
 
 @attrs.frozen
 class SpellOut(Pass):
-    """Afterwards there is no custom call and no question for the size of a dimension."""
+    """Afterwards there is no custom call, no question for the size of a dimension, and no product
+    that is ragged in name only.
+    """
 
     name: ClassVar[str] = "spell-out"
 
@@ -26,6 +28,8 @@ class SpellOut(Pass):
                 return _dimension_size(rebuild, node)
             if node.op == "custom-call":
                 return _custom_call(module, rebuild, node)
+            if node.op == "ragged-dot":
+                return rebuild.add(_dot_of_batches(node))
             return rebuild.add(node)
 
         return rewrite_module(module, spelled_out, lambda node: node.op in _SPELLED_OUT)
@@ -42,6 +46,18 @@ def _dimension_size(rebuild: Rebuild, node: Node) -> NodeId:
     return rebuild.add(
         attrs.evolve(constant, attributes={"literal": Literal(size), **_place(node)})
     )
+
+
+def _dot_of_batches(node: Node) -> Node:
+    """Where the ragged dimension is a batch dimension, a dot, whatever group a batch is in."""
+    if node.integers("lhs_ragged_dims")[0] not in node.integers("lhs_batch_dims"):
+        return node
+    kept = {
+        key: value
+        for key, value in node.attributes.items()
+        if key not in ("lhs_ragged_dims", "rhs_group_dims")
+    }
+    return attrs.evolve(node, op="dot", operands=node.operands[:2], attributes=kept)
 
 
 def _custom_call(module: Module, rebuild: Rebuild, node: Node) -> NodeId:

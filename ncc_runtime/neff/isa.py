@@ -114,6 +114,15 @@ OPCODES: dict[str, OpcodeDef] = {
             2,
             ("lhs_batch", "rhs_batch", "lhs_contracting", "rhs_contracting"),
         ),
+        OpcodeDef(
+            "ragged-dot",
+            Shape.CONTRACT,
+            3,
+            (
+                *("lhs_batch", "rhs_batch", "lhs_contracting", "rhs_contracting"),
+                *("lhs_ragged", "rhs_group"),
+            ),
+        ),
         OpcodeDef("reduce", Shape.FOLD, -1, ("dimensions", "region"), results=-1),
         OpcodeDef(
             "convolution",
