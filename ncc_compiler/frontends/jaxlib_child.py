@@ -223,7 +223,7 @@ def _without_shields(text: str) -> str:
     if not constants:
         return text
     bare = _SHIELDED.sub("", text)
-    return re.sub(r"%([\w.\-]+)", lambda name: "%" + constants.get(name[1], name[1]), bare)
+    return re.sub(r"%([\w.\-]+)", lambda name: f"%{constants.get(name[1], name[1])}", bare)
 
 
 def _is_name(mesh: ir.Attribute) -> bool:

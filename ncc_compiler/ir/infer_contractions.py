@@ -101,27 +101,27 @@ def _ragged_dot(facts: Facts) -> Findings:
     if product is None:
         return None
     assert isinstance(product, ArrayType), facts.node.name
-    count = sizes.shape[-1] if sizes.rank else 0
     groups = facts.node.integers("rhs_group_dims")
     batch, contracting = (facts.node.integers(f"lhs_{name}") for name in _LISTS)
     free = tuple(d for d in range(left.rank) if d not in batch + contracting)
-    wanted = 1 if ragged[0] in free else 0
-    if len(groups) != wanted or any(right.shape[d] != count for d in groups):
-        fact = f"{list(groups)} is not {'one dimension' if wanted else 'empty'}"
-        if len(groups) == wanted:
-            fact = f"dimension {groups[0]} of {right} is not as large as there are groups, {count}"
-        yield facts.complain(7, fact, "rhs_group_dims" if groups else Part.OP)
     roles = batch, contracting, free
-    own = next(role for role in roles if ragged[0] in role)
-    before = (() if own is batch else batch) + own[: own.index(ragged[0])]
+    role = next(dimensions for dimensions in roles if ragged[0] in dimensions)
+    before = (() if role is batch else batch) + role[: role.index(ragged[0])]
     prefix = tuple(left.shape[d] for d in before)
-    if not sizes.dtype.is_integer or sizes.shape not in ((count,), (*prefix, count)):
+    count = sizes.shape[-1:]
+    if not sizes.dtype.is_integer or not count or sizes.shape not in (count, (*prefix, *count)):
         fact = f"sizes of groups are {sizes}"
-        hint = f"integers of the shape [{count}] or {[*prefix, count]}"
+        hint = f"as many integers as there are groups, for all or for each of {list(prefix)}"
         yield facts.complain(8, fact, 2, hint)
-    return (
-        ArrayType(product.dtype, (count, *product.shape)) if ragged[0] in contracting else product
-    )
+        return None
+    wanted = count if role is free else ()
+    if tuple(right.shape[d] for d in groups) != wanted:
+        fact = f"dimensions of groups are {list(groups)} of {right}, there are {count[0]} groups"
+        hint = f"one dimension of size {count[0]}" if wanted else "leave rhs_group_dims out"
+        yield facts.complain(7, fact, "rhs_group_dims" if groups else Part.OP, hint)
+        return None
+    in_front = count if role is contracting else ()
+    return ArrayType(product.dtype, (*in_front, *product.shape))
 
 
 def _dot_numbers(facts: Facts) -> Findings:

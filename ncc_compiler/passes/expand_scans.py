@@ -139,9 +139,9 @@ def _body(name: str, scan: _Scan) -> Computation:
         ]
     written = []
     for array, kind, part in zip(outputs, scan.outputs, results, strict=False):
-        window = made.derived(node, "reshape", scan.slice_of(kind, 1), [part])
+        put = made.derived(node, "reshape", scan.slice_of(kind, 1), [part])
         written.append(
-            made.derived(node, "dynamic-update-slice", kind, [array, window, *starts(kind)])
+            made.derived(node, "dynamic-update-slice", kind, [array, put, *starts(kind)])
         )
     one = _constant(made, node, _COUNT, 1)
     more = made.derived(node, "add", _COUNT, [taken, one])

@@ -107,8 +107,8 @@ def _scan(step: Step) -> list[Value]:
     arrays = len(step.operands[0]) - carried
     outputs = [kind for kind in node.type.elements if isinstance(kind, ArrayType)]
     outputs = outputs[: len(outputs) - carried]
-    whole = [np.asarray(array) for array in step.operands[0][:arrays]]
-    length = (*whole, *outputs)[0].shape[dimension]
+    first = step.operands[0][0] if arrays else np.empty(outputs[0].shape)
+    length = np.asarray(first).shape[dimension]
     places = range(length)[::-1] if node.attributes["is_reverse"] else range(length)
     carries = [given[arrays:] for given in step.operands]
     slices: list[list[tuple[Value, ...]]] = [[] for _ in step.ranks]

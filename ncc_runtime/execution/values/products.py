@@ -67,7 +67,7 @@ def ragged_dot(work: Work, operands: Arrays) -> Arrays:
     wide_left = wide_left.reshape(ranks, batches, parts, rows, rest, -1)
     if is_summed:
         axes = (*right_batch, *right_sum, *right_free)
-        into = (ranks, batches, parts, rows, rest, width)
+        into: tuple[int, ...] = (ranks, batches, parts, rows, rest, width)
         result = np.zeros((ranks, count, batches, wide_left.shape[-1], width), wide_left.dtype)
     else:
         axes = (*work.integers("rhs_group"), *right_batch, *right_sum, *right_free)
