@@ -137,7 +137,7 @@ def _take_apart(all_to_all: ir.Operation) -> None:
     """
     if len(all_to_all.operands) < 2:
         return
-    attributes = {named.name: named.attr for named in all_to_all.attributes}
+    attributes = dict(all_to_all.attributes.items())
     for operand, result in zip(all_to_all.operands, all_to_all.results, strict=True):
         alone = ir.Operation.create(
             all_to_all.name,
