@@ -124,7 +124,7 @@ def _binary(dtype: DType) -> tuple[str, ...]:
     if dtype is DType.PRED:
         return ("add", "multiply", *_ORDERED, *_BITWISE)
     if dtype.is_integer:
-        return (*_ARITHMETIC, *_ORDERED, *_BITWISE, *_SHIFTS, "remainder")
+        return (*_ARITHMETIC, *_ORDERED, *_BITWISE, *_SHIFTS, "remainder", "mulhi")
     if dtype.is_complex:
         return (*_ARITHMETIC[:-1], *_ORDERED)
     return (*_ARITHMETIC, *_ORDERED, "remainder", "atan2")

@@ -43,6 +43,18 @@ def _dot_flops(node: Node, result: ArrayType, operands: list[ArrayType]) -> int:
     return 2 * result.elements * math.prod(contracted)
 
 
+def _ragged_dot_flops(node: Node, _: ArrayType, operands: list[ArrayType]) -> int:
+    """A multiplication and an addition for each left element and column that it meets: one group's.
+
+    As if every index of the ragged dimension were in a group.
+    """
+    names = ("batch_dims", "contracting_dims", "group_dims")
+    taken = [number for name in names for number in node.integers(f"rhs_{name}")]
+    left, right = operands[:2]
+    columns = math.prod(size for d, size in enumerate(right.shape) if d not in taken)
+    return 2 * left.elements * columns
+
+
 def _convolution_flops(node: Node, result: ArrayType, operands: list[ArrayType]) -> int:
     """A multiplication and an addition for each result element and element of its kernel."""
     labels, kernel = node.attributes["dim_labels"], operands[1]
@@ -54,6 +66,7 @@ def _convolution_flops(node: Node, result: ArrayType, operands: list[ArrayType])
 _FLOPS: Mapping[str, Callable[[Node, ArrayType, list[ArrayType]], int]] = {
     "convolution": _convolution_flops,
     "dot": _dot_flops,
+    "ragged-dot": _ragged_dot_flops,
 }
 """Arithmetic of the Tensor engine."""
 

@@ -65,6 +65,11 @@ def _dot(node: Node) -> Attributes:
     return {name: node.integers(f"{name}_dims") for name in names}
 
 
+def _ragged_dot(node: Node) -> Attributes:
+    (ragged,) = node.integers("lhs_ragged_dims")
+    return {**_dot(node), "lhs_ragged": ragged, "rhs_group": node.integers("rhs_group_dims")}
+
+
 def _texts(*names: str) -> Callable[[Node], Attributes]:
     """Attributes that the instruction spells as the graph does."""
     return lambda node: {name: str(node.attributes[name]) for name in names}
@@ -137,7 +142,9 @@ SELECTORS: Mapping[str, Selection] = {
     **_rows(Engine.VECTOR, "add and divide maximum minimum multiply or remainder subtract xor"),
     **_rows(Engine.VECTOR, "shift-left shift-right-arithmetic shift-right-logical"),
     **_rows(Engine.VECTOR, "abs ceil clamp convert floor negate not sign select"),
-    **_rows(Engine.VECTOR, "bitcast-convert complex count-leading-zeros imag is-finite popcnt"),
+    **_rows(
+        Engine.VECTOR, "bitcast-convert complex count-leading-zeros imag is-finite mulhi popcnt"
+    ),
     **_rows(Engine.VECTOR, "real round-nearest-afz round-nearest-even stochastic-convert"),
     **_rows(Engine.SCALAR, "acos acosh asin asinh atan atan2 atanh cbrt cosh cosine erf"),
     **_rows(Engine.SCALAR, "exponential exponential-minus-one log log-plus-one logistic power"),
@@ -151,6 +158,7 @@ SELECTORS: Mapping[str, Selection] = {
     "convolution": Selection("convolution", Engine.TENSOR, _convolution),
     "custom-call": Selection("lapack", Engine.GPSIMD, _lapack),
     "dot": Selection("dot", Engine.TENSOR, _dot),
+    "ragged-dot": Selection("ragged-dot", Engine.TENSOR, _ragged_dot),
     **_rows(Engine.SYNC, "dynamic-slice dynamic-update-slice"),
     "gather": Selection("gather", Engine.GPSIMD, _indexed(_GATHER_LISTS)),
     "pad": Selection("pad", Engine.SYNC, _pad),
@@ -202,7 +210,7 @@ _SPELLED_OUT = (
     *("batch-norm-grad", "batch-norm-inference", "batch-norm-training"),
 )
 _EXPANDED_BY_PASSES = frozenset(
-    {"call", "fusion", "async-update", *_HALVES, *_TRANSFERS, *_SPELLED_OUT}
+    {"call", "fusion", "scan", "async-update", *_HALVES, *_TRANSFERS, *_SPELLED_OUT}
 )
 
 HANDLED_OPS = frozenset().union(SELECTORS, COLLECTIVES, _ONLY_NAMES, _BLOCKS, _EXPANDED_BY_PASSES)

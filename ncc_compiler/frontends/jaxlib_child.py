@@ -29,13 +29,22 @@ def stablehlo_to_hlo(data: bytes) -> str:
     module = _parsed(data)
     if module is None:
         _refuse_several_meshes(data)
-    else:
-        data = _with_bits_spelt_out(module, data)
-    world = _world_of(module) if module else "\n"
+        return "\n" + _converted(data)
+    with module.context:
+        _list_groups(module)
+        for op in list(_operations(module.operation)):
+            if op.name == "stablehlo.all_to_all":
+                _take_apart(op)
+        _spell_out_bits(module)
+        _shield_constants(module)
+    return _world_of(module) + _without_shields(_converted(_bytecode(module)))
+
+
+def _converted(module: bytes) -> str:
     computation = _jax.mlir.mlir_module_to_xla_computation(
-        _with_groups(module, data) if module else data, use_tuple_args=False, return_tuple=False
+        module, use_tuple_args=False, return_tuple=False
     )
-    return world + _printed(computation.as_hlo_module())
+    return _printed(computation.as_hlo_module())
 
 
 def proto_to_hlo(data: bytes) -> str:
@@ -96,8 +105,8 @@ def _refuse_several_meshes(data: bytes) -> None:
     )
 
 
-def _with_groups(module: ir.Module, data: bytes) -> bytes:
-    """The module with the groups of its collectives listed, if there are several meshes.
+def _list_groups(module: ir.Module) -> None:
+    """Lists the groups of collectives that name axes, if there are several meshes.
 
     jaxlib's converter takes meshes of the same devices for one, and so confuses their axes.
     """
@@ -112,13 +121,108 @@ def _with_groups(module: ir.Module, data: bytes) -> bytes:
         if _GROUPS in op.attributes and _BY_AXES.isinstance(op.attributes[_GROUPS])
     ]
     if len(meshes) < 2 and all(_is_name(groups.mesh) for _, groups in by_axes):
-        return data
+        return
     for op, groups in by_axes:
         mesh = groups.mesh
         known = meshes[mesh.value] if _is_name(mesh) else _mesh(stablehlo, mesh)
-        with module.context:
-            op.attributes[_GROUPS] = ir.DenseElementsAttr.get(_listed(known, groups.axes))
-    return _bytecode(module)
+        op.attributes[_GROUPS] = ir.DenseElementsAttr.get(_listed(known, groups.axes))
+
+
+def _take_apart(all_to_all: ir.Operation) -> None:
+    """Makes one operation for each operand of an all_to_all.
+
+    jaxlib's converter makes an op of several operands HLO's all-to-all of tuples, which gives each
+    member a whole operand instead of a part of each, and drops the dimensions.
+    """
+    if len(all_to_all.operands) < 2:
+        return
+    attributes = dict(all_to_all.attributes.items())
+    for operand, result in zip(all_to_all.operands, all_to_all.results, strict=True):
+        alone = ir.Operation.create(
+            all_to_all.name,
+            [result.type],
+            [operand],
+            attributes,
+            loc=all_to_all.location,
+            ip=ir.InsertionPoint(all_to_all),
+        )
+        result.replace_all_uses_with(alone.result)
+    all_to_all.erase()
+
+
+_SHIELD = "ncc_constant"
+_CONSTANTS = ("stablehlo.constant", "chlo.constant", "chlo.constant_like")
+_SHAPES_FROM: Mapping[str, int] = {
+    "stablehlo.dynamic_broadcast_in_dim": 1,
+    "stablehlo.dynamic_gather": 2,
+    "stablehlo.dynamic_iota": 0,
+    "stablehlo.dynamic_pad": 2,
+    "stablehlo.dynamic_reshape": 1,
+    "stablehlo.real_dynamic_slice": 1,
+}
+"""Ops that HLO has where their shapes are constants, and which operand is the first of these."""
+
+
+def _shield_constants(module: ir.Module) -> None:
+    """Puts a barrier behind each constant, through which the converter does not see.
+
+    It folds constants and lets neutral ones go, and not always with the meaning of StableHLO: i1
+    adds as xor, -0.0 + 0.0 is -0.0, -1.5 is 2 as f8E8M0FNU, and an integer divided by zero ends
+    the process. What is folded is up to our own passes.
+    """
+    operations = list(_operations(module.operation))
+    needed = _constants_of_shapes(operations)
+    flag = ir.DictAttr.get({_SHIELD: ir.StringAttr.get("1")})
+    for op in operations:
+        if op.name not in _CONSTANTS or op in needed:
+            continue
+        users = [use.owner for use in op.result.uses]
+        shielded = [user for user in users if not user.operation.name.endswith(".return")]
+        if not shielded:
+            continue
+        barrier = ir.Operation.create(
+            "stablehlo.optimization_barrier",
+            [op.result.type],
+            [op.result],
+            {"mhlo.frontend_attributes": flag},
+            loc=op.location,
+            ip=ir.InsertionPoint.after(op),
+        )
+        for user in shielded:
+            user.operation.replace_uses_of_with(op.result, barrier.result)
+
+
+def _constants_of_shapes(operations: Iterable[ir.Operation]) -> set[ir.Operation]:
+    """What the shapes of dynamic ops follow from, which the converter has to fold."""
+    open_ = [
+        value
+        for op in operations
+        if op.name in _SHAPES_FROM
+        for value in list(op.operands)[_SHAPES_FROM[op.name] :]
+    ]
+    found: set[ir.Operation] = set()
+    while open_:
+        owner = open_.pop().owner
+        if isinstance(owner, ir.Block) or owner in found:
+            continue
+        found.add(owner)
+        open_ += owner.operands
+    return found
+
+
+_SHIELDED = re.compile(
+    rf"^ *%(\S+) = \S+ opt-barrier\(%([^\s()]+)\), frontend_attributes=\{{{_SHIELD}=.*\n",
+    re.MULTILINE,
+)
+
+
+def _without_shields(text: str) -> str:
+    """The text with the names of constants in place of those of their barriers."""
+    constants = dict(_SHIELDED.findall(text))
+    if not constants:
+        return text
+    bare = _SHIELDED.sub("", text)
+    return re.sub(r"%([\w.\-]+)", lambda name: f"%{constants.get(name[1], name[1])}", bare)
 
 
 def _is_name(mesh: ir.Attribute) -> bool:
@@ -188,8 +292,8 @@ _TO_BITS = """func.func private @{name}(%a: tensor<{whole}{kind}>) -> tensor<{bi
 }}"""
 
 
-def _with_bits_spelt_out(module: ir.Module, data: bytes) -> bytes:
-    """The module with casts between i1 and wider types made of shifts, if it has any.
+def _spell_out_bits(module: ir.Module) -> None:
+    """Makes casts between i1 and wider types of shifts.
 
     An i1 has one bit in StableHLO and eight in HLO, and jaxlib's converter takes the one for the
     other: it makes eight elements of 64 bits, and refuses 64 elements.
@@ -201,8 +305,6 @@ def _with_bits_spelt_out(module: ir.Module, data: bytes) -> bytes:
         for source, target in [(op.operands[0].type, op.results[0].type)]
         if _is_bit(source) is not _is_bit(target)
     ]
-    if not casts:
-        return data
     names = (f"bits.{number}" for number in itertools.count())
     taken = {ir.StringAttr(op.attributes["sym_name"]).value for op in module.body.operations}
     for op, source, target in casts:
@@ -225,7 +327,6 @@ def _with_bits_spelt_out(module: ir.Module, data: bytes) -> bytes:
                 call = func.CallOp([target], name, [op.operands[0]])
         op.results[0].replace_all_uses_with(call.results[0])
         op.erase()
-    return _bytecode(module)
 
 
 def _is_bit(kind: ir.Type) -> bool:

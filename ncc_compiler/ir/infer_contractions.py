@@ -34,7 +34,7 @@ def _is_real(dtype: DType) -> bool:
 
 def check_product(facts: Facts) -> Findings:
     """The declared element type, and whether sums of products of the operands have it."""
-    left, right = (kind.dtype for kind in facts.arrays)
+    left, right = (kind.dtype for kind in facts.arrays[:2])
     kind = facts.node.type
     dtype = kind.dtype if isinstance(kind, ArrayType) else left
     if left is not right and not (_is_real(left) and _is_real(right)):
@@ -57,7 +57,11 @@ def _dot(facts: Facts) -> Findings:
         fact = "sparse operands are not supported"
         yield facts.complain(6, fact, 2 if len(facts.arrays) > 2 else Part.OP)
         return None
-    left, _ = facts.arrays
+    return (yield from _product_type(facts))
+
+
+def _product_type(facts: Facts) -> Findings:
+    """Batch dimensions, then what is left of the left operand, then of the right one."""
     scalar = yield from check_product(facts)
     assert isinstance(scalar, ArrayType), facts.node.name
     wrong = False
@@ -68,18 +72,62 @@ def _dot(facts: Facts) -> Findings:
         return None
     free = [
         size
-        for side, kind in zip(_SIDES, facts.arrays, strict=True)
+        for side, kind in zip(_SIDES, facts.arrays, strict=False)
         for dimension, size in enumerate(kind.shape)
-        if all(dimension not in facts.node.integers(f"{side}_{name}") for name in _LISTS)
+        if dimension not in _numbers(facts, side)
     ]
-    batch = [left.shape[dimension] for dimension in facts.node.integers("lhs_batch_dims")]
+    batch = [
+        facts.arrays[0].shape[dimension] for dimension in facts.node.integers("lhs_batch_dims")
+    ]
     return ArrayType(scalar.dtype, (*batch, *free))
 
 
+def _numbers(facts: Facts, side: str) -> tuple[int, ...]:
+    """Dimensions of a side that have a role: batch, contracting, or that of the groups."""
+    groups = facts.attribute(f"{side}_group_dims")
+    listed = [number for name in _LISTS for number in facts.node.integers(f"{side}_{name}")]
+    return (*listed, *(facts.node.integers(f"{side}_group_dims") if groups else ()))
+
+
+def _ragged_dot(facts: Facts) -> Findings:
+    """A product whose left operand falls into groups along the ragged dimension."""
+    left, right, sizes = facts.arrays
+    product = yield from _product_type(facts)
+    ragged = facts.node.integers("lhs_ragged_dims")
+    if len(ragged) != 1 or not 0 <= ragged[0] < left.rank:
+        fact = f"{list(ragged)} is not one dimension of {left}"
+        yield facts.complain(6, fact, "lhs_ragged_dims" if ragged else Part.OP)
+        return None
+    if product is None:
+        return None
+    assert isinstance(product, ArrayType), facts.node.name
+    groups = facts.node.integers("rhs_group_dims")
+    batch, contracting = (facts.node.integers(f"lhs_{name}") for name in _LISTS)
+    free = tuple(d for d in range(left.rank) if d not in batch + contracting)
+    roles = batch, contracting, free
+    role = next(dimensions for dimensions in roles if ragged[0] in dimensions)
+    before = (() if role is batch else batch) + role[: role.index(ragged[0])]
+    prefix = tuple(left.shape[d] for d in before)
+    count = sizes.shape[-1:]
+    if not sizes.dtype.is_integer or not count or sizes.shape not in (count, (*prefix, *count)):
+        fact = f"sizes of groups are {sizes}"
+        hint = f"as many integers as there are groups, for all or for each of {list(prefix)}"
+        yield facts.complain(8, fact, 2, hint)
+        return None
+    wanted = count if role is free else ()
+    if tuple(right.shape[d] for d in groups) != wanted:
+        fact = f"dimensions of groups are {list(groups)} of {right}, there are {count[0]} groups"
+        hint = f"one dimension of size {count[0]}" if wanted else "leave rhs_group_dims out"
+        yield facts.complain(7, fact, "rhs_group_dims" if groups else Part.OP, hint)
+        return None
+    in_front = count if role is contracting else ()
+    return ArrayType(product.dtype, (*in_front, *product.shape))
+
+
 def _dot_numbers(facts: Facts) -> Findings:
-    for side, kind in zip(_SIDES, facts.arrays, strict=True):
-        batch, contracting = (f"{side}_{name}" for name in _LISTS)
-        listed = facts.node.integers(batch) + facts.node.integers(contracting)
+    for side, kind in zip(_SIDES, facts.arrays, strict=False):
+        _, contracting = (f"{side}_{name}" for name in _LISTS)
+        listed = _numbers(facts, side)
         if not are_distinct_dimensions(listed, kind.rank):
             fact = f"{list(listed)} are not distinct dimensions of {kind}"
             yield facts.complain(1, fact, contracting)
@@ -87,7 +135,7 @@ def _dot_numbers(facts: Facts) -> Findings:
 
 
 def _dot_pairs(facts: Facts) -> Findings:
-    left, right = facts.arrays
+    left, right = facts.arrays[:2]
     for name in _LISTS:
         ours, theirs = (facts.node.integers(f"{side}_{name}") for side in _SIDES)
         what = name.removesuffix("_dims")
@@ -166,4 +214,8 @@ def _listed(kinds: Sequence[Type]) -> str:
     return ", ".join(map(str, kinds))
 
 
-CONTRACTION_RULES: Mapping[str, Rule] = {"dot": _dot, "reduce": _reduce}
+CONTRACTION_RULES: Mapping[str, Rule] = {
+    "dot": _dot,
+    "ragged-dot": _ragged_dot,
+    "reduce": _reduce,
+}

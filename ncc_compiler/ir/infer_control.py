@@ -98,6 +98,53 @@ def _branches(facts: Facts, names: Sequence[str], given: Sequence[Type]) -> Find
     return results[0] if results else None
 
 
+def _scan(facts: Facts) -> Findings:
+    """A tuple of outputs, of which each step gives a slice, and of carries."""
+    callee, carried = facts.callee(), facts.node.integer("num_carries")
+    if callee is None:
+        return None
+    given, root = facts.arrays, result_type(callee)
+    results = root.elements if isinstance(root, TupleType) else (root,)
+    if not 0 <= carried <= min(len(given), len(results)):
+        fact = f"{carried} carries, {len(given)} operands and {len(results)} results of a step"
+        yield facts.complain(2, fact, "num_carries")
+        return None
+    inputs, first = given[: len(given) - carried], given[len(given) - carried :]
+    outputs = [kind for kind in results[: len(results) - carried] if isinstance(kind, ArrayType)]
+    declared = facts.node.type.elements if isinstance(facts.node.type, TupleType) else ()
+    told = inputs or tuple(kind for kind in declared[: len(outputs)] if isinstance(kind, ArrayType))
+    dimensions = facts.node.integers("dimensions")
+    dimension = dimensions[0] if len(dimensions) == 1 else -1
+    lengths = {kind.shape[dimension] for kind in told if 0 <= dimension < kind.rank}
+    too_low = any(not 0 <= dimension < kind.rank for kind in inputs)
+    if too_low or any(not 0 <= dimension <= kind.rank for kind in outputs) or len(lengths) > 1:
+        fact = f"{list(dimensions)} is not one dimension in which {_listed(told)} are equally long"
+        yield facts.complain(1, fact, "dimensions")
+        return None
+    if not lengths:
+        yield facts.complain(4, "nothing says how many steps there are", Part.TYPE)
+        return None
+    slices = [_but(kind, dimension) for kind in inputs]
+    if parameter_types(callee) != [*slices, *first] or results != (*outputs, *first):
+        wanted = f"({_listed([*slices, *first])}) and ends with the carries ({_listed(first)})"
+        yield facts.complain(3, f"{_signature(callee)}; it should take {wanted}", "to_apply")
+        return None
+    (length,) = lengths
+    whole = (
+        ArrayType(kind.dtype, (*kind.shape[:dimension], length, *kind.shape[dimension:]))
+        for kind in outputs
+    )
+    return TupleType((*whole, *first))
+
+
+def _but(kind: ArrayType, dimension: int) -> ArrayType:
+    return ArrayType(kind.dtype, kind.shape[:dimension] + kind.shape[dimension + 1 :])
+
+
+def _listed(kinds: Sequence[Type]) -> str:
+    return ", ".join(map(str, kinds))
+
+
 def _after_all(facts: Facts) -> Findings:
     for position, kind in enumerate(facts.operands):
         if not isinstance(kind, TokenType):
@@ -185,6 +232,7 @@ CONTROL_RULES: Mapping[str, Rule] = {
     "fusion": _calls("calls"),
     "while": _while,
     "conditional": _conditional,
+    "scan": _scan,
     "add-dependency": _add_dependency,
     "after-all": _after_all,
     "domain": _same,

@@ -163,7 +163,7 @@ ELEMENTWISE_RULES: Mapping[str, Rule] = {
     **_rows(_is_bitwise, "and not or xor"),
     **_rows(
         _is_integer,
-        "count-leading-zeros popcnt shift-left shift-right-arithmetic shift-right-logical",
+        "count-leading-zeros mulhi popcnt shift-left shift-right-arithmetic shift-right-logical",
     ),
     **_rows(_is_float, "cbrt ceil erf floor round-nearest-afz round-nearest-even"),
     **_rows(

@@ -69,21 +69,36 @@ _MOVES = (
     ),
 )
 
+_PAIRED = dimension_lists(
+    "lhs_batch_dims", "lhs_contracting_dims", "rhs_batch_dims", "rhs_contracting_dims"
+)
+_PRODUCT = (
+    "dimension numbers are distinct dimensions of their operand",
+    "both sides list equally many batch dimensions and contracting dimensions",
+    "paired dimensions have the same size",
+    FACTORS,
+    PRODUCTS,
+)
+
 _CONTRACTIONS = (
     OpDef(
         "dot",
         2,
         4,  # sparse operands bring metadata; a rule refuses them
-        dimension_lists(
-            "lhs_batch_dims", "lhs_contracting_dims", "rhs_batch_dims", "rhs_contracting_dims"
-        ),
+        _PAIRED,
+        (*_PRODUCT, "no operand is sparse"),
+    ),
+    OpDef(
+        "ragged-dot",
+        3,
+        3,
+        (*_PAIRED, *dimension_lists("lhs_ragged_dims", "rhs_group_dims")),
         (
-            "dimension numbers are distinct dimensions of their operand",
-            "both sides list equally many batch dimensions and contracting dimensions",
-            "paired dimensions have the same size",
-            FACTORS,
-            PRODUCTS,
-            "no operand is sparse",
+            *_PRODUCT,
+            "one dimension of the left operand is ragged",
+            "the right operand has a dimension of groups if the ragged one is neither batch nor "
+            "contracting, and else none",
+            "group sizes are integers: one list, or one for each index before the ragged dimension",
         ),
     ),
     OpDef(

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from ncc_compiler.ir.op_row import Kind, OpDef, optional, required
+from ncc_compiler.ir.op_row import AttributeDef, Kind, OpDef, optional, required
 
 _TAKES = ("the computation has as many parameters", "operands have the types of its parameters")
 _CALLS = required(calls=Kind.CALLEE)
@@ -46,6 +46,22 @@ CONTROL_ROWS = (
             "all branches return one type",
         ),
         takes_tuples=True,
+    ),
+    OpDef(
+        "scan",
+        1,
+        None,
+        (
+            *required(dimensions=Kind.INTEGERS, num_carries=Kind.INTEGER, to_apply=Kind.CALLEE),
+            AttributeDef("is_reverse", Kind.BOOLEAN, False, False),
+            AttributeDef("is_associative", Kind.BOOLEAN, False, False),
+        ),
+        (
+            "dimensions names one dimension, in which all inputs are equally long",
+            "num_carries counts the last operands and the last results of to_apply",
+            "to_apply takes a slice of each input and the carries, and returns the carries last",
+            "the length is that of an input, or of an output in the declared type",
+        ),
     ),
     _row("after-all", 0, None, "the operands are tokens"),
     _row("add-dependency", 2, 2, "the second operand is a token"),

@@ -11,7 +11,7 @@ _UNARY = (
     "popcnt real round-nearest-afz round-nearest-even rsqrt sign sine sinh sqrt tan tanh"
 )
 _BINARY = (
-    "and atan2 complex divide or power remainder shift-left "
+    "and atan2 complex divide mulhi or power remainder shift-left "
     "shift-right-arithmetic shift-right-logical subtract xor"
 )
 

@@ -32,7 +32,9 @@ PER_ELEMENT = 4
 CONTROL_FLOW = frozenset({"while", "conditional"})
 """Ops that all queues meet at."""
 
-HEAVY = frozenset({"dot", "convolution", "custom-call", "fft", "cholesky", "triangular-solve"})
+HEAVY = frozenset(
+    {"dot", "ragged-dot", "convolution", "custom-call", "fft", "cholesky", "triangular-solve"}
+)
 """Ops whose work grows faster than their data."""
 
 

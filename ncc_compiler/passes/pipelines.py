@@ -15,6 +15,7 @@ from ncc_compiler.passes.common_subexpressions import CommonSubexpressions
 from ncc_compiler.passes.expand_batch_norm import ExpandBatchNorm
 from ncc_compiler.passes.expand_collectives import ExpandCollectives
 from ncc_compiler.passes.expand_rng import ExpandRng
+from ncc_compiler.passes.expand_scans import ExpandScans
 from ncc_compiler.passes.fold_constants import FoldConstants
 from ncc_compiler.passes.inline_calls import InlineCalls
 from ncc_compiler.passes.join_halves import JoinHalves
@@ -30,6 +31,7 @@ CANONICAL: Sequence[Pass] = (
     JoinHalves(),
     SpellOut(),
     ExpandBatchNorm(),
+    ExpandScans(),
     InlineCalls(),
     ExpandRng(),
     ExpandCollectives(),
@@ -41,6 +43,7 @@ STANDARD: Sequence[Pass] = (
     JoinHalves(),
     SpellOut(),
     ExpandBatchNorm(),
+    ExpandScans(),
     InlineCalls(),
     ExpandRng(),
     Simplify(),
@@ -58,6 +61,7 @@ THOROUGH: Sequence[Pass] = (
     JoinHalves(),
     SpellOut(),
     ExpandBatchNorm(),
+    ExpandScans(),
     InlineCalls(),
     ExpandRng(),
     Simplify(),

@@ -26,7 +26,7 @@ from ncc_runtime.neff.groups import GroupMode
 _ADDS_NOTHING = frozenset({"add-dependency", "domain"})
 """Order, which values give already, and shardings, which have been acted upon."""
 
-_SPELLED_OUT = frozenset({"custom-call", "get-dimension-size"}) | _ADDS_NOTHING
+_SPELLED_OUT = frozenset({"custom-call", "get-dimension-size", "ragged-dot"}) | _ADDS_NOTHING
 _ID_OF = {GroupMode.CROSS_PARTITION: "partition-id", GroupMode.CROSS_REPLICA: "replica-id"}
 
 
@@ -35,7 +35,7 @@ class SpellOut(Pass):
     """Spells out what other operations say as well.
 
     Afterwards custom calls are of linear algebra, nothing asks for a dimension's size or adds
-    nothing, and no permute moves slices.
+    nothing, no permute moves slices, and no product is ragged in name only.
     """
 
     name: ClassVar[str] = "spell-out"
@@ -50,6 +50,8 @@ class SpellOut(Pass):
                 return _custom_call(module, rebuild, node)
             if moves_slices(node) and node.op == "collective-permute":
                 return _permute_of_slices(module, rebuild, node)
+            if node.op == "ragged-dot":
+                return rebuild.add(_dot_of_batches(node))
             return rebuild.add(node)
 
         return rewrite_module(
@@ -142,6 +144,18 @@ def _dimension_size(rebuild: Rebuild, node: Node) -> NodeId:
     return rebuild.add(
         attrs.evolve(constant, attributes={"literal": Literal(size), **_place(node)})
     )
+
+
+def _dot_of_batches(node: Node) -> Node:
+    """Where the ragged dimension is a batch dimension, a dot, whatever group a batch is in."""
+    if node.integers("lhs_ragged_dims")[0] not in node.integers("lhs_batch_dims"):
+        return node
+    kept = {
+        key: value
+        for key, value in node.attributes.items()
+        if key not in ("lhs_ragged_dims", "rhs_group_dims")
+    }
+    return attrs.evolve(node, op="dot", operands=node.operands[:2], attributes=kept)
 
 
 def _custom_call(module: Module, rebuild: Rebuild, node: Node) -> NodeId:

@@ -99,6 +99,48 @@ def _branch(value: Value, count: int) -> int:
     return int(value) if 0 <= int(value) < count else count - 1
 
 
+def _scan(step: Step) -> list[Value]:
+    node, body = step.node, step.module.computations[step.node.callee()]
+    assert isinstance(node.type, TupleType), node.name
+    (dimension,) = node.integers("dimensions")
+    carried = node.integer("num_carries")
+    arrays = len(step.operands[0]) - carried
+    outputs = [kind for kind in node.type.elements if isinstance(kind, ArrayType)]
+    outputs = outputs[: len(outputs) - carried]
+    first = step.operands[0][0] if arrays else np.empty(outputs[0].shape)
+    length = np.asarray(first).shape[dimension]
+    places = range(length)[::-1] if node.attributes["is_reverse"] else range(length)
+    carries = [given[arrays:] for given in step.operands]
+    slices: list[list[tuple[Value, ...]]] = [[] for _ in step.ranks]
+    for place in places:
+        arguments = [
+            (*(np.take(np.asarray(x), place, axis=dimension) for x in given[:arrays]), *carry)
+            for given, carry in zip(step.operands, carries, strict=True)
+        ]
+        for k, found in enumerate(step.evaluate(body, step.ranks, arguments)):
+            results = found if isinstance(found, tuple) else (found,)
+            slices[k].append(results[: len(outputs)])
+            carries[k] = results[len(outputs) :]
+    return [
+        (*(_joined(kind, dimension, rows, k, places) for k, kind in enumerate(outputs)), *carry)
+        for rows, carry in zip(slices, carries, strict=True)
+    ]
+
+
+def _joined(
+    kind: ArrayType,
+    dimension: int,
+    steps: Sequence[tuple[Value, ...]],
+    number: int,
+    places: Sequence[int],
+) -> np.ndarray:
+    """An output of a scan, from the slices of it that the steps gave."""
+    result = np.zeros(kind.shape, kind.dtype.numpy)
+    for place, results in zip(places, steps, strict=True):
+        result[(slice(None),) * dimension + (place,)] = np.asarray(results[number])
+    return result
+
+
 def _call(key: str) -> Meaning:
     def meaning(step: Step) -> list[Value]:
         callee = step.module.computations[step.node.callee(key)]
@@ -154,6 +196,7 @@ CONTROL_FLOW: Mapping[str, Meaning] = {
     "fusion": _call("calls"),
     "while": _while,
     "conditional": _conditional,
+    "scan": _scan,
     "add-dependency": _same,
     "after-all": _nothing,
     "domain": _same,

@@ -186,6 +186,14 @@ _DIRECTIONS: Mapping[str, Callable[..., np.ndarray]] = {
 }
 
 
+def _mulhi(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+    """In Python's integers, which have as many bits as a product needs."""
+    dtype = dtype_of(operands[0])
+    first, second = (working(operand).astype(object) for operand in operands)
+    high = np.asarray((first * second) >> dtype.bits)
+    return narrowed(high.astype(working(operands[0]).dtype), node.array.dtype)
+
+
 def _word(node: Node, key: str) -> str:
     """An attribute that is a bare word, as `LT` of `direction=LT`; absent means empty."""
     value = node.attributes.get(key, "")
@@ -225,6 +233,7 @@ ELEMENTWISE: Mapping[str, Elementwise] = {
     "real": _real,
     "convert": _convert,
     "compare": _compare,
+    "mulhi": _mulhi,
     "select": _select,
     **BIT_OPS,
 }

@@ -13,7 +13,7 @@ from ncc_compiler.ir.graph import Computation, Module, Node
 from ncc_compiler.ir.transfers import meet
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_compiler.reference.collectives import COLLECTIVES, TRANSFERS
-from ncc_compiler.reference.contraction import dot
+from ncc_compiler.reference.contraction import dot, ragged_dot
 from ncc_compiler.reference.control_flow import CONTROL_FLOW
 from ncc_compiler.reference.counted import COUNTED
 from ncc_compiler.reference.elementwise import ELEMENTWISE
@@ -67,6 +67,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "tuple": _tuple,
     "get-tuple-element": _get_tuple_element,
     "dot": _one_rank_at_a_time(dot),
+    "ragged-dot": _one_rank_at_a_time(ragged_dot),
     "map": map_,
     "reduce": reduce,
     "convolution": _one_rank_at_a_time(convolution),

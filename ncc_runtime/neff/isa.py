@@ -67,7 +67,7 @@ _UNARY = (
     "sine sinh sqrt tan tanh"
 )
 _BINARY = (
-    "add and atan2 complex divide maximum minimum multiply or power remainder shift-left "
+    "add and atan2 complex divide maximum minimum mulhi multiply or power remainder shift-left "
     "shift-right-arithmetic shift-right-logical stochastic-convert subtract xor"
 )
 
@@ -115,6 +115,15 @@ OPCODES: dict[str, OpcodeDef] = {
             Shape.CONTRACT,
             2,
             ("lhs_batch", "rhs_batch", "lhs_contracting", "rhs_contracting"),
+        ),
+        OpcodeDef(
+            "ragged-dot",
+            Shape.CONTRACT,
+            3,
+            (
+                *("lhs_batch", "rhs_batch", "lhs_contracting", "rhs_contracting"),
+                *("lhs_ragged", "rhs_group"),
+            ),
         ),
         OpcodeDef("reduce", Shape.FOLD, -1, ("dimensions", "region"), results=-1),
         OpcodeDef(

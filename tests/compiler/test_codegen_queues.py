@@ -177,6 +177,39 @@ def test_costs_of_a_dot_are_its_multiplications_and_additions():
     assert (dot.bytes_in, dot.bytes_out) == (4 * (30 + 105), 4 * 42)
 
 
+def test_a_ragged_dot_costs_what_the_product_of_each_row_with_its_own_group_costs():
+    ragged, sizes = "lhs_ragged_dims={%s}", "%z = s32[4] parameter(2)"
+    rows_in_groups = compiled(
+        "%x = f32[6,5] parameter(0)",
+        "%y = f32[4,5,7] parameter(1)",
+        sizes,
+        "%d = f32[6,7] ragged-dot(%x, %y, %z), lhs_contracting_dims={1}, "
+        f"rhs_contracting_dims={{1}}, {ragged % 0}, rhs_group_dims={{0}}",
+    )
+    sums_in_groups = compiled(
+        "%x = f32[6,5] parameter(0)",
+        "%y = f32[5,7] parameter(1)",
+        sizes,
+        "%d = f32[4,6,7] ragged-dot(%x, %y, %z), lhs_contracting_dims={1}, "
+        f"rhs_contracting_dims={{0}}, {ragged % 1}",
+    )
+    for program in (rows_in_groups, sums_in_groups):
+        (dot,) = rows(program, Engine.TENSOR)
+        assert (dot.opcode, dot.flops) == ("ragged-dot", 2 * 6 * 5 * 7)
+
+
+def test_a_ragged_dot_of_batches_is_a_dot():
+    program = compiled(
+        "%x = f32[3,5,2] parameter(0)",
+        "%y = f32[3,5,7] parameter(1)",
+        "%z = s32[2] parameter(2)",
+        "%d = f32[3,2,7] ragged-dot(%x, %y, %z), lhs_batch_dims={0}, rhs_batch_dims={0}, "
+        "lhs_contracting_dims={1}, rhs_contracting_dims={1}, lhs_ragged_dims={0}",
+    )
+    (dot,) = rows(program, Engine.TENSOR)
+    assert (dot.opcode, dot.flops) == ("dot", 2 * 3 * 2 * 7 * 5)
+
+
 def test_a_product_with_too_many_operations_to_count_is_refused():
     with pytest.raises(CompileError, match="codegen-C4"):
         compiled(

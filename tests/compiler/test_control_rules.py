@@ -28,6 +28,17 @@ first {
   b = f32[1] slice(a), slice={[0:1]}
   ROOT c = f32[] reshape(b)
 }
+running {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  c = f32[] add(a, b)
+  d = s32[] convert(c)
+  ROOT e = (s32[], f32[]) tuple(d, c)
+}
+twice {
+  a = f32[4] parameter(0)
+  ROOT b = (f32[4], f32[4]) tuple(a, a)
+}
 x = f32[4] parameter(0)
 s = f32[] parameter(1)
 i = s32[] parameter(2)
@@ -47,6 +58,10 @@ RIGHT = (
     "f32[4] conditional(i, x, x, x), branch_computations={flip, flip, flip}",
     "f32[4] conditional(i, x), branch_computations={flip}",
     "f32[4] fusion(x), kind=kLoop, calls=flip",
+    "(s32[4], f32[]) scan(x, s), dimensions={0}, num_carries=1, to_apply=running",
+    "(f32[4,3], f32[4]) scan(x), dimensions={1}, num_carries=1, to_apply=twice",
+    "(s32[4], f32[]) scan(x, s), dimensions={0}, num_carries=1, is_reverse=true, "
+    "is_associative=false, to_apply=running",
     "token[] after-all()",
     "token[] after-all(k, k)",
     "(s32[], f32[4]) opt-barrier(t)",
@@ -82,6 +97,12 @@ WRONG = (
     ("f32[4] conditional(i, x, x), branch_computations={flip, first}", "conditional-C5", 7),
     ("f32[4] fusion(x, x), calls=flip", "fusion-C1", 21),
     ("f32[4] fusion(s), calls=flip", "fusion-C2", 14),
+    ("(f32[]) scan(s), dimensions={0}, num_carries=0, to_apply=first", "scan-C1", 17),
+    ("(s32[4], f32[]) scan(x, s), dimensions={}, num_carries=1, to_apply=running", "scan-C1", 28),
+    ("(s32[4], f32[]) scan(x, s), dimensions={0}, num_carries=3, to_apply=running", "scan-C2", 44),
+    ("(s32[4], f32[]) scan(x, i), dimensions={0}, num_carries=1, to_apply=running", "scan-C3", 59),
+    ("(s32[4]) scan(x, s), dimensions={0}, num_carries=0, to_apply=running", "scan-C1", 21),
+    ("(f32[4]) scan(x), dimensions={0}, num_carries=1, to_apply=flip", "scan-C4", 0),
     ("token[] after-all(k, x)", "after-all-C1", 21),
     ("f32[4] add-dependency(x, x)", "add-dependency-C1", 25),
     ("f32[16] all-gather-done(x)", "all-gather-done-C1", 24),

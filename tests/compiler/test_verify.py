@@ -33,6 +33,9 @@ t = (f32[], s32[]) parameter(6)
 b = pred[1,3] parameter(7)
 u = u32[2,3] parameter(8)
 d = f32[2,3]{0,1} parameter(9)
+g = f32[5,3,4] parameter(10)
+z = s32[5] parameter(11)
+n5 = f32[5] parameter(12)
 """
 REGIONS = (
     SUM
@@ -63,6 +66,8 @@ WRONG = [
     ("f32[] call(s, x), to_apply=sum", "call-C2", 15),
     ("f32[2,3] add(x, y)", "add-C1", 17),
     ("f32[2,3] and(x, x)", "and-C2", 14),
+    ("s32[2,3] mulhi(i, u)", "mulhi-C1", 19),
+    ("f32[2,3] mulhi(x, x)", "mulhi-C2", 16),
     ("pred[2,3] negate(p)", "negate-C1", 18),
     ("pred[2,3] compare(x, i), direction=EQ", "compare-C1", 22),
     ("pred[2,3] compare(x, x), direction=XX", "compare-C2", 26),
@@ -103,6 +108,70 @@ WRONG = [
     ("f32[3,3] dot(x, y), " + DOT % ("1", "1"), "dot-C3", 47),
     ("f32[2,2] dot(x, p), " + DOT % ("1", "1"), "dot-C4", 17),
     ("s32[2,2] dot(x, x), " + DOT % ("1", "1"), "dot-C5", 1),
+    (
+        "f32[2,4] ragged-dot(x, y, z), " + DOT % ("2", "0") + ", lhs_ragged_dims={0}, "
+        "rhs_group_dims={}",
+        "ragged-dot-C1",
+        31,
+    ),
+    (
+        "f32[2,4] ragged-dot(x, g, z), " + DOT % ("1", "1") + ", lhs_ragged_dims={0}, "
+        "rhs_group_dims={1}",
+        "ragged-dot-C1",
+        57,
+    ),
+    (
+        "f32[2,4] ragged-dot(x, g, z), " + DOT % ("1", "") + ", lhs_ragged_dims={0}, "
+        "rhs_group_dims={0}",
+        "ragged-dot-C2",
+        57,
+    ),
+    (
+        "f32[2,4] ragged-dot(x, g, z), " + DOT % ("1", "2") + ", lhs_ragged_dims={0}, "
+        "rhs_group_dims={0}",
+        "ragged-dot-C3",
+        57,
+    ),
+    (
+        "f32[2,4] ragged-dot(p, g, z), " + DOT % ("1", "1") + ", lhs_ragged_dims={0}, "
+        "rhs_group_dims={0}",
+        "ragged-dot-C4",
+        24,
+    ),
+    (
+        "s32[2,4] ragged-dot(x, g, z), " + DOT % ("1", "1") + ", lhs_ragged_dims={0}, "
+        "rhs_group_dims={0}",
+        "ragged-dot-C5",
+        1,
+    ),
+    (
+        "f32[2,4] ragged-dot(x, g, z), " + DOT % ("1", "1") + ", lhs_ragged_dims={2}, "
+        "rhs_group_dims={0}",
+        "ragged-dot-C6",
+        83,
+    ),
+    (
+        "f32[2,4] ragged-dot(x, y, z), " + DOT % ("1", "0") + ", lhs_ragged_dims={0}",
+        "ragged-dot-C7",
+        10,
+    ),
+    (
+        "f32[5,2,4] ragged-dot(x, y, z), " + DOT % ("1", "0") + ", lhs_ragged_dims={1}, "
+        "rhs_group_dims={1}",
+        "ragged-dot-C7",
+        106,
+    ),
+    (
+        "f32[2,4] ragged-dot(x, g, k), " + DOT % ("1", "1") + ", lhs_ragged_dims={0}, "
+        "rhs_group_dims={0}",
+        "ragged-dot-C8",
+        27,
+    ),
+    (
+        "f32[5,2,4] ragged-dot(x, y, n5), " + DOT % ("1", "0") + ", lhs_ragged_dims={1}",
+        "ragged-dot-C8",
+        29,
+    ),
     ("f32[2] reduce(x, x, s), dimensions={1}, to_apply=sum", "reduce-C1", 21),
     ("f32[2] reduce(x, y, s, s), dimensions={1}, to_apply=sum", "reduce-C2", 18),
     ("f32[2] reduce(x, s), dimensions={2}, to_apply=sum", "reduce-C3", 22),

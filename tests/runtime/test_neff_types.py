@@ -8,6 +8,9 @@ from ncc_runtime.neff.rules.types import ATTRIBUTE_KINDS, TYPE_RULES
 from tests.runtime.signatures import breaches, signature
 
 DOT = {"lhs_batch": (0,), "rhs_batch": (0,), "lhs_contracting": (2,), "rhs_contracting": (1,)}
+ROWS = {**DOT, "rhs_batch": (1,), "rhs_contracting": (2,), "lhs_ragged": 1, "rhs_group": (0,)}
+OF_BATCH, BARE = {**ROWS, "lhs_ragged": 0}, {**ROWS, **DOT, "rhs_group": ()}
+SUMS = {**DOT, "lhs_ragged": 2, "rhs_group": ()}
 
 ACCEPTED: list[tuple[str, str, dict[str, AttributeValue]]] = [
     ("add", "f32[2,3] = f32[2,3] f32[2,3]", {}),
@@ -38,6 +41,9 @@ ACCEPTED: list[tuple[str, str, dict[str, AttributeValue]]] = [
     ("slice", "f32[2,0] = f32[5,3]", {"start": (1, 3), "limit": (5, 3), "stride": (3, 1)}),
     ("concatenate", "f32[2,7] = f32[2,3] f32[2,0] f32[2,4]", {"dimension": 1}),
     ("dot", "f32[5,2,4] = bf16[5,2,3] bf16[5,3,4]", dict(DOT)),
+    ("ragged-dot", "f32[5,6,4] = bf16[5,6,3] bf16[2,5,3,4] s32[2]", dict(ROWS)),
+    ("ragged-dot", "f32[5,6,4] = bf16[5,6,3] bf16[2,5,3,4] s64[5,2]", dict(ROWS)),
+    ("ragged-dot", "f32[2,5,6,4] = bf16[5,6,3] bf16[5,3,4] s64[5,2]", dict(SUMS)),
     ("reduce", "f32[2] = f32[2,3] f32[]", {"dimensions": (1,), "region": 0}),
     ("wait", "", {}),
     ("ptc2", "", {}),
@@ -97,6 +103,12 @@ REFUSED: list[tuple[str, str, dict[str, AttributeValue], str]] = [
     ("dot", "f32[5,4,2] = f32[5,2,3] f32[5,3,4]", dict(DOT), "operands make [5,2,4]"),
     ("dot", "f32[5,2,4] = c64[5,2,3] c64[5,3,4]", dict(DOT), "do not make f32[5,2,4]"),
     ("dot", "f32[5,2,4] = f32[5,2] f32[5,3,4]", dict(DOT), "are not distinct dimensions of 2"),
+    ("ragged-dot", "f32[5,6,4] = f32[5,6,3] f32[2,5,3,4] f32[2]", dict(ROWS), "groups are f32[2]"),
+    ("ragged-dot", "f32[5,6,4] = f32[5,6,3] f32[2,5,3,4] s32[6,2]", dict(ROWS), "are s32[6,2]"),
+    ("ragged-dot", "f32[5,6,4] = f32[5,6,3] f32[2,5,3,4] s32[3]", dict(ROWS), "have [3] groups"),
+    ("ragged-dot", "f32[5,6,4] = f32[5,6,3] f32[5,3,4] s32[2]", dict(SUMS), "make [2,5,6,4]"),
+    ("ragged-dot", "f32[5,6,4] = f32[5,6,3] f32[2,5,3,4] s32[2]", dict(OF_BATCH), "has no"),
+    ("ragged-dot", "f32[5,6,4] = f32[5,6,3] f32[5,3,4] s32[2]", dict(BARE), "rhs_group is []"),
     ("reduce", "f32[2] = f32[2,3]", {"dimensions": (1,), "region": 0}, "1 operands, 2 needed"),
     ("reduce", "f32[2] = f32[2,3] f32[]", {"dimensions": (2,), "region": 0}, "not distinct"),
     ("reduce", "f32[3] = f32[2,3] f32[]", {"dimensions": (1,), "region": 0}, "operands make [2]"),

@@ -73,6 +73,23 @@ def _wrapped(raw: np.ndarray, dtype: DType) -> np.ndarray:
     return raw.view(dtype.numpy)
 
 
+def multiply_high(left: np.ndarray, right: np.ndarray, dtype: DType) -> np.ndarray:
+    """The upper half of the bits that a product has."""
+    if dtype.bits < 64:
+        wide = np.dtype(np.int64 if dtype.is_signed else np.uint64)
+        product = left.astype(wide) * right.astype(wide)
+        return (product >> wide.type(dtype.bits)).astype(dtype.numpy)
+    first, second = _unsigned(left, 64), _unsigned(right, 64)
+    half, low = np.uint64(32), np.uint64(2**32 - 1)
+    middle = (first >> half) * (second & low) + ((first & low) * (second & low) >> half)
+    other = (first & low) * (second >> half) + (middle & low)
+    product = (first >> half) * (second >> half) + (middle >> half) + (other >> half)
+    if dtype.is_signed:  # x - 2^64 was taken for x where a factor is negative
+        product -= np.where(left < 0, second, np.uint64(0))
+        product -= np.where(right < 0, first, np.uint64(0))
+    return product.view(dtype.numpy)
+
+
 def bitcast(array: np.ndarray, dtype: DType) -> np.ndarray:
     """The same bits as another dtype; the first of several narrow elements has the lowest bits.
 

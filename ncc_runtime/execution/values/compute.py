@@ -12,7 +12,7 @@ from ncc_runtime.execution.values.indexing import INDEXING_KERNELS
 from ncc_runtime.execution.values.methods import METHOD_KERNELS
 from ncc_runtime.execution.values.nans import canonical_nans, keeps_bits
 from ncc_runtime.execution.values.ordering import ORDERING_KERNELS
-from ncc_runtime.execution.values.products import convolution, dot
+from ncc_runtime.execution.values.products import convolution, dot, ragged_dot
 from ncc_runtime.execution.values.random_bits import rng_bit_generator
 from ncc_runtime.execution.values.regions import evaluate, fold
 from ncc_runtime.execution.values.scattering import scatter
@@ -100,6 +100,7 @@ KERNELS: dict[str, Kernel] = {
     "concatenate": _concatenate,
     "convolution": convolution,
     "dot": dot,
+    "ragged-dot": ragged_dot,
     "iota": _iota,
     "map": _map,
     "partition-id": _partition_id,

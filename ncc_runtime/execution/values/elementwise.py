@@ -237,6 +237,7 @@ BY_DTYPE: dict[str, Function] = {
     "convert": convert,
     "copy": _same,
     "count-leading-zeros": bits.leading_zeros,
+    "mulhi": bits.multiply_high,
     "negate": _in_own_type(np.negative),
     "popcnt": bits.population_count,
     "real": _real,

@@ -64,7 +64,9 @@ def _windows(
     moved = array.transpose(0, *(d + 1 for d in (*cut, *full)))
     inner = tuple(sizes[d] for d in cut)
     axes = tuple(range(1, len(cut) + 1))
-    return np.lib.stride_tricks.sliding_window_view(moved, inner, axes, writeable=writeable)
+    raw = moved.view(f"V{array.itemsize}")  # numpy names float8_e5m2 `<f1` and knows no such type
+    windows = np.lib.stride_tricks.sliding_window_view(raw, inner, axes, writeable=writeable)
+    return windows.view(array.dtype)
 
 
 def _where(

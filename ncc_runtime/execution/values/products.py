@@ -1,4 +1,4 @@
-"""Sums of products: `dot` and `convolution`, both as one matrix product per rank.
+"""Sums of products: `dot` and `convolution`, both as one matrix product per rank, and `ragged-dot`.
 
 np.matmul is given a stack with the ranks first, so each rank's product is a BLAS call of its own
 and its bits do not depend on how many ranks there are. Narrow floats are summed in float32 and
@@ -38,6 +38,60 @@ def dot(work: Work, operands: Arrays) -> Arrays:
         right.reshape(count, width, depth, math.prod(columns)),
     )
     return [_rounded(work, product.reshape(count, *batch, *rows, *columns))]
+
+
+def ragged_dot(work: Work, operands: Arrays) -> Arrays:
+    """One matrix product for each group of each rank, of the rows (or sums) that are in it."""
+    left, right, sizes = operands
+    left_batch, right_batch = work.integers("lhs_batch"), work.integers("rhs_batch")
+    left_sum, right_sum = work.integers("lhs_contracting"), work.integers("rhs_contracting")
+    left_free = _others(left.ndim - 1, left_batch + left_sum)
+    right_free = _others(right.ndim - 1, right_batch + right_sum + work.integers("rhs_group"))
+    ragged = work.integer("lhs_ragged")
+    is_summed = ragged in left_sum
+    siblings = left_sum if is_summed else left_free
+    place = siblings.index(ragged)
+    outer = _sizes(left, left_batch + siblings[:place])
+    rows, others = left.shape[ragged + 1], _sizes(left, siblings[place + 1 :])
+    depth, width = math.prod(_sizes(left, left_sum)), math.prod(_sizes(right, right_free))
+    ranks, count = len(work.ranks), sizes.shape[-1]
+    batches, parts, rest = (
+        math.prod(_sizes(left, left_batch)),
+        math.prod(outer[len(left_batch) :]),
+        math.prod(others),
+    )
+
+    wide_left, wide_right = _summands(work, [left, right], depth)
+    axes = (*left_batch, *siblings, *(left_free if is_summed else left_sum))
+    wide_left = wide_left.transpose(0, *(axis + 1 for axis in axes))
+    wide_left = wide_left.reshape(ranks, batches, parts, rows, rest, -1)
+    if is_summed:
+        axes = (*right_batch, *right_sum, *right_free)
+        into: tuple[int, ...] = (ranks, batches, parts, rows, rest, width)
+        result = np.zeros((ranks, count, batches, wide_left.shape[-1], width), wide_left.dtype)
+    else:
+        axes = (*work.integers("rhs_group"), *right_batch, *right_sum, *right_free)
+        into = (ranks, count, batches, depth, width)
+        result = np.zeros((ranks, batches, parts, rows, rest, width), wide_left.dtype)
+    wide_right = wide_right.transpose(0, *(axis + 1 for axis in axes)).reshape(into)
+
+    if sizes.ndim == 2:
+        sizes = sizes.reshape(ranks, *[1] * len(outer), count)
+    sizes = np.broadcast_to(sizes, (ranks, *outer, count)).reshape(ranks, batches, parts, count)
+    ends = np.cumsum(sizes, axis=-1, dtype=np.int64)
+    starts = np.clip(ends - sizes, 0, rows)
+    for rank, batch, part, group in np.ndindex(ranks, batches, parts, count):
+        which = (rank, batch, part)
+        inside = slice(starts[(*which, group)], max(0, ends[(*which, group)]))
+        one = wide_left[which][inside]
+        one = one.reshape(one.shape[0] * rest, wide_left.shape[-1])
+        if is_summed:
+            other = wide_right[which][inside].reshape(len(one), width)
+            result[rank, group, batch] += _product(one.T, other)
+        else:
+            product = _product(one, wide_right[rank, group, batch])
+            result[which][inside] += product.reshape(-1, rest, width)
+    return [_rounded(work, result.reshape(ranks, *work.results[0].shape))]
 
 
 def _others(rank: int, taken: tuple[int, ...]) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from ncc_runtime.neff.rules.signature import Signature, dtype_differs, shape_dif
 _BITWISE = frozenset({"and", "not", "or", "xor"})
 _INTEGRAL = frozenset(
     {
-        *("count-leading-zeros", "popcnt"),
+        *("count-leading-zeros", "mulhi", "popcnt"),
         *("shift-left", "shift-right-arithmetic", "shift-right-logical"),
     }
 )

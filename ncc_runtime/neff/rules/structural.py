@@ -108,7 +108,40 @@ def _but(shape: tuple[int, ...], *dimensions: int) -> tuple[int, ...]:
 
 def dot(signature: Signature) -> Iterator[str]:
     """Batch dimensions, then what is left of the left operand, then of the right one."""
-    lhs, rhs = signature.operands
+    yield from _product(signature, (), ())
+
+
+def ragged_dot(signature: Signature) -> Iterator[str]:
+    """A dot whose left operand falls into groups along a dimension; sums of each group, or all."""
+    lhs, rhs, sizes = signature.operands
+    ragged, groups = signature.integer("lhs_ragged"), signature.integers("rhs_group")
+    batch, contracting = (signature.integers(f"lhs_{name}") for name in ("batch", "contracting"))
+    if ragged in batch or not 0 <= ragged < len(lhs.shape):
+        yield f"dimension {ragged} of {lhs.type_text} has no groups"
+        return
+    count = sizes.shape[-1:]
+    is_summed = ragged in contracting
+    yield from _product(signature, count if is_summed else (), groups)
+    if len(groups) != (0 if is_summed else 1):
+        yield f"rhs_group is {list(groups)}"
+    elif tuple(rhs.shape[d] for d in groups if d < len(rhs.shape)) != (() if is_summed else count):
+        yield f"{rhs.type_text} does not have {list(count)} groups in {list(groups)}"
+    free = tuple(d for d in range(len(lhs.shape)) if d not in batch + contracting)
+    siblings = contracting if is_summed else free
+    before = batch + siblings[: siblings.index(ragged)]
+    prefix = tuple(lhs.shape[d] for d in before if d < len(lhs.shape))
+    if not sizes.dtype.is_integer or sizes.shape not in (count, (*prefix, *count)) or not count:
+        yield f"sizes of groups are {sizes.type_text}"
+
+
+def _product(
+    signature: Signature, outer: tuple[int, ...], groups: tuple[int, ...]
+) -> Iterator[str]:
+    """Complain of a product whose result has `outer` dimensions in front.
+
+    `groups` are dimensions of the right operand of which each row meets one index only.
+    """
+    lhs, rhs = signature.operands[:2]
     sides = [
         (side, signature.integers(f"{name}_batch"), signature.integers(f"{name}_contracting"))
         for name, side in (("lhs", lhs), ("rhs", rhs))
@@ -116,7 +149,11 @@ def dot(signature: Signature) -> Iterator[str]:
     complaints = [
         complaint
         for side, batch, contracted in sides
-        for complaint in not_distinct_below("dimensions", batch + contracted, len(side.shape))
+        for complaint in not_distinct_below(
+            "dimensions",
+            batch + contracted + (groups if side is rhs else ()),
+            len(side.shape),
+        )
     ]
     yield from complaints
     if complaints:
@@ -128,9 +165,10 @@ def dot(signature: Signature) -> Iterator[str]:
     if shared[0] != shared[1]:
         yield f"batch and contracting sizes differ: {lhs.type_text} and {rhs.type_text}"
     free = itertools.chain.from_iterable(
-        _but(side.shape, *batch, *contracted) for side, batch, contracted in sides
+        _but(side.shape, *batch, *contracted, *(groups if side is rhs else ()))
+        for side, batch, contracted in sides
     )
-    yield from shape_differs(signature.results[0], (*shared[0][0], *free))
+    yield from shape_differs(signature.results[0], (*outer, *shared[0][0], *free))
     if any(side.dtype.is_complex for side in (lhs, rhs)) != signature.results[0].dtype.is_complex:
         yield f"{lhs.type_text} and {rhs.type_text} do not make {signature.results[0].type_text}"
 
