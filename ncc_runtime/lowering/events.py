@@ -48,10 +48,13 @@ class Events:
             event = self._events[number]
             who = self._team.ranks[:, column == number].ravel()
             for one in (event.sent,) if is_own else event.came:
-                its_sem, its_value = self._at(one.sem, who), self._at(one.value, who)
+                its_sem, its_value = _at(one.sem, who), _at(one.value, who)
                 fresh = (sem[who] == IDLE) & (its_sem != IDLE)
-                sem[who[fresh]], value[who[fresh]] = its_sem[fresh], its_value[fresh]
+                sem[who] = np.where(fresh, its_sem, sem[who])
+                value[who] = np.where(fresh, its_value, value[who])
         return Condition(sem, value)
 
-    def _at(self, row: Row, ranks: np.ndarray) -> np.ndarray:
-        return np.asarray(np.broadcast_to(row, (self._ranks,))[ranks])
+
+def _at(row: Row, ranks: np.ndarray) -> Row:
+    """What some ranks have in a row, which may be one for all."""
+    return row if row.size == 1 else row[ranks]
