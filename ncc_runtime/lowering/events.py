@@ -27,6 +27,7 @@ class Events:
         self._team = team
         self._ranks = ranks
         self._events: list[_Event] = []
+        self._idle: np.ndarray = np.full(ranks, IDLE, np.int32)
         self.are_awaited: bool = any(
             move.after is not None for one_round in team.plan.rounds for move in one_round.transfers
         )
@@ -42,9 +43,9 @@ class Events:
 
     def _gathered(self, column: np.ndarray, *, is_own: bool) -> Condition:
         """The wait of every member for the transfer that the column names."""
-        sem: np.ndarray = np.full(self._ranks, IDLE, np.int32)
-        value: np.ndarray = np.full(self._ranks, IDLE, np.int64)
-        for number in np.unique(column[column != IDLE]).tolist():
+        sem: np.ndarray = self._idle.copy()
+        value = sem.astype(np.int64)
+        for number in sorted(set(column.tolist()) - {IDLE}):
             event = self._events[number]
             who = self._team.ranks[:, column == number].ravel()
             for one in (event.sent,) if is_own else event.came:

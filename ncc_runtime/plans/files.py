@@ -113,7 +113,7 @@ class _Msccl:
         own = op_of(self._algo)
         if own is None and not named:
             word = self._algo.collective[:40]
-            says = f"it is for {word!r}" if word else "it does not say what for (it has no coll)"
+            says = f"it is for {word!r}" if word else "it has no coll"
             return f"{says}: say what it fills, as {asked.op.value}=FILE"
         if asked.op not in TAKEN:
             return f"{asked.op.value} moves no chunks"

@@ -26,6 +26,8 @@ from ncc_runtime.plans.xml_tree import At, Element, parse
 NOBODY = -1
 MOST_GPUS = 4096
 MOST_CHUNKS = 1 << 20
+MOST_DIGITS = 20
+MOST_LETTERS = 200
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 
@@ -156,7 +158,9 @@ def _path(element: Element, inner: Element) -> list[str] | None:
     for child in element.children:
         found = _path(child, inner)
         if found is not None:
-            number = child.attributes.get(_IDS.get(child.name, ""), f"at place {places[child.name]}")
+            number = child.attributes.get(
+                _IDS.get(child.name, ""), f"at place {places[child.name]}"
+            )
             return [*([f"{child.name} {number[:20]}"] if child.name in _IDS else []), *found]
         places[child.name] += 1
     return None
@@ -178,9 +182,9 @@ def _algo(root: Element) -> Algo:
     is_in_place = _number(root, "inplace", 0, 1, default=0) == 1
     is_apart = _number(root, "outofplace", 0, 1, default=0) == 1
     return Algo(
-        name=" ".join(_word(root, "name").split()),
-        collective=root.attributes.get("coll", ""),
-        protocol=root.attributes.get("proto", "Simple"),
+        name=" ".join(_text(root, "name").split()),
+        collective=_text(root, "coll", ""),
+        protocol=_text(root, "proto", "Simple"),
         in_place=is_in_place and not is_apart,
         is_either=is_in_place and is_apart,
         chunks=_number(root, "nchunksperloop", 1, MOST_CHUNKS),
@@ -286,7 +290,9 @@ def _check_alone(gpu: Element, blocks: Sequence[Block]) -> None:
 def _step(element: Element, place: int) -> Step:
     number = _number(element, "s", 0, MOST_CHUNKS)
     if number != place:
-        raise _Malformed(element, f"step {number}, where step {place} of the tb belongs")
+        raise _Malformed(
+            element, f"s is {number}, must be {place}: the steps of a tb are numbered through"
+        )
     word = _word(element, "type")
     kind = KINDS.get(word)
     if kind is None:
@@ -343,11 +349,20 @@ def _word(element: Element, name: str) -> str:
     return element.attributes[name]
 
 
+def _text(element: Element, name: str, default: str | None = None) -> str:
+    if default is not None and name not in element.attributes:
+        return default
+    word = _word(element, name)
+    if len(word) > MOST_LETTERS:
+        raise _Malformed(element, f"{name} has {len(word)} letters, at most {MOST_LETTERS}")
+    return word
+
+
 def _number(element: Element, name: str, least: int, most: int, default: int | None = None) -> int:
     if default is not None and name not in element.attributes:
         return default
     word = _word(element, name)
-    number = _whole(word)
+    number = _whole(word) if len(word) <= MOST_DIGITS else None
     if number is None:
         raise _Malformed(element, f"{name} is {word[:20]!r}, which is no whole number")
     if not least <= number <= most:

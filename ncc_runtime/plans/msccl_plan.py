@@ -10,8 +10,8 @@ from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.plans import msccl
 from ncc_runtime.plans.claims import Performed, performed
 from ncc_runtime.plans.columns import rounds_of
-from ncc_runtime.plans.loops import Stretch, loops
 from ncc_runtime.plans.loops import Making as Wanted
+from ncc_runtime.plans.loops import Stretch, loops
 from ncc_runtime.plans.making import Making
 from ncc_runtime.plans.msccl import Algo, Buffer
 from ncc_runtime.plans.races import Ordered, ordered
@@ -19,6 +19,7 @@ from ncc_runtime.plans.shapes import Shape
 from ncc_runtime.plans.singles import Single, latest, rounds_before
 from ncc_runtime.plans.slots import Facts
 from ncc_runtime.plans.steps import Graph, graph_of
+
 
 class MscclPlan:
     """A file's algorithm, checked for one operator."""
@@ -113,7 +114,9 @@ def _meant(written: Algo, read: Algo) -> str:
             gpus.setdefault(tuple(changed), []).append(ours.number)
     named = [
         f"gpu{'s' if len(its) > 1 else ''} {ranks_text(its)}, "
-        + ", ".join(f"tb {block} step{'s' * (len(at) > 1)} {ranks_text(at)}" for block, at in blocks)
+        + ", ".join(
+            f"tb {block} step{'s' * (len(at) > 1)} {ranks_text(at)}" for block, at in blocks
+        )
         for blocks, its in gpus.items()
     ]
     return (

@@ -18,6 +18,9 @@ from ncc_runtime.plans.steps import NONE, Graph, chunks_of
 MOST_BITS = 1 << 30
 """Of all steps together: what each is known to follow. 128 MiB at a time."""
 
+LEAST_WIDTH = 1 << 10
+"""Bits of a step, of however many there are."""
+
 
 @attrs.frozen(eq=False)
 class Ordered:
@@ -75,8 +78,11 @@ def ordered(graph: Graph) -> Ordered:
     before, after = np.array(earlier, np.int64), np.array(later, np.int64)
     sent = np.array(graph.sent, np.int64)
     comes = np.array(
-        [sent[k] != NONE and one.step.kind.writes and not one.step.kind.joins
-         for k, one in enumerate(nodes)], bool,
+        [
+            sent[k] != NONE and one.step.kind.writes and not one.step.kind.joins
+            for k, one in enumerate(nodes)
+        ],
+        bool,
     )
     asked = np.flatnonzero(comes[after])
     in_order = is_before(
@@ -112,7 +118,7 @@ def is_before(graph: Graph, first: np.ndarray, second: np.ndarray) -> np.ndarray
     # The rest is answered by what every step follows, a bit for each step that is asked for.
     rest = np.flatnonzero(~found)
     steps, bits = np.unique(first[rest], return_inverse=True)
-    width = max(1 << 10, MOST_BITS // max(1, len(block)))
+    width = max(LEAST_WIDTH, MOST_BITS // max(1, len(block)))
     for low in range(0, len(steps), width):
         marked = {step: 1 << bit for bit, step in enumerate(steps[low : low + width].tolist())}
         followed = _followed(graph, marked)

@@ -158,7 +158,9 @@ def _order(waits: "_Waits", protocol: str) -> tuple[int, list[int], str]:
         node, what = waits.circle(waits.order(held), held)
         return slots, found, str(node.step.at.error(f"jams on a GPU, where {has}: {what}"))
     stuck = set(range(count)).difference(waits.order_in_pieces(held))
-    sends = (one for one in stuck if waits.received[one] != NONE and waits.nodes[one].step.count > 1)
+    sends = (
+        one for one in stuck if waits.received[one] != NONE and waits.nodes[one].step.count > 1
+    )
     first = min(sends, default=None)
     if first is None:
         return slots, found, ""
