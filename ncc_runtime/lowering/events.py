@@ -48,11 +48,13 @@ class Events:
         for number in sorted(set(column.tolist()) - {IDLE}):
             event = self._events[number]
             who = self._team.ranks[:, column == number].ravel()
-            for one in (event.sent,) if is_own else event.came:
-                its_sem, its_value = _at(one.sem, who), _at(one.value, who)
-                fresh = (sem[who] == IDLE) & (its_sem != IDLE)
-                sem[who] = np.where(fresh, its_sem, sem[who])
-                value[who] = np.where(fresh, its_value, value[who])
+            first, *others = (event.sent,) if is_own else event.came
+            sem[who], value[who] = _at(first.sem, who), _at(first.value, who)
+            for one in others:
+                fresh = sem[who] == IDLE
+                sem[who] = np.where(fresh, _at(one.sem, who), sem[who])
+                value[who] = np.where(fresh, _at(one.value, who), value[who])
+        value[sem == IDLE] = IDLE
         return Condition(sem, value)
 
 

@@ -12,7 +12,7 @@ import attrs
 from ncc_runtime.errors import PlanError
 
 MOST_BYTES = 64 << 20
-MOST_ELEMENTS = 1 << 20
+MOST_ELEMENTS = 1 << 18
 MOST_DEPTH = 8
 
 
