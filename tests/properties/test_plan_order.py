@@ -1,6 +1,5 @@
 """Which steps of a plan are before which, at any speed: against the closure of all waits."""
 
-
 import numpy as np
 import pytest
 

@@ -332,3 +332,37 @@ def test_the_command_refuses_with_one_line_and_exit_code_1(tmp_path: Path, capsy
         assert captured.err == f"error: plan {path}: line 1, column 1: not XML: unclosed token\n"
     assert main(["run", str(neff), "--plan", f"{tmp_path}/none.xml"]) == 1
     assert "none.xml: no such file or directory" in capsys.readouterr().err
+
+
+def test_the_command_warns_once_of_what_jams_on_a_gpu(tmp_path: Path, capsys):
+    path, neff = tmp_path / "both.xml", tmp_path / "model.neff"
+    container.save(container.pack(collective_program(CollectiveOp.ALL_TO_ALL, 2, [6])), neff)
+    file = File("both", "alltoall", 2, 6)
+    for gpu in range(2):
+        its = file.block(gpu, 1 - gpu, 1 - gpu)
+        file.copies[gpu] = [(3 * gpu + k, 3 * gpu + k) for k in range(3)]
+        for chunk in range(3):
+            its.add("s", ("i", 3 - 3 * gpu + chunk), ("o", 3 * gpu + chunk))
+        for chunk in range(3):
+            its.add("r", ("i", 3 * gpu + chunk), ("o", 3 - 3 * gpu + chunk))
+    path.write_text(file.xml())
+    for command in ("run", "explain", "verify"):
+        assert main([command, str(neff), "--plan", str(path)]) == 0
+        said = [line for line in capsys.readouterr().err.splitlines() if "plan " in line]
+        assert len(said) == 1
+        assert said[0].startswith(f"warning: plan {path}: line ")
+        assert "jams on a GPU, where a connection of Simple holds 2 chunks: gpu 0, tb 0," in said[0]
+
+
+def test_large_words_are_refused_and_not_echoed(tmp_path: Path):
+    text = msccl_files.ring_all_reduce(4).xml()
+    for old, new, said in (
+        ('cnt="1"', f'cnt="{"9" * 10**6}"', "cnt is '99999999999999999999', which is no whole"),
+        ('name="ring"', f'name="{"x" * 10**6}"', "name has 1000000 letters, at most 200"),
+        ('coll="allreduce"', f'coll="{"x" * 10**6}"', "coll has 1000000 letters, at most 200"),
+        ('type="s"', f'type="{"x" * 10**6}"', "no type of step 'xxxxxxxxxxxxxxxxxxxx'; there"),
+        ("<tb", f"<{'x' * 10**6}/><tb", "<xxxxxxxxxxxxxxxxxxxx> in <gpu>, where <tb> or <copy>"),
+    ):
+        found = refusal(text.replace(old, new, 1), tmp_path)
+        assert said in found
+        assert len(found) < 200
