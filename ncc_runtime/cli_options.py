@@ -244,11 +244,9 @@ def files_of(program: Sequence[str]) -> list[str]:
 
 
 def warn(model: "Model") -> None:
-    """A line on standard error for every rule of the hardware that the groups break.
+    """A line on standard error for everything that a model warns of.
 
     Comes last: where something fails, standard error holds that alone, one line or one object.
     """
-    from ncc_runtime.group_rules.verdict import warnings
-
-    for line in warnings(model.verdicts):
+    for line in model.warnings:
         click.echo(f"warning: {line}", err=True)

@@ -20,7 +20,7 @@ from ncc_runtime.execution.trace import Trace, Traffic, TrafficCounter, traffic_
 from ncc_runtime.execution.trips import Inputs, decided
 from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.group_rules.limits import Use, limit_verdicts
-from ncc_runtime.group_rules.verdict import Verdict, refuse
+from ncc_runtime.group_rules.verdict import Verdict, refuse, warnings
 from ncc_runtime.host_memory import check_budget, check_slice
 from ncc_runtime.inputs import (
     Given,
@@ -33,7 +33,7 @@ from ncc_runtime.inputs import (
     parameter_text,
 )
 from ncc_runtime.lowering.executable import DmaQueue, Executable
-from ncc_runtime.lowering.fill import fill
+from ncc_runtime.lowering.fill import fill, without_collections
 from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions, RunOptions
@@ -68,6 +68,11 @@ class Model:
         self.plans = tuple(plans)  # that users wrote, which fill some placeholders
         self.verdicts = tuple(verdicts)  # what the hardware's rules say of its groups
         self._machines: dict[tuple[int, bool], Machine] = {}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A line for each rule of the hardware that is broken, and for each doubt about a plan."""
+        return (*warnings(self.verdicts), *(line for file in self.plans for line in file.warnings))
 
     @functools.cached_property
     def proofs(self) -> tuple[Proof, ...]:
@@ -261,7 +266,8 @@ def _plans(options: LoadOptions) -> "tuple[PlanFile, ...]":
         return ()
     from ncc_runtime.plans.files import read_plans
 
-    return read_plans(options.plans)
+    with without_collections():
+        return read_plans(options.plans)
 
 
 def _uses(executable: Executable) -> Iterator[Use]:

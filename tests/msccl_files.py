@@ -59,6 +59,7 @@ class File:
     protocol: str = "Simple"
     blocks: dict[int, dict[tuple[int, int, int], Block]] = attrs.field(factory=dict)
     scratch: dict[int, int] = attrs.field(factory=dict)
+    copies: dict[int, list[tuple[int, int]]] = attrs.field(factory=dict)  # outside of blocks
 
     def block(self, gpu: int, send: int = -1, recv: int = -1, chan: int = 0) -> Block:
         """The thread block of a gpu with these connections."""
@@ -101,6 +102,9 @@ class File:
                 "s_chunks": str(self.scratch.get(gpu, 0)),
             },
         )
+        for given_chunk, got_chunk in self.copies.get(gpu, ()):
+            its = {"i_off": str(given_chunk), "o_off": str(got_chunk)}
+            ElementTree.SubElement(element, "copy", its)
         blocks = list(self.blocks.get(gpu, {}).values())
         printed = [_with_nops(block) for block in blocks]
         for number, steps in enumerate(printed):

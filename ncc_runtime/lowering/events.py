@@ -27,6 +27,7 @@ class Events:
         self._team = team
         self._ranks = ranks
         self._events: list[_Event] = []
+        self._idle: np.ndarray = np.full(ranks, IDLE, np.int32)
         self.are_awaited: bool = any(
             move.after is not None for one_round in team.plan.rounds for move in one_round.transfers
         )
@@ -42,16 +43,21 @@ class Events:
 
     def _gathered(self, column: np.ndarray, *, is_own: bool) -> Condition:
         """The wait of every member for the transfer that the column names."""
-        sem: np.ndarray = np.full(self._ranks, IDLE, np.int32)
-        value: np.ndarray = np.full(self._ranks, IDLE, np.int64)
-        for number in np.unique(column[column != IDLE]).tolist():
+        sem: np.ndarray = self._idle.copy()
+        value = sem.astype(np.int64)
+        for number in sorted(set(column.tolist()) - {IDLE}):
             event = self._events[number]
             who = self._team.ranks[:, column == number].ravel()
-            for one in (event.sent,) if is_own else event.came:
-                its_sem, its_value = self._at(one.sem, who), self._at(one.value, who)
-                fresh = (sem[who] == IDLE) & (its_sem != IDLE)
-                sem[who[fresh]], value[who[fresh]] = its_sem[fresh], its_value[fresh]
+            first, *others = (event.sent,) if is_own else event.came
+            sem[who], value[who] = _at(first.sem, who), _at(first.value, who)
+            for one in others:
+                fresh = sem[who] == IDLE
+                sem[who] = np.where(fresh, _at(one.sem, who), sem[who])
+                value[who] = np.where(fresh, _at(one.value, who), value[who])
+        value[sem == IDLE] = IDLE
         return Condition(sem, value)
 
-    def _at(self, row: Row, ranks: np.ndarray) -> np.ndarray:
-        return np.asarray(np.broadcast_to(row, (self._ranks,))[ranks])
+
+def _at(row: Row, ranks: np.ndarray) -> Row:
+    """What some ranks have in a row, which may be one for all."""
+    return row if row.size == 1 else row[ranks]

@@ -51,12 +51,12 @@ def fill(
     be timed, not proved or computed. With users' plans, of which nothing is known, there is none.
     """
     check_forced(forced)
-    with _without_collections():
+    with without_collections():
         return _filled_or_folded(program, placement, (forced, plans), folded=folded and not plans)
 
 
 @contextmanager
-def _without_collections() -> Iterator[None]:
+def without_collections() -> Iterator[None]:
     """Without the search for cyclic garbage: plans and rows hold no cycles and live to the end."""
     was_on = gc.isenabled()
     gc.disable()

@@ -118,6 +118,10 @@ class TeamRows:
         self._free_base: dict[int, Row] = {}
         self._free_sems: dict[int, Row] = {}
         self._events = Events(team, self._ranks)
+        self._completed: dict[int, Row] = {
+            lane: np.full(1, completed, np.int32)
+            for lane, (_, completed) in rows.links.ring_sems.items()
+        }
         self._freed = FreedSlots(self._waiting(), len(self._met))
 
     def emit(self) -> None:
@@ -183,9 +187,8 @@ class TeamRows:
             self._last[link.number] = links.posted(link)
             self._arriving[move.strand, link.number] = self._last[link.number]
         if self._events.are_awaited:
-            _, completed = links.ring_sems[move.lane]
             came = [self._last[link.number] for link in move.destinations]
-            self._events.add(came, Condition(np.full(1, completed, np.int32), ring.filled))
+            self._events.add(came, Condition(self._completed[move.lane], ring.filled))
         for link in move.owners:
             self._last[link.number] = links.posted(link)
             self._read.add(link.number)

@@ -11,10 +11,9 @@ import attrs
 
 from ncc_runtime.errors import PlanError
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.plans.clocks import Chunk
 from ncc_runtime.plans.msccl import Buffer, Kind, Ref
 from ncc_runtime.plans.shapes import Wanted
-from ncc_runtime.plans.steps import NONE, Graph, Node
+from ncc_runtime.plans.steps import NONE, Graph, Node, chunks_of
 
 MOST_NAMED = 8
 """A message names no more gpus than this."""
@@ -61,7 +60,7 @@ class _Run:
         self._graph = graph
         self._everybody = (1 << graph.shape.gpus) - 1
         self._sent: dict[int, list[Value]] = {}  # by send
-        self._held: dict[Chunk, Value] = {}  # what steps have written
+        self._held: dict[tuple[int, Buffer, int], Value] = {}  # what steps have written
         self.complete: set[tuple[int, int]] = set()
 
     def perform(self, node: Node) -> None:
@@ -106,7 +105,7 @@ class _Run:
         found = self.holds(node.gpu, chunk)
         if found is not None:
             return found
-        name = node.spelled(chunk)
+        name = node.name_of(chunks_of(node.gpu, chunk, 1).start)
         return Value(0, 0, f"{_named(node)} reads {name}, which nothing has written")
 
     def _joined(self, node: Node, one: Value, other: Value) -> Value:

@@ -1,9 +1,9 @@
 """Single transfers put together to the columns of a plan: what members do alike is one transfer."""
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 
-import attrs
 import numpy as np
 
 from ncc_runtime.collectives.plan import IDLE, After, Copy, Piece, Round, Transfer
@@ -18,17 +18,9 @@ def rounds_of(singles: Sequence[Single], members: int) -> tuple[Round, ...]:
     """The rounds of a plan; numbers the singles by transfer."""
     columns = [_packed(its, members) for its in _by_round(singles)]
     counted = _credit([column for its in columns for column in its])
-    found, number = [], 0
-    known: list[dict[Way, int]] = [{} for _ in range(members)]
-    for its in columns:
-        made = []
-        for column in (part for one in its for part in _by_credit(one)):
-            for single in column:
-                single.number = number
-            number += 1
-            made.append(_Column(column, members, counted, known).transfer())
-        found.append(Round(tuple(made)))
-    return tuple(found)
+    rounds = [[part for column in its for part in _by_credit(column)] for its in columns]
+    transfers = iter(_transfers([one for its in rounds for one in its], members, counted))
+    return tuple(Round(tuple(itertools.islice(transfers, len(its)))) for its in rounds)
 
 
 def _by_round(singles: Sequence[Single]) -> Iterator[list[Single]]:
@@ -105,80 +97,88 @@ def _by_credit(column: Sequence[Single]) -> Iterator[list[Single]]:
     yield from found.values()
 
 
-@attrs.frozen(eq=False)
-class _Column:
-    """One transfer of some members."""
+def _transfers(
+    columns: Sequence[Sequence[Single]], members: int, counted: set[_Channel]
+) -> Iterator[Transfer]:
+    """The transfers of a plan: cells of all are set at once, each has rows of these tables."""
+    for number, column in enumerate(columns):
+        for single in column:
+            single.number = number
+    singles = [single for column in columns for single in column]
+    at = np.array([single.number for single in singles], np.int64)
+    where = np.array([single.member for single in singles], np.int64)
 
-    singles: Sequence[Single]
-    members: int
-    counted: set[_Channel]
-    known: list[dict[Way, int]]  # by member: the last that its CC-core has waited for
+    def table(values: Sequence[int], dtype: type[np.integer], rest: int) -> np.ndarray:
+        found: np.ndarray = np.full((len(columns), members), rest, dtype)
+        found[at, where] = values
+        return found
 
-    def transfer(self) -> Transfer:
-        """The singles as columns."""
-        first = self.singles[0]
-        where = np.array([one.member for one in self.singles])
-        peer = self._filled(where, [one.peer for one in self.singles], np.int32, IDLE)
-        size = self._filled(where, [one.size_bytes for one in self.singles], np.int64, 0)
-        also = None
+    def offsets(stretches: Sequence[Stretch | None]) -> np.ndarray:
+        return table([0 if one is None else one.offset for one in stretches], np.int64, 0)
+
+    widest = max((len(single.sources) for single in singles), default=0)
+    sources = [
+        offsets([one.sources[k] if k < len(one.sources) else None for one in singles])
+        for k in range(widest)
+    ]
+    peer = table([one.peer for one in singles], np.int32, IDLE)
+    target = offsets([one.target for one in singles])
+    also = offsets([one.also for one in singles])
+    home = table([one.member for one in singles], np.int32, IDLE)
+    size = table([one.size_bytes for one in singles], np.int64, 0)
+    # whose slots are handed back, where anybody waits for that
+    writers = [
+        one.writer
+        if one.writer is not None and (one.writer, one.member, one.lane) in counted
+        else IDLE
+        for one in singles
+    ]
+    consumed = table(writers, np.int32, IDLE)
+    is_consumed = (consumed != IDLE).any(axis=1).tolist()
+    known: list[dict[Way, int]] = [{} for _ in range(members)]
+    for number, column in enumerate(columns):
+        first = column[0]
+        second = None
         if first.also is not None:
-            home = self._filled(where, where.tolist(), np.int32, IDLE)
-            also = Copy(home, self._piece(where, [one.also for one in self.singles]))
-        return Transfer(
-            peer=peer,
-            sources=tuple(
-                self._piece(where, [one.sources[k] for one in self.singles])
-                for k in range(len(first.sources))
-            ),
-            target=self._piece(where, [one.target for one in self.singles]),
-            size_bytes=size,
-            also=also,
+            second = Copy(home[number], _piece(first.also, also[number]))
+        yield Transfer(
+            peer=peer[number],
+            sources=tuple(_piece(one, sources[k][number]) for k, one in enumerate(first.sources)),
+            target=_piece(first.target, target[number]),
+            size_bytes=size[number],
+            also=second,
             lane=first.lane,
-            consumed=self._consumed(where),
+            consumed=consumed[number] if is_consumed[number] else None,
             credit=first.credit,
             divisor=first.divisor,
-            after=self._after(),
+            after=_after(column, members, known),
         )
 
-    def _filled(
-        self, where: np.ndarray, values: Sequence[int], dtype: type[np.integer], rest: int
-    ) -> np.ndarray:
-        column: np.ndarray = np.full(self.members, rest, dtype)
-        column[where] = values
-        return column
 
-    def _piece(self, where: np.ndarray, stretches: Sequence[Stretch | None]) -> Piece:
-        there = [one for one in stretches if one is not None]
-        offsets = self._filled(where, [one.offset for one in there], np.int64, 0)
-        return Piece(there[0].space, offsets, there[0].tensor)
+def _piece(first: Stretch, offset: np.ndarray) -> Piece:
+    return Piece(first.space, offset, first.tensor)
 
-    def _consumed(self, where: np.ndarray) -> np.ndarray | None:
-        """Whose slots are handed back, where anybody waits for that."""
-        writers = [
-            one.writer
-            if one.writer is not None and (one.writer, one.member, one.lane) in self.counted
-            else IDLE
-            for one in self.singles
-        ]
-        if all(writer == IDLE for writer in writers):
-            return None
-        return self._filled(where, writers, np.int32, IDLE)
 
-    def _after(self) -> After:
-        """What each waits for, where its CC-core has not waited for that or for later."""
-        waits: dict[str, dict[int, list[int]]] = {"arrived": {}, "sent": {}}
-        for single in self.singles:
-            known = self.known[single.member]
-            last = {way: max(one.number for one in ones) for way, ones in single.needs.items()}
-            for way, number in sorted(last.items(), key=lambda item: item[1]):
-                if known.get(way, IDLE) < number:
-                    known[way] = number
-                    waits[way[0]].setdefault(single.member, []).append(number)
-        return After(self._side(waits["arrived"]), self._side(waits["sent"]))
+def _after(column: Sequence[Single], members: int, known: Sequence[dict[Way, int]]) -> After:
+    """What each waits for, where its CC-core has not waited for that or for later.
 
-    def _side(self, waits: dict[int, list[int]]) -> tuple[np.ndarray, ...]:
-        widest = max(map(len, waits.values()), default=0)
-        found = np.full((widest, self.members), IDLE, np.int32)
-        for member, numbers in waits.items():
-            found[: len(numbers), member] = numbers
-        return tuple(found)
+    `known` has of each member the last that its CC-core has waited for.
+    """
+    waits: dict[str, dict[int, list[int]]] = {"arrived": {}, "sent": {}}
+    for single in column:
+        its = known[single.member]
+        last = [(max([one.number for one in ones]), way) for way, ones in single.needs.items()]
+        for number, way in sorted(last):
+            if its.get(way, IDLE) < number:
+                its[way] = number
+                waits[way[0]].setdefault(single.member, []).append(number)
+    return After(_side(waits["arrived"], members), _side(waits["sent"], members))
+
+
+def _side(waits: dict[int, list[int]], members: int) -> tuple[np.ndarray, ...]:
+    if not waits:
+        return ()
+    found = np.full((max(map(len, waits.values())), members), IDLE, np.int32)
+    for member, numbers in waits.items():
+        found[: len(numbers), member] = numbers
+    return tuple(found)

@@ -64,6 +64,11 @@ class PlanFile:
         return isinstance(self.content, _Ours)
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """A line for each thing that a GPU would do otherwise with what was filled."""
+        return tuple(f"plan {self.path}: {line}" for line in self.content.warnings())
+
+    @property
     def is_for_one(self) -> bool:
         """Whether it names a placeholder."""
         return self.target is not None and self.target not in _OPERATORS
@@ -107,9 +112,9 @@ class _Msccl:
     def misfit(self, asked: Asked, *, named: bool) -> str:
         own = op_of(self._algo)
         if own is None and not named:
-            return (
-                f"it is for {self._algo.collective!r}: say what it fills, as {asked.op.value}=FILE"
-            )
+            word = self._algo.collective[:40]
+            says = f"it is for {word!r}" if word else "it has no coll"
+            return f"{says}: say what it fills, as {asked.op.value}=FILE"
         if asked.op not in TAKEN:
             return f"{asked.op.value} moves no chunks"
         if own not in (None, asked.op):
@@ -123,6 +128,10 @@ class _Msccl:
     def teams(self, asked: Asked) -> Teams:
         plan = self._plan(asked.op).build(asked.job)
         return ((plan, np.array(asked.groups, np.int32)),)
+
+    def warnings(self) -> Iterator[str]:
+        for plan in self._plans.values():
+            yield from plan.warnings
 
     def _plan(self, op: CollectiveOp) -> MscclPlan:
         if op not in self._plans:
@@ -169,6 +178,9 @@ class _Ours:
                 raise PlanError(f"{team.algorithm}: {reason}") from None
             found.append((plan, np.array(its, np.int32)))
         return tuple(found)
+
+    def warnings(self) -> Iterator[str]:
+        yield from ()
 
 
 def _is_for(team: TeamText, group: Members) -> bool:

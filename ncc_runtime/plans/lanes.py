@@ -12,6 +12,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from ncc_runtime.collectives.plan import LANES
+from ncc_runtime.plans.msccl import Kind
 from ncc_runtime.plans.steps import NONE, Graph
 
 
@@ -33,9 +34,10 @@ def lanes_of(graph: Graph) -> Mapping[int, int]:
         joined.setdefault(part, set()).update(its)
     kind_of = {part: tuple(sorted(its)) for part, its in joined.items()}
     numbers: dict[tuple[tuple[int, int], ...], int] = {}
-    for part in parts:
-        numbers.setdefault(kind_of[part], len(numbers))
-    return {block: numbers[kind_of[part]] % LANES for block, part in enumerate(parts)}
+    moving = {node.block_number for node in graph.nodes if node.step.kind is not Kind.NOP}
+    for block in sorted(moving):  # a block that moves nothing takes no lane
+        numbers.setdefault(kind_of[parts[block]], len(numbers))
+    return {block: numbers.get(kind_of[part], 0) % LANES for block, part in enumerate(parts)}
 
 
 def _connected(blocks: int, ends: Sequence[tuple[int, int]]) -> list[int]:

@@ -37,7 +37,7 @@ class Lying:
         """Where a chunk begins."""
         part, inside = divmod(index, self.factor)
         offset = self.at.offset + part * self.stride + inside * self.width
-        return attrs.evolve(self.at, offset=offset)
+        return Stretch(self.at.space, self.at.tensor, offset)
 
     def run(self, index: int, count: int) -> int:
         """How many of so many chunks lie behind one another."""

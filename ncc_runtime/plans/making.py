@@ -13,8 +13,6 @@ starts. Steps of a thread block share a DMA ring, which runs in order; all else 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import attrs
-
 from ncc_runtime.collectives.extents import Scratch
 from ncc_runtime.collectives.plan import Space
 from ncc_runtime.plans.lanes import lanes_of
@@ -33,6 +31,7 @@ class Making:
 
     def __init__(self, facts: Facts, loop: Loop, scratch: Mapping[int, Scratch]) -> None:
         self._facts, self._loop, self._graph = facts, loop, facts.graph
+        self._straight = facts.straight[loop.start]
         self._lanes = lanes_of(facts.graph)
         self._lane_count = max(self._lanes.values(), default=0) + 1
         self._slots = slots_of(facts, loop, scratch)
@@ -95,7 +94,7 @@ class Making:
         waits = [ready[node.gpu]] if graph.before[number] == NONE else []
         waits += [
             self._done[column[number]]
-            for column in (graph.before, graph.awaited)
+            for column in (graph.before, graph.awaited, graph.copied)
             if column[number] != NONE
         ]
         is_straight = self._is_straight(number)
@@ -138,7 +137,7 @@ class Making:
         return following.step.kind is Kind.REDUCE and is_same
 
     def _is_straight(self, receive: int) -> bool:
-        return self._facts.straight.get((self._loop.start, receive), False)
+        return self._straight[receive]
 
     def _take_slot(self, node: Node) -> None:
         connection = connection_of(node)
@@ -149,6 +148,9 @@ class Making:
 
     def _runs(self, node: Node) -> Iterator[tuple[int, int]]:
         """Runs of a step's chunks that lie behind one another wherever they are: place, count."""
+        if node.step.count == 1:
+            yield 0, 1
+            return
         refs = [(node, node.source)] if node.step.kind.reads else []
         refs += [(node, node.target)] if node.step.kind.writes else []
         if node.step.kind is Kind.REDUCE:
@@ -267,4 +269,4 @@ def _alike(is_so: Callable[[int], bool], first: int, count: int) -> int:
 
 
 def _further(stretch: Stretch, more: int) -> Stretch:
-    return attrs.evolve(stretch, offset=stretch.offset + more) if more else stretch
+    return Stretch(stretch.space, stretch.tensor, stretch.offset + more) if more else stretch

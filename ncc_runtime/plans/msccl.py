@@ -2,17 +2,21 @@
 
     <algo name= ngpus= nchannels= nchunksperloop= coll= inplace= proto=>
       <gpu id= i_chunks= o_chunks= s_chunks=>
+        <copy i_off= o_off=>
         <tb id= send= recv= chan=>
           <step s= type= srcbuf= srcoff= dstbuf= dstoff= cnt= depid= deps= hasdep=/>
 
-A thread block (tb) sends to one gpu, receives from one, and does its steps one after the other.
+A thread block (tb) sends to one gpu, receives from one, and does its steps one after the other. A
+copy brings a chunk of the input to the output before all thread blocks: the synthesisers of
+msccl-tools, TACCL and TE-CCL print them (msccl/ncclize.py).
 Source: github.com/microsoft/msccl-tools (msccl/language/ir.py) and github.com/Azure/msccl-executor-
 nccl (src/misc/msccl/msccl_parser.cc), which agree on the attributes.
 """
 
 import enum
+import functools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
@@ -22,6 +26,8 @@ from ncc_runtime.plans.xml_tree import At, Element, parse
 NOBODY = -1
 MOST_GPUS = 4096
 MOST_CHUNKS = 1 << 20
+MOST_DIGITS = 20
+MOST_LETTERS = 200
 
 _NUMBER = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 
@@ -82,7 +88,7 @@ class Step:
     target: Ref
     count: int
     awaited: tuple[int, int] | None  # thread block and step that it depends on
-    tells: bool  # whether others may depend on it
+    tells: bool  # whether others may depend on it, as a nop never does: it moves nothing
     at: At
 
 
@@ -90,7 +96,7 @@ class Step:
 class Block:
     """A thread block."""
 
-    number: int
+    number: int  # NOBODY for the copies of a gpu
     to: int  # gpu, NOBODY for none
     of: int  # gpu that it receives from, NOBODY for none
     channel: int
@@ -112,7 +118,7 @@ class Algo:
     """An algorithm as the file has it."""
 
     name: str
-    collective: str  # the file's own word
+    collective: str  # the file's own word, "" for none
     protocol: str
     in_place: bool  # input and output are one buffer
     is_either: bool  # or two, as the caller has them
@@ -122,24 +128,63 @@ class Algo:
 
 
 def read(data: bytes) -> Algo:
-    """The algorithm of a file's bytes; PlanError with line and column."""
+    """The algorithm of a file's bytes; PlanError with line and column, gpu, tb and step."""
     root = parse(data)
+    try:
+        return _algo(root)
+    except _Malformed as fault:
+        path = "".join(f"{name}, " for name in _path(root, fault.element) or ())
+        where = f"{path[:-2]}: " if path else ""
+        raise fault.element.at.error(f"{where}{fault.what}") from None
+
+
+class _Malformed(Exception):  # noqa: N818 - becomes a PlanError where its place is known
+    """An element that means nothing."""
+
+    def __init__(self, element: Element, what: str) -> None:
+        super().__init__(what)
+        self.element, self.what = element, what
+
+
+_IDS = {"gpu": "id", "tb": "id", "step": "s"}
+"""The attribute that says which of its kind an element is."""
+
+
+def _path(element: Element, inner: Element) -> list[str] | None:
+    """What an element inside of another is called, from outside; None if it is not inside."""
+    if element is inner:
+        return []
+    places: Counter[str] = Counter()
+    for child in element.children:
+        found = _path(child, inner)
+        if found is not None:
+            number = child.attributes.get(
+                _IDS.get(child.name, ""), f"at place {places[child.name]}"
+            )
+            return [*([f"{child.name} {number[:20]}"] if child.name in _IDS else []), *found]
+        places[child.name] += 1
+    return None
+
+
+def _algo(root: Element) -> Algo:
     if root.name != "algo":
-        raise root.at.error(f"<{root.name}>, an MSCCL plan begins with <algo>")
+        raise _Malformed(root, f"<{root.name[:20]}>, an MSCCL plan begins with <algo>")
     count = _number(root, "ngpus", 1, MOST_GPUS)
-    channels = _number(root, "nchannels", 1, MOST_GPUS)
+    channels = _number(root, "nchannels", 1, MOST_GPUS, default=MOST_GPUS)
     gpus = tuple(_gpu(one, count, channels) for one in _inside(root, "gpu"))
-    at = {gpu.number: element for gpu, element in zip(gpus, root.children, strict=True)}
-    if len(gpus) != count or len(at) != count:
-        twice = [one for one in at if [gpu.number for gpu in gpus].count(one) > 1]
-        fact = f"gpu {twice[0]} stands there twice" if twice else f"{len(gpus)} gpus"
-        raise root.at.error(f"{fact}, ngpus is {count}")
+    known: set[int] = set()
+    for gpu, element in zip(gpus, root.children, strict=True):
+        if gpu.number in known:
+            raise _Malformed(element, "the second gpu of this id")
+        known.add(gpu.number)
+    if len(gpus) != count:
+        raise _Malformed(root, f"{len(gpus)} gpus, ngpus is {count}")
     is_in_place = _number(root, "inplace", 0, 1, default=0) == 1
     is_apart = _number(root, "outofplace", 0, 1, default=0) == 1
     return Algo(
-        name=" ".join(_word(root, "name").split()),
-        collective=_word(root, "coll"),
-        protocol=root.attributes.get("proto", "Simple"),
+        name=" ".join(_text(root, "name").split()),
+        collective=_text(root, "coll", ""),
+        protocol=_text(root, "proto", "Simple"),
         in_place=is_in_place and not is_apart,
         is_either=is_in_place and is_apart,
         chunks=_number(root, "nchunksperloop", 1, MOST_CHUNKS),
@@ -177,18 +222,34 @@ def adding_to_targets(algo: Algo) -> Algo:
 
 def _gpu(element: Element, count: int, channels: int) -> Gpu:
     number = _number(element, "id", 0, count - 1)
-    blocks = tuple(_block(one, (number, count, channels)) for one in _inside(element, "tb"))
-    _check_alone(number, blocks)
+    blocks: list[Block] = []
+    copies: list[Step] = []
+    for one in _inside(element, "tb", "copy"):
+        if one.name == "tb":
+            blocks.append(_block(one, number, count, channels))
+        else:
+            copies.append(_copy(one))
+    _check_alone(element, blocks)
+    if copies:
+        blocks.append(Block(NOBODY, NOBODY, NOBODY, 0, tuple(copies), copies[0].at))
     scratch = _number(element, "s_chunks", 0, MOST_CHUNKS, default=0)
-    return Gpu(number, scratch, blocks)
+    return Gpu(number, scratch, tuple(blocks))
 
 
-def _block(element: Element, around: tuple[int, int, int]) -> Block:
-    own, count, channels = around
+def _copy(element: Element) -> Step:
+    """A copy from input to output that is outside of all thread blocks."""
+    _check_empty(element)
+    source = Ref(Buffer.INPUT, _number(element, "i_off", 0, MOST_CHUNKS))
+    target = Ref(Buffer.OUTPUT, _number(element, "o_off", 0, MOST_CHUNKS))
+    count = _number(element, "cnt", 1, MOST_CHUNKS, default=1)
+    return Step(Kind.COPY, source, target, count, None, tells=False, at=element.at)
+
+
+def _block(element: Element, own: int, count: int, channels: int) -> Block:
     ends = [_number(element, name, NOBODY, count - 1) for name in ("send", "recv")]
     for name, end in zip(("send", "recv"), ends, strict=True):
         if end == own:
-            raise element.at.error(f"{name} is {end}, the gpu itself")
+            raise _Malformed(element, f"{name} is {end}, the gpu itself")
     block = Block(
         number=_number(element, "id", 0, MOST_CHUNKS),
         to=ends[0],
@@ -197,89 +258,118 @@ def _block(element: Element, around: tuple[int, int, int]) -> Block:
         steps=tuple(_step(one, at) for at, one in enumerate(_inside(element, "step"))),
         at=element.at,
     )
-    for step in block.steps:
-        for name, does, end in (
-            ("send", step.kind.sends, block.to),
-            ("recv", step.kind.receives, block.of),
-        ):
-            if does and end == NOBODY:
-                raise step.at.error(f"a step {step.kind.value} in a tb whose {name} is -1")
+    for step, one in zip(block.steps, element.children, strict=True):
+        if step.kind.sends and block.to == NOBODY:
+            raise _Malformed(one, f"a step {step.kind.value} in a tb whose send is -1")
+        if step.kind.receives and block.of == NOBODY:
+            raise _Malformed(one, f"a step {step.kind.value} in a tb whose recv is -1")
     return block
 
 
-def _check_alone(gpu: int, blocks: Sequence[Block]) -> None:
+def _check_alone(gpu: Element, blocks: Sequence[Block]) -> None:
     """A connection has one end at each side: gpu, gpu and channel name one thread block."""
     known: dict[tuple[str, int, int], Block] = {}
     numbers: set[int] = set()
-    for block in blocks:
+    elements = (one for one in gpu.children if one.name == "tb")
+    for block, element in zip(blocks, elements, strict=True):
         if block.number in numbers:
-            raise block.at.error(f"gpu {gpu} has two tb {block.number}")
+            raise _Malformed(element, "the second tb of this id")
         numbers.add(block.number)
         for does, verb, end in (("s", "send to", block.to), ("r", "receive from", block.of)):
             if end == NOBODY:
                 continue
             other = known.setdefault((does, end, block.channel), block)
             if other is not block:
-                raise block.at.error(
-                    f"gpu {gpu} has two tb that {verb} gpu {end} on channel {block.channel}: "
-                    f"tb {other.number} and tb {block.number}; a connection has one"
+                raise _Malformed(
+                    element,
+                    f"tb {other.number} and tb {block.number} {verb} gpu {end} on channel "
+                    f"{block.channel}; a connection has one tb",
                 )
 
 
 def _step(element: Element, place: int) -> Step:
     number = _number(element, "s", 0, MOST_CHUNKS)
     if number != place:
-        raise element.at.error(f"step {number}, where step {place} of the tb belongs")
+        raise _Malformed(
+            element, f"s is {number}, must be {place}: the steps of a tb are numbered through"
+        )
     word = _word(element, "type")
     kind = KINDS.get(word)
     if kind is None:
-        raise element.at.error(f"no type of step {word!r}; there are {', '.join(KINDS)}")
-    if element.children:
-        raise element.children[0].at.error("elements inside of a step, where none belong")
+        raise _Malformed(element, f"no type of step {word[:20]!r}; there are {', '.join(KINDS)}")
+    _check_empty(element)
     depends = _number(element, "depid", NOBODY, MOST_CHUNKS, default=NOBODY)
     awaited = None
     if depends != NOBODY:
         awaited = depends, _number(element, "deps", 0, MOST_CHUNKS)
+    tells = _number(element, "hasdep", 0, 1, default=0) == 1
     return Step(
         kind=kind,
-        source=_ref(element, "src", must_be=kind.reads),
-        target=_ref(element, "dst", must_be=kind.writes),
+        source=_ref(element, "srcbuf", "srcoff", is_used=kind.reads),
+        target=_ref(element, "dstbuf", "dstoff", is_used=kind.writes or kind.joins),
         count=1 if kind is Kind.NOP else _number(element, "cnt", 1, MOST_CHUNKS),
         awaited=awaited,
-        tells=_number(element, "hasdep", 0, 1, default=0) == 1,
+        tells=tells and kind is not Kind.NOP,
         at=element.at,
     )
 
 
-def _ref(element: Element, side: str, *, must_be: bool) -> Ref:
-    if not must_be and element.attributes.get("type") != Kind.RECV_REDUCE_SEND.value:
-        return Ref(Buffer.INPUT, 0)  # nobody looks at it
-    word = _word(element, f"{side}buf")
+_UNUSED = Ref(Buffer.INPUT, 0)
+
+
+def _ref(element: Element, buffer_name: str, index_name: str, *, is_used: bool) -> Ref:
+    if not is_used:
+        return _UNUSED  # nobody looks at it, and a nop has -1 there
+    word = _word(element, buffer_name)
     buffer = BUFFERS.get(word)
     if buffer is None:
-        raise element.at.error(f"{side}buf is {word!r}, must be i, o or s")
-    return Ref(buffer, _number(element, f"{side}off", 0, MOST_CHUNKS))
+        raise _Malformed(element, f"{buffer_name} is {word[:20]!r}, must be i, o or s")
+    return Ref(buffer, _number(element, index_name, 0, MOST_CHUNKS))
 
 
-def _inside(element: Element, name: str) -> Iterator[Element]:
+def _check_empty(element: Element) -> None:
+    if element.children:
+        inner = element.children[0]
+        raise _Malformed(inner, f"<{inner.name[:20]}> in <{element.name}>, where nothing belongs")
+
+
+def _inside(element: Element, *names: str) -> Iterator[Element]:
     for child in element.children:
-        if child.name != name:
-            raise child.at.error(f"<{child.name}> in <{element.name}>, where <{name}> belongs")
+        if child.name not in names:
+            wanted = " or ".join(f"<{name}>" for name in names)
+            raise _Malformed(
+                child, f"<{child.name[:20]}> in <{element.name}>, where {wanted} belongs"
+            )
         yield child
 
 
 def _word(element: Element, name: str) -> str:
     if name not in element.attributes:
-        raise element.at.error(f"<{element.name}> has no {name}")
+        raise _Malformed(element, f"<{element.name}> has no {name}")
     return element.attributes[name]
+
+
+def _text(element: Element, name: str, default: str | None = None) -> str:
+    if default is not None and name not in element.attributes:
+        return default
+    word = _word(element, name)
+    if len(word) > MOST_LETTERS:
+        raise _Malformed(element, f"{name} has {len(word)} letters, at most {MOST_LETTERS}")
+    return word
 
 
 def _number(element: Element, name: str, least: int, most: int, default: int | None = None) -> int:
     if default is not None and name not in element.attributes:
         return default
-    word = _word(element, name).strip()
-    if not _NUMBER.fullmatch(word):
-        raise element.at.error(f"{name} is {word[:20]!r}, which is no whole number")
-    if not least <= int(word) <= most:
-        raise element.at.error(f"{name} is {word}, must be {least} to {most}")
-    return int(word)
+    word = _word(element, name)
+    number = _whole(word) if len(word) <= MOST_DIGITS else None
+    if number is None:
+        raise _Malformed(element, f"{name} is {word[:20]!r}, which is no whole number")
+    if not least <= number <= most:
+        raise _Malformed(element, f"{name} is {number}, must be {least} to {most}")
+    return number
+
+
+@functools.lru_cache(1 << 12)
+def _whole(word: str) -> int | None:
+    return int(word) if _NUMBER.fullmatch(word.strip()) else None

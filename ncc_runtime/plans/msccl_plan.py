@@ -1,28 +1,24 @@
 """An MSCCL file as a plan for any sizes: checked once, made for each placeholder that it fills."""
 
-from collections.abc import Mapping
-
 import attrs
 
 from ncc_runtime.collectives.extents import Scratch
 from ncc_runtime.collectives.plan import Job, Plan, Space, divisor
 from ncc_runtime.errors import PlanError
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
+from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.plans import msccl
 from ncc_runtime.plans.claims import Performed, performed
-from ncc_runtime.plans.clocks import Clocks, Uses, accesses, read_first
 from ncc_runtime.plans.columns import rounds_of
-from ncc_runtime.plans.loops import FROM_OPERAND, Stretch, loops
 from ncc_runtime.plans.loops import Making as Wanted
+from ncc_runtime.plans.loops import Stretch, loops
 from ncc_runtime.plans.making import Making
 from ncc_runtime.plans.msccl import Algo, Buffer
+from ncc_runtime.plans.races import Ordered, ordered
 from ncc_runtime.plans.shapes import Shape
 from ncc_runtime.plans.singles import Single, latest, rounds_before
 from ncc_runtime.plans.slots import Facts
 from ncc_runtime.plans.steps import Graph, graph_of
-
-Straight = Mapping[tuple[str, int], bool]
-"""By how operands come to where steps read them (`Loop.start`), and the receive."""
 
 
 class MscclPlan:
@@ -31,12 +27,12 @@ class MscclPlan:
     def __init__(self, algo: Algo, op: CollectiveOp) -> None:
         self._op = op
         self._readings = [algo]
+        self.warnings: dict[str, None] = {}
+        """What a GPU would do otherwise, a line each, of all that was checked."""
         if algo.is_either:  # for both; what is right apart is copied apart
             self._readings.append(attrs.evolve(algo, in_place=True))
-        meant = map(msccl.adding_to_targets, tuple(self._readings))
-        self._readings += [one for one in meant if one not in self._readings]
         self._checked: dict[tuple[object, ...], tuple[Ordered, Performed]] = {}
-        self._ordered: dict[int, Ordered] = {}  # by reading
+        self._ordered: dict[int, Ordered | PlanError] = {}  # by reading
         self.algo = algo
 
     @property
@@ -44,24 +40,46 @@ class MscclPlan:
         """Ranks of a group that it is for."""
         return len(self.algo.gpus)
 
-    def check(self, placeholder: Placeholder) -> "tuple[Ordered, Performed]":
+    def check(self, placeholder: Placeholder) -> tuple[Ordered, Performed]:
         """PlanError if it deadlocks, races or does something else than the placeholder asks."""
         key = placeholder.root, placeholder.pairs
         if key not in self._checked:
             self._checked[key] = self._as_read(placeholder)
         return self._checked[key]
 
-    def _as_read(self, placeholder: Placeholder) -> "tuple[Ordered, Performed]":
+    def _as_read(self, placeholder: Placeholder) -> tuple[Ordered, Performed]:
         """As MSCCL runs it; if that is wrong, as msccl-tools means it, should that be right."""
         refusals = []
-        for number, algo in enumerate(self._readings):
+        count = len(self._readings)
+        for number in range(2 * count):
+            written = self._readings[number % count]
+            algo = written if number < count else msccl.adding_to_targets(written)
+            if number >= count and algo == written:
+                continue
             try:
-                if number not in self._ordered:
-                    self._ordered[number] = _ordered(algo, self._op)
-                return self._ordered[number], performed(self._ordered[number].graph, placeholder)
+                found = self._in_order(number, algo)
+                result = performed(found.graph, placeholder)
             except PlanError as reason:
                 refusals.append(reason)
+                continue
+            if number >= count:
+                self.warnings[_meant(written, algo)] = None
+            if found.graph.jam:
+                self.warnings[found.graph.jam] = None
+            return found, result
         raise refusals[0]
+
+    def _in_order(self, number: int, algo: Algo) -> Ordered:
+        """A reading without deadlock or race; PlanError if it has one."""
+        if number not in self._ordered:
+            try:
+                self._ordered[number] = ordered(graph_of(algo, Shape.of(algo, self._op)))
+            except PlanError as reason:
+                self._ordered[number] = reason
+        found = self._ordered[number]
+        if isinstance(found, PlanError):
+            raise found
+        return found
 
     def build(self, job: Job) -> Plan:
         """The plan for the placeholder's sizes."""
@@ -82,36 +100,29 @@ class MscclPlan:
         return _plan(facts, job)
 
 
-@attrs.frozen(eq=False)
-class Ordered:
-    """A plan without deadlock or race."""
-
-    graph: Graph
-    straight: Straight  # which receives need no slot
-    first: frozenset[tuple[int, int]]  # of `read_first`
-
-
-def _ordered(algo: Algo, op: CollectiveOp) -> Ordered:
-    """The graph of a plan; PlanError for a deadlock or a race."""
-    graph = graph_of(algo, Shape.of(algo, op))
-    used = accesses(graph)
-    straight: dict[tuple[str, int], bool] = {}
-    heard: dict[int, bool] = {}
-    for gpus, known in Clocks(graph).by_gpus():
-        own = {chunk: its for chunk, its in used.items() if chunk[0] in gpus}
-        for receive, is_free, is_first in Uses(graph, own, known).straight():
-            node = graph.nodes[receive]
-            before = not node.step.kind.joins
-            straight["", receive] = straight.get(("", receive), before) and is_free
-            before = straight.get((FROM_OPERAND, receive), before)
-            straight[FROM_OPERAND, receive] = before and (is_free or is_first)
-            if receive not in heard:
-                heard[receive] = known.is_heard_of(receive, graph.sent[receive])
-            for buffer in (Buffer.INPUT, Buffer.OUTPUT):
-                is_fetched = node.target.buffer is buffer
-                free = straight["", receive] and (heard[receive] or not is_fetched)
-                straight[buffer.value, receive] = free
-    return Ordered(graph, straight, read_first(used))
+def _meant(written: Algo, read: Algo) -> str:
+    """Names the joins that are read otherwise than they are written; gpus alike stand together."""
+    gpus: dict[tuple[tuple[int, tuple[int, ...]], ...], list[int]] = {}
+    for ours, theirs in zip(written.gpus, read.gpus, strict=True):
+        changed = []
+        for one, other in zip(ours.blocks, theirs.blocks, strict=True):
+            pairs = enumerate(zip(one.steps, other.steps, strict=True))
+            steps = tuple(place for place, (a, b) in pairs if a.source != b.source)
+            if steps:
+                changed.append((one.number, steps))
+        if changed:
+            gpus.setdefault(tuple(changed), []).append(ours.number)
+    named = [
+        f"gpu{'s' if len(its) > 1 else ''} {ranks_text(its)}, "
+        + ", ".join(
+            f"tb {block} step{'s' * (len(at) > 1)} {ranks_text(at)}" for block, at in blocks
+        )
+        for blocks, its in gpus.items()
+    ]
+    return (
+        f"{'; '.join(named)}: rrc, rrs and rrcs join what comes to their targets, as msccl-tools "
+        "means them; MSCCL's executors would join it to the sources that they name, which is wrong"
+    )
 
 
 def _plan(facts: Facts, job: Job) -> Plan:
@@ -154,7 +165,7 @@ def _cleared(facts: Facts, job: Job, makings: list[Making]) -> list[Single]:
     """Zeros over the results of those who get nothing."""
     found = []
     for gpu in sorted(facts.cleared):
-        known = latest(making.ends[gpu] for making in makings)
+        known = latest([making.ends[gpu] for making in makings])
         for tensor, elements in enumerate(job.buffers.result_elements):
             size = elements * job.buffers.element_bytes
             single = Single(gpu, gpu, (), Stretch(Space.RESULT, tensor, 0), size, 0, known)

@@ -1,6 +1,6 @@
 """Single transfers: what one member makes of a step, and what it waits for; no columns yet."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -44,8 +44,11 @@ Known = Mapping[Way, tuple[Single, ...]]
 """What is waited for: of each way the last transfers, several if they are of one round."""
 
 
-def latest(known: Iterable[Known]) -> dict[Way, tuple[Single, ...]]:
+def latest(known: Sequence[Known]) -> Known:
     """All together: of each way the last, which imply those of earlier rounds."""
+    known = [one for one in known if one]
+    if len(known) == 1:
+        return known[0]
     found: dict[Way, tuple[Single, ...]] = {}
     for one in known:
         for way, singles in one.items():

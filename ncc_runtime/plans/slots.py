@@ -1,7 +1,7 @@
 """What making transfers starts from: facts of a checked plan, and the slots of its connections."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -15,7 +15,7 @@ class Facts:
     """What is known of a plan before it is given sizes."""
 
     graph: Graph
-    straight: Mapping[tuple[str, int], bool]  # by the start of the loop, and the receive
+    straight: Mapping[str, Sequence[bool]]  # of `Ordered`
     first: frozenset[tuple[int, int]]  # steps, and chunks of the output that they read first
     complete: frozenset[tuple[int, int]]
     cleared: frozenset[int]  # gpus whose results are zeros
@@ -26,13 +26,13 @@ def slots_of(
     facts: Facts, loop: Loop, scratch: Mapping[int, Scratch]
 ) -> Mapping[Connection, tuple[int, int, int]]:
     """Where the slots of each connection lie at its receiver: first, size, how many."""
-    graph = facts.graph
+    graph, straight = facts.graph, facts.straight[loop.start]
     counts: Counter[Connection] = Counter()
     most: dict[Connection, int] = {}
     for node in graph.nodes:
         if not node.step.kind.sends:
             continue
-        if facts.straight.get((loop.start, graph.received[node.number]), False):
+        if straight[graph.received[node.number]]:
             continue
         connection = connection_of(node)
         counts[connection] += 1

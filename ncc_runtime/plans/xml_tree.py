@@ -12,7 +12,7 @@ import attrs
 from ncc_runtime.errors import PlanError
 
 MOST_BYTES = 64 << 20
-MOST_ELEMENTS = 1 << 20
+MOST_ELEMENTS = 1 << 18
 MOST_DEPTH = 8
 
 
@@ -71,7 +71,8 @@ class _Reader:
     @property
     def at(self) -> At:
         """Where the parser is."""
-        return At(self.parser.CurrentLineNumber, self.parser.CurrentColumnNumber + 1)
+        parser = self.parser
+        return At(parser.CurrentLineNumber, parser.CurrentColumnNumber + 1)
 
     def _doctype(self, *_: object) -> None:
         raise self.at.error("a document type or an entity, which a plan has not: leave it out")

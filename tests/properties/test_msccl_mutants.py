@@ -14,12 +14,16 @@ from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.plans import msccl
 from ncc_runtime.plans.msccl import Kind
 from ncc_runtime.runtime import load
-from tests.msccl_files import ALL
+from tests.msccl_files import ALL, direct_all_to_all, ring_all_gather
 from tests.programs import collective_program
-from tests.runtime.test_msccl_files import given, wanted, whole
+from tests.runtime.test_msccl_files import given, wanted, whole, with_copies
 
 FILES = [
     (CollectiveOp(op), make) for op, kinds in ALL.items() for make in kinds if make().gpus <= 8
+]
+FILES += [
+    (CollectiveOp.ALL_GATHER, lambda: with_copies(ring_all_gather(4, 2))),
+    (CollectiveOp.ALL_TO_ALL, lambda: with_copies(direct_all_to_all(4, 2))),
 ]
 
 
@@ -28,7 +32,7 @@ def edit(text: str, draw: random.Random) -> str:
     root = ElementTree.fromstring(text)
     step, most = draw.choice(list(root.iter("step"))), int(root.get("nchunksperloop", "1"))
     block = draw.choice(list(root.iter("tb")))
-    match draw.randrange(8):
+    match draw.randrange(12):
         case 0:
             step.set("srcoff", str(draw.randrange(most)))
         case 1:
@@ -50,6 +54,19 @@ def edit(text: str, draw: random.Random) -> str:
             block.set(draw.choice(["send", "recv"]), str(draw.randrange(int(root.get("ngpus", 1)))))
         case 7:
             step.set(draw.choice(["srcbuf", "dstbuf"]), draw.choice("ios"))
+        case 8:
+            for one in root.iter("step"):
+                one.set("hasdep", draw.choice("01"))
+        case 9:
+            root.set("proto", draw.choice(["Simple", "LL", "LL128"]))
+            root.set(draw.choice(["inplace", "outofplace"]), draw.choice("01"))
+        case 10:
+            offsets = {"i_off": str(draw.randrange(most)), "o_off": str(draw.randrange(most))}
+            draw.choice(list(root.iter("gpu"))).insert(0, ElementTree.Element("copy", offsets))
+        case 11:
+            for gpu in root.iter("gpu"):
+                for copy in gpu.findall("copy")[:1]:
+                    copy.set("o_off", str(draw.randrange(most)))
     return ElementTree.tostring(root, encoding="unicode")
 
 
@@ -64,7 +81,7 @@ def tried(call: Callable[[], T]) -> tuple[T | None, str]:
         return None, str(reason)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(60))
 def test_an_edited_file_is_refused_or_right(seed: int, tmp_path):
     draw = random.Random(seed)
     op, make = draw.choice(FILES)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import ncc_compiler
+from ncc_runtime.lowering.executable import DmaQueue
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
@@ -174,8 +175,39 @@ def test_what_msccl_tools_prints_as_source_of_a_join_may_be_the_senders(tmp_path
     file.block(0, recv=1).add("rrc", ("s", 0), ("o", 0), deps=[own])
     program = collective_program(CollectiveOp.REDUCE, 2, [5], dtype=DType.S32)
     values = given((2, 5))
-    run = loaded(file, program, tmp_path).run([values])
+    model = loaded(file, program, tmp_path)
+    run = model.run([values])
     np.testing.assert_array_equal(run.outputs[0][0], values.sum(0))
+    (said,) = [line for line in model.warnings if line.startswith("plan ")]
+    assert said.startswith(f"plan {tmp_path}/plan.xml: gpu 0, tb 1 step 0: rrc, rrs and rrcs join ")
+    assert "MSCCL's executors would join it to the sources that they name" in said
+
+
+def test_joins_that_are_read_otherwise_than_written_are_named_by_gpus_alike(tmp_path: Path):
+    """Gpus 1 to 3 send from scratch to gpu 0, whose joins name that scratch as their source."""
+    file = msccl_files.File("reduce", "reduce", 4, 2, protocol="LL")
+    file.scratch = dict.fromkeys(range(4), 2)
+    for chunk in range(2):
+        last = file.block(0).add("cpy", ("i", chunk), ("o", chunk))
+        for gpu in (1, 2, 3):
+            copy = file.block(gpu).add("cpy", ("i", chunk), ("s", chunk))
+            file.block(gpu, send=0).add("s", ("s", chunk), ("o", chunk), deps=[copy])
+            block = file.block(0, recv=gpu)
+            last = block.add("rrc", ("s", chunk), ("o", chunk), deps=[last])
+    program = collective_program(CollectiveOp.REDUCE, 4, [6], dtype=DType.S32)
+    values, model = given((4, 6)), loaded(file, program, tmp_path)
+    np.testing.assert_array_equal(model.run([values]).outputs[0][0], values.sum(0))
+    (said,) = [line for line in model.warnings if line.startswith("plan ")]
+    assert "plan.xml: gpu 0, tb 1 steps 0-1, tb 2 steps 0-1, tb 3 steps 0-1: rrc, rrs and " in said
+    assert not [
+        line
+        for line in loaded(
+            msccl_files.ring_reduce_scatter(4),
+            collective_program(CollectiveOp.REDUCE_SCATTER, 4, [16], dtype=DType.S32),
+            tmp_path,
+        ).warnings
+        if line.startswith("plan ")
+    ]
 
 
 @pytest.mark.parametrize("protocol", ["Simple", "LL", "LL128"])
@@ -194,7 +226,7 @@ def test_slots_are_used_again_with_credits(protocol: str, tmp_path: Path):
     model = loaded(file, program, tmp_path)
     run = model.run([values], shuffle_seed=1)
     np.testing.assert_array_equal(run.outputs[0], values.sum(0).reshape(4, -1))
-    slots = {"Simple": 4}.get(protocol, 8)
+    slots = {"Simple": 2}.get(protocol, 8)
     assert model.executable.streams[0].scratch_bytes == slots * 64
 
 
@@ -208,8 +240,117 @@ def test_a_connection_gets_more_slots_where_it_would_else_be_a_deadlock(tmp_path
             block.add("rrc", ("i", 12 * gpu + chunk), ("o", chunk))
     program = collective_program(CollectiveOp.REDUCE_SCATTER, 2, [24], dtype=DType.S32)
     values = given((2, 24))
-    run = loaded(file, program, tmp_path).run([values])
-    np.testing.assert_array_equal(run.outputs[0], values.sum(0).reshape(2, -1))
+    model = loaded(file, program, tmp_path)
+    np.testing.assert_array_equal(model.run([values]).outputs[0], values.sum(0).reshape(2, -1))
+    (said,) = [line for line in model.warnings if line.startswith("plan ")]
+    assert "jams on a GPU, where a connection of Simple holds 2 chunks: " in said
+    assert (
+        "gpu 0, tb 0, step 2 waits for the slot that is emptied by gpu 1, tb 0, step 12; "
+        "gpu 1, tb 0, step 12 follows gpu 1, tb 0, step 11" in said
+    )
+
+
+@pytest.mark.parametrize(
+    ("protocol", "chunks", "jams"),
+    [
+        ("Simple", 2, False),
+        ("Simple", 3, True),
+        ("LL", 8, False),
+        ("LL128", 9, True),
+    ],
+)
+def test_what_jams_on_a_gpu_is_said(protocol: str, chunks: int, jams: bool, tmp_path: Path):
+    """Both send all before they receive: a connection holds as many chunks as it has slots."""
+    program = collective_program(CollectiveOp.ALL_TO_ALL, 2, [4 * chunks], dtype=DType.S32)
+    for is_one_step in (False, True):
+        file = msccl_files.File("swap", "alltoall", 2, 2 * chunks, protocol=protocol)
+        count = chunks if is_one_step else 1
+        for gpu in range(2):
+            block, other = file.block(gpu, 1 - gpu, 1 - gpu), 1 - gpu
+            for kind in "sr":
+                for chunk in range(0, chunks, count):
+                    source, target = ("i", chunks * other + chunk), ("o", chunks * gpu + chunk)
+                    if kind == "r":
+                        target = "o", chunks * other + chunk
+                    block.add(kind, source, target, count)
+            file.copies[gpu] = [(chunks * gpu + k, chunks * gpu + k) for k in range(chunks)]
+        said = [line for line in loaded(file, program, tmp_path).warnings if "jams" in line]
+        assert len(said) == jams
+        if jams and is_one_step:
+            assert (
+                "jams on a GPU with buffers so large that chunks go one by one, where a "
+                f"connection of {protocol} holds {chunks - 1} chunks: gpu 0, tb 0, step 0 sends "
+                f"{chunks}, and gpu 1, tb 0, step 1 waits before it receives them" in said[0]
+            )
+
+
+def with_copies(file: File) -> File:
+    """The same, where thread blocks that only copy are copies of the gpu."""
+    for gpu, its in file.blocks.items():
+        for key, block in list(its.items()):
+            if all(step.kind == "cpy" for step in block.steps):
+                del its[key]
+                file.copies.setdefault(gpu, []).extend(
+                    (step.source[1] + k, step.target[1] + k)
+                    for step in block.steps
+                    for k in range(step.count)
+                )
+    return file
+
+
+@pytest.mark.parametrize("part", [16, 7])
+@pytest.mark.parametrize(
+    ("op", "make"),
+    [
+        (CollectiveOp.ALL_GATHER, lambda: msccl_files.ring_all_gather(4, 2)),
+        (CollectiveOp.ALL_TO_ALL, lambda: msccl_files.direct_all_to_all(4, 2)),
+    ],
+)
+def test_copies_outside_of_thread_blocks_are_made(op: CollectiveOp, make, part: int, tmp_path):
+    file = with_copies(make())
+    assert sum(map(len, file.copies.values())) == 8
+    check(op, lambda: file, part, tmp_path)
+
+
+def test_a_copy_to_itself_in_place_moves_nothing(tmp_path: Path):
+    file = msccl_files.ring_all_gather(4, 2, in_place=True)
+    program = collective_program(CollectiveOp.ALL_GATHER, 4, [8], dtype=DType.S32)
+    without = loaded(file, program, tmp_path).executable
+    file.copies = {gpu: [(0, 2 * gpu), (1, 2 * gpu + 1)] for gpu in range(4)}
+    assert 'i_off="1" o_off="7"' in file.xml()
+    check(CollectiveOp.ALL_GATHER, lambda: file, 8, tmp_path)
+    within = loaded(file, program, tmp_path).executable
+    moved = [
+        [len(queue.opcode) for queue in one.queues if isinstance(queue, DmaQueue)]
+        for one in (without, within)
+    ]
+    assert moved[0] == moved[1] != []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_steps_that_use_a_copys_chunks_follow_it(seed: int, tmp_path: Path):
+    """The first send reads what the copy writes, the last receive overwrites what it reads."""
+    file = msccl_files.File("swap", "allreduce", 2, 2)
+    for gpu in range(2):
+        file.copies[gpu] = [(0, 0), (1, 1)]
+        for chunk in range(2):
+            block = file.block(gpu, 1 - gpu, 1 - gpu, chunk)
+            block.add("s", ("o", chunk), ("i", chunk))
+            came = block.add("r", ("o", chunk), ("i", chunk))
+            file.block(gpu, chan=chunk).add("re", ("i", chunk), ("o", chunk), deps=[came])
+    program = collective_program(CollectiveOp.ALL_REDUCE, 2, [10], dtype=DType.S32)
+    values = given((2, 10))
+    run = loaded(file, program, tmp_path).run([values], checked=True, shuffle_seed=seed)
+    np.testing.assert_array_equal(run.outputs[0], np.tile(values.sum(0), (2, 1)))
+
+
+def test_a_file_without_coll_fills_what_it_is_said_to(tmp_path: Path):
+    path = tmp_path / "plan.xml"
+    path.write_text(msccl_files.ring_all_reduce(4).xml().replace('coll="allreduce"', ""))
+    program = collective_program(CollectiveOp.ALL_REDUCE, 4, [16], dtype=DType.S32)
+    values = given((4, 16))
+    run = load(program, plans=[f"all-reduce={path}"]).run([values])
+    np.testing.assert_array_equal(run.outputs[0], wanted(CollectiveOp.ALL_REDUCE, values))
 
 
 @pytest.mark.parametrize("apart", [False, True])

@@ -110,7 +110,7 @@ def test_two_senders_on_one_connection_are_named(tmp_path: Path):
 
     said = refusal(edited(twice), tmp_path)
     assert said.endswith(
-        "gpu 0 has two tb that send to gpu 1 on channel 0: tb 0 and tb 1; a connection has one"
+        "gpu 0, tb 1: tb 0 and tb 1 send to gpu 1 on channel 0; a connection has one tb"
     )
 
 
@@ -169,30 +169,95 @@ def test_a_dependency_on_a_step_that_tells_nobody_is_a_deadlock(tmp_path: Path):
     assert "tells nobody: hasdep is 0 there and behind it" in refusal(text, tmp_path)
 
 
+def test_a_dependency_on_an_own_earlier_step_that_tells_nobody_is_a_deadlock(tmp_path: Path):
+    text = msccl_files.ring_all_reduce(4).xml()
+    own = text.replace(' s="2"', ' s="2" x=""', 1)
+    line = next(line for line in own.splitlines() if 'x=""' in line)
+    waits = line.replace('x=""', "").replace('depid="-1" deps="-1"', 'depid="0" deps="0"')
+    said = refusal(own.replace(line, waits), tmp_path)
+    assert "line 6, column 7: gpu 0, tb 0, step 2: deadlock: depends on tb 0, step 0, which" in said
+    assert said.endswith("steps of a tb run in order: leave the dependency out")
+    # the next step that tells others tells the own thread block, too
+    first, second = [one for one in own.splitlines() if 'type="' in one][:2]
+    for told in (first, second):
+        tells = own.replace(told, told.replace('hasdep="0"', 'hasdep="1"'), 1)
+        path = tmp_path / "plan.xml"
+        path.write_text(tells.replace(line, waits))
+        load(collective_program(CollectiveOp.ALL_REDUCE, 4, [16]), plans=[str(path)])
+
+
+def test_a_nop_tells_nobody_whatever_its_hasdep(tmp_path: Path):
+    """In MSCCL's executors a nop is a wait of the step behind it; steps alone set flags."""
+    file = msccl_files.ring_all_reduce(4)
+    alone = file.block(0)
+    alone.steps = [msccl_files.Step("nop", ("i", 0), ("i", 0))]
+    alone.steps[0].tells = True
+    step(file, 0, 3).deps = [alone.steps[0]]
+    said = refusal(file.xml(), tmp_path)
+    assert "gpu 0, tb 0, step 3: deadlock: depends on tb 1, step 0, which tells nobody: " in said
+    assert "(that of a nop does not count)" in said
+
+
+def test_an_execution_plan_of_another_runtime_is_named(tmp_path: Path):
+    text = """{"name": "allreduce_2", "collective": "allreduce", "protocol": "Simple",
+      "inplace": true, "gpus": [{"id": 0, "inputChunks": 1, "outputChunks": 1,
+      "scratchChunks": 0, "threadblocks": [{"id": 0, "ops": [{"name": "nop"}], "channels": []}],
+      "channels": []}], "num_threads_per_block": 1024}"""
+    said = refusal(text, tmp_path)
+    assert said.startswith("an execution plan of MSCCL++, whose operations")
+    assert "write the algorithm as MSCCL XML" in said
+    assert "missing required field" in refusal('{"collectives": []}', tmp_path)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
         (
             'type="rrs"',
             'type="rsr"',
-            "line 5, column 7: no type of step 'rsr'; there are s, r, rcs",
+            "line 5, column 7: gpu 0, tb 0, step 1: no type of step 'rsr'; there are s, r, rcs",
         ),
-        ('srcbuf="i"', 'srcbuf="x"', "line 4, column 7: srcbuf is 'x', must be i, o or s"),
-        ('cnt="1"', 'cnt="0"', "line 4, column 7: cnt is 0, must be 1 to "),
-        ('cnt="1"', 'cnt="1e3"', "line 4, column 7: cnt is '1e3', which is no whole number"),
-        ('send="1"', 'send="9"', "line 3, column 5: send is 9, must be -1 to 3"),
-        ('send="1"', 'send="0"', "line 3, column 5: send is 0, the gpu itself"),
-        ('send="1"', 'send="-1"', "line 4, column 7: a step s in a tb whose send is -1"),
-        (' s="1"', ' s="7"', "line 5, column 7: step 7, where step 1 of the tb belongs"),
-        ('gpu id="2"', 'gpu id="0"', "line 1, column 1: gpu 0 stands there twice, ngpus is 4"),
-        ('chan="0"', 'chan="5"', "line 3, column 5: chan is 5, must be -1 to 0"),
-        ('depid="-1"', 'depid="3"', "line 4, column 7: deps is -1, must be 0 to "),
+        (
+            'srcbuf="i"',
+            'srcbuf="x"',
+            "line 4, column 7: gpu 0, tb 0, step 0: srcbuf is 'x', must be i, o or s",
+        ),
+        ('cnt="1"', 'cnt="0"', "line 4, column 7: gpu 0, tb 0, step 0: cnt is 0, must be 1 to "),
+        (
+            'cnt="1"',
+            'cnt="1e3"',
+            "line 4, column 7: gpu 0, tb 0, step 0: cnt is '1e3', which is no whole number",
+        ),
+        ('send="1"', 'send="9"', "line 3, column 5: gpu 0, tb 0: send is 9, must be -1 to 3"),
+        ('send="1"', 'send="0"', "line 3, column 5: gpu 0, tb 0: send is 0, the gpu itself"),
+        (
+            'send="1"',
+            'send="-1"',
+            "line 4, column 7: gpu 0, tb 0, step 0: a step s in a tb whose send is -1",
+        ),
+        (' s="1"', ' s="7"', "line 5, column 7: gpu 0, tb 0, step 7: s is 7, must be 1"),
+        ('gpu id="2"', 'gpu id="0"', "line 24, column 3: gpu 0: the second gpu of this id"),
+        ('chan="0"', 'chan="5"', "line 3, column 5: gpu 0, tb 0: chan is 5, must be -1 to 0"),
+        (
+            'depid="-1"',
+            'depid="3"',
+            "line 4, column 7: gpu 0, tb 0, step 0: deps is -1, must be 0 to ",
+        ),
         (
             'srcoff="0"',
             'srcoff="4"',
             "line 4, column 7: gpu 0, tb 0, step 0: i[4..4], the buffer i",
         ),
-        ("<step", "<stop", "line 4, column 7: <stop> in <tb>, where <step> belongs"),
+        ("<step", "<stop", "line 4, column 7: gpu 0, tb 0: <stop> in <tb>, where <step> belongs"),
+        (' s="2"', "", "line 6, column 7: gpu 0, tb 0, step at place 2: <step> has no s"),
+        ('tb id="0"', "tb", "line 3, column 5: gpu 0, tb at place 0: <tb> has no id"),
+        ('gpu id="0"', "gpu", "line 2, column 3: gpu at place 0: <gpu> has no id"),
+        ("<tb", '<copy o_off="0"/><tb', "line 3, column 5: gpu 0: <copy> has no i_off"),
+        (
+            "<tb",
+            '<copy i_off="0" o_off="9"/><tb',
+            "line 3, column 5: gpu 0, copy 0: o[9..9], the buffer o has 4 chunks",
+        ),
         ("<algo", "<algorithm", "not XML: mismatched tag"),
         ('nchunksperloop="4"', "", "line 1, column 1: <algo> has no nchunksperloop"),
     ],
@@ -239,6 +304,8 @@ def test_a_plan_for_other_ranks_or_operators_says_why(tmp_path: Path):
     assert said == "fits no collective (p0 all-reduce.0: it is for all-gather)"
     said = refusal(msccl_files.shifted_copy(4).xml(), tmp_path)
     assert "it is for 'custom': say what it fills, as all-reduce=FILE" in said
+    said = refusal(msccl_files.ring_all_reduce(4).xml().replace('coll="allreduce"', ""), tmp_path)
+    assert "it has no coll: say what it fills, as all-reduce=FILE" in said
 
 
 def test_two_plans_for_one_collective_are_refused_unless_one_is_for_it_alone(tmp_path: Path):
@@ -265,3 +332,37 @@ def test_the_command_refuses_with_one_line_and_exit_code_1(tmp_path: Path, capsy
         assert captured.err == f"error: plan {path}: line 1, column 1: not XML: unclosed token\n"
     assert main(["run", str(neff), "--plan", f"{tmp_path}/none.xml"]) == 1
     assert "none.xml: no such file or directory" in capsys.readouterr().err
+
+
+def test_the_command_warns_once_of_what_jams_on_a_gpu(tmp_path: Path, capsys):
+    path, neff = tmp_path / "both.xml", tmp_path / "model.neff"
+    container.save(container.pack(collective_program(CollectiveOp.ALL_TO_ALL, 2, [6])), neff)
+    file = File("both", "alltoall", 2, 6)
+    for gpu in range(2):
+        its = file.block(gpu, 1 - gpu, 1 - gpu)
+        file.copies[gpu] = [(3 * gpu + k, 3 * gpu + k) for k in range(3)]
+        for chunk in range(3):
+            its.add("s", ("i", 3 - 3 * gpu + chunk), ("o", 3 * gpu + chunk))
+        for chunk in range(3):
+            its.add("r", ("i", 3 * gpu + chunk), ("o", 3 - 3 * gpu + chunk))
+    path.write_text(file.xml())
+    for command in ("run", "explain", "verify"):
+        assert main([command, str(neff), "--plan", str(path)]) == 0
+        said = [line for line in capsys.readouterr().err.splitlines() if "plan " in line]
+        assert len(said) == 1
+        assert said[0].startswith(f"warning: plan {path}: line ")
+        assert "jams on a GPU, where a connection of Simple holds 2 chunks: gpu 0, tb 0," in said[0]
+
+
+def test_large_words_are_refused_and_not_echoed(tmp_path: Path):
+    text = msccl_files.ring_all_reduce(4).xml()
+    for old, new, said in (
+        ('cnt="1"', f'cnt="{"9" * 10**6}"', "cnt is '99999999999999999999', which is no whole"),
+        ('name="ring"', f'name="{"x" * 10**6}"', "name has 1000000 letters, at most 200"),
+        ('coll="allreduce"', f'coll="{"x" * 10**6}"', "coll has 1000000 letters, at most 200"),
+        ('type="s"', f'type="{"x" * 10**6}"', "no type of step 'xxxxxxxxxxxxxxxxxxxx'; there"),
+        ("<tb", f"<{'x' * 10**6}/><tb", "<xxxxxxxxxxxxxxxxxxxx> in <gpu>, where <tb> or <copy>"),
+    ):
+        found = refusal(text.replace(old, new, 1), tmp_path)
+        assert said in found
+        assert len(found) < 200

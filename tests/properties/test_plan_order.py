@@ -1,0 +1,68 @@
+"""Which steps of a plan are before which, at any speed: against the closure of all waits."""
+
+import numpy as np
+import pytest
+
+from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.plans import msccl, races
+from ncc_runtime.plans.shapes import Shape
+from ncc_runtime.plans.steps import Graph, graph_of
+from tests import msccl_files
+from tests.msccl_draws import random_all_reduce
+
+
+def closure(graph: Graph) -> np.ndarray:
+    """(steps, steps) bool: whether a chain of waits leads from one to another."""
+    found: np.ndarray = np.zeros((len(graph.nodes),) * 2, bool)
+    for number in graph.order:
+        for other in graph.preceding[number]:
+            found[:, number] |= found[:, other]
+            found[other, number] = True
+    return found
+
+
+def graph(seed: int) -> Graph:
+    file = random_all_reduce(seed) if seed else msccl_files.hierarchical_all_reduce(2, 3)
+    algo = msccl.read(file.xml().encode())
+    return graph_of(algo, Shape.of(algo, CollectiveOp.ALL_REDUCE))
+
+
+@pytest.mark.parametrize("bits", [1, 1 << 30])
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_before_is_what_chains_of_waits_lead_from(
+    seed: int, bits: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(races, "MOST_BITS", bits)
+    monkeypatch.setattr(races, "LEAST_WIDTH", 7)
+    its = graph(seed)
+    first, second = (one.ravel() for one in np.indices((len(its.nodes),) * 2))
+    others = first != second
+    found = races.is_before(its, first[others], second[others])
+    np.testing.assert_array_equal(found, closure(its)[first[others], second[others]])
+    assert found.any()
+    assert not found.all()
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_a_receive_is_straight_if_all_that_uses_its_target_is_before_its_send(seed: int):
+    its = graph(seed)
+    before, straight = closure(its), races.ordered(its).straight[""]
+    uses: dict[tuple[int, str, int], list[int]] = {}
+    expected = {}
+    for number in its.order:
+        node = its.nodes[number]
+        kind, count = node.step.kind, node.step.count
+        targets = [
+            (node.gpu, node.target.buffer.value, node.target.index + k) for k in range(count)
+        ]
+        if kind.receives and kind.writes:
+            earlier = [one for target in targets for one in uses.get(target, ())]
+            is_free = all(before[one, its.sent[number]] for one in earlier if one != number)
+            expected[number] = is_free and not kind.joins
+        sources = [
+            (node.gpu, node.source.buffer.value, node.source.index + k) for k in range(count)
+        ]
+        for chunk in (sources if kind.reads else []) + (targets if kind.writes else []):
+            uses.setdefault(chunk, []).append(number)
+    assert {number: straight[number] for number in expected} == expected
+    assert len(set(expected.values())) == 2
