@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from ncc_compiler.diagnostics import Diagnostic, Note, Source, Span
 from ncc_compiler.ir.attributes import read_attribute
 from ncc_compiler.ir.graph import Attribute, Elided, Literal, Raw
+from ncc_compiler.ir.layouts import layout_fault
 from ncc_compiler.ir.literals import LiteralError, read_literal
 from ncc_compiler.ir.op_row import AttributeDef, Kind, OpDef
 from ncc_compiler.ir.types import ArrayType, TokenType, TupleType, Type
@@ -79,7 +80,7 @@ class Reading:
         assert match, written.text
         name, inside, start = match[1], match[2], written.start
         if name == "token" and not inside:
-            return TokenType()
+            return TokenType() if self._has_sound_layout(match, start, 0) else None
         if name not in _DTYPES:
             hint = suggestion(name, _DTYPES) or "known are " + ", ".join(_DTYPES)
             self.complain(
@@ -101,7 +102,17 @@ class Reading:
         if math.prod(size or 1 for size in shape) * kind.dtype.size_bytes >= 1 << 63:
             self.complain("type-C4", f"{kind} does not fit in 2^63 bytes", place)
             return None
-        return kind
+        return kind if self._has_sound_layout(match, start, kind.rank) else None
+
+    def _has_sound_layout(self, match: re.Match[str], start: int, rank: int) -> bool:
+        """Whether what stands behind the dimensions is a layout of the array, or nothing."""
+        layout = match[3].strip()
+        fault = layout_fault(layout, rank) if layout else ""
+        if fault:
+            at = (start + match.start(3), start + match.end(3))
+            hint = "correct it, or leave the layout out"
+            self.complain("type-C6", fault, at, hint)
+        return not fault
 
     def misspelt(self, key: str, row: OpDef) -> str:
         """The key of the op that this one is meant to be, as a suggestion, if any is near."""

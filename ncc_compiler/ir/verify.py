@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ncc_compiler.diagnostics import Diagnostic, Note
-from ncc_compiler.ir.facts import Facts
+from ncc_compiler.ir.facts import Facts, Findings
 from ncc_compiler.ir.graph import Callee, Callees, Computation, Literal, Module, Node, names_in
 from ncc_compiler.ir.infer import RULES
 from ncc_compiler.ir.infer_transfers import lonely
@@ -30,15 +30,20 @@ def verify_nodes(module: Module) -> tuple[Diagnostic, ...]:
     """The broken rules of single nodes; nodes of unknown ops are passed over."""
     verified: set[object] = set()
     return in_program_order(
-        Diagnostic(
-            complaint.rule,
-            complaint.message,
-            place_of(node, complaint.at),
-            _notes(computation, node, complaint),
-            complaint.help,
-        )
+        diagnostic_of(computation, node, complaint)
         for computation in module.computations.values()
         for node, complaint in _complaints(module, computation, verified)
+    )
+
+
+def diagnostic_of(computation: Computation, node: Node, complaint: Complaint) -> Diagnostic:
+    """A broken rule of a node as the user sees it."""
+    return Diagnostic(
+        complaint.rule,
+        complaint.message,
+        place_of(node, complaint.at),
+        _notes(computation, node, complaint),
+        complaint.help,
     )
 
 
@@ -86,16 +91,21 @@ def _notes(computation: Computation, node: Node, complaint: Complaint) -> tuple[
     return (Note(f"%{operand.name} is {operand.type} here", place),) if place else ()
 
 
-def _node(module: Module, node: Node, operands: tuple[Type, ...]) -> Iterator[Complaint]:
+def inferred(module: Module, node: Node, operands: tuple[Type, ...]) -> Findings:
+    """What is wrong with a node, and the type that follows from its operands, if any does."""
     broken = False
     for complaint in _generic(OPS[node.op], node, operands):
         broken = True
         yield complaint
     if broken:
-        return
-    inferred = yield from RULES[node.op](Facts(module, node, operands))
-    if inferred is not None and inferred != node.type:
-        fact = f"{node.op} gives {inferred}, the text says {node.type}"
+        return None
+    return (yield from RULES[node.op](Facts(module, node, operands)))
+
+
+def _node(module: Module, node: Node, operands: tuple[Type, ...]) -> Iterator[Complaint]:
+    kind = yield from inferred(module, node, operands)
+    if kind is not None and kind != node.type:
+        fact = f"{node.op} gives {kind}, the text says {node.type}"
         yield Complaint("op-C5", fact, Part.TYPE)
 
 

@@ -232,7 +232,8 @@ class _Reading:
     def _report(self, token: Any, expected: Any) -> None:
         span = Span(self._source, token.start, token.end)
         goes_on = _STATEMENT_STARTS.isdisjoint(expected)
-        wanted = [text for key, text in _SPELLINGS.items() if key in expected]
+        unusual = {"_LPAR", "CALLEE"} if "_RPAR" in expected else set()  # an operation in place
+        wanted = [text for key, text in _SPELLINGS.items() if key in set(expected) - unusual]
         listed = " or ".join(filter(None, [", ".join(wanted[:-1]), *wanted[-1:]]))
         if token.type == "BAD":
             message = token.text
