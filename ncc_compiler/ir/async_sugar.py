@@ -129,9 +129,7 @@ def _parameters(
             kind = known[operand.text].type or kind
             if kind is None:
                 fact = f"the type of %{operand.text} does not follow for a {one.op.text} of it"
-                reading.complain(
-                    "op-C8", fact, place, f"write it: %{operand.text} = f32[2,3] …"
-                )
+                reading.complain("op-C8", fact, place, f"write it: %{operand.text} = f32[2,3] …")
         yield tree.Instruction(
             name=tree.Word(names.like(operand.text), *place),
             type=kind or one.type,

@@ -22,7 +22,9 @@ COUNTS = ("replica_count", "num_partitions")
 
 _ALIASES, _DONORS, _LAYOUT = "input_output_alias", "buffer_donor", "entry_computation_layout"
 _FLAGS = ("alias_passthrough_params", "is_scheduled")
-_PROPAGATIONS = tuple(f"allow_spmd_sharding_propagation_to_{end}" for end in ("output", "parameters"))
+_PROPAGATIONS = tuple(
+    f"allow_spmd_sharding_propagation_to_{end}" for end in ("output", "parameters")
+)
 _KNOWN = (*COUNTS, _ALIASES, _DONORS, _LAYOUT, *_FLAGS, *_PROPAGATIONS, "frontend_attributes")
 _TRUTH = re.compile(r"true|false")
 _TRUTHS = re.compile(r"true|false|\{\s*(?:(?:true|false)\s*(?:,\s*(?:true|false)\s*)*)?\}")
@@ -165,9 +167,7 @@ class _Program:
             yield match, (start + lead, stop)
             at = match.end() + rest.startswith(",")
 
-    def _array(
-        self, rule: str, number: int, index: Index, at: tuple[int, int]
-    ) -> ArrayType | None:
+    def _array(self, rule: str, number: int, index: Index, at: tuple[int, int]) -> ArrayType | None:
         """The array of a parameter, or None after a complaint."""
         count = len(self._parameters)
         if number >= count:
@@ -177,7 +177,9 @@ class _Program:
         kind = _part(self._parameters[number], index)
         if isinstance(kind, ArrayType):
             return kind
-        fact = f"parameter {number} is {self._parameters[number]} and has no array {_spelled(index)}"
+        fact = (
+            f"parameter {number} is {self._parameters[number]} and has no array {_spelled(index)}"
+        )
         self._reading.complain(rule, fact, at, _REMEDY)
         return None
 

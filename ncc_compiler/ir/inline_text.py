@@ -72,9 +72,7 @@ class _Naming:
             self._add(one, names, flat)
         return tuple(flat)
 
-    def _add(
-        self, one: tree.Instruction, names: FreshNames, flat: list[tree.Instruction]
-    ) -> None:
+    def _add(self, one: tree.Instruction, names: FreshNames, flat: list[tree.Instruction]) -> None:
         if _is_splat(one):
             one = _as_broadcast(one)
         operands = []

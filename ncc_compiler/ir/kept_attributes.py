@@ -158,10 +158,11 @@ _ELSEWHERE: Mapping[str, frozenset[str]] = {
 }
 """Attributes with a meaning for other ops, which XLA gives these too and we pass over."""
 
-_ACCURATE = frozenset(
+_WITH_ACCURACY = (
     "acos acosh asin asinh atan atanh cbrt cosh cosine erf exponential exponential-minus-one log "
-    "log-plus-one logistic rsqrt sine sinh sqrt tan tanh".split()
+    "log-plus-one logistic rsqrt sine sinh sqrt tan tanh"
 )
+_ACCURATE = frozenset(_WITH_ACCURACY.split(" "))
 """Ops that `result_accuracy` can be said of."""
 
 

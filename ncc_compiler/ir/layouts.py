@@ -27,7 +27,7 @@ them optional, in this order."""
 
 
 def layout_fault(text: str, rank: int) -> str:
-    """What is wrong with `{1,0:T(8,128)E(4)}` behind an array of this rank; nothing if all is well."""
+    """What is wrong with `{1,0:T(8,128)E(4)}` behind an array of this rank, if anything is."""
     order, colon, rest = _COMMENT.sub("", text).strip()[1:-1].partition(":")
     if not _ORDER.fullmatch(order):
         return f"the layout {text[:40]} does not begin with a list of dimensions"

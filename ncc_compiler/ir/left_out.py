@@ -4,13 +4,13 @@ XLA's parser takes `y = negate(x)` and gives it the type that operands and attri
 these rules, for every op of which that can be said.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
 from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
 from ncc_compiler.ir.places import InstructionSpan
-from ncc_compiler.ir.reading import Reading
+from ncc_compiler.ir.reading import Reading, limits_fault
 from ncc_compiler.ir.rules import Complaint, Part
 from ncc_compiler.ir.types import TokenType, Type
 from ncc_compiler.ir.verify import diagnostic_of, inferred
@@ -55,26 +55,32 @@ def with_types(
             continue
         nodes = list(computation.nodes)
         unknown: set[NodeId] = set()
-        for position in sorted(left_out[name]):
-            node = nodes[position]
-            kind = None
-            if node.op != HOLE and unknown.isdisjoint(node.operands):
-                current = attrs.evolve(module, computations=computations)
-                kind = _type_of(current, attrs.evolve(computation, nodes=nodes), node, reading)
-            if kind is None:
-                unknown.add(position)
+        for position, node in enumerate(computation.nodes):
+            is_open = position in left_out[name]
+            if node.op == HOLE or not unknown.isdisjoint(node.operands):
                 nodes[position] = attrs.evolve(node, op=HOLE, operands=(), attributes={})
-            else:
-                nodes[position] = attrs.evolve(node, type=kind)
+                unknown |= {NodeId(position)} if is_open else set()
+            elif is_open:
+                current = attrs.evolve(module, computations=computations)
+                kinds = tuple(nodes[operand].type for operand in node.operands)
+                kind = _type_of(current, node, kinds, nodes, reading)
+                if kind is None:
+                    unknown.add(NodeId(position))
+                    nodes[position] = attrs.evolve(node, op=HOLE, operands=(), attributes={})
+                else:
+                    nodes[position] = attrs.evolve(node, type=kind)
         computations[name] = attrs.evolve(computation, nodes=tuple(nodes))
     return attrs.evolve(module, computations=computations)
 
 
 def _type_of(
-    module: Module, computation: Computation, node: Node, reading: Reading
+    module: Module,
+    node: Node,
+    operands: tuple[Type, ...],
+    nodes: Sequence[Node],
+    reading: Reading,
 ) -> Type | None:
     """The type that follows, or None after a complaint."""
-    operands = tuple(computation.nodes[operand].type for operand in node.operands)
     following = inferred(module, node, operands)
     found: list[Complaint] = []
     kind = None
@@ -85,7 +91,9 @@ def _type_of(
         kind = end.value
     if kind is UNTYPED:
         found = [must_say(node.op)]
-    reading.found += [diagnostic_of(computation, node, complaint) for complaint in found]
+    if not found and (fault := limits_fault(kind)):
+        found = [Complaint(fault[0], f"the result of {node.op} is {kind}: {fault[1]}")]
+    reading.found += [diagnostic_of(nodes, node, complaint) for complaint in found]
     return None if found else kind
 
 
@@ -102,7 +110,7 @@ def check_types_said_twice(computation: Computation, reading: Reading) -> None:
             if said is not None and defined.op != HOLE and said != defined.type:
                 fact = f"%{written.text} is {defined.type}, the type before it says {said}"
                 complaint = Complaint("op-C7", fact, position)
-                one = diagnostic_of(computation, node, complaint)
+                one = diagnostic_of(computation.nodes, node, complaint)
                 place = reading.span(written.type.start, written.type.end)
                 hint = "correct the type before the operand, or leave it out"
                 reading.found.append(attrs.evolve(one, span=place, help=hint))

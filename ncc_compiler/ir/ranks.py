@@ -21,6 +21,7 @@ from ncc_compiler.ir.reading import Reading
 from ncc_compiler.syntax import tree
 from ncc_runtime.neff.groups import ExplicitGroups, IotaGroups, MeshGroups
 
+
 def with_ranks(
     module: Module, header: Sequence[tree.Attribute], ranks: int | None, reading: Reading
 ) -> Module | None:

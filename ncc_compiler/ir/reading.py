@@ -21,6 +21,7 @@ from ncc_runtime.neff.dtypes import DType
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](.*)", re.DOTALL)
 _DIMENSIONS = re.compile(r"\s*(?:[0-9]{1,19}\s*(?:,\s*[0-9]{1,19}\s*)*)?")
+_COMMENT = re.compile(r"/\*.*?\*/")
 _DTYPES = {dtype.value: dtype for dtype in DType}
 
 
@@ -32,6 +33,18 @@ def suggestion(word: str, known: Iterable[str], nearness: float = 0.6) -> str:
     """`did you mean …?`, or nothing where no known word is near."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=nearness)
     return f"did you mean {near[0]}?" if near else ""
+
+
+def limits_fault(kind: Type | None) -> tuple[str, str] | None:
+    """The rule and the fact, of an array with too many dimensions or too large ones."""
+    if not isinstance(kind, ArrayType):
+        parts = kind.elements if isinstance(kind, TupleType) else ()
+        return next(filter(None, map(limits_fault, parts)), None)
+    if kind.rank > MAX_RANK:
+        return "type-C5", f"the array has {kind.rank} dimensions, more than {MAX_RANK}"
+    if math.prod(size or 1 for size in kind.shape) * kind.dtype.size_bytes >= 1 << 63:
+        return "type-C4", f"{kind} does not fit in 2^63 bytes"
+    return None
 
 
 class Reading:
@@ -78,7 +91,8 @@ class Reading:
     def _array_of(self, written: tree.ArrayText) -> Type | None:
         match = _ARRAY.fullmatch(written.text)
         assert match, written.text
-        name, inside, start = match[1], match[2], written.start
+        name, start = match[1], written.start
+        inside = _COMMENT.sub("", match[2])
         if name == "token" and not inside:
             return TokenType() if self._has_sound_layout(match, start, 0) else None
         if name not in _DTYPES:
@@ -87,7 +101,7 @@ class Reading:
                 "type-C1", f"unknown element type {name}", (start, start + len(name)), hint
             )
             return None
-        place = (start + len(name) + 1, start + len(name) + 1 + max(1, len(inside)))
+        place = (start + match.start(2), start + max(match.end(2), match.start(2) + 1))
         if not _DIMENSIONS.fullmatch(inside):
             hint = "dynamic dimensions are not supported" if "<=" in inside or "?" in inside else ""
             fact = f"dimensions {inside!r} are not a list of numbers"
@@ -95,12 +109,8 @@ class Reading:
             return None
         shape = tuple(map(int, inside.split(","))) if inside.strip() else ()
         kind = ArrayType(_DTYPES[name], shape)
-        if kind.rank > MAX_RANK:
-            fact = f"the array has {kind.rank} dimensions, more than {MAX_RANK}"
-            self.complain("type-C5", fact, place)
-            return None
-        if math.prod(size or 1 for size in shape) * kind.dtype.size_bytes >= 1 << 63:
-            self.complain("type-C4", f"{kind} does not fit in 2^63 bytes", place)
+        if fault := limits_fault(kind):
+            self.complain(*fault, place)
             return None
         return kind if self._has_sound_layout(match, start, kind.rank) else None
 

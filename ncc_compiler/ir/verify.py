@@ -1,6 +1,6 @@
 """Every broken rule of a module, in program order; never stops early, never changes the graph."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ncc_compiler.diagnostics import Diagnostic, Note
 from ncc_compiler.ir.facts import Facts, Findings
@@ -30,19 +30,19 @@ def verify_nodes(module: Module) -> tuple[Diagnostic, ...]:
     """The broken rules of single nodes; nodes of unknown ops are passed over."""
     verified: set[object] = set()
     return in_program_order(
-        diagnostic_of(computation, node, complaint)
+        diagnostic_of(computation.nodes, node, complaint)
         for computation in module.computations.values()
         for node, complaint in _complaints(module, computation, verified)
     )
 
 
-def diagnostic_of(computation: Computation, node: Node, complaint: Complaint) -> Diagnostic:
+def diagnostic_of(nodes: Sequence[Node], node: Node, complaint: Complaint) -> Diagnostic:
     """A broken rule of a node as the user sees it."""
     return Diagnostic(
         complaint.rule,
         complaint.message,
         place_of(node, complaint.at),
-        _notes(computation, node, complaint),
+        _notes(nodes, node, complaint),
         complaint.help,
     )
 
@@ -82,11 +82,11 @@ def in_program_order(found: "Iterator[Diagnostic] | list[Diagnostic]") -> tuple[
     return tuple(sorted(found, key=lambda one: one.span.start if one.span else -1))
 
 
-def _notes(computation: Computation, node: Node, complaint: Complaint) -> tuple[Note, ...]:
+def _notes(nodes: Sequence[Node], node: Node, complaint: Complaint) -> tuple[Note, ...]:
     """Where the operand that a complaint points at is defined."""
     if not isinstance(complaint.at, int) or complaint.at >= len(node.operands):
         return ()
-    operand = computation.nodes[node.operands[complaint.at]]
+    operand = nodes[node.operands[complaint.at]]
     place = place_of(operand, Part.TYPE)
     return (Note(f"%{operand.name} is {operand.type} here", place),) if place else ()
 

@@ -19,6 +19,10 @@ def evaluate(node: Node, operands: list[np.ndarray]) -> np.ndarray | None:
     rule = _RULES.get(node.op)
     if rule is None:
         return None
+    if not node.array.elements:  # nothing is computed, however large the other dimensions are
+        value = np.empty(node.array.shape, node.array.dtype.numpy)
+        value.setflags(write=False)
+        return value
     with np.errstate(all="ignore"):
         value = rule(node, operands)
     if value is None:

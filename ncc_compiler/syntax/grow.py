@@ -122,8 +122,8 @@ class Grow:
         return Operand(name.text, name.start, name.end, kind)
 
     def nested(self, children: Children) -> Operand:
-        """An operation in the place of the operand."""
-        (operation,) = children
+        """An operation in the place of the operand; it has no attributes."""
+        operation = self.operation(children)
         return Operand(operation.op.text, operation.op.start, operation.op.end, None, operation)
 
     def inline(self, children: Children) -> Attribute:
