@@ -67,7 +67,7 @@ TEXTS: dict[str, str] = {
     ),
     "all_reduce_of_a_splat": _entry(
         EIGHT,
-        "k = f32[16,2] constant(0.5)\n"
+        "k = f32[16,2] constant(0)\n"
         "ROOT r = f32[16,2] all-reduce(k), to_apply=add, replica_groups={{0,1,2,3},{4,5,6,7}}",
     ),
     "all_gathers_along_two_dimensions": _entry(
@@ -130,7 +130,7 @@ TEXTS: dict[str, str] = {
     "all_reduce_times_a_constant": _entry(
         EIGHT,
         "p = f32[8] parameter(0)\nar = f32[8] all-reduce(p), to_apply=add\n"
-        "ROOT m = multiply(ar, f32[8] constant(0.125))",
+        "ROOT m = multiply(ar, f32[8] broadcast(f32[] constant(0.125)))",
     ),
     "all_reduce_then_slice_of_own_part": _entry(
         EIGHT,
@@ -258,7 +258,7 @@ TEXTS: dict[str, str] = {
         "body {\n  t = (s32[], f32[3,8]) parameter(0)\n  i = get-tuple-element(t), index=0\n"
         "  x = get-tuple-element(t), index=1\n  zero = s32[] constant(0)\n"
         "  row = f32[1,8] dynamic-slice(x, i, zero), dynamic_slice_sizes={1,8}\n"
-        "  twice = multiply(row, f32[1,8] constant(2))\n"
+        "  twice = multiply(row, f32[1,8] broadcast(f32[] constant(2)))\n"
         "  ar = f32[1,8] all-reduce(twice), replica_groups={}, to_apply=add\n"
         "  y = f32[3,8] dynamic-update-slice(x, ar, i, zero)\n"
         "  ROOT n = tuple(add(i, s32[] constant(1)), y)\n}\n",

@@ -84,7 +84,7 @@ def _entry(
     computations: Mapping[str, Computation],
     reading: Reading,
 ) -> str | None:
-    """The computation marked ENTRY, else the only one that nobody calls."""
+    """The computation marked ENTRY, else the only one that nobody calls, or as in XLA the last."""
     start = (0, 1)
     marked = [name for name, computation in written.items() if computation.is_entry]
     if len(marked) > 1:
@@ -106,6 +106,9 @@ def _entry(
     nodes = (node for body in computations.values() for node in body.nodes)
     called = {callee for node in nodes for _, callee in node.callees()}
     free = [name for name in computations if name not in called]
+    last = list(written)[-1]
+    if last in free:
+        return last
     if len(free) > 1 and file.is_whole:
         which = " or ".join(f"%{name}" for name in free)
         reading.complain(

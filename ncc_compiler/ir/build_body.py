@@ -250,8 +250,8 @@ class Body:
             return
         assert isinstance(names, Callees), attribute
         for name in names.names:
-            at = attribute.value_start + max(0, attribute.value.find(name))
-            self._position(tree.Word(name, at, at + len(name)))
+            start = attribute.value_start + max(0, attribute.value.find(name))
+            self._position(tree.Word(name, start, start + len(name)))
 
     def _complain_of_callee(self, name: str, attribute: tree.Attribute) -> None:
         if name not in self._broken:

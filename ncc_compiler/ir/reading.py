@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from ncc_compiler.diagnostics import Diagnostic, Note, Source, Span
 from ncc_compiler.ir.attributes import read_attribute
 from ncc_compiler.ir.graph import Attribute, Elided, Literal, Raw
+from ncc_compiler.ir.kept_attributes import FORMS
 from ncc_compiler.ir.layouts import layout_fault
 from ncc_compiler.ir.literals import LiteralError, read_literal
 from ncc_compiler.ir.op_row import AttributeDef, Kind, OpDef
@@ -128,7 +129,8 @@ class Reading:
         """The key of the op that this one is meant to be, as a suggestion, if any is near."""
         found = self._misspelt.get((key, row.name))
         if found is None:
-            found = suggestion(key, (known.name for known in row.attributes), 0.8)
+            known = {one.name for one in row.attributes} | FORMS.keys()
+            found = "" if key in known else suggestion(key, sorted(known), 0.8)
             self._misspelt[key, row.name] = found
         return found
 
@@ -173,7 +175,8 @@ class Reading:
     ) -> Literal | Elided | None:
         if not isinstance(kind, ArrayType):
             fact = f"a constant is an array, not {kind}"
-            self.complain("literal-C1", fact, (written.type.start, written.type.end))
+            place = written.type or written.op
+            self.complain("literal-C1", fact, (place.start, place.end))
             return None
         try:
             return read_literal(payload.text, kind)

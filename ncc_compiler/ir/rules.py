@@ -61,7 +61,10 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
         "the number of ranks asked for is the header's, or enough for the ids of the program",
         "ids in groups and pairs are below 1048576",
     ),
-    "frames": ("the tables of source locations refer to rows that exist",),
+    "frames": (
+        "the tables of source locations refer to rows that exist",
+        "a row of FileLocations and StackFrames holds numbers by their names",
+    ),
     "op": (
         "the op is one of the table",
         "the number of operands is right",

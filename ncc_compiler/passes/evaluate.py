@@ -20,9 +20,9 @@ def evaluate(node: Node, operands: list[np.ndarray]) -> np.ndarray | None:
     if rule is None:
         return None
     if not node.array.elements:  # nothing is computed, however large the other dimensions are
-        value = np.empty(node.array.shape, node.array.dtype.numpy)
-        value.setflags(write=False)
-        return value
+        empty = np.empty(node.array.shape, node.array.dtype.numpy)
+        empty.setflags(write=False)
+        return empty
     with np.errstate(all="ignore"):
         value = rule(node, operands)
     if value is None:

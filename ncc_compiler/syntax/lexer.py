@@ -35,7 +35,7 @@ _MASTER = re.compile(
     (?P<SKIP>(?:\s|\ufeff|//[^\n]*|/\*(?:[^*]|\*(?!/))*+\*/)++)
   | (?P<ATTRIBUTE>,{_BLANK}(?P<key>{_WORD})[ \t]*=[ \t]*)
   | (?P<ARRAY>{ARRAY})
-  | (?P<DEFINITION>(?:%[\w.\-]++|{_WORD})[ \t]*=)
+  | (?P<DEFINITION>(?!(?:ENTRY|ROOT)[ \t]*=)(?:%[\w.\-]++|{_WORD})[ \t]*=)
   | (?P<NAME>%[\w.\-]++|{_WORD})
   | (?P<ROW>\d+[ \t]+(?:"(?:[^"\\\n]|\\.)*"|\{{[^{{}}\n]*\}}))
   | (?P<PUNCTUATION>->|[(){{}},:])

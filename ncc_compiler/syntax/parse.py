@@ -199,8 +199,9 @@ class _Reading:
             stack.append(states[stack[-1]][rule.origin.name][1])
 
     def _close_body(self) -> None:
-        """Supply the `}` of a computation that is open."""
-        if self._accepts(len(self._state.state_stack), "_RBRACE"):
+        """Supply the `}` of a computation that is open, and of those written in place in it."""
+        stack = self._state.state_stack
+        while self._accepts(len(stack), "_RBRACE") and not self._accepts(len(stack), "ENTRY"):
             self._feed("_RBRACE", "}")
 
     def _open_body(self, heading: re.Match[str]) -> None:

@@ -104,7 +104,11 @@ def test_fault_is_found_at_its_place(text: str, wrong: str) -> None:
     ("text", "wrong"),
     [
         ("", "1:1 computation-C1"),
-        (SUM + SUM.replace("sum", "two"), "1:1 computation-C1"),
+        (
+            "f {\n a = f32[] parameter(0)\n b = call(a), to_apply=h\n}\n"
+            "g {\n a = f32[] parameter(0)\n}\nh {\n a = f32[] parameter(0)\n}\n",
+            "1:1 computation-C1",
+        ),
         (
             "ENTRY a {\n x = f32[] parameter(0)\n}\nENTRY b {\n x = f32[] parameter(0)\n}\n",
             "4:7 computation-C1",

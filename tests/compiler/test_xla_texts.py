@@ -292,6 +292,44 @@ def test_memory_given_twice_is_refused() -> None:
     assert complaints(header + same) == ["1:49 header-C2"]
 
 
+def test_without_entry_the_last_that_nobody_calls_is_it() -> None:
+    text = SUM + SUM.replace("sum", "two") + SUM.replace("sum", "three")
+    assert load(text).entry == "three"
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        "{{0,,1}}",
+        "{{0,1,}}",
+        "{{0 1}}",
+        "[1,,2]<=[2]",
+        "mesh['a'=2,'b'x1] {'a'}",
+        "mesh['a'=2] {'a}",
+        "mesh['a'=2,] {'a'}",
+        "mesh['a'=2] {'a' 'a'}",
+    ],
+)
+def test_groups_that_are_none_are_refused(groups: str) -> None:
+    text = f"{SUM}{X}y = f32[4] all-reduce(x), replica_groups={groups}, to_apply=sum\n"
+    assert complaints(text)[0].endswith(("attribute-C1", "syntax-C1"))
+
+
+def test_keywords_name_nothing() -> None:
+    assert complaints(f"{X}ROOT = f32[4] negate(x)\n")[0].endswith("syntax-C1")
+
+
+def test_rows_of_tables_hold_numbers() -> None:
+    table = "FileLocations\n1 {file_name_id=1 line48122 column=1}\n"
+    assert complaints(f"HloModule m\n{table}{X}") == ["3:1 frames-C2"]
+
+
+def test_a_body_in_place_that_is_never_closed_hides_nothing_else() -> None:
+    text = f"{X}y = f32[4] conditional(i, x, x), branch_computations={{\n"
+    text += "  { q = f32[4] parameter0) ROOT n = negate(q) },\n  same }}\nz = f32[4] negate(w)\n"
+    assert "3:26 syntax-C1" in complaints(text)
+
+
 def test_regions_of_the_tests_helpers_may_lack_their_types() -> None:
     bare = SUM.replace("c = f32[] add", "c = add")
     assert load(bare + X) == load(SUM + X)

@@ -6,7 +6,11 @@ import ncc_runtime
 from ncc_compiler.driver import compile_text
 from ncc_compiler.options import CompileOptions
 
-BEFORE = """lt { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = compare(a, b), direction=LT }
+BEFORE = """lt {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = compare(a, b), direction=LT
+}
 sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = add(a, b) }
 ENTRY main {
   x = f32[1000000000000,0] parameter(0)
