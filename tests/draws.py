@@ -84,18 +84,19 @@ frames = st.dictionaries(
     ),
     max_size=3,
 )
-raw_attributes = st.dictionaries(
-    st.sampled_from(["metadata", "sharding", "backend_config", "frontend_attributes"]),
-    st.sampled_from(
-        [
-            '{op_name="a{b" stack_frame_id=1}',
-            '"text, with \\" marks"',
-            "{}",
-            "{{1},{2,{3}}}",
-            "word",
-        ]
-    ).map(Raw),
-    max_size=2,
+_FREE = ['"text, with \\" marks"', "{}", "{{1},{2,{3}}}", "word"]
+raw_attributes = st.fixed_dictionaries(
+    {},
+    optional={
+        key: st.sampled_from(values).map(Raw)
+        for key, values in {
+            "metadata": ['{op_name="a{b" stack_frame_id=1}', "{}"],
+            "backend_config": _FREE[:3],
+            "frontend_attributes": ['{a.b="{",c={{0,1},{"}"}}}', "{}"],
+            "sharding": _FREE[1:3],
+            "of_another_xla": _FREE,
+        }.items()
+    },
 )
 
 

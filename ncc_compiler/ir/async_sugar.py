@@ -7,12 +7,12 @@ is an `async-start` of a computation of one `slice`, and its `async-done`. Every
 here lies where it was written, so that complaints about it find their place.
 """
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
 from ncc_compiler.ir.backend_config import CUSTOM_CALL
+from ncc_compiler.ir.inline_text import FreshNames
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.reading import Reading
 from ncc_compiler.syntax import tree
@@ -27,7 +27,7 @@ def spelt_out(file: tree.File, reading: Reading) -> tree.File:
     """The file without such starts, updates and dones; a computation more for each start."""
     if not any(_is_sugar(one.op.text) for body in file.computations for one in body.instructions):
         return file
-    taken = {body.name.text for body in file.computations if body.name}
+    names = FreshNames(body.name.text for body in file.computations if body.name)
     computations: list[tree.Computation] = []
     for body in file.computations:
         known = {one.name.text: one for one in body.instructions}
@@ -40,8 +40,8 @@ def spelt_out(file: tree.File, reading: Reading) -> tree.File:
             _check(one, known, reading)
             plain = _renamed(one, "async" + op.removeprefix(_wrapped(op)))
             if op.endswith(_START):
-                name = _fresh(f"wrapped_{_wrapped(op)}", taken)
-                computations.append(_wrapper(one, known, name))
+                name = names.like(f"wrapped_{_wrapped(op)}")
+                computations.append(_wrapper(one, known, name, reading))
                 plain = _start(plain, name)
             instructions.append(plain)
         computations.append(attrs.evolve(body, instructions=tuple(instructions)))
@@ -73,13 +73,6 @@ def _check(one: tree.Instruction, known: Mapping[str, tree.Instruction], reading
             reading.complain("op-C6", fact, (operand.start, operand.end))
 
 
-def _fresh(name: str, taken: set[str]) -> str:
-    numbered = (f"{name}.{number}" for number in itertools.count(1))
-    free = next(one for one in itertools.chain([name], numbered) if one not in taken)
-    taken.add(free)
-    return free
-
-
 def _renamed(one: tree.Instruction, op: str) -> tree.Instruction:
     return attrs.evolve(one, op=tree.Word(op, one.op.start, one.op.end))
 
@@ -92,19 +85,20 @@ def _start(one: tree.Instruction, name: str) -> tree.Instruction:
 
 
 def _wrapper(
-    one: tree.Instruction, known: Mapping[str, tree.Instruction], name: str
+    one: tree.Instruction, known: Mapping[str, tree.Instruction], name: str, reading: Reading
 ) -> tree.Computation:
     """The computation of the one op; its parameters are named as the operands are."""
-    parameters = list(_parameters(one, known))
+    parameters = list(_parameters(one, known, reading))
+    names = FreshNames(parameter.name.text for parameter in parameters)
     result = one.type
     if isinstance(result, tree.TupleText) and len(result.elements) >= 2:
         result = result.elements[1]
     root = attrs.evolve(
         _renamed(one, _wrapped(one.op.text)),
-        name=attrs.evolve(one.name, text=_fresh(one.name.text, {p.name.text for p in parameters})),
+        name=attrs.evolve(one.name, text=names.like(one.name.text)),
         type=result,
         operands=tuple(
-            tree.Word(parameter.name.text, operand.start, operand.end)
+            tree.Operand(parameter.name.text, operand.start, operand.end)
             for parameter, operand in zip(parameters, one.operands, strict=True)
         ),
         attributes=tuple(_of_the_op(one.attributes)),
@@ -122,18 +116,23 @@ def _of_the_op(attributes: Iterable[tree.Attribute]) -> Iterator[tree.Attribute]
 
 
 def _parameters(
-    one: tree.Instruction, known: Mapping[str, tree.Instruction]
+    one: tree.Instruction, known: Mapping[str, tree.Instruction], reading: Reading
 ) -> Iterator[tree.Instruction]:
     """A parameter for each operand, of its type; of the one that the start says, if it has none."""
-    taken: set[str] = set()
+    names = FreshNames(())
     said = one.type.elements[:1] if isinstance(one.type, tree.TupleText) else ()
     kinds = said[0].elements if said and isinstance(said[0], tree.TupleText) else ()
     for number, operand in enumerate(one.operands):
         place = operand.start, operand.end
-        kind = kinds[number] if number < len(kinds) else one.type
+        kind = kinds[number] if number < len(kinds) else operand.type
+        if operand.text in known:
+            kind = known[operand.text].type or kind
+            if kind is None:
+                fact = f"the type of %{operand.text} does not follow for a {one.op.text} of it"
+                reading.complain("op-C8", fact, place, f"write it: %{operand.text} = f32[2,3] …")
         yield tree.Instruction(
-            name=tree.Word(_fresh(operand.text, taken), *place),
-            type=known[operand.text].type if operand.text in known else kind,
+            name=tree.Word(names.like(operand.text), *place),
+            type=kind or one.type,
             op=tree.Word("parameter", *place),
             operands=(),
             payload=tree.Word(str(number), *place),

@@ -11,6 +11,9 @@ from ncc_compiler.ir.async_sugar import spelt_out
 from ncc_compiler.ir.build_body import Body, complain_twice
 from ncc_compiler.ir.frames import read_frames
 from ncc_compiler.ir.graph import Computation, Module, Node
+from ncc_compiler.ir.header import check_header, read_header
+from ncc_compiler.ir.inline_text import with_names
+from ncc_compiler.ir.left_out import HOLE, check_types_said_twice, with_types
 from ncc_compiler.ir.order import call_order
 from ncc_compiler.ir.places import InstructionSpan
 from ncc_compiler.ir.ranks import with_ranks
@@ -27,12 +30,12 @@ def build_module(
 ) -> tuple[Module | None, tuple[Diagnostic, ...]]:
     """The graph with holes, and the diagnostics; no graph without computation or ranks."""
     reading = Reading(file.source)
-    file = without_tuple_constants(spelt_out(file, reading))
+    file = without_tuple_constants(spelt_out(with_names(file, reading), reading))
     written = _named(file, reading)
-    computations = {
-        name: Body(reading, file, computation, written).build(name)
-        for name, computation in written.items()
+    bodies = {
+        name: Body(reading, file, computation, written) for name, computation in written.items()
     }
+    computations = {name: body.build(name) for name, body in bodies.items()}
     entry = _entry(file, written, computations, reading)
     if entry is None:
         return None, tuple(reading.found)
@@ -48,7 +51,17 @@ def build_module(
         entry=entry,
         frames=read_frames(file.tables, reading),
     )
-    return with_ranks(module, file.header, ranks, reading), tuple(reading.found)
+    module = read_header(module, file.header, reading)
+    counted = with_ranks(module, file.header, ranks, reading)
+    if counted is not None:
+        counted = with_types(counted, {n: body.left_out for n, body in bodies.items()}, reading)
+        for name, computation in counted.computations.items():
+            bodies[name].check_signature(computation)
+            check_types_said_twice(computation, reading)
+        nodes = counted.entry_computation.nodes
+        if file.is_whole and nodes and all(node.op != HOLE for node in nodes):
+            check_header(counted, file.header, reading)
+    return counted, tuple(reading.found)
 
 
 def _named(file: tree.File, reading: Reading) -> Mapping[str, tree.Computation]:
@@ -72,7 +85,7 @@ def _entry(
     computations: Mapping[str, Computation],
     reading: Reading,
 ) -> str | None:
-    """The computation marked ENTRY, else the only one that nobody calls."""
+    """The computation marked ENTRY, else the only one that nobody calls, or as in XLA the last."""
     start = (0, 1)
     marked = [name for name, computation in written.items() if computation.is_entry]
     if len(marked) > 1:
@@ -94,6 +107,9 @@ def _entry(
     nodes = (node for body in computations.values() for node in body.nodes)
     called = {callee for node in nodes for _, callee in node.callees()}
     free = [name for name in computations if name not in called]
+    last = list(written)[-1]
+    if last in free:
+        return last
     if len(free) > 1 and file.is_whole:
         which = " or ".join(f"%{name}" for name in free)
         reading.complain(

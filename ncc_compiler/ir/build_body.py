@@ -8,10 +8,13 @@ import itertools
 from collections.abc import Mapping
 
 from ncc_compiler.diagnostics import Note
+from ncc_compiler.ir.attributes import read_attribute
 from ncc_compiler.ir.backend_config import as_collective
-from ncc_compiler.ir.graph import Attribute, Computation, Node, NodeId, names_in
+from ncc_compiler.ir.graph import Attribute, Callees, Computation, Node, NodeId, names_in
+from ncc_compiler.ir.kept_attributes import fault_of, is_of_other_ops
 from ncc_compiler.ir.layouts import is_row_by_row
-from ncc_compiler.ir.op_row import OpDef
+from ncc_compiler.ir.left_out import HOLE, SAY_MORE, UNTYPED, must_say
+from ncc_compiler.ir.op_row import Kind, OpDef
 from ncc_compiler.ir.ops import OPS, REFUSED
 from ncc_compiler.ir.order import use_order
 from ncc_compiler.ir.places import InstructionSpan
@@ -19,10 +22,7 @@ from ncc_compiler.ir.reading import Reading, suggestion
 from ncc_compiler.ir.types import TokenType, Type
 from ncc_compiler.syntax import tree
 
-HOLE = "?"
-"""The op of a node that stands for an instruction with an error."""
-
-_KNOWN_KEYS = frozenset(row.name for op in OPS.values() for row in op.attributes)
+_PREDECESSORS = "control-predecessors"
 
 
 def complain_twice(
@@ -50,6 +50,7 @@ class Body:
         self._written = written
         self._computations = computations
         self._positions: dict[str, int] = {}  # in the text, by name
+        self.left_out: frozenset[NodeId] = frozenset()
 
     def build(self, name: str) -> Computation:
         """The computation, its nodes ordered, with holes where instructions are wrong."""
@@ -60,7 +61,8 @@ class Body:
             self._complain_of_cycle(cycle, instructions)
             operands[user][use] = None
         rank = {position: NodeId(k) for k, position in enumerate(order)}
-        kinds = [self._reading.type_of(instruction.type) for instruction in instructions]
+        kinds = [self._type_of(instruction) for instruction in instructions]
+        self.left_out = frozenset(rank[k] for k, kind in enumerate(kinds) if kind is UNTYPED)
         nodes = tuple(
             self._node(
                 instructions[position],
@@ -74,10 +76,18 @@ class Body:
         )
         self._check_layouts(instructions)
         root = self._root(instructions)
-        computation = Computation(name, nodes, rank[root] if nodes else NodeId(0))
-        if nodes:
-            self._check_signature(computation)
-        return computation
+        return Computation(name, nodes, rank[root] if nodes else NodeId(0))
+
+    def _type_of(self, written: tree.Instruction) -> Type | None:
+        """The type, UNTYPED where it is left out; None after a complaint."""
+        if written.type is not None:
+            return self._reading.type_of(written.type)
+        if written.op.text not in SAY_MORE:
+            return UNTYPED
+        complaint = must_say(written.op.text)
+        place = (written.op.start, written.op.end)
+        self._reading.complain(complaint.rule, complaint.message, place, complaint.help)
+        return None
 
     def _complain_of_cycle(
         self, cycle: tuple[int, ...], instructions: list[tree.Instruction]
@@ -132,8 +142,8 @@ class Body:
                 continue
             known = [one for one in written.operands if one.text in self._positions]
             kinds = [(one, instructions[self._positions[one.text]].type) for one in known]
-            for place, kind in ((written.type, written.type), *kinds):
-                if not is_row_by_row(kind):
+            for place, kind in ((written.type or written.op, written.type), *kinds):
+                if kind is not None and not is_row_by_row(kind):
                     fact = "a bitcast of an array that is not laid out row by row"
                     hint = "give the module as it is before XLA assigns layouts"
                     self._reading.complain("bitcast-C2", fact, (place.start, place.end), hint)
@@ -211,10 +221,19 @@ class Body:
         if key in values:
             reading.complain("attribute-C2", f"attribute {key} is given twice", place)
         elif definition is None:
-            hint = "" if key in _KNOWN_KEYS else reading.misspelt(key, row)
+            others = is_of_other_ops(row.name, key)
+            hint = reading.misspelt(key, row) or ("leave it out" if others else "")
             if hint:
                 reading.complain("attribute-C3", f"{row.name} has no attribute {key}", place, hint)
-            values[key] = reading.raw(attribute.value)
+            elif fault := fault_of(key, attribute.value):
+                at = (attribute.value_start, attribute.end)
+                reading.complain("attribute-C1", fault, at)
+            elif key == _PREDECESSORS:
+                self._check_predecessors(attribute)
+            if key != _PREDECESSORS:  # passes rename and remove what it names
+                values[key] = reading.raw(attribute.value)
+        elif fault := fault_of(key, attribute.value):
+            reading.complain("attribute-C1", fault, (attribute.value_start, attribute.end))
         else:
             value = reading.attribute(attribute, definition)
             if value is not None:
@@ -222,6 +241,19 @@ class Body:
             for callee in names_in(value) if value is not None else ():
                 if callee not in self._computations:
                     self._complain_of_callee(callee, attribute)
+
+    def _check_predecessors(self, attribute: tree.Attribute) -> None:
+        """They order nothing here, and must be instructions all the same."""
+        try:
+            names = read_attribute(Kind.CALLEES, attribute.value)
+        except ValueError as error:
+            at = (attribute.value_start, attribute.end)
+            self._reading.complain("attribute-C1", f"{_PREDECESSORS}: {error}", at)
+            return
+        assert isinstance(names, Callees), attribute
+        for name in names.names:
+            start = attribute.value_start + max(0, attribute.value.find(name))
+            self._position(tree.Word(name, start, start + len(name)))
 
     def _complain_of_callee(self, name: str, attribute: tree.Attribute) -> None:
         if name not in self._broken:
@@ -232,11 +264,13 @@ class Body:
                 suggestion(name, self._computations),
             )
 
-    def _check_signature(self, computation: Computation) -> None:
+    def check_signature(self, computation: Computation) -> None:
         """What stands behind the name must be what the instructions say."""
         signature = self._written.signature
         nodes = computation.nodes
-        if signature is None or not self._is_whole or any(node.op == HOLE for node in nodes):
+        if signature is None or not self._is_whole or not nodes:
+            return
+        if any(node.op == HOLE for node in nodes):
             return
         reading = self._reading
         parameters = [nodes[position].type for position in computation.parameters()]

@@ -8,7 +8,7 @@ from ncc_compiler.ir.reading import Reading
 from ncc_compiler.syntax import tree
 
 _QUOTED = re.compile(r'(\d+)\s+"(.*)"')
-_FIELDS = re.compile(r"(\d+)\s+\{([^{}]*)\}")
+_FIELDS = re.compile(r"(\d+)\s+\{(\s*(?:\w+=\d+\s*)*)\}")
 _FIELD = re.compile(r"(\w+)=(\d+)")
 _ESCAPE = re.compile(r"\\(.)")
 _FRAME_ID = re.compile(r"\bstack_frame_id=(\d{1,9})")
@@ -22,9 +22,9 @@ def read_frames(tables: Sequence[tree.Table], reading: Reading) -> Mapping[int, 
     """Frames by id. XLA prints a parent's id plus one, so that 1 says: outermost."""
     files = _texts(tables, "FileNames")
     functions = _texts(tables, "FunctionNames")
-    locations = {number: row for number, row, _ in _rows(tables, "FileLocations")}
+    locations = {number: row for number, row, _ in _rows(tables, "FileLocations", reading)}
     frames: dict[int, SourceFrame] = {}
-    for number, row, written in _rows(tables, "StackFrames"):
+    for number, row, written in _rows(tables, "StackFrames", reading):
         location = locations.get(row.get("file_location_id", 0))
         if location is None or location.get("file_name_id", 0) not in files:
             fact = f"stack frame {number} has no location with a file"
@@ -40,11 +40,18 @@ def read_frames(tables: Sequence[tree.Table], reading: Reading) -> Mapping[int, 
     return frames
 
 
-def _rows(tables: Sequence[tree.Table], name: str) -> list[tuple[int, Row, tree.Word]]:
+def _rows(
+    tables: Sequence[tree.Table], name: str, reading: Reading
+) -> list[tuple[int, Row, tree.Word]]:
+    """Number, fields and place of each row of a table."""
     found: list[tuple[int, Row, tree.Word]] = []
     for table in tables:
         for row in table.rows if table.name.text == name else ():
-            if match := _FIELDS.fullmatch(row.text):
+            match = _FIELDS.fullmatch(row.text)
+            if match is None:
+                fact = f"{row.text[:40]!r} is no row of {name}, such as 1 {{line=3 column=5}}"
+                reading.complain("frames-C2", fact, (row.start, row.end))
+            else:
                 fields = {key: int(value[:18]) for key, value in _FIELD.findall(match[2])}
                 found.append((int(match[1][:18]), fields, row))
     return found

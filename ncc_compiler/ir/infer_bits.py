@@ -82,7 +82,8 @@ def _map(facts: Facts) -> Findings:
     for position, kind in enumerate(facts.arrays):
         if kind.shape != shape:
             yield facts.complain(1, f"operands differ: {facts.arrays[0]} and {kind}", position)
-    if facts.node.integers("dimensions") != tuple(range(len(shape))):
+    dimensions = facts.attribute("dimensions")
+    if dimensions is not None and dimensions != tuple(range(len(shape))):
         yield facts.complain(2, f"{facts.arrays[0]} has {len(shape)} dimensions", "dimensions")
     if callee is None:
         return None

@@ -36,7 +36,8 @@ def check_product(facts: Facts) -> Findings:
     """The declared element type, and whether sums of products of the operands have it."""
     left, right = (kind.dtype for kind in facts.arrays[:2])
     kind = facts.node.type
-    dtype = kind.dtype if isinstance(kind, ArrayType) else left
+    wider = max(left, right, key=lambda one: (one.is_float, one.bits))
+    dtype = kind.dtype if isinstance(kind, ArrayType) else wider
     if left is not right and not (_is_real(left) and _is_real(right)):
         fact = f"{left.value} and {right.value} are not multiplied"
         yield facts.complain_of(FACTORS, fact, 1)

@@ -1,7 +1,8 @@
 """Literals between text and arrays, whole arrays at a time.
 
 Values are rounded to their type the way XLA does it: decimal to float64 to the type. A NaN keeps
-its sign and payload.
+its sign and payload. As in XLA, commas between elements say nothing, any number is true as a pred
+unless it is 0, and 64-bit integers are read in either sign.
 """
 
 import math
@@ -33,7 +34,8 @@ _ROW = re.compile(r"\{([^{}]*)\}")
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?inf|[-+]?nan")
 _NAN = re.compile(r"(-?)nan\(0x([0-9a-fA-F]{1,16})\)")
-_TRUTH = {"true": True, "false": False, "1": True, "0": False}
+_WORD = re.compile(r"[^\s,]+")
+_TRUTH = {"true": True, "false": False}
 
 
 ELIDED = "{...}"
@@ -65,11 +67,9 @@ def _words(text: str, kind: ArrayType) -> list[str]:
         if "{" in text or "," in text:
             raise LiteralError(1, f"{kind} is a scalar, and the literal is not")
         return [text]
-    rows = _ROW.findall(text)
-    words = [word for row in rows for word in row.split(",")] if kind.elements else []
-    words = [word.strip() for word in words]
-    found = 0 if words == [""] else len(words)
-    if found != kind.elements or not _nests(text, rows, kind):
+    rows = [_WORD.findall(row) for row in _ROW.findall(text)]
+    words = [word for row in rows for word in row]
+    if len(words) != kind.elements or not _nests(text, rows, kind):
         raise LiteralError(1, f"the literal does not have the shape of {kind}", hint=_hint(kind))
     return words
 
@@ -80,14 +80,14 @@ def _hint(kind: ArrayType) -> str:
     return "nest one pair of braces for each dimension, the outermost dimension first"
 
 
-def _nests(text: str, rows: list[str], kind: ArrayType) -> bool:
+def _nests(text: str, rows: list[list[str]], kind: ArrayType) -> bool:
     if not kind.elements:
         return not re.sub(r"[{},\s]", "", text)
-    if any(row.count(",") + 1 != kind.shape[-1] for row in rows):
+    if any(len(row) != kind.shape[-1] for row in rows):
         return False
-    skeleton = re.sub(r"\s", "", _ROW.sub("r", text))
+    skeleton = re.sub(r"[\s,]", "", _ROW.sub("r", text))
     for size in reversed(kind.shape[:-1]):
-        skeleton = skeleton.replace("{" + ",".join(["r"] * size) + "}", "r")
+        skeleton = skeleton.replace("{" + "r" * size + "}", "r")
     return skeleton == "r"
 
 
@@ -102,6 +102,8 @@ def _convert(words: list[str], dtype: DType) -> np.ndarray:
 
 
 def _truth(word: str) -> bool:
+    if _INTEGER.fullmatch(word):
+        return bool(word.strip("+-0"))
     if word not in _TRUTH:
         raise LiteralError(2, f"{_quoted(word)} is not a pred value", word, "write true or false")
     return _TRUTH[word]
@@ -110,6 +112,8 @@ def _truth(word: str) -> bool:
 def _integers(words: list[str], dtype: DType) -> np.ndarray:
     bits = int(dtype.value[1:])
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if dtype.is_signed else (0, (1 << bits) - 1)
+    if bits == 64:
+        low, high = -(1 << 63), (1 << 64) - 1
     values = []
     for word in words:
         if not _INTEGER.fullmatch(word):
@@ -118,9 +122,8 @@ def _integers(words: list[str], dtype: DType) -> np.ndarray:
         if not low <= value <= high:
             fact = f"{_quoted(word)} is out of range for {dtype.value}"
             raise LiteralError(2, fact, word, f"{dtype.value} holds {low} to {high}")
-        values.append(value)
-    wide = np.array(values, dtype=np.int64 if dtype.is_signed else np.uint64)
-    return wide.astype(dtype.numpy)
+        values.append(value % (1 << 64))
+    return np.array(values, dtype=np.uint64).astype(dtype.numpy)
 
 
 def _floats(words: list[str], dtype: DType) -> np.ndarray:
@@ -189,15 +192,16 @@ def _nan_bits(dtype: DType) -> _NanBits | None:
 
 
 def _set_nan(array: np.ndarray, position: int, word: str, dtype: DType) -> None:
-    bits = _nan_bits(dtype)
+    bits, match = _nan_bits(dtype), _NAN.fullmatch(word)
+    if match and (bits is None or dtype is DType.F8E4M3FN):
+        fact = f"{_quoted(word)} has a payload, and a NaN of {dtype.value} has none"
+        raise LiteralError(2, fact, word, "write nan")
     if bits is None:
         return
-    match = _NAN.fullmatch(word)
     payload = int(match[2], 16) if match else bits.quiet
-    lowest = bits.payload if dtype is DType.F8E4M3FN else 1
-    if not lowest <= payload <= bits.payload:
+    if not 1 <= payload <= bits.payload:
         fact = f"the payload of {_quoted(word)} is out of range for {dtype.value}"
-        raise LiteralError(2, fact, word, f"it is {lowest:#x} to {bits.payload:#x}")
+        raise LiteralError(2, fact, word, f"it is 0x1 to {bits.payload:#x}")
     sign = bits.sign if word.startswith("-") else 0
     array.view(bits.unsigned)[position] = sign | bits.exponent | payload
 
@@ -219,11 +223,23 @@ def spell_literal(literal: Literal | Elided, dtype: DType) -> str:
         return ELIDED
     array = literal.array
     if not array.size and array.ndim:
-        return "{}"
+        return _empty(array.shape)
     words = [_spell(value, dtype) for value in array.reshape(-1)]
     for size in reversed(array.shape):
         words = [_braced(words[at : at + size]) for at in range(0, len(words), size)]
     return words[0]
+
+
+_MOST_EMPTY = 1000
+
+
+def _empty(shape: tuple[int, ...]) -> str:
+    """An array without elements; braces for dimensions before the empty one, unless too many."""
+    before = shape[: shape.index(0)]
+    text = "{}"
+    for size in reversed(before if math.prod(before) <= _MOST_EMPTY else ()):
+        text = _braced([text] * size)
+    return text
 
 
 def _braced(words: list[str]) -> str:

@@ -37,7 +37,7 @@ _MOVES = (
         "broadcast",
         1,
         1,
-        _DIMENSIONS,
+        dimension_lists("dimensions"),
         (
             "dimensions has one entry for each dimension of the operand",
             "dimensions are distinct dimensions of the result",

@@ -98,10 +98,10 @@ ELEMENTWISE_ROWS = (
         "map",
         1,
         None,
-        required(dimensions=Kind.INTEGERS, to_apply=Kind.CALLEE),
+        (*optional(dimensions=Kind.INTEGERS), *required(to_apply=Kind.CALLEE)),
         (
             "the operands have one shape",
-            "dimensions are all dimensions of the operands, in order",
+            "dimensions, if given, are all dimensions of the operands, in order",
             "to_apply takes a scalar of each operand's element type and returns one scalar",
         ),
     ),

@@ -31,7 +31,7 @@ def place_of(node: Node, place: Place) -> Span | None:
 def _offsets(span: InstructionSpan, place: Place) -> tuple[int, int]:
     written = span.instruction
     match place:
-        case Part.TYPE:
+        case Part.TYPE if written.type is not None:
             return written.type.start, written.type.end
         case Part.NAME:
             return written.name.start, written.name.end

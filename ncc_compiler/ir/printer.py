@@ -40,6 +40,7 @@ def print_computation(computation: Computation, *, is_entry: bool = False) -> st
 _SPELLED_OUT = frozenset(
     {
         "collapsed_slice_dims",
+        "dimensions",
         "inserted_window_dims",
         "offset_dims",
         "scatter_dims_to_operand_dims",
@@ -48,7 +49,7 @@ _SPELLED_OUT = frozenset(
         "update_window_dims",
     }
 )
-"""XLA's parser knows no default of these."""
+"""XLA's parser knows no default of these, or not for every operand."""
 
 
 def print_node(computation: Computation, node: Node) -> str:

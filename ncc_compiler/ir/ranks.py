@@ -16,24 +16,19 @@ import attrs
 from ncc_compiler.ir.attributes import MAX_RANKS
 from ncc_compiler.ir.collectives import TRANSFERS, expanded, pairs_attribute
 from ncc_compiler.ir.graph import Attribute, Computation, Module, Node
+from ncc_compiler.ir.header import COUNTS
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.reading import Reading
 from ncc_compiler.syntax import tree
 from ncc_runtime.neff.groups import ExplicitGroups, IotaGroups, MeshGroups
 
-_COUNTS = ("replica_count", "num_partitions")
-
 
 def with_ranks(
     module: Module, header: Sequence[tree.Attribute], ranks: int | None, reading: Reading
 ) -> Module | None:
-    """The module with its counts and the rest of its header; None if they cannot be told."""
+    """The module with its counts; None if they cannot be told."""
     found = len(reading.found)
-    counts = {row.key: _count(row, reading) for row in header if row.key in _COUNTS}
-    rest: dict[str, Attribute] = {
-        row.key: reading.raw(row.value) for row in header if row.key not in _COUNTS
-    }
-    module = attrs.evolve(module, attributes=rest)
+    counts = {row.key: _count(row, reading) for row in header if row.key in COUNTS}
     if not counts:
         module = _numbered_by_ids(module, ranks, reading)
         return module if len(reading.found) == found else None
@@ -42,7 +37,7 @@ def with_ranks(
         replica_count=counts.get("replica_count", 1),
         num_partitions=counts.get("num_partitions", 1),
     )
-    place = next(row for row in header if row.key in _COUNTS)
+    place = next(row for row in header if row.key in COUNTS)
     at = (place.start, place.end)
     if module.ranks > MAX_RANKS:
         reading.complain("ranks-C1", f"{module.ranks} ranks are more than {MAX_RANKS}", at)

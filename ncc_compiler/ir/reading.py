@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from ncc_compiler.diagnostics import Diagnostic, Note, Source, Span
 from ncc_compiler.ir.attributes import read_attribute
 from ncc_compiler.ir.graph import Attribute, Elided, Literal, Raw
+from ncc_compiler.ir.kept_attributes import FORMS
+from ncc_compiler.ir.layouts import layout_fault
 from ncc_compiler.ir.literals import LiteralError, read_literal
 from ncc_compiler.ir.op_row import AttributeDef, Kind, OpDef
 from ncc_compiler.ir.types import ArrayType, TokenType, TupleType, Type
@@ -20,6 +22,7 @@ from ncc_runtime.neff.dtypes import DType
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](.*)", re.DOTALL)
 _DIMENSIONS = re.compile(r"\s*(?:[0-9]{1,19}\s*(?:,\s*[0-9]{1,19}\s*)*)?")
+_COMMENT = re.compile(r"/\*.*?\*/")
 _DTYPES = {dtype.value: dtype for dtype in DType}
 
 
@@ -32,6 +35,18 @@ def suggestion(word: str, known: Iterable[str], nearness: float = 0.6) -> str:
     near = difflib.get_close_matches(word, list(known), n=3, cutoff=nearness)
     alike = [one for one in near if one[:1] == word[:1]]  # the first letter is seldom the wrong one
     return f"did you mean {(alike or near)[0]}?" if near else ""
+
+
+def limits_fault(kind: Type | None) -> tuple[str, str] | None:
+    """The rule and the fact, of an array with too many dimensions or too large ones."""
+    if not isinstance(kind, ArrayType):
+        parts = kind.elements if isinstance(kind, TupleType) else ()
+        return next(filter(None, map(limits_fault, parts)), None)
+    if kind.rank > MAX_RANK:
+        return "type-C5", f"the array has {kind.rank} dimensions, more than {MAX_RANK}"
+    if math.prod(size or 1 for size in kind.shape) * kind.dtype.size_bytes >= 1 << 63:
+        return "type-C4", f"{kind} does not fit in 2^63 bytes"
+    return None
 
 
 class Reading:
@@ -78,16 +93,17 @@ class Reading:
     def _array_of(self, written: tree.ArrayText) -> Type | None:
         match = _ARRAY.fullmatch(written.text)
         assert match, written.text
-        name, inside, start = match[1], match[2], written.start
+        name, start = match[1], written.start
+        inside = _COMMENT.sub("", match[2])
         if name == "token" and not inside:
-            return TokenType()
+            return TokenType() if self._has_sound_layout(match, start, 0) else None
         if name not in _DTYPES:
             hint = suggestion(name, _DTYPES) or "known are " + ", ".join(_DTYPES)
             self.complain(
                 "type-C1", f"unknown element type {name}", (start, start + len(name)), hint
             )
             return None
-        place = (start + len(name) + 1, start + len(name) + 1 + max(1, len(inside)))
+        place = (start + match.start(2), start + max(match.end(2), match.start(2) + 1))
         if not _DIMENSIONS.fullmatch(inside):
             hint = "dynamic dimensions are not supported" if "<=" in inside or "?" in inside else ""
             fact = f"dimensions {inside!r} are not a list of numbers"
@@ -95,20 +111,27 @@ class Reading:
             return None
         shape = tuple(map(int, inside.split(","))) if inside.strip() else ()
         kind = ArrayType(_DTYPES[name], shape)
-        if kind.rank > MAX_RANK:
-            fact = f"the array has {kind.rank} dimensions, more than {MAX_RANK}"
-            self.complain("type-C5", fact, place)
+        if fault := limits_fault(kind):
+            self.complain(*fault, place)
             return None
-        if math.prod(size or 1 for size in shape) * kind.dtype.size_bytes >= 1 << 63:
-            self.complain("type-C4", f"{kind} does not fit in 2^63 bytes", place)
-            return None
-        return kind
+        return kind if self._has_sound_layout(match, start, kind.rank) else None
+
+    def _has_sound_layout(self, match: re.Match[str], start: int, rank: int) -> bool:
+        """Whether what stands behind the dimensions is a layout of the array, or nothing."""
+        layout = match[3].strip()
+        fault = layout_fault(layout, rank) if layout else ""
+        if fault:
+            at = (start + match.start(3), start + match.end(3))
+            hint = "correct it, or leave the layout out"
+            self.complain("type-C6", fault, at, hint)
+        return not fault
 
     def misspelt(self, key: str, row: OpDef) -> str:
         """The key of the op that this one is meant to be, as a suggestion, if any is near."""
         found = self._misspelt.get((key, row.name))
         if found is None:
-            found = suggestion(key, (known.name for known in row.attributes), 0.8)
+            known = {one.name for one in row.attributes} | FORMS.keys()
+            found = "" if key in known else suggestion(key, sorted(known), 0.8)
             self._misspelt[key, row.name] = found
         return found
 
@@ -158,7 +181,8 @@ class Reading:
             return None
         if not isinstance(kind, ArrayType):
             fact = f"a constant is an array, not {kind}"
-            self.complain("literal-C1", fact, (written.type.start, written.type.end))
+            place = written.type or written.op
+            self.complain("literal-C1", fact, (place.start, place.end))
             return None
         try:
             return read_literal(payload.text, kind)

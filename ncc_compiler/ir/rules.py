@@ -13,13 +13,17 @@ import attrs
 from ncc_compiler.ir.ops import OPS
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "syntax": ("the text follows the grammar",),
+    "syntax": (
+        "the text follows the grammar",
+        "operations and computations written in place nest at most 32 deep",
+    ),
     "type": (
         "the element type is one of the table",
         "every dimension is a number >= 0, and none is dynamic",
         "tuples nest at most 32 deep",
         "an array has fewer than 2^63 bytes, dimensions of size 0 counted as 1",
         "an array has at most 32 dimensions",
+        "a layout names every dimension once, and what follows the order is well formed",
     ),
     "literal": (
         "a value's braces follow the shape",
@@ -29,7 +33,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "attribute": (
         "the value has the form that the op asks for",
         "no attribute is given twice",
-        "the key is not a misspelling of one that the op has",
+        "the key is neither one that only other ops have, nor a misspelling of one that the op has",
     ),
     "name": (
         "every name that is used is defined in the same computation",
@@ -45,12 +49,22 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
         "parameters are numbered 0, 1, 2 … without gaps",
         "a computation has an instruction",
     ),
+    "header": (
+        "every attribute of the header that XLA knows has the form that XLA gives it",
+        "input_output_alias pairs arrays of the result and of parameters that are equally large, "
+        "each at most once",
+        "buffer_donor names arrays of parameters that input_output_alias does not name",
+        "entry_computation_layout has the types of the entry's parameters and result",
+    ),
     "ranks": (
         "replica_count and num_partitions are numbers from 1 to 1048576, and so is their product",
         "the number of ranks asked for is the header's, or enough for the ids of the program",
         "ids in groups and pairs are below 1048576",
     ),
-    "frames": ("the tables of source locations refer to rows that exist",),
+    "frames": (
+        "the tables of source locations refer to rows that exist",
+        "a row of FileLocations and StackFrames holds numbers by their names",
+    ),
     "op": (
         "the op is one of the table",
         "the number of operands is right",
@@ -58,6 +72,8 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
         "operands are arrays, where the op does not take tuples",
         "the declared type is the one that follows from the operands",
         "what carries on or ends an op of the table takes the start of the same op",
+        "a type before an operand is that of its definition",
+        "a result type is left out only where it follows from operands and attributes",
     ),
     "graph": (
         "operands come before their users, and the root is a node",

@@ -45,21 +45,24 @@ def _spelt_out(body: tree.Computation) -> Iterator[tree.Instruction]:
         return next(name for k in number if (name := f"{stem}.{k}") not in taken)
 
     def expand(one: tree.Instruction) -> Iterator[tree.Instruction]:
-        if not _is_tuple(one) or one.type.depth > tree.MAX_TYPE_DEPTH:
+        if not _is_tuple(one):
             yield one
             return
         assert isinstance(one.type, tree.TupleText)
         assert one.payload is not None
+        if one.type.depth > tree.MAX_TYPE_DEPTH:
+            yield one  # refused when it is read
+            return
         kinds = one.type.elements
         parts = _parts(one.payload, len(kinds))
         if parts is None:
             yield one  # refused when it is read
             return
-        names = []
+        names: list[tree.Operand] = []
         for kind, part in zip(kinds, parts, strict=True):
             name = tree.Word(fresh(one.name.text), part.start, part.end)
             yield from expand(attrs.evolve(one, name=name, type=kind, payload=part, is_root=False))
-            names.append(attrs.evolve(part, text=name.text))
+            names.append(tree.Operand(name.text, part.start, part.end))
         op = attrs.evolve(one.op, text="tuple")
         yield attrs.evolve(one, op=op, operands=tuple(names), payload=None)
 

@@ -1,9 +1,9 @@
 """Every broken rule of a module, in program order; never stops early, never changes the graph."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ncc_compiler.diagnostics import Diagnostic, Note
-from ncc_compiler.ir.facts import Facts
+from ncc_compiler.ir.facts import Facts, Findings
 from ncc_compiler.ir.graph import Callee, Callees, Computation, Literal, Module, Node, names_in
 from ncc_compiler.ir.infer import RULES
 from ncc_compiler.ir.op_row import OpDef
@@ -39,14 +39,18 @@ def verify_nodes(module: Module) -> tuple[Diagnostic, ...]:
     ):
         found += lonely(module)
     return in_program_order(
-        Diagnostic(
-            complaint.rule,
-            complaint.message,
-            place_of(node, complaint.at),
-            _notes(computation, node, complaint),
-            complaint.help,
-        )
-        for computation, node, complaint in found
+        diagnostic_of(computation.nodes, node, complaint) for computation, node, complaint in found
+    )
+
+
+def diagnostic_of(nodes: Sequence[Node], node: Node, complaint: Complaint) -> Diagnostic:
+    """A broken rule of a node as the user sees it."""
+    return Diagnostic(
+        complaint.rule,
+        complaint.message,
+        place_of(node, complaint.at),
+        _notes(nodes, node, complaint),
+        complaint.help,
     )
 
 
@@ -82,25 +86,30 @@ def in_program_order(found: "Iterator[Diagnostic] | list[Diagnostic]") -> tuple[
     return tuple(sorted(found, key=lambda one: one.span.start if one.span else -1))
 
 
-def _notes(computation: Computation, node: Node, complaint: Complaint) -> tuple[Note, ...]:
+def _notes(nodes: Sequence[Node], node: Node, complaint: Complaint) -> tuple[Note, ...]:
     """Where the operand that a complaint points at is defined."""
     if not isinstance(complaint.at, int) or complaint.at >= len(node.operands):
         return ()
-    operand = computation.nodes[node.operands[complaint.at]]
+    operand = nodes[node.operands[complaint.at]]
     place = place_of(operand, Part.TYPE)
     return (Note(f"%{operand.name} is {operand.type} here", place),) if place else ()
 
 
-def _node(module: Module, node: Node, operands: tuple[Type, ...]) -> Iterator[Complaint]:
+def inferred(module: Module, node: Node, operands: tuple[Type, ...]) -> Findings:
+    """What is wrong with a node, and the type that follows from its operands, if any does."""
     broken = False
     for complaint in _generic(OPS[node.op], node, operands):
         broken = True
         yield complaint
     if broken:
-        return
-    inferred = yield from RULES[node.op](Facts(module, node, operands))
-    if inferred is not None and inferred != node.type:
-        fact = f"{node.op} gives {inferred}, the text says {node.type}"
+        return None
+    return (yield from RULES[node.op](Facts(module, node, operands)))
+
+
+def _node(module: Module, node: Node, operands: tuple[Type, ...]) -> Iterator[Complaint]:
+    kind = yield from inferred(module, node, operands)
+    if kind is not None and kind != node.type:
+        fact = f"{node.op} gives {kind}, the text says {node.type}"
         yield Complaint("op-C5", fact, Part.TYPE)
 
 

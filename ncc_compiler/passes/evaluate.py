@@ -19,6 +19,10 @@ def evaluate(node: Node, operands: list[np.ndarray]) -> np.ndarray | None:
     rule = _RULES.get(node.op)
     if rule is None:
         return None
+    if not node.array.elements:  # nothing is computed, however large the other dimensions are
+        empty = np.empty(node.array.shape, node.array.dtype.numpy)
+        empty.setflags(write=False)
+        return empty
     with np.errstate(all="ignore"):
         value = rule(node, operands)
     if value is None:

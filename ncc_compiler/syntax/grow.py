@@ -7,15 +7,20 @@ one instance serves every text.
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
+
 from ncc_compiler.diagnostics import Source
 from ncc_compiler.syntax.lexer import Lexeme, name_of
 from ncc_compiler.syntax.tree import (
+    MAX_INLINE_DEPTH,
     MAX_TYPE_DEPTH,
     ArrayText,
     Attribute,
+    Body,
     Computation,
     File,
     Instruction,
+    Operand,
     Signature,
     Table,
     TupleText,
@@ -54,10 +59,13 @@ class Grow:
         return Table(name, tuple(rows))
 
     def computation(self, children: Children) -> Computation:
-        entry, name, signature, *rest = children
-        body = tuple(child for child in rest if isinstance(child, Instruction))
-        attributes = tuple(_attribute(child) for child in rest if isinstance(child, Lexeme))
-        return Computation(_name(name), entry is not None, signature, body, attributes)
+        entry, name, signature, body, *attributes = children
+        return Computation(
+            _name(name), entry is not None, signature, body, tuple(map(_attribute, attributes))
+        )
+
+    def body(self, children: Children) -> Body:
+        return tuple(children)
 
     def signature(self, children: Children) -> Signature:
         *parameters, result = (child for child in children if child is not None)
@@ -68,16 +76,33 @@ class Grow:
         return written
 
     def instruction(self, children: Children) -> Instruction:
-        root, name, kind, op, inside, *attributes = children
+        root, name, operation = children
+        return attrs.evolve(operation, name=_name(name), is_root=root is not None)
+
+    def operation(self, children: Children) -> Instruction:
+        """What is defined, and not yet by what name."""
+        kind, op, inside, *written = children
+        operands = inside if isinstance(inside, tuple) else ()
+        attributes = tuple(
+            child if isinstance(child, Attribute) else _attribute(child) for child in written
+        )
+        depth = _depth_within(operands, attributes)
+        if depth > MAX_INLINE_DEPTH:
+            operands, attributes = (), ()
         return Instruction(
-            name=_name(name),
+            name=_word(op),
             type=kind,
             op=_word(op),
-            operands=inside if isinstance(inside, tuple) else (),
+            operands=operands,
             payload=inside if isinstance(inside, Word) else None,
-            attributes=tuple(map(_attribute, attributes)),
-            is_root=root is not None,
+            attributes=attributes,
+            is_root=False,
+            depth=depth,
         )
+
+    def arguments(self, children: Children) -> Word | tuple[Operand, ...] | None:
+        inside: Word | tuple[Operand, ...] | None = children[0]
+        return inside
 
     def statement(self, children: Children) -> Instruction:
         """The instruction that a plain line is."""
@@ -87,12 +112,26 @@ class Grow:
     def literal(self, children: Children) -> Word:
         return _word(children[0])
 
-    def operand_list(self, children: Children) -> tuple[Word, ...]:
+    def operand_list(self, children: Children) -> tuple[Operand, ...]:
         return tuple(children)
 
-    def operand(self, children: Children) -> Word:
+    def operand(self, children: Children) -> Operand:
         """The operand's name; a type before it repeats what its definition says."""
-        return _name(children[1])
+        kind, token = children
+        name = _name(token)
+        return Operand(name.text, name.start, name.end, kind)
+
+    def nested(self, children: Children) -> Operand:
+        """An operation in the place of the operand; it has no attributes."""
+        operation = self.operation(children)
+        return Operand(operation.op.text, operation.op.start, operation.op.end, None, operation)
+
+    def inline(self, children: Children) -> Attribute:
+        """Computations in the place of the names that an attribute gives."""
+        token, *callees = children
+        key = token.text.partition("=")[0].rstrip()
+        written = tuple(_name(one) if isinstance(one, Lexeme) else one for one in callees)
+        return Attribute(key, "", token.start, token.start, token.end, written)
 
     def array_type(self, children: Children) -> ArrayText:
         token = children[0]
@@ -103,6 +142,15 @@ class Grow:
         depth = 1 + max((element.depth for element in elements), default=0)
         kept = elements if depth <= MAX_TYPE_DEPTH else ()
         return TupleText(kept, children[0].start, children[-1].end, depth)
+
+
+def _depth_within(operands: tuple[Operand, ...], attributes: tuple[Attribute, ...]) -> int:
+    """How deep operations and computations nest in an operation."""
+    nested = [operand.inline for operand in operands if operand.inline]
+    for attribute in attributes:
+        for body in attribute.inline:
+            nested += body if isinstance(body, tuple) else ()
+    return max((one.depth + 1 for one in nested), default=0)
 
 
 def _word(token: Lexeme) -> Word:

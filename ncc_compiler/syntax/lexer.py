@@ -28,12 +28,14 @@ def name_of(token: Lexeme) -> str:
 
 _BLANK = r"(?:\s|/\*(?:[^*]|\*(?!/))*+\*/)*+"
 _WORD = r"[^\W\d][\w.\-]*+"
+ARRAY = r"[a-z][a-z0-9]*\[[^\[\]\n]*\](?:[ \t]*\{[ \t]*(?=[-\d:}])[-\d,\s]*(?::[^{}=\n]*)?\})?"
+"""An array type with its layout, if there is one; what is wrong inside is found by its reader."""
 _MASTER = re.compile(
     rf"""
     (?P<SKIP>(?:\s|\ufeff|//[^\n]*|/\*(?:[^*]|\*(?!/))*+\*/)++)
   | (?P<ATTRIBUTE>,{_BLANK}(?P<key>{_WORD})[ \t]*=[ \t]*)
-  | (?P<ARRAY>[a-z][a-z0-9]*\[[^\[\]\n]*\](?:\{{[\d,\s]*(?::[^{{}}=\n]*)?\}})?)
-  | (?P<DEFINITION>(?:%[\w.\-]++|{_WORD})[ \t]*=)
+  | (?P<ARRAY>{ARRAY})
+  | (?P<DEFINITION>(?!(?:ENTRY|ROOT)[ \t]*=)(?:%[\w.\-]++|{_WORD})[ \t]*=)
   | (?P<NAME>%[\w.\-]++|{_WORD})
   | (?P<ROW>\d+[ \t]+(?:"(?:[^"\\\n]|\\.)*"|\{{[^{{}}\n]*\}}))
   | (?P<PUNCTUATION>->|[(){{}},:])
@@ -72,7 +74,21 @@ _BRACKET = re.compile(
 _CLOSES = {"(": ")", "[": "]", "{": "}"}
 _CLOSERS = frozenset(_CLOSES.values())
 _MAX_FAILURES = 100
-_TYPE_ENDS = frozenset({"ARRAY", "_RPAR"})
+_BEFORE_OPS = frozenset({"ARRAY", "_RPAR", "DEFINITION"})
+_CALLEE_KEYS = frozenset(
+    {
+        "body",
+        "calls",
+        "condition",
+        "false_computation",
+        "scatter",
+        "select",
+        "to_apply",
+        "true_computation",
+    }
+)
+_CALLEE_LISTS = frozenset({"branch_computations", "called_computations"})
+_LIST_WITH_BODIES = re.compile(rf"\{{(?:{_BLANK}%?{_WORD}{_BLANK},)*+{_BLANK}\{{")
 _MESH = re.compile(
     r"mesh\[[^\[\]\n]*\](?:\s*,\s*device_ids=\((?:[^()\n]|\([^()\n]*\))*\))?\s*\{[^{}\n]*\}"
 )
@@ -116,7 +132,7 @@ def _tokens(text: str, at: int, end: int, *, by_line: bool) -> Iterator[Any]:
             at = match.end()
             starts_line = by_line and "\n" in match[0]
             continue
-        elif kind == "NAME" and before in _TYPE_ENDS and match[0] in _LITERAL_OPS:
+        elif kind == "NAME" and before in _BEFORE_OPS and match[0] in _LITERAL_OPS:
             for token in _with_payload(brackets, match):
                 yield token
         else:
@@ -149,8 +165,15 @@ def _odd(text: str, at: int) -> Lexeme | None:
 
 
 def _attribute(brackets: "_Brackets", match: re.Match[str]) -> Lexeme:
-    """`, key=value`, from the key on; the value reaches to the end of its brackets."""
-    text, start, at = match.string, match.start("key"), match.end()
+    """`, key=value`, from the key on; the value reaches to the end of its brackets.
+
+    Of one whose value is a computation, the key alone: its instructions are tokens of their own.
+    """
+    text, start, at, key = match.string, match.start("key"), match.end(), match["key"]
+    if (key in _CALLEE_KEYS and text.startswith("{", at)) or (
+        key in _CALLEE_LISTS and _LIST_WITH_BODIES.match(text, at)
+    ):
+        return Lexeme("CALLEE", text[start:at], start, at)
     found = _MESH.match(text, at) or _IOTA.match(text, at) or _TYPE.match(text, at)
     if found:
         return Lexeme("ATTRIBUTE", text[start : found.end()], start, found.end())

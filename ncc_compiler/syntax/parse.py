@@ -199,8 +199,9 @@ class _Reading:
             stack.append(states[stack[-1]][rule.origin.name][1])
 
     def _close_body(self) -> None:
-        """Supply the `}` of a computation that is open."""
-        if self._accepts(len(self._state.state_stack), "_RBRACE"):
+        """Supply the `}` of a computation that is open, and of those written in place in it."""
+        stack = self._state.state_stack
+        while self._accepts(len(stack), "_RBRACE") and not self._accepts(len(stack), "ENTRY"):
             self._feed("_RBRACE", "}")
 
     def _open_body(self, heading: re.Match[str]) -> None:
@@ -232,7 +233,8 @@ class _Reading:
     def _report(self, token: Any, expected: Any) -> None:
         span = Span(self._source, token.start, token.end)
         goes_on = _STATEMENT_STARTS.isdisjoint(expected)
-        wanted = [text for key, text in _SPELLINGS.items() if key in expected]
+        unusual = {"_LPAR", "CALLEE"} if "_RPAR" in expected else set()  # an operation in place
+        wanted = [text for key, text in _SPELLINGS.items() if key in set(expected) - unusual]
         listed = " or ".join(filter(None, [", ".join(wanted[:-1]), *wanted[-1:]]))
         if token.type == "BAD":
             message = token.text

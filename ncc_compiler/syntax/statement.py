@@ -9,7 +9,7 @@ is left to the tokens.
 import re
 from typing import NamedTuple
 
-from ncc_compiler.syntax.tree import ArrayText, Attribute, Instruction, Word
+from ncc_compiler.syntax.tree import ArrayText, Attribute, Instruction, Operand, Word
 
 
 class Statement(NamedTuple):
@@ -28,7 +28,7 @@ _FLAT = rf'(?:[^{{}}()\[\]"/\n]++|{_STRING}|/(?!\*))*+'
 _NESTED = rf"(?:[^{{}}()\[\]\"/\n]++|{_STRING}|/(?!\*)|\{{{_FLAT}\}}|\[{_FLAT}\])*+"
 _HEAD = re.compile(
     rf"""
-    (ROOT[ \t]+)?
+    (ROOT[ \t]+)?+(?!(?:ENTRY|ROOT)[ \t]*=)
     (%[\w.\-]++|{_WORD})[ \t]*=[ \t]*
     ([a-z][a-z0-9]*+\[[^\[\]\n]*+\](?:\{{[\d,]*+(?::[^{{}}=\n]*+)?\}})?)[ \t]+
     (?: (constant|parameter)\(([^\s(){{}}\[\]"/]++|\{{[^(){{}}\[\]"/\n]*+\}})\)
@@ -85,11 +85,11 @@ def _name(written: str, start: int) -> Word:
     return Word(written.removeprefix("%"), start, start + len(written))
 
 
-def _operands(inside: str, start: int) -> tuple[Word, ...]:
+def _operands(inside: str, start: int) -> tuple[Operand, ...]:
     """Names with `%`, separated by a comma and a blank."""
     found = []
     for written in inside.split(", "):
         end = start + len(written)
-        found.append(Word(written[1:], start, end))
+        found.append(Operand(written[1:], start, end))
         start = end + 2
     return tuple(found)

@@ -9,6 +9,9 @@ from ncc_compiler.diagnostics import Source, Span
 MAX_TYPE_DEPTH = 32
 """Tuples nest at most this deep; deeper ones are complained about and cut off."""
 
+MAX_INLINE_DEPTH = 32
+"""And so do operations in the place of operands, and computations in the place of their names."""
+
 
 @attrs.frozen(eq=False)
 class Word:
@@ -46,30 +49,52 @@ TypeText: TypeAlias = ArrayText | TupleText
 
 
 @attrs.frozen(eq=False)
+class Operand(Word):
+    """The name of an operand, with the type before it, if one is repeated there.
+
+    An operation that is written in its place is `inline`; it has no name until it is spelt out.
+    """
+
+    type: TypeText | None = None
+    inline: "Instruction | None" = None
+
+
+Body: TypeAlias = "tuple[Instruction, ...]"
+"""The instructions of a computation."""
+
+
+@attrs.frozen(eq=False)
 class Attribute:
-    """`key=value`; the value starts at `value_start`."""
+    """`key=value`; the value starts at `value_start`.
+
+    Where computations are written in the place of their names, `inline` holds names and bodies
+    instead of a value.
+    """
 
     key: str
     value: str
     start: int
     value_start: int
     end: int
+    inline: "tuple[Word | Body, ...]" = ()
 
 
 @attrs.frozen(eq=False)
 class Instruction:
-    """`ROOT name = type op(operands), attributes`.
+    """`ROOT name = type op(operands), attributes`; without type it is what follows from the rest.
 
-    The payload is what the parentheses of `parameter` and `constant` hold.
+    The payload is what the parentheses of `parameter` and `constant` hold. A depth above
+    MAX_INLINE_DEPTH means that operands and attributes were cut off.
     """
 
     name: Word
-    type: TypeText
+    type: TypeText | None
     op: Word
-    operands: tuple[Word, ...]
+    operands: tuple[Operand, ...]
     payload: Word | None
     attributes: tuple[Attribute, ...]
     is_root: bool
+    depth: int = 0  # of operations and computations written in place
 
 
 @attrs.frozen(eq=False)

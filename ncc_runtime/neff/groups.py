@@ -141,13 +141,19 @@ def _integers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text))
 
 
-_IOTA = re.compile(r"\[([\d,\s]+)\]\s*<=\s*\[([\d,\s]+)\]\s*(?:T\(([\d,\s]+)\))?")
-_BRACES = re.compile(r"\{\s*(?:\{[\d,\s]*\}\s*(?:,\s*\{[\d,\s]*\}\s*)*)?\}")
+_LIST = r"\s*\d+\s*(?:,\s*\d+\s*)*"
+_GROUP = rf"\{{(?:{_LIST}|\s*)\}}\s*"
+_IOTA = re.compile(rf"\[({_LIST})\]\s*<=\s*\[({_LIST})\]\s*(?:T\(({_LIST})\))?")
+_BRACES = re.compile(rf"\{{\s*(?:{_GROUP}(?:,\s*{_GROUP})*)?\}}")
 _MESH = re.compile(
     r"mesh\[(?P<axes>[^\]]*)\](?:\s*,\s*device_ids=\((?P<ids>.*)\))?\s*\{(?P<in>[^}]*)\}"
 )
-_COUNT = re.compile(r"\[([\d,\s]+)\]\s*(?:T\(([\d,\s]+)\))?")
+_COUNT = re.compile(rf"\[({_LIST})\]\s*(?:T\(({_LIST})\))?")
 _AXIS = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
+_SIZED = r"\s*'[^']+'\s*=\s*\d+\s*"
+_SIZES = re.compile(rf"\s*|{_SIZED}(?:,{_SIZED})*")
+_NAMED = r"\s*'[^']+'(?::\(\d+\)\d+)?\s*"
+_NAMES = re.compile(rf"\s*|{_NAMED}(?:,{_NAMED})*")
 
 
 def parse_groups(text: str) -> ReplicaGroups:
@@ -158,7 +164,8 @@ def parse_groups(text: str) -> ReplicaGroups:
     if _BRACES.fullmatch(text):
         inner = re.findall(r"\{([\d,\s]*)\}", text[1:-1])
         return ExplicitGroups(tuple(_integers(group) for group in inner))
-    if match := _MESH.fullmatch(text):
+    match = _MESH.fullmatch(text)
+    if match and _SIZES.fullmatch(match["axes"]) and _NAMES.fullmatch(match["in"]):
         return _mesh(text, match)
     raise ValueError(
         f"replica groups {text!r} are none of {{{{0,1}},{{2,3}}}}, [2,2]<=[4], "
@@ -179,7 +186,9 @@ def _checked_iota(
 
 
 def _mesh(text: str, match: re.Match[str]) -> MeshGroups:
-    axes = tuple((name, int(size)) for name, size in re.findall(r"'([^']+)'=(\d+)", match["axes"]))
+    axes = tuple(
+        (name, int(size)) for name, size in re.findall(r"'([^']+)'\s*=\s*(\d+)", match["axes"])
+    )
     sizes = dict(axes)
     if len(sizes) != len(axes) or 0 in sizes.values():
         raise ValueError(f"replica groups {text}: mesh axes must have distinct names and sizes > 0")

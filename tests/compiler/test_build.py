@@ -79,7 +79,7 @@ def test_stack_frame_id_gives_a_source_location() -> None:
         ("x = f32[4] negate(x)\n", "2:1 name-C2"),
         ("y = f32[4] negate(y)\n", "2:19 name-C3"),
         ("y = f32[4] frobnicate(x)\n", "2:12 op-C1"),
-        ("y = f32[4] broadcast(x)\n", "2:12 op-C3"),
+        ("y = f32[4,4] broadcast(x)\n", "2:14 broadcast-C1"),
         ("y = f32[4] transpose(x), dimensions={a}\n", "2:37 attribute-C1"),
         ("y = f32[4] transpose(x), dimensions={0}, dimensions={0}\n", "2:42 attribute-C2"),
         ("y = f32[4] all-to-all(x), dimensions={0}, replica_group={{0}}\n", "2:43 attribute-C3"),
@@ -104,7 +104,11 @@ def test_fault_is_found_at_its_place(text: str, wrong: str) -> None:
     ("text", "wrong"),
     [
         ("", "1:1 computation-C1"),
-        (SUM + SUM.replace("sum", "two"), "1:1 computation-C1"),
+        (
+            "f {\n a = f32[] parameter(0)\n b = call(a), to_apply=h\n}\n"
+            "g {\n a = f32[] parameter(0)\n}\nh {\n a = f32[] parameter(0)\n}\n",
+            "1:1 computation-C1",
+        ),
         (
             "ENTRY a {\n x = f32[] parameter(0)\n}\nENTRY b {\n x = f32[] parameter(0)\n}\n",
             "4:7 computation-C1",
@@ -122,6 +126,8 @@ def test_fault_is_found_at_its_place(text: str, wrong: str) -> None:
             "2:1 frames-C1",
         ),
         ("HloModule m, num_partitions=0\n" + X, "1:29 ranks-C1"),
+        ("HloModule m, replica_cout=2\n" + X, "1:14 attribute-C3"),
+        ("HloModule m, is_scheduled=true, is_scheduled=true\n" + X, "1:33 attribute-C2"),
         ("HloModule m, num_partitions=2000, replica_count=2000\n" + X, "1:14 ranks-C1"),
         (
             X + "y = f32[4] collective-permute(x), source_target_pairs={{0,9999999}}\n",

@@ -94,10 +94,10 @@ def test_a_missing_brace_at_the_end_says_so() -> None:
     assert "close the computation with '}'" in messages("ENTRY m {\n x = f32[] parameter(0)\n")
 
 
-def test_a_missing_type_is_explained() -> None:
-    text = "x = f32[2] parameter(0)\ny = add(x, x)\n"
-    assert complaints(text) == ["2:5 syntax-C1"]
-    assert "the result type stands before the op" in messages(text)
+def test_a_type_without_its_op_is_explained() -> None:
+    text = "x = f32[2] parameter(0)\ny = f32[2] (x, x)\n"
+    assert complaints(text) == ["2:12 syntax-C1"]
+    assert "found '('" in messages(text)
 
 
 def test_errors_are_capped() -> None:

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+from ncc_compiler.diagnostics import Source
 from ncc_compiler.ir.graph import Literal
+from ncc_compiler.ir.load import load_module
+from ncc_compiler.ir.printer import print_module
 from ncc_compiler.passes.fold_constants import FoldConstants
 from ncc_compiler.passes.remove_dead_code import RemoveDeadCode
 from tests.compiler.small_modules import assert_same_bits, entry_node, entry_ops, load
@@ -27,6 +30,32 @@ def test_a_value_of_constants_becomes_a_constant():
 def test_no_constant_above_64_kib_is_made(elements, stays):
     module = load("%c = f32[] constant(1)", f"%b = f32[{elements}] broadcast(%c), dimensions={{}}")
     assert ("broadcast" in entry_ops(FoldConstants().run(module))) == stays
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "%r = s64[1000000000000,0] iota(), iota_dimension=0",
+        "%r = s64[0,1000000000000] iota(), iota_dimension=1",
+        "%r = f32[1000000000000,0,9] broadcast(%f), dimensions={}",
+        "%r = f32[0,1000000000000] transpose(%e), dimensions={1,0}",
+        "%r = f32[2000000000000,0] concatenate(%e, %e), dimensions={0}",
+        "%r = f32[500000000000,0] slice(%e), slice={[0:1000000000000:2], [0:0]}",
+        "%r = f32[1000000000000,0] add(%e, %e)",
+        "%r = pred[1000000000000,0] compare(%i, %i), direction=LT",
+        "%r = f32[1000000000000,0] convert(%i)",
+        "%r = f32[0] reshape(%e)",
+    ],
+)
+def test_arrays_without_elements_are_folded_without_memory(line):
+    lines = [
+        "%f = f32[] constant(1)",
+        "%e = f32[1000000000000,0] constant({})",
+        "%i = s32[1000000000000,0] iota(), iota_dimension=0",
+    ]
+    module = RemoveDeadCode().run(FoldConstants().run(load(*lines, line)))
+    assert entry_ops(module) == ["constant"]
+    assert load_module(Source("printed.ir", print_module(module))) == module
 
 
 @pytest.mark.parametrize(
