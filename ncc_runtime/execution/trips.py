@@ -57,7 +57,8 @@ def decided(executable: Executable, trip_counts: Mapping[str, int], inputs: Inpu
         raise ControlError(_say_them(executable.program, reasons))
     buffers = frozenset().union(*(one.buffers for one in slices.values()))
     numbers = sorted(set().union(*(one.inputs for one in slices.values())))
-    return _performed(executable, trip_counts, inputs, buffers, numbers)
+    planned = PlannedDecisions(executable, trip_counts, open_blocks)
+    return _performed(executable, planned, frozenset(open_blocks), inputs, buffers, numbers)
 
 
 def _say_them(program: Program, reasons: Mapping[int, str]) -> str:
@@ -166,7 +167,8 @@ def _blocks_around(program: Program, queue: EngineQueue) -> Iterator[frozenset[i
 
 def _performed(
     executable: Executable,
-    trip_counts: Mapping[str, int],
+    planned: PlannedDecisions,
+    open_blocks: Container[int],
     inputs: Inputs,
     buffers: frozenset[int],
     numbers: Sequence[int],
@@ -194,7 +196,8 @@ def _performed(
         if needed:
             machine.perform(needed)
 
-    decisions = _SliceDecisions(executable, trip_counts, ValueDecisions(executable, machine))
+    read = ValueDecisions(executable, machine)
+    decisions = _SliceDecisions(executable.ranks, planned, open_blocks, read)
     recorded = RecordedDecisions(executable.ranks, decisions)
     with threadpoolctl.threadpool_limits(1, user_api="blas"), machine:
         Scheduler(executable, recorded).run(perform)
@@ -237,14 +240,14 @@ class _SliceDecisions:
     """Counts the turns of blocks that are planned, and reads the predicates of the others."""
 
     def __init__(
-        self, executable: Executable, trip_counts: Mapping[str, int], read: ValueDecisions
+        self,
+        ranks: int,
+        planned: PlannedDecisions,
+        open_blocks: Container[int],
+        read: ValueDecisions,
     ) -> None:
-        open_blocks = undecided(executable.program.blocks, trip_counts)
-        # branches and loops that values decide are never asked for, so any number will do
-        names = {executable.program.blocks[block].name: 0 for block in open_blocks}
-        self._planned = PlannedDecisions(executable, {**names, **trip_counts})
-        self._open, self._read = frozenset(open_blocks), read
-        self._ranks = executable.ranks
+        self._ranks, self._planned = ranks, planned
+        self._open, self._read = open_blocks, read
         self._turns: dict[tuple[int, int], np.ndarray] = {}  # by queue and row, of every rank
 
     def __call__(self, batch: Batch, jump: Jump) -> np.ndarray:
