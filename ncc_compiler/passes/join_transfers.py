@@ -8,10 +8,9 @@ of its elements.
 from typing import ClassVar
 
 import attrs
-import numpy as np
 
 from ncc_compiler.ir.collectives import pairs_attribute
-from ncc_compiler.ir.graph import Attribute, Literal, Module, Node, NodeId
+from ncc_compiler.ir.graph import Attribute, Module, Node, NodeId
 from ncc_compiler.ir.transfers import meet
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
@@ -72,9 +71,7 @@ def _started(rebuild: Rebuild, node: Node, data: NodeId, token: NodeId) -> NodeI
     assert isinstance(node.type, TupleType), node.name
     kind = node.type.elements[1]
     assert isinstance(kind, ArrayType), node.name
-    zero = np.zeros(kind.shape, kind.dtype.numpy)
-    zero.setflags(write=False)
-    context = rebuild.derived(node, "constant", kind, [], literal=Literal(zero))
+    context = rebuild.constant(node, kind, 0)
     started = attrs.evolve(node, op="tuple", operands=(data, context, token), attributes={})
     return rebuild.add(started)
 
