@@ -75,7 +75,7 @@ class ConfigError(Exception):
 
 
 @attrs.frozen
-class Call:
+class RoutineCall:
     """A routine of neff/lapack.py, or TRSM, with its options."""
 
     routine: str
@@ -87,19 +87,19 @@ def dtype_of_target(target: str) -> DType | None:
     return _LAPACK[target][1] if target in _LAPACK else None
 
 
-def call_of(node: Node) -> Call:
+def call_of(node: Node) -> RoutineCall:
     """What a custom call of linear algebra asks for; ConfigError if its options are not those."""
     target = node.attributes["custom_call_target"]
     assert isinstance(target, Quoted), node.name
     if target.text == "Eigh":
-        return Call("eigh", {"uplo": _eigh_triangle(_config(node))})
+        return RoutineCall("eigh", {"uplo": _eigh_triangle(_config(node))})
     if target.text in _OWN_NAMES:
-        return Call(_OWN_NAMES[target.text], {})
+        return RoutineCall(_OWN_NAMES[target.text], {})
     routine, _ = _LAPACK[target.text]
     options = _options(routine, _config(node))
     if routine == "gees" and options.pop("sort") != "N":
         raise ConfigError("gees cannot sort: which eigenvalues go first only a host's code says")
-    return Call(routine, options)
+    return RoutineCall(routine, options)
 
 
 def _config(node: Node) -> str:
@@ -147,7 +147,7 @@ def _options(routine: str, text: str) -> dict[str, str | int]:
     return found
 
 
-def as_triangular_solve(node: Node, call: Call) -> Node:
+def as_triangular_solve(node: Node, call: RoutineCall) -> Node:
     """A call of trsm as the op that HLO has for it."""
     transposes = {"N": "NO_TRANSPOSE", "T": "TRANSPOSE", "C": "ADJOINT"}
     kept = {key: node.attributes[key] for key in ("metadata",) if key in node.attributes}

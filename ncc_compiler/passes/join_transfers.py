@@ -1,8 +1,8 @@
 """A send and the recv of the same transfer become one permute, where the data is there.
 
-Every rank of a partitioned program runs both, and `meet` brings the two sides into one computation.
-The value of either is a tuple of data, a context and a token; the tuple is kept, and a done is made
-of its elements.
+Every rank of a partitioned program runs both, and `match_transfers` brings the two sides into one
+computation. The value of either is a tuple of data, a context and a token; the tuple is kept, and a
+done is made of its elements.
 """
 
 from typing import ClassVar
@@ -11,7 +11,7 @@ import attrs
 
 from ncc_compiler.ir.collectives import pairs_attribute
 from ncc_compiler.ir.graph import Attribute, Module, Node, NodeId
-from ncc_compiler.ir.transfers import meet
+from ncc_compiler.ir.transfers import match_transfers
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
@@ -24,7 +24,7 @@ class JoinTransfers(Pass):
     name: ClassVar[str] = "join-transfers"
 
     def run(self, module: Module) -> Module:
-        return rewrite_module(meet(module), _joined, lambda node: node.op in _JOINED)
+        return rewrite_module(match_transfers(module), _joined, lambda node: node.op in _JOINED)
 
 
 def _joined(rebuild: Rebuild, node: Node) -> NodeId:
@@ -37,7 +37,7 @@ def _send(rebuild: Rebuild, node: Node) -> NodeId:
 
 
 def _recv(rebuild: Rebuild, node: Node) -> NodeId:
-    """The permute, under the name of the recv; `meet` has given it the data."""
+    """The permute, under the name of the recv; `match_transfers` has given it the data."""
     token, data = node.operands
     permuted = _permuted(rebuild, node, data)
     return _started(rebuild, node, permuted, token)

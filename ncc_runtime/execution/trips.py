@@ -45,7 +45,7 @@ def decided(executable: Executable, trip_counts: Mapping[str, int], inputs: Inpu
     if not open_blocks:
         return PlannedDecisions(executable, trip_counts)
     if executable.seen < executable.ranks:
-        raise ControlError(_say_them(executable.program, dict.fromkeys(open_blocks, "")))
+        raise ControlError(_what_is_undecided(executable.program, dict.fromkeys(open_blocks, "")))
     slicer = _Slicer(executable, open_blocks)
     slices = {block: slicer.slice_of(block) for block in open_blocks}
     reasons = {
@@ -54,14 +54,14 @@ def decided(executable: Executable, trip_counts: Mapping[str, int], inputs: Inpu
         if (reason := one.reason(executable.program, inputs))
     }
     if reasons:
-        raise ControlError(_say_them(executable.program, reasons))
+        raise ControlError(_what_is_undecided(executable.program, reasons))
     buffers = frozenset().union(*(one.buffers for one in slices.values()))
     numbers = sorted(set().union(*(one.inputs for one in slices.values())))
     planned = PlannedDecisions(executable, trip_counts, open_blocks)
     return _performed(executable, planned, frozenset(open_blocks), inputs, buffers, numbers)
 
 
-def _say_them(program: Program, reasons: Mapping[int, str]) -> str:
+def _what_is_undecided(program: Program, reasons: Mapping[int, str]) -> str:
     names: dict[str, tuple[BlockKind, str]] = {}
     for block, reason in reasons.items():
         names.setdefault(program.blocks[block].name, (program.blocks[block].kind, reason))
@@ -105,7 +105,7 @@ class _Slicer:
         program = self._program = executable.program
         self._open = frozenset(open_blocks)
         self._reads: dict[int, set[int]] = {}  # by buffer that is written, those that are read
-        self._around: dict[int, set[int]] = {}  # by buffer, the blocks around its writers
+        self._enclosing: dict[int, set[int]] = {}  # by buffer, the blocks around its writers
         self._collectives: dict[int, set[int]] = {}
         self._inputs = {
             int(program.tensors[tensor].buffer): number
@@ -122,28 +122,28 @@ class _Slicer:
 
     def _note_rows(self, queue: EngineQueue) -> None:
         tensors = self._program.tensors
-        around = list(_blocks_around(self._program, queue))
+        enclosing = list(_enclosing_blocks(self._program, queue))
         for row, instr in enumerate(queue.table):
             read = {int(tensors[operand].buffer) for operand in instr.operands}
             for result in instr.results:
                 buffer = int(tensors[result].buffer)
                 self._reads.setdefault(buffer, set()).update(read)
-                self._around.setdefault(buffer, set()).update(around[row])
+                self._enclosing.setdefault(buffer, set()).update(enclosing[row])
 
     def slice_of(self, block: int) -> _Slice:
         """Everything that the predicate of a block follows from."""
         tensors, buffers = self._program.tensors, self._program.buffers
-        ahead = [int(tensors[self._program.blocks[block].predicate].buffer)]
+        pending = [int(tensors[self._program.blocks[block].predicate].buffer)]
         found: set[int] = set()
-        while ahead:
-            buffer = ahead.pop()
+        while pending:
+            buffer = pending.pop()
             if buffer in found:
                 continue
             found.add(buffer)
-            ahead += self._reads.get(buffer, ())
-            ahead += (
+            pending += self._reads.get(buffer, ())
+            pending += (
                 int(tensors[self._program.blocks[other].predicate].buffer)
-                for other in self._around.get(buffer, set()) & self._open
+                for other in self._enclosing.get(buffer, set()) & self._open
             )
         return _Slice(
             frozenset(found),
@@ -153,7 +153,7 @@ class _Slicer:
         )
 
 
-def _blocks_around(program: Program, queue: EngineQueue) -> Iterator[frozenset[int]]:
+def _enclosing_blocks(program: Program, queue: EngineQueue) -> Iterator[frozenset[int]]:
     """Of every row of a queue, the blocks that it stands in."""
     control = {row.pc: row for row in control_rows(program, queue.table)}
     inside: frozenset[int] = frozenset()
