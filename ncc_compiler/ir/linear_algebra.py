@@ -14,10 +14,9 @@ import attrs
 
 from ncc_compiler.ir.graph import Node, Quoted, Raw
 from ncc_runtime.neff.dtypes import DType
-from ncc_runtime.neff.lapack import ROUTINES
+from ncc_runtime.neff.lapack import COMPLEX_NAMES, ROUTINES
 
 _LETTERS = {"s": DType.F32, "d": DType.F64, "c": DType.C64, "z": DType.C128}
-_COMPLEX_NAMES = {"orgqr": "ungqr", "ormqr": "unmqr", "syevd": "heevd", "sytrd": "hetrd"}
 _OWN_NAMES = {
     "Eigh": "eigh",
     "LuDecomposition": "lu",
@@ -37,7 +36,7 @@ def _lapack_targets() -> Mapping[str, tuple[str, DType]]:
     found = {}
     for routine in (*(name for name in ROUTINES if name not in _NOT_LAPACK), TRSM):
         for letter, dtype in _LETTERS.items():
-            name = _COMPLEX_NAMES.get(routine, routine) if dtype.is_complex else routine
+            name = COMPLEX_NAMES.get(routine, routine) if dtype.is_complex else routine
             found[f"lapack_{letter}{name}_ffi"] = routine, dtype
     return found
 

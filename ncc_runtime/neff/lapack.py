@@ -72,6 +72,9 @@ are NaN where there are none), and with pivots from 0 and the permutation of the
 make.
 """
 
+COMPLEX_NAMES = {"orgqr": "ungqr", "ormqr": "unmqr", "syevd": "heevd", "sytrd": "hetrd"}
+"""LAPACK's other names of routines for complex elements."""
+
 OPTIONS: Mapping[str, type] = {
     **{name: str for row in ROUTINES.values() for name in row.options},
     **{name: int for row in ROUTINES.values() for name in row.indices},

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.linalg import lapack as scipy_lapack
 
 from ncc_runtime.execution.values.work import Arrays, Work
+from ncc_runtime.neff.lapack import COMPLEX_NAMES
 
 Options = Mapping[str, Any]
 Found = tuple[Any, ...]
@@ -46,12 +47,9 @@ def lapack(work: Work, operands: Arrays) -> Arrays:
 def _routine(name: str, dtype: np.dtype) -> Any:
     """Scipy's wrapper of a routine for an element type; it copies what it is given."""
     if dtype.kind == "c":
-        name = _COMPLEX_NAMES.get(name, name)
+        name = COMPLEX_NAMES.get(name, name)
     letter = {"f4": "s", "f8": "d", "c8": "c", "c16": "z"}[f"{dtype.kind}{dtype.itemsize}"]
     return getattr(scipy_lapack, letter + name)
-
-
-_COMPLEX_NAMES = {"orgqr": "ungqr", "ormqr": "unmqr", "syevd": "heevd", "sytrd": "hetrd"}
 
 
 def _potrf(options: Options, matrix: np.ndarray) -> Found:
