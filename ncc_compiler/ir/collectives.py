@@ -100,20 +100,27 @@ class MovedSlice:
     sizes: tuple[int, ...]
 
 
+class SliceSizesError(ValueError):
+    """slice_sizes are not those of the slices that the starts tell of."""
+
+
 def moves_slices(node: Node) -> bool:
     """Whether it is a permute of slices of its input into its output."""
     return SLICE_SIZES in node.attributes
 
 
 def moved_slices(node: Node, kinds: Sequence[Type]) -> tuple[MovedSlice, ...]:
-    """The slices of a permute with operands of these types; ValueError for starts that are none."""
+    """The slices of a permute with operands of these types.
+
+    ValueError for starts that are none, SliceSizesError for sizes of more or fewer slices.
+    """
     places = _starts_of(kinds[0], kinds[2])
     if places != _starts_of(kinds[0], kinds[3]):
         raise ValueError("starts in the input and in the output are not of as many slices")
     sizes = node.attributes[SLICE_SIZES]
     assert isinstance(sizes, Lists), node.name
     if len(sizes.lists) != len(places):
-        raise ValueError(f"{len(sizes.lists)} slice sizes for {len(places)} slices")
+        raise SliceSizesError(f"{len(sizes.lists)} slice sizes for {len(places)} slices")
     return tuple(
         MovedSlice(array, path, one) for (array, path), one in zip(places, sizes.lists, strict=True)
     )

@@ -42,57 +42,53 @@ _BEFORE_BACKEND = (
 
 
 @attrs.frozen
-class Kind:
+class RefusedKind:
     """Custom calls that are refused for one reason; `targets` matches their names."""
 
-    targets: re.Pattern[str]
+    targets: str  # a regular expression
     what: str
     advice: str
 
 
-def _kind(targets: str, what: str, advice: str) -> Kind:
-    return Kind(re.compile(targets), what, advice)
-
-
 REFUSED_KINDS = (
-    _kind(r"(?i).*callback.*", "is a host callback", _ON_HOST),
-    _kind(
+    RefusedKind(r"(?i).*callback.*", "is a host callback", _ON_HOST),
+    RefusedKind(
         r"Sharding|SPMDFullToShardShape|SPMDShardToFullShape|xla\.sdy\..*",
         "stands for partitioning that has not been done",
         PARTITION_IT,
     ),
-    _kind(
+    RefusedKind(
         r"AwsNeuron.*|nki\..*",
         "is a kernel for NeuronCores (NKI), whose code the program does not hold as ops",
         "trace the function without the kernel, with ops",
     ),
-    _kind(
+    RefusedKind(
         r"tpu_custom_call|Mosaic.*|mosaic.*",
         "is a kernel of Mosaic (Pallas for TPUs or GPUs)",
         _KERNEL,
     ),
-    _kind(
+    RefusedKind(
         r"__gpu\$xla\.gpu\.triton|triton_kernel_call|.*[Tt]riton.*",
         "is a kernel of Triton",
         _KERNEL,
     ),
-    _kind(
+    RefusedKind(
         r"__(cudnn|cublas|cufft|cub|cusolver|hipblas|gpu|cutlass)\$?.*",
         "is a call of a GPU vendor's library",
         _BEFORE_BACKEND,
     ),
-    _kind(
+    RefusedKind(
         r"(cu|hip)(solver|sparse|blas|dnn|fft|hybrid)?_?\w+_ffi|(cu|hip)(solver|sparse|hybrid|_)\w+",
         "is a call of a GPU vendor's library",
         _AS_OPS,
     ),
-    _kind(r"__(onednn|xla_cpu|ynn|eigen).*", "is a call of a CPU library", _BEFORE_BACKEND),
-    _kind(
+    RefusedKind(r"__(onednn|xla_cpu|ynn|eigen).*", "is a call of a CPU library", _BEFORE_BACKEND),
+    RefusedKind(
         r"lapack_\w+(?<!_ffi)|blas_\w+(?<!_ffi)",
         "is LAPACK as older versions of JAX call it",
         "trace the function with a newer JAX",
     ),
-    _kind(
+    RefusedKind(
         r"shape_assertion|stablehlo\.dynamic_\w+|dynamic_\w+|Pad(To)?Static|SliceToDynamic",
         "is of a program whose shapes are not known",
         "trace the function with numbers for shapes",
@@ -114,7 +110,7 @@ def refusal_of(target: str, collectives: Iterable[str]) -> Refused | None:
     if target in IDENTITIES or target == TOPK or target in TARGETS:
         return None
     for kind in REFUSED_KINDS:
-        if kind.targets.fullmatch(target):
+        if re.fullmatch(kind.targets, target):
             return Refused(f"{target} {kind.what}", kind.advice)
     known = sorted({*IDENTITIES, TOPK, *collectives})
     near = difflib.get_close_matches(target, [*known, *TARGETS], n=1, cutoff=0.8)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from ncc_compiler.ir.collectives import (
     REGION_REDUCTIONS,
+    SliceSizesError,
     group_size,
     mode_of,
     moved_slices,
@@ -287,10 +288,11 @@ def _moved_slices(facts: Facts) -> Findings:
         return None
     try:
         slices = moved_slices(facts.node, facts.operands)
+    except SliceSizesError as error:
+        yield facts.complain_of(SIZES_OF_SLICES, str(error), SLICE_SIZES)
+        return None
     except ValueError as error:
-        of_sizes = "slice sizes" in str(error)
-        rule, at = (SIZES_OF_SLICES, SLICE_SIZES) if of_sizes else (STARTS_OF_SLICES, 2)
-        yield facts.complain_of(rule, str(error), at)
+        yield facts.complain_of(STARTS_OF_SLICES, str(error), 2)
         return None
     for one in slices:
         for position in (0, 1):
@@ -308,6 +310,7 @@ def _moved_slices(facts: Facts) -> Findings:
                 sizes = ",".join(map(str, one.sizes))
                 fact = f"a slice of {{{sizes}}} does not fit in {kind}"
                 yield facts.complain_of(SIZES_OF_SLICES, fact, SLICE_SIZES)
+                break
     return facts.operands[1]
 
 

@@ -14,10 +14,9 @@ import attrs
 
 from ncc_compiler.ir.graph import Node, Quoted, Raw
 from ncc_runtime.neff.dtypes import DType
-from ncc_runtime.neff.lapack import ROUTINES
+from ncc_runtime.neff.lapack import COMPLEX_NAMES, ROUTINES
 
 _LETTERS = {"s": DType.F32, "d": DType.F64, "c": DType.C64, "z": DType.C128}
-_COMPLEX_NAMES = {"orgqr": "ungqr", "ormqr": "unmqr", "syevd": "heevd", "sytrd": "hetrd"}
 _OWN_NAMES = {
     "Eigh": "eigh",
     "LuDecomposition": "lu",
@@ -37,7 +36,7 @@ def _lapack_targets() -> Mapping[str, tuple[str, DType]]:
     found = {}
     for routine in (*(name for name in ROUTINES if name not in _NOT_LAPACK), TRSM):
         for letter, dtype in _LETTERS.items():
-            name = _COMPLEX_NAMES.get(routine, routine) if dtype.is_complex else routine
+            name = COMPLEX_NAMES.get(routine, routine) if dtype.is_complex else routine
             found[f"lapack_{letter}{name}_ffi"] = routine, dtype
     return found
 
@@ -75,7 +74,7 @@ class ConfigError(Exception):
 
 
 @attrs.frozen
-class Call:
+class RoutineCall:
     """A routine of neff/lapack.py, or TRSM, with its options."""
 
     routine: str
@@ -87,19 +86,19 @@ def dtype_of_target(target: str) -> DType | None:
     return _LAPACK[target][1] if target in _LAPACK else None
 
 
-def call_of(node: Node) -> Call:
+def call_of(node: Node) -> RoutineCall:
     """What a custom call of linear algebra asks for; ConfigError if its options are not those."""
     target = node.attributes["custom_call_target"]
     assert isinstance(target, Quoted), node.name
     if target.text == "Eigh":
-        return Call("eigh", {"uplo": _eigh_triangle(_config(node))})
+        return RoutineCall("eigh", {"uplo": _eigh_triangle(_config(node))})
     if target.text in _OWN_NAMES:
-        return Call(_OWN_NAMES[target.text], {})
+        return RoutineCall(_OWN_NAMES[target.text], {})
     routine, _ = _LAPACK[target.text]
     options = _options(routine, _config(node))
     if routine == "gees" and options.pop("sort") != "N":
         raise ConfigError("gees cannot sort: which eigenvalues go first only a host's code says")
-    return Call(routine, options)
+    return RoutineCall(routine, options)
 
 
 def _config(node: Node) -> str:
@@ -147,7 +146,7 @@ def _options(routine: str, text: str) -> dict[str, str | int]:
     return found
 
 
-def as_triangular_solve(node: Node, call: Call) -> Node:
+def as_triangular_solve(node: Node, call: RoutineCall) -> Node:
     """A call of trsm as the op that HLO has for it."""
     transposes = {"N": "NO_TRANSPOSE", "T": "TRANSPOSE", "C": "ADJOINT"}
     kept = {key: node.attributes[key] for key in ("metadata",) if key in node.attributes}

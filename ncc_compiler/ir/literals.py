@@ -26,7 +26,9 @@ class LiteralError(ValueError):
         self.hint = hint
 
 
-_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+"""What literals may hold between their words and marks."""
+
 _TYPED = re.compile(r"\s*[a-z][a-z0-9]*\[[^\[\]]*\](?:\{[\d,\s]*(?::[^{}]*)?\})?\s*(?=\S)")
 _PART = r"((?:[^(),{}]|\(0x[0-9a-fA-F]*\))*)"
 _COMPLEX = re.compile(rf"\({_PART},{_PART}\)")
@@ -44,7 +46,7 @@ ELIDED = "{...}"
 
 def read_literal(text: str, kind: ArrayType) -> Literal | Elided:
     """What a literal spells; LiteralError says what is wrong with it."""
-    text = _COMMENT.sub(" ", text).strip()
+    text = COMMENT.sub(" ", text).strip()
     if match := _TYPED.match(text):
         text = text[match.end() :]
     if text == ELIDED and kind.shape:

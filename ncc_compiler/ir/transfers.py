@@ -54,8 +54,11 @@ _PIPELINE = re.compile(r'\b_xla_send_recv_pipeline\s*=\s*"?(\d+)')
 
 
 @attrs.frozen
-class Lane:
-    """What sides have in common that are matched by their order."""
+class Envelope:
+    """What both sides of a transfer have in common, as MPI calls it.
+
+    The first send of an envelope goes with its first recv, and so on.
+    """
 
     has_channel: bool
     pairs: tuple[tuple[int, int], ...]
@@ -89,7 +92,8 @@ _Side: TypeAlias = _Sent | _Awaited
 class _Variant:
     """A computation of a loop, with what is in flight when it begins."""
 
-    entering: tuple[tuple[Lane, Path | None], ...] = ()  # a recv's place in the state; None: a send
+    # with a recv's place in the state; None: a send
+    entering: tuple[tuple[Envelope, Path | None], ...] = ()
     registers: tuple[Type, ...] = ()  # what the state holds more than it did
 
 
@@ -99,7 +103,7 @@ def has_transfers(module: Module) -> bool:
     return any(node.op in ops for body in module.computations.values() for node in body.nodes)
 
 
-def meet(module: Module) -> Module:
+def match_transfers(module: Module) -> Module:
     """The module where every recv has a second operand, the data, and comes after it."""
     if not has_transfers(module):
         return module
@@ -108,7 +112,7 @@ def meet(module: Module) -> Module:
     return met
 
 
-def lonely(module: Module) -> Iterator[Found]:
+def unmatched_transfers(module: Module) -> Iterator[Found]:
     """Sends, recvs and their dones that cannot be carried out, in a module that is right else."""
     if has_transfers(module):
         yield from _matched(module)[1]
@@ -124,11 +128,11 @@ def _matched(module: Module) -> tuple[Module, list[Found]]:
     return met, found
 
 
-def _side_lanes(module: Module, *, by_channel: bool) -> dict[tuple[str, int], Lane]:
-    """The lane of every send and recv, by computation and position."""
+def _side_envelopes(module: Module, *, by_channel: bool) -> dict[tuple[str, int], Envelope]:
+    """The envelope of every send and recv, by computation and position."""
     pipelines: dict[tuple[str, int], str] = {}
-    lanes: dict[tuple[str, int], Lane] = {}
-    ops: dict[Lane, set[str]] = defaultdict(set)
+    envelopes: dict[tuple[str, int], Envelope] = {}
+    ops: dict[Envelope, set[str]] = defaultdict(set)
     for name, computation in module.computations.items():
         for position, node in enumerate(computation.nodes):
             if node.op not in TRANSFERS:
@@ -140,14 +144,14 @@ def _side_lanes(module: Module, *, by_channel: bool) -> dict[tuple[str, int], La
             found = _PIPELINE.search(written.text) if isinstance(written, Raw) else None
             pipelines[name, position] = found[1] if found else ""
             sorted_pairs = tuple(sorted(pairs.pairs))
-            lane = Lane(channel is not None, sorted_pairs, data_of(node.type), channel, "")
-            lanes[name, position] = lane
-            ops[lane].add(node.op)
+            envelope = Envelope(channel is not None, sorted_pairs, data_of(node.type), channel, "")
+            envelopes[name, position] = envelope
+            ops[envelope].add(node.op)
     return {
-        key: lane
-        if by_channel and ops[lane] == TRANSFERS
-        else attrs.evolve(lane, channel=None, pipeline=pipelines[key])
-        for key, lane in lanes.items()
+        key: envelope
+        if by_channel and ops[envelope] == TRANSFERS
+        else attrs.evolve(envelope, channel=None, pipeline=pipelines[key])
+        for key, envelope in envelopes.items()
     }
 
 
@@ -157,26 +161,26 @@ class _Matching:
     def __init__(self, module: Module, *, by_channel: bool) -> None:
         self._module = module
         self.found: list[Found] = []
-        self._told: set[tuple[str, str, str]] = set()
-        self.lanes = _side_lanes(module, by_channel=by_channel)
-        self.recvs: dict[Lane, Node] = {}  # one of each
+        self._reported: set[tuple[str, str, str]] = set()
+        self.envelopes = _side_envelopes(module, by_channel=by_channel)
+        self.recvs: dict[Envelope, Node] = {}  # one of each
         self._near: dict[tuple[str, Attribute | None], list[tuple[str, Node]]] = defaultdict(list)
-        for (name, position), lane in self.lanes.items():
+        for (name, position), envelope in self.envelopes.items():
             node = module.computations[name].nodes[position]
             if node.op == "recv":
-                self.recvs[lane] = node
+                self.recvs[envelope] = node
             self._near[node.op, node.attributes.get("channel_id")].append((name, node))
         self.postponed: set[tuple[str, int]] = set()
         self.unhandled: list[tuple[str, int]] = []  # dones that read what their recv has got
-        self.touched: dict[str, frozenset[Lane]] = {}
+        self.touched: dict[str, frozenset[Envelope]] = {}
         self._wanted: dict[str, dict[_Variant, str]] = {name: {} for name in module.computations}
         self._taken = set(module.computations)
 
     def run(self) -> tuple[Module, list[Found]]:
         computations = self._module.computations
-        own: dict[str, set[Lane]] = defaultdict(set)
-        for (name, _), lane in self.lanes.items():
-            own[name].add(lane)
+        own: dict[str, set[Envelope]] = defaultdict(set)
+        for (name, _), envelope in self.envelopes.items():
+            own[name].add(envelope)
         for name, computation in computations.items():  # callees first
             inner = [self.touched.get(body, frozenset()) for body in _bodies(computation)]
             self.touched[name] = frozenset(own[name]).union(*inner)
@@ -204,9 +208,9 @@ class _Matching:
         return known[variant]
 
     def complain(self, computation: Computation, node: Node, complaint: Complaint) -> None:
-        told = (computation.name, node.name, complaint.rule)  # once for all variants
-        if told not in self._told:
-            self._told.add(told)
+        key = (computation.name, node.name, complaint.rule)  # once for all variants
+        if key not in self._reported:
+            self._reported.add(key)
             self.found.append((computation, node, complaint))
 
     def unmatched(self, computation: Computation, node: Node) -> None:
@@ -284,20 +288,20 @@ class _Scope:
         self._taken = {node.name for node in old.nodes}
         self._suffixes: Counter[str] = Counter()
         self._root = old.root
-        self._pending: dict[Lane, deque[_Side]] = defaultdict(deque)
-        self._late: dict[_Awaited, tuple[Lane, NodeId]] = {}  # data of recvs started elsewhere
+        self._pending: dict[Envelope, deque[_Side]] = defaultdict(deque)
+        self._late: dict[_Awaited, tuple[Envelope, NodeId]] = {}  # data of recvs started elsewhere
 
     def run(self) -> Computation:
         old = self._old
         self._begin()
         for position, node in enumerate(old.nodes):
-            lane = self._matching.lanes.get((old.name, position))
-            if lane is not None:
+            envelope = self._matching.envelopes.get((old.name, position))
+            if envelope is not None:
                 mine = NodeId(position)
                 if node.op == "send":
-                    self._side(lane, _Sent(node.operands[0], mine, node))
+                    self._side(envelope, _Sent(node.operands[0], mine, node))
                 else:
-                    self._side(lane, _Awaited(mine, (), node))
+                    self._side(envelope, _Awaited(mine, (), node))
             elif node.op == "while":
                 self._loop(NodeId(position), node)
         self._end()
@@ -363,17 +367,17 @@ class _Scope:
             assert isinstance(source.type, TupleType), source.name
             width = len(source.type.elements)
             whole = self._widened(parameter, variant.registers)
-        for lane, path in variant.entering:
+        for envelope, path in variant.entering:
             if path is None:
                 data = self._element(whole, width, source)
                 width += 1
-                self._pending[lane].append(_Sent(data, parameter))
+                self._pending[envelope].append(_Sent(data, parameter))
             else:
-                self._pending[lane].append(_Awaited(parameter, path))
+                self._pending[envelope].append(_Awaited(parameter, path))
 
-    def _side(self, lane: Lane, side: _Side) -> None:
+    def _side(self, envelope: Envelope, side: _Side) -> None:
         """Match it with the first of the other side that waits, or let it wait."""
-        waiting = self._pending[lane]
+        waiting = self._pending[envelope]
         if not waiting or type(waiting[0]) is type(side):
             waiting.append(side)
             return
@@ -386,32 +390,32 @@ class _Scope:
             operands = (recv.operands[0], sent.data)
             self._nodes[awaited.after] = attrs.evolve(recv, operands=operands)
         else:
-            self._late[awaited] = lane, sent.data
+            self._late[awaited] = envelope, sent.data
 
     def _loop(self, position: NodeId, node: Node) -> None:
         """What waits and goes into the loop comes out of it one round later, or as it went in."""
         matching, state = self._matching, node.type
         body, condition = node.callee("body"), node.callee("condition")
         before: set[int] | None = None
-        entering: list[tuple[Lane, Path | None]] = []
+        entering: list[tuple[Envelope, Path | None]] = []
         registers: list[NodeId] = []
-        places: list[tuple[Lane, int]] = []
-        for lane in sorted(matching.touched[body], key=str):
-            for place, side in enumerate(self._pending[lane]):
+        places: list[tuple[Envelope, int]] = []
+        for envelope in sorted(matching.touched[body], key=str):
+            for place, side in enumerate(self._pending[envelope]):
                 if isinstance(side, _Awaited):
-                    path = self._path_of(node.operands[0], state, lane, side)
+                    path = self._path_of(node.operands[0], state, envelope, side)
                     if path is None:
                         continue
-                    entering.append((lane, path))
+                    entering.append((envelope, path))
                     self._postpone(side)
                 else:
                     if before is None:
                         before = _ancestors(self._old, position)
                     if side.after not in before or not isinstance(state, TupleType):
                         continue
-                    entering.append((lane, None))
+                    entering.append((envelope, None))
                     registers.append(side.data)
-                places.append((lane, place))
+                places.append((envelope, place))
         kinds = tuple(self._nodes[one].type for one in registers)
         callees: dict[str, Attribute] = {
             "body": Callee(matching.want(body, _Variant(tuple(entering), kinds))),
@@ -425,8 +429,8 @@ class _Scope:
             start = self._with_registers(node.operands[0], registers, node)
             whole = self._widened(position, kinds)
             self._nodes[whole] = attrs.evolve(self._nodes[whole], operands=(start,))
-        for (lane, place), (_, path) in zip(places, entering, strict=True):
-            waiting = self._pending[lane]
+        for (envelope, place), (_, path) in zip(places, entering, strict=True):
+            waiting = self._pending[envelope]
             side = waiting[place]
             if isinstance(side, _Sent):
                 waiting[place] = _Sent(self._element(whole, width, node), position, side.send)
@@ -435,10 +439,13 @@ class _Scope:
                 assert path is not None, node.name
                 waiting[place] = _Awaited(position, path, side.recv)
 
-    def _path_of(self, state: NodeId, kind: Type, lane: Lane, side: _Awaited) -> Path | None:
+    def _path_of(
+        self, state: NodeId, kind: Type, envelope: Envelope, side: _Awaited
+    ) -> Path | None:
         """Where the state of a loop holds what a recv has started, if it does."""
         return next(
-            (path for path in _started_in(kind, lane) if self._resolved(state, path) == side), None
+            (path for path in _started_in(kind, envelope) if self._resolved(state, path) == side),
+            None,
         )
 
     def _resolved(self, value: NodeId, path: Path) -> _Awaited:
@@ -483,9 +490,9 @@ class _Scope:
         """What is in flight when the computation ends; in a loop that is what it began with."""
         variant, matching = self._variant, self._matching
         given_back: list[NodeId] = []
-        left = {lane: deque(sides) for lane, sides in self._pending.items()}
-        for lane, path in variant.entering:
-            side = left[lane].popleft() if left.get(lane) else None
+        left = {envelope: deque(sides) for envelope, sides in self._pending.items()}
+        for envelope, path in variant.entering:
+            side = left[envelope].popleft() if left.get(envelope) else None
             if path is None and isinstance(side, _Sent):
                 given_back.append(side.data)
             elif (
@@ -495,7 +502,7 @@ class _Scope:
             ):
                 self._postpone(side)
             else:
-                self._complain_of_round(lane, path)
+                self._complain_of_round(envelope, path)
         for sides in left.values():
             for side in sides:
                 node = side.send if isinstance(side, _Sent) else side.recv
@@ -505,12 +512,12 @@ class _Scope:
             source = self._old.nodes[self._old.root]
             self._root = self._with_registers(self._old.root, given_back, source)
 
-    def _complain_of_round(self, lane: Lane, path: Path | None) -> None:
+    def _complain_of_round(self, envelope: Envelope, path: Path | None) -> None:
         name = self._old.name
         node = next(
             node
             for position, node in enumerate(self._old.nodes)
-            if self._matching.lanes.get((name, position)) == lane or node.op == "while"
+            if self._matching.envelopes.get((name, position)) == envelope or node.op == "while"
         )
         begun = "recv" if path is not None else "send"
         other = "send" if path is not None else "recv"
@@ -530,8 +537,8 @@ class _Scope:
         if started not in self._late:
             self._matching.unhandled.append((self._old.name, position))
             return
-        lane, data = self._late[started]
-        recv = self._matching.recvs[lane]
+        envelope, data = self._late[started]
+        recv = self._matching.recvs[envelope]
         kind = self._old.nodes[node.operands[0]].type
         token = self._element(node.operands[0], 2, node)
         start = self._add(f"{node.name}.recv", "recv", kind, (token, data), node, **recv.attributes)
@@ -587,13 +594,13 @@ def _ancestors(computation: Computation, position: NodeId) -> set[int]:
     return found
 
 
-def _started_in(kind: Type, lane: Lane) -> Iterator[Path]:
-    """Where a type holds what a send or recv of the lane gives."""
-    if is_started(kind) and data_of(kind) == lane.data:
+def _started_in(kind: Type, envelope: Envelope) -> Iterator[Path]:
+    """Where a type holds what a send or recv of the envelope gives."""
+    if is_started(kind) and data_of(kind) == envelope.data:
         yield ()
     elif isinstance(kind, TupleType):
         for index, element in enumerate(kind.elements):
-            yield from ((index, *path) for path in _started_in(element, lane))
+            yield from ((index, *path) for path in _started_in(element, envelope))
 
 
 _Callers: TypeAlias = Mapping[str, Sequence[tuple[str, NodeId]]]

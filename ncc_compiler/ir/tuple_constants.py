@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 import attrs
 
-from ncc_compiler.ir.literals import ELIDED
+from ncc_compiler.ir.literals import COMMENT, ELIDED
 from ncc_compiler.syntax import tree
 
-_MARK = re.compile(r"[(){},]|/\*.*?\*/", re.DOTALL)
+_MARK = re.compile(r"[(){},]")
 
 
 def without_tuple_constants(file: tree.File) -> tree.File:
@@ -72,10 +72,11 @@ def _spelt_out(body: tree.Computation) -> Iterator[tree.Instruction]:
 
 def _parts(payload: tree.Word, count: int) -> list[tree.Word] | None:
     """The texts between the commas of `(a, b, …)`; None if there are not `count` of them."""
-    text = payload.text.strip()
+    blanked = COMMENT.sub(lambda comment: " " * len(comment[0]), payload.text)  # places stay
+    text = blanked.strip()
     if text == ELIDED:
         return [payload] * count
-    start = payload.start + payload.text.index(text) if text else payload.start
+    start = payload.start + blanked.index(text)
     depth, cuts = 0, [0]
     for mark in _MARK.finditer(text):
         if mark[0] in "({":

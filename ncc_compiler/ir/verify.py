@@ -10,7 +10,7 @@ from ncc_compiler.ir.op_row import OpDef
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.places import place_of
 from ncc_compiler.ir.rules import Complaint, Part
-from ncc_compiler.ir.transfers import lonely
+from ncc_compiler.ir.transfers import unmatched_transfers
 from ncc_compiler.ir.types import ArrayType, Type
 
 
@@ -37,7 +37,7 @@ def verify_nodes(module: Module) -> tuple[Diagnostic, ...]:
     if not found and all(
         node.op in OPS for computation in module.computations.values() for node in computation.nodes
     ):
-        found += lonely(module)
+        found += unmatched_transfers(module)
     return in_program_order(
         diagnostic_of(computation.nodes, node, complaint) for computation, node, complaint in found
     )

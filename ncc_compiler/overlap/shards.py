@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 
 from ncc_compiler.ir.collectives import AVERAGING
-from ncc_compiler.ir.graph import Computation, Literal, Module, Node, NodeId
+from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
 from ncc_compiler.ir.ops_elementwise import ELEMENTWISE_ROWS
 from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.passes.rebuild import Rebuild
@@ -106,27 +106,12 @@ def own_start(rebuild: Rebuild, module: Module, groups: Groups, source: Node, si
     starts = np.zeros(module.ranks, np.int32 if size * len(groups[0]) < 2**31 else np.int64)
     for group in groups:
         starts[list(group)] = np.arange(len(group)) * size
-    starts.setflags(write=False)
     dtype = DType.S32 if starts.dtype == np.int32 else DType.S64
     whole, one = ArrayType(dtype, (module.ranks,)), ArrayType(dtype, (1,))
-    table = rebuild.derived(source, "constant", whole, [], literal=Literal(starts))
-    rank = _rank(rebuild, module, source)
+    table = rebuild.constant(source, whole, starts)
+    rank = rebuild.rank(source, module)
     found = rebuild.derived(source, "dynamic-slice", one, [table, rank], dynamic_slice_sizes=(1,))
     return rebuild.derived(source, "reshape", ArrayType(dtype), [found])
-
-
-def _rank(rebuild: Rebuild, module: Module, source: Node) -> NodeId:
-    """replica × num_partitions + partition"""
-    kind = ArrayType(DType.U32)
-    partition = rebuild.derived(source, "partition-id", kind, [])
-    if module.replica_count == 1:
-        return partition
-    replica = rebuild.derived(source, "replica-id", kind, [])
-    count = np.array(module.num_partitions, np.uint32)
-    count.setflags(write=False)
-    width = rebuild.derived(source, "constant", kind, [], literal=Literal(count))
-    first = rebuild.derived(source, "multiply", kind, [replica, width])
-    return rebuild.derived(source, "add", kind, [first, partition])
 
 
 class Shards:
@@ -180,6 +165,4 @@ class Shards:
         data = source.literal().array if source.has_value() else np.zeros(0)
         if not data.size or data.tobytes() != data.flat[:1].tobytes() * data.size:
             return None
-        few = np.full(shape, data.flat[0], data.dtype)
-        few.setflags(write=False)
-        return rebuild.derived(source, "constant", kind, [], literal=Literal(few))
+        return rebuild.constant(source, kind, data.flat[0])

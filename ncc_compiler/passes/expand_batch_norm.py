@@ -16,9 +16,8 @@ import math
 from typing import ClassVar
 
 import attrs
-import numpy as np
 
-from ncc_compiler.ir.graph import Callee, Computation, Literal, Module, Node, NodeId
+from ncc_compiler.ir.graph import Callee, Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
@@ -149,10 +148,7 @@ class _Expansion:
         )
 
     def _scalar(self, value: float) -> NodeId:
-        literal = Literal(np.array(value, self._carrier.numpy))
-        literal.array.setflags(write=False)
-        kind = ArrayType(self._carrier)
-        return self._rebuild.derived(self._node, "constant", kind, (), literal=literal)
+        return self._rebuild.constant(self._node, ArrayType(self._carrier), value)
 
     def _number(self, value: float) -> NodeId:
         """A number for each feature."""

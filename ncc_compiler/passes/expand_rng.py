@@ -18,10 +18,9 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import attrs
-import numpy as np
 
 from ncc_compiler.ir.calls import branch_names
-from ncc_compiler.ir.graph import Attribute, Computation, Literal, Module, Node, NodeId
+from ncc_compiler.ir.graph import Attribute, Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild
@@ -199,12 +198,7 @@ class _Turning:
     def _bits(self, node: Node, kind: ArrayType) -> NodeId:
         """Random integers of the type, of a state that no other place, rank or turn has."""
         key = (self._seed + next(self._numbers) * _GOLDEN) % 2**64
-        partition = self._op(node, "partition-id", ArrayType(DType.U32))
-        replica = self._op(node, "replica-id", ArrayType(DType.U32))
-        count = self._constant(node, self._module.num_partitions, ArrayType(DType.U32))
-        rank = self._op(node, "multiply", ArrayType(DType.U32), replica, count)
-        rank = self._op(node, "add", ArrayType(DType.U32), rank, partition)
-        above = self._op(node, "convert", _TURN, rank)
+        above = self._op(node, "convert", _TURN, self._rebuild.rank(node, self._module))
         above = self._op(node, "shift-left", _TURN, above, self._constant(node, _TURNS, _TURN))
         above = self._op(node, "add", _TURN, above, self._turn)
         one = ArrayType(DType.U64, (1,))
@@ -234,9 +228,7 @@ class _Turning:
         return self._op(source, "broadcast", kind, converted, dimensions=())
 
     def _constant(self, source: Node, value: float, kind: ArrayType) -> NodeId:
-        literal = Literal(np.array(value, kind.dtype.numpy))
-        literal.array.setflags(write=False)
-        scalar = self._op(source, "constant", ArrayType(kind.dtype), literal=literal)
+        scalar = self._rebuild.constant(source, ArrayType(kind.dtype), value)
         if not kind.shape:
             return scalar
         return self._op(source, "broadcast", kind, scalar, dimensions=())

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import attrs
-import numpy as np
 
 from ncc_compiler.ir.collectives import moves_slices
-from ncc_compiler.ir.graph import Callee, Literal, Module, Node, NodeId
+from ncc_compiler.ir.graph import Callee, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
@@ -81,6 +80,4 @@ def _is(rebuild: Rebuild, operand: NodeId, kind: Type) -> bool:
 
 def _context(rebuild: Rebuild, node: Node, kind: Type) -> NodeId:
     assert isinstance(kind, ArrayType), node.name
-    zero = np.zeros(kind.shape, kind.dtype.numpy)
-    zero.setflags(write=False)
-    return rebuild.derived(node, "constant", kind, [], literal=Literal(zero))
+    return rebuild.constant(node, kind, 0)

@@ -1,18 +1,17 @@
 """A send and the recv of the same transfer become one permute, where the data is there.
 
-Every rank of a partitioned program runs both, and `meet` brings the two sides into one computation.
-The value of either is a tuple of data, a context and a token; the tuple is kept, and a done is made
-of its elements.
+Every rank of a partitioned program runs both, and `match_transfers` brings the two sides into one
+computation. The value of either is a tuple of data, a context and a token; the tuple is kept, and a
+done is made of its elements.
 """
 
 from typing import ClassVar
 
 import attrs
-import numpy as np
 
 from ncc_compiler.ir.collectives import pairs_attribute
-from ncc_compiler.ir.graph import Attribute, Literal, Module, Node, NodeId
-from ncc_compiler.ir.transfers import meet
+from ncc_compiler.ir.graph import Attribute, Module, Node, NodeId
+from ncc_compiler.ir.transfers import match_transfers
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
@@ -25,7 +24,7 @@ class JoinTransfers(Pass):
     name: ClassVar[str] = "join-transfers"
 
     def run(self, module: Module) -> Module:
-        return rewrite_module(meet(module), _joined, lambda node: node.op in _JOINED)
+        return rewrite_module(match_transfers(module), _joined, lambda node: node.op in _JOINED)
 
 
 def _joined(rebuild: Rebuild, node: Node) -> NodeId:
@@ -38,7 +37,7 @@ def _send(rebuild: Rebuild, node: Node) -> NodeId:
 
 
 def _recv(rebuild: Rebuild, node: Node) -> NodeId:
-    """The permute, under the name of the recv; `meet` has given it the data."""
+    """The permute, under the name of the recv; `match_transfers` has given it the data."""
     token, data = node.operands
     permuted = _permuted(rebuild, node, data)
     return _started(rebuild, node, permuted, token)
@@ -72,9 +71,7 @@ def _started(rebuild: Rebuild, node: Node, data: NodeId, token: NodeId) -> NodeI
     assert isinstance(node.type, TupleType), node.name
     kind = node.type.elements[1]
     assert isinstance(kind, ArrayType), node.name
-    zero = np.zeros(kind.shape, kind.dtype.numpy)
-    zero.setflags(write=False)
-    context = rebuild.derived(node, "constant", kind, [], literal=Literal(zero))
+    context = rebuild.constant(node, kind, 0)
     started = attrs.evolve(node, op="tuple", operands=(data, context, token), attributes={})
     return rebuild.add(started)
 

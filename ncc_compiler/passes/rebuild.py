@@ -4,9 +4,12 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
+import numpy as np
+import numpy.typing as npt
 
-from ncc_compiler.ir.graph import Attribute, Computation, Module, Node, NodeId
+from ncc_compiler.ir.graph import Attribute, Computation, Literal, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType, Type
+from ncc_runtime.neff.dtypes import DType
 
 
 class Rebuild:
@@ -46,6 +49,23 @@ class Rebuild:
         name = self.fresh(f"{source.name}.{op}")
         attributes |= provenance(source)
         return self.add(Node(name, op, kind, tuple(operands), attributes, source.span))
+
+    def constant(self, source: Node, kind: ArrayType, value: npt.ArrayLike) -> NodeId:
+        """Append a constant, of an array or of one number in every element."""
+        array = np.full(kind.shape, value, kind.dtype.numpy)
+        array.setflags(write=False)
+        return self.derived(source, "constant", kind, [], literal=Literal(array))
+
+    def rank(self, source: Node, module: Module) -> NodeId:
+        """Append what computes the own rank: replica x num_partitions + partition."""
+        kind = ArrayType(DType.U32)
+        partition = self.derived(source, "partition-id", kind, [])
+        if module.replica_count == 1:
+            return partition
+        replica = self.derived(source, "replica-id", kind, [])
+        width = self.constant(source, kind, module.num_partitions)
+        first = self.derived(source, "multiply", kind, [replica, width])
+        return self.derived(source, "add", kind, [first, partition])
 
     def rewired(self, node: Node) -> Node:
         """An old node with its operands as they are now."""

@@ -14,12 +14,12 @@ from ncc_compiler.ir.collectives import (
     written_pairs,
 )
 from ncc_compiler.ir.custom_calls import IDENTITIES, TOPK, target_of, wants_largest
-from ncc_compiler.ir.graph import Attribute, Literal, Module, Node, NodeId
+from ncc_compiler.ir.graph import Literal, Module, Node, NodeId
 from ncc_compiler.ir.linear_algebra import TARGETS, TRSM, as_triangular_solve, call_of
 from ncc_compiler.ir.ops_collectives import SLICE_SIZES
 from ncc_compiler.ir.types import ArrayType, TupleType, element_type
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
+from ncc_compiler.passes.rebuild import Rebuild, provenance, rewrite_module
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.groups import GroupMode
 
@@ -110,7 +110,7 @@ def _permute_of_slices(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
         )
     if several:
         return rebuild.add(
-            attrs.evolve(node, op="tuple", operands=tuple(arrays), attributes=_place(node))
+            attrs.evolve(node, op="tuple", operands=tuple(arrays), attributes=provenance(node))
         )
     (only,) = arrays
     return only
@@ -124,9 +124,7 @@ def _is_target(module: Module, rebuild: Rebuild, node: Node) -> NodeId | None:
     table[[target for _, target in written_pairs(node)]] = True
     if table.all():
         return None
-    table.setflags(write=False)
-    kind = ArrayType(DType.PRED, (count,))
-    known = rebuild.derived(node, "constant", kind, [], literal=Literal(table))
+    known = rebuild.constant(node, ArrayType(DType.PRED, (count,)), table)
     own = rebuild.derived(node, _ID_OF[mode], ArrayType(DType.U32), [])
     single = ArrayType(DType.PRED, (1,))
     entry = rebuild.derived(node, "dynamic-slice", single, [known, own], dynamic_slice_sizes=(1,))
@@ -142,7 +140,7 @@ def _dimension_size(rebuild: Rebuild, node: Node) -> NodeId:
     size.setflags(write=False)
     constant = attrs.evolve(node, op="constant", operands=())
     return rebuild.add(
-        attrs.evolve(constant, attributes={"literal": Literal(size), **_place(node)})
+        attrs.evolve(constant, attributes={"literal": Literal(size), **provenance(node)})
     )
 
 
@@ -170,9 +168,4 @@ def _custom_call(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
     values = node.type.elements[0]
     assert isinstance(values, ArrayType), node.name
     count = {"k": values.shape[-1], "largest": wants_largest(module, node)}
-    return rebuild.add(attrs.evolve(node, op="topk", attributes={**count, **_place(node)}))
-
-
-def _place(node: Node) -> dict[str, Attribute]:
-    """What says where the node is from."""
-    return {key: node.attributes[key] for key in ("metadata",) if key in node.attributes}
+    return rebuild.add(attrs.evolve(node, op="topk", attributes={**count, **provenance(node)}))

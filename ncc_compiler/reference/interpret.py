@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ncc_compiler.ir.graph import Computation, Module, Node
-from ncc_compiler.ir.transfers import meet
+from ncc_compiler.ir.transfers import match_transfers
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_compiler.reference.collectives import COLLECTIVES, TRANSFERS
 from ncc_compiler.reference.contraction import dot, ragged_dot
@@ -122,7 +122,7 @@ def _nested(kind: Type, arrays: Iterator[np.ndarray]) -> Value:
 def run_module(module: Module, inputs: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
     """What each rank returns for its inputs[rank]; tuples are flattened on both sides."""
     assert len(inputs) == module.ranks, f"inputs of {len(inputs)} ranks for {module.ranks}"
-    module = meet(module)
+    module = match_transfers(module)
     entry = module.entry_computation
     kinds = [entry.nodes[position].type for position in entry.parameters()]
     arguments = []

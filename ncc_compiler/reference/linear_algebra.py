@@ -232,7 +232,8 @@ def _syevd(options: Mapping[str, Any], given: np.ndarray) -> Found:
 
 
 def _eigh(options: Mapping[str, Any], given: np.ndarray) -> Found:
-    if not np.isfinite(given).all():
+    triangle = np.tril(given) if options["uplo"] == "L" else np.triu(given)
+    if not np.isfinite(triangle).all():
         return np.nan, np.nan
     values, vectors = np.linalg.eigh(given, UPLO=options["uplo"])
     return vectors, values

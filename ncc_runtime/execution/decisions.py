@@ -5,7 +5,7 @@ would wait for each other for ever, so the first difference stops the run.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -130,12 +130,23 @@ ALWAYS_ON = 2**62
 
 
 class PlannedDecisions:
-    """Counts trips without values: those the compiler knows, else those the user names."""
+    """Counts trips without values: those the user names, else those the compiler knows.
 
-    def __init__(self, executable: Executable, trip_counts: Mapping[str, int]) -> None:
+    Blocks of `others` are decided by somebody else, and never asked for.
+    """
+
+    def __init__(
+        self,
+        executable: Executable,
+        trip_counts: Mapping[str, int],
+        others: Container[int] = (),
+    ) -> None:
         blocks = self._blocks = executable.program.blocks
         check_names(blocks, trip_counts)
-        if missing := [blocks[number].name for number in undecided(blocks, trip_counts)]:
+        missing = [
+            blocks[number].name for number in undecided(blocks, trip_counts) if number not in others
+        ]
+        if missing:
             raise ControlError(f"nothing says where {', '.join(dict.fromkeys(missing))} goes")
         self._trips = [trip_counts.get(one.name, one.trip_count or 0) for one in blocks]
 

@@ -45,7 +45,7 @@ def decided(executable: Executable, trip_counts: Mapping[str, int], inputs: Inpu
     if not open_blocks:
         return PlannedDecisions(executable, trip_counts)
     if executable.seen < executable.ranks:
-        raise ControlError(_say_them(executable.program, dict.fromkeys(open_blocks, "")))
+        raise ControlError(_what_is_undecided(executable.program, dict.fromkeys(open_blocks, "")))
     slicer = _Slicer(executable, open_blocks)
     slices = {block: slicer.slice_of(block) for block in open_blocks}
     reasons = {
@@ -54,13 +54,14 @@ def decided(executable: Executable, trip_counts: Mapping[str, int], inputs: Inpu
         if (reason := one.reason(executable.program, inputs))
     }
     if reasons:
-        raise ControlError(_say_them(executable.program, reasons))
+        raise ControlError(_what_is_undecided(executable.program, reasons))
     buffers = frozenset().union(*(one.buffers for one in slices.values()))
     numbers = sorted(set().union(*(one.inputs for one in slices.values())))
-    return _performed(executable, trip_counts, inputs, buffers, numbers)
+    planned = PlannedDecisions(executable, trip_counts, open_blocks)
+    return _performed(executable, planned, frozenset(open_blocks), inputs, buffers, numbers)
 
 
-def _say_them(program: Program, reasons: Mapping[int, str]) -> str:
+def _what_is_undecided(program: Program, reasons: Mapping[int, str]) -> str:
     names: dict[str, tuple[BlockKind, str]] = {}
     for block, reason in reasons.items():
         names.setdefault(program.blocks[block].name, (program.blocks[block].kind, reason))
@@ -104,7 +105,7 @@ class _Slicer:
         program = self._program = executable.program
         self._open = frozenset(open_blocks)
         self._reads: dict[int, set[int]] = {}  # by buffer that is written, those that are read
-        self._around: dict[int, set[int]] = {}  # by buffer, the blocks around its writers
+        self._enclosing: dict[int, set[int]] = {}  # by buffer, the blocks around its writers
         self._collectives: dict[int, set[int]] = {}
         self._inputs = {
             int(program.tensors[tensor].buffer): number
@@ -121,28 +122,28 @@ class _Slicer:
 
     def _note_rows(self, queue: EngineQueue) -> None:
         tensors = self._program.tensors
-        around = list(_blocks_around(self._program, queue))
+        enclosing = list(_enclosing_blocks(self._program, queue))
         for row, instr in enumerate(queue.table):
             read = {int(tensors[operand].buffer) for operand in instr.operands}
             for result in instr.results:
                 buffer = int(tensors[result].buffer)
                 self._reads.setdefault(buffer, set()).update(read)
-                self._around.setdefault(buffer, set()).update(around[row])
+                self._enclosing.setdefault(buffer, set()).update(enclosing[row])
 
     def slice_of(self, block: int) -> _Slice:
         """Everything that the predicate of a block follows from."""
         tensors, buffers = self._program.tensors, self._program.buffers
-        ahead = [int(tensors[self._program.blocks[block].predicate].buffer)]
+        pending = [int(tensors[self._program.blocks[block].predicate].buffer)]
         found: set[int] = set()
-        while ahead:
-            buffer = ahead.pop()
+        while pending:
+            buffer = pending.pop()
             if buffer in found:
                 continue
             found.add(buffer)
-            ahead += self._reads.get(buffer, ())
-            ahead += (
+            pending += self._reads.get(buffer, ())
+            pending += (
                 int(tensors[self._program.blocks[other].predicate].buffer)
-                for other in self._around.get(buffer, set()) & self._open
+                for other in self._enclosing.get(buffer, set()) & self._open
             )
         return _Slice(
             frozenset(found),
@@ -152,7 +153,7 @@ class _Slicer:
         )
 
 
-def _blocks_around(program: Program, queue: EngineQueue) -> Iterator[frozenset[int]]:
+def _enclosing_blocks(program: Program, queue: EngineQueue) -> Iterator[frozenset[int]]:
     """Of every row of a queue, the blocks that it stands in."""
     control = {row.pc: row for row in control_rows(program, queue.table)}
     inside: frozenset[int] = frozenset()
@@ -166,7 +167,8 @@ def _blocks_around(program: Program, queue: EngineQueue) -> Iterator[frozenset[i
 
 def _performed(
     executable: Executable,
-    trip_counts: Mapping[str, int],
+    planned: PlannedDecisions,
+    open_blocks: Container[int],
     inputs: Inputs,
     buffers: frozenset[int],
     numbers: Sequence[int],
@@ -194,7 +196,8 @@ def _performed(
         if needed:
             machine.perform(needed)
 
-    decisions = _SliceDecisions(executable, trip_counts, ValueDecisions(executable, machine))
+    read = ValueDecisions(executable, machine)
+    decisions = _SliceDecisions(executable.ranks, planned, open_blocks, read)
     recorded = RecordedDecisions(executable.ranks, decisions)
     with threadpoolctl.threadpool_limits(1, user_api="blas"), machine:
         Scheduler(executable, recorded).run(perform)
@@ -237,14 +240,14 @@ class _SliceDecisions:
     """Counts the turns of blocks that are planned, and reads the predicates of the others."""
 
     def __init__(
-        self, executable: Executable, trip_counts: Mapping[str, int], read: ValueDecisions
+        self,
+        ranks: int,
+        planned: PlannedDecisions,
+        open_blocks: Container[int],
+        read: ValueDecisions,
     ) -> None:
-        open_blocks = undecided(executable.program.blocks, trip_counts)
-        # branches and loops that values decide are never asked for, so any number will do
-        names = {executable.program.blocks[block].name: 0 for block in open_blocks}
-        self._planned = PlannedDecisions(executable, {**names, **trip_counts})
-        self._open, self._read = frozenset(open_blocks), read
-        self._ranks = executable.ranks
+        self._ranks, self._planned = ranks, planned
+        self._open, self._read = open_blocks, read
         self._turns: dict[tuple[int, int], np.ndarray] = {}  # by queue and row, of every rank
 
     def __call__(self, batch: Batch, jump: Jump) -> np.ndarray:

@@ -72,6 +72,9 @@ are NaN where there are none), and with pivots from 0 and the permutation of the
 make.
 """
 
+COMPLEX_NAMES = {"orgqr": "ungqr", "ormqr": "unmqr", "syevd": "heevd", "sytrd": "hetrd"}
+"""LAPACK's other names of routines for complex elements."""
+
 OPTIONS: Mapping[str, type] = {
     **{name: str for row in ROUTINES.values() for name in row.options},
     **{name: int for row in ROUTINES.values() for name in row.indices},
@@ -90,9 +93,9 @@ class OptionError(RoutineError):
 def results_of(
     name: str, options: Mapping[str, object], operands: Sequence[Array]
 ) -> list[tuple[Array, ...]]:
-    """The results that a routine may be asked for; RoutineError if it does not take the operands.
+    """The lists of results that a routine may have; RoutineError if it does not take the operands.
 
-    There are several only where vectors are not computed, and room for all or for few is there.
+    There is one, but of singular vectors that are not computed: their arrays may be of either size.
     """
     routine = ROUTINES[name]
     _check_options(name, routine, options)
@@ -111,14 +114,14 @@ def results_of(
         sizes["min"] = min(sizes.get("m", sizes["n"]), sizes["n"])
     _check_sizes(name, options, sizes)
     is_complex = element in _REAL
-    written = routine.complex_results if is_complex and routine.complex_results else routine.results
+    pattern = routine.complex_results if is_complex and routine.complex_results else routine.results
     found = []
-    for several in _vector_sizes(options, sizes) if "u" in written else [{}]:
-        known = {**sizes, **several}
+    for vectors in _vector_sizes(options, sizes) if "u" in pattern else [{}]:
+        known = {**sizes, **vectors}
         found.append(
             tuple(
                 (_dtype(letter, element), (*batch, *(known[dim] for dim in dims)))
-                for letter, dims in _patterns(written)
+                for letter, dims in _patterns(pattern)
             )
         )
     return found

@@ -34,6 +34,10 @@ def outputs_of(text: str, *inputs: np.ndarray) -> list[np.ndarray]:
             "((s32[2,2], f32[]), (s8[0], (u8[]))) constant((({{1,2},{3,4}}, inf), ({}, (9))))",
             [[[1, 2], [3, 4]], np.inf, [], 9],
         ),
+        (
+            "((s32[]), (s32[], pred[])) constant(/*0*/ ((5), /*index=1, (*/ (3 /*)*/, true)) )",
+            [5, 3, True],
+        ),
         ("(f32[2]{0}, s32[]) constant((\n  f32[2] {1, 2},\n  3\n))", [[1, 2], 3]),
     ],
 )

@@ -154,6 +154,35 @@ def test_a_perturbed_system_without_solution_has_a_large_finite_one() -> None:
     np.testing.assert_allclose(found[0, :, 0], [1, 1 / step, 1 / 3])
 
 
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_a_perturbed_system_that_is_not_finite_has_no_numbers(place: int) -> None:
+    target, right = "tridiagonal_solve_perturbed_ffi", np.ones((1, 3, 1))
+    diagonals = [np.full((1, 3), float(k == 1)) for k in range(3)]
+    diagonals[place - 1][0, 1] = np.nan
+    text = text_of(target, "{}", (*diagonals, right), [spelled(np.float64, (3, 1))])
+    model = ncc_runtime.load(ncc_compiler.compile_text(text))
+    [found] = model.run([*diagonals, right]).outputs
+    assert np.isnan(found).all()
+
+
+@pytest.mark.parametrize("uplo", ["L", "U"])
+def test_eigenvalues_follow_from_one_triangle_whatever_the_other_holds(uplo: str) -> None:
+    whole = np.array([[[2.0, 1.0], [1.0, 2.0]]])
+    kinds = [spelled(np.float64, shape) for shape in ((2, 2), (2,))]
+    config = f'"{int(uplo == "L")},1,100,1e-6"'
+    for cell, expected in (((1, 0), uplo == "U"), ((0, 1), uplo == "L"), ((0, 0), False)):
+        for value in (np.nan, np.inf):
+            matrix = whole.copy()
+            matrix[0][cell] = value
+            text = text_of("Eigh", config, (matrix,), kinds)
+            (vectors, values), _ = run_both(Call("Eigh", text, (matrix,), (1,)), 1e-12)
+            if expected:
+                np.testing.assert_allclose(values, [[1, 3]])
+            else:
+                assert np.isnan(values).all()
+                assert np.isnan(vectors).all()
+
+
 @pytest.mark.parametrize("target", ["lapack_dgesdd_ffi", "lapack_dgeev_ffi"])
 def test_what_is_not_finite_has_no_values_and_says_so(target: str) -> None:
     matrix, square = np.full((1, 3, 3), np.nan), (np.float64, (3, 3))

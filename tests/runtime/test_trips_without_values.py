@@ -149,6 +149,14 @@ def test_ranks_may_differ_and_branches_follow_too(n: int) -> None:
     assert [one.start_us for one in times.collectives] == [one.start_us for one in full.collectives]
 
 
+def test_a_counted_loop_keeps_its_trips_where_one_of_its_name_is_decided_by_inputs() -> None:
+    same_names = LOCAL.replace("inner = (", "outer = (").replace("(inner)", "(outer)")
+    model = ncc_runtime.load(compile_text(same_names))
+    assert {block.name for block in model.executable.program.blocks} == {"outer", "z"}
+    times = model.run({"steps": np.int32(4)}, values=False)
+    assert times.time_us == model.run([np.int32(4), np.float32(1)]).time_us
+
+
 def test_a_loop_of_constants_alone_needs_nobody() -> None:
     text = LOOPS.replace("n = s32[] parameter(0)", "n = s32[] constant(100)")
     model = ncc_runtime.load(compile_text(text.replace("x = f32[4] parameter(1)\n  one", "x = f32[4] parameter(0)\n  one")))  # fmt: skip  # noqa: E501

@@ -81,12 +81,12 @@ def atan2(y: np.ndarray, x: np.ndarray) -> np.ndarray:
     return -i * np.log(quotient(x + i * y, np.sqrt(x * x + y * y)))
 
 
-def compare(strict: Callable[..., np.ndarray], ends: Callable[..., np.ndarray]) -> Callable:
+def compare(strict: Callable[..., np.ndarray], of_imaginary: Callable[..., np.ndarray]) -> Callable:
     """A comparison by real part, and where these are equal by imaginary part."""
 
     def compared(left: np.ndarray, right: np.ndarray) -> np.ndarray:
         is_tie = left.real == right.real
-        return strict(left.real, right.real) | (is_tie & ends(left.imag, right.imag))
+        return strict(left.real, right.real) | (is_tie & of_imaginary(left.imag, right.imag))
 
     return compared
 

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.linalg import lapack as scipy_lapack
 
 from ncc_runtime.execution.values.work import Arrays, Work
+from ncc_runtime.neff.lapack import COMPLEX_NAMES
 
 Options = Mapping[str, Any]
 Found = tuple[Any, ...]
@@ -46,12 +47,9 @@ def lapack(work: Work, operands: Arrays) -> Arrays:
 def _routine(name: str, dtype: np.dtype) -> Any:
     """Scipy's wrapper of a routine for an element type; it copies what it is given."""
     if dtype.kind == "c":
-        name = _COMPLEX_NAMES.get(name, name)
+        name = COMPLEX_NAMES.get(name, name)
     letter = {"f4": "s", "f8": "d", "c8": "c", "c16": "z"}[f"{dtype.kind}{dtype.itemsize}"]
     return getattr(scipy_lapack, letter + name)
-
-
-_COMPLEX_NAMES = {"orgqr": "ungqr", "ormqr": "unmqr", "syevd": "heevd", "sytrd": "hetrd"}
 
 
 def _potrf(options: Options, matrix: np.ndarray) -> Found:
@@ -139,9 +137,13 @@ def _ormqr(
 
 
 def _syevd(options: Options, matrix: np.ndarray) -> Found:
+    """LAPACK takes NaN for small and would give finite numbers."""
     if not matrix.size:
         return None, None, 0
     wanted = options["jobz"] == "V"
+    triangle = np.tril(matrix) if options["uplo"] == "L" else np.triu(matrix)
+    if not np.isfinite(triangle).all():
+        return np.nan if wanted else None, np.nan, 0
     decompose = _routine("syevd", matrix.dtype)
     values, vectors, info = decompose(matrix, compute_v=wanted, lower=options["uplo"] == "L")
     return vectors if wanted else None, values, info
@@ -245,8 +247,11 @@ def _gtsv_perturbed(
     """Partial pivoting; a pivot too small to divide by is moved away from zero.
 
     By machine precision times the largest element of U, and again by twice as much until the
-    quotient is finite: as LAPACK's lagts does with a negative job.
+    quotient is finite: as LAPACK's lagts does with a negative job. No step makes a pivot that is
+    NaN divide, so a matrix that is not finite is told from the others first.
     """
+    if not all(np.isfinite(diagonal).all() for diagonal in (lower[1:], middle, upper[:-1])):
+        return (np.full_like(given, np.nan),)
     size, solved = len(middle), np.array(given)
     pivots, above, beyond = np.array(middle), np.array(upper), np.zeros_like(middle)
     below = np.array(lower)
