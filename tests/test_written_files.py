@@ -138,9 +138,10 @@ def test_a_full_disk_is_told_with_the_file(
 
 
 def shell(words: list[str], **how) -> "subprocess.Popen[str]":
-    """A command as the shell starts it."""
+    """A command as the shell starts it in the foreground, where SIGINT is not ignored."""
     module = {"nccc": "ncc_compiler", "nccrt": "ncc_runtime"}[words[0]]
-    code = f"import sys; from {module}.entry import main; sys.exit(main())"
+    heard = "import _signal; _signal.signal(_signal.SIGINT, _signal.default_int_handler); "
+    code = heard + f"import sys; from {module}.entry import main; sys.exit(main())"
     command = [sys.executable, "-c", code, *words[1:]]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **how)
 

@@ -17,7 +17,9 @@ from tests.clock_runs import compiled, planned
 from tests.small_executables import LOOPED
 
 ENDLESS = LOOPED.replace("constant(3)", "constant(2000000000)")
-RUN = [sys.executable, "-c", "import sys; from ncc_runtime.cli import main; sys.exit(main())"]
+# Where the tests run in the background, a shell has SIGINT ignored, which processes inherit.
+START = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+RUN = [sys.executable, "-c", START + "from ncc_runtime.cli import main; sys.exit(main())"]
 
 
 class Told(Exception):  # noqa: N818 - not an error
