@@ -32,7 +32,7 @@ from ncc_runtime.cli_options import (
     warn,
 )
 from ncc_runtime.command_line import OUR_FAULT, REFUSED, USAGE, perform, wrong_usage
-from ncc_runtime.errors import NccError, reason_of
+from ncc_runtime.errors import NccError, reason_of, shortened
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -223,7 +223,7 @@ def _report(error: Exception, *, as_json: bool) -> int:
         status, code = OUR_FAULT, "internal"
         if os.environ.get("NCC_DEBUG"):
             traceback.print_exception(error)
-    message = _message(error)
+    message = shortened(_message(error))
     if as_json:
         click.echo(
             json.dumps({"schema": SCHEMA, "errors": [{"code": code, "message": message}]}), err=True

@@ -7,13 +7,13 @@ and the chip.
 """
 
 import difflib
-import json
 from pathlib import Path
 
 import attrs
 import numpy as np
 
 from ncc_runtime.errors import PlacementError, reason_of
+from ncc_runtime.input_files import MOST_JSON_BYTES, json_of, read_file
 from ncc_runtime.topology.graph import Topology, build
 
 STRATEGIES = ("linear", "spread")
@@ -221,12 +221,11 @@ def _rows(path: str) -> list[tuple[int, ...]]:
 def _json(path: str) -> object:
     check_is_known(path)
     try:
-        document: object = json.loads(Path(path).read_bytes())
+        return json_of(read_file(path, MOST_JSON_BYTES))
     except OSError as error:
         raise PlacementError(f"{path}: {reason_of(error)}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise PlacementError(f"{path}: not JSON: {str(error).lower()}") from error
-    return document
 
 
 def _number(key: str, text: str | None) -> int | None:
