@@ -7,9 +7,9 @@ and attributes, and it collects the diagnostics of the stage.
 import difflib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 
-from ncc_compiler.diagnostics import Diagnostic, Note, Source, Span
+from ncc_compiler.diagnostics import MOST_SHOWN, Diagnostic, Note, Source, Span
 from ncc_compiler.ir.attributes import read_attribute
 from ncc_compiler.ir.graph import Attribute, Elided, Literal, Raw
 from ncc_compiler.ir.literals import LiteralError, read_literal
@@ -27,9 +27,13 @@ MAX_RANK = 32
 """Dimensions of an array; numpy ends at 64, and reshapes may need as many again."""
 
 
-def suggestion(word: str, known: Iterable[str], nearness: float = 0.6) -> str:
+MOST_COMPARED = 1_000_000
+"""Words that misspelt ones of a text are compared with; beyond, complaints have no suggestion."""
+
+
+def suggestion(word: str, known: Collection[str], nearness: float = 0.6) -> str:
     """`did you mean …?`, or nothing where no known word is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=nearness)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=nearness)
     return f"did you mean {near[0]}?" if near else ""
 
 
@@ -43,6 +47,7 @@ class Reading:
         self._values: dict[tuple[Kind, str], Attribute] = {}
         self._raw: dict[str, Raw] = {}
         self._misspelt: dict[tuple[str, str], str] = {}
+        self._compared = 0  # words, with misspelt ones
 
     def complain(
         self, code: str, message: str, at: tuple[int, int], hint: str = "", *notes: Note
@@ -103,11 +108,18 @@ class Reading:
             return None
         return kind
 
+    def suggestion(self, word: str, known: Collection[str]) -> str:
+        """`did you mean …?`, for complaints that are printed and while few words were compared."""
+        self._compared += len(known)
+        if len(self.found) >= MOST_SHOWN or self._compared > MOST_COMPARED:
+            return ""
+        return suggestion(word, known)
+
     def misspelt(self, key: str, row: OpDef) -> str:
         """The key of the op that this one is meant to be, as a suggestion, if any is near."""
         found = self._misspelt.get((key, row.name))
         if found is None:
-            found = suggestion(key, (known.name for known in row.attributes), 0.8)
+            found = suggestion(key, [known.name for known in row.attributes], 0.8)
             self._misspelt[key, row.name] = found
         return found
 
