@@ -27,7 +27,7 @@ MAX_RANK = 32
 """Dimensions of an array; numpy ends at 64, and reshapes may need as many again."""
 
 
-MOST_COMPARED = 1_000_000
+MOST_COMPARED = 200_000
 """Words that misspelt ones of a text are compared with; beyond, complaints have no suggestion."""
 
 
