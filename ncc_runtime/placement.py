@@ -7,6 +7,7 @@ and the chip.
 """
 
 import difflib
+import functools
 from pathlib import Path
 
 import attrs
@@ -37,16 +38,21 @@ class Placement:
         """Number of placed ranks."""
         return len(self.node)
 
-    @property
+    @functools.cached_property
     def chip_in_node(self) -> np.ndarray:
         """The chip's number inside its instance, (ranks,) int32."""
-        return np.asarray(self.chip - self.node * np.int32(self.topology.chips_per_node))
+        return _read_only(self.chip - self.node * np.int32(self.topology.chips_per_node))
 
-    @property
+    @functools.cached_property
     def logical_core(self) -> np.ndarray:
         """Neuron's core id inside the instance: ranks_per_chip * chip + core, (ranks,) int32."""
         first = self.chip_in_node * np.int32(self.topology.ranks_per_chip)
-        return np.asarray(first + self.core)
+        return _read_only(first + self.core)
+
+
+def _read_only(column: np.ndarray) -> np.ndarray:
+    column.setflags(write=False)
+    return column
 
 
 @attrs.frozen
