@@ -13,7 +13,6 @@ import numpy as np
 _PIECE = 1 << 20  # characters of a text that are looked at in one go
 
 
-
 @attrs.frozen(eq=False)
 class Source:
     """A text with a name; the name is what messages print."""

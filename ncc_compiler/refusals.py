@@ -79,9 +79,7 @@ def as_json(refusals: Iterable[Refusal]) -> str:
     """One object with a list of all."""
     rows = [
         attrs.asdict(
-            attrs.evolve(
-                refusal, message=shortened(refusal.message), help=shortened(refusal.help)
-            ),
+            attrs.evolve(refusal, message=shortened(refusal.message), help=shortened(refusal.help)),
             filter=lambda attribute, _: attribute.name != "text",
         )
         for refusal in refusals

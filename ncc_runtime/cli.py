@@ -81,6 +81,8 @@ def run(program: Sequence[str], place: PlaceWords, as_json: bool, **words: Any) 
 
     if words["no_values"] and (words["inputs"] or words["outputs"]):
         raise click.UsageError("--no-values takes no --inputs and gives no --outputs")
+    if place.ignore_memory and not words["no_values"]:
+        raise click.UsageError("--ignore-memory goes with --no-values; a rank has no such memory")
     if words["trip_counts"] and not words["no_values"]:
         raise click.UsageError("--trip-count goes with --no-values; else computed values decide")
     timeline = cli_trace.wanted(words)
