@@ -49,7 +49,7 @@ def test_weights_are_gathered_as_early_as_memory_allows():
 
 
 def test_no_more_memory_keeps_gathers_where_they_are():
-    assert names(sharded_layers(4), Schedule(limit_percent=100)) == [
+    assert names(sharded_layers(4), Schedule(limit_percent=100, free_bytes=0)) == [
         *("g0", "y0", "g1", "y1", "g2", "y2", "g3", "y3")
     ]
 
@@ -148,7 +148,7 @@ def test_what_is_made_ahead_leaves_memory_for_updates():
     ]
     lines += [f"%last = {big} negate(%t)", f"%all = ({big}, {big}) tuple(%v6, %last)"]
     module = load(*lines, header="HloModule m, replica_count=4", before=SUM)
-    found = names(module, Schedule(limit_percent=100))
+    found = names(module, Schedule(limit_percent=100, free_bytes=0))
     assert max(map(found.index, ("s", "t"))) < found.index("u0")
 
 
