@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import BufferKind, Program
-from ncc_runtime.neff.stages import stages_of
+from ncc_runtime.neff.stages import participants, stages_of
 from ncc_runtime.topology.graph import Topology
 
 MOST_OPERANDS = 1 << 14
@@ -36,10 +36,15 @@ def check_capacity(program: Program, topology: Topology, *, ignore_memory: bool)
 
 
 def _check_streams(program: Program, topology: Topology) -> None:
-    """Each stream runs on a CC-core of its own."""
+    """Each stream of a rank runs on a CC-core of its own."""
     first: dict[int, Placeholder] = {}
-    for placeholder in program.placeholders:
-        first.setdefault(placeholder.stream, placeholder)
+    for stage in stages_of(program):
+        own: dict[int, Placeholder] = {}
+        for placeholder in program.placeholders:
+            ranks = participants(placeholder)
+            if ranks is None or int(stage.ranks[0]) in ranks:
+                own.setdefault(placeholder.stream, placeholder)
+        first = max(first, own, key=len)
     cores, needed = topology.rank_cc_cores, len(first)
     if needed <= cores:
         return
