@@ -173,9 +173,11 @@ def _read(model: str) -> "tuple[ModelText, str]":
     """The text of the model, and what messages call it."""
     from ncc_compiler.driver import decode, read_text
     from ncc_compiler.frontends.foreign import ModelText
+    from ncc_runtime.input_files import MOST_MODEL_BYTES, read_stream
 
     if model == "-":
-        return ModelText(decode(sys.stdin.buffer.read(), "<stdin>")), "<stdin>"
+        data = read_stream(sys.stdin.buffer, MOST_MODEL_BYTES, "<stdin>")
+        return ModelText(decode(data, "<stdin>")), "<stdin>"
     return read_text(model), model
 
 

@@ -3,12 +3,14 @@
 A span holds offsets into its source; line, column and carets are worked out when it is printed.
 """
 
-import bisect
 import functools
 import unicodedata
 from collections.abc import Iterable
 
 import attrs
+import numpy as np
+
+_PIECE = 1 << 20  # characters of a text that are looked at in one go
 
 
 @attrs.frozen(eq=False)
@@ -19,22 +21,23 @@ class Source:
     text: str
 
     @functools.cached_property
-    def _line_starts(self) -> list[int]:
-        starts = [0]
-        at = self.text.find("\n")
-        while at >= 0:
-            starts.append(at + 1)
-            at = self.text.find("\n", at + 1)
-        return starts
+    def _line_starts(self) -> np.ndarray:
+        """(lines,) int32: of a text that is all line ends a list would take forty times as much."""
+        starts: list[np.ndarray] = [np.zeros(1, np.int32)]
+        for at in range(0, len(self.text), _PIECE):
+            piece = self.text[at : at + _PIECE].encode("utf-32-le", "surrogatepass")
+            ends = np.flatnonzero(np.frombuffer(piece, "<u4") == ord("\n"))
+            starts.append((ends + (at + 1)).astype(np.int32))
+        return np.concatenate(starts)
 
     def position(self, offset: int) -> tuple[int, int]:
         """Line and column of an offset, both from 1."""
-        line = bisect.bisect_right(self._line_starts, offset)
-        return line, offset - self._line_starts[line - 1] + 1
+        line = int(np.searchsorted(self._line_starts, offset, "right"))
+        return line, offset - int(self._line_starts[line - 1]) + 1
 
     def line(self, number: int) -> str:
         """The text of a line, counted from 1, without its end."""
-        start = self._line_starts[number - 1]
+        start = int(self._line_starts[number - 1])
         end = self.text.find("\n", start)
         return self.text[start : end if end >= 0 else len(self.text)].rstrip("\r")
 
@@ -124,12 +127,29 @@ def _cells_of(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
+MOST_SHOWN = 50
+"""Diagnostics of one text that are printed; nobody reads more, and rendering takes time."""
+
+
 class CompileError(Exception):
     """The program is wrong; holds every diagnostic of the stage that found it so."""
 
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics = tuple(diagnostics)
-        super().__init__("\n".join(render_all(self.diagnostics)))
+        super().__init__(self.diagnostics)
+
+    def __str__(self) -> str:
+        return "\n".join([*render_all(self.shown), *filter(None, [self.more()])])
+
+    @property
+    def shown(self) -> tuple[Diagnostic, ...]:
+        """Those that are printed."""
+        return self.diagnostics[:MOST_SHOWN]
+
+    def more(self) -> str:
+        """How many are left out, if any."""
+        left_out = len(self.diagnostics) - MOST_SHOWN
+        return f"{left_out} more errors are not shown" if left_out > 0 else ""
 
 
 class InternalError(Exception):

@@ -19,6 +19,7 @@ from ncc_compiler.ir.rules import sentence
 from ncc_compiler.options import CompileOptions
 from ncc_compiler.passes.manager import Observer, run_passes
 from ncc_compiler.passes.pipelines import pipeline
+from ncc_runtime.input_files import MOST_MODEL_BYTES, read_file
 
 LOADED = "load"
 """What an observer sees first: the module as it was written."""
@@ -82,7 +83,7 @@ def read_text(path: str | Path) -> ModelText:
     kind = KINDS.get(PurePath(path).suffix)
     if kind is not None:
         return read_foreign(path, kind)
-    return ModelText(decode(Path(path).read_bytes(), str(path)))
+    return ModelText(decode(read_file(path, MOST_MODEL_BYTES), str(path)))
 
 
 _OF_THE_NUMBER = frozenset({EVERYBODY, IDS_EXIST, PAIRS_EXIST})

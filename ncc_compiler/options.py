@@ -16,8 +16,12 @@ BUCKET_LIMIT_BYTES = 25 * 1024 * 1024
 BUCKET_SMALL_BYTES = 256 * 1024
 """To have one collective less, others may be put off by what so many bytes take."""
 
-SCHEDULE_LIMIT_PERCENT = 150
-"""Values that live at the same time take at most this much of what they take in program order."""
+SCHEDULE_LIMIT_PERCENT = 105
+"""A computation takes at most this much of the memory that it took before a pass put it into
+another order. Two passes do so one after the other: overlap costs a tenth of the memory at most."""
+
+SCHEDULE_FREE_BYTES = 128 * 1024 * 1024
+"""So much more is taken in any case: half a percent of the HBM that a rank of trn2 has."""
 
 LEVELS = (0, 1, 2)
 

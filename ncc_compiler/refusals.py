@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import attrs
 
 from ncc_compiler.diagnostics import CompileError, Diagnostic, render_all
-from ncc_runtime.errors import NccError, reason_of
+from ncc_runtime.errors import NccError, reason_of, shortened
 
 SCHEMA = 1
 
@@ -27,14 +27,17 @@ class Refusal:
 def refusals_of(error: Exception) -> list[Refusal]:
     """What the user is to be told; nothing if the error is not the user's to mend."""
     if isinstance(error, CompileError):
-        texts = render_all(error.diagnostics)
-        return [*map(_of_diagnostic, error.diagnostics, texts)]
+        found = [*map(_of_diagnostic, error.shown, render_all(error.shown))]
+        more = error.more()
+        return [*found, Refusal("more", more)] if more else found
     if isinstance(error, NccError):
         return [Refusal("file", str(error))]
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename is not None else ""
         file = None if error.filename is None else str(error.filename)
         return [Refusal("file", f"{place}{reason_of(error)}", file)]
+    if isinstance(error, MemoryError):
+        return [Refusal("memory", "the host is out of memory", help="give it a smaller model")]
     return []
 
 
@@ -64,7 +67,7 @@ def our_fault(error: Exception) -> Refusal:
 
 def as_text(refusals: Iterable[Refusal]) -> str:
     """One paragraph for each."""
-    return "\n".join(refusal.text or _line(refusal) for refusal in refusals)
+    return "\n".join(shortened(refusal.text or _line(refusal)) for refusal in refusals)
 
 
 def _line(refusal: Refusal) -> str:
@@ -75,7 +78,10 @@ def _line(refusal: Refusal) -> str:
 def as_json(refusals: Iterable[Refusal]) -> str:
     """One object with a list of all."""
     rows = [
-        attrs.asdict(refusal, filter=lambda attribute, _: attribute.name != "text")
+        attrs.asdict(
+            attrs.evolve(refusal, message=shortened(refusal.message), help=shortened(refusal.help)),
+            filter=lambda attribute, _: attribute.name != "text",
+        )
         for refusal in refusals
     ]
     return json.dumps({"schema": SCHEMA, "errors": rows})

@@ -43,7 +43,7 @@ from ncc_runtime.command_line import (
     tell,
     wrong_usage,
 )
-from ncc_runtime.errors import NccError, reason_of
+from ncc_runtime.errors import NccError, reason_of, shortened
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -101,6 +101,8 @@ def run(program: Sequence[str], place: PlaceWords, as_json: bool, **words: Any) 
 
     if words["no_values"] and words["outputs"]:
         raise click.UsageError("--no-values gives no --outputs")
+    if place.ignore_memory and not words["no_values"]:
+        raise click.UsageError("--ignore-memory goes with --no-values; a rank has no such memory")
     if words["trip_counts"] and not words["no_values"]:
         raise click.UsageError("--trip-count goes with --no-values; else computed values decide")
     written = {"--outputs": words["outputs"], "--trace": words["trace"]}
@@ -253,7 +255,7 @@ def _report(error: Exception, *, as_json: bool) -> int:
         status, code = OUR_FAULT, "internal"
         if os.environ.get("NCC_DEBUG"):
             traceback.print_exception(error)
-    message = _message(error)
+    message = shortened(_message(error))
     if as_json:
         tell(json.dumps({"schema": SCHEMA, "errors": [{"code": code, "message": message}]}))
     else:

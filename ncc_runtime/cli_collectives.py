@@ -13,6 +13,7 @@ from ncc_runtime.cli_options import (
     check_outputs_of,
     files_of,
     filled,
+    ignore_memory_option,
     loaded,
     place_of,
     place_options,
@@ -60,6 +61,7 @@ def explain(program: Sequence[str], place: PlaceWords, save: str | None, as_json
 @click.option("--on", "places", metavar="SPEC", multiple=True, help="A place; give two.")
 @algorithm_option
 @strict_option
+@ignore_memory_option
 @click.option(
     "--trip-count",
     "counts",
@@ -76,7 +78,16 @@ def diff(program: Sequence[str], places: Sequence[str], as_json: bool, **words: 
 
     if len(places) != 2:
         raise click.UsageError(f"--on is given {len(places)} times; two places are compared")
-    sides = [PlaceWords(on, {}, words["algorithms"], words["strict"]) for on in places]
+    sides = [
+        PlaceWords(
+            on,
+            {},
+            words["algorithms"],
+            words["strict"],
+            ignore_memory=words["ignore_memory"],
+        )
+        for on in places
+    ]
     targets = [place_of(place) for place in sides]
     compiled = program_of_words(program)
     one, two = (filled(compiled, place, where) for place, where in zip(sides, targets, strict=True))

@@ -29,6 +29,7 @@ class PlaceWords:
     algorithms: Mapping[str, str]
     strict: bool
     plans: Sequence[str] = ()
+    ignore_memory: bool = False
 
 
 def size(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
@@ -87,6 +88,13 @@ strict_option = click.option(
 )
 
 
+ignore_memory_option = click.option(
+    "--ignore-memory",
+    is_flag=True,
+    help="Place a program that takes more memory than a rank has too; it gives times, no values.",
+)
+
+
 def place_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options that say where to place, the same on every command, passed on as `place`."""
 
@@ -98,11 +106,19 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     @algorithm_option
     @plan_option
     @strict_option
+    @ignore_memory_option
     @functools.wraps(command)
     def collecting(on: str | None, **rest: Any) -> None:
         words = {name: rest.pop(name) for name in ("topology", "nodes", "placement", "lnc")}
         given = {name: word for name, word in words.items() if word is not None}
-        place = PlaceWords(on, given, rest.pop("algorithms"), rest.pop("strict"), rest.pop("plans"))
+        place = PlaceWords(
+            on,
+            given,
+            rest.pop("algorithms"),
+            rest.pop("strict"),
+            rest.pop("plans"),
+            rest.pop("ignore_memory"),
+        )
         command(place=place, **rest)
 
     return collecting
@@ -225,7 +241,9 @@ def filled(
     from ncc_runtime.options import LoadOptions
     from ncc_runtime.runtime import load_on
 
-    options = LoadOptions(place.algorithms, place.strict, place.plans, times_only)
+    options = LoadOptions(
+        place.algorithms, place.strict, place.plans, place.ignore_memory, times_only
+    )
     return load_on(program, where, options)
 
 

@@ -1,5 +1,21 @@
 """What the runtime raises: one class a cause, each message one line with place and remedy."""
 
+import re
+
+_LONG_WORD = re.compile(r"(?<!\S)(\S{120})(\S{241,})(\S{40})")
+_LONG_LINE = re.compile(r"^([^\n]{3000})([^\n]{601,})([^\n]{400})", re.MULTILINE)
+
+
+def shortened(message: str) -> str:
+    """A message without the middle of words and lines that are longer than people read.
+
+    Both commands print every message through this, so that whoever raises one may quote a name or
+    a value whole.
+    """
+    for pattern in (_LONG_WORD, _LONG_LINE):
+        message = pattern.sub(lambda one: f"{one[1]}…({len(one[2])} more)…{one[3]}", message)
+    return message
+
 
 def reason_of(error: OSError) -> str:
     """Why the system refused a file, in the words of our messages."""

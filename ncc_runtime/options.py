@@ -33,4 +33,5 @@ class LoadOptions:
     algorithms: Mapping[str, str] = attrs.field(factory=dict)  # operator → algorithm
     strict: bool = False  # refuse groups that the hardware would refuse
     plans: Sequence[str] = ()  # [OP=|pN=|NAME=]FILE: plans of the user's own
+    ignore_memory: bool = False  # place what does not fit too, for runs without values
     times_only: bool = False  # for runs without values and proofs: one of alike instances is filled

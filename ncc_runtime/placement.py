@@ -7,13 +7,14 @@ and the chip.
 """
 
 import difflib
-import json
+import functools
 from pathlib import Path
 
 import attrs
 import numpy as np
 
 from ncc_runtime.errors import PlacementError, reason_of
+from ncc_runtime.input_files import MOST_JSON_BYTES, json_of, read_file
 from ncc_runtime.topology.graph import Topology, build
 
 STRATEGIES = ("linear", "spread")
@@ -37,16 +38,21 @@ class Placement:
         """Number of placed ranks."""
         return len(self.node)
 
-    @property
+    @functools.cached_property
     def chip_in_node(self) -> np.ndarray:
         """The chip's number inside its instance, (ranks,) int32."""
-        return np.asarray(self.chip - self.node * np.int32(self.topology.chips_per_node))
+        return _read_only(self.chip - self.node * np.int32(self.topology.chips_per_node))
 
-    @property
+    @functools.cached_property
     def logical_core(self) -> np.ndarray:
         """Neuron's core id inside the instance: ranks_per_chip * chip + core, (ranks,) int32."""
         first = self.chip_in_node * np.int32(self.topology.ranks_per_chip)
-        return np.asarray(first + self.core)
+        return _read_only(first + self.core)
+
+
+def _read_only(column: np.ndarray) -> np.ndarray:
+    column.setflags(write=False)
+    return column
 
 
 @attrs.frozen
@@ -221,12 +227,11 @@ def _rows(path: str) -> list[tuple[int, ...]]:
 def _json(path: str) -> object:
     check_is_known(path)
     try:
-        document: object = json.loads(Path(path).read_bytes())
+        return json_of(read_file(path, MOST_JSON_BYTES))
     except OSError as error:
         raise PlacementError(f"{path}: {reason_of(error)}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise PlacementError(f"{path}: not JSON: {str(error).lower()}") from error
-    return document
 
 
 def _number(key: str, text: str | None) -> int | None:

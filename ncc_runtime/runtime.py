@@ -99,6 +99,11 @@ class Model:
         given = numbered(self.executable.program, inputs)
         if options.values or options.verify:
             self.executable.check_is_whole()
+        if options.values and self.executable.ignores_memory:
+            raise InputError(
+                "the program takes more memory than a rank has, which was ignored to time it: it "
+                "has no values; run it with --no-values"
+            )
         if options.values:
             check_constants(self.executable.program)
         held = sum(machine.held_bytes for machine in self._machines.values())
@@ -225,6 +230,7 @@ def load(
     strict: bool = False,
     plans: Sequence[str] = (),
     times_only: bool = False,
+    ignore_memory: bool = False,
 ) -> Model:
     """Place a compiled program and fill its placeholders; raises NccError with the reason.
 
@@ -234,9 +240,12 @@ def load(
     `plans` are files of plans, perhaps with what they fill: "all-reduce=ring.xml", "p3=own.json".
     `times_only` fills one of instances that are alike, for run(values=False, verify=False): many
     ranks are timed as quickly as those of one instance.
+    `ignore_memory` places what takes more memory than a rank has too, for run(values=False).
     """
     place = PlaceOptions(topology, nodes, placement, lnc)
-    options = LoadOptions(algorithms or {}, strict, plans, times_only)
+    options = LoadOptions(
+        algorithms or {}, strict, plans, ignore_memory=ignore_memory, times_only=times_only
+    )
     return load_on(program_of(neff), place, options)
 
 
@@ -247,7 +256,14 @@ def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Mode
     if options.strict:
         refuse(judged)
     plans = _plans(options)
-    executable = fill(program, placement, options.algorithms, plans, folded=options.times_only)
+    executable = fill(
+        program,
+        placement,
+        options.algorithms,
+        plans,
+        folded=options.times_only,
+        ignore_memory=options.ignore_memory,
+    )
     check_counts(executable)
     exceeded = limit_verdicts(placement, _uses(executable))
     if options.strict:

@@ -20,16 +20,18 @@ TABLES = {
     f"ncc_runtime.neff.{name}" for name in ("dtypes", "groups", "lapack", "reductions", "windows")
 }
 ERRORS = "ncc_runtime.errors"
+FILES = "ncc_runtime.input_files"
 
 MAY_IMPORT: dict[str, set[str]] = {
     # the contract
     "ncc_runtime.errors": set(),
+    "ncc_runtime.input_files": set(),
     "ncc_runtime.command_line": set(),  # the edge of both commands
     "ncc_runtime.options": set(),
-    "ncc_runtime.neff": {ERRORS},
+    "ncc_runtime.neff": {ERRORS, FILES},
     # the runtime, which knows the topology but no compiler
-    "ncc_runtime.topology": {ERRORS},
-    "ncc_runtime.placement": {ERRORS, "ncc_runtime.topology"},
+    "ncc_runtime.topology": {ERRORS, FILES},
+    "ncc_runtime.placement": {ERRORS, FILES, "ncc_runtime.topology"},
     "ncc_runtime.group_rules": {
         ERRORS,
         NEFF,
@@ -49,7 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.placement",
         "ncc_runtime.timing",
     },
-    "ncc_runtime.plans": {ERRORS, NEFF, "ncc_runtime.collectives"},  # of no topology
+    "ncc_runtime.plans": {ERRORS, FILES, NEFF, "ncc_runtime.collectives"},  # of no topology
     "ncc_runtime.lowering.cc_isa": {NEFF},
     "ncc_runtime.lowering.channels": {ERRORS, "ncc_runtime.lowering.cc_isa"},
     "ncc_runtime.lowering.executable": {
@@ -129,6 +131,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "ncc_runtime.calibration": {
         ERRORS,
+        FILES,
         NEFF,
         "ncc_runtime.collectives",
         "ncc_runtime.execution",
@@ -160,8 +163,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_compiler.diagnostics": set(),
     "ncc_compiler.options": set(),
     "ncc_compiler.syntax": {"ncc_compiler.diagnostics", *TABLES},
-    "ncc_compiler.ir": {"ncc_compiler.diagnostics", "ncc_compiler.syntax", *TABLES},
-    "ncc_compiler.frontends": {"ncc_compiler.diagnostics", "ncc_compiler.ir"},
+    "ncc_compiler.ir": {"ncc_compiler.diagnostics", "ncc_compiler.syntax", FILES, *TABLES},
+    "ncc_compiler.frontends": {"ncc_compiler.diagnostics", "ncc_compiler.ir", FILES},
     "ncc_compiler.reference": {"ncc_compiler.diagnostics", "ncc_compiler.ir", *TABLES},
     "ncc_compiler.passes": {
         "ncc_compiler.diagnostics",
@@ -195,9 +198,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_compiler.options",
         NEFF,
     },
-    "ncc_compiler.driver": {"ncc_compiler", NEFF},
+    "ncc_compiler.driver": {"ncc_compiler", NEFF, FILES},
     "ncc_compiler.refusals": {"ncc_compiler.diagnostics", ERRORS},
-    "ncc_compiler.cli": {"ncc_compiler", NEFF, ERRORS, "ncc_runtime.command_line"},
+    "ncc_compiler.cli": {"ncc_compiler", NEFF, ERRORS, FILES, "ncc_runtime.command_line"},
     "ncc_compiler.entry": {"ncc_compiler", "ncc_runtime.entry"},
     "ncc_compiler.__init__": {"ncc_compiler"},
 }

@@ -1,11 +1,11 @@
 """Which all-reduces may write where they read: their results then need no memory of their own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
 from ncc_compiler.codegen.draft import Draft, Step
-from ncc_compiler.codegen.order import Order, Point, accesses, crossing
+from ncc_compiler.codegen.order import Clock, Order, Point, accesses, crossing
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import BufferKind
 
@@ -26,7 +26,7 @@ def share(draft: Draft, order: Order) -> Sharing:
     """
     fixed = crossing(draft)
     home = list(range(len(draft.buffers)))
-    touched = [list(points) for points in accesses(draft, order)]
+    ends = [_ends(points) for points in accesses(draft, order)]
     steps = set()
     for index, step in enumerate(draft.steps):
         if not _could_be_in_place(draft, step, fixed):
@@ -35,18 +35,35 @@ def share(draft: Draft, order: Order) -> Sharing:
         targets = [draft.tensors[tensor].buffer for tensor in step.results]
         if len(set(sources)) < len(sources):
             continue
-        others = [p for buffer in sources for p in _but(touched[buffer], order.done[index])]
-        if not all(point.is_known_to(order.before[index]) for point in others):
+        known, done = order.before[index], order.done[index]
+        if not all(_is_known_but(ends[buffer], done, known) for buffer in sources):
             continue
         steps.add(index)
         for source, target in zip(sources, targets, strict=True):
             home[target] = source
-            touched[source] += touched[target]
+            # who touched the memory before is done before this step, so before all that read it
+            ends[source] = ends[target]
     return Sharing(frozenset(steps), tuple(home))
 
 
-def _but(points: Sequence[Point], own: Point) -> list[Point]:
-    return [point for point in points if point != own]
+def _ends(points: Sequence[Point]) -> Mapping[int, tuple[int, int]]:
+    """By queue, where the last and the last but one of these points are."""
+    found: dict[int, tuple[int, int]] = {}
+    for point in points:
+        last, second = found.get(point.queue, (0, 0))
+        if point.count > last:
+            found[point.queue] = (point.count, last)
+        elif point.count > second:
+            found[point.queue] = (last, point.count)
+    return found
+
+
+def _is_known_but(ends: Mapping[int, tuple[int, int]], own: Point, clock: Clock) -> bool:
+    """Whether a clock knows all points but one that is among them."""
+    return all(
+        (second if (queue, last) == (own.queue, own.count) else last) <= clock[queue]
+        for queue, (last, second) in ends.items()
+    )
 
 
 def _could_be_in_place(draft: Draft, step: Step, fixed: frozenset[int]) -> bool:

@@ -71,44 +71,79 @@ def _frontiers(draft: Draft, order: Order, sharing: Sharing) -> np.ndarray:
     return frontiers
 
 
+_BLOCK = 256
+"""Segments that are skipped together where none of them is free."""
+
+
 class _Arena:
     """Segments [start, next start) of the internal memory, in order and without gaps."""
 
     def __init__(self, start: int, queues: int) -> None:
-        self._starts = np.array([start], np.int64)  # (n+1,) the last one is the end
-        self._frontiers = np.zeros((0, queues), np.int64)  # (n, queues)
+        self._count = 0  # of segments; behind them the arrays have room
+        self._starts = np.full(_BLOCK + 1, start, np.int64)  # the one behind the last is the end
+        self._frontiers = np.zeros((_BLOCK, queues), np.int64)
+        self._least = np.zeros((1, queues), np.int64)  # of the frontiers of each block
 
     @property
     def end(self) -> int:
         """The first address that was never used."""
-        return int(self._starts[-1])
+        return int(self._starts[self._count])
 
     def take(self, size: int, known: Clock, frontier: np.ndarray) -> int:
         """The lowest address where `size` bytes are free to whoever knows `known`."""
         if size == 0:
             return int(self._starts[0])
         first, last = self._first_fit(size, np.array(known))
-        end = int(self._starts[first]) + size
-        starts, frontiers = self._starts[last:], self._frontiers[last:]
-        if end < starts[0]:  # the last segment is taken in part, its owner keeps the rest
-            starts = np.concatenate(([end], starts))
-            frontiers = np.concatenate((self._frontiers[last - 1 : last], frontiers))
-        elif end > starts[0]:  # beyond the end
-            starts = np.array([end])
-        self._starts = np.concatenate((self._starts[: first + 1], starts))
-        self._frontiers = np.concatenate((self._frontiers[:first], [frontier], frontiers))
-        return end - size
+        start = int(self._starts[first])
+        end = start + size
+        if end < self._starts[last]:  # the last segment is taken in part, its owner keeps the rest
+            self._replace(first, last, np.stack((frontier, self._frontiers[last - 1])))
+            self._starts[first + 1] = end
+        elif end == self._starts[last]:
+            self._replace(first, last, frontier[np.newaxis])
+        else:  # beyond the end
+            self._replace(first, last, frontier[np.newaxis])
+            self._starts[self._count] = end
+        return start
+
+    def _replace(self, first: int, last: int, frontiers: np.ndarray) -> None:
+        """Put other segments in the place of [first, last); the first begins where they did."""
+        added = first + len(frontiers)
+        count = self._count + added - last
+        if count > len(self._frontiers):
+            blocks = 2 * len(self._least)
+            self._starts = np.resize(self._starts, blocks * _BLOCK + 1)
+            self._frontiers = np.resize(self._frontiers, (blocks * _BLOCK, frontiers.shape[1]))
+            self._least = np.resize(self._least, (blocks, frontiers.shape[1]))
+        if added != last:
+            self._starts[added : count + 1] = self._starts[last : self._count + 1].copy()
+            self._frontiers[added:count] = self._frontiers[last : self._count].copy()
+        self._frontiers[first:added] = frontiers
+        from_block = first // _BLOCK
+        to_block = -(-(added if added == last else count) // _BLOCK)
+        changed = self._frontiers[from_block * _BLOCK : min(to_block * _BLOCK, count)]
+        edges = np.arange(0, len(changed), _BLOCK)
+        self._least[from_block:to_block] = np.minimum.reduceat(changed, edges, axis=0)
+        self._count = count
 
     def _first_fit(self, size: int, known: np.ndarray) -> tuple[int, int]:
         """Segments [first, last) to take; beyond the end when nothing before it fits."""
-        free = np.concatenate(([False], (self._frontiers <= known).all(axis=1), [False]))
-        edges = np.flatnonzero(free[1:] != free[:-1])
-        firsts, lasts = edges[::2], edges[1::2]
-        fits = np.flatnonzero(self._starts[lasts] - self._starts[firsts] >= size)
-        if len(fits) == 0:
-            count = len(self._frontiers)
-            trailing = len(lasts) and lasts[-1] == count
-            return (int(firsts[-1]) if trailing else count), count
-        first = int(firsts[fits[0]])
-        last = int(np.searchsorted(self._starts, self._starts[first] + size))
-        return first, last
+        starts, count = self._starts, self._count
+        least = self._least[: -(-count // _BLOCK)]
+        run, behind = -1, -1  # where a run of free segments begins that ends a block, at `behind`
+        for block in np.flatnonzero((least <= known).all(axis=1)).tolist():
+            at = block * _BLOCK
+            stop = min(at + _BLOCK, count)
+            free = (self._frontiers[at:stop] <= known).all(axis=1)
+            bounded = np.concatenate(([False], free, [False]))
+            edges = np.flatnonzero(bounded[1:] != bounded[:-1]) + at
+            firsts, lasts = edges[::2], edges[1::2]
+            if len(firsts) and firsts[0] == behind:
+                firsts[0] = run
+            fits = np.flatnonzero(starts[lasts] - starts[firsts] >= size)
+            if len(fits):
+                first = int(firsts[fits[0]])
+                return first, int(np.searchsorted(starts[: count + 1], starts[first] + size))
+            if len(lasts) and lasts[-1] == stop:
+                run, behind = int(firsts[-1]), stop
+        return (run if behind == count else count), count

@@ -11,6 +11,7 @@ import attrs
 
 from ncc_compiler.diagnostics import CompileError, Diagnostic, Source, Span
 from ncc_compiler.frontends.partitioned import world_of_shardings
+from ncc_runtime.input_files import MOST_MODEL_BYTES, read_file
 
 KINDS: Mapping[str, str] = {
     ".mlir": "StableHLO",
@@ -38,7 +39,7 @@ class ModelText:
 
 def read_foreign(path: str | Path, kind: str) -> ModelText:
     """The HLO text of a file of one of KINDS. Raises CompileError or OSError."""
-    data = Path(path).read_bytes()
+    data = read_file(path, MOST_MODEL_BYTES)
     if importlib.util.find_spec("jaxlib") is None:
         raise _refusal(f"{path}: reading {kind} takes jaxlib", "install it: pip install 'ncc[jax]'")
     if not data.strip():

@@ -24,6 +24,7 @@ from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.ops_collectives import NCC
 from ncc_compiler.ir.reading import Reading, suggestion
 from ncc_compiler.syntax import tree
+from ncc_runtime.input_files import json_of
 from ncc_runtime.neff.groups import ExplicitGroups
 
 CUSTOM_CALL, TARGET, CONFIG = "custom-call", "custom_call_target", "backend_config"
@@ -92,9 +93,9 @@ def _entries(config: tree.Attribute, row: OpDef, reading: Reading) -> list[tree.
 
 def _decoded(text: str) -> Mapping[str, object]:
     """The object that a text spells, raw or as a string; ValueError if it spells none."""
-    value = json.loads(text)
+    value = json_of(text)
     if isinstance(value, str):
-        value = json.loads(value)
+        value = json_of(value)
     if not isinstance(value, dict):
         raise ValueError(f"it is {str(value)[:40]}")
     return value

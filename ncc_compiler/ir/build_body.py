@@ -18,7 +18,7 @@ from ncc_compiler.ir.op_row import Kind, OpDef
 from ncc_compiler.ir.ops import OPS, REFUSED
 from ncc_compiler.ir.order import use_order
 from ncc_compiler.ir.places import InstructionSpan
-from ncc_compiler.ir.reading import Reading, suggestion
+from ncc_compiler.ir.reading import Reading
 from ncc_compiler.ir.types import TokenType, Type
 from ncc_compiler.syntax import tree
 
@@ -131,7 +131,7 @@ class Body:
                 "name-C1",
                 f"%{operand.text} is not defined in this computation",
                 (operand.start, operand.end),
-                suggestion(operand.text, self._positions),
+                self._reading.suggestion(operand.text, self._positions),
             )
         return position
 
@@ -182,7 +182,7 @@ class Body:
         if row is None:
             name, place = written.op.text, (written.op.start, written.op.end)
             fact = f"{name} is not supported" if name in REFUSED else f"unknown op {name}"
-            hint = REFUSED.get(name) or suggestion(name, OPS)
+            hint = REFUSED.get(name) or self._reading.suggestion(name, OPS)
             self._reading.complain("op-C1", fact, place, hint)
         return row
 
@@ -261,7 +261,7 @@ class Body:
                 "computation-C2",
                 f"computation %{name} is not defined",
                 (attribute.value_start, attribute.end),
-                suggestion(name, self._computations),
+                self._reading.suggestion(name, self._computations),
             )
 
     def check_signature(self, computation: Computation) -> None:

@@ -7,9 +7,9 @@ and attributes, and it collects the diagnostics of the stage.
 import difflib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 
-from ncc_compiler.diagnostics import Diagnostic, Note, Source, Span
+from ncc_compiler.diagnostics import MOST_SHOWN, Diagnostic, Note, Source, Span
 from ncc_compiler.ir.attributes import read_attribute
 from ncc_compiler.ir.graph import Attribute, Elided, Literal, Raw
 from ncc_compiler.ir.kept_attributes import FORMS
@@ -30,9 +30,13 @@ MAX_RANK = 32
 """Dimensions of an array; numpy ends at 64, and reshapes may need as many again."""
 
 
-def suggestion(word: str, known: Iterable[str], nearness: float = 0.6) -> str:
+MOST_COMPARED = 200_000
+"""Words that misspelt ones of a text are compared with; beyond, complaints have no suggestion."""
+
+
+def suggestion(word: str, known: Collection[str], nearness: float = 0.6) -> str:
     """`did you mean …?`, or nothing where no known word is near."""
-    near = difflib.get_close_matches(word, list(known), n=3, cutoff=nearness)
+    near = difflib.get_close_matches(word, known, n=3, cutoff=nearness)
     alike = [one for one in near if one[:1] == word[:1]]  # the first letter is seldom the wrong one
     return f"did you mean {(alike or near)[0]}?" if near else ""
 
@@ -59,6 +63,7 @@ class Reading:
         self._values: dict[tuple[Kind, str], Attribute] = {}
         self._raw: dict[str, Raw] = {}
         self._misspelt: dict[tuple[str, str], str] = {}
+        self._compared = 0  # words, with misspelt ones
 
     def complain(
         self, code: str, message: str, at: tuple[int, int], hint: str = "", *notes: Note
@@ -125,6 +130,13 @@ class Reading:
             hint = "correct it, or leave the layout out"
             self.complain("type-C6", fault, at, hint)
         return not fault
+
+    def suggestion(self, word: str, known: Collection[str]) -> str:
+        """`did you mean …?`, for complaints that are printed and while few words were compared."""
+        self._compared += len(known)
+        if len(self.found) >= MOST_SHOWN or self._compared > MOST_COMPARED:
+            return ""
+        return suggestion(word, known)
 
     def misspelt(self, key: str, row: OpDef) -> str:
         """The key of the op that this one is meant to be, as a suggestion, if any is near."""

@@ -18,7 +18,7 @@ import attrs
 from ncc_compiler.ir.collectives import rank_groups, reduction_by_name, reduction_of, written_stream
 from ncc_compiler.ir.graph import Attribute, Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
-from ncc_compiler.options import BUCKET_LIMIT_BYTES, BUCKET_SMALL_BYTES
+from ncc_compiler.options import BUCKET_LIMIT_BYTES, BUCKET_SMALL_BYTES, SCHEDULE_LIMIT_PERCENT
 from ncc_compiler.overlap.later_compute import feeds_compute
 from ncc_compiler.overlap.pace import Pace, pace_of
 from ncc_compiler.overlap.reach import Bits, chosen_before
@@ -71,6 +71,7 @@ class Bucket(Pass):
 
     limit_bytes: int = BUCKET_LIMIT_BYTES
     small_bytes: int = BUCKET_SMALL_BYTES
+    limit_percent: int = SCHEDULE_LIMIT_PERCENT  # of memory, for the order they are joined in
 
     def run(self, module: Module) -> Module:
         computations = dict(module.computations)
@@ -78,11 +79,13 @@ class Bucket(Pass):
             body = module.computations[name]
             if sum(node.op in BUCKETED for node in body.nodes) > 1:
                 works = works_of(module, body)
-                order = Schedule().order(module, body, works, feeds)
+                schedule = Schedule(limit_percent=self.limit_percent)
+                order = schedule.order(module, body, works, feeds)
                 ordered = [works[position] for position in order]
-                found = self._found(module, reordered(body, order), ordered)
-                buckets = [sorted(order[position] for position in members) for members in found]
-                computations[name] = _joined(body, buckets)
+                good = reordered(body, order)
+                found = self._found(module, good, ordered)
+                buckets = [sorted(members) for members in found]
+                computations[name] = _joined(good, buckets)
         return attrs.evolve(module, computations=computations)
 
     def _found(

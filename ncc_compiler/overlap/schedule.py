@@ -10,10 +10,11 @@ from typing import ClassVar
 
 import attrs
 
+from ncc_compiler.codegen.leaves import leaves
 from ncc_compiler.ir.collectives import written_stream
 from ncc_compiler.ir.graph import Computation, Module, NodeId
 from ncc_compiler.ir.ops import OPS
-from ncc_compiler.options import SCHEDULE_LIMIT_PERCENT
+from ncc_compiler.options import SCHEDULE_FREE_BYTES, SCHEDULE_LIMIT_PERCENT
 from ncc_compiler.overlap.ahead import held_until
 from ncc_compiler.overlap.later_compute import feeds_compute
 from ncc_compiler.overlap.lifetimes import Lifetimes, lifetimes_of, peak_bytes
@@ -33,7 +34,10 @@ _NARROWING = 8
 
 @attrs.frozen
 class Schedule(Pass):
-    """A computation takes at most `limit_percent` of the memory that its values took before.
+    """A computation takes at most `limit_percent` of the memory that it took before.
+
+    That is of its parameters, its results and the values that live at the same time. Up to
+    `free_bytes` more are taken in any case: so little decides of no program whether it fits.
 
     An all-gather starts `early_all_gather_layers` layers ahead, and a reduce-scatter
     `late_reduce_scatter_layers` layers late; without these, as early as data and memory allow.
@@ -42,6 +46,7 @@ class Schedule(Pass):
     name: ClassVar[str] = "schedule"
 
     limit_percent: int = SCHEDULE_LIMIT_PERCENT
+    free_bytes: int = SCHEDULE_FREE_BYTES
     early_all_gather_layers: int | None = None
     late_reduce_scatter_layers: int | None = None
 
@@ -64,25 +69,34 @@ class Schedule(Pass):
         late = self.late_reduce_scatter_layers
         held = held_until(body, lifetimes, self.early_all_gather_layers, late)
         after = kept_orders(body, lifetimes)
+        runs = _runs(stretches)
+        limit = self._limit(body, kept, max(peak_bytes(lifetimes, stretch) for stretch in runs))
         order: list[int] = []
-        for stretch in _runs(stretches):
+        for stretch in runs:
             tasks = _tasks(body, stretch, _Facts(works, feeds, held, after))
-            order += self._arranged(tasks, lifetimes, stretch)
+            order += _arranged(tasks, lifetimes, stretch, limit)
         return order
 
-    def _arranged(
-        self, tasks: Sequence[Task], lifetimes: Lifetimes, stretch: range
-    ) -> Sequence[int]:
-        """The best order within the limit: less is made ahead, then moved, until it is kept."""
-        if not any(task.work.flight for task in tasks):
-            return stretch
-        limit = peak_bytes(lifetimes, stretch) * self.limit_percent // 100
-        for window, spare in _attempts(len(tasks)):
-            found = arrange(tasks, lifetimes, stretch, Bounds(limit, window, spare))
-            order = [stretch[number] for number in found]
-            if peak_bytes(lifetimes, order) <= limit:
-                return order
+    def _limit(self, body: Computation, kept: Sequence[int], peak: int) -> int:
+        """What values may take at once, where they take so much in program order."""
+        there = [node for node in body.nodes if node.op in ("constant", "parameter")]
+        there += [body.nodes[position] for position in kept]
+        whole = peak + sum(array.size_bytes for node in there for array in leaves(node.type))
+        return max(peak + self.free_bytes, peak + whole * self.limit_percent // 100 - whole)
+
+
+def _arranged(
+    tasks: Sequence[Task], lifetimes: Lifetimes, stretch: range, limit: int
+) -> Sequence[int]:
+    """The best order within the limit: less is made ahead, then moved, until it is kept."""
+    if not any(task.work.flight for task in tasks):
         return stretch
+    for window, spare in _attempts(len(tasks)):
+        found = arrange(tasks, lifetimes, stretch, Bounds(limit, window, spare))
+        order = [stretch[number] for number in found]
+        if peak_bytes(lifetimes, order) <= limit:
+            return order
+    return stretch
 
 
 def _attempts(tasks: int) -> Iterator[tuple[int, int]]:

@@ -129,8 +129,11 @@ def _with_options(one: Pass, options: Mapping[str, str]) -> Pass:
     return attrs.evolve(one, **values) if values else one
 
 
+_MOST_DIGITS = 18  # such numbers fit into 64 bits
+
+
 def _number(name: str, text: str) -> int:
     """Every option there is counts something."""
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
         raise ValueError(f"pass option {name} is {text!r}, not a whole number of 0 or more")
     return int(text)

@@ -4,13 +4,12 @@ A file is one JSON object with `rows`, each with the keys of `Row`; other keys a
 are nccom-test's: of the buffer of an all-reduce, of the larger side otherwise.
 """
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 
 import attrs
 
 from ncc_runtime.errors import InputError, reason_of
+from ncc_runtime.input_files import MOST_JSON_BYTES, json_of, read_file
 from ncc_runtime.report.bench_program import DTYPES, OPERATORS
 
 OTHER_DIE = "cross die"
@@ -41,10 +40,10 @@ class Row:
 def read_rows(path: str) -> tuple[Row, ...]:
     """The rows of a file; InputError says which is wrong, and in what."""
     try:
-        document: object = json.loads(Path(path).read_bytes())
+        document = json_of(read_file(path, MOST_JSON_BYTES))
     except OSError as error:
         raise InputError(f"{path}: {reason_of(error)}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"{path}: not JSON: {str(error).lower()}") from error
     rows = document.get("rows") if isinstance(document, dict) else None
     if not isinstance(rows, list) or not rows:

@@ -10,6 +10,7 @@ from ncc_runtime.collectives import rooted
 from ncc_runtime.collectives.candidates import Candidate
 from ncc_runtime.collectives.choose import Chooser
 from ncc_runtime.collectives.plan import Buffers, Job
+from ncc_runtime.lowering.capacity import rank_capacity
 from ncc_runtime.lowering.executable import Load
 from ncc_runtime.lowering.moves import Team
 from ncc_runtime.lowering.team import Addresses
@@ -42,11 +43,6 @@ def job_of(program: Program, placeholder: Placeholder) -> Job:
     )
 
 
-def rank_capacity(topology: Topology) -> int:
-    """A rank has its cores' share of their HBM stack, in bytes."""
-    return topology.hbm.stack_bytes * topology.lnc // topology.cores_per_stack
-
-
 SEMAPHORES_PER_CC_CORE = 256
 """Source: neuron-driver, v2 and v3 headers (256 semaphores per NeuronCore and per TOP_SP)."""
 
@@ -57,12 +53,18 @@ def semaphore_limit(program: Program, topology: Topology) -> int:
 
 
 def chooser_of(
-    program: Program, placement: Placement, forced: Mapping[str, str], seen: int | None = None
+    program: Program,
+    placement: Placement,
+    forced: Mapping[str, str],
+    seen: int | None = None,
+    *,
+    ignore_memory: bool = False,
 ) -> Chooser:
     """The chooser for the placeholders of a program, whose streams share what memory is left."""
     streams = len({placeholder.stream for placeholder in program.placeholders})
-    room = rank_capacity(placement.topology) - program.hbm_bytes
-    return Chooser(placement, forced, room // max(1, streams), streams, seen)
+    left = rank_capacity(placement.topology) - program.hbm_bytes
+    room = None if ignore_memory else left // max(1, streams)
+    return Chooser(placement, forced, room, streams, seen)
 
 
 def groups_of(program: Program, placeholder: Placeholder) -> tuple[tuple[int, ...], ...]:

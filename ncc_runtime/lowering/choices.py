@@ -62,9 +62,13 @@ def parts_and_choices(
     placement: Placement,
     forced: Mapping[str, str],
     plans: Sequence["PlanFile"] = (),
+    *,
+    ignore_memory: bool = False,
 ) -> tuple[Parts, tuple[Choice, ...]]:
     """The machine, and each placeholder's choice with every candidate priced."""
-    choosing = Choosing(program, placement, (forced, plans), price_all=True)
+    choosing = Choosing(
+        program, placement, (forced, plans), price_all=True, ignore_memory=ignore_memory
+    )
     found = choosing.choices()
     choices = (found[choosing.key(number)] for number in range(len(program.placeholders)))
     return choosing.chooser.parts, tuple(choices)
@@ -106,9 +110,12 @@ class Choosing:
         *,
         price_all: bool = False,
         seen: int | None = None,
+        ignore_memory: bool = False,
     ) -> None:
         forced, plans = asked
-        self.chooser: Chooser = chooser_of(program, placement, forced, seen)
+        self.chooser: Chooser = chooser_of(
+            program, placement, forced, seen, ignore_memory=ignore_memory
+        )
         self._seen = seen
         self._chips = placement.chip
         self.wanted: dict[_Key, _Wanted] = {}  # in order of first appearance

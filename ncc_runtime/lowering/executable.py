@@ -205,6 +205,7 @@ class Executable:
     semaphore_count: int  # ids 0..count-1 on every rank; the program's own come first
     hbm_bytes: int  # of one rank: the program's memory and the channel buffers
     seen: int  # ranks that columns have: all, or those of the first instance, who stand for all
+    ignores_memory: bool = False  # it takes more than a rank has, and is to be timed all the same
 
     def __repr__(self) -> str:
         return f"<Executable: {self.program.name}, {len(self.queues)} queues, {self.placement}>"

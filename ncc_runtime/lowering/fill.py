@@ -12,11 +12,11 @@ from ncc_runtime.errors import LoweringError
 from ncc_runtime.instances import are_placed_alike
 from ncc_runtime.lowering.bind import (
     addresses_of,
-    rank_capacity,
     semaphore_limit,
 )
+from ncc_runtime.lowering.capacity import check_capacity, check_channels, rank_capacity
 from ncc_runtime.lowering.channels import SemaphoreIds, SemaphoresError
-from ncc_runtime.lowering.choices import REMEDY, AskedFor, Choosing
+from ncc_runtime.lowering.choices import REMEDY, Choosing
 from ncc_runtime.lowering.executable import Executable, Filled, Queue
 from ncc_runtime.lowering.moves import Team
 from ncc_runtime.lowering.patch import patched_queues, stream_semaphores
@@ -30,7 +30,6 @@ from ncc_runtime.neff.stages import stages_of
 from ncc_runtime.parts import Parts
 from ncc_runtime.placement import Placement
 from ncc_runtime.timing import TimingModel
-from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.routes import Routes
 
 if TYPE_CHECKING:  # slow to import, and only users' plans need it
@@ -44,15 +43,31 @@ def fill(
     plans: Sequence["PlanFile"] = (),
     *,
     folded: bool = False,
+    ignore_memory: bool = False,
 ) -> Executable:
     """Fill every placeholder; raises LoweringError where one cannot be, PlanError for a plan.
 
     A folded executable has columns of the ranks of one instance, where these stand for all; it can
     be timed, not proved or computed. With users' plans, of which nothing is known, there is none.
+    With `ignore_memory`, what takes more memory than a rank has is placed too, to be timed.
     """
     check_forced(forced)
+    check_capacity(program, placement.topology, ignore_memory=ignore_memory)
     with without_collections():
-        return _filled_or_folded(program, placement, (forced, plans), folded=folded and not plans)
+        seen = instance_ranks(program, placement) if folded and not plans else None
+        choosing = None
+        with suppress(UnfoldedError):  # then every rank has columns of its own
+            choosing = Choosing(
+                program, placement, (forced, plans), seen=seen, ignore_memory=ignore_memory
+            )
+            return fill_with(
+                program, placement, _teams(choosing), seen, ignore_memory=ignore_memory
+            )
+        if choosing is None:
+            choosing = Choosing(program, placement, (forced, plans), ignore_memory=ignore_memory)
+        else:
+            choosing = choosing.unfolded()
+        return fill_with(program, placement, _teams(choosing), ignore_memory=ignore_memory)
 
 
 @contextmanager
@@ -65,18 +80,6 @@ def without_collections() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def _filled_or_folded(
-    program: Program, placement: Placement, asked: AskedFor, *, folded: bool
-) -> Executable:
-    seen = instance_ranks(program, placement) if folded else None
-    choosing = None
-    with suppress(UnfoldedError):  # then every rank has columns of its own
-        choosing = Choosing(program, placement, asked, seen=seen)
-        return fill_with(program, placement, _teams(choosing), seen)
-    choosing = Choosing(program, placement, asked) if choosing is None else choosing.unfolded()
-    return fill_with(program, placement, _teams(choosing))
 
 
 def _teams(choosing: Choosing) -> list[list[Team]]:
@@ -94,7 +97,12 @@ def instance_ranks(program: Program, placement: Placement) -> int | None:
 
 
 def fill_with(
-    program: Program, placement: Placement, teams: list[list[Team]], seen: int | None = None
+    program: Program,
+    placement: Placement,
+    teams: list[list[Team]],
+    seen: int | None = None,
+    *,
+    ignore_memory: bool = False,
 ) -> Executable:
     """The same with the teams of every placeholder given, and so with any plans.
 
@@ -109,7 +117,8 @@ def fill_with(
     ids = SemaphoreIds(seen, len(program.semaphores), limit)
     scratch = _scratch(program, teams)
     hbm_bytes = max((at + size for at, size in scratch.values()), default=program.hbm_bytes)
-    _check_capacity(topology, hbm_bytes)
+    if not ignore_memory:
+        check_channels(topology, program.hbm_bytes, hbm_bytes)
     built = {
         stream: StreamProgram(stream, (seen, program.ranks), ids, lanes)
         for stream, lanes in _lanes(program, teams).items()
@@ -138,6 +147,7 @@ def fill_with(
         semaphore_count=ids.count,
         hbm_bytes=hbm_bytes,
         seen=seen,
+        ignores_memory=ignore_memory and hbm_bytes > rank_capacity(topology),
     )
 
 
@@ -161,15 +171,6 @@ def _too_many(placeholder: Placeholder, teams: list[Team], reason: SemaphoresErr
     names = ", ".join(dict.fromkeys(team.plan.algorithm for team in teams))
     op = placeholder.op.value
     return f"{placeholder.name}: {op} by {names}: {reason}: {REMEDY}, or another --algorithm {op}="
-
-
-def _check_capacity(topology: Topology, hbm_bytes: int) -> None:
-    capacity = rank_capacity(topology)
-    if hbm_bytes > capacity:
-        raise LoweringError(
-            f"the program and its channel buffers take {hbm_bytes} bytes a rank; {topology.name} "
-            f"at lnc {topology.lnc} has {capacity}: shard it over more ranks"
-        )
 
 
 def _lanes(program: Program, teams: list[list[Team]]) -> dict[int, list[int]]:

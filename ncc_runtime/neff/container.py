@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ncc_runtime.errors import NeffError, reason_of
+from ncc_runtime.input_files import MOST_NEFF_BYTES, read_stream
 from ncc_runtime.neff.check import check
 from ncc_runtime.neff.document import files_of, program_from
 from ncc_runtime.neff.header import (
@@ -109,9 +110,14 @@ def load(path: str | os.PathLike[str]) -> Program:
     try:
         with Path(place).open("rb") as stream:
             head = stream.read(HEADER_BYTES)
-            checked_data_size(head, place)
-            body = stream.read()
+            size = checked_data_size(head, place)
+            body = read_stream(stream, min(size, MOST_NEFF_BYTES), place)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise NeffError(
+                f"{place}: more bytes follow the header than the {size} that it says; "
+                "copy or compile it again"
+            ) from error
         raise NeffError(f"{place}: {reason_of(error)}") from error
     return unpack(head + body, place)
 

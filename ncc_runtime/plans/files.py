@@ -14,6 +14,7 @@ from ncc_runtime.collectives.candidates import Candidate
 from ncc_runtime.collectives.layout import Members
 from ncc_runtime.collectives.plan import Job, Plan
 from ncc_runtime.errors import PlanError, reason_of
+from ncc_runtime.input_files import read_file
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.plans import document, msccl, text
 from ncc_runtime.plans.msccl import Algo
@@ -197,8 +198,7 @@ def read_plans(words: Sequence[str]) -> tuple[PlanFile, ...]:
 def _read(word: str) -> PlanFile:
     target, path = split_word(word)
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(text.MOST_BYTES + 1)
+        data = read_file(path, text.MOST_BYTES)
     except OSError as error:
         raise PlanError(f"plan {path}: {reason_of(error)}") from None
     try:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from ncc_runtime.errors import PlanError
+from ncc_runtime.input_files import json_of
 
 MOST_BYTES = 1 << 28
 MOST_MEMBERS = 1 << 16
@@ -206,9 +207,9 @@ def _foreign(data: bytes) -> str:
 def _not_json(data: bytes, what: str) -> str:
     """Where a file is no JSON; msgspec knows the byte only."""
     try:
-        json.loads(data)
+        json_of(data)
     except json.JSONDecodeError as error:
         return f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}"
-    except (UnicodeDecodeError, RecursionError) as error:
+    except ValueError as error:
         return f"not JSON: {error}"
     return what

@@ -70,7 +70,9 @@ def explained(
 ) -> Explanation:
     """Price every candidate of every placeholder; what is forced or given stays chosen."""
     program, placement = executable.program, executable.placement
-    parts, choices = parts_and_choices(program, placement, forced, plans)
+    parts, choices = parts_and_choices(
+        program, placement, forced, plans, ignore_memory=executable.ignores_memory
+    )
     alike: dict[object, list[int]] = {}
     for number, (placeholder, choice) in enumerate(zip(program.placeholders, choices, strict=True)):
         kind = placeholder.dtype, placeholder.reduction, choice.chosen.name

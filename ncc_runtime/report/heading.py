@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ncc_runtime.lowering.capacity import rank_capacity, size_text
 from ncc_runtime.lowering.executable import Executable
 
 SCHEMA = 1
@@ -11,10 +12,14 @@ SCHEMA = 1
 def heading(executable: Executable) -> str:
     """The first line: `mlp: 8 ranks on 1 x trn2.48xlarge, lnc 2, linear`."""
     topology, place = executable.topology, executable.placement
-    return (
+    line = (
         f"{executable.program.name}: {executable.ranks} ranks on {topology.nodes} x "
         f"{topology.name}, lnc {topology.lnc}, {place.strategy}"
     )
+    if not executable.ignores_memory:
+        return line
+    need, there = size_text(executable.hbm_bytes), size_text(rank_capacity(topology))
+    return f"{line}\nmemory ignored: it takes {need} a rank, which has {there}"
 
 
 def facts(executable: Executable) -> dict[str, Any]:
@@ -28,4 +33,5 @@ def facts(executable: Executable) -> dict[str, Any]:
         "lnc": topology.lnc,
         "placement": executable.placement.strategy,
         "ranks": executable.ranks,
+        "memory_ignored": executable.ignores_memory,
     }

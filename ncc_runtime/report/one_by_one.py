@@ -38,7 +38,10 @@ def joined(executable: Executable, rows: Sequence[CollectiveRow]) -> tuple[Joine
     wanted = [row for row in rows if row.operands > 1 and row.runs]
     if not wanted:
         return ()
-    prices = _Prices(program, chooser_of(program, executable.placement, {}))
+    prices = _Prices(
+        program,
+        chooser_of(program, executable.placement, {}, ignore_memory=executable.ignores_memory),
+    )
     found = []
     for row in wanted:
         price_ps = sum(map(prices.time_ps, _parts(program.placeholders[row.id])))

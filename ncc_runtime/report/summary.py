@@ -1,6 +1,7 @@
 """The summary of a run, for people and as JSON."""
 
 import io
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -127,6 +128,8 @@ def as_text(executable: Executable, run: Run, options: RunOptions, host_s: float
             console.print(line, markup=False, soft_wrap=True)
     if options.values:
         console.print(_outputs_table(executable, run))
+        if len(run.outputs) > MOST_OUTPUTS:
+            console.print(f"… and {len(run.outputs) - MOST_OUTPUTS} more outputs")
     if run.trace is not None:
         _print_performance(console, Performance(run.trace))
     mode = "checked mode: every read was of written memory; " if options.checked else ""
@@ -168,6 +171,10 @@ def _collective_cells(row: CollectiveRow) -> tuple[str, ...]:
     )
 
 
+MOST_OUTPUTS = 1000
+"""Outputs that the table shows; --json and --outputs have all."""
+
+
 def _outputs_table(executable: Executable, run: Run) -> Table:
     table = Table(box=None, pad_edge=False, title="outputs", title_justify="left")
     whole = len(executable.stages) == 1
@@ -175,7 +182,7 @@ def _outputs_table(executable: Executable, run: Run) -> Table:
     for name in ("name", "type on a rank", *(() if whole else ("ranks",)), begins):
         table.add_column(name)
     found = zip(_outputs(executable), run.outputs, strict=True)
-    for number, ((stage, tensor), array) in enumerate(found):
+    for number, ((stage, tensor), array) in enumerate(itertools.islice(found, MOST_OUTPUTS)):
         table.add_row(
             f"out{number}",
             stage.program.tensors[tensor].type_text.replace("[", "\\["),

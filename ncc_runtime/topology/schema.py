@@ -6,6 +6,7 @@ has the phrase of its complaint as `description`.
 
 import difflib
 import functools
+import itertools
 import json
 import reprlib
 from collections.abc import Mapping, Sequence
@@ -200,6 +201,10 @@ def _numbered(low: int, high: int) -> Schema:
     return {**_integer(low, high), "description": f"an integer from {low} to {high}"}
 
 
+_MOST_COMPARED = 1000
+"""Of so many things that are wrong the one that is told is chosen."""
+
+
 @functools.cache
 def _validator() -> "Validator":
     from jsonschema import Draft202012Validator
@@ -209,7 +214,8 @@ def _validator() -> "Validator":
 
 def check(file: TomlFile, document: Mapping[str, Any]) -> None:
     """TopologyError by line and column for the first thing that the schema refuses."""
-    found = sorted(_validator().iter_errors(document), key=_order)
+    errors = itertools.islice(_validator().iter_errors(document), _MOST_COMPARED)
+    found = sorted(errors, key=_order)
     if not found:
         return
     error = found[0]

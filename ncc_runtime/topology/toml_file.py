@@ -1,6 +1,8 @@
 """A TOML file that knows where its values stand, for complaints by line and column.
 
-tomllib reads it. Only when something is wrong, tree-sitter's grammar finds the place of a key.
+tomllib reads it, once a look at its brackets, dots and words has shown that this takes little:
+tomllib takes memory by the square of a dotted key's length and recurses into brackets. Only when
+something is wrong, tree-sitter's grammar finds the place of a key.
 """
 
 import re
@@ -12,11 +14,30 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ncc_runtime.errors import TopologyError, reason_of
+from ncc_runtime.input_files import MOST_TOML_BYTES, read_file
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 _NUMBERS = re.compile(r"\d+")
+
+MOST_DEPTH = 8
+"""Keys of a dotted key, and brackets inside of brackets; a topology takes three of each."""
+
+MOST_LETTERS = 256
+"""Of a bare word: a key, a number or a date."""
+
+_TOKEN = re.compile(
+    r"""
+    (?P<text>"{3}(?:[^\\]|\\.)*?(?:"{3}|\Z) | '{3}.*?(?:'{3}|\Z))
+  | (?P<quoted>"(?:[^"\\\n]|\\.)*+"? | '[^'\n]*+'?)
+  | (?P<word>[\w+-]++)
+  | (?P<dot>[ \t]*\.[ \t]*)
+  | (?P<open>[\[{]) | (?P<close>[\]}])
+  | \#[^\n]*
+    """,
+    re.VERBOSE | re.DOTALL,
+)
 
 Path = Sequence[str | int]
 """Keys of tables and numbers of rows, from the top of the document."""
@@ -34,7 +55,7 @@ class TomlFile:
     def read(cls, origin: str, file: Traversable) -> "TomlFile":
         """The text, with or without a mark of its byte order; TopologyError if there is none."""
         try:
-            data = file.read_bytes()
+            data = read_file(file, MOST_TOML_BYTES)
             return cls(origin, data.decode("utf-8-sig") or "\n")
         except OSError as error:
             raise TopologyError(f"{origin}: {reason_of(error)}") from error
@@ -45,6 +66,7 @@ class TomlFile:
 
     def tables(self) -> dict[str, Any]:
         """The document; TopologyError with line and column if it is not TOML."""
+        self._check_extent()
         try:
             return tomllib.loads(self.text)
         except tomllib.TOMLDecodeError as error:
@@ -53,8 +75,30 @@ class TomlFile:
             place = f":{':'.join(numbers)}" if numbers else _after(self.text)
             first, rest = reason[:1].lower(), reason[1:]
             raise TopologyError(f"{self.origin}{place}: not TOML: {first}{rest}") from error
-        except RecursionError as error:
-            raise TopologyError(f"{self.origin}: not TOML: nested too deeply") from error
+
+    def _check_extent(self) -> None:
+        """TopologyError where keys or brackets nest deep, or where a word is long."""
+        depth = keys = 0
+        before = None
+        for token in _TOKEN.finditer(self.text):
+            kind = token.lastgroup
+            if kind == "open":
+                depth += 1
+            elif kind == "close":
+                depth -= 1
+            elif kind in ("word", "quoted"):
+                keys = keys + 1 if before == "dot" else 1
+            before = kind
+            reason = ""
+            if depth > MOST_DEPTH:
+                reason = f"brackets more than {MOST_DEPTH} deep"
+            elif keys > MOST_DEPTH:
+                reason = f"a dotted key of more than {MOST_DEPTH} words"
+            elif kind == "word" and token.end() - token.start() > MOST_LETTERS:
+                reason = f"a key or a number of more than {MOST_LETTERS} letters"
+            if reason:
+                place = _after(self.text[: token.start()])
+                raise TopologyError(f"{self.origin}{place}: {reason}")
 
     def error(self, key: str, reason: str) -> TopologyError:
         """A complaint about a dotted key, such as `link.latency_ps` or `level.Z.size`."""

@@ -1,7 +1,11 @@
 """Buffers of generated programs: inputs, outputs, constants, reuse, and work in place."""
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from ncc_compiler.codegen import memory
 from ncc_compiler.diagnostics import CompileError
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.program import BufferKind
@@ -179,3 +183,63 @@ def test_other_collectives_are_never_in_place():
         "%z = f32[4] abs(%r)",
     )
     assert not program.placeholders[0].in_place
+
+
+class SlowArena:
+    """First fit by a look at every byte: each has the frontier of its last owner."""
+
+    def __init__(self, queues: int) -> None:
+        self.bytes: list[tuple[int, ...]] = []
+        self.queues = queues
+
+    def take(self, size: int, known: tuple[int, ...], frontier: tuple[int, ...]) -> int:
+        start = next(at for at in range(len(self.bytes) + 1) if self._is_free(at, size, known))
+        self.bytes += [frontier] * (start + size - len(self.bytes))
+        self.bytes[start : start + size] = [frontier] * size
+        return start
+
+    def _is_free(self, at: int, size: int, known: tuple[int, ...]) -> bool:
+        return all(
+            count <= seen
+            for byte in self.bytes[at : at + size]
+            for count, seen in zip(byte, known, strict=True)
+        )
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 3), st.integers(1, 9)),
+        max_size=60,
+    ),
+    block=st.sampled_from([1, 2, 3, 256]),
+)
+def test_a_buffer_lies_at_the_lowest_address_that_is_free(rows, block):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "_BLOCK", block)
+        arena, slow = memory._Arena(0, 2), SlowArena(2)
+        known = [0, 0]
+        for size, one, other, life in rows:
+            known = [known[0] + one, known[1] + other]
+            frontier = (known[0] + life, known[1] + life // 2)
+            found = arena.take(size, tuple(known), np.array(frontier))
+            assert found == slow.take(size, tuple(known), frontier)
+            assert arena.end == len(slow.bytes)
+
+
+def test_every_all_reduce_of_a_long_chain_is_in_place():
+    lines = ["%x = f32[4] parameter(0)", "%n0 = f32[4] sine(%x)"]
+    for k in range(1, 300):
+        reduced = REDUCED.replace("channel_id=1", f"channel_id={k}")
+        lines.append(f"%n{k} = f32[4] all-reduce(%n{k - 1}), {reduced}")
+    program = compiled(*lines, "%r = f32[4] negate(%n299)")
+    assert all(one.in_place for one in program.placeholders)
+
+
+def test_an_all_reduce_of_what_is_read_later_is_not_in_place():
+    lines = ["%x = f32[4] parameter(0)", "%n0 = f32[4] sine(%x)"]
+    lines += [f"%a = f32[4] all-reduce(%n0), {REDUCED}", f"%b = f32[4] all-reduce(%a), {REDUCED}"]
+    lines = [line.replace("channel_id=1", f"channel_id={k + 1}") for k, line in enumerate(lines)]
+    for late, expected in (("%n0", [False, True]), ("%a", [True, False]), ("%b", [True, True])):
+        program = compiled(*lines, f"%s = f32[4] sine({late})", "%r = f32[4] add(%s, %b)")
+        assert [one.in_place for one in program.placeholders] == expected

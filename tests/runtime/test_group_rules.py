@@ -374,3 +374,12 @@ def test_strict_refuses_what_runs_with_a_warning_otherwise() -> None:
 def test_strict_takes_what_the_hardware_takes() -> None:
     program = collective_program(CollectiveOp.ALL_REDUCE, 4, [8])
     assert all(one.allowed for one in ncc_runtime.load(program, strict=True).verdicts)
+
+
+def test_cores_of_ranks_are_numbered_once() -> None:
+    """Else a permute of many pairs would number those of every rank for each of them."""
+    placement = place(build("trn2.48xlarge", nodes=2), 128)
+    assert placement.logical_core is placement.logical_core
+    assert placement.chip_in_node is placement.chip_in_node
+    assert not placement.logical_core.flags.writeable
+    assert placement.logical_core.tolist() == [*range(64)] * 2

@@ -6,11 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ncc_compiler
 import ncc_runtime
+from ncc_compiler.options import CompileOptions
 from ncc_runtime.cli import main
 from ncc_runtime.neff import container
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.report import summary
 from tests.programs import collective_program
 
 
@@ -219,3 +222,15 @@ def test_topology_list_and_show(capsys):
     assert "trn2.48xlarge, trn2" in capsys.readouterr().out
     assert main(["topology", "show", "trn2", "--ranks", "16", "--placement", "spread"]) == 0
     assert "4x4 torus" in capsys.readouterr().out
+
+
+def test_the_table_of_outputs_ends_and_says_how_many_more_there_are(tmp_path: Path, capsys):
+    count = summary.MOST_OUTPUTS + 5
+    kinds, names = ", ".join(["f32[1]"] * count), ", ".join(["p"] * count)
+    text = f"ENTRY e {{\n p = f32[1] parameter(0)\n ROOT t = ({kinds}) tuple({names})\n}}"
+    path = tmp_path / "many.neff"
+    ncc_compiler.compile_text(text, CompileOptions(ranks=2)).save(path)
+    assert main(["run", str(path), "--no-clock"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("out") for line in lines) == summary.MOST_OUTPUTS + 1  # the title
+    assert "… and 5 more outputs" in lines

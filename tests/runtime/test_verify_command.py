@@ -34,9 +34,21 @@ def neff(tmp_path: Path) -> str:
 
 @pytest.fixture
 def streams(tmp_path: Path) -> str:
-    """A program that is refused at lnc 1, where ranks have fewer CC-cores than it has streams."""
+    """A program of three streams, each of which has a DMA ring."""
     path = tmp_path / "streams.neff"
     ncc_compiler.compile_text(STREAMS).save(path)
+    return str(path)
+
+
+@pytest.fixture
+def two_rings(tmp_path: Path) -> str:
+    """A topology whose ranks have two rings: a program of three streams is not proved there."""
+    path = tmp_path / "two_rings.toml"
+    path.write_text(
+        'name = "two rings"\nbase = "trn2.48xlarge"\n[dma]\n'
+        'engines_per_core = {value = 1, source = "assumed"}\n'
+        'rings_per_engine = {value = 1, source = "assumed"}\n'
+    )
     return str(path)
 
 
@@ -88,10 +100,10 @@ def test_verify_gives_the_proofs_as_one_object(neff: str, capsys):
     assert {one["verdict"] for one in report["verified"]["proofs"]} == {"proved"}
 
 
-def test_verify_of_what_is_not_proved_is_refused(streams: str, capsys):
-    assert main(["verify", streams, "--on", "trn2,lnc=1"]) == 1
+def test_verify_of_what_is_not_proved_is_refused(streams: str, two_rings: str, capsys):
+    assert main(["verify", streams, "--topology", two_rings]) == 1
     captured = capsys.readouterr()
-    assert "well-formed: exe-W7 3 streams, a rank of trn2.48xlarge at lnc 1 has 2" in captured.out
+    assert "well-formed: exe-W8 3 DMA rings, the 2 DMA engines of a rank have 2" in captured.out
     assert captured.err == "error: not proved: well-formed\n"
 
 
@@ -115,13 +127,13 @@ def test_run_can_be_told_not_to_prove(neff: str, capsys, proving):
     assert proving == []
 
 
-def test_run_refuses_what_is_not_proved_unless_told(streams: str, capsys):
-    command = ["run", streams, "--on", "trn2,lnc=1", "--no-values"]
+def test_run_refuses_what_is_not_proved_unless_told(streams: str, two_rings: str, capsys):
+    command = ["run", streams, "--topology", two_rings, "--no-values"]
     assert main(command) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith(
-        "error: not proved: well-formed\n  well-formed: exe-W7 3 streams"
+        "error: not proved: well-formed\n  well-formed: exe-W8 3 DMA rings"
     )
     assert main([*command, "--no-verify"]) == 0
 

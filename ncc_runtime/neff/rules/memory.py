@@ -62,17 +62,18 @@ def _constants_fill_their_buffers(program: Program) -> Iterator[str]:
 @rule("neff-M5")
 def _inputs_have_homes(program: Program) -> Iterator[str]:
     """One input tensor for each input buffer, filling it."""
-    homes = [program.tensors[tensor].buffer for tensor in program.inputs]
+    first: dict[int, int] = {}  # by buffer, the first input that lies there
     for position, tensor in enumerate(program.inputs):
-        buffer, view = program.buffers[homes[position]], program.tensors[tensor]
+        view = program.tensors[tensor]
+        buffer = program.buffers[view.buffer]
         if buffer.kind is not BufferKind.INPUT:
             yield f"input {position}: t{tensor} lies in {buffer.kind.value} b{view.buffer}"
         elif view.size_bytes != buffer.size_bytes:
             yield f"input {position}: {view.size_bytes} bytes, b{view.buffer} {buffer.size_bytes}"
-        if homes.index(view.buffer) != position:
-            yield f"input {position}: shares b{view.buffer} with input {homes.index(view.buffer)}"
+        if first.setdefault(view.buffer, position) != position:
+            yield f"input {position}: shares b{view.buffer} with input {first[view.buffer]}"
     for number, buffer in enumerate(program.buffers):
-        if buffer.kind is BufferKind.INPUT and number not in homes:
+        if buffer.kind is BufferKind.INPUT and number not in first:
             yield f"buffer b{number}: no input fills it"
 
 

@@ -46,7 +46,11 @@ class Flow:
 
     def place(self, opcode: str, block: int) -> int:
         """The position of an event."""
-        return self.events.index((opcode, self.twins.get(block, block)))
+        return self._places[opcode, self.twins.get(block, block)]
+
+    @functools.cached_property
+    def _places(self) -> Mapping[Event, int]:
+        return {event: place for place, event in enumerate(self.events)}
 
     def follows(self, queue: int, block: int) -> bool:
         """Whether a queue has the events of a block."""

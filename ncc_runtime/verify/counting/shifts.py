@@ -50,6 +50,12 @@ class _Checking:
         self._increments = increments
         self._flow = flow
         self._shape = executable.semaphore_count, executable.ranks
+        self._jumps: dict[tuple[int, int], list[tuple[int, Jump]]] = {}  # by queue and block
+        for number, queue in enumerate(executable.queues):
+            if not isinstance(queue, DmaQueue):
+                for row, jump in queue.jumps.items():
+                    block = flow.twins.get(jump.block, jump.block)
+                    self._jumps.setdefault((number, block), []).append((row, jump))
 
     def made(self, block: int, opens: str) -> np.ndarray:
         """Increments of all queues behind an event of a block, up to its end."""
@@ -60,13 +66,9 @@ class _Checking:
                 one.add(total, self._flow.between(number, first, last))
         return total.reshape(self._shape)
 
-    def jumps(self, number: int, block: int) -> Iterator[tuple[int, Jump]]:
+    def jumps(self, number: int, block: int) -> Sequence[tuple[int, Jump]]:
         """The jumps of a block in a queue."""
-        queue = self._executable.queues[number]
-        if not isinstance(queue, DmaQueue):
-            for row, jump in queue.jumps.items():
-                if self._flow.twins.get(jump.block, jump.block) == block:
-                    yield row, jump
+        return self._jumps.get((number, block), ())
 
     def unfollowed(self, number: int, block: int, made: np.ndarray) -> Iterator[str]:
         """A counter that grows in a block whose trips the waiting queue does not know."""

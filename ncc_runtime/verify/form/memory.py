@@ -17,7 +17,7 @@ def memory_suffices(subject: Subject) -> Iterator[str]:
     executable, topology = subject.executable, subject.executable.topology
     chip = topology.hbm.stacks * topology.hbm.stack_bytes
     capacity = chip * topology.lnc // topology.cores_per_chip
-    if executable.hbm_bytes > capacity:
+    if executable.hbm_bytes > capacity and not executable.ignores_memory:
         yield f"{executable.hbm_bytes} bytes of memory, a rank of {topology.name} has {capacity}"
     end = max(stage.program.hbm_bytes for stage in executable.stages)
     owner = "the program"

@@ -43,8 +43,8 @@ class Extents:
         """The extents of homes; those of empty homes are left out."""
         homes = [home for home in homes if home.size_bytes]
         extents = [(_FAR, _FAR), *extents_of(homes)]
-        operands = extents_of([home for home in homes if home.role is Role.OPERAND])
-        written = extents_of([home for home in homes if home.role is not Role.OPERAND])
+        operands = set(extents_of([home for home in homes if home.role is Role.OPERAND]))
+        written = set(extents_of([home for home in homes if home.role is not Role.OPERAND]))
         start, end = np.array(extents, np.int64).T
         is_operand, is_written = (
             np.array([one in those for one in extents]) for those in (operands, written)

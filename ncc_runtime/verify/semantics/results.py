@@ -37,11 +37,15 @@ class Difference:
 
 def differences(memory: Memory, promise: Promise, homes: Sequence[Home]) -> Iterator[Difference]:
     """The first wrong bytes of every rank and result."""
+    operands: dict[int, list[Home]] = {}
+    for home in homes:
+        if home.role is Role.OPERAND:
+            operands.setdefault(home.index, []).append(home)
     for result in homes:
         if result.role is not Role.RESULT or not result.size_bytes:
             continue
         own = promise if result.members is None else promise.of(result.members)
-        given = _Given.of(memory, homes, result.index)
+        given = _Given.of(memory, operands[result.index])
         step = max(1, BLOCK_CELLS // max(1, len(memory.cells)))
         for first in range(0, len(own.ranks), step):
             wrong = _wrong(memory, own, slice(first, first + step), (given, result))
@@ -58,10 +62,9 @@ class _Given:
     size_bytes: int
 
     @classmethod
-    def of(cls, memory: Memory, homes: Sequence[Home], index: int) -> "_Given":
-        """That of the operand of this index."""
+    def of(cls, memory: Memory, operands: Sequence[Home]) -> "_Given":
+        """That of an operand, wherever it lies."""
         found: np.ndarray = np.zeros(len(memory.symbols), np.uint64)
-        operands = [home for home in homes if home.role is Role.OPERAND and home.index == index]
         for home in operands:
             extent, first = memory.cells.extents.offset(home)
             power = memory.powers(np.array([first // memory.unit_bytes]))

@@ -1,0 +1,119 @@
+"""What a rank has room for: memory, streams and operands, asked before anything is chosen."""
+
+from collections.abc import Iterator
+
+from ncc_runtime.errors import LoweringError
+from ncc_runtime.neff.placeholder import Placeholder
+from ncc_runtime.neff.program import BufferKind, Program
+from ncc_runtime.neff.stages import participants, stages_of
+from ncc_runtime.topology.graph import Topology
+
+MOST_OPERANDS = 1 << 14
+"""Operands of one collective that is filled: each has transfers of its own in every round."""
+
+_MOST_NAMED = 5  # buffers that a message names
+
+IGNORE_IT = "--no-values --ignore-memory times it all the same"
+
+
+def rank_capacity(topology: Topology) -> int:
+    """A rank has its cores' share of their HBM stack, in bytes."""
+    return topology.hbm.stack_bytes * topology.lnc // topology.cores_per_stack
+
+
+def check_capacity(program: Program, topology: Topology, *, ignore_memory: bool) -> None:
+    """LoweringError where the program asks for more than a rank has."""
+    if not ignore_memory:
+        _check_memory(program, topology)
+    _check_streams(program, topology)
+    for placeholder in program.placeholders:
+        count = len(placeholder.operands)
+        if count > MOST_OPERANDS:
+            raise LoweringError(
+                f"{placeholder.name}: {placeholder.op.value} has {count} operands, at most "
+                f"{MOST_OPERANDS} are filled: divide it into several"
+            )
+
+
+def _check_streams(program: Program, topology: Topology) -> None:
+    """Each stream of a rank runs on a CC-core of its own."""
+    first: dict[int, Placeholder] = {}
+    for stage in stages_of(program):
+        own: dict[int, Placeholder] = {}
+        for placeholder in program.placeholders:
+            ranks = participants(placeholder)
+            if ranks is None or int(stage.ranks[0]) in ranks:
+                own.setdefault(placeholder.stream, placeholder)
+        first = max(first, own, key=len)
+    cores, needed = topology.rank_cc_cores, len(first)
+    if needed <= cores:
+        return
+    used = ", ".join(f"{stream} ({one.name})" for stream, one in sorted(first.items()))
+    remedies = [f"let stream_id have at most {cores} values in the model"]
+    allowed = topology.figures["lnc.allowed"].value
+    for lnc in allowed if isinstance(allowed, tuple) else ():
+        if lnc > topology.lnc and topology.cc_cores_per_core * lnc >= needed:
+            remedies.insert(0, f"place it at lnc {lnc}")
+    raise LoweringError(
+        f"the program's collectives use {needed} streams, {used}; a rank of {topology.name} at lnc "
+        f"{topology.lnc} has {cores} CC-cores, one for each stream at most: "
+        f"{', or '.join(remedies)}"
+    )
+
+
+def _check_memory(program: Program, topology: Topology) -> None:
+    capacity = rank_capacity(topology)
+    if program.hbm_bytes <= capacity:
+        return
+    own = max((stage.program for stage in stages_of(program)), key=lambda one: one.hbm_bytes)
+    held = {
+        kind: sum(buffer.size_bytes for buffer in own.buffers if buffer.kind is kind)
+        for kind in BufferKind
+    }
+    constants = held[BufferKind.CONSTANT] + held[BufferKind.ELIDED]
+    ends = [held[BufferKind.INPUT], held[BufferKind.OUTPUT], constants]
+    between = own.hbm_bytes - sum(ends)
+    raise LoweringError(
+        f"the program takes {size_text(own.hbm_bytes)} a rank, a rank of {topology.name} at lnc "
+        f"{topology.lnc} has {size_text(capacity)}: inputs take {size_text(ends[0])}, outputs "
+        f"{size_text(ends[1])}, constants {size_text(ends[2])}, values in between "
+        f"{size_text(between)}; the largest are {', '.join(_largest(own))}; shard it over more "
+        f"ranks, or {IGNORE_IT}"
+    )
+
+
+def check_channels(topology: Topology, program_bytes: int, hbm_bytes: int) -> None:
+    """LoweringError where the channel buffers do not fit beside the program."""
+    capacity = rank_capacity(topology)
+    if hbm_bytes > capacity:
+        raise LoweringError(
+            f"the program takes {program_bytes} bytes a rank and its channel buffers "
+            f"{hbm_bytes - program_bytes}; {topology.name} at lnc {topology.lnc} has {capacity}: "
+            f"shard it over more ranks, or {IGNORE_IT}"
+        )
+
+
+def _largest(program: Program) -> Iterator[str]:
+    """The largest buffers, each with the line of the user's code that made it, if it is known."""
+    order = sorted(range(len(program.buffers)), key=lambda at: -program.buffers[at].size_bytes)
+    named = order[:_MOST_NAMED]
+    places: dict[int, str] = {}
+    for table in program.queues.values():
+        for row in range(len(table)):
+            for tensor in table.tensors[table.start[row] :][: table.result_count[row]].tolist():
+                buffer = program.tensors[tensor].buffer
+                origin = int(table.origin[row])
+                if buffer in named and origin >= 0:
+                    places.setdefault(buffer, program.origins[origin].place)
+    for number in named:
+        buffer, place = program.buffers[number], places.get(number)
+        where = f" ({place})" if place else ""
+        yield f"{buffer.kind.value} {buffer.name}{where} {size_text(buffer.size_bytes)}"
+
+
+def size_text(size_bytes: int) -> str:
+    """A size of memory for people: `417.3 GiB`."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.1f} {unit}"
+    return f"{size_bytes} B"
