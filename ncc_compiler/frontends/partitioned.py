@@ -1,11 +1,11 @@
 """Refuses annotations that ask for a partitioning which never took place.
 
 After it XLA keeps `sharding` on parameters and results only, their shapes being those of a part,
-and nothing of Shardy. Before it the same attributes stand everywhere, or on parameters alone, and
-then no instruction knows of ranks. A program without collectives looks the same before and after,
-but for the name of its entry: the partitioner appends `_spmd`. StableHLO does not keep the name, so
-that whoever gives the number of ranks is believed. The custom calls of both partitioners are
-refused by the op.
+and nothing of Shardy. Passes behind it give a parameter's `sharding` on to copies of it. Before it
+the same attributes stand everywhere, or on parameters alone, and then no instruction knows of
+ranks. A program without collectives looks the same before and after, but for the name of its entry:
+the partitioner appends `_spmd`. StableHLO does not keep the name, so that whoever gives the number
+of ranks is believed. The custom calls of both partitioners are refused by the op.
 """
 
 import math
@@ -24,6 +24,14 @@ _OF_RANKS = re.compile(
 _TILES = re.compile(r"(?<![\w.])sharding=\{+devices=\[([\d,]+)\]")
 _MESH = re.compile(r"#sdy\.mesh<\[([^\]]*)\]")
 _MARK = re.compile(r"^ENTRY %?[\w.\-]*_spmd", re.MULTILINE)
+_SCHEDULED = re.compile(r"\bis_scheduled=true\b")
+_SEVERAL = re.compile(r"\bnum_partitions=0*(?:[2-9]|1\d)")
+_GIVEN_ON = re.compile(
+    r"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = [^\n]*?[ )}\]]"
+    r"(?:parameter\(\d+|(?:copy|bitcast)\((?:[^()\n]* )?%?(?P<of>[\w.\-]+))\)"
+    r"[^\n]*?(?<![\w.])(?P<sharding>sharding=\{(?:[^{}\n]|\{[^{}\n]*\})*\})",
+    re.MULTILINE,
+)
 _BORDER = re.compile(r"\bparameter\(|^\s*ROOT ")
 
 
@@ -42,7 +50,12 @@ def check_partitioned(source: Source, ranks: int | None = None) -> None:
     if "sharding" not in text:
         return
     asked = list(_ANNOTATION.finditer(text))
-    inside = [one for one in asked if not _BORDER.search(_line_of(text, one.start()))]
+    given_on = _given_on(text)
+    inside = [
+        one
+        for one in asked
+        if one.start() not in given_on and not _BORDER.search(_line_of(text, one.start()))
+    ]
     if not inside and not _of_no_rank(text, asked):
         return
     first = (inside or asked)[0]
@@ -65,6 +78,28 @@ def _of_no_rank(text: str, asked: list[re.Match[str]]) -> bool:
     if not asked or not text.startswith("HloModule") or _OF_RANKS.search(text):
         return False
     return any(_is_shardy(one) for one in asked) or not _MARK.search(text)
+
+
+def _given_on(text: str) -> set[int]:
+    """Where copies of the entry's parameters have annotations that passes gave on to them.
+
+    Only of a program that was partitioned, by the name of its entry or because it is scheduled,
+    which XLA does at the end.
+    """
+    header = _header_of(text)
+    if not _SEVERAL.search(header) or not (_SCHEDULED.search(header) or _MARK.search(text)):
+        return set()
+    entry = text.find("\nENTRY ")
+    shardings: dict[str, str] = {}
+    places = set()
+    for found in _GIVEN_ON.finditer(text, max(entry, 0)):
+        name, of, sharding = found["name"], found["of"], found["sharding"]
+        if of is None:
+            shardings[name] = sharding
+        elif shardings.get(of) == sharding:
+            shardings[name] = sharding
+            places.add(found.start("sharding"))
+    return places
 
 
 def _line_of(text: str, offset: int) -> str:
