@@ -193,9 +193,9 @@ def _approx_topk(facts: Facts) -> Findings:
     comparator = facts.computation(called.names[0])
     needed = [ArrayType(kind.dtype) for kind in kinds for _ in range(2)]
     if comparator is not None:
-        given, result = parameter_types(comparator), result_type(comparator)
-        if given != needed or result != ArrayType(DType.PRED):
-            fact = f"%{comparator.name} takes ({', '.join(map(str, given))}) and returns {result}"
+        takes, returns = parameter_types(comparator), result_type(comparator)
+        if takes != needed or returns != ArrayType(DType.PRED):
+            fact = f"%{comparator.name} takes ({', '.join(map(str, takes))}) and returns {returns}"
             fact += f"; ({', '.join(map(str, needed))}) and pred[] are needed"
             yield facts.complain(2, fact, "called_computations")
     first = (*shape[: asked.dimension], asked.count, *shape[asked.dimension + 1 :])
