@@ -1,11 +1,12 @@
 """Refuses annotations that ask for a partitioning which never took place.
 
 After it XLA keeps `sharding` on parameters and results only, their shapes being those of a part,
-and nothing of Shardy. Passes behind it give a parameter's `sharding` on to copies of it. Before it
-the same attributes stand everywhere, or on parameters alone, and then no instruction knows of
-ranks. A program without collectives looks the same before and after, but for the name of its entry:
-the partitioner appends `_spmd`. StableHLO does not keep the name, so that whoever gives the number
-of ranks is believed. The custom calls of both partitioners are refused by the op.
+and nothing of Shardy. Later passes give a parameter's `sharding` on to copies of it, also inside of
+fusions; they are believed in a program that is scheduled, which is XLA's last step. Before it the
+same attributes stand everywhere, or on parameters alone, and then no instruction knows of ranks. A
+program without collectives looks the same before and after, but for the name of its entry: the
+partitioner appends `_spmd`. StableHLO does not keep the name, so that whoever gives the number of
+ranks is believed. The custom calls of both partitioners are refused by the op.
 """
 
 import math
@@ -26,12 +27,6 @@ _MESH = re.compile(r"#sdy\.mesh<\[([^\]]*)\]")
 _MARK = re.compile(r"^ENTRY %?[\w.\-]*_spmd", re.MULTILINE)
 _SCHEDULED = re.compile(r"\bis_scheduled=true\b")
 _SEVERAL = re.compile(r"\bnum_partitions=0*(?:[2-9]|1\d)")
-_GIVEN_ON = re.compile(
-    r"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = [^\n]*?[ )}\]]"
-    r"(?:parameter\(\d+|(?:copy|bitcast)\((?:[^()\n]* )?%?(?P<of>[\w.\-]+))\)"
-    r"[^\n]*?(?<![\w.])(?P<sharding>sharding=\{(?:[^{}\n]|\{[^{}\n]*\})*\})",
-    re.MULTILINE,
-)
 _BORDER = re.compile(r"\bparameter\(|^\s*ROOT ")
 
 
@@ -50,11 +45,11 @@ def check_partitioned(source: Source, ranks: int | None = None) -> None:
     if "sharding" not in text:
         return
     asked = list(_ANNOTATION.finditer(text))
-    given_on = _given_on(text)
+    is_finished = _is_finished(text)
     inside = [
         one
         for one in asked
-        if one.start() not in given_on and not _BORDER.search(_line_of(text, one.start()))
+        if not _BORDER.search(_line_of(text, one.start())) and (_is_shardy(one) or not is_finished)
     ]
     if not inside and not _of_no_rank(text, asked):
         return
@@ -80,26 +75,10 @@ def _of_no_rank(text: str, asked: list[re.Match[str]]) -> bool:
     return any(_is_shardy(one) for one in asked) or not _MARK.search(text)
 
 
-def _given_on(text: str) -> set[int]:
-    """Where copies of the entry's parameters have annotations that passes gave on to them.
-
-    Only of a program that was partitioned, by the name of its entry or because it is scheduled,
-    which XLA does at the end.
-    """
+def _is_finished(text: str) -> bool:
+    """Whether XLA scheduled a program for several partitions, after its partitioner named it."""
     header = _header_of(text)
-    if not _SEVERAL.search(header) or not (_SCHEDULED.search(header) or _MARK.search(text)):
-        return set()
-    entry = text.find("\nENTRY ")
-    shardings: dict[str, str] = {}
-    places = set()
-    for found in _GIVEN_ON.finditer(text, max(entry, 0)):
-        name, of, sharding = found["name"], found["of"], found["sharding"]
-        if of is None:
-            shardings[name] = sharding
-        elif shardings.get(of) == sharding:
-            shardings[name] = sharding
-            places.add(found.start("sharding"))
-    return places
+    return bool(_SEVERAL.search(header) and _SCHEDULED.search(header) and _MARK.search(text))
 
 
 def _line_of(text: str, offset: int) -> str:
