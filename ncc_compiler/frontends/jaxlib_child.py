@@ -35,6 +35,8 @@ def stablehlo_to_hlo(data: bytes) -> str:
         for op in list(_operations(module.operation)):
             if op.name == "stablehlo.all_to_all":
                 _take_apart(op)
+            elif op.name == "stablehlo.custom_call":
+                _sort_exactly(op)
         _spell_out_bits(module)
         _shield_constants(module)
     return _world_of(module) + _without_shields(_converted(_bytecode(module)))
@@ -149,6 +151,23 @@ def _take_apart(all_to_all: ir.Operation) -> None:
         )
         result.replace_all_uses_with(alone.result)
     all_to_all.erase()
+
+
+def _sort_exactly(call: ir.Operation) -> None:
+    """Has the converter make a sort and slices of an ApproxTopK that gives the first k.
+
+    Else it makes of large ones a PartialReduce, whose results only a TPU knows.
+    """
+    key = "mhlo.backend_config"
+    if ir.StringAttr(call.attributes["call_target_name"]).value != "ApproxTopK":
+        return
+    if key not in call.attributes:
+        return
+    options = {one.name: one.attr for one in ir.DictAttr(call.attributes[key])}
+    whole = options.get("aggregate_to_topk")
+    if whole is not None and ir.BoolAttr(whole).value:
+        options["is_fallback"] = ir.BoolAttr.get(True)
+        call.attributes[key] = ir.DictAttr.get(options)
 
 
 _SHIELD = "ncc_constant"

@@ -1,11 +1,12 @@
 """Refuses annotations that ask for a partitioning which never took place.
 
 After it XLA keeps `sharding` on parameters and results only, their shapes being those of a part,
-and nothing of Shardy. Before it the same attributes stand everywhere, or on parameters alone, and
-then no instruction knows of ranks. A program without collectives looks the same before and after,
-but for the name of its entry: the partitioner appends `_spmd`. StableHLO does not keep the name, so
-that whoever gives the number of ranks is believed. The custom calls of both partitioners are
-refused by the op.
+and nothing of Shardy. Later passes give a parameter's `sharding` on to copies of it, also inside of
+fusions; they are believed in a program that is scheduled, which is XLA's last step. Before it the
+same attributes stand everywhere, or on parameters alone, and then no instruction knows of ranks. A
+program without collectives looks the same before and after, but for the name of its entry: the
+partitioner appends `_spmd`. StableHLO does not keep the name, so that whoever gives the number of
+ranks is believed. The custom calls of both partitioners are refused by the op.
 """
 
 import math
@@ -24,6 +25,8 @@ _OF_RANKS = re.compile(
 _TILES = re.compile(r"(?<![\w.])sharding=\{+devices=\[([\d,]+)\]")
 _MESH = re.compile(r"#sdy\.mesh<\[([^\]]*)\]")
 _MARK = re.compile(r"^ENTRY %?[\w.\-]*_spmd", re.MULTILINE)
+_SCHEDULED = re.compile(r"\bis_scheduled=true\b")
+_SEVERAL = re.compile(r"\bnum_partitions=0*(?:[2-9]|1\d)")
 _BORDER = re.compile(r"\bparameter\(|^\s*ROOT ")
 
 
@@ -42,7 +45,12 @@ def check_partitioned(source: Source, ranks: int | None = None) -> None:
     if "sharding" not in text:
         return
     asked = list(_ANNOTATION.finditer(text))
-    inside = [one for one in asked if not _BORDER.search(_line_of(text, one.start()))]
+    is_finished = _is_finished(text)
+    inside = [
+        one
+        for one in asked
+        if not _BORDER.search(_line_of(text, one.start())) and (_is_shardy(one) or not is_finished)
+    ]
     if not inside and not _of_no_rank(text, asked):
         return
     first = (inside or asked)[0]
@@ -65,6 +73,12 @@ def _of_no_rank(text: str, asked: list[re.Match[str]]) -> bool:
     if not asked or not text.startswith("HloModule") or _OF_RANKS.search(text):
         return False
     return any(_is_shardy(one) for one in asked) or not _MARK.search(text)
+
+
+def _is_finished(text: str) -> bool:
+    """Whether XLA scheduled a program for several partitions, after its partitioner named it."""
+    header = _header_of(text)
+    return bool(_SEVERAL.search(header) and _SCHEDULED.search(header) and _MARK.search(text))
 
 
 def _line_of(text: str, offset: int) -> str:

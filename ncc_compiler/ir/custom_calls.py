@@ -6,11 +6,18 @@ from collections.abc import Iterable
 
 import attrs
 
-from ncc_compiler.ir.graph import Callees, Module, Node, Quoted
-from ncc_compiler.ir.linear_algebra import SPELLED, TARGETS
+from ncc_compiler.ir.graph import Attribute, Callee, Callees, Module, Node, Quoted
+from ncc_compiler.ir.linear_algebra import SPELLED, TARGETS, ConfigError, config_of
+from ncc_compiler.ir.types import Type
 
 TOPK = "TopK"
 """The largest elements of the last dimension and where they are; XLA makes it of a sort."""
+
+APPROX_TOPK = "ApproxTopK"
+"""JAX's approx_max_k and approx_min_k: what a sort by the comparator puts first along a dimension.
+
+All of them are found: a recall of 1 is as much as any target asks for.
+"""
 
 IDENTITIES = frozenset(
     {"LayoutConstraint", "MoveToDevice", "MoveToHost", "annotate_device_placement"}
@@ -89,6 +96,12 @@ REFUSED_KINDS = (
         "trace the function with a newer JAX",
     ),
     RefusedKind(
+        r"PartialReduce",
+        "keeps an unsaid choice of elements, as TPUs do for approx_max_k and approx_min_k",
+        "give the StableHLO of the function with aggregate_to_topk=True, which is sorted exactly, "
+        f"or {_AS_OPS}",
+    ),
+    RefusedKind(
         r"shape_assertion|stablehlo\.dynamic_\w+|dynamic_\w+|Pad(To)?Static|SliceToDynamic",
         "is of a program whose shapes are not known",
         "trace the function with numbers for shapes",
@@ -107,12 +120,12 @@ class Refused:
 
 def refusal_of(target: str, collectives: Iterable[str]) -> Refused | None:
     """Why a target has no meaning here; None for one that has."""
-    if target in IDENTITIES or target == TOPK or target in TARGETS:
+    if target in IDENTITIES or target in (TOPK, APPROX_TOPK) or target in TARGETS:
         return None
     for kind in REFUSED_KINDS:
         if re.fullmatch(kind.targets, target):
             return Refused(f"{target} {kind.what}", kind.advice)
-    known = sorted({*IDENTITIES, TOPK, *collectives})
+    known = sorted({*IDENTITIES, TOPK, APPROX_TOPK, *collectives})
     near = difflib.get_close_matches(target, [*known, *TARGETS], n=1, cutoff=0.8)
     advice = f"did you mean {near[0]}?" if near else f"known are {', '.join((*known, *SPELLED))}"
     return Refused(f"unknown custom call target {target}", advice)
@@ -132,3 +145,43 @@ def wants_largest(module: Module, node: Node) -> bool:
         return True
     computation = module.computations[called.names[0]]
     return computation.nodes[computation.root].attributes.get("direction") != "LT"
+
+
+@attrs.frozen
+class ApproxTopK:
+    """What an ApproxTopK asks for: the first `count` along a dimension."""
+
+    count: int
+    dimension: int
+
+
+# JSON, or the dictionary of MLIR that jaxlib prints: "top_k": 3 or top_k = 3 : i64
+_ENTRY = re.compile(r'(\w+)\\?"?\s*[:=]\s*(true|false|-?[0-9]{1,18}\b)')
+
+
+def approx_topk_of(node: Node) -> ApproxTopK:
+    """What an ApproxTopK asks for; ConfigError if its options do not say so."""
+    options = dict(_ENTRY.findall(config_of(node)))
+    if options.get("aggregate_to_topk", "false") not in ("true", "1"):
+        raise ConfigError(
+            "aggregate_to_topk is not true: which elements are kept depends on the device"
+        )
+    for key in ("top_k", "reduction_dim"):
+        if not options.get(key, "").removeprefix("-").isdigit():
+            raise ConfigError(f"{key} is not given as a number")
+    return ApproxTopK(int(options["top_k"]), int(options["reduction_dim"]))
+
+
+def as_sort(node: Node, result: Type) -> Node:
+    """The sort, of a given type, whose first elements an ApproxTopK gives.
+
+    Its operands are arrays, and behind them as many initial values, which nothing is left to need.
+    """
+    called = node.attributes["called_computations"]
+    assert isinstance(called, Callees), node.name
+    attributes: dict[str, Attribute] = {
+        "dimensions": (approx_topk_of(node).dimension,),
+        "to_apply": Callee(*called.names),
+    }
+    arrays = node.operands[: len(node.operands) // 2]
+    return attrs.evolve(node, op="sort", type=result, operands=arrays, attributes=attributes)

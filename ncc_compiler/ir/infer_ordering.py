@@ -4,7 +4,14 @@ from collections.abc import Mapping
 
 import attrs
 
-from ncc_compiler.ir.custom_calls import IDENTITIES, TOPK, refusal_of, target_of
+from ncc_compiler.ir.custom_calls import (
+    APPROX_TOPK,
+    IDENTITIES,
+    TOPK,
+    approx_topk_of,
+    refusal_of,
+    target_of,
+)
 from ncc_compiler.ir.facts import (
     Facts,
     Findings,
@@ -12,8 +19,10 @@ from ncc_compiler.ir.facts import (
     are_distinct_dimensions,
     check_region,
     one_or_tuple,
+    parameter_types,
+    result_type,
 )
-from ncc_compiler.ir.graph import Padding
+from ncc_compiler.ir.graph import Callees, Padding
 from ncc_compiler.ir.infer_numeric import NUMERIC_RULES
 from ncc_compiler.ir.linear_algebra import (
     TARGETS,
@@ -24,6 +33,7 @@ from ncc_compiler.ir.linear_algebra import (
     dtype_of_target,
 )
 from ncc_compiler.ir.ops_collectives import NCC_COLLECTIVES
+from ncc_compiler.ir.rules import Part, Place
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.lapack import OptionError, RoutineError, results_of
@@ -107,6 +117,8 @@ def _custom_call(facts: Facts) -> Findings:
         yield facts.complain(1, refusal.fact, key, refusal.advice)
     elif target == TOPK:
         return (yield from _custom_topk(facts))
+    elif target == APPROX_TOPK:
+        return (yield from _approx_topk(facts))
     elif target in IDENTITIES and facts.operands != (facts.node.type,):
         given = ", ".join(map(str, facts.operands)) or "nothing"
         yield facts.complain(2, f"{target} takes {given} and returns {facts.node.type}")
@@ -147,6 +159,47 @@ def _linear_algebra(facts: Facts) -> Findings:
         return None
     kinds = [one_or_tuple([ArrayType(*array) for array in results]) for results in possible]
     return facts.node.type if facts.node.type in kinds else kinds[0]
+
+
+def _approx_topk(facts: Facts) -> Findings:
+    """Arrays of one shape and an initial value of each; the comparator takes two of each."""
+    try:
+        asked = approx_topk_of(facts.node)
+    except ConfigError as error:
+        place: Place = "backend_config" if "backend_config" in facts.node.attributes else Part.OP
+        yield facts.complain(4, f"{APPROX_TOPK}: {error}", place)
+        return None
+    half = len(facts.operands) // 2
+    kinds, initial = facts.arrays[:half], facts.arrays[half:]
+    shapes = {kind.shape for kind in kinds}
+    if (
+        len(facts.arrays) != len(facts.operands)
+        or initial != tuple(ArrayType(kind.dtype) for kind in kinds)
+        or len(shapes) != 1
+    ):
+        given = ", ".join(map(str, facts.operands)) or "nothing"
+        fact = f"{APPROX_TOPK} takes arrays of one shape and an initial value of each, not {given}"
+        yield facts.complain(2, fact)
+        return None
+    (shape,) = shapes
+    if not 0 <= asked.dimension < len(shape) or not 0 <= asked.count <= shape[asked.dimension]:
+        fact = f"{kinds[0]} has no {asked.count} elements in dimension {asked.dimension}"
+        yield facts.complain(4, f"{APPROX_TOPK}: {fact}", "backend_config")
+        return None
+    called = facts.attribute("called_computations")
+    if not isinstance(called, Callees) or len(called.names) != 1:
+        yield facts.complain(2, f"{APPROX_TOPK} needs one called computation, which compares")
+        return None
+    comparator = facts.computation(called.names[0])
+    needed = [ArrayType(kind.dtype) for kind in kinds for _ in range(2)]
+    if comparator is not None:
+        takes, returns = parameter_types(comparator), result_type(comparator)
+        if takes != needed or returns != ArrayType(DType.PRED):
+            fact = f"%{comparator.name} takes ({', '.join(map(str, takes))}) and returns {returns}"
+            fact += f"; ({', '.join(map(str, needed))}) and pred[] are needed"
+            yield facts.complain(2, fact, "called_computations")
+    first = (*shape[: asked.dimension], asked.count, *shape[asked.dimension + 1 :])
+    return one_or_tuple([ArrayType(kind.dtype, first) for kind in kinds])
 
 
 def _custom_topk(facts: Facts) -> Findings:

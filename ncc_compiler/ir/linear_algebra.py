@@ -91,17 +91,18 @@ def call_of(node: Node) -> RoutineCall:
     target = node.attributes["custom_call_target"]
     assert isinstance(target, Quoted), node.name
     if target.text == "Eigh":
-        return RoutineCall("eigh", {"uplo": _eigh_triangle(_config(node))})
+        return RoutineCall("eigh", {"uplo": _eigh_triangle(config_of(node))})
     if target.text in _OWN_NAMES:
         return RoutineCall(_OWN_NAMES[target.text], {})
     routine, _ = _LAPACK[target.text]
-    options = _options(routine, _config(node))
+    options = _options(routine, config_of(node))
     if routine == "gees" and options.pop("sort") != "N":
         raise ConfigError("gees cannot sort: which eigenvalues go first only a host's code says")
     return RoutineCall(routine, options)
 
 
-def _config(node: Node) -> str:
+def config_of(node: Node) -> str:
+    """The text of backend_config, which may be quoted; empty without one."""
     value = node.attributes.get("backend_config")
     text = value.text if isinstance(value, Raw | Quoted) else ""
     return text.strip().removeprefix('"').removesuffix('"').strip()

@@ -156,7 +156,7 @@ _CUSTOM_CALL = OpDef(
         "custom_call_target has a public meaning, and does not stand for partitioning to be done",
         "the operands and the result fit the target",
         "backend_config of a collective is a JSON object of its attributes",
-        "backend_config of a routine of linear algebra gives each of its options a value it has",
+        "backend_config of linear algebra and of ApproxTopK gives each option a value that it has",
     ),
     takes_tuples=True,
 )

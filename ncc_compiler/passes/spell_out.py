@@ -13,8 +13,16 @@ from ncc_compiler.ir.collectives import (
     moves_slices,
     written_pairs,
 )
-from ncc_compiler.ir.custom_calls import IDENTITIES, TOPK, target_of, wants_largest
-from ncc_compiler.ir.graph import Literal, Module, Node, NodeId
+from ncc_compiler.ir.custom_calls import (
+    APPROX_TOPK,
+    IDENTITIES,
+    TOPK,
+    approx_topk_of,
+    as_sort,
+    target_of,
+    wants_largest,
+)
+from ncc_compiler.ir.graph import Attribute, Literal, Module, Node, NodeId
 from ncc_compiler.ir.linear_algebra import TARGETS, TRSM, as_triangular_solve, call_of
 from ncc_compiler.ir.ops_collectives import SLICE_SIZES
 from ncc_compiler.ir.types import ArrayType, TupleType, element_type
@@ -163,9 +171,35 @@ def _custom_call(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
     if target in TARGETS:
         call = call_of(node)
         return rebuild.add(as_triangular_solve(node, call) if call.routine == TRSM else node)
+    if target == APPROX_TOPK:
+        return _approx_topk(rebuild, node)
     assert target == TOPK, target
     assert isinstance(node.type, TupleType), node.name
     values = node.type.elements[0]
     assert isinstance(values, ArrayType), node.name
     count = {"k": values.shape[-1], "largest": wants_largest(module, node)}
     return rebuild.add(attrs.evolve(node, op="topk", attributes={**count, **provenance(node)}))
+
+
+def _approx_topk(rebuild: Rebuild, node: Node) -> NodeId:
+    """A slice of each result of the sort."""
+    asked = approx_topk_of(node)
+    arrays = [rebuild.type_of(operand) for operand in node.operands[: len(node.operands) // 2]]
+    kind = arrays[0] if len(arrays) == 1 else TupleType(tuple(arrays))
+    whole = as_sort(node, kind)
+    order = rebuild.derived(node, "sort", kind, whole.operands, **whole.attributes)
+    shape = list(arrays[0].shape)
+    shape[asked.dimension] = asked.count
+    kinds = [ArrayType(array.dtype, tuple(shape)) for array in arrays]
+    limits: dict[str, Attribute] = {"slice": tuple((0, size, 1) for size in shape)}
+    if len(arrays) == 1:
+        return rebuild.add(
+            attrs.evolve(node, op="slice", operands=(order,), attributes=limits | provenance(node))
+        )
+    firsts = []
+    for index, (array, first) in enumerate(zip(arrays, kinds, strict=True)):
+        part = rebuild.derived(node, "get-tuple-element", array, [order], index=index)
+        firsts.append(rebuild.derived(node, "slice", first, [part], **limits))
+    return rebuild.add(
+        attrs.evolve(node, op="tuple", operands=tuple(firsts), attributes=provenance(node))
+    )

@@ -3,9 +3,17 @@
 import functools
 from collections.abc import Mapping
 
+import attrs
 import numpy as np
 
-from ncc_compiler.ir.custom_calls import TOPK, target_of, wants_largest
+from ncc_compiler.ir.custom_calls import (
+    APPROX_TOPK,
+    TOPK,
+    approx_topk_of,
+    as_sort,
+    target_of,
+    wants_largest,
+)
 from ncc_compiler.ir.linear_algebra import TARGETS
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.reference.conversion import working
@@ -76,6 +84,8 @@ def custom_call(step: Step) -> list[Value]:
     """The targets that have a public meaning."""
     if target_of(step.node) in TARGETS:
         return linear_algebra(step)
+    if target_of(step.node) == APPROX_TOPK:
+        return _approx_topk(step)
     if target_of(step.node) != TOPK:
         return [operands[0] for operands in step.operands]
     result = step.node.type
@@ -84,6 +94,24 @@ def custom_call(step: Step) -> list[Value]:
     assert isinstance(values, ArrayType), step.node.name
     largest = wants_largest(step.module, step.node)
     return [_first(step.arrays(k)[0], values.shape[-1], largest) for k in range(len(step.ranks))]
+
+
+def _approx_topk(step: Step) -> list[Value]:
+    """The first elements of the sort."""
+    asked = approx_topk_of(step.node)
+    half = len(step.operands[0]) // 2
+    whole = attrs.evolve(
+        step,
+        node=as_sort(step.node, step.node.type),
+        operands=tuple(operands[:half] for operands in step.operands),
+    )
+
+    def first(value: Value) -> Value:
+        if isinstance(value, tuple):
+            return tuple(first(one) for one in value)
+        return np.take(value, range(asked.count), axis=asked.dimension)
+
+    return [first(value) for value in sort(whole)]
 
 
 ORDERING: Mapping[str, Meaning] = {"sort": sort, "topk": topk, "custom-call": custom_call}

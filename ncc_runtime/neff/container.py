@@ -4,6 +4,7 @@ One program has one spelling in bytes. A file is accepted only if it is exactly 
 the program that it holds, so no part of it goes unread.
 """
 
+import errno
 import hashlib
 import io
 import os

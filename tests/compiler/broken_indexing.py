@@ -159,6 +159,28 @@ WRONG_INDEXING = [
         '{"to', "custom-call-C3"),
     _at('(f32[2,4], s32[2,4]) custom-call(x), custom_call_target="TopK"', "custom-call(",
         "custom-call-C2"),
+    _at('f32[2,4] custom-call(x, f), custom_call_target="PartialReduce"', "custom_call_target",
+        "custom-call-C1"),
+    *(
+        _at('f32[1,3] custom-call(x, f), custom_call_target="ApproxTopK", '
+            f"called_computations={{%less}}, backend_config={{{options}}}",
+            "backend_config", "custom-call-C4")
+        for options in (
+            '"top_k": 1, "reduction_dim": 0, "aggregate_to_topk": false',
+            '"top_k": 1, "aggregate_to_topk": true',
+            '"top_k": 3, "reduction_dim": 0, "aggregate_to_topk": true',
+            '"top_k": 1, "reduction_dim": 2, "aggregate_to_topk": true',
+        )
+    ),
+    _at('f32[1,3] custom-call(x, j), custom_call_target="ApproxTopK", '
+        'called_computations={%less}, backend_config={"top_k": 1, "reduction_dim": 0, '
+        '"aggregate_to_topk": true}', "custom-call(", "custom-call-C2"),
+    _at('f32[1,3] custom-call(x, f), custom_call_target="ApproxTopK", '
+        'backend_config={"top_k": 1, "reduction_dim": 0, "aggregate_to_topk": true}',
+        "custom-call(", "custom-call-C2"),
+    _at('f32[1,3] custom-call(x, f), custom_call_target="ApproxTopK", '
+        'called_computations={%sum}, backend_config={"top_k": 1, "reduction_dim": 0, '
+        '"aggregate_to_topk": true}', "called_computations", "custom-call-C2"),
     _at('f32[2,3] custom-call(x), custom_call_target="lapack_strsm_ffi", backend_config={}',
         "backend_config", "custom-call-C4"),
 ]  # fmt: skip

@@ -33,5 +33,10 @@ RIGHT_INDEXING = (
     '(f32[2,1], s32[2,1]) custom-call(x), custom_call_target="TopK"',
     '(f32[2,1], s32[2,1]) custom-call(x), custom_call_target="TopK", '
     "called_computations={%less_of_two}",
+    '(f32[2,1], s32[2,1]) custom-call(x, k, f, s), custom_call_target="ApproxTopK", '
+    'called_computations={%less_of_two}, backend_config={"top_k": 1, "reduction_dim": 1, '
+    '"aggregate_to_topk": true}',
+    'f32[1,3] custom-call(x, f), custom_call_target="ApproxTopK", called_computations={%less}, '
+    "backend_config={aggregate_to_topk = true, reduction_dim = 0 : i64, top_k = 1 : i64}",
     'f32[2,3] custom-call(x), custom_call_target="MoveToHost", api_version=API_VERSION_TYPED_FFI',
 )

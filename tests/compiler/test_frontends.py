@@ -89,6 +89,34 @@ def test_annotations_that_xla_leaves_are_accepted(text: str) -> None:
     check_partitioned(Source("m.hlo", text))
 
 
+FINISHED = (
+    "HloModule m, is_scheduled=true, num_partitions=4\n"
+    "%fused {\n  %p = f32[8]{0} parameter(0)\n"
+    "  ROOT %c = f32[8]{0} negate(%d)\n"
+    "  %d = f32[8]{0} copy(%p), sharding={devices=[4]<=[4]}\n}\n"
+    "ENTRY %m_spmd {\n  %x = f32[8]{0} parameter(0), sharding={devices=[4]<=[4]}\n"
+    "  %f = f32[8]{0} fusion(%x), kind=kLoop, calls=%fused, sharding={devices=[4]<=[4]}\n"
+    "  ROOT %y = f32[8] negate(%f)\n}\n"
+)
+
+
+def test_annotations_that_later_passes_gave_on_are_accepted() -> None:
+    check_partitioned(Source("m.hlo", FINISHED))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (" is_scheduled=true,", ""),
+        ("num_partitions=4", "num_partitions=1"),
+        ("%m_spmd", "%m"),
+        ("kind=kLoop", 'frontend_attributes={xla.sdy.sharding="#sdy.sharding<@m>"}'),
+    ],
+)
+def test_annotations_inside_are_refused_where_a_sign_of_the_end_is_missing(old, new) -> None:
+    assert "but was never partitioned" in refusal(FINISHED.replace(old, new))
+
+
 @pytest.mark.parametrize(
     ("text", "world"),
     [

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+import ncc_compiler
+import ncc_runtime
 from tests.reference_runs import run_text
 
 SUM = """sum {
@@ -124,6 +126,33 @@ def test_a_topk_call_asks_for_what_its_comparator_puts_first():
     less += "  x = f32[3] parameter(0)\n  ROOT r = (f32[1], s32[1]) custom-call(x), "
     less += 'custom_call_target="TopK", called_computations={%less}\n}\n'
     assert run(less, np.array([3, 1, 2], np.float32))[1].tolist() == [1]
+
+
+APPROX = """first {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  c = s32[] parameter(2)
+  d = s32[] parameter(3)
+  ROOT e = pred[] compare(a, b), direction=GT
+}
+ENTRY main {
+  x = f32[3,2] parameter(0)
+  i = s32[3,2] iota(), iota_dimension=0
+  f = f32[] constant(-inf)
+  m = s32[] constant(-1)
+  ROOT r = (f32[2,2], s32[2,2]) custom-call(x, i, f, m), custom_call_target="ApproxTopK",
+    called_computations={%first}, backend_config={"top_k": 2, "reduction_dim": 0,
+    "recall_target": 0.95, "aggregate_to_topk": true, "is_fallback": false}
+}
+"""
+
+
+def test_an_approximate_topk_gives_exactly_what_its_comparator_puts_first():
+    x = np.array([[1, 6], [3, 5], [2, 4]], np.float32)
+    expected = [[[3, 6], [2, 5]], [[1, 0], [2, 1]]]
+    assert [array.tolist() for array in run(APPROX, x)] == expected
+    program = ncc_runtime.load(ncc_compiler.compile_text(APPROX))
+    assert [array[0].tolist() for array in program.run([x[None]]).outputs] == expected
 
 
 def test_equals_of_a_sort_stay_in_their_places():

@@ -34,6 +34,7 @@ class Job:
 
 PRECISIONS = {
     "f32": Floats(jnp.float32, jnp.float32),
+    "f16": Floats(jnp.float16, jnp.float32),
     "bf16": Floats(jnp.bfloat16, jnp.float32),
     "exact": Floats(jnp.float64, jnp.float64),
 }

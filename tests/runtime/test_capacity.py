@@ -175,8 +175,8 @@ def test_streams_are_counted_for_each_program_of_a_rank() -> None:
     stages = []
     for first in (0, 2):
         lines = [
-            f" r{k} = f32[4] all-reduce(x), replica_groups={{{{0,1}},{{2,3}}}}, to_apply=sum, channel_id="
-            f'{k + 1}, use_global_device_ids=true, frontend_attributes={{stream_id="{k}"}}'
+            f" r{k} = f32[4] all-reduce(x), replica_groups={{{{0,1}},{{2,3}}}}, to_apply=sum, "
+            f'channel_id={k + 1}, use_global_device_ids=true, frontend_attributes={{stream_id="{k}"}}'
             for k in (first, first + 1)
         ]
         root = f" ROOT t = (f32[4], f32[4]) tuple(r{first}, r{first + 1})"

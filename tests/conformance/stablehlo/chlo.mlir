@@ -29,3 +29,26 @@ func.func @main(%a: tensor<2xf64>, %b: tensor<3xf32>) -> (tensor<2xf64>, tensor<
   %r1, %r2 = chlo.top_k(%b, k = 2) : tensor<3xf32> -> (tensor<2xf32>, tensor<2xi32>)
   return %r0, %r1, %r2 : tensor<2xf64>, tensor<2xf32>, tensor<2xi32>
 }
+// -----
+// case: the largest of many elements, which a TPU would approximate
+// ranks: 1
+// output: [[4999, 4998]]
+// output: [[0, 1]]
+module @m {
+  func.func @first(%a: tensor<f32>, %b: tensor<f32>, %i: tensor<i32>, %j: tensor<i32>) -> tensor<i1> {
+    %0 = stablehlo.compare GT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    return %0 : tensor<i1>
+  }
+  func.func @main() -> (tensor<2xf32>, tensor<2xi32>) {
+    %x = stablehlo.iota dim = 0 : tensor<5000xf32>
+    %i = stablehlo.iota dim = 0 : tensor<5000xi32>
+    %r = stablehlo.reverse %i, dims = [0] : tensor<5000xi32>
+    %least = stablehlo.constant dense<0xFF800000> : tensor<f32>
+    %none = stablehlo.constant dense<-1> : tensor<i32>
+    %0:2 = stablehlo.custom_call @ApproxTopK(%x, %r, %least, %none) {
+      called_computations = [@first],
+      mhlo.backend_config = {aggregate_to_topk = true, recall_target = 0.95 : f32, reduction_dim = 0 : i64, reduction_input_size_override = -1 : i64, top_k = 2 : i64}
+    } : (tensor<5000xf32>, tensor<5000xi32>, tensor<f32>, tensor<i32>) -> (tensor<2xf32>, tensor<2xi32>)
+    return %0#0, %0#1 : tensor<2xf32>, tensor<2xi32>
+  }
+}
