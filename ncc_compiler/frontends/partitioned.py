@@ -24,6 +24,7 @@ _OF_RANKS = re.compile(
 _TILES = re.compile(r"(?<![\w.])sharding=\{+devices=\[([\d,]+)\]")
 _MESH = re.compile(r"#sdy\.mesh<\[([^\]]*)\]")
 _MARK = re.compile(r"^ENTRY %?[\w.\-]*_spmd", re.MULTILINE)
+_HOST_CALL = re.compile(r'custom_call_target="[^"]*callback', re.IGNORECASE)
 _BORDER = re.compile(r"\bparameter\(|^\s*ROOT ")
 
 
@@ -41,7 +42,13 @@ def check_partitioned(source: Source, ranks: int | None = None) -> None:
     text = source.text
     if "sharding" not in text:
         return
-    asked = list(_ANNOTATION.finditer(text))
+    # JAX puts host callbacks on a device of their own, also where there is one only: no reason to
+    # partition. They are refused for what they are, by the op.
+    asked = [
+        one
+        for one in _ANNOTATION.finditer(text)
+        if not _HOST_CALL.search(_line_of(text, one.start()))
+    ]
     inside = [one for one in asked if not _BORDER.search(_line_of(text, one.start()))]
     if not inside and not _of_no_rank(text, asked):
         return
