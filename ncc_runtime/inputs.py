@@ -269,8 +269,10 @@ def check_type(program: Program, number: int, array: np.ndarray | StoredArray) -
         )
     dtype = wanted.tensor.dtype
     if not _converts(array.dtype, dtype):
+        unnamed = ", as numpy stores what it lacks (bfloat16, fp8, int4)"
         raise InputError(
-            f"{_called(program, number)} is {array.dtype}; the program takes {dtype.value}"
+            f"{_called(program, number)} is {array.dtype}{unnamed * (array.dtype.kind == 'V')}; "
+            f"the program takes {dtype.value}"
         )
 
 

@@ -27,6 +27,7 @@ _MESH = re.compile(r"#sdy\.mesh<\[([^\]]*)\]")
 _MARK = re.compile(r"^ENTRY %?[\w.\-]*_spmd", re.MULTILINE)
 _SCHEDULED = re.compile(r"\bis_scheduled=true\b")
 _SEVERAL = re.compile(r"\bnum_partitions=0*(?:[2-9]|1\d)")
+_HOST_CALL = re.compile(r'custom_call_target="[^"]*callback', re.IGNORECASE)
 _BORDER = re.compile(r"\bparameter\(|^\s*ROOT ")
 
 
@@ -44,7 +45,13 @@ def check_partitioned(source: Source, ranks: int | None = None) -> None:
     text = source.text
     if "sharding" not in text:
         return
-    asked = list(_ANNOTATION.finditer(text))
+    # JAX puts host callbacks on a device of their own, also where there is one only: no reason to
+    # partition. They are refused for what they are, by the op.
+    asked = [
+        one
+        for one in _ANNOTATION.finditer(text)
+        if not _HOST_CALL.search(_line_of(text, one.start()))
+    ]
     is_finished = _is_finished(text)
     inside = [
         one

@@ -33,7 +33,7 @@ PARTITION_IT = (
 """How to get what can be compiled from a program that is annotated only."""
 
 _ON_HOST = (
-    "a device cannot run a host's code: take the jax.pure_callback, jax.io_callback or "
+    "a device cannot run a host's code: take the jax.pure_callback, io_callback or "
     "jax.debug.print (jax.debug.callback) out of the function that is compiled, or write it with "
     "ops; what should be seen can be a result"
 )

@@ -95,12 +95,12 @@ class Column:
             if not isinstance(part, MemberRows):
                 rows.append(part)
                 continue
-            _write_rows(rows, out[at:])
+            write_rows(rows, out[at:])
             at += len(rows)
             rows.clear()
             part.write(out[at : at + len(part)])
             at += len(part)
-        _write_rows(rows, out[at:])
+        write_rows(rows, out[at:])
         self._parts.clear()
         self._more = 0
 
@@ -123,7 +123,7 @@ class Column:
         return column
 
 
-def _write_rows(rows: Sequence[Row], out: np.ndarray) -> None:
+def write_rows(rows: Sequence[Row], out: np.ndarray) -> None:
     """Fill the first rows of (rows, ranks), a stretch at a time that stays in cache."""
     step = max(1, STRETCH // out.shape[1])
     for first in range(0, len(rows), step):
@@ -164,6 +164,8 @@ def spread(values: np.ndarray, at: np.ndarray, ranks: int) -> Row:
 
 def spread_any(values: np.ndarray, at: np.ndarray, ranks: int) -> Row:
     """The same where nobody looks elsewhere: one value if these ranks have one."""
+    if len(values) == 1:
+        return values
     if len(values) and _is_one(values):
         return values[:1].copy()
     return spread(values, at, ranks)

@@ -75,12 +75,17 @@ class FreedSlots:
         self._is_watched[list(self._watched.values())] = True
         self._total: Counter[int] = Counter()  # by channel
         self._at: dict[tuple[int, int | None], list[int]] = {}  # by channel and strand, in order
+        self._freed_by: dict[int, list[int]] = {}  # by move, which outlives us: watched channels
 
-    def add(self, channels: np.ndarray, strand: int | None) -> None:
-        """One more slot of every channel, by a strand."""
-        for channel in channels[self._is_watched[channels]].tolist():
+    def add(self, move: Move) -> None:
+        """One more slot of every channel that a move hands back."""
+        if move.freed is None:
+            return
+        if id(move) not in self._freed_by:
+            self._freed_by[id(move)] = move.freed[self._is_watched[move.freed]].tolist()
+        for channel in self._freed_by[id(move)]:
             self._total[channel] += 1
-            self._at.setdefault((channel, strand), []).append(self._total[channel])
+            self._at.setdefault((channel, move.strand), []).append(self._total[channel])
 
     def count(self, link: Link, strand: int | None, credit: int) -> int:
         """How many slots are free on a link once `credit` of a strand are; too many if none is."""
@@ -141,6 +146,7 @@ class TeamRows:
                 self._emit(move, transfer.credit, place, waits)
                 by_lane.setdefault(move.lane, []).append(transfer)
             self._arriving = before | self._arriving
+        self._events.fill()
         for lane, transfers in by_lane.items():
             self._rows.rings[lane].extend(self._extents(transfers))
         self._finish(sorted(by_lane))
@@ -194,7 +200,7 @@ class TeamRows:
             self._read.add(link.number)
         if move.freed is not None:
             self._rows.channels.counters.free_count[move.freed] += 1
-            self._freed.add(move.freed, move.strand)
+            self._freed.add(move)
 
     def _handshake(self, link: Link) -> list[Condition]:
         """The wait for peers and owners to have come here, where it is the first."""
@@ -302,7 +308,8 @@ class TeamRows:
 
     def _of_seen(self, column: np.ndarray) -> np.ndarray:
         """Of a plan that has columns of all members, those of the members that are seen."""
-        return column[: self._seen.shape[1]]
+        members = self._seen.shape[1]
+        return column if len(column) == members else column[:members]
 
     def _base(self, piece: Piece, owner: np.ndarray | None) -> int | np.ndarray:
         """Where the space of a piece begins: in the memory of the owner, by member."""

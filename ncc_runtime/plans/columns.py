@@ -135,7 +135,7 @@ def _transfers(
     ]
     consumed = table(writers, np.int32, IDLE)
     is_consumed = (consumed != IDLE).any(axis=1).tolist()
-    known: list[dict[Way, int]] = [{} for _ in range(members)]
+    after = _afters(columns, members)
     for number, column in enumerate(columns):
         first = column[0]
         second = None
@@ -151,7 +151,7 @@ def _transfers(
             consumed=consumed[number] if is_consumed[number] else None,
             credit=first.credit,
             divisor=first.divisor,
-            after=_after(column, members, known),
+            after=after[number],
         )
 
 
@@ -159,26 +159,40 @@ def _piece(first: Stretch, offset: np.ndarray) -> Piece:
     return Piece(first.space, offset, first.tensor)
 
 
-def _after(column: Sequence[Single], members: int, known: Sequence[dict[Way, int]]) -> After:
-    """What each waits for, where its CC-core has not waited for that or for later.
-
-    `known` has of each member the last that its CC-core has waited for.
-    """
-    waits: dict[str, dict[int, list[int]]] = {"arrived": {}, "sent": {}}
-    for single in column:
-        its = known[single.member]
-        last = [(max([one.number for one in ones]), way) for way, ones in single.needs.items()]
-        for number, way in sorted(last):
-            if its.get(way, IDLE) < number:
+def _afters(columns: Sequence[Sequence[Single]], members: int) -> list[After]:
+    """What each waits for, where its CC-core has not waited for that or for later."""
+    known: list[dict[Way, int]] = [{} for _ in range(members)]  # the last waited for, by member
+    ends: list[tuple[int, int]] = []  # by transfer: where its rows end, of arrivals and of its own
+    cells: list[tuple[int, int, int]] = []  # row of the table below, member, what it waits for
+    rows = 0
+    for column in columns:
+        arrived: dict[int, int] = {}  # waits so far, by member
+        sent: dict[int, int] = {}
+        own: list[tuple[int, int, int]] = []
+        for single in column:
+            its = known[single.member]
+            last = [(max([one.number for one in ones]), way) for way, ones in single.needs.items()]
+            for number, way in sorted(last):
+                if its.get(way, IDLE) >= number:
+                    continue
                 its[way] = number
-                waits[way[0]].setdefault(single.member, []).append(number)
-    return After(_side(waits["arrived"], members), _side(waits["sent"], members))
-
-
-def _side(waits: dict[int, list[int]], members: int) -> tuple[np.ndarray, ...]:
-    if not waits:
-        return ()
-    found = np.full((max(map(len, waits.values())), members), IDLE, np.int32)
-    for member, numbers in waits.items():
-        found[: len(numbers), member] = numbers
-    return tuple(found)
+                if way[0] == "arrived":
+                    place = arrived.get(single.member, 0)
+                    cells.append((rows + place, single.member, number))
+                    arrived[single.member] = place + 1
+                else:
+                    place = sent.get(single.member, 0)
+                    own.append((place, single.member, number))
+                    sent[single.member] = place + 1
+        middle = rows + max(arrived.values(), default=0)
+        cells += [(middle + row, member, number) for row, member, number in own]
+        rows = middle + max(sent.values(), default=0)
+        ends.append((middle, rows))
+    table: np.ndarray = np.full((rows, members), IDLE, np.int32)
+    row, member, number = np.array(cells, np.int64).reshape(-1, 3).T
+    table[row, member] = number
+    starts = [0, *(end for _, end in ends[:-1])]
+    return [
+        After(tuple(table[start:middle]), tuple(table[middle:end]))
+        for start, (middle, end) in zip(starts, ends, strict=True)
+    ]

@@ -7,10 +7,6 @@ what all members do alike is one transfer.
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
-
 from ncc_runtime.collectives.plan import LANES
 from ncc_runtime.plans.msccl import Kind
 from ncc_runtime.plans.steps import NONE, Graph
@@ -42,9 +38,24 @@ def lanes_of(graph: Graph) -> Mapping[int, int]:
 
 def _connected(blocks: int, ends: Sequence[tuple[int, int]]) -> list[int]:
     """By thread block, which are connected, directly or through others: they have one number."""
-    columns = np.array(ends, np.int64).reshape(-1, 2).T
-    edges = coo_array((np.ones(len(ends), bool), (columns[0], columns[1])), shape=(blocks, blocks))
-    found: list[int] = connected_components(edges, directed=False)[1].tolist()
+    # scipy would do this too, and takes longer to load than the rest of the plan to be read.
+    beside: list[set[int]] = [set() for _ in range(blocks)]
+    for one, other in ends:
+        beside[one].add(other)
+        beside[other].add(one)
+    found = [NONE] * blocks
+    parts = 0
+    for first in range(blocks):
+        if found[first] != NONE:
+            continue
+        found[first] = parts
+        reached = [first]
+        for block in reached:
+            fresh = [one for one in beside[block] if found[one] == NONE]
+            for one in fresh:
+                found[one] = parts
+            reached += fresh
+        parts += 1
     return found
 
 

@@ -44,6 +44,7 @@ class Making:
         self._written: dict[int, set[int]] = defaultdict(set)  # chunks of the output, by gpu
         self._done: dict[int, Known] = {}  # by step
         self._made: dict[int, list[Single]] = {}  # by step
+        self._places: dict[tuple[Buffer, int], Stretch] = {}
         self.found: list[Single] = []
         self.ends: dict[int, Known] = {}  # by gpu: what its steps end with
 
@@ -97,7 +98,7 @@ class Making:
             for column in (graph.before, graph.awaited, graph.copied)
             if column[number] != NONE
         ]
-        is_straight = self._is_straight(number)
+        is_straight = self._straight[number]
         if node.step.kind.writes and node.target.buffer is Buffer.OUTPUT:
             first = node.target.index
             self._written[node.gpu].update(range(first, first + node.step.count))
@@ -110,7 +111,7 @@ class Making:
         if node.step.kind is Kind.NOP or is_held or (node.step.kind is Kind.RECV and is_straight):
             self._done[number] = known
             return
-        if node.step.kind.sends and not self._is_straight(graph.received[number]):
+        if node.step.kind.sends and not self._straight[graph.received[number]]:
             self._take_slot(node)
         made: list[Single] = []
         for run in self._runs(node):
@@ -136,9 +137,6 @@ class Making:
         is_same = following.target == node.target and following.step.count == node.step.count
         return following.step.kind is Kind.REDUCE and is_same
 
-    def _is_straight(self, receive: int) -> bool:
-        return self._straight[receive]
-
     def _take_slot(self, node: Node) -> None:
         connection = connection_of(node)
         turn = self._pushed[connection]
@@ -156,7 +154,7 @@ class Making:
         if node.step.kind is Kind.REDUCE:
             refs = self._joined(node)
         received = self._graph.received[node.number]
-        if received != NONE and self._is_straight(received):
+        if received != NONE and self._straight[received]:
             refs.append((node, self._graph.nodes[received].target))
         place = 0
         while place < node.step.count:
@@ -197,12 +195,12 @@ class Making:
             needs=known,
             divisor=self._facts.divisor if is_complete else 1,
         )
-        if kind.receives and not self._is_straight(node.number):
+        if kind.receives and not self._straight[node.number]:
             single.writer = graph.nodes[graph.sent[node.number]].gpu
         if kind.sends:
             receive = graph.nodes[graph.received[node.number]]
             single.peer = receive.gpu
-            writes = kind.writes and not self._is_straight(node.number)
+            writes = kind.writes and not self._straight[node.number]
             single.also = home if writes else None
             single.target = self._sent_to(node, receive, place)
             single.empties = self._emptied_by(node)
@@ -219,7 +217,7 @@ class Making:
             for reader, ref in self._joined(node):
                 yield self._read(reader, ref, place)
             return
-        if kind.receives and self._is_straight(node.number):
+        if kind.receives and self._straight[node.number]:
             yield self._at(node.target, place)
         elif kind.receives:
             slot = self._landed[self._graph.sent[node.number]]
@@ -238,7 +236,7 @@ class Making:
         return self._at(ref, place) if given is None else given
 
     def _sent_to(self, node: Node, receive: Node, place: int) -> Stretch:
-        if self._is_straight(receive.number):
+        if self._straight[receive.number]:
             return self._at(receive.target, place)
         return _further(self._landed[node.number], place * self._loop.width)
 
@@ -252,7 +250,11 @@ class Making:
         return self._emptied[connection][turn] if turn >= 0 else None
 
     def _at(self, ref: Ref, place: int) -> Stretch:
-        return self._loop.place(Ref(ref.buffer, ref.index + place))
+        """Where a chunk lies; many steps use the same."""
+        key = ref.buffer, ref.index + place
+        if key not in self._places:
+            self._places[key] = self._loop.place(Ref(*key))
+        return self._places[key]
 
     def _add(self, single: Single) -> Single:
         """Behind all that it waits for; what shares its ring is no wait."""

@@ -64,6 +64,8 @@ class Buffer(enum.Enum):
     OUTPUT = "o"
     SCRATCH = "s"
 
+    __hash__ = object.__hash__  # a key at every step; enum's own is far slower
+
 
 BUFFERS: Mapping[str, Buffer] = {one.value: one for one in Buffer}
 
@@ -324,7 +326,10 @@ def _ref(element: Element, buffer_name: str, index_name: str, *, is_used: bool) 
     buffer = BUFFERS.get(word)
     if buffer is None:
         raise _Malformed(element, f"{buffer_name} is {word[:20]!r}, must be i, o or s")
-    return Ref(buffer, _number(element, index_name, 0, MOST_CHUNKS))
+    return _chunk(buffer, _number(element, index_name, 0, MOST_CHUNKS))
+
+
+_chunk = functools.lru_cache(1 << 12)(Ref)  # steps of many gpus name the same
 
 
 def _check_empty(element: Element) -> None:

@@ -52,8 +52,11 @@ def check_reads(plan: Plan, groups: np.ndarray, chips: np.ndarray) -> None:
 
 def _across(move: Transfer, groups: np.ndarray, chips: np.ndarray) -> Iterator[tuple[int, int]]:
     """Ranks that would read an operand on another chip, and whose it is."""
+    owners = [piece.owner for piece in move.sources if piece.owner is not None]
+    if not owners:
+        return
     active = move.peer != IDLE
-    for owner in (piece.owner for piece in move.sources if piece.owner is not None):
+    for owner in owners:
         readers, others = groups[:, active].ravel(), groups[:, owner[active]].ravel()
         for which in np.flatnonzero(chips[readers] != chips[others]).tolist():
             yield int(readers[which]), int(others[which])

@@ -174,7 +174,7 @@ def decoded(data: bytes) -> FileText:
         return msgspec.json.decode(data, type=FileText)
     except msgspec.ValidationError as error:
         what = _foreign(data) or str(error)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # of keys, msgspec raises the latter
         what = _not_json(data, str(error))
     except RecursionError:
         what = "not JSON: nested too deeply"
@@ -195,7 +195,7 @@ def _foreign(data: bytes) -> str:
     """Says so where JSON is a plan of somebody else's that is known; "" if it is not."""
     try:
         msgspec.json.decode(data, type=_ExecutionPlan)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     return (
         "an execution plan of MSCCL++, whose operations (put, signal, wait, ...) are no steps of "

@@ -255,3 +255,17 @@ def test_an_empty_file_is_refused(tmp_path, monkeypatch):
 def test_the_child_and_its_parent_agree_on_the_code_of_a_refusal() -> None:
     child = foreign.CHILD.read_text()
     assert f"\nREFUSED = {foreign.REFUSED}\n" in child
+
+
+def test_a_host_callback_on_its_own_device_is_no_reason_to_partition() -> None:
+    """JAX annotates it on one device too, where no partitioner runs; the op is what is refused."""
+    check_partitioned(
+        Source(
+            "m.hlo",
+            "HloModule m\n%x = f32[8] parameter(0)\n"
+            '%y = () custom-call(%x), custom_call_target="xla_ffi_python_cpu_callback", '
+            "sharding={{maximal device=0}}, "
+            'frontend_attributes={xla.sdy.sharding="#sdy.sharding_per_value<[<@one, []>]>"}\n'
+            + NEGATED,
+        )
+    )

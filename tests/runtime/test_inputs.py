@@ -127,6 +127,11 @@ THREE = "the program's 3 parameters are arg0 x f32[2,3], arg1 p['w'] f32[3,2], a
             "every rank, or [4, 3] for the whole, which its sharding cuts",
         ),
         ([X.astype("i4"), W, B], "arg0 x is int32; the program takes f32"),
+        (
+            [X.astype("f2").view("V2"), W, B],
+            "arg0 x is |V2, as numpy stores what it lacks (bfloat16, fp8, int4); "
+            "the program takes f32",
+        ),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_inputs_is_named(step: Model, inputs, message: str) -> None:
