@@ -189,8 +189,8 @@ def _afters(columns: Sequence[Sequence[Single]], members: int) -> list[After]:
         rows = middle + max(sent.values(), default=0)
         ends.append((middle, rows))
     table: np.ndarray = np.full((rows, members), IDLE, np.int32)
-    row, member, number = np.array(cells, np.int64).reshape(-1, 3).T
-    table[row, member] = number
+    at = np.array(cells, np.int64).reshape(-1, 3)
+    table[at[:, 0], at[:, 1]] = at[:, 2]
     starts = [0, *(end for _, end in ends[:-1])]
     return [
         After(tuple(table[start:middle]), tuple(table[middle:end]))
