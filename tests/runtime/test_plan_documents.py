@@ -271,9 +271,7 @@ def test_explain_saves_and_shows_a_plan(tmp_path: Path, capsys):
     assert main(["bench", "all_reduce", "-r", "4", "-b", "64", "--plan", str(path)]) == 0
 
 
-@pytest.mark.parametrize(
-    "data", [b'{"f\xd8mat": 1}', b'{"format": "\xd8"}', b'{"gpus": 1, "\xd8": 2}']
-)
+@pytest.mark.parametrize("data", [b'{"f\xd8mat": 1}', b'{"format": "\xd8"}'])
 def test_bytes_that_are_no_text_are_refused_wherever_they_stand(data: bytes) -> None:
     with pytest.raises(PlanError, match="not JSON: 'utf-8' codec can't decode byte 0xd8"):
         text.decoded(data)
