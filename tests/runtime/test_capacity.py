@@ -175,8 +175,9 @@ def test_streams_are_counted_for_each_program_of_a_rank() -> None:
     stages = []
     for first in (0, 2):
         lines = [
-            f" r{k} = f32[4] all-reduce(x), replica_groups={{{{0,1}},{{2,3}}}}, to_apply=sum, channel_id="
-            f'{k + 1}, use_global_device_ids=true, frontend_attributes={{stream_id="{k}"}}'
+            f" r{k} = f32[4] all-reduce(x), replica_groups={{{{0,1}},{{2,3}}}}, to_apply=sum, "
+            f"channel_id={k + 1}, use_global_device_ids=true, "
+            f'frontend_attributes={{stream_id="{k}"}}'
             for k in (first, first + 1)
         ]
         root = f" ROOT t = (f32[4], f32[4]) tuple(r{first}, r{first + 1})"
@@ -184,4 +185,4 @@ def test_streams_are_counted_for_each_program_of_a_rank() -> None:
         text = f"HloModule m{first}, num_partitions=4\n{SUM}ENTRY e {{\n{body}\n}}\n"
         stages.append((ncc_compiler.compile_text(text), range(first, first + 2)))
     model = ncc_runtime.load(stages, "trn2", lnc=1)
-    assert {proof.verdict.value for proof in model.proofs} == {"proved"}
+    assert {proof.verdict for proof in model.proofs} == {"proved"}
