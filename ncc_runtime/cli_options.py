@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from ncc_runtime.errors import LoweringError, PlacementError
+from ncc_runtime.errors import LoweringError, PlacementError, shortened
 
 if TYPE_CHECKING:
     from ncc_runtime.neff.program import Program
@@ -254,4 +254,4 @@ def warn(model: "Model") -> None:
     from ncc_runtime.group_rules.verdict import warnings
 
     for line in warnings(model.verdicts):
-        click.echo(f"warning: {line}", err=True)
+        click.echo(shortened(f"warning: {line}"), err=True)
