@@ -146,6 +146,7 @@ def compile_command(
 ) -> None:
     """Compile MODEL (.ir, .hlo, .txt, .mlir, .pb; - is standard input) to a .neff file."""
     from ncc_compiler.driver import compile_text, label, naming_ranks
+    from ncc_runtime.errors import shortened
 
     target = _target(model, output, shown)
     stage = _stage(options, shown)
@@ -162,7 +163,7 @@ def compile_command(
         neff.save(target)
     _warn_of_ranks(given, name, neff.program.ranks, options.ranks)
     if elided := neff.program.elided():
-        click.echo(_warning(name, elided), err=True)
+        click.echo(shortened(_warning(name, elided)), err=True)
     if shown is not None:
         click.echo(_listing(neff, seen.get(stage)), nl=False)
     elif target is not None:

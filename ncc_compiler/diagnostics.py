@@ -6,9 +6,12 @@ A span holds offsets into its source; line, column and carets are worked out whe
 import functools
 import unicodedata
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import attrs
-import numpy as np
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _PIECE = 1 << 20  # characters of a text that are looked at in one go
 
@@ -21,8 +24,10 @@ class Source:
     text: str
 
     @functools.cached_property
-    def _line_starts(self) -> np.ndarray:
+    def _line_starts(self) -> "np.ndarray":
         """(lines,) int32: of a text that is all line ends a list would take forty times as much."""
+        import numpy as np  # slow to import, and wrong usage has no lines
+
         starts: list[np.ndarray] = [np.zeros(1, np.int32)]
         for at in range(0, len(self.text), _PIECE):
             piece = self.text[at : at + _PIECE].encode("utf-32-le", "surrogatepass")
@@ -32,7 +37,7 @@ class Source:
 
     def position(self, offset: int) -> tuple[int, int]:
         """Line and column of an offset, both from 1."""
-        line = int(np.searchsorted(self._line_starts, offset, "right"))
+        line = int(self._line_starts.searchsorted(offset, "right"))
         return line, offset - int(self._line_starts[line - 1]) + 1
 
     def line(self, number: int) -> str:

@@ -10,7 +10,7 @@ import attrs
 import click
 
 from ncc_runtime.command_line import check_written
-from ncc_runtime.errors import LoweringError, PlacementError
+from ncc_runtime.errors import LoweringError, PlacementError, shortened
 
 if TYPE_CHECKING:
     from ncc_runtime.neff.program import Program
@@ -267,4 +267,4 @@ def warn(model: "Model") -> None:
     Comes last: where something fails, standard error holds that alone, one line or one object.
     """
     for line in model.warnings:
-        click.echo(f"warning: {line}", err=True)
+        click.echo(shortened(f"warning: {line}"), err=True)

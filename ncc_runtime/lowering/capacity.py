@@ -52,11 +52,9 @@ def _check_streams(program: Program, topology: Topology) -> None:
     remedies = [f"let stream_id have at most {cores} values in the model"]
     allowed = topology.figures["lnc.allowed"].value
     for lnc in allowed if isinstance(allowed, tuple) else ():
-        if (
-            isinstance(lnc, int)
-            and lnc > topology.lnc
-            and topology.cc_cores_per_core * lnc >= needed
-        ):
+        if not isinstance(lnc, int) or lnc <= topology.lnc:
+            continue
+        if topology.cc_cores_per_core * lnc >= needed:
             remedies.insert(0, f"place it at lnc {lnc}")
     raise LoweringError(
         f"the program's collectives use {needed} streams, {used}; a rank of {topology.name} at lnc "
