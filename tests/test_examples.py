@@ -68,7 +68,12 @@ def holds(topology: str, ranks: int) -> bool:
 EVERYWHERE = (*preset_names(), *example_names())
 
 
-@pytest.mark.parametrize("name", NAMES)
+LARGE = ("data_parallel_step", "many_gradients", "overlapped_gradients")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in NAMES]
+)
 def test_an_example_computes_the_same_on_every_topology_that_holds_it(name):
     module, neff = example(name), compiled(name)
     inputs = inputs_of(module)
@@ -108,7 +113,7 @@ def test_an_example_computes_the_same_on_clusters_of_large_instances(name):
 
 @pytest.mark.slow
 @given(name=st.sampled_from(NAMES), text=user_files())
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 def test_an_example_computes_the_same_on_a_drawn_fabric(name, text):
     module, neff = example(name), compiled(name)
     inputs = inputs_of(module)

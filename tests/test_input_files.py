@@ -405,7 +405,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_mutated_file_is_read_or_refused(kind: str, data, tmp_path_factory) -> None:
     check_mutant(kind, data.draw(mutants(*KINDS[kind])), tmp_path_factory.getbasetemp())
@@ -413,7 +413,7 @@ def test_a_mutated_file_is_read_or_refused(kind: str, data, tmp_path_factory) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=3000)
 @given(data=st.data())
 def test_three_thousand_mutated_files_are_read_or_refused(kind: str, data, tmp_path_factory):
     check_mutant(kind, data.draw(mutants(*KINDS[kind])), tmp_path_factory.getbasetemp())

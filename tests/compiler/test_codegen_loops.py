@@ -21,13 +21,13 @@ def canonical(module: Module, level: int) -> Module:
     return run_passes(module, pipeline(CompileOptions(level=level)), verify_each=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(module=looping_modules(), level=LEVELS)
 def test_programs_with_loops_keep_the_contract(module, level):
     assert check(generate(canonical(module, level))) == ()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(module=looping_modules(), level=LEVELS)
 def test_every_order_of_the_queues_goes_the_same_way(module, level):
     module = canonical(module, level)

@@ -206,7 +206,7 @@ class SlowArena:
         )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     rows=st.lists(
         st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 3), st.integers(1, 9)),

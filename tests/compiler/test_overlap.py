@@ -37,7 +37,7 @@ def loaded(text: str) -> Module:
     return load_module(Source("step.ir", text))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(text=training_steps(), options=OPTIONS)
 def test_a_training_step_keeps_every_bit(text, options):
     module = loaded(text)
@@ -47,7 +47,7 @@ def test_a_training_step_keeps_every_bit(text, options):
     assert_same_bits(reference_outputs(thorough, given), reference_outputs(module, given))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(text=training_steps())
 def test_a_placed_training_step_computes_the_same_at_every_level(text):
     outputs = [
@@ -59,7 +59,7 @@ def test_a_placed_training_step_computes_the_same_at_every_level(text):
     assert_same_bits(outputs[1], outputs[0])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(text=training_steps())
 def test_compiling_twice_gives_the_same_file(text):
     options = CompileOptions(level=2)
@@ -73,7 +73,7 @@ def lifetimes(body: Computation) -> Lifetimes:
     return lifetimes_of(body, [0] * len(body.nodes), (body.root,))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     module=st.one_of(training_steps().map(loaded), cases().map(lambda case: case.module)),
     percent=st.sampled_from([100, 125, 200]),

@@ -140,7 +140,7 @@ def test_work_on_garbage_grows_with_its_length(unit: str) -> None:
 
 
 @given(draws.damaged_texts())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_damaged_text_gives_a_module_or_diagnostics(text: str) -> None:
     with contextlib.suppress(CompileError):
         load_module(Source("t.hlo", text))
@@ -153,7 +153,7 @@ def reading_of(text: str) -> tuple[object, list[str]]:
 
 
 @given(mutated_modules())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_lines_read_whole_mean_what_their_tokens_mean(text: str) -> None:
     by_line = reading_of(text)
     with pytest.MonkeyPatch.context() as patch:

@@ -25,7 +25,7 @@ from tests.reference_runs import reference_outputs
 ALL_PASSES = {type(one): one for level in PIPELINES.values() for one in level}.values()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(case=cases(most_ops=16), level=st.sampled_from([0, 1, 2]))
 def test_every_pipeline_keeps_every_bit(case, level):
     passes = pipeline(CompileOptions(level=level))
@@ -35,7 +35,7 @@ def test_every_pipeline_keeps_every_bit(case, level):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(case=cases(), one=st.sampled_from(list(ALL_PASSES)))
 def test_every_pass_alone_keeps_every_bit(case, one):
     module = run_passes(case.module, [one], verify_each=True)

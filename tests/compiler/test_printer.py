@@ -25,13 +25,12 @@ def test_real_program_survives_being_printed_and_read(name: str) -> None:
 
 
 @given(draws.modules())
-@settings(deadline=None)
 def test_any_text_a_module_can_hold_survives(module: Module) -> None:
     assert reread(module) == module
 
 
 @given(draws_graphs.cases())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_any_drawn_program_survives(case: draws_graphs.Case) -> None:
     assert reread(case.module) == case.module
 

@@ -12,7 +12,7 @@ from ncc_compiler.reference.conversion import dtype_of
 from tests.draws_graphs import cases
 from tests.reference_runs import reference_outputs
 
-many = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 
 
 def result_types(module: Module) -> list[ArrayType]:

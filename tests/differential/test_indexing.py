@@ -52,7 +52,7 @@ def test_elements_of_every_type_move_bit_by_bit(dtype):
         assert found.tobytes() == right.tobytes()
 
 
-many = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("op", INDEXING_OPS, ids=lambda op: op.__name__)

@@ -17,7 +17,7 @@ PLACES = [
     {"topology": "trn1.32xlarge"},
     {"topology": "inf2.48xlarge"},
 ]
-thorough = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 def assert_runs_as_the_reference_says(case: Case, place: dict, options: CompileOptions) -> None:

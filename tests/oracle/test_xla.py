@@ -24,7 +24,6 @@ from tests.reference_runs import reference_outputs
 
 patient = settings(
     max_examples=200,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )

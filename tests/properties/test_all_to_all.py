@@ -72,14 +72,14 @@ def test_by_dimensions_everybody_gets_what_numpy_gives(
     gives_what_numpy_gives(Case(ALL_TO_ALL, "torus", layout, sizes), 1)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(layout=layouts(), seed=st.integers(0, 99))
 def test_in_shifts_everybody_gets_what_numpy_gives(layout: Layout, seed: int) -> None:
     sizes = (2 * layout.members,)
     gives_what_numpy_gives(Case(ALL_TO_ALL, "direct", layout, sizes), seed)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(layout=layouts(), rings=st.integers(1, 16))
 def test_shifts_are_turns_of_the_group_of_which_each_is_issued_once(
     layout: Layout, rings: int
@@ -300,7 +300,7 @@ def test_where_no_byte_passes_a_link_explain_says_so() -> None:
     assert as_json(explanation)["collectives"][0]["bound"]["links_us"] == 0
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(layout=layouts(), blocks=st.integers(1, 4096))
 def test_no_plan_asks_less_of_links_than_their_bound(layout: Layout, blocks: int) -> None:
     members = layout.members

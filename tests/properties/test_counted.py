@@ -56,7 +56,7 @@ def sent(op: str, shape: Shape, tables: list[np.ndarray], who: tuple[int, int, i
 
 
 @pytest.mark.parametrize("op", OPS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     shape=shapes(),
     place=st.sampled_from(PLACES),
@@ -98,7 +98,7 @@ def halved(op: str, tables: list[np.ndarray]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("op", OPS)
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(seed=st.integers(0, 1 << 20), place=st.sampled_from(PLACES))
 def test_half_of_the_rows_are_half_of_the_bytes(op: str, seed: int, place: tuple[str, str]) -> None:
     shape = Shape(groups=(tuple(range(4)), tuple(range(7, 3, -1))), operand_rows=9, updates=2)

@@ -24,7 +24,7 @@ MOST_CELLS = 2000
 
 MOST_WAYS = 12
 
-quick = settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 
 
 def executable_of(module: Module, topology: str) -> Executable:

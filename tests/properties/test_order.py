@@ -20,7 +20,7 @@ def every_batch_is_split():
     patch.undo()
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(case=cases(), seed=st.integers(0, 99))
 def test_threads_and_random_order_change_no_bit_of_a_program(case: Case, seed: int):
     neff = ncc_compiler.compile_text(print_module(case.module))

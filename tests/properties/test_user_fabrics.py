@@ -57,14 +57,14 @@ def assert_right_on(text: str, ops: tuple[CollectiveOp, ...], spread: bool) -> N
 
 
 @given(text=user_files(), op=st.sampled_from(OPERATORS), spread=st.booleans())
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_a_drawn_fabric_computes_what_numpy_does(text: str, op: CollectiveOp, spread: bool) -> None:
     assert_right_on(text, (op,), spread)
 
 
 @pytest.mark.slow
 @given(text=user_files(), spread=st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_every_operator_on_many_drawn_fabrics_computes_what_numpy_does(
     text: str, spread: bool
 ) -> None:

@@ -13,7 +13,7 @@ from tests.clock_reference import Reference
 from tests.clock_runs import agreed, collective, compiled, permute, planned, timed, transfers
 from tests.draws_clock import busy_texts, placed_collectives
 
-few = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=10, suppress_health_check=list(HealthCheck))
 MIB = 1 << 20
 
 

@@ -21,7 +21,7 @@ from tests.draws_loops import inputs_of, looping_modules
 from tests.draws_neff import programs
 from tests.programs import collective_program
 
-few = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=15, suppress_health_check=list(HealthCheck))
 NAMED = [(op, name) for op, algorithms in ALGORITHMS.items() for name in algorithms]
 PLACES = (
     PlaceOptions("trn2"),

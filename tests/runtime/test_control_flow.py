@@ -9,7 +9,7 @@ from tests.draws_neff import programs
 
 
 @given(program=programs(most_steps=4), trip_count=st.integers(0, 2))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_random_nested_blocks_come_to_their_ends(program: Program, trip_count: int) -> None:
     trips = {block.name: trip_count for block in program.blocks}
     model = ncc_runtime.load(program, "trn2")

@@ -23,7 +23,7 @@ FOUR = Shape(groups=((0, 1, 2, 3),))
 
 
 @pytest.mark.parametrize("op", OPS)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(seed=st.integers(0, 1 << 20), shape=shapes(elements=("f32",)))
 def test_values_are_those_of_the_reference(op: str, seed: int, shape: Shape) -> None:
     given = [*buffers_of(op, shape, seed), *counts_of(op, shape, seed)]

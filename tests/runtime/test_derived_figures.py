@@ -53,7 +53,7 @@ def test_an_oversubscribed_spine_is_the_bisection() -> None:
 
 
 @given(topology=topologies())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_diameter_is_that_of_the_graph(topology: Topology) -> None:
     chips, links = topology.chips_per_node, topology.links
     graph = networkx.DiGraph()

@@ -28,7 +28,7 @@ def moved(run: Run) -> int:
 
 
 @pytest.mark.parametrize("op", OPS)
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(seed=st.integers(0, 1 << 20), shape=shapes(elements=("f32",)))
 def test_a_seed_runs_any_collective_of_variable_size(op: str, seed: int, shape: Shape) -> None:
     model_of(text_of(op, shape)).run(seed=seed, verify=False, clock=False)

@@ -221,7 +221,7 @@ def test_uneven_shares_are_filled_whole(name):
     assert timed(whole).time_ps == timed(folded).time_ps
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     st.sampled_from((REDUCE, SCATTER, GATHER, CollectiveOp.ALL_TO_ALL)),
     st.integers(1, 9000),

@@ -70,7 +70,7 @@ def sealed(files: dict[str, bytes] | list[tuple[str, bytes]], header: Header = S
 
 
 @given(program=programs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_file_holds_its_program(program: Program) -> None:
     data = pack(program)
     assert unpack(data, "m.neff") == program
@@ -79,7 +79,7 @@ def test_a_file_holds_its_program(program: Program) -> None:
 
 def test_random_programs_obey_the_rules() -> None:
     @given(program=programs())
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def obeys(program: Program) -> None:
         assert check(program) == ()
 
@@ -299,7 +299,7 @@ def test_columns_of_nonsense_are_refused(program: Program) -> None:
     files = files_of(program)
 
     @given(noise=st.binary(min_size=1, max_size=8), at=st.integers(0, len(files[name]) - 8))
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     def never_crash(noise: bytes, at: int) -> None:
         damaged = files[name][:at] + noise + files[name][at + len(noise) :]
         data = sealed({**files, name: damaged})

@@ -101,7 +101,7 @@ FILES = [
 
 
 @pytest.mark.parametrize(("op", "make", "sizes"), FILES)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(elements=st.integers(1, 70), seed=st.integers(0, 999))
 def test_a_file_of_msccl_is_right_in_any_order_that_it_allows(
     op: CollectiveOp, make, sizes: tuple[int, ...], elements: int, seed: int

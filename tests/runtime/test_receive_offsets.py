@@ -52,7 +52,7 @@ def case(groups: Groups, seed: int) -> tuple[list[np.ndarray], np.ndarray]:
     return [x, out, table], wanted
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     groups=st.sampled_from([((2, 0), (3, 1)), ((3, 1, 0, 2),), ((0,), (1,)), (tuple(range(6)),)]),
     ids=st.sampled_from(["replica_count", "num_partitions"]),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from ncc_runtime.errors import TopologyError
@@ -35,7 +35,6 @@ def fewest_hops(topology: Topology, source: int) -> dict[int, int]:
     return found
 
 
-@settings(deadline=None)  # the first builds wiring
 @given(placement=placements())
 def test_a_transport_follows_from_the_places(placement: Placement) -> None:
     src, dst = all_pairs(placement)
@@ -52,7 +51,6 @@ def test_a_transport_follows_from_the_places(placement: Placement) -> None:
         assert TRANSPORTS[code] is expected
 
 
-@settings(deadline=None)  # the first builds wiring
 @given(placement=placements())
 def test_links_of_a_route_lead_from_chip_to_chip_without_a_gap(placement: Placement) -> None:
     routes, links = Routes(placement.topology, placement), placement.topology.links
@@ -66,7 +64,6 @@ def test_links_of_a_route_lead_from_chip_to_chip_without_a_gap(placement: Placem
         assert chip == placement.chip[b] or placement.node[a] != placement.node[b]
 
 
-@settings(deadline=None)  # the first builds wiring
 @given(placement=placements())
 def test_routes_have_the_fewest_hops(placement: Placement) -> None:
     routes = Routes(placement.topology, placement)
@@ -78,7 +75,6 @@ def test_routes_have_the_fewest_hops(placement: Placement) -> None:
             assert count == found.get(int(placement.chip[b]), 0)
 
 
-@settings(deadline=None)  # the first builds wiring
 @given(placement=placements())
 def test_hops_count_the_links_of_the_route(placement: Placement) -> None:
     routes = Routes(placement.topology, placement)
@@ -87,7 +83,6 @@ def test_hops_count_the_links_of_the_route(placement: Placement) -> None:
     assert (np.diff(start) == routes.hops(src, dst)).all()
 
 
-@settings(deadline=None)  # the first builds wiring
 @given(placement=placements())
 def test_ranks_meet_over_efa_only_between_instances(placement: Placement) -> None:
     routes = Routes(placement.topology, placement)
@@ -96,7 +91,6 @@ def test_ranks_meet_over_efa_only_between_instances(placement: Placement) -> Non
     assert (is_efa == (placement.node[src] != placement.node[dst])).all()
 
 
-@settings(deadline=None)  # the first builds wiring
 @given(placement=placements())
 def test_bandwidth_is_the_slowest_part_of_the_way(placement: Placement) -> None:
     topology, routes = placement.topology, Routes(placement.topology, placement)

@@ -50,7 +50,7 @@ from tests.small_executables import (
     ring,
 )
 
-DRAWN = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+DRAWN = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_ranks_that_part_and_meet_again_come_to_the_same_end():
     replayed(executable)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_the_greedy_run_gets_as_far_as_the_scheduler(data: st.DataObject):
     algorithm = data.draw(st.sampled_from(["ring", "mesh", "tree"]))

@@ -176,7 +176,7 @@ def test_accesses_set_against_each_other_in_parts_give_the_same_verdict(
     )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     spans=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)), min_size=1, max_size=8),
     one_size=st.booleans(),
