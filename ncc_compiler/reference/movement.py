@@ -11,6 +11,8 @@ from ncc_compiler.reference.elementwise import Elementwise
 def _iota(node: Node, _: Sequence[np.ndarray]) -> np.ndarray:
     """Each element is its own index along one dimension."""
     result = node.array
+    if 0 in result.shape:  # np.indices counts along every dimension, however long
+        return np.zeros(result.shape, result.dtype.numpy)
     index: np.ndarray = np.indices(result.shape)[node.integer("iota_dimension")]
     return index.astype(result.dtype.numpy)
 
