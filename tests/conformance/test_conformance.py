@@ -53,10 +53,12 @@ def assert_same(actual: np.ndarray, expected: np.ndarray, near: float) -> None:
     both_nan = np.zeros(actual.shape, bool)
     if expected.dtype.kind in "fcV":  # every NaN is as good as another, and 0 is not -0
         both_nan = (actual != actual) & (expected != expected)
-    same = actual.view(np.uint8).reshape(*actual.shape, -1) == np.ascontiguousarray(expected).view(
-        np.uint8
-    ).reshape(*actual.shape, -1)
-    assert (same.all(-1) | both_nan).all(), f"{actual}\nis not\n{expected}"
+    bits = [
+        np.ascontiguousarray(array).view(np.uint8).reshape(*array.shape, array.dtype.itemsize)
+        for array in (actual, expected)
+    ]
+    same = (bits[0] == bits[1]).all(-1)
+    assert (same | both_nan).all(), f"{actual}\nis not\n{expected}"
 
 
 def check(case: Case, text: str) -> None:
