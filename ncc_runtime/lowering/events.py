@@ -36,14 +36,14 @@ class Events:
         self._sems: np.ndarray = np.full((len(self._columns), ranks), IDLE, np.int32)
         self._values: np.ndarray = self._sems.copy()
         self._handed_out = 0
-        self._came: list[Condition] = []  # by transfer, at whom it writes to
-        self._also_came: list[Condition] = []  # the same, at whom it writes to as well
+        self._arrived: list[Condition] = []  # by transfer, at whom it writes to
+        self._also_arrived: list[Condition] = []  # the same, at whom it writes to as well
         self._sent: list[Condition] = []  # by transfer, at who makes it
 
-    def add(self, came: Sequence[Condition], sent: Condition) -> None:
+    def add(self, arrived: Sequence[Condition], sent: Condition) -> None:
         """The next transfer."""
-        self._came.append(came[0])
-        self._also_came.append(came[1] if len(came) > 1 else NO_WAIT)
+        self._arrived.append(arrived[0])
+        self._also_arrived.append(arrived[1] if len(arrived) > 1 else NO_WAIT)
         self._sent.append(sent)
 
     def waits(self, after: After) -> list[Condition]:
@@ -65,8 +65,8 @@ class Events:
         order = np.argsort(numbers, kind="stable")
         is_own = np.array(self._is_own)[rows[order]]
         for where, conditions in (
-            (order[~is_own], self._also_came),
-            (order[~is_own], self._came),
+            (order[~is_own], self._also_arrived),
+            (order[~is_own], self._arrived),
             (order[is_own], self._sent),
         ):
             step = max(1, STRETCH // self._sems.shape[1])
