@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 ORACLE_STAMP := $(VENV)/.installed-jax
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help install run lint types test test-slow mutation test-oracle conformance golden clean
+.PHONY: help install run lint types test test-slow test-random mutation test-oracle conformance golden clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -41,6 +41,9 @@ test: lint types ## lint, types and the whole quick test suite
 
 test-slow: $(STAMP) ## the tests behind the marker `slow`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m slow
+
+test-random: $(STAMP) ## the property tests, quick and slow, with examples that were not tried before
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not oracle" --hypothesis-profile=random
 
 mutation: $(STAMP) ## kill rates of the proofs, by kind of mutation; takes some minutes
 	$(BIN)/python -m tests.mutation

@@ -3,8 +3,10 @@
 import hypothesis
 import pytest
 
-# A deadline would make a verdict depend on how busy the machine is.
-hypothesis.settings.register_profile("ncc", deadline=None)
+# A deadline would make a verdict depend on how busy the machine is, and a random choice of examples
+# on luck: the suite tries the same examples each time, `make test-random` new ones.
+hypothesis.settings.register_profile("ncc", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("random", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("ncc")
 
 

@@ -6,7 +6,7 @@ import sys
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from ncc_compiler.diagnostics import CompileError, Source
 from ncc_compiler.ir.load import load_module
@@ -152,6 +152,7 @@ def reading_of(text: str) -> tuple[object, list[str]]:
     return tree, [diagnostic.render() for diagnostic in found]
 
 
+@example("x = f32[8,128]{,0:T(8,)} parameter(0)\nROOT r = f32[8,128] copy(x)\n")
 @given(mutated_modules())
 @settings(max_examples=100)
 def test_lines_read_whole_mean_what_their_tokens_mean(text: str) -> None:
