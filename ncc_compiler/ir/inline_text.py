@@ -15,6 +15,7 @@ import attrs
 
 from ncc_compiler.ir.reading import Reading
 from ncc_compiler.syntax import tree
+from ncc_compiler.syntax.statement import CALLEE_LISTS
 
 
 class FreshNames:
@@ -104,12 +105,11 @@ class _Naming:
             else:
                 names.append(f"%{callee.text}")
         is_one = len(names) == 1 and isinstance(attribute.inline[0], tuple)
-        is_list = attribute.key in _LISTS or not is_one
+        is_list = attribute.key in CALLEE_LISTS or not is_one
         value = "{" + ", ".join(names) + "}" if is_list else names[0]
         return attrs.evolve(attribute, value=value, inline=())
 
 
-_LISTS = frozenset({"branch_computations", "called_computations"})
 _SIZES = re.compile(r"\[\s*\d.*\Z", re.DOTALL)
 
 

@@ -9,7 +9,13 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from ncc_compiler.syntax.statement import Statement, plain_statement
+from ncc_compiler.syntax.statement import (
+    BLANK,
+    WORD,
+    Statement,
+    holds_computations,
+    plain_statement,
+)
 
 
 class Lexeme(NamedTuple):
@@ -26,17 +32,15 @@ def name_of(token: Lexeme) -> str:
     return token.text.rstrip("= \t").removeprefix("%")
 
 
-_BLANK = r"(?:\s|/\*(?:[^*]|\*(?!/))*+\*/)*+"
-_WORD = r"[^\W\d][\w.\-]*+"
 ARRAY = r"[a-z][a-z0-9]*\[[^\[\]\n]*\](?:[ \t]*\{[ \t]*(?=[-\d:}])[-\d,\s]*(?::[^{}=\n]*)?\})?"
 """An array type with its layout, if there is one; what is wrong inside is found by its reader."""
 _MASTER = re.compile(
     rf"""
     (?P<SKIP>(?:\s|\ufeff|//[^\n]*|/\*(?:[^*]|\*(?!/))*+\*/)++)
-  | (?P<ATTRIBUTE>,{_BLANK}(?P<key>{_WORD})[ \t]*=[ \t]*)
+  | (?P<ATTRIBUTE>,{BLANK}(?P<key>{WORD})[ \t]*=[ \t]*)
   | (?P<ARRAY>{ARRAY})
-  | (?P<DEFINITION>(?!(?:ENTRY|ROOT)[ \t]*=)(?:%[\w.\-]++|{_WORD})[ \t]*=)
-  | (?P<NAME>%[\w.\-]++|{_WORD})
+  | (?P<DEFINITION>(?!(?:ENTRY|ROOT)[ \t]*=)(?:%[\w.\-]++|{WORD})[ \t]*=)
+  | (?P<NAME>%[\w.\-]++|{WORD})
   | (?P<ROW>\d+[ \t]+(?:"(?:[^"\\\n]|\\.)*"|\{{[^{{}}\n]*\}}))
   | (?P<PUNCTUATION>->|[(){{}},:])
   | (?P<NUMBER>-?\d[\w.\-]*+)
@@ -75,20 +79,6 @@ _CLOSES = {"(": ")", "[": "]", "{": "}"}
 _CLOSERS = frozenset(_CLOSES.values())
 _MAX_FAILURES = 100
 _BEFORE_OPS = frozenset({"ARRAY", "_RPAR", "DEFINITION"})
-_CALLEE_KEYS = frozenset(
-    {
-        "body",
-        "calls",
-        "condition",
-        "false_computation",
-        "scatter",
-        "select",
-        "to_apply",
-        "true_computation",
-    }
-)
-_CALLEE_LISTS = frozenset({"branch_computations", "called_computations"})
-_LIST_WITH_BODIES = re.compile(rf"\{{(?:{_BLANK}%?{_WORD}{_BLANK},)*+{_BLANK}\{{")
 _MESH = re.compile(
     r"mesh\[[^\[\]\n]*\](?:\s*,\s*device_ids=\((?:[^()\n]|\([^()\n]*\))*\))?\s*\{[^{}\n]*\}"
 )
@@ -170,9 +160,7 @@ def _attribute(brackets: "_Brackets", match: re.Match[str]) -> Lexeme:
     Of one whose value is a computation, the key alone: its instructions are tokens of their own.
     """
     text, start, at, key = match.string, match.start("key"), match.end(), match["key"]
-    if (key in _CALLEE_KEYS and text.startswith("{", at)) or (
-        key in _CALLEE_LISTS and _LIST_WITH_BODIES.match(text, at)
-    ):
+    if holds_computations(key, text, at):
         return Lexeme("CALLEE", text[start:at], start, at)
     found = _MESH.match(text, at) or _IOTA.match(text, at) or _TYPE.match(text, at)
     if found:

@@ -22,14 +22,31 @@ class Statement(NamedTuple):
     next_line: int  # where the next line's first word starts
 
 
-_WORD = r"[^\W\d][\w.\-]*+"
+WORD = r"[^\W\d][\w.\-]*+"
+BLANK = r"(?:\s|/\*(?:[^*]|\*(?!/))*+\*/)*+"
+_CALLEE_KEYS = frozenset(
+    {
+        "body",
+        "calls",
+        "condition",
+        "false_computation",
+        "scatter",
+        "select",
+        "to_apply",
+        "true_computation",
+    }
+)
+CALLEE_LISTS = frozenset({"branch_computations", "called_computations"})
+"""Keys of attributes that name several computations."""
+
+_LIST_WITH_BODIES = re.compile(rf"\{{(?:{BLANK}%?{WORD}{BLANK},)*+{BLANK}\{{")
 _STRING = r'"(?:[^"\\\n]|\\.)*+"'
 _FLAT = rf'(?:[^{{}}()\[\]"/\n]++|{_STRING}|/(?!\*))*+'
 _NESTED = rf"(?:[^{{}}()\[\]\"/\n]++|{_STRING}|/(?!\*)|\{{{_FLAT}\}}|\[{_FLAT}\])*+"
 _HEAD = re.compile(
     rf"""
     (ROOT[ \t]+)?+(?!(?:ENTRY|ROOT)[ \t]*=)
-    (%[\w.\-]++|{_WORD})[ \t]*=[ \t]*
+    (%[\w.\-]++|{WORD})[ \t]*=[ \t]*
     ([a-z][a-z0-9]*+\[[^\[\]\n]*+\](?:\{{(?=[\d:}}])[\d,]*+(?::[^{{}}=\n]*+)?\}})?)[ \t]+
     (?: (constant|parameter)\(([^\s(){{}}\[\]"/]++|\{{[^(){{}}\[\]"/\n]*+\}})\)
       | (?!(?:constant|parameter)\()([a-z][a-z0-9\-]*+)\((%[\w.\-]++(?:,\ %[\w.\-]++)*+)?\)
@@ -39,7 +56,7 @@ _HEAD = re.compile(
 )
 _ATTRIBUTE = re.compile(
     rf"""
-    ,[ ]?({_WORD})=
+    ,[ ]?({WORD})=
     ( \{{{_NESTED}\}} | \[[\d,]*+\]<=\[[\d,]*+\](?:T\([\d,]*+\))? | {_STRING}
       | [^\s,(){{}}"\[\]]++ )
     (?=[,\n]|\Z)
@@ -47,7 +64,14 @@ _ATTRIBUTE = re.compile(
     re.VERBOSE,
 )
 # what comes next begins a statement or ends a body: a fault there is told as one of tokens is
-_END = re.compile(rf"\n\s*+(?=ROOT[ \t]|(?:%[\w.\-]++|{_WORD})[ \t]*=|\}})")
+_END = re.compile(rf"\n\s*+(?=ROOT[ \t]|(?:%[\w.\-]++|{WORD})[ \t]*=|\}})")
+
+
+def holds_computations(key: str, text: str, at: int) -> bool:
+    """Whether the value at `at` of an attribute is a computation itself instead of its name."""
+    if key in _CALLEE_KEYS:
+        return text.startswith("{", at)
+    return key in CALLEE_LISTS and _LIST_WITH_BODIES.match(text, at) is not None
 
 
 def plain_statement(text: str, start: int) -> Statement | None:
@@ -58,6 +82,8 @@ def plain_statement(text: str, start: int) -> Statement | None:
     attributes, at = [], head.end()
     while match := _ATTRIBUTE.match(text, at):
         key, value = match.groups()
+        if holds_computations(key, text, match.start(2)):
+            return None
         at = match.end()
         attributes.append(Attribute(key, value, match.start(1), at - len(value), at))
     end = _END.match(text, at)

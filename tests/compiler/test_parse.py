@@ -153,6 +153,8 @@ def reading_of(text: str) -> tuple[object, list[str]]:
 
 
 @example("x = f32[8,128]{,0:T(8,)} parameter(0)\nROOT r = f32[8,128] copy(x)\n")
+@example("x = f32[] parameter(0)\nROOT r = f32[] call(%x), to_apply={%d}\n")
+@example("x = s32[] parameter(0)\nROOT r = f32[] conditional(%x), branch_computations={a, {b}}\n")
 @given(mutated_modules())
 @settings(max_examples=100)
 def test_lines_read_whole_mean_what_their_tokens_mean(text: str) -> None:
