@@ -77,8 +77,8 @@ def cli() -> None:
     metavar="NAME=N",
     multiple=True,
     callback=trip_counts,
-    help="With --no-values: how often a loop runs, or which branch, where neither --inputs nor "
-    "the program tells.",
+    help="With --no-values: how often each loop of that name runs, or which branch, whatever "
+    "--inputs and the program tell.",
 )
 @click.option("--no-clock", is_flag=True, help="Compute values only.")
 @click.option("--no-verify", is_flag=True, help="Run it without a proof that it is right.")

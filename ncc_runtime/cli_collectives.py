@@ -68,7 +68,7 @@ def explain(program: Sequence[str], place: PlaceWords, save: str | None, as_json
     metavar="NAME=N",
     multiple=True,
     callback=trip_counts,
-    help="How often a loop runs, or which branch, where data decides.",
+    help="How often each loop of that name runs, or which branch, where data decides.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def diff(program: Sequence[str], places: Sequence[str], as_json: bool, **words: Any) -> None:

@@ -127,7 +127,9 @@ def _superfluous(
     fact = f"no parameter takes {_some(extra)}; the program's {count} parameters are {known}"
     missing = [parameter_text(program, number) for number in range(count) if number not in found]
     if missing:
-        return f"{fact}; {_some(missing)} {_is_are(missing)} not given; {_JAX_DROPS}"
+        fact += f"; {_some(missing)} {_is_are(missing)} not given"
+        # only whoever gives more arrays than there are parameters may have one that JAX dropped
+        return f"{fact}; {_JAX_DROPS}" if len(inputs) > count else fact
     if any(keys == [f"{word}{k}" for k in range(len(keys))] for word in ("", "arg", "arr_")):
         arrays = [
             one if isinstance(one, StoredArray) else np.asarray(one) for one in inputs.values()

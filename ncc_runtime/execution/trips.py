@@ -6,6 +6,7 @@ collective and no input that is missing, its rows alone are performed, in memory
 the queues run as they do with values. What users say of a loop replaces its slice.
 """
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 import attrs
@@ -65,8 +66,10 @@ def _what_is_undecided(program: Program, reasons: Mapping[int, str]) -> str:
     names: dict[str, tuple[BlockKind, str]] = {}
     for block, reason in reasons.items():
         names.setdefault(program.blocks[block].name, (program.blocks[block].kind, reason))
+    alike = Counter(block.name for block in program.blocks if block.index == 0)
     what = [
         f"{'how often' if kind is BlockKind.LOOP else 'which branch of'} {name} runs"
+        + (f" (one number for all {alike[name]} of that name)" if alike[name] > 1 else "")
         for name, (kind, _) in names.items()
     ]
     why = [f"{name} follows from {reason}" for name, (_, reason) in names.items() if reason]

@@ -97,7 +97,12 @@ THREE = "the program's 3 parameters are arg0 x f32[2,3], arg1 p['w'] f32[3,2], a
     [
         (
             {"x": X, "p['w']": W, "c": B},
-            f"no parameter takes 'c' float32[4]; {THREE}; arg2 p['b'] f32[2] is not given; {DROPS}",
+            f"no parameter takes 'c' float32[4]; {THREE}; arg2 p['b'] f32[2] is not given",
+        ),
+        (
+            {"x": X, "p['w']": W, "c": B, "d": B},
+            f"no parameter takes 'c' float32[4], 'd' float32[4]; {THREE}; "
+            f"arg2 p['b'] f32[2] is not given; {DROPS}",
         ),
         (
             [X, np.zeros(7, "f4"), W, B],
@@ -120,7 +125,7 @@ THREE = "the program's 3 parameters are arg0 x f32[2,3], arg1 p['w'] f32[3,2], a
         ),
         ({"x": X, 0: X}, "arg0 is there twice, as 'x' and as '0'"),
         ({-1: X}, f"no parameter takes 'arg-1' float32[4, 3]; {THREE}; arg0 x f32[2,3], "
-         f"arg1 p['w'] f32[3,2], arg2 p['b'] f32[2] are not given; {DROPS}"),
+         f"arg1 p['w'] f32[3,2], arg2 p['b'] f32[2] are not given"),
         (
             [X[:3], W, B],
             "arg0 x has shape [3, 3]; the program takes [4, 2, 3], or [2, 3] for the same value on "

@@ -195,3 +195,24 @@ def test_the_command_takes_inputs_for_times_alone(tmp_path: Path, capsys) -> Non
     assert shown[0] == shown[1] == shown[2] != []
     assert main([*words, "--no-verify"]) == 1
     assert "--trip-count doubling=N" in capsys.readouterr().err
+
+
+def test_a_number_of_trips_is_said_for_all_loops_of_a_name() -> None:
+    text = """
+below { s = (f32[]) parameter(0)
+  x = f32[] get-tuple-element(s), index=0
+  limit = f32[] constant(3000)
+  ROOT less = pred[] compare(x, limit), direction=LT }
+double { s = (f32[]) parameter(0)
+  x = f32[] get-tuple-element(s), index=0
+  y = f32[] add(x, x)
+  ROOT out = (f32[]) tuple(y) }
+outer { s = (f32[]) parameter(0) ROOT grow = (f32[]) while(s), condition=below, body=double }
+ENTRY main { x = f32[] parameter(0)
+  s = (f32[]) tuple(x)
+  ROOT grow = (f32[]) while(s), condition=below, body=outer }
+"""
+    model = ncc_runtime.load(compile_text(text))
+    assert refusal(model).startswith("data decides how often grow runs (one number for all 2 of")
+    time = {n: model.run(values=False, trip_counts={"grow": n}).time_us for n in (1, 2, 4)}
+    assert time[4] - time[2] == pytest.approx((time[2] - time[1]) * 4, rel=0.2)
