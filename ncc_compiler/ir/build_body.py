@@ -11,7 +11,13 @@ from ncc_compiler.diagnostics import Note
 from ncc_compiler.ir.attributes import read_attribute
 from ncc_compiler.ir.backend_config import as_collective
 from ncc_compiler.ir.graph import Attribute, Callees, Computation, Node, NodeId, names_in
-from ncc_compiler.ir.kept_attributes import fault_of, is_of_other_ops
+from ncc_compiler.ir.kept_attributes import (
+    KEYS_OF_COMPUTATIONS,
+    KEYS_OF_HEADERS,
+    fault_of,
+    is_misplaced,
+    is_of_other_ops,
+)
 from ncc_compiler.ir.layouts import is_row_by_row
 from ncc_compiler.ir.left_out import HOLE, SAY_MORE, UNTYPED, must_say
 from ncc_compiler.ir.op_row import Kind, OpDef
@@ -75,6 +81,7 @@ class Body:
             for position in order
         )
         self._check_layouts(instructions)
+        self._check_attributes()
         root = self._root(instructions)
         return Computation(name, nodes, rank[root] if nodes else NodeId(0))
 
@@ -147,6 +154,19 @@ class Body:
                     fact = "a bitcast of an array that is not laid out row by row"
                     hint = "give the module as it is before XLA assigns layouts"
                     self._reading.complain("bitcast-C2", fact, (place.start, place.end), hint)
+
+    def _check_attributes(self) -> None:
+        """What stands behind the computation's `}` changes nothing here."""
+        for attribute in self._written.attributes:
+            key = attribute.key
+            if is_misplaced(key, KEYS_OF_COMPUTATIONS):
+                fact = f"a computation has no attribute {key}"
+                place = (attribute.start, attribute.start + len(key))
+                hint = "attributes of an instruction stand in its own line"
+                self._reading.complain("attribute-C3", fact, place, hint)
+            elif fault := fault_of(key, attribute.value):
+                place = (attribute.value_start, attribute.end)
+                self._reading.complain("attribute-C1", fault, place)
 
     def _root(self, instructions: list[tree.Instruction]) -> int:
         """The position of the ROOT, or of the last instruction."""
@@ -222,7 +242,8 @@ class Body:
             reading.complain("attribute-C2", f"attribute {key} is given twice", place)
         elif definition is None:
             others = is_of_other_ops(row.name, key)
-            hint = reading.misspelt(key, row) or ("leave it out" if others else "")
+            elsewhere = "write it behind HloModule" if key in KEYS_OF_HEADERS else "leave it out"
+            hint = reading.misspelt(key, row) or (elsewhere if others else "")
             if hint:
                 reading.complain("attribute-C3", f"{row.name} has no attribute {key}", place, hint)
             elif fault := fault_of(key, attribute.value):
@@ -251,9 +272,11 @@ class Body:
             self._reading.complain("attribute-C1", f"{_PREDECESSORS}: {error}", at)
             return
         assert isinstance(names, Callees), attribute
+        at = 0
         for name in names.names:
-            start = attribute.value_start + max(0, attribute.value.find(name))
-            self._position(tree.Word(name, start, start + len(name)))
+            at = attribute.value.index(name, at) + len(name)
+            end = attribute.value_start + at
+            self._position(tree.Word(name, end - len(name), end))
 
     def _complain_of_callee(self, name: str, attribute: tree.Attribute) -> None:
         if name not in self._broken:

@@ -11,7 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 
 from ncc_compiler.ir.graph import Attribute, Module
-from ncc_compiler.ir.kept_attributes import fault_of
+from ncc_compiler.ir.kept_attributes import (
+    KEYS_OF_HEADERS,
+    behind_blanks,
+    fault_of,
+    is_misplaced,
+)
 from ncc_compiler.ir.reading import Reading, suggestion
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_compiler.syntax import tree
@@ -25,14 +30,13 @@ _FLAGS = ("alias_passthrough_params", "is_scheduled")
 _PROPAGATIONS = tuple(
     f"allow_spmd_sharding_propagation_to_{end}" for end in ("output", "parameters")
 )
-_KNOWN = (*COUNTS, _ALIASES, _DONORS, _LAYOUT, *_FLAGS, *_PROPAGATIONS, "frontend_attributes")
 _TRUTH = re.compile(r"true|false")
 _TRUTHS = re.compile(r"true|false|\{\s*(?:(?:true|false)\s*(?:,\s*(?:true|false)\s*)*)?\}")
 _INDEX = r"\{\s*((?:\d{1,9}\s*(?:,\s*\d{1,9}\s*)*)?)\}"
 _ALIAS = re.compile(
-    rf"\s*{_INDEX}\s*:\s*\(\s*(\d{{1,9}})\s*,\s*{_INDEX}\s*(?:,\s*(?:may-alias|must-alias)\s*)?\)\s*"
+    rf"{_INDEX}\s*:\s*\(\s*(\d{{1,9}})\s*,\s*{_INDEX}\s*(?:,\s*(?:may-alias|must-alias)\s*)?\)\s*"
 )
-_DONOR = re.compile(rf"\s*\(\s*(\d{{1,9}})\s*,\s*{_INDEX}\s*\)\s*")
+_DONOR = re.compile(rf"\(\s*(\d{{1,9}})\s*,\s*{_INDEX}\s*\)\s*")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _ARROW = re.compile(r"\s*->\s*")
 _NEXT = re.compile(r"\s*(?:,\s*(?!\))|(?=\)))")
@@ -50,7 +54,10 @@ def read_header(module: Module, header: Sequence[tree.Attribute], reading: Readi
         if row.key in seen:
             reading.complain("attribute-C2", f"attribute {row.key} is given twice", place)
         seen.add(row.key)
-        hint = "" if row.key in _KNOWN else suggestion(row.key, _KNOWN, 0.8)
+        known = sorted(KEYS_OF_HEADERS)
+        hint = "" if row.key in known else suggestion(row.key, known, 0.8)
+        if not hint and is_misplaced(row.key, known):
+            hint = "leave it out"
         if hint:
             fact = f"the header of a module has no attribute {row.key}"
             reading.complain("attribute-C3", fact, place, hint)
@@ -151,21 +158,17 @@ class _Program:
     ) -> Iterator[tuple[re.Match[str], tuple[int, int]]]:
         """Each entry of a list in braces with its place; ends with a complaint at a bad one."""
         text = _blank(row.value)
-        at, end = 1, len(text) - 1
-        if not text.startswith("{"):
-            at, end = 0, len(text)
-        while text[at:end].strip():
-            match = pattern.match(text, at) if text.startswith("{") else None
-            rest = text[match.end() :] if match else ""
-            if match is None or not rest.startswith((",", "}")):
-                start = row.value_start + at
+        is_list = text.startswith("{")
+        at, end = (behind_blanks(text, 1), len(text) - 1) if is_list else (0, len(text))
+        while at < end:
+            match = pattern.match(text, at) if is_list else None
+            if match is None or text[match.end()] not in ",}":
                 fact = f"{row.key}: {text[at:end].strip()[:40]!r} is not of the form {form}"
-                self._reading.complain("header-C1", fact, (start, row.value_start + end))
+                place = (row.value_start + at, row.value_start + end)
+                self._reading.complain("header-C1", fact, place)
                 return
-            start, stop = row.value_start + match.start(), row.value_start + match.end()
-            lead = len(match[0]) - len(match[0].lstrip())
-            yield match, (start + lead, stop)
-            at = match.end() + rest.startswith(",")
+            yield match, (row.value_start + at, row.value_start + match.end())
+            at = behind_blanks(text, match.end() + text.startswith(",", match.end()))
 
     def _array(self, rule: str, number: int, index: Index, at: tuple[int, int]) -> ArrayType | None:
         """The array of a parameter, or None after a complaint."""
@@ -192,7 +195,7 @@ def _signature(row: tree.Attribute) -> tuple[tree.TypeText, tree.TypeText] | Non
     text, start = _blank(row.value), row.value_start
     if not text.startswith("{"):
         return None
-    parameters = _type_at(text, _after_blanks(text, 1), start, 0)
+    parameters = _type_at(text, behind_blanks(text, 1), start, 0)
     if not isinstance(parameters, tree.TupleText):
         return None
     arrow = _ARROW.match(text, parameters.end - start)
@@ -209,7 +212,7 @@ def _type_at(text: str, at: int, base: int, depth: int) -> tree.TypeText | None:
     if not text.startswith("(", at) or depth == tree.MAX_TYPE_DEPTH:
         return None
     elements: list[tree.TypeText] = []
-    end = _after_blanks(text, at + 1)
+    end = behind_blanks(text, at + 1)
     while not text.startswith(")", end):
         element = _type_at(text, end, base, depth + 1)
         rest = _NEXT.match(text, element.end - base) if element else None
@@ -219,10 +222,6 @@ def _type_at(text: str, at: int, base: int, depth: int) -> tree.TypeText | None:
         end = rest.end()
     inner = 1 + max((element.depth for element in elements), default=0)
     return tree.TupleText(tuple(elements), base + at, base + end + 1, inner)
-
-
-def _after_blanks(text: str, at: int) -> int:
-    return len(text) - len(text[at:].lstrip())
 
 
 def _blank(text: str) -> str:

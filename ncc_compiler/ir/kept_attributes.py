@@ -5,7 +5,7 @@ refuse is refused here too, since whoever wrote it meant something.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import attrs
 
@@ -13,6 +13,7 @@ from ncc_compiler.ir.ops import OPS
 
 _STRING = r'"(?:[^"\\]|\\.)*+"'
 _SUB_KEY = re.compile(r"\s*([A-Za-z_][\w.\-]*)\s*=\s*")
+_BLANKS = re.compile(r"\s*")
 _PIECE = re.compile(rf"{_STRING}|[{{}}]")
 _SCALAR = re.compile(rf"{_STRING}|[^\s,{{}}\"]+")
 _NUMBERED = frozenset(
@@ -44,6 +45,13 @@ def _braced(example: str) -> Form:
     return Form(lambda text: text.startswith("{"), example)
 
 
+def behind_blanks(text: str, at: int) -> int:
+    """The offset of what stands at or behind `at` and is no blank."""
+    match = _BLANKS.match(text, at)
+    assert match
+    return match.end()
+
+
 def braced_end(text: str, at: int) -> int:
     """The offset behind the brace that closes the one at `at`; -1 if none does."""
     depth = 0
@@ -58,8 +66,8 @@ def _entries(text: str, is_value: Callable[[str, str], bool], *, commas: bool) -
     """Whether it is `{key=value …}` with these values; commas between them, or blanks too."""
     if not text.startswith("{"):
         return False
-    at, end = 1, len(text) - 1
-    while text[at:end].strip():
+    at, end = behind_blanks(text, 1), len(text) - 1
+    while at < end:
         key = _SUB_KEY.match(text, at)
         if key is None:
             return False
@@ -71,13 +79,12 @@ def _entries(text: str, is_value: Callable[[str, str], bool], *, commas: bool) -
             stop = scalar.end() if scalar else -1
         if not start < stop <= end or not is_value(key[1], text[start:stop]):
             return False
-        rest = text[stop:end].lstrip()
-        at = end - len(rest)
-        if rest.startswith(","):
-            at += 1
-            if not text[at:end].strip():
+        at = behind_blanks(text, stop)
+        if text.startswith(",", at):
+            at = behind_blanks(text, at + 1)
+            if at == end:
                 return False
-        elif rest and commas:
+        elif at < end and commas:
             return False
     return True
 
@@ -166,14 +173,37 @@ _ACCURATE = frozenset(_WITH_ACCURACY.split(" "))
 """Ops that `result_accuracy` can be said of."""
 
 
+_KEYS_OF_OPS = frozenset(row.name for op in OPS.values() for row in op.attributes)
+KEYS_OF_HEADERS = frozenset(
+    {
+        "alias_passthrough_params",
+        "allow_spmd_sharding_propagation_to_output",
+        "allow_spmd_sharding_propagation_to_parameters",
+        "buffer_donor",
+        "entry_computation_layout",
+        "frontend_attributes",
+        "input_output_alias",
+        "is_scheduled",
+        "num_partitions",
+        "replica_count",
+    }
+)
+KEYS_OF_COMPUTATIONS = frozenset({"execution_thread"})
+
+
 def is_of_other_ops(op: str, key: str) -> bool:
-    """Whether a key that others have a meaning for stands on an op that cannot have it."""
+    """Whether a key that has a meaning elsewhere stands on an op that cannot have it."""
     if key == "result_accuracy":
         return op not in _ACCURATE
-    return key in _KNOWN_KEYS and key not in _ELSEWHERE.get(op, frozenset())
+    if key in KEYS_OF_HEADERS:
+        return key not in FORMS
+    return key in _KEYS_OF_OPS and key not in _ELSEWHERE.get(op, frozenset())
 
 
-_KNOWN_KEYS = frozenset(row.name for op in OPS.values() for row in op.attributes)
+def is_misplaced(key: str, own: Collection[str]) -> bool:
+    """Whether a key that has a meaning elsewhere stands where these are all that have one."""
+    elsewhere = _KEYS_OF_OPS | FORMS.keys() | KEYS_OF_HEADERS | KEYS_OF_COMPUTATIONS
+    return key in elsewhere and key not in own
 
 
 def fault_of(key: str, text: str) -> str:

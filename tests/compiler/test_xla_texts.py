@@ -333,3 +333,28 @@ def test_a_body_in_place_that_is_never_closed_hides_nothing_else() -> None:
 def test_regions_of_the_tests_helpers_may_lack_their_types() -> None:
     bare = SUM.replace("c = f32[] add", "c = add")
     assert load(bare + X) == load(SUM + X)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (f"{X}y = f32[4] copy(x), replica_count=8\n", "2:21"),
+        (f"{X}y = f32[4] copy(x), is_scheduled=true\n", "2:21"),
+        (f"HloModule m, to_apply=add\n{X}", "1:14"),
+        (f"HloModule m, metadata={{}}\n{X}", "1:14"),
+        (f"ENTRY e {{ {X} }}, to_apply=add\n", "2:5"),
+        (f"ENTRY e {{ {X} }}, num_partitions=2\n", "2:5"),
+    ],
+)
+def test_an_attribute_in_a_place_of_others_is_refused(text: str, place: str) -> None:
+    assert complaints(text) == [f"{place} attribute-C3"]
+
+
+def test_attributes_of_computations_have_the_form_that_xla_asks_for() -> None:
+    assert complaints(f'ENTRY e {{ {X} }}, execution_thread="main"\n') == []
+    assert complaints(f"ENTRY e {{ {X} }}, execution_thread=main\n") == ["2:22 attribute-C1"]
+
+
+def test_a_missing_predecessor_is_shown_where_it_stands() -> None:
+    text = f"{X}n10 = f32[4] negate(x)\nr = f32[4] copy(x), control-predecessors={{n10, n1}}\n"
+    assert complaints(text) == ["3:48 name-C1"]
