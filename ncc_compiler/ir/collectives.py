@@ -185,14 +185,27 @@ def group_sizes(module: Module, node: Node) -> frozenset[int]:
 def reduction_of(computation: Computation) -> Reduction | None:
     """The reduction a region performs: one known op on its two parameters, in either order.
 
-    On pred XLA's add is `or` and its multiply is `and`.
+    On pred XLA's add is `or` and its multiply is `and`. Around an op of narrow floats XLA puts
+    conversions to f32 and back, where a backend has no other arithmetic. They change nothing:
+    narrow floats are computed in f32 and rounded to their type everywhere.
     """
-    root = computation.nodes[computation.root]
-    found = _REDUCTIONS.get(root.op)
-    parameters = computation.parameters()
-    if found is None or len(parameters) != 2 or sorted(root.operands) != sorted(parameters):
+    nodes, parameters = computation.nodes, computation.parameters()
+    root = nodes[computation.root]
+    if not isinstance(root.type, ArrayType):
         return None
-    return _on_elements(found, root.array.dtype)
+    kind, operands = root.type, root.operands
+    if root.op == "convert" and kind.dtype.is_float and kind.dtype.size_bytes < 4:
+        root = nodes[root.operands[0]]
+        widened = [nodes[operand] for operand in root.operands]
+        if any(one.op != "convert" for one in widened) or root.type != ArrayType(DType.F32):
+            return None
+        operands = tuple(one.operands[0] for one in widened)
+        if any(nodes[operand].type != kind for operand in operands):
+            return None
+    found = _REDUCTIONS.get(root.op)
+    if found is None or len(parameters) != 2 or sorted(operands) != sorted(parameters):
+        return None
+    return _on_elements(found, kind.dtype)
 
 
 def _on_elements(reduction: Reduction, dtype: DType) -> Reduction:
