@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from ncc_compiler.diagnostics import Diagnostic
 from ncc_compiler.ir.async_sugar import spelt_out
+from ncc_compiler.ir.bitcasts import with_row_by_row_bitcasts
 from ncc_compiler.ir.build_body import Body, complain_twice
 from ncc_compiler.ir.frames import read_frames
 from ncc_compiler.ir.graph import Computation, Module, Node
@@ -31,6 +32,7 @@ def build_module(
     """The graph with holes, and the diagnostics; no graph without computation or ranks."""
     reading = Reading(file.source)
     file = without_tuple_constants(spelt_out(with_names(file, reading), reading))
+    file = with_row_by_row_bitcasts(file)
     written = _named(file, reading)
     bodies = {
         name: Body(reading, file, computation, written) for name, computation in written.items()

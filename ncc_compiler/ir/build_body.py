@@ -18,7 +18,7 @@ from ncc_compiler.ir.kept_attributes import (
     is_misplaced,
     is_of_other_ops,
 )
-from ncc_compiler.ir.layouts import is_row_by_row
+from ncc_compiler.ir.layouts import is_row_by_row, memory_of
 from ncc_compiler.ir.left_out import HOLE, SAY_MORE, UNTYPED, must_say
 from ncc_compiler.ir.op_row import Kind, OpDef
 from ncc_compiler.ir.ops import OPS, REFUSED
@@ -143,15 +143,18 @@ class Body:
         return position
 
     def _check_layouts(self, instructions: list[tree.Instruction]) -> None:
-        """A bitcast keeps the bytes, so with another layout it would permute dimensions."""
+        """What bitcasts.py has left: tiles, whose elements a bitcast may move."""
         for written in instructions:
             if written.op.text != "bitcast":
                 continue
             known = [one for one in written.operands if one.text in self._positions]
             kinds = [(one, instructions[self._positions[one.text]].type) for one in known]
-            for place, kind in ((written.type or written.op, written.type), *kinds):
+            places = [(written.type or written.op, written.type), *kinds]
+            if any(kind is not None and memory_of(kind) is None for _, kind in places):
+                continue  # refused as what it is
+            for place, kind in places:
                 if kind is not None and not is_row_by_row(kind):
-                    fact = "a bitcast of an array that is not laid out row by row"
+                    fact = "a bitcast of an array in tiles that is not laid out row by row"
                     hint = "give the module as it is before XLA assigns layouts"
                     self._reading.complain("bitcast-C2", fact, (place.start, place.end), hint)
 

@@ -1,12 +1,16 @@
-"""The order of elements in memory that a written type asks for; only `bitcast` sees it."""
+"""The order of elements in memory that a written type asks for; only `bitcast` depends on it."""
 
 import re
 from collections.abc import Sequence
 
+import attrs
+
 from ncc_compiler.syntax import tree
 from ncc_runtime.neff.dtypes import DType
 
-_WRITTEN = re.compile(r"\[([^\[\]]*)\]\s*\{\s*([\d,\s]*)")
+_SIZES = r"\s*(?:\d{1,19}\s*(?:,\s*\d{1,19}\s*)*)?"
+_ARRAY = re.compile(rf"([a-z][a-z0-9]*)\[({_SIZES})\]\s*(\{{.*\}})?", re.DOTALL)
+_TILES = re.compile(r"T(?:\s*\((?:[\d*,\s]*)\))+")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _ORDER = re.compile(r"\s*(?:\d{1,9}\s*(?:,\s*\d{1,9}\s*)*)?")
 _TILE = r"\(\s*(?:(?:\*|0*[1-9]\d{0,17})\s*(?:,\s*(?:\*|0*[1-9]\d{0,17})\s*)*)?\)"
@@ -39,16 +43,42 @@ def layout_fault(text: str, rank: int) -> str:
     return ""
 
 
+@attrs.frozen
+class Memory:
+    """How a written type lays out an array; the sizes are those of the dimensions in this order."""
+
+    element: str
+    order: tuple[int, ...]  # of dimensions, the outermost first
+    sizes: tuple[int, ...]
+    tiles: str
+
+
+def memory_of(kind: tree.TypeText) -> Memory | None:
+    """The layout that a type says, row by row if it says none; None of what is no array."""
+    match = isinstance(kind, tree.ArrayText) and _ARRAY.fullmatch(_COMMENT.sub("", kind.text))
+    if not match:
+        return None
+    sizes, layout = _numbers(match[2]), match[3] or ""
+    order = tuple(range(len(sizes)))
+    if layout:
+        if layout_fault(layout, len(sizes)):
+            return None
+        order = tuple(reversed(_numbers(layout[1:-1].partition(":")[0])))
+    tiles = _TILES.search(layout)
+    ordered = tuple(sizes[dimension] for dimension in order)
+    return Memory(match[1], order, ordered, "".join(tiles[0].split()) if tiles else "")
+
+
 def is_row_by_row(text: tree.TypeText) -> bool:
     """Whether the last dimension is the innermost one; dimensions of size 1 may stand anywhere."""
     if isinstance(text, tree.TupleText):
         return all(is_row_by_row(element) for element in text.elements)
-    written = _WRITTEN.search(text.text)
-    if written is None:
+    memory = memory_of(text)
+    if memory is None:  # what is no type is refused as such
         return True
-    sizes, inner_first = (_numbers(part) for part in written.groups())
-    kept = [k for k in inner_first if k < len(sizes) and sizes[k] != 1]
-    return kept == sorted(kept, reverse=True)
+    ordered = zip(memory.order, memory.sizes, strict=True)
+    kept = [dimension for dimension, size in ordered if size != 1]
+    return kept == sorted(kept)
 
 
 def _numbers(text: str) -> Sequence[int]:

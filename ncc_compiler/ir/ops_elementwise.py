@@ -24,7 +24,7 @@ _BITS = (
         (
             "the result has as many bits as the operand, elements of whole bytes or the same, and "
             "is pred of pred only",
-            "operand and result are laid out row by row",
+            "operand and result are laid out row by row, or without tiles",
         ),
     ),
     OpDef(

@@ -33,7 +33,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "attribute": (
         "the value has the form that the op asks for",
         "no attribute is given twice",
-        "the key is neither one that only other ops have, nor a misspelling of one that the op has",
+        "the key is neither one that only others have, nor a misspelling of one that belongs here",
     ),
     "name": (
         "every name that is used is defined in the same computation",
