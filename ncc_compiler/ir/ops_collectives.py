@@ -26,7 +26,10 @@ _SOME_GROUPS = (RANKS_ONCE, IDS_EXIST, NO_EMPTY_GROUP)
 _GROUP_RULES = (RANKS_ONCE, IDS_EXIST, EVERYBODY, NO_EMPTY_GROUP, CHANNEL_FOR_GLOBAL_IDS)
 EQUAL_SIZES = "all groups have the same size"
 SCALAR_REGION = "to_apply takes two scalars of the operands' element type and returns one"
-KNOWN_REGION = "to_apply is one of add, multiply, minimum, maximum, and, or on its two parameters"
+KNOWN_REGION = (
+    "to_apply is one of add, multiply, minimum, maximum, and, or on its two parameters, "
+    "narrow floats perhaps in f32"
+)
 ONE_DIMENSION = "dimensions names one dimension of every operand"
 DIVIDES = "the dimension divides into one part for each member of a group"
 OPERAND_FOR_EACH = (
