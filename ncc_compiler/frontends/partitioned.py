@@ -11,6 +11,9 @@ ranks is believed. The custom calls of both partitioners are refused by the op.
 
 import math
 import re
+from collections.abc import Iterator
+
+import attrs
 
 from ncc_compiler.diagnostics import CompileError, Diagnostic, Source, Span
 from ncc_compiler.ir.custom_calls import PARTITION_IT
@@ -45,19 +48,16 @@ def check_partitioned(source: Source, ranks: int | None = None) -> None:
     text = source.text
     if "sharding" not in text:
         return
-    # JAX puts host callbacks on a device of their own, also where there is one only: no reason to
-    # partition. They are refused for what they are, by the op.
-    asked = [
-        one
-        for one in _ANNOTATION.finditer(text)
-        if not _HOST_CALL.search(_line_of(text, one.start()))
-    ]
     is_finished = _is_finished(text)
-    inside = [
-        one
-        for one in asked
-        if not _BORDER.search(_line_of(text, one.start())) and (_is_shardy(one) or not is_finished)
-    ]
+    asked, inside = [], []
+    for one, line, place in _with_lines(text):
+        # JAX puts host callbacks on a device of their own, also where there is one only: no reason
+        # to partition. They are refused for what they are, by the op.
+        if line.calls_host <= place:
+            continue
+        asked.append(one)
+        if line.border > place and (_is_shardy(one) or not is_finished):
+            inside.append(one)
     if not inside and not _of_no_rank(text, asked):
         return
     first = (inside or asked)[0]
@@ -88,9 +88,29 @@ def _is_finished(text: str) -> bool:
     return bool(_SEVERAL.search(header) and _SCHEDULED.search(header) and _MARK.search(text))
 
 
-def _line_of(text: str, offset: int) -> str:
-    start = text.rfind("\n", 0, offset) + 1
-    return text[start:offset]
+@attrs.frozen
+class _Line:
+    """Where in a line, or never, it is known to call the host, and to be a parameter or a root."""
+
+    calls_host: float
+    border: float
+
+    @classmethod
+    def of(cls, line: str) -> "_Line":
+        call, border = _HOST_CALL.search(line), _BORDER.search(line)
+        return cls(call.end() if call else math.inf, border.end() if border else math.inf)
+
+
+def _with_lines(text: str) -> Iterator[tuple[re.Match[str], _Line, int]]:
+    """The annotations, each with its line, which is looked at once, and its place there."""
+    start, end, line = 0, -1, _Line(math.inf, math.inf)
+    for one in _ANNOTATION.finditer(text):
+        if one.start() > end:
+            start = text.rfind("\n", max(end, 0), one.start()) + 1
+            end = text.find("\n", one.start())
+            end = end if end >= 0 else len(text)
+            line = _Line.of(text[start:end])
+        yield one, line, one.start() - start
 
 
 def _header_of(text: str) -> str:

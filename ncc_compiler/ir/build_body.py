@@ -19,7 +19,7 @@ from ncc_compiler.ir.kept_attributes import (
     is_of_other_ops,
 )
 from ncc_compiler.ir.layouts import is_row_by_row, memory_of
-from ncc_compiler.ir.left_out import HOLE, SAY_MORE, UNTYPED, must_say
+from ncc_compiler.ir.left_out import HOLE, NOT_INFERRED, UNTYPED, type_left_out
 from ncc_compiler.ir.op_row import Kind, OpDef
 from ncc_compiler.ir.ops import OPS, REFUSED
 from ncc_compiler.ir.order import use_order
@@ -89,9 +89,9 @@ class Body:
         """The type, UNTYPED where it is left out; None after a complaint."""
         if written.type is not None:
             return self._reading.type_of(written.type)
-        if written.op.text not in SAY_MORE:
+        if written.op.text not in NOT_INFERRED:
             return UNTYPED
-        complaint = must_say(written.op.text)
+        complaint = type_left_out(written.op.text)
         place = (written.op.start, written.op.end)
         self._reading.complain(complaint.rule, complaint.message, place, complaint.help)
         return None
@@ -275,10 +275,10 @@ class Body:
             self._reading.complain("attribute-C1", f"{_PREDECESSORS}: {error}", at)
             return
         assert isinstance(names, Callees), attribute
-        at = 0
+        behind = 0
         for name in names.names:
-            at = attribute.value.index(name, at) + len(name)
-            end = attribute.value_start + at
+            behind = attribute.value.index(name, behind) + len(name)
+            end = attribute.value_start + behind
             self._position(tree.Word(name, end - len(name), end))
 
     def _complain_of_callee(self, name: str, attribute: tree.Attribute) -> None:

@@ -21,7 +21,7 @@ HOLE = "?"
 UNTYPED = TokenType()
 """The type of a node until the one that its text leaves out is known."""
 
-SAY_MORE = frozenset(
+NOT_INFERRED = frozenset(
     {
         "bitcast",
         "bitcast-convert",
@@ -40,7 +40,7 @@ SAY_MORE = frozenset(
 """Ops whose result type says more than their operands and attributes do."""
 
 
-def must_say(op: str) -> Complaint:
+def type_left_out(op: str) -> Complaint:
     fact = f"the result type of a {op} does not follow from its operands"
     return Complaint("op-C8", fact, Part.OP, f"write it before the op: f32[2,3] {op}(…)")
 
@@ -90,7 +90,7 @@ def _type_of(
     except StopIteration as end:
         kind = end.value
     if kind is UNTYPED:
-        found = [must_say(node.op)]
+        found = [type_left_out(node.op)]
     if not found and (fault := limits_fault(kind)):
         found = [Complaint(fault[0], f"the result of {node.op} is {kind}: {fault[1]}")]
     reading.found += [diagnostic_of(nodes, node, complaint) for complaint in found]

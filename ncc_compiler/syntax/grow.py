@@ -31,7 +31,7 @@ from ncc_compiler.syntax.tree import (
 Children = Sequence[Any]
 
 
-class Grow:
+class TreeBuilder:
     """Callbacks of the grammar's rules."""
 
     def module(self, children: Children) -> File:

@@ -18,7 +18,7 @@ from lark.lexer import Lexer
 from lark.parsers.lalr_analysis import Shift
 
 from ncc_compiler.diagnostics import Diagnostic, Source, Span
-from ncc_compiler.syntax.grow import Grow
+from ncc_compiler.syntax.grow import TreeBuilder
 from ncc_compiler.syntax.lexer import Lexeme, name_of, spelled_out, tokens
 from ncc_compiler.syntax.tree import File
 
@@ -69,7 +69,7 @@ def _lark() -> Lark:
         parser="lalr",
         lexer=_Tokens,
         start="module",
-        transformer=Grow(),
+        transformer=TreeBuilder(),
         maybe_placeholders=True,
     )
 

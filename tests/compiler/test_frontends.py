@@ -269,3 +269,17 @@ def test_a_host_callback_on_its_own_device_is_no_reason_to_partition() -> None:
             + NEGATED,
         )
     )
+
+
+def test_many_annotations_of_one_line_are_judged_by_what_stands_before_them() -> None:
+    row = 'a="xla.sdy.sharding=x"'
+    call = 'c = f32[4] custom-call(x), custom_call_target="xla_python_cpu_callback"'
+    many = ",".join([row] * 100_000)  # a line that was looked at for each would take hours
+    body = f"ENTRY e {{\n  x = f32[4] parameter(0)\n  {call}, frontend_attributes={{{many}}}\n"
+    check_partitioned(Source("m.hlo", f"HloModule m\n{body}}}\n"))
+    text = f"HloModule m\n{body}  y = f32[4] copy(x), frontend_attributes={{{row}}}\n}}\n"
+    with pytest.raises(CompileError) as caught:
+        check_partitioned(Source("m.hlo", text))
+    (found,) = caught.value.diagnostics
+    assert found.span is not None
+    assert found.span.start == text.rindex("xla.sdy.sharding")

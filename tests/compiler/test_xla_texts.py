@@ -7,7 +7,7 @@ import pytest
 
 import ncc_runtime
 from ncc_compiler.driver import compile_text
-from ncc_compiler.ir.left_out import SAY_MORE
+from ncc_compiler.ir.left_out import NOT_INFERRED
 from ncc_compiler.ir.printer import print_module
 from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.syntax.tree import MAX_INLINE_DEPTH
@@ -49,7 +49,7 @@ _TYPED = re.compile(r"^(\s*(?:ROOT )?%[\w.\-]+ = )(?:\([^=]*?\)|\S+) ([a-z\-]+)\
 def without_types(text: str) -> str:
     """The text without every result type that follows from the rest."""
     return _TYPED.sub(
-        lambda found: found[0] if found[2] in SAY_MORE else f"{found[1]}{found[2]}(", text
+        lambda found: found[0] if found[2] in NOT_INFERRED else f"{found[1]}{found[2]}(", text
     )
 
 
@@ -68,7 +68,7 @@ def test_a_type_follows_through_calls_written_below() -> None:
     assert str(node(load(text), "r").type) == "pred[4]"
 
 
-@pytest.mark.parametrize("op", sorted(SAY_MORE - {"constant", "parameter"}))
+@pytest.mark.parametrize("op", sorted(NOT_INFERRED - {"constant", "parameter"}))
 def test_a_type_that_does_not_follow_is_asked_for(op: str) -> None:
     operands = "" if op == "iota" else "x"
     assert complaints(f"{X}y = {op}({operands})\nz = negate(y)\n") == ["2:5 op-C8"]
