@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock import kernel
 from ncc_runtime.execution.clock.event_log import IN_MEMORY, EventLog
 from ncc_runtime.execution.clock.everywhere import trace_of
@@ -17,12 +18,14 @@ from ncc_runtime.execution.clock.programs import Program, ProgramTables, Turns
 from ncc_runtime.execution.clock.semaphores import LEAST_ROOM
 from ncc_runtime.execution.clock.shares import HIGHEST
 from ncc_runtime.execution.clock.tables import (
+    BEYOND,
     COUNTS,
     DONE,
     EVENTS,
     INCREMENTS,
     INCREMENTS_FULL,
     LARGEST,
+    LATEST,
     LEAST_SLOW,
     LEFT,
     LEVEL,
@@ -39,7 +42,7 @@ from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.cc_isa import DESCRIPTOR_BYTES
 from ncc_runtime.lowering.executable import EngineQueue, Executable
 from ncc_runtime.parts import Parts
-from ncc_runtime.timing import TimingModel
+from ncc_runtime.timing import PS_PER_S, TimingModel
 
 Watch = Callable[[int], None]
 """Who hears how far the clock is."""
@@ -103,6 +106,7 @@ def _run(
     machine = machine_of(executable, parts.model, program, instances.ranks)
     machine = machine._replace(event=log.first_table(program.events + 1))
     while (why := kernel.run(machine)) != DONE:
+        _check_time(executable, machine)
         if why == LOG_FULL:
             machine = log.room(machine)
         elif why == INCREMENTS_FULL:
@@ -111,8 +115,20 @@ def _run(
             machine.counts[LEFT] = STRETCH
             if watch is not None:
                 watch(int(machine.counts[EVENTS]) * instances.count)
+    _check_time(executable, machine)
     log.close(machine)
     return machine
+
+
+def _check_time(executable: Executable, machine: Machine) -> None:
+    """LoweringError once times are too long for reports, which add them up over all ranks."""
+    most_ps = BEYOND // executable.seen - 1
+    if int(machine.counts[LATEST]) > most_ps:
+        ranks = "a rank" if executable.seen == 1 else f"{executable.seen:,} ranks"
+        raise LoweringError(
+            f"the run takes more than {most_ps // PS_PER_S:,} s, the most that the clock can count "
+            f"for {ranks}; run fewer trips of its loops, or run it without the clock"
+        )
 
 
 def launch_ps(executable: Executable, model: TimingModel) -> int:
