@@ -89,8 +89,9 @@ def check_channels(topology: Topology, program_bytes: int, hbm_bytes: int) -> No
     capacity = rank_capacity(topology)
     if hbm_bytes > capacity:
         raise LoweringError(
-            f"the program takes {program_bytes} bytes a rank and its channel buffers "
-            f"{hbm_bytes - program_bytes}; {topology.name} at lnc {topology.lnc} has {capacity}: "
+            f"the program takes {size_text(program_bytes)} a rank and its channel buffers "
+            f"{size_text(hbm_bytes - program_bytes)}, {size_text(hbm_bytes - capacity)} more than "
+            f"the {size_text(capacity)} of a rank of {topology.name} at lnc {topology.lnc}: "
             f"shard it over more ranks, or {IGNORE_IT}"
         )
 
