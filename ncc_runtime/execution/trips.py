@@ -178,18 +178,21 @@ def _performed(
 
     from ncc_runtime.execution.values.machine import Machine
 
-    small = _with_memory_of(executable, buffers, numbers)
+    tensors = executable.program.tensors
+    rows: set[tuple[int, int]] = set()
+    written = set(buffers)  # also what nobody needs of rows with several results
+    for number, queue in enumerate(executable.queues):
+        if not isinstance(queue, EngineQueue):
+            continue
+        for row, instr in enumerate(queue.table):
+            results = {int(tensors[result].buffer) for result in instr.results}
+            if not results.isdisjoint(buffers):
+                rows.add((number, row))
+                written |= results
+    small = _with_memory_of(executable, frozenset(written), numbers)
     inputs.check_bytes(executable.ranks * small.hbm_bytes)
     machine = Machine(small)
     machine.load(inputs.load(number) for number in numbers)
-    tensors = executable.program.tensors
-    rows = {
-        (number, row)
-        for number, queue in enumerate(executable.queues)
-        if isinstance(queue, EngineQueue)
-        for row, instr in enumerate(queue.table)
-        if any(int(tensors[result].buffer) in buffers for result in instr.results)
-    }
 
     def perform(batches: Sequence[Batch]) -> None:
         needed = [batch for batch in batches if (batch.queue, batch.row) in rows]
