@@ -84,27 +84,27 @@ class Rings:
         pushed = self._pushed(queue, row)
         if pushed is None:
             return None
-        ring, run, told = pushed
+        ring, run, pushes = pushed
         room = ring.room(run)
-        return None if room is None else room | (told == IDLE)
+        return None if room is None else room | ~pushes
 
     def push(self, queue: int, row: int, ranks: np.ndarray) -> None:
         """What an ADVANCE of a CC-core hands over, on the ranks that do so."""
         pushed = self._pushed(queue, row)
         if pushed is None:
             return
-        ring, run, told = pushed
-        ranks = ranks[told[ranks] != IDLE]
+        ring, run, pushes = pushed
+        ranks = ranks[pushes[ranks]]
         if len(ranks):
             ring.push(ranks, run)
 
     def _pushed(self, queue: int, row: int) -> tuple[_Ring, int, np.ndarray] | None:
-        """Of an ADVANCE the ring, the row of it that it pushes, and (ranks,) IDLE where not."""
+        """Of an ADVANCE the ring, the row of it that it pushes, and where, (ranks,) bool."""
         program = self._executable.queues[queue]
         if not isinstance(program, CcQueue) or program.opcode[row] != CcOpcode.ADVANCE:
             return None
         ring = self._by_lane[program.stream, int(program.ring[row]), _first_rank(program)]
-        return ring, int(program.ring_row[row]), program.sync.posts[0].rank[row]
+        return ring, int(program.ring_row[row]), program.sync.posts[0].rank[row] != IDLE
 
     def ready(self) -> Iterator[tuple[int, int, np.ndarray, np.ndarray, np.ndarray]]:
         """(queue, row, ranks, tail semaphore, its value) of what each ring performs next."""

@@ -47,7 +47,7 @@ from ncc_runtime.timing import PS_PER_S, TimingModel
 Watch = Callable[[int], None]
 """Who hears how far the clock is."""
 
-STRETCH = 1 << 21
+STEPS_A_CALL = 1 << 21
 """Rows performed and rates found until the kernel returns: some tenths of a second."""
 
 AT_END = 2**62
@@ -112,7 +112,7 @@ def _run(
         elif why == INCREMENTS_FULL:
             machine = _with_more_increments(machine)
         else:  # here Python hears of signals
-            machine.counts[LEFT] = STRETCH
+            machine.counts[LEFT] = STEPS_A_CALL
             if watch is not None:
                 watch(int(machine.counts[EVENTS]) * instances.count)
     _check_time(executable, machine)
@@ -162,7 +162,7 @@ def machine_of(executable: Executable, model: TimingModel, program: Program, ran
     counts[WAITING], counts[INCREMENTS] = len(process), program.increments.sum()
     counts[LARGEST] = program.increments.max(initial=0)
     counts[LEVEL] = counts[LEAST_SLOW] = HIGHEST
-    counts[LEFT] = STRETCH
+    counts[LEFT] = STEPS_A_CALL
     offsets = int((program.queue["offset"] != NONE).sum()) * ranks
     return Machine(
         sizes=sizes,
