@@ -116,7 +116,8 @@ def _amounts_make_sense(program: Program) -> Iterator[str]:
             for row in np.flatnonzero(column < 0).tolist():
                 yield f"queue {engine}, pc {row}: {name} is {column[row]}, must be >= 0"
         # their sum is what the clock takes, in the same 63 bits
-        for row in np.flatnonzero(table.bytes_in > _INT64_MAX - np.maximum(table.bytes_out, 0)):
+        are_too_many = table.bytes_in > _INT64_MAX - np.maximum(table.bytes_out, 0)
+        for row in np.flatnonzero(are_too_many).tolist():
             moved = int(table.bytes_in[row]) + int(table.bytes_out[row])
             yield f"queue {engine}, pc {row}: moves {moved} bytes, at most {_INT64_MAX}"
         waits = table.wait_sem != NONE
