@@ -29,6 +29,7 @@ from ncc_runtime.cli_options import (
     place_options,
     program_argument,
     rank_list,
+    shown_count,
     size,
     trace_file,
     trip_counts,
@@ -132,7 +133,7 @@ def run(program: Sequence[str], place: PlaceWords, as_json: bool, **words: Any) 
     inputs = contextlib.nullcontext({})
     if words["inputs"]:
         inputs = array_files.open_arrays(words["inputs"])
-    with cli_trace.shown_clock() as watch, inputs as given:
+    with shown_count("clock", "events") as watch, inputs as given:
         result = model.run(given, seed=seed, options=options, watch=watch)
     if words["outputs"]:
         array_files.write_arrays(words["outputs"], result.outputs)

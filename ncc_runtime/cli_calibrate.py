@@ -4,6 +4,7 @@ import json
 
 import click
 
+from ncc_runtime.cli_options import shown_count
 from ncc_runtime.command_line import check_written
 
 
@@ -33,9 +34,10 @@ def calibrate(rows: str, out: str | None, *, shipped: bool, **words: bool) -> No
     if out is not None:
         for file in preset.targets(out, (row.instance for row in measured)).values():
             check_written({"--out": str(file)}, [rows])
-    found = residuals.calibrated(
-        Predictor(), measured, is_fitted=not shipped, leave_one_out=words["leave_one_out"]
-    )
+    with shown_count("calibration", "runs of the clock") as watch:
+        found = residuals.calibrated(
+            Predictor(watch), measured, is_fitted=not shipped, leave_one_out=words["leave_one_out"]
+        )
     if words["as_json"]:
         click.echo(json.dumps(residuals.as_json(found)))
     else:
@@ -43,3 +45,5 @@ def calibrate(rows: str, out: str | None, *, shipped: bool, **words: bool) -> No
     for file, text in preset.presets(found, out) if out is not None else ():
         write_whole(file, text.encode())
         click.echo(f"wrote {file}", err=True)
+    if not shipped and (doubt := residuals.doubt(found)):
+        click.echo(f"warning: {doubt}", err=True)

@@ -1,9 +1,10 @@
 """What the commands of `nccrt` share: the options that say where to place, sizes, loading."""
 
+import contextlib
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -268,3 +269,28 @@ def warn(model: "Model") -> None:
     """
     for line in model.warnings:
         click.echo(shortened(f"warning: {line}"), err=True)
+
+
+@contextlib.contextmanager
+def shown_count(task: str, unit: str) -> Iterator[Callable[[int], None] | None]:
+    """Who shows on a terminal how many of a unit a task has done; None where nobody looks."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    text = TextColumn(f"{task}: {{task.completed:,}} {unit}")
+    bar = Progress(
+        SpinnerColumn(), text, TimeElapsedColumn(), console=Console(stderr=True), transient=True
+    )
+    number = bar.add_task(task, total=None)
+
+    def watch(count: int) -> None:
+        bar.start()  # a short run shows nothing
+        bar.update(number, completed=count)
+
+    try:
+        yield watch
+    finally:
+        bar.stop()

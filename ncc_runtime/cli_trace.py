@@ -1,11 +1,7 @@
-"""What `nccrt run --trace` asks for: the timeline as a file, with a progress bar on a terminal.
+"""What `nccrt run --trace` asks for: the timeline as a file, with a progress bar on a terminal."""
 
-A terminal also sees how far the clock is, if that takes long.
-"""
-
-import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -56,29 +52,6 @@ class WantedTimeline:
         with bar:
             task = bar.add_task(f"events to {self.path}", total=trace.count(chosen))
             write_timeline(self.path, trace, chosen, lambda events: bar.advance(task, events))
-
-
-@contextlib.contextmanager
-def shown_clock() -> Iterator[Callable[[int], None] | None]:
-    """Who shows how many events the clock has; None where nobody looks."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = SpinnerColumn(), TextColumn("clock: {task.completed:,} events"), TimeElapsedColumn()
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task("clock", total=None)
-
-    def watch(events: int) -> None:
-        bar.start()  # a short run shows nothing
-        bar.update(task, completed=events)
-
-    try:
-        yield watch
-    finally:
-        bar.stop()
 
 
 def wanted(words: Mapping[str, Any]) -> WantedTimeline | None:

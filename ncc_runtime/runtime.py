@@ -17,7 +17,7 @@ from ncc_runtime.execution.decisions import Decisions, RecordedDecisions, ValueD
 from ncc_runtime.execution.scheduler import Batch, Scheduler
 from ncc_runtime.execution.sizes import SizeRecord, assumed, check_counts
 from ncc_runtime.execution.trace import Trace, Traffic, TrafficCounter, traffic_of
-from ncc_runtime.execution.trips import Inputs, decided
+from ncc_runtime.execution.trips import Inputs, decisions_without_values
 from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.group_rules.limits import Use, limit_verdicts
 from ncc_runtime.group_rules.verdict import Verdict, refuse, warnings
@@ -117,9 +117,9 @@ class Model:
         notes: tuple[str, ...] = ()
         trace: Trace | None = None
         if arrays is None:
-            planned = self._decided(given, options)
+            decisions = self._decisions(given, options)
             sized, notes = assumed(self.executable)
-            found = simulate(sized, planned, watch=options.watch)
+            found = simulate(sized, decisions, watch=options.watch)
             trace, traffic = found if options.clock else None, traffic_of(found)
         else:
             machine = self._machine(options)
@@ -138,7 +138,7 @@ class Model:
             notes=notes,
         )
 
-    def _decided(self, given: Given, options: RunOptions) -> Decisions:
+    def _decisions(self, given: Given, options: RunOptions) -> Decisions:
         """Where control flow goes without values, as far as inputs that are given decide it."""
         program = self.executable.program
         for number, array in given.items():
@@ -149,7 +149,7 @@ class Model:
             lambda number: parameter_text(program, number),
             lambda need: check_slice(need, options),
         )
-        return decided(self.executable, options.trip_counts, inputs)
+        return decisions_without_values(self.executable, options.trip_counts, inputs)
 
     def _draw(self, given: Mapping[int, np.ndarray], seed: int) -> Mapping[int, Words]:
         """Tables of counts that fit, where a seed fills them."""

@@ -143,7 +143,9 @@ def _mesh(text: str, devices: int) -> _Tiles | None:
                 return None
             part = part * size + coordinate[name] // inner % size
             tiles[-1] *= size
-    if math.prod(tiles) > devices:  # an axis twice
+    count = math.prod(tiles)
+    # an axis, or a part of one, that stands there twice leaves tiles that nobody has
+    if count > devices or (np.bincount(part, minlength=count) != devices // count).any():
         return None
     parts: np.ndarray = np.empty(devices, np.int64)
     parts[numbering] = part

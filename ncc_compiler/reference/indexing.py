@@ -59,11 +59,11 @@ def _dynamic_update_slice(_: Node, operands: Sequence[np.ndarray]) -> np.ndarray
 def _gather(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
     """For every index of the result, the operand's index: clamped start plus offset."""
     operand, indices = operands[0], _as_int64(operands[1])
-    if not operand.size:  # there is nothing to read, and XLA reads zeros
-        return np.zeros(_shape(node), operand.dtype)
     offset_dims = node.integers("offset_dims")
     vector_dim = node.integer("index_vector_dim")
     sizes, batching = node.integers("slice_sizes"), node.integers("operand_batching_dims")
+    if not operand.size or 0 in sizes:  # there is nothing to read, and XLA reads zeros
+        return np.zeros(_shape(node), operand.dtype)
     grid = np.indices(_shape(node))
     batch = [grid[d] for d in range(len(grid)) if d not in offset_dims]
     places = [np.zeros(_shape(node), np.int64) for _ in sizes]

@@ -4,7 +4,7 @@ Constants can be overridden. What does not depend on them is made once: programs
 executables that plans are filled to.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
@@ -67,9 +67,13 @@ class _Place:
 
 
 class Predictor:
-    """Predicts rows; remembers what it has made for them."""
+    """Predicts rows; remembers what it has made for them.
 
-    def __init__(self) -> None:
+    After each run of the clock `watch` hears how many there were.
+    """
+
+    def __init__(self, watch: Callable[[int], None] | None = None) -> None:
+        self._watch = watch
         self._prepared: dict[Row, _Prepared] = {}
         self._generations: dict[str, str] = {}
         self._overrides: Overrides = NONE
@@ -95,6 +99,8 @@ class Predictor:
         key = _case(row, overrides), name
         if key not in self._times:
             self._times[key] = self._simulated_us(row, name, overrides)
+            if self._watch is not None:
+                self._watch(len(self._times))
         return self._times[key]
 
     def _choose(self, row: Row, overrides: Overrides) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from ncc_runtime.calibration.fit import Fitted, by, fitted
-from ncc_runtime.calibration.free import shipped
+from ncc_runtime.calibration.free import free_of, shipped
 from ncc_runtime.calibration.predict import Overrides, Prediction, Predictor
 from ncc_runtime.calibration.rows import Row
 from ncc_runtime.report.heading import SCHEMA
@@ -73,6 +73,19 @@ def _residuals(
 ) -> tuple[Residual, ...]:
     return tuple(
         Residual(row, predictor.predict(row, constants[predictor.generation(row)])) for row in rows
+    )
+
+
+def doubt(found: Calibration) -> str:
+    """What to warn of: fewer rows than constants that were fitted to them."""
+    rows = {attrs.evolve(one.row, table="", time_us=0) for one in found.rows}
+    constants = {free_of(name, key) for name, its in found.constants.items() for key in its}
+    if len(rows) >= len(constants):
+        return ""
+    fitted_to = "a single row" if len(rows) == 1 else f"{len(rows)} different rows"
+    return (
+        f"{len(constants)} constants are fitted to {fitted_to}, which many values fit alike: add "
+        "rows of other sizes, ranks or operators"
     )
 
 

@@ -81,22 +81,28 @@ def _row(place: str, row: object) -> Row:
     return found
 
 
+def _value(place: str, row: Mapping[str, object], key: str) -> object:
+    if key not in row:
+        raise InputError(f"{place}: {key} is missing")
+    return row[key]
+
+
 def _word(place: str, row: Mapping[str, object], key: str) -> str:
-    word = row.get(key)
+    word = _value(place, row, key)
     if not isinstance(word, str) or not word or not word.isprintable():
         raise InputError(f"{place}: {key} {word!r} is not a word")
     return word
 
 
 def _count(place: str, row: Mapping[str, object], key: str) -> int:
-    value = row.get(key)
+    value = _value(place, row, key)
     if type(value) is not int or not 1 <= value <= 1 << 50:
         raise InputError(f"{place}: {key} {value!r} is not a whole number from 1")
     return value
 
 
 def _time(place: str, row: Mapping[str, object]) -> float:
-    value = row.get("time_us")
+    value = _value(place, row, "time_us")
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-6 <= value < 1e12:
         raise InputError(f"{place}: time_us {value!r} is not a time from a picosecond")
     return float(value)

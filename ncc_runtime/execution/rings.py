@@ -21,6 +21,7 @@ class _Ring:
         sizes = sizes[:, :1] if sizes.strides[1] == 0 else sizes
         self._largest: list[int] = descriptors(sizes.max(axis=1)).tolist()  # of each row
         self._at_most = 0  # descriptors pushed and not done, on any rank, or more
+        self.left = 0  # rows pushed and not done, of all ranks
         self.pushed: np.ndarray = np.zeros(ranks, np.int64)
         self.done: np.ndarray = np.zeros(ranks, np.int64)
         self.rows: np.ndarray = np.full((ranks, max(1, len(queue.opcode))), IDLE, np.int32)
@@ -32,7 +33,12 @@ class _Ring:
             self.rows = np.concatenate((self.rows, more), axis=1)
         self.rows[ranks, at] = row
         self.pushed[ranks] = at + 1
+        self.left += len(ranks)
         self._at_most += self._largest[row]
+
+    def complete(self, ranks: np.ndarray) -> None:
+        self.done[ranks] += 1
+        self.left -= len(ranks)
 
     def room(self, row: int) -> np.ndarray | None:
         """On which ranks a row fits beside what is there, (ranks,) bool; None: on all."""
@@ -78,34 +84,34 @@ class Rings:
         pushed = self._pushed(queue, row)
         if pushed is None:
             return None
-        ring, run, told = pushed
+        ring, run, pushes = pushed
         room = ring.room(run)
-        return None if room is None else room | (told == IDLE)
+        return None if room is None else room | ~pushes
 
     def push(self, queue: int, row: int, ranks: np.ndarray) -> None:
         """What an ADVANCE of a CC-core hands over, on the ranks that do so."""
         pushed = self._pushed(queue, row)
         if pushed is None:
             return
-        ring, run, told = pushed
-        ranks = ranks[told[ranks] != IDLE]
+        ring, run, pushes = pushed
+        ranks = ranks[pushes[ranks]]
         if len(ranks):
             ring.push(ranks, run)
 
     def _pushed(self, queue: int, row: int) -> tuple[_Ring, int, np.ndarray] | None:
-        """Of an ADVANCE the ring, the row of it that it pushes, and (ranks,) IDLE where not."""
+        """Of an ADVANCE the ring, the row of it that it pushes, and where, (ranks,) bool."""
         program = self._executable.queues[queue]
         if not isinstance(program, CcQueue) or program.opcode[row] != CcOpcode.ADVANCE:
             return None
         ring = self._by_lane[program.stream, int(program.ring[row]), _first_rank(program)]
-        return ring, int(program.ring_row[row]), program.sync.posts[0].rank[row]
+        return ring, int(program.ring_row[row]), program.sync.posts[0].rank[row] != IDLE
 
     def ready(self) -> Iterator[tuple[int, int, np.ndarray, np.ndarray, np.ndarray]]:
         """(queue, row, ranks, tail semaphore, its value) of what each ring performs next."""
         for number, ring in self._rings.items():
-            ranks = np.flatnonzero(ring.done < ring.pushed)
-            if not len(ranks):
+            if not ring.left:
                 continue
+            ranks = np.flatnonzero(ring.done < ring.pushed)
             rows = ring.rows[ranks, ring.done[ranks]]
             for row in np.unique(rows).tolist():
                 alike = ranks[rows == row]
@@ -114,8 +120,8 @@ class Rings:
 
     def complete(self, queue: int, ranks: np.ndarray) -> None:
         """The rows that ranks stood at are done."""
-        self._rings[queue].done[ranks] += 1
+        self._rings[queue].complete(ranks)
 
     def pending(self) -> bool:
         """Whether any ring has work left."""
-        return any((ring.done < ring.pushed).any() for ring in self._rings.values())
+        return any(ring.left for ring in self._rings.values())

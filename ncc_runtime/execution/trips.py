@@ -39,7 +39,9 @@ class Inputs:
     check_bytes: Callable[[int], None]  # refuses to take so much memory of the host
 
 
-def decided(executable: Executable, trip_counts: Mapping[str, int], inputs: Inputs) -> Decisions:
+def decisions_without_values(
+    executable: Executable, trip_counts: Mapping[str, int], inputs: Inputs
+) -> Decisions:
     """Where control flow goes without values; ControlError names every loop that nobody decides."""
     check_names(executable.program.blocks, trip_counts)
     open_blocks = undecided(executable.program.blocks, trip_counts)
@@ -52,14 +54,14 @@ def decided(executable: Executable, trip_counts: Mapping[str, int], inputs: Inpu
     reasons = {
         block: reason
         for block, one in slices.items()
-        if (reason := one.reason(executable.program, inputs))
+        if (reason := one.obstacle(executable.program, inputs))
     }
     if reasons:
         raise ControlError(_what_is_undecided(executable.program, reasons))
     buffers = frozenset().union(*(one.buffers for one in slices.values()))
     numbers = sorted(set().union(*(one.inputs for one in slices.values())))
     planned = PlannedDecisions(executable, trip_counts, open_blocks)
-    return _performed(executable, planned, frozenset(open_blocks), inputs, buffers, numbers)
+    return _performed_slices(executable, planned, frozenset(open_blocks), inputs, buffers, numbers)
 
 
 def _what_is_undecided(program: Program, reasons: Mapping[int, str]) -> str:
@@ -87,7 +89,7 @@ class _Slice:
     collectives: frozenset[int]  # whose results it reads
     elided: frozenset[int]  # constants without value
 
-    def reason(self, program: Program, inputs: Inputs) -> str:
+    def obstacle(self, program: Program, inputs: Inputs) -> str:
         """Why it cannot be performed; empty if it can."""
         if self.collectives:
             number = min(self.collectives)
@@ -168,7 +170,7 @@ def _enclosing_blocks(program: Program, queue: EngineQueue) -> Iterator[frozense
             inside -= {control[pc].block}
 
 
-def _performed(
+def _performed_slices(
     executable: Executable,
     planned: PlannedDecisions,
     open_blocks: Container[int],
@@ -181,18 +183,21 @@ def _performed(
 
     from ncc_runtime.execution.values.machine import Machine
 
-    small = _with_memory_of(executable, buffers, numbers)
-    inputs.check_bytes(executable.ranks * small.hbm_bytes)
-    machine = Machine(small)
-    machine.load(inputs.load(number) for number in numbers)
     tensors = executable.program.tensors
-    rows = {
-        (number, row)
-        for number, queue in enumerate(executable.queues)
-        if isinstance(queue, EngineQueue)
-        for row, instr in enumerate(queue.table)
-        if any(int(tensors[result].buffer) in buffers for result in instr.results)
-    }
+    rows: set[tuple[int, int]] = set()
+    written = set(buffers)  # also what nobody needs of rows with several results
+    for number, queue in enumerate(executable.queues):
+        if not isinstance(queue, EngineQueue):
+            continue
+        for row, instr in enumerate(queue.table):
+            results = {int(tensors[result].buffer) for result in instr.results}
+            if not results.isdisjoint(buffers):
+                rows.add((number, row))
+                written |= results
+    reduced = _with_memory_of(executable, frozenset(written), numbers)
+    inputs.check_bytes(executable.ranks * reduced.hbm_bytes)
+    machine = Machine(reduced)
+    machine.load(inputs.load(number) for number in numbers)
 
     def perform(batches: Sequence[Batch]) -> None:
         needed = [batch for batch in batches if (batch.queue, batch.row) in rows]
@@ -223,7 +228,7 @@ def _with_memory_of(
     )
     kept = {program.inputs[number] for number in numbers}
 
-    def small(one: Program) -> Program:
+    def reduced(one: Program) -> Program:
         return attrs.evolve(
             one,
             buffers=tuple(placed),
@@ -232,9 +237,9 @@ def _with_memory_of(
             constants={buffer: data for buffer, data in one.constants.items() if buffer in buffers},
         )
 
-    whole = small(program)
+    whole = reduced(program)
     if isinstance(whole, JointProgram):
-        stages = (attrs.evolve(one, program=small(one.program)) for one in whole.stages)
+        stages = (attrs.evolve(one, program=reduced(one.program)) for one in whole.stages)
         whole = attrs.evolve(whole, stages=tuple(stages))
     return attrs.evolve(executable, program=whole, hbm_bytes=end)
 

@@ -37,18 +37,18 @@ def check_capacity(program: Program, topology: Topology, *, ignore_memory: bool)
 
 def _check_streams(program: Program, topology: Topology) -> None:
     """Each stream of a rank runs on a CC-core of its own."""
-    first: dict[int, Placeholder] = {}
+    used: dict[int, Placeholder] = {}  # by stream, its first collective
     for stage in stages_of(program):
         own: dict[int, Placeholder] = {}
         for placeholder in program.placeholders:
             ranks = participants(placeholder)
             if ranks is None or int(stage.ranks[0]) in ranks:
                 own.setdefault(placeholder.stream, placeholder)
-        first = max(first, own, key=len)
-    cores, needed = topology.rank_cc_cores, len(first)
+        used = max(used, own, key=len)
+    cores, needed = topology.rank_cc_cores, len(used)
     if needed <= cores:
         return
-    used = ", ".join(f"{stream} ({one.name})" for stream, one in sorted(first.items()))
+    streams = ", ".join(f"{stream} ({one.name})" for stream, one in sorted(used.items()))
     remedies = [f"let stream_id have at most {cores} values in the model"]
     allowed = topology.figures["lnc.allowed"].value
     for lnc in allowed if isinstance(allowed, tuple) else ():
@@ -57,8 +57,8 @@ def _check_streams(program: Program, topology: Topology) -> None:
         if topology.cc_cores_per_core * lnc >= needed:
             remedies.insert(0, f"place it at lnc {lnc}")
     raise LoweringError(
-        f"the program's collectives use {needed} streams, {used}; a rank of {topology.name} at lnc "
-        f"{topology.lnc} has {cores} CC-cores, one for each stream at most: "
+        f"the program's collectives use {needed} streams, {streams}; a rank of {topology.name} at "
+        f"lnc {topology.lnc} has {cores} CC-cores, one for each stream at most: "
         f"{', or '.join(remedies)}"
     )
 
@@ -73,12 +73,12 @@ def _check_memory(program: Program, topology: Topology) -> None:
         for kind in BufferKind
     }
     constants = held[BufferKind.CONSTANT] + held[BufferKind.ELIDED]
-    ends = [held[BufferKind.INPUT], held[BufferKind.OUTPUT], constants]
-    between = own.hbm_bytes - sum(ends)
+    inputs, outputs = held[BufferKind.INPUT], held[BufferKind.OUTPUT]
+    between = own.hbm_bytes - inputs - outputs - constants
     raise LoweringError(
         f"the program takes {size_text(own.hbm_bytes)} a rank, a rank of {topology.name} at lnc "
-        f"{topology.lnc} has {size_text(capacity)}: inputs take {size_text(ends[0])}, outputs "
-        f"{size_text(ends[1])}, constants {size_text(ends[2])}, values in between "
+        f"{topology.lnc} has {size_text(capacity)}: inputs take {size_text(inputs)}, outputs "
+        f"{size_text(outputs)}, constants {size_text(constants)}, values in between "
         f"{size_text(between)}; the largest are {', '.join(_largest(own))}; shard it over more "
         f"ranks, or {IGNORE_IT}"
     )
@@ -89,8 +89,9 @@ def check_channels(topology: Topology, program_bytes: int, hbm_bytes: int) -> No
     capacity = rank_capacity(topology)
     if hbm_bytes > capacity:
         raise LoweringError(
-            f"the program takes {program_bytes} bytes a rank and its channel buffers "
-            f"{hbm_bytes - program_bytes}; {topology.name} at lnc {topology.lnc} has {capacity}: "
+            f"the program takes {size_text(program_bytes)} a rank and its channel buffers "
+            f"{size_text(hbm_bytes - program_bytes)}, {size_text(hbm_bytes - capacity)} more than "
+            f"the {size_text(capacity)} of a rank of {topology.name} at lnc {topology.lnc}: "
             f"shard it over more ranks, or {IGNORE_IT}"
         )
 

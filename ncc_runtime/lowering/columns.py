@@ -14,7 +14,7 @@ from ncc_runtime.lowering.executable import IDLE
 Row = np.ndarray
 """(ranks,) integers, or (1,) where all ranks are alike."""
 
-STRETCH = 1 << 15
+CELLS_AT_ONCE = 1 << 15
 """Cells of a plan's columns that are written out together."""
 
 NOTHING: Row = np.full(1, IDLE, np.int32)
@@ -34,11 +34,11 @@ class MemberRows:
         return len(self.offsets)
 
     def write(self, out: np.ndarray) -> None:
-        """Fill (rows, ranks), a stretch at a time that stays in cache."""
+        """Fill (rows, ranks), so many cells at a time that they stay in cache."""
         whole = len(self.ranks) == 1 and is_everybody(self.ranks[0], out.shape[1])
         if not whole:
             out[:] = self.idle
-        step = max(1, STRETCH // self.ranks.shape[1])
+        step = max(1, CELLS_AT_ONCE // self.ranks.shape[1])
         for at in range(0, len(self.offsets), step):
             rows = slice(at, at + step)
             block = np.concatenate(self.offsets[rows]).reshape(-1, self.ranks.shape[1])
@@ -124,8 +124,8 @@ class Column:
 
 
 def write_rows(rows: Sequence[Row], out: np.ndarray) -> None:
-    """Fill the first rows of (rows, ranks), a stretch at a time that stays in cache."""
-    step = max(1, STRETCH // out.shape[1])
+    """Fill the first rows of (rows, ranks), so many cells at a time that they stay in cache."""
+    step = max(1, CELLS_AT_ONCE // out.shape[1])
     for first in range(0, len(rows), step):
         some = rows[first : first + step]
         widths = np.array([len(row) for row in some])

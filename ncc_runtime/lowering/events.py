@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ncc_runtime.collectives.plan import After
-from ncc_runtime.lowering.columns import STRETCH, write_rows
+from ncc_runtime.lowering.columns import CELLS_AT_ONCE, write_rows
 from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.lowering.moves import Team
 from ncc_runtime.lowering.rows import NO_WAIT, Condition
@@ -69,7 +69,7 @@ class Events:
             (order[~is_own], self._arrived),
             (order[is_own], self._sent),
         ):
-            step = max(1, STRETCH // self._sems.shape[1])
+            step = max(1, CELLS_AT_ONCE // self._sems.shape[1])
             for first in range(0, len(where), step):
                 cells = where[first : first + step]
                 self._write(rows[cells], members[cells], numbers[cells], conditions)
@@ -83,10 +83,10 @@ class Events:
     ) -> None:
         """The waits of members for transfers, where these have a condition for them."""
         wanted, index = np.unique(numbers, return_inverse=True)
-        named = [conditions[number] for number in wanted.tolist()]
-        table: np.ndarray = np.empty((2, len(named), self._sems.shape[1]), np.int32)
-        write_rows([one.sem for one in named], table[0])
-        write_rows([one.value for one in named], table[1])
+        wanted_conditions = [conditions[number] for number in wanted.tolist()]
+        table: np.ndarray = np.empty((2, len(wanted_conditions), self._sems.shape[1]), np.int32)
+        write_rows([one.sem for one in wanted_conditions], table[0])
+        write_rows([one.value for one in wanted_conditions], table[1])
         ranks = self._team.ranks[:, members]
         sem, value = table[:, index, ranks]
         is_there = sem != IDLE

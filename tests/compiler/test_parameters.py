@@ -66,6 +66,8 @@ def test_every_form_of_a_sharding_says_who_has_which_part(text, tiles, parts):
         "devices=[8" + ",1" * 99_999,
         "mesh['a'=2,'b'=4],[{'c'},{}]",
         "mesh['a'=2,'b'=4],[{'b'},{'b'}]",
+        "mesh['a'=2,'b'=4],[{'a'},{'a'}]",
+        "mesh['a'=2,'b'=4],[{'b':(1)2},{'b':(1)2}]",
         "mesh['a'=2,'b'=4],[{'b':(3)2},{}]",
         "mesh['a'=2,'b'=4],[{'b':(0)0},{}]",
         "mesh['a'=0,'b'=4],[{'a'},{}]",

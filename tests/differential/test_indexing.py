@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 import ncc_compiler
 import ncc_runtime
 from ncc_compiler.ir.printer import print_module
+from ncc_compiler.options import CompileOptions
 from ncc_runtime.neff.dtypes import DType
 from tests import draws_local_ops as local
 from tests.draws_graphs import cases
 from tests.draws_indexing_ops import INDEXING_OPS
-from tests.reference_runs import assert_close, reference_outputs
+from tests.reference_runs import assert_close, reference_outputs, run_text
 
 MOVED = """
 take {{
@@ -50,6 +51,24 @@ def test_elements_of_every_type_move_bit_by_bit(dtype):
     for found, right in zip(run.outputs, wanted, strict=True):
         assert found.dtype == dtype.numpy
         assert found.tobytes() == right.tobytes()
+
+
+NOTHING = """ENTRY e {
+  x = s32[4,5] parameter(0)
+  rows = s32[3,1] parameter(1)
+  ROOT got = s32[3,5] gather(x, rows), offset_dims={1}, collapsed_slice_dims={0}, \
+start_index_map={0}, index_vector_dim=1, slice_sizes={0,5}
+}
+"""
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_gather_through_windows_that_are_collapsed_to_nothing_reads_zeros_as_xla_does(level):
+    inputs = [np.ones((1, 4, 5), np.int32), np.array([[[3], [0], [2]]], np.int32)]
+    neff = ncc_compiler.compile_text(NOTHING, CompileOptions(level=level))
+    (found,) = ncc_runtime.load(neff).run(inputs).outputs
+    (meant,) = run_text(NOTHING, *inputs)
+    assert found.tolist() == meant.tolist() == [[[0] * 5] * 3]
 
 
 many = settings(max_examples=60, suppress_health_check=list(HealthCheck))

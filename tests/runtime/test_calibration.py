@@ -1,6 +1,7 @@
 """`nccrt calibrate`: rows are read or refused, predicted, and a few constants fitted to them."""
 
 import json
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,7 @@ def published() -> Calibration:
             "row 0: pair 'cross die' says where 2 ranks are, not 8",
         ),
         ({"table": ""}, "row 0: table '' is not a word"),
+        ({"pair": 3}, "row 0: pair 3 is not a word"),
         ({"op": "sendrecv", "ranks": 4}, "row 0: a sendrecv is between 2 ranks, not 4"),
     ],
 )
@@ -82,6 +84,27 @@ def test_a_row_that_says_nothing_sensible_is_refused(
     with pytest.raises(InputError) as refused:
         read_rows(file_of(tmp_path, {**ROW, **changes}))
     assert complaint in str(refused.value)
+
+
+@pytest.mark.parametrize("key", sorted(ROW))
+def test_a_row_without_one_of_its_keys_says_which_is_missing(tmp_path: Path, key: str) -> None:
+    with pytest.raises(InputError, match=f"row 1: {key} is missing$"):
+        read_rows(file_of(tmp_path, ROW, {name: ROW[name] for name in ROW if name != key}))
+
+
+@pytest.mark.parametrize(
+    "time_us", ["NaN", "Infinity", "-1", "0", "1e300", "1" * 400, "true", "null", '"2"', "[2]"]
+)
+def test_a_time_that_is_none_ends_the_command_with_one_line_and_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], time_us: str
+) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps({"rows": [ROW]}).replace("2.0", time_us))
+    assert main(["calibrate", str(path)]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"error: {path}: ")
+    assert shown.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -287,3 +310,28 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_rows_are_read(
 
 def test_the_document_shows_what_the_shipped_presets_leave(published: Calibration) -> None:
     assert residuals.as_text(published, every_row=False) in DOCUMENT.read_text()
+
+
+def test_fewer_rows_than_constants_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = {**ROW, "size_bytes": 1 << 20, "time_us": 30.0}
+    again = {**ROW, "time_us": 2.1}
+    assert main(["calibrate", file_of(tmp_path, ROW, again), "--summary"]) == 0
+    error = capsys.readouterr().err
+    assert error.startswith("warning: 2 constants are fitted to a single row, which many values")
+    assert error.count("\n") == 1
+    assert main(["calibrate", file_of(tmp_path, ROW, other), "--summary"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["calibrate", file_of(tmp_path, ROW), "--summary", "--shipped"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_sees_how_far_the_fit_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = file_of(tmp_path, ROW, {**ROW, "size_bytes": 1 << 20, "time_us": 30.0})
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    assert main(["calibrate", rows, "--summary"]) == 0
+    assert "runs of the clock" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import ncc_runtime
 from ncc_runtime.cli import main
 from ncc_runtime.errors import InputError, LoweringError
 from ncc_runtime.lowering import capacity
-from ncc_runtime.lowering.capacity import check_channels, size_text
+from ncc_runtime.lowering.capacity import check_channels, rank_capacity, size_text
 from ncc_runtime.lowering.fill import fill
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.placement import PlaceOptions, place_on
@@ -161,8 +161,15 @@ def test_channel_buffers_that_do_not_fit_are_told_apart_from_the_program(large: 
     placement = place_on(PlaceOptions("trn2"), 2)
     executable = fill(program, placement, {"all-reduce": "ring"})
     assert executable.hbm_bytes > program.hbm_bytes
-    with pytest.raises(LoweringError, match=f"takes {1 << 40} bytes a rank and its channel buf"):
-        check_channels(placement.topology, 1 << 40, (1 << 40) + 5)
+    room = rank_capacity(placement.topology)
+    check_channels(placement.topology, room - 64, room)
+    with pytest.raises(LoweringError) as refusal:
+        check_channels(placement.topology, room - 1024, room + 64)
+    assert str(refusal.value) == (
+        f"the program takes {size_text(room)} a rank and its channel buffers 1.1 KiB, 64 B more "
+        f"than the {size_text(room)} of a rank of trn2.48xlarge at lnc 2: shard it over more "
+        "ranks, or --no-values --ignore-memory times it all the same"
+    )
 
 
 @pytest.mark.parametrize(

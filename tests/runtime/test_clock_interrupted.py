@@ -27,7 +27,7 @@ class Told(Exception):  # noqa: N818 - not an error
 
 
 def test_a_watcher_hears_of_more_and_more_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "STRETCH", 1000)
+    monkeypatch.setattr(clock, "STEPS_A_CALL", 1000)
     heard: list[int] = []
     executable = compiled(LOOPED.replace("constant(3)", "constant(400)"))
     trace = simulate(executable, planned(executable), watch=heard.append)
@@ -39,7 +39,7 @@ def test_a_watcher_hears_of_more_and_more_events(monkeypatch: pytest.MonkeyPatch
 def test_pauses_change_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     executable = compiled(LOOPED)
     whole = simulate(executable, planned(executable))
-    monkeypatch.setattr(clock, "STRETCH", 1)
+    monkeypatch.setattr(clock, "STEPS_A_CALL", 1)
     torn = simulate(executable, planned(executable))
     assert (torn.end_ps == whole.end_ps).all()
     assert (torn.cause == whole.cause).all()

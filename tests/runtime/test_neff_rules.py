@@ -32,6 +32,12 @@ BREACHES = [
     ("neff-N5", "t9 = t6, t10", "t9 = t6, t100", "queue Vector, pc 2: tensor 100, there are 11"),
     ("neff-N5", "t2 #1 ", "t2 #9 ", "queue Vector, pc 3: attribute 9, there are 3"),
     ("neff-N6", "flops 64", "flops -64", "queue Tensor, pc 0: flops is -64, must be >= 0"),
+    (
+        "neff-N6",
+        "read 96 written 32",
+        f"read {2**63 - 1} written 32",
+        f"queue Tensor, pc 0: moves {2**63 + 31} bytes, at most {2**63 - 1}",
+    ),
     ("neff-N6", "stream1>=1", "stream1>=0", "queue Vector, pc 1: waits for 0, must be >= 1"),
     ("neff-N7", "v0, v1", "v0, v2", "region r0, v2: reads v2"),
     ("neff-N7", "gives v2", "gives v3", "region r0: gives v3, there are 3"),

@@ -197,6 +197,7 @@ def test_the_command_takes_inputs_for_times_alone(tmp_path: Path, capsys) -> Non
     assert "--trip-count doubling=N" in capsys.readouterr().err
 
 
+<<<<<<< HEAD
 def test_a_number_of_trips_is_said_for_all_loops_of_a_name() -> None:
     text = """
 below { s = (f32[]) parameter(0)
@@ -216,3 +217,39 @@ ENTRY main { x = f32[] parameter(0)
     assert refusal(model).startswith("data decides how often grow runs (one number for all 2 of")
     time = {n: model.run(values=False, trip_counts={"grow": n}).time_us for n in (1, 2, 4)}
     assert time[4] - time[2] == pytest.approx((time[2] - time[1]) * 4, rel=0.2)
+=======
+def test_of_a_row_with_several_results_the_one_that_is_needed_decides() -> None:
+    """The smallest key decides; the payload that is sorted with it does not."""
+    text = """HloModule sorted, replica_count=2
+less { a = s32[] parameter(0) b = s32[] parameter(1) c = f32[] parameter(2)
+  d = f32[] parameter(3) ROOT r = pred[] compare(a, b), direction=LT }
+positive { s = (s32[], f32[8]) parameter(0)
+  left = s32[] get-tuple-element(s), index=0
+  none = s32[] constant(0)
+  ROOT more = pred[] compare(left, none), direction=GT }
+turn { s = (s32[], f32[8]) parameter(0)
+  left = s32[] get-tuple-element(s), index=0
+  y = f32[8] get-tuple-element(s), index=1
+  one = s32[] constant(1)
+  fewer = s32[] subtract(left, one)
+  ROOT out = (s32[], f32[8]) tuple(fewer, y) }
+ENTRY main { keys = s32[8] parameter(0)
+  x = f32[8] parameter(1)
+  both = (s32[8], f32[8]) sort(keys, x), dimensions={0}, to_apply=less
+  key = s32[8] get-tuple-element(both), index=0
+  first = s32[1] slice(key), slice={[0:1]}
+  count = s32[] reshape(first)
+  y = f32[8] get-tuple-element(both), index=1
+  start = (s32[], f32[8]) tuple(count, y)
+  loop = (s32[], f32[8]) while(start), condition=positive, body=turn
+  ROOT z = f32[8] get-tuple-element(loop), index=1 }
+"""
+    model = ncc_runtime.load(compile_text(text))
+    keys = np.array([[9, 4, 6, 5, 8, 7, 11, 10], [3, 13, 5, 8, 9, 7, 6, 12]], np.int32)
+    given = [keys, np.ones((2, 8), np.float32)]
+    computed, timed = model.run(given).trace, model.run(given, values=False).trace
+    assert computed is not None
+    assert timed is not None
+    assert timed.time_ps == computed.time_ps
+    assert len(timed) == len(computed)
+>>>>>>> w-planrev

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock import kernel
 from ncc_runtime.execution.clock.event_log import IN_MEMORY, EventLog
 from ncc_runtime.execution.clock.everywhere import trace_of
@@ -17,12 +18,14 @@ from ncc_runtime.execution.clock.programs import Program, ProgramTables, Turns
 from ncc_runtime.execution.clock.semaphores import LEAST_ROOM
 from ncc_runtime.execution.clock.shares import HIGHEST
 from ncc_runtime.execution.clock.tables import (
+    BEYOND,
     COUNTS,
     DONE,
     EVENTS,
     INCREMENTS,
     INCREMENTS_FULL,
     LARGEST,
+    LATEST,
     LEAST_SLOW,
     LEFT,
     LEVEL,
@@ -39,12 +42,12 @@ from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.cc_isa import DESCRIPTOR_BYTES
 from ncc_runtime.lowering.executable import EngineQueue, Executable
 from ncc_runtime.parts import Parts
-from ncc_runtime.timing import TimingModel
+from ncc_runtime.timing import PS_PER_S, TimingModel
 
 Watch = Callable[[int], None]
 """Who hears how far the clock is."""
 
-STRETCH = 1 << 21
+STEPS_A_CALL = 1 << 21
 """Rows performed and rates found until the kernel returns: some tenths of a second."""
 
 AT_END = 2**62
@@ -103,16 +106,29 @@ def _run(
     machine = machine_of(executable, parts.model, program, instances.ranks)
     machine = machine._replace(event=log.first_table(program.events + 1))
     while (why := kernel.run(machine)) != DONE:
+        _check_time(executable, machine)
         if why == LOG_FULL:
             machine = log.room(machine)
         elif why == INCREMENTS_FULL:
             machine = _with_more_increments(machine)
         else:  # here Python hears of signals
-            machine.counts[LEFT] = STRETCH
+            machine.counts[LEFT] = STEPS_A_CALL
             if watch is not None:
                 watch(int(machine.counts[EVENTS]) * instances.count)
+    _check_time(executable, machine)
     log.close(machine)
     return machine
+
+
+def _check_time(executable: Executable, machine: Machine) -> None:
+    """LoweringError once times are too long for reports, which add them up over all ranks."""
+    most_ps = BEYOND // executable.seen - 1
+    if int(machine.counts[LATEST]) > most_ps:
+        ranks = "a rank" if executable.seen == 1 else f"{executable.seen:,} ranks"
+        raise LoweringError(
+            f"the run takes more than {most_ps // PS_PER_S:,} s, the most that the clock can count "
+            f"for {ranks}; run fewer trips of its loops, or run it without the clock"
+        )
 
 
 def launch_ps(executable: Executable, model: TimingModel) -> int:
@@ -146,7 +162,7 @@ def machine_of(executable: Executable, model: TimingModel, program: Program, ran
     counts[WAITING], counts[INCREMENTS] = len(process), program.increments.sum()
     counts[LARGEST] = program.increments.max(initial=0)
     counts[LEVEL] = counts[LEAST_SLOW] = HIGHEST
-    counts[LEFT] = STRETCH
+    counts[LEFT] = STEPS_A_CALL
     offsets = int((program.queue["offset"] != NONE).sum()) * ranks
     return Machine(
         sizes=sizes,

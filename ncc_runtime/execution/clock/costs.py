@@ -3,12 +3,17 @@
 import attrs
 import numpy as np
 
+from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, EngineQueue, Executable
+from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.isa import OPCODES, Engine, Shape
 from ncc_runtime.neff.program import Program, TensorId
 from ncc_runtime.neff.table import InstrTable
 from ncc_runtime.timing import TimingModel, duration_ps
+
+MOST_WORK_S = 90_000
+"""One instruction takes less: the kernel multiplies picoseconds by 100, in 63 bits."""
 
 
 @attrs.frozen(eq=False)
@@ -24,29 +29,35 @@ def engine_costs(program: Program, model: TimingModel, queue: EngineQueue) -> Co
     """Of instructions; those of one dtype are priced together."""
     table = queue.table
     work = np.zeros(len(table), np.int64)
-    dtypes = np.array([_dtype_index(program, table, row) for row in range(len(table))], np.int64)
-    for tensor in np.unique(dtypes[dtypes != IDLE]).tolist():
-        rows = np.flatnonzero(dtypes == tensor)
-        flops, elements = table.flops[rows], table.elements[rows]
-        dtype = program.tensors[tensor].dtype
-        rate = model.work_per_s(queue.engine, dtype)
-        if rate:
-            work[rows] = duration_ps(flops if queue.engine is Engine.TENSOR else elements, rate)
+    amounts = table.flops if queue.engine is Engine.TENSOR else table.elements
+    rows_of: dict[DType, list[int]] = {}
+    for row in range(len(table)):
+        if (dtype := _dtype(program, table, row)) is not None:
+            rows_of.setdefault(dtype, []).append(row)
+    moves: np.ndarray = np.zeros(len(table), bool)
+    for dtype, rows in rows_of.items():
+        moves[rows] = True
+        if rate := model.work_per_s(queue.engine, dtype):
+            longest_s = int(amounts[rows].max()) // rate
+            if longest_s >= MOST_WORK_S:
+                raise LoweringError(
+                    f"{queue.name} works for {longest_s:,} s on one instruction, the clock counts "
+                    f"less than {MOST_WORK_S:,}; run it without the clock, or split the array"
+                )
+            work[rows] = duration_ps(amounts[rows], rate)
     overhead = np.full(len(table), model.instruction_ps(queue.engine), np.int64)
-    traffic = np.where(dtypes == IDLE, 0, table.bytes_in + table.bytes_out)
-    return Costs(overhead, work, traffic)
+    return Costs(overhead, work, np.where(moves, table.bytes_in + table.bytes_out, 0))
 
 
-def _dtype_index(program: Program, table: InstrTable, row: int) -> int:
-    """A tensor whose dtype says how fast the instruction works; IDLE for control."""
+def _dtype(program: Program, table: InstrTable, row: int) -> DType | None:
+    """The dtype that says how fast an instruction works; None for control."""
     name = table.opcode_names[int(table.opcode[row])]
     first, last = int(table.start[row]), int(table.start[row + 1])
     if OPCODES[name].shape is Shape.CONTROL or first == last:
-        return IDLE
+        return None
     # operands set the speed where there are any: a comparison of floats gives pred
     tensor = int(table.tensors[min(first + int(table.result_count[row]), last - 1)])
-    wanted = program.tensors[TensorId(tensor)].dtype
-    return next(index for index, one in enumerate(program.tensors) if one.dtype is wanted)
+    return program.tensors[TensorId(tensor)].dtype
 
 
 def cc_costs(executable: Executable, model: TimingModel, queue: CcQueue) -> Costs:

@@ -11,6 +11,7 @@ from ncc_runtime.execution.clock.compiled import compiled, entry
 from ncc_runtime.execution.clock.semaphores import has_room, increment, is_asked, sleep, wake
 from ncc_runtime.execution.clock.tables import (
     ALWAYS,
+    BEYOND,
     COUNTED,
     DONE,
     ENGINE,
@@ -235,7 +236,8 @@ def _report(m: Machine, process: int, row: int, what: tuple[int, int, int, int, 
     number, rank = process // sizes.ranks, process % sizes.ranks
     event = m.counts[EVENTS]
     m.counts[EVENTS] = event + 1
-    m.counts[LATEST] = max(m.counts[LATEST], end)
+    # a negative end has gone beyond int64; then times mean nothing any more (`clock._check_time`)
+    m.counts[LATEST] = max(m.counts[LATEST], end if end >= 0 else BEYOND)
     m.process[process].last = event
     if sizes.is_recorded:
         note = m.event[event - m.counts[TAKEN]]

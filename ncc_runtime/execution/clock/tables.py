@@ -21,6 +21,9 @@ ALWAYS, COUNTED, RECORDED = 0, 1, 2
 QUEUE, SEMAPHORE, RING_BUSY = 1, 2, 3
 """Reasons of an event's start, as in trace.Reason; 0: none."""
 
+BEYOND = 2**63 - 1
+"""The end of all events once one has ended later than int64 counts."""
+
 DONE, LOG_FULL, INCREMENTS_FULL, PAUSED = range(4)
 """Why the kernel returns."""
 

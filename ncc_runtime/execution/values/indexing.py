@@ -113,10 +113,12 @@ def update_slice(array: np.ndarray, update: np.ndarray, *starts: np.ndarray) -> 
 
 def _gather(work: Work, operands: Arrays) -> Arrays:
     array, vector_dim = operands[0], work.integer("index_vector_dim")
-    if not array.size or not work.results[0].elements:  # XLA reads zeros where there is nothing
+    sizes = work.integers("slice_sizes")
+    if not (array.size and work.results[0].elements and all(sizes)):
+        # XLA reads zeros where there is nothing, also through a window that is collapsed to nothing
         return [np.zeros((len(array), *work.results[0].shape), array.dtype)]
     vectors = index_vectors(operands[1], vector_dim)
-    batch, sizes = vectors.shape[:-1], work.integers("slice_sizes")
+    batch = vectors.shape[:-1]
     batching = work.integers("operand_batching_dims")
     starts = [np.zeros(batch, np.int64) for _ in sizes]
     for number, dimension in enumerate(work.integers("start_index_map")):

@@ -119,7 +119,7 @@ class Machine:
         name = table.opcode_names[int(table.opcode[row])]
         if OPCODES[name].shape is Shape.CONTROL:
             return []
-        work = int(table.flops[row] + table.bytes_in[row] + table.bytes_out[row])
+        work = int(table.flops[row]) + int(table.bytes_in[row] + table.bytes_out[row])
         shares = self._shares(batch.ranks, work)
         return [functools.partial(self._compute, queue, row, ranks) for ranks in shares]
 

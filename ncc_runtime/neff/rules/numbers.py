@@ -11,6 +11,7 @@ from ncc_runtime.neff.rules.rule import rule
 from ncc_runtime.neff.table import COLUMNS, NONE, InstrTable
 
 _MOST_RANKS = 2**31 - 1
+_INT64_MAX = 2**63 - 1
 _COSTS = ("flops", "elements", "bytes_in", "bytes_out")
 
 
@@ -114,6 +115,11 @@ def _amounts_make_sense(program: Program) -> Iterator[str]:
             column = getattr(table, name)
             for row in np.flatnonzero(column < 0).tolist():
                 yield f"queue {engine}, pc {row}: {name} is {column[row]}, must be >= 0"
+        # their sum is what the clock takes, in the same 63 bits
+        are_too_many = table.bytes_in > _INT64_MAX - np.maximum(table.bytes_out, 0)
+        for row in np.flatnonzero(are_too_many).tolist():
+            moved = int(table.bytes_in[row]) + int(table.bytes_out[row])
+            yield f"queue {engine}, pc {row}: moves {moved} bytes, at most {_INT64_MAX}"
         waits = table.wait_sem != NONE
         for row in np.flatnonzero(waits & (table.wait_value < 1)).tolist():
             yield f"queue {engine}, pc {row}: waits for {table.wait_value[row]}, must be >= 1"
