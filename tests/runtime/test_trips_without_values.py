@@ -197,7 +197,6 @@ def test_the_command_takes_inputs_for_times_alone(tmp_path: Path, capsys) -> Non
     assert "--trip-count doubling=N" in capsys.readouterr().err
 
 
-<<<<<<< HEAD
 def test_a_number_of_trips_is_said_for_all_loops_of_a_name() -> None:
     text = """
 below { s = (f32[]) parameter(0)
@@ -217,7 +216,8 @@ ENTRY main { x = f32[] parameter(0)
     assert refusal(model).startswith("data decides how often grow runs (one number for all 2 of")
     time = {n: model.run(values=False, trip_counts={"grow": n}).time_us for n in (1, 2, 4)}
     assert time[4] - time[2] == pytest.approx((time[2] - time[1]) * 4, rel=0.2)
-=======
+
+
 def test_of_a_row_with_several_results_the_one_that_is_needed_decides() -> None:
     """The smallest key decides; the payload that is sorted with it does not."""
     text = """HloModule sorted, replica_count=2
@@ -252,4 +252,3 @@ ENTRY main { keys = s32[8] parameter(0)
     assert timed is not None
     assert timed.time_ps == computed.time_ps
     assert len(timed) == len(computed)
->>>>>>> w-planrev
