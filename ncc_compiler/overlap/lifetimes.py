@@ -1,5 +1,6 @@
 """How much memory a stretch of a computation takes, by the order of its nodes."""
 
+import math
 from collections.abc import Collection, Sequence
 
 import attrs
@@ -129,7 +130,7 @@ class Remainder:
 
     def has_room(self, position: int) -> bool:
         """Whether a node whose operands are there may run now."""
-        if position == self.first:
+        if position == self.first or self._limit_bytes == math.inf:
             return True
         if self._live_bytes + self._lifetimes.size_bytes[position] > self._limit_bytes:
             return False
@@ -137,13 +138,14 @@ class Remainder:
 
     def run(self, position: int) -> None:
         """Note that a node has run."""
-        place, size = position - self._start, self._lifetimes.size_bytes[position]
-        self._needs[self._first : place] = self._needs_before(position)
-        if self._unread.get(position):
-            self._live_bytes += size
-        for maker in self._lifetimes.reads[position]:
-            if self._is_last_reader(maker, position) and len(self._unread[maker]) == 1:
-                self._live_bytes -= self._lifetimes.size_bytes[maker]
+        place = position - self._start
+        if self._limit_bytes < math.inf:
+            self._needs[self._first : place] = self._needs_before(position)
+            if self._unread.get(position):
+                self._live_bytes += self._lifetimes.size_bytes[position]
+            for maker in self._lifetimes.reads[position]:
+                if self._is_last_reader(maker, position) and len(self._unread[maker]) == 1:
+                    self._live_bytes -= self._lifetimes.size_bytes[maker]
         self._needs[place] = -np.inf
         while self._first < len(self._needs) and self._has_run(self.first):
             self._first += 1

@@ -238,12 +238,31 @@ TWO = (
     f"%x = {SIDE} parameter(0)",
     f"%s = {SIDE} all-reduce(%x), to_apply=%sum",
     f"%y = {SIDE} dot(%s, %x), {DIMS}",
-    f"%g = {SIDE} all-reduce(%y), to_apply=%sum",
+    f"%g = {SIDE} all-reduce(%x), to_apply=%sum",
 )
 
 
 def test_a_gradient_goes_to_stream_1_beside_a_sum_that_compute_waits_for():
     assert streams(*TWO) == {"s": None, "g": 1}
+
+
+def test_a_gradient_that_waits_for_all_sums_stays_on_their_stream():
+    """It could not be under way beside any, and a stream of its own takes CC-cores."""
+    last = f"%g = {SIDE} all-reduce(%y), to_apply=%sum"
+    assert streams(*TWO[:3], last) == {"s": None, "g": None}
+
+
+def test_a_collective_that_all_sums_wait_for_stays_on_their_stream():
+    first = f"%w = {SIDE} all-gather(%part), dimensions={{0}}"
+    lines = ("%part = f32[2,8] parameter(0)", first, f"%s = {SIDE} all-reduce(%w), to_apply=%sum")
+    module = load(
+        *lines,
+        f"%y = {SIDE} dot(%s, %w), {DIMS}",
+        header="HloModule m, replica_count=4",
+        before=SUM,
+    )
+    nodes = run_passes(module, [AssignStreams()]).entry_computation.nodes
+    assert [written_stream(node) for node in nodes] == [None] * 4
 
 
 def test_without_two_kinds_all_stay_on_stream_0():
