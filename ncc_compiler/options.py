@@ -16,12 +16,18 @@ BUCKET_LIMIT_BYTES = 25 * 1024 * 1024
 BUCKET_SMALL_BYTES = 256 * 1024
 """To have one collective less, others may be put off by what so many bytes take."""
 
-SCHEDULE_LIMIT_PERCENT = 105
+SCHEDULE_LIMIT_PERCENT = 100
 """A computation takes at most this much of the memory that it took before a pass put it into
-another order. Two passes do so one after the other: overlap costs a tenth of the memory at most."""
+another order. Values count that live at the same time in that order; queues know less of each
+other where collectives run beside compute, so their memory is used again later, and the file takes
+up to a tenth more all the same."""
 
 SCHEDULE_FREE_BYTES = 128 * 1024 * 1024
-"""So much more is taken in any case: half a percent of the HBM that a rank of trn2 has."""
+"""So much is taken in any case: half a percent of the HBM that a rank of trn2 has."""
+
+SCHEDULE_WINDOW = 160
+"""Where memory is short, no node goes ahead of so many others, about half a layer of a large model:
+what is made farther ahead takes the memory that nearer nodes would need."""
 
 LEVELS = (0, 1, 2)
 

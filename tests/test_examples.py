@@ -142,6 +142,13 @@ def test_overlap_makes_the_data_parallel_example_faster(topology):
     assert (run.time_us or 0) < (times("data_parallel_step", 1, topology).time_us or 0)
 
 
+@pytest.mark.parametrize("topology", ["trn2.48xlarge", "trn1.32xlarge"])
+@pytest.mark.parametrize("name", ["moe_capacity", "moe_dispatch", "sequence_to_heads"])
+def test_overlap_slows_no_example_whose_collectives_wait_for_each_other(name, topology):
+    one, two = (times(name, level, topology).time_us or 0 for level in (1, 2))
+    assert 0 < two <= one
+
+
 @pytest.mark.parametrize(
     "place",
     [

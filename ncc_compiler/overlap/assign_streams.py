@@ -20,6 +20,7 @@ from ncc_compiler.ir.graph import Computation, Module, Node, Raw
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.types import TupleType
 from ncc_compiler.overlap.later_compute import feeds_compute
+from ncc_compiler.overlap.reach import chosen_before, chosen_behind
 from ncc_compiler.overlap.work import CONTROL_FLOW, HEAVY
 from ncc_compiler.passes.manager import Pass
 
@@ -43,7 +44,10 @@ class AssignStreams(Pass):
         fed = feeds_compute(module)
         bodies = {node.callee("body") for node in nodes if node.op == "while"}
         patient = {
-            name: _patient(module.computations[name], fed[name], name in bodies, module.entry)
+            name: _beside_others(
+                module.computations[name],
+                _patient(module.computations[name], fed[name], name in bodies, module.entry),
+            )
             for name in fed
         }
         if any(node.op == _BARRIER for node in nodes) or not _has_both(module, patient):
@@ -68,6 +72,18 @@ def _patient(
         if not fed[position]
         or (node.op == "all-gather" and all(early[operand] for operand in node.operands))
     )
+
+
+def _beside_others(body: Computation, patient: frozenset[int]) -> frozenset[int]:
+    """Those that can be under way together with a collective that stays.
+
+    One that waits for all of those, or they for it, gains nothing by a stream of its own.
+    """
+    collectives = [position for position, node in enumerate(body.nodes) if OPS[node.op].collective]
+    staying = [position for position in collectives if position not in patient]
+    before, behind = chosen_before(body, staying), chosen_behind(body, staying)
+    everybody = (1 << len(staying)) - 1
+    return frozenset(one for one in patient if before[one] | behind[one] != everybody)
 
 
 def _has_both(module: Module, patient: Mapping[str, frozenset[int]]) -> bool:

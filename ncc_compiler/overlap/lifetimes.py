@@ -1,8 +1,10 @@
 """How much memory a stretch of a computation takes, by the order of its nodes."""
 
+import math
 from collections.abc import Collection, Sequence
 
 import attrs
+import numpy as np
 
 from ncc_compiler.codegen.leaves import leaves
 from ncc_compiler.ir.graph import Computation, Node
@@ -81,27 +83,100 @@ def _makers(body: Computation) -> list[tuple[int, ...]]:
 
 def peak_bytes(lifetimes: Lifetimes, order: Sequence[int]) -> int:
     """The most that lives at once when nodes run in this order, which may be a stretch of them."""
-    live = Live(lifetimes)
-    peak = 0
+    return max(_needs(lifetimes, order), default=0)
+
+
+def _needs(lifetimes: Lifetimes, order: Sequence[int]) -> list[int]:
+    """What lives while each node of an order runs, its results included."""
+    left = [len(readers) for readers in lifetimes.readers]
+    needs, live = [], 0
     for position in order:
-        peak = max(peak, live.bytes + lifetimes.size_bytes[position])
-        live.run(position)
-    return peak
-
-
-class Live:
-    """What lives while nodes run one after the other."""
-
-    def __init__(self, lifetimes: Lifetimes) -> None:
-        self._lifetimes = lifetimes
-        self._left = [len(readers) for readers in lifetimes.readers]
-        self.bytes = 0
-
-    def run(self, position: int) -> None:
-        """The node has run: its results live until their last reader has, what it read may end."""
-        sizes, left = self._lifetimes.size_bytes, self._left
-        self.bytes += sizes[position] if left[position] else 0
-        for maker in self._lifetimes.reads[position]:
+        size = lifetimes.size_bytes[position]
+        needs.append(live + size)
+        live += size if left[position] else 0
+        for maker in lifetimes.reads[position]:
             left[maker] -= 1
             if not left[maker]:
-                self.bytes -= sizes[maker]
+                live -= lifetimes.size_bytes[maker]
+    return needs
+
+
+class Remainder:
+    """What is left of a stretch while its nodes run in another order than the program's.
+
+    A node may run ahead if all that is left could then run in program order within the limit: a
+    safe state of the banker's algorithm (Dijkstra, EWD 623). The first node that is left keeps the
+    state safe, so memory never runs out, whatever was made ahead before.
+    """
+
+    def __init__(self, lifetimes: Lifetimes, stretch: range, limit_bytes: float) -> None:
+        """The limit is at least what the stretch takes in program order."""
+        self._lifetimes, self._start, self._limit_bytes = lifetimes, stretch.start, limit_bytes
+        # By node, when it is its turn in program order; float64, since nothing bounds a size, and
+        # -inf for what has run, which stays so whatever is added.
+        self._needs = np.array(_needs(lifetimes, stretch), np.float64)
+        self._live_bytes = 0
+        self._unread = {  # by maker: its readers; those that have run are dropped at the end only
+            position: list(lifetimes.readers[position])
+            for position in stretch
+            if lifetimes.size_bytes[position]
+        }
+        self._first = 0  # the first that is left, counted from the start
+
+    @property
+    def first(self) -> int:
+        """The first node that is left."""
+        return self._start + self._first
+
+    def has_room(self, position: int) -> bool:
+        """Whether a node whose operands are there may run now."""
+        if position == self.first or self._limit_bytes == math.inf:
+            return True
+        if self._live_bytes + self._lifetimes.size_bytes[position] > self._limit_bytes:
+            return False
+        return bool(self._needs_before(position).max() <= self._limit_bytes)
+
+    def run(self, position: int) -> None:
+        """Note that a node has run."""
+        place = position - self._start
+        if self._limit_bytes < math.inf:
+            self._needs[self._first : place] = self._needs_before(position)
+            if self._unread.get(position):
+                self._live_bytes += self._lifetimes.size_bytes[position]
+            for maker in self._lifetimes.reads[position]:
+                if self._is_last_reader(maker, position) and len(self._unread[maker]) == 1:
+                    self._live_bytes -= self._lifetimes.size_bytes[maker]
+        self._needs[place] = -np.inf
+        while self._first < len(self._needs) and self._has_run(self.first):
+            self._first += 1
+
+    def _needs_before(self, position: int) -> np.ndarray:
+        """What the nodes before this one need if it runs now: its results live all that time.
+
+        What it alone still reads ends behind the reader before it, and no longer here.
+        """
+        needs = self._needs[self._first : position - self._start].copy()
+        if self._unread.get(position):
+            needs += self._lifetimes.size_bytes[position]
+        for maker in self._lifetimes.reads[position]:
+            if self._is_last_reader(maker, position):
+                others = self._unread[maker][:-1]
+                behind = others[-1] + 1 - self.first if others else 0
+                needs[max(0, behind) :] -= self._lifetimes.size_bytes[maker]
+        return needs
+
+    def _is_last_reader(self, maker: int, position: int) -> bool:
+        """Whether, in program order, nobody who is left reads the maker's result after this one."""
+        readers = self._unread.get(maker)
+        if not readers:
+            return False
+        while len(readers) > 1 and self._has_run(readers[-1]):
+            readers.pop()
+        if readers[-1] != position:
+            return False
+        while len(readers) > 1 and self._has_run(readers[-2]):
+            del readers[-2]
+        return True
+
+    def _has_run(self, position: int) -> bool:
+        return bool(self._needs[position - self._start] == -np.inf)

@@ -5,7 +5,7 @@ stands before a trigger and before a wait. Loops and branches are meeting points
 nothing moves over them, and what stands between two of them is ordered by `timeline.py`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import attrs
@@ -14,22 +14,17 @@ from ncc_compiler.codegen.leaves import leaves
 from ncc_compiler.ir.collectives import written_stream
 from ncc_compiler.ir.graph import Computation, Module, NodeId
 from ncc_compiler.ir.ops import OPS
-from ncc_compiler.options import SCHEDULE_FREE_BYTES, SCHEDULE_LIMIT_PERCENT
+from ncc_compiler.options import SCHEDULE_FREE_BYTES, SCHEDULE_LIMIT_PERCENT, SCHEDULE_WINDOW
 from ncc_compiler.overlap.ahead import held_until
 from ncc_compiler.overlap.later_compute import feeds_compute
-from ncc_compiler.overlap.lifetimes import Lifetimes, lifetimes_of, peak_bytes
+from ncc_compiler.overlap.lifetimes import lifetimes_of, peak_bytes
 from ncc_compiler.overlap.places import kept_orders
-from ncc_compiler.overlap.timeline import LAST, LATER, SOON, TRIGGER, Bounds, Rank, Task, arrange
+from ncc_compiler.overlap.timeline import LAST, LATER, SOON, TRIGGER, Rank, Task, arrange
 from ncc_compiler.overlap.work import CONTROL_FLOW, Work, works_of
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild
 
 _NONE = 2**62
-_SPARES = (2, 3, 4, 8)
-"""About so many values an update makes before it lets go of others."""
-
-_NARROWING = 8
-"""How much narrower a window is than the last one, where that took too much memory."""
 
 
 @attrs.frozen
@@ -37,7 +32,8 @@ class Schedule(Pass):
     """A computation takes at most `limit_percent` of the memory that it took before.
 
     That is of its parameters, its results and the values that live at the same time. Up to
-    `free_bytes` more are taken in any case: so little decides of no program whether it fits.
+    `free_bytes` are taken in any case: so little decides of no program whether it fits. If all
+    that could go ahead took more, no node goes ahead of more than `window` others.
 
     An all-gather starts `early_all_gather_layers` layers ahead, and a reduce-scatter
     `late_reduce_scatter_layers` layers late; without these, as early as data and memory allow.
@@ -47,6 +43,7 @@ class Schedule(Pass):
 
     limit_percent: int = SCHEDULE_LIMIT_PERCENT
     free_bytes: int = SCHEDULE_FREE_BYTES
+    window: int = SCHEDULE_WINDOW
     early_all_gather_layers: int | None = None
     late_reduce_scatter_layers: int | None = None
 
@@ -74,7 +71,13 @@ class Schedule(Pass):
         order: list[int] = []
         for stretch in runs:
             tasks = _tasks(body, stretch, _Facts(works, feeds, held, after))
-            order += _arranged(tasks, lifetimes, stretch, limit)
+            if not any(task.work.flight for task in tasks):
+                order += stretch
+                continue
+            found = arrange(tasks, lifetimes, stretch)
+            if peak_bytes(lifetimes, found) > limit:
+                found = arrange(tasks, lifetimes, stretch, limit, self.window)
+            order += found
         return order
 
     def _limit(self, body: Computation, kept: Sequence[int], peak: int) -> int:
@@ -82,30 +85,8 @@ class Schedule(Pass):
         there = [node for node in body.nodes if node.op in ("constant", "parameter")]
         there += [body.nodes[position] for position in kept]
         whole = peak + sum(array.size_bytes for node in there for array in leaves(node.type))
-        return max(peak + self.free_bytes, peak + whole * self.limit_percent // 100 - whole)
-
-
-def _arranged(
-    tasks: Sequence[Task], lifetimes: Lifetimes, stretch: range, limit: int
-) -> Sequence[int]:
-    """The best order within the limit: less is made ahead, then moved, until it is kept."""
-    if not any(task.work.flight for task in tasks):
-        return stretch
-    for window, spare in _attempts(len(tasks)):
-        found = arrange(tasks, lifetimes, stretch, Bounds(limit, window, spare))
-        order = [stretch[number] for number in found]
-        if peak_bytes(lifetimes, order) <= limit:
-            return order
-    return stretch
-
-
-def _attempts(tasks: int) -> Iterator[tuple[int, int]]:
-    """Windows, and for how many values of updates memory is spared, from the freest on."""
-    yield from ((tasks, spare) for spare in _SPARES)
-    window = tasks // _NARROWING
-    while window > 1:
-        yield window, _SPARES[-1]
-        window //= _NARROWING
+        more = max(self.free_bytes, whole * self.limit_percent // 100) - whole
+        return peak + max(0, more)
 
 
 @attrs.frozen

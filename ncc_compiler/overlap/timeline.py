@@ -9,11 +9,12 @@ that waits too early keeps all behind it waiting.
 """
 
 import heapq
+import math
 from collections.abc import Mapping, Sequence
 
 import attrs
 
-from ncc_compiler.overlap.lifetimes import Lifetimes, Live
+from ncc_compiler.overlap.lifetimes import Lifetimes, Remainder
 from ncc_compiler.overlap.updates import Turns
 from ncc_compiler.overlap.work import Work
 from ncc_runtime.neff.isa import ENGINES, Engine
@@ -47,20 +48,20 @@ class Task:
         return self.reads_collective and not self.is_leading
 
 
-@attrs.frozen
-class Bounds:
-    """How far the scheduler may go from program order."""
-
-    limit_bytes: int
-    window: int  # tasks that may pass the first one which is left
-    spare: int  # for how many values of updates what is made ahead for them leaves memory
-
-
 def arrange(
-    tasks: Sequence[Task], lifetimes: Lifetimes, positions: Sequence[int], bounds: Bounds
+    tasks: Sequence[Task],
+    lifetimes: Lifetimes,
+    stretch: range,
+    limit_bytes: float = math.inf,
+    window: int | None = None,
 ) -> list[int]:
-    """An order of the tasks; `positions` are those of their nodes in `lifetimes`."""
-    return _Timeline(tasks, lifetimes, positions, bounds).run()
+    """The nodes of a stretch, which the tasks stand for, in an order that keeps to the limit.
+
+    In program order they keep to it, too. `window` tasks may pass the first one that is left.
+    """
+    remainder = Remainder(lifetimes, stretch, limit_bytes)
+    order = _Timeline(tasks, remainder, stretch.start, window or len(tasks)).run()
+    return [stretch[number] for number in order]
 
 
 _Entry = tuple[Rank, int]
@@ -92,22 +93,16 @@ class _Queue:
 
 class _Timeline:
     def __init__(
-        self,
-        tasks: Sequence[Task],
-        lifetimes: Lifetimes,
-        positions: Sequence[int],
-        bounds: Bounds,
+        self, tasks: Sequence[Task], remainder: Remainder, start: int, window: int
     ) -> None:
-        self._tasks, self._positions, self._bounds = tasks, positions, bounds
-        self._sizes = [lifetimes.size_bytes[position] for position in positions]
-        self._live = Live(lifetimes)
+        self._tasks, self._remainder, self._start = tasks, remainder, start
+        self._window = window
+        self._beyond: list[int] = []  # ready, but behind the window
         self._free = dict.fromkeys(ENGINES, 0)
         self._leading = {engine: _Queue() for engine in ENGINES}
         self._filling = {engine: _Queue() for engine in ENGINES}
         self._updating = {engine: _Queue() for engine in ENGINES}
         self._stream_free: dict[int, int] = {}
-        updates = (size for size, task in zip(self._sizes, tasks, strict=True) if task.is_update)
-        self._fill_bytes = bounds.limit_bytes - bounds.spare * max(updates, default=0)
         self._missing = [len(task.after) for task in tasks]
         self._users: list[list[int]] = [[] for _ in tasks]
         for number, task in enumerate(tasks):
@@ -117,8 +112,6 @@ class _Timeline:
         self._flies = [False] * len(tasks)  # a collective is the last thing that it waits for
         self._done = [False] * len(tasks)
         self._names: list[int] = []  # ready, of those that take no time
-        self._first = 0  # the first task that is left
-        self._beyond: list[int] = []  # ready, but behind the window
         self._holding: dict[int, list[int]] = {}  # ready, until that task is on its way
         self._held_back: list[int] = []  # ready updates whose turn has not come
         self._turns: Turns | None = None  # of updates, when all collectives are on their way
@@ -137,29 +130,32 @@ class _Timeline:
 
     def _best(self) -> int:
         """The next task: one that leads to a collective, unless all of those wait for one."""
-        limit = self._bounds.limit_bytes
-        leading = self._next(self._leading, limit)
+        leading = self._next(self._leading)
         if leading is not None:
             start, number = leading
             if not self._flies[number] or start > self._ready[number]:
                 return number
-        filling = self._next(self._filling, self._fill_bytes)
+        filling = self._next(self._filling)
         if filling is not None and (leading is None or filling[0] < leading[0]):
             return filling[1]
-        last = (self._updating, self._filling) if leading is None else ()
-        found = (self._next(queues, limit) for queues in last)
-        return next((one[1] for one in (leading, *found) if one is not None), self._first)
+        if leading is None:
+            leading = self._next(self._updating) or filling
+        return self._first if leading is None else leading[1]
 
-    def _next(self, queues: Mapping[Engine, _Queue], limit_bytes: int) -> tuple[int, int] | None:
+    @property
+    def _first(self) -> int:
+        """The first task that is left."""
+        return self._remainder.first - self._start
+
+    def _next(self, queues: Mapping[Engine, _Queue]) -> tuple[int, int] | None:
         """Of tasks that memory has room for, the one that can start first, and when."""
         found = [
             one
             for engine, queue in queues.items()
             if (one := queue.next(self._free[engine], self._done)) is not None
         ]
-        room = limit_bytes - self._live.bytes
         for start, (_, number) in sorted(found):
-            if self._sizes[number] <= room or (queues is self._leading and number == self._first):
+            if self._remainder.has_room(self._start + number):
                 return start, number
         return None
 
@@ -171,7 +167,7 @@ class _Timeline:
     def _take(self, number: int) -> None:
         self._done[number] = True
         self.order.append(number)
-        self._live.run(self._positions[number])
+        self._remainder.run(self._start + number)
         end = self._run(number)
         is_flight = self._tasks[number].work.flight > 0 or (
             self._tasks[number].work.engine is None and self._flies[number]
@@ -202,7 +198,7 @@ class _Timeline:
         task = self._tasks[number]
         if task.work.engine is None:
             heapq.heappush(self._names, number)
-        elif number >= self._first + self._bounds.window:
+        elif number >= self._first + self._window:
             heapq.heappush(self._beyond, number)
         elif task.is_update and not (self._turns and self._turns.has_come(number)):
             self._held_back.append(number)
@@ -227,9 +223,7 @@ class _Timeline:
                 waiting += self._take_held_back()
         elif self._turns and self._turns.take(number):
             waiting += self._take_held_back()
-        while self._first < len(self._done) and self._done[self._first]:
-            self._first += 1
-        while self._beyond and self._beyond[0] < self._first + self._bounds.window:
+        while self._beyond and self._beyond[0] < self._first + self._window:
             waiting.append(heapq.heappop(self._beyond))
         for one in waiting:
             if not self._done[one]:

@@ -10,7 +10,7 @@ from ncc_compiler.driver import compile_text
 from ncc_compiler.ir.graph import Computation, Module
 from ncc_compiler.ir.load import load_module
 from ncc_compiler.options import CompileOptions
-from ncc_compiler.overlap.lifetimes import Lifetimes, lifetimes_of, peak_bytes
+from ncc_compiler.overlap.lifetimes import Lifetimes, Remainder, lifetimes_of, peak_bytes
 from ncc_compiler.overlap.schedule import Schedule
 from ncc_compiler.passes.manager import run_passes
 from ncc_compiler.passes.pipelines import pipeline
@@ -89,3 +89,28 @@ def test_an_order_takes_at_most_the_memory_that_it_may(module, percent):
     ends = [body.nodes[body.root], *(one for one in body.nodes if one.op in _ENDS)]
     whole = before + sum(array.size_bytes for one in ends for array in leaves(one.type))
     assert (after - before) * 100 <= whole * (percent - 100)
+
+
+@settings(max_examples=100)
+@given(
+    module=st.one_of(training_steps().map(loaded), cases().map(lambda case: case.module)),
+    more=st.integers(0, 4000),
+    data=st.data(),
+)
+def test_a_node_has_room_where_the_rest_fits_behind_it_in_program_order(module, more, data):
+    """By trying it: whatever went ahead before, and nodes whose operands are there."""
+    body = module.entry_computation
+    found, nodes = lifetimes(body), range(len(body.nodes))
+    limit = peak_bytes(found, nodes) + more
+    remainder, done = Remainder(found, nodes, limit), list[int]()
+    while len(done) < len(nodes):
+        left = [one for one in nodes if one not in done]
+        assert remainder.first == left[0]
+        ready = [one for one in left if not set(body.nodes[one].operands) - set(done)]
+        for one in ready:
+            rest = [other for other in left if other != one]
+            fits = peak_bytes(found, [*done, one, *rest]) <= limit
+            assert remainder.has_room(one) == fits
+        done.append(data.draw(st.sampled_from([one for one in ready if remainder.has_room(one)])))
+        remainder.run(done[-1])
+    assert peak_bytes(found, done) <= limit
