@@ -5,6 +5,7 @@ all ranks are alike, to a column that many rows share, or to the plan's own offs
 """
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import attrs
 import numpy as np
@@ -33,6 +34,11 @@ class MemberRows:
     def __len__(self) -> int:
         return len(self.offsets)
 
+    @property
+    def is_alike(self) -> bool:
+        """Whether all ranks have the same, which nobody looks for."""
+        return False
+
     def write(self, out: np.ndarray) -> None:
         """Fill (rows, ranks), a stretch at a time that stays in cache."""
         whole = len(self.ranks) == 1 and is_everybody(self.ranks[0], out.shape[1])
@@ -53,34 +59,79 @@ class MemberRows:
                 out[row, self.ranks] += base
 
 
+@attrs.frozen(eq=False)
+class PickedRows:
+    """Rows of which many are the same: the distinct ones, and which of them each is."""
+
+    rows: Sequence[Row]
+    index: np.ndarray | None = None  # (n,); None: all of them, one after the other
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> "PickedRows":
+        """Rows, the same object for many of them or not."""
+        found, index = distinct(rows)
+        return cls(rows) if 2 * len(found) > len(rows) else cls(found, index)
+
+    def __len__(self) -> int:
+        return len(self.rows) if self.index is None else len(self.index)
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether all ranks have the same."""
+        return all(len(row) == 1 for row in self.rows)
+
+    def write(self, out: np.ndarray) -> None:
+        """Fill (rows, ranks)."""
+        if self.index is None:
+            write_rows(self.rows, out)
+            return
+        table: np.ndarray = np.empty((len(self.rows), out.shape[1]), out.dtype)
+        write_rows(self.rows, table)
+        np.take(table, self.index, axis=0, out=out, mode="clip")  # "raise" would copy it first
+
+
+@attrs.frozen(eq=False)
+class TableRows:
+    """Rows that are a table already."""
+
+    table: np.ndarray  # (n, ranks or 1)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether all ranks have the same."""
+        return self.table.shape[1] == 1
+
+    def write(self, out: np.ndarray) -> None:
+        """Fill (rows, ranks)."""
+        out[:] = self.table
+
+
+Rows = MemberRows | PickedRows | TableRows
+
+
 class Column:
     """One growing column; rows that are the same object, or alike on all ranks, take no room."""
 
     def __init__(self, ranks: int, dtype: type[np.integer]) -> None:
         self._ranks, self._dtype = ranks, dtype
-        self._parts: list[Row | MemberRows] = []
-        self._more = 0  # rows beyond one a part
+        self._parts: list[Rows] = []
+        self._rows = 0
 
     def __len__(self) -> int:
-        return len(self._parts) + self._more
+        return self._rows
 
-    def append(self, row: Row) -> None:
-        """One row, kept by reference."""
-        self._parts.append(row)
-
-    def extend(self, rows: MemberRows) -> None:
-        """Rows of a plan, kept by reference."""
-        self._parts.append(rows)
-        self._more += len(rows) - 1
+    def extend(self, rows: Rows) -> None:
+        """More rows, kept by reference."""
+        if len(rows):
+            self._parts.append(rows)
+            self._rows += len(rows)
 
     def pad(self, rows: int) -> None:
         """Idle rows, until there are `rows`."""
-        self._parts.extend([NOTHING] * (rows - len(self)))
-
-    def put(self, at: int, row: Row) -> None:
-        """Row `at`, with idle rows before it."""
-        self.pad(at)
-        self.append(row)
+        self.extend(PickedRows([NOTHING], np.zeros(max(0, rows - len(self)), np.int64)))
 
     def padded(self, rows: int) -> np.ndarray:
         """`take` with idle rows at the end, until there are `rows`."""
@@ -90,37 +141,36 @@ class Column:
     def write(self, out: np.ndarray) -> None:
         """Fill (rows, ranks) and forget the rows."""
         at = 0
-        rows: list[Row] = []  # one after the other, up to the plan's next
         for part in self._parts:
-            if not isinstance(part, MemberRows):
-                rows.append(part)
-                continue
-            write_rows(rows, out[at:])
-            at += len(rows)
-            rows.clear()
             part.write(out[at : at + len(part)])
             at += len(part)
-        write_rows(rows, out[at:])
         self._parts.clear()
-        self._more = 0
+        self._rows = 0
 
     def take(self) -> np.ndarray:
         """The whole column, (rows, ranks), read-only; the rows are forgotten."""
         shape = (len(self), self._ranks)
-        rows = [part for part in self._parts if not isinstance(part, MemberRows)]
-        whole = len(rows) == len(self._parts) > 0
-        if whole and len(set(map(id, rows))) == 1:
-            column = np.broadcast_to(rows[0].astype(self._dtype), shape)
-        elif whole and set(map(len, rows)) == {1}:
-            alike = np.concatenate(rows).astype(self._dtype)
-            column = np.broadcast_to(alike[:, None], shape)
-        else:
-            column = np.empty(shape, self._dtype)
-            self.write(column)
-            column.setflags(write=False)
-        self._parts.clear()
-        self._more = 0
-        return column
+        picked = [part for part in self._parts if isinstance(part, PickedRows)]
+        only, _ = distinct([row for part in picked for row in part.rows])
+        if len(picked) == len(self._parts) and len(only) == 1:
+            self._parts.clear()
+            self._rows = 0
+            return np.broadcast_to(only[0].astype(self._dtype), shape)
+        is_alike = all(part.is_alike for part in self._parts)
+        column: np.ndarray = np.empty((shape[0], 1 if is_alike else shape[1]), self._dtype)
+        self.write(column)
+        column.setflags(write=False)
+        return np.broadcast_to(column, shape) if is_alike else column
+
+
+T = TypeVar("T")
+
+
+def distinct(objects: Sequence[T]) -> tuple[list[T], np.ndarray]:
+    """The objects, each once, and which of them stands where."""
+    ids = np.fromiter(map(id, objects), np.int64, len(objects))
+    _, first, index = np.unique(ids, return_index=True, return_inverse=True)
+    return [objects[at] for at in first.tolist()], index
 
 
 def write_rows(rows: Sequence[Row], out: np.ndarray) -> None:

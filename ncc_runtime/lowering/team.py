@@ -16,9 +16,9 @@ from ncc_runtime.collectives.plan import Piece, Space, Transfer
 from ncc_runtime.instances import is_repeated
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.channels import Channels
-from ncc_runtime.lowering.columns import MemberRows, Row, spread, spread_any
-from ncc_runtime.lowering.descriptors import DmaRows, Extents
-from ncc_runtime.lowering.events import Events
+from ncc_runtime.lowering.columns import MemberRows, Row, distinct, spread, spread_any
+from ncc_runtime.lowering.descriptors import DmaRows, Extents, Run
+from ncc_runtime.lowering.events import Completed, Events
 from ncc_runtime.lowering.executable import IDLE, Load
 from ncc_runtime.lowering.links import Link, Links
 from ncc_runtime.lowering.moves import Move, Moves, Rounds, Team
@@ -99,6 +99,22 @@ _Placed = tuple[Piece, np.ndarray | None]
 """A piece, and whose memory it lies in, by member; None: the own."""
 
 
+@attrs.frozen(eq=False)
+class _LaneRows:
+    """The rows that a team appends to one DMA ring."""
+
+    numbers: list[int] = attrs.field(factory=list)  # of its transfers, in the order of the plan
+    rounds: list[int] = attrs.field(factory=list)
+    runs: list[Run] = attrs.field(factory=list)
+    transfers: list[Transfer] = attrs.field(factory=list)
+
+    def add(self, number: int, round_number: int, run: Run, transfer: Transfer) -> None:
+        self.numbers.append(number)
+        self.rounds.append(round_number)
+        self.runs.append(run)
+        self.transfers.append(transfer)
+
+
 class TeamRows:
     """The rows of one team within one placeholder."""
 
@@ -123,15 +139,13 @@ class TeamRows:
         self._free_base: dict[int, Row] = {}
         self._free_sems: dict[int, Row] = {}
         self._events = Events(team, self._ranks)
-        self._completed: dict[int, Row] = {
-            lane: np.full(1, completed, np.int32)
-            for lane, (_, completed) in rows.links.ring_sems.items()
-        }
         self._freed = FreedSlots(self._waiting(), len(self._met))
 
     def emit(self) -> None:
         """Append everything."""
-        by_lane: dict[int, list[Transfer]] = {}
+        lanes: dict[int, _LaneRows] = {}
+        ring_rows = {lane: len(ring) for lane, ring in self._rows.rings.items()}
+        number = 0
         self._signal_ready()
         for index, moves in enumerate(self._rounds):
             place = Place(self._number, index)
@@ -143,13 +157,32 @@ class TeamRows:
                     waits = [before.pop(key) for key in needed]
                 else:
                     waits = self._events.waits(transfer.after)
-                self._emit(move, transfer.credit, place, waits)
-                by_lane.setdefault(move.lane, []).append(transfer)
+                lane = move.lane
+                self._emit(move, transfer.credit, place, waits, ring_rows[lane])
+                if lane not in lanes:
+                    lanes[lane] = _LaneRows()
+                lanes[lane].add(number, index, move.run, transfer)
+                ring_rows[lane] += 1
+                number += 1
             self._arriving = before | self._arriving
-        self._events.fill()
-        for lane, transfers in by_lane.items():
-            self._rows.rings[lane].extend(self._extents(transfers))
-        self._finish(sorted(by_lane))
+        self._hand_back()
+        completed = []
+        for lane, its in lanes.items():
+            runs = self._rows.rings[lane].extend(
+                its.runs, self._number, its.rounds, self._extents(its.transfers)
+            )
+            _, sem = self._rows.links.ring_sems[lane]
+            completed.append(Completed(sem, np.array(its.numbers), runs))
+        self._events.fill(completed)
+        self._finish(sorted(lanes))
+
+    def _hand_back(self) -> None:
+        """Count the slots that all transfers hand back."""
+        free_count = self._rows.channels.counters.free_count
+        moves, index = distinct([move for moves in self._rounds for move in moves])
+        for move, times in zip(moves, np.bincount(index).tolist(), strict=True):
+            if move.freed is not None:
+                free_count[move.freed] += times
 
     def _links(self) -> dict[int, Link]:
         """All links by number, in the order they are first used."""
@@ -177,30 +210,27 @@ class TeamRows:
             sem = spread(counters.ready_sem[channels], places, self._ranks)
             self._rows.cc.add(CcOpcode.SIGNAL, Place(self._number), [], Increment(to, sem))
 
-    def _emit(self, move: Move, credit: int, place: Place, waits: list[Condition]) -> None:
+    def _emit(
+        self, move: Move, credit: int, place: Place, waits: list[Condition], ring_row: int
+    ) -> None:
         """Push one run of descriptors, after what it waits for."""
-        ring, links = self._rows.rings[move.lane], self._rows.links
-        ring.add(move.run, place)
         for link in (*move.destinations, *move.owners):
             if self._unmet.pop(link.number, None):
                 waits += self._handshake(link)
         if credit:
             for link in move.destinations:
                 waits += self._credit(link, move.strand, credit)
-        push = (move.lane, len(ring) - 1)
+        push = (move.lane, ring_row)
         self._rows.cc.add(CcOpcode.ADVANCE, place, waits, move.destinations[0].advance, push)
-        for link in move.destinations:
-            self._last[link.number] = links.posted(link)
-            self._arriving[move.strand, link.number] = self._last[link.number]
+        came = [self._rows.links.posted(link) for link in move.destinations]
+        for link, one in zip(move.destinations, came, strict=True):
+            self._last[link.number] = self._arriving[move.strand, link.number] = one
         if self._events.are_awaited:
-            came = [self._last[link.number] for link in move.destinations]
-            self._events.add(came, Condition(self._completed[move.lane], ring.filled))
+            self._events.add(came)
         for link in move.owners:
-            self._last[link.number] = links.posted(link)
+            self._last[link.number] = self._rows.links.posted(link)
             self._read.add(link.number)
-        if move.freed is not None:
-            self._rows.channels.counters.free_count[move.freed] += 1
-            self._freed.add(move)
+        self._freed.add(move)
 
     def _handshake(self, link: Link) -> list[Condition]:
         """The wait for peers and owners to have come here, where it is the first."""
