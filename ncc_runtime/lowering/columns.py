@@ -4,7 +4,8 @@ A million-cell column is never held twice: until the end a row is a reference, t
 all ranks are alike, to a column that many rows share, or to the plan's own offsets.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 import attrs
@@ -27,9 +28,10 @@ class MemberRows:
     """Rows that a plan gives by member: offsets in a space, and where the space begins."""
 
     offsets: Sequence[np.ndarray]  # per row (members,) int64
-    bases: Sequence[int | np.ndarray]  # per row; (groups, members) where ranks differ
+    bases: np.ndarray  # per row, int64
     ranks: np.ndarray  # (groups, members) int32: who the members are
     idle: int  # for ranks of no group
+    more: Mapping[int, np.ndarray] = MappingProxyType({})  # to a row's base, (groups, members)
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -48,15 +50,13 @@ class MemberRows:
         for at in range(0, len(self.offsets), step):
             rows = slice(at, at + step)
             block = np.concatenate(self.offsets[rows]).reshape(-1, self.ranks.shape[1])
-            bases = [base if isinstance(base, int) else 0 for base in self.bases[rows]]
-            block += np.array(bases, np.int64)[:, None]
+            block += self.bases[rows, None]
             if whole:
                 out[rows] = block
             else:
                 out[rows, self.ranks] = block[:, None, :]
-        for row, base in enumerate(self.bases):
-            if not isinstance(base, int):
-                out[row, self.ranks] += base
+        for row, base in self.more.items():
+            out[row, self.ranks] += base
 
 
 @attrs.frozen(eq=False)

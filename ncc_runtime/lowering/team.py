@@ -95,10 +95,6 @@ class FreedSlots:
         return at[credit - 1] if lacking <= 0 else self._total[channel] + lacking
 
 
-_Placed = tuple[Piece, np.ndarray | None]
-"""A piece, and whose memory it lies in, by member; None: the own."""
-
-
 @attrs.frozen(eq=False)
 class _LaneRows:
     """The rows that a team appends to one DMA ring."""
@@ -214,9 +210,10 @@ class TeamRows:
         self, move: Move, credit: int, place: Place, waits: list[Condition], ring_row: int
     ) -> None:
         """Push one run of descriptors, after what it waits for."""
-        for link in (*move.destinations, *move.owners):
-            if self._unmet.pop(link.number, None):
-                waits += self._handshake(link)
+        if self._unmet:
+            for link in (*move.destinations, *move.owners):
+                if self._unmet.pop(link.number, None):
+                    waits += self._handshake(link)
         if credit:
             for link in move.destinations:
                 waits += self._credit(link, move.strand, credit)
@@ -286,20 +283,27 @@ class TeamRows:
     def _extents(self, transfers: list[Transfer]) -> Extents:
         """Addresses and sizes of the transfers of one lane."""
         widest = max(len(one.sources) for one in transfers)
-        sources = [
-            [
-                *((piece, piece.owner) for piece in one.sources),
-                *[None] * (widest - len(one.sources)),
-            ]
-            for one in transfers
-        ]
-        also = [None if one.also is None else (one.also.target, one.also.peer) for one in transfers]
+        also = [one.also for one in transfers]
         sizes = [self._sizes(one.size_bytes) for one in transfers]
+        sources = [
+            [one.sources[number] if number < len(one.sources) else None for one in transfers]
+            for number in range(widest)
+        ]
         return Extents(
-            sources=[self._addressed(placed) for placed in zip(*sources, strict=True)],
-            target=self._addressed([(one.target, one.peer) for one in transfers]),
-            size=MemberRows(sizes, [0] * len(sizes), self._seen, idle=0),
-            also=self._addressed(also) if any(also) else None,
+            sources=[
+                self._addressed(its, [None if one is None else one.owner for one in its])
+                for its in sources
+            ],
+            target=self._addressed(
+                [one.target for one in transfers], [one.peer for one in transfers]
+            ),
+            size=MemberRows(sizes, np.zeros(len(sizes), np.int64), self._seen, idle=0),
+            also=self._addressed(
+                [None if one is None else one.target for one in also],
+                [None if one is None else one.peer for one in also],
+            )
+            if any(also)
+            else None,
             registers=self._registers(transfers),
         )
 
@@ -313,20 +317,31 @@ class TeamRows:
             *((none,) * 3 if one is None else (one.rows, one.source, one.target) for one in counts),
             strict=True,
         )
-        zeros = [0] * len(counts)
+        zeros = np.zeros(len(counts), np.int64)
         seen = (
             [none if one is None else self._of_seen(one) for one in column] for column in columns
         )
         return [MemberRows(rows, zeros, self._seen, IDLE) for rows in seen]
 
-    def _addressed(self, placed: Sequence[_Placed | None]) -> MemberRows:
-        """Addresses of pieces, IDLE for none."""
+    def _addressed(
+        self, pieces: Sequence[Piece | None], owners: Sequence[np.ndarray | None]
+    ) -> MemberRows:
+        """Addresses of pieces, IDLE for none, in the memory of their owners; None: the own."""
         nowhere: np.ndarray = np.full(self._seen.shape[1], IDLE, np.int64)
+        base_of, ranks = self._addresses.base, self._team.ranks
+        bases = [0 if one is None else base_of(one) for one in pieces]
+        more: dict[int, np.ndarray] = {}
+        for row, base in enumerate(bases):
+            if not isinstance(base, int):
+                owner = owners[row]
+                bases[row] = 0
+                more[row] = np.asarray(base[ranks if owner is None else ranks[:, owner]])
         return MemberRows(
-            offsets=[nowhere if one is None else self._of_seen(one[0].offset) for one in placed],
-            bases=[0 if one is None else self._base(*one) for one in placed],
+            offsets=[nowhere if one is None else self._of_seen(one.offset) for one in pieces],
+            bases=np.array(bases, np.int64),
             ranks=self._seen,
             idle=IDLE,
+            more=more,
         )
 
     def _sizes(self, column: np.ndarray) -> np.ndarray:
@@ -340,11 +355,3 @@ class TeamRows:
         """Of a plan that has columns of all members, those of the members that are seen."""
         members = self._seen.shape[1]
         return column if len(column) == members else column[:members]
-
-    def _base(self, piece: Piece, owner: np.ndarray | None) -> int | np.ndarray:
-        """Where the space of a piece begins: in the memory of the owner, by member."""
-        base = self._addresses.base(piece)
-        if isinstance(base, int):
-            return base
-        ranks = self._team.ranks
-        return np.asarray(base[ranks if owner is None else ranks[:, owner]])

@@ -7,7 +7,7 @@ import numpy as np
 
 from ncc_runtime.collectives.plan import IDLE, LANES, After, Copy, Piece, Round, Space, Transfer
 from ncc_runtime.plans.loops import Stretch
-from ncc_runtime.plans.making import SENT, Singles, Way
+from ncc_runtime.plans.making import SENT, Singles
 from ncc_runtime.plans.steps import NONE
 
 _SPACES = tuple(Space)
@@ -89,7 +89,7 @@ def rounds_of(singles: Singles, members: int) -> tuple[Round, ...]:
             after,
         ) in zip(
             table(peer, np.int32, IDLE),
-            zip(*map(pieces, sources), strict=True) if sources else itertools.repeat(()),
+            zip(*map(pieces, sources), strict=True) if sources else [()] * len(heads),
             pieces(target),
             table(np.array(singles.size_bytes, np.int64), np.int64, 0),
             pieces(also),
@@ -99,8 +99,8 @@ def rounds_of(singles: Singles, members: int) -> tuple[Round, ...]:
             is_consumed.tolist(),
             credit[heads].tolist(),
             [singles.divisor[head] for head in heads.tolist()],
-            _afters(singles, members, number.tolist(), order.tolist()),
-            strict=False,
+            _afters(singles, members, number, order, len(heads)),
+            strict=True,
         )
     ]
     edges = np.flatnonzero(np.diff(rounds[heads], prepend=-1, append=-1)).tolist()
@@ -169,43 +169,48 @@ def _packed(
 
 
 def _afters(
-    singles: Singles, members: int, number: Sequence[int], order: Sequence[int]
+    singles: Singles, members: int, number: np.ndarray, order: np.ndarray, transfers: int
 ) -> list[After]:
-    """What each transfer waits for, where its CC-core has not waited for that or for later."""
-    known: list[dict[Way, int]] = [{} for _ in range(members)]  # the last waited for, by member
-    ends: list[tuple[int, int]] = []  # by transfer: where its rows end, of arrivals and of its own
-    cells: list[tuple[int, int, int]] = []  # row of the table below, member, what it waits for
-    rows = 0
-    for _, column in itertools.groupby(order, number.__getitem__):
-        arrived = sent = 0  # waits so far, of the member that has most
-        own: list[tuple[int, int, int]] = []
-        for single in column:
-            member = singles.member[single]
-            its, its_arrived, its_sent = known[member], 0, 0
-            last = [
-                (max([number[one] for one in ones]), way)
-                for way, ones in singles.needs[single].items()
-            ]
-            for awaited, way in sorted(last):
-                if its.get(way, IDLE) >= awaited:
-                    continue
-                its[way] = awaited
-                if way < SENT:
-                    cells.append((rows + its_arrived, member, awaited))
-                    its_arrived += 1
-                else:
-                    own.append((its_sent, member, awaited))
-                    its_sent += 1
-            arrived, sent = max(arrived, its_arrived), max(sent, its_sent)
-        middle = rows + arrived
-        cells += [(middle + row, member, awaited) for row, member, awaited in own]
-        rows = middle + sent
-        ends.append((middle, rows))
-    table: np.ndarray = np.full((rows, members), IDLE, np.int32)
-    cell = np.array(cells, np.int64).reshape(-1, 3)
-    table[cell[:, 0], cell[:, 1]] = cell[:, 2]
-    starts = [0, *(end for _, end in ends[:-1])]
+    """What each transfer waits for, where its CC-core has not waited for that or for later.
+
+    A wait is a row of these columns: who waits, in which transfer, for which, which comes which
+    way.
+    """
+    needs = singles.needs
+    every = [ones for its in needs for ones in its.values()]
+    starts = np.cumsum([0, *map(len, every[:-1])])
+    named = number[[one for ones in every for one in ones]]
+    awaited = np.maximum.reduceat(named, starts) if every else named
+    way = np.array([way for its in needs for way in its], np.int64)
+    single = np.repeat(np.arange(len(needs)), [len(its) for its in needs])
+    member = np.array(singles.member, np.int64)[single]
+    place: np.ndarray = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    place = place[single]
+
+    # not where the member has waited for as late a transfer of that way; the highest so far of
+    # all ways at once, for those of each way are above all of the way before it
+    by_way = np.lexsort((place, way, member))
+    is_new = np.ones(len(by_way), bool)
+    is_new[1:] = np.any([np.diff(one[by_way]) != 0 for one in (way, member)], axis=0)
+    height = np.cumsum(is_new) * len(order) + awaited[by_way]
+    is_later = np.ones(len(by_way), bool)
+    is_later[1:] = height[1:] > np.maximum.accumulate(height)[:-1]
+    kept = by_way[is_later]
+
+    is_sent = way >= SENT
+    kept = kept[np.lexsort((way[kept], awaited[kept], is_sent[kept], place[kept]))]
+    turn = _times_before(2 * place[kept] + is_sent[kept])
+    transfer, sent = number[single[kept]], is_sent[kept]
+    rows = np.zeros((2, transfers), np.int64)  # by transfer, of arrivals and of its own
+    np.maximum.at(rows, (sent.astype(np.int64), transfer), turn + 1)
+    ends = np.cumsum(rows.sum(axis=0))
+    middles = ends - rows[1]
+    table: np.ndarray = np.full((int(ends[-1]), members), IDLE, np.int32)
+    first = np.where(sent, middles[transfer], middles[transfer] - rows[0, transfer])
+    table[first + turn, member[kept]] = awaited[kept]
+    cells, middle_of, end_of = list(table), middles.tolist(), ends.tolist()
     return [
-        After(tuple(table[start:middle]), tuple(table[middle:end]))
-        for start, (middle, end) in zip(starts, ends, strict=True)
+        After(tuple(cells[start:middle]), tuple(cells[middle:end]))
+        for start, middle, end in zip([0, *end_of[:-1]], middle_of, end_of, strict=True)
     ]

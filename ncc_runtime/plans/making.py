@@ -235,7 +235,7 @@ class Making:
         if self._sends[step] and not self._straight[self._received[step]]:
             self._take_slot(step)
         made: list[int] = []
-        for place, count in self._runs(step):
+        for place, count in ((0, 1),) if self._count[step] == 1 else self._runs(step):
             made.append(self._single(step, place, count, known))
             known = {**known, singles.completion(made[-1]): (made[-1],)}
         self._held.pop(block, None)
@@ -269,9 +269,6 @@ class Making:
 
     def _runs(self, step: int) -> Iterator[tuple[int, int]]:
         """Runs of a step's chunks that lie behind one another wherever they are: place, count."""
-        if self._count[step] == 1:
-            yield 0, 1
-            return
         refs = [(step, self._source[step])] if self._reads[step] else []
         refs += [(step, self._target[step])] if self._writes[step] else []
         if self._is_reduce[step]:
@@ -297,7 +294,7 @@ class Making:
         return _alike(lambda at: (reader, at) in self._facts.first, first, count)
 
     def _single(self, step: int, place: int, count: int, known: Known) -> int:
-        sources = tuple(self._sources(step, place))
+        sources = self._sources(step, place)
         writes, straight = self._writes[step], self._straight
         home = self._at(self._target[step] + place) if writes else sources[0]
         gpu, receive = self._gpu[step], self._received[step]
@@ -331,19 +328,17 @@ class Making:
         joins = [*self._held[self._block[step]], step]
         return [(joins[0], self._target[step]), *((one, self._source[one]) for one in joins)]
 
-    def _sources(self, step: int, place: int) -> Iterator[Stretch]:
+    def _sources(self, step: int, place: int) -> tuple[Stretch, ...]:
         if self._is_reduce[step]:
-            for reader, chunk in self._joined(step):
-                yield self._read(reader, chunk + place)
-        elif not self._receives[step]:
-            yield self._read(step, self._source[step] + place)
-        elif self._straight[step]:
-            yield self._at(self._target[step] + place)
-        else:
-            slot = self._landed[self._sent[step]]
-            yield _further(slot, place * self._loop.width)
-            if self._joins[step]:
-                yield self._read(step, self._source[step] + place)
+            return tuple(self._read(one, chunk + place) for one, chunk in self._joined(step))
+        if not self._receives[step]:
+            return (self._read(step, self._source[step] + place),)
+        if self._straight[step]:
+            return (self._at(self._target[step] + place),)
+        slot = _further(self._landed[self._sent[step]], place * self._loop.width)
+        if self._joins[step]:
+            return slot, self._read(step, self._source[step] + place)
+        return (slot,)
 
     def _read(self, step: int, chunk: int) -> Stretch:
         """Where a step reads a chunk: one of the output that nobody has written, in the operand."""
