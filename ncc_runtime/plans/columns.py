@@ -206,7 +206,7 @@ def _afters(
     np.maximum.at(rows, (sent.astype(np.int64), transfer), turn + 1)
     ends = np.cumsum(rows.sum(axis=0))
     middles = ends - rows[1]
-    table: np.ndarray = np.full((int(ends[-1]), members), IDLE, np.int32)
+    table: np.ndarray = np.full((int(ends.max(initial=0)), members), IDLE, np.int32)
     first = np.where(sent, middles[transfer], middles[transfer] - rows[0, transfer])
     table[first + turn, member[kept]] = awaited[kept]
     cells, middle_of, end_of = list(table), middles.tolist(), ends.tolist()
