@@ -46,62 +46,46 @@ def rounds_of(singles: Singles, members: int) -> tuple[Round, ...]:
     order = order[np.argsort(its_number, kind="stable")]
     heads = order[np.flatnonzero(np.diff(number[order], prepend=-1))]  # one cell of each transfer
 
-    def table(cells: np.ndarray, dtype: type[np.integer], rest: int) -> np.ndarray:
+    def rows(cells: np.ndarray, dtype: type[np.integer], rest: int) -> list[np.ndarray]:
+        """By transfer the column of its members."""
         found: np.ndarray = np.full((len(heads), members), rest, dtype)
         found[number, member] = cells
-        return found
+        return list(found)
 
     def pieces(lying: tuple[np.ndarray, np.ndarray]) -> list[Piece | None]:
         """By transfer, None where it has none."""
         space, offset = lying
         return [
             None if area == NONE else Piece(_SPACES[area % len(_SPACES)], row, area // len(_SPACES))
-            for area, row in zip(space[heads].tolist(), table(offset, np.int64, 0), strict=True)
+            for area, row in zip(space[heads].tolist(), rows(offset, np.int64, 0), strict=True)
         ]
 
-    is_consumed = np.zeros(len(heads), bool)
-    is_consumed[number[consumed != IDLE]] = True
+    peers, homes = rows(peer, np.int32, IDLE), rows(member, np.int32, IDLE)
+    sizes = rows(np.array(singles.size_bytes, np.int64), np.int64, 0)
+    its_sources, its_also = [pieces(one) for one in sources], pieces(also)
+    targets = [one for one in pieces(target) if one is not None]  # there always is one
+    hands_back = np.zeros(len(heads), bool)
+    hands_back[number[consumed != IDLE]] = True
+    its_consumed = [
+        row if is_there else None
+        for row, is_there in zip(rows(consumed, np.int32, IDLE), hands_back.tolist(), strict=True)
+    ]
+    afters = _afters(singles, members, number, order, len(heads))
+    its_credit = credit.tolist()
     transfers = [
         Transfer(
-            peer=its_peer,
-            sources=tuple(one for one in its_sources if one is not None),
-            target=its_target,
-            size_bytes=size,
-            also=None if second is None else Copy(home, second),
-            lane=its_lane,
-            consumed=its_consumed if hands_back else None,
-            credit=its_credit,
-            divisor=divisor,
-            after=after,
+            peer=peers[k],
+            sources=tuple([one for its in its_sources if (one := its[k]) is not None]),
+            target=targets[k],
+            size_bytes=sizes[k],
+            also=None if (second := its_also[k]) is None else Copy(homes[k], second),
+            lane=singles.lane[head],
+            consumed=its_consumed[k],
+            credit=its_credit[head],
+            divisor=singles.divisor[head],
+            after=afters[k],
         )
-        for (
-            its_peer,
-            its_sources,
-            its_target,
-            size,
-            second,
-            home,
-            its_lane,
-            its_consumed,
-            hands_back,
-            its_credit,
-            divisor,
-            after,
-        ) in zip(
-            table(peer, np.int32, IDLE),
-            zip(*map(pieces, sources), strict=True) if sources else [()] * len(heads),
-            pieces(target),
-            table(np.array(singles.size_bytes, np.int64), np.int64, 0),
-            pieces(also),
-            table(member, np.int32, IDLE),
-            lane[heads].tolist(),
-            table(consumed, np.int32, IDLE),
-            is_consumed.tolist(),
-            credit[heads].tolist(),
-            [singles.divisor[head] for head in heads.tolist()],
-            _afters(singles, members, number, order, len(heads)),
-            strict=True,
-        )
+        for k, head in enumerate(heads.tolist())
     ]
     edges = np.flatnonzero(np.diff(rounds[heads], prepend=-1, append=-1)).tolist()
     return tuple(Round(tuple(transfers[one:two])) for one, two in itertools.pairwise(edges))
