@@ -5,6 +5,7 @@ What several placeholders take together is the union of their numbers, for they 
 `lowering/channels.py` and `lowering/stream.py` hand them out.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -16,6 +17,9 @@ DATA, READY, FREE, RING, TRIGGER = range(5)
 
 _KINDS = 5
 _LANES = 1 << 10
+
+_MANY = 1 << 16
+"""Pairs that are looked at together, about."""
 
 NO_SEMAPHORES: np.ndarray = np.empty(0, np.int64)
 
@@ -39,14 +43,18 @@ def semaphores_of(
             found.append(_numbers(stream, RING, lane, ends))
     for plan, groups in teams:
         members = groups.astype(np.int64)
-        for lane, senders, receivers, is_freed in _channels(plan):
-            first, last = members[:, senders].ravel(), members[:, receivers].ravel()
+        for its_lane, senders, receivers, is_freed in _together(_channels(plan)):
+            first, last = members[:, senders], members[:, receivers]
+            lanes = np.broadcast_to(its_lane, first.shape)
             here, remote = last < most, (first != last) & (first < most)
-            found.append(_numbers(stream, DATA, lane, (last[here], first[here], ranks)))
-            found.append(_numbers(stream, READY, lane, (first[remote], last[remote], ranks)))
-            if is_freed:
-                here = first < most
-                found.append(_numbers(stream, FREE, lane, (first[here], last[here], ranks)))
+            freed = is_freed & (first < most)
+            for kind, where, at, other in (
+                (DATA, here, last, first),
+                (READY, remote, first, last),
+                (FREE, freed, first, last),
+            ):
+                ends = at[where], other[where], ranks
+                found.append(_numbers(stream, kind, lanes[where], ends))
     return np.unique(np.concatenate(found))
 
 
@@ -61,13 +69,33 @@ def _ends(ranks: int) -> int:
 
 
 def _numbers(
-    stream: int, kind: int, lane: int, ends: tuple[np.ndarray, np.ndarray, int]
+    stream: int, kind: int, lane: int | np.ndarray, ends: tuple[np.ndarray, np.ndarray, int]
 ) -> np.ndarray:
     """Numbers of semaphores that lie at ranks, with another end each."""
     at, other, ranks = ends
-    assert lane < _LANES, "lanes are few"
+    assert np.all(lane < _LANES), "lanes are few"
     place = ((stream * _KINDS + kind) * _LANES + lane) * ranks + at
     return np.asarray(place * _ends(ranks) + other)
+
+
+def _together(
+    channels: Iterator[Channel],
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """The same, many at once: of each pair the lane, both ends, and if slots are handed back."""
+    some: list[Channel] = []
+    for one in itertools.chain(channels, [None]):
+        if one is not None:
+            some.append(one)
+        if some and (one is None or len(some) * len(some[-1][1]) >= _MANY):
+            counts = [len(senders) for _, senders, _, _ in some]
+            lanes, senders, receivers, are_freed = zip(*some, strict=True)
+            yield (
+                np.repeat(lanes, counts),
+                np.concatenate(senders),
+                np.concatenate(receivers),
+                np.repeat(are_freed, counts),
+            )
+            some = []
 
 
 def _channels(plan: Plan) -> Iterator[Channel]:

@@ -144,6 +144,8 @@ class Channels:
         found: np.ndarray = np.full(len(senders), NO_CHANNEL, np.int32)
         for numbers in self._number.values():
             found = np.where(found == NO_CHANNEL, numbers[senders, receivers] - 1, found)
+            if NO_CHANNEL not in found:
+                break
         return found
 
     def free_sems(self, channels: np.ndarray, senders: np.ndarray) -> np.ndarray:

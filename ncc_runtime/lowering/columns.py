@@ -4,7 +4,9 @@ A million-cell column is never held twice: until the end a row is a reference, t
 all ranks are alike, to a column that many rows share, or to the plan's own offsets.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeVar
 
 import attrs
 import numpy as np
@@ -26,12 +28,18 @@ class MemberRows:
     """Rows that a plan gives by member: offsets in a space, and where the space begins."""
 
     offsets: Sequence[np.ndarray]  # per row (members,) int64
-    bases: Sequence[int | np.ndarray]  # per row; (groups, members) where ranks differ
+    bases: np.ndarray  # per row, int64
     ranks: np.ndarray  # (groups, members) int32: who the members are
     idle: int  # for ranks of no group
+    more: Mapping[int, np.ndarray] = MappingProxyType({})  # to a row's base, (groups, members)
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether all ranks have the same, which nobody looks for."""
+        return False
 
     def write(self, out: np.ndarray) -> None:
         """Fill (rows, ranks), so many cells at a time that they stay in cache."""
@@ -42,15 +50,66 @@ class MemberRows:
         for at in range(0, len(self.offsets), step):
             rows = slice(at, at + step)
             block = np.concatenate(self.offsets[rows]).reshape(-1, self.ranks.shape[1])
-            bases = [base if isinstance(base, int) else 0 for base in self.bases[rows]]
-            block += np.array(bases, np.int64)[:, None]
+            block += self.bases[rows, None]
             if whole:
                 out[rows] = block
             else:
                 out[rows, self.ranks] = block[:, None, :]
-        for row, base in enumerate(self.bases):
-            if not isinstance(base, int):
-                out[row, self.ranks] += base
+        for row, base in self.more.items():
+            out[row, self.ranks] += base
+
+
+@attrs.frozen(eq=False)
+class PickedRows:
+    """Rows of which many are the same: the distinct ones, and which of them each is."""
+
+    rows: Sequence[Row]
+    index: np.ndarray | None = None  # (n,); None: all of them, one after the other
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> "PickedRows":
+        """Rows, the same object for many of them or not."""
+        found, index = distinct(rows)
+        return cls(rows) if 2 * len(found) > len(rows) else cls(found, index)
+
+    def __len__(self) -> int:
+        return len(self.rows) if self.index is None else len(self.index)
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether all ranks have the same."""
+        return all(len(row) == 1 for row in self.rows)
+
+    def write(self, out: np.ndarray) -> None:
+        """Fill (rows, ranks)."""
+        if self.index is None:
+            write_rows(self.rows, out)
+            return
+        table: np.ndarray = np.empty((len(self.rows), out.shape[1]), out.dtype)
+        write_rows(self.rows, table)
+        np.take(table, self.index, axis=0, out=out, mode="clip")  # "raise" would copy it first
+
+
+@attrs.frozen(eq=False)
+class TableRows:
+    """Rows that are a table already."""
+
+    table: np.ndarray  # (n, ranks or 1)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether all ranks have the same."""
+        return self.table.shape[1] == 1
+
+    def write(self, out: np.ndarray) -> None:
+        """Fill (rows, ranks)."""
+        out[:] = self.table
+
+
+Rows = MemberRows | PickedRows | TableRows
 
 
 class Column:
@@ -58,29 +117,21 @@ class Column:
 
     def __init__(self, ranks: int, dtype: type[np.integer]) -> None:
         self._ranks, self._dtype = ranks, dtype
-        self._parts: list[Row | MemberRows] = []
-        self._more = 0  # rows beyond one a part
+        self._parts: list[Rows] = []
+        self._rows = 0
 
     def __len__(self) -> int:
-        return len(self._parts) + self._more
+        return self._rows
 
-    def append(self, row: Row) -> None:
-        """One row, kept by reference."""
-        self._parts.append(row)
-
-    def extend(self, rows: MemberRows) -> None:
-        """Rows of a plan, kept by reference."""
-        self._parts.append(rows)
-        self._more += len(rows) - 1
+    def extend(self, rows: Rows) -> None:
+        """More rows, kept by reference."""
+        if len(rows):
+            self._parts.append(rows)
+            self._rows += len(rows)
 
     def pad(self, rows: int) -> None:
         """Idle rows, until there are `rows`."""
-        self._parts.extend([NOTHING] * (rows - len(self)))
-
-    def put(self, at: int, row: Row) -> None:
-        """Row `at`, with idle rows before it."""
-        self.pad(at)
-        self.append(row)
+        self.extend(PickedRows([NOTHING], np.zeros(max(0, rows - len(self)), np.int64)))
 
     def padded(self, rows: int) -> np.ndarray:
         """`take` with idle rows at the end, until there are `rows`."""
@@ -90,37 +141,36 @@ class Column:
     def write(self, out: np.ndarray) -> None:
         """Fill (rows, ranks) and forget the rows."""
         at = 0
-        rows: list[Row] = []  # one after the other, up to the plan's next
         for part in self._parts:
-            if not isinstance(part, MemberRows):
-                rows.append(part)
-                continue
-            write_rows(rows, out[at:])
-            at += len(rows)
-            rows.clear()
             part.write(out[at : at + len(part)])
             at += len(part)
-        write_rows(rows, out[at:])
         self._parts.clear()
-        self._more = 0
+        self._rows = 0
 
     def take(self) -> np.ndarray:
         """The whole column, (rows, ranks), read-only; the rows are forgotten."""
         shape = (len(self), self._ranks)
-        rows = [part for part in self._parts if not isinstance(part, MemberRows)]
-        whole = len(rows) == len(self._parts) > 0
-        if whole and len(set(map(id, rows))) == 1:
-            column = np.broadcast_to(rows[0].astype(self._dtype), shape)
-        elif whole and set(map(len, rows)) == {1}:
-            alike = np.concatenate(rows).astype(self._dtype)
-            column = np.broadcast_to(alike[:, None], shape)
-        else:
-            column = np.empty(shape, self._dtype)
-            self.write(column)
-            column.setflags(write=False)
-        self._parts.clear()
-        self._more = 0
-        return column
+        picked = [part for part in self._parts if isinstance(part, PickedRows)]
+        only, _ = distinct([row for part in picked for row in part.rows])
+        if len(picked) == len(self._parts) and len(only) == 1:
+            self._parts.clear()
+            self._rows = 0
+            return np.broadcast_to(only[0].astype(self._dtype), shape)
+        is_alike = all(part.is_alike for part in self._parts)
+        column: np.ndarray = np.empty((shape[0], 1 if is_alike else shape[1]), self._dtype)
+        self.write(column)
+        column.setflags(write=False)
+        return np.broadcast_to(column, shape) if is_alike else column
+
+
+T = TypeVar("T")
+
+
+def distinct(objects: Sequence[T]) -> tuple[list[T], np.ndarray]:
+    """The objects, each once, and which of them stands where."""
+    ids = np.fromiter(map(id, objects), np.int64, len(objects))
+    _, first, index = np.unique(ids, return_index=True, return_inverse=True)
+    return [objects[at] for at in first.tolist()], index
 
 
 def write_rows(rows: Sequence[Row], out: np.ndarray) -> None:

@@ -6,9 +6,18 @@ import attrs
 import numpy as np
 
 from ncc_runtime.lowering.cc_isa import DmaOpcode
-from ncc_runtime.lowering.columns import Column, MemberRows, Row, narrowed
-from ncc_runtime.lowering.executable import IDLE, DmaQueue, Post, Registers
-from ncc_runtime.lowering.rows import NO_POST, Condition, Increment, Place, Posts, Waits
+from ncc_runtime.lowering.columns import (
+    NOTHING,
+    Column,
+    MemberRows,
+    PickedRows,
+    Row,
+    TableRows,
+    distinct,
+    narrowed,
+)
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, Post, Registers, Sync
+from ncc_runtime.lowering.rows import NO_POST, Increment, Posts
 
 
 @attrs.frozen(eq=False)
@@ -48,10 +57,12 @@ class DmaRows:
     def __init__(self, everybody: np.ndarray) -> None:
         self._everybody = everybody
         ranks = self._ranks = len(everybody)
-        self._heads: list[tuple[DmaOpcode, int, int, int]] = []
+        self._heads: list[np.ndarray] = []  # (rows, 4): opcode, placeholder, round, divisor
+        self._rows = 0
         self._peer, self._arrival = Column(ranks, np.int32), Column(ranks, np.int32)
         self._also, self._also_arrival = Column(ranks, np.int32), Column(ranks, np.int32)
-        self._waits, self._sent, self._free = Waits(ranks), Posts(ranks), Posts(ranks)
+        self._tail, self._pushed = Column(ranks, np.int32), Column(ranks, np.int32)
+        self._sent, self._free = Posts(ranks), Posts(ranks)
         self._reads: list[Posts] = []
         self._owners: list[Column] = []
         self._sources: list[Column] = []
@@ -61,39 +72,66 @@ class DmaRows:
         self.filled: Row = np.zeros(1, np.int64)  # runs in the ring so far; a new array each time
 
     def __len__(self) -> int:
-        return len(self._heads)
+        return self._rows
 
-    def add(self, run: Run, place: Place) -> None:
-        """One row; its extents follow by `extend`."""
-        row = len(self)
-        self._heads.append((run.opcode, place.placeholder, place.round, run.divisor))
-        self.filled = self.filled + run.active
-        self._waits.append(Condition(run.tail, self.filled))
-        self._peer.append(run.arrival.rank)
-        self._arrival.append(run.arrival.sem)
-        self._sent.append(run.sent)
-        if run.also is not NO_POST:
-            self._also.put(row, run.also.rank)
-            self._also_arrival.put(row, run.also.sem)
-        if run.free is not NO_POST:
-            self._free.put(row, run.free)
-        if run.reads:
-            self._add_reads(row, run)
+    def extend(
+        self, every: Sequence[Run], placeholder: int, rounds: Sequence[int], extents: Extents
+    ) -> np.ndarray:
+        """More rows, each with its run, round and extents.
 
-    def _add_reads(self, row: int, run: Run) -> None:
-        while len(self._reads) < len(run.reads):
-            self._reads.append(Posts(self._ranks))
-        for posts, read in zip(self._reads, run.reads, strict=False):
-            posts.put(row, read)
-        while len(self._owners) < len(run.owners):
-            self._owners.append(Column(self._ranks, np.int32))
-        for column, owner in zip(self._owners, run.owners, strict=False):
-            if owner is not None:
-                column.put(row, owner)
+        Returns the runs in the ring once each row is there, (rows, ranks or 1).
+        """
+        first = len(self)
+        self._rows += len(every)
+        runs, index = distinct(every)  # many are the same
+        opcode, divisor = (
+            np.array(one)[index]
+            for one in ([run.opcode for run in runs], [run.divisor for run in runs])
+        )
+        places = np.full(len(index), placeholder), np.array(rounds)
+        self._heads.append(np.stack([opcode, *places, divisor], axis=1))
+        width = max(len(run.active) for run in runs)
+        active = np.stack([np.broadcast_to(run.active, width) for run in runs])
+        filled = np.cumsum(active[index], axis=0, dtype=np.int64) + self.filled
+        self.filled = filled[-1].copy()
+        self._pushed.extend(TableRows(filled))
+        for column, rows in (
+            (self._tail, [run.tail for run in runs]),
+            (self._peer, [run.arrival.rank for run in runs]),
+            (self._arrival, [run.arrival.sem for run in runs]),
+        ):
+            column.extend(PickedRows(rows, index))
+        self._sent.extend(first, [run.sent for run in runs], index)
+        if any(run.also is not NO_POST for run in runs):
+            for column, rows in (
+                (self._also, [run.also.rank for run in runs]),
+                (self._also_arrival, [run.also.sem for run in runs]),
+            ):
+                column.pad(first)
+                column.extend(PickedRows(rows, index))
+        if any(run.free is not NO_POST for run in runs):
+            self._free.extend(first, [run.free for run in runs], index)
+        self._extend_reads(first, runs, index)
+        self._extend_extents(first, extents)
+        return filled
 
-    def extend(self, extents: Extents) -> None:
-        """Addresses and sizes of the rows added since the last call."""
-        first = len(self._target)
+    def _extend_reads(self, first: int, runs: Sequence[Run], index: np.ndarray) -> None:
+        """Whose memory is read, and the increments there; of runs that read the own alone, none."""
+        for number in range(max(len(run.reads) for run in runs)):
+            if number == len(self._reads):
+                self._reads.append(Posts(self._ranks))
+            reads = [run.reads[number] if number < len(run.reads) else NO_POST for run in runs]
+            self._reads[number].extend(first, reads, index)
+        every = [run.owners if run.reads else () for run in runs]
+        for number in range(max(map(len, every))):
+            if number == len(self._owners):
+                self._owners.append(Column(self._ranks, np.int32))
+            owners = [its[number] if number < len(its) else None for its in every]
+            rows = [NOTHING if owner is None else owner for owner in owners]
+            self._owners[number].pad(first)
+            self._owners[number].extend(PickedRows(rows, index))
+
+    def _extend_extents(self, first: int, extents: Extents) -> None:
         while len(self._sources) < len(extents.sources):
             self._sources.append(Column(self._ranks, np.int64))
         for column, rows in zip(self._sources, extents.sources, strict=False):
@@ -110,9 +148,10 @@ class DmaRows:
 
     def queue(self, name: str, stream: int, lane: int) -> DmaQueue:
         """The finished ring; the rows are forgotten."""
-        heads = np.array(self._heads, np.int32).reshape(-1, 4)
+        none = np.empty((0, 4), np.int32)
+        heads = np.concatenate([none, *self._heads]).astype(np.int32)
         peer, sources = self._peer.take(), self._taken_sources()
-        posts = [Post(peer, self._arrival.take()), self._sent.take()]
+        posts = [Post(peer, self._arrival.take()), self._sent.padded(len(self))]
         also_peer = also_target = None
         if len(self._also):
             also_peer, also_sem, also_target = (
@@ -133,7 +172,7 @@ class DmaRows:
             sources=sources,
             target=self._target.take(),
             size_bytes=narrowed(self._size.take()),
-            sync=self._waits.take(posts),
+            sync=Sync(self._tail.take(), self._pushed.take(), tuple(posts)),
             source_rank=self._taken_owners(sources) if self._owners else None,
             also_peer=also_peer,
             also_target=also_target,

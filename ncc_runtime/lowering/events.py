@@ -6,6 +6,7 @@ when the last transfer is there: plans from files have tens of thousands, each o
 
 from collections.abc import Sequence
 
+import attrs
 import numpy as np
 
 from ncc_runtime.collectives.plan import After
@@ -13,6 +14,15 @@ from ncc_runtime.lowering.columns import CELLS_AT_ONCE, write_rows
 from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.lowering.moves import Team
 from ncc_runtime.lowering.rows import NO_WAIT, Condition
+
+
+@attrs.frozen(eq=False)
+class Completed:
+    """What says that the transfers of one lane are complete."""
+
+    sem: int  # at who makes them
+    transfers: np.ndarray  # their numbers, in the order of the lane
+    runs: np.ndarray  # (transfers, ranks or 1): what it has come to when each is complete
 
 
 class Events:
@@ -35,27 +45,27 @@ class Events:
         ]
         self._sems: np.ndarray = np.full((len(self._columns), ranks), IDLE, np.int32)
         self._values: np.ndarray = self._sems.copy()
+        self._waits = list(map(Condition, self._sems, self._values))
         self._handed_out = 0
         self._arrived: list[Condition] = []  # by transfer, at whom it writes to
         self._also_arrived: list[Condition] = []  # the same, at whom it writes to as well
-        self._sent: list[Condition] = []  # by transfer, at who makes it
 
-    def add(self, arrived: Sequence[Condition], sent: Condition) -> None:
+    def add(self, arrived: Sequence[Condition]) -> None:
         """The next transfer."""
         self._arrived.append(arrived[0])
         self._also_arrived.append(arrived[1] if len(arrived) > 1 else NO_WAIT)
-        self._sent.append(sent)
 
     def waits(self, after: After) -> list[Condition]:
         """The conditions of the next transfer's columns; `fill` says what they are."""
         first = self._handed_out
         self._handed_out += len(after.arrived) + len(after.sent)
-        return [
-            Condition(self._sems[row], self._values[row]) for row in range(first, self._handed_out)
-        ]
+        return self._waits[first : self._handed_out]
 
-    def fill(self) -> None:
-        """Write the conditions that were handed out; all transfers are there."""
+    def fill(self, sent: Sequence[Completed]) -> None:
+        """Write the conditions that were handed out, as all transfers are there.
+
+        What says that transfers are complete, at who makes them, is `sent`.
+        """
         assert self._handed_out == len(self._columns), "every transfer has asked for its waits"
         if not self._columns:
             return
@@ -64,15 +74,22 @@ class Events:
         numbers = columns[rows, members]
         order = np.argsort(numbers, kind="stable")
         is_own = np.array(self._is_own)[rows[order]]
-        for where, conditions in (
-            (order[~is_own], self._also_arrived),
-            (order[~is_own], self._arrived),
-            (order[is_own], self._sent),
-        ):
-            step = max(1, CELLS_AT_ONCE // self._sems.shape[1])
+        for conditions in (self._also_arrived, self._arrived):
+            where, step = order[~is_own], max(1, CELLS_AT_ONCE // self._sems.shape[1])
             for first in range(0, len(where), step):
                 cells = where[first : first + step]
                 self._write(rows[cells], members[cells], numbers[cells], conditions)
+        of: np.ndarray = np.full((2, len(self._arrived)), IDLE, np.int64)
+        for which, one in enumerate(sent):
+            of[:, one.transfers] = np.full(len(one.transfers), which), np.arange(len(one.transfers))
+        own = order[is_own]
+        for which, one in enumerate(sent):
+            cells = own[of[0, numbers[own]] == which]
+            ranks = self._team.ranks[:, members[cells]]
+            at = np.broadcast_to(rows[cells], ranks.shape), ranks
+            runs = of[1, numbers[cells]]
+            self._sems[at] = one.sem
+            self._values[at] = one.runs[runs, ranks if one.runs.shape[1] > 1 else 0]
 
     def _write(
         self,

@@ -36,6 +36,22 @@ if TYPE_CHECKING:  # slow to import, and only users' plans need it
     from ncc_runtime.plans.files import PlanFile
 
 
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Without the search for cyclic garbage: plans and rows hold no cycles and live to the end.
+
+    As a decorator, of a function whose plans are gone when the search goes on.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@without_collections()
 def fill(
     program: Program,
     placement: Placement,
@@ -53,33 +69,18 @@ def fill(
     """
     check_forced(forced)
     check_capacity(program, placement.topology, ignore_memory=ignore_memory)
-    with without_collections():
-        seen = instance_ranks(program, placement) if folded and not plans else None
-        choosing = None
-        with suppress(UnfoldedError):  # then every rank has columns of its own
-            choosing = Choosing(
-                program, placement, (forced, plans), seen=seen, ignore_memory=ignore_memory
-            )
-            return fill_with(
-                program, placement, _teams(choosing), seen, ignore_memory=ignore_memory
-            )
-        if choosing is None:
-            choosing = Choosing(program, placement, (forced, plans), ignore_memory=ignore_memory)
-        else:
-            choosing = choosing.unfolded()
-        return fill_with(program, placement, _teams(choosing), ignore_memory=ignore_memory)
-
-
-@contextmanager
-def without_collections() -> Iterator[None]:
-    """Without the search for cyclic garbage: plans and rows hold no cycles and live to the end."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+    seen = instance_ranks(program, placement) if folded and not plans else None
+    choosing = None
+    with suppress(UnfoldedError):  # then every rank has columns of its own
+        choosing = Choosing(
+            program, placement, (forced, plans), seen=seen, ignore_memory=ignore_memory
+        )
+        return fill_with(program, placement, _teams(choosing), seen, ignore_memory=ignore_memory)
+    if choosing is None:
+        choosing = Choosing(program, placement, (forced, plans), ignore_memory=ignore_memory)
+    else:
+        choosing = choosing.unfolded()
+    return fill_with(program, placement, _teams(choosing), ignore_memory=ignore_memory)
 
 
 def _teams(choosing: Choosing) -> list[list[Team]]:

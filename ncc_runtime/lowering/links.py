@@ -29,6 +29,7 @@ class Link:
     arrived: Row  # the same semaphore, at the receiver
     advance: Increment  # of the sender's tail
     sent: Increment  # of the sender's completions
+    index: slice | np.ndarray  # the channels once more, as what tables of counts are indexed by
 
 
 class Links:
@@ -69,6 +70,7 @@ class Links:
             arrived=spread(data, ends.places, count),
             advance=self._own(ends.senders, tail),
             sent=self._own(ends.senders, completed),
+            index=_index(channels),
         )
 
     def _own(self, ranks: np.ndarray, sem: int) -> Increment:
@@ -81,9 +83,16 @@ class Links:
     def posted(self, link: Link) -> Condition:
         """Count one more transfer on every channel of a link; the wait for it, at the receivers."""
         counts = self.channels.counters.data_count
-        values = counts[link.channels] + 1
-        counts[link.channels] = values
+        values = counts[link.index] + 1
+        counts[link.index] = values
         return Condition(link.arrived, spread_any(values, link.ends.places, len(self._everybody)))
+
+
+def _index(channels: np.ndarray) -> slice | np.ndarray:
+    """Channels as an index: numpy would convert a narrow one each time, and they mostly follow."""
+    if len(channels) and (np.diff(channels) == 1).all():
+        return slice(int(channels[0]), int(channels[-1]) + 1)
+    return channels.astype(np.intp)
 
 
 def ends_of(peer: np.ndarray, seen: int) -> Ends:

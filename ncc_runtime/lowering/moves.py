@@ -164,10 +164,11 @@ class ColumnNumbers:
         """The number of a column that is not going to change."""
         if column is None:
             return None
-        if id(column) not in self._by_object:
+        found = self._by_object.get(id(column))
+        if found is None:
             number = self._by_content.setdefault(column.tobytes(), len(self._by_content))
-            self._by_object[id(column)] = number, column
-        return self._by_object[id(column)][0]
+            found = self._by_object[id(column)] = number, column
+        return found[0]
 
 
 def _opcode(transfer: Transfer) -> DmaOpcode:

@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.lowering.cc_isa import CcOpcode
-from ncc_runtime.lowering.columns import NOTHING, Column, Row
+from ncc_runtime.lowering.columns import NOTHING, Column, PickedRows, Row
 from ncc_runtime.lowering.executable import IDLE, CcQueue, Jump, Load, Post, Sync
 
 
@@ -48,42 +48,24 @@ class Posts:
     def __init__(self, ranks: int) -> None:
         self._rank, self._sem = Column(ranks, np.int32), Column(ranks, np.int32)
 
-    def append(self, post: Increment) -> None:
-        """The next row's."""
-        self._rank.append(post.rank)
-        self._sem.append(post.sem)
-
     def __len__(self) -> int:
         return len(self._sem)
 
-    def put(self, at: int, post: Increment) -> None:
-        """The increment of row `at`; rows before it that have none make none."""
-        self._rank.put(at, post.rank)
-        self._sem.put(at, post.sem)
+    def extend(self, first: int, posts: Sequence[Increment], index: np.ndarray | None) -> None:
+        """The increments of rows from `first` on; rows before it that have none make none.
+
+        The index says which of the increments is that of each row; without, they come in order.
+        """
+        for column, rows in (
+            (self._rank, [post.rank for post in posts]),
+            (self._sem, [post.sem for post in posts]),
+        ):
+            column.pad(first)
+            column.extend(PickedRows.of(rows) if index is None else PickedRows(rows, index))
 
     def padded(self, rows: int) -> Post:
-        """`take`, with rows at the end that increment nothing until there are `rows`."""
+        """All rows as arrays, which are forgotten; at the end some that increment nothing."""
         return Post(self._rank.padded(rows), self._sem.padded(rows))
-
-    def take(self) -> Post:
-        """All rows as arrays; they are forgotten."""
-        return Post(self._rank.take(), self._sem.take())
-
-
-class Waits:
-    """One condition of every row."""
-
-    def __init__(self, ranks: int) -> None:
-        self._sem, self._value = Column(ranks, np.int32), Column(ranks, np.int32)
-
-    def append(self, wait: Condition) -> None:
-        """The next row's."""
-        self._sem.append(wait.sem)
-        self._value.append(wait.value)
-
-    def take(self, posts: Sequence[Post]) -> Sync:
-        """All rows as arrays, with their increments; they are forgotten."""
-        return Sync(self._sem.take(), self._value.take(), tuple(posts))
 
 
 class CcRows:
@@ -93,7 +75,9 @@ class CcRows:
         self._heads: list[tuple[CcOpcode, int, int, int, int]] = []
         self.jumps: dict[int, Jump] = {}
         self.loads: dict[int, Load] = {}
-        self._waits, self._posts = Waits(ranks), Posts(ranks)
+        self._ranks = ranks
+        self._waits: list[Condition] = []
+        self._posts: list[Increment] = []
 
     def add(
         self,
@@ -131,6 +115,15 @@ class CcRows:
     def queue(self, name: str, stream: int) -> CcQueue:
         """The finished program; the rows are forgotten."""
         heads = np.array(self._heads, np.int32).reshape(-1, 5)
+        sems, values = Column(self._ranks, np.int32), Column(self._ranks, np.int32)
+        sems.extend(PickedRows.of([wait.sem for wait in self._waits]))
+        values.extend(PickedRows.of([wait.value for wait in self._waits]))
+        posts = Posts(self._ranks)
+        posts.extend(0, self._posts, None)
+        post = posts.padded(len(self))
+        self._heads.clear()
+        self._waits.clear()
+        self._posts.clear()
         return CcQueue(
             name=name,
             stream=stream,
@@ -139,7 +132,7 @@ class CcRows:
             round=heads[:, 2],
             ring=heads[:, 3],
             ring_row=heads[:, 4],
-            sync=self._waits.take([self._posts.take()]),
+            sync=Sync(sems.take(), values.take(), (post,)),
             jumps=dict(self.jumps),
             loads=dict(self.loads),
         )

@@ -16,9 +16,9 @@ from ncc_runtime.collectives.plan import Piece, Space, Transfer
 from ncc_runtime.instances import is_repeated
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.channels import Channels
-from ncc_runtime.lowering.columns import MemberRows, Row, spread, spread_any
-from ncc_runtime.lowering.descriptors import DmaRows, Extents
-from ncc_runtime.lowering.events import Events
+from ncc_runtime.lowering.columns import MemberRows, Row, distinct, spread, spread_any
+from ncc_runtime.lowering.descriptors import DmaRows, Extents, Run
+from ncc_runtime.lowering.events import Completed, Events
 from ncc_runtime.lowering.executable import IDLE, Load
 from ncc_runtime.lowering.links import Link, Links
 from ncc_runtime.lowering.moves import Move, Moves, Rounds, Team
@@ -95,8 +95,20 @@ class FreedSlots:
         return at[credit - 1] if lacking <= 0 else self._total[channel] + lacking
 
 
-_Placed = tuple[Piece, np.ndarray | None]
-"""A piece, and whose memory it lies in, by member; None: the own."""
+@attrs.frozen(eq=False)
+class _LaneRows:
+    """The rows that a team appends to one DMA ring."""
+
+    numbers: list[int] = attrs.field(factory=list)  # of its transfers, in the order of the plan
+    rounds: list[int] = attrs.field(factory=list)
+    runs: list[Run] = attrs.field(factory=list)
+    transfers: list[Transfer] = attrs.field(factory=list)
+
+    def add(self, number: int, round_number: int, run: Run, transfer: Transfer) -> None:
+        self.numbers.append(number)
+        self.rounds.append(round_number)
+        self.runs.append(run)
+        self.transfers.append(transfer)
 
 
 class TeamRows:
@@ -123,15 +135,13 @@ class TeamRows:
         self._free_base: dict[int, Row] = {}
         self._free_sems: dict[int, Row] = {}
         self._events = Events(team, self._ranks)
-        self._completed: dict[int, Row] = {
-            lane: np.full(1, completed, np.int32)
-            for lane, (_, completed) in rows.links.ring_sems.items()
-        }
         self._freed = FreedSlots(self._waiting(), len(self._met))
 
     def emit(self) -> None:
         """Append everything."""
-        by_lane: dict[int, list[Transfer]] = {}
+        lanes: dict[int, _LaneRows] = {}
+        ring_rows = {lane: len(ring) for lane, ring in self._rows.rings.items()}
+        number = 0
         self._signal_ready()
         for index, moves in enumerate(self._rounds):
             place = Place(self._number, index)
@@ -143,13 +153,32 @@ class TeamRows:
                     waits = [before.pop(key) for key in needed]
                 else:
                     waits = self._events.waits(transfer.after)
-                self._emit(move, transfer.credit, place, waits)
-                by_lane.setdefault(move.lane, []).append(transfer)
+                lane = move.lane
+                self._emit(move, transfer.credit, place, waits, ring_rows[lane])
+                if lane not in lanes:
+                    lanes[lane] = _LaneRows()
+                lanes[lane].add(number, index, move.run, transfer)
+                ring_rows[lane] += 1
+                number += 1
             self._arriving = before | self._arriving
-        self._events.fill()
-        for lane, transfers in by_lane.items():
-            self._rows.rings[lane].extend(self._extents(transfers))
-        self._finish(sorted(by_lane))
+        self._hand_back()
+        completed = []
+        for lane, its in lanes.items():
+            runs = self._rows.rings[lane].extend(
+                its.runs, self._number, its.rounds, self._extents(its.transfers)
+            )
+            _, sem = self._rows.links.ring_sems[lane]
+            completed.append(Completed(sem, np.array(its.numbers), runs))
+        self._events.fill(completed)
+        self._finish(sorted(lanes))
+
+    def _hand_back(self) -> None:
+        """Count the slots that all transfers hand back."""
+        free_count = self._rows.channels.counters.free_count
+        moves, index = distinct([move for moves in self._rounds for move in moves])
+        for move, times in zip(moves, np.bincount(index).tolist(), strict=True):
+            if move.freed is not None:
+                free_count[move.freed] += times
 
     def _links(self) -> dict[int, Link]:
         """All links by number, in the order they are first used."""
@@ -177,30 +206,28 @@ class TeamRows:
             sem = spread(counters.ready_sem[channels], places, self._ranks)
             self._rows.cc.add(CcOpcode.SIGNAL, Place(self._number), [], Increment(to, sem))
 
-    def _emit(self, move: Move, credit: int, place: Place, waits: list[Condition]) -> None:
+    def _emit(
+        self, move: Move, credit: int, place: Place, waits: list[Condition], ring_row: int
+    ) -> None:
         """Push one run of descriptors, after what it waits for."""
-        ring, links = self._rows.rings[move.lane], self._rows.links
-        ring.add(move.run, place)
-        for link in (*move.destinations, *move.owners):
-            if self._unmet.pop(link.number, None):
-                waits += self._handshake(link)
+        if self._unmet:
+            for link in (*move.destinations, *move.owners):
+                if self._unmet.pop(link.number, None):
+                    waits += self._handshake(link)
         if credit:
             for link in move.destinations:
                 waits += self._credit(link, move.strand, credit)
-        push = (move.lane, len(ring) - 1)
+        push = (move.lane, ring_row)
         self._rows.cc.add(CcOpcode.ADVANCE, place, waits, move.destinations[0].advance, push)
-        for link in move.destinations:
-            self._last[link.number] = links.posted(link)
-            self._arriving[move.strand, link.number] = self._last[link.number]
+        came = [self._rows.links.posted(link) for link in move.destinations]
+        for link, one in zip(move.destinations, came, strict=True):
+            self._last[link.number] = self._arriving[move.strand, link.number] = one
         if self._events.are_awaited:
-            came = [self._last[link.number] for link in move.destinations]
-            self._events.add(came, Condition(self._completed[move.lane], ring.filled))
+            self._events.add(came)
         for link in move.owners:
-            self._last[link.number] = links.posted(link)
+            self._last[link.number] = self._rows.links.posted(link)
             self._read.add(link.number)
-        if move.freed is not None:
-            self._rows.channels.counters.free_count[move.freed] += 1
-            self._freed.add(move)
+        self._freed.add(move)
 
     def _handshake(self, link: Link) -> list[Condition]:
         """The wait for peers and owners to have come here, where it is the first."""
@@ -256,20 +283,27 @@ class TeamRows:
     def _extents(self, transfers: list[Transfer]) -> Extents:
         """Addresses and sizes of the transfers of one lane."""
         widest = max(len(one.sources) for one in transfers)
-        sources = [
-            [
-                *((piece, piece.owner) for piece in one.sources),
-                *[None] * (widest - len(one.sources)),
-            ]
-            for one in transfers
-        ]
-        also = [None if one.also is None else (one.also.target, one.also.peer) for one in transfers]
+        also = [one.also for one in transfers]
         sizes = [self._sizes(one.size_bytes) for one in transfers]
+        sources = [
+            [one.sources[number] if number < len(one.sources) else None for one in transfers]
+            for number in range(widest)
+        ]
         return Extents(
-            sources=[self._addressed(placed) for placed in zip(*sources, strict=True)],
-            target=self._addressed([(one.target, one.peer) for one in transfers]),
-            size=MemberRows(sizes, [0] * len(sizes), self._seen, idle=0),
-            also=self._addressed(also) if any(also) else None,
+            sources=[
+                self._addressed(its, [None if one is None else one.owner for one in its])
+                for its in sources
+            ],
+            target=self._addressed(
+                [one.target for one in transfers], [one.peer for one in transfers]
+            ),
+            size=MemberRows(sizes, np.zeros(len(sizes), np.int64), self._seen, idle=0),
+            also=self._addressed(
+                [None if one is None else one.target for one in also],
+                [None if one is None else one.peer for one in also],
+            )
+            if any(also)
+            else None,
             registers=self._registers(transfers),
         )
 
@@ -283,20 +317,31 @@ class TeamRows:
             *((none,) * 3 if one is None else (one.rows, one.source, one.target) for one in counts),
             strict=True,
         )
-        zeros = [0] * len(counts)
+        zeros = np.zeros(len(counts), np.int64)
         seen = (
             [none if one is None else self._of_seen(one) for one in column] for column in columns
         )
         return [MemberRows(rows, zeros, self._seen, IDLE) for rows in seen]
 
-    def _addressed(self, placed: Sequence[_Placed | None]) -> MemberRows:
-        """Addresses of pieces, IDLE for none."""
+    def _addressed(
+        self, pieces: Sequence[Piece | None], owners: Sequence[np.ndarray | None]
+    ) -> MemberRows:
+        """Addresses of pieces, IDLE for none, in the memory of their owners; None: the own."""
         nowhere: np.ndarray = np.full(self._seen.shape[1], IDLE, np.int64)
+        base_of, ranks = self._addresses.base, self._team.ranks
+        bases = [0 if one is None else base_of(one) for one in pieces]
+        more: dict[int, np.ndarray] = {}
+        for row, base in enumerate(bases):
+            if not isinstance(base, int):
+                owner = owners[row]
+                bases[row] = 0
+                more[row] = np.asarray(base[ranks if owner is None else ranks[:, owner]])
         return MemberRows(
-            offsets=[nowhere if one is None else self._of_seen(one[0].offset) for one in placed],
-            bases=[0 if one is None else self._base(*one) for one in placed],
+            offsets=[nowhere if one is None else self._of_seen(one.offset) for one in pieces],
+            bases=np.array(bases, np.int64),
             ranks=self._seen,
             idle=IDLE,
+            more=more,
         )
 
     def _sizes(self, column: np.ndarray) -> np.ndarray:
@@ -310,11 +355,3 @@ class TeamRows:
         """Of a plan that has columns of all members, those of the members that are seen."""
         members = self._seen.shape[1]
         return column if len(column) == members else column[:members]
-
-    def _base(self, piece: Piece, owner: np.ndarray | None) -> int | np.ndarray:
-        """Where the space of a piece begins: in the memory of the owner, by member."""
-        base = self._addresses.base(piece)
-        if isinstance(base, int):
-            return base
-        ranks = self._team.ranks
-        return np.asarray(base[ranks if owner is None else ranks[:, owner]])

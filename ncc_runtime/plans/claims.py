@@ -5,22 +5,22 @@ wrong on the way (a chunk that nobody wrote, two that do not belong together, a 
 with the value and told if a result is made of it.
 """
 
-from collections.abc import Iterator
+from typing import NamedTuple
 
 import attrs
+import numpy as np
 
 from ncc_runtime.errors import PlanError
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.plans.msccl import Buffer, Kind, Ref
+from ncc_runtime.plans.msccl import OUTPUT
 from ncc_runtime.plans.shapes import Wanted
-from ncc_runtime.plans.steps import NONE, Graph, Node, chunks_of
+from ncc_runtime.plans.steps import NONE, Graph, chunks_of, places_of
 
 MOST_NAMED = 8
 """A message names no more gpus than this."""
 
 
-@attrs.frozen
-class Value:
+class Value(NamedTuple):
     """What a chunk holds."""
 
     givers: int  # a bit for each gpu
@@ -39,16 +39,21 @@ class Performed:
 def performed(graph: Graph, placeholder: Placeholder) -> Performed:
     """Perform all steps; PlanError that names the first chunk of a result that is wrong."""
     run = _Run(graph)
-    for number in graph.order:
-        run.perform(graph.nodes[number])
+    run.perform()
     shape = graph.shape
+    index = np.arange(shape.chunks(OUTPUT))
     for gpu in range(shape.gpus):
         if shape.is_cleared(placeholder, gpu):
             continue
-        for chunk in range(shape.chunks(Buffer.OUTPUT)):
+        own = shape.own(np.full(len(index), gpu), np.full(len(index), OUTPUT), index)
+        for chunk, at in enumerate(chunks_of(np.array(gpu), *own).tolist()):
             wanted = shape.wanted(placeholder, gpu, chunk)
-            found = run.holds(gpu, shape.own(gpu, Ref(Buffer.OUTPUT, chunk)))
-            if found is None or found.fault or _differs(found, wanted):
+            found = run.holds(at)
+            if (
+                found is None
+                or found.fault
+                or (found.givers, found.chunk) != (wanted.givers, wanted.chunk)
+            ):
                 raise _wrong(graph, (gpu, chunk), wanted, found)
     return Performed(frozenset(run.complete))
 
@@ -60,78 +65,90 @@ class _Run:
         self._graph = graph
         self._everybody = (1 << graph.shape.gpus) - 1
         self._sent: dict[int, list[Value]] = {}  # by send
-        self._held: dict[tuple[int, Buffer, int], Value] = {}  # what steps have written
+        self._held: dict[int, Value] = {}  # by chunk: what steps have written
         self.complete: set[tuple[int, int]] = set()
 
-    def perform(self, node: Node) -> None:
-        """Receive, read, join, write, send."""
-        kind = node.step.kind
-        if kind is Kind.NOP:
-            return
-        values = list(self._values(node))
-        if kind.writes:
-            for place, value in enumerate(values):
-                at = node.gpu, node.target.buffer, node.target.index + place
-                self._held[at] = Value(value.givers, value.chunk, value.fault, node.number)
-        if kind.sends:
-            self._sent[node.number] = values
+    def perform(self) -> None:
+        """All steps: each receives, reads, joins, writes, sends."""
+        graph, steps = self._graph, self._graph.steps
+        rows = zip(
+            *(
+                column.tolist()
+                for column in (
+                    steps.which("receives"),
+                    steps.which("joins"),
+                    steps.which("reads"),
+                    steps.which("writes"),
+                    steps.which("sends"),
+                    graph.source,
+                    graph.target,
+                    steps.count,
+                    graph.sent,
+                )
+            ),
+            strict=True,
+        )
+        table = list(rows)
+        for step in graph.order:
+            receives, joins, reads, writes, sends, source, target, count, sent = table[step]
+            if not (receives or reads):
+                continue  # a nop
+            came = self._sent.pop(sent) if receives else self._read(step, source, count)
+            if joins:
+                # a join at home reads its target, one that receives its source
+                ours = self._read(step, source if receives else target, count)
+                came = [self._joined(step, *both) for both in zip(came, ours, strict=True)]
+                self.complete.update(
+                    (step, place)
+                    for place, both in enumerate(came)
+                    if both.givers == self._everybody and not both.fault
+                )
+            if writes:
+                for place, (givers, chunk, fault, _) in enumerate(came):
+                    self._held[target + place] = Value(givers, chunk, fault, step)
+            if sends:
+                self._sent[step] = came
 
-    def holds(self, gpu: int, ref: Ref) -> Value | None:
+    def holds(self, at: int) -> Value | None:
         """What a step wrote in a chunk, or the gpu's operand has there; None for nothing."""
-        found = self._held.get((gpu, ref.buffer, ref.index))
+        found = self._held.get(at)
         if found is not None:
             return found
-        given = self._graph.shape.given(gpu, ref)
+        gpu, buffer, index = places_of(at)
+        given = self._graph.shape.given(gpu, buffer, index)
         return None if given is None else Value(1 << gpu, given)
 
-    def _values(self, node: Node) -> Iterator[Value]:
-        kind = node.step.kind
-        came = self._sent.pop(self._graph.sent[node.number]) if kind.receives else []
-        for place in range(node.step.count):
-            if not kind.joins:
-                yield came[place] if kind.receives else self._read(node, node.source, place)
-                continue
-            if kind is Kind.REDUCE:
-                ours, theirs = node.target, self._read(node, node.source, place)
-            else:
-                ours, theirs = node.source, came[place]
-            both = self._joined(node, theirs, self._read(node, ours, place))
-            if both.givers == self._everybody and not both.fault:
-                self.complete.add((node.number, place))
-            yield both
+    def _read(self, step: int, first: int, count: int) -> list[Value]:
+        found = []
+        for chunk in range(first, first + count):
+            value = self._held.get(chunk) or self.holds(chunk)
+            if value is None:
+                name = self._graph.name_of(step, chunk)
+                fault = f"{_named(self._graph, step)} reads {name}, which nothing has written"
+                value = Value(0, 0, fault)
+            found.append(value)
+        return found
 
-    def _read(self, node: Node, ref: Ref, place: int) -> Value:
-        chunk = Ref(ref.buffer, ref.index + place)
-        found = self.holds(node.gpu, chunk)
-        if found is not None:
-            return found
-        name = node.name_of(chunks_of(node.gpu, chunk, 1).start)
-        return Value(0, 0, f"{_named(node)} reads {name}, which nothing has written")
-
-    def _joined(self, node: Node, one: Value, other: Value) -> Value:
+    def _joined(self, step: int, one: Value, other: Value) -> Value:
         fault = one.fault or other.fault
         if not fault and one.chunk != other.chunk:
-            fault = f"{_named(node)} joins chunk {one.chunk} to chunk {other.chunk}"
+            fault = f"{_named(self._graph, step)} joins chunk {one.chunk} to chunk {other.chunk}"
         twice = one.givers & other.givers
         if not fault and twice:
-            fault = f"{_named(node)} joins the contribution of {_gpus(twice)} twice"
+            named = _named(self._graph, step)
+            fault = f"{named} joins the contribution of {_gpus(twice)} twice"
         return Value(one.givers | other.givers, one.chunk, fault)
-
-
-def _differs(found: Value, wanted: Wanted) -> bool:
-    return (found.givers, found.chunk) != (wanted.givers, wanted.chunk)
 
 
 def _wrong(graph: Graph, place: tuple[int, int], wanted: Wanted, found: Value | None) -> PlanError:
     gpu, chunk = place
-    what = _what(wanted, found)
+    what, steps = _what(wanted, found), graph.steps
     at, last = graph.algo.at, "no step writes there"
-    written = {node.target.buffer for node in graph.nodes if node.step.kind.writes}
-    if not graph.shape.in_place and Buffer.OUTPUT not in written:
+    _, written, _ = places_of(graph.target[steps.which("writes")])
+    if not graph.shape.in_place and OUTPUT not in written:
         last = 'no step writes to o: say inplace="1" if i and o are one buffer'
     if found is not None and found.number != NONE:
-        node = graph.nodes[found.number]
-        at, last = node.step.at, f"last written by {node}"
+        at, last = steps.at(found.number), f"last written by {graph.name(found.number)}"
     where = f"chunk {chunk} of the result of gpu {gpu}"
     return at.error(f"not {graph.shape.op.value}: {where} {what}; {last}")
 
@@ -150,8 +167,8 @@ def _what(wanted: Wanted, found: Value | None) -> str:
     return " and ".join(words)
 
 
-def _named(node: Node) -> str:
-    return f"{node} (line {node.step.at.line})"
+def _named(graph: Graph, step: int) -> str:
+    return f"{graph.name(step)} (line {graph.steps.line[step]})"
 
 
 def _gpus(givers: int) -> str:

@@ -1,198 +1,200 @@
 """Single transfers put together to the columns of a plan: what members do alike is one transfer."""
 
 import itertools
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from ncc_runtime.collectives.plan import IDLE, After, Copy, Piece, Round, Transfer
+from ncc_runtime.collectives.plan import IDLE, LANES, After, Copy, Piece, Round, Space, Transfer
 from ncc_runtime.plans.loops import Stretch
-from ncc_runtime.plans.singles import Single, Way
+from ncc_runtime.plans.making import SENT, Singles
+from ncc_runtime.plans.steps import NONE
 
-_Channel = tuple[int, int, int]
-"""Sender, receiver, lane."""
-
-
-def rounds_of(singles: Sequence[Single], members: int) -> tuple[Round, ...]:
-    """The rounds of a plan; numbers the singles by transfer."""
-    columns = [_packed(its, members) for its in _by_round(singles)]
-    counted = _credit([column for its in columns for column in its])
-    rounds = [[part for column in its for part in _by_credit(column)] for its in columns]
-    transfers = iter(_transfers([one for its in rounds for one in its], members, counted))
-    return tuple(Round(tuple(itertools.islice(transfers, len(its)))) for its in rounds)
+_SPACES = tuple(Space)
 
 
-def _by_round(singles: Sequence[Single]) -> Iterator[list[Single]]:
-    found: dict[int, list[Single]] = defaultdict(list)
-    for single in singles:
-        found[single.round].append(single)
-    for number in sorted(found):
-        yield found[number]
+def rounds_of(singles: Singles, members: int) -> tuple[Round, ...]:
+    """The rounds of a plan."""
+    member, peer, lane, rounds = (
+        np.array(one, np.int64)
+        for one in (singles.member, singles.peer, singles.lane, singles.round)
+    )
+    writer, empties = np.array(singles.writer, np.int64), np.array(singles.empties, np.int64)
+    widest = max(map(len, singles.sources), default=0)
+    sources = [
+        _lying([one[k] if k < len(one) else None for one in singles.sources]) for k in range(widest)
+    ]
+    target, also = _lying(singles.target), _lying(singles.also)
+    # what all cells of a transfer have in common
+    kinds = [rounds, lane, np.array(singles.divisor), writer == NONE, peer == member]
+    kinds += [space for space, _ in (*sources, target, also)]
+    order, column = _packed(_first_alike(kinds), rounds, member, peer, members)
+
+    # credits: how many slots of a channel have been handed back, where anybody waits for that
+    handed = (writer * members + member) * LANES + lane
+    awaited = ((member * members + peer) * LANES + lane)[empties != NONE]
+    place = np.zeros(len(order), np.int64)
+    hands = order[writer[order] != NONE]
+    place[hands] = 1 + _times_before(handed[hands])
+    credit = np.where(empties == NONE, 0, place[empties])
+    consumed = np.where((writer != NONE) & np.isin(handed, awaited), writer, IDLE)
+
+    # a column is cut where its transfers await different credits
+    _, its_number = np.unique(_first_alike([column, credit[order]]), return_inverse=True)
+    number = np.empty(len(order), np.int64)
+    number[order] = its_number
+    order = order[np.argsort(its_number, kind="stable")]
+    heads = order[np.flatnonzero(np.diff(number[order], prepend=-1))]  # one cell of each transfer
+
+    def rows(cells: np.ndarray, dtype: type[np.integer], rest: int) -> list[np.ndarray]:
+        """By transfer the column of its members."""
+        found: np.ndarray = np.full((len(heads), members), rest, dtype)
+        found[number, member] = cells
+        return list(found)
+
+    def pieces(lying: tuple[np.ndarray, np.ndarray]) -> list[Piece | None]:
+        """By transfer, None where it has none."""
+        space, offset = lying
+        return [
+            None if area == NONE else Piece(_SPACES[area % len(_SPACES)], row, area // len(_SPACES))
+            for area, row in zip(space[heads].tolist(), rows(offset, np.int64, 0), strict=True)
+        ]
+
+    peers, homes = rows(peer, np.int32, IDLE), rows(member, np.int32, IDLE)
+    sizes = rows(np.array(singles.size_bytes, np.int64), np.int64, 0)
+    its_sources, its_also = [pieces(one) for one in sources], pieces(also)
+    targets = [one for one in pieces(target) if one is not None]  # there always is one
+    hands_back = np.zeros(len(heads), bool)
+    hands_back[number[consumed != IDLE]] = True
+    its_consumed = [
+        row if is_there else None
+        for row, is_there in zip(rows(consumed, np.int32, IDLE), hands_back.tolist(), strict=True)
+    ]
+    afters = _afters(singles, members, number, order, len(heads))
+    its_credit = credit.tolist()
+    transfers = [
+        Transfer(
+            peer=peers[k],
+            sources=tuple([one for its in its_sources if (one := its[k]) is not None]),
+            target=targets[k],
+            size_bytes=sizes[k],
+            also=None if (second := its_also[k]) is None else Copy(homes[k], second),
+            lane=singles.lane[head],
+            consumed=its_consumed[k],
+            credit=its_credit[head],
+            divisor=singles.divisor[head],
+            after=afters[k],
+        )
+        for k, head in enumerate(heads.tolist())
+    ]
+    edges = np.flatnonzero(np.diff(rounds[heads], prepend=-1, append=-1)).tolist()
+    return tuple(Round(tuple(transfers[one:two])) for one, two in itertools.pairwise(edges))
 
 
-def _packed(singles: Sequence[Single], members: int) -> list[list[Single]]:
-    """Singles that can be one transfer: alike, of different members, to different ones."""
-    alike: dict[Hashable, list[Single]] = defaultdict(list)
-    for single in singles:
-        alike[_kind(single)].append(single)
-    found = []
-    for its in alike.values():
-        columns: list[tuple[list[Single], set[int], set[int]]] = []
-        its.sort(key=lambda one: ((one.peer - one.member) % members, one.member))
-        for single in its:
-            fitting = (
-                one for one in columns if single.member not in one[1] and single.peer not in one[2]
-            )
-            chosen = next(fitting, None)
-            if chosen is None:
-                chosen = [], set(), set()
-                columns.append(chosen)
-            chosen[0].append(single)
-            chosen[1].add(single.member)
-            chosen[2].add(single.peer)
-        found += [column for column, _, _ in columns]
+def _lying(stretches: Sequence[Stretch | None]) -> tuple[np.ndarray, np.ndarray]:
+    """Of stretches a number of the space and tensor, NONE for none, and the offset."""
+    cells = [
+        (NONE, 0)
+        if one is None
+        else (one.tensor * len(_SPACES) + _SPACES.index(one.space), one.offset)
+        for one in stretches
+    ]
+    found = np.array(cells, np.int64).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
+
+
+def _first_alike(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """For each row the first that is equal to it in all columns."""
+    order = np.lexsort(columns)  # rows that are equal stay in order
+    is_new = np.ones(len(order), bool)
+    is_new[1:] = np.any([one[order[1:]] != one[order[:-1]] for one in columns], axis=0)
+    found = np.empty(len(order), np.int64)
+    found[order] = order[is_new][np.cumsum(is_new) - 1]
     return found
 
 
-def _kind(single: Single) -> Hashable:
-    """What all of a transfer have in common."""
-    also = None if single.also is None else (single.also.space, single.also.tensor)
-    return (
-        single.lane,
-        single.divisor,
-        tuple((one.space, one.tensor) for one in single.sources),
-        (single.target.space, single.target.tensor),
-        also,
-        single.writer is None,
-        single.peer == single.member,
-    )
+def _times_before(values: np.ndarray) -> np.ndarray:
+    """How often the value of each row is in rows before it."""
+    order = np.argsort(values, kind="stable")
+    found = np.empty(len(values), np.int64)
+    found[order] = np.arange(len(values)) - np.searchsorted(values[order], values[order])
+    return found
 
 
-def _credit(columns: Sequence[Sequence[Single]]) -> set[_Channel]:
-    """Channels whose slots are used again; works out which emptying each transfer awaits."""
-    singles = [single for column in columns for single in column]
-    counted = {
-        (single.member, single.peer, single.lane)
-        for single in singles
-        if single.empties is not None
-    }
-    emptied: Counter[_Channel] = Counter()
-    place: dict[int, int] = {}
-    for single in singles:
-        if single.writer is not None:
-            channel = single.writer, single.member, single.lane
-            emptied[channel] += 1
-            place[id(single)] = emptied[channel]
-    for single in singles:
-        if single.empties is not None:
-            single.credit = place[id(single.empties)]
-    return counted
+def _packed(
+    kind: np.ndarray, rounds: np.ndarray, member: np.ndarray, peer: np.ndarray, members: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Singles in the order of the plan, and columns: of a kind, of different members, to others.
+
+    Those that go equally far come first, as most plans have transfers that all members make so.
+    """
+    order = np.lexsort((member, (peer - member) % members, kind, rounds))
+    columns: list[int] = []
+    used, last = 0, NONE
+    there: list[tuple[int, set[int], set[int]]] = []  # columns of the kind, with ends so far
+    for its_kind, sender, receiver in zip(
+        *(one[order].tolist() for one in (kind, member, peer)), strict=True
+    ):
+        if its_kind != last:
+            there, last = [], its_kind
+        for column, senders, receivers in there:
+            if sender not in senders and receiver not in receivers:
+                columns.append(column)
+                senders.add(sender)
+                receivers.add(receiver)
+                break
+        else:
+            columns.append(used)
+            there.append((used, {sender}, {receiver}))
+            used += 1
+    column_of = np.array(columns, np.int64)
+    packed = np.argsort(column_of, kind="stable")
+    return order[packed], column_of[packed]
 
 
-def _by_credit(column: Sequence[Single]) -> Iterator[list[Single]]:
-    found: dict[int, list[Single]] = defaultdict(list)
-    for single in column:
-        found[single.credit].append(single)
-    yield from found.values()
+def _afters(
+    singles: Singles, members: int, number: np.ndarray, order: np.ndarray, transfers: int
+) -> list[After]:
+    """What each transfer waits for, where its CC-core has not waited for that or for later.
 
+    A wait is a row of these columns: who waits, in which transfer, for which, which comes which
+    way.
+    """
+    needs = singles.needs
+    every = [ones for its in needs for ones in its.values()]
+    starts = np.cumsum([0, *map(len, every[:-1])])
+    named = number[[one for ones in every for one in ones]]
+    awaited = np.maximum.reduceat(named, starts) if every else named
+    way = np.array([way for its in needs for way in its], np.int64)
+    single = np.repeat(np.arange(len(needs)), [len(its) for its in needs])
+    member = np.array(singles.member, np.int64)[single]
+    place: np.ndarray = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    place = place[single]
 
-def _transfers(
-    columns: Sequence[Sequence[Single]], members: int, counted: set[_Channel]
-) -> Iterator[Transfer]:
-    """The transfers of a plan: cells of all are set at once, each has rows of these tables."""
-    for number, column in enumerate(columns):
-        for single in column:
-            single.number = number
-    singles = [single for column in columns for single in column]
-    at = np.array([single.number for single in singles], np.int64)
-    where = np.array([single.member for single in singles], np.int64)
+    # not where the member has waited for as late a transfer of that way; the highest so far of
+    # all ways at once, for those of each way are above all of the way before it
+    by_way = np.lexsort((place, way, member))
+    is_new = np.ones(len(by_way), bool)
+    is_new[1:] = np.any([np.diff(one[by_way]) != 0 for one in (way, member)], axis=0)
+    height = np.cumsum(is_new) * len(order) + awaited[by_way]
+    is_later = np.ones(len(by_way), bool)
+    is_later[1:] = height[1:] > np.maximum.accumulate(height)[:-1]
+    kept = by_way[is_later]
 
-    def table(values: Sequence[int], dtype: type[np.integer], rest: int) -> np.ndarray:
-        found: np.ndarray = np.full((len(columns), members), rest, dtype)
-        found[at, where] = values
-        return found
-
-    def offsets(stretches: Sequence[Stretch | None]) -> np.ndarray:
-        return table([0 if one is None else one.offset for one in stretches], np.int64, 0)
-
-    widest = max((len(single.sources) for single in singles), default=0)
-    sources = [
-        offsets([one.sources[k] if k < len(one.sources) else None for one in singles])
-        for k in range(widest)
-    ]
-    peer = table([one.peer for one in singles], np.int32, IDLE)
-    target = offsets([one.target for one in singles])
-    also = offsets([one.also for one in singles])
-    home = table([one.member for one in singles], np.int32, IDLE)
-    size = table([one.size_bytes for one in singles], np.int64, 0)
-    # whose slots are handed back, where anybody waits for that
-    writers = [
-        one.writer
-        if one.writer is not None and (one.writer, one.member, one.lane) in counted
-        else IDLE
-        for one in singles
-    ]
-    consumed = table(writers, np.int32, IDLE)
-    is_consumed = (consumed != IDLE).any(axis=1).tolist()
-    after = _afters(columns, members)
-    for number, column in enumerate(columns):
-        first = column[0]
-        second = None
-        if first.also is not None:
-            second = Copy(home[number], _piece(first.also, also[number]))
-        yield Transfer(
-            peer=peer[number],
-            sources=tuple(_piece(one, sources[k][number]) for k, one in enumerate(first.sources)),
-            target=_piece(first.target, target[number]),
-            size_bytes=size[number],
-            also=second,
-            lane=first.lane,
-            consumed=consumed[number] if is_consumed[number] else None,
-            credit=first.credit,
-            divisor=first.divisor,
-            after=after[number],
-        )
-
-
-def _piece(first: Stretch, offset: np.ndarray) -> Piece:
-    return Piece(first.space, offset, first.tensor)
-
-
-def _afters(columns: Sequence[Sequence[Single]], members: int) -> list[After]:
-    """What each waits for, where its CC-core has not waited for that or for later."""
-    known: list[dict[Way, int]] = [{} for _ in range(members)]  # the last waited for, by member
-    ends: list[tuple[int, int]] = []  # by transfer: where its rows end, of arrivals and of its own
-    cells: list[tuple[int, int, int]] = []  # row of the table below, member, what it waits for
-    rows = 0
-    for column in columns:
-        arrived: dict[int, int] = {}  # waits so far, by member
-        sent: dict[int, int] = {}
-        own: list[tuple[int, int, int]] = []
-        for single in column:
-            its = known[single.member]
-            last = [(max([one.number for one in ones]), way) for way, ones in single.needs.items()]
-            for number, way in sorted(last):
-                if its.get(way, IDLE) >= number:
-                    continue
-                its[way] = number
-                if way[0] == "arrived":
-                    place = arrived.get(single.member, 0)
-                    cells.append((rows + place, single.member, number))
-                    arrived[single.member] = place + 1
-                else:
-                    place = sent.get(single.member, 0)
-                    own.append((place, single.member, number))
-                    sent[single.member] = place + 1
-        middle = rows + max(arrived.values(), default=0)
-        cells += [(middle + row, member, number) for row, member, number in own]
-        rows = middle + max(sent.values(), default=0)
-        ends.append((middle, rows))
-    table: np.ndarray = np.full((rows, members), IDLE, np.int32)
-    cell = np.array(cells, np.int64).reshape(-1, 3)
-    table[cell[:, 0], cell[:, 1]] = cell[:, 2]
-    starts = [0, *(end for _, end in ends[:-1])]
+    is_sent = way >= SENT
+    kept = kept[np.lexsort((way[kept], awaited[kept], is_sent[kept], place[kept]))]
+    turn = _times_before(2 * place[kept] + is_sent[kept])
+    transfer, sent = number[single[kept]], is_sent[kept]
+    rows = np.zeros((2, transfers), np.int64)  # by transfer, of arrivals and of its own
+    np.maximum.at(rows, (sent.astype(np.int64), transfer), turn + 1)
+    ends = np.cumsum(rows.sum(axis=0))
+    middles = ends - rows[1]
+    table: np.ndarray = np.full((int(ends.max(initial=0)), members), IDLE, np.int32)
+    first = np.where(sent, middles[transfer], middles[transfer] - rows[0, transfer])
+    table[first + turn, member[kept]] = awaited[kept]
+    cells, middle_of, end_of = list(table), middles.tolist(), ends.tolist()
     return [
-        After(tuple(table[start:middle]), tuple(table[middle:end]))
-        for start, (middle, end) in zip(starts, ends, strict=True)
+        After(tuple(cells[start:middle]), tuple(cells[middle:end]))
+        for start, middle, end in zip([0, *end_of[:-1]], middle_of, end_of, strict=True)
     ]

@@ -120,7 +120,7 @@ class _Msccl:
             return f"{asked.op.value} moves no chunks"
         if own not in (None, asked.op):
             return f"it is for {own.value if own else ''}"
-        members = len(self._algo.gpus)
+        members = self._algo.gpus
         other = next((group for group in asked.groups if len(group) != members), None)
         if other is not None:
             return f"it is for {members} ranks, a group has {len(other)}"

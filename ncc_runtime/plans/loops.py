@@ -11,7 +11,7 @@ import attrs
 
 from ncc_runtime.collectives.extents import Scratch
 from ncc_runtime.collectives.plan import Job, Space
-from ncc_runtime.plans.msccl import Buffer, Ref
+from ncc_runtime.plans.msccl import BUFFERS, INPUT, OUTPUT, SCRATCH
 from ncc_runtime.plans.shapes import Shape
 
 
@@ -67,10 +67,10 @@ class Loop:
     """One run of all steps."""
 
     width: int  # bytes of a chunk
-    lying: "dict[Buffer, Lying]"
+    lying: dict[int, Lying]  # by buffer
     before: tuple[Fetch, ...] = ()
     after: tuple[Fetch, ...] = ()
-    fetched: Buffer | None = None  # what `before` writes
+    fetched: int | None = None  # what `before` writes
     operand: Lying | None = None  # where output chunks are read that no step has written yet
     own_operand: int = 0  # how many chunks further its chunks are those of the next gpu
 
@@ -79,11 +79,11 @@ class Loop:
         """How operands come to where steps read them."""
         if self.operand is not None:
             return FROM_OPERAND
-        return "" if self.fetched is None else self.fetched.value
+        return "" if self.fetched is None else BUFFERS[self.fetched].value
 
-    def place(self, ref: Ref) -> Stretch:
+    def place(self, buffer: int, index: int) -> Stretch:
         """Where a chunk lies."""
-        return self.lying[ref.buffer].place(ref.index)
+        return self.lying[buffer].place(index)
 
     def given(self, gpu: int, index: int) -> Stretch | None:
         """Where a chunk of the output lies that is still a gpu's operand; None if it is none."""
@@ -125,29 +125,29 @@ def _whole(making: Making, tensor: int, sizes: tuple[int, int]) -> Loop:
     shape, body = making.shape, whole * making.shape.factor
     operand, result = Stretch(Space.OPERAND, tensor, 0), Stretch(Space.RESULT, tensor, 0)
     there = {
-        Buffer.INPUT: Lying(operand, shape.factor, part, whole),
-        Buffer.OUTPUT: Lying(result, shape.factor, part, whole),
+        INPUT: Lying(operand, shape.factor, part, whole),
+        OUTPUT: Lying(result, shape.factor, part, whole),
     }
     before: list[Fetch] = []
     after: list[Fetch] = []
     fetched = None
     is_scattered = shape.operand_parts > shape.result_parts
-    there[Buffer.SCRATCH] = _scratch(making, whole)
+    there[SCRATCH] = _scratch(making, whole)
     if shape.in_place and not is_scattered:
         # one buffer, the result; an operand that lies elsewhere is read there
         if making.job.buffers.in_place and shape.operand_parts == shape.result_parts:
             return Loop(whole, there)
         own = shape.factor if shape.result_parts > shape.operand_parts else 0
-        return Loop(whole, there, operand=there[Buffer.INPUT], own_operand=own)
+        return Loop(whole, there, operand=there[INPUT], own_operand=own)
     if making.writes_input or shape.in_place or making.job.buffers.in_place:
         # operands are not ours to write, and are gone where results lie over them
         copy = making.scratch.take(body * shape.operand_parts)
         moved = Lying(Stretch(Space.SCRATCH, 0, copy), shape.factor, body, whole)
         before = [
             Fetch(one.place(0), two.place(0), body)
-            for one, two in _parts(shape.operand_parts, there[Buffer.INPUT], moved)
+            for one, two in _parts(shape.operand_parts, there[INPUT], moved)
         ]
-        fetched, there[Buffer.INPUT] = Buffer.INPUT, moved
+        fetched, there[INPUT] = INPUT, moved
         if shape.in_place:
             after = [Fetch(moved.place(0), result, body, own_source_stride=body)]
     return Loop(whole, there, tuple(before), tuple(after), fetched)
@@ -158,23 +158,23 @@ def _rest(making: Making, tensor: int, sizes: tuple[int, int]) -> Loop:
     shape, width = making.shape, making.job.buffers.element_bytes
     part, rest = (count * width for count in sizes)
     body, padded = part - rest, shape.factor * width
-    there = {Buffer.SCRATCH: _scratch(making, width)}
+    there = {SCRATCH: _scratch(making, width)}
     for buffer, parts in (
-        (Buffer.INPUT, shape.operand_parts),
-        (Buffer.OUTPUT, shape.result_parts),
+        (INPUT, shape.operand_parts),
+        (OUTPUT, shape.result_parts),
     ):
         taken = making.scratch.take(padded * parts)
         there[buffer] = Lying(Stretch(Space.SCRATCH, 0, taken), shape.factor, padded, width)
     operand = Lying(Stretch(Space.OPERAND, tensor, body), shape.factor, part, width)
     result = Lying(Stretch(Space.RESULT, tensor, body), shape.factor, part, width)
-    given, got = there[Buffer.INPUT], there[Buffer.OUTPUT]
+    given, got = there[INPUT], there[OUTPUT]
     own_given = own_got = 0
-    fetched = Buffer.INPUT
+    fetched = INPUT
     if shape.in_place:
         if shape.operand_parts > shape.result_parts:
             got, own_got = given, padded
         else:
-            fetched, own_given = Buffer.OUTPUT, 0
+            fetched, own_given = OUTPUT, 0
             if shape.result_parts > shape.operand_parts:
                 own_given = padded
             given = got

@@ -1,4 +1,4 @@
-"""Makes single transfers of the steps of an MSCCL plan.
+"""Makes single transfers of the steps of an MSCCL plan: what one member makes of a step.
 
     s     push into the peer's slot, or straight to where the peer wants it
     r     slot to target at home; nothing if it came straight there
@@ -13,255 +13,354 @@ starts. Steps of a thread block share a DMA ring, which runs in order; all else 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ncc_runtime.collectives.extents import Scratch
-from ncc_runtime.collectives.plan import Space
-from ncc_runtime.plans.lanes import lanes_of
+import attrs
+import numpy as np
+
+from ncc_runtime.collectives.extents import ALIGNMENT, Scratch
+from ncc_runtime.collectives.plan import LANES, Space
 from ncc_runtime.plans.loops import Fetch, Loop, Stretch
-from ncc_runtime.plans.msccl import Buffer, Kind, Ref
-from ncc_runtime.plans.singles import Known, Single, Way, latest, rounds_before
-from ncc_runtime.plans.slots import Facts, connection_of, slots_of
-from ncc_runtime.plans.steps import NONE, Connection, Node
+from ncc_runtime.plans.msccl import MOST_GPUS, OUTPUT, Kind
+from ncc_runtime.plans.steps import NONE, Graph, places_of
 
 MOST_SOURCES = 16
 """Of a descriptor. Source: AWS Neuron SDK docs, work-with-neff-files.rst (`from_arr`)."""
+
+Way = int
+"""What runs in order: transfers that arrive from a member in a lane, or behind SENT are sent so."""
+
+SENT: Way = MOST_GPUS * LANES
+
+Known = Mapping[Way, tuple[int, ...]]
+"""What is waited for: of each way the last transfers, several if they are of one round."""
+
+
+@attrs.frozen(eq=False)
+class Singles:
+    """Single transfers in an order that they can run in: columns by transfer, which grow."""
+
+    member: list[int] = attrs.field(factory=list)
+    peer: list[int] = attrs.field(factory=list)
+    sources: list[tuple[Stretch, ...]] = attrs.field(factory=list)
+    target: list[Stretch] = attrs.field(factory=list)  # at the peer
+    also: list[Stretch | None] = attrs.field(factory=list)  # the same at home
+    size_bytes: list[int] = attrs.field(factory=list)
+    lane: list[int] = attrs.field(factory=list)
+    divisor: list[int] = attrs.field(factory=list)
+    writer: list[int] = attrs.field(factory=list)  # whose slot is empty once this has read
+    empties: list[int] = attrs.field(factory=list)  # the transfer that empties the slot it takes
+    round: list[int] = attrs.field(factory=list)
+    needs: list[Known] = attrs.field(factory=list)  # what shares its ring is no wait
+
+    def __len__(self) -> int:
+        return len(self.member)
+
+    def add(
+        self,
+        member: int,
+        sources: tuple[Stretch, ...],
+        target: Stretch,
+        size_bytes: int,
+        lane: int,
+        known: Known,
+        *,
+        peer: int | None = None,
+        also: Stretch | None = None,
+        divisor: int = 1,
+        writer: int = NONE,
+        empties: int = NONE,
+    ) -> int:
+        """The number of one more, in the first round that is behind all that it waits for."""
+        rounds = self.round
+        before = -1 if empties == NONE else rounds[empties]
+        for ones in known.values():
+            for one in ones:
+                if rounds[one] > before:
+                    before = rounds[one]
+        completion = SENT + member * LANES + lane
+        if completion in known:
+            known = {way: ones for way, ones in known.items() if way != completion}
+        self.member.append(member)
+        self.peer.append(member if peer is None else peer)
+        self.sources.append(sources)
+        self.target.append(target)
+        self.also.append(also)
+        self.size_bytes.append(size_bytes)
+        self.lane.append(lane)
+        self.divisor.append(divisor)
+        self.writer.append(writer)
+        self.empties.append(empties)
+        self.needs.append(known)
+        rounds.append(before + 1)
+        return len(rounds) - 1
+
+    def arrival(self, number: int) -> Way:
+        """By what the peer knows that it has come."""
+        return self.member[number] * LANES + self.lane[number]
+
+    def completion(self, number: int) -> Way:
+        """By what the member knows that it is complete."""
+        return SENT + self.member[number] * LANES + self.lane[number]
+
+    def latest(self, known: Sequence[Known]) -> Known:
+        """All together: of each way the last, which imply those of earlier rounds."""
+        known = [one for one in known if one]
+        if len(known) == 1:
+            return known[0]
+        rounds = self.round
+        found: dict[Way, tuple[int, ...]] = {}
+        for one in known:
+            for way, singles in one.items():
+                ours = found.get(way)
+                if ours is None or rounds[ours[0]] < rounds[singles[0]]:
+                    found[way] = singles
+                elif rounds[ours[0]] == rounds[singles[0]]:
+                    found[way] = ours + tuple(single for single in singles if single not in ours)
+        return found
+
+
+@attrs.frozen(eq=False)
+class Facts:
+    """What is known of a plan before it is given sizes."""
+
+    graph: Graph
+    straight: Mapping[str, Sequence[bool]]  # of `Ordered`
+    first: frozenset[tuple[int, int]]  # steps, and chunks of the output that they read first
+    complete: frozenset[tuple[int, int]]
+    cleared: frozenset[int]  # gpus whose results are zeros
+    divisor: int
 
 
 class Making:
     """The single transfers of one loop."""
 
-    def __init__(self, facts: Facts, loop: Loop, scratch: Mapping[int, Scratch]) -> None:
+    def __init__(
+        self, facts: Facts, loop: Loop, scratch: Mapping[int, Scratch], singles: Singles
+    ) -> None:
         self._facts, self._loop, self._graph = facts, loop, facts.graph
+        self._singles = singles
+        graph, steps = facts.graph, facts.graph.steps
         self._straight = facts.straight[loop.start]
-        self._lanes = lanes_of(facts.graph)
-        self._lane_count = max(self._lanes.values(), default=0) + 1
+        lanes = lanes_of(graph)
+        self._lane_count = max(lanes, default=0) + 1
         self._slots = slots_of(facts, loop, scratch)
-        self._pushed: Counter[Connection] = Counter()
-        self._emptied: dict[Connection, list[Single | None]] = {}
+        # columns of the graph as lists, for every step is looked at alone
+        self._lane = [lanes[block] for block in steps.block.tolist()]
+        self._block, self._gpu = steps.block.tolist(), graph.gpu.tolist()
+        self._count = steps.count.tolist()
+        self._waits = [one.tolist() for one in (graph.before, graph.awaited, graph.copied)]
+        self._sent, self._received = graph.sent.tolist(), graph.received.tolist()
+        self._connection = graph.algo.connections()[0].tolist()  # of sends
+        self._receives, self._sends, self._joins, self._reads, self._writes = (
+            steps.which(flag).tolist() for flag in ("receives", "sends", "joins", "reads", "writes")
+        )
+        self._is_nop, self._is_reduce = (
+            steps.are(kind).tolist() for kind in (Kind.NOP, Kind.REDUCE)
+        )
+        self._passes = graph.algo.steps.are(Kind.NOP).tolist()  # in the file, and tells nobody
+        self._tells = steps.tells.tolist()
+        self._source, self._target = graph.source.tolist(), graph.target.tolist()
+        self._pushed: Counter[int] = Counter()  # by connection
+        self._emptied: dict[int, list[int]] = defaultdict(list)
         self._landed: dict[int, Stretch] = {}  # by send: its slot
-        self._held: dict[int, list[Node]] = defaultdict(
-            list
-        )  # by block: joins that are not made yet
-        self._written: dict[int, set[int]] = defaultdict(set)  # chunks of the output, by gpu
+        self._held: dict[int, list[int]] = defaultdict(list)  # by block: joins not made yet
         self._done: dict[int, Known] = {}  # by step
-        self._made: dict[int, list[Single]] = {}  # by step
-        self._places: dict[tuple[Buffer, int], Stretch] = {}
-        self.found: list[Single] = []
+        self._made: dict[int, list[int]] = {}  # by step
+        self._places: dict[int, Stretch] = {}  # by chunk
         self.ends: dict[int, Known] = {}  # by gpu: what its steps end with
 
-    def make(self) -> list[Single]:
-        """All transfers, in an order that they can run in."""
-        gpus = range(self._graph.shape.gpus)
+    def make(self) -> None:
+        """All transfers."""
+        graph, latest = self._graph, self._singles.latest
+        gpus = range(graph.shape.gpus)
         ready = {gpu: self._fetched(gpu, self._loop.before, {}) for gpu in gpus}
-        for number in self._graph.order:
-            self._step(self._graph.nodes[number], ready)
+        for step in graph.order:
+            self._step(step, ready)
         last: dict[int, dict[int, int]] = {gpu: {} for gpu in gpus}  # by thread block
-        for node in self._graph.nodes:
-            last[node.gpu][node.block_number] = node.number
+        for step, (gpu, block) in enumerate(zip(self._gpu, self._block, strict=True)):
+            last[gpu][block] = step
+        _, buffer, index = places_of(graph.target)
+        writes = graph.steps.which("writes") & (buffer == OUTPUT)
+        written: dict[int, set[int]] = defaultdict(set)
+        for gpu, first, count in zip(
+            *(one[writes].tolist() for one in (graph.gpu, index, graph.steps.count)), strict=True
+        ):
+            written[gpu].update(range(first, first + count))
         for gpu in gpus:
             known = latest([ready[gpu], *(self._done[one] for one in last[gpu].values())])
             if gpu in self._facts.cleared:  # zeros come over all that stands there
                 self.ends[gpu] = known
                 continue
-            self._keep(gpu)
+            self._keep(gpu, written[gpu])
             self.ends[gpu] = self._fetched(gpu, self._loop.after, known)
-        return self.found
 
     def _fetched(self, gpu: int, fetches: Sequence[Fetch], known: Known) -> Known:
         """Copies at home, side by side but for those that are behind others."""
-        made: dict[Way, tuple[Single, ...]] = {}
+        singles = self._singles
+        made: dict[Way, tuple[int, ...]] = {}
         lane = -1
         for one in fetches:
             source = _further(one.source, gpu * one.own_source_stride)
             target = _further(one.target, gpu * one.own_stride)
             lane = (lane + (not one.is_behind)) % self._lane_count  # a ring runs in order
-            single = Single(gpu, gpu, (source,), target, one.size_bytes, lane, known)
-            behind = {way: ones for way, ones in made.items() if way == single.completion}
-            single.needs = latest([known, behind])
-            made[single.completion] = (self._add(single),)
-        return latest([known, made])
+            completion = SENT + gpu * LANES + lane
+            behind = {way: ones for way, ones in made.items() if way == completion}
+            needs = singles.latest([known, behind])
+            made[completion] = (singles.add(gpu, (source,), target, one.size_bytes, lane, needs),)
+        return singles.latest([known, made])
 
-    def _keep(self, gpu: int) -> None:
+    def _keep(self, gpu: int, written: set[int]) -> None:
         """Copies to the result what no step writes there, where operands lie elsewhere."""
-        written = self._written[gpu]
-        for index in range(self._graph.shape.chunks(Buffer.OUTPUT)):
+        for index in range(self._graph.shape.chunks(OUTPUT)):
             given = None if index in written else self._loop.given(gpu, index)
             if given is not None:
-                target = self._loop.place(Ref(Buffer.OUTPUT, index))
-                lane = index % self._lane_count
-                self._add(Single(gpu, gpu, (given,), target, self._loop.width, lane, {}))
+                target, lane = self._loop.place(OUTPUT, index), index % self._lane_count
+                self._singles.add(gpu, (given,), target, self._loop.width, lane, {})
 
-    def _step(self, node: Node, ready: Mapping[int, Known]) -> None:
-        graph, number = self._graph, node.number
-        waits = [ready[node.gpu]] if graph.before[number] == NONE else []
-        waits += [
-            self._done[column[number]]
-            for column in (graph.before, graph.awaited, graph.copied)
-            if column[number] != NONE
-        ]
-        is_straight = self._straight[number]
-        if node.step.kind.writes and node.target.buffer is Buffer.OUTPUT:
-            first = node.target.index
-            self._written[node.gpu].update(range(first, first + node.step.count))
-        if node.step.kind.receives:
-            waits.append({one.arrival: (one,) for one in self._made[graph.sent[number]]})
-        known = latest(waits)
-        is_held = node.step.kind is Kind.REDUCE and self._goes_on(node)
+    def _step(self, step: int, ready: Mapping[int, Known]) -> None:
+        singles, gpu, block = self._singles, self._gpu[step], self._block[step]
+        before, *_ = self._waits
+        waits = [ready[gpu]] if before[step] == NONE else []
+        waits += [self._done[one[step]] for one in self._waits if one[step] != NONE]
+        is_straight = self._straight[step]
+        if self._receives[step]:
+            waits.append({singles.arrival(one): (one,) for one in self._made[self._sent[step]]})
+        known = singles.latest(waits)
+        is_held = self._is_reduce[step] and self._goes_on(step)
         if is_held:
-            self._held[node.block_number].append(node)
-        if node.step.kind is Kind.NOP or is_held or (node.step.kind is Kind.RECV and is_straight):
-            self._done[number] = known
+            self._held[block].append(step)
+        is_there = is_straight and not self._sends[step]  # a receive that has nothing to do
+        if self._is_nop[step] or is_held or is_there:
+            self._done[step] = known
             return
-        if node.step.kind.sends and not self._straight[graph.received[number]]:
-            self._take_slot(node)
-        made: list[Single] = []
-        for run in self._runs(node):
-            made.append(self._single(node, run, known))
-            known = {**known, made[-1].completion: (made[-1],)}
-        self._held.pop(node.block_number, None)
-        self._made[number] = made
-        self._done[number] = {made[-1].completion: (made[-1],)}
-        if node.step.kind.receives and not is_straight:
-            self._emptied.setdefault(connection_of(graph.nodes[graph.sent[number]]), []).append(
-                made[-1]
-            )
+        if self._sends[step] and not self._straight[self._received[step]]:
+            self._take_slot(step)
+        made: list[int] = []
+        for place, count in ((0, 1),) if self._count[step] == 1 else self._runs(step):
+            made.append(self._single(step, place, count, known))
+            known = {**known, singles.completion(made[-1]): (made[-1],)}
+        self._held.pop(block, None)
+        self._made[step] = made
+        self._done[step] = {singles.completion(made[-1]): (made[-1],)}
+        if self._receives[step] and not is_straight:
+            self._emptied[self._connection[self._sent[step]]].append(made[-1])
 
-    def _goes_on(self, node: Node) -> bool:
+    def _goes_on(self, step: int) -> bool:
         """Whether the next step joins to the same chunks, and nobody waits for this one."""
-        if node.step.tells or len(self._held[node.block_number]) + 2 >= MOST_SOURCES:
+        if self._tells[step] or len(self._held[self._block[step]]) + 2 >= MOST_SOURCES:
             return False
-        behind = node.block.steps[node.place + 1 :]
-        at = next((k for k, step in enumerate(behind) if step.kind is not Kind.NOP), len(behind))
-        if at == len(behind) or any(step.tells for step in behind[:at]):
+        following = step + 1
+        while self._is_behind(following, step) and self._passes[following]:
+            following += 1
+        if not self._is_behind(following, step):
             return False
-        following = self._graph.nodes[node.number + 1 + at]
-        is_same = following.target == node.target and following.step.count == node.step.count
-        return following.step.kind is Kind.REDUCE and is_same
+        is_same = self._target[following] == self._target[step]
+        is_as_long = self._count[following] == self._count[step]
+        return bool(self._is_reduce[following] and is_same and is_as_long)
 
-    def _take_slot(self, node: Node) -> None:
-        connection = connection_of(node)
-        turn = self._pushed[connection]
+    def _is_behind(self, following: int, step: int) -> bool:
+        """Whether a step is one of the same thread block."""
+        return following < len(self._block) and self._block[following] == self._block[step]
+
+    def _take_slot(self, step: int) -> None:
+        connection = self._connection[step]
+        slots, turn = self._slots[connection], self._pushed[connection]
         self._pushed[connection] += 1
-        first, size, count = self._slots[connection]
-        self._landed[node.number] = Stretch(Space.SCRATCH, 0, first + turn % count * size)
+        self._landed[step] = slots[turn % len(slots)]
 
-    def _runs(self, node: Node) -> Iterator[tuple[int, int]]:
+    def _runs(self, step: int) -> Iterator[tuple[int, int]]:
         """Runs of a step's chunks that lie behind one another wherever they are: place, count."""
-        if node.step.count == 1:
-            yield 0, 1
-            return
-        refs = [(node, node.source)] if node.step.kind.reads else []
-        refs += [(node, node.target)] if node.step.kind.writes else []
-        if node.step.kind is Kind.REDUCE:
-            refs = self._joined(node)
-        received = self._graph.received[node.number]
+        refs = [(step, self._source[step])] if self._reads[step] else []
+        refs += [(step, self._target[step])] if self._writes[step] else []
+        if self._is_reduce[step]:
+            refs = self._joined(step)
+        received = self._received[step]
         if received != NONE and self._straight[received]:
-            refs.append((node, self._graph.nodes[received].target))
+            refs.append((step, self._target[received]))
         place = 0
-        while place < node.step.count:
-            count = node.step.count - place
-            for _, ref in refs:
-                count = self._loop.lying[ref.buffer].run(ref.index + place, count)
+        while place < self._count[step]:
+            count = self._count[step] - place
+            for _, first in refs:
+                _, buffer, index = places_of(first)
+                count = self._loop.lying[buffer].run(index + place, count)
             if self._facts.divisor > 1:
-                count = _alike(lambda at: (node.number, at) in self._facts.complete, place, count)
-            for reader, ref in refs if self._loop.operand is not None else ():
-                count = self._as_given(reader, ref, place, count)
+                count = _alike(lambda at: (step, at) in self._facts.complete, place, count)
+            for reader, first in refs if self._loop.operand is not None else ():
+                count = self._as_given(reader, first + place, count)
             yield place, count
             place += count
 
-    def _as_given(self, node: Node, ref: Ref, place: int, count: int) -> int:
+    def _as_given(self, reader: int, first: int, count: int) -> int:
         """How many chunks lie where the operand does, or do not, like the first."""
-        first = ref.index + place
-        return _alike(lambda at: self._is_given(node, ref.buffer, at), first, count)
+        return _alike(lambda at: (reader, at) in self._facts.first, first, count)
 
-    def _is_given(self, node: Node, buffer: Buffer, index: int) -> bool:
-        """Whether a step reads a chunk of the output where the operand lies."""
-        if buffer is not Buffer.OUTPUT or self._loop.operand is None:
-            return False
-        return (node.number, index) in self._facts.first
-
-    def _single(self, node: Node, run: tuple[int, int], known: Known) -> Single:
-        place, count = run
-        kind, graph = node.step.kind, self._graph
-        sources = tuple(self._sources(node, place))
-        home = self._at(node.target, place) if kind.writes else sources[0]
-        is_complete = (node.number, place) in self._facts.complete
-        single = Single(
-            member=node.gpu,
-            peer=node.gpu,
-            sources=sources,
-            target=home,
-            size_bytes=count * self._loop.width,
-            lane=self._lanes[node.block_number],
-            needs=known,
+    def _single(self, step: int, place: int, count: int, known: Known) -> int:
+        sources = self._sources(step, place)
+        writes, straight = self._writes[step], self._straight
+        home = self._at(self._target[step] + place) if writes else sources[0]
+        gpu, receive = self._gpu[step], self._received[step]
+        target, also, empties, writer = home, None, NONE, NONE
+        if self._receives[step] and not straight[step]:
+            writer = self._gpu[self._sent[step]]
+        if self._sends[step]:
+            also = home if writes and not straight[step] else None
+            if straight[receive]:
+                target = self._at(self._target[receive] + place)
+            else:
+                target = _further(self._landed[step], place * self._loop.width)
+                empties = self._emptied_by(step)
+        is_complete = (step, place) in self._facts.complete
+        return self._singles.add(
+            gpu,
+            sources,
+            target,
+            count * self._loop.width,
+            self._lane[step],
+            known,
+            peer=self._gpu[receive] if self._sends[step] else gpu,
+            also=also,
             divisor=self._facts.divisor if is_complete else 1,
+            writer=writer,
+            empties=empties,
         )
-        if kind.receives and not self._straight[node.number]:
-            single.writer = graph.nodes[graph.sent[node.number]].gpu
-        if kind.sends:
-            receive = graph.nodes[graph.received[node.number]]
-            single.peer = receive.gpu
-            writes = kind.writes and not self._straight[node.number]
-            single.also = home if writes else None
-            single.target = self._sent_to(node, receive, place)
-            single.empties = self._emptied_by(node)
-        return self._add(single)
 
-    def _joined(self, node: Node) -> list[tuple[Node, Ref]]:
+    def _joined(self, step: int) -> list[tuple[int, int]]:
         """What a join at home reads, and by which step: the target, then the sources in turn."""
-        joins = [*self._held[node.block_number], node]
-        return [(joins[0], node.target), *((one, one.source) for one in joins)]
+        joins = [*self._held[self._block[step]], step]
+        return [(joins[0], self._target[step]), *((one, self._source[one]) for one in joins)]
 
-    def _sources(self, node: Node, place: int) -> Iterator[Stretch]:
-        kind = node.step.kind
-        if kind is Kind.REDUCE:
-            for reader, ref in self._joined(node):
-                yield self._read(reader, ref, place)
-            return
-        if kind.receives and self._straight[node.number]:
-            yield self._at(node.target, place)
-        elif kind.receives:
-            slot = self._landed[self._graph.sent[node.number]]
-            yield _further(slot, place * self._loop.width)
-            if kind.joins:
-                yield self._read(node, node.source, place)
-        else:
-            yield self._read(node, node.source, place)
+    def _sources(self, step: int, place: int) -> tuple[Stretch, ...]:
+        if self._is_reduce[step]:
+            return tuple(self._read(one, chunk + place) for one, chunk in self._joined(step))
+        if not self._receives[step]:
+            return (self._read(step, self._source[step] + place),)
+        if self._straight[step]:
+            return (self._at(self._target[step] + place),)
+        slot = _further(self._landed[self._sent[step]], place * self._loop.width)
+        if self._joins[step]:
+            return slot, self._read(step, self._source[step] + place)
+        return (slot,)
 
-    def _read(self, node: Node, ref: Ref, place: int) -> Stretch:
-        """Where a step reads a chunk."""
-        index = ref.index + place
-        given = None
-        if self._is_given(node, ref.buffer, index):
-            given = self._loop.given(node.gpu, index)
-        return self._at(ref, place) if given is None else given
+    def _read(self, step: int, chunk: int) -> Stretch:
+        """Where a step reads a chunk: one of the output that nobody has written, in the operand."""
+        if self._loop.operand is not None and (step, chunk) in self._facts.first:
+            _, _, index = places_of(chunk)
+            given = self._loop.given(self._gpu[step], index)
+            if given is not None:
+                return given
+        return self._at(chunk)
 
-    def _sent_to(self, node: Node, receive: Node, place: int) -> Stretch:
-        if self._straight[receive.number]:
-            return self._at(receive.target, place)
-        return _further(self._landed[node.number], place * self._loop.width)
-
-    def _emptied_by(self, node: Node) -> Single | None:
+    def _emptied_by(self, step: int) -> int:
         """The transfer that has emptied the slot; those before it were emptied before."""
-        if node.number not in self._landed:
-            return None
-        connection = connection_of(node)
-        _, _, count = self._slots[connection]
-        turn = self._pushed[connection] - 1 - count
-        return self._emptied[connection][turn] if turn >= 0 else None
+        connection = self._connection[step]
+        turn = self._pushed[connection] - 1 - len(self._slots[connection])
+        return self._emptied[connection][turn] if turn >= 0 else NONE
 
-    def _at(self, ref: Ref, place: int) -> Stretch:
+    def _at(self, chunk: int) -> Stretch:
         """Where a chunk lies; many steps use the same."""
-        key = ref.buffer, ref.index + place
-        if key not in self._places:
-            self._places[key] = self._loop.place(Ref(*key))
-        return self._places[key]
-
-    def _add(self, single: Single) -> Single:
-        """Behind all that it waits for; what shares its ring is no wait."""
-        single.round = rounds_before(single)
-        single.needs = {way: one for way, one in single.needs.items() if way != single.completion}
-        self.found.append(single)
-        return single
+        if chunk not in self._places:
+            _, buffer, index = places_of(chunk)
+            self._places[chunk] = self._loop.place(buffer, index)
+        return self._places[chunk]
 
 
 def _alike(is_so: Callable[[int], bool], first: int, count: int) -> int:
@@ -272,3 +371,87 @@ def _alike(is_so: Callable[[int], bool], first: int, count: int) -> int:
 
 def _further(stretch: Stretch, more: int) -> Stretch:
     return Stretch(stretch.space, stretch.tensor, stretch.offset + more) if more else stretch
+
+
+def slots_of(
+    facts: Facts, loop: Loop, scratch: Mapping[int, Scratch]
+) -> Mapping[int, Sequence[Stretch]]:
+    """Where the slots of each connection lie at its receiver."""
+    graph, straight = facts.graph, np.array(facts.straight[loop.start], bool)
+    sends = np.flatnonzero(graph.received != NONE)
+    sends = sends[~straight[graph.received[sends]]]
+    connections, which = np.unique(graph.algo.connections()[0][sends], return_inverse=True)
+    times = np.bincount(which, minlength=len(connections)).tolist()
+    most = np.zeros(len(connections), np.int64)
+    np.maximum.at(most, which, graph.steps.count[sends])
+    blocks = {
+        connection: graph.algo.blocks[block]
+        for connection, block in zip(
+            connections[which].tolist(), graph.steps.block[sends].tolist(), strict=True
+        )
+    }
+    needed = [
+        (block.channel, (block.to - block.gpu) % graph.shape.gpus, block.gpu, block.to, *rest)
+        for rest in zip(connections.tolist(), times, most.tolist(), strict=True)
+        for block in [blocks[rest[0]]]
+    ]
+    found = {}
+    for _, _, _, receiver, connection, count, chunks in sorted(needed):
+        size = -(-chunks * loop.width // ALIGNMENT) * ALIGNMENT
+        count = min(graph.slots, count)
+        first = scratch[receiver].take(size * count)
+        found[connection] = [
+            Stretch(Space.SCRATCH, 0, first + turn * size) for turn in range(count)
+        ]
+    return found
+
+
+def lanes_of(graph: Graph) -> list[int]:
+    """The DMA ring of each thread block, by turns over connections.
+
+    A slot is handed back by the ring that has read it, in the sender's lane; so thread blocks that
+    are connected share one. Connections of the same channel and the same distance, either way
+    around, share one too, so that what all members do alike is one transfer.
+    """
+    blocks, gpus = graph.algo.blocks, graph.shape.gpus
+    taken = np.flatnonzero(graph.received != NONE)
+    block = graph.steps.block
+    ends = np.stack([block[taken], block[graph.received[taken]]], axis=1)
+    pairs = np.unique(ends, axis=0).tolist()
+    kinds: list[set[tuple[int, int]]] = [set() for _ in blocks]
+    for sender, receiver in pairs:
+        away = (blocks[receiver].gpu - blocks[sender].gpu) % gpus
+        kinds[sender].add((blocks[sender].channel, min(away, gpus - away)))
+    parts = _connected(len(blocks), pairs)
+    joined: dict[int, set[tuple[int, int]]] = {}
+    for part, its in zip(parts, kinds, strict=True):
+        joined.setdefault(part, set()).update(its)
+    kind_of = {part: tuple(sorted(its)) for part, its in joined.items()}
+    numbers: dict[tuple[tuple[int, int], ...], int] = {}
+    moving = np.unique(block[~graph.steps.are(Kind.NOP)]).tolist()
+    for one in moving:  # a block that moves nothing takes no lane
+        numbers.setdefault(kind_of[parts[one]], len(numbers))
+    return [numbers.get(kind_of[part], 0) % LANES for part in parts]
+
+
+def _connected(blocks: int, ends: Sequence[tuple[int, int]]) -> list[int]:
+    """By thread block, which are connected, directly or through others: they have one number."""
+    # scipy would do this too, and takes longer to load than the rest of the plan to be read.
+    beside: list[set[int]] = [set() for _ in range(blocks)]
+    for one, other in ends:
+        beside[one].add(other)
+        beside[other].add(one)
+    found = [NONE] * blocks
+    parts = 0
+    for first in range(blocks):
+        if found[first] != NONE:
+            continue
+        found[first] = parts
+        reached = [first]
+        for block in reached:
+            fresh = [one for one in beside[block] if found[one] == NONE]
+            for one in fresh:
+                found[one] = parts
+            reached += fresh
+        parts += 1
+    return found

@@ -16,10 +16,11 @@ nccl (src/misc/msccl/msccl_parser.cc), which agree on the attributes.
 import enum
 import functools
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
+import numpy as np
 
 from ncc_runtime.plans.xml_tree import At, Element, parse
 
@@ -54,7 +55,10 @@ class Kind(enum.Enum):
         self.writes: bool = word not in ("s", "rrs", "nop")
 
 
-KINDS: Mapping[str, Kind] = {one.value: one for one in Kind}
+KINDS: tuple[Kind, ...] = tuple(Kind)
+"""By number, as tables of steps have them."""
+
+_KIND_NUMBERS: Mapping[str, int] = {one.value: number for number, one in enumerate(KINDS)}
 
 
 class Buffer(enum.Enum):
@@ -64,10 +68,13 @@ class Buffer(enum.Enum):
     OUTPUT = "o"
     SCRATCH = "s"
 
-    __hash__ = object.__hash__  # a key at every step; enum's own is far slower
 
+BUFFERS: tuple[Buffer, ...] = tuple(Buffer)
+"""By number, as tables of steps have them."""
 
-BUFFERS: Mapping[str, Buffer] = {one.value: one for one in Buffer}
+INPUT, OUTPUT, SCRATCH = range(len(BUFFERS))
+
+_BUFFER_NUMBERS: Mapping[str, int] = {one.value: number for number, one in enumerate(BUFFERS)}
 
 
 @attrs.frozen
@@ -82,40 +89,65 @@ class Ref:
 
 
 @attrs.frozen
-class Step:
-    """One step of a thread block."""
-
-    kind: Kind
-    source: Ref
-    target: Ref
-    count: int
-    awaited: tuple[int, int] | None  # thread block and step that it depends on
-    tells: bool  # whether others may depend on it, as a nop never does: it moves nothing
-    at: At
-
-
-@attrs.frozen
 class Block:
     """A thread block."""
 
+    gpu: int
     number: int  # NOBODY for the copies of a gpu
     to: int  # gpu, NOBODY for none
     of: int  # gpu that it receives from, NOBODY for none
     channel: int
-    steps: tuple[Step, ...]
-    at: At
 
 
-@attrs.frozen
-class Gpu:
-    """One member."""
-
-    number: int
-    scratch_chunks: int
-    blocks: tuple[Block, ...]
+_FLAGS: Mapping[str, np.ndarray] = {
+    flag: np.array([getattr(kind, flag) for kind in KINDS])
+    for flag in ("receives", "sends", "joins", "reads", "writes")
+}
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
+class Steps:
+    """The steps of all thread blocks, block after block: columns, (steps,) int64."""
+
+    block: np.ndarray  # among those of all gpus
+    place: np.ndarray  # in its block
+    kind: np.ndarray  # number among KINDS
+    source_buffer: np.ndarray  # number among BUFFERS
+    source_index: np.ndarray  # of the first chunk
+    target_buffer: np.ndarray
+    target_index: np.ndarray
+    count: np.ndarray  # chunks
+    awaited_block: np.ndarray  # tb of the gpu that it depends on, NOBODY for none
+    awaited_step: np.ndarray  # and the step there
+    tells: np.ndarray  # whether others may depend on it, as a nop never does: it moves nothing
+    line: np.ndarray
+    column: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def which(self, flag: str) -> np.ndarray:
+        """(steps,) bool: which of them `receives`, `sends`, `joins`, `reads` or `writes`."""
+        return _FLAGS[flag][self.kind]
+
+    def are(self, kind: Kind) -> np.ndarray:
+        """(steps,) bool: which are of a kind."""
+        return self.kind == KINDS.index(kind)
+
+    def source(self, step: int) -> Ref:
+        """The first chunk that a step reads, as the file has it."""
+        return Ref(BUFFERS[self.source_buffer[step]], int(self.source_index[step]))
+
+    def target(self, step: int) -> Ref:
+        """The first chunk that a step writes, as the file has it."""
+        return Ref(BUFFERS[self.target_buffer[step]], int(self.target_index[step]))
+
+    def at(self, step: int) -> At:
+        """Where a step stands in the file."""
+        return At(int(self.line[step]), int(self.column[step]))
+
+
+@attrs.frozen(eq=False)
 class Algo:
     """An algorithm as the file has it."""
 
@@ -125,8 +157,50 @@ class Algo:
     in_place: bool  # input and output are one buffer
     is_either: bool  # or two, as the caller has them
     chunks: int  # of the larger side
-    gpus: tuple[Gpu, ...]
+    scratch_chunks: tuple[int, ...]  # by gpu
+    blocks: tuple[Block, ...]  # gpu after gpu
+    steps: Steps
     at: At
+
+    @property
+    def gpus(self) -> int:
+        """How many there are."""
+        return len(self.scratch_chunks)
+
+    def of_block(self, name: str) -> np.ndarray:
+        """A field of each step's block, (steps,) int64."""
+        return np.array([getattr(block, name) for block in self.blocks], np.int64)[self.steps.block]
+
+    def connections(self) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of connections, by which steps send, and by which they receive; NOBODY for none.
+
+        A connection is a sender, a receiver and a channel.
+        """
+        gpu, to, of, channel = map(self.of_block, ("gpu", "to", "of", "channel"))
+        many = MOST_GPUS + 1  # channels, and none
+        sends, receives = self.steps.which("sends"), self.steps.which("receives")
+        return (
+            np.where(sends, (gpu * self.gpus + to) * many + channel + 1, NOBODY),
+            np.where(receives, (of * self.gpus + gpu) * many + channel + 1, NOBODY),
+        )
+
+    def received(self) -> np.ndarray:
+        """The receive that takes each send: the n-th of a connection the n-th; NOBODY for none."""
+        found: np.ndarray = np.full(len(self.steps), NOBODY, np.int64)
+        (sends, sent, turn), (receives, came, its_turn) = map(_numbered, self.connections())
+        _, ours, theirs = np.intersect1d(
+            sent * len(found) + turn, came * len(found) + its_turn, return_indices=True
+        )
+        found[sends[ours]] = receives[theirs]
+        return found
+
+
+def _numbered(connection: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps that have a connection, which, and how many of it come before."""
+    steps = np.flatnonzero(connection != NOBODY)
+    steps = steps[np.argsort(connection[steps], kind="stable")]
+    its = connection[steps]
+    return steps, its, np.arange(len(its)) - np.searchsorted(its, its)
 
 
 def read(data: bytes) -> Algo:
@@ -173,7 +247,7 @@ def _algo(root: Element) -> Algo:
         raise _Malformed(root, f"<{root.name[:20]}>, an MSCCL plan begins with <algo>")
     count = _number(root, "ngpus", 1, MOST_GPUS)
     channels = _number(root, "nchannels", 1, MOST_GPUS, default=MOST_GPUS)
-    gpus = tuple(_gpu(one, count, channels) for one in _inside(root, "gpu"))
+    gpus = [_gpu(one, count, channels) for one in _inside(root, "gpu")]
     known: set[int] = set()
     for gpu, element in zip(gpus, root.children, strict=True):
         if gpu.number in known:
@@ -183,6 +257,12 @@ def _algo(root: Element) -> Algo:
         raise _Malformed(root, f"{len(gpus)} gpus, ngpus is {count}")
     is_in_place = _number(root, "inplace", 0, 1, default=0) == 1
     is_apart = _number(root, "outofplace", 0, 1, default=0) == 1
+    gpus.sort(key=lambda gpu: gpu.number)
+    its_blocks = [one for gpu in gpus for one in gpu.blocks]
+    rows = [row for _, its_rows in its_blocks for row in its_rows]
+    lengths = [len(its_rows) for _, its_rows in its_blocks]
+    columns = np.array(rows, np.int64).reshape(-1, len(attrs.fields(Steps)) - 2).T.copy()
+    block = np.repeat(np.arange(len(lengths)), lengths)
     return Algo(
         name=" ".join(_text(root, "name").split()),
         collective=_text(root, "coll", ""),
@@ -190,7 +270,9 @@ def _algo(root: Element) -> Algo:
         in_place=is_in_place and not is_apart,
         is_either=is_in_place and is_apart,
         chunks=_number(root, "nchunksperloop", 1, MOST_CHUNKS),
-        gpus=tuple(sorted(gpus, key=lambda gpu: gpu.number)),
+        scratch_chunks=tuple(gpu.scratch_chunks for gpu in gpus),
+        blocks=tuple(block for block, _ in its_blocks),
+        steps=Steps(block, np.arange(len(rows)) - np.searchsorted(block, block), *columns),
         at=root.at,
     )
 
@@ -198,74 +280,86 @@ def _algo(root: Element) -> Algo:
 def adding_to_targets(algo: Algo) -> Algo:
     """The same, where what a step receives is joined to its target, if the file can mean that.
 
-    Of such steps msccl-tools prints as source where the bytes came from, on the sender.
+    Of such steps msccl-tools prints as source where the bytes came from, on the sender. What no
+    step can mean so is the very same.
     """
-    sent: dict[tuple[int, int, int], list[Ref]] = defaultdict(list)
-    for gpu in algo.gpus:
-        for block in gpu.blocks:
-            sent[gpu.number, block.to, block.channel] += [
-                step.source if step.kind is Kind.SEND else step.target
-                for step in block.steps
-                if step.kind.sends
-            ]
-
-    def steps(gpu: Gpu, block: Block) -> Iterator[Step]:
-        came = iter(sent[block.of, gpu.number, block.channel])
-        for step in block.steps:
-            is_meant = step.kind.receives and next(came, None) == step.source and step.kind.joins
-            yield attrs.evolve(step, source=step.target) if is_meant else step
-
-    def gpu_of(gpu: Gpu) -> Gpu:
-        blocks = (attrs.evolve(block, steps=tuple(steps(gpu, block))) for block in gpu.blocks)
-        return attrs.evolve(gpu, blocks=tuple(blocks))
-
-    return attrs.evolve(algo, gpus=tuple(map(gpu_of, algo.gpus)))
+    steps, received = algo.steps, algo.received()
+    sends = np.flatnonzero(received != NOBODY)
+    receives = received[sends]
+    is_plain = steps.are(Kind.SEND)[sends]
+    buffer = np.where(is_plain, steps.source_buffer[sends], steps.target_buffer[sends])
+    index = np.where(is_plain, steps.source_index[sends], steps.target_index[sends])
+    is_meant = steps.which("joins")[receives]
+    is_meant &= (steps.source_buffer[receives] == buffer) & (steps.source_index[receives] == index)
+    meant = receives[is_meant]
+    buffers, indices = steps.source_buffer.copy(), steps.source_index.copy()
+    buffers[meant], indices[meant] = steps.target_buffer[meant], steps.target_index[meant]
+    if (buffers == steps.source_buffer).all() and (indices == steps.source_index).all():
+        return algo
+    return attrs.evolve(
+        algo, steps=attrs.evolve(steps, source_buffer=buffers, source_index=indices)
+    )
 
 
-def _gpu(element: Element, count: int, channels: int) -> Gpu:
+_Row = tuple[int, int, int, int, int, int, int, int, bool, int, int]
+"""A step as Steps has it, from its kind on."""
+
+
+@attrs.frozen
+class _Gpu:
+    """One member: its thread blocks, and their steps."""
+
+    number: int
+    scratch_chunks: int
+    blocks: list[tuple[Block, list[_Row]]]
+
+
+def _gpu(element: Element, count: int, channels: int) -> _Gpu:
     number = _number(element, "id", 0, count - 1)
-    blocks: list[Block] = []
-    copies: list[Step] = []
+    blocks: list[tuple[Block, list[_Row]]] = []
+    copies: list[_Row] = []
     for one in _inside(element, "tb", "copy"):
         if one.name == "tb":
             blocks.append(_block(one, number, count, channels))
         else:
             copies.append(_copy(one))
-    _check_alone(element, blocks)
+    _check_alone(element, [block for block, _ in blocks])
     if copies:
-        blocks.append(Block(NOBODY, NOBODY, NOBODY, 0, tuple(copies), copies[0].at))
+        blocks.append((Block(number, NOBODY, NOBODY, NOBODY, 0), copies))
     scratch = _number(element, "s_chunks", 0, MOST_CHUNKS, default=0)
-    return Gpu(number, scratch, tuple(blocks))
+    return _Gpu(number, scratch, blocks)
 
 
-def _copy(element: Element) -> Step:
+def _copy(element: Element) -> _Row:
     """A copy from input to output that is outside of all thread blocks."""
     _check_empty(element)
-    source = Ref(Buffer.INPUT, _number(element, "i_off", 0, MOST_CHUNKS))
-    target = Ref(Buffer.OUTPUT, _number(element, "o_off", 0, MOST_CHUNKS))
+    source = INPUT, _number(element, "i_off", 0, MOST_CHUNKS)
+    target = OUTPUT, _number(element, "o_off", 0, MOST_CHUNKS)
     count = _number(element, "cnt", 1, MOST_CHUNKS, default=1)
-    return Step(Kind.COPY, source, target, count, None, tells=False, at=element.at)
+    kind, awaited = KINDS.index(Kind.COPY), (NOBODY, NOBODY)
+    return kind, *source, *target, count, *awaited, False, element.line, element.column
 
 
-def _block(element: Element, own: int, count: int, channels: int) -> Block:
+def _block(element: Element, own: int, count: int, channels: int) -> tuple[Block, list[_Row]]:
     ends = [_number(element, name, NOBODY, count - 1) for name in ("send", "recv")]
     for name, end in zip(("send", "recv"), ends, strict=True):
         if end == own:
             raise _Malformed(element, f"{name} is {end}, the gpu itself")
     block = Block(
+        gpu=own,
         number=_number(element, "id", 0, MOST_CHUNKS),
         to=ends[0],
         of=ends[1],
         channel=_number(element, "chan", NOBODY, channels - 1),
-        steps=tuple(_step(one, at) for at, one in enumerate(_inside(element, "step"))),
-        at=element.at,
     )
-    for step, one in zip(block.steps, element.children, strict=True):
-        if step.kind.sends and block.to == NOBODY:
-            raise _Malformed(one, f"a step {step.kind.value} in a tb whose send is -1")
-        if step.kind.receives and block.of == NOBODY:
-            raise _Malformed(one, f"a step {step.kind.value} in a tb whose recv is -1")
-    return block
+    rows = [_step(one, at) for at, one in enumerate(_inside(element, "step"))]
+    for row, one in zip(rows, element.children, strict=True):
+        kind = KINDS[row[0]]
+        if kind.sends and block.to == NOBODY:
+            raise _Malformed(one, f"a step {kind.value} in a tb whose send is -1")
+        if kind.receives and block.of == NOBODY:
+            raise _Malformed(one, f"a step {kind.value} in a tb whose recv is -1")
+    return block, rows
 
 
 def _check_alone(gpu: Element, blocks: Sequence[Block]) -> None:
@@ -289,47 +383,42 @@ def _check_alone(gpu: Element, blocks: Sequence[Block]) -> None:
                 )
 
 
-def _step(element: Element, place: int) -> Step:
+def _step(element: Element, place: int) -> _Row:
     number = _number(element, "s", 0, MOST_CHUNKS)
     if number != place:
         raise _Malformed(
             element, f"s is {number}, must be {place}: the steps of a tb are numbered through"
         )
     word = _word(element, "type")
-    kind = KINDS.get(word)
-    if kind is None:
-        raise _Malformed(element, f"no type of step {word[:20]!r}; there are {', '.join(KINDS)}")
+    if word not in _KIND_NUMBERS:
+        there = ", ".join(_KIND_NUMBERS)
+        raise _Malformed(element, f"no type of step {word[:20]!r}; there are {there}")
+    kind_number = _KIND_NUMBERS[word]
+    kind = KINDS[kind_number]
     _check_empty(element)
     depends = _number(element, "depid", NOBODY, MOST_CHUNKS, default=NOBODY)
-    awaited = None
-    if depends != NOBODY:
-        awaited = depends, _number(element, "deps", 0, MOST_CHUNKS)
+    awaited = NOBODY if depends == NOBODY else _number(element, "deps", 0, MOST_CHUNKS)
     tells = _number(element, "hasdep", 0, 1, default=0) == 1
-    return Step(
-        kind=kind,
-        source=_ref(element, "srcbuf", "srcoff", is_used=kind.reads),
-        target=_ref(element, "dstbuf", "dstoff", is_used=kind.writes or kind.joins),
-        count=1 if kind is Kind.NOP else _number(element, "cnt", 1, MOST_CHUNKS),
-        awaited=awaited,
-        tells=tells and kind is not Kind.NOP,
-        at=element.at,
-    )
+    source = target = _UNUSED
+    if kind.reads:
+        source = _chunk(element, "srcbuf", "srcoff")
+    if kind.writes or kind.joins:
+        target = _chunk(element, "dstbuf", "dstoff")
+    count = 1 if kind is Kind.NOP else _number(element, "cnt", 1, MOST_CHUNKS)
+    tells = tells and kind is not Kind.NOP
+    at = element.line, element.column
+    return kind_number, *source, *target, count, depends, awaited, tells, *at
 
 
-_UNUSED = Ref(Buffer.INPUT, 0)
+_UNUSED = INPUT, 0
+"""A side of a step that nobody looks at; a nop has -1 there."""
 
 
-def _ref(element: Element, buffer_name: str, index_name: str, *, is_used: bool) -> Ref:
-    if not is_used:
-        return _UNUSED  # nobody looks at it, and a nop has -1 there
+def _chunk(element: Element, buffer_name: str, index_name: str) -> tuple[int, int]:
     word = _word(element, buffer_name)
-    buffer = BUFFERS.get(word)
-    if buffer is None:
+    if word not in _BUFFER_NUMBERS:
         raise _Malformed(element, f"{buffer_name} is {word[:20]!r}, must be i, o or s")
-    return _chunk(buffer, _number(element, index_name, 0, MOST_CHUNKS))
-
-
-_chunk = functools.lru_cache(1 << 12)(Ref)  # steps of many gpus name the same
+    return _BUFFER_NUMBERS[word], _number(element, index_name, 0, MOST_CHUNKS)
 
 
 def _check_empty(element: Element) -> None:
@@ -364,9 +453,11 @@ def _text(element: Element, name: str, default: str | None = None) -> str:
 
 
 def _number(element: Element, name: str, least: int, most: int, default: int | None = None) -> int:
-    if default is not None and name not in element.attributes:
-        return default
-    word = _word(element, name)
+    word = element.attributes.get(name)
+    if word is None:
+        if default is not None:
+            return default
+        word = _word(element, name)
     number = _whole(word) if len(word) <= MOST_DIGITS else None
     if number is None:
         raise _Malformed(element, f"{name} is {word[:20]!r}, which is no whole number")

@@ -1,6 +1,7 @@
 """An MSCCL file as a plan for any sizes: checked once, made for each placeholder that it fills."""
 
 import attrs
+import numpy as np
 
 from ncc_runtime.collectives.extents import Scratch
 from ncc_runtime.collectives.plan import Job, Plan, Space, divisor
@@ -12,13 +13,11 @@ from ncc_runtime.plans.claims import Performed, performed
 from ncc_runtime.plans.columns import rounds_of
 from ncc_runtime.plans.loops import Making as Wanted
 from ncc_runtime.plans.loops import Stretch, loops
-from ncc_runtime.plans.making import Making
-from ncc_runtime.plans.msccl import Algo, Buffer
+from ncc_runtime.plans.making import Facts, Making, Singles
+from ncc_runtime.plans.msccl import INPUT, SCRATCH, Algo
 from ncc_runtime.plans.races import Ordered, ordered
 from ncc_runtime.plans.shapes import Shape
-from ncc_runtime.plans.singles import Single, latest, rounds_before
-from ncc_runtime.plans.slots import Facts
-from ncc_runtime.plans.steps import Graph, graph_of
+from ncc_runtime.plans.steps import Graph, graph_of, places_of
 
 
 class MscclPlan:
@@ -38,7 +37,7 @@ class MscclPlan:
     @property
     def members(self) -> int:
         """Ranks of a group that it is for."""
-        return len(self.algo.gpus)
+        return self.algo.gpus
 
     def check(self, placeholder: Placeholder) -> tuple[Ordered, Performed]:
         """PlanError if it deadlocks, races or does something else than the placeholder asks."""
@@ -54,7 +53,7 @@ class MscclPlan:
         for number in range(2 * count):
             written = self._readings[number % count]
             algo = written if number < count else msccl.adding_to_targets(written)
-            if number >= count and algo == written:
+            if algo is written and number >= count:
                 continue
             try:
                 found = self._in_order(number, algo)
@@ -102,16 +101,19 @@ class MscclPlan:
 
 def _meant(written: Algo, read: Algo) -> str:
     """Names the joins that are read otherwise than they are written; gpus alike stand together."""
+    ours, theirs = written.steps, read.steps
+    is_changed = (ours.source_buffer != theirs.source_buffer) | (
+        ours.source_index != theirs.source_index
+    )
+    changed: dict[int, dict[int, list[int]]] = {}  # by gpu and tb: steps
+    for step in np.flatnonzero(is_changed).tolist():
+        block = written.blocks[ours.block[step]]
+        its = changed.setdefault(block.gpu, {})
+        its.setdefault(block.number, []).append(int(ours.place[step]))
     gpus: dict[tuple[tuple[int, tuple[int, ...]], ...], list[int]] = {}
-    for ours, theirs in zip(written.gpus, read.gpus, strict=True):
-        changed = []
-        for one, other in zip(ours.blocks, theirs.blocks, strict=True):
-            pairs = enumerate(zip(one.steps, other.steps, strict=True))
-            steps = tuple(place for place, (a, b) in pairs if a.source != b.source)
-            if steps:
-                changed.append((one.number, steps))
-        if changed:
-            gpus.setdefault(tuple(changed), []).append(ours.number)
+    for gpu, its in changed.items():
+        key = tuple((block, tuple(steps)) for block, steps in its.items())
+        gpus.setdefault(key, []).append(gpu)
     named = [
         f"gpu{'s' if len(its) > 1 else ''} {ranks_text(its)}, "
         + ", ".join(
@@ -127,18 +129,20 @@ def _meant(written: Algo, read: Algo) -> str:
 
 def _plan(facts: Facts, job: Job) -> Plan:
     graph, scratch = facts.graph, Scratch()
-    writes_input = any(
-        node.step.kind.writes and node.target.buffer is Buffer.INPUT for node in graph.nodes
+    _, written, _ = places_of(graph.target[graph.steps.which("writes")])
+    chunks = max(graph.algo.scratch_chunks)
+    wanted = Wanted(
+        job, graph.shape, scratch, _scratch_chunks(graph, chunks), bool((written == INPUT).any())
     )
-    chunks = max(gpu.scratch_chunks for gpu in graph.algo.gpus)
-    wanted = Wanted(job, graph.shape, scratch, _scratch_chunks(graph, chunks), writes_input)
     its_loops = list(loops(wanted))
     own = {gpu: Scratch() for gpu in range(graph.shape.gpus)}
     for one in own.values():
         one.take(scratch.bytes)
-    makings = [Making(facts, loop, own) for loop in its_loops]
-    singles = [single for making in makings for single in making.make()]
-    singles += _cleared(facts, job, makings)
+    singles = Singles()
+    makings = [Making(facts, loop, own, singles) for loop in its_loops]
+    for making in makings:
+        making.make()
+    _clear(facts, job, makings, singles)
     return Plan(
         algorithm=f"msccl:{graph.algo.name}",
         members=graph.shape.gpus,
@@ -149,27 +153,20 @@ def _plan(facts: Facts, job: Job) -> Plan:
 
 def _scratch_chunks(graph: Graph, declared: int) -> int:
     """Chunks of scratch that steps use."""
-    used = [
-        ref.index + node.step.count
-        for node in graph.nodes
-        for does, ref in (
-            (node.step.kind.reads, node.source),
-            (node.step.kind.writes, node.target),
-        )
-        if does and ref.buffer is Buffer.SCRATCH
-    ]
-    return min(declared, max(used, default=0))
+    steps, used = graph.steps, 0
+    for does, buffer, index in (
+        (steps.which("reads"), steps.source_buffer, steps.source_index),
+        (steps.which("writes"), steps.target_buffer, steps.target_index),
+    ):
+        ends = (index + steps.count)[does & (buffer == SCRATCH)]
+        used = max(used, int(ends.max(initial=0)))
+    return min(declared, used)
 
 
-def _cleared(facts: Facts, job: Job, makings: list[Making]) -> list[Single]:
+def _clear(facts: Facts, job: Job, makings: list[Making], singles: Singles) -> None:
     """Zeros over the results of those who get nothing."""
-    found = []
     for gpu in sorted(facts.cleared):
-        known = latest([making.ends[gpu] for making in makings])
+        known = singles.latest([making.ends[gpu] for making in makings])
         for tensor, elements in enumerate(job.buffers.result_elements):
             size = elements * job.buffers.element_bytes
-            single = Single(gpu, gpu, (), Stretch(Space.RESULT, tensor, 0), size, 0, known)
-            single.round = rounds_before(single)
-            single.needs = {way: one for way, one in known.items() if way != single.completion}
-            found.append(single)
-    return found
+            singles.add(gpu, (), Stretch(Space.RESULT, tensor, 0), size, 0, known)

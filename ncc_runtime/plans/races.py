@@ -12,8 +12,8 @@ import numpy as np
 
 from ncc_runtime.errors import PlanError
 from ncc_runtime.plans.loops import FROM_OPERAND
-from ncc_runtime.plans.msccl import Buffer
-from ncc_runtime.plans.steps import NONE, Graph, chunks_of
+from ncc_runtime.plans.msccl import BUFFERS, INPUT, OUTPUT
+from ncc_runtime.plans.steps import NONE, Graph, places_of
 
 MOST_BITS = 1 << 30
 """Of all steps together: what each is known to follow. 128 MiB at a time."""
@@ -39,7 +39,11 @@ def ordered(graph: Graph) -> Ordered:
     Each read is set against the last write before it, each write also against the reads since; if
     these are in order, all are.
     """
-    nodes = graph.nodes
+    steps, sent = graph.steps, graph.sent
+    reads, writes = steps.which("reads").tolist(), steps.which("writes").tolist()
+    reads_output = (steps.which("reads") & (_buffer(graph.source) == OUTPUT)).tolist()
+    writes_output = (steps.which("writes") & (_buffer(graph.target) == OUTPUT)).tolist()
+    sources, targets, counts = (one.tolist() for one in (graph.source, graph.target, steps.count))
     writer: dict[int, int] = {}  # the last of each chunk
     readers: dict[int, list[int]] = {}  # of each chunk, since it was written
     first: set[tuple[int, int]] = set()
@@ -48,42 +52,34 @@ def ordered(graph: Graph) -> Ordered:
     used: list[int] = []  # which chunk,
     is_first: list[bool] = []  # and whether it is then written for the first time
     for number in graph.order:
-        node = nodes[number]
-        kind, count = node.step.kind, node.step.count
-        if kind.reads:
-            is_output = node.source.buffer is Buffer.OUTPUT
-            for index, chunk in enumerate(chunks_of(node.gpu, node.source, count)):
-                readers.setdefault(chunk, []).append(number)
+        if reads[number]:
+            for chunk in range(sources[number], sources[number] + counts[number]):
+                if chunk in readers:
+                    readers[chunk].append(number)
+                else:
+                    readers[chunk] = [number]
                 if chunk in writer:
                     earlier.append(writer[chunk])
                     later.append(number)
                     used.append(chunk)
                     is_first.append(False)
-                elif is_output:
-                    first.add((number, node.source.index + index))
-        if kind.writes:
-            is_output = node.target.buffer is Buffer.OUTPUT
-            for index, chunk in enumerate(chunks_of(node.gpu, node.target, count)):
+                elif reads_output[number]:
+                    first.add((number, chunk))
+        if writes[number]:
+            for chunk in range(targets[number], targets[number] + counts[number]):
                 others = [one for one in readers.pop(chunk, ()) if one != number]
                 is_new = chunk not in writer
                 if not is_new:
                     others.append(writer[chunk])
-                elif is_output:
-                    first.add((number, node.target.index + index))  # a join reads what it writes
+                elif writes_output[number]:
+                    first.add((number, chunk))  # a join reads what it writes
                 writer[chunk] = number
                 earlier += others
                 later += [number] * len(others)
                 used += [chunk] * len(others)
-                is_first += [is_new and is_output] * len(others)
+                is_first += [is_new and writes_output[number]] * len(others)
     before, after = np.array(earlier, np.int64), np.array(later, np.int64)
-    sent = np.array(graph.sent, np.int64)
-    comes = np.array(
-        [
-            sent[k] != NONE and one.step.kind.writes and not one.step.kind.joins
-            for k, one in enumerate(nodes)
-        ],
-        bool,
-    )
+    comes = (sent != NONE) & steps.which("writes") & ~steps.which("joins")
     asked = np.flatnonzero(comes[after])
     in_order = is_before(
         graph, np.append(before, before[asked]), np.append(after, sent[after[asked]])
@@ -99,19 +95,23 @@ def ordered(graph: Graph) -> Ordered:
     from_operand[after[asked[~is_free & ~np.array(is_first, bool)[asked]]]] = False
     by_start = {"": straight, FROM_OPERAND: from_operand}
     heard = _heard(graph, straight)
-    for buffer in (Buffer.INPUT, Buffer.OUTPUT):
+    for buffer in (INPUT, OUTPUT):
         # what is fetched there first must be there before somebody else may write
-        is_fetched = np.array([one.target.buffer is buffer for one in nodes], bool)
-        by_start[buffer.value] = straight & (heard | ~is_fetched)
+        is_fetched = _buffer(graph.target) == buffer
+        by_start[BUFFERS[buffer].value] = straight & (heard | ~is_fetched)
     lists = {start: column.tolist() for start, column in by_start.items()}
     return Ordered(graph, lists, frozenset(first))
 
 
+def _buffer(chunks: np.ndarray) -> np.ndarray:
+    """The buffers that chunks are of."""
+    _, buffer, _ = places_of(chunks)
+    return buffer
+
+
 def is_before(graph: Graph, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Whether each first step is done when its second starts, at any speed."""
-    block = np.array([node.block_number for node in graph.nodes], np.int64)
-    place = np.array([node.place for node in graph.nodes], np.int64)
-    awaited = np.array(graph.awaited, np.int64)
+    block, place, awaited = graph.steps.block, graph.steps.place, graph.awaited
     found: np.ndarray = (block[first] == block[second]) & (place[first] < place[second])
     named = awaited[second]
     found |= (named != NONE) & (block[named] == block[first]) & (place[named] >= place[first])
@@ -120,44 +120,47 @@ def is_before(graph: Graph, first: np.ndarray, second: np.ndarray) -> np.ndarray
     steps, bits = np.unique(first[rest], return_inverse=True)
     width = max(LEAST_WIDTH, MOST_BITS // max(1, len(block)))
     for low in range(0, len(steps), width):
-        marked = {step: 1 << bit for bit, step in enumerate(steps[low : low + width].tolist())}
-        followed = _followed(graph, marked)
+        marks = [0] * len(block)
+        for bit, step in enumerate(steps[low : low + width].tolist()):
+            marks[step] = 1 << bit
+        followed = _followed(graph, marks)
         here = rest[(bits >= low) & (bits < low + width)]
         for at, earlier, later in zip(
             here.tolist(), first[here].tolist(), second[here].tolist(), strict=True
         ):
-            found[at] = followed[later] & marked[earlier] != 0
+            found[at] = followed[later] & marks[earlier] != 0
     return found
 
 
-def _followed(graph: Graph, marks: Mapping[int, int]) -> list[int]:
+def _followed(graph: Graph, marks: Sequence[int]) -> list[int]:
     """By step the marks of it and of all steps before it."""
-    found = [0] * len(graph.nodes)
-    for number in graph.order:
-        known = marks.get(number, 0)
-        for other in graph.preceding[number]:
-            known |= found[other]
-        found[number] = known
+    found = [*marks, 0]  # the last is what NONE finds
+    before, awaited, copied, sent = (one.tolist() for one in graph.waits)
+    for step in graph.order:
+        found[step] |= (
+            found[before[step]] | found[awaited[step]] | found[copied[step]] | found[sent[step]]
+        )
     return found
 
 
 def _heard(graph: Graph, straight: np.ndarray) -> np.ndarray:
     """Whether each step that receives straight has a send that follows any step of its gpu."""
-    found = np.zeros(len(graph.nodes), bool)
-    followed = _followed(graph, {node.number: 1 << node.gpu for node in graph.nodes})
-    for number in np.flatnonzero(straight).tolist():
-        found[number] = followed[graph.sent[number]] >> graph.nodes[number].gpu & 1
+    followed = _followed(graph, [1 << gpu for gpu in graph.gpu.tolist()])
+    found = np.zeros(len(graph.steps), bool)
+    for step in np.flatnonzero(straight).tolist():
+        found[step] = followed[graph.sent[step]] >> int(graph.gpu[step]) & 1
     return found
 
 
 def _race(graph: Graph, earlier: int, later: int, chunk: int) -> PlanError:
-    first, second = graph.nodes[earlier], graph.nodes[later]
+    steps = graph.steps
     writes = [
-        one.step.kind.writes and chunk in chunks_of(one.gpu, one.target, one.step.count)
-        for one in (first, second)
+        steps.which("writes")[one] and 0 <= chunk - graph.target[one] < steps.count[one]
+        for one in (earlier, later)
     ]
     does = "written twice" if all(writes) else "read and written"
-    return second.error(
-        f"race: {second.name_of(chunk)} of gpu {second.gpu} is {does} in no order; by {first} "
-        f"(line {first.step.at.line}) too: a dependency is missing"
+    return graph.error(
+        later,
+        f"race: {graph.name_of(later, chunk)} of gpu {graph.gpu[later]} is {does} in no order; by "
+        f"{graph.name(earlier)} (line {steps.line[earlier]}) too: a dependency is missing",
     )

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 
 import attrs
+import numpy as np
 
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
-from ncc_runtime.plans.msccl import Algo, Buffer, Ref
+from ncc_runtime.plans.msccl import INPUT, OUTPUT, SCRATCH, Algo
 
 WORDS: Mapping[str, CollectiveOp] = {
     "allreduce": CollectiveOp.ALL_REDUCE,
@@ -53,7 +54,7 @@ class Shape:
     @classmethod
     def of(cls, algo: Algo, op: CollectiveOp) -> "Shape":
         """The shape of a file that is taken for this operator."""
-        gpus = len(algo.gpus)
+        gpus = algo.gpus
         operand_parts = gpus if op in _OPERAND_PARTS else 1
         result_parts = gpus if op in _RESULT_PARTS else 1
         factor, rest = divmod(algo.chunks, max(operand_parts, result_parts))
@@ -63,31 +64,36 @@ class Shape:
             )
         return cls(op, gpus, factor, operand_parts, result_parts, algo.in_place)
 
-    def chunks(self, buffer: Buffer) -> int:
+    def chunks(self, buffer: int) -> int:
         """Chunks of an operand or a result."""
-        return self.factor * (self.operand_parts if buffer is Buffer.INPUT else self.result_parts)
+        return self.factor * (self.operand_parts if buffer == INPUT else self.result_parts)
 
-    def own(self, gpu: int, ref: Ref) -> Ref:
-        """The same chunk by its one name: in place, input and output share memory."""
-        if not self.in_place or ref.buffer is Buffer.SCRATCH:
-            return ref
-        if self.operand_parts == self.result_parts:
-            return Ref(Buffer.OUTPUT, ref.index)
-        larger = Buffer.INPUT if self.operand_parts > self.result_parts else Buffer.OUTPUT
-        return ref if ref.buffer is larger else Ref(larger, gpu * self.factor + ref.index)
+    def own(
+        self, gpu: np.ndarray, buffer: np.ndarray, index: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Chunks by their one name: in place, input and output share memory."""
+        if not self.in_place:
+            return buffer, index
+        larger = INPUT if self.operand_parts > self.result_parts else OUTPUT
+        is_part = (buffer != SCRATCH) & (buffer != larger)
+        if self.operand_parts != self.result_parts:
+            index = np.where(is_part, gpu * self.factor + index, index)
+        return np.where(is_part, larger, buffer), index
 
-    def given(self, gpu: int, own: Ref) -> int | None:
-        """Which chunk of the gpu's operand a chunk is before all steps, None if it is none."""
+    def given(self, gpu: int, buffer: int, index: int) -> int | None:
+        """Which chunk of the gpu's operand a chunk is before all steps, None if it is none.
+
+        The chunk is named as `own` does.
+        """
+        first = 0
         if self.in_place:
-            if own.buffer is Buffer.SCRATCH:
+            if buffer == SCRATCH:
                 return None
             first = gpu * self.factor if self.result_parts > self.operand_parts else 0
-        elif own.buffer is Buffer.INPUT:
-            first = 0
-        else:
+        elif buffer != INPUT:
             return None
-        index = own.index - first
-        return index if 0 <= index < self.chunks(Buffer.INPUT) else None
+        own = index - first
+        return own if 0 <= own < self.chunks(INPUT) else None
 
     def wanted(self, placeholder: Placeholder, gpu: int, chunk: int) -> Wanted:
         """What chunk of the result of a gpu has to hold."""

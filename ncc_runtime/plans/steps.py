@@ -6,14 +6,26 @@ slot. A connection has as many slots as MSCCL's buffers hold chunks, and more wh
 else wait in a circle: such a plan runs here, and jams on a GPU.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import attrs
 import numpy as np
 
 from ncc_runtime.errors import PlanError
+from ncc_runtime.plans.msccl import (
+    BUFFERS,
+    INPUT,
+    KINDS,
+    NOBODY,
+    OUTPUT,
+    SCRATCH,
+    Algo,
+    Kind,
+    Ref,
+    Steps,
+)
 from ncc_runtime.plans.msccl import MOST_CHUNKS as MOST_INDEX
-from ncc_runtime.plans.msccl import NOBODY, Algo, Block, Buffer, Kind, Ref, Step
 from ncc_runtime.plans.shapes import Shape
 
 NONE = -1
@@ -34,278 +46,296 @@ MOST_PIECES = 1 << 18
 MOST_SHOWN = 8
 """Steps of a circle that a message shows."""
 
-Connection = tuple[int, int, int]
-"""Sender, receiver, channel."""
+
+def chunks_of(gpu: np.ndarray, buffer: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Numbers of chunks among all that there can be; those of one buffer are consecutive."""
+    return (gpu * len(BUFFERS) + buffer) * 2 * MOST_INDEX + index
 
 
-@attrs.frozen(eq=False)
-class Node:
-    """A step, with where it stands and what its chunks are called in the end."""
-
-    number: int
-    gpu: int
-    block: Block
-    block_number: int  # among the blocks of all gpus
-    place: int  # in its block
-    step: Step
-    source: Ref
-    target: Ref
-
-    def __str__(self) -> str:
-        if self.block.number == NOBODY:
-            return f"gpu {self.gpu}, copy {self.place}"
-        return f"gpu {self.gpu}, tb {self.block.number}, step {self.place}"
-
-    def name_of(self, chunk: int) -> str:
-        """A chunk that the step uses, as the file calls it: in place it has two names."""
-        for own, said in ((self.source, self.step.source), (self.target, self.step.target)):
-            its = chunks_of(self.gpu, own, self.step.count)
-            if chunk in its:
-                return str(Ref(said.buffer, said.index + its.index(chunk)))
-        raise AssertionError(f"{self} does not use chunk {chunk}")
-
-    def error(self, what: str) -> PlanError:
-        """The error that names this step."""
-        return self.step.at.error(f"{self}: {what}")
+Chunks = TypeVar("Chunks", int, np.ndarray)
 
 
-_PLACES = {buffer: number for number, buffer in enumerate(Buffer)}
-
-
-def chunks_of(gpu: int, ref: Ref, count: int) -> range:
-    """Chunks of a gpu from one on, numbered among all that there can be."""
-    first = (gpu * len(_PLACES) + _PLACES[ref.buffer]) * 2 * MOST_INDEX + ref.index
-    return range(first, first + count)
+def places_of(chunks: Chunks) -> tuple[Chunks, Chunks, Chunks]:
+    """Gpus, buffers and indices of chunks, or of one."""
+    part, room = chunks // (2 * MOST_INDEX), len(BUFFERS)
+    return part // room, part % room, chunks % (2 * MOST_INDEX)
 
 
 @attrs.frozen(eq=False)
 class Graph:
-    """All steps, and what each waits for."""
+    """All steps, and what each waits for: columns by step, (steps,) int64, NONE for nothing."""
 
     algo: Algo
     shape: Shape
-    nodes: tuple[Node, ...]
-    blocks: int
-    before: tuple[int, ...]  # the step before in its thread block, NONE for none
-    awaited: tuple[int, ...]  # the step that it depends on
-    copied: tuple[int, ...]  # the last copy of its gpu that uses its chunks
-    sent: tuple[int, ...]  # of a step that receives, the send
-    received: tuple[int, ...]  # of a step that sends, the receive
-    preceding: tuple[tuple[int, ...], ...]  # the steps that a step follows, but for slots
-    order: tuple[int, ...]  # steps so that each follows what it waits for
-    slots: int  # of a connection
-    jam: str  # why MSCCL's own slots do not suffice, with the place; "" where they do
+    steps: Steps  # of the file, where a copy to itself moves nothing
+    gpu: np.ndarray
+    source: np.ndarray  # the first chunk that it reads, by number
+    target: np.ndarray  # the first that it writes
+    before: np.ndarray  # the step before in its thread block
+    awaited: np.ndarray  # the step that it depends on
+    copied: np.ndarray  # the last copy of its gpu that uses its chunks
+    sent: np.ndarray  # of a step that receives, the send
+    received: np.ndarray  # of a step that sends, the receive
+    order: Sequence[int] = ()  # steps so that each follows what it waits for
+    slots: int = 0  # of a connection
+    jam: str = ""  # why MSCCL's own slots do not suffice, with the place; "" where they do
+
+    @property
+    def waits(self) -> tuple[np.ndarray, ...]:
+        """All that steps wait for, but for slots."""
+        return self.before, self.awaited, self.copied, self.sent
+
+    def name(self, step: int) -> str:
+        """What a message calls a step."""
+        block, place = self.algo.blocks[self.steps.block[step]], self.steps.place[step]
+        if block.number == NOBODY:
+            return f"gpu {block.gpu}, copy {place}"
+        return f"gpu {block.gpu}, tb {block.number}, step {place}"
+
+    def name_of(self, step: int, chunk: int) -> str:
+        """A chunk that a step uses, as the file calls it: in place it has two names."""
+        steps = self.steps
+        for own, said in (
+            (self.source[step], steps.source(step)),
+            (self.target[step], steps.target(step)),
+        ):
+            if 0 <= chunk - own < steps.count[step]:
+                return str(Ref(said.buffer, said.index + int(chunk - own)))
+        raise AssertionError(f"{self.name(step)} does not use chunk {chunk}")
+
+    def error(self, step: int, what: str) -> PlanError:
+        """The error that names a step."""
+        return self.steps.at(step).error(f"{self.name(step)}: {what}")
 
 
 def graph_of(algo: Algo, shape: Shape) -> Graph:
     """The graph of a plan; PlanError where steps do not fit together or wait in a circle."""
     _check_size(algo, shape)
-    nodes = tuple(_checked(algo, shape, node) for node in _nodes(algo, shape))
-    first = {(node.gpu, node.block.number): node.number for node in nodes if not node.place}
-    before = tuple(node.number - 1 if node.place else NONE for node in nodes)
-    awaited = _awaited(nodes, first)
-    received = _received(nodes)
-    sent = [NONE] * len(nodes)
-    for sender, receiver in enumerate(received):
-        if receiver != NONE:
-            sent[receiver] = sender
-    waits = _Waits(nodes, before, awaited, _copied(nodes), tuple(sent), tuple(received))
-    slots, order, jam = _order(waits, algo.protocol)
-    return Graph(
-        algo=algo,
-        shape=shape,
-        nodes=nodes,
-        blocks=max((node.block_number for node in nodes), default=NONE) + 1,
-        before=before,
-        awaited=awaited,
-        copied=waits.copied,
-        sent=waits.sent,
-        received=waits.received,
-        preceding=tuple(
-            tuple(one for one in its if one != NONE)
-            for its in zip(before, awaited, waits.copied, sent, strict=True)
-        ),
-        order=tuple(order),
-        slots=slots,
-        jam=jam,
+    steps, gpu = algo.steps, algo.of_block("gpu")
+    none: np.ndarray = np.full(len(steps), NONE, np.int64)
+    source, target = (
+        chunks_of(gpu, *shape.own(gpu, buffer, index))
+        for buffer, index in (
+            (steps.source_buffer, steps.source_index),
+            (steps.target_buffer, steps.target_index),
+        )
     )
+    before = np.where(steps.place > 0, np.arange(len(steps)) - 1, NONE)
+    graph = Graph(algo, shape, steps, gpu, source, target, before, none, none, none, none)
+    _check_chunks(graph)
+    is_idle = steps.are(Kind.COPY) & (source == target)  # as there are in place
+    kind = np.where(is_idle, KINDS.index(Kind.NOP), steps.kind)
+    graph = attrs.evolve(graph, steps=attrs.evolve(steps, kind=kind))
+    awaited, received, sent = _awaited(graph), _received(graph), none.copy()
+    sends = np.flatnonzero(received != NONE)
+    sent[received[sends]] = sends
+    graph = attrs.evolve(
+        graph, awaited=awaited, copied=_copied(graph), sent=sent, received=received
+    )
+    slots, order, jam = _order(graph)
+    return attrs.evolve(graph, slots=slots, order=order, jam=jam)
 
 
-def _nodes(algo: Algo, shape: Shape) -> Iterator[Node]:
-    number = block_number = 0
-    for gpu in algo.gpus:
-        for block in gpu.blocks:
-            for place, step in enumerate(block.steps):
-                source = shape.own(gpu.number, step.source)
-                target = shape.own(gpu.number, step.target)
-                yield Node(number, gpu.number, block, block_number, place, step, source, target)
-                number += 1
-            block_number += 1
-
-
-def _order(waits: "_Waits", protocol: str) -> tuple[int, list[int], str]:
+def _order(graph: Graph) -> tuple[int, list[int], str]:
     """How many slots a connection has, an order for these, and why a GPU's would not do."""
-    count = len(waits.nodes)
-    unlimited = waits.order(None)
+    count, protocol = len(graph.steps), graph.algo.protocol
+    unlimited = _order_with(graph, None)
     if len(unlimited) < count:
-        node, what = waits.circle(unlimited)
-        raise node.step.at.error(f"deadlock: {what}")
+        step, what = _circle(graph, unlimited)
+        raise graph.steps.at(step).error(f"deadlock: {what}")
     held = slots = SLOTS.get(protocol.lower(), SLOTS_OTHERWISE)
-    while len(found := waits.order(slots)) < count:
+    while len(found := _order_with(graph, slots)) < count:
         slots *= 2
     has = f"a connection of {protocol} holds {held} chunks"
     if slots > held:
-        node, what = waits.circle(waits.order(held), held)
-        return slots, found, str(node.step.at.error(f"jams on a GPU, where {has}: {what}"))
-    stuck = set(range(count)).difference(waits.order_in_pieces(held))
-    sends = (
-        one for one in stuck if waits.received[one] != NONE and waits.nodes[one].step.count > 1
-    )
-    first = min(sends, default=None)
-    if first is None:
+        step, what = _circle(graph, _order_with(graph, held), held)
+        error = graph.steps.at(step).error(f"jams on a GPU, where {has}: {what}")
+        return slots, found, str(error)
+    stuck: np.ndarray = np.ones(count, bool)
+    stuck[_order_in_pieces(graph, held)] = False
+    sends = np.flatnonzero(stuck & (graph.received != NONE) & (graph.steps.count > 1))
+    if not len(sends):
         return slots, found, ""
-    node, receive = waits.nodes[first], waits.nodes[waits.received[first]]
+    first = int(sends[0])
     what = (
-        f"jams on a GPU with buffers so large that chunks go one by one, where {has}: {node} sends "
-        f"{node.step.count}, and {receive} waits before it receives them"
+        f"jams on a GPU with buffers so large that chunks go one by one, where {has}: "
+        f"{graph.name(first)} sends {graph.steps.count[first]}, and "
+        f"{graph.name(graph.received[first])} waits before it receives them"
     )
-    return slots, found, str(node.step.at.error(what))
+    return slots, found, str(graph.steps.at(first).error(what))
 
 
 def _check_size(algo: Algo, shape: Shape) -> None:
     """A file of a few bytes must not take hours."""
-    held = len(algo.gpus) * (shape.chunks(Buffer.INPUT) + shape.chunks(Buffer.OUTPUT))
-    steps = (step for gpu in algo.gpus for block in gpu.blocks for step in block.steps)
-    for what, count in (("buffers have", held), ("steps move", sum(one.count for one in steps))):
+    held = algo.gpus * (shape.chunks(INPUT) + shape.chunks(OUTPUT))
+    moved = int(algo.steps.count.sum())
+    for what, count in (("buffers have", held), ("steps move", moved)):
         if count > MOST_CHUNKS:
             raise algo.at.error(
                 f"its {what} {count} chunks in all, at most {MOST_CHUNKS} are taken"
             )
 
 
-def _checked(algo: Algo, shape: Shape, node: Node) -> Node:
-    """The node, whose chunks are there; a copy to itself, as there are in place, moves nothing."""
-    step = node.step
-    sides = ((step.kind.reads, step.source), (step.kind.writes, step.target))
-    for does, ref in sides:
-        if not does:
-            continue
-        is_scratch = ref.buffer is Buffer.SCRATCH
-        room = algo.gpus[node.gpu].scratch_chunks if is_scratch else shape.chunks(ref.buffer)
-        if ref.index + step.count > room:
-            raise node.error(
-                f"{ref.buffer.value}[{ref.index}..{ref.index + step.count - 1}], the buffer "
-                f"{ref.buffer.value} has {room} chunks"
+def _check_chunks(graph: Graph) -> None:
+    """PlanError for the first step whose chunks are not there, or overlap."""
+    algo, steps, shape = graph.algo, graph.steps, graph.shape
+    scratch = np.array(algo.scratch_chunks, np.int64)[graph.gpu]
+
+    def room(buffer: np.ndarray) -> np.ndarray:
+        whole = np.where(buffer == INPUT, shape.chunks(INPUT), shape.chunks(OUTPUT))
+        return np.where(buffer == SCRATCH, scratch, whole)
+
+    source_room, target_room = room(steps.source_buffer), room(steps.target_buffer)
+    reads_none = steps.which("reads") & (steps.source_index + steps.count > source_room)
+    writes_none = steps.which("writes") & (steps.target_index + steps.count > target_room)
+    # chunks of different buffers are further apart than any count
+    is_near = np.abs(graph.source - graph.target) < steps.count
+    is_same = steps.are(Kind.COPY) & (graph.source == graph.target)
+    overlaps = (steps.are(Kind.COPY) | steps.are(Kind.REDUCE)) & is_near & ~is_same
+    faults = np.flatnonzero(reads_none | writes_none | overlaps)
+    if not len(faults):
+        return
+    step = int(faults[0])
+    count = steps.count[step]
+    for is_so, ref, there in (
+        (reads_none[step], steps.source(step), source_room[step]),
+        (writes_none[step], steps.target(step), target_room[step]),
+    ):
+        if is_so:
+            name = ref.buffer.value
+            raise graph.error(
+                step,
+                f"{name}[{ref.index}..{ref.index + count - 1}], the buffer {name} has "
+                f"{there} chunks",
             )
-    if step.kind is Kind.COPY and node.source == node.target:
-        return attrs.evolve(node, step=attrs.evolve(step, kind=Kind.NOP))
-    if step.kind in (Kind.COPY, Kind.REDUCE) and node.source.buffer is node.target.buffer:
-        distance = abs(node.source.index - node.target.index)
-        if distance < step.count:
-            raise node.error(
-                f"{step.count} chunks from {step.source} to {step.target}, which overlap"
-            )
-    return node
+    raise graph.error(
+        step,
+        f"{count} chunks from {steps.source(step)} to {steps.target(step)}, which overlap",
+    )
 
 
-def _awaited(nodes: Sequence[Node], first: Mapping[tuple[int, int], int]) -> tuple[int, ...]:
+def _awaited(graph: Graph) -> np.ndarray:
     """For each step the one that tells it that what it depends on is done.
 
     A thread block counts its steps in one flag, and only those with hasdep set it: the next of them
     tells of all before. So it is in the own thread block, too.
     """
-    told = NONE
-    tells = [NONE] * len(nodes)
-    for node in reversed(nodes):
-        if node.step.tells:
-            told = node.number
-        elif node.place == len(node.block.steps) - 1:
-            told = NONE
-        tells[node.number] = told
-    found = [NONE] * len(nodes)
-    for node in nodes:
-        if node.step.awaited is None:
-            continue
-        block, place = node.step.awaited
-        at = first.get((node.gpu, block), NONE)
-        if at == NONE or place >= len(nodes[at].block.steps):
-            raise node.error(f"depends on tb {block}, step {place}, which gpu {node.gpu} has not")
-        found[node.number] = tells[at + place]
-        if tells[at + place] == NONE:
-            is_own = block == node.block.number
-            is_nop = nodes[at].block.steps[place].kind is Kind.NOP
-            remedy = "steps of a tb run in order: leave the dependency out" if is_own else "set it"
-            raise node.error(
+    steps, algo, count = graph.steps, graph.algo, len(graph.steps)
+    here = np.arange(count)
+    told = np.minimum.accumulate(np.where(steps.tells, here, count)[::-1])[::-1]
+    is_own = steps.block[np.minimum(told, count - 1)] == steps.block
+    tells = np.where((told < count) & is_own, told, NONE)
+    first = {
+        (algo.blocks[steps.block[step]].gpu, algo.blocks[steps.block[step]].number): step
+        for step in np.flatnonzero(steps.place == 0).tolist()
+    }
+    lengths = np.bincount(steps.block, minlength=len(algo.blocks))
+    found: np.ndarray = np.full(count, NONE, np.int64)
+    waiting = np.flatnonzero(steps.awaited_block != NOBODY)
+    for step, gpu, block, place in zip(
+        *(
+            column[waiting].tolist()
+            for column in (here, graph.gpu, steps.awaited_block, steps.awaited_step)
+        ),
+        strict=True,
+    ):
+        at = first.get((gpu, block), NONE)
+        if at == NONE or place >= lengths[steps.block[at]]:
+            raise graph.error(step, f"depends on tb {block}, step {place}, which gpu {gpu} has not")
+        found[step] = tells[at + place]
+        if found[step] == NONE:
+            is_own_block = steps.block[at] == steps.block[step]
+            is_nop = steps.are(Kind.NOP)[at + place]
+            in_order = "steps of a tb run in order: leave the dependency out"
+            raise graph.error(
+                step,
                 f"deadlock: depends on tb {block}, step {place}, which tells nobody: hasdep is 0 "
-                f"there and behind it{' (that of a nop does not count)' * is_nop}; {remedy}"
+                f"there and behind it{' (that of a nop does not count)' * bool(is_nop)}; "
+                f"{in_order if is_own_block else 'set it'}",
             )
-    return tuple(found)
+    return found
 
 
-def _copied(nodes: Sequence[Node]) -> tuple[int, ...]:
+def _copied(graph: Graph) -> np.ndarray:
     """For each step the last copy of its gpu that it has to follow, as it uses the same chunks.
 
     Copies come before all thread blocks; steps that use none of their chunks need not wait.
     """
-    found = [NONE] * len(nodes)
+    steps = graph.steps
+    found: np.ndarray = np.full(len(steps), NONE, np.int64)
+    is_copy = graph.algo.of_block("number") == NOBODY
+    if not is_copy.any():
+        return found
     written: dict[int, int] = {}
     read: dict[int, int] = {}
-    for node in nodes:
-        if node.block.number == NOBODY:
-            for chunk in chunks_of(node.gpu, node.source, node.step.count):
-                read[chunk] = node.number
-            for chunk in chunks_of(node.gpu, node.target, node.step.count):
-                written[chunk] = node.number
-    for node in nodes if written else ():
-        if node.block.number == NOBODY:
-            continue
-        step, copies = node.step, [NONE]
-        if step.kind.reads:
-            source = chunks_of(node.gpu, node.source, step.count)
+    reads, writes = steps.which("reads").tolist(), steps.which("writes").tolist()
+    sides = [
+        (range(source, source + count), range(target, target + count))
+        for source, target, count in zip(
+            *(one.tolist() for one in (graph.source, graph.target, steps.count)), strict=True
+        )
+    ]
+    for step in np.flatnonzero(is_copy).tolist():
+        source, target = sides[step]
+        read.update(dict.fromkeys(source, step))
+        written.update(dict.fromkeys(target, step))
+    for step in np.flatnonzero(~is_copy).tolist():
+        source, target = sides[step]
+        copies = [NONE]
+        if reads[step]:
             copies += [written.get(chunk, NONE) for chunk in source]
-        if step.kind.writes:
-            for chunk in chunks_of(node.gpu, node.target, step.count):
-                copies += [written.get(chunk, NONE), read.get(chunk, NONE)]
-        found[node.number] = max(copies)
-    return tuple(found)
-
-
-def _received(nodes: Sequence[Node]) -> list[int]:
-    """For each send the receive that takes it: the n-th of a connection the n-th."""
-    sends: dict[Connection, list[Node]] = {}
-    receives: dict[Connection, list[Node]] = {}
-    for node in nodes:
-        if node.step.kind.sends:
-            connection = node.gpu, node.block.to, node.block.channel
-            sends.setdefault(connection, []).append(node)
-        if node.step.kind.receives:
-            connection = node.block.of, node.gpu, node.block.channel
-            receives.setdefault(connection, []).append(node)
-    found = [NONE] * len(nodes)
-    for connection in sends | receives:
-        ours, theirs = sends.get(connection, []), receives.get(connection, [])
-        for send, receive in zip(ours, theirs, strict=False):
-            if send.step.count != receive.step.count:
-                raise receive.error(
-                    f"receives cnt {receive.step.count} and {send}, sends cnt {send.step.count}"
-                )
-            found[send.number] = receive.number
-        if len(ours) != len(theirs):
-            _refuse_unmatched(connection, ours, theirs)
+        if writes[step]:
+            copies += [one.get(chunk, NONE) for chunk in target for one in (written, read)]
+        found[step] = max(copies)
     return found
 
 
-def _refuse_unmatched(connection: Connection, ours: Sequence[Node], theirs: Sequence[Node]) -> None:
-    sender, receiver, channel = connection
+def _received(graph: Graph) -> np.ndarray:
+    """For each send the receive that takes it; PlanError if a send or a receive has none."""
+    algo, steps = graph.algo, graph.steps
+    received = algo.received()
+    sends, receives = algo.connections()
+    taken = np.flatnonzero(received != NONE)
+    is_alone = receives != NOBODY
+    is_alone[received[taken]] = False
+    unlike = taken[steps.count[taken] != steps.count[received[taken]]]
+    alone = np.flatnonzero((sends != NOBODY) & (received == NONE))
+    faults = {*sends[unlike].tolist(), *sends[alone].tolist(), *receives[is_alone].tolist()}
+    if not faults:
+        return received
+    # the first connection by its first send, or receive if it has none
+    every = [*sends[sends != NOBODY].tolist(), *receives[receives != NOBODY].tolist()]
+    connection = next(one for one in every if one in faults)
+    ours, theirs = np.flatnonzero(sends == connection), np.flatnonzero(receives == connection)
+    for send, receive in zip(ours.tolist(), theirs.tolist(), strict=False):
+        if steps.count[send] != steps.count[receive]:
+            raise graph.error(
+                receive,
+                f"receives cnt {steps.count[receive]} and {graph.name(send)}, sends cnt "
+                f"{steps.count[send]}",
+            )
+    _refuse_unmatched(graph, ours, theirs)
+    raise AssertionError("a connection with a fault has one")
+
+
+def _refuse_unmatched(graph: Graph, ours: np.ndarray, theirs: np.ndarray) -> None:
+    blocks, block = graph.algo.blocks, graph.steps.block
     if len(ours) > len(theirs):
-        raise ours[len(theirs)].error(
+        step = int(ours[len(theirs)])
+        receiver, channel = blocks[block[step]].to, blocks[block[step]].channel
+        raise graph.error(
+            step,
             f"deadlock: its thread block sends {len(ours)} times to gpu {receiver} on channel "
-            f"{channel}, gpu {receiver} receives {len(theirs)} times there"
+            f"{channel}, gpu {receiver} receives {len(theirs)} times there",
         )
-    raise theirs[len(ours)].error(
-        f"deadlock: its thread block receives {len(theirs)} times from gpu {sender} on channel "
-        f"{channel}, gpu {sender} sends {len(ours)} times there"
-    )
+    if len(theirs) > len(ours):
+        step = int(theirs[len(ours)])
+        sender, channel = blocks[block[step]].of, blocks[block[step]].channel
+        raise graph.error(
+            step,
+            f"deadlock: its thread block receives {len(theirs)} times from gpu {sender} on channel "
+            f"{channel}, gpu {sender} sends {len(ours)} times there",
+        )
 
 
 def _freed(block: np.ndarray, received: np.ndarray, slots: int) -> np.ndarray:
@@ -341,97 +371,72 @@ def _runnable(columns: Sequence[np.ndarray]) -> list[int]:
     return order
 
 
-@attrs.frozen(eq=False)
-class _Waits:
-    """What every step waits for, NONE for nothing."""
+def _order_with(graph: Graph, slots: int | None) -> list[int]:
+    """The steps that can run, each behind what it waits for; None for slots without end."""
+    columns = list(graph.waits)
+    if slots is not None:
+        columns.append(_freed(graph.steps.block, graph.received, slots))
+    return _runnable(columns)
 
-    nodes: tuple[Node, ...]
-    before: tuple[int, ...]
-    awaited: tuple[int, ...]
-    copied: tuple[int, ...]
-    sent: tuple[int, ...]
-    received: tuple[int, ...]
 
-    def order(self, slots: int | None) -> list[int]:
-        """The steps that can run, each behind what it waits for; None for slots without end."""
-        columns = [np.array(one, np.int64) for one in self._columns()]
-        if slots is not None:
-            block = np.array([node.block_number for node in self.nodes], np.int64)
-            columns.append(_freed(block, np.array(self.received, np.int64), slots))
-        return _runnable(columns)
+def _order_in_pieces(graph: Graph, slots: int) -> list[int]:
+    """The steps that can run if each chunk of a send takes a slot, as large ones do on a GPU.
 
-    def order_in_pieces(self, slots: int) -> list[int]:
-        """The steps that can run if each chunk of a send takes a slot, as large ones do on a GPU.
+    Without steps of more than one chunk that is the order of whole steps.
+    """
+    steps = graph.steps
+    count = np.where(steps.which("sends") | steps.which("receives"), steps.count, 1)
+    if count.sum() > MOST_PIECES:
+        return list(range(len(steps)))
+    last = np.cumsum(count) - 1
+    owner = np.repeat(np.arange(len(count)), count)
+    here = np.arange(len(owner))
+    start = last - count + 1
+    piece = here - start[owner]
 
-        Without steps of more than one chunk that is the order of whole steps.
-        """
-        kinds = [node.step.kind for node in self.nodes]
-        count = np.array(
-            [
-                node.step.count if kind.sends or kind.receives else 1
-                for node, kind in zip(self.nodes, kinds, strict=True)
-            ],
-            np.int64,
-        )
-        if count.sum() > MOST_PIECES:
-            return list(range(len(self.nodes)))
-        last = np.cumsum(count) - 1
-        owner = np.repeat(np.arange(len(count)), count)
-        here = np.arange(len(owner))
-        piece = here - (last - count + 1)[owner]
+    def of(column: np.ndarray, pieces: np.ndarray) -> np.ndarray:
+        """Of each piece, the piece of the step that its own step has in a column."""
+        other = column[owner]
+        return np.where(other == NONE, NONE, pieces[other])
 
-        def of(column: Sequence[int], pieces: np.ndarray) -> np.ndarray:
-            """Of each piece, the piece of the step that its own step has in a column."""
-            other = np.array(column, np.int64)[owner]
-            return np.where(other == NONE, NONE, pieces[other])
+    columns = [np.where(piece > 0, here - 1, of(graph.before, last))]
+    columns += [np.where(piece > 0, NONE, of(one, last)) for one in (graph.awaited, graph.copied)]
+    sent, received = (
+        np.where(one == NONE, NONE, one + piece)
+        for one in (of(graph.sent, start), of(graph.received, start))
+    )
+    run = _runnable([*columns, sent, _freed(steps.block[owner], received, slots)])
+    done = np.bincount(owner[run], minlength=len(count))
+    return np.flatnonzero(done == count).tolist()
 
-        before, *others = (of(column, last) for column in self._columns()[:3])
-        columns = [np.where(piece > 0, here - 1, before)]
-        columns += [np.where(piece > 0, NONE, one) for one in others]
-        start = last - count + 1
-        sent, received = (
-            np.where(one == NONE, NONE, one + piece)
-            for one in (of(self.sent, start), of(self.received, start))
-        )
-        block = np.array([node.block_number for node in self.nodes], np.int64)[owner]
-        run = _runnable([*columns, sent, _freed(block, received, slots)])
-        done = np.bincount(owner[run], minlength=len(count))
-        return np.flatnonzero(done == count).tolist()
 
-    def circle(self, order: Sequence[int], slots: int | None = None) -> tuple[Node, str]:
-        """A step and who waits for whom from there on, given all who do not."""
-        stuck = set(range(len(self.nodes))).difference(order)
-        freed: Sequence[int] = ()
-        if slots is not None:
-            block = np.array([node.block_number for node in self.nodes], np.int64)
-            freed = _freed(block, np.array(self.received, np.int64), slots).tolist()
-        way: dict[int, None] = {}
-        number = min(stuck)
-        while number not in way:
-            way[number] = None
-            number = next(other for _, other in self._of(number, freed) if other in stuck)
-        circle = list(way)[list(way).index(number) :]
-        shown = [
-            next(
-                f"{self.nodes[one]} {why} {self.nodes[other]}"
-                for why, other in self._of(one, freed)
-                if other in stuck
-            )
-            for one in circle[:MOST_SHOWN]
-        ]
-        more = f" … ({len(circle)} steps)" if len(circle) > MOST_SHOWN else ""
-        return self.nodes[circle[0]], f"{'; '.join(shown)}{more}"
+def _circle(graph: Graph, order: Sequence[int], slots: int | None = None) -> tuple[int, str]:
+    """A step and who waits for whom from there on, given all who do not."""
+    stuck = set(range(len(graph.steps))).difference(order)
+    reasons = [
+        ("follows", graph.before),
+        ("depends on", graph.awaited),
+        ("follows", graph.copied),
+        ("receives from", graph.sent),
+    ]
+    if slots is not None:
+        freed = _freed(graph.steps.block, graph.received, slots)
+        reasons.append(("waits for the slot that is emptied by", freed))
 
-    def _columns(self) -> tuple[tuple[int, ...], ...]:
-        return self.before, self.awaited, self.copied, self.sent
+    def of(step: int) -> tuple[str, int]:
+        """The first reason why a step waits for one that is stuck, and that one."""
+        return next((why, int(one[step])) for why, one in reasons if int(one[step]) in stuck)
 
-    def _of(self, number: int, freed: Sequence[int]) -> Iterator[tuple[str, int]]:
-        for why, column in (
-            ("follows", self.before),
-            ("depends on", self.awaited),
-            ("follows", self.copied),
-            ("receives from", self.sent),
-            ("waits for the slot that is emptied by", freed),
-        ):
-            if column and column[number] != NONE:
-                yield why, column[number]
+    way: dict[int, None] = {}
+    step = min(stuck)
+    while step not in way:
+        way[step] = None
+        _, step = of(step)
+    circle = list(way)[list(way).index(step) :]
+    shown = [
+        f"{graph.name(one)} {why} {graph.name(other)}"
+        for one in circle[:MOST_SHOWN]
+        for why, other in [of(one)]
+    ]
+    more = f" … ({len(circle)} steps)" if len(circle) > MOST_SHOWN else ""
+    return circle[0], f"{'; '.join(shown)}{more}"

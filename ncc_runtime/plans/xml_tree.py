@@ -34,8 +34,14 @@ class Element:
 
     name: str
     attributes: Mapping[str, str]
-    at: At
+    line: int
+    column: int
     children: "list[Element]" = attrs.field(factory=list)
+
+    @property
+    def at(self) -> At:
+        """Where it begins."""
+        return At(self.line, self.column)
 
 
 def parse(data: bytes) -> Element:
@@ -78,7 +84,10 @@ class _Reader:
         raise self.at.error("a document type or an entity, which a plan has not: leave it out")
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        element = Element(name, attributes, self.at)
+        parser = self.parser
+        element = Element(
+            name, attributes, parser.CurrentLineNumber, parser.CurrentColumnNumber + 1
+        )
         self._count += 1
         if self._count > MOST_ELEMENTS:
             raise element.at.error(f"more than {MOST_ELEMENTS} elements")

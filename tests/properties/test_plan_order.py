@@ -5,17 +5,18 @@ import pytest
 
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.plans import msccl, races
+from ncc_runtime.plans.msccl import KINDS
 from ncc_runtime.plans.shapes import Shape
-from ncc_runtime.plans.steps import Graph, graph_of
+from ncc_runtime.plans.steps import NONE, Graph, graph_of
 from tests import msccl_files
 from tests.msccl_draws import random_all_reduce
 
 
 def closure(graph: Graph) -> np.ndarray:
     """(steps, steps) bool: whether a chain of waits leads from one to another."""
-    found: np.ndarray = np.zeros((len(graph.nodes),) * 2, bool)
+    found: np.ndarray = np.zeros((len(graph.steps),) * 2, bool)
     for number in graph.order:
-        for other in graph.preceding[number]:
+        for other in {int(column[number]) for column in graph.waits} - {NONE}:
             found[:, number] |= found[:, other]
             found[other, number] = True
     return found
@@ -35,7 +36,7 @@ def test_what_is_before_is_what_chains_of_waits_lead_from(
     monkeypatch.setattr(races, "MOST_BITS", bits)
     monkeypatch.setattr(races, "LEAST_WIDTH", 7)
     its = graph(seed)
-    first, second = (one.ravel() for one in np.indices((len(its.nodes),) * 2))
+    first, second = (one.ravel() for one in np.indices((len(its.steps),) * 2))
     others = first != second
     found = races.is_before(its, first[others], second[others])
     np.testing.assert_array_equal(found, closure(its)[first[others], second[others]])
@@ -47,21 +48,18 @@ def test_what_is_before_is_what_chains_of_waits_lead_from(
 def test_a_receive_is_straight_if_all_that_uses_its_target_is_before_its_send(seed: int):
     its = graph(seed)
     before, straight = closure(its), races.ordered(its).straight[""]
-    uses: dict[tuple[int, str, int], list[int]] = {}
+    uses: dict[int, list[int]] = {}
     expected = {}
     for number in its.order:
-        node = its.nodes[number]
-        kind, count = node.step.kind, node.step.count
-        targets = [
-            (node.gpu, node.target.buffer.value, node.target.index + k) for k in range(count)
-        ]
+        kind = KINDS[its.steps.kind[number]]
+        sources, targets = (
+            [int(first[number]) + k for k in range(its.steps.count[number])]
+            for first in (its.source, its.target)
+        )
         if kind.receives and kind.writes:
             earlier = [one for target in targets for one in uses.get(target, ())]
             is_free = all(before[one, its.sent[number]] for one in earlier if one != number)
             expected[number] = is_free and not kind.joins
-        sources = [
-            (node.gpu, node.source.buffer.value, node.source.index + k) for k in range(count)
-        ]
         for chunk in (sources if kind.reads else []) + (targets if kind.writes else []):
             uses.setdefault(chunk, []).append(number)
     assert {number: straight[number] for number in expected} == expected

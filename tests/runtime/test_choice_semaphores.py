@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import ncc_runtime
+from ncc_runtime.collectives import semaphores
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.collectives.semaphores import by_rank, semaphores_of
 from ncc_runtime.errors import LoweringError
@@ -101,3 +102,17 @@ def test_every_algorithm_takes_the_semaphores_it_is_counted_with(
             program, "trn2", nodes=nodes, algorithms={op.value: name}
         ).executable
         assert counted.max() + len(program.semaphores) == executable.semaphore_count, name
+
+
+@pytest.mark.parametrize("name", ["ring", "hier.ring.ring"])
+def test_semaphores_are_the_same_however_many_pairs_are_counted_together(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = collective_program(CollectiveOp.ALL_REDUCE, 16, [64])
+    placement = place_on(PlaceOptions(nodes=2), program.ranks)
+    (chosen,) = Choosing(program, placement, ({"all-reduce": name}, ())).chosen()
+    teams = [(team.plan, team.ranks) for team in chosen.teams]
+    expected = semaphores_of(0, 16, teams)
+    monkeypatch.setattr(semaphores, "_MANY", 1)
+    np.testing.assert_array_equal(semaphores_of(0, 16, teams), expected)
+    assert len(expected) > 16

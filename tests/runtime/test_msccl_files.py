@@ -1,12 +1,14 @@
 """MSCCL files of the usual kinds are proved, run, and give numpy's values."""
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 import ncc_compiler
 from ncc_runtime.lowering.executable import DmaQueue
+from ncc_runtime.lowering.listing import list_executable
 from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
@@ -388,6 +390,18 @@ def test_what_a_reduction_in_place_leaves_beside_the_root_is_cleared(tmp_path: P
     run = loaded(file, program, tmp_path).run([values], checked=True, shuffle_seed=1)
     np.testing.assert_array_equal(run.outputs[0][0], values.sum(0))
     assert not run.outputs[0][1:].any()
+
+
+def test_gpus_may_stand_in_any_order(tmp_path: Path):
+    file, path = msccl_files.all_pairs_all_reduce(4), tmp_path / "turned.xml"
+    program = collective_program(CollectiveOp.ALL_REDUCE, 4, [64])
+    root = ElementTree.fromstring(file.xml())
+    root[:] = [root[k] for k in (2, 0, 3, 1)]
+    path.write_bytes(ElementTree.tostring(root))
+    turned, straight = load(program, plans=[str(path)]), loaded(file, program, tmp_path)
+    for rank in range(4):
+        expected = list_executable(straight.executable, rank)
+        assert list_executable(turned.executable, rank) == expected
 
 
 def test_a_single_gpu_may_have_no_steps(tmp_path: Path):

@@ -104,6 +104,22 @@ def test_counts_that_differ_on_a_connection_are_named(tmp_path: Path):
     )
 
 
+def test_of_several_faults_the_first_in_the_file_is_named(tmp_path: Path):
+    def beyond(file: File) -> None:
+        step(file, 3, 0).source = ("i", 7)
+        step(file, 1, 2).source = step(file, 1, 4).target = ("i", 9)
+
+    said = refusal(edited(beyond), tmp_path)
+    assert said == "line 17, column 7: gpu 1, tb 0, step 2: i[9..9], the buffer i has 4 chunks"
+
+    def unlike(file: File) -> None:
+        file.chunks = 8
+        step(file, 2, 0).count = step(file, 1, 3).count = 2
+
+    said = refusal(edited(unlike), tmp_path)
+    assert "gpu 1, tb 0, step 3: receives cnt 2 and gpu 0, tb 0, step 2, sends cnt 1" in said
+
+
 def test_two_senders_on_one_connection_are_named(tmp_path: Path):
     def twice(file: File) -> None:
         file.block(0, 1, -1).add("s", ("i", 0), ("i", 0))
