@@ -17,20 +17,18 @@ from pathlib import Path
 
 import numpy as np
 
-from ncc_runtime.collectives import direct
+from ncc_runtime.collectives.algorithms import direct
+from ncc_runtime.collectives.algorithms.all_to_all import Shifts
 from ncc_runtime.collectives.bounds import bound_of
-from ncc_runtime.collectives.candidates import Candidate
-from ncc_runtime.collectives.choose import Chooser
+from ncc_runtime.collectives.choose import Candidate, Chooser
 from ncc_runtime.collectives.layout import Members
 from ncc_runtime.collectives.plan import Job
-from ncc_runtime.collectives.shifts import Shifts
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock.clock import collective_ps
-from ncc_runtime.lowering.bind import chooser_of, groups_of, job_of, teams_of
-from ncc_runtime.lowering.choices import Choosing
+from ncc_runtime.lowering.choices import Choosing, chooser_of, groups_of, job_of, teams_of
 from ncc_runtime.lowering.fill import fill_with
 from ncc_runtime.placement import Placement, place
-from ncc_runtime.report.bench_program import DTYPES, OPERATORS, Case, program_of_case
+from ncc_runtime.report.bench import DTYPES, OPERATORS, Case, program_of_case
 from ncc_runtime.topology.graph import build
 
 PLACES = (

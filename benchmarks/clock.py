@@ -26,14 +26,14 @@ import numpy as np
 import ncc_compiler
 import ncc_runtime
 from ncc_runtime.execution.clock.clock import simulate
-from ncc_runtime.execution.decisions import PlannedDecisions
+from ncc_runtime.execution.control_flow import PlannedDecisions
 from ncc_runtime.execution.trace import traffic_of
 from ncc_runtime.lowering.executable import DmaQueue
 from ncc_runtime.neff import container
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.options import RunOptions
-from ncc_runtime.report import bench_program, summary
-from ncc_runtime.report.bench_program import OPERATORS, program_of_case
+from ncc_runtime.report import bench, summary
+from ncc_runtime.report.bench import OPERATORS, program_of_case
 from ncc_runtime.report.collectives import collective_rows
 from ncc_runtime.report.run import Run
 
@@ -88,7 +88,7 @@ class Measured:
 def neff_of(case: Case) -> bytes:
     if case.path is not None:
         return ncc_compiler.compile_file(case.path).data
-    made = bench_program.Case(OPERATORS[case.operator], case.ranks, DType.F32, case.size_bytes)
+    made = bench.Case(OPERATORS[case.operator], case.ranks, DType.F32, case.size_bytes)
     return container.pack(program_of_case(made))
 
 

@@ -9,7 +9,7 @@ Run: python benchmarks/cycles.py
 import math
 import time
 
-from ncc_runtime.topology.grid_cycles import grid_cycles
+from ncc_runtime.topology.cycles import grid_cycles
 
 TORI = ((4, 4, 4), (8, 4, 4), (5, 3, 2), (8, 8, 8), (7, 7, 7), (32, 16), (16, 8, 8), (16, 16, 16))
 RUNS = 5

@@ -21,12 +21,12 @@ import attrs
 import numpy as np
 
 import ncc_compiler
-from ncc_runtime.collectives import ring
+from ncc_runtime.collectives.algorithms import ring
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.collectives.layout import Layout, UnsuitedError
 from ncc_runtime.collectives.plan import Job, Plan
 from ncc_runtime.errors import LoweringError
-from ncc_runtime.lowering.bind import job_of
+from ncc_runtime.lowering.choices import job_of
 from ncc_runtime.lowering.executable import CcQueue, DmaQueue
 from ncc_runtime.lowering.fill import fill_with
 from ncc_runtime.lowering.moves import Team

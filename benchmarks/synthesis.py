@@ -22,18 +22,17 @@ from pathlib import Path
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.bounds import bound_of
+from ncc_runtime.collectives.bounds import bound_of, tight_cuts
 from ncc_runtime.collectives.choose import Chooser
-from ncc_runtime.collectives.cuts import tight_cuts
+from ncc_runtime.collectives.forwarding.link_graph import wires_of
+from ncc_runtime.collectives.forwarding.slots import gathered
 from ncc_runtime.collectives.layout import Layout
-from ncc_runtime.collectives.slots import gathered
-from ncc_runtime.collectives.wires import wires_of
 from ncc_runtime.execution.clock.clock import collective_ps
-from ncc_runtime.lowering.bind import groups_of, job_of
+from ncc_runtime.lowering.choices import groups_of, job_of
 from ncc_runtime.lowering.fill import fill
 from ncc_runtime.placement import PlaceOptions, place_on
-from ncc_runtime.report import bench_program
-from ncc_runtime.report.bench_program import DTYPES, OPERATORS, program_of_case
+from ncc_runtime.report import bench
+from ncc_runtime.report.bench import DTYPES, OPERATORS, program_of_case
 from ncc_runtime.topology.graph import build
 
 SIZE = 1 << 28
@@ -127,7 +126,7 @@ def searched(case: Case, slices: int) -> str:
 def clocked(case: Case, op: str, size: int = SIZE) -> str:
     """One line of the clock, for so many bytes of the larger buffer."""
     operator = OPERATORS[op.replace("-", "_")]
-    program = program_of_case(bench_program.Case(operator, case.ranks, DTYPES["fp32"], size))
+    program = program_of_case(bench.Case(operator, case.ranks, DTYPES["fp32"], size))
     placement = place_on(case.options, program.ranks)
     start = time.perf_counter()
     executable = fill(program, placement, {op: case.algorithm})

@@ -23,7 +23,7 @@ import attrs
 
 import ncc_runtime
 from ncc_runtime.execution.clock.clock import simulate
-from ncc_runtime.execution.decisions import PlannedDecisions
+from ncc_runtime.execution.control_flow import PlannedDecisions
 from ncc_runtime.execution.trace import Trace, traffic_of
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.report.collectives import collective_rows

@@ -213,7 +213,7 @@ _AFTER = "graph-after="
 def _stage(options: "CompileOptions", shown: str | None) -> str:
     """The stage whose graph is to be printed; empty if none is. Also checks the pass options."""
     from ncc_compiler.driver import LOADED
-    from ncc_compiler.passes.pipelines import pipeline
+    from ncc_compiler.pipelines import pipeline
 
     try:
         names = list(dict.fromkeys(one.name for one in pipeline(options)))
@@ -234,7 +234,7 @@ def _stage(options: "CompileOptions", shown: str | None) -> str:
 def _listing(neff: "Neff", module: "Module | None") -> str:
     """The graph that was asked for, or the program."""
     if module is not None:
-        from ncc_compiler.ir.printer import print_module
+        from ncc_compiler.ir.text.printer import print_module
 
         return print_module(module)
     from ncc_runtime.neff.listing import print_program

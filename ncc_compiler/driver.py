@@ -13,12 +13,12 @@ from ncc_compiler.frontends.foreign import KINDS, ModelText, read_foreign
 from ncc_compiler.frontends.partitioned import check_partitioned
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.load import load_module
+from ncc_compiler.ir.op_tables.collectives import EVERYBODY, IDS_EXIST, PAIRS_EXIST
 from ncc_compiler.ir.ops import OPS
-from ncc_compiler.ir.ops_collectives import EVERYBODY, IDS_EXIST, PAIRS_EXIST
 from ncc_compiler.ir.rules import sentence
 from ncc_compiler.options import CompileOptions
 from ncc_compiler.passes.manager import Observer, run_passes
-from ncc_compiler.passes.pipelines import pipeline
+from ncc_compiler.pipelines import pipeline
 from ncc_runtime.input_files import MOST_MODEL_BYTES, read_file
 
 LOADED = "load"

@@ -22,7 +22,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import InputError
-from ncc_runtime.neff.dtypes import DType, storable
+from ncc_runtime.neff.shared.dtypes import DType, storable
 from ncc_runtime.neff.whole_file import check_target, replacing
 
 SUFFIXES = (".npz", ".safetensors")

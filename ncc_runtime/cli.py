@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from ncc_runtime import cli_calibrate, cli_collectives, cli_trace
+from ncc_runtime import cli_commands
 from ncc_runtime.cli_options import (
     SCHEMA,
     PlaceWords,
@@ -109,7 +109,7 @@ def run(program: Sequence[str], place: PlaceWords, as_json: bool, **words: Any) 
     written = {"--outputs": words["outputs"], "--trace": words["trace"]}
     read = [*files_of(program), *([words["inputs"]] if words["inputs"] else [])]
     check_outputs_of(written, place, read)
-    timeline = cli_trace.wanted(words)
+    timeline = cli_commands.wanted(words)
     if words["outputs"]:
         array_files.check_outputs(words["outputs"])
     started = time.perf_counter()
@@ -173,7 +173,7 @@ def list_command(program: Sequence[str], place: PlaceWords, rank: int, queue: st
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
 def verify(program: Sequence[str], place: PlaceWords, as_json: bool) -> None:
     """Prove of PROGRAM on its place: no deadlock, no race, and collectives that are right."""
-    from ncc_runtime.report import proofs as report
+    from ncc_runtime.report import run as report
     from ncc_runtime.verify.prove import refuse
 
     model = loaded(program, place)
@@ -184,10 +184,10 @@ def verify(program: Sequence[str], place: PlaceWords, as_json: bool) -> None:
 
 
 for _command in (
-    cli_collectives.explain,
-    cli_collectives.diff,
-    cli_collectives.bench,
-    cli_calibrate.calibrate,
+    cli_commands.explain,
+    cli_commands.diff,
+    cli_commands.bench,
+    cli_commands.calibrate,
 ):
     cli.add_command(_command)
 
@@ -200,7 +200,7 @@ def topology() -> None:
 @topology.command("list")
 def topology_list() -> None:
     """List the instance types that are known."""
-    from ncc_runtime.topology.show import list_topologies
+    from ncc_runtime.report.topology.text import list_topologies
 
     for row in list_topologies():
         names = ", ".join((row.name, *row.aliases))
@@ -221,8 +221,8 @@ def topology_show(name: str, svg: str | None, ranks: int | None, **where: Any) -
     """Draw topology T as text, with its rates and their sources, or as SVG."""
     from ncc_runtime.neff.whole_file import check_target, write_whole
     from ncc_runtime.placement import place
+    from ncc_runtime.report.topology.text import describe
     from ncc_runtime.topology.graph import build
-    from ncc_runtime.topology.show import describe
 
     known_placement(where["placement"])
     if svg is not None:
@@ -233,7 +233,7 @@ def topology_show(name: str, svg: str | None, ranks: int | None, **where: Any) -
     if svg is None:
         click.echo(describe(built, placed))
         return
-    from ncc_runtime.topology.svg import as_svg
+    from ncc_runtime.report.topology.svg import as_svg
 
     write_whole(svg, as_svg(built, placed).encode())
     click.echo(f"{svg}: {built.name} drawn")

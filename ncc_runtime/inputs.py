@@ -9,8 +9,8 @@ import numpy as np
 
 from ncc_runtime.array_files import StoredArray, shown
 from ncc_runtime.errors import InputError
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.program import Program, Sharding, Tensor
+from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.stages import stages_of
 
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ncc_runtime.errors import InputError
-from ncc_runtime.neff.join import joined
 from ncc_runtime.neff.program import Program
-from ncc_runtime.neff.stages import Stage, ranks_text
+from ncc_runtime.neff.stages import Stage, joined, ranks_text
 from ncc_runtime.verify.agreement.mismatch import agreement
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ncc_runtime.collectives.extents import whole_chunks
+from ncc_runtime.collectives.chunks import whole_chunks
 from ncc_runtime.collectives.plan import Space
 from ncc_runtime.errors import PlanError
 from ncc_runtime.lowering.choices import asked_of

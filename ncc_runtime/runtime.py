@@ -13,11 +13,16 @@ import numpy as np
 
 from ncc_runtime.errors import CountsError, InputError
 from ncc_runtime.execution.clock.clock import simulate
-from ncc_runtime.execution.decisions import Decisions, RecordedDecisions, ValueDecisions
+from ncc_runtime.execution.control_flow import (
+    Decisions,
+    Inputs,
+    RecordedDecisions,
+    ValueDecisions,
+    decisions_without_values,
+)
 from ncc_runtime.execution.scheduler import Batch, Scheduler
-from ncc_runtime.execution.sizes import SizeRecord, assumed, check_counts
 from ncc_runtime.execution.trace import Trace, Traffic, TrafficCounter, traffic_of
-from ncc_runtime.execution.trips import Inputs, decisions_without_values
+from ncc_runtime.execution.variable_sizes import SizeRecord, assumed, check_counts
 from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.group_rules.limits import Use, limit_verdicts
 from ncc_runtime.group_rules.verdict import Verdict, refuse, warnings
@@ -156,7 +161,7 @@ class Model:
         program = self.executable.program
         if not any(one.op.is_counted for one in program.placeholders):
             return {}
-        from ncc_runtime.drawn_counts.draws import drawn_counts
+        from ncc_runtime.random_counts import drawn_counts
 
         return drawn_counts(program, given, seed)
 
@@ -166,7 +171,7 @@ class Model:
         try:
             yield
         except CountsError as error:
-            from ncc_runtime.drawn_counts.blame import random_parameters
+            from ncc_runtime.random_counts import random_parameters
 
             names = random_parameters(self.executable.program, str(error), given)
             if not names:

@@ -13,9 +13,9 @@ import numpy as np
 
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, EngineQueue, Executable
+from ncc_runtime.machine_model.parts import Kind, Parts
+from ncc_runtime.machine_model.timing import PS_PER_S, TimingModel
 from ncc_runtime.neff.isa import OPCODES, Engine, Shape
-from ncc_runtime.parts import Kind, Parts
-from ncc_runtime.timing import PS_PER_S, TimingModel
 from ncc_runtime.topology.routes import TRANSPORTS, Transport
 
 MEGA = 10**6

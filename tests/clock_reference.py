@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import attrs
 import numpy as np
 
-from ncc_runtime.execution.decisions import Decisions, PlannedDecisions
+from ncc_runtime.execution.control_flow import Decisions, PlannedDecisions
 from ncc_runtime.execution.trace import Reason
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import (
@@ -26,8 +26,8 @@ from ncc_runtime.lowering.executable import (
     descriptors,
     is_run_by,
 )
-from ncc_runtime.parts import Parts
-from ncc_runtime.timing import TimingModel
+from ncc_runtime.machine_model.parts import Parts
+from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.topology.routes import Transport
 from tests.clock_comparison import Performed
 from tests.clock_flows import (

@@ -7,7 +7,7 @@ import numpy as np
 import ncc_compiler
 import ncc_runtime
 from ncc_runtime.execution.clock.clock import simulate
-from ncc_runtime.execution.decisions import (
+from ncc_runtime.execution.control_flow import (
     Decisions,
     PlannedDecisions,
     RecordedDecisions,

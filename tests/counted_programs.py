@@ -6,7 +6,7 @@ import attrs
 import numpy as np
 from hypothesis import strategies as st
 
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 
 SLOTTED = ("ncc.all_to_all_v", "ncc.all_gather_v", "ncc.reduce_scatter_v")
 OPS = ("ragged-all-to-all", *SLOTTED)

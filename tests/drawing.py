@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ncc_compiler.ir.graph import Attribute, Callee, Computation, Literal, Node, NodeId
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 
 EPSILON = {DType.F32: 2.0**-23, DType.F16: 2.0**-10, DType.BF16: 2.0**-7}
 FLOATS = tuple(EPSILON)

@@ -17,8 +17,8 @@ from ncc_compiler.ir.graph import (
     SourceFrame,
 )
 from ncc_compiler.ir.types import ArrayType, TupleType
-from ncc_runtime.neff.dtypes import DType
-from ncc_runtime.neff.groups import ExplicitGroups, IotaGroups, MeshAxis, MeshGroups
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.groups import ExplicitGroups, IotaGroups, MeshAxis, MeshGroups
 
 HLO = Path(__file__).parent / "data" / "hlo"
 

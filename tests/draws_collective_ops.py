@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from ncc_compiler.ir.graph import Attribute, Pairs
 from ncc_compiler.ir.types import ArrayType
-from ncc_runtime.neff.groups import ExplicitGroups, IotaGroups, ReplicaGroups
+from ncc_runtime.neff.shared.groups import ExplicitGroups, IotaGroups, ReplicaGroups
 from tests.drawing import LARGEST, MOST_ELEMENTS, Drawing, Value
 from tests.draws_folding_ops import REDUCTIONS, folded
 

@@ -7,10 +7,10 @@ import attrs
 import numpy as np
 from hypothesis import strategies as st
 
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.reductions import Reduction
 from tests.programs import collective_program
 
 PLACES = (

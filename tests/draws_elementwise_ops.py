@@ -5,7 +5,7 @@ import math
 from hypothesis import strategies as st
 
 from ncc_compiler.ir.types import ArrayType
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 from tests.drawing import FLOATS, INTEGERS, LARGEST, Drawing, Value, rounding
 from tests.draws_local_ops import above_one, partner
 

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from ncc_compiler.ir.graph import Callee, Computation, Node, NodeId
 from ncc_compiler.ir.types import ArrayType, TupleType
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 from tests.drawing import (
     FLOATS,
     INTEGERS,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType, TupleType
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 from tests import draws_collective_ops as collectives
 from tests import draws_elementwise_ops as elementwise
 from tests import draws_folding_ops as folding

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ncc_compiler.ir.graph import Callee, Computation, Literal, Node, NodeId, Padding
 from ncc_compiler.ir.types import ArrayType, TupleType
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 from tests.drawing import FLOATS, INTEGERS, LARGEST, Drawing, Value, elements_of, summed
 
 INDEX_DTYPES = (DType.S32, DType.U32, DType.S8, DType.U8)

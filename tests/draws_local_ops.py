@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ncc_compiler.ir.graph import Literal
 from ncc_compiler.ir.types import ArrayType
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 from tests.drawing import (
     FLOATS,
     INTEGERS,

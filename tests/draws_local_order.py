@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, TEST, WAIT, Engine
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import (
@@ -24,7 +23,8 @@ from ncc_runtime.neff.program import (
     Tensor,
     TensorId,
 )
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.neff.table import Instr, InstrTable
 
 RANKS = 2

@@ -20,8 +20,8 @@ from ncc_compiler.ir.graph import (
     Raw,
 )
 from ncc_compiler.ir.types import ArrayType, TokenType, TupleType, Type
-from ncc_runtime.neff.dtypes import DType
-from ncc_runtime.neff.groups import ExplicitGroups
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.groups import ExplicitGroups
 
 RANKS = 3
 INT, PRED, TOKEN = ArrayType(DType.S32), ArrayType(DType.PRED), TokenType()

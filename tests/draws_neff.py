@@ -11,8 +11,6 @@ from collections.abc import Callable
 import attrs
 from hypothesis import strategies as st
 
-from ncc_runtime.neff.dtypes import DType
-from ncc_runtime.neff.groups import Groups
 from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, PTC2, TEST, WAIT, Engine
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import (
@@ -34,7 +32,9 @@ from ncc_runtime.neff.program import (
     Tensor,
     TensorId,
 )
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.groups import Groups
+from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.neff.table import NONE, Instr, InstrTable
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -8,7 +8,7 @@ from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.collectives.layout import Layout, UnsuitedError
 from ncc_runtime.collectives.plan import Buffers, Job, Plan
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.placement import place
 from ncc_runtime.topology.graph import build
 from tests.programs import collective_program, result_elements

@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from ncc_compiler.ir.graph import Callee, Computation, Module, Node, NodeId, Pairs, Raw
 from ncc_compiler.ir.types import ArrayType, TupleType
-from ncc_runtime.neff.dtypes import DType
-from ncc_runtime.neff.groups import ExplicitGroups
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.groups import ExplicitGroups
 
 _OPS = {  # one or two for every engine
     "add": 2,

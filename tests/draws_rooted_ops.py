@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ncc_compiler.ir.graph import Attribute
 from ncc_compiler.ir.types import ArrayType
-from ncc_runtime.neff.groups import ExplicitGroups
+from ncc_runtime.neff.shared.groups import ExplicitGroups
 from tests.drawing import FLOATS, LARGEST, MOST_ELEMENTS, Drawing, Value, rounding, summed
 from tests.draws_collective_ops import Meeting, divisible, partners, partners_in_one_dimension
 from tests.draws_folding_ops import REDUCTIONS, folded

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from ncc_compiler.ir.graph import Callee, Computation, Node, NodeId
 from ncc_compiler.ir.types import ArrayType
-from ncc_runtime.neff.dtypes import DType
-from ncc_runtime.neff.windows import ConvolutionLabels, Window, WindowDimension
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window, WindowDimension
 from tests.drawing import (
     FLOATS,
     INTEGERS,

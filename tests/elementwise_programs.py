@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 
 FLOATS = [dtype for dtype in DType if dtype.is_float]
 INTEGERS = [dtype for dtype in DType if dtype.is_integer]

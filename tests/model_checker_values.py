@@ -13,7 +13,7 @@ from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import READ_ONLY
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.reductions import Reduction
 from tests.model_checker_steps import Bytes, Compute, Move, Row, Stage, Visit
 
 Symbols = tuple[int, ...]

@@ -6,7 +6,6 @@ from pathlib import Path
 import attrs
 import numpy as np
 
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.isa import ENGINES, Engine
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import (
@@ -19,7 +18,8 @@ from ncc_runtime.neff.program import (
     Tensor,
     TensorId,
 )
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.neff.table import Instr, InstrTable
 
 

@@ -3,7 +3,6 @@
 `pytest tests/test_docs.py --update-golden` rewrites outputs that have changed; read the diff.
 """
 
-import ast
 import difflib
 import os
 import re
@@ -17,15 +16,15 @@ import pytest
 
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.rules import FAMILIES
-from ncc_runtime.collectives import hierarchical
+from ncc_runtime.collectives.algorithms import hierarchical
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.errors import NccError
 from ncc_runtime.lowering.cc_isa import CcOpcode, DmaOpcode
+from ncc_runtime.machine_model.timing import CONSTANTS
 from ncc_runtime.neff.check import STAGES
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import BufferKind
-from ncc_runtime.timing import CONSTANTS
 from ncc_runtime.topology.routes import Transport
 from tests import documents
 from tests.documents import DOCUMENTS, ROOT, Step
@@ -195,42 +194,27 @@ def test_every_rule_of_a_program_is_documented_once() -> None:
     assert sorted(documented_rules("neff.md")) == sorted(rules)
 
 
-def file_map(package: str) -> list[str]:
-    """The modules in the order of the file map of docs/architecture.md."""
+def test_the_file_map_names_every_folder_with_files_that_are_there() -> None:
+    """A folder of `verify/` is a proof, and stands for itself."""
     text = (ROOT / "docs" / "architecture.md").read_text()
     rows = documents.cells(documents.section(text, "File map"))
-    places = [(folder.strip("`"), names.split()) for folder, names, *_ in rows]
-    return [
-        f"{folder}{name}.py".removesuffix(".py").replace("/", ".")
-        for folder, names in places
-        for name in names
-        if folder.startswith(f"{package}/")
-    ]
-
-
-def modules(package: str) -> dict[str, Path]:
-    files = (path for path in (ROOT / package).rglob("*.py") if path.name != "__init__.py")
-    return {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_the_file_map_names_every_module_once(package: str) -> None:
-    assert sorted(file_map(package)) == sorted(modules(package))
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_modules_import_what_stands_before_them_in_the_file_map(package: str) -> None:
-    paths = modules(package)
-    position = {name: k for k, name in enumerate(file_map(package))}
-    wrong = [
-        f"{name} imports {imported}"
-        for name, path in paths.items()
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.ImportFrom)
-        for imported in (node.module or "", *(f"{node.module}.{one.name}" for one in node.names))
-        if imported in position and position[imported] > position[name]
-    ]
-    assert wrong == []
+    named: set[str] = set()
+    for first, what, begin, *_ in (row for row in rows if len(row) == 3):
+        folders = [ROOT / folder for folder in documents.code_spans(first)]
+        named |= {str(folder.relative_to(ROOT)) for folder in folders}
+        inner = {span for span in documents.code_spans(what) if span.endswith("/")}
+        named |= {
+            f"{folder.relative_to(ROOT)}/{one}".rstrip("/") for folder in folders for one in inner
+        }
+        for name in documents.code_spans(begin):
+            assert any((folder / name).is_file() for folder in folders), name
+    there = {
+        str(path.parent.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if "verify" not in path.parent.parts[:-1]
+    }
+    assert there <= named
 
 
 def test_every_time_constant_is_in_the_timing_document() -> None:

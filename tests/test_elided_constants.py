@@ -10,7 +10,7 @@ import ncc_runtime
 from ncc_compiler import cli
 from ncc_compiler.codegen.generate import Neff
 from ncc_compiler.driver import compile_text, load_text
-from ncc_compiler.ir.printer import print_module
+from ncc_compiler.ir.text.printer import print_module
 from ncc_compiler.options import CompileOptions
 from ncc_runtime.errors import InputError
 from ncc_runtime.neff.check import check

@@ -17,12 +17,12 @@ from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.options import CompileOptions
 from ncc_runtime.options import LoadOptions
 from ncc_runtime.placement import PlaceOptions
-from ncc_runtime.report.one_by_one import joined
+from ncc_runtime.report.collectives import joined
 from ncc_runtime.report.overlap import all_reduces
 from ncc_runtime.report.run import Run
 from ncc_runtime.runtime import load_on, program_of
+from ncc_runtime.topology.format.spec import example_names, preset_names
 from ncc_runtime.topology.graph import Topology, build
-from ncc_runtime.topology.spec import example_names, preset_names
 from tests.draws_graphs import random_array
 from tests.draws_topology import user_files
 from tests.reference_runs import assert_close, reference_outputs

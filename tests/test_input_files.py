@@ -16,7 +16,7 @@ import ncc_compiler.cli
 import ncc_runtime.cli
 from ncc_compiler.diagnostics import MOST_SHOWN, CompileError, Diagnostic, Source, Span
 from ncc_compiler.driver import load_text
-from ncc_compiler.ir.reading import MOST_COMPARED, Reading
+from ncc_compiler.ir.text.reading import MOST_COMPARED, Reading
 from ncc_runtime.calibration.rows import read_rows
 from ncc_runtime.errors import InputError, NccError, NeffError, TopologyError, shortened
 from ncc_runtime.input_files import (
@@ -31,8 +31,8 @@ from ncc_runtime.neff import container
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.placement import PlaceOptions, place_on
 from ncc_runtime.plans.files import read_plans
-from ncc_runtime.topology.load import load_spec
-from ncc_runtime.topology.toml_file import MOST_LETTERS
+from ncc_runtime.topology.format.load import load_spec
+from ncc_runtime.topology.format.toml_file import MOST_LETTERS
 from tests.programs import collective_program
 
 

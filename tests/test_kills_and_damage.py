@@ -15,8 +15,7 @@ import ncc_runtime
 from ncc_compiler.cli import main
 from ncc_compiler.driver import compile_file
 from ncc_runtime.errors import NccError, NeffError
-from ncc_runtime.neff.container import load, pack, unpack
-from ncc_runtime.neff.header import HEADER_BYTES, Header, header_bytes
+from ncc_runtime.neff.container import HEADER_BYTES, Header, header_bytes, load, pack, unpack
 from ncc_runtime.neff.listing import parse_program
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.table import COLUMNS as COLUMN_TYPES

@@ -5,6 +5,7 @@ matching prefix counts on both sides; modules of one row may import one another,
 """
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,12 +16,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("ncc_compiler", "ncc_runtime")
 
 NEFF = "ncc_runtime.neff"
-# one of each for both packages
-TABLES = {
-    f"ncc_runtime.neff.{name}" for name in ("dtypes", "groups", "lapack", "reductions", "windows")
-}
+TABLES = {"ncc_runtime.neff.shared"}  # one of each for both packages
 ERRORS = "ncc_runtime.errors"
 FILES = "ncc_runtime.input_files"
+MACHINE = "ncc_runtime.machine_model"
 
 MAY_IMPORT: dict[str, set[str]] = {
     # the contract
@@ -38,18 +37,15 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.placement",
         "ncc_runtime.topology",
     },
-    "ncc_runtime.timing": {ERRORS, NEFF, "ncc_runtime.topology"},
-    "ncc_runtime.parts": {"ncc_runtime.placement", "ncc_runtime.timing", "ncc_runtime.topology"},
-    "ncc_runtime.instances": {"ncc_runtime.parts", "ncc_runtime.timing"},
+    MACHINE: {ERRORS, NEFF, "ncc_runtime.placement", "ncc_runtime.topology"},
     "ncc_runtime.collectives": {
         ERRORS,
+        "ncc_runtime.group_rules",
         "ncc_runtime.free_memory",
         NEFF,
         "ncc_runtime.topology",
-        "ncc_runtime.instances",
-        "ncc_runtime.parts",
+        MACHINE,
         "ncc_runtime.placement",
-        "ncc_runtime.timing",
     },
     "ncc_runtime.plans": {ERRORS, FILES, NEFF, "ncc_runtime.collectives"},  # of no topology
     "ncc_runtime.lowering.cc_isa": {NEFF},
@@ -70,11 +66,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.lowering.channels",
         "ncc_runtime.lowering.executable",
         "ncc_runtime.options",
-        "ncc_runtime.instances",
-        "ncc_runtime.parts",
+        MACHINE,
         "ncc_runtime.placement",
         "ncc_runtime.plans",
-        "ncc_runtime.timing",
         "ncc_runtime.topology",
     },
     "ncc_runtime.verify.proof": set(),
@@ -95,15 +89,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.lowering.cc_isa",
         "ncc_runtime.lowering.executable",
         "ncc_runtime.options",
-        "ncc_runtime.instances",
-        "ncc_runtime.parts",
+        MACHINE,
         "ncc_runtime.placement",
-        "ncc_runtime.timing",
         "ncc_runtime.topology",
     },
     "ncc_runtime.array_files": {ERRORS, NEFF},
     "ncc_runtime.inputs": {ERRORS, NEFF, "ncc_runtime.array_files"},
-    "ncc_runtime.drawn_counts": {ERRORS, NEFF, "ncc_runtime.execution", "ncc_runtime.inputs"},
+    "ncc_runtime.random_counts": {ERRORS, NEFF, "ncc_runtime.execution", "ncc_runtime.inputs"},
     "ncc_runtime.host_memory": {
         ERRORS,
         NEFF,
@@ -121,13 +113,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.lowering.cc_isa",
         "ncc_runtime.lowering.executable",
         "ncc_runtime.options",
-        "ncc_runtime.instances",
-        "ncc_runtime.parts",
+        MACHINE,
         "ncc_runtime.placement",
         "ncc_runtime.plans",
         "ncc_runtime.topology",
         "ncc_runtime.verify.proof",
-        "ncc_runtime.timing",
     },
     "ncc_runtime.calibration": {
         ERRORS,
@@ -153,9 +143,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.pipeline": {ERRORS, NEFF, "ncc_runtime.verify"},
     "ncc_runtime.runtime": {"ncc_runtime"},
     "ncc_runtime.cli_options": {"ncc_runtime"},
-    "ncc_runtime.cli_calibrate": {"ncc_runtime"},
-    "ncc_runtime.cli_collectives": {"ncc_runtime"},
-    "ncc_runtime.cli_trace": {"ncc_runtime"},
+    "ncc_runtime.cli_commands": {"ncc_runtime"},
     "ncc_runtime.cli": {"ncc_runtime"},
     "ncc_runtime.entry": {"ncc_runtime"},
     "ncc_runtime.__init__": {"ncc_runtime"},
@@ -177,7 +165,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_compiler.diagnostics",
         "ncc_compiler.ir",
         "ncc_compiler.options",
-        "ncc_compiler.passes.evaluate",
+        "ncc_compiler.passes.fold_constants",
         "ncc_compiler.passes.manager",
         "ncc_compiler.passes.rebuild",
         "ncc_compiler.codegen.costs",
@@ -187,7 +175,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *TABLES,
         "ncc_runtime.neff.isa",
     },
-    "ncc_compiler.passes.pipelines": {
+    "ncc_compiler.pipelines": {
         "ncc_compiler.options",
         "ncc_compiler.passes",
         "ncc_compiler.overlap",
@@ -208,9 +196,9 @@ MAY_IMPORT: dict[str, set[str]] = {
 HOMES = {  # third-party packages that one place of ours wraps
     "jaxlib": "ncc_compiler.frontends",
     "lark": "ncc_compiler.syntax",
-    "jsonschema": "ncc_runtime.topology.schema",
-    "tree_sitter": "ncc_runtime.topology.toml_file",
-    "msgspec": "ncc_runtime.neff.document ncc_runtime.plans.text",
+    "jsonschema": "ncc_runtime.topology.format.schema",
+    "tree_sitter": "ncc_runtime.topology.format.toml_file",
+    "msgspec": "ncc_runtime.neff.document ncc_runtime.plans.document",
     "perfetto": "ncc_runtime.report.timeline.perfetto_file",
 }
 
@@ -268,10 +256,10 @@ def test_imports_follow_the_table(package: str) -> None:
     ("importer", "imported", "allowed"),
     [
         ("ncc_runtime.neff.check", "ncc_runtime.neff.program.Program", True),
-        ("ncc_compiler.codegen.emit", "ncc_runtime.neff.table.Instr", True),
-        ("ncc_compiler.ir.graph", "ncc_runtime.neff.groups.Groups", True),
+        ("ncc_compiler.codegen.generate", "ncc_runtime.neff.table.Instr", True),
+        ("ncc_compiler.ir.graph", "ncc_runtime.neff.shared.groups.Groups", True),
         ("ncc_compiler.ir.graph", "ncc_runtime.neff.program.Program", False),
-        ("ncc_compiler.codegen.emit", "ncc_runtime.topology.graph.Graph", False),
+        ("ncc_compiler.codegen.generate", "ncc_runtime.topology.graph.Graph", False),
         ("ncc_compiler.cli", "ncc_runtime.placement", False),
         ("ncc_runtime.neff.check", "ncc_compiler.ir.graph", False),
         ("ncc_runtime.cli", "ncc_compiler.driver", False),
@@ -287,17 +275,40 @@ def test_the_table_says_what_the_architecture_says(
     assert is_allowed(importer, imported) is allowed
 
 
-def test_modules_do_not_import_one_another_in_circles() -> None:
+@functools.cache
+def arrows() -> networkx.DiGraph:
+    """Which module imports which."""
     paths = dict(modules())
-    arrows = networkx.DiGraph()
+    found = networkx.DiGraph()
     for name, path in paths.items():
         for imported in imports(path.read_text()):
-            target = next(
-                (end for end in (imported, imported.rpartition(".")[0]) if end in paths), ""
-            )
+            ends = (imported, imported.rpartition(".")[0])
+            target = next((end for end in ends if end in paths), "")
             if target:
-                arrows.add_edge(name, target)
-    assert list(networkx.simple_cycles(arrows)) == []
+                found.add_edge(name, target)
+    return found
+
+
+def test_modules_do_not_import_one_another_in_circles() -> None:
+    assert list(networkx.simple_cycles(arrows())) == []
+
+
+FOLDERS = sorted({path.parent.relative_to(ROOT) for _, path in modules()})
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=str)
+def test_rooms_of_a_folder_do_not_import_one_another_in_circles(folder: Path) -> None:
+    """A room is a file of the folder, or a folder inside it as a whole."""
+    prefix = ".".join(folder.parts) + "."
+    rooms = networkx.DiGraph()
+    for importer, imported in arrows().edges:
+        if importer.startswith(prefix) and imported.startswith(prefix):
+            first, second = (
+                name.removeprefix(prefix).split(".")[0] for name in (importer, imported)
+            )
+            if first != second:
+                rooms.add_edge(first, second)
+    assert list(networkx.simple_cycles(rooms)) == []
 
 
 @pytest.mark.parametrize(("wrapped", "home"), HOMES.items())

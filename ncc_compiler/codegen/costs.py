@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 
 from ncc_compiler.codegen.draft import Costs
 from ncc_compiler.diagnostics import CompileError, Diagnostic
+from ncc_compiler.ir.custom_calls import call_of
 from ncc_compiler.ir.graph import Node
-from ncc_compiler.ir.linear_algebra import call_of
 from ncc_compiler.ir.types import ArrayType
-from ncc_runtime.neff.windows import ConvolutionLabels, Window
+from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window
 
 _MOST = 2**63 - 1  # of a column
 

@@ -1,18 +1,214 @@
-"""The back end in one function: a canonical graph to the program of a `.neff`, and its bytes."""
+"""The back end in one function: a canonical graph to the program of a `.neff`, and its bytes.
 
+Steps, order and addresses put together as the program of a `.neff`.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import attrs
 
-from ncc_compiler.codegen.emit import Layout, emit
-from ncc_compiler.codegen.in_place import share
+from ncc_compiler.codegen.buffers import Sharing, place_buffers, share
+from ncc_compiler.codegen.draft import Draft, Mark, Step
 from ncc_compiler.codegen.lower import lower
-from ncc_compiler.codegen.memory import place_buffers
-from ncc_compiler.codegen.order import order_steps
+from ncc_compiler.codegen.order import Barrier, Order, Point, in_order, order_steps
 from ncc_compiler.diagnostics import InternalError
 from ncc_compiler.ir.graph import Module
 from ncc_runtime.neff import check, container
-from ncc_runtime.neff.program import Program
+from ncc_runtime.neff.isa import ENGINES, WAIT, Engine
+from ncc_runtime.neff.placeholder import Placeholder
+from ncc_runtime.neff.program import (
+    AttributeValue,
+    Buffer,
+    BufferId,
+    Origin,
+    Program,
+    Semaphore,
+    Tensor,
+    TensorId,
+)
+from ncc_runtime.neff.table import NONE, Instr, InstrTable
+
+
+@attrs.frozen
+class Layout:
+    """Where every buffer lies and which of them share memory."""
+
+    sharing: Sharing
+    addresses: tuple[int, ...]
+    hbm_bytes: int
+
+
+def emit(draft: Draft, order: Order, layout: Layout) -> Program:
+    """The program; buffers that moved into another one's memory are gone from it."""
+    home = layout.sharing.home
+    kept = [index for index in range(len(draft.buffers)) if home[index] == index]
+    number = {index: BufferId(row) for row, index in enumerate(kept)}
+    queues = _Queues(draft, order, layout.sharing.steps)
+    return Program(
+        name=draft.name,
+        replica_count=draft.replica_count,
+        num_partitions=draft.num_partitions,
+        hbm_bytes=layout.hbm_bytes,
+        buffers=tuple(
+            Buffer(buffer.name, buffer.kind, buffer.size_bytes, layout.addresses[index])
+            for index in kept
+            for buffer in (draft.buffers[index],)
+        ),
+        tensors=tuple(
+            Tensor(tensor.name, number[home[tensor.buffer]], tensor.type.dtype, tensor.type.shape)
+            for tensor in draft.tensors
+        ),
+        inputs=tuple(map(TensorId, draft.inputs)),
+        outputs=tuple(map(TensorId, draft.outputs)),
+        constants={
+            number[index]: data for index in kept if (data := draft.buffers[index].data) is not None
+        },
+        regions=draft.regions,
+        attributes=tuple(queues.attributes),
+        semaphores=queues.semaphores.rows,
+        placeholders=tuple(queues.placeholders),
+        queues={engine: InstrTable.from_rows(queues.rows[engine]) for engine in ENGINES},
+        origins=tuple(queues.origins),
+        blocks=draft.blocks,
+        parameters=draft.parameters,
+        shardings=draft.shardings,
+    )
+
+
+def _awaited(order: Order) -> Iterator[Point]:
+    """The points that must be posted, some of them more than once.
+
+    Every row of control flow of the four engines that Sync gathers is one. After a jump Sync waits
+    for the last increment before it, which must be that of the row that jumped.
+    """
+    for waits in order.waits:
+        yield from waits
+    for barrier in order.barriers:
+        yield from barrier.gather
+        if barrier.gathered is not None and any(barrier.waits):
+            yield barrier.gathered
+        yield from (row for row in barrier.rows if ENGINES[row.queue] is not Engine.SYNC)
+
+
+class _Semaphores:
+    """One counter for every engine that somebody waits for, and one for every stream."""
+
+    def __init__(self, order: Order) -> None:
+        awaited: list[set[int]] = [set() for _ in range(order.queues)]
+        for point in _awaited(order):
+            awaited[point.queue].add(point.count)
+        names = [engine.value for engine in ENGINES] + [f"stream {id_}" for id_ in order.streams]
+        used = [q for q in range(order.queues) if q >= len(ENGINES) or awaited[q]]
+        self.rows = tuple(
+            Semaphore(names[queue].lower().replace(" ", ""), names[queue]) for queue in used
+        )
+        self._number = {queue: row for row, queue in enumerate(used)}
+        self._value = [
+            {count: value for value, count in enumerate(sorted(counts), start=1)}
+            for counts in awaited
+        ]
+
+    def wait(self, point: Point) -> tuple[int, int]:
+        """The semaphore and the value that it has once the point is reached."""
+        if point.queue >= len(ENGINES):  # a stream posts every one of its collectives
+            return self._number[point.queue], point.count
+        return self._number[point.queue], self._value[point.queue][point.count]
+
+    def post(self, point: Point) -> int:
+        """The semaphore that an engine increments at this point, or NONE."""
+        awaited = point.queue < len(ENGINES) and point.count in self._value[point.queue]
+        return self._number[point.queue] if awaited else NONE
+
+
+class _Queues:
+    """The rows of every queue, and the tables that they point into."""
+
+    def __init__(self, draft: Draft, order: Order, in_place: frozenset[int]) -> None:
+        self.semaphores = _Semaphores(order)
+        self.rows: Mapping[Engine, list[Instr]] = {engine: [] for engine in ENGINES}
+        self.attributes: list[Mapping[str, AttributeValue]] = []
+        self.placeholders: list[Placeholder] = []
+        self.origins: list[Origin] = []
+        self._attribute_rows: dict[tuple[tuple[str, AttributeValue], ...], int] = {}
+        self._origin_rows: dict[Origin, int] = {}
+        for buffer in draft.buffers:
+            if buffer.origin is not None:
+                self._origin(buffer.origin)
+        barriers, number = iter(order.barriers), itertools.count()
+        for item in in_order(draft):
+            if isinstance(item, Mark):
+                self._meet(item, next(barriers))
+                continue
+            index = next(number)
+            self._add(item, order.waits[index], order.done[index], index in in_place)
+
+    def _meet(self, mark: Mark, barrier: Barrier) -> None:
+        """The rows of a barrier, and the row of control flow behind it in every queue."""
+        origin, attribute = self._origin(mark.origin), self._attribute({"block": mark.block})
+        gather = [self._wait_row(point, origin) for point in barrier.gather]
+        if gather and barrier.gathered is not None:
+            gather[-1] = attrs.evolve(gather[-1], post_sem=self.semaphores.post(barrier.gathered))
+        self.rows[Engine.SYNC].extend(gather)
+        for engine, waits, done in zip(ENGINES, barrier.waits, barrier.rows, strict=True):
+            row = Instr(
+                mark.opcode,
+                attribute=attribute,
+                post_sem=self.semaphores.post(done),
+                origin=origin,
+            )
+            if waits and barrier.gathered is not None:
+                semaphore, value = self.semaphores.wait(barrier.gathered)
+                row = attrs.evolve(row, wait_sem=semaphore, wait_value=value)
+            self.rows[engine].append(row)
+
+    def _wait_row(self, point: Point, origin: int) -> Instr:
+        semaphore, value = self.semaphores.wait(point)
+        return Instr(WAIT, wait_sem=semaphore, wait_value=value, origin=origin)
+
+    def _add(self, step: Step, points: tuple[Point, ...], done: Point, in_place: bool) -> None:
+        """The instruction; it carries its last wait, earlier ones are instructions before it."""
+        origin, queue = self._origin(step.origin), self.rows[step.engine]
+        queue.extend(self._wait_row(point, origin) for point in points[:-1])
+        semaphore, value = self.semaphores.wait(points[-1]) if points else (NONE, 0)
+        placeholder = NONE
+        if step.collective is not None:
+            placeholder = len(self.placeholders)
+            self.placeholders.append(attrs.evolve(step.collective, in_place=in_place))
+        is_trigger = step.collective is not None
+        queue.append(
+            Instr(
+                opcode=step.opcode,
+                results=() if is_trigger else step.results,
+                operands=() if is_trigger else step.operands,
+                attribute=self._attribute(step.attributes),
+                placeholder=placeholder,
+                wait_sem=semaphore,
+                wait_value=value,
+                post_sem=self.semaphores.post(done),
+                origin=origin,
+                flops=step.costs.flops,
+                elements=step.costs.elements,
+                bytes_in=step.costs.bytes_in,
+                bytes_out=step.costs.bytes_out,
+            )
+        )
+
+    def _origin(self, origin: Origin) -> int:
+        row = self._origin_rows.setdefault(origin, len(self.origins))
+        if row == len(self.origins):
+            self.origins.append(origin)
+        return row
+
+    def _attribute(self, attributes: Mapping[str, AttributeValue]) -> int:
+        if not attributes:
+            return NONE
+        key = tuple(sorted(attributes.items()))
+        row = self._attribute_rows.setdefault(key, len(self.attributes))
+        if row == len(self.attributes):
+            self.attributes.append(dict(key))
+        return row
 
 
 @attrs.frozen

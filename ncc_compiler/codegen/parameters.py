@@ -6,17 +6,21 @@ two forms that XLA prints, `{devices=[2,1,4]<=[8] last_tile_dim_replicate}` and 
 (`manual`, `unreduced`, `maximal`) and what fits neither ranks nor shape tells nothing: the
 parameter is then given rank by rank. Source of both grammars: hlo_parser.cc and hlo_sharding.h of
 XLA.
+
+Where an instruction comes from: the graph node, and the line of the user's own code.
 """
 
 import math
 import re
 from collections.abc import Sequence
+from pathlib import PurePath
 
 import numpy as np
 
 from ncc_compiler.codegen.leaves import leaves
 from ncc_compiler.ir.graph import Computation, Module, Node, Raw
-from ncc_runtime.neff.program import Parameter, Sharding
+from ncc_compiler.ir.text.build import source_frame
+from ncc_runtime.neff.program import Origin, Parameter, Sharding
 
 _OP_NAME = re.compile(r'\bop_name\s*=\s*"((?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(r"\\(.)")
@@ -174,3 +178,21 @@ def _numbering(
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
+
+
+def origin_of(module: Module, node: Node) -> Origin:
+    """The node's name and, where its metadata says so, `file:line`."""
+    frame = source_frame(module, node)
+    if frame is None:
+        return Origin(node.name)
+    return Origin(node.name, f"{frame.file}:{frame.line}" if frame.line else frame.file)
+
+
+def text_origin(module: Module, node: Node) -> Origin:
+    """Like `origin_of`; where the metadata says nothing, `file:line` of the model's text."""
+    origin = origin_of(module, node)
+    if origin.place or node.span is None:
+        return origin
+    source = node.span.source
+    line, _ = source.position(node.span.start)
+    return Origin(node.name, f"{PurePath(source.name).name}:{line}")

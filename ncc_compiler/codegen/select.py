@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
+from ncc_compiler.ir.custom_calls import call_of
 from ncc_compiler.ir.graph import Node, Padding
-from ncc_compiler.ir.linear_algebra import call_of
-from ncc_compiler.ir.ops_collectives import HLO_COLLECTIVES
+from ncc_compiler.ir.op_tables.collectives import HLO_COLLECTIVES
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import AttributeValue

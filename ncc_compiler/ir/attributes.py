@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ncc_compiler.ir.graph import Attribute, Callee, Callees, Lists, Padding, Pairs, Quoted, Raw
-from ncc_compiler.ir.op_row import Kind
-from ncc_runtime.neff.groups import ExplicitGroups, IotaGroups, MeshGroups, parse_groups
-from ncc_runtime.neff.windows import ConvolutionLabels, Window, read_labels, read_window
+from ncc_compiler.ir.op_tables.op_row import Kind
+from ncc_runtime.neff.shared.groups import ExplicitGroups, IotaGroups, MeshGroups, parse_groups
+from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window, read_labels, read_window
 
 MAX_RANKS = 1 << 20
 """Groups and headers that ask for more ranks are refused before anything is allocated."""

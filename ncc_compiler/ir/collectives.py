@@ -8,12 +8,12 @@ import attrs
 
 from ncc_compiler.ir.attributes import read_attribute
 from ncc_compiler.ir.graph import Attribute, Computation, Lists, Module, Node, Pairs, Raw
-from ncc_compiler.ir.op_row import Kind
+from ncc_compiler.ir.op_tables.collectives import SLICE_SIZES
+from ncc_compiler.ir.op_tables.op_row import Kind
 from ncc_compiler.ir.ops import OPS
-from ncc_compiler.ir.ops_collectives import SLICE_SIZES
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
-from ncc_runtime.neff.dtypes import DType
-from ncc_runtime.neff.groups import (
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.groups import (
     ExplicitGroups,
     GroupMode,
     Groups,
@@ -24,7 +24,7 @@ from ncc_runtime.neff.groups import (
     flattened_pairs,
     group_mode,
 )
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.reductions import Reduction
 
 REGION_REDUCTIONS = tuple(one for one in Reduction if one is not Reduction.AVERAGE)
 """What a region can say."""

@@ -12,8 +12,8 @@ import numpy as np
 
 from ncc_compiler.diagnostics import Span
 from ncc_compiler.ir.types import ArrayType, Type
-from ncc_runtime.neff.groups import ReplicaGroups
-from ncc_runtime.neff.windows import ConvolutionLabels, Window
+from ncc_runtime.neff.shared.groups import ReplicaGroups
+from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window
 
 NodeId = NewType("NodeId", int)
 

@@ -2,22 +2,16 @@
 
 from collections.abc import Mapping
 
-from ncc_compiler.ir.facts import Facts, Findings, Rule
 from ncc_compiler.ir.graph import Elided
-from ncc_compiler.ir.infer_collectives import COLLECTIVE_RULES
-from ncc_compiler.ir.infer_contractions import CONTRACTION_RULES
-from ncc_compiler.ir.infer_control import CONTROL_RULES
-from ncc_compiler.ir.infer_counted import COUNTED_RULES
-from ncc_compiler.ir.infer_elementwise import ELEMENTWISE_RULES
-from ncc_compiler.ir.infer_indexing import INDEXING_RULES
-from ncc_compiler.ir.infer_moves import MOVE_RULES
-from ncc_compiler.ir.infer_ncc import NCC_RULES
-from ncc_compiler.ir.infer_numeric import NUMERIC_RULES
-from ncc_compiler.ir.infer_ordering import ORDERING_RULES
-from ncc_compiler.ir.infer_transfers import TRANSFER_RULES
-from ncc_compiler.ir.infer_windows import WINDOW_RULES
+from ncc_compiler.ir.type_rules.collectives import COLLECTIVE_RULES, COUNTED_RULES, NCC_RULES
+from ncc_compiler.ir.type_rules.contractions import CONTRACTION_RULES, WINDOW_RULES
+from ncc_compiler.ir.type_rules.control import CONTROL_RULES, TRANSFER_RULES
+from ncc_compiler.ir.type_rules.elementwise import ELEMENTWISE_RULES
+from ncc_compiler.ir.type_rules.facts import Facts, Findings, Rule
+from ncc_compiler.ir.type_rules.indexing import INDEXING_RULES, MOVE_RULES
+from ncc_compiler.ir.type_rules.numeric import NUMERIC_RULES, ORDERING_RULES
 from ncc_compiler.ir.types import ArrayType, TupleType
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 
 
 def _declared(facts: Facts) -> Findings:

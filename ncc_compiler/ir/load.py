@@ -1,8 +1,8 @@
 """A text to a verified module, or everything that is wrong with the text."""
 
 from ncc_compiler.diagnostics import CompileError, Source
-from ncc_compiler.ir.build import build_module
 from ncc_compiler.ir.graph import Module
+from ncc_compiler.ir.text.build import build_module
 from ncc_compiler.ir.verify import in_program_order, verify, verify_nodes
 
 

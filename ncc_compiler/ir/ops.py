@@ -6,27 +6,21 @@ all that reader, printer and generic checks need; `infer.RULES` adds the type of
 
 from collections.abc import Mapping
 
-from ncc_compiler.ir.op_row import (
-    AttributeDef,
-    Kind,
-    OpDef,
-    dimension_lists,
-    required,
-)
-from ncc_compiler.ir.ops_collectives import HLO_COLLECTIVES, NCC_COLLECTIVES
-from ncc_compiler.ir.ops_control import CONTROL_ROWS, TRANSFER_ROWS, asynchronous_rows
-from ncc_compiler.ir.ops_elementwise import ELEMENTWISE_ROWS
-from ncc_compiler.ir.ops_indexing import INDEXING_ROWS
-from ncc_compiler.ir.ops_numeric import NUMERIC_ROWS
-from ncc_compiler.ir.ops_windows import (
+from ncc_compiler.ir.op_tables.collectives import HLO_COLLECTIVES, NCC_COLLECTIVES
+from ncc_compiler.ir.op_tables.control import CONTROL_ROWS, TRANSFER_ROWS, asynchronous_rows
+from ncc_compiler.ir.op_tables.elementwise import ELEMENTWISE_ROWS
+from ncc_compiler.ir.op_tables.indexing import INDEXING_ROWS
+from ncc_compiler.ir.op_tables.numeric import (
     FACTORS,
     FOLDING_REGION,
+    NUMERIC_ROWS,
     ONE_SHAPE,
     PRODUCTS,
     SCALAR_STARTS,
     START_FOR_EACH,
     WINDOW_ROWS,
 )
+from ncc_compiler.ir.op_tables.op_row import AttributeDef, Kind, OpDef, dimension_lists, required
 
 _DIMENSIONS = required(dimensions=Kind.INTEGERS)
 _REGION = required(to_apply=Kind.CALLEE)

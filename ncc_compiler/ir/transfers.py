@@ -23,7 +23,6 @@ from typing import TypeAlias
 import attrs
 import numpy as np
 
-from ncc_compiler.ir.calls import branch_names
 from ncc_compiler.ir.collectives import PAIRS_OF_TRANSFERS, TRANSFERS, pairs_attribute
 from ncc_compiler.ir.graph import (
     Attribute,
@@ -35,10 +34,16 @@ from ncc_compiler.ir.graph import (
     NodeId,
     Raw,
 )
-from ncc_compiler.ir.infer_transfers import data_of, is_started
-from ncc_compiler.ir.ops_control import INDEPENDENT, OF_A_RECV, OF_A_SEND, PARTNERED, SENT_BEFORE
-from ncc_compiler.ir.order import use_order
+from ncc_compiler.ir.op_tables.control import (
+    INDEPENDENT,
+    OF_A_RECV,
+    OF_A_SEND,
+    PARTNERED,
+    SENT_BEFORE,
+)
+from ncc_compiler.ir.order import branch_names, use_order
 from ncc_compiler.ir.rules import Complaint, rule_of
+from ncc_compiler.ir.type_rules.control import data_of, is_started
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 
 Path: TypeAlias = tuple[int, ...]

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import attrs
 
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 
 
 @attrs.frozen(cache_hash=True)

@@ -3,14 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 from ncc_compiler.diagnostics import Diagnostic, Note
-from ncc_compiler.ir.facts import Facts, Findings
 from ncc_compiler.ir.graph import Callee, Callees, Computation, Literal, Module, Node, names_in
 from ncc_compiler.ir.infer import RULES
-from ncc_compiler.ir.op_row import OpDef
+from ncc_compiler.ir.op_tables.op_row import OpDef
 from ncc_compiler.ir.ops import OPS
-from ncc_compiler.ir.places import place_of
-from ncc_compiler.ir.rules import Complaint, Part
+from ncc_compiler.ir.rules import Complaint, Part, place_of
 from ncc_compiler.ir.transfers import unmatched_transfers
+from ncc_compiler.ir.type_rules.facts import Facts, Findings
 from ncc_compiler.ir.types import ArrayType, Type
 
 

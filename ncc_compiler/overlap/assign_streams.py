@@ -19,8 +19,7 @@ from ncc_compiler.ir.collectives import written_stream
 from ncc_compiler.ir.graph import Computation, Module, Node, Raw
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.types import TupleType
-from ncc_compiler.overlap.later_compute import feeds_compute
-from ncc_compiler.overlap.reach import chosen_before, chosen_behind
+from ncc_compiler.overlap.dependences import chosen_before, chosen_behind, feeds_compute
 from ncc_compiler.overlap.work import CONTROL_FLOW, HEAVY
 from ncc_compiler.passes.manager import Pass
 

@@ -8,6 +8,14 @@ since its stream is busy, loses nothing; neither does a small one, whose bytes t
 
 None of a bucket depends on another of it, not even through other buckets. Nothing is concatenated:
 operands and results stay where they are.
+
+Takes collectives of several operands apart, so that each operand can start when it is there.
+
+Frameworks and XLA join the gradients of a step into one collective at its end, which starts when
+the last of them is there: nothing of it runs beside compute. Which ones start together, `bucket`
+decides anew, by when they are ready.
+
+    a, b, c ─▶ all-reduce ─▶ (A, B, C)        a ─▶ all-reduce ─▶ A    b ─▶ all-reduce ─▶ B   …
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,13 +23,13 @@ from typing import ClassVar
 
 import attrs
 
+from ncc_compiler.codegen.leaves import leaves
 from ncc_compiler.ir.collectives import rank_groups, reduction_by_name, reduction_of, written_stream
 from ncc_compiler.ir.graph import Attribute, Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_compiler.options import BUCKET_LIMIT_BYTES, BUCKET_SMALL_BYTES, SCHEDULE_LIMIT_PERCENT
-from ncc_compiler.overlap.later_compute import feeds_compute
-from ncc_compiler.overlap.pace import Pace, pace_of
-from ncc_compiler.overlap.reach import Bits, chosen_before
+from ncc_compiler.overlap.dependences import Bits, Pace, chosen_before, feeds_compute, pace_of
+from ncc_compiler.overlap.erase_tokens import has_token
 from ncc_compiler.overlap.schedule import Schedule, reordered
 from ncc_compiler.overlap.work import (
     CONTROL_FLOW,
@@ -32,7 +40,7 @@ from ncc_compiler.overlap.work import (
     works_of,
 )
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild, provenance, stable_order
+from ncc_compiler.passes.rebuild import Rebuild, provenance, rewrite_module, stable_order
 
 BUCKETED = frozenset(
     {
@@ -299,3 +307,37 @@ def _result(rebuild: Rebuild, node: Node, whole: NodeId, elements: range) -> Nod
         for k, kind in zip(elements, node.type.elements, strict=True)
     ]
     return rebuild.add(Node(node.name, "tuple", node.type, tuple(parts), provenance(node)))
+
+
+@attrs.frozen
+class TakeApart(Pass):
+    """Of the collectives that `bucket` joins; 0 in `enabled` leaves them as they were written."""
+
+    name: ClassVar[str] = "take-apart"
+
+    enabled: int = 1
+
+    def run(self, module: Module) -> Module:
+        return rewrite_module(module, _apart, _is_joined) if self.enabled else module
+
+
+def _is_joined(node: Node) -> bool:
+    """Whether it has several operands that could be joined again, none of them a token."""
+    is_tuple = node.op in BUCKETED and isinstance(node.type, TupleType)
+    return (
+        is_tuple and len({array.dtype for array in leaves(node.type)}) == 1 and not has_token(node)
+    )
+
+
+def _apart(rebuild: Rebuild, node: Node) -> NodeId:
+    """A collective for each operand, and under the name of all the tuple of their results."""
+    if not _is_joined(node):
+        return rebuild.add(node)
+    assert isinstance(node.type, TupleType), node.name
+    parts = tuple(
+        rebuild.add(
+            attrs.evolve(node, name=rebuild.fresh(f"{node.name}.part"), type=kind, operands=(one,))
+        )
+        for one, kind in zip(node.operands, node.type.elements, strict=True)
+    )
+    return rebuild.add(Node(node.name, "tuple", node.type, parts, provenance(node), node.span))

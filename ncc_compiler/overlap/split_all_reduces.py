@@ -12,25 +12,345 @@ computes its part, and an all-gather joins the parts: an update divided over dat
     all-reduce ─▶ elementwise ─▶ result        reduce-scatter ─▶ elementwise ─▶ all-gather ─▶ result
 
 That is done where it saves more work than the all-gather takes.
+
+What elementwise operations make of a sum, computed by each rank for its own part of it.
+
+Which values are the same on all ranks of a group, whatever the inputs are.
+
+Whole numbers that ranks compute from their ids alone, for all ranks at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import ClassVar
 
 import attrs
 import numpy as np
 
-from ncc_compiler.ir.collectives import rank_groups
-from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
+from ncc_compiler.ir.collectives import AVERAGING, rank_groups
+from ncc_compiler.ir.graph import Computation, Literal, Module, Node, NodeId, Raw
+from ncc_compiler.ir.op_tables.elementwise import ELEMENTWISE_ROWS
+from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.types import ArrayType
-from ncc_compiler.overlap.alike import alike_in_groups
-from ncc_compiler.overlap.rank_numbers import RankNumbers
-from ncc_compiler.overlap.shards import Cone, FlatPart, Shards, SlicedPart, cone_of, own_start
-from ncc_compiler.overlap.work import PER_COLLECTIVE_BYTE, START, work_of
+from ncc_compiler.overlap.work import CONTROL_FLOW, PER_COLLECTIVE_BYTE, START, work_of
+from ncc_compiler.passes.fold_constants import COMPARISONS
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild
-from ncc_runtime.neff.groups import Groups
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.groups import Groups
+
+_ANY_SHAPE = frozenset(row.name for row in ELEMENTWISE_ROWS) - {
+    *("bitcast", "bitcast-convert", "iota", "map")
+}
+_LARGEST_CONE = 256
+
+
+@attrs.frozen
+class Cone:
+    """An all-reduce, the elementwise nodes that its result reaches, and where that ends."""
+
+    all_reduce: int
+    inner: tuple[int, ...]  # in order
+    users: tuple[int, ...]  # other nodes that use the all-reduce or an inner node
+    ends: frozenset[int]  # what they use; also the root of the computation, if it is in here
+
+    @property
+    def nodes(self) -> frozenset[int]:
+        """The all-reduce and the inner nodes."""
+        return frozenset((self.all_reduce, *self.inner))
+
+
+def cone_of(body: Computation, users: Sequence[Sequence[int]], all_reduce: int) -> Cone | None:
+    """The cone of an all-reduce of one array; None if it is very large."""
+    shape = body.nodes[all_reduce].array.shape
+    found, pending = {all_reduce}, [all_reduce]
+    outside, ends = set[int](), {int(body.root)}
+    while pending:
+        one = pending.pop()
+        for user in users[one]:
+            node = body.nodes[user]
+            if node.op not in _ANY_SHAPE or node.array.shape != shape:
+                outside.add(user)
+                ends.add(one)
+            elif user not in found:
+                found.add(user)
+                pending.append(user)
+        if len(found) > _LARGEST_CONE:
+            return None
+    inner = tuple(sorted(found - {all_reduce}))
+    return Cone(all_reduce, inner, tuple(sorted(outside)), frozenset(ends & found))
+
+
+@attrs.frozen
+class SlicedPart:
+    """A rank's own part along a dimension, as a dynamic-slice of the program cuts it."""
+
+    dimension: int
+    parts: int
+    starts: tuple[NodeId, ...]  # of the dynamic-slice, as they are now
+
+    def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(
+            size // self.parts if k == self.dimension else size for k, size in enumerate(whole)
+        )
+
+    def cut(self, rebuild: Rebuild, source: Node, whole: NodeId) -> NodeId:
+        kind = rebuild.type_of(whole)
+        part = ArrayType(kind.dtype, self.shape(kind.shape))
+        sizes = {"dynamic_slice_sizes": part.shape}
+        return rebuild.derived(source, "dynamic-slice", part, (whole, *self.starts), **sizes)
+
+
+@attrs.frozen
+class FlatPart:
+    """A rank's own part as a stretch of the elements in row-major order."""
+
+    parts: int
+    start: NodeId  # of the rank's own stretch
+    dimension: int = 0
+
+    def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
+        return (int(np.prod(whole, dtype=np.int64)) // self.parts,)
+
+    def flattened(self, rebuild: Rebuild, source: Node, whole: NodeId) -> NodeId:
+        kind = rebuild.type_of(whole)
+        return rebuild.derived(source, "reshape", ArrayType(kind.dtype, (kind.elements,)), [whole])
+
+    def cut(self, rebuild: Rebuild, source: Node, whole: NodeId) -> NodeId:
+        flat = self.flattened(rebuild, source, whole)
+        kind = rebuild.type_of(flat)
+        part = ArrayType(kind.dtype, self.shape(kind.shape))
+        sizes = {"dynamic_slice_sizes": part.shape}
+        return rebuild.derived(source, "dynamic-slice", part, (flat, self.start), **sizes)
+
+
+Part = SlicedPart | FlatPart
+
+
+def own_start(rebuild: Rebuild, module: Module, groups: Groups, source: Node, size: int) -> NodeId:
+    """Where the stretch of `size` elements begins that a rank has by its place in its group."""
+    starts = np.zeros(module.ranks, np.int32 if size * len(groups[0]) < 2**31 else np.int64)
+    for group in groups:
+        starts[list(group)] = np.arange(len(group)) * size
+    dtype = DType.S32 if starts.dtype == np.int32 else DType.S64
+    whole, one = ArrayType(dtype, (module.ranks,)), ArrayType(dtype, (1,))
+    table = rebuild.constant(source, whole, starts)
+    rank = rebuild.rank(source, module)
+    found = rebuild.derived(source, "dynamic-slice", one, [table, rank], dynamic_slice_sizes=(1,))
+    return rebuild.derived(source, "reshape", ArrayType(dtype), [found])
+
+
+class Shards:
+    """The parts of a cone's values, added to a computation in the making."""
+
+    def __init__(self, rebuild: Rebuild, body: Computation, cone: Cone, part: Part) -> None:
+        self._rebuild, self._body, self._cone, self._part = rebuild, body, cone, part
+        self._parts: dict[int, NodeId] = {}
+
+    def of(self, position: int) -> NodeId:
+        """The part of a node of the cone; adds what is needed for it and stands before it."""
+        for one in (self._cone.all_reduce, *self._cone.inner):
+            if one <= position and one not in self._parts:
+                self._parts[one] = self._added(one)
+        return self._parts[position]
+
+    def _added(self, position: int) -> NodeId:
+        node, rebuild = self._body.nodes[position], self._rebuild
+        kind = ArrayType(node.array.dtype, self._part.shape(node.array.shape))
+        if position == self._cone.all_reduce:
+            op = "ncc.avg_reduce_scatter" if node.op in AVERAGING else "reduce-scatter"
+            whole = rebuild.new_ids[node.operands[0]]
+            if isinstance(self._part, FlatPart):
+                whole = self._part.flattened(rebuild, node, whole)
+            attributes = {**node.attributes, "dimensions": (self._part.dimension,)}
+            return rebuild.add(Node(node.name, op, kind, (whole,), attributes, node.span))
+        operands = tuple(self._operand(node, operand) for operand in node.operands)
+        name = rebuild.fresh(node.name)
+        return rebuild.add(attrs.evolve(node, name=name, type=kind, operands=operands))
+
+    def _operand(self, user: Node, operand: NodeId) -> NodeId:
+        """The part of what an operation of the cone reads."""
+        if operand in self._parts:
+            return self._parts[operand]
+        source = self._body.nodes[operand]
+        if source.array.shape == () != user.array.shape:
+            return self._rebuild.new_ids[operand]
+        found = self._repeated(source)
+        if found is None:
+            found = self._part.cut(self._rebuild, source, self._rebuild.new_ids[operand])
+        self._parts[operand] = found
+        return found
+
+    def _repeated(self, source: Node) -> NodeId | None:
+        """The part of an array whose elements are all the same."""
+        rebuild, shape = self._rebuild, self._part.shape(source.array.shape)
+        kind = ArrayType(source.array.dtype, shape)
+        if source.op == "broadcast" and not self._body.nodes[source.operands[0]].array.shape:
+            value = rebuild.new_ids[source.operands[0]]
+            return rebuild.derived(source, "broadcast", kind, [value], dimensions=())
+        data = source.literal().array if source.has_value() else np.zeros(0)
+        if not data.size or data.tobytes() != data.flat[:1].tobytes() * data.size:
+            return None
+        return rebuild.constant(source, kind, data.flat[0])
+
+
+_GIVES_ALL = frozenset({"all-gather", "all-reduce", "ncc.avg_all_reduce"})
+"""Collectives that give every member the same."""
+
+_TELLS_RANKS = frozenset({"partition-id", "replica-id"})
+
+
+def alike_in_groups(
+    module: Module, body: Computation, groups: Groups, *, trust_shardings: bool
+) -> list[bool]:
+    """For every node, whether all members of a group have the same value.
+
+    A parameter may differ from rank to rank even where its sharding says that it is replicated,
+    unless that is to be trusted.
+    """
+    found: list[bool] = []
+    for node in body.nodes:
+        if node.op == "parameter":
+            is_entry = body.name == module.entry
+            found.append(trust_shardings and is_entry and _is_replicated(node))
+        elif node.op in _GIVES_ALL:
+            found.append(rank_groups(module, node) == groups)
+        elif OPS[node.op].collective or node.op in CONTROL_FLOW or node.op in _TELLS_RANKS:
+            found.append(False)
+        else:
+            found.append(all(found[operand] for operand in node.operands))
+    return found
+
+
+def _is_replicated(parameter: Node) -> bool:
+    sharding = parameter.attributes.get("sharding")
+    return isinstance(sharding, Raw) and sharding.text.replace(" ", "") == "{replicated}"
+
+
+Numbers = np.ndarray
+"""(ranks,) int64, or bool for pred."""
+
+
+class RankNumbers:
+    """Values of nodes of one element; None where something else than the rank decides them."""
+
+    def __init__(self, module: Module, body: Computation) -> None:
+        self._body = body
+        self._partitions = module.num_partitions
+        self._ranks: np.ndarray = np.arange(module.ranks)
+        self._known: dict[int, Numbers | None] = {}
+
+    def of(self, position: int) -> Numbers | None:
+        """The value of a node on each rank."""
+        pending = [position]
+        while pending:
+            node = self._body.nodes[pending[-1]]
+            missing = [one for one in _needs(node) if one not in self._known]
+            pending += missing
+            if not missing:
+                self._known.setdefault(pending.pop(), self._value(node))
+        return self._known[position]
+
+    def _value(self, node: Node) -> Numbers | None:
+        if not _is_number(node):
+            return None
+        match node.op:
+            case "partition-id":
+                return self._ranks % self._partitions
+            case "replica-id":
+                return self._ranks // self._partitions
+            case "constant" if isinstance(node.attributes["literal"], Literal):
+                value = node.literal().array.astype(np.int64).reshape(-1)
+                return np.broadcast_to(value, self._ranks.shape)
+            case "dynamic-slice":
+                return self._looked_up(node)
+        given = [self._known[operand] for operand in _needs(node)]
+        numbers = [one for one in given if one is not None]
+        if len(numbers) < len(given):
+            return None
+        if node.op == "compare":
+            return np.asarray(COMPARISONS[str(node.attributes["direction"])](*numbers))
+        return _in_range(node, _RULES[node.op](*numbers)) if node.op in _RULES else None
+
+    def _looked_up(self, node: Node) -> Numbers | None:
+        """An element of a list of constants, at a place that the rank decides."""
+        table = self._body.nodes[node.operands[0]]
+        place = self._known[node.operands[1]] if len(node.operands) == 2 else None
+        if place is None or not table.has_value() or table.array.rank != 1:
+            return None
+        values = table.literal().array.astype(np.int64)
+        return values[np.clip(place, 0, len(values) - 1)]
+
+
+def _needs(node: Node) -> tuple[NodeId, ...]:
+    """The operands whose numbers decide the number of a node."""
+    if not _is_number(node):
+        return ()
+    if node.op == "dynamic-slice":
+        return node.operands[1:]
+    return node.operands if node.op in _RULES or node.op == "compare" else ()
+
+
+def _is_number(node: Node) -> bool:
+    kind = node.type
+    return isinstance(kind, ArrayType) and kind.elements == 1 and kind.dtype.numpy.kind in "biu"
+
+
+def _in_range(node: Node, found: Numbers) -> Numbers | None:
+    """The numbers, where none of them wraps in the node's type."""
+    dtype = node.array.dtype.numpy
+    if dtype.kind == "b":
+        return found.astype(bool)
+    if not dtype.isbuiltin:
+        return None
+    found = found.astype(np.int64)
+    info = np.iinfo(dtype)
+    return found if ((found >= info.min) & (found <= min(info.max, 2**62))).all() else None
+
+
+_UNKNOWN = np.iinfo(np.int64).max  # in the range of no type here
+
+
+def _same(value: Numbers) -> Numbers:
+    return value
+
+
+def _quotient(dividend: Numbers, divisor: Numbers) -> Numbers:
+    """Towards zero; nothing is sure where the divisor is not positive."""
+    return np.where(
+        divisor > 0, np.sign(dividend) * (abs(dividend) // np.maximum(divisor, 1)), _UNKNOWN
+    )
+
+
+def _rest(dividend: Numbers, divisor: Numbers) -> Numbers:
+    return np.where(divisor > 0, np.fmod(dividend, np.maximum(divisor, 1)), _UNKNOWN)
+
+
+def _chosen(predicate: Numbers, one: Numbers, other: Numbers) -> Numbers:
+    return np.where(predicate, one, other)
+
+
+def _clamped(least: Numbers, value: Numbers, most: Numbers) -> Numbers:
+    return np.minimum(np.maximum(least, value), most)
+
+
+_RULES: Mapping[str, Callable[..., Numbers]] = {
+    "add": np.add,
+    "broadcast": _same,
+    "clamp": _clamped,
+    "convert": _same,
+    "copy": _same,
+    "divide": _quotient,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "multiply": np.multiply,
+    "remainder": _rest,
+    "reshape": _same,
+    "select": _chosen,
+    "slice": _same,
+    "subtract": np.subtract,
+}
+
 
 _SPLIT = frozenset({"all-reduce", "ncc.avg_all_reduce"})
 _NOWHERE = NodeId(-1)  # the new place of what goes; nothing that stays refers to it

@@ -21,7 +21,7 @@ from ncc_compiler.ir.graph import Callee, Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 
 _OPS = frozenset({"batch-norm-training", "batch-norm-inference", "batch-norm-grad"})
 

@@ -22,13 +22,13 @@ import attrs
 
 from ncc_compiler.ir.collectives import group_size, rank_groups
 from ncc_compiler.ir.graph import Module, Node, NodeId
-from ncc_compiler.ir.infer_counted import has_receive_offsets
+from ncc_compiler.ir.op_tables.collectives import COUNTED
 from ncc_compiler.ir.ops import OPS
-from ncc_compiler.ir.ops_collectives import COUNTED
+from ncc_compiler.ir.type_rules.collectives import has_receive_offsets
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
-from ncc_runtime.neff.groups import ExplicitGroups
+from ncc_runtime.neff.shared.groups import ExplicitGroups
 
 _JOINS = frozenset({"all-gather", "ncc.gather"})
 _CUTS = frozenset({"reduce-scatter", "ncc.avg_reduce_scatter", "ncc.scatter"})

@@ -19,12 +19,12 @@ from typing import ClassVar
 
 import attrs
 
-from ncc_compiler.ir.calls import branch_names
 from ncc_compiler.ir.graph import Attribute, Computation, Module, Node, NodeId
+from ncc_compiler.ir.order import branch_names
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 
 _TURN = ArrayType(DType.U64)
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: multiples of it are spread evenly

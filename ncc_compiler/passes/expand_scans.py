@@ -10,7 +10,7 @@ from ncc_compiler.ir.graph import Attribute, Callee, Computation, Literal, Modul
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, provenance, rewrite_computation
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 
 _COUNT = ArrayType(DType.S32)
 _TRUTH = ArrayType(DType.PRED)

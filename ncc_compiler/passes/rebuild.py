@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ncc_compiler.ir.graph import Attribute, Computation, Literal, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType, Type
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 
 
 class Rebuild:

@@ -16,20 +16,23 @@ from ncc_compiler.ir.collectives import (
 from ncc_compiler.ir.custom_calls import (
     APPROX_TOPK,
     IDENTITIES,
+    TARGETS,
     TOPK,
+    TRSM,
     approx_topk_of,
     as_sort,
+    as_triangular_solve,
+    call_of,
     target_of,
     wants_largest,
 )
 from ncc_compiler.ir.graph import Attribute, Literal, Module, Node, NodeId
-from ncc_compiler.ir.linear_algebra import TARGETS, TRSM, as_triangular_solve, call_of
-from ncc_compiler.ir.ops_collectives import SLICE_SIZES
+from ncc_compiler.ir.op_tables.collectives import SLICE_SIZES
 from ncc_compiler.ir.types import ArrayType, TupleType, element_type
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, provenance, rewrite_module
-from ncc_runtime.neff.dtypes import DType
-from ncc_runtime.neff.groups import GroupMode
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.groups import GroupMode
 
 _ADDS_NOTHING = frozenset({"add-dependency", "domain"})
 """Order, which values give already, and shardings, which have been acted upon."""

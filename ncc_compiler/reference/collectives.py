@@ -4,19 +4,31 @@ Inside a loop or a branch only some ranks may be there; of each group all or non
 
 A rank is the flattened id replica * num_partitions + partition. The members of a group meet in the
 order that the group lists them; a reduction folds them in that order.
+
+The collectives that HLO lacks: averages, those with a root, barriers.
+
+A root is a place in each group. Where only the root gets something, the others get zeros.
+
+Collectives that move as many rows as arrays of numbers say; XLA's and MPI's meaning.
+
+The result is the output that was given, with the rows replaced that somebody sends: what lies
+beyond the counts stays. Counts that do not fit each other are nobody's meaning: a ValueError.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+import attrs
 import numpy as np
 
-from ncc_compiler.ir.collectives import pairs_attribute
+from ncc_compiler.ir.collectives import AVERAGING, pairs_attribute
 from ncc_compiler.ir.graph import Lists
 from ncc_compiler.ir.types import ArrayType, TupleType
-from ncc_compiler.reference.folding import combine_of
+from ncc_compiler.reference.contraction import combine_of
+from ncc_compiler.reference.elementwise import ELEMENTWISE
+from ncc_compiler.reference.numbers import dtype_of, narrowed, working
 from ncc_compiler.reference.step import Meaning, Step, Value, leaves
-from ncc_runtime.neff.groups import (
+from ncc_runtime.neff.shared.groups import (
     ExplicitGroups,
     GroupMode,
     Groups,
@@ -247,3 +259,166 @@ COLLECTIVES: Mapping[str, Meaning] = {
     "collective-broadcast": _broadcast,
 }
 """What each collective makes of the operands of all ranks."""
+
+
+def reduced(step: Step, members: Sequence[np.ndarray]) -> np.ndarray:
+    """Folded in the order of the group; an average is rounded once, behind its division."""
+    name = str(step.node.attributes.get("reduction", "average"))
+    dtype = dtype_of(members[0])
+    if step.node.op in AVERAGING or name == "average":
+        total = working(members[0])
+        for array in members[1:]:
+            total = np.asarray(total + working(array))
+        return narrowed(np.asarray(total / total.dtype.type(len(members))), dtype)
+    node = attrs.evolve(step.node, type=ArrayType(dtype, members[0].shape), attributes={})
+    folded = members[0]
+    for array in members[1:]:
+        folded = ELEMENTWISE[name](node, (folded, array))
+    return folded
+
+
+def _average(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+    total = reduced(step, members)
+    return [total.copy() for _ in members]
+
+
+def _average_scattered(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return cut(step, reduced(step, members), len(members))
+
+
+def _at_root(step: Step, result: np.ndarray, members: int) -> list[np.ndarray]:
+    """The result at the root, zeros elsewhere."""
+    root = step.node.integer("root")
+    return [result.copy() if k == root else np.zeros_like(result) for k in range(members)]
+
+
+def _reduce(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return _at_root(step, reduced(step, members), len(members))
+
+
+def _gather(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+    gathered = np.concatenate(members, axis=dimension_of(step))
+    return _at_root(step, gathered, len(members))
+
+
+def _scatter(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return cut(step, members[step.node.integer("root")], len(members))
+
+
+def _barrier(step: Step) -> list[Value]:
+    """What it is given; here every rank does every step at once."""
+    return [
+        () if not given else given[0] if len(given) == 1 else tuple(given)
+        for given in step.operands
+    ]
+
+
+def _in_groups(in_group: InGroup) -> Meaning:
+    return each_operand(in_group, may_have_global_ids=True)
+
+
+NCC_COLLECTIVES: Mapping[str, Meaning] = {
+    "ncc.avg_all_reduce": _in_groups(_average),
+    "ncc.avg_reduce_scatter": _in_groups(_average_scattered),
+    "ncc.reduce": _in_groups(_reduce),
+    "ncc.gather": _in_groups(_gather),
+    "ncc.scatter": _in_groups(_scatter),
+    "ncc.barrier": _barrier,
+}
+"""What each of them makes of the operands of all ranks."""
+
+
+Arrays: TypeAlias = Sequence[tuple[np.ndarray, ...]]
+"""The operands of each member of a group."""
+
+InGroupByCounts: TypeAlias = Callable[[Step, Arrays], list[np.ndarray]]
+
+
+def _in_groups_by_counts(in_group: InGroupByCounts, *, may_have_global_ids: bool) -> Meaning:
+    def meaning(step: Step) -> list[Value]:
+        place = {rank: position for position, rank in enumerate(step.ranks)}
+        results: list[Value] = [()] * len(step.ranks)
+        for group in present_groups(step, may_have_global_ids=may_have_global_ids):
+            found = in_group(step, [step.arrays(place[rank]) for rank in group])
+            for rank, result in zip(group, found, strict=True):
+                results[place[rank]] = result
+        return results
+
+    return meaning
+
+
+def _rows(array: np.ndarray, first: int, count: int, what: str) -> np.ndarray:
+    """A view of some rows; ValueError if there are no such rows."""
+    if first < 0 or count < 0 or first + count > len(array):
+        raise ValueError(f"{what}: rows {first}..{first + count} of {len(array)}")
+    return array[first : first + count]
+
+
+def _ragged_all_to_all(step: Step, members: Arrays) -> list[np.ndarray]:
+    """Update u of member s for member d is entry d * updates + u of what s says."""
+    results = [member[1].copy() for member in members]
+    updates = len(members[0][2]) // len(members)
+    for source, (operand, _, *counts) in enumerate(members):
+        starts, sizes, targets, _ = ([int(one) for one in vector] for vector in counts)
+        for entry, (start, size, target) in enumerate(zip(starts, sizes, targets, strict=True)):
+            to, update = divmod(entry, updates)
+            expected = int(members[to][5][source * updates + update])
+            if expected != size:
+                raise ValueError(f"{step.node.name}: {size} rows for who expects {expected}")
+            rows = _rows(operand, start, size, step.node.name)
+            _rows(results[to], target, size, step.node.name)[...] = rows
+    return results
+
+
+def _exchanged(step: Step, members: Arrays) -> list[np.ndarray]:
+    """Member s sends to d what column d of its metadata says.
+
+    It lands at slot s of d, or where row 3 of the metadata of d says in column s.
+    """
+    results = [member[1].copy() for member in members]
+    has_offsets = len(members[0][2]) > 3
+    slot = len(results[0]) // (1 if has_offsets else len(members))
+    for source, (operand, _, metadata) in enumerate(members):
+        counts, starts = metadata[:2].astype(np.int64).tolist()
+        for to, (count, start) in enumerate(zip(counts, starts, strict=True)):
+            expected = members[to][2][:, source].astype(np.int64).tolist()
+            if not 0 <= count <= slot or expected[2] != count:
+                raise ValueError(f"{step.node.name}: {count} rows for a slot of {slot}")
+            first = expected[3] if has_offsets else source * slot
+            rows = _rows(operand, start, count, step.node.name)
+            _rows(results[to], first, count, step.node.name)[...] = rows
+    return results
+
+
+def _gathered(step: Step, members: Arrays) -> list[np.ndarray]:
+    """The same where every member sends the same rows to all."""
+    for *_, metadata in members:
+        if (metadata[:2] != metadata[:2, :1]).any():
+            raise ValueError(f"{step.node.name}: not the same rows for all")
+    return _exchanged(step, members)
+
+
+def _reduced_and_scattered(step: Step, members: Arrays) -> list[np.ndarray]:
+    """Chunk j, of as many rows on every member, is reduced for member j."""
+    results = []
+    for to, (_, output, own) in enumerate(members):
+        counts = {int(member[2][0][to]) for member in members} | {*map(int, own[2])}
+        if len(counts) > 1:
+            raise ValueError(f"{step.node.name}: chunks of {sorted(counts)} rows are joined")
+        (count,) = counts
+        chunks = [
+            _rows(member[0], int(member[2][1][to]), count, step.node.name) for member in members
+        ]
+        result = output.copy()
+        _rows(result, 0, count, step.node.name)[...] = reduced(step, chunks)
+        results.append(result)
+    return results
+
+
+COUNTED: Mapping[str, Meaning] = {
+    "ragged-all-to-all": _in_groups_by_counts(_ragged_all_to_all, may_have_global_ids=False),
+    "ncc.all_gather_v": _in_groups_by_counts(_gathered, may_have_global_ids=True),
+    "ncc.all_to_all_v": _in_groups_by_counts(_exchanged, may_have_global_ids=True),
+    "ncc.reduce_scatter_v": _in_groups_by_counts(_reduced_and_scattered, may_have_global_ids=True),
+}
+"""What each of them makes of the operands of all ranks."""

@@ -1,4 +1,7 @@
-"""Ops that read or write at places given by operands: an index for every element, as specified."""
+"""Ops that read or write at places given by operands: an index for every element, as specified.
+
+Ops whose result elements are copies of operand elements, or follow from the shape alone.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -7,8 +10,8 @@ import numpy as np
 
 from ncc_compiler.ir.graph import Node, Padding
 from ncc_compiler.ir.types import ArrayType, TupleType
+from ncc_compiler.reference.contraction import combine_of
 from ncc_compiler.reference.elementwise import Elementwise
-from ncc_compiler.reference.folding import combine_of
 from ncc_compiler.reference.step import Step, Value
 
 Index: TypeAlias = tuple[int, ...]
@@ -183,3 +186,49 @@ def _batching_places(node: Node) -> list[int]:
     """Batching dimensions of the indices, counted without the one of the vectors."""
     vector_dim = node.integer("index_vector_dim")
     return [d - (d > vector_dim) for d in node.integers("scatter_indices_batching_dims")]
+
+
+def _iota(node: Node, _: Sequence[np.ndarray]) -> np.ndarray:
+    """Each element is its own index along one dimension."""
+    result = node.array
+    if 0 in result.shape:  # np.indices counts along every dimension, however long
+        return np.zeros(result.shape, result.dtype.numpy)
+    index: np.ndarray = np.indices(result.shape)[node.integer("iota_dimension")]
+    return index.astype(result.dtype.numpy)
+
+
+def _broadcast(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+    """Dimension k of the operand becomes dimension dimensions[k] of the result."""
+    result, dimensions = node.array, node.integers("dimensions")
+    operand = operands[0].transpose(np.argsort(dimensions, kind="stable"))
+    sizes = [1] * result.rank
+    for dimension, size in zip(sorted(dimensions), operand.shape, strict=True):
+        sizes[dimension] = size
+    return np.broadcast_to(operand.reshape(sizes), result.shape).copy()
+
+
+def _reshape(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+    return operands[0].reshape(node.array.shape)
+
+
+def _transpose(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+    return operands[0].transpose(node.integers("dimensions")).copy()
+
+
+def _slice(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+    return operands[0][tuple(slice(*bound) for bound in node.ranges())].copy()
+
+
+def _concatenate(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(operands, axis=node.integers("dimensions")[0])
+
+
+MOVEMENT: Mapping[str, Elementwise] = {
+    "iota": _iota,
+    "broadcast": _broadcast,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "slice": _slice,
+    "concatenate": _concatenate,
+}
+"""What each op makes of its operands on one rank."""

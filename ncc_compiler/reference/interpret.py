@@ -2,30 +2,236 @@
 
 Slow and obvious on purpose: this is the oracle that the compiler, the runtime and their tests are
 held against. It shares no code with the executor.
+
+Loops and branches, and operations in two halves: which ranks run what, and how often.
+
+Ranks that meet in a collective of a loop or of a branch go through it together, so they must agree
+on the predicate. Those that meet nobody go their own ways.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+import attrs
 import numpy as np
 
+from ncc_compiler.ir.collectives import pairs_attribute, rank_groups, rank_pairs
 from ncc_compiler.ir.graph import Computation, Module, Node
+from ncc_compiler.ir.order import branch_names, collectives_in
 from ncc_compiler.ir.transfers import match_transfers
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
-from ncc_compiler.reference.collectives import COLLECTIVES, TRANSFERS
-from ncc_compiler.reference.contraction import dot, ragged_dot
-from ncc_compiler.reference.control_flow import CONTROL_FLOW
-from ncc_compiler.reference.counted import COUNTED
+from ncc_compiler.reference.collectives import COLLECTIVES, COUNTED, NCC_COLLECTIVES, TRANSFERS
+from ncc_compiler.reference.contraction import (
+    convolution,
+    dot,
+    map_,
+    ragged_dot,
+    reduce,
+    reduce_window,
+    select_and_scatter,
+)
 from ncc_compiler.reference.elementwise import ELEMENTWISE
-from ncc_compiler.reference.folding import map_, reduce
-from ncc_compiler.reference.indexing import INDEXING, scatter
-from ncc_compiler.reference.movement import MOVEMENT
-from ncc_compiler.reference.ncc_collectives import NCC_COLLECTIVES
-from ncc_compiler.reference.numeric import METHODS
+from ncc_compiler.reference.indexing import INDEXING, MOVEMENT, scatter
+from ncc_compiler.reference.numeric import METHODS, rng, rng_bit_generator
 from ncc_compiler.reference.ordering import ORDERING
-from ncc_compiler.reference.random_bits import rng, rng_bit_generator
 from ncc_compiler.reference.step import Meaning, Ranks, Step, Value, leaves
-from ncc_compiler.reference.windows import convolution, reduce_window, select_and_scatter
+
+
+class DivergenceError(Exception):
+    """Ranks that must go the same way have different predicates."""
+
+
+def _companions(step: Step, names: Iterable[str]) -> list[tuple[int, ...]]:
+    """The step's ranks, those together that meet in a collective of the computations."""
+    team: dict[int, tuple[int, ...]] = {rank: (rank,) for rank in step.ranks}
+    for node in collectives_in(step.module, names):
+        permutes = pairs_attribute(node) is not None
+        module = step.module
+        meetings = rank_pairs(module, node) if permutes else rank_groups(module, node)
+        for meeting in meetings:
+            ranks = [rank for rank in meeting if rank in team]
+            joined = tuple(sorted({member for rank in ranks for member in team[rank]}))
+            team.update(dict.fromkeys(joined, joined))
+    return sorted(set(team.values()))
+
+
+def _check_agreement(
+    step: Step, teams: Sequence[tuple[int, ...]], chosen: Mapping[int, object]
+) -> None:
+    for team in teams:
+        values = {rank: chosen[rank] for rank in team if rank in chosen}
+        if len(set(values.values())) > 1:
+            shown = ", ".join(f"{value} on rank {rank}" for rank, value in values.items())
+            raise DivergenceError(
+                f"{step.node.name}: the predicate guards a collective of ranks "
+                f"{', '.join(map(str, team))} and is {shown}"
+            )
+
+
+def _run(
+    step: Step, computation: Computation, states: Mapping[int, Value], ranks: Sequence[int]
+) -> dict[int, Value]:
+    """A computation of one argument on some ranks."""
+    arguments = [(states[rank],) for rank in ranks]
+    found = step.evaluate(computation, tuple(ranks), arguments)
+    return dict(zip(ranks, found, strict=True))
+
+
+def _while(step: Step) -> list[Value]:
+    names = [step.node.callee(key) for key in ("condition", "body")]
+    condition, body = (step.module.computations[name] for name in names)
+    teams = _companions(step, names)
+    states = {rank: given[0] for rank, given in zip(step.ranks, step.operands, strict=True)}
+    active = list(step.ranks)
+    while active:
+        verdicts = _run(step, condition, states, active)
+        goes_on = {rank: bool(np.asarray(verdict)) for rank, verdict in verdicts.items()}
+        _check_agreement(step, teams, goes_on)
+        active = [rank for rank in active if goes_on[rank]]
+        if active:
+            states.update(_run(step, body, states, active))
+    return [states[rank] for rank in step.ranks]
+
+
+def _conditional(step: Step) -> list[Value]:
+    names = branch_names(step.node)
+    chosen = {
+        rank: _branch(given[0], len(names))
+        for rank, given in zip(step.ranks, step.operands, strict=True)
+    }
+    _check_agreement(step, _companions(step, names), chosen)
+    operands = dict(zip(step.ranks, step.operands, strict=True))
+    results: dict[int, Value] = {}
+    for index, name in enumerate(names):
+        ranks = [rank for rank in step.ranks if chosen[rank] == index]
+        if ranks:
+            given = {rank: operands[rank][index + 1] for rank in ranks}
+            results.update(_run(step, step.module.computations[name], given, ranks))
+    return [results[rank] for rank in step.ranks]
+
+
+def _branch(value: Value, count: int) -> int:
+    """True is the first branch; a number that is none of them is the last one."""
+    assert isinstance(value, np.ndarray), value
+    if value.dtype == np.bool_:
+        return 0 if value else 1
+    return int(value) if 0 <= int(value) < count else count - 1
+
+
+def _scan(step: Step) -> list[Value]:
+    node, body = step.node, step.module.computations[step.node.callee()]
+    assert isinstance(node.type, TupleType), node.name
+    (dimension,) = node.integers("dimensions")
+    carried = node.integer("num_carries")
+    arrays = len(step.operands[0]) - carried
+    outputs = [kind for kind in node.type.elements if isinstance(kind, ArrayType)]
+    outputs = outputs[: len(outputs) - carried]
+    first = step.operands[0][0] if arrays else np.empty(outputs[0].shape)
+    length = np.asarray(first).shape[dimension]
+    places = range(length)[::-1] if node.attributes["is_reverse"] else range(length)
+    carries = [given[arrays:] for given in step.operands]
+    slices: list[list[tuple[Value, ...]]] = [[] for _ in step.ranks]
+    for place in places:
+        arguments = [
+            (*(np.take(np.asarray(x), place, axis=dimension) for x in given[:arrays]), *carry)
+            for given, carry in zip(step.operands, carries, strict=True)
+        ]
+        for k, found in enumerate(step.evaluate(body, step.ranks, arguments)):
+            results = found if isinstance(found, tuple) else (found,)
+            slices[k].append(results[: len(outputs)])
+            carries[k] = results[len(outputs) :]
+    return [
+        (*(_joined(kind, dimension, rows, k, places) for k, kind in enumerate(outputs)), *carry)
+        for rows, carry in zip(slices, carries, strict=True)
+    ]
+
+
+def _joined(
+    kind: ArrayType,
+    dimension: int,
+    steps: Sequence[tuple[Value, ...]],
+    number: int,
+    places: Sequence[int],
+) -> np.ndarray:
+    """An output of a scan, from the slices of it that the steps gave."""
+    result = np.zeros(kind.shape, kind.dtype.numpy)
+    for place, results in zip(places, steps, strict=True):
+        result[(slice(None),) * dimension + (place,)] = np.asarray(results[number])
+    return result
+
+
+def _call(key: str) -> Meaning:
+    def meaning(step: Step) -> list[Value]:
+        callee = step.module.computations[step.node.callee(key)]
+        return step.evaluate(callee, step.ranks, step.operands)
+
+    return meaning
+
+
+def _nothing(step: Step) -> list[Value]:
+    """A token holds no data."""
+    return [() for _ in step.ranks]
+
+
+def _same(step: Step) -> list[Value]:
+    return [given[0] for given in step.operands]
+
+
+def _zeros(kind: Type) -> Value:
+    """A context: what it holds is nobody's to read."""
+    assert isinstance(kind, ArrayType), kind
+    return np.zeros(kind.shape, kind.dtype.numpy)
+
+
+def _in_tuple(inner: Meaning) -> Meaning:
+    """The result with the operands before it and contexts behind it."""
+
+    def meaning(step: Step) -> list[Value]:
+        kind = step.node.type
+        assert isinstance(kind, TupleType), step.node.name
+        contexts = tuple(_zeros(one) for one in kind.elements[2:])
+        plain = attrs.evolve(step, node=attrs.evolve(step.node, type=kind.elements[1]))
+        alone = isinstance(kind.elements[0], ArrayType) or "slice_sizes" in step.node.attributes
+        return [
+            (given[0] if alone else given, result, *contexts)
+            for given, result in zip(step.operands, inner(plain), strict=True)
+        ]
+
+    return meaning
+
+
+def _element(index: int) -> Meaning:
+    def meaning(step: Step) -> list[Value]:
+        return [given[0][index] for given in step.operands]
+
+    return meaning
+
+
+_RAGGED = "ragged-all-to-all"
+_IN_HALVES = {**COLLECTIVES, _RAGGED: COUNTED[_RAGGED]}
+
+CONTROL_FLOW: Mapping[str, Meaning] = {
+    "call": _call("to_apply"),
+    "fusion": _call("calls"),
+    "while": _while,
+    "conditional": _conditional,
+    "scan": _scan,
+    "add-dependency": _same,
+    "after-all": _nothing,
+    "domain": _same,
+    "opt-barrier": _same,
+    "optimization-barrier": _same,
+    **{f"{op}-start": _in_tuple(meaning) for op, meaning in _IN_HALVES.items()},
+    **{f"{op}-done": _element(1) for op in _IN_HALVES},
+    "all-reduce-start": COLLECTIVES["all-reduce"],
+    "all-reduce-done": _same,
+    "copy-start": _in_tuple(_same),
+    "copy-done": _element(0),
+    "async-start": _in_tuple(_call("calls")),
+    "async-update": _same,
+    "async-done": _element(1),
+}
+"""What each of these ops means, by name."""
 
 
 def _one_rank_at_a_time(compute: Callable[[Node, Sequence[np.ndarray]], Value]) -> Meaning:

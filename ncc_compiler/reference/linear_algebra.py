@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from ncc_compiler.ir.custom_calls import TRSM, as_triangular_solve, call_of
 from ncc_compiler.ir.graph import Node
-from ncc_compiler.ir.linear_algebra import TRSM, as_triangular_solve, call_of
 from ncc_compiler.ir.types import ArrayType, TupleType
-from ncc_compiler.reference.conversion import narrowed
+from ncc_compiler.reference.numbers import narrowed
 from ncc_compiler.reference.numeric import triangular_solve
 from ncc_compiler.reference.step import Step, Value
 

@@ -8,17 +8,17 @@ import numpy as np
 
 from ncc_compiler.ir.custom_calls import (
     APPROX_TOPK,
+    TARGETS,
     TOPK,
     approx_topk_of,
     as_sort,
     target_of,
     wants_largest,
 )
-from ncc_compiler.ir.linear_algebra import TARGETS
 from ncc_compiler.ir.types import ArrayType, TupleType
-from ncc_compiler.reference.conversion import working
-from ncc_compiler.reference.folding import region_on_arrays
+from ncc_compiler.reference.contraction import region_on_arrays
 from ncc_compiler.reference.linear_algebra import linear_algebra
+from ncc_compiler.reference.numbers import working
 from ncc_compiler.reference.step import Meaning, Step, Value
 
 

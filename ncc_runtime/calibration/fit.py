@@ -8,6 +8,15 @@ The search draws a line through the clock's time of every row, looks along the l
 constants within its reach, and asks the clock: if it agrees, the search goes there, if not, its
 reach becomes shorter. There is no chance in it, and it begins at constants of its own, not at those
 that are shipped: equal rows give equal constants.
+
+Times of rows when constants change a little: a straight line for each row.
+
+A time is made of sums and maxima of constants, so that a line stays close to it until another chain
+of events becomes the longest, or another plan is chosen.
+
+The least of a mean of fourth powers along lines, in a box: Newton's method, projected.
+
+The mean is convex, so that there is one least value, wherever the descent begins.
 """
 
 import math
@@ -18,8 +27,8 @@ from types import MappingProxyType
 import attrs
 import numpy as np
 
-from ncc_runtime.calibration.descent import Quartic, least_of
-from ncc_runtime.calibration.free import (
+from ncc_runtime.calibration.constants import (
+    ALL,
     BEGIN,
     LEAST_PS,
     Constants,
@@ -28,9 +37,116 @@ from ncc_runtime.calibration.free import (
     of_generation,
     shipped,
 )
-from ncc_runtime.calibration.lines import Lines, lines_at
 from ncc_runtime.calibration.predict import Overrides, Prediction, Predictor
 from ncc_runtime.calibration.rows import Row
+
+LARGER = 16
+"""A constant grows by one part in so many to see what it does."""
+
+
+@attrs.frozen(eq=False)
+class Lines:
+    """Times of rows in microseconds, and what a picosecond more of each constant does to them."""
+
+    at: np.ndarray  # (constants,) float64 ps
+    times: np.ndarray  # (rows,)
+    slopes: np.ndarray  # (constants, rows)
+
+    def times_us(self, constants: np.ndarray) -> np.ndarray:
+        """(..., rows) with other constants (..., constants)."""
+        return np.asarray(self.times + (constants - self.at) @ self.slopes)
+
+    @property
+    def is_told(self) -> np.ndarray:
+        """(constants,) bool, which of them change any time."""
+        return np.asarray(self.slopes.any(axis=1))
+
+
+def lines_at(
+    predictor: Predictor,
+    rows: Sequence[Row],
+    constants: Constants,
+    predicted: Sequence[Prediction],
+) -> Lines:
+    """Lines through what is predicted with some constants, by what is chosen with them."""
+    slopes = np.zeros((len(constants), len(rows)))
+    for number, ((where, key), value) in enumerate(constants.items()):
+        more = value // LARGER + 1
+        moved = {**constants, (where, key): value + more}
+        for at, (row, one) in enumerate(zip(rows, predicted, strict=True)):
+            generation = predictor.generation(row)
+            if where in (ALL, generation):
+                overrides = of_generation(moved, generation)
+                later_us = predictor.clock_us(row, one.algorithm, overrides)
+                slopes[number, at] = (later_us - one.time_us) / more
+    times = np.array([one.time_us for one in predicted])
+    return Lines(np.array(list(constants.values()), float), times, slopes)
+
+
+STEPS = 200
+"""So many steps at most; ten are usual."""
+
+CLOSE = 1e-9
+"""Steps that move no variable by more than this part of its scale are the last."""
+
+HALVINGS = 40
+"""So often is a step halved that does not lead down."""
+
+
+@attrs.frozen(eq=False)
+class Quartic:
+    """The mean of (offset + variables @ slopes)^4, with weights."""
+
+    offset: np.ndarray  # (rows,)
+    slopes: np.ndarray  # (variables, rows)
+    weights: np.ndarray  # (rows,)
+
+    def __call__(self, at: np.ndarray) -> float:
+        return float(self._errors(at) ** 4 @ self.weights)
+
+    def gradient(self, at: np.ndarray) -> np.ndarray:
+        """(variables,)"""
+        return np.asarray(self.slopes @ (4 * self.weights * self._errors(at) ** 3))
+
+    def hessian(self, at: np.ndarray) -> np.ndarray:
+        """(variables, variables)"""
+        return np.asarray(
+            (self.slopes * (12 * self.weights * self._errors(at) ** 2)) @ self.slopes.T
+        )
+
+    def _errors(self, at: np.ndarray) -> np.ndarray:
+        return np.asarray(self.offset + at @ self.slopes)
+
+
+def least_of(quartic: Quartic, begin: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """The variables between low and high where it is least."""
+    at = np.clip(begin, low, high)
+    for _ in range(STEPS):
+        further = _step(quartic, at, low, high)
+        if (np.abs(further - at) <= CLOSE).all():
+            break
+        at = further
+    return at
+
+
+def _step(quartic: Quartic, at: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """One step down of the variables that no bound holds."""
+    gradient = quartic.gradient(at)
+    is_free = ~((at <= low) & (gradient > 0) | (at >= high) & (gradient < 0))
+    if not is_free.any():
+        return at
+    hessian = quartic.hessian(at)[np.ix_(is_free, is_free)]
+    ridge = 1e-12 * (np.trace(hessian) + np.finfo(float).tiny)
+    newton = np.zeros_like(at)
+    newton[is_free] = np.linalg.solve(hessian + ridge * np.eye(len(hessian)), gradient[is_free])
+    before, length = quartic(at), 1.0
+    for _ in range(HALVINGS):
+        further = np.clip(at - length * newton, low, high)
+        if quartic(further) < before:
+            return np.asarray(further)
+        length /= 2
+    return at
+
 
 REACH, LEAST_REACH = 8.0, 1.02
 """By what factor constants may move at a time: at first, and where the search ends."""

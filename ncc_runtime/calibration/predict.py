@@ -12,21 +12,20 @@ import attrs
 import numpy as np
 
 from ncc_runtime.calibration.rows import Row
-from ncc_runtime.collectives.candidates import Candidate
-from ncc_runtime.collectives.choose import Chooser
-from ncc_runtime.collectives.machine import Machine
+from ncc_runtime.collectives.choose import Candidate, Chooser
+from ncc_runtime.collectives.cost.machine import Machine
 from ncc_runtime.collectives.plan import Job
 from ncc_runtime.errors import InputError, NccError
 from ncc_runtime.execution.clock.clock import collective_ps
-from ncc_runtime.lowering.bind import chooser_of, groups_of, job_of, teams_of
+from ncc_runtime.lowering.choices import chooser_of, groups_of, job_of, teams_of
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.lowering.fill import fill_with
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import Placement, place
-from ncc_runtime.report.bench_program import DTYPES, OPERATORS, Case, program_of_case
+from ncc_runtime.report.bench import DTYPES, OPERATORS, Case, program_of_case
+from ncc_runtime.topology.format.load import load_spec
+from ncc_runtime.topology.format.spec import Figure
 from ncc_runtime.topology.graph import Topology, build_spec
-from ncc_runtime.topology.load import load_spec
-from ncc_runtime.topology.spec import Figure
 
 Overrides = Mapping[str, int]
 """Values by the key of a topology's figure."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from ncc_runtime.calibration.residuals import Calibration
 from ncc_runtime.errors import InputError
 from ncc_runtime.neff.whole_file import check_target
-from ncc_runtime.topology.load import load_spec
-from ncc_runtime.topology.spec import preset_names
+from ncc_runtime.topology.format.load import load_spec
+from ncc_runtime.topology.format.spec import preset_names
 
 
 def targets(path: str, instances: Iterable[str]) -> Mapping[str, Path]:

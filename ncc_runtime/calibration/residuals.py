@@ -6,11 +6,11 @@ from typing import Any
 
 import attrs
 
+from ncc_runtime.calibration.constants import free_of, shipped
 from ncc_runtime.calibration.fit import Fitted, by, fitted
-from ncc_runtime.calibration.free import free_of, shipped
 from ncc_runtime.calibration.predict import Overrides, Prediction, Predictor
 from ncc_runtime.calibration.rows import Row
-from ncc_runtime.report.heading import SCHEMA
+from ncc_runtime.report.run import SCHEMA
 
 
 @attrs.frozen

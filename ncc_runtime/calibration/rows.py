@@ -10,7 +10,7 @@ import attrs
 
 from ncc_runtime.errors import InputError, reason_of
 from ncc_runtime.input_files import MOST_JSON_BYTES, json_of, read_file
-from ncc_runtime.report.bench_program import DTYPES, OPERATORS
+from ncc_runtime.report.bench import DTYPES, OPERATORS
 
 OTHER_DIE = "cross die"
 """How `pair` begins for two ranks on different dies of a chip; others are side by side."""

@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.reductions import Reduction
 
 IDLE = -1
 

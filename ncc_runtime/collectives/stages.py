@@ -2,19 +2,100 @@
 
 A stage alone makes an algorithm of one group. Several beside each other are strands, each with a
 slice of every chunk; several behind each other, on teams that cross, are a hierarchy.
+
+Who plays which part: members of equal teams, in an order, as columns.
+
+Sets of chunks on their way to one peer, chunks that lie side by side as one transfer.
+
+Reductions of more sources than one descriptor takes: joined from left to right, one by one.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any, Protocol, TypeAlias
 
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.extents import Extent, Scratch, alone, renumbered, sliced, whole_chunks
+from ncc_runtime.collectives.chunks import Extent, Scratch, alone, renumbered, sliced, whole_chunks
 from ncc_runtime.collectives.layout import Layout, Members
-from ncc_runtime.collectives.plan import Job, Piece, Plan, Round, Space, Transfer, divisor
-from ncc_runtime.collectives.roles import Roles
+from ncc_runtime.collectives.plan import (
+    IDLE,
+    Fold,
+    Job,
+    Piece,
+    Plan,
+    Round,
+    Space,
+    Transfer,
+    divisor,
+    home,
+)
+
+
+class Roles:
+    """Equal teams that cover all members; `orders[t][r]` is the member of role r in team t.
+
+    Columns of members say something of everybody. Where the first members stand for all, `role`
+    is of them alone, and so is what follows from it.
+    """
+
+    def __init__(self, orders: Sequence[Sequence[int]] | np.ndarray, fold: Fold | None) -> None:
+        self.orders: np.ndarray = np.array(orders, np.int32)
+        self.chunks = self.orders  # whose a chunk is, whoever comes first
+        if fold is not None and fold.turn:
+            self.orders = (self.orders - np.int32(fold.turn * fold.seen)) % self.orders.size
+        teams, self.count = self.orders.shape
+        self.members = self.orders.size
+        self.fold = fold
+        self.roles: np.ndarray = np.empty(self.members, np.int64)  # of all members
+        self.team: np.ndarray = np.empty(self.members, np.int64)
+        self.roles[self.orders] = np.arange(self.count)
+        self.team[self.orders] = np.arange(teams)[:, None]
+        self.role = self.roles[: self.seen]
+        self._shifted: dict[int, np.ndarray] = {}  # by step; a ring asks for two, every round
+        self._named: dict[bytes, np.ndarray] = {}  # by roles that are named
+
+    @property
+    def seen(self) -> int:
+        """How many members `role` has, the first ones."""
+        return self.members if self.fold is None else self.fold.seen
+
+    @cached_property
+    def home(self) -> np.ndarray:
+        """Everybody at itself, (members,) int32."""
+        return _sealed(home(self.members))
+
+    def member(self, role: np.ndarray) -> np.ndarray:
+        """By member, who plays the given role in its team, (members,) int32."""
+        return np.asarray(self.orders[self.team, role % self.count])
+
+    def shifted(self, step: int) -> np.ndarray:
+        """By member, who stands `step` places on in its team, (members,) int32."""
+        if step not in self._shifted:
+            self._shifted[step] = _sealed(self.member(self.roles + step))
+        return self._shifted[step]
+
+    def members_of(self, roles: np.ndarray) -> np.ndarray:
+        """By member, who plays the role that a column by role names, IDLE for none; int32."""
+        key = roles.tobytes()
+        if key not in self._named:
+            named = roles[self.roles]
+            found = self.orders[self.team, np.where(named == IDLE, 0, named)]
+            members = np.where(named == IDLE, np.int32(IDLE), found).astype(np.int32)
+            self._named[key] = _sealed(members)
+        return self._named[key]
+
+    def everywhere(self, offset: int) -> np.ndarray:
+        """The same offset at every member that is seen."""
+        return np.full(self.seen, offset, np.int64)
+
+
+def _sealed(column: np.ndarray) -> np.ndarray:
+    column.setflags(write=False)
+    return column
+
 
 Strand: TypeAlias = "list[Round]"
 """Rounds that wait for each other and for no other strand."""
@@ -163,3 +244,118 @@ def side_by_side(strands: Sequence[Sequence[Round]]) -> tuple[Round, ...]:
         Round(tuple(move for one_round in rounds if one_round for move in one_round.transfers))
         for rounds in zip_longest(*strands)
     )
+
+
+FAR = np.iinfo(np.int64).max
+
+
+@attrs.frozen(eq=False)
+class Source:
+    """An extent to read, and in whose memory it lies."""
+
+    extent: Extent
+    owner: np.ndarray | None = None  # (members,) int32; None: the own
+
+
+@attrs.frozen(eq=False)
+class Parcel:
+    """Chunks that every member sends at once to its peer."""
+
+    peer: np.ndarray  # (members,) int32, IDLE for none
+    chunks: np.ndarray  # (members, k) int64, IDLE beyond a member's last
+    fold: Fold | None = None  # whose first members the chunks are of
+
+    def peer_of(self, sends: np.ndarray) -> np.ndarray:
+        """Its peers, where those that are seen send, and who is alike."""
+        if sends.all():
+            return self.peer
+        everybody = sends
+        if self.fold is not None:
+            everybody = self.fold.over_all(sends, len(self.peer))
+        return np.where(everybody, self.peer, np.int32(IDLE))
+
+
+def transfers(
+    parcel: Parcel, sources: Sequence[Source], target: Extent, track: Track, turn: int = 0
+) -> Iterator[Transfer]:
+    """As few transfers as the chunks make contiguous runs, at the sources and at the target."""
+    runs = _Runs.of(parcel, sources, target)
+    for run in range(runs.count):
+        begins = runs.begins == run
+        size = (runs.size * (runs.number == run)).sum(axis=1)
+        pieces = [_first(at, begins) for at in runs.offsets]
+        yield track.transfer(
+            parcel.peer_of(begins.any(axis=1)),
+            tuple(
+                Piece(source.extent.space, offset, source.extent.tensor, source.owner)
+                for source, offset in zip(sources, pieces, strict=False)
+            ),
+            Piece(target.space, pieces[-1], target.tensor),
+            size,
+            turn,
+        )
+
+
+@attrs.frozen(eq=False)
+class _Runs:
+    """All chunks in the order in which they lie, numbered by run; arrays are (members, k)."""
+
+    offsets: list[np.ndarray]  # at every source, then at the target
+    size: np.ndarray  # 0 beyond a member's last
+    number: np.ndarray
+    begins: np.ndarray  # the number where a run begins, IDLE elsewhere
+    count: int
+
+    @classmethod
+    def of(cls, parcel: Parcel, sources: Sequence[Source], target: Extent) -> "_Runs":
+        peers = parcel.peer[: len(parcel.chunks)]
+        there = (parcel.chunks != IDLE) & (peers != IDLE)[:, None]
+        chunk = np.where(there, parcel.chunks, 0)
+        peer = np.where(peers == IDLE, 0, peers)
+        at = [source.extent.cells(source.extent.offsets, chunk, source.owner) for source in sources]
+        at.append(target.cells(target.offsets, chunk, peer))
+        size = np.where(there, sources[0].extent.cells(sources[0].extent.sizes, chunk), 0)
+        order = np.argsort(np.where(there, at[-1], FAR), axis=1, kind="stable")
+        there, size, *at = (np.take_along_axis(one, order, axis=1) for one in (there, size, *at))
+        is_next = there[:, 1:] & np.all(
+            [one[:, :-1] + size[:, :-1] == one[:, 1:] for one in at], axis=0
+        )
+        number = np.concatenate((np.zeros((len(chunk), 1), int), np.cumsum(~is_next, 1)), 1)
+        is_first = there & np.concatenate((np.ones((len(chunk), 1), bool), ~is_next), 1)
+        begins = np.where(is_first, number, IDLE)
+        return cls(at, size, number, begins, int(begins.max(initial=IDLE)) + 1)
+
+
+def _first(offsets: np.ndarray, begins: np.ndarray) -> np.ndarray:
+    """By member, the offset where a run begins, 0 if it has none."""
+    return np.where(begins, offsets, 0).sum(axis=1)
+
+
+MOST_SOURCES = 16
+"""Sources of one descriptor; assumed: AWS publishes no limit of its reducing descriptors."""
+
+
+@attrs.frozen(eq=False)
+class Join:
+    """Pieces of every member's memory, joined into a piece of its own."""
+
+    sources: Sequence[Piece]
+    target: Piece
+    size_bytes: np.ndarray  # (members,) int64
+    home: np.ndarray  # (members,) int32, everybody at itself
+
+
+def chained(
+    join: Join, track: Track, scratch: Scratch, parts: int, turn: int = 0
+) -> list[Transfer]:
+    """Transfers that each wait for the one before; the last one divides and writes the target."""
+    mine, sources = join.home, list(join.sources)
+    moves = []
+    while len(sources) > MOST_SOURCES:
+        at = scratch.take(int(join.size_bytes.max(initial=0)))
+        sum_so_far = Piece(Space.SCRATCH, np.full(len(join.size_bytes), at, np.int64))
+        first = tuple(sources[:MOST_SOURCES])
+        moves.append(track.transfer(mine, first, sum_so_far, join.size_bytes, turn))
+        sources[:MOST_SOURCES] = [sum_so_far]
+    last = track.transfer(mine, tuple(sources), join.target, join.size_bytes, turn)
+    return [*moves, attrs.evolve(last, divisor=parts)]

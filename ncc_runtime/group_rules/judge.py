@@ -1,4 +1,4 @@
-"""Verdicts on a program's groups and pairs by the rows of topology/rules.py; nothing is enforced.
+"""Verdicts on a program's groups and pairs by the rows of `rules.py`; nothing is enforced.
 
 Each distinct group of a placeholder is judged. A verdict names the rule that allows the group, or
 the one that it breaks, with its source and the nearest allowed group.
@@ -9,17 +9,21 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from ncc_runtime.group_rules import counted
-from ncc_runtime.group_rules.chains import chains
+from ncc_runtime.group_rules import rules, variable_size
 from ncc_runtime.group_rules.limits import groups_verdicts, places_of
-from ncc_runtime.group_rules.nearest import nearest_group
-from ncc_runtime.group_rules.verdict import Places, Ranks, Verdict, cores_text
+from ncc_runtime.group_rules.rules import GroupRule, rules_of
+from ncc_runtime.group_rules.verdict import (
+    Places,
+    Ranks,
+    Verdict,
+    chains,
+    cores_text,
+    nearest_group,
+)
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import Program
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.placement import Placement
-from ncc_runtime.topology import rules
-from ncc_runtime.topology.rules import GroupRule, rules_of
 
 _WITH_OWN_RULES = (
     CollectiveOp.ALL_TO_ALL,
@@ -120,7 +124,7 @@ class _Judge:
         """By the rules for its cores; None where no rule is known."""
         key = group, op if op in _WITH_OWN_RULES else None
         if key not in self.known:
-            own = counted.judged(self.placement, group, op)
+            own = variable_size.judged(self.placement, group, op)
             parts = self._parts(group)
             if own is not None:
                 verdict = _verdict(own.rule, group, allowed=own.allowed)

@@ -5,16 +5,16 @@ from collections.abc import Iterable, Iterator
 import attrs
 import numpy as np
 
-from ncc_runtime.group_rules.verdict import Places, Ranks, Verdict, cores_text
-from ncc_runtime.neff.program import Program
-from ncc_runtime.placement import Placement
-from ncc_runtime.topology.rules import (
+from ncc_runtime.group_rules.rules import (
     CHANNELS,
     GROUPS_OF_A_PROGRAM,
     KANGARING_RANKS,
     MESH_CHIPS,
     Limit,
 )
+from ncc_runtime.group_rules.verdict import Places, Ranks, Verdict, cores_text
+from ncc_runtime.neff.program import Program
+from ncc_runtime.placement import Placement
 
 
 @attrs.frozen

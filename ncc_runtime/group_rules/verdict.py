@@ -1,12 +1,21 @@
-"""A verdict: what one rule says of a group, as data and as one line."""
+"""A verdict: what one rule says of a group, as data and as one line.
 
-from collections.abc import Iterable, Sequence
+The allowed group nearest to one that is refused.
+
+Of all that the rules allow, the one with the smallest symmetric difference; then the closest in
+size, then on all of the group's instances before on one of them, then the first that is listed.
+
+The chains that source-target pairs form, and which of them close to rings.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
+import numpy as np
 
 from ncc_runtime.errors import PlacementError
 from ncc_runtime.topology.graph import Topology
-from ncc_runtime.topology.pictures import spans
 
 Ranks = tuple[int, ...]
 
@@ -85,3 +94,94 @@ def _short(numbers: Sequence[int]) -> str:
     if len(runs) <= MOST_SPANS:
         return ",".join(runs)
     return f"{','.join(runs[:MOST_SPANS])},… ({len(numbers)} in all)"
+
+
+def nearest_group(masks: np.ndarray, parts: np.ndarray, *, alone: bool = False) -> np.ndarray:
+    """Cores of the nearest allowed group, (instances, cores) bool; none where nothing is allowed.
+
+    `masks` (k, cores) lists what is allowed on an instance, `parts` (instances, cores) the group.
+    On several instances the same cores of each are allowed, one core too, unless `alone`.
+    """
+    options = []
+    if len(parts) == 1 or not alone:
+        options.append(_on_all(masks, parts))
+    if len(parts) > 1:
+        options.append(_on_one(masks, parts))
+    best = min(options, key=lambda option: option[0])
+    return best[1]
+
+
+def _on_all(masks: np.ndarray, parts: np.ndarray) -> tuple[tuple[int, int], np.ndarray]:
+    """The best of the same cores on every instance, with its two measures."""
+    if len(parts) > 1:
+        masks = np.concatenate([masks, np.eye(parts.shape[1], dtype=bool)])
+    shared = (masks.astype(np.int64) @ parts.T.astype(np.int64)).sum(1)
+    measure, index = _closest(masks.sum(1) * len(parts), shared, int(parts.sum()))
+    chosen = np.zeros_like(parts)
+    chosen[:] = masks[index] if index is not None else False
+    return measure, chosen
+
+
+def _on_one(masks: np.ndarray, parts: np.ndarray) -> tuple[tuple[int, int], np.ndarray]:
+    """The best on one instance alone, with its two measures."""
+    shared = masks.astype(np.int64) @ parts.T.astype(np.int64)
+    sizes = np.repeat(masks.sum(1), len(parts))
+    measure, index = _closest(sizes, shared.ravel(), int(parts.sum()))
+    chosen = np.zeros_like(parts)
+    if index is not None:
+        mask, instance = divmod(index, len(parts))
+        chosen[instance] = masks[mask]
+    return measure, chosen
+
+
+def _closest(
+    sizes: np.ndarray, shared: np.ndarray, total: int
+) -> tuple[tuple[int, int], int | None]:
+    """Symmetric difference and difference in size of the best candidate, and which it is."""
+    if not len(sizes):
+        return (np.iinfo(np.int64).max, 0), None
+    differences, lengths = sizes + total - 2 * shared, np.abs(sizes - total)
+    index = int(np.lexsort((lengths, differences))[0])
+    return (int(differences[index]), int(lengths[index])), index
+
+
+@attrs.frozen
+class Chain:
+    """Ranks of which each sends to the next; in a ring the last sends to the first."""
+
+    ranks: Ranks
+    is_ring: bool
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The last rank and the first: the pair that closes an open chain."""
+        return self.ranks[-1], self.ranks[0]
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        targets = self.ranks[1:] + (self.ranks[:1] if self.is_ring else ())
+        return zip(self.ranks, targets, strict=False)
+
+
+def chains(pairs: Sequence[tuple[int, int]]) -> Iterator[Chain]:
+    """Every chain, open ones first; a rank that sends to itself is in none."""
+    after = {source: target for source, target in pairs if source != target}
+    entered = set(after.values())
+    seen: set[int] = set()
+    for first in (*(source for source in after if source not in entered), *after):
+        if first in seen:
+            continue
+        chain, rank = [first], after[first]
+        while rank != first and rank in after:
+            chain.append(rank)
+            rank = after[rank]
+        chain += [rank] if rank != first else []
+        seen.update(chain)
+        yield Chain(tuple(chain), rank == first)
+
+
+def spans(ranks: Sequence[int]) -> str:
+    """Sorted numbers with consecutive ones joined: `0-3,8`."""
+    runs = itertools.groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0])
+    members = ([rank for _, rank in run] for _, run in runs)
+    texts = (f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in members)
+    return ",".join(texts)

@@ -18,9 +18,9 @@ import numpy as np
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.cc_isa import DESCRIPTOR_BYTES
 from ncc_runtime.lowering.channels import Channels
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.program import Program
+from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.stages import Stage, stages_of
 from ncc_runtime.neff.table import InstrTable
 from ncc_runtime.placement import Placement

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Mapping
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.folds import UnfoldedError
-from ncc_runtime.instances import maps_of
+from ncc_runtime.collectives.symmetry import UnfoldedError
 from ncc_runtime.lowering.channels import Channels, Ends, named_once
-from ncc_runtime.lowering.columns import Row, spread, spread_any
 from ncc_runtime.lowering.executable import IDLE
-from ncc_runtime.lowering.rows import Condition, Increment
+from ncc_runtime.lowering.queues import Condition, Increment, Row, spread, spread_any
+from ncc_runtime.machine_model.instances import maps_of
 
 
 @attrs.frozen(eq=False)

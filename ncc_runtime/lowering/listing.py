@@ -18,9 +18,8 @@ from ncc_runtime.lowering.executable import (
     descriptors,
     is_run_by,
 )
-from ncc_runtime.neff.columns import Cells, aligned
-from ncc_runtime.neff.listing import queue_cells
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.listing import Cells, aligned, queue_cells
+from ncc_runtime.neff.shared.reductions import Reduction
 
 
 def list_executable(executable: Executable, rank: int, queue: str | None = None) -> str:

@@ -8,15 +8,13 @@ from collections.abc import Hashable
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.folds import seen_members
 from ncc_runtime.collectives.plan import Plan, Space, Transfer
+from ncc_runtime.collectives.symmetry import seen_members
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.channels import Ends
-from ncc_runtime.lowering.columns import Row, spread
-from ncc_runtime.lowering.descriptors import Run
 from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.lowering.links import Link, Links, ends_of, layers
-from ncc_runtime.lowering.rows import NO_POST, Increment
+from ncc_runtime.lowering.queues import NO_POST, Increment, Row, Run, spread
 
 
 @attrs.frozen(eq=False)

@@ -12,8 +12,7 @@ import numpy as np
 
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.channels import Channels, SemaphoreIds
-from ncc_runtime.lowering.columns import Row
-from ncc_runtime.lowering.descriptors import DmaRows
+from ncc_runtime.lowering.engine_queues import Marker, Shifts
 from ncc_runtime.lowering.executable import (
     IDLE,
     CcQueue,
@@ -24,8 +23,7 @@ from ncc_runtime.lowering.executable import (
 )
 from ncc_runtime.lowering.links import Links
 from ncc_runtime.lowering.moves import Team
-from ncc_runtime.lowering.rows import NO_POST, CcRows, Condition, Increment, Place
-from ncc_runtime.lowering.structure import Marker, Shifts
+from ncc_runtime.lowering.queues import NO_POST, CcRows, Condition, DmaRows, Increment, Place, Row
 from ncc_runtime.lowering.team import Addresses, StreamRows, TeamRows
 from ncc_runtime.neff.isa import CASE, END, LOOP, TEST
 

@@ -9,10 +9,9 @@ from ncc_runtime.neff.rules import (
     control,
     memory,
     numbers,
-    order,
     placeholders,
     regions,
-    sync,
+    semaphores,
     types,
 )
 from ncc_runtime.neff.rules.rule import Rule
@@ -24,9 +23,9 @@ STAGES: tuple[tuple[Rule, ...], ...] = (
         *types.RULES,
         *regions.RULES,
         *control.RULES,
-        *sync.RULES,
+        *semaphores.RULES,
         *placeholders.RULES,
-        *order.RULES,
+        *semaphores.ORDER_RULES,
     ),
 )
 

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 
 from ncc_runtime.errors import NeffError
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import (
@@ -29,6 +28,7 @@ from ncc_runtime.neff.program import (
     Tensor,
     TensorId,
 )
+from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.table import COLUMNS, InstrTable
 
 _FOLDER = "sg00"  # AWS's name of the first subgraph; there is one

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from ncc_runtime.neff.lapack import OPTIONS
+from ncc_runtime.neff.shared.lapack import OPTIONS
 
 
 class Engine(enum.Enum):

@@ -3,6 +3,10 @@
 A row is words between blanks. Ids say what they number: b buffers, t tensors, s shardings, r
 regions, v values of a region, p placeholders, k blocks, # attributes, @ origins. What follows `;`
 is derived and not read, and neither is how far rows inside blocks are moved to the right.
+
+Rows of cells as lines whose cells stand below one another; the shape of every listing.
+
+The spelling of scalar constants, shared by who writes and who reads them.
 """
 
 import json
@@ -10,8 +14,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ncc_runtime.neff.columns import Cells, aligned
-from ncc_runtime.neff.groups import ExplicitGroups
+import numpy as np
+
 from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, PTC2, TEST, Engine
 from ncc_runtime.neff.listing_parse import parse_program
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
@@ -24,8 +28,30 @@ from ncc_runtime.neff.program import (
     Sharding,
     Tensor,
 )
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.groups import ExplicitGroups
 from ncc_runtime.neff.structure import CONTROL, acknowledgements, names_block, structure_of
 from ncc_runtime.neff.table import NONE, Instr
+
+Cells = Sequence[str]
+WIDEST = 40
+"""Cells longer than this do not widen their column."""
+
+
+def aligned(rows: Iterable[Cells]) -> list[str]:
+    """Rows as indented lines whose cells stand below one another; the last cell is not padded."""
+    table = [tuple(row) for row in rows]
+    columns = max(map(len, table), default=0)
+    widths = [
+        max((len(row[k]) for row in table if k < len(row) - 1 and len(row[k]) <= WIDEST), default=0)
+        for k in range(columns)
+    ]
+    cells = (
+        [cell.ljust(width) for cell, width in zip(row, widths, strict=False) if width or cell]
+        for row in table
+    )
+    return ["  " + "  ".join(row).rstrip() for row in cells]
+
 
 __all__ = ["parse_program", "print_program"]
 
@@ -275,3 +301,21 @@ def _summary(tensors: Sequence[Tensor], row: Placeholder) -> str:
         for result, operand in zip(row.results, row.operands, strict=False)
     )
     return f"{' '.join(words)} {', '.join(moves)} stream {row.stream}"
+
+
+def scalar(text: str, dtype: DType) -> np.ndarray:
+    """A 0-dimensional array from HLO's spelling: `1`, `-inf`, `true`, `(1, -2)`.
+
+    ValueError or OverflowError for what is no value of the dtype.
+    """
+    if dtype is DType.PRED:
+        return np.array(text == "true")
+    if dtype.is_complex:
+        real, imaginary = text.strip("()").split(",")
+        return np.array(complex(float(real), float(imaginary)), dtype.numpy)
+    if dtype.is_integer:
+        low = -(1 << (dtype.bits - 1)) if dtype.is_signed else 0
+        if not low <= int(text) < low + (1 << dtype.bits):
+            raise OverflowError(f"{text} is no {dtype.value}")
+        return np.array(int(text)).astype(dtype.numpy)
+    return np.array(float(text)).astype(dtype.numpy)

@@ -1,19 +1,25 @@
-"""Read a listing back: one reader per section, one row per line."""
+"""Read a listing back: one reader per section, one row per line.
 
+One row of a listing as words, taken from left to right with complaints that name the line.
+
+Readers of what rows of a listing are made of: enumerations, attributes, placeholders.
+"""
+
+import enum
+import json
 import re
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import attrs
 
 from ncc_runtime.errors import NeffError
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.isa import ENGINES, Engine
-from ncc_runtime.neff.listing_row import Row
-from ncc_runtime.neff.listing_values import attributes, block, choice, placeholder, region_instr
-from ncc_runtime.neff.placeholder import Placeholder
+from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import (
     AttributeValue,
     Block,
+    BlockKind,
     Buffer,
     BufferId,
     BufferKind,
@@ -21,13 +27,200 @@ from ncc_runtime.neff.program import (
     Parameter,
     Program,
     Region,
+    RegionInstr,
     Semaphore,
     Sharding,
     Tensor,
     TensorId,
 )
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.groups import Groups, parse_groups
+from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.neff.structure import CONTROL, names_block
 from ncc_runtime.neff.table import NONE, Instr, InstrTable
+
+_WORD = re.compile(r'((?:"(?:[^"\\]|\\.)*"|[^\s";])+)|;.*|(")')
+_INTEGER = re.compile(r"-?\d{1,20}", re.ASCII)
+
+
+class Row:
+    """The words of a line and how far they are read."""
+
+    def __init__(self, number: int, line: str) -> None:
+        self.number = number
+        matches = list(_WORD.finditer(line))
+        self._words = [match[1] for match in matches if match[1]]
+        self._at = 0
+        if any(match[2] for match in matches):
+            raise self.wrong("a quote is not closed")
+
+    def wrong(self, message: str) -> NeffError:
+        """The complaint about this line, to be raised."""
+        return NeffError(f"line {self.number}: {message}")
+
+    def is_done(self) -> bool:
+        """Whether every word is read."""
+        return self._at == len(self._words)
+
+    def peek(self) -> str:
+        """The next word, empty at the end."""
+        return "" if self.is_done() else self._words[self._at]
+
+    def end(self) -> None:
+        """Complain of words that are left."""
+        if not self.is_done():
+            raise self.wrong(f"{self.peek()!r} is one word too many")
+
+    def word(self, what: str) -> str:
+        """The next word, whatever it is; `what` was expected if there is none."""
+        if self.is_done():
+            raise self.wrong(f"{what} expected at the end")
+        self._at += 1
+        return self._words[self._at - 1]
+
+    def keyword(self, wanted: str) -> None:
+        """The next word, which must be this one."""
+        found = self.word(repr(wanted))
+        if found != wanted:
+            raise self.wrong(f"{wanted!r} expected, found {found!r}")
+
+    def accept(self, wanted: str) -> bool:
+        """Read the next word if it is this one."""
+        taken = self.peek() == wanted
+        self._at += taken
+        return taken
+
+    def match(self, pattern: re.Pattern[str], what: str) -> re.Match[str]:
+        """The next word, which must have this form."""
+        found = self.word(what)
+        match = pattern.fullmatch(found)
+        if match is None:
+            raise self.wrong(f"{what} expected, found {found!r}")
+        return match
+
+    def integer(self, what: str) -> int:
+        return int(self.match(_INTEGER, what)[0])
+
+    def name(self, what: str) -> str:
+        """A word, or any text in quotes."""
+        return self.unquoted(self.word(what))
+
+    def unquoted(self, word: str) -> str:
+        """The text that a word stands for."""
+        if not word.startswith('"'):
+            return word
+        try:
+            return str(json.loads(word))
+        except ValueError as error:
+            raise self.wrong(f"{word} is no text in quotes: {error}") from error
+
+    def ids(self, prefix: str) -> tuple[int, ...]:
+        """A list such as `t3, t4`, possibly empty."""
+        found: list[int] = []
+        more = True
+        while more and re.fullmatch(rf"{prefix}\d{{1,20}},?", self.peek(), re.ASCII):
+            word = self.word("an id")
+            more = word.endswith(",")
+            found.append(int(word[len(prefix) :].rstrip(",")))
+        return tuple(found)
+
+    def numbered(self, prefix: str, number: int) -> None:
+        """The id at the start of a row, which counts the rows of its section."""
+        self.keyword(f"{prefix}{number}")
+
+
+_GROUP = r"\{\d{1,19}(?:,\d{1,19})*\}"
+_MEMBERS = re.compile(rf"\{{(?:{_GROUP}(?:,{_GROUP})*)?\}}", re.ASCII)
+_ATTRIBUTE = re.compile(
+    r'(?P<name>[\w-]+)=(?:(?P<plain>-?\d{1,20}|true|false|".*")|\[(?P<list>[\d,-]*)\])', re.ASCII
+)
+
+_TENSOR = re.compile(r"t(\d{1,20})", re.ASCII)
+
+_Member = TypeVar("_Member", bound=enum.Enum)
+
+
+def choice(row: Row, kind: type[_Member], what: str) -> _Member:
+    """The next word as a member of an enumeration."""
+    word = row.word(what)
+    try:
+        return kind(word)
+    except ValueError as error:
+        known = ", ".join(str(member.value) for member in kind)
+        raise row.wrong(f"{word!r} is no {what}, known: {known}") from error
+
+
+def attributes(row: Row) -> Mapping[str, AttributeValue]:
+    """The rest of the row as `name=value` words."""
+    found: dict[str, AttributeValue] = {}
+    while not row.is_done():
+        match = row.match(_ATTRIBUTE, "attribute=value")
+        if match["name"] in found:
+            raise row.wrong(f"attribute {match['name']} is given twice")
+        found[match["name"]] = (
+            json.loads(match["plain"])
+            if match["list"] is None
+            else tuple(int(number) for number in match["list"].split(",") if number)
+        )
+    return found
+
+
+def region_instr(row: Row) -> RegionInstr:
+    """One operation of a region, behind its value number."""
+    opcode, dtype = row.word("opcode"), choice(row, DType, "dtype")
+    operands = row.ids("v")
+    constant = row.name("value") if row.peek().startswith('"') else None
+    return RegionInstr(opcode, operands, dtype, attributes(row), constant)
+
+
+def block(row: Row) -> Block:
+    """A loop or a branch, behind its id."""
+    kind, name = choice(row, BlockKind, "kind of block"), row.name("name")
+    row.keyword("predicate")
+    predicate = TensorId(int(row.match(_TENSOR, "tensor")[1]))
+    index, of = 0, 1
+    if row.accept("branch"):
+        index = row.integer("branch")
+        row.keyword("of")
+        of = row.integer("number of branches")
+    trip_count = row.integer("trip count") if row.accept("trips") else None
+    return Block(kind, name, predicate, index, of, trip_count)
+
+
+def placeholder(row: Row) -> Placeholder:
+    """A placeholder, behind its id."""
+    op = choice(row, CollectiveOp, "collective")
+    reduces = any(row.peek() == reduction.value for reduction in Reduction)
+    reduction = choice(row, Reduction, "reduction") if reduces else None
+    dtype = choice(row, DType, "dtype")
+    results = row.ids("t")
+    row.keyword("=")
+    operands = row.ids("t")
+    groups = _members(row) if row.accept("groups") else ()
+    pairs = _members(row) if row.accept("pairs") else ()
+    root = row.integer("root") if row.accept("root") else None
+    counts = row.ids("t") if row.accept("counts") else ()
+    row.keyword("stream")
+    return Placeholder(
+        op=op,
+        dtype=dtype,
+        operands=operands,
+        results=results,
+        reduction=reduction,
+        groups=groups,
+        pairs=tuple((source, target) for source, target in pairs),
+        root=root,
+        stream=row.integer("stream"),
+        in_place=row.accept("in-place"),
+        channel_id=row.integer("channel") if row.accept("channel") else None,
+        name=row.name("name"),
+        counts=counts,
+    )
+
+
+def _members(row: Row) -> Groups:
+    return parse_groups(row.match(_MEMBERS, "{{0,1},{2,3}}")[0]).expand()
+
 
 _HEX = re.compile(r"0x[0-9a-f]{1,16}")
 _TYPE = re.compile(r"(\w+)\[((?:\d{1,19}(?:,\d{1,19})*)?)\]", re.ASCII)

@@ -4,9 +4,9 @@ import enum
 
 import attrs
 
-from ncc_runtime.neff.dtypes import DType
-from ncc_runtime.neff.groups import Groups
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.groups import Groups
+from ncc_runtime.neff.shared.reductions import Reduction
 
 
 class CollectiveOp(enum.Enum):

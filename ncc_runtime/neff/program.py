@@ -10,9 +10,9 @@ from typing import NewType
 
 import attrs
 
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.placeholder import Placeholder
+from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.table import InstrTable
 
 Rank = NewType("Rank", int)

@@ -1,13 +1,27 @@
-"""Plans as JSON of our own and back: the plans of a program's placeholders as they are."""
+"""Plans as JSON of our own and back: the plans of a program's placeholders as they are.
 
-from collections.abc import Callable, Sequence
-from typing import Any
+The JSON of plans, typed: its schema is made of these classes, and other shapes are refused.
+
+`plan.schema.json` beside this file is that schema. A column by member is a list, or one number
+where all members are alike; -1 is nobody.
+
+Whether a plan that somebody wrote names what there is: members, bytes, lanes, transfers.
+
+Lowering presumes this of every plan. Whether a plan also does what is asked of it, whether it
+deadlocks or races, is proved of what becomes of it.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, Literal
 
 import attrs
+import msgspec
 import numpy as np
 
 from ncc_runtime.collectives.plan import (
     IDLE,
+    LANES,
     After,
     Copy,
     Count,
@@ -17,19 +31,213 @@ from ncc_runtime.collectives.plan import (
     Round,
     Space,
     Transfer,
+    divisor,
 )
 from ncc_runtime.errors import PlanError
-from ncc_runtime.neff.reductions import Reduction
-from ncc_runtime.plans.text import (
-    AfterText,
-    AlsoText,
-    CollectiveText,
-    Column,
-    CountText,
-    PieceText,
-    TeamText,
-    TransferText,
-)
+from ncc_runtime.input_files import json_of
+from ncc_runtime.neff.shared.reductions import Reduction
+
+MOST_BYTES = 1 << 28
+MOST_MEMBERS = 1 << 16
+
+Column = int | list[int]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+_Members = Annotated[int, msgspec.Meta(ge=1, le=MOST_MEMBERS)]
+
+
+class PieceText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a transfer reads or writes: in operand (in) or result (out) `tensor`, or in scratch."""
+
+    space: Literal["in", "out", "scratch"]
+    offset: Column
+    tensor: _Count = 0
+    owner: Column | None = None
+
+
+class AlsoText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A second member that the same bytes are written at."""
+
+    peer: Column
+    target: PieceText
+
+
+class AfterText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a transfer waits for: numbers of transfers of earlier rounds, counted from 0."""
+
+    arrived: list[Column] = []
+    sent: list[Column] = []
+
+
+class CountText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Entries of the mover's tables of counts, numbered through: rows, from which, to which."""
+
+    rows: Column
+    source: Column | None = None
+    target: Column | None = None
+
+
+class TransferText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One transfer of every member."""
+
+    peer: Column
+    target: PieceText
+    bytes: Column
+    sources: list[PieceText] = []
+    also: AlsoText | None = None
+    lane: _Count = 0
+    consumed: Column | None = None
+    credit: _Count = 0
+    divisor: _Count = 1
+    strand: _Count | None = None
+    after: AfterText | None = None
+    count: CountText | None = None
+
+
+class TeamText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A plan, and the groups of ranks that it is for; without, those of as many members."""
+
+    algorithm: str
+    members: _Members
+    rounds: list[list[TransferText]]
+    scratch_bytes: _Count = 0
+    groups: list[list[_Count]] | None = None
+
+
+class CollectiveText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is filled: an operator with the sizes of its buffers."""
+
+    op: str
+    element_bytes: _Count
+    operand_elements: list[_Count]
+    result_elements: list[_Count]
+    teams: list[TeamText]
+    in_place: bool = False
+    average: bool = False
+    root: _Count | None = None
+    pairs: list[tuple[_Count, _Count]] = []
+    row_bytes: _Count = 0
+    entries: _Count = 0
+
+
+class FileText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file."""
+
+    format: Literal["ncc-plan"]
+    version: Literal[1]
+    collectives: list[CollectiveText]
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a file."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "ncc-plan",
+        **msgspec.json.schema(FileText),
+    }
+
+
+def encoded(collectives: Sequence[CollectiveText]) -> bytes:
+    """The bytes of a file; a line for each transfer."""
+    whole = msgspec.to_builtins(FileText("ncc-plan", 1, list(collectives)))
+    return ("".join(_lines(_without_defaults(whole), 0)) + "\n").encode()
+
+
+_OPENED = ("collectives", "teams", "rounds")
+"""What goes on several lines."""
+
+
+def _lines(value: Any, depth: int) -> Iterator[str]:
+    pad = " " * (depth + 1)
+    if isinstance(value, dict) and any(key in value for key in _OPENED):
+        yield "{\n"
+        for number, (key, item) in enumerate(value.items()):
+            yield f"{pad}{json.dumps(key)}: "
+            if key in _OPENED:
+                yield from _list_lines(item, depth + 1, is_rounds=key == "rounds")
+            else:
+                yield json.dumps(item)
+            yield ",\n" if number < len(value) - 1 else "\n"
+        yield " " * depth + "}"
+        return
+    yield json.dumps(value)
+
+
+def _list_lines(items: list[Any], depth: int, *, is_rounds: bool) -> Iterator[str]:
+    pad = " " * (depth + 1)
+    yield "[\n"
+    for number, item in enumerate(items):
+        yield pad
+        if is_rounds:
+            inner = f",\n{pad} ".join(map(json.dumps, item))
+            yield f"[{inner}]"
+        else:
+            yield from _lines(item, depth + 1)
+        yield ",\n" if number < len(items) - 1 else "\n"
+    yield " " * depth + "]"
+
+
+def _without_defaults(value: Any) -> Any:
+    """The same without what stands for nothing."""
+    if isinstance(value, dict):
+        plain = {"tensor": 0, "lane": 0, "credit": 0, "divisor": 1, "row_bytes": 0, "entries": 0}
+        return {
+            key: _without_defaults(item)
+            for key, item in value.items()
+            if item is not None and not (key in plain and item == plain[key])
+        }
+    if isinstance(value, list) and value and isinstance(value[0], dict | list):
+        return [_without_defaults(item) for item in value]
+    return value
+
+
+def decoded(data: bytes) -> FileText:
+    """A file's content; PlanError with the place where it is none."""
+    if len(data) > MOST_BYTES:
+        raise PlanError(f"{len(data)} bytes, a plan has at most {MOST_BYTES}")
+    try:
+        return msgspec.json.decode(data, type=FileText)
+    except msgspec.ValidationError as error:
+        what = _foreign(data) or str(error)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # of keys, msgspec raises the latter
+        what = _not_json(data, str(error))
+    except RecursionError:
+        what = "not JSON: nested too deeply"
+    raise PlanError(f"{what[:1].lower()}{what[1:]}")
+
+
+class _ExecutionGpu(msgspec.Struct):
+    threadblocks: list[dict[str, Any]]
+
+
+class _ExecutionPlan(msgspec.Struct):
+    """What tells an execution plan of MSCCL++. Source: microsoft/mscclpp, execution_plan.cc."""
+
+    gpus: list[_ExecutionGpu]
+
+
+def _foreign(data: bytes) -> str:
+    """Says so where JSON is a plan of somebody else's that is known; "" if it is not."""
+    try:
+        msgspec.json.decode(data, type=_ExecutionPlan)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    return (
+        "an execution plan of MSCCL++, whose operations (put, signal, wait, ...) are no steps of "
+        "thread blocks that send and receive, and are not read: write the algorithm as MSCCL XML, "
+        "with msccl-tools, or start from a plan of ours (nccrt explain --save-plan FILE)"
+    )
+
+
+def _not_json(data: bytes, what: str) -> str:
+    """Where a file is no JSON; msgspec knows the byte only."""
+    try:
+        json_of(data)
+    except json.JSONDecodeError as error:
+        return f"line {error.lineno}, column {error.colno}: not JSON: {error.msg}"
+    except ValueError as error:
+        return f"not JSON: {error}"
+    return what
+
 
 MOST_SHOWN = 40
 """Characters of a value that a message shows."""
@@ -184,3 +392,194 @@ class _Reading:
         if isinstance(cells, int):
             return np.full(self.members, cells, dtype)
         return np.array(cells, dtype)
+
+
+MOST_SOURCES = 16
+"""Of a descriptor. Source: AWS Neuron SDK docs, work-with-neff-files.rst (`from_arr`)."""
+
+MOST_CREDIT = 1 << 30
+MOST_SCRATCH = 1 << 46
+
+
+def check_sound(plan: Plan, job: Job) -> None:
+    """PlanError with the round and the transfer that name what is not there."""
+    checking = _Checking(plan, job)
+    number = 0
+    if plan.scratch_bytes > MOST_SCRATCH:
+        raise PlanError(f"scratch_bytes is {plan.scratch_bytes}, must be at most {MOST_SCRATCH}")
+    for place, one_round in enumerate(plan.rounds):
+        first = number
+        for index, move in enumerate(one_round.transfers):
+            for fault in checking.faults(move, first):
+                raise PlanError(f"round {place}, transfer {index}: {fault}")
+            checking.moves.append(move)
+            number += 1
+
+
+def check_reads(plan: Plan, groups: np.ndarray, chips: np.ndarray) -> None:
+    """PlanError where a member would read the operand of one that is placed on another chip.
+
+    `groups` are (groups, members) ranks, `chips` has the chip of each rank.
+    """
+    for place, one_round in enumerate(plan.rounds):
+        for index, move in enumerate(one_round.transfers):
+            for reader, other in _across(move, groups, chips):
+                raise PlanError(
+                    f"{plan.algorithm}: round {place}, transfer {index}: rank {reader} on chip "
+                    f"{chips[reader]} would read the operand of rank {other} on chip "
+                    f"{chips[other]}; a DMA reads memory of its own chip only: place these "
+                    "ranks on one chip, or let the other write"
+                )
+
+
+def _across(move: Transfer, groups: np.ndarray, chips: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Ranks that would read an operand on another chip, and whose it is."""
+    owners = [piece.owner for piece in move.sources if piece.owner is not None]
+    if not owners:
+        return
+    active = move.peer != IDLE
+    for owner in owners:
+        readers, others = groups[:, active].ravel(), groups[:, owner[active]].ravel()
+        for which in np.flatnonzero(chips[readers] != chips[others]).tolist():
+            yield int(readers[which]), int(others[which])
+
+
+@attrs.define(eq=False)
+class _Checking:
+    """One plan on its way through the transfers."""
+
+    plan: Plan
+    job: Job
+    moves: list[Transfer] = attrs.field(factory=list)
+
+    def faults(self, move: Transfer, first: int) -> Iterator[str]:
+        """What is wrong with a transfer; `first` is the number of the first of its round."""
+        yield from self._numbers(move)
+        yield from self._peers(move)
+        yield from self._bytes(move)
+        yield from self._waits(move, first)
+        yield from self._counts(move)
+
+    def _numbers(self, move: Transfer) -> Iterator[str]:
+        if move.lane >= LANES:
+            yield f"lane {move.lane}, there are {LANES}"
+        if len(move.sources) > MOST_SOURCES:
+            yield f"{len(move.sources)} sources, a descriptor has at most {MOST_SOURCES}"
+        if move.credit > MOST_CREDIT:
+            yield f"credit {move.credit}, must be at most {MOST_CREDIT}"
+        allowed = {1, divisor(self.job, self.plan.members)}
+        if move.divisor not in allowed:
+            yield f"divisor {move.divisor}, must be {' or '.join(map(str, sorted(allowed)))}"
+        if move.divisor > 1 and not move.sources:
+            yield "a divisor without sources"
+
+    def _peers(self, move: Transfer) -> Iterator[str]:
+        columns = [("peer", move.peer)]
+        columns += [] if move.also is None else [("also.peer", move.also.peer)]
+        for name, column in columns:
+            yield from self._members(name, column)
+            named = column[column != IDLE]
+            if len(np.unique(named)) < len(named):
+                twice = int(np.bincount(named).argmax())
+                yield f"{name} names member {twice} twice: two senders of one transfer"
+        if move.consumed is not None:
+            yield from self._members("consumed", move.consumed)
+            if ((move.consumed != IDLE) & (move.peer == IDLE)).any():
+                yield "consumed where there is no peer"
+        if move.also is not None:
+            both = move.also.peer != IDLE
+            if (move.peer[both] == IDLE).any() or (move.peer[both] == move.also.peer[both]).any():
+                yield "also.peer without a peer, or the same one"
+        if move.target.owner is not None or (move.also and move.also.target.owner is not None):
+            yield "a target with an owner: a transfer writes at its peer"
+
+    def _members(self, name: str, column: np.ndarray) -> Iterator[str]:
+        most = int(column.max(initial=IDLE))
+        if most >= self.plan.members:
+            yield f"{name} {most}, there are {self.plan.members} members"
+
+    def _bytes(self, move: Transfer) -> Iterator[str]:
+        active = move.peer != IDLE
+        width = self.job.buffers.element_bytes
+        sizes = move.size_bytes[active]
+        if (sizes < 0).any() or (sizes % max(1, width)).any():
+            yield f"bytes that are no whole elements of {width}"
+        pieces = [("source", piece, active) for piece in move.sources]
+        pieces.append(("target", move.target, active))
+        if move.also is not None:
+            pieces.append(("also.target", move.also.target, move.also.peer != IDLE))
+        for name, piece, where in pieces:
+            yield from self._piece(name, piece, (where, move.size_bytes))
+
+    def _piece(
+        self, name: str, piece: Piece, extent: tuple[np.ndarray, np.ndarray]
+    ) -> Iterator[str]:
+        where, size = extent
+        room = self._room(piece)
+        if room is None:
+            yield f"{name} in tensor {piece.tensor} of {piece.space.value}, which there is not"
+            return
+        if piece.owner is not None:
+            yield from self._members(f"owner of a {name}", piece.owner)
+            if piece.space is not Space.OPERAND or (piece.owner[where] == IDLE).any():
+                yield f"{name} with an owner, which is for operands, of every member"
+        if name != "source" and piece.space is Space.OPERAND:
+            yield f"{name} in an operand, which nobody may write"
+        start, size = piece.offset[where], size[where]
+        outside = (start < 0) | (size > room) | (start > room - size)
+        for member in np.flatnonzero(outside)[:1].tolist():
+            first, count = int(start[member]), int(size[member])
+            yield (
+                f"{name} of {count} bytes at {first} of {piece.space.value}, which has {room} bytes"
+            )
+        if (start % max(1, self.job.buffers.element_bytes)).any():
+            yield f"{name} begins inside of an element"
+
+    def _room(self, piece: Piece) -> int | None:
+        buffers = self.job.buffers
+        if piece.space is Space.SCRATCH:
+            return self.plan.scratch_bytes
+        is_operand = piece.space is Space.OPERAND
+        elements = buffers.operand_elements if is_operand else buffers.result_elements
+        if piece.tensor >= len(elements):
+            return None
+        return elements[piece.tensor] * buffers.element_bytes
+
+    def _waits(self, move: Transfer, first: int) -> Iterator[str]:
+        if move.after is None:
+            return
+        active = move.peer != IDLE
+        for name, columns in (("arrived", move.after.arrived), ("sent", move.after.sent)):
+            for column in columns:
+                if int(column.max(initial=IDLE)) >= first:
+                    yield f"after.{name} {int(column.max())} is no transfer of an earlier round"
+                    return
+                lacking = (
+                    member
+                    for member in np.flatnonzero(column != IDLE).tolist()
+                    if not active[member] or not self._has(name, int(column[member]), member)
+                )
+                if (member := next(lacking, None)) is not None:
+                    yield f"after.{name} {column[member]}, which member {member} has not"
+                    return
+
+    def _counts(self, move: Transfer) -> Iterator[str]:
+        tables = len(self.job.placeholder.counts[:3])
+        if move.count is None:
+            return
+        if not tables:
+            yield "a count, which this operator has not"
+            return
+        most = self.job.buffers.entries * tables
+        for name in ("rows", "source", "target"):
+            column = getattr(move.count, name)
+            if column is not None and (column.min() < IDLE or column.max() >= most):
+                yield f"count.{name} {column.max()}, there are {most} entries"
+
+    def _has(self, name: str, number: int, member: int) -> bool:
+        """Whether a transfer arrives at a member, or is made by it."""
+        move = self.moves[number]
+        if name == "sent":
+            return bool(move.peer[member] != IDLE)
+        comes = (move.peer == member).any()
+        return bool(comes or (move.also is not None and (move.also.peer == member).any()))

@@ -10,18 +10,17 @@ from pathlib import Path
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.candidates import Candidate
+from ncc_runtime.collectives.choose import Candidate
 from ncc_runtime.collectives.layout import Members
 from ncc_runtime.collectives.plan import Job, Plan
 from ncc_runtime.errors import PlanError, reason_of
 from ncc_runtime.input_files import read_file
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
-from ncc_runtime.plans import document, msccl, text
-from ncc_runtime.plans.msccl import Algo
+from ncc_runtime.plans import document, msccl_file
+from ncc_runtime.plans.chunk_places import TAKEN, op_of
+from ncc_runtime.plans.document import CollectiveText, TeamText, check_reads, check_sound
+from ncc_runtime.plans.msccl_file import Algo
 from ncc_runtime.plans.msccl_plan import MscclPlan
-from ncc_runtime.plans.shapes import TAKEN, op_of
-from ncc_runtime.plans.sound import check_reads, check_sound
-from ncc_runtime.plans.text import CollectiveText, TeamText
 
 MOST_REASONS = 3
 """Placeholders that a message says of why a file does not fit."""
@@ -198,13 +197,13 @@ def read_plans(words: Sequence[str]) -> tuple[PlanFile, ...]:
 def _read(word: str) -> PlanFile:
     target, path = split_word(word)
     try:
-        data = read_file(path, text.MOST_BYTES)
+        data = read_file(path, document.MOST_BYTES)
     except OSError as error:
         raise PlanError(f"plan {path}: {reason_of(error)}") from None
     try:
         if data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
-            return PlanFile(path, target, _Ours(text.decoded(data).collectives))
-        return PlanFile(path, target, _Msccl(msccl.read(data)))
+            return PlanFile(path, target, _Ours(document.decoded(data).collectives))
+        return PlanFile(path, target, _Msccl(msccl_file.read(data)))
     except PlanError as reason:
         raise PlanError(f"plan {path}: {reason}") from None
 

@@ -3,21 +3,18 @@
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.extents import Scratch
+from ncc_runtime.collectives.chunks import Scratch
 from ncc_runtime.collectives.plan import Job, Plan, Space, divisor
 from ncc_runtime.errors import PlanError
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.stages import ranks_text
-from ncc_runtime.plans import msccl
-from ncc_runtime.plans.claims import Performed, performed
-from ncc_runtime.plans.columns import rounds_of
-from ncc_runtime.plans.loops import Making as Wanted
-from ncc_runtime.plans.loops import Stretch, loops
-from ncc_runtime.plans.making import Facts, Making, Singles
-from ncc_runtime.plans.msccl import INPUT, SCRATCH, Algo
-from ncc_runtime.plans.races import Ordered, ordered
-from ncc_runtime.plans.shapes import Shape
-from ncc_runtime.plans.steps import Graph, graph_of, places_of
+from ncc_runtime.plans import msccl_file
+from ncc_runtime.plans.chunk_places import Making as Wanted
+from ncc_runtime.plans.chunk_places import Shape, Stretch, loops
+from ncc_runtime.plans.msccl_checks import Ordered, Performed, ordered, performed
+from ncc_runtime.plans.msccl_file import INPUT, SCRATCH, Algo
+from ncc_runtime.plans.msccl_graph import Graph, graph_of, places_of
+from ncc_runtime.plans.msccl_transfers import Facts, Making, Singles, rounds_of
 
 
 class MscclPlan:
@@ -52,7 +49,7 @@ class MscclPlan:
         count = len(self._readings)
         for number in range(2 * count):
             written = self._readings[number % count]
-            algo = written if number < count else msccl.adding_to_targets(written)
+            algo = written if number < count else msccl_file.adding_to_targets(written)
             if algo is written and number >= count:
                 continue
             try:

@@ -1,19 +1,107 @@
-"""What two placements of one program change, collective by collective."""
+"""What two placements of one program change, collective by collective.
+
+What one collective takes each time it runs, counted from its descriptors: bytes, rows.
+
+What `nccrt diff` prints: two lines for every kind of collective that changed.
+"""
 
 import enum
+import io
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import attrs
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 
-from ncc_runtime.lowering.bind import alike_as
-from ncc_runtime.lowering.executable import Executable
+from ncc_runtime.execution.variable_sizes import assumed
+from ncc_runtime.lowering.choices import alike_as
+from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable
 from ncc_runtime.neff.program import Program
 from ncc_runtime.report.collectives import REMOTE
-from ncc_runtime.report.heading import SCHEMA
-from ncc_runtime.report.moved import Moved, moved
-from ncc_runtime.report.run import Run
+from ncc_runtime.report.run import SCHEMA, Run
+from ncc_runtime.topology.routes import TRANSPORTS, Routes, Transport
+
+
+@attrs.frozen
+class Moved:
+    """Bytes of all ranks together, and instructions that some rank performs."""
+
+    bytes_by_transport: tuple[int, ...]  # by Transport code
+    bytes_by_link: tuple[tuple[str, int], ...]  # of links that carry any
+    cc_instructions: int
+    descriptor_runs: int
+
+    def of(self, transport: Transport) -> int:
+        """Bytes over one transport."""
+        return self.bytes_by_transport[transport.code]
+
+    @property
+    def busiest_link(self) -> tuple[str, int]:
+        """The link that carries most, and how much; `-` if none carries any."""
+        return max(self.bytes_by_link, key=lambda one: one[1], default=("-", 0))
+
+
+def moved(executable: Executable) -> tuple[Moved, ...]:
+    """What every placeholder takes, in order; of variable size, what is assumed of it."""
+    executable, _ = assumed(executable)
+    count, routes = len(executable.program.placeholders), executable.routes
+    by_transport = np.zeros((count, len(TRANSPORTS)), np.int64)
+    by_link = np.zeros((count, len(executable.topology.links)), np.int64)
+    runs, steps = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    for queue in executable.queues:
+        if isinstance(queue, CcQueue):
+            steps += _active_rows(queue, count)
+        elif isinstance(queue, DmaQueue):
+            runs += np.bincount(queue.placeholder, (queue.peer != IDLE).sum(axis=1), count).astype(
+                int
+            )
+            for peers in (queue.peer, queue.also_peer):
+                _add_writes(routes, queue, peers, (by_transport, by_link))
+    return tuple(
+        Moved(
+            tuple(by_transport[number].tolist()),
+            _named(executable, by_link[number]),
+            int(steps[number]),
+            int(runs[number]),
+        )
+        for number in range(count)
+    )
+
+
+def _add_writes(
+    routes: Routes, queue: DmaQueue, peers: np.ndarray | None, found: tuple[np.ndarray, np.ndarray]
+) -> None:
+    """Add what a ring writes at `peers` to the bytes by transport and by link."""
+    if peers is None:
+        return
+    by_transport, by_link = found
+    row, sender = np.nonzero(peers != IDLE)
+    number, target = queue.placeholder[row], peers[row, sender]
+    size = np.broadcast_to(queue.size_bytes, peers.shape)[row, sender].astype(np.int64)
+    np.add.at(by_transport, (number, routes.transport(sender, target)), size)
+    start, links = routes.link_runs(sender, target)
+    hops = np.diff(start)
+    np.add.at(by_link, (np.repeat(number, hops), links), np.repeat(size, hops))
+
+
+def _active_rows(queue: CcQueue, count: int) -> np.ndarray:
+    """Cells in which a rank waits or increments, by placeholder."""
+    active = queue.sync.wait_sem != IDLE
+    for post in queue.sync.posts:
+        active = active | (post.rank != IDLE)
+    cells = active.sum(axis=1)
+    found = np.zeros(count, np.int64)
+    own = queue.placeholder != IDLE
+    np.add.at(found, queue.placeholder[own], cells[own])
+    return found
+
+
+def _named(executable: Executable, amounts: np.ndarray) -> tuple[tuple[str, int], ...]:
+    names = executable.topology.links
+    return tuple((names.name(int(one)), int(amounts[one])) for one in np.flatnonzero(amounts))
 
 
 class Change(enum.Enum):
@@ -163,3 +251,85 @@ def _side(side: Side) -> dict[str, Any]:
         "descriptor_runs": side.moved.descriptor_runs,
         "mean_time_us": side.mean_time_us,
     }
+
+
+WIDTH = 150
+LETTERS = "ab"
+
+HEADINGS = (
+    "ids",
+    "op",
+    "runs",
+    "",
+    "algorithm",
+    *(f"{transport.value} B" for transport in REMOTE),
+    "links",
+    "busiest",
+    "its B",
+    "CC rows",
+    "descriptor runs",
+    "mean time us",
+)
+WORDS = ("ids", "op", "", "algorithm", "busiest")
+
+
+def as_text(diff: Diff) -> str:
+    """The places, what changed, and in how many collectives."""
+    out = io.StringIO()
+    console = Console(file=out, width=WIDTH, highlight=False, no_color=True, markup=False)
+    console.print(f"{diff.program.name}: {diff.program.ranks} ranks")
+    both = zip(LETTERS, diff.executables, diff.times_us, strict=True)
+    for letter, executable, time in both:
+        topology = executable.topology
+        console.print(
+            f"  {letter}  {topology.nodes} x {topology.name}, lnc {topology.lnc}, "
+            f"{executable.placement.strategy}: predicted time {time:.3f} us"
+        )
+    changed = [row for row in diff.rows if row.changes]
+    if diff.is_empty:
+        console.print(f"nothing changes: {why_nothing(diff)}", soft_wrap=True)
+    else:
+        console.print(_counts(diff, changed), soft_wrap=True)
+    if changed:
+        console.print("bytes, links, CC rows and descriptor runs of one run of one collective")
+        console.print(_table(changed))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def _counts(diff: Diff, changed: list[Compared]) -> str:
+    total = sum(len(row.ids) for row in diff.rows)
+    if not changed:
+        return f"none of {total} collectives changes; the engines take another time"
+    counts: Counter[str] = Counter()
+    for row in changed:
+        counts.update({change.value: len(row.ids) for change in row.changes})
+    what = ", ".join(f"{change} in {count}" for change, count in counts.items())
+    return f"{sum(len(row.ids) for row in changed)} of {total} collectives change: {what}"
+
+
+def _table(rows: list[Compared]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading in WORDS else "right")
+    for row in rows:
+        ids = f"p{row.ids[0]}" + (f" and {len(row.ids) - 1} more" if len(row.ids) > 1 else "")
+        for letter, side in zip(LETTERS, row.sides, strict=True):
+            first = letter == LETTERS[0]
+            common = (ids, row.op, str(row.runs)) if first else ("", "", "")
+            table.add_row(*common, letter, *_cells(side))
+    return table
+
+
+def _cells(side: Side) -> list[str]:
+    moved = side.moved
+    name, most = moved.busiest_link
+    return [
+        side.algorithm,
+        *(str(moved.of(transport)) for transport in REMOTE),
+        str(len(moved.bytes_by_link)),
+        name,
+        str(most),
+        str(moved.cc_instructions),
+        str(moved.descriptor_runs),
+        f"{side.mean_time_us:.3f}",
+    ]

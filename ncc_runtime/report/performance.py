@@ -8,8 +8,8 @@ import attrs
 from rich.table import Table
 
 from ncc_runtime.execution.trace import Trace
+from ncc_runtime.machine_model.parts import Kind
 from ncc_runtime.neff.stages import ranks_text
-from ncc_runtime.parts import Kind
 from ncc_runtime.report.critical_path import CriticalPath, Step, critical_path
 from ncc_runtime.report.overlap import AllReduces, Hideable, Overlap, all_reduces, overlap
 from ncc_runtime.report.utilisation import SHARED, Utilisation, utilisation

@@ -8,7 +8,7 @@ from ncc_runtime.lowering.cc_isa import CcOpcode, DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, EngineQueue, Executable, Queue
 from ncc_runtime.neff.isa import PTC2
 from ncc_runtime.neff.program import Program
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.neff.table import NONE, Instr
 
 

@@ -1,9 +1,19 @@
-"""What a run gave, as the caller gets it."""
+"""What a run gave, as the caller gets it.
+
+What reports of a placed program begin with: what it is and where it is.
+
+Proofs as people and scripts read them.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
 
 from ncc_runtime.execution.trace import Trace, Traffic
+from ncc_runtime.lowering.capacity import rank_capacity, size_text
+from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.report.collectives import CollectiveRow
 from ncc_runtime.verify.proof import Proof
 
@@ -27,3 +37,121 @@ class Run:
     def time_us(self) -> float | None:
         """Predicted time until the last rank is done, in microseconds."""
         return None if self.trace is None else self.trace.time_ps / 1e6
+
+
+SCHEMA = 1
+"""Of every JSON object that `nccrt` prints."""
+
+
+def heading(executable: Executable) -> str:
+    """The first line: `mlp: 8 ranks on 1 x trn2.48xlarge, lnc 2, linear`."""
+    topology, place = executable.topology, executable.placement
+    line = (
+        f"{executable.program.name}: {executable.ranks} ranks on {topology.nodes} x "
+        f"{topology.name}, lnc {topology.lnc}, {place.strategy}"
+    )
+    if not executable.ignores_memory:
+        return line
+    need, there = size_text(executable.hbm_bytes), size_text(rank_capacity(topology))
+    return f"{line}\nmemory ignored: it takes {need} a rank, which has {there}"
+
+
+def facts(executable: Executable) -> dict[str, Any]:
+    """The same as the first keys of an object."""
+    topology = executable.topology
+    return {
+        "schema": SCHEMA,
+        "model": executable.program.name,
+        "topology": topology.name,
+        "nodes": topology.nodes,
+        "lnc": topology.lnc,
+        "placement": executable.placement.strategy,
+        "ranks": executable.ranks,
+        "memory_ignored": executable.ignores_memory,
+    }
+
+
+MOST_CLASSES = 8
+"""Classes of a proof that a text names; the rest are counted."""
+
+
+def as_json(executable: Executable, proofs: Sequence[Proof]) -> dict[str, Any]:
+    """The object that `nccrt verify --json` prints."""
+    return {**facts(executable), "verified": verified(proofs)}
+
+
+def verified(proofs: Sequence[Proof]) -> dict[str, Any]:
+    """The proofs as an object; not proved without any."""
+    return {
+        "proved": bool(proofs) and all(proof.holds for proof in proofs),
+        "seconds": _seconds(proofs),
+        "proofs": [
+            {
+                "name": proof.name,
+                "verdict": proof.verdict,
+                "presumed": proof.presumed or None,
+                "size": proof.size,
+                "seconds": round(proof.seconds, 6),
+                "classes": list(proof.classes),
+                "conditions": list(proof.conditions),
+                "breaches": list(proof.breaches),
+            }
+            for proof in proofs
+        ],
+    }
+
+
+def sentence(proofs: Sequence[Proof]) -> str:
+    """The line of a run's summary: `proved: well-formed, deadlock, races, 0.050 s`."""
+    if not proofs:
+        return "not verified (--no-verify)"
+    return f"proved: {', '.join(proof.name for proof in proofs)}, {_seconds(proofs):.3f} s"
+
+
+def _seconds(proofs: Sequence[Proof]) -> float:
+    return round(sum(proof.seconds for proof in proofs), 6)
+
+
+def as_text(executable: Executable, proofs: Sequence[Proof]) -> str:
+    """A line for each proof; then the classes, and every breach with its witness."""
+    return "\n".join(
+        [
+            heading(executable),
+            *_lines(proofs),
+            *_classes(proofs),
+            *_conditions(proofs),
+            *_breaches(proofs),
+        ]
+    )
+
+
+def _lines(proofs: Sequence[Proof]) -> Iterator[str]:
+    abouts = [f"presumes {one.presumed}" if one.presumed else one.size for one in proofs]
+    rows = [(one.name, one.verdict, about) for one, about in zip(proofs, abouts, strict=True)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row, proof in zip(rows, proofs, strict=True):
+        cells = [word.ljust(width) for word, width in zip(row, widths, strict=True)]
+        yield "  ".join([*cells, f"{proof.seconds:.3f} s"])
+
+
+def _classes(proofs: Sequence[Proof]) -> Iterator[str]:
+    """Ranks that are alike, of which one was looked at."""
+    for proof in proofs:
+        for one in proof.classes[:MOST_CLASSES]:
+            yield f"alike in {proof.name}: {one}"
+        if len(proof.classes) > MOST_CLASSES:
+            yield f"alike in {proof.name}: {len(proof.classes) - MOST_CLASSES} more"
+
+
+def _conditions(proofs: Sequence[Proof]) -> Iterator[str]:
+    """What is checked when the program runs."""
+    for proof in proofs:
+        yield from (f"{proof.name} holds if {one}" for one in proof.conditions)
+
+
+def _breaches(proofs: Sequence[Proof]) -> Iterator[str]:
+    for proof in proofs:
+        for breach in proof.breaches:
+            first, *witness = breach.splitlines()
+            yield f"{proof.name}: {first}"
+            yield from (f"  {line}" for line in witness)

@@ -14,12 +14,10 @@ from ncc_runtime.lowering.executable import IDLE, CcQueue, EngineQueue, Executab
 from ncc_runtime.neff.program import TensorId
 from ncc_runtime.neff.stages import Stage, ranks_text
 from ncc_runtime.options import RunOptions
-from ncc_runtime.report import one_by_one, performance
+from ncc_runtime.report import collectives, performance
 from ncc_runtime.report.collectives import REMOTE, CollectiveRow
-from ncc_runtime.report.heading import facts, heading
 from ncc_runtime.report.performance import Performance
-from ncc_runtime.report.proofs import sentence, verified
-from ncc_runtime.report.run import Run
+from ncc_runtime.report.run import Run, facts, heading, sentence, verified
 
 WIDTH = 120
 
@@ -61,7 +59,7 @@ def _outputs(executable: Executable) -> list[tuple[Stage, TensorId]]:
 
 
 def _collectives(executable: Executable, rows: Sequence[CollectiveRow]) -> list[dict[str, Any]]:
-    apart = one_by_one.by_id(one_by_one.joined(executable, rows))
+    apart = collectives.by_id(collectives.joined(executable, rows))
     return [_collective(row, apart.get(row.id)) for row in rows]
 
 
@@ -124,7 +122,7 @@ def as_text(executable: Executable, run: Run, options: RunOptions, host_s: float
         out.writelines(f"{line}\n" for line in _collectives_lines(run.collectives))
     for note in run.notes:
         console.print(f"note: {note}", markup=False)
-        for line in one_by_one.lines(one_by_one.joined(executable, run.collectives)):
+        for line in collectives.lines(collectives.joined(executable, run.collectives)):
             console.print(line, markup=False, soft_wrap=True)
     if options.values:
         console.print(_outputs_table(executable, run))

@@ -7,13 +7,13 @@ import numpy as np
 
 from ncc_runtime.execution.clock.costs import engine_costs
 from ncc_runtime.execution.trace import Trace, works
-from ncc_runtime.instances import part_classes
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, EngineQueue, Executable
+from ncc_runtime.machine_model.instances import part_classes
+from ncc_runtime.machine_model.parts import Kind, Parts
+from ncc_runtime.machine_model.timing import PS_PER_S, TimingModel
 from ncc_runtime.neff.isa import ENGINES
-from ncc_runtime.parts import Kind, Parts
 from ncc_runtime.report.row_texts import program_of
-from ncc_runtime.timing import PS_PER_S, TimingModel
 from ncc_runtime.topology.routes import Transport
 
 SHARED = (Kind.LINK, Kind.HBM, Kind.DMA, Kind.EFA)

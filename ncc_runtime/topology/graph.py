@@ -11,12 +11,10 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import TopologyError
-from ncc_runtime.topology.faults import link_states
-from ncc_runtime.topology.levels import Axis, Level, Wiring, wire
-from ncc_runtime.topology.links import Links, ends_in_all
-from ncc_runtime.topology.load import load_spec
-from ncc_runtime.topology.slowed import checked_slowed, speeds_percent
-from ncc_runtime.topology.spec import (
+from ncc_runtime.topology.fabric import Axis, Level, Links, Wiring, ends_in_all, trunks_of, wire
+from ncc_runtime.topology.format.load import load_spec
+from ncc_runtime.topology.format.rows import checked_slowed, link_states, speeds_percent
+from ncc_runtime.topology.format.spec import (
     ENGINE_NAMES,
     LARGEST,
     FabricShape,
@@ -26,7 +24,6 @@ from ncc_runtime.topology.spec import (
     SlowedCore,
     Spec,
 )
-from ncc_runtime.topology.trunks import trunks_of
 
 LEVELS = FabricShape.LEVELS
 

@@ -3,7 +3,7 @@
 from ncc_compiler.codegen.generate import generate
 from ncc_compiler.options import CompileOptions
 from ncc_compiler.passes.manager import run_passes
-from ncc_compiler.passes.pipelines import pipeline
+from ncc_compiler.pipelines import pipeline
 from ncc_runtime.neff.check import check
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.program import BufferKind, Program

@@ -5,7 +5,7 @@ import pytest
 
 import ncc_runtime
 from ncc_compiler.driver import compile_text
-from ncc_compiler.ir.printer import print_module
+from ncc_compiler.ir.text.printer import print_module
 from tests.compiler.reading import SUM, complaints, load
 from tests.reference_runs import run_text
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 import ncc_runtime
 from ncc_compiler.driver import compile_text
-from ncc_compiler.ir.printer import print_module
+from ncc_compiler.ir.text.printer import print_module
 from tests.compiler.reading import complaints, load
 from tests.reference_runs import reference_outputs
 

@@ -3,12 +3,11 @@
 import pytest
 
 from ncc_compiler.diagnostics import Source
-from ncc_compiler.ir.build import build_module
 from ncc_compiler.ir.collectives import rank_groups, rank_pairs
-from ncc_compiler.ir.frames import source_frame
 from ncc_compiler.ir.graph import Callee, Pairs, Raw
+from ncc_compiler.ir.text.build import build_module, source_frame
 from ncc_compiler.syntax.parse import parse
-from ncc_runtime.neff.groups import ExplicitGroups, IotaGroups
+from ncc_runtime.neff.shared.groups import ExplicitGroups, IotaGroups
 from tests.compiler.reading import SUM, complaints, load, messages, node
 
 X = "x = f32[4] parameter(0)\n"

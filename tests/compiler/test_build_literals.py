@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncc_compiler.ir.graph import Elided, Literal
-from ncc_compiler.ir.literals import LiteralError, read_literal, spell_literal
+from ncc_compiler.ir.text.literals import LiteralError, read_literal, spell_literal
 from ncc_compiler.ir.types import ArrayType
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 from tests import draws
 
 F32, S32 = DType.F32, DType.S32

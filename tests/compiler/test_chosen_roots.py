@@ -6,7 +6,7 @@ import pytest
 import ncc_compiler
 import ncc_runtime
 from ncc_compiler.options import CompileOptions
-from ncc_compiler.reference.control_flow import DivergenceError
+from ncc_compiler.reference.interpret import DivergenceError
 from ncc_runtime.errors import NccError
 from tests.compiler.reading import complaints
 from tests.reference_runs import run_text

@@ -8,7 +8,7 @@ from ncc_compiler.codegen.lower import lower
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.options import CompileOptions
 from ncc_compiler.passes.manager import run_passes
-from ncc_compiler.passes.pipelines import pipeline
+from ncc_compiler.pipelines import pipeline
 from ncc_runtime.neff.check import check
 from tests.compiler.queue_machine import QueueMachine, any_order, late, names_from_draft
 from tests.compiler.test_codegen import queue_names

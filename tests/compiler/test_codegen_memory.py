@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncc_compiler.codegen import memory
+from ncc_compiler.codegen import buffers
 from ncc_compiler.diagnostics import CompileError
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.program import BufferKind
@@ -216,8 +216,8 @@ class SlowArena:
 )
 def test_a_buffer_lies_at_the_lowest_address_that_is_free(rows, block):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "_BLOCK", block)
-        arena, slow = memory._Arena(0, 2), SlowArena(2)
+        patch.setattr(buffers, "_BLOCK", block)
+        arena, slow = buffers._Arena(0, 2), SlowArena(2)
         known = [0, 0]
         for size, one, other, life in rows:
             known = [known[0] + one, known[1] + other]

@@ -7,7 +7,7 @@ from ncc_compiler.diagnostics import CompileError
 from ncc_compiler.ir.ops import OPS
 from ncc_runtime.neff.isa import OPCODES, WAIT, Engine
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.reductions import Reduction
 from tests.compiler.small_modules import SUM
 from tests.compiler.small_programs import REDUCED, compiled, rows
 

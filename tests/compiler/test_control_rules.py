@@ -3,9 +3,9 @@
 import pytest
 
 from ncc_compiler.ir.graph import Callees
+from ncc_compiler.ir.op_tables.control import CONTROL_ROWS, TRANSFER_ROWS
 from ncc_compiler.ir.ops import OPS
-from ncc_compiler.ir.ops_control import CONTROL_ROWS, TRANSFER_ROWS
-from ncc_compiler.ir.printer import print_module
+from ncc_compiler.ir.text.printer import print_module
 from tests.compiler.reading import SUM, complaints, load, node
 
 PREAMBLE = (

@@ -3,9 +3,9 @@
 import pytest
 
 from ncc_compiler.ir.custom_calls import PARTITION_IT
+from ncc_compiler.ir.op_tables.indexing import INDEXING_ROWS
 from ncc_compiler.ir.ops import OPS
-from ncc_compiler.ir.ops_indexing import INDEXING_ROWS
-from ncc_compiler.ir.printer import print_module
+from ncc_compiler.ir.text.printer import print_module
 from tests.compiler.broken_indexing import LINE, PREAMBLE, WRONG_INDEXING
 from tests.compiler.reading import complaints, load, messages
 from tests.compiler.rows_indexing import RIGHT_INDEXING

@@ -8,11 +8,11 @@ import pytest
 from ncc_compiler.diagnostics import CompileError, Source
 from ncc_compiler.driver import compile_text
 from ncc_compiler.ir.load import load_module
-from ncc_compiler.ir.printer import print_module
+from ncc_compiler.ir.text.printer import print_module
 from ncc_compiler.options import CompileOptions
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.reductions import Reduction
 from tests.compiler.reading import complaints
 from tests.reference_runs import run_text
 

@@ -10,10 +10,10 @@ from ncc_compiler.driver import compile_text
 from ncc_compiler.ir.graph import Computation, Module
 from ncc_compiler.ir.load import load_module
 from ncc_compiler.options import CompileOptions
-from ncc_compiler.overlap.lifetimes import Lifetimes, Remainder, lifetimes_of, peak_bytes
+from ncc_compiler.overlap.dependences import Lifetimes, Remainder, lifetimes_of, peak_bytes
 from ncc_compiler.overlap.schedule import Schedule
 from ncc_compiler.passes.manager import run_passes
-from ncc_compiler.passes.pipelines import pipeline
+from ncc_compiler.pipelines import pipeline
 from tests.compiler.small_modules import assert_same_bits
 from tests.draws_graphs import cases
 from tests.draws_training import inputs, training_steps

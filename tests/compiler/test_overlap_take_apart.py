@@ -9,9 +9,9 @@ from ncc_compiler.diagnostics import Source
 from ncc_compiler.ir.graph import Node
 from ncc_compiler.ir.load import load_module
 from ncc_compiler.options import CompileOptions
-from ncc_compiler.overlap.take_apart import TakeApart
+from ncc_compiler.overlap.bucket import TakeApart
 from ncc_compiler.passes.manager import run_passes
-from ncc_compiler.passes.pipelines import pipeline
+from ncc_compiler.pipelines import pipeline
 from ncc_runtime.options import LoadOptions
 from ncc_runtime.placement import PlaceOptions
 from ncc_runtime.report.overlap import all_reduces

@@ -1,6 +1,6 @@
 """Whose turn it is among updates."""
 
-from ncc_compiler.overlap.updates import Turns
+from ncc_compiler.overlap.ahead import Turns
 
 AFTER = [(), (), (0,), (2,), (1,), (3, 4)]
 """Collectives 0 and 1; 2 and 3 read the first, 4 the second, 5 both."""

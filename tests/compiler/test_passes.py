@@ -14,10 +14,10 @@ from ncc_compiler.options import CompileOptions
 from ncc_compiler.overlap.schedule import Schedule
 from ncc_compiler.passes.fold_constants import FoldConstants
 from ncc_compiler.passes.manager import Pass, run_passes
-from ncc_compiler.passes.pipelines import PIPELINES, pipeline
 from ncc_compiler.passes.remove_dead_code import RemoveDeadCode
 from ncc_compiler.passes.simplify import Simplify
-from ncc_runtime.neff.dtypes import DType
+from ncc_compiler.pipelines import PIPELINES, pipeline
+from ncc_runtime.neff.shared.dtypes import DType
 from tests.compiler.small_modules import assert_same_bits, load
 from tests.draws_graphs import cases
 from tests.reference_runs import reference_outputs

@@ -8,7 +8,7 @@ from ncc_compiler.options import CompileOptions
 from ncc_compiler.passes.inline_calls import InlineCalls
 from ncc_compiler.passes.join_halves import JoinHalves
 from ncc_compiler.passes.manager import run_passes
-from ncc_compiler.passes.pipelines import pipeline
+from ncc_compiler.pipelines import pipeline
 from tests.compiler.small_modules import SUM, entry_ops, load
 
 COUNT = """%below { %p = (s32[], f32[2,3]) parameter(0)

@@ -6,7 +6,7 @@ import pytest
 from ncc_compiler.diagnostics import Source
 from ncc_compiler.ir.graph import Literal
 from ncc_compiler.ir.load import load_module
-from ncc_compiler.ir.printer import print_module
+from ncc_compiler.ir.text.printer import print_module
 from ncc_compiler.passes.fold_constants import FoldConstants
 from ncc_compiler.passes.remove_dead_code import RemoveDeadCode
 from tests.compiler.small_modules import assert_same_bits, entry_node, entry_ops, load

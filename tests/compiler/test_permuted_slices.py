@@ -5,7 +5,7 @@ import pytest
 
 import ncc_compiler
 import ncc_runtime
-from ncc_compiler.ir.printer import print_module
+from ncc_compiler.ir.text.printer import print_module
 from ncc_compiler.options import CompileOptions
 from tests.compiler.reading import complaints, load, messages
 from tests.reference_runs import run_text

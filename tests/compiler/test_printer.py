@@ -9,7 +9,7 @@ from ncc_compiler.ir.attributes import read_attribute, spell_attribute
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.load import load_module
 from ncc_compiler.ir.ops import Kind
-from ncc_compiler.ir.printer import print_module
+from ncc_compiler.ir.text.printer import print_module
 from tests import draws, draws_graphs
 from tests.compiler.reading import SUM, load
 

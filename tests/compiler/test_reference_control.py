@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ncc_compiler.reference.control_flow import DivergenceError
+from ncc_compiler.reference.interpret import DivergenceError
 from tests.reference_runs import run_text
 
 SUM = "sum { a = s32[] parameter(0) b = s32[] parameter(1) ROOT c = s32[] add(a, b) }\n"

@@ -6,9 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from ncc_compiler.diagnostics import Source
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.load import load_module
-from ncc_compiler.ir.printer import print_module
+from ncc_compiler.ir.text.printer import print_module
 from ncc_compiler.ir.types import ArrayType, TupleType
-from ncc_compiler.reference.conversion import dtype_of
+from ncc_compiler.reference.numbers import dtype_of
 from tests.draws_graphs import cases
 from tests.reference_runs import reference_outputs
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.reference import run_module
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 
 INF, NAN = np.inf, np.nan
 LOW, HIGH = -(2**31), 2**31 - 1

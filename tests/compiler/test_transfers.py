@@ -5,7 +5,7 @@ import pytest
 
 import ncc_compiler
 import ncc_runtime
-from ncc_compiler.ir.ops_control import TRANSFER_ROWS
+from ncc_compiler.ir.op_tables.control import TRANSFER_ROWS
 from ncc_compiler.options import CompileOptions
 from tests.compiler.reading import complaints, load, messages
 from tests.reference_runs import run_text

@@ -11,7 +11,7 @@ from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.rules import FAMILIES, sentence
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.ir.verify import verify
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 from tests.compiler.broken_indexing import WRONG_INDEXING
 from tests.compiler.broken_windows import WRONG_WINDOWS
 from tests.compiler.reading import SUM, complaints, load

@@ -6,7 +6,7 @@ import pytest
 import ncc_runtime
 from ncc_compiler.driver import compile_text
 from ncc_compiler.ir.collectives import reduction_of
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 from tests.compiler.reading import complaints, load
 from tests.reference_runs import reference_outputs
 

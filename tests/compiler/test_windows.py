@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 
-from ncc_runtime.neff.windows import (
+from ncc_runtime.neff.shared.windows import (
     ConvolutionLabels,
     Window,
     WindowDimension,

@@ -6,7 +6,7 @@ import pytest
 import ncc_compiler
 import ncc_runtime
 from ncc_compiler.options import CompileOptions
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 from tests.reference_runs import run_text
 
 SHAPES = [((4, 3), 1), ((4, 3), 0), ((2, 5, 3, 4), 1), ((2, 3, 6), 2), ((7,), 0), ((3, 0, 2), 2)]

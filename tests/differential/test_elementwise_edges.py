@@ -9,7 +9,7 @@ import ncc_runtime
 from ncc_compiler.diagnostics import Source
 from ncc_compiler.ir.load import load_module
 from ncc_compiler.options import CompileOptions
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 from tests.elementwise_programs import Line, edges, every_op, program
 from tests.reference_runs import reference_outputs
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 import ncc_compiler
 import ncc_runtime
-from ncc_compiler.ir.printer import print_module
+from ncc_compiler.ir.text.printer import print_module
 from ncc_compiler.options import CompileOptions
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 from tests import draws_local_ops as local
 from tests.draws_graphs import cases
 from tests.draws_indexing_ops import INDEXING_OPS

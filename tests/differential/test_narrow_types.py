@@ -8,7 +8,7 @@ import pytest
 import ncc_compiler
 import ncc_runtime
 from ncc_compiler.options import CompileOptions
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 from tests.reference_runs import run_text
 
 ALL = "replica_groups={{0,1}}, use_global_device_ids=true"

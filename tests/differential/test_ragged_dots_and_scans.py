@@ -9,7 +9,7 @@ import pytest
 import ncc_compiler
 import ncc_runtime
 from ncc_compiler.options import CompileOptions
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 from tests.reference_runs import assert_close, run_text
 
 NAMES = {dtype.numpy: dtype.value for dtype in DType}

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import ncc_compiler
 import ncc_runtime
-from ncc_compiler.ir.printer import print_module
+from ncc_compiler.ir.text.printer import print_module
 from ncc_compiler.options import CompileOptions
 from tests.draws_graphs import Case, cases
 from tests.reference_runs import assert_close, reference_outputs

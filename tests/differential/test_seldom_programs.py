@@ -9,7 +9,7 @@ from ncc_compiler.diagnostics import Source
 from ncc_compiler.ir.load import load_module
 from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.options import CompileOptions
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 from tests.draws_graphs import random_array
 from tests.reference_runs import assert_close, reference_outputs
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import ncc_compiler
 import ncc_runtime
-from ncc_compiler.ir.printer import print_module
+from ncc_compiler.ir.text.printer import print_module
 from tests.draws_graphs import Case, cases
 from tests.draws_local_ops import new_parameter
 from tests.draws_windows import WINDOW_OPS

@@ -11,7 +11,7 @@ from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.reductions import Reduction
 from tests.mutants import Mutant, sample
 from tests.mutation.kinds import NEVER_EQUIVALENT
 from tests.mutation.used_collectives import used_collective

@@ -14,7 +14,7 @@ from ncc_runtime.errors import LoweringError, PlacementError
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.reductions import Reduction
 from tests.mutants import Mutant, sample
 from tests.mutation.engine_programs import BODIES, model_text
 from tests.mutation.used_collectives import used_collective

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import attrs
 
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.isa import ENGINES, Engine
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import (
@@ -21,7 +20,8 @@ from ncc_runtime.neff.program import (
     Tensor,
     TensorId,
 )
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.neff.table import Instr, InstrTable
 from tests.programs import result_elements
 

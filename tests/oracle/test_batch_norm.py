@@ -6,7 +6,7 @@ import pytest
 import ncc_compiler
 import ncc_runtime
 from ncc_compiler.driver import compile_file
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 from tests.differential.test_batch_norm import SHAPES, assert_near, inputs, program
 from tests.oracle.xla import Xla
 
@@ -103,7 +103,7 @@ def test_xla_reads_what_is_printed(line):
 
     from ncc_compiler.diagnostics import Source
     from ncc_compiler.ir.load import load_module
-    from ncc_compiler.ir.printer import print_module
+    from ncc_compiler.ir.text.printer import print_module
 
     head = "x = f32[2,3] parameter(0)\nv = f32[3] parameter(1)\ns = f32[] parameter(2)\n"
     module = load_module(Source("a.ir", f"{head}t = token[] after-all()\nROOT r = {line}\n"))

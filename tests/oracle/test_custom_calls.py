@@ -4,7 +4,7 @@ import pytest
 
 from ncc_compiler.diagnostics import Source
 from ncc_compiler.ir.load import load_module
-from ncc_compiler.ir.printer import print_module
+from ncc_compiler.ir.text.printer import print_module
 from tests.counted_programs import SLOTTED, Shape, text_of
 
 LINES = [

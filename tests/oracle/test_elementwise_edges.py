@@ -8,8 +8,8 @@ import ncc_compiler
 import ncc_runtime
 from ncc_compiler.diagnostics import Source
 from ncc_compiler.ir.load import load_module
-from ncc_compiler.ir.printer import print_module
-from ncc_runtime.neff.dtypes import DType
+from ncc_compiler.ir.text.printer import print_module
+from ncc_runtime.neff.shared.dtypes import DType
 from tests.elementwise_programs import Line, edges, every_op, program
 from tests.oracle.closeness import is_exact
 from tests.oracle.xla import Xla

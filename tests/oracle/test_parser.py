@@ -9,7 +9,7 @@ import pytest
 from ncc_compiler.diagnostics import CompileError, Source
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.load import load_module
-from ncc_compiler.ir.printer import print_module
+from ncc_compiler.ir.text.printer import print_module
 from ncc_compiler.ir.types import ArrayType
 from tests.oracle.xla_parser import XlaParser
 from tests.reference_runs import reference_outputs

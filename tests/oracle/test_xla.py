@@ -14,9 +14,9 @@ import ncc_runtime
 from ncc_compiler.diagnostics import Source
 from ncc_compiler.ir.graph import Computation, Node
 from ncc_compiler.ir.load import load_module
-from ncc_compiler.ir.printer import print_module
+from ncc_compiler.ir.text.printer import print_module
 from ncc_compiler.ir.types import TupleType
-from ncc_runtime.neff.groups import parse_groups
+from ncc_runtime.neff.shared.groups import parse_groups
 from tests.draws_graphs import Case, cases
 from tests.oracle.closeness import assert_close
 from tests.oracle.xla import CannotRunError, Xla

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import ncc_compiler
 import ncc_runtime
-from ncc_runtime.collectives import hierarchical, tree
+from ncc_runtime.collectives.algorithms import hierarchical, tree
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.collectives.layout import Layout, UnsuitedError
 from ncc_runtime.collectives.plan import Plan, Round

@@ -9,18 +9,16 @@ from hypothesis import strategies as st
 
 import ncc_runtime
 from benchmarks.all_to_all import AS_FAST
-from ncc_runtime.collectives import by_dimension, shifts
-from ncc_runtime.collectives.bounds import Bound, bound_of
+from ncc_runtime.collectives.algorithms import all_to_all, all_to_all_torus
+from ncc_runtime.collectives.bounds import Bound, bound_of, detours_ps
 from ncc_runtime.collectives.choose import Chooser
-from ncc_runtime.collectives.detours import detours_ps
 from ncc_runtime.collectives.layout import Layout, UnsuitedError
 from ncc_runtime.collectives.plan import IDLE, Plan
-from ncc_runtime.lowering.bind import groups_of, job_of
+from ncc_runtime.lowering.choices import groups_of, job_of
 from ncc_runtime.lowering.executable import Executable
+from ncc_runtime.machine_model.parts import Kind
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.parts import Kind
-from ncc_runtime.report.explain import as_json, explained
-from ncc_runtime.report.explain_text import as_text
+from ncc_runtime.report.explain import as_json, as_text, explained
 from tests.clock_runs import timed
 from tests.draws_placed_groups import WORD, Case, layout_of, layouts
 from tests.plan_runs import Given, PlanRun, neighbour_reads, sent_bytes
@@ -60,12 +58,12 @@ def gives_what_numpy_gives(case: Case, seed: int) -> None:
         np.testing.assert_array_equal([row[tensor] for row in results], wanted)
 
 
-@pytest.mark.parametrize("slice_bytes", [4, by_dimension.SLICE_BYTES])
+@pytest.mark.parametrize("slice_bytes", [4, all_to_all_torus.SLICE_BYTES])
 @pytest.mark.parametrize("name", GROUPS)
 def test_by_dimensions_everybody_gets_what_numpy_gives(
     name: str, slice_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(by_dimension, "SLICE_BYTES", slice_bytes)
+    monkeypatch.setattr(all_to_all_torus, "SLICE_BYTES", slice_bytes)
     machine, ranks, group, how = GROUPS[name]
     layout = layout_of(machine, ranks, group, how)
     sizes = (7 * layout.members, 3 * layout.members)
@@ -84,7 +82,7 @@ def test_in_shifts_everybody_gets_what_numpy_gives(layout: Layout, seed: int) ->
 def test_shifts_are_turns_of_the_group_of_which_each_is_issued_once(
     layout: Layout, rings: int
 ) -> None:
-    group = shifts.arrange(layout)
+    group = all_to_all.arrange(layout)
     peers = np.array([group.peers(number) for number in range(group.members)])
     everybody = np.arange(group.members)
     assert (np.sort(peers, axis=0) == everybody[:, None]).all()
@@ -99,7 +97,7 @@ def test_shifts_are_turns_of_the_group_of_which_each_is_issued_once(
 def test_in_a_shift_of_a_torus_all_links_of_one_direction_carry_the_same() -> None:
     layout = layout_of(("trn2", 1, 2), 64)
     chip = np.array([seat.chip for seat in layout.seats])
-    group = shifts.arrange(layout)
+    group = all_to_all.arrange(layout)
     for number in range(64):
         ways = {
             (int(there) // 4 - int(here) // 4) % 4 * 4 + (int(there) - int(here)) % 4
@@ -140,7 +138,7 @@ def test_where_it_does_not_go_by_dimensions_it_is_said_why(
     machine: tuple[str, int, int], ranks: int, group: list[int] | None, why: str
 ) -> None:
     with pytest.raises(UnsuitedError, match=why):
-        by_dimension.arrange(layout_of(machine, ranks, group))
+        all_to_all_torus.arrange(layout_of(machine, ranks, group))
 
 
 def peers_of(plan: Plan) -> set[int]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import ncc_runtime
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.reductions import Reduction
 from tests.draws_collectives import REDUCTIONS, Case, cases
 from tests.programs import collective_program
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 import ncc_compiler
 import ncc_runtime
 from ncc_compiler.ir.graph import Module
-from ncc_compiler.ir.printer import print_module
+from ncc_compiler.ir.text.printer import print_module
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.program import Program
 from tests.draws_graphs import Case, cases

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from ncc_runtime.errors import PlanError
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.plans import msccl
-from ncc_runtime.plans.msccl import Kind
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.plans import msccl_file
+from ncc_runtime.plans.msccl_file import Kind
 from ncc_runtime.runtime import load
 from tests.msccl_files import ALL, direct_all_to_all, ring_all_gather
 from tests.programs import collective_program
@@ -109,5 +109,5 @@ def test_damaged_bytes_are_refused_or_read(seed: int):
             data[at] = draw.randrange(256)
         else:
             del data[at : at + draw.randrange(40)]
-    algo, said = tried(lambda: msccl.read(bytes(data)))
+    algo, said = tried(lambda: msccl_file.read(bytes(data)))
     assert said.startswith("line ") if algo is None else algo.gpus

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.plans import msccl, races
-from ncc_runtime.plans.msccl import KINDS
-from ncc_runtime.plans.shapes import Shape
-from ncc_runtime.plans.steps import NONE, Graph, graph_of
+from ncc_runtime.plans import msccl_checks, msccl_file
+from ncc_runtime.plans.chunk_places import Shape
+from ncc_runtime.plans.msccl_file import KINDS
+from ncc_runtime.plans.msccl_graph import NONE, Graph, graph_of
 from tests import msccl_files
 from tests.msccl_draws import random_all_reduce
 
@@ -24,7 +24,7 @@ def closure(graph: Graph) -> np.ndarray:
 
 def graph(seed: int) -> Graph:
     file = random_all_reduce(seed) if seed else msccl_files.hierarchical_all_reduce(2, 3)
-    algo = msccl.read(file.xml().encode())
+    algo = msccl_file.read(file.xml().encode())
     return graph_of(algo, Shape.of(algo, CollectiveOp.ALL_REDUCE))
 
 
@@ -33,12 +33,12 @@ def graph(seed: int) -> Graph:
 def test_what_is_before_is_what_chains_of_waits_lead_from(
     seed: int, bits: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(races, "MOST_BITS", bits)
-    monkeypatch.setattr(races, "LEAST_WIDTH", 7)
+    monkeypatch.setattr(msccl_checks, "MOST_BITS", bits)
+    monkeypatch.setattr(msccl_checks, "LEAST_WIDTH", 7)
     its = graph(seed)
     first, second = (one.ravel() for one in np.indices((len(its.steps),) * 2))
     others = first != second
-    found = races.is_before(its, first[others], second[others])
+    found = msccl_checks.is_before(its, first[others], second[others])
     np.testing.assert_array_equal(found, closure(its)[first[others], second[others]])
     assert found.any()
     assert not found.all()
@@ -47,7 +47,7 @@ def test_what_is_before_is_what_chains_of_waits_lead_from(
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_a_receive_is_straight_if_all_that_uses_its_target_is_before_its_send(seed: int):
     its = graph(seed)
-    before, straight = closure(its), races.ordered(its).straight[""]
+    before, straight = closure(its), msccl_checks.ordered(its).straight[""]
     uses: dict[int, list[int]] = {}
     expected = {}
     for number in its.order:

@@ -12,8 +12,8 @@ from ncc_runtime.collectives.plan import Copy, Piece, Plan, Round, Space, Transf
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.executable import IDLE, DmaQueue
 from ncc_runtime.lowering.listing import list_executable
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.placement import PlaceOptions
 from ncc_runtime.runtime import Model, program_of
 from tests.plans import WORD, four_on_a_chip, meaning, plans, with_plan

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import ncc_compiler
 import ncc_runtime
-from ncc_compiler.ir.printer import print_module
+from ncc_compiler.ir.text.printer import print_module
 from ncc_runtime.runtime import program_of
 from tests.draws_graphs import Case, cases
 from tests.draws_loops import inputs_of, looping_modules

@@ -9,22 +9,21 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 import ncc_runtime
-from ncc_runtime.collectives import buckets, relayed, synthesised
+from ncc_runtime.collectives.algorithms import synthesised, torus
 from ncc_runtime.collectives.bounds import bound_of
 from ncc_runtime.collectives.choose import ALGORITHMS, Chooser
-from ncc_runtime.collectives.colours import coloured
-from ncc_runtime.collectives.grids import Grid
+from ncc_runtime.collectives.forwarding import strands
+from ncc_runtime.collectives.forwarding.grids import Grid
+from ncc_runtime.collectives.forwarding.link_graph import Wires, numbered, renumbered, wires_of
+from ncc_runtime.collectives.forwarding.sends import Sends, coloured
+from ncc_runtime.collectives.forwarding.slots import gathered
 from ncc_runtime.collectives.layout import Layout, UnsuitedError
-from ncc_runtime.collectives.numbering import numbered, renumbered
-from ncc_runtime.collectives.sends import Sends
-from ncc_runtime.collectives.slots import gathered
-from ncc_runtime.collectives.wires import Wires, wires_of
 from ncc_runtime.execution.clock.clock import collective_ps
-from ncc_runtime.lowering.bind import groups_of, job_of
+from ncc_runtime.lowering.choices import groups_of, job_of
 from ncc_runtime.lowering.fill import fill
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.placement import PlaceOptions, place, place_on
 from ncc_runtime.topology.graph import Topology
 from tests.draws_placed_groups import OPERATORS, Case, layout_of
@@ -51,8 +50,8 @@ def down(tmp_path: Path) -> str:
 @pytest.fixture
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Buffers of some bytes go in as many slices, strands and beats as large ones."""
-    monkeypatch.setattr(relayed, "LEAST_BYTES", 8)
-    monkeypatch.setattr(relayed, "STRAND_BYTES", 8)
+    monkeypatch.setattr(strands, "LEAST_BYTES", 8)
+    monkeypatch.setattr(strands, "STRAND_BYTES", 8)
     monkeypatch.setattr(synthesised, "LEAST_BYTES", 8)
 
 
@@ -96,8 +95,8 @@ def test_on_any_worn_wiring_plans_are_right_in_any_order(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for module, name in (
-            (relayed, "LEAST_BYTES"),
-            (relayed, "STRAND_BYTES"),
+            (strands, "LEAST_BYTES"),
+            (strands, "STRAND_BYTES"),
             (synthesised, "LEAST_BYTES"),
         ):
             patch.setattr(module, name, data.draw(st.sampled_from((8, 64, 1 << 16))))
@@ -216,19 +215,19 @@ def test_buckets_bring_everything_everywhere_in_as_many_steps_as_rings_have(
     dims: tuple[int, ...],
 ) -> None:
     grid = Grid(dims, tuple(range(int(np.prod(dims)))), (1,) * len(dims), True, None)
-    sends = buckets.forwards(grid, is_pod=False)
+    sends = torus.forwards(grid, is_pod=False)
     assert has_all(sends)
     assert sends.count == sum(dims) - len(dims)
 
 
 def test_dimensions_of_other_rates_are_busy_equally_long() -> None:
     grid = Grid((4, 4, 4), tuple(range(64)), (64, 128, 128), True, 0)
-    sends = buckets.forwards(grid, is_pod=False)
+    sends = torus.forwards(grid, is_pod=False)
     place = np.array(np.unravel_index([sends.source, sends.target], grid.dims))
     along = (place[:, 0] != place[:, 1]).argmax(axis=0)
     busy = np.bincount(along) / np.array(grid.rates)
     assert busy.max() / busy.mean() < 1.05
-    pods = buckets.forwards(grid, is_pod=True)
+    pods = torus.forwards(grid, is_pod=True)
     place = np.array(np.unravel_index([pods.source, pods.target], grid.dims))
     assert (pods.slot[(place[0, 0] != place[0, 1])] < 3).all()
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import ncc_runtime
-from ncc_runtime.collectives import hierarchical
+from ncc_runtime.collectives.algorithms import hierarchical
 from ncc_runtime.collectives.plan import IDLE
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.topology.routes import Routes

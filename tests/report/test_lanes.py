@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ncc_runtime.report.timeline.lanes import lanes
+from ncc_runtime.report.timeline.tracks import lanes
 
 
 @pytest.mark.parametrize("seed", range(20))

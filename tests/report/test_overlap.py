@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from ncc_runtime.execution.trace import NO_EVENT, Reason, Trace
-from ncc_runtime.report.cover import Cover
-from ncc_runtime.report.overlap import AllReduces, Hideable, all_reduces, overlap
+from ncc_runtime.report.overlap import AllReduces, Cover, Hideable, all_reduces, overlap
 from ncc_runtime.report.row_texts import row_texts
 from tests.report.traces import all_reduce, placed, simple, written
 

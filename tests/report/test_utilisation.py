@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from ncc_runtime.execution.trace import NO_EVENT, Reason
-from ncc_runtime.parts import Kind
+from ncc_runtime.machine_model.parts import Kind
 from ncc_runtime.report.utilisation import utilisation
 from tests.report.test_timeline_files import bytes_by_link
 from tests.report.traces import all_reduce, placed, simple, written

@@ -2,10 +2,10 @@
 
 import re
 
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.program import AttributeValue, BufferId, Region, RegionInstr, Tensor
 from ncc_runtime.neff.rules.signature import Signature
 from ncc_runtime.neff.rules.types import attribute_names, counts, type_breaches
+from ncc_runtime.neff.shared.dtypes import DType
 
 SUM = Region("sum", (DType.F32,) * 2, (RegionInstr("add", (0, 1), DType.F32),), (2,))
 NOT_LESS = Region(

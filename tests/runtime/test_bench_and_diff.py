@@ -9,7 +9,7 @@ from ncc_runtime.errors import InputError
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
 from ncc_runtime.report import bench
-from ncc_runtime.report.bench_program import DTYPES, OPERATORS, Case, program_of_case
+from ncc_runtime.report.bench import DTYPES, OPERATORS, Case, program_of_case
 from ncc_runtime.report.diff import Change, Diff, compared, why_nothing
 from ncc_runtime.report.explain import explained
 from tests.programs import collective_program

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from ncc_runtime.calibration import preset, residuals
+from ncc_runtime.calibration.constants import BEGIN, BOUNDS, COMMON
 from ncc_runtime.calibration.fit import fitted
-from ncc_runtime.calibration.free import BEGIN, BOUNDS, COMMON
 from ncc_runtime.calibration.predict import Predictor, overridden
 from ncc_runtime.calibration.residuals import Calibration, calibrated
 from ncc_runtime.calibration.rows import Row, read_rows

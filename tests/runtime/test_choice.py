@@ -9,16 +9,16 @@ import pytest
 import ncc_runtime
 from ncc_runtime.collectives.bounds import Bound, bound_of
 from ncc_runtime.collectives.choose import ALGORITHMS, Choice, Chooser
-from ncc_runtime.collectives.price import Price
+from ncc_runtime.collectives.cost.price import Price
 from ncc_runtime.errors import LoweringError
-from ncc_runtime.lowering.bind import groups_of, job_of
+from ncc_runtime.lowering.choices import groups_of, job_of
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
+from ncc_runtime.machine_model.parts import Kind
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
-from ncc_runtime.parts import Kind
 from ncc_runtime.placement import PlaceOptions, place_on
+from ncc_runtime.report.diff import moved
 from ncc_runtime.report.explain import explained, links_of, touched, why
-from ncc_runtime.report.moved import moved
 from tests.programs import collective_program
 
 MB = 1 << 20

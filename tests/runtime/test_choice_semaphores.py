@@ -9,7 +9,7 @@ from ncc_runtime.collectives import semaphores
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.collectives.semaphores import by_rank, semaphores_of
 from ncc_runtime.errors import LoweringError
-from ncc_runtime.lowering import bind
+from ncc_runtime.lowering import choices
 from ncc_runtime.lowering.choices import Choosing
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
@@ -46,7 +46,7 @@ def test_collectives_leave_those_behind_them_what_they_cannot_do_without() -> No
     names = [one.name for one in executable.filled]
     assert names[0] == "direct"
     assert names[-1] == "bruck"
-    assert executable.semaphore_count <= bind.semaphore_limit(program, executable.topology)
+    assert executable.semaphore_count <= choices.semaphore_limit(program, executable.topology)
 
 
 def test_collectives_that_share_channels_take_their_semaphores_once() -> None:
@@ -63,7 +63,7 @@ def test_what_is_forced_without_room_is_refused_with_a_remedy() -> None:
 def test_what_nothing_has_room_for_is_refused_with_every_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bind, "SEMAPHORES_PER_CC_CORE", 1)
+    monkeypatch.setattr(choices, "SEMAPHORES_PER_CC_CORE", 1)
     with pytest.raises(LoweringError, match=r"direct: .* would need .*; bruck: .* would need"):
         ncc_runtime.load(collective_program(A2A, 16, [16]), "trn2")
 

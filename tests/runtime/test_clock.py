@@ -2,8 +2,8 @@
 
 import ncc_compiler
 import ncc_runtime
+from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.timing import TimingModel
 from tests.programs import collective_program
 
 

@@ -8,8 +8,8 @@ import pytest
 import ncc_runtime
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.executable import DmaQueue
+from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.timing import TimingModel
 from tests.clock_runs import collective, permute, timed, transfers
 from tests.programs import collective_program
 

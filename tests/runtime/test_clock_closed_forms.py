@@ -5,11 +5,11 @@ import pytest
 
 from ncc_runtime.execution.trace import Reason, Trace
 from ncc_runtime.lowering.executable import CcQueue, DmaQueue, EngineQueue
+from ncc_runtime.machine_model.parts import Kind
+from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.parts import Kind
 from ncc_runtime.placement import place
-from ncc_runtime.timing import TimingModel
 from ncc_runtime.topology.graph import build
 from ncc_runtime.topology.routes import Routes
 from tests.clock_runs import agreed, collective, compiled, permute, timed, transfers

@@ -6,7 +6,7 @@ import pytest
 import ncc_compiler
 import ncc_runtime
 from ncc_runtime.errors import DeadlockError
-from ncc_runtime.execution.clock import clock, everywhere
+from ncc_runtime.execution.clock import clock, event_log
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.execution.trace import traffic_of
 from ncc_runtime.neff.placeholder import CollectiveOp
@@ -119,7 +119,7 @@ def test_increments_that_their_only_queue_has_seen_take_no_memory(monkeypatch):
 
     def noted(executable, machine, *rest):
         machines.append(machine)
-        return everywhere.trace_of(executable, machine, *rest)
+        return event_log.trace_of(executable, machine, *rest)
 
     monkeypatch.setattr(clock, "trace_of", noted)
     timed(compiled(looped(2000)))

@@ -11,9 +11,9 @@ from ncc_runtime.execution.clock import clock
 from ncc_runtime.execution.clock.instances import alike_instances, all_apart
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.executable import Executable
+from ncc_runtime.machine_model.parts import Parts
+from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.parts import Parts
-from ncc_runtime.timing import TimingModel
 from tests.clock_runs import collective, permute, planned, timed
 
 REDUCE, GATHER = CollectiveOp.ALL_REDUCE, CollectiveOp.ALL_GATHER

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ncc_runtime.execution.clock import compiled, machine_code
-from ncc_runtime.execution.clock.machine_code import DAY_S, KEPT, claim
+from ncc_runtime.execution.clock import compiled
+from ncc_runtime.execution.clock.compiled import DAY_S, KEPT, claim
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def test_a_folder_of_today_is_not_removed(places: tuple[Path, Path]) -> None:
 
 
 def held(folder: Path, digest: str, ready: object, done: object) -> None:
-    machine_code._lock(folder / f"clock-{digest}")
+    compiled._lock(folder / f"clock-{digest}")
     os.utime(folder / f"clock-{digest}", (1, 1))
     ready.set()  # type: ignore[attr-defined]
     done.wait(60)  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ import pytest
 
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock.clock import simulate
-from ncc_runtime.execution.clock.sorted_trace import SortedTrace
+from ncc_runtime.execution.clock.event_log import SortedTrace
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.report.critical_path import critical_path
 from ncc_runtime.report.timeline.write import write_timeline

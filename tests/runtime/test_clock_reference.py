@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import ncc_compiler
 import ncc_runtime
-from ncc_compiler.ir.printer import print_module
+from ncc_compiler.ir.text.printer import print_module
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.neff.placeholder import CollectiveOp

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncc_runtime.topology.cycles import disjoint_cycles
+from ncc_runtime.topology.cycles import disjoint_cycles, grid_cycles
 from ncc_runtime.topology.graph import Topology, build
-from ncc_runtime.topology.grid_cycles import grid_cycles
 from tests.draws_topology import build_levels, grids, worn
 
 

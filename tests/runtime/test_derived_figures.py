@@ -4,10 +4,9 @@ import networkx
 import pytest
 from hypothesis import given, settings
 
-from ncc_runtime.topology.derived import bisection, diameter, level_links
+from ncc_runtime.report.topology.text import bisection, describe, diameter, level_links
+from ncc_runtime.topology.format.spec import example_names, preset_names
 from ncc_runtime.topology.graph import Topology, build
-from ncc_runtime.topology.show import describe
-from ncc_runtime.topology.spec import example_names, preset_names
 from tests.draws_topology import build_levels, topologies
 
 GB = 10**9

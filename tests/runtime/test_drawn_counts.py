@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import ncc_compiler
 import ncc_runtime
-from ncc_runtime.drawn_counts.draws import drawn_counts
 from ncc_runtime.errors import CountsError
 from ncc_runtime.inputs import bound_inputs
+from ncc_runtime.random_counts import drawn_counts
 from ncc_runtime.report.run import Run
 from ncc_runtime.runtime import Model
 from tests.counted_programs import OPS, Shape, buffers_of, counts_of, shapes, text_of

@@ -9,9 +9,9 @@ import pytest
 import ncc_runtime
 from ncc_runtime.errors import DeadlockError, InputError, LoweringError, MemoryFaultError
 from ncc_runtime.lowering.executable import DmaQueue, Executable, Queue
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.runtime import Model
 from tests.programs import collective_program
 

@@ -16,15 +16,15 @@ from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.placement import place
 from ncc_runtime.report.explain import explained
+from ncc_runtime.report.topology.svg import as_svg
+from ncc_runtime.report.topology.text import describe
+from ncc_runtime.topology import chip_routes
 from ncc_runtime.topology import chip_routes as tables
-from ncc_runtime.topology import graph_ways
 from ncc_runtime.topology.cycles import disjoint_cycles
+from ncc_runtime.topology.format.spec import example_names, preset_names
 from ncc_runtime.topology.graph import Topology, build
 from ncc_runtime.topology.quadrants import PORTS, planes_of_cores, ports_of_cores
 from ncc_runtime.topology.routes import Routes
-from ncc_runtime.topology.show import describe
-from ncc_runtime.topology.spec import example_names, preset_names
-from ncc_runtime.topology.svg import as_svg
 from tests.clock_runs import agreed, permute
 from tests.draws_placed_groups import suited
 from tests.draws_topology import build_levels, fabrics, topologies, worn_fabrics
@@ -164,7 +164,7 @@ def test_large_fabrics_are_routed_as_small_ones(topology: Topology, data: st.Dat
     dense = chip_pairs(topology)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "DENSE_CHIPS", 0)
-        patch.setattr(graph_ways, "LARGEST_KEPT", data.draw(st.sampled_from((0, 99, 10**6))))
+        patch.setattr(chip_routes, "LARGEST_KEPT", data.draw(st.sampled_from((0, 99, 10**6))))
         sparse = chip_pairs(topology)
     ranks = st.lists(st.integers(0, topology.chips - 1), min_size=1, max_size=9)
     src, dst = np.array(data.draw(ranks))[:, None], np.array(data.draw(ranks))

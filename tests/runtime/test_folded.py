@@ -7,24 +7,24 @@ from hypothesis import strategies as st
 
 import ncc_compiler
 import ncc_runtime
-from ncc_runtime.collectives import candidates, room
+from ncc_runtime.collectives import choose, plan_memory
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock.instances import alike_instances
 from ncc_runtime.execution.trace import Trace
-from ncc_runtime.lowering.bind import chooser_of, groups_of, job_of
+from ncc_runtime.lowering.choices import chooser_of, groups_of, job_of
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable, Queue
 from ncc_runtime.lowering.fill import fill
 from ncc_runtime.lowering.listing import list_executable
+from ncc_runtime.machine_model.parts import Parts
+from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import RunOptions
-from ncc_runtime.parts import Parts
 from ncc_runtime.placement import PlaceOptions, place_on
 from ncc_runtime.report import summary
 from ncc_runtime.report.timeline.write import write_timeline
 from ncc_runtime.runtime import program_of
-from ncc_runtime.timing import TimingModel
 from tests.clock_runs import planned, timed
 from tests.programs import collective_program
 
@@ -236,7 +236,7 @@ def test_buffers_of_any_size_take_the_algorithm_and_the_time_of_all(op, elements
 
 
 def test_more_uneven_shares_than_are_planned_are_passed_over_unless_forced(monkeypatch):
-    monkeypatch.setattr(candidates, "MANY", 8)
+    monkeypatch.setattr(choose, "MANY", 8)
     program = collective_program(REDUCE, 16, [4097])
     placement = place_on(PlaceOptions("trn2", 2), 16)
     job, groups = (make(program, program.placeholders[0]) for make in (job_of, groups_of))
@@ -249,7 +249,7 @@ def test_more_uneven_shares_than_are_planned_are_passed_over_unless_forced(monke
 
 
 def test_plans_that_the_host_cannot_hold_are_refused_before_they_are_lowered(monkeypatch):
-    monkeypatch.setattr(room, "free_bytes", lambda: 1000)
+    monkeypatch.setattr(plan_memory, "free_bytes", lambda: 1000)
     with pytest.raises(LoweringError, match="16 ranks, filled one by one, need"):
         both(collective_program(REDUCE, 16, [4097]), 2)
 
@@ -258,7 +258,7 @@ def test_what_the_host_cannot_hold_is_passed_over_where_something_else_fits(monk
     program = collective_program(REDUCE, 16, [4097])
     (best,) = both(program, 2)[1].filled
     monkeypatch.setattr(
-        candidates,
+        choose,
         "shortage",
         lambda teams, *_: "short" if teams[0][0].algorithm == best.name else "",
     )

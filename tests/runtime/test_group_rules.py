@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 import ncc_compiler
 import ncc_runtime
 from ncc_runtime.errors import PlacementError, TopologyError
-from ncc_runtime.group_rules.counted import COUNTED_RULES
 from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.group_rules.limits import Use, limit_verdicts
+from ncc_runtime.group_rules.rules import LIMITS, RULES, rules_of
+from ncc_runtime.group_rules.variable_size import COUNTED_RULES
 from ncc_runtime.group_rules.verdict import Ranks, Verdict, refusals, warnings
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.placement import parse_on, place, place_on
 from ncc_runtime.topology.graph import build
-from ncc_runtime.topology.rules import LIMITS, RULES, rules_of
 from tests import documents
 from tests.counted_programs import Shape, text_of
 from tests.draws_topology import build_drawn

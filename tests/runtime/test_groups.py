@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncc_runtime.neff.groups import (
+from ncc_runtime.neff.shared.groups import (
     ExplicitGroups,
     GroupMode,
     IotaGroups,

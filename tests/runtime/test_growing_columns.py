@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ncc_runtime.lowering.columns import Column, MemberRows, PickedRows, TableRows
 from ncc_runtime.lowering.executable import IDLE
+from ncc_runtime.lowering.queues import Column, MemberRows, PickedRows, TableRows
 
 RANKS = 4
 

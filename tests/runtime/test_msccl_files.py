@@ -9,10 +9,10 @@ import pytest
 import ncc_compiler
 from ncc_runtime.lowering.executable import DmaQueue
 from ncc_runtime.lowering.listing import list_executable
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.runtime import Model, load, program_of
 from tests import msccl_files
 from tests.msccl_files import ALL, File

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.runtime import load
 from tests.msccl_lang import Lang
 from tests.programs import collective_program

@@ -7,9 +7,9 @@ import pytest
 
 import ncc_runtime
 from ncc_runtime.execution.values.memory import Arena
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.reductions import Reduction
 from tests.programs import collective_program
 
 RANKS, ELEMENTS = 3, 6

@@ -11,8 +11,8 @@ import ncc_runtime
 from ncc_compiler.options import CompileOptions
 from ncc_runtime.cli import main
 from ncc_runtime.neff import container
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.report import summary
 from tests.programs import collective_program
 

@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 
 from ncc_runtime.errors import NeffError
 from ncc_runtime.neff.check import check
-from ncc_runtime.neff.container import load, pack, save, unpack
+from ncc_runtime.neff.container import Header, header_bytes, load, pack, save, unpack
 from ncc_runtime.neff.document import DEFINITION, files_of
-from ncc_runtime.neff.header import Header, header_bytes
 from ncc_runtime.neff.listing import parse_program
 from ncc_runtime.neff.program import Program
 from tests.draws_neff import programs

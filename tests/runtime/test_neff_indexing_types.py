@@ -2,9 +2,9 @@
 
 import pytest
 
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.program import AttributeValue, Region, RegionInstr
 from ncc_runtime.neff.rules.signature import Signature
+from ncc_runtime.neff.shared.dtypes import DType
 from tests.runtime.test_neff_types import breaches, signature
 
 LESS = Region(

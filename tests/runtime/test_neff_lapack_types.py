@@ -3,10 +3,10 @@
 import pytest
 
 import ncc_compiler
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.program import AttributeValue, BufferId, Tensor
 from ncc_runtime.neff.rules.signature import Signature
 from ncc_runtime.neff.rules.types import type_breaches
+from ncc_runtime.neff.shared.dtypes import DType
 from tests.lapack_calls import calls
 
 

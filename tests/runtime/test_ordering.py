@@ -4,12 +4,12 @@ import attrs
 import numpy as np
 import pytest
 
-from ncc_runtime.execution.values.comparators import sort_keys
-from ncc_runtime.execution.values.compute import KERNELS
-from ncc_runtime.execution.values.work import Work
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.execution.values.kernels.compute import KERNELS
+from ncc_runtime.execution.values.kernels.ordering import sort_keys
+from ncc_runtime.execution.values.kernels.work import Work
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import BufferId, Region, RegionInstr, Tensor
+from ncc_runtime.neff.shared.dtypes import DType
 from tests.programs import collective_program
 
 F32, S32, PRED = DType.F32, DType.S32, DType.PRED

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ncc_runtime.collectives.loads import Load, Loads
+from ncc_runtime.collectives.cost.usage import Load, Loads
 from ncc_runtime.collectives.plan import IDLE, Copy, Piece, Space, Transfer
-from ncc_runtime.parts import UNLIMITED, Kind, Parts
+from ncc_runtime.machine_model.parts import UNLIMITED, Kind, Parts
+from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.placement import place
-from ncc_runtime.timing import TimingModel
 from ncc_runtime.topology.graph import Topology, build
 from ncc_runtime.topology.routes import Routes
 

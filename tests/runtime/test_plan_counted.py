@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from ncc_compiler.driver import compile_text
-from ncc_runtime.lowering.bind import job_of
-from ncc_runtime.lowering.choices import Choosing
-from ncc_runtime.plans.document import described
-from ncc_runtime.plans.text import encoded
+from ncc_runtime.lowering.choices import Choosing, job_of
+from ncc_runtime.plans.document import described, encoded
 from ncc_runtime.runtime import load, program_of
 from tests.counted_programs import Shape, buffers_of, counts_of, text_of
 

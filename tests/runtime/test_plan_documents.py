@@ -14,16 +14,16 @@ from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.errors import LoweringError, PlanError
 from ncc_runtime.lowering.executable import CcQueue, DmaQueue, Executable
 from ncc_runtime.neff import container
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
-from ncc_runtime.plans import text
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.plans import document
 from ncc_runtime.report import explain
 from ncc_runtime.runtime import load
 from tests import msccl_files
 from tests.programs import LINK_DOWN, collective_program
 
-SCHEMA = Path(text.__file__).with_name("plan.schema.json")
+SCHEMA = Path(document.__file__).with_name("plan.schema.json")
 
 BUILT_IN = [
     pytest.param(op, name, id=f"{op.value}-{name}")
@@ -108,7 +108,7 @@ def test_every_built_in_plan_is_saved_and_loaded_to_the_same_executable(
 
 
 def test_the_schema_beside_the_code_is_that_of_the_classes():
-    assert json.loads(SCHEMA.read_bytes()) == text.schema()
+    assert json.loads(SCHEMA.read_bytes()) == document.schema()
 
 
 def test_an_msccl_file_is_saved_as_json_too(tmp_path: Path):
@@ -274,4 +274,4 @@ def test_explain_saves_and_shows_a_plan(tmp_path: Path, capsys):
 @pytest.mark.parametrize("data", [b'{"f\xd8mat": 1}', b'{"format": "\xd8"}'])
 def test_bytes_that_are_no_text_are_refused_wherever_they_stand(data: bytes) -> None:
     with pytest.raises(PlanError, match="not JSON: 'utf-8' codec can't decode byte 0xd8"):
-        text.decoded(data)
+        document.decoded(data)

@@ -9,7 +9,7 @@ from ncc_runtime.cli import main
 from ncc_runtime.errors import PlanError
 from ncc_runtime.neff import container
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.plans import xml_tree
+from ncc_runtime.plans import msccl_file
 from ncc_runtime.runtime import load
 from tests import msccl_files
 from tests.msccl_files import File
@@ -299,7 +299,7 @@ def test_hostile_xml_is_refused(tmp_path: Path):
 
 
 def test_too_many_elements_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(xml_tree, "MOST_ELEMENTS", 10)
+    monkeypatch.setattr(msccl_file, "MOST_ELEMENTS", 10)
     assert "more than 10 elements" in refusal(msccl_files.ring_all_reduce(4).xml(), tmp_path)
 
 

@@ -16,10 +16,10 @@ from ncc_runtime.collectives.plan import (
     Transfer,
     home,
 )
-from ncc_runtime.lowering.bind import job_of
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.lowering.choices import job_of
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.plans.msccl import read
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.plans.msccl_file import read
 from ncc_runtime.plans.msccl_plan import MscclPlan
 from tests import msccl_files
 from tests.plan_runs import Given, PlanRun

@@ -2,13 +2,13 @@
 
 import pytest
 
-from ncc_runtime.collectives.candidates import Candidate
+from ncc_runtime.collectives.choose import Candidate
 from ncc_runtime.execution.clock.clock import collective_ps
-from ncc_runtime.lowering.bind import chooser_of, groups_of, job_of, teams_of
+from ncc_runtime.lowering.choices import chooser_of, groups_of, job_of, teams_of
 from ncc_runtime.lowering.fill import fill_with
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import Placement, place
-from ncc_runtime.report.bench_program import DTYPES, OPERATORS, Case, program_of_case
+from ncc_runtime.report.bench import DTYPES, OPERATORS, Case, program_of_case
 from ncc_runtime.topology.graph import build
 
 MIB = 1 << 20

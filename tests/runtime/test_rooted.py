@@ -10,11 +10,11 @@ from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.neff.check import check
 from ncc_runtime.neff.document import files_of, program_from
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.listing import parse_program, print_program
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.options import LoadOptions
 from ncc_runtime.placement import PlaceOptions
 from ncc_runtime.runtime import load_on

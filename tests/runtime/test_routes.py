@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from ncc_runtime.errors import TopologyError
 from ncc_runtime.placement import Placement, place
+from ncc_runtime.topology.format.spec import FabricShape
 from ncc_runtime.topology.graph import Topology, build
 from ncc_runtime.topology.routes import TRANSPORTS, Routes, Transport
-from ncc_runtime.topology.spec import FabricShape
 from tests.draws_topology import build_drawn, graphs, placements, worn
 
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.machine_model.timing import CONSTANTS, TimingModel, duration_ps
 from ncc_runtime.neff.isa import ENGINES, Engine
+from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.placement import place
-from ncc_runtime.timing import CONSTANTS, TimingModel, duration_ps
 from ncc_runtime.topology.graph import Topology, build
 from ncc_runtime.topology.routes import Routes, Transport
 from tests.draws_topology import topologies

@@ -10,10 +10,10 @@ from hypothesis import given
 
 from ncc_runtime.errors import TopologyError
 from ncc_runtime.placement import place
+from ncc_runtime.report.topology.text import describe, list_topologies
+from ncc_runtime.topology.format.spec import ALIASES, example_names, preset_names
 from ncc_runtime.topology.graph import Topology, build
 from ncc_runtime.topology.quadrants import PORTS, ports_of_cores
-from ncc_runtime.topology.show import describe, list_topologies
-from ncc_runtime.topology.spec import ALIASES, example_names, preset_names
 from tests.draws_topology import build_drawn, topologies, topology_file
 
 GIB = 2**30

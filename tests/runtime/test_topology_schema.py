@@ -9,10 +9,10 @@ import jsonschema
 import pytest
 
 from ncc_runtime.errors import TopologyError
-from ncc_runtime.topology import schema
+from ncc_runtime.topology.format import schema
+from ncc_runtime.topology.format.spec import examples, presets
+from ncc_runtime.topology.format.toml_file import TomlFile
 from ncc_runtime.topology.graph import build
-from ncc_runtime.topology.spec import examples, presets
-from ncc_runtime.topology.toml_file import TomlFile
 
 SHIPPED = resources.files("ncc_runtime.topology") / "topology.schema.json"
 

@@ -11,7 +11,7 @@ import ncc_runtime
 from ncc_runtime.errors import ProofError
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable
-from ncc_runtime.neff.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.verify.prove import prove, refuse
 from tests import mutant_edits as edit
 from tests.counted_programs import OPS, SLOTTED, Shape, text_of

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import ncc_compiler
 import ncc_runtime
-from ncc_compiler.ir.printer import print_module
+from ncc_compiler.ir.text.printer import print_module
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.errors import DeadlockError, LoweringError
 from ncc_runtime.execution.scheduler import Batch, Scheduler

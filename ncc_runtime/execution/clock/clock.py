@@ -11,11 +11,10 @@ import numpy as np
 
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock import kernel
-from ncc_runtime.execution.clock.event_log import IN_MEMORY, EventLog
-from ncc_runtime.execution.clock.everywhere import trace_of
+from ncc_runtime.execution.clock.event_log import IN_MEMORY, EventLog, trace_of
 from ncc_runtime.execution.clock.instances import Instances, alike_instances, all_apart
+from ncc_runtime.execution.clock.kernel import LEAST_ROOM
 from ncc_runtime.execution.clock.programs import Program, ProgramTables, Turns
-from ncc_runtime.execution.clock.semaphores import LEAST_ROOM
 from ncc_runtime.execution.clock.shares import HIGHEST
 from ncc_runtime.execution.clock.tables import (
     BEYOND,
@@ -36,13 +35,13 @@ from ncc_runtime.execution.clock.tables import (
     Machine,
     empty,
 )
-from ncc_runtime.execution.deadlock import Stuck, deadlock_report
-from ncc_runtime.execution.decisions import Decisions, PlannedDecisions
+from ncc_runtime.execution.control_flow import Decisions, PlannedDecisions
+from ncc_runtime.execution.scheduler import Stuck, deadlock_report
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.cc_isa import DESCRIPTOR_BYTES
 from ncc_runtime.lowering.executable import EngineQueue, Executable
-from ncc_runtime.parts import Parts
-from ncc_runtime.timing import PS_PER_S, TimingModel
+from ncc_runtime.machine_model.parts import Parts
+from ncc_runtime.machine_model.timing import PS_PER_S, TimingModel
 
 Watch = Callable[[int], None]
 """Who hears how far the clock is."""

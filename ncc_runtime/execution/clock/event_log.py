@@ -1,18 +1,46 @@
 """Events as the kernel notes them: in memory, and beyond a limit in a temporary file.
 
 The file has no name, so it goes with the process, however that ends.
+
+A trace too large for memory: in a temporary file, by queue, by rank, then in order.
+
+So a block of a queue is one stretch of the file, and events are numbered as they lie there. The
+file is mapped; pages that were read are let go after a few reads, so memory does not grow with the
+run, whoever reads, but by what is read at once: 8 bytes an event of a whole column.
+
+The trace of all ranks, of what the kernel has noted of one instance of those that are alike.
+
+An event of all instances stands together, in their order: causes stay before what they cause.
+Columns of so many are made when they are first read.
 """
 
 import contextlib
+import itertools
+import mmap
+import os
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
 from typing import BinaryIO, cast
 
 import numpy as np
 
 from ncc_runtime.errors import LoweringError, reason_of
-from ncc_runtime.execution.clock.tables import EVENTS, TAKEN, Machine, empty
+from ncc_runtime.execution.clock.instances import Instances
+from ncc_runtime.execution.clock.tables import (
+    EVENTS,
+    LATEST,
+    NONE,
+    RECORDS,
+    RING,
+    SEMAPHORE,
+    TAKEN,
+    Machine,
+    empty,
+)
+from ncc_runtime.execution.trace import Trace
+from ncc_runtime.lowering.executable import Executable
 
 IN_MEMORY = 1 << 21
 """Events that are kept in memory, 39 bytes each."""
@@ -101,3 +129,284 @@ def told_of_no_room() -> Iterator[None]:
             f"{tempfile.gettempdir()}: the events of the run cannot be kept there: "
             f"{reason_of(error)}; set TMPDIR to a folder with more room"
         ) from error
+
+
+_NAMES = RECORDS["event"].names or ()
+_READS = 16  # of columns, until pages are let go
+
+
+class EventFile:
+    """Columns of events, one after another in an unnamed file, read and written through memory."""
+
+    def __init__(self, count: int) -> None:
+        kinds = {name: kind[0] for name, kind in (RECORDS["event"].fields or {}).items()}
+        kinds["cause"] = np.dtype(narrowest(count))
+        places = list(itertools.accumulate(map(partial(_bytes, count), kinds.values()), initial=0))
+        with told_of_no_room(), tempfile.TemporaryFile(prefix="ncc-") as file:
+            if hasattr(os, "posix_fallocate"):  # all of it now: later, a full disk is a crash
+                os.posix_fallocate(file.fileno(), 0, places[-1])
+            else:
+                file.truncate(places[-1])
+            self._map = mmap.mmap(file.fileno(), places[-1])
+        self._columns = {
+            name: np.frombuffer(self._map, kind, count, place)
+            for (name, kind), place in zip(kinds.items(), places, strict=False)
+        }
+        self._reads = 0
+
+    def column(self, name: str) -> np.ndarray:
+        """One field of all events."""
+        self._reads += 1
+        if self._reads % _READS == 0:
+            self.let_go()
+        return self._columns[name]
+
+    def write(self, places: np.ndarray, events: np.ndarray) -> None:
+        """Put events to their places."""
+        for name, column in self._columns.items():
+            column[places] = events[name]
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Keep nothing of it in memory; what was written stays in the file."""
+        self._map.madvise(mmap.MADV_DONTNEED)
+
+
+def _bytes(count: int, kind: np.dtype[np.generic]) -> int:
+    """Of a column, so that the next one begins on a page of its own."""
+    return -(-count * kind.itemsize // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+class SortedTrace(Trace):
+    """Events of alike instances, or of one, noted once; the file is made when it is first read."""
+
+    def __init__(
+        self,
+        executable: Executable,
+        log: EventLog,
+        instances: Instances,
+        latest_ps: int,
+        sources: Callable[[np.ndarray], np.ndarray],
+    ) -> None:
+        """`sources` says whence the increments came that events waited for, as rows of origin."""
+        object.__setattr__(self, "executable", executable)
+        vars(self).update(_log=log, _instances=instances, _latest_ps=latest_ps, _sources=sources)
+
+    _log: EventLog
+    _instances: Instances
+    _latest_ps: int
+    _sources: Callable[[np.ndarray], np.ndarray]
+
+    def __len__(self) -> int:
+        return int(self._counts.sum())
+
+    @property
+    def time_ps(self) -> int:
+        return self._latest_ps
+
+    @property
+    def queue(self) -> np.ndarray:
+        return self._file.column("queue")
+
+    @property
+    def row(self) -> np.ndarray:
+        return self._file.column("row")
+
+    @property
+    def rank(self) -> np.ndarray:
+        return self._file.column("rank")
+
+    @property
+    def start_ps(self) -> np.ndarray:
+        return self._file.column("start")
+
+    @property
+    def end_ps(self) -> np.ndarray:
+        return self._file.column("end")
+
+    @property
+    def cause(self) -> np.ndarray:
+        return self._file.column("cause")
+
+    @property
+    def reason(self) -> np.ndarray:
+        return self._file.column("reason")
+
+    @property
+    def slowed_ps(self) -> np.ndarray:
+        return self._file.column("slowed")
+
+    @cached_property
+    def last_event(self) -> int:
+        """Of those that end last, the first that was performed."""
+        latest, found = -1, NONE
+        for events, place in self._placed():
+            at = int(np.argmax(events["end"]))
+            if events["end"][at] > latest:
+                latest, found = int(events["end"][at]), int(place[at])
+        return found
+
+    @cached_property
+    def _own_counts(self) -> np.ndarray:
+        """How many events each queue has on each rank of one instance, (queues, ranks) int64."""
+        queues, ranks = len(self.executable.queues), self._instances.ranks
+        found = np.zeros(queues * ranks, np.int64)
+        for events in self._log.chunks():
+            found += np.bincount(self._cell(events), minlength=len(found))
+        return found.reshape(queues, ranks)
+
+    @cached_property
+    def _counts(self) -> np.ndarray:
+        return np.tile(self._own_counts, (1, self._instances.count))
+
+    def _cell(self, events: np.ndarray) -> np.ndarray:
+        """Queue and rank of events as one number."""
+        return np.asarray(events["queue"] * np.int64(self._instances.ranks) + events["rank"])
+
+    def _ordered(self, low: int, high: int) -> np.ndarray:
+        return np.arange(low, high)
+
+    @cached_property
+    def _file(self) -> EventFile:
+        file = EventFile(len(self))
+        where = np.concatenate([place for _, place in self._placed()])
+        for events, place in self._placed():
+            apart = self._apart[events["queue"]]
+            for instance, some in enumerate(self._instances_of(events, where)):
+                file.write(place + instance * apart, some)
+        return file
+
+    @cached_property
+    def _apart(self) -> np.ndarray:
+        """How far the same events of two instances are apart, (queues,) int64."""
+        return np.asarray(self._own_counts.sum(axis=1))
+
+    def _placed(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Events as they were noted, some at a time, and where those of instance 0 lie."""
+        own, count = self._own_counts, self._instances.count
+        before = (np.cumsum(self._apart) - self._apart) * count
+        free = (before[:, None] + np.cumsum(own, axis=1) - own).ravel()
+        for events in self._log.chunks():
+            cell = self._cell(events)
+            order = np.argsort(cell.astype(np.min_scalar_type(len(free))), kind="stable")
+            many = np.bincount(cell, minlength=len(free))
+            first = np.cumsum(many) - many
+            place = np.empty(len(events), narrowest(len(self)))
+            place[order] = np.arange(len(events)) + (free - first)[cell[order]]
+            free += many
+            yield events, place
+
+    def _instances_of(self, events: np.ndarray, where: np.ndarray) -> Iterator[np.ndarray]:
+        """Events as each instance has them; `where` each of instance 0 lies."""
+        instances = self._instances
+        has_cause = events["cause"] != NONE
+        cause = where[events["cause"][has_cause]].astype(np.int64)
+        edges = np.cumsum(self._apart) * instances.count
+        apart = self._apart[np.searchsorted(edges, cause, side="right")]
+        source = self._sources(events)[has_cause] if instances.count > 1 else 0
+        kinds = [(name, where.dtype if name == "cause" else events.dtype[name]) for name in _NAMES]
+        found = events.astype(kinds)
+        for instance in range(instances.count):
+            found["rank"] = events["rank"] + instance * instances.ranks
+            found["cause"][has_cause] = cause + apart * instances.origin[source, instance]
+            yield found
+
+
+def narrowest(count: int) -> type[np.signedinteger]:
+    """What holds numbers of so many events."""
+    return np.int32 if count <= np.iinfo(np.int32).max else np.int64
+
+
+def trace_of(
+    executable: Executable, machine: Machine, instances: Instances, log: EventLog
+) -> Trace:
+    """Every event of every rank that is seen; on disk what memory is not for."""
+    machine = machine._replace(event=empty("event", 0), increment=empty("increment", 0))
+    if instances.ranks == executable.seen:
+        instances = instances.alone()
+    sources = partial(_sources, machine, instances)
+    many = int(machine.counts[EVENTS]) * instances.count
+    if log.is_on_disk or (instances.count > 1 and not log.has_memory_for(many)):
+        return SortedTrace(executable, log, instances, int(machine.counts[LATEST]), sources)
+    event = log.events
+    if instances.count == 1:
+        return Trace(executable, *(event[name] for name in RECORDS["event"].names or ()))
+    return AlikeTrace(executable, event, sources(event), instances)
+
+
+class AlikeTrace(Trace):
+    """Events of alike instances, noted once."""
+
+    def __init__(
+        self, executable: Executable, event: np.ndarray, source: np.ndarray, instances: Instances
+    ) -> None:
+        object.__setattr__(self, "executable", executable)
+        vars(self).update(_event=event, _source=source, _instances=instances)
+
+    _event: np.ndarray
+    _source: np.ndarray  # whence the increment came that each waited for, rows of Instances.origin
+    _instances: Instances
+
+    def __len__(self) -> int:
+        return len(self._event) * self._instances.count
+
+    @cached_property
+    def time_ps(self) -> int:
+        return int(self._event["end"].max(initial=0))
+
+    @cached_property
+    def queue(self) -> np.ndarray:
+        return self._repeated("queue")
+
+    @cached_property
+    def row(self) -> np.ndarray:
+        return self._repeated("row")
+
+    @cached_property
+    def rank(self) -> np.ndarray:
+        first = np.arange(self._instances.count, dtype=np.int32) * np.int32(self._instances.ranks)
+        return np.asarray(self._event["rank"][:, None] + first).reshape(-1)
+
+    @cached_property
+    def start_ps(self) -> np.ndarray:
+        return self._repeated("start")
+
+    @cached_property
+    def end_ps(self) -> np.ndarray:
+        return self._repeated("end")
+
+    @cached_property
+    def cause(self) -> np.ndarray:
+        """May be of another instance."""
+        is_small = len(self) <= np.iinfo(np.int32).max
+        cause = self._event["cause"].astype(np.int32 if is_small else np.int64)
+        found = self._instances.origin.astype(cause.dtype)[self._source]
+        found += (cause * self._instances.count)[:, None]
+        found[cause == NONE] = NONE
+        return found.reshape(-1)
+
+    @cached_property
+    def reason(self) -> np.ndarray:
+        return self._repeated("reason")
+
+    @cached_property
+    def slowed_ps(self) -> np.ndarray:
+        return self._repeated("slowed")
+
+    def _repeated(self, name: str) -> np.ndarray:
+        return np.repeat(self._event[name], self._instances.count)
+
+
+def _sources(machine: Machine, instances: Instances, event: np.ndarray) -> np.ndarray:
+    """Whence the increment came that each event waited for last, rows of Instances.origin.
+
+    What a ring waits for is pushed by its own rank.
+    """
+    source = np.zeros(len(event), np.int64)
+    queues = machine.queue
+    came = np.flatnonzero((event["reason"] == SEMAPHORE) & (queues["kind"][event["queue"]] != RING))
+    queue, row, rank = (event[name][came].astype(np.int64) for name in ("queue", "row", "rank"))
+    at = machine.row["wait_sem"][queues["base"][queue] + row] + queues["wait_sem"][queue] * rank
+    key = rank * machine.sizes[0]["semaphores"] + machine.cells[at]
+    source[came] = instances.source[key]
+    return source

@@ -13,10 +13,10 @@ import attrs
 import numpy as np
 
 from ncc_runtime.execution.clock.cells import Alike, alike, pairs
-from ncc_runtime.execution.decisions import Decisions, PlannedDecisions
-from ncc_runtime.instances import are_placed_alike, is_repeated, maps_of
+from ncc_runtime.execution.control_flow import Decisions, PlannedDecisions
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable, Post, Queue, Sync
-from ncc_runtime.parts import Parts
+from ncc_runtime.machine_model.instances import are_placed_alike, is_repeated, maps_of
+from ncc_runtime.machine_model.parts import Parts
 
 _MAKER = 1 << 32  # more than there are maps between instances
 

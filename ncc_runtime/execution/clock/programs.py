@@ -8,8 +8,7 @@ import numpy as np
 
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock.cells import Alike, Cells, alike, pairs, shared_cell
-from ncc_runtime.execution.clock.costs import Costs, cc_costs, engine_costs
-from ncc_runtime.execution.clock.flights import Flights
+from ncc_runtime.execution.clock.costs import Costs, Flights, cc_costs, engine_costs
 from ncc_runtime.execution.clock.instances import Instances, folded, of_one
 from ncc_runtime.execution.clock.shares import MICRO
 from ncc_runtime.execution.clock.tables import (
@@ -22,8 +21,8 @@ from ncc_runtime.execution.clock.tables import (
     RING,
     empty,
 )
-from ncc_runtime.execution.clock.ways import WayTable
-from ncc_runtime.execution.decisions import Decisions, PlannedDecisions
+from ncc_runtime.execution.clock.usage import WayTable
+from ncc_runtime.execution.control_flow import Decisions, PlannedDecisions
 from ncc_runtime.lowering.executable import (
     CcQueue,
     Decision,
@@ -33,7 +32,7 @@ from ncc_runtime.lowering.executable import (
     Jump,
     Queue,
 )
-from ncc_runtime.parts import Parts
+from ncc_runtime.machine_model.parts import Parts
 
 Turns: TypeAlias = Mapping[int, Sequence[np.ndarray]]
 """By DMA ring: for each rank the sizes of all that it performs, in order."""

@@ -8,12 +8,11 @@ import numpy as np
 
 from ncc_runtime.execution.scheduler import Batch
 from ncc_runtime.execution.values.checks import Owners
-from ncc_runtime.execution.values.compute import compute
-from ncc_runtime.execution.values.indexing import update_slice
+from ncc_runtime.execution.values.kernels.compute import compute
+from ncc_runtime.execution.values.kernels.indexing import update_slice
+from ncc_runtime.execution.values.kernels.work import Work
 from ncc_runtime.execution.values.memory import Arena
-from ncc_runtime.execution.values.registers import LengthRegisters
-from ncc_runtime.execution.values.transfers import transfer
-from ncc_runtime.execution.values.work import Work
+from ncc_runtime.execution.values.transfers import LengthRegisters, transfer
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable
 from ncc_runtime.neff.isa import OPCODES, Shape
 from ncc_runtime.neff.program import Program, TensorId
@@ -39,7 +38,7 @@ class Machine:
         self._pool: ThreadPoolExecutor | None = None
         if any("lapack" in queue.names() for queue in executable.program.queues.values()):
             # now: a library that is loaded once BLAS is held to one thread is not held to it
-            import ncc_runtime.execution.values.lapack  # noqa: F401
+            import ncc_runtime.execution.values.kernels.linear_algebra  # noqa: F401
         self._views = [self._view(tensor) for tensor in range(len(executable.program.tensors))]
 
     @property

@@ -2,20 +2,24 @@
 
 Small transfers of many ranks are one gather and one scatter over the arena's windows; large ones
 go rank by rank at the speed of memory, which needs no index arrays and no temporaries.
+
+Length registers: LOAD rows fill them from memory, and transfers move what they say.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+import attrs
 import numpy as np
 
-from ncc_runtime.execution.values.conversion import widened
-from ncc_runtime.execution.values.elementwise import FUNCTIONS
+from ncc_runtime.execution.values.kernels.elementwise import FUNCTIONS
+from ncc_runtime.execution.values.kernels.numbers import canonical_nans, widened
 from ncc_runtime.execution.values.memory import Arena
-from ncc_runtime.execution.values.nans import canonical_nans
+from ncc_runtime.execution.variable_sizes import Said, Table
 from ncc_runtime.lowering.cc_isa import DmaOpcode
-from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
+from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, Load
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.program import TensorId
+from ncc_runtime.neff.shared.reductions import Reduction
 
 SMALL_BYTES = 16 * 1024
 """Up to this size one indexed call over all ranks beats a call per rank (docs/decisions.md)."""
@@ -118,3 +122,129 @@ _JOIN: dict[Reduction, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     **{one: FUNCTIONS[one.value] for one in Reduction if one is not Reduction.AVERAGE},
     Reduction.AVERAGE: FUNCTIONS["add"],
 }
+
+
+class LengthRegisters:
+    """The registers of the CC-cores of all ranks, one file a stream."""
+
+    def __init__(self, executable: Executable, arena: Arena) -> None:
+        self._executable, self._arena = executable, arena
+        self._files: dict[int, np.ndarray] = {}  # by stream: (ranks, registers) int64
+        self._meetings: dict[int, _Meeting] = {}  # by placeholder
+        for queue in executable.queues:
+            if isinstance(queue, CcQueue) and queue.loads:
+                width = max(load.first + load.words for load in queue.loads.values())
+                known = self._files.get(queue.stream)
+                width = max(width, 0 if known is None else known.shape[1])
+                self._files[queue.stream] = np.zeros((executable.ranks, width), np.int64)
+
+    def load(self, queue: CcQueue, row: int, ranks: np.ndarray) -> None:
+        """Perform a LOAD; the first of a collective also checks all of its tables."""
+        load, number = queue.loads[row], int(queue.placeholder[row])
+        if not load.first:
+            self._check(number, ranks)
+        registers = self._files[queue.stream]
+        registers[ranks, load.first : load.first + load.words] = self._read(load, ranks)
+
+    def _read(self, load: Load, ranks: np.ndarray) -> np.ndarray:
+        """The words as they are in memory, (r, words)."""
+        dtype = load.dtype.numpy
+        if len(load.address) == 1:
+            return self._arena.tensor(dtype, (load.words,), int(load.address[0]))[ranks]
+        size = load.words * dtype.itemsize
+        rows = [self._arena.row(rank, int(load.address[rank]), size) for rank in ranks.tolist()]
+        return np.stack(rows).view(dtype)
+
+    def _check(self, number: int, ranks: np.ndarray) -> None:
+        if number not in self._meetings:
+            self._meetings[number] = _Meeting(self._executable, number)
+        for stage in self._executable.stages:
+            own = ranks[np.isin(ranks, stage.ranks)]
+            if len(own):
+                program = stage.program
+                tensors = program.placeholders[number].counts
+                tables = [
+                    self._arena.tensor(
+                        program.tensors[TensorId(tensor)].dtype.numpy,
+                        program.tensors[TensorId(tensor)].shape,
+                        program.address(tensor),
+                    )[own]
+                    for tensor in tensors
+                ]
+                self._meetings[number].tell(own, tables)
+
+    def settled(self, queue: DmaQueue, row: int) -> DmaQueue:
+        """A ring of one row: this one, with the sizes and addresses that the registers say."""
+        registers = queue.registers
+        assert registers is not None, f"{queue.name} uses no registers"
+        placeholder = self._executable.program.placeholders[int(queue.placeholder[row])]
+        size = queue.size_bytes[row].astype(np.int64)
+        sources, target = queue.sources[row], queue.target[row]
+        if placeholder.op.is_counted:
+            width = self._executable.program.row_bytes(placeholder)
+            held = self._files[queue.stream]
+            rows, source, there = (_held(held, column[row]) * width for column in registers.columns)
+            size = np.where(registers.rows[row] == IDLE, size, rows)
+            sources = np.where(sources == IDLE, IDLE, sources + source[:, None])
+            target = target + there
+        one = slice(row, row + 1)
+        return attrs.evolve(
+            queue,
+            opcode=queue.opcode[one],
+            placeholder=queue.placeholder[one],
+            round=queue.round[one],
+            divisor=queue.divisor[one],
+            peer=queue.peer[one],
+            sources=sources[None],
+            target=target[None],
+            size_bytes=size[None],
+            source_rank=_row_of(queue.source_rank, row),
+            also_peer=_row_of(queue.also_peer, row),
+            also_target=_row_of(queue.also_target, row),
+            registers=None,
+        )
+
+
+def _row_of(column: np.ndarray | None, row: int) -> np.ndarray | None:
+    return None if column is None else column[row : row + 1]
+
+
+def _held(file: np.ndarray, register: np.ndarray) -> np.ndarray:
+    """What a register of every rank holds, 0 where none is named; (ranks,)."""
+    found = np.take_along_axis(file, np.maximum(register, 0)[:, None], axis=1)[:, 0]
+    return np.where(register == IDLE, 0, found)
+
+
+class _Meeting:
+    """The tables of one collective, rank by rank and time by time, until a group is complete."""
+
+    def __init__(self, executable: Executable, number: int) -> None:
+        placeholder: Placeholder = executable.program.placeholders[number]
+        self._table = Table.of(executable.program, placeholder)
+        self._groups = {rank: group for group in placeholder.groups for rank in group}
+        self._times: dict[int, int] = {}  # by rank, how often it has come here
+        self._waiting: dict[tuple[tuple[int, ...], int], dict[int, Mapping[str, np.ndarray]]] = {}
+
+    def tell(self, ranks: np.ndarray, tables: list[np.ndarray]) -> None:
+        """What the tables of ranks say this time; CountsError if they do not fit."""
+        groups = np.array([self._groups[rank] for rank in ranks.tolist()])
+        said = self._table.said(tables, groups.shape[1])
+        self._table.check_own(said, ranks, groups)
+        for place, rank in enumerate(ranks.tolist()):
+            time = self._times.get(rank, 0)
+            self._times[rank] = time + 1
+            key = self._groups[rank], time
+            here = self._waiting.setdefault(key, {})
+            here[rank] = {
+                name: column[place]
+                for name, column in attrs.asdict(said, recurse=False).items()
+                if column is not None
+            }
+            if len(here) == len(key[0]):
+                del self._waiting[key]
+                self._meet(here, key[0])
+
+    def _meet(self, here: Mapping[int, Mapping[str, np.ndarray]], group: tuple[int, ...]) -> None:
+        columns = {name: np.stack([here[rank][name] for rank in group]) for name in here[group[0]]}
+        said = Said(columns["rows"], columns["source"], columns["received"], columns.get("target"))
+        self._table.check_group(said, group)

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.isa import CASE, ENGINES, LOOP, TEST, Engine
 from ncc_runtime.neff.program import READ_ONLY, Block, BlockKind, Program
-from ncc_runtime.neff.rules.intervals import Interval, meetings
+from ncc_runtime.neff.rules.memory import Interval, meetings
 from ncc_runtime.neff.rules.rule import rule
+from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.structure import (
     BLOCK_ROWS,
     CONTROL,

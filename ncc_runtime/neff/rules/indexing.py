@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.program import Tensor
 from ncc_runtime.neff.rules.signature import (
     Signature,
@@ -14,6 +13,7 @@ from ncc_runtime.neff.rules.signature import (
     shape_differs,
 )
 from ncc_runtime.neff.rules.structural import folds
+from ncc_runtime.neff.shared.dtypes import DType
 
 Shape = tuple[int, ...]
 

@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from ncc_runtime.neff.dtypes import DType
-from ncc_runtime.neff.groups import Groups
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import Program, Tensor
-from ncc_runtime.neff.reductions import is_defined
-from ncc_runtime.neff.rules.intervals import Interval, meetings
+from ncc_runtime.neff.rules.memory import Interval, meetings
 from ncc_runtime.neff.rules.rule import rule
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.groups import Groups
+from ncc_runtime.neff.shared.reductions import is_defined
 
 
 def _each(program: Program) -> Iterator[tuple[str, Placeholder]]:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.program import AttributeValue, BufferId, Region, Tensor
+from ncc_runtime.neff.shared.dtypes import DType
 
 
 @attrs.frozen

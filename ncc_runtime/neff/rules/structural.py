@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Iterator
 
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.program import Tensor
 from ncc_runtime.neff.rules.signature import (
     Signature,
@@ -11,6 +10,7 @@ from ncc_runtime.neff.rules.signature import (
     not_distinct_below,
     shape_differs,
 )
+from ncc_runtime.neff.shared.dtypes import DType
 
 
 def iota(signature: Signature) -> Iterator[str]:

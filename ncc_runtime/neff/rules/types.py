@@ -6,7 +6,7 @@ import attrs
 
 from ncc_runtime.neff.isa import ENGINES, OPCODES, PTC2, Engine, OpcodeDef, Shape
 from ncc_runtime.neff.program import AttributeValue, Program
-from ncc_runtime.neff.rules import bits, elementwise, indexing, numeric, structural, windows
+from ncc_runtime.neff.rules import elementwise, indexing, numeric, structural
 from ncc_runtime.neff.rules.rule import rule
 from ncc_runtime.neff.rules.signature import Signature
 from ncc_runtime.neff.table import NONE
@@ -79,7 +79,7 @@ _ELEMENTWISE = (Shape.UNARY, Shape.BINARY)
 TYPE_RULES: Mapping[str, TypeRule] = {
     **{name: elementwise.same_types for name, row in OPCODES.items() if row.shape in _ELEMENTWISE},
     "abs": elementwise.absolute,
-    "bitcast-convert": bits.bitcast_convert,
+    "bitcast-convert": elementwise.bitcast_convert,
     "broadcast": structural.broadcast,
     "cholesky": numeric.cholesky,
     "clamp": elementwise.clamp,
@@ -87,7 +87,7 @@ TYPE_RULES: Mapping[str, TypeRule] = {
     "complex": elementwise.complex_,
     "concatenate": structural.concatenate,
     "convert": elementwise.convert,
-    "convolution": windows.convolution,
+    "convolution": numeric.convolution,
     "dot": structural.dot,
     "ragged-dot": structural.ragged_dot,
     "dynamic-slice": indexing.dynamic_slice,
@@ -103,19 +103,19 @@ TYPE_RULES: Mapping[str, TypeRule] = {
     "iota": structural.iota,
     "is-finite": elementwise.is_finite,
     "lapack": numeric.lapack,
-    "map": bits.map_,
+    "map": elementwise.map_,
     "partition-id": structural.device_id,
     "real": elementwise.part,
     "reduce": structural.reduce,
-    "reduce-precision": bits.reduce_precision,
-    "reduce-window": windows.reduce_window,
+    "reduce-precision": elementwise.reduce_precision,
+    "reduce-window": numeric.reduce_window,
     "replica-id": structural.device_id,
     "reshape": structural.reshape,
     "rng-bit-generator": numeric.rng_bit_generator,
     "select": elementwise.select,
-    "select-and-scatter": windows.select_and_scatter,
+    "select-and-scatter": numeric.select_and_scatter,
     "slice": structural.slice_,
-    "stochastic-convert": bits.stochastic_convert,
+    "stochastic-convert": elementwise.stochastic_convert,
     "transpose": structural.transpose,
     "triangular-solve": numeric.triangular_solve,
 }

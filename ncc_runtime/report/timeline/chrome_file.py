@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ncc_runtime.report.timeline.batches import Argument, Batch, Samples, Slices, Texts, Track
+from ncc_runtime.report.timeline.tracks import Argument, Batch, Samples, Slices, Texts, Track
 
 _GROUP_BITS = 32
 

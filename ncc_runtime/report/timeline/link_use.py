@@ -12,7 +12,7 @@ import numpy as np
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.report.row_texts import placeholder_text
-from ncc_runtime.report.timeline.batches import (
+from ncc_runtime.report.timeline.tracks import (
     Argument,
     Batch,
     Content,
@@ -20,8 +20,8 @@ from ncc_runtime.report.timeline.batches import (
     Slices,
     Texts,
     Track,
+    lanes,
 )
-from ncc_runtime.report.timeline.lanes import lanes
 from ncc_runtime.topology.routes import Transport
 
 LINKS = 1 << 56

@@ -3,16 +3,21 @@
 Times are whole nanoseconds there, rounded down; arguments have the picoseconds. Words are stored
 once and named by number (Perfetto's interned data). Packets of slices are encoded many at a time by
 `wire`; field numbers and all other packets are those of the package perfetto.
+
+Protocol buffer messages as columns: many alike are encoded by a few array operations.
+
+A column of encoded fields is a matrix of bytes with a mask of those that count, so that rows may
+be of different lengths. Source: protobuf.dev, Encoding.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
+import attrs
 import numpy as np
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
-from ncc_runtime.report.timeline import wire
-from ncc_runtime.report.timeline.batches import (
+from ncc_runtime.report.timeline.tracks import (
     Argument,
     Around,
     Batch,
@@ -21,7 +26,84 @@ from ncc_runtime.report.timeline.batches import (
     Texts,
     Track,
 )
-from ncc_runtime.report.timeline.wire import Rows
+
+_VARINT, _FIXED64, _LENGTH = 0, 1, 2
+
+
+@attrs.frozen(eq=False)
+class Rows:
+    """Encoded bytes, a row for each message."""
+
+    data: np.ndarray  # (n, width) uint8
+    counts: np.ndarray  # (n, width) bool: belongs to the row
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Bytes of every row, (n,) int64."""
+        return np.asarray(self.counts.sum(axis=1, dtype=np.int64))
+
+    def flat(self) -> bytes:
+        """All rows, one after another."""
+        return self.data[self.counts].tobytes()
+
+    def where(self, given: np.ndarray | None) -> "Rows":
+        """The same, empty where nothing is given."""
+        return self if given is None else Rows(self.data, self.counts & given[:, None])
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """Fields of the same messages, one behind another."""
+    return Rows(
+        np.concatenate([part.data for part in parts], axis=1),
+        np.concatenate([part.counts for part in parts], axis=1),
+    )
+
+
+def constant(data: bytes, count: int) -> Rows:
+    """The same bytes in every row."""
+    row = np.frombuffer(data, np.uint8)
+    return Rows(np.broadcast_to(row, (count, len(row))), np.ones((count, len(row)), bool))
+
+
+def varint(field: int, values: np.ndarray) -> Rows:
+    """A field of whole numbers, int64 as protobuf's int64 and uint64 have them."""
+    bare = _varints(values)
+    return joined([_tag(field, _VARINT, len(values)), bare])
+
+
+def fixed64(field: int, values: np.ndarray) -> Rows:
+    """A field of 8 bytes: float64 as double, int64 as fixed64."""
+    data = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"))
+    bare = data.view(np.uint8).reshape(-1, 8)
+    return joined([_tag(field, _FIXED64, len(values)), Rows(bare, np.ones(bare.shape, bool))])
+
+
+def message(field: int, rows: Rows) -> Rows:
+    """A field that is a message."""
+    count = len(rows.data)
+    return joined([_tag(field, _LENGTH, count), _varints(rows.lengths), rows])
+
+
+def _tag(field: int, kind: int, count: int) -> Rows:
+    key, data = field << 3 | kind, bytearray()
+    while key > 0x7F:
+        data.append(key & 0x7F | 0x80)
+        key >>= 7
+    return constant(bytes([*data, key]), count)
+
+
+def _varints(values: np.ndarray) -> Rows:
+    """Seven bits a byte, lowest first; all but the last have the top bit set."""
+    left = values.astype(np.int64).view(np.uint64)
+    widest = int(left.max(initial=0))
+    columns, counts = [], []
+    for at in range(max(1, -(-widest.bit_length() // 7))):
+        rest = left >> np.uint64(7)
+        columns.append((left & np.uint64(0x7F)) | ((rest > 0).astype(np.uint64) << np.uint64(7)))
+        counts.append(left > 0 if at else np.ones(len(left), bool))
+        left = rest
+    return Rows(np.stack(columns, axis=1).astype(np.uint8), np.stack(counts, axis=1))
+
 
 _SEQUENCE = 1
 _PS_PER_NS = 1000
@@ -73,33 +155,33 @@ class PerfettoWriter:
 
     def _records(self, slices: Slices) -> Rows:
         """Beginning and end of every slice, one row for both."""
-        return wire.joined([self._begins(slices), _ends(slices)])
+        return joined([self._begins(slices), _ends(slices)])
 
     def _begins(self, slices: Slices) -> Rows:
         count = len(slices)
         category = self._numbers("event_categories", [slices.category])
         fields = [
             _of_kind("TYPE_SLICE_BEGIN", count),
-            wire.varint(_EVENT["track_uuid"], slices.track),
-            wire.varint(_EVENT["category_iids"], np.repeat(category, count)),
-            wire.varint(_EVENT["name_iid"], self._codes("event_names", slices.name, None)),
+            varint(_EVENT["track_uuid"], slices.track),
+            varint(_EVENT["category_iids"], np.repeat(category, count)),
+            varint(_EVENT["name_iid"], self._codes("event_names", slices.name, None)),
         ]
         fields += [_arrow("flow_ids", column) for column in slices.leaves]
         fields.append(_arrow("terminating_flow_ids", slices.arrives))
         fields += [self._argument(one, count) for one in slices.arguments]
-        return _packets(slices.start_ps, wire.joined(fields))
+        return _packets(slices.start_ps, joined(fields))
 
     def _argument(self, one: Argument, count: int) -> Rows:
         name = self._numbers("debug_annotation_names", [one.name])
-        rows = [wire.varint(_ARGUMENT["name_iid"], np.repeat(name, count))]
+        rows = [varint(_ARGUMENT["name_iid"], np.repeat(name, count))]
         if isinstance(one.values, Texts):
             codes = self._codes("debug_annotation_string_values", one.values, one.given)
-            rows.append(wire.varint(_ARGUMENT["string_value_iid"], codes))
+            rows.append(varint(_ARGUMENT["string_value_iid"], codes))
         elif one.values.dtype.kind == "f":
-            rows.append(wire.fixed64(_ARGUMENT["double_value"], one.values))
+            rows.append(fixed64(_ARGUMENT["double_value"], one.values))
         else:
-            rows.append(wire.varint(_ARGUMENT["int_value"], one.values))
-        return wire.message(_EVENT["debug_annotations"], wire.joined(rows)).where(one.given)
+            rows.append(varint(_ARGUMENT["int_value"], one.values))
+        return message(_EVENT["debug_annotations"], joined(rows)).where(one.given)
 
     def _codes(self, kind: str, texts: Texts, given: np.ndarray | None) -> np.ndarray:
         """The numbers of a column's words, which the stream has by then; 0 where none is given."""
@@ -160,28 +242,28 @@ def _descriptor(track: Track) -> pb.TrackDescriptor:
 
 
 def _of_kind(name: str, count: int) -> Rows:
-    return wire.varint(_EVENT["type"], np.full(count, pb.TrackEvent.Type.Value(name), np.int64))
+    return varint(_EVENT["type"], np.full(count, pb.TrackEvent.Type.Value(name), np.int64))
 
 
 def _arrow(field: str, numbers: np.ndarray) -> Rows:
-    return wire.fixed64(_EVENT[field], numbers.astype(np.int64)).where(numbers != 0)
+    return fixed64(_EVENT[field], numbers.astype(np.int64)).where(numbers != 0)
 
 
 def _ends(slices: Slices) -> Rows:
     fields = [
         _of_kind("TYPE_SLICE_END", len(slices)),
-        wire.varint(_EVENT["track_uuid"], slices.track),
+        varint(_EVENT["track_uuid"], slices.track),
     ]
-    return _packets(slices.end_ps, wire.joined(fields))
+    return _packets(slices.end_ps, joined(fields))
 
 
 def _samples(samples: Samples) -> bytes:
     fields = [
         _of_kind("TYPE_COUNTER", len(samples.track)),
-        wire.varint(_EVENT["track_uuid"], samples.track),
-        wire.fixed64(_EVENT["double_counter_value"], samples.value),
+        varint(_EVENT["track_uuid"], samples.track),
+        fixed64(_EVENT["double_counter_value"], samples.value),
     ]
-    return _packets(samples.time_ps, wire.joined(fields)).flat()
+    return _packets(samples.time_ps, joined(fields)).flat()
 
 
 def _packets(time_ps: np.ndarray, event: Rows) -> Rows:
@@ -192,6 +274,6 @@ def _packets(time_ps: np.ndarray, event: Rows) -> Rows:
         "trusted_packet_sequence_id": np.full(count, _SEQUENCE),
         "sequence_flags": np.full(count, pb.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE),
     }
-    fields = [wire.varint(_PACKET[name], values) for name, values in numbers.items()]
-    fields.append(wire.message(_PACKET["track_event"], event))
-    return wire.message(_TRACE_PACKET, wire.joined(fields))
+    fields = [varint(_PACKET[name], values) for name, values in numbers.items()]
+    fields.append(message(_PACKET["track_event"], event))
+    return message(_TRACE_PACKET, joined(fields))

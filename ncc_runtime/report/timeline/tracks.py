@@ -1,9 +1,19 @@
 """The tracks of a run: every rank's engines, CC-cores and DMA rings, with all that they did.
 
 A collective is a slice around the rows of its CC-core, from its trigger to its report.
+
+What goes into a timeline, as columns: tracks, slices with arguments and arrows, counters.
+
+Tracks stand in groups: one of every rank, one of the links. Numbers of tracks are unique; arrows
+join the slices that name the same number.
+
+Side by side what overlaps: a viewer wants the slices of one track to follow each other.
+
+A DMA ring starts its next run of descriptors before the last one has arrived, so its slices lie on
+as many lanes as are under way at a time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import attrs
@@ -12,10 +22,106 @@ import numpy as np
 from ncc_runtime.execution.trace import NO_EVENT, Reason, Trace
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, EngineQueue, Executable
 from ncc_runtime.report.row_texts import RowTexts, placeholder_text, row_texts
-from ncc_runtime.report.timeline.arrows import Arrows, arrows_of
-from ncc_runtime.report.timeline.batches import Argument, Around, Batch, Slices, Texts, Track
-from ncc_runtime.report.timeline.lanes import lanes
-from ncc_runtime.report.timeline.waits import waited
+from ncc_runtime.report.timeline.arrows import Arrows, arrows_of, waited
+
+
+@attrs.frozen
+class Track:
+    """A line of the timeline; `parent` is the number of its group, of a group itself 0."""
+
+    number: int
+    parent: int
+    name: str
+    order: int = 0  # among its group
+    is_counter: bool = False
+
+
+@attrs.frozen(eq=False)
+class Texts:
+    """A column of words, each distinct one stored once."""
+
+    code: np.ndarray  # (n,) int, index of words
+    words: Sequence[str]
+
+
+@attrs.frozen(eq=False)
+class Argument:
+    """A column of details: whole numbers, fractions or words; nothing where `given` is False."""
+
+    name: str
+    values: np.ndarray | Texts  # int64, or float64
+    given: np.ndarray | None = None  # (n,) bool; None: everywhere
+
+
+@attrs.frozen(eq=False)
+class Slices:
+    """Stretches of time on tracks; those of one track follow each other, in order."""
+
+    category: str
+    track: np.ndarray  # (n,) int64
+    start_ps: np.ndarray  # (n,) int64
+    end_ps: np.ndarray  # (n,) int64
+    name: Texts
+    arguments: tuple[Argument, ...]
+    arrives: np.ndarray  # (n,) int64: number of the arrow that ends here, 0 for none
+    leaves: tuple[np.ndarray, ...]  # columns likewise: arrows that begin here
+
+    def __len__(self) -> int:
+        return len(self.track)
+
+
+@attrs.frozen(eq=False)
+class Around:
+    """Slices that enclose runs of others: slice k those from first[k] to last[k]."""
+
+    slices: Slices
+    first: np.ndarray  # (n,) int64, index of the enclosed Slices, ascending
+    last: np.ndarray  # (n,) int64, or beyond its end
+
+
+@attrs.frozen(eq=False)
+class Batch:
+    """Some tracks that are new, and slices on them."""
+
+    tracks: tuple[Track, ...]
+    slices: Slices
+    around: Around | None = None
+    events: int = 0  # of the trace, that are in it
+
+
+@attrs.frozen(eq=False)
+class Samples:
+    """Values of counters, by track, then in order of time."""
+
+    tracks: tuple[Track, ...]
+    track: np.ndarray  # (n,) int64
+    time_ps: np.ndarray  # (n,) int64
+    value: np.ndarray  # (n,) float64
+
+
+Content = Batch | Samples
+"""What writers get, one after another."""
+
+
+def lanes(track: np.ndarray, start_ps: np.ndarray, end_ps: np.ndarray) -> np.ndarray:
+    """A lane for every slice so that those of one track and lane do not overlap, int64.
+
+    Slices are sorted by track, an ascending number, then by start. A stretch in which something is
+    always under way has as many lanes as overlap most, and uses them in turn.
+    """
+    if not len(track):
+        return np.zeros(0, np.int64)
+    _, ordinal = np.unique(track, return_inverse=True)
+    before = ordinal * (int(end_ps.max()) + 1)  # so that tracks come after each other
+    start, reach = before + start_ps, np.maximum.accumulate(before + end_ps)
+    at = np.arange(len(track))
+    opens = np.append(True, start[1:] >= reach[:-1])
+    stretch = np.cumsum(opens) - 1
+    first = np.flatnonzero(opens)
+    done = np.minimum(np.searchsorted(reach, start, side="right"), at)
+    width = np.maximum.reduceat(at - done + 1, first)
+    return np.asarray((at - first[stretch]) % width[stretch])
+
 
 PIECE = 1 << 12
 """Events of a batch."""

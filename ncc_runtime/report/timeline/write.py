@@ -16,7 +16,7 @@ import numpy as np
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.neff.whole_file import check_target, replacing
 from ncc_runtime.report.timeline import link_use, tracks
-from ncc_runtime.report.timeline.batches import Batch, Content, Samples
+from ncc_runtime.report.timeline.tracks import Batch, Content, Samples
 
 SUFFIXES = (".pftrace", ".json", ".pftrace.gz", ".json.gz")
 

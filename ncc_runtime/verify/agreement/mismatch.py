@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from ncc_runtime.errors import MismatchError
-from ncc_runtime.neff.join import Place
-from ncc_runtime.neff.stages import Stage, is_permute
+from ncc_runtime.neff.stages import Place, Stage, is_permute
 from ncc_runtime.verify.agreement.inversions import inversion
 from ncc_runtime.verify.agreement.meetings import (
     Call,

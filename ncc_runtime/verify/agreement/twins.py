@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ncc_runtime.neff.join import Place
+from ncc_runtime.neff.stages import Place
 
 
 class Twins:

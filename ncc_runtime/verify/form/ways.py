@@ -10,7 +10,7 @@ import numpy as np
 
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import IDLE, Executable
-from ncc_runtime.topology.links import Links
+from ncc_runtime.topology.fabric import Links
 from ncc_runtime.topology.routes import TRANSPORTS, Transport
 from ncc_runtime.verify.form.columns import distinct_rows
 from ncc_runtime.verify.form.rule import rule

@@ -6,7 +6,7 @@ slots: there is one transfer from every member to every other for each of its en
 rows and offsets from just the words that the tables have for this pair, reads the sender's operand,
 and writes the sender's slot at the receiver, or, where offsets are free, the receiver's result. A
 reduction joins the slots of all members, each once. What the tables must say is left to checks when
-they are known (`execution/count_rules.py`).
+they are known (`execution/variable_sizes.py`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

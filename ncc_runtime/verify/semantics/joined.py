@@ -6,7 +6,7 @@ import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.verify.homes import Role
 from ncc_runtime.verify.segment_rows import RingRows
 from ncc_runtime.verify.segments import Segment

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
-from ncc_runtime.neff.reductions import Reduction
+from ncc_runtime.neff.shared.reductions import Reduction
 
 EVERYBODY = -1
 NOBODY = -2

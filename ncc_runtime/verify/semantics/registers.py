@@ -10,8 +10,8 @@ import attrs
 import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, Executable, Load
-from ncc_runtime.neff.dtypes import DType
 from ncc_runtime.neff.program import Tensor
+from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.verify.places import place_of
 from ncc_runtime.verify.segments import Segment
 

@@ -1,0 +1,1 @@
+"""Between text and graph: literals, layouts, headers, shorthand spelt out; the printer."""

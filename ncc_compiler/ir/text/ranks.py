@@ -1,0 +1,125 @@
+"""How many ranks a program has, and what a text without header means by an id.
+
+A header that gives `replica_count` or `num_partitions` says it. Without, ids are ranks: there are
+as many as asked for, or one more than the largest id in groups and pairs. Such a program becomes
+one of several replicas, unless something in it speaks of partitions (`partition-id`, a `send`, or
+a channel on an all-to-all or permute); then it becomes one of several partitions, and every
+collective gets a channel, with global ids where it can have them, so that ids stay ranks.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import attrs
+
+from ncc_compiler.ir.attributes import MAX_RANKS
+from ncc_compiler.ir.collectives import TRANSFERS, expanded, pairs_attribute
+from ncc_compiler.ir.graph import Attribute, Computation, Module, Node
+from ncc_compiler.ir.ops import OPS
+from ncc_compiler.ir.text.header import COUNTS
+from ncc_compiler.ir.text.reading import Reading
+from ncc_compiler.syntax import tree
+from ncc_runtime.neff.shared.groups import ExplicitGroups, IotaGroups, MeshGroups
+
+
+def with_ranks(
+    module: Module, header: Sequence[tree.Attribute], ranks: int | None, reading: Reading
+) -> Module | None:
+    """The module with its counts; None if they cannot be told."""
+    found = len(reading.found)
+    counts = {row.key: _count(row, reading) for row in header if row.key in COUNTS}
+    if not counts:
+        module = _numbered_by_ids(module, ranks, reading)
+        return module if len(reading.found) == found else None
+    module = attrs.evolve(
+        module,
+        replica_count=counts.get("replica_count", 1),
+        num_partitions=counts.get("num_partitions", 1),
+    )
+    place = next(row for row in header if row.key in COUNTS)
+    at = (place.start, place.end)
+    if module.ranks > MAX_RANKS:
+        reading.complain("ranks-C1", f"{module.ranks} ranks are more than {MAX_RANKS}", at)
+    elif ranks is not None and ranks != module.ranks:
+        fact = f"the header says {module.ranks} ranks, {ranks} are asked for"
+        reading.complain("ranks-C2", fact, at, "leave out the number of ranks")
+    return module if len(reading.found) == found else None
+
+
+def _count(row: tree.Attribute, reading: Reading) -> int:
+    if row.value.isascii() and row.value.isdigit() and 1 <= int(row.value[:9]) <= MAX_RANKS:
+        return int(row.value[:9])
+    fact = f"{row.key} is {row.value[:40]}, not a number from 1 to {MAX_RANKS}"
+    reading.complain("ranks-C1", fact, (row.value_start, row.end))
+    return 1
+
+
+def _numbered_by_ids(module: Module, ranks: int | None, reading: Reading) -> Module:
+    nodes = [node for body in module.computations.values() for node in body.nodes]
+    found = [_largest_id(node) for node in nodes]
+    largest = max(found, default=-1)
+    span = nodes[found.index(largest)].span if found else None
+    at = (span.start, span.end) if span else (0, 1)
+    if largest >= MAX_RANKS:
+        reading.complain("ranks-C3", f"id {largest} is not below {MAX_RANKS}", at)
+        return module
+    if ranks is not None and largest >= ranks:
+        fact = f"the program names rank {largest} and so needs {largest + 1} ranks, not {ranks}"
+        reading.complain("ranks-C2", fact, at)
+    count = ranks if ranks is not None and ranks > largest else largest + 1
+    if not any(_speaks_of_partitions(node) for node in nodes):
+        return attrs.evolve(module, replica_count=count or 1)
+    return _with_channels(attrs.evolve(module, num_partitions=count or 1))
+
+
+def _largest_id(node: Node) -> int:
+    """The largest id in the groups or pairs of a node, -1 for none."""
+    groups = node.attributes.get("replica_groups")
+    if isinstance(groups, IotaGroups):
+        return math.prod(groups.dims) - 1
+    if isinstance(groups, ExplicitGroups | MeshGroups):
+        return max((rank for group in expanded(groups) for rank in group), default=-1)
+    pairs = pairs_attribute(node)
+    return max((rank for pair in pairs.pairs for rank in pair), default=-1) if pairs else -1
+
+
+def _has_global_ids(node: Node) -> bool:
+    return OPS[node.op].attribute("use_global_device_ids") is not None
+
+
+def _is_collective(node: Node) -> bool:
+    return node.op in OPS and OPS[node.op].collective
+
+
+def _speaks_of_partitions(node: Node) -> bool:
+    if _is_collective(node):
+        return "channel_id" in node.attributes and not _has_global_ids(node)
+    return node.op == "partition-id" or (node.op in TRANSFERS and "channel_id" in node.attributes)
+
+
+def _with_channels(module: Module) -> Module:
+    """Every collective gets a channel, and global ids where it can have them."""
+    used = {
+        node.attributes.get("channel_id")
+        for body in module.computations.values()
+        for node in body.nodes
+    }
+    free = (channel for channel in itertools.count(1) if channel not in used)
+    computations: dict[str, Computation] = {}
+    for name, body in module.computations.items():
+        nodes = []
+        for node in body.nodes:
+            if _is_collective(node):
+                given = node.attributes.get("channel_id")
+                node = _with_channel(node, next(free) if given is None else given)
+            nodes.append(node)
+        computations[name] = attrs.evolve(body, nodes=tuple(nodes))
+    return attrs.evolve(module, computations=computations)
+
+
+def _with_channel(node: Node, channel: Attribute) -> Node:
+    attributes: dict[str, Attribute] = {**node.attributes, "channel_id": channel}
+    if _has_global_ids(node):
+        attributes["use_global_device_ids"] = True
+    return attrs.evolve(node, attributes=attributes)

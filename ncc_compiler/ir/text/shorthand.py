@@ -1,0 +1,469 @@
+"""Operations and computations that are written in the place of their names, given names.
+
+    r = f32[8] add(f32[8] negate(x), y)
+    c = f32[8] call(x), to_apply={ p = f32[8] parameter(0) ROOT n = f32[8] negate(p) }
+
+are two instructions each: the inner operation stands before its user, the inner computation
+before the one that calls it. XLA prints started calls this way, and its tests are written so.
+`f32[8,8] constant(0)` is one number for all elements, and so a broadcast of a scalar.
+
+What XLA prints for an `async-start` whose computation is one op, spelt out again.
+
+    s = ((f32[8]), f32[4], s32[]) slice-start(x), slice={[2:6]}
+    d = f32[4] slice-done(s)
+
+is an `async-start` of a computation of one `slice`, and its `async-done`. Every piece that is made
+here lies where it was written, so that complaints about it find their place.
+
+Constants that are tuples, spelt out as constants of arrays and tuples of them.
+
+    c = (f32[2], (s32[])) constant(({1, 2}, (3)))
+
+is a `tuple` of a constant {1, 2} and a `tuple` of a constant 3. Every piece that is made here lies
+where it was written, so that complaints about it find their place.
+
+Types that a text leaves out: of a result, where it follows; and those that it says twice.
+
+XLA's parser takes `y = negate(x)` and gives it the type that operands and attributes make; so do
+these rules, for every op of which that can be said.
+"""
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
+from ncc_compiler.ir.ops import OPS
+from ncc_compiler.ir.rules import Complaint, InstructionSpan, Part
+from ncc_compiler.ir.text.backend_config import CUSTOM_CALL
+from ncc_compiler.ir.text.literals import COMMENT, ELIDED
+from ncc_compiler.ir.text.reading import Reading, limits_fault
+from ncc_compiler.ir.types import TokenType, Type
+from ncc_compiler.ir.verify import diagnostic_of, inferred
+from ncc_compiler.syntax import tree
+from ncc_compiler.syntax.lexer import CALLEE_LISTS
+
+
+class FreshNames:
+    """Names that nobody has; the first is the one that is asked for."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+        self._numbers: dict[str, int] = {}
+
+    def like(self, name: str) -> str:
+        free, number = name, self._numbers.get(name, 0)
+        while free in self._taken:
+            number += 1
+            free = f"{name}.{number}"
+        self._numbers[name] = number
+        self._taken.add(free)
+        return free
+
+
+def with_names(file: tree.File, reading: Reading) -> tree.File:
+    """The file with nothing written in place; what nests too deep is complained of and left out."""
+    instructions = [one for body in file.computations for one in body.instructions]
+    if all(one.depth == 0 and not _is_splat(one) for one in instructions):
+        return file
+    too_deep = [one for one in instructions if one.depth > tree.MAX_INLINE_DEPTH]
+    for one in too_deep:
+        fact = f"operations nest {one.depth} deep here, at most {tree.MAX_INLINE_DEPTH} are read"
+        hint = "define the inner ones on lines of their own"
+        reading.complain("syntax-C2", fact, (one.op.start, one.op.end), hint)
+    naming = _Naming(body.name.text for body in file.computations if body.name)
+    for body in file.computations:
+        kept = [one for one in body.instructions if one.depth <= tree.MAX_INLINE_DEPTH]
+        naming.found.append(attrs.evolve(body, instructions=naming.flat(kept)))
+    return attrs.evolve(
+        file,
+        computations=tuple(naming.found),
+        broken=file.broken | {one.name.text for one in too_deep},
+        is_whole=file.is_whole and not too_deep,
+    )
+
+
+class _Naming:
+    """The computations of a file, those that had no name before those that call them."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self.found: list[tree.Computation] = []
+        self._names = FreshNames(taken)
+
+    def flat(self, instructions: Iterable[tree.Instruction]) -> tree.Body:
+        """The instructions of one computation, each operand a name."""
+        instructions = list(instructions)
+        names = FreshNames(one.name.text for one in instructions)
+        flat: list[tree.Instruction] = []
+        for one in instructions:
+            self._add(one, names, flat)
+        return tuple(flat)
+
+    def _add(self, one: tree.Instruction, names: FreshNames, flat: list[tree.Instruction]) -> None:
+        if _is_splat(one):
+            one = _as_broadcast(one)
+        operands = []
+        for operand in one.operands:
+            inner = operand.inline
+            if inner is not None:
+                name = names.like(inner.op.text)
+                inner = attrs.evolve(inner, name=attrs.evolve(inner.op, text=name))
+                self._add(inner, names, flat)
+                operand = tree.Operand(name, operand.start, operand.end)
+            operands.append(operand)
+        attributes = tuple(
+            self._named(attribute, one.name.text) if attribute.inline else attribute
+            for attribute in one.attributes
+        )
+        flat.append(attrs.evolve(one, operands=tuple(operands), attributes=attributes))
+
+    def _named(self, attribute: tree.Attribute, user: str) -> tree.Attribute:
+        """The attribute with a name for each computation that is written in it."""
+        names = []
+        for callee in attribute.inline:
+            if isinstance(callee, tuple):
+                name = tree.Word(
+                    self._names.like(f"{user}.{attribute.key}"), attribute.start, attribute.end
+                )
+                body = self.flat(callee)
+                self.found.append(tree.Computation(name, False, None, body))
+                names.append(f"%{name.text}")
+            else:
+                names.append(f"%{callee.text}")
+        is_one = len(names) == 1 and isinstance(attribute.inline[0], tuple)
+        is_list = attribute.key in CALLEE_LISTS or not is_one
+        value = "{" + ", ".join(names) + "}" if is_list else names[0]
+        return attrs.evolve(attribute, value=value, inline=())
+
+
+_SIZES = re.compile(r"\[\s*\d.*\Z", re.DOTALL)
+
+
+def _is_splat(one: tree.Instruction) -> bool:
+    """Whether it is an array constant with the value of one element in its parentheses."""
+    if one.payload is None or one.op.text != "constant" or not isinstance(one.type, tree.ArrayText):
+        return False
+    text = one.payload.text
+    return "{" not in text and "..." not in text and _SIZES.search(one.type.text) is not None
+
+
+def _as_broadcast(one: tree.Instruction) -> tree.Instruction:
+    """A broadcast of the constant scalar in place."""
+    assert isinstance(one.type, tree.ArrayText), one.name
+    kind = attrs.evolve(one.type, text=_SIZES.sub("[]", one.type.text))
+    scalar = attrs.evolve(one, type=kind, attributes=(), is_root=False)
+    operand = tree.Operand(one.op.text, one.op.start, one.op.end, None, scalar)
+    op = attrs.evolve(one.op, text="broadcast")
+    return attrs.evolve(one, op=op, operands=(operand,), payload=None)
+
+
+_START = "-start"
+_HALVES = (_START, "-update", "-done")
+_OF_THE_START = frozenset({"async_execution_thread", "control-predecessors", "metadata"})
+"""Keys of attributes that say something of the start, not of the op."""
+
+
+def spelt_out(file: tree.File, reading: Reading) -> tree.File:
+    """The file without such starts, updates and dones; a computation more for each start."""
+    if not any(_is_sugar(one.op.text) for body in file.computations for one in body.instructions):
+        return file
+    names = FreshNames(body.name.text for body in file.computations if body.name)
+    computations: list[tree.Computation] = []
+    for body in file.computations:
+        known = {one.name.text: one for one in body.instructions}
+        instructions: list[tree.Instruction] = []
+        for one in body.instructions:
+            op = one.op.text
+            if not _is_sugar(op):
+                instructions.append(one)
+                continue
+            _check(one, known, reading)
+            plain = _renamed(one, "async" + op.removeprefix(_wrapped(op)))
+            if op.endswith(_START):
+                name = names.like(f"wrapped_{_wrapped(op)}")
+                computations.append(_wrapper(one, known, name, reading))
+                plain = _start(plain, name)
+            instructions.append(plain)
+        computations.append(attrs.evolve(body, instructions=tuple(instructions)))
+    return attrs.evolve(file, computations=tuple(computations))
+
+
+def _is_sugar(op: str) -> bool:
+    """Whether it starts, carries on or ends an op of the table, and is none itself."""
+    return op.endswith(_HALVES) and op not in OPS and _is_whole(_wrapped(op))
+
+
+def _is_whole(op: str) -> bool:
+    known = op in OPS and OPS[op].payload is None and not op.endswith(_HALVES)
+    return known or op == CUSTOM_CALL
+
+
+def _wrapped(op: str) -> str:
+    return op.rpartition("-")[0]
+
+
+def _check(one: tree.Instruction, known: Mapping[str, tree.Instruction], reading: Reading) -> None:
+    """Complains of an update or a done whose operand is the start of another op."""
+    op = one.op.text
+    for operand in one.operands:
+        began = known[operand.text].op.text if operand.text in known else op
+        is_half = began.endswith(_HALVES[:2])
+        if not op.endswith(_START) and is_half and _wrapped(began) not in ("async", _wrapped(op)):
+            fact = f"{op} goes on with what {began} has begun"
+            reading.complain("op-C6", fact, (operand.start, operand.end))
+
+
+def _renamed(one: tree.Instruction, op: str) -> tree.Instruction:
+    return attrs.evolve(one, op=tree.Word(op, one.op.start, one.op.end))
+
+
+def _start(one: tree.Instruction, name: str) -> tree.Instruction:
+    """The start, calling the computation of this name."""
+    kept = [attribute for attribute in one.attributes if attribute.key in _OF_THE_START]
+    calls = tree.Attribute("calls", f"%{name}", one.op.start, one.op.start, one.op.end)
+    return attrs.evolve(one, attributes=(calls, *kept))
+
+
+def _wrapper(
+    one: tree.Instruction, known: Mapping[str, tree.Instruction], name: str, reading: Reading
+) -> tree.Computation:
+    """The computation of the one op; its parameters are named as the operands are."""
+    parameters = list(_parameters(one, known, reading))
+    names = FreshNames(parameter.name.text for parameter in parameters)
+    result = one.type
+    if isinstance(result, tree.TupleText) and len(result.elements) >= 2:
+        result = result.elements[1]
+    root = attrs.evolve(
+        _renamed(one, _wrapped(one.op.text)),
+        name=attrs.evolve(one.name, text=names.like(one.name.text)),
+        type=result,
+        operands=tuple(
+            tree.Operand(parameter.name.text, operand.start, operand.end)
+            for parameter, operand in zip(parameters, one.operands, strict=True)
+        ),
+        attributes=tuple(_of_the_op(one.attributes)),
+        is_root=True,
+    )
+    return tree.Computation(
+        tree.Word(name, one.op.start, one.op.end), False, None, (*parameters, root)
+    )
+
+
+def _of_the_op(attributes: Iterable[tree.Attribute]) -> Iterator[tree.Attribute]:
+    for attribute in attributes:
+        if attribute.key not in _OF_THE_START or attribute.key == "metadata":
+            yield attribute
+
+
+def _parameters(
+    one: tree.Instruction, known: Mapping[str, tree.Instruction], reading: Reading
+) -> Iterator[tree.Instruction]:
+    """A parameter for each operand, of its type; of the one that the start says, if it has none."""
+    names = FreshNames(())
+    said = one.type.elements[:1] if isinstance(one.type, tree.TupleText) else ()
+    kinds = said[0].elements if said and isinstance(said[0], tree.TupleText) else ()
+    for number, operand in enumerate(one.operands):
+        place = operand.start, operand.end
+        kind = kinds[number] if number < len(kinds) else operand.type
+        if operand.text in known:
+            kind = known[operand.text].type or kind
+            if kind is None:
+                fact = f"the type of %{operand.text} does not follow for a {one.op.text} of it"
+                reading.complain("op-C8", fact, place, f"write it: %{operand.text} = f32[2,3] …")
+        yield tree.Instruction(
+            name=tree.Word(names.like(operand.text), *place),
+            type=kind or one.type,
+            op=tree.Word("parameter", *place),
+            operands=(),
+            payload=tree.Word(str(number), *place),
+            attributes=(),
+            is_root=False,
+        )
+
+
+_MARK = re.compile(r"[(){},]")
+
+
+def without_tuple_constants(file: tree.File) -> tree.File:
+    """The file with arrays only as constants, but for literals that are not of their tuple."""
+    if not any(_is_tuple(one) for body in file.computations for one in body.instructions):
+        return file
+    return attrs.evolve(
+        file,
+        computations=tuple(
+            attrs.evolve(body, instructions=tuple(_spelt_out(body))) for body in file.computations
+        ),
+    )
+
+
+def _is_tuple(one: tree.Instruction) -> bool:
+    is_constant = one.op.text == "constant" and one.payload is not None
+    return is_constant and isinstance(one.type, tree.TupleText)
+
+
+def _spelt_out(body: tree.Computation) -> Iterator[tree.Instruction]:
+    taken = {one.name.text for one in body.instructions}
+
+    numbers: dict[str, Iterator[int]] = {}  # by stem; a wide tuple takes many
+
+    def fresh(stem: str) -> str:
+        number = numbers.setdefault(stem, itertools.count())
+        return next(name for k in number if (name := f"{stem}.{k}") not in taken)
+
+    def expand(one: tree.Instruction) -> Iterator[tree.Instruction]:
+        if not _is_tuple(one):
+            yield one
+            return
+        assert isinstance(one.type, tree.TupleText)
+        assert one.payload is not None
+        if one.type.depth > tree.MAX_TYPE_DEPTH:
+            yield one  # refused when it is read
+            return
+        kinds = one.type.elements
+        parts = _parts(one.payload, len(kinds))
+        if parts is None:
+            yield one  # refused when it is read
+            return
+        names: list[tree.Operand] = []
+        for kind, part in zip(kinds, parts, strict=True):
+            name = tree.Word(fresh(one.name.text), part.start, part.end)
+            yield from expand(attrs.evolve(one, name=name, type=kind, payload=part, is_root=False))
+            names.append(tree.Operand(name.text, part.start, part.end))
+        op = attrs.evolve(one.op, text="tuple")
+        yield attrs.evolve(one, op=op, operands=tuple(names), payload=None)
+
+    for instruction in body.instructions:
+        yield from expand(instruction)
+
+
+def _parts(payload: tree.Word, count: int) -> list[tree.Word] | None:
+    """The texts between the commas of `(a, b, …)`; None if there are not `count` of them."""
+    blanked = COMMENT.sub(lambda comment: " " * len(comment[0]), payload.text)  # places stay
+    text = blanked.strip()
+    if text == ELIDED:
+        return [payload] * count
+    start = payload.start + blanked.index(text)
+    depth, cuts = 0, [0]
+    for mark in _MARK.finditer(text):
+        if mark[0] in "({":
+            depth += 1
+        elif mark[0] in ")}":
+            depth -= 1
+        elif mark[0] == "," and depth == 1:
+            cuts.append(mark.start())
+        if depth == 0 and mark[0] in ")}" and mark.end() != len(text):
+            return None
+    if not (text.startswith("(") and text.endswith(")")) or depth:
+        return None
+    cuts.append(len(text) - 1)
+    if len(cuts) == 2 and not text[1:-1].strip():
+        return [] if count == 0 else None
+    found = []
+    for before, after in itertools.pairwise(cuts):
+        inside = text[before + 1 : after]
+        at = start + before + 1 + len(inside) - len(inside.lstrip())
+        found.append(tree.Word(inside.strip(), at, at + len(inside.strip())))
+    return found if len(found) == count else None
+
+
+HOLE = "?"
+"""The op of a node that stands for an instruction with an error."""
+
+UNTYPED = TokenType()
+"""The type of a node until the one that its text leaves out is known."""
+
+NOT_INFERRED = frozenset(
+    {
+        "bitcast",
+        "bitcast-convert",
+        "broadcast",
+        "constant",
+        "convert",
+        "custom-call",
+        "iota",
+        "parameter",
+        "recv",
+        "reshape",
+        "rng-bit-generator",
+        "stochastic-convert",
+    }
+)
+"""Ops whose result type says more than their operands and attributes do."""
+
+
+def type_left_out(op: str) -> Complaint:
+    fact = f"the result type of a {op} does not follow from its operands"
+    return Complaint("op-C8", fact, Part.OP, f"write it before the op: f32[2,3] {op}(…)")
+
+
+def with_types(
+    module: Module, left_out: Mapping[str, frozenset[NodeId]], reading: Reading
+) -> Module:
+    """The module with those types; a node whose type cannot be told becomes a hole."""
+    computations = dict(module.computations)  # callees come first
+    for name, computation in module.computations.items():
+        if not left_out.get(name):
+            continue
+        nodes = list(computation.nodes)
+        unknown: set[NodeId] = set()
+        for position, node in enumerate(computation.nodes):
+            is_open = position in left_out[name]
+            if node.op == HOLE or not unknown.isdisjoint(node.operands):
+                nodes[position] = attrs.evolve(node, op=HOLE, operands=(), attributes={})
+                unknown |= {NodeId(position)} if is_open else set()
+            elif is_open:
+                current = attrs.evolve(module, computations=computations)
+                kinds = tuple(nodes[operand].type for operand in node.operands)
+                kind = _type_of(current, node, kinds, nodes, reading)
+                if kind is None:
+                    unknown.add(NodeId(position))
+                    nodes[position] = attrs.evolve(node, op=HOLE, operands=(), attributes={})
+                else:
+                    nodes[position] = attrs.evolve(node, type=kind)
+        computations[name] = attrs.evolve(computation, nodes=tuple(nodes))
+    return attrs.evolve(module, computations=computations)
+
+
+def _type_of(
+    module: Module,
+    node: Node,
+    operands: tuple[Type, ...],
+    nodes: Sequence[Node],
+    reading: Reading,
+) -> Type | None:
+    """The type that follows, or None after a complaint."""
+    following = inferred(module, node, operands)
+    found: list[Complaint] = []
+    kind = None
+    try:
+        while True:
+            found.append(next(following))
+    except StopIteration as end:
+        kind = end.value
+    if kind is UNTYPED:
+        found = [type_left_out(node.op)]
+    if not found and (fault := limits_fault(kind)):
+        found = [Complaint(fault[0], f"the result of {node.op} is {kind}: {fault[1]}")]
+    reading.found += [diagnostic_of(nodes, node, complaint) for complaint in found]
+    return None if found else kind
+
+
+def check_types_said_twice(computation: Computation, reading: Reading) -> None:
+    """A type before an operand must be that of its definition."""
+    for node in computation.nodes:
+        if node.op == HOLE or not isinstance(node.span, InstructionSpan):
+            continue
+        pairs = zip(node.operands, node.span.instruction.operands, strict=True)
+        for position, (operand, written) in enumerate(pairs):
+            if written.type is None:
+                continue
+            said, defined = reading.type_of(written.type), computation.nodes[operand]
+            if said is not None and defined.op != HOLE and said != defined.type:
+                fact = f"%{written.text} is {defined.type}, the type before it says {said}"
+                complaint = Complaint("op-C7", fact, position)
+                one = diagnostic_of(computation.nodes, node, complaint)
+                place = reading.span(written.type.start, written.type.end)
+                hint = "correct the type before the operand, or leave it out"
+                reading.found.append(attrs.evolve(one, span=place, help=hint))

@@ -1,0 +1,359 @@
+"""Result types of ops that run computations, of tokens, and of operations in two halves.
+
+Result types of sends and recvs, and of what waits for them.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from ncc_compiler.ir.collectives import PAIRS_OF_TRANSFERS, moves_slices, pairs_attribute
+from ncc_compiler.ir.graph import Computation
+from ncc_compiler.ir.op_tables.control import DATA_OF_ARRAYS
+from ncc_compiler.ir.order import branch_names
+from ncc_compiler.ir.rules import Complaint, Part
+from ncc_compiler.ir.type_rules.collectives import (
+    COLLECTIVE_RULES,
+    COUNTED_RULES,
+    members,
+    range_hint,
+)
+from ncc_compiler.ir.type_rules.facts import (
+    Facts,
+    Findings,
+    Rule,
+    one_or_tuple,
+    parameter_types,
+    result_type,
+)
+from ncc_compiler.ir.types import ArrayType, TokenType, TupleType, Type
+from ncc_runtime.neff.shared.dtypes import DType
+
+_PRED, _INDEX = ArrayType(DType.PRED), ArrayType(DType.S32)
+
+
+def _calls(key: str) -> Rule:
+    """The operands are the arguments of one computation, and its result is the result."""
+
+    def rule(facts: Facts) -> Findings:
+        callee = facts.callee(key)
+        if callee is None:
+            return None
+        wanted = parameter_types(callee)
+        if len(wanted) != len(facts.operands):
+            fact = f"%{callee.name} takes {len(wanted)} operands, {len(facts.operands)} are given"
+            yield facts.complain(1, fact, key)
+        for position, (given, kind) in enumerate(zip(facts.operands, wanted, strict=False)):
+            if given != kind:
+                fact = f"operand {position} is {given}, parameter {position} of "
+                yield facts.complain(2, f"{fact}%{callee.name} is {kind}", position)
+        return result_type(callee)
+
+    return rule
+
+
+def _signature(computation: Computation) -> str:
+    given = ", ".join(map(str, parameter_types(computation)))
+    return f"%{computation.name} takes ({given}) and returns {result_type(computation)}"
+
+
+def _while(facts: Facts) -> Findings:
+    (state,) = facts.operands
+    for number, key, result in ((1, "condition", _PRED), (2, "body", state)):
+        callee = facts.callee(key)
+        if callee is None:
+            continue
+        if parameter_types(callee) != [state] or result_type(callee) != result:
+            fact = f"{_signature(callee)}, the operand is {state}"
+            hint = f"it should take one {state} and return {result}"
+            yield facts.complain(number, fact, key, hint)
+    return state
+
+
+def _conditional(facts: Facts) -> Findings:
+    chosen, given = facts.operands[0], facts.operands[1:]
+    if chosen not in (_PRED, _INDEX):
+        yield facts.complain(1, f"the first operand is {chosen}, not {_PRED} or {_INDEX}", 0)
+        return None
+    names = branch_names(facts.node)
+    if not names or ("branch_computations" in facts.node.attributes) != (chosen == _INDEX):
+        wanted = "true_computation=%f, false_computation=%g"
+        if chosen == _INDEX:
+            wanted = "branch_computations={%f, %g}"
+        fact = f"{chosen} does not choose between what is named"
+        yield facts.complain(2, fact, Part.OP, f"write {wanted}")
+        return None
+    if len(names) != len(given):
+        fact = f"{len(names)} branches, {len(given)} operands for them"
+        yield facts.complain(3, fact)
+        return None
+    return (yield from _branches(facts, names, given))
+
+
+def _branches(facts: Facts, names: Sequence[str], given: Sequence[Type]) -> Findings:
+    """Each branch takes its operand; all give one type."""
+    known = [facts.computation(name) for name in names]
+    results: list[Type] = []
+    for position, (branch, kind) in enumerate(zip(known, given, strict=True), start=1):
+        if branch is None:
+            continue
+        if parameter_types(branch) != [kind]:
+            fact = f"{_signature(branch)}, its operand is {kind}"
+            yield facts.complain(4, fact, position)
+        results.append(result_type(branch))
+        if results[-1] != results[0]:
+            fact = f"branches return {results[0]} and {results[-1]}"
+            yield facts.complain(5, fact)
+            return None
+    return results[0] if results else None
+
+
+def _scan(facts: Facts) -> Findings:
+    """A tuple of outputs, of which each step gives a slice, and of carries."""
+    callee, carried = facts.callee(), facts.node.integer("num_carries")
+    if callee is None:
+        return None
+    given, root = facts.arrays, result_type(callee)
+    results = root.elements if isinstance(root, TupleType) else (root,)
+    if not 0 <= carried <= min(len(given), len(results)):
+        fact = f"{carried} carries, {len(given)} operands and {len(results)} results of a step"
+        yield facts.complain(2, fact, "num_carries")
+        return None
+    inputs, first = given[: len(given) - carried], given[len(given) - carried :]
+    outputs = [kind for kind in results[: len(results) - carried] if isinstance(kind, ArrayType)]
+    declared = facts.node.type.elements if isinstance(facts.node.type, TupleType) else ()
+    told = inputs or tuple(kind for kind in declared[: len(outputs)] if isinstance(kind, ArrayType))
+    dimensions = facts.node.integers("dimensions")
+    dimension = dimensions[0] if len(dimensions) == 1 else -1
+    lengths = {kind.shape[dimension] for kind in told if 0 <= dimension < kind.rank}
+    too_low = any(not 0 <= dimension < kind.rank for kind in inputs)
+    if too_low or any(not 0 <= dimension <= kind.rank for kind in outputs) or len(lengths) > 1:
+        fact = f"{list(dimensions)} is not one dimension in which {_listed(told)} are equally long"
+        yield facts.complain(1, fact, "dimensions")
+        return None
+    if not lengths:
+        yield facts.complain(4, "nothing says how many steps there are", Part.TYPE)
+        return None
+    slices = [_but(kind, dimension) for kind in inputs]
+    if parameter_types(callee) != [*slices, *first] or results != (*outputs, *first):
+        wanted = f"({_listed([*slices, *first])}) and ends with the carries ({_listed(first)})"
+        yield facts.complain(3, f"{_signature(callee)}; it should take {wanted}", "to_apply")
+        return None
+    (length,) = lengths
+    whole = (
+        ArrayType(kind.dtype, (*kind.shape[:dimension], length, *kind.shape[dimension:]))
+        for kind in outputs
+    )
+    return TupleType((*whole, *first))
+
+
+def _but(kind: ArrayType, dimension: int) -> ArrayType:
+    return ArrayType(kind.dtype, kind.shape[:dimension] + kind.shape[dimension + 1 :])
+
+
+def _listed(kinds: Sequence[Type]) -> str:
+    return ", ".join(map(str, kinds))
+
+
+def _after_all(facts: Facts) -> Findings:
+    for position, kind in enumerate(facts.operands):
+        if not isinstance(kind, TokenType):
+            yield facts.complain(1, f"operand {position} is {kind}, not {TokenType()}", position)
+    return TokenType()
+
+
+def _add_dependency(facts: Facts) -> Findings:
+    kind, token = facts.operands
+    if not isinstance(token, TokenType):
+        yield facts.complain(1, f"the second operand is {token}, not {TokenType()}", 1)
+    return kind
+
+
+def _same(facts: Facts) -> Findings:
+    yield from ()
+    return facts.operands[0]
+
+
+def _is_context(kind: Type) -> bool:
+    """What may follow operand and result of a started operation; it has no meaning here."""
+    return isinstance(kind, ArrayType) and not kind.shape and kind.dtype.is_integer
+
+
+def _with_contexts(declared: Type, *forms: TupleType) -> Type:
+    """The declared type, if it is one of the forms followed by contexts; else the first form."""
+    if isinstance(declared, TupleType):
+        head, contexts = TupleType(declared.elements[:2]), declared.elements[2:]
+        if head in forms and all(map(_is_context, contexts)):
+            return declared
+    return forms[0]
+
+
+def _started(inner: Rule) -> Rule:
+    """A tuple of operand, result and contexts; several operands are a tuple of their own."""
+
+    def rule(facts: Facts) -> Findings:
+        result = yield from inner(facts)
+        if result is None:
+            return None
+        operands = facts.operands[:1] if moves_slices(facts.node) else facts.operands
+        given = TupleType(operands)
+        alone = TupleType((one_or_tuple(operands), result))
+        return _with_contexts(facts.node.type, alone, TupleType((given, result)))
+
+    return rule
+
+
+def _copy_start(facts: Facts) -> Findings:
+    yield from ()
+    (operand,) = facts.operands
+    return _with_contexts(facts.node.type, TupleType((operand, operand)))
+
+
+def _async_start(facts: Facts) -> Findings:
+    result = yield from _calls("calls")(facts)
+    if result is None:
+        return None
+    return _with_contexts(facts.node.type, TupleType((TupleType(facts.operands), result)))
+
+
+def _element(index: int) -> Rule:
+    """What a finished operation gives: an element of the tuple that its start gave."""
+
+    def rule(facts: Facts) -> Findings:
+        (kind,) = facts.operands
+        if isinstance(kind, TupleType) and len(kind.elements) >= 2:
+            return kind.elements[index]
+        yield facts.complain(1, f"the operand is {kind}, not what a start gives", 0)
+        return None
+
+    return rule
+
+
+def _async_update(facts: Facts) -> Findings:
+    yield from _element(1)(facts)
+    return facts.operands[0]
+
+
+_RAGGED = "ragged-all-to-all"
+_IN_HALVES = {**COLLECTIVE_RULES, _RAGGED: COUNTED_RULES[_RAGGED]}
+
+CONTROL_RULES: Mapping[str, Rule] = {
+    "call": _calls("to_apply"),
+    "fusion": _calls("calls"),
+    "while": _while,
+    "conditional": _conditional,
+    "scan": _scan,
+    "add-dependency": _add_dependency,
+    "after-all": _after_all,
+    "domain": _same,
+    "opt-barrier": _same,
+    "optimization-barrier": _same,
+    **{f"{op}-start": _started(rule) for op, rule in _IN_HALVES.items()},
+    **{f"{op}-done": _element(1) for op in _IN_HALVES},
+    "all-reduce-start": COLLECTIVE_RULES["all-reduce"],
+    "all-reduce-done": _same,
+    "copy-start": _copy_start,
+    "copy-done": _element(0),
+    "async-start": _async_start,
+    "async-update": _async_update,
+    "async-done": _element(1),
+}
+
+
+_CONTEXT = ArrayType(DType.U32)
+
+
+def _send(facts: Facts) -> Findings:
+    data, token = facts.operands
+    yield from _transfer(facts, data)
+    if not isinstance(token, TokenType):
+        yield facts.complain(7, f"operand 1 is {token}, not {TokenType()}", 1)
+    declared = facts.node.type
+    plain = TupleType((data, _CONTEXT, TokenType()))
+    return declared if is_started(declared) and data_of(declared) == data else plain
+
+
+def _recv(facts: Facts) -> Findings:
+    (token,) = facts.operands
+    if not isinstance(token, TokenType):
+        yield facts.complain(7, f"operand 0 is {token}, not {TokenType()}", 0)
+    declared = facts.node.type
+    if not is_started(declared):
+        fact = f"the result is {declared}, not a tuple such as (f32[4], {_CONTEXT}, {TokenType()})"
+        yield facts.complain(9, fact)
+        return None
+    yield from _transfer(facts, data_of(declared))
+    return declared
+
+
+def _transfer(facts: Facts, data: Type) -> Iterator[Complaint]:
+    """The rules that send and recv share."""
+    if facts.attribute("is_host_transfer"):
+        fact = f"{facts.node.op} is a transfer with the host, which takes no part in a program"
+        hint = "what the host gives and gets are inputs and outputs"
+        yield facts.complain(1, fact, "is_host_transfer", hint)
+        return
+    yield from _pairs(facts)
+    arrays = data.elements if isinstance(data, TupleType) else (data,)
+    if not arrays or not all(isinstance(array, ArrayType) for array in arrays):
+        yield facts.complain_of(DATA_OF_ARRAYS, f"the data is {data}")
+
+
+def _pairs(facts: Facts) -> Iterator[Complaint]:
+    place = "frontend_attributes"
+    try:
+        written = pairs_attribute(facts.node)
+    except ValueError as error:
+        yield facts.complain(2, f"{PAIRS_OF_TRANSFERS}: {error}", place)
+        return
+    if written is None:
+        fact = f"{facts.node.op} does not say which ranks send to which"
+        hint = f"{place}={{{PAIRS_OF_TRANSFERS}={{{{0,1}},{{1,2}}}}}}"
+        yield facts.complain(2, fact, place, hint)
+        return
+    what, count = members(facts)
+    for number, end, side in ((3, "source", 0), (4, "target", 1)):
+        times = Counter(pair[side] for pair in written.pairs)
+        for rank in sorted(rank for rank, found in times.items() if found > 1):
+            fact = f"{what} {rank} is the {end} of {times[rank]} pairs"
+            yield facts.complain(number, fact, place)
+    for rank in sorted({rank for pair in written.pairs for rank in pair if rank >= count}):
+        fact = f"{what} {rank} is out of range: there are {count}"
+        yield facts.complain(5, fact, place, range_hint(facts, what, rank))
+
+
+def is_started(kind: Type) -> bool:
+    """Whether it is data, a context and a token."""
+    if not isinstance(kind, TupleType) or len(kind.elements) != 3:
+        return False
+    _, context, token = kind.elements
+    is_context = isinstance(context, ArrayType) and not context.shape and context.dtype.is_integer
+    return is_context and isinstance(token, TokenType)
+
+
+def data_of(kind: Type) -> Type:
+    """The data in what a send or recv gives."""
+    assert isinstance(kind, TupleType), kind
+    return kind.elements[0]
+
+
+def _done(*elements: int) -> Rule:
+    """What a finished transfer gives: elements of what its start gave."""
+
+    def rule(facts: Facts) -> Findings:
+        (kind,) = facts.operands
+        if not isinstance(kind, TupleType) or not is_started(kind):
+            start = facts.node.op.removesuffix("-done")
+            yield facts.complain(1, f"the operand is {kind}, not what a {start} gives", 0)
+            return None
+        found = tuple(kind.elements[element] for element in elements)
+        return TupleType(found) if len(found) > 1 else found[0]
+
+    return rule
+
+
+TRANSFER_RULES: Mapping[str, Rule] = {
+    "send": _send,
+    "recv": _recv,
+    "send-done": _done(2),
+    "recv-done": _done(0, 2),
+}

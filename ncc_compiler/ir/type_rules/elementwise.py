@@ -1,0 +1,295 @@
+"""Types of elementwise results: operands of one type, for which the op is defined.
+
+Types of ops that work on the bits of elements, and of `map`.
+"""
+
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from ncc_compiler.ir.op_tables.elementwise import DTYPE, SAME_TYPE
+from ncc_compiler.ir.rules import Part
+from ncc_compiler.ir.type_rules.facts import (
+    Facts,
+    Findings,
+    Rule,
+    are_distinct_dimensions,
+    parameter_types,
+    result_type,
+)
+from ncc_compiler.ir.types import ArrayType
+from ncc_runtime.neff.shared.dtypes import DType
+
+
+def _bitcast(facts: Facts) -> Findings:
+    operand, kind = facts.arrays[0], facts.node.type
+    if not isinstance(kind, ArrayType):
+        return operand
+    from_bits, to_bits = operand.dtype.bits, kind.dtype.bits
+    fact = f"{operand} does not have the bits of {kind}"
+    if (
+        operand.elements * from_bits != kind.elements * to_bits
+        or (from_bits != to_bits and (from_bits % 8 or to_bits % 8))
+        or (kind.dtype is DType.PRED and operand.dtype is not DType.PRED)  # not any byte is one
+    ):
+        yield facts.complain(1, fact, Part.TYPE)
+    return kind
+
+
+def _bitcast_convert(facts: Facts) -> Findings:
+    operand, kind = facts.arrays[0], facts.node.type
+    if not isinstance(kind, ArrayType):
+        return operand
+    if operand.dtype.is_complex is not kind.dtype.is_complex:
+        fact = f"{operand.dtype.value} does not become {kind.dtype.value}"
+        yield facts.complain(2, fact, Part.TYPE)
+        return kind
+    shape = _reshaped(operand, kind.dtype)
+    if shape is None:
+        fact = f"the last dimension of {operand} does not make one {kind.dtype.value} each"
+        yield facts.complain(1, fact, Part.TYPE)
+        return kind
+    return ArrayType(kind.dtype, shape)
+
+
+def _reshaped(operand: ArrayType, dtype: DType) -> tuple[int, ...] | None:
+    """The shape of the operand as elements of a dtype; None if its bits do not make whole ones."""
+    from_bits, to_bits = operand.dtype.bits, dtype.bits
+    if from_bits == to_bits:
+        return operand.shape
+    if max(from_bits, to_bits) % min(from_bits, to_bits):  # 6 bits and 8
+        return None
+    if from_bits > to_bits:
+        return (*operand.shape, from_bits // to_bits)
+    is_whole = operand.shape and operand.shape[-1] * from_bits == to_bits
+    return operand.shape[:-1] if is_whole else None
+
+
+def _reduce_precision(facts: Facts) -> Findings:
+    operand = facts.arrays[0]
+    if not operand.dtype.is_float:
+        fact = f"reduce-precision is not defined for {operand.dtype.value}"
+        yield facts.complain_of(DTYPE, fact, 0)
+    for key, least in (("exponent_bits", 1), ("mantissa_bits", 0)):
+        if facts.node.integer(key) < least:
+            yield facts.complain(2, f"{key} is {facts.node.integer(key)}", key)
+    return operand
+
+
+def _stochastic_convert(facts: Facts) -> Findings:
+    operand, random = facts.arrays
+    kind = facts.node.type
+    dtype = kind.dtype if isinstance(kind, ArrayType) else DType.S32
+    if not operand.dtype.is_float or not dtype.is_signed:
+        fact = f"{operand.dtype.value} is not rounded to {dtype.value} at random"
+        yield facts.complain(1, fact, Part.TYPE)
+    is_unsigned = random.dtype.is_integer and not random.dtype.is_signed
+    if not is_unsigned or (random.shape, random.dtype.bits) != (operand.shape, operand.dtype.bits):
+        yield facts.complain(2, f"random bits of {operand} are {random}", 1)
+    return ArrayType(dtype, operand.shape)
+
+
+def _map(facts: Facts) -> Findings:
+    shape, callee = facts.arrays[0].shape, facts.callee()
+    for position, kind in enumerate(facts.arrays):
+        if kind.shape != shape:
+            yield facts.complain(1, f"operands differ: {facts.arrays[0]} and {kind}", position)
+    dimensions = facts.attribute("dimensions")
+    if dimensions is not None and dimensions != tuple(range(len(shape))):
+        yield facts.complain(2, f"{facts.arrays[0]} has {len(shape)} dimensions", "dimensions")
+    if callee is None:
+        return None
+    wanted = [ArrayType(kind.dtype) for kind in facts.arrays]
+    result = result_type(callee)
+    if parameter_types(callee) != wanted or not isinstance(result, ArrayType) or result.shape:
+        given = ", ".join(map(str, wanted))
+        yield facts.complain(3, f"%{callee.name} does not map ({given})", "to_apply")
+        return None
+    return ArrayType(result.dtype, shape)
+
+
+BIT_RULES: Mapping[str, Rule] = {
+    "bitcast": _bitcast,
+    "bitcast-convert": _bitcast_convert,
+    "map": _map,
+    "reduce-precision": _reduce_precision,
+    "stochastic-convert": _stochastic_convert,
+}
+"""One rule for each of these ops."""
+
+
+Allows = Callable[[DType], bool]
+
+
+def _is_arithmetic(dtype: DType) -> bool:
+    return dtype is not DType.PRED
+
+
+def _is_real(dtype: DType) -> bool:
+    return dtype is not DType.PRED and not dtype.is_complex
+
+
+def _is_bitwise(dtype: DType) -> bool:
+    return dtype is DType.PRED or dtype.is_integer
+
+
+def _is_integer(dtype: DType) -> bool:
+    return dtype.is_integer
+
+
+def _has_sign(dtype: DType) -> bool:
+    return dtype.is_signed or dtype.is_float or dtype.is_complex
+
+
+def _is_inexact(dtype: DType) -> bool:
+    return dtype.is_float or dtype.is_complex
+
+
+def _is_float(dtype: DType) -> bool:
+    return dtype.is_float
+
+
+def _is_any(_: DType) -> bool:
+    return True
+
+
+def _check_operands(facts: Facts, allows: Allows) -> Findings:
+    """The operands are of one type, and the op is defined for it; gives that type."""
+    first = facts.arrays[0]
+    for position, kind in enumerate(facts.arrays):
+        if kind != first:
+            fact = f"operands differ: {first} and {kind}"
+            yield facts.complain_of(SAME_TYPE, fact, position)
+            return None
+    if not allows(first.dtype):
+        fact = f"{facts.node.op} is not defined for {first.dtype.value}"
+        yield facts.complain_of(DTYPE, fact, 0)
+        return None
+    return first
+
+
+def _elementwise(allows: Allows) -> Rule:
+    """All operands and the result have one type."""
+
+    def rule(facts: Facts) -> Findings:
+        return (yield from _check_operands(facts, allows))
+
+    return rule
+
+
+_PARTS = {DType.C64: DType.F32, DType.C128: DType.F64}
+_WHOLES = {part: whole for whole, part in _PARTS.items()}
+
+
+def _becomes(allows: Allows, dtypes: Callable[[DType], DType]) -> Rule:
+    """All operands have one type; the result has its shape and another dtype."""
+
+    def rule(facts: Facts) -> Findings:
+        kind = yield from _check_operands(facts, allows)
+        if not isinstance(kind, ArrayType):
+            return None
+        return attrs.evolve(kind, dtype=dtypes(kind.dtype))
+
+    return rule
+
+
+def _part(dtype: DType) -> DType:
+    """The absolute value and the parts of a complex number are real."""
+    return _PARTS.get(dtype, dtype)
+
+
+def _convert(facts: Facts) -> Findings:
+    """To whatever dtype the text says; of a complex number to another kind, the real part."""
+    yield from ()
+    operand, kind = facts.arrays[0], facts.node.type
+    return ArrayType(kind.dtype, operand.shape) if isinstance(kind, ArrayType) else operand
+
+
+_DIRECTIONS = ("EQ", "NE", "LT", "LE", "GT", "GE")
+_COMPARISONS: Mapping[str, Allows] = {
+    "FLOAT": _is_inexact,
+    "TOTALORDER": _is_float,
+    "SIGNED": lambda dtype: dtype.is_signed,
+    "UNSIGNED": lambda dtype: dtype is DType.PRED or (dtype.is_integer and not dtype.is_signed),
+}
+
+
+def _compare(facts: Facts) -> Findings:
+    left, right = facts.arrays
+    direction, order = facts.attribute("direction"), facts.attribute("type")
+    if left != right:
+        yield facts.complain(1, f"operands differ: {left} and {right}", 1)
+    if direction not in _DIRECTIONS:
+        known = ", ".join(_DIRECTIONS)
+        yield facts.complain(2, f"unknown direction {direction}", "direction", f"one of {known}")
+    allows = _COMPARISONS.get(order) if isinstance(order, str) else None
+    if order is not None and not (allows and allows(left.dtype)):
+        known = ", ".join(name for name, allows in _COMPARISONS.items() if allows(left.dtype))
+        fact = f"{left.dtype.value} is not compared as {order}"
+        yield facts.complain(3, fact, "type", f"as {known}" if known else "")
+    return ArrayType(DType.PRED, left.shape)
+
+
+def _select(facts: Facts) -> Findings:
+    chosen, on_true, on_false = facts.arrays
+    if chosen.dtype is not DType.PRED or chosen.shape not in ((), on_true.shape):
+        wanted = ArrayType(DType.PRED, on_true.shape)
+        yield facts.complain(1, f"the first operand is {chosen}, not {wanted}", 0)
+    if on_true != on_false:
+        yield facts.complain(2, f"operands differ: {on_true} and {on_false}", 2)
+    return on_true
+
+
+def _clamp(facts: Facts) -> Findings:
+    """The least value, an operand, the greatest value."""
+    kind = facts.arrays[1]
+    for position in (0, 2):
+        bound = facts.arrays[position]
+        if bound.dtype is not kind.dtype or bound.shape not in ((), kind.shape):
+            yield facts.complain(1, f"a bound of {kind} is {bound}", position)
+    return kind
+
+
+def _iota(facts: Facts) -> Findings:
+    kind, dimension = facts.node.type, facts.node.integer("iota_dimension")
+    if not isinstance(kind, ArrayType) or not are_distinct_dimensions([dimension], kind.rank):
+        fact = f"{kind} has no dimension {dimension}"
+        yield facts.complain(1, fact, "iota_dimension")
+    elif kind.dtype is DType.PRED:
+        yield facts.complain(2, "iota counts numbers, not pred", Part.TYPE)
+    return kind
+
+
+def _rows(allows: Allows, names: str) -> Mapping[str, Rule]:
+    return {name: _elementwise(allows) for name in names.split()}
+
+
+ELEMENTWISE_RULES: Mapping[str, Rule] = {
+    **_rows(_is_any, "add copy maximum minimum multiply"),
+    **_rows(_is_arithmetic, "divide negate power subtract"),
+    **_rows(_is_bitwise, "and not or xor"),
+    **_rows(
+        _is_integer,
+        "count-leading-zeros mulhi popcnt shift-left shift-right-arithmetic shift-right-logical",
+    ),
+    **_rows(_is_float, "cbrt ceil erf floor round-nearest-afz round-nearest-even"),
+    **_rows(
+        _is_inexact,
+        "acos acosh asin asinh atan atan2 atanh cosh cosine exponential exponential-minus-one log "
+        "log-plus-one logistic rsqrt sine sinh sqrt tan tanh",
+    ),
+    **_rows(_is_real, "remainder"),
+    **_rows(_has_sign, "sign"),
+    "abs": _becomes(_is_arithmetic, _part),
+    "clamp": _clamp,
+    "compare": _compare,
+    "complex": _becomes(lambda dtype: dtype in _WHOLES, lambda dtype: _WHOLES[dtype]),
+    "convert": _convert,
+    "imag": _becomes(_is_inexact, _part),
+    "iota": _iota,
+    "is-finite": _becomes(_is_float, lambda _: DType.PRED),
+    "real": _becomes(_is_inexact, _part),
+    "select": _select,
+    **BIT_RULES,
+}
+"""One rule for each elementwise op."""

@@ -1,0 +1,137 @@
+"""The pipelines, read from top to bottom: what -O0, -O1 and -O2 do to the graph."""
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from ncc_compiler.options import CompileOptions
+from ncc_compiler.overlap.assign_streams import AssignStreams
+from ncc_compiler.overlap.bucket import Bucket, TakeApart
+from ncc_compiler.overlap.erase_tokens import EraseTokens
+from ncc_compiler.overlap.schedule import Schedule
+from ncc_compiler.overlap.split_all_reduces import SplitAllReduces
+from ncc_compiler.passes.common_subexpressions import CommonSubexpressions
+from ncc_compiler.passes.expand_batch_norm import ExpandBatchNorm
+from ncc_compiler.passes.expand_collectives import ExpandCollectives
+from ncc_compiler.passes.expand_rng import ExpandRng
+from ncc_compiler.passes.expand_scans import ExpandScans
+from ncc_compiler.passes.fold_constants import FoldConstants
+from ncc_compiler.passes.inline_calls import InlineCalls
+from ncc_compiler.passes.join_halves import JoinHalves, JoinTransfers
+from ncc_compiler.passes.manager import Pass
+from ncc_compiler.passes.remove_dead_code import RemoveDeadCode
+from ncc_compiler.passes.simplify import Simplify
+from ncc_compiler.passes.spell_out import SpellOut
+
+# What code generation needs.
+CANONICAL: Sequence[Pass] = (
+    JoinTransfers(),
+    JoinHalves(),
+    SpellOut(),
+    ExpandBatchNorm(),
+    ExpandScans(),
+    InlineCalls(),
+    ExpandRng(),
+    ExpandCollectives(),
+)
+
+# What costs little and always pays.
+STANDARD: Sequence[Pass] = (
+    JoinTransfers(),
+    JoinHalves(),
+    SpellOut(),
+    ExpandBatchNorm(),
+    ExpandScans(),
+    InlineCalls(),
+    ExpandRng(),
+    Simplify(),
+    FoldConstants(),
+    CommonSubexpressions(),
+    RemoveDeadCode(),
+    ExpandCollectives(),
+    Simplify(),
+    RemoveDeadCode(),
+)
+
+# Also what lets collectives run beside compute.
+THOROUGH: Sequence[Pass] = (
+    JoinTransfers(),
+    JoinHalves(),
+    SpellOut(),
+    ExpandBatchNorm(),
+    ExpandScans(),
+    InlineCalls(),
+    ExpandRng(),
+    Simplify(),
+    FoldConstants(),
+    CommonSubexpressions(),
+    EraseTokens(),
+    TakeApart(),
+    Simplify(),
+    RemoveDeadCode(),
+    SplitAllReduces(),
+    RemoveDeadCode(),
+    ExpandCollectives(),
+    Simplify(),
+    RemoveDeadCode(),
+    # once more over what the first round uncovered
+    FoldConstants(),
+    CommonSubexpressions(),
+    Simplify(),
+    RemoveDeadCode(),
+    # collectives beside compute
+    AssignStreams(),
+    Bucket(),
+    Simplify(),
+    RemoveDeadCode(),
+    Schedule(),
+)
+
+PIPELINES: Mapping[int, Sequence[Pass]] = {0: CANONICAL, 1: STANDARD, 2: THOROUGH}
+"""By level of optimisation."""
+
+PUBLISHED_NAMES: Mapping[str, str] = {
+    "NEURON_FSDP_NUM_LAYER_EARLY_AG_SHIFT": "schedule.early_all_gather_layers",
+    "NEURON_FSDP_NUM_LAYER_LATE_RS_SHIFT": "schedule.late_reduce_scatter_layers",
+}
+"""What AWS calls options."""
+
+
+def pipeline(options: CompileOptions) -> Sequence[Pass]:
+    """The passes of a compilation with their options set.
+
+    Raises ValueError for an option that no pass has, or for a value that is not one.
+    """
+    passes = PIPELINES[options.level]
+    known = {name for level in PIPELINES.values() for one in level for name in _fields(one)}
+    given = {PUBLISHED_NAMES.get(name, name): text for name, text in options.pass_options.items()}
+    for name in given:
+        if name not in known:
+            raise ValueError(
+                f"no pass has the option {name!r}, there are {', '.join(sorted(known))}"
+            )
+    return [_with_options(one, given) for one in passes]
+
+
+def _fields(one: Pass) -> Mapping[str, str]:
+    """Full names of the pass's options, and the fields they set."""
+    return {f"{one.name}.{field.name}": field.name for field in attrs.fields(type(one))}
+
+
+def _with_options(one: Pass, options: Mapping[str, str]) -> Pass:
+    values = {
+        field: _number(name, options[name])
+        for name, field in _fields(one).items()
+        if name in options
+    }
+    return attrs.evolve(one, **values) if values else one
+
+
+_MOST_DIGITS = 18  # such numbers fit into 64 bits
+
+
+def _number(name: str, text: str) -> int:
+    """Every option there is counts something."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+        raise ValueError(f"pass option {name} is {text!r}, not a whole number of 0 or more")
+    return int(text)

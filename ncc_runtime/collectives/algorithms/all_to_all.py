@@ -1,0 +1,192 @@
+"""All-to-all in rounds: fewer at once than direct (`pairwise`), or fewer in all (`bruck`).
+
+    pairwise   a round for each shift of the group: nobody receives from two at once
+    bruck      round k: of every chunk's way, its number of places on, one binary digit is gone
+
+Source: Bruck et al., "Efficient algorithms for all-to-all communications in multiport
+message-passing systems", IEEE TPDS 1997; pairwise exchange as in MPI implementations.
+
+Shifts of a group: every member sends to who sits equally far from it, in an order for DMA rings.
+
+A distance is one of instances, of chips along every dimension of the fabric, and of places on a
+chip; each is counted round. So in a shift everybody goes the same way, and what one link, adapter
+or core is asked for, all are. A group whose members fill no such box goes round in the order of
+its seats.
+
+    ring 0   shifts 0, 1, 2, 3           what is under way at once, one shift of each ring, goes
+    ring 1   shifts 5, 6, 7, 4           to places evenly spread over the group, so that all links
+    ring 2   shifts 10, 11, 8, 9         carry some of it at any time; rings begin one further
+    ...                                  each, or all would go the same way along the last dimension
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import attrs
+import numpy as np
+
+from ncc_runtime.collectives.chunks import Scratch
+from ncc_runtime.collectives.layout import Layout, Members
+from ncc_runtime.collectives.plan import (
+    Job,
+    Piece,
+    Plan,
+    Round,
+    Space,
+    Transfer,
+    columns_of,
+    home,
+)
+
+
+@attrs.frozen(cache_hash=True, slots=False)
+class Shifts:
+    """All shifts of a group, numbered by their distance; number 0 is everybody to itself."""
+
+    shape: tuple[int, ...]  # of the box that the members fill
+    seated: Members  # by place, row-major over the shape
+
+    @property
+    def members(self) -> int:
+        return len(self.seated)
+
+    @cached_property
+    def _places(self) -> tuple[np.ndarray, ...]:
+        """By place, (members,) int64, where it is along every side of the box."""
+        return np.unravel_index(np.arange(self.members), self.shape)
+
+    @cached_property
+    def _seated(self) -> np.ndarray:
+        return np.array(self.seated, np.int32)
+
+    def peers(self, number: int) -> np.ndarray:
+        """(members,) int32, whom each member sends to."""
+        steps = np.unravel_index(number, self.shape)
+        moved = [
+            (place + step) % side
+            for place, step, side in zip(self._places, steps, self.shape, strict=True)
+        ]
+        found: np.ndarray = np.empty(self.members, np.int32)
+        found[self._seated] = self._seated[np.ravel_multi_index(moved, self.shape)]
+        return found
+
+    def in_rings(self, rings: int) -> Iterator[tuple[int, int]]:
+        """Numbers of all shifts, and the ring of each, in the order in which they are issued."""
+        rings = min(rings, self.members)
+        edges = [ring * self.members // rings for ring in range(rings + 1)]
+        for turn in range(-(-self.members // rings)):
+            for ring in range(rings):
+                first, count = edges[ring], edges[ring + 1] - edges[ring]
+                if turn < count:
+                    yield first + (turn + ring) % count, ring
+
+
+def arrange(layout: Layout) -> Shifts:
+    """The box that a group fills, whatever the group's order is."""
+    topology = layout.placement.topology
+    node, chip, core = np.array(
+        [(seat.node, seat.chip, seat.core) for seat in layout.seats], np.int64
+    ).T
+    order = np.lexsort((core, chip))
+    held = np.unique(chip, return_counts=True)[1]
+    if (held == held[0]).all():
+        within = chip % topology.chips_per_node
+        along = [within // axis.stride % axis.extent for axis in topology.axes] or [within]
+        place: np.ndarray = np.empty(len(chip), np.int64)
+        place[order] = np.arange(len(chip)) % held[0]
+        sides = [np.unique(one, return_inverse=True)[1] for one in (node, *along, place)]
+        shape = tuple(int(side.max()) + 1 for side in sides)
+        if np.prod(shape) == len(chip):
+            order = np.lexsort(sides[::-1])
+            return Shifts(shape, tuple(order.tolist()))
+    return Shifts((len(chip),), tuple(order.tolist()))
+
+
+def pairwise(job: Job, shifts: Shifts) -> Plan:
+    """P-1 rounds of one chunk each, never two to one member."""
+    members = shifts.members
+    mine = home(members)[: columns_of(job, members)].astype(np.int64)
+    sizes = _chunk_bytes(job, members)
+    rounds = []
+    for shift in range(members):
+        peer = shifts.peers(shift)
+        their = peer[: len(mine)].astype(np.int64)
+        rounds.append(
+            Round(
+                tuple(
+                    _move(peer, (Space.OPERAND, their * size), (Space.RESULT, mine * size), k, size)
+                    for k, size in enumerate(sizes)
+                )
+            )
+        )
+    return Plan("pairwise", members, tuple(rounds), fold=job.fold, is_even=True)
+
+
+def bruck(job: Job, members: int) -> Plan:
+    """ceil(log2 P) rounds of about half of the chunks each.
+
+    What is `way` places from its goal waits in scratch, by its way, until the digits left are
+    gone. The last digit takes it to the result.
+    """
+    scratch, everybody = Scratch(), home(members)
+    mine = everybody[: columns_of(job, members)].astype(np.int64)
+    digits = [1 << bit for bit in reversed(range((members - 1).bit_length()))]
+    sizes = _chunk_bytes(job, members)
+    slots = [{digit: scratch.take(members * size) for digit in digits[:-1]} for size in sizes]
+    kept = (
+        _move(everybody, (Space.OPERAND, mine * size), (Space.RESULT, mine * size), k, size)
+        for k, size in enumerate(sizes)
+    )
+    rounds = [Round(tuple(kept))]
+    for digit in digits:
+        hop = _Hop((everybody + digit) % members, mine, digit)
+        ways = [way for way in range(1, members) if way & digit]
+        rounds.append(
+            Round(
+                tuple(
+                    hop.move(way, k, size, slots[k]) for way in ways for k, size in enumerate(sizes)
+                )
+            )
+        )
+    return Plan("bruck", members, tuple(rounds), scratch.bytes, job.fold, is_even=True)
+
+
+@attrs.frozen(eq=False)
+class _Hop:
+    """Everybody's chunks go `digit` places on."""
+
+    peer: np.ndarray  # (members,) int32
+    mine: np.ndarray  # (members that are seen,) int64, who they are
+    digit: int
+
+    def move(self, way: int, tensor: int, size: int, slots: dict[int, int]) -> Transfer:
+        """Every member's chunk with this way."""
+        members, mine, digit = len(self.peer), self.mine, self.digit
+        gone, left = way & ~(2 * digit - 1), way & (digit - 1)
+        source = (Space.OPERAND, (mine + way) % members * size)
+        if gone:  # it came by the lowest of the higher digits
+            source = (Space.SCRATCH, np.full_like(mine, slots[gone & -gone] + way * size))
+        target = (Space.RESULT, (mine + digit - way) % members * size)
+        if left:
+            target = (Space.SCRATCH, np.full_like(mine, slots[digit] + way * size))
+        return _move(self.peer, source, target, tensor, size)
+
+
+def _chunk_bytes(job: Job, members: int) -> list[int]:
+    width = job.buffers.element_bytes
+    return [elements // members * width for elements in job.buffers.operand_elements]
+
+
+def _move(
+    peer: np.ndarray,
+    source: tuple[Space, np.ndarray],
+    target: tuple[Space, np.ndarray],
+    tensor: int,
+    size: int,
+) -> Transfer:
+    return Transfer(
+        peer=peer,
+        sources=(Piece(*source, tensor),),
+        target=Piece(*target, tensor),
+        size_bytes=np.full(len(source[1]), size, np.int64),
+    )

@@ -1,0 +1,270 @@
+"""KangaRing: a ring of primaries, each with a secondary on its chip that it reads and writes.
+
+    reduce-scatter   a primary joins what came in, its own share and its secondary's: three reads,
+                     one write
+    all-gather       a primary reads a chunk once and writes it to its successor and its secondary:
+                     one read, two writes
+
+A pair touches HBM 4 times a step instead of 6 in reduce-scatter, 3 instead of 4 in all-gather. The
+two of a pair change roles from one cycle to the next. Where it reduces, chunks go in slices as in a
+ring, each with a DMA ring of its own (assumed).
+
+Source: AWS Neuron docs, intranode-collective-comm.rst (pairs, touches, alternating roles); nec.h
+(at most 256 ranks).
+"""
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.collectives import stages
+from ncc_runtime.collectives.algorithms.ring import SLOTS, slices_of
+from ncc_runtime.collectives.chunks import Extent, Scratch
+from ncc_runtime.collectives.layout import Layout, Members, UnsuitedError
+from ncc_runtime.collectives.plan import (
+    IDLE,
+    Copy,
+    Job,
+    Piece,
+    Plan,
+    Round,
+    Space,
+    Transfer,
+    divisor,
+)
+from ncc_runtime.collectives.stages import Roles, StageKind, Strand, Track, Wiring
+from ncc_runtime.group_rules.rules import KANGARING_RANKS
+
+
+def arrange(layout: Layout) -> Wiring:
+    """Pairs along the cycles of the chips; UnsuitedError unless whole chips close a ring.
+
+    Roles 2k and 2k+1 are the primary and the secondary of pair k.
+    """
+    per_chip = layout.placement.topology.ranks_per_chip
+    if len(layout.by_node()) > 1:
+        raise UnsuitedError("its members are on several instances")
+    if layout.members > KANGARING_RANKS.most:
+        raise UnsuitedError(f"it has more than {KANGARING_RANKS.most} members")
+    if any(len(cluster) != per_chip for cluster in layout.by_chip()) or per_chip % 2:
+        raise UnsuitedError(f"it does not hold all {per_chip} ranks of each of its chips")
+    found = layout.chip_cycles()
+    if not found:
+        raise UnsuitedError("no links close a ring over its chips")
+    return Wiring(tuple(_paired(cycle, number) for number, cycle in enumerate(found)))
+
+
+def _paired(cycle: Sequence[Members], number: int) -> Members:
+    members = [member for cluster in cycle for member in cluster]
+    if number % 2:
+        members[::2], members[1::2] = members[1::2], members[::2]
+    return tuple(members)
+
+
+def all_reduce(job: Job, wiring: Wiring) -> Plan:
+    """The ring of pairs both ways round, with one chunk for each pair, which its primary keeps."""
+    members, scratch = len(wiring.orders[0]), Scratch()
+    rings = _rings(job, wiring, slices_of(wiring, job.buffers.operand_elements, job))
+    strands = []
+    slices = stages.operand_slices(job, members // 2, len(rings))
+    for ring, extents in zip(rings, slices, strict=True):
+        results = [extent.moved(Space.RESULT) for extent in extents]
+        kept = [(result, ring.primaries) for result in results]
+        rounds = ring.reduce_pairs(extents, kept, scratch, divisor(job, members))
+        strands.append(rounds + ring.gather_pairs(results))
+    return Plan("kangaring", members, stages.side_by_side(strands), scratch.bytes, job.fold)
+
+
+def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
+    """A pair has a chunk for each of its members; the primary hands over the secondary's."""
+    rings = _rings(job, wiring, slices_of(wiring, job.buffers.operand_elements, job))
+    return stages.reduce_scatter("kangaring", job, rings)
+
+
+def all_gather(job: Job, wiring: Wiring) -> Plan:
+    """A pair has a chunk of each of its members; the primary reads the secondary's."""
+    rings = _rings(job, wiring, 1)
+    return stages.all_gather("kangaring", job, rings)
+
+
+@attrs.frozen(eq=False)
+class KangaRing:
+    """One ring of pairs per team; as a stage, chunk r of an extent belongs to role r."""
+
+    roles: Roles
+    track: Track
+    _columns: dict[int, np.ndarray] = attrs.field(init=False, factory=dict)  # by step
+
+    @property
+    def goes_by_chunk(self) -> bool:
+        """Whether transfers are of one chunk each, the same ones for every role."""
+        return True
+
+    def reduce_scatter(
+        self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
+    ) -> Strand:
+        """Chunk r of the extents, reduced and divided, at role r in chunk r of the targets."""
+        owners = (self.primaries, self.secondaries)
+        kept = [
+            (_every_other(target, half), owner)
+            for half, owner in enumerate(owners)
+            for target in targets
+        ]
+        shares = [_every_other(extent, half) for half in range(2) for extent in extents]
+        return self.reduce_pairs(shares, kept, scratch, parts)
+
+    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> Strand:
+        """Chunk r of `own` at role r, in chunk r of the targets of everybody."""
+        halves = [_every_other(target, half) for half in range(2) for target in targets]
+        given = [_every_other(extent, half) for half in range(2) for extent in own]
+        keep = stages.kept(self.roles, self.track, own, targets)
+        if own[0].space is Space.OPERAND:
+            first, *rest = self.gather_pairs(halves, given)
+            return [Round((*first.transfers, *keep)), *rest]
+        swap = self.roles.member(self.roles.roles ^ 1)
+        role = self.roles.role
+        swapped = [
+            self.track.transfer(swap, (source.piece(role),), target.at(role, swap), size)
+            for source, target in zip(own, targets, strict=True)
+            for size in (target.size(role),)
+        ]
+        first = Round((*swapped, *keep))
+        return [first, *self.gather_pairs(halves, are_swapped=True)]
+
+    def reduce_pairs(
+        self,
+        extents: Sequence[Extent],
+        kept: Sequence[tuple[Extent, np.ndarray]],
+        scratch: Scratch,
+        parts: int,
+    ) -> Strand:
+        """Chunk k of the extents, reduced, from pair k's primary to whom `kept` names."""
+        slots = [
+            [scratch.take(int(extent.sizes.max(initial=0))) for _ in range(SLOTS)]
+            for extent in extents
+        ]
+        rounds = []
+        for step in range(self._pairs - 1):
+            moves = [
+                self._reduce(extent, step, slots[k], self._slot(slots[k], step))
+                for k, extent in enumerate(extents)
+            ]
+            if step >= SLOTS:
+                read = len(extents) * (step - SLOTS)  # slots that must be free by then
+                moves = [attrs.evolve(move, credit=read + k + 1) for k, move in enumerate(moves)]
+            rounds.append(Round(tuple(moves)))
+        last = self._pairs - 1
+        moves = [
+            attrs.evolve(
+                self._reduce(extent, last, slots[k], target.at(self._chunk(-1 - last), owner)),
+                peer=owner,
+                divisor=parts,
+            )
+            for k, (extent, (target, owner)) in enumerate(zip(extents, kept, strict=True))
+        ]
+        return [*rounds, Round(tuple(moves))]
+
+    def gather_pairs(
+        self, targets: Sequence[Extent], own: Sequence[Extent] = (), *, are_swapped: bool = False
+    ) -> Strand:
+        """Chunk k of everybody's targets, which begins at pair k's primary.
+
+        With `own` it begins there for the first half of the targets and at the secondary for the
+        second; when they are swapped, the secondary has it already.
+        """
+        rounds = []
+        for step in range(self._pairs):
+            moves = [
+                self._spread(step, target, self._first(own, k) if own and not step else None)
+                for k, target in enumerate(targets)
+            ]
+            if are_swapped and not step:
+                moves = [attrs.evolve(move, also=None) for move in moves]
+            if not (are_swapped and self._pairs == 1):
+                rounds.append(Round(tuple(moves)))
+        return rounds
+
+    def _first(self, own: Sequence[Extent], k: int) -> tuple[Piece, np.ndarray]:
+        """Where a pair's chunk begins, and who of the pair lacks it."""
+        if k < len(own) // 2:
+            return own[k].piece(self._chunk(0)), self.secondaries
+        return own[k].piece(self._chunk(0), self.secondaries), self.primaries
+
+    def _spread(
+        self, step: int, target: Extent, first: tuple[Piece, np.ndarray] | None
+    ) -> Transfer:
+        """A chunk to the successor and to the secondary; in the end to the secondary alone."""
+        chunk, successor = self._chunk(-step), self._shifted(1)
+        source, beside = first or (target.piece(chunk), self.secondaries)
+        size = target.size(chunk)
+        if step == self._pairs - 1:
+            return self.track.transfer(beside, (source,), target.at(chunk, beside), size)
+        moved = self.track.transfer(successor, (source,), target.at(chunk, successor), size)
+        return attrs.evolve(moved, also=Copy(beside, target.at(chunk, beside)))
+
+    def _reduce(self, extent: Extent, step: int, slots: Sequence[int], target: Piece) -> Transfer:
+        """What came in, the own share and the secondary's, on to the successor."""
+        chunk = self._chunk(-1 - step)
+        sources: tuple[Piece, ...] = (extent.piece(chunk), extent.piece(chunk, self.secondaries))
+        if step:
+            sources = (self._slot(slots, step - 1), *sources)
+        moved = self.track.transfer(self._shifted(1), sources, target, extent.size(chunk))
+        return attrs.evolve(moved, consumed=self._shifted(-1) if step else None)
+
+    @property
+    def primaries(self) -> np.ndarray:
+        """Every primary at itself, IDLE at the secondaries."""
+        return self._shifted(0)
+
+    @property
+    def secondaries(self) -> np.ndarray:
+        """At every primary its secondary, IDLE at the secondaries."""
+        return self._at_primaries(1)
+
+    @property
+    def _pairs(self) -> int:
+        return self.roles.count // 2
+
+    def _chunk(self, shift: int) -> np.ndarray:
+        """By member, the number of the pair `shift` places on."""
+        return np.asarray((self.roles.role // 2 + shift) % self._pairs)
+
+    def _shifted(self, step: int) -> np.ndarray:
+        return self._at_primaries(2 * step)
+
+    def _at_primaries(self, step: int) -> np.ndarray:
+        """At every primary who stands `step` places on, IDLE at the secondaries."""
+        if step not in self._columns:
+            is_primary = self.roles.roles % 2 == 0
+            found = np.where(is_primary, self.roles.shifted(step), np.int32(IDLE))
+            found.setflags(write=False)
+            self._columns[step] = found
+        return self._columns[step]
+
+    def _slot(self, slots: Sequence[int], step: int) -> Piece:
+        return Piece(Space.SCRATCH, self.roles.everywhere(slots[step % SLOTS]))
+
+
+def _every_other(extent: Extent, half: int) -> Extent:
+    """The chunks of the primaries (half 0) or of the secondaries, by pair."""
+    return attrs.evolve(extent, offsets=extent.offsets[:, half::2], sizes=extent.sizes[:, half::2])
+
+
+def _rings(job: Job, wiring: Wiring, slices: int) -> list[KangaRing]:
+    """A ring of pairs for every cycle and slice.
+
+    Who is a primary on a cycle is none on the next, so that two cycles share their DMA rings.
+    """
+    return [
+        KangaRing(
+            Roles([order], job.fold),
+            Track(cycle * slices + part, (cycle // 2 * slices + part,)),
+        )
+        for cycle, order in enumerate(wiring.orders)
+        for part in range(slices)
+    ]
+
+
+STAGE = StageKind(arrange, lambda roles, _, track: KangaRing(roles, track))
+"""KangaRing as a part of a hierarchy."""

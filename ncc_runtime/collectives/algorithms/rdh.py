@@ -1,0 +1,335 @@
+"""Recursive halving and doubling (RDH) along the axes of a hypercube of chips.
+
+    reduce-scatter   step 0: of the members of a chip each joins one share of what all of them have;
+                     then, axis after axis, half of what is left goes across, joined to what came in
+    all-gather       axis after axis, everything held goes across; in the end the members of a chip
+                     write each other what they hold
+    all-reduce       the first, then the second
+
+Axes are labelled with the Gray code of rows and columns, so that both ends of an axis of a 4x4
+torus are neighbours. Members at the same place of their chips form a cube, and each place begins
+with another axis, so that all links of a chip are at work in every step. A role is place * chips +
+corner, so everything that goes across is a range of roles; the corner is the label, its bits of
+the axes inside an instance turned by the place.
+
+Source: AWS Neuron docs, intranode-collective-comm.rst (stages, 4D hypercube),
+internode-collective-comm.rst (N = 2^p); the labels are derived, AWS publishes none. The turn is
+assumed: over one link at a time RDH would take longer than mesh for every size.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+import attrs
+import numpy as np
+
+from ncc_runtime.collectives import stages
+from ncc_runtime.collectives.chunks import Extent, Scratch
+from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives.plan import IDLE, Job, Plan, Round, Space, Transfer
+from ncc_runtime.collectives.stages import (
+    MOST_SOURCES,
+    Roles,
+    Stage,
+    StageKind,
+    Strand,
+    Track,
+    Wiring,
+)
+from ncc_runtime.topology.format.spec import FabricShape
+
+LANES = (0, 1, 2, 3)
+"""DMA rings; the first sends, all join what lies on the chip. Assumed."""
+
+
+@attrs.frozen
+class Form:
+    """How many roles share a chip, and how many chips an instance."""
+
+    local: int
+    inside: int
+
+    def turned(self, label: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Labels with their bits inside an instance turned upwards by so many places."""
+        axes = self.inside.bit_length() - 1
+        if not axes:
+            return label
+        by, inner = places % axes, label % self.inside
+        turned = (inner << by | inner >> axes - by) % self.inside
+        return np.asarray(label - inner + turned)
+
+
+def arrange(layout: Layout) -> Wiring:
+    """Places, then corners; UnsuitedError unless chips are alike and a power of two."""
+    cubes = [
+        [[members[k] for k in cluster] for cluster in labelled]
+        for members, labelled in zip(layout.by_node(), layout.each_arranged(_labelled), strict=True)
+    ]
+    clusters = [cluster for cube in cubes for cluster in cube]
+    if len({len(cluster) for cluster in clusters}) > 1:
+        raise UnsuitedError("its chips have different numbers of members")
+    if len({len(cube) for cube in cubes}) > 1:
+        raise UnsuitedError("its instances have different numbers of chips")
+    if len(clusters) & (len(clusters) - 1):
+        raise UnsuitedError(f"it is on {len(clusters)} chips, which is no power of two")
+    local = len(clusters[0])
+    if local > MOST_SOURCES:
+        raise UnsuitedError(
+            f"{local} members share a chip, a descriptor joins {MOST_SOURCES} at most"
+        )
+    form, corners = Form(local, len(cubes[0])), np.arange(len(clusters))
+    order = tuple(
+        clusters[label][place]
+        for place in range(local)
+        for label in form.turned(corners, np.array(place)).tolist()
+    )
+    return Wiring((order,), form)
+
+
+def _labelled(layout: Layout) -> list[list[int]]:
+    """Members of one instance by chip, chips in the order of their labels."""
+    topology = layout.placement.topology
+    chips = {
+        layout.seats[cluster[0]].chip % topology.chips_per_node: sorted(
+            cluster, key=lambda member: layout.seats[member].core
+        )
+        for cluster in layout.by_chip()
+    }
+    dims = topology.dims if topology.shape is FabricShape.TORUS else ()
+    at = {chip: _place(chip, dims) for chip in sorted(chips)}
+    if not dims or not _is_grid(set(at.values())):
+        at = {chip: (number,) for number, chip in enumerate(sorted(chips))}
+    values = [sorted(set(values)) for values in zip(*at.values(), strict=True)]
+    label = dict.fromkeys(at, 0)
+    for chip, place in at.items():
+        for known, value in zip(values, place, strict=True):
+            label[chip] = label[chip] * len(known) + _gray(known.index(value))
+    return [chips[chip] for chip in sorted(chips, key=label.__getitem__)]
+
+
+def _place(chip: int, dims: Sequence[int]) -> tuple[int, ...]:
+    """The coordinates of a chip on a torus, slowest first."""
+    return tuple(chip // math.prod(dims[axis + 1 :]) % extent for axis, extent in enumerate(dims))
+
+
+def _is_grid(places: set[tuple[int, ...]]) -> bool:
+    """Whether they are whole rows of whole columns, and planes, all powers of two in number."""
+    extents = [len(set(values)) for values in zip(*places, strict=True)]
+    powers = all(extent & (extent - 1) == 0 for extent in extents)
+    return powers and math.prod(extents) == len(places)
+
+
+def _gray(number: int) -> int:
+    return number ^ number >> 1
+
+
+def all_reduce(job: Job, wiring: Wiring) -> Plan:
+    """2 log2(chips) sends, of 2(chips-1)/chips of a chip member's share of the buffer in all."""
+    return stages.all_reduce("rdh", job, [_rdh(job, wiring)])
+
+
+def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
+    """log2(chips) sends, each half as long as the one before."""
+    return stages.reduce_scatter("rdh", job, [_rdh(job, wiring)])
+
+
+def all_gather(job: Job, wiring: Wiring) -> Plan:
+    """log2(chips) sends, each twice as long as the one before, then the exchange on the chip."""
+    return stages.all_gather("rdh", job, [_rdh(job, wiring)])
+
+
+@attrs.frozen(eq=False)
+class Rdh:
+    """Cubes of every team; chunk k of an extent belongs to role k."""
+
+    roles: Roles
+    form: Form
+    track: Track
+    _ends: dict[int, np.ndarray] = attrs.field(init=False, factory=dict)  # by axis
+
+    @property
+    def local(self) -> int:
+        """Members of a chip."""
+        return self.form.local
+
+    @property
+    def chips(self) -> int:
+        """Corners of a cube."""
+        return self.roles.count // self.local
+
+    @property
+    def axes(self) -> range:
+        """The bits of a corner, lowest first."""
+        return range(self.chips.bit_length() - 1)
+
+    @property
+    def goes_by_chunk(self) -> bool:
+        """Whether transfers are of one chunk each, the same ones for every role."""
+        return False
+
+    def reduce_scatter(
+        self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
+    ) -> Strand:
+        """Chunk r of the extents, reduced and divided, at role r in chunk r of the targets."""
+        strands = [
+            self._reduce_one(extent, target, scratch, parts)
+            for extent, target in zip(extents, targets, strict=True)
+        ]
+        return list(stages.side_by_side(strands))
+
+    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> Strand:
+        """Chunk r of `own` at role r, in chunk r of the targets of everybody."""
+        kept = stages.kept(self.roles, self.track, own, targets)
+        rounds = []
+        for axis in self.axes:
+            sources = targets if axis else own
+            moves = self._across(sources, targets, axis)
+            rounds.append(Round(tuple(moves)))
+        if kept:
+            first = rounds[:1] or [Round(())]
+            rounds[:1] = [Round((*first[0].transfers, *kept))]
+        around = self._around(targets)
+        return [*rounds, Round(tuple(around))] if around else rounds
+
+    def _reduce_one(self, extent: Extent, target: Extent, scratch: Scratch, parts: int) -> Strand:
+        role = self.roles.role
+        joined, rounds = [stages.Source(extent)], []
+        if self.local > 1 and self.axes:
+            share = self._slot(extent, len(self.axes), scratch)
+            rounds.append(Round(tuple(self._join_on_chip(extent, share))))
+            joined = [stages.Source(share)]
+        elif self.local > 1:
+            joined = self._shares(extent)
+        for axis in reversed(self.axes):
+            slot = self._slot(extent, axis, scratch)
+            parcel = self._parcel(self._across_axis(axis), self._range(role ^ 1 << axis, axis))
+            rounds.append(Round(tuple(stages.transfers(parcel, joined, slot, self.track))))
+            joined = [*joined, stages.Source(slot)]
+        parcel = self._parcel(self.roles.home, role[:, None])
+        last = stages.transfers(parcel, joined, target, self.track)
+        rounds.append(Round(tuple(attrs.evolve(move, divisor=parts) for move in last)))
+        return rounds
+
+    def _join_on_chip(self, extent: Extent, share: Extent) -> Iterator[Transfer]:
+        """What all members of a chip have for the cube of each, some chunks in every DMA ring."""
+        held = self._range(self.roles.role, len(self.axes))
+        rings = min(self.chips, len(self.track.lanes))
+        for turn, chunks in enumerate(np.array_split(held, rings, axis=1)):
+            parcel = self._parcel(self.roles.home, chunks)
+            yield from stages.transfers(parcel, self._shares(extent), share, self.track, turn)
+
+    def _shares(self, extent: Extent) -> list[stages.Source]:
+        """The extent in the memory of every member of the chip."""
+        return [
+            stages.Source(extent, self._peer(self._mate(np.array(place))))
+            for place in range(self.local)
+        ]
+
+    def _mate(self, place: np.ndarray) -> np.ndarray:
+        """By member, the role of the given place on its chip."""
+        mine, corner = np.divmod(self.roles.roles, self.chips)
+        label = self.form.turned(corner, mine)
+        return np.asarray(place * self.chips + self.form.turned(label, -place))
+
+    def _slot(self, extent: Extent, axis: int, scratch: Scratch) -> Extent:
+        """Room for a range of chunks that is left after an axis, one behind the other.
+
+        They lie in the order of roles, or as they lie in the extent if that is where all are read.
+        """
+        if _is_even(extent) and (self.local > 1 or _is_ascending(extent)):
+            return self._even_slot(extent, axis, scratch)
+        known, row = self._known
+        shape = (len(known), extent.chunks)
+        sizes, begins = (
+            np.broadcast_to(extent.rows(table, known), shape)
+            for table in (extent.sizes, extent.offsets)
+        )
+        held = self._range(self.roles.roles[known], axis)
+        if self.local == 1:
+            order = np.argsort(np.take_along_axis(begins, held, axis=1), axis=1, kind="stable")
+            held = np.take_along_axis(held, order, axis=1)
+        needed = np.take_along_axis(sizes, held, axis=1)
+        edges = np.cumsum(needed, axis=1)
+        at = scratch.take(int(edges[:, -1].max(initial=0)))
+        offsets, kept = np.empty_like(needed), np.empty_like(needed)
+        within = held % (1 << axis)
+        np.put_along_axis(offsets, within, edges - needed + at, axis=1)
+        np.put_along_axis(kept, within, needed, axis=1)
+        slot = extent.moved(Space.SCRATCH, offsets)
+        return attrs.evolve(slot, sizes=kept, row=row, is_window=True)
+
+    @staticmethod
+    def _even_slot(extent: Extent, axis: int, scratch: Scratch) -> Extent:
+        """The same where all chunks are of one size: it is alike at every member."""
+        size = int(extent.sizes[0, 0])
+        offsets = np.arange(1 << axis, dtype=np.int64)[None] * size + scratch.take(size << axis)
+        slot = extent.moved(Space.SCRATCH, offsets)
+        return attrs.evolve(slot, sizes=np.full_like(offsets, size), row=None, is_window=True)
+
+    @cached_property
+    def _known(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Whose slots there are: members that are seen, and those across; and the row of each."""
+        members, seen = self.roles.home, self.roles.seen
+        if seen == len(members):
+            return members, None
+        across = [self._across_axis(axis)[:seen] for axis in self.axes]
+        known = np.unique(np.concatenate((members[:seen], *across)))
+        row = np.full(len(members), IDLE, np.int64)
+        row[known] = np.arange(len(known))
+        return known, row
+
+    def _across(
+        self, sources: Sequence[Extent], targets: Sequence[Extent], axis: int
+    ) -> list[Transfer]:
+        """Everything that is held before an axis, to the other end of it."""
+        parcel = self._parcel(self._across_axis(axis), self._range(self.roles.role, axis))
+        found: list[Transfer] = []
+        for source, target in zip(sources, targets, strict=True):
+            found += stages.transfers(parcel, [stages.Source(source)], target, self.track)
+        return found
+
+    def _around(self, targets: Sequence[Extent]) -> list[Transfer]:
+        """Everything that the cube of a member holds, to the others on its chip."""
+        role, place = self.roles.role, self.roles.roles // self.chips
+        found: list[Transfer] = []
+        for shift in range(1, self.local):
+            peer = self._peer(self._mate((place + shift) % self.local))
+            parcel = self._parcel(peer, self._range(role, len(self.axes)))
+            for target in targets:
+                found += stages.transfers(parcel, [stages.Source(target)], target, self.track)
+        return found
+
+    def _parcel(self, peer: np.ndarray, chunks: np.ndarray) -> stages.Parcel:
+        return stages.Parcel(peer, chunks, self.roles.fold)
+
+    def _across_axis(self, axis: int) -> np.ndarray:
+        """By member, who is at the other end of an axis."""
+        if axis not in self._ends:
+            self._ends[axis] = self._peer(self.roles.roles ^ 1 << axis)
+        return self._ends[axis]
+
+    def _peer(self, role: np.ndarray) -> np.ndarray:
+        """By member, who plays the given role in its team."""
+        return self.roles.member(role)
+
+    def _range(self, role: np.ndarray, axis: int) -> np.ndarray:
+        """Roles that agree with `role[m]` on the axes from `axis` on, (members, 2^axis)."""
+        return (role >> axis << axis)[:, None] + np.arange(1 << axis)
+
+
+def _is_even(extent: Extent) -> bool:
+    """Whether all chunks are of one size, for everybody."""
+    return bool((extent.sizes == extent.sizes[0, 0]).all())
+
+
+def _is_ascending(extent: Extent) -> bool:
+    """Whether chunks lie in the order of their numbers, for everybody."""
+    return bool((extent.offsets[:, 1:] >= extent.offsets[:, :-1]).all())
+
+
+def _rdh(job: Job, wiring: Wiring) -> Stage:
+    return STAGE.stage(Roles(wiring.orders, job.fold), wiring.form, Track(0, LANES))
+
+
+STAGE = StageKind(arrange, Rdh)

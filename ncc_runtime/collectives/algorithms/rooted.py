@@ -1,0 +1,213 @@
+"""Operators with a root, and barriers: what works for every group, whatever its wiring.
+
+    broadcast  chain          root → 1 → 2 → …, segment after segment, from result to result
+    reduce     chain          … → 2 → 1 → root, each joining its own share to what came in
+    gather     direct         every member writes at the root
+    scatter    direct         the root writes at every member
+    barrier    dissemination  in round k a signal to the member 2^k places on
+
+A member's distance is how many places behind the root it stands in the group, which goes around.
+
+Source of the barrier: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization",
+IJPP 1988.
+"""
+
+from collections.abc import Iterator
+
+import attrs
+import numpy as np
+
+from ncc_runtime.collectives.chunks import Extent, whole_chunks
+from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives.plan import (
+    IDLE,
+    LANES,
+    Job,
+    Piece,
+    Plan,
+    Round,
+    Space,
+    Transfer,
+    divisor,
+    home,
+)
+
+SEGMENT_BYTES = 64 * 1024
+"""Least part of a buffer that a chain passes on by itself; assumed: one full descriptor."""
+
+MOST_CHAINED = 8192
+"""Members of a chain. It has as many rounds as members; assumed: longer ones are of no use."""
+
+
+def arrange(layout: Layout) -> int:
+    """The number of members; where they sit makes no difference."""
+    return layout.members
+
+
+def broadcast(job: Job, members: int) -> Plan:
+    """Every member but the last of the chain sends the whole buffer on, once."""
+    chain = _Chain.of(job, members)
+    onward = np.where(chain.distance < members - 1, chain.neighbour(1), IDLE)
+    rounds = []
+    for step in range(members - 2 + chain.steps if members > 1 else 0):
+        segment = step - chain.distance
+        moves = [
+            *chain.moves(segment, np.where(chain.is_root, onward, IDLE), (Space.OPERAND,)),
+            *chain.moves(segment, np.where(chain.is_root, IDLE, onward), (Space.RESULT,)),
+        ]
+        rounds.append(Round(tuple(moves)))
+    own = _at_home(job, Space.OPERAND, chain.is_root)
+    return Plan("chain", members, (Round(tuple(own)), *rounds))
+
+
+def reduce(job: Job, members: int) -> Plan:
+    """Every member but the root sends the whole buffer once, joined to what came from behind it.
+
+    What comes lands in the result; who is not the root clears that at the end.
+    """
+    chain = _Chain.of(job, members)
+    last, parts = members - 1, divisor(job, members)
+    onward = np.where(chain.is_root, IDLE, chain.neighbour(-1))
+    far, kept = chain.distance == last, np.where(chain.is_root, home(members), IDLE)
+    own, joined = (Space.OPERAND,), (Space.RESULT, Space.OPERAND)
+    rounds = []
+    for step in range(last + chain.steps):
+        segment = step - (last - chain.distance)
+        moves = [
+            *chain.moves(segment, np.where(far, onward, IDLE), own),
+            *chain.moves(segment, np.where(far, IDLE, onward), joined),
+        ]
+        kept_here = chain.moves(segment, kept, joined if last else own)
+        moves += [attrs.evolve(move, divisor=parts) for move in kept_here]
+        rounds.append(Round(tuple(moves)))
+    return Plan("chain", members, (*rounds, Round(tuple(_cleared(job, ~chain.is_root)))))
+
+
+def gather(job: Job, members: int) -> Plan:
+    """Every member but the root sends its operand, once."""
+    root = _root(job)
+    moves = [*_cleared(job, home(members) != root)]
+    for tensor, size in enumerate(_sizes(job, job.buffers.operand_elements)):
+        for member in range(members):
+            target = Piece(Space.RESULT, np.full(members, member * size, np.int64), tensor)
+            source = Piece(Space.OPERAND, np.zeros(members, np.int64), tensor)
+            moves.append(_single(members, member, root, (source, target), size))
+    return Plan("direct", members, (Round(tuple(moves)),))
+
+
+def scatter(job: Job, members: int) -> Plan:
+    """The root sends every other member its chunk."""
+    root = _root(job)
+    moves = []
+    for tensor, size in enumerate(_sizes(job, job.buffers.result_elements)):
+        for shift in range(members):
+            member = (root + shift) % members
+            source = Piece(Space.OPERAND, np.full(members, member * size, np.int64), tensor)
+            target = Piece(Space.RESULT, np.zeros(members, np.int64), tensor)
+            move = _single(members, root, member, (source, target), size)
+            moves.append(attrs.evolve(move, lane=shift % LANES))
+    return Plan("direct", members, (Round(tuple(moves)),))
+
+
+def barrier(_: Job, members: int) -> Plan:
+    """ceil(log2 P) rounds without a byte; after the last one everybody has heard of everybody."""
+    nowhere, mine = Piece(Space.SCRATCH, np.zeros(members, np.int64)), home(members)
+    rounds = []
+    for step in range((members - 1).bit_length()):
+        peer = ((mine + (1 << step)) % members).astype(np.int32)
+        move = Transfer(peer, (nowhere,), nowhere, np.zeros(members, np.int64))
+        rounds.append(Round((move,)))
+    return Plan("dissemination", members, tuple(rounds))
+
+
+def zeros(job: Job) -> Plan:
+    """What a rank does that is in no group of a broadcast: a plan of one member."""
+    return Plan("zeros", 1, (Round(tuple(_cleared(job, np.ones(1, bool)))),))
+
+
+@attrs.frozen(eq=False)
+class _Chain:
+    """The members in a row behind the root, and their buffers in segments."""
+
+    distance: np.ndarray  # (members,) int64
+    segments: list[Extent]  # of each tensor
+
+    @classmethod
+    def of(cls, job: Job, members: int) -> "_Chain":
+        """Segments of whole elements, at most as many as members."""
+        if members > MOST_CHAINED:
+            raise UnsuitedError(f"it has {members} members, a chain {MOST_CHAINED} at most")
+        width = job.buffers.element_bytes
+        segments = []
+        for tensor, elements in enumerate(job.buffers.operand_elements):
+            parts = min(members, max(1, -(-elements * width // SEGMENT_BYTES)))
+            (extent,) = whole_chunks(Space.OPERAND, [elements], parts, width)
+            segments.append(attrs.evolve(extent, tensor=tensor))
+        return cls((np.arange(members) - _root(job)) % members, segments)
+
+    @property
+    def is_root(self) -> np.ndarray:
+        """(members,) bool"""
+        return np.asarray(self.distance == 0)
+
+    @property
+    def steps(self) -> int:
+        """Segments of the tensor that has most."""
+        return max(extent.chunks for extent in self.segments)
+
+    def neighbour(self, places: int) -> np.ndarray:
+        """Who stands so many places further from the root, (members,) int32."""
+        members = len(self.distance)
+        return ((home(members) + places) % members).astype(np.int32)
+
+    def moves(
+        self, segment: np.ndarray, peer: np.ndarray, spaces: tuple[Space, ...]
+    ) -> Iterator[Transfer]:
+        """Segment `segment[m]` of every tensor, where there is one, to the result of `peer[m]`."""
+        for extent in self.segments:
+            has_one = (peer != IDLE) & (segment >= 0) & (segment < extent.chunks)
+            if not has_one.any():
+                continue
+            chunk = np.where(has_one, segment, 0)
+            yield Transfer(
+                peer=np.where(has_one, peer, IDLE).astype(np.int32),
+                sources=tuple(extent.moved(space).piece(chunk) for space in spaces),
+                target=extent.moved(Space.RESULT).piece(chunk),
+                size_bytes=extent.size(chunk),
+            )
+
+
+def _root(job: Job) -> int:
+    root = job.placeholder.root
+    assert root is not None, f"{job.placeholder.op.value} has a root"
+    return root
+
+
+def _sizes(job: Job, elements: tuple[int, ...]) -> list[int]:
+    return [count * job.buffers.element_bytes for count in elements]
+
+
+def _single(
+    members: int, sender: int, receiver: int, pieces: tuple[Piece, Piece], size: int
+) -> Transfer:
+    """A transfer that one member makes, from the first piece to the second."""
+    peer = np.full(members, IDLE, np.int32)
+    peer[sender] = receiver
+    return Transfer(peer, pieces[:1], pieces[1], np.full(members, size, np.int64))
+
+
+def _at_home(job: Job, source: Space | None, where: np.ndarray) -> Iterator[Transfer]:
+    """Whole results, from the operands or of zeros, at those members."""
+    members = len(where)
+    nowhere: np.ndarray = np.zeros(members, np.int64)
+    peer = np.where(where, home(members), IDLE).astype(np.int32)
+    if not where.any():
+        return
+    for tensor, size in enumerate(_sizes(job, job.buffers.result_elements)):
+        sources = () if source is None else (Piece(source, nowhere, tensor),)
+        target = Piece(Space.RESULT, nowhere, tensor)
+        yield Transfer(peer, sources, target, np.full(members, size, np.int64))
+
+
+def _cleared(job: Job, where: np.ndarray) -> Iterator[Transfer]:
+    return _at_home(job, None, where)

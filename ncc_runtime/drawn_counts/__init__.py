@@ -1,1 +1,0 @@
-"""Tables of counts at random that fit each other and the buffers, where nobody gave them."""

@@ -1,0 +1,436 @@
+"""Where control flow goes: by the predicates in memory, or by trip counts when there are no values.
+
+A predicate that guards a collective must be the same on every rank of its groups: ranks that part
+would wait for each other for ever, so the first difference stops the run.
+
+Control flow of a run without values: from the slice of the program that predicates follow from.
+
+A slice is all rows that a predicate depends on, backwards through buffers and the predicates
+of blocks around those rows (Weiser, Program Slicing, 1981). Where it meets no result of a
+collective and no input that is missing, its rows alone are performed, in memory of its own, while
+the queues run as they do with values. What users say of a loop replaces its slice.
+"""
+
+from collections import defaultdict
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ncc_runtime.errors import ControlError
+from ncc_runtime.execution.scheduler import Batch, Decide
+from ncc_runtime.lowering.engine_queues import contained
+from ncc_runtime.lowering.executable import CcQueue, Decision, Executable, Jump
+from ncc_runtime.neff.program import Block, BlockKind
+from ncc_runtime.neff.stages import twins_of
+
+if TYPE_CHECKING:  # slow to import, and only values need it
+    from ncc_runtime.execution.values.machine import Machine
+from collections import Counter
+from collections.abc import Callable
+
+import attrs
+
+from ncc_runtime.execution.scheduler import Scheduler
+from ncc_runtime.lowering.executable import EngineQueue
+from ncc_runtime.neff.isa import CASE, END, LOOP
+from ncc_runtime.neff.program import ALIGNMENT, BufferId, BufferKind, Program, TensorId
+from ncc_runtime.neff.stages import JointProgram
+from ncc_runtime.neff.structure import control_rows
+
+
+class ValueDecisions:
+    """Reads each rank's predicate when its queue comes to it."""
+
+    def __init__(self, executable: Executable, machine: "Machine") -> None:
+        self._executable = executable
+        self._machine = machine
+        self._guards: dict[tuple[int, int], _Guard] = {}
+
+    def __call__(self, batch: Batch, jump: Jump) -> np.ndarray:
+        block = self._executable.program.blocks[jump.block]
+        value = self._machine.predicate(block.predicate, batch.ranks)
+        enters = selected(block, value)
+        queue = self._executable.queues[batch.queue]
+        if isinstance(queue, CcQueue):
+            alike = twins_of(self._executable.program)
+            key = (queue.stream, alike.get(jump.block, jump.block))
+            if key not in self._guards:
+                self._guards[key] = _Guard(self._executable, key[1])
+            self._guards[key].compare(batch.ranks, value)
+        return enters
+
+
+def selected(block: Block, value: np.ndarray) -> np.ndarray:
+    """Whether a predicate enters a block's rows, per rank; pred[] or s32[] values."""
+    if block.kind is BlockKind.LOOP:
+        return value.astype(bool)
+    if value.dtype == np.bool_:
+        return np.where(value, 0, 1) == block.index
+    inside = (value >= 0) & (value < block.of)
+    return np.where(inside, value, block.of - 1) == block.index
+
+
+class _Guard:
+    """The predicates of one block, in the order each rank comes to them."""
+
+    def __init__(self, executable: Executable, block: int) -> None:
+        self._name = executable.program.blocks[block].name
+        self._seen: np.ndarray = np.zeros(executable.ranks, np.int64)  # how often, per rank
+        self._values: list[dict[int, set[int]]] = []  # by occasion: value to ranks
+        self._partners: dict[int, set[int]] = {}
+        for number in _guarded(executable, block):
+            placeholder = executable.program.placeholders[number]
+            for group in placeholder.groups or placeholder.pairs:
+                for rank in group:
+                    self._partners.setdefault(rank, set()).update(group)
+
+    def compare(self, ranks: np.ndarray, values: np.ndarray) -> None:
+        """Note what ranks read; ControlError if a rank and a partner have read different values."""
+        for occasion in np.unique(self._seen[ranks]).tolist():
+            there = self._seen[ranks] == occasion
+            while len(self._values) <= occasion:
+                self._values.append({})
+            known = self._values[occasion]
+            for value in np.unique(values[there]).tolist():
+                alike = ranks[there][values[there] == value]
+                known.setdefault(int(value), set()).update(alike.tolist())
+            if len(known) > 1:
+                self._check(known, occasion)
+        self._seen[ranks] += 1
+
+    def _check(self, known: Mapping[int, set[int]], occasion: int) -> None:
+        rank_values = {rank: value for value, ranks in known.items() for rank in ranks}
+        for rank, value in sorted(rank_values.items()):
+            for partner in sorted(self._partners.get(rank, ())):
+                if rank_values.get(partner, value) != value:
+                    raise ControlError(
+                        f"{self._name}, occasion {occasion}: its predicate guards a collective "
+                        f"and is {value} on rank {rank} and {rank_values[partner]} on rank "
+                        f"{partner} of the same group; make it the same, by an all-reduce say"
+                    )
+
+
+def _guarded(executable: Executable, block: int) -> Iterator[int]:
+    """The collectives in a block, or in what other stages have in its place."""
+    twins = twins_of(executable.program)
+    for stage in executable.stages:
+        for other, numbers in contained(stage.program).items():
+            if twins.get(other, other) == block:
+                yield from numbers
+
+
+class RecordedDecisions:
+    """Decides as another does, and keeps what was decided."""
+
+    def __init__(self, ranks: int, decide: Decide) -> None:
+        self._decide = decide
+        self._ranks = ranks
+        self._taken: dict[tuple[int, int], list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
+
+    def __call__(self, batch: Batch, jump: Jump) -> np.ndarray:
+        enters = self._decide(batch, jump)
+        self._taken[batch.queue, batch.row].append((batch.ranks, enters))
+        return enters
+
+    def taken(self, queue: int, row: int) -> Sequence[np.ndarray]:
+        """What was decided there, per rank in order, bool."""
+        nothing = np.zeros(0, np.int64), np.zeros(0, bool)
+        columns = zip(nothing, *self._taken.get((queue, row), ()), strict=True)
+        rank, goes_on = (np.concatenate(column) for column in columns)
+        order = np.argsort(rank, kind="stable")
+        edges = np.searchsorted(rank[order], np.arange(1, self._ranks))
+        return np.split(goes_on[order], edges)
+
+
+ALWAYS_ON = 2**62
+"""So many trips never end."""
+
+
+class PlannedDecisions:
+    """Counts trips without values: those the user names, else those the compiler knows.
+
+    Blocks of `others` are decided by somebody else, and never asked for.
+    """
+
+    def __init__(
+        self,
+        executable: Executable,
+        trip_counts: Mapping[str, int],
+        others: Container[int] = (),
+    ) -> None:
+        blocks = self._blocks = executable.program.blocks
+        check_names(blocks, trip_counts)
+        missing = [
+            blocks[number].name for number in undecided(blocks, trip_counts) if number not in others
+        ]
+        if missing:
+            raise ControlError(f"nothing says where {', '.join(dict.fromkeys(missing))} goes")
+        self._trips = [trip_counts.get(one.name, one.trip_count or 0) for one in blocks]
+
+    def trips(self, jump: Jump) -> int:
+        """Of a loop, its trips; of a branch, whether it is taken: always or never."""
+        trips, block = self._trips[jump.block], self._blocks[jump.block]
+        if jump.decision is Decision.CASE:
+            return ALWAYS_ON if min(trips, block.of - 1) == block.index else 0
+        return trips
+
+
+def check_names(blocks: Sequence[Block], trip_counts: Mapping[str, int]) -> None:
+    """ControlError if the user names a loop that is not there."""
+    names = {block.name for block in blocks}
+    for name in sorted(set(trip_counts) - names):
+        known = ", ".join(sorted(names)) or "none"
+        raise ControlError(f"no loop or conditional is called {name!r}; there are: {known}")
+
+
+def undecided(blocks: Sequence[Block], trip_counts: Mapping[str, int]) -> list[int]:
+    """The blocks of which neither the compiler nor the user says where they go."""
+    return [
+        number
+        for number, block in enumerate(blocks)
+        if block.trip_count is None and block.name not in trip_counts
+    ]
+
+
+Decisions = RecordedDecisions | PlannedDecisions
+"""How control flow has gone, or will go, for the clock."""
+
+
+@attrs.frozen
+class Inputs:
+    """What a run without values may read: which inputs are given, and how each is loaded."""
+
+    given: Container[int]
+    load: Callable[[int], np.ndarray]  # [ranks, *shape]
+    describe: Callable[[int], str]
+    check_bytes: Callable[[int], None]  # refuses to take so much memory of the host
+
+
+def decisions_without_values(
+    executable: Executable, trip_counts: Mapping[str, int], inputs: Inputs
+) -> Decisions:
+    """Where control flow goes without values; ControlError names every loop that nobody decides."""
+    check_names(executable.program.blocks, trip_counts)
+    open_blocks = undecided(executable.program.blocks, trip_counts)
+    if not open_blocks:
+        return PlannedDecisions(executable, trip_counts)
+    if executable.seen < executable.ranks:
+        raise ControlError(_what_is_undecided(executable.program, dict.fromkeys(open_blocks, "")))
+    slicer = _Slicer(executable, open_blocks)
+    slices = {block: slicer.slice_of(block) for block in open_blocks}
+    reasons = {
+        block: reason
+        for block, one in slices.items()
+        if (reason := one.obstacle(executable.program, inputs))
+    }
+    if reasons:
+        raise ControlError(_what_is_undecided(executable.program, reasons))
+    buffers = frozenset().union(*(one.buffers for one in slices.values()))
+    numbers = sorted(set().union(*(one.inputs for one in slices.values())))
+    planned = PlannedDecisions(executable, trip_counts, open_blocks)
+    return _performed_slices(executable, planned, frozenset(open_blocks), inputs, buffers, numbers)
+
+
+def _what_is_undecided(program: Program, reasons: Mapping[int, str]) -> str:
+    names: dict[str, tuple[BlockKind, str]] = {}
+    for block, reason in reasons.items():
+        names.setdefault(program.blocks[block].name, (program.blocks[block].kind, reason))
+    alike = Counter(block.name for block in program.blocks if block.index == 0)
+    what = [
+        f"{'how often' if kind is BlockKind.LOOP else 'which branch of'} {name} runs"
+        + (f" (one number for all {alike[name]} of that name)" if alike[name] > 1 else "")
+        for name, (kind, _) in names.items()
+    ]
+    why = [f"{name} follows from {reason}" for name, (_, reason) in names.items() if reason]
+    options = " ".join(f"--trip-count {name}=N" for name in names)
+    because = f" ({'; '.join(why)})" if why else ""
+    return f"data decides {' and '.join(what)}{because}; without values say it: {options}"
+
+
+@attrs.frozen
+class _Slice:
+    """What a predicate follows from."""
+
+    buffers: frozenset[int]
+    inputs: frozenset[int]
+    collectives: frozenset[int]  # whose results it reads
+    elided: frozenset[int]  # constants without value
+
+    def obstacle(self, program: Program, inputs: Inputs) -> str:
+        """Why it cannot be performed; empty if it can."""
+        if self.collectives:
+            number = min(self.collectives)
+            one = program.placeholders[number]
+            return f"the result of p{number} {one.name or one.op.value}"
+        missing = [number for number in sorted(self.inputs) if number not in inputs.given]
+        if missing:
+            return f"{inputs.describe(missing[0])}, which is not given"
+        if self.elided:
+            return f"{program.buffers[min(self.elided)].name}, a constant without value"
+        return ""
+
+
+class _Slicer:
+    """Who writes each buffer, and which blocks are around that."""
+
+    def __init__(self, executable: Executable, open_blocks: Sequence[int]) -> None:
+        program = self._program = executable.program
+        self._open = frozenset(open_blocks)
+        self._reads: dict[int, set[int]] = {}  # by buffer that is written, those that are read
+        self._enclosing: dict[int, set[int]] = {}  # by buffer, the blocks around its writers
+        self._collectives: dict[int, set[int]] = {}
+        self._inputs = {
+            int(program.tensors[tensor].buffer): number
+            for number, tensor in enumerate(program.inputs)
+        }
+        for queue in executable.queues:
+            if isinstance(queue, EngineQueue):
+                self._note_rows(queue)
+        for stage in executable.stages:
+            for number, one in enumerate(stage.program.placeholders):
+                for result in one.results:
+                    buffer = int(program.tensors[result].buffer)
+                    self._collectives.setdefault(buffer, set()).add(number)
+
+    def _note_rows(self, queue: EngineQueue) -> None:
+        tensors = self._program.tensors
+        enclosing = list(_enclosing_blocks(self._program, queue))
+        for row, instr in enumerate(queue.table):
+            read = {int(tensors[operand].buffer) for operand in instr.operands}
+            for result in instr.results:
+                buffer = int(tensors[result].buffer)
+                self._reads.setdefault(buffer, set()).update(read)
+                self._enclosing.setdefault(buffer, set()).update(enclosing[row])
+
+    def slice_of(self, block: int) -> _Slice:
+        """Everything that the predicate of a block follows from."""
+        tensors, buffers = self._program.tensors, self._program.buffers
+        pending = [int(tensors[self._program.blocks[block].predicate].buffer)]
+        found: set[int] = set()
+        while pending:
+            buffer = pending.pop()
+            if buffer in found:
+                continue
+            found.add(buffer)
+            pending += self._reads.get(buffer, ())
+            pending += (
+                int(tensors[self._program.blocks[other].predicate].buffer)
+                for other in self._enclosing.get(buffer, set()) & self._open
+            )
+        return _Slice(
+            frozenset(found),
+            frozenset(self._inputs[one] for one in found if one in self._inputs),
+            frozenset(number for one in found for number in self._collectives.get(one, ())),
+            frozenset(one for one in found if buffers[one].kind is BufferKind.ELIDED),
+        )
+
+
+def _enclosing_blocks(program: Program, queue: EngineQueue) -> Iterator[frozenset[int]]:
+    """Of every row of a queue, the blocks that it stands in."""
+    control = {row.pc: row for row in control_rows(program, queue.table)}
+    inside: frozenset[int] = frozenset()
+    for pc in range(len(queue.table)):
+        if pc in control and control[pc].opcode in (LOOP, CASE):
+            inside |= {control[pc].block}
+        yield inside
+        if pc in control and control[pc].opcode == END:
+            inside -= {control[pc].block}
+
+
+def _performed_slices(
+    executable: Executable,
+    planned: PlannedDecisions,
+    open_blocks: Container[int],
+    inputs: Inputs,
+    buffers: frozenset[int],
+    numbers: Sequence[int],
+) -> RecordedDecisions:
+    """The queues run to their ends; of their rows only those that write these buffers compute."""
+    import threadpoolctl
+
+    from ncc_runtime.execution.values.machine import Machine
+
+    tensors = executable.program.tensors
+    rows: set[tuple[int, int]] = set()
+    written = set(buffers)  # also what nobody needs of rows with several results
+    for number, queue in enumerate(executable.queues):
+        if not isinstance(queue, EngineQueue):
+            continue
+        for row, instr in enumerate(queue.table):
+            results = {int(tensors[result].buffer) for result in instr.results}
+            if not results.isdisjoint(buffers):
+                rows.add((number, row))
+                written |= results
+    reduced = _with_memory_of(executable, frozenset(written), numbers)
+    inputs.check_bytes(executable.ranks * reduced.hbm_bytes)
+    machine = Machine(reduced)
+    machine.load(inputs.load(number) for number in numbers)
+
+    def perform(batches: Sequence[Batch]) -> None:
+        needed = [batch for batch in batches if (batch.queue, batch.row) in rows]
+        if needed:
+            machine.perform(needed)
+
+    read = ValueDecisions(executable, machine)
+    decisions = _SliceDecisions(executable.ranks, planned, open_blocks, read)
+    recorded = RecordedDecisions(executable.ranks, decisions)
+    with threadpoolctl.threadpool_limits(1, user_api="blas"), machine:
+        Scheduler(executable, recorded).run(perform)
+    return recorded
+
+
+def _with_memory_of(
+    executable: Executable, buffers: frozenset[int], numbers: Sequence[int]
+) -> Executable:
+    """The executable with memory for these buffers and inputs alone, other tensors being empty."""
+    program, end = executable.program, 0
+    placed = list(program.buffers)
+    for buffer in sorted(buffers):
+        placed[buffer] = attrs.evolve(placed[buffer], address=end)
+        end += -(-placed[buffer].size_bytes // ALIGNMENT) * ALIGNMENT
+    empty = BufferId(next(iter(buffers)))
+    tensors = tuple(
+        one if one.buffer in buffers else attrs.evolve(one, buffer=empty, shape=(0,), offset=0)
+        for one in program.tensors
+    )
+    kept = {program.inputs[number] for number in numbers}
+
+    def reduced(one: Program) -> Program:
+        return attrs.evolve(
+            one,
+            buffers=tuple(placed),
+            tensors=tensors,
+            inputs=tuple(TensorId(tensor) for tensor in one.inputs if tensor in kept),
+            constants={buffer: data for buffer, data in one.constants.items() if buffer in buffers},
+        )
+
+    whole = reduced(program)
+    if isinstance(whole, JointProgram):
+        stages = (attrs.evolve(one, program=reduced(one.program)) for one in whole.stages)
+        whole = attrs.evolve(whole, stages=tuple(stages))
+    return attrs.evolve(executable, program=whole, hbm_bytes=end)
+
+
+class _SliceDecisions:
+    """Counts the turns of blocks that are planned, and reads the predicates of the others."""
+
+    def __init__(
+        self,
+        ranks: int,
+        planned: PlannedDecisions,
+        open_blocks: Container[int],
+        read: ValueDecisions,
+    ) -> None:
+        self._ranks, self._planned = ranks, planned
+        self._open, self._read = open_blocks, read
+        self._turns: dict[tuple[int, int], np.ndarray] = {}  # by queue and row, of every rank
+
+    def __call__(self, batch: Batch, jump: Jump) -> np.ndarray:
+        if jump.block in self._open:
+            return self._read(batch, jump)
+        none: np.ndarray = np.zeros(self._ranks, np.int64)
+        turns = self._turns.setdefault((batch.queue, batch.row), none)
+        enters = turns[batch.ranks] < self._planned.trips(jump)
+        turns[batch.ranks] = np.where(enters, turns[batch.ranks] + 1, 0)
+        return np.asarray(enters)

@@ -1,0 +1,203 @@
+"""Opcodes that look at bits: counts, shifts, reinterpretation, rounding to fewer bits or at random.
+
+Narrow integers lie sign-extended in a byte each; what counts or moves their bits cuts them first.
+"""
+
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+
+from ncc_runtime.execution.values.kernels.numbers import convert, widened
+from ncc_runtime.neff.shared.dtypes import DType
+
+
+def _unsigned(array: np.ndarray, bits: int) -> np.ndarray:
+    """The bits of integers as unsigned numbers of their width."""
+    wide = np.ascontiguousarray(widened(array))
+    raw = wide.view(np.dtype(f"u{wide.dtype.itemsize}"))
+    return raw & raw.dtype.type(2**bits - 1)
+
+
+def population_count(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """How many bits are set."""
+    return np.bitwise_count(_unsigned(array, dtype.bits)).astype(dtype.numpy)
+
+
+def leading_zeros(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """How many bits stand above the highest that is set; all of them for 0."""
+    filled = _unsigned(array, dtype.bits)
+    shift = 1
+    while shift < dtype.bits:
+        filled = filled | (filled >> filled.dtype.type(shift))
+        shift *= 2
+    return (np.uint8(dtype.bits) - np.bitwise_count(filled)).astype(dtype.numpy)
+
+
+def _shift(amount: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Amounts that numpy may shift by, and where all bits leave; negative ones are large."""
+    raw = _unsigned(amount, 8 * amount.dtype.itemsize)
+    is_all = raw >= width
+    return np.where(is_all, raw.dtype.type(0), raw), is_all
+
+
+def shift_left(array: np.ndarray, amount: np.ndarray, dtype: DType) -> np.ndarray:
+    """Zeros come in at the right."""
+    steps, is_all = _shift(amount, dtype.bits)
+    raw = _unsigned(array, dtype.bits)
+    return _wrapped(np.where(is_all, raw.dtype.type(0), raw << steps), dtype)
+
+
+def shift_right_logical(array: np.ndarray, amount: np.ndarray, dtype: DType) -> np.ndarray:
+    """Zeros come in at the left."""
+    steps, is_all = _shift(amount, dtype.bits)
+    raw = _unsigned(array, dtype.bits)
+    return _wrapped(np.where(is_all, raw.dtype.type(0), raw >> steps), dtype)
+
+
+def shift_right_arithmetic(array: np.ndarray, amount: np.ndarray, dtype: DType) -> np.ndarray:
+    """Copies of the highest bit come in at the left, of unsigned integers too."""
+    steps, is_all = _shift(amount, dtype.bits)
+    raw = _unsigned(array, dtype.bits)
+    spare = raw.dtype.type(8 * raw.dtype.itemsize - dtype.bits)
+    kind = np.dtype(f"i{raw.dtype.itemsize}")
+    signed = (raw << spare).view(kind) >> spare.astype(kind)
+    steps = np.where(is_all, dtype.bits - 1, steps).astype(kind)
+    return _wrapped((signed >> steps).view(raw.dtype), dtype)
+
+
+def _wrapped(raw: np.ndarray, dtype: DType) -> np.ndarray:
+    """Unsigned numbers as integers of the dtype, by their low bits."""
+    if dtype.bits < 8:
+        return raw.astype(dtype.numpy)
+    return raw.view(dtype.numpy)
+
+
+def multiply_high(left: np.ndarray, right: np.ndarray, dtype: DType) -> np.ndarray:
+    """The upper half of the bits that a product has."""
+    if dtype.bits < 64:
+        wide = np.dtype(np.int64 if dtype.is_signed else np.uint64)
+        product = left.astype(wide) * right.astype(wide)
+        return (product >> wide.type(dtype.bits)).astype(dtype.numpy)
+    first, second = _unsigned(left, 64), _unsigned(right, 64)
+    half, low = np.uint64(32), np.uint64(2**32 - 1)
+    middle = (first >> half) * (second & low) + ((first & low) * (second & low) >> half)
+    other = (first & low) * (second >> half) + (middle & low)
+    product = (first >> half) * (second >> half) + (middle >> half) + (other >> half)
+    if dtype.is_signed:  # x - 2^64 was taken for x where a factor is negative
+        product -= np.where(left < 0, second, np.uint64(0))
+        product -= np.where(right < 0, first, np.uint64(0))
+    return product.view(dtype.numpy)
+
+
+def bitcast(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """The same bits as another dtype; the first of several narrow elements has the lowest bits.
+
+    A pred is a byte, of which any bit makes it true.
+    """
+    source, target = array.dtype, dtype.numpy
+    if source == target:
+        return array
+    if source in _few_bits() or target in _few_bits():
+        return _repacked(array, _few_bits().get(source, 8 * source.itemsize), dtype)
+    carrier = np.dtype(np.uint8) if dtype is DType.PRED else target
+    array = np.ascontiguousarray(array)
+    if source.itemsize > target.itemsize:
+        array = array[..., np.newaxis].view(carrier)
+    elif source.itemsize < target.itemsize:
+        array = array.view(carrier)[..., 0]
+    else:
+        array = array.view(carrier)
+    return array != 0 if dtype is DType.PRED else array
+
+
+@functools.cache
+def _few_bits() -> Mapping[np.dtype, int]:
+    """The types that do not fill the byte that they lie in."""
+    return {dtype.numpy: dtype.bits for dtype in DType if dtype.bits < 8}
+
+
+def _repacked(array: np.ndarray, from_bits: int, dtype: DType) -> np.ndarray:
+    """By way of bits, lowest first, in a last dimension."""
+    bits = _to_bits(array, from_bits)
+    if from_bits > dtype.bits:
+        return _from_bits(bits.reshape(*array.shape, from_bits // dtype.bits, dtype.bits), dtype)
+    if from_bits < dtype.bits:
+        bits = bits.reshape(*array.shape[:-1], dtype.bits)
+    return _from_bits(bits, dtype)
+
+
+def _to_bits(array: np.ndarray, bits: int) -> np.ndarray:
+    """One more dimension, of the bits of each element."""
+    octets = np.ascontiguousarray(array)[..., np.newaxis].view(np.uint8)
+    return np.unpackbits(octets, axis=-1, bitorder="little")[..., :bits]
+
+
+def _from_bits(bits: np.ndarray, dtype: DType) -> np.ndarray:
+    octets = np.packbits(np.ascontiguousarray(bits), axis=-1, bitorder="little")
+    if dtype.is_integer and dtype.bits < 8:
+        return octets[..., 0].astype(dtype.numpy)
+    if dtype is DType.PRED:
+        return octets[..., 0] != 0
+    return octets.view(dtype.numpy)[..., 0]
+
+
+_FORMATS = {
+    DType.BF16: (8, 7),
+    DType.F16: (5, 10),
+    DType.F32: (8, 23),
+    DType.F64: (11, 52),
+}
+"""Bits of exponent and mantissa."""
+
+
+def reduce_precision(
+    array: np.ndarray, dtype: DType, exponent_bits: int, mantissa_bits: int
+) -> np.ndarray:
+    """Floats rounded to nearest even as if they had fewer bits; what is too small becomes 0.
+
+    XLA looks at the bits of float16 for those of 8 bits, of float32 for powers of two.
+    """
+    if dtype not in _FORMATS:
+        carrier = DType.F32 if dtype is DType.F8E8M0FNU else DType.F16
+        wide = reduce_precision(convert(array, carrier), carrier, exponent_bits, mantissa_bits)
+        return convert(wide, dtype)
+    own_exponent, own_mantissa = _FORMATS[dtype]
+    wide = np.ascontiguousarray(array)
+    raw = wide.view(np.dtype(f"u{wide.dtype.itemsize}"))
+    number = raw.dtype.type
+    sign = raw & number(1 << (8 * wide.dtype.itemsize - 1))
+    size = raw ^ sign
+    infinity = number(((1 << own_exponent) - 1) << own_mantissa)
+    is_nan = size > infinity
+    if mantissa_bits < own_mantissa:
+        size = _rounded_to_even(size, own_mantissa - mantissa_bits)
+    if exponent_bits < own_exponent:
+        own_bias, bias = (1 << (own_exponent - 1)) - 1, (1 << (exponent_bits - 1)) - 1
+        least = number((own_bias - bias + 1) << own_mantissa)
+        beyond = number((own_bias + bias + 1) << own_mantissa)
+        size = np.where(size >= beyond, infinity, np.where(size < least, number(0), size))
+    rounded = (sign | np.minimum(size, infinity)).view(wide.dtype)
+    return np.where(is_nan, wide, rounded)
+
+
+def _rounded_to_even(raw: np.ndarray, cut: int) -> np.ndarray:
+    """Unsigned numbers whose lowest bits are rounded away."""
+    number = raw.dtype.type
+    odd = (raw >> number(cut)) & number(1)
+    return ((raw + number((1 << (cut - 1)) - 1) + odd) >> number(cut)) << number(cut)
+
+
+def stochastic_convert(array: np.ndarray, random: np.ndarray, dtype: DType) -> np.ndarray:
+    """Floats to integers, away from zero where the random bits are less than the fraction."""
+    wide = widened(array)
+    size = np.abs(wide)
+    whole = np.floor(size)
+    bits = _few_bits().get(random.dtype, 8 * random.dtype.itemsize)
+    fraction = (size - whole).astype(np.float64)
+    threshold = convert(np.ldexp(fraction, bits), DType(f"u{bits}"))
+    inside = convert(whole, DType.S64) + (widened(random) < widened(threshold))
+    high = 2.0 ** (dtype.bits - 1)
+    fits = (wide > -high) & (wide < (high if dtype.bits == 64 else high - 1))
+    rounded = np.where(wide < 0, -inside, inside).astype(dtype.numpy)
+    return np.where(fits, rounded, convert(array, dtype))

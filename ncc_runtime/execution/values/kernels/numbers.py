@@ -1,0 +1,133 @@
+"""Which NaN a result holds: the operand's where bits are only moved, else one NaN for all.
+
+Which NaN arithmetic keeps depends on numpy's loops, not on the program.
+
+Numbers as integers that compare as they do, floats in IEEE 754's total order.
+
+From one dtype to another: the types that opcodes compute in, and `convert`.
+"""
+
+import numpy as np
+
+from ncc_runtime.neff.shared.dtypes import DType
+
+MAY_KEEP_BITS = frozenset(
+    {
+        *("abs", "bitcast-convert", "complex", "convert", "copy", "imag", "negate", "real"),
+        *("reduce-precision", "select", "sign"),
+    }
+)
+"""Opcodes that compute no number of a NaN: they move it, change its sign or its width."""
+
+_COMPUTES_COMPLEX = frozenset({"abs", "sign"})
+
+
+def keeps_bits(opcode: str, operand: np.dtype) -> bool:
+    """Whether the NaNs of a result are the operand's; complex `abs` and `sign` compute theirs."""
+    if opcode in _COMPUTES_COMPLEX and operand.kind == "c":
+        return False
+    return opcode in MAY_KEEP_BITS
+
+
+def quiet_nans(array: np.ndarray) -> np.ndarray:
+    """Floats of 16, 32 or 64 bits with the highest payload bit of every NaN set, as converters do.
+
+    Numpy's own conversions of float16 do so on some hosts only.
+    """
+    wrong = np.isnan(array)
+    if not wrong.any():
+        return array
+    raw = np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}"))
+    highest = raw.dtype.type(1 << (np.finfo(array.dtype).nmant - 1))
+    return np.where(wrong, raw | highest, raw).view(array.dtype)
+
+
+def canonical_nans(array: np.ndarray) -> np.ndarray:
+    """The array with every NaN made the positive quiet one, so that bits do not hang on batches."""
+    if array.dtype.kind not in "fc" and "float" not in array.dtype.name:
+        return array
+    if array.dtype.kind == "c":  # each part by itself: the other one is a number still
+        parts = np.ascontiguousarray(array).view(array.real.dtype)
+        return canonical_nans(parts).view(array.dtype).reshape(array.shape)
+    with np.errstate(invalid="ignore"):  # one 8-bit type raises it for its NaNs
+        wrong = np.isnan(array)
+    if not wrong.any():
+        return array
+    return np.where(wrong, np.array(np.nan, array.dtype), array)
+
+
+_FEW_BITS = ("float4_", "float6_")
+
+
+def total_order(array: np.ndarray) -> np.ndarray:
+    """Integers in the order -NaN < -inf < … < -0 < +0 < … < inf < NaN; other types as they are."""
+    if array.dtype.kind in "iu":
+        return array
+    if array.dtype.kind == "b" or "int" in array.dtype.name:  # of 4 bits and less
+        return array.astype(np.int8)
+    # The only NaN of some has the bits of a -0; the sign of others is not the highest of the byte.
+    if array.dtype.name.endswith(("fnuz", "fnu")) or array.dtype.name.startswith(_FEW_BITS):
+        array = array.astype(np.float32)
+    raw = np.ascontiguousarray(array).view(np.dtype(f"i{array.dtype.itemsize}"))
+    return np.where(raw < 0, raw ^ np.iinfo(raw.dtype).max, raw)
+
+
+_NARROW_INTEGERS = ("int1", "int2", "int4", "uint1", "uint2", "uint4")
+
+
+def is_narrow_float(dtype: np.dtype) -> bool:
+    """Whether it is a float that is computed in float32."""
+    return dtype == np.float16 or (dtype.isbuiltin != 1 and "float" in dtype.name)
+
+
+def widened(array: np.ndarray) -> np.ndarray:
+    """The array in the type it is computed in: float32 for narrow floats, 8 bits for fewer."""
+    if is_narrow_float(array.dtype):
+        return array.astype(np.float32)
+    if array.dtype.name in _NARROW_INTEGERS:
+        return array.astype(np.uint8 if array.dtype.name[0] == "u" else np.int8)
+    return array
+
+
+def convert(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """To another dtype: pred is "not zero", float to integer saturates, NaN becomes 0.
+
+    To a float, a NaN keeps its sign and what there is room for of its payload.
+    """
+    target = dtype.numpy
+    if array.dtype == target:
+        return array
+    if dtype is DType.PRED:
+        return widened(array) != 0
+    source = widened(array)
+    if source.dtype.kind == "c" and target.kind != "c":
+        source = source.real
+    if source.dtype.kind == "f" and dtype.is_integer:
+        return _saturated(source, dtype)
+    return _rounded(source, array.dtype, target)
+
+
+def _rounded(wide: np.ndarray, source: np.dtype, target: np.dtype) -> np.ndarray:
+    """To a float or complex type; float16 has quiet NaNs only, and of float64 their sign."""
+    if target == np.float16 and wide.dtype.kind == "f":
+        if wide.dtype == np.float64:
+            wide = np.where(np.isnan(wide), np.copysign(np.nan, wide), wide)
+        return quiet_nans(wide).astype(target)
+    result = wide.astype(target)
+    return quiet_nans(result) if source == np.float16 and target in _HOST_FLOATS else result
+
+
+_HOST_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+def _saturated(array: np.ndarray, dtype: DType) -> np.ndarray:
+    bits = dtype.bits
+    low = -(2 ** (bits - 1)) if dtype.is_signed else 0
+    high = 2 ** (bits - 1) - 1 if dtype.is_signed else 2**bits - 1
+    wide = array.astype(np.float64)
+    holder = np.dtype(np.uint64) if bits == 64 and not dtype.is_signed else np.dtype(np.int64)
+    inside = (wide > float(low) - 1) & (wide < float(high) + (0.0 if bits == 64 else 1.0))
+    whole = np.where(inside, np.trunc(wide), 0).astype(holder)
+    whole = np.where(wide >= float(high) + (0 if bits == 64 else 1), holder.type(high), whole)
+    whole = np.where(wide <= float(low), holder.type(low), whole)
+    return np.where(np.isnan(wide), holder.type(0), whole).astype(dtype.numpy)

@@ -1,0 +1,204 @@
+"""Sums of products: `dot` and `convolution`, both as one matrix product per rank, and `ragged-dot`.
+
+np.matmul is given a stack with the ranks first, so each rank's product is a BLAS call of its own
+and its bits do not depend on how many ranks there are. Narrow floats are summed in float32 and
+rounded once.
+"""
+
+import math
+
+import numpy as np
+
+from ncc_runtime.execution.values.kernels.windows import element_under, spread
+from ncc_runtime.execution.values.kernels.work import Arrays, Work
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window, read_labels, read_window
+
+PATCH_ELEMENTS = 1 << 19
+"""Elements of one rank that a convolution may lay out at once; or as many as its result has."""
+
+_EXACT_BITS = 53  # of a float64
+
+
+def dot(work: Work, operands: Arrays) -> Arrays:
+    """Batch dimensions, then what is left of the left operand, then of the right one."""
+    left, right = operands
+    left_batch, right_batch = work.integers("lhs_batch"), work.integers("rhs_batch")
+    left_sum, right_sum = work.integers("lhs_contracting"), work.integers("rhs_contracting")
+    left_free = _others(left.ndim - 1, left_batch + left_sum)
+    right_free = _others(right.ndim - 1, right_batch + right_sum)
+    batch, rows, inner = (_sizes(left, axes) for axes in (left_batch, left_free, left_sum))
+    columns = _sizes(right, right_free)
+    left, right = _summands(work, operands, math.prod(inner))
+    left = left.transpose(0, *(axis + 1 for axis in (*left_batch, *left_free, *left_sum)))
+    right = right.transpose(0, *(axis + 1 for axis in (*right_batch, *right_sum, *right_free)))
+    count, width, depth = len(work.ranks), math.prod(batch), math.prod(inner)
+    product = _product(
+        left.reshape(count, width, math.prod(rows), depth),
+        right.reshape(count, width, depth, math.prod(columns)),
+    )
+    return [_rounded(work, product.reshape(count, *batch, *rows, *columns))]
+
+
+def ragged_dot(work: Work, operands: Arrays) -> Arrays:
+    """One matrix product for each group of each rank, of the rows (or sums) that are in it."""
+    left, right, sizes = operands
+    left_batch, right_batch = work.integers("lhs_batch"), work.integers("rhs_batch")
+    left_sum, right_sum = work.integers("lhs_contracting"), work.integers("rhs_contracting")
+    left_free = _others(left.ndim - 1, left_batch + left_sum)
+    right_free = _others(right.ndim - 1, right_batch + right_sum + work.integers("rhs_group"))
+    ragged = work.integer("lhs_ragged")
+    is_summed = ragged in left_sum
+    siblings = left_sum if is_summed else left_free
+    place = siblings.index(ragged)
+    outer = _sizes(left, left_batch + siblings[:place])
+    rows, others = left.shape[ragged + 1], _sizes(left, siblings[place + 1 :])
+    depth, width = math.prod(_sizes(left, left_sum)), math.prod(_sizes(right, right_free))
+    ranks, count = len(work.ranks), sizes.shape[-1]
+    batches, parts, rest = (
+        math.prod(_sizes(left, left_batch)),
+        math.prod(outer[len(left_batch) :]),
+        math.prod(others),
+    )
+
+    wide_left, wide_right = _summands(work, [left, right], depth)
+    axes = (*left_batch, *siblings, *(left_free if is_summed else left_sum))
+    wide_left = wide_left.transpose(0, *(axis + 1 for axis in axes))
+    wide_left = wide_left.reshape(ranks, batches, parts, rows, rest, -1)
+    if is_summed:
+        axes = (*right_batch, *right_sum, *right_free)
+        into: tuple[int, ...] = (ranks, batches, parts, rows, rest, width)
+        result = np.zeros((ranks, count, batches, wide_left.shape[-1], width), wide_left.dtype)
+    else:
+        axes = (*work.integers("rhs_group"), *right_batch, *right_sum, *right_free)
+        into = (ranks, count, batches, depth, width)
+        result = np.zeros((ranks, batches, parts, rows, rest, width), wide_left.dtype)
+    wide_right = wide_right.transpose(0, *(axis + 1 for axis in axes)).reshape(into)
+
+    if sizes.ndim == 2:
+        sizes = sizes.reshape(ranks, *[1] * len(outer), count)
+    sizes = np.broadcast_to(sizes, (ranks, *outer, count)).reshape(ranks, batches, parts, count)
+    ends = np.cumsum(sizes, axis=-1, dtype=np.int64)
+    starts = np.clip(ends - sizes, 0, rows)
+    for rank, batch, part, group in np.ndindex(ranks, batches, parts, count):
+        which = (rank, batch, part)
+        inside = slice(starts[(*which, group)], max(0, ends[(*which, group)]))
+        one = wide_left[which][inside]
+        one = one.reshape(one.shape[0] * rest, wide_left.shape[-1])
+        if is_summed:
+            other = wide_right[which][inside].reshape(len(one), width)
+            result[rank, group, batch] += _product(one.T, other)
+        else:
+            product = _product(one, wide_right[rank, group, batch])
+            result[which][inside] += product.reshape(-1, rest, width)
+    return [_rounded(work, result.reshape(ranks, *work.results[0].shape))]
+
+
+def _others(rank: int, taken: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(axis for axis in range(rank) if axis not in taken)
+
+
+def _sizes(array: np.ndarray, axes: tuple[int, ...]) -> list[int]:
+    return [array.shape[axis + 1] for axis in axes]
+
+
+def _summands(work: Work, operands: Arrays, count: int) -> Arrays:
+    """The operands in the dtype that `count` of their products are summed in."""
+    dtype = _summing_dtype(work.results[0].dtype, operands, count)
+    return [array.astype(dtype, copy=False) for array in operands]
+
+
+def _summing_dtype(result: DType, operands: Arrays, count: int) -> np.dtype:
+    """Floats take BLAS; so do integers whose every sum a float64 holds exactly."""
+    names = {array.dtype.name for array in operands} | {result.numpy.name}
+    if result.is_complex:
+        return np.dtype(np.complex128 if "complex128" in names else np.complex64)
+    if result.is_float:
+        return np.dtype(np.float64 if "float64" in names else np.float32)
+    if result is DType.PRED:
+        return np.dtype(np.float32)
+    if sum(8 * array.dtype.itemsize for array in operands) + count.bit_length() <= _EXACT_BITS:
+        return np.dtype(np.float64)
+    return result.numpy if result.numpy.isbuiltin == 1 else np.dtype(np.int64)
+
+
+def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return np.matmul(left, right)
+
+
+def _rounded(work: Work, sums: np.ndarray) -> np.ndarray:
+    dtype = work.results[0].dtype
+    if dtype is DType.PRED:
+        return sums != 0
+    with np.errstate(all="ignore"):
+        whole = sums.astype(np.int64) if dtype.is_integer and sums.dtype.kind == "f" else sums
+        return whole.astype(dtype.numpy, copy=False)
+
+
+def convolution(work: Work, operands: Arrays) -> Arrays:
+    """The elements under each element of the kernel side by side, multiplied by the kernel."""
+    window = read_window(str(work.attributes["window"]))
+    labels = read_labels(str(work.attributes["dim_labels"]))
+    takes, _, *spatial = labels.kernel_dimensions
+    depth = math.prod(_sizes(operands[1], (takes, *spatial)))
+    source, kernel = _summands(work, operands, depth)
+    groups = max(work.integer("feature_groups"), work.integer("batch_groups"))
+    source = _grouped_source(work, source, labels, groups)
+    source = spread(source, window, source.dtype.type(0), first=3)
+    taps = _grouped_kernel(kernel, labels, window, groups)
+    total = _sum_over_taps(source, taps, window)  # [ranks, groups, batch, spatial…, features]
+    rank = total.ndim
+    merged = total.transpose(0, 2, 1, rank - 1, *range(3, rank - 1))
+    features = merged.shape[2] * merged.shape[3]
+    merged = merged.reshape(*merged.shape[:2], features, *merged.shape[4:])
+    order = np.argsort(labels.result_dimensions, kind="stable")
+    return [_rounded(work, merged.transpose(0, *(int(axis) + 1 for axis in order)))]
+
+
+def _grouped_source(
+    work: Work, source: np.ndarray, labels: ConvolutionLabels, groups: int
+) -> np.ndarray:
+    """The input as [ranks, groups, batch, spatial…, features]."""
+    batch, features, *spatial = (axis + 1 for axis in labels.input_dimensions)
+    moved = source.transpose(0, batch, *spatial, features)
+    if work.integer("batch_groups") > 1:
+        return moved.reshape(len(moved), groups, moved.shape[1] // groups, *moved.shape[2:])
+    split = moved.reshape(*moved.shape[:-1], groups, moved.shape[-1] // groups)
+    return np.moveaxis(split, -2, 1)
+
+
+def _grouped_kernel(
+    kernel: np.ndarray, labels: ConvolutionLabels, window: Window, groups: int
+) -> np.ndarray:
+    """The kernel as [ranks, groups, taps, input features, output features]."""
+    takes, gives, *spatial = (axis + 1 for axis in labels.kernel_dimensions)
+    moved = kernel.transpose(0, *spatial, takes, gives)
+    turned = (slice(None, None, -1 if one.is_reversed else 1) for one in window.dimensions)
+    moved = moved[(slice(None), *turned)]
+    taps = math.prod(moved.shape[1:-2])
+    split = moved.reshape(len(moved), taps, moved.shape[-2], groups, moved.shape[-1] // groups)
+    return np.moveaxis(split, 3, 1)
+
+
+def _sum_over_taps(source: np.ndarray, taps: np.ndarray, window: Window) -> np.ndarray:
+    """Products for as many taps at once as fit, whatever the number of ranks."""
+    offsets = list(np.ndindex(*(one.size for one in window.dimensions)))
+    shape = element_under(source, window, offsets[0], first=3).shape
+    room = max(PATCH_ELEMENTS, math.prod(shape[1:-1]) * taps.shape[-1])
+    step = max(1, room // max(1, math.prod(shape[1:])))
+    total: np.ndarray | None = None
+    for start in range(0, len(offsets), step):
+        chosen = offsets[start : start + step]
+        patches = np.empty((*shape[:-1], len(chosen), shape[-1]), source.dtype)
+        for place, offset in enumerate(chosen):
+            patches[..., place, :] = element_under(source, window, offset, first=3)
+        rows, depth = math.prod(shape[2:-1]), len(chosen) * shape[-1]
+        part = _product(
+            patches.reshape(*shape[:2], rows, depth),
+            taps[:, :, start : start + step].reshape(*shape[:2], depth, taps.shape[-1]),
+        )
+        with np.errstate(all="ignore"):
+            total = part if total is None else total + part
+    assert total is not None, "a kernel has an element"
+    return total.reshape(*shape[:-1], taps.shape[-1])

@@ -1,0 +1,320 @@
+"""How many bytes transfers of counted collectives move: what a run has seen, or what is assumed.
+
+The clock and the reports read the sizes of an executable; here they are set to what was moved. In
+a loop that is the mean of all turns for the reports, while the clock gets every one. Without
+values, sizes follow from counts that are constants of the program; else a slot is taken to be full,
+and where offsets are free every transfer to have an even share of what there is.
+
+What tables of counts must say so that they fit each other and the buffers.
+
+A rank's own numbers are checked when they are known; those of a group when all of its are.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import attrs
+import numpy as np
+
+from ncc_runtime.errors import CountsError
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
+from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder, even_share
+from ncc_runtime.neff.program import Program
+
+_Text: TypeAlias = Callable[[tuple[int, int, int]], str]
+"""How a fault reads at (rank, member, update); {peer} stands for the member's rank."""
+
+
+@attrs.frozen(eq=False)
+class Said:
+    """What the tables of some ranks say, (ranks, members, updates) int64; rows of dimension 0."""
+
+    rows: np.ndarray  # that go to each member
+    source: np.ndarray  # from which row of the operand on
+    received: np.ndarray  # that come from each member
+    target: np.ndarray | None  # to which row of the member's result on; None: to a slot
+
+
+@attrs.frozen
+class Table:
+    """A counted collective: what its numbers count, and what they may be."""
+
+    name: str
+    op: CollectiveOp
+    operand_rows: int
+    result_rows: int
+    most: int  # rows of one transfer
+
+    @classmethod
+    def of(cls, program: Program, placeholder: Placeholder) -> "Table":
+        """The facts of a placeholder; its groups are of one size."""
+        shapes = [
+            program.tensors[tensor].shape
+            for tensor in (placeholder.operands[0], placeholder.results[0])
+        ]
+        operand, result = (shape[0] for shape in shapes)
+        is_cut = placeholder.op in (CollectiveOp.ALL_GATHER_V, CollectiveOp.ALL_TO_ALL_V)
+        slot = result // len(placeholder.groups[0]) if is_cut else result
+        name = f"{placeholder.name or 'a collective'} ({placeholder.op.value})"
+        return cls(name, placeholder.op, operand, result, slot)
+
+    def said(self, tables: Sequence[np.ndarray], members: int) -> Said:
+        """What tables say, each [ranks, *shape]."""
+        wide = [table.astype(np.int64) for table in tables]
+        if self.op is CollectiveOp.RAGGED_ALL_TO_ALL:
+            source, rows, target, received = (
+                table.reshape(len(table), members, -1) for table in wide
+            )
+            return Said(rows, source, received, target)
+        rows, source, received = (wide[0][:, row, :, None] for row in range(3))
+        return Said(rows, source, received, None)
+
+    def check_own(self, said: Said, ranks: np.ndarray, groups: np.ndarray) -> None:
+        """CountsError for the first number that fits no buffer; `groups` are those of the ranks."""
+        for wrong, text in self._own_faults(said):
+            if wrong.any():
+                rank, member, update = np.unravel_index(int(wrong.argmax()), wrong.shape)
+                at = int(rank), int(member), int(update)
+                peer = int(groups[rank, member])
+                said_text = text(at).format(peer=peer)
+                raise CountsError(f"{self.name}: rank {int(ranks[rank])} {said_text}")
+
+    def _own_faults(self, said: Said) -> Iterator[tuple[np.ndarray, _Text]]:
+        rows, source, target = said.rows, said.source, said.target
+        yield (
+            (rows < 0) | (rows > self.most),
+            lambda at: (
+                f"sends {rows[at]} rows to rank {{peer}}; a transfer moves 0 to {self.most}, "
+                f"as many as {self._where} has"
+            ),
+        )
+        yield (
+            (rows > 0) & ((source < 0) | (source > self.operand_rows - rows)),
+            lambda at: (
+                f"sends rows {source[at]}..{source[at] + rows[at]} to rank {{peer}}, its operand "
+                f"has {self.operand_rows}: correct the offset or the count"
+            ),
+        )
+        if target is not None:
+            yield (
+                (rows > 0) & ((target < 0) | (target > self.result_rows - rows)),
+                lambda at: (
+                    f"writes rows {target[at]}..{target[at] + rows[at]} at rank {{peer}}, whose "
+                    f"output has {self.result_rows}: correct the offset or the count"
+                ),
+            )
+        if self.op is CollectiveOp.ALL_GATHER_V:
+            yield (
+                (rows != rows[:, :1]) | (source != source[:, :1]),
+                lambda at: (
+                    f"sends rows {source[at]}..{source[at] + rows[at]} to rank {{peer}} and others "
+                    "elsewhere: an all-gather sends everybody the same rows"
+                ),
+            )
+
+    @property
+    def _where(self) -> str:
+        return "the output" if self.op is CollectiveOp.RAGGED_ALL_TO_ALL else "a slot"
+
+    def check_group(self, said: Said, group: Sequence[int]) -> None:
+        """CountsError for the first numbers of a group that do not fit each other."""
+        rows, received = said.rows, said.received.swapaxes(0, 1)
+        if self.op is CollectiveOp.REDUCE_SCATTER_V:
+            self._check_joined(rows, group)
+        wrong = rows != received
+        if wrong.any():
+            at = tuple(int(one) for one in np.argwhere(wrong)[0])
+            raise CountsError(
+                f"{self.name}: rank {group[at[0]]} sends {rows[at]} rows to rank {group[at[1]]}, "
+                f"which expects {received[at]}: what is sent and what is received must be equal"
+            )
+        if said.target is not None:
+            self._check_disjoint(said.target, rows, group)
+
+    def _check_joined(self, rows: np.ndarray, group: Sequence[int]) -> None:
+        wrong = rows != rows[:1]
+        if wrong.any():
+            source, member, _ = (int(one) for one in np.argwhere(wrong)[0])
+            raise CountsError(
+                f"{self.name}: rank {group[source]} has {rows[source, member, 0]} rows for rank "
+                f"{group[member]}, rank {group[0]} has {rows[0, member, 0]}: chunks that are "
+                "joined have equally many rows"
+            )
+
+    def _check_disjoint(self, target: np.ndarray, rows: np.ndarray, group: Sequence[int]) -> None:
+        """No two transfers write one row of a member."""
+        for member, to in enumerate(group):
+            start, count = target[:, member].ravel(), rows[:, member].ravel()
+            there = np.flatnonzero(count > 0)
+            there = there[np.argsort(start[there], kind="stable")]
+            ends = start[there] + count[there]
+            meets = np.flatnonzero(ends[:-1] > start[there][1:])
+            if len(meets):
+                updates = target.shape[2]
+                first, second = (int(one) for one in there[meets[0] : meets[0] + 2])
+                raise CountsError(
+                    f"{self.name}: rows {start[first]}..{start[first] + count[first]} from rank "
+                    f"{group[first // updates]} and rows "
+                    f"{start[second]}..{start[second] + count[second]} from rank "
+                    f"{group[second // updates]} overlap at rank {to}: correct the output offsets"
+                )
+
+
+class SizeRecord:
+    """The sizes of transfers, as they are performed."""
+
+    def __init__(self, executable: Executable) -> None:
+        self._executable = executable
+        self._total: dict[int, np.ndarray] = {}  # by queue: (rows, ranks) int64
+        self._times: dict[int, np.ndarray] = {}
+        self._seen: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}  # ranks and sizes
+        for number, queue in enumerate(executable.queues):
+            if isinstance(queue, DmaQueue) and queue.registers is not None:
+                self._total[number] = np.zeros(queue.peer.shape, np.int64)
+                self._times[number] = np.zeros(queue.peer.shape, np.int64)
+                self._seen[number] = []
+
+    def add(self, number: int, row: int, ranks: np.ndarray, sizes: np.ndarray) -> None:
+        """A row has been performed on ranks, and moved so many bytes on each."""
+        self._total[number][row, ranks] += sizes
+        self._times[number][row, ranks] += 1
+        self._seen[number].append((ranks, sizes))
+
+    def turns(self) -> Mapping[int, Sequence[np.ndarray]]:
+        """Of rings that perform rows several times: for each rank all sizes, in order."""
+        ranks = self._executable.ranks
+        return {
+            number: _by_rank(self._seen[number], ranks)
+            for number, times in self._times.items()
+            if (times > 1).any()
+        }
+
+    def sized(self) -> Executable:
+        """The executable with these sizes; rows that were not performed keep theirs."""
+        found = {
+            number: np.where(
+                times > 0,
+                -(-self._total[number] // np.maximum(times, 1)),
+                _queue(self._executable, number).size_bytes,
+            )
+            for number, times in self._times.items()
+        }
+        return _with_sizes(self._executable, found)
+
+
+def _by_rank(seen: Sequence[tuple[np.ndarray, np.ndarray]], ranks: int) -> list[np.ndarray]:
+    rank, size = (np.concatenate(column) for column in zip(*seen, strict=True))
+    order = np.argsort(rank, kind="stable")
+    return np.split(size[order], np.searchsorted(rank[order], np.arange(1, ranks)))
+
+
+def _queue(executable: Executable, number: int) -> DmaQueue:
+    queue = executable.queues[number]
+    assert isinstance(queue, DmaQueue), queue.name
+    return queue
+
+
+def _with_sizes(executable: Executable, sizes: Mapping[int, np.ndarray]) -> Executable:
+    if not sizes:
+        return executable
+    queues = [
+        attrs.evolve(_queue(executable, number), size_bytes=sizes[number])
+        if number in sizes
+        else queue
+        for number, queue in enumerate(executable.queues)
+    ]
+    return attrs.evolve(executable, queues=tuple(queues))
+
+
+def assumed(executable: Executable) -> tuple[Executable, tuple[str, ...]]:
+    """The executable with the sizes that are assumed without values, and what is said of them."""
+    said = {
+        number: _words(executable, placeholder)
+        for number, placeholder in enumerate(executable.program.placeholders)
+        if placeholder.op.is_counted
+    }
+    if not said:
+        return executable, ()
+    sizes = {
+        number: _assumed_sizes(executable.program, queue, said)
+        for number, queue in enumerate(executable.queues)
+        if isinstance(queue, DmaQueue) and queue.registers is not None
+    }
+    return _with_sizes(executable, sizes), tuple(_notes(executable.program, said))
+
+
+_Words = np.ndarray | None
+"""The words of a collective's tables that count rows sent; None if they are known when it runs."""
+
+
+def _words(executable: Executable, placeholder: Placeholder) -> _Words:
+    """What the registers that count rows will hold on every rank, by number, if it is constant."""
+    if len(executable.stages) > 1:
+        return None
+    first = int(placeholder.op is CollectiveOp.RAGGED_ALL_TO_ALL)
+    table = _constant(executable.program, placeholder.counts[first])
+    return None if table is None else np.tile(table.ravel(), first + 1)
+
+
+def _constant(program: Program, tensor: int) -> np.ndarray | None:
+    """The value of a tensor that is a constant of the program."""
+    view = program.tensors[tensor]
+    data = program.constants.get(view.buffer)
+    if data is None:
+        return None
+    words = np.frombuffer(data, view.dtype.numpy, view.elements, view.offset)
+    return words.reshape(view.shape)
+
+
+def check_counts(executable: Executable) -> None:
+    """CountsError where tables that are constants do not fit."""
+    for stage in executable.stages:
+        program = stage.program
+        for placeholder in program.placeholders:
+            if not placeholder.op.is_counted or len(executable.stages) > 1:
+                continue
+            known = [_constant(program, tensor) for tensor in placeholder.counts]
+            tables = [table for table in known if table is not None]
+            if len(tables) < len(known):
+                continue
+            table = Table.of(program, placeholder)
+            for group in placeholder.groups:
+                members = len(group)
+                alike = [np.stack([one] * members) for one in tables]
+                said = table.said(alike, members)
+                ranks = np.array(group)
+                table.check_own(said, ranks, np.stack([ranks] * members))
+                table.check_group(said, group)
+
+
+def _assumed_sizes(program: Program, queue: DmaQueue, said: Mapping[int, _Words]) -> np.ndarray:
+    assert queue.registers is not None, queue.name
+    sizes = queue.size_bytes.astype(np.int64)
+    for number, words in said.items():
+        own = np.flatnonzero(queue.placeholder == number)
+        placeholder = program.placeholders[number]
+        width = program.row_bytes(placeholder)
+        if words is not None:
+            register = queue.registers.rows[own]
+            rows = words.astype(np.int64)[np.maximum(register, 0)] * width
+            sizes[own] = np.where(register == IDLE, sizes[own], rows)
+        elif placeholder.op is CollectiveOp.RAGGED_ALL_TO_ALL:
+            entries = program.tensors[placeholder.counts[0]].elements
+            most = int(sizes[own].max(initial=0))
+            sizes[own] = np.where(
+                queue.registers.rows[own] == IDLE, sizes[own], even_share(most, entries, width)
+            )
+    return sizes
+
+
+def _notes(program: Program, said: Mapping[int, _Words]) -> Sequence[str]:
+    """What the report says of collectives whose counts are not known."""
+    found = []
+    for number, words in said.items():
+        placeholder = program.placeholders[number]
+        if words is None:
+            is_ragged = placeholder.op is CollectiveOp.RAGGED_ALL_TO_ALL
+            what = "an even share for every member" if is_ragged else "full slots"
+            name = placeholder.name or placeholder.op.value
+            found.append(f"p{number} {name}: its counts are not known, {what} assumed")
+    return found

@@ -1,0 +1,127 @@
+"""Neuron's rules for groups of collectives of variable size, and the nearest groups they allow.
+
+These are rules of operators, where those that list groups (`rules.py`) are of instances: a
+group of such an operator is judged by these alone.
+"""
+
+import attrs
+import numpy as np
+
+from ncc_runtime.group_rules.rules import GroupRule
+from ncc_runtime.group_rules.verdict import Places, Ranks
+from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.placement import Placement
+from ncc_runtime.topology.format.spec import LevelKind
+from ncc_runtime.topology.graph import Topology
+
+_LNC = 2
+_NKI = "AWS Neuron SDK, nki.collectives"
+
+ONE_CHIP = GroupRule(
+    "all-gather-v-G1",
+    "all_gather_v takes the 4 ranks of a chip at lnc 2",
+    f"{_NKI}, all_gather_v",
+)
+CONSECUTIVE_CHIPS = GroupRule(
+    "all-to-all-v-G1",
+    "on a switched fabric all_to_all_v takes all 4 ranks of two or more consecutive chips at lnc 2",
+    f"{_NKI}, all_to_all_v",
+)
+SAME_INDEX = GroupRule(
+    "all-to-all-v-G2",
+    "without a switched fabric all_to_all_v takes the same rank of several machines",
+    f"{_NKI}, all_to_all_v; assumed: also of the machines of an UltraServer",
+)
+FREE_OFFSETS = GroupRule(
+    "all-to-all-v-G3",
+    "rows land where their receiver says on a switched fabric only",
+    f"{_NKI}, has_rdispls; assumed: ragged-all-to-all is such an all_to_all_v",
+)
+
+COUNTED_RULES = (ONE_CHIP, CONSECUTIVE_CHIPS, SAME_INDEX, FREE_OFFSETS)
+
+
+@attrs.frozen
+class Judged:
+    """What a rule says of a group, and the nearest allowed group if it refuses."""
+
+    rule: GroupRule
+    allowed: bool
+    nearest: Places = ()
+
+
+def judged(placement: Placement, group: Ranks, op: CollectiveOp) -> Judged | None:
+    """What the operator's own rules say of a group; None for an operator that has none."""
+    match op:
+        case CollectiveOp.ALL_GATHER_V:
+            return _all_gather(placement, group)
+        case CollectiveOp.ALL_TO_ALL_V:
+            return _all_to_all(placement, group)
+        case CollectiveOp.RAGGED_ALL_TO_ALL:
+            found = _all_to_all(placement, group)
+            return found if found.rule is CONSECUTIVE_CHIPS else Judged(FREE_OFFSETS, False)
+    return None
+
+
+def _all_gather(placement: Placement, group: Ranks) -> Judged:
+    topology = placement.topology
+    chip, there = np.unique(placement.chip[list(group)], return_counts=True)
+    size = topology.ranks_per_chip
+    if topology.lnc != _LNC:
+        return Judged(ONE_CHIP, False)
+    nearest = int(chip[there.argmax()])
+    is_allowed = len(chip) == 1 and len(group) == size
+    return Judged(ONE_CHIP, is_allowed, () if is_allowed else _chips(topology, nearest, 1))
+
+
+def _chips(topology: Topology, first: int, chips: int) -> Places:
+    """All cores of consecutive chips of one instance."""
+    node, chip = divmod(first, topology.chips_per_node)
+    size = topology.ranks_per_chip
+    return tuple((node, core) for core in range(chip * size, (chip + chips) * size))
+
+
+def _all_to_all(placement: Placement, group: Ranks) -> Judged:
+    is_inside = len(np.unique(placement.node[list(group)])) == 1
+    if is_inside and any(one.kind is LevelKind.SWITCH for one in placement.topology.levels):
+        return _switched(placement, group)
+    return _same_index(placement, group)
+
+
+def _switched(placement: Placement, group: Ranks) -> Judged:
+    """Whole chips one after the other; the nearest of them by a sum over spans of chips."""
+    topology, members = placement.topology, list(group)
+    if topology.lnc != _LNC:
+        return Judged(CONSECUTIVE_CHIPS, False)
+    size, chips = topology.ranks_per_chip, topology.chips_per_node
+    there = np.bincount(placement.chip_in_node[members], minlength=chips)
+    used = np.flatnonzero(there)
+    is_run = len(used) > 1 and used[-1] - used[0] == len(used) - 1
+    if is_run and (there[used] == size).all():
+        return Judged(CONSECUTIVE_CHIPS, True)
+    gain = np.concatenate(([0], np.cumsum(2 * there - size)))  # less symmetric difference
+    length = np.arange(chips + 1) - np.arange(chips + 1)[:, None]
+    spans = np.where(length > 1, gain - gain[:, None], np.iinfo(np.int64).min)
+    nearness = np.where(
+        spans == spans.max(), abs(length * size - len(group)), np.iinfo(np.int64).max
+    )
+    first, end = np.unravel_index(int(nearness.argmin()), nearness.shape)
+    node = int(placement.node[group[0]])
+    start = node * chips + int(first)
+    return Judged(CONSECUTIVE_CHIPS, False, _chips(topology, start, int(end - first)))
+
+
+def _same_index(placement: Placement, group: Ranks) -> Judged:
+    """One rank of each machine, the same one."""
+    topology, members = placement.topology, list(group)
+    size = topology.ranks_per_node // topology.hosts_per_node
+    host, core = np.divmod(placement.logical_core[members], size)
+    machines = np.unique(placement.node[members] * topology.hosts_per_node + host)
+    index = np.bincount(core).argmax()
+    if len(machines) > 1 and len(machines) == len(group) and (core == index).all():
+        return Judged(SAME_INDEX, True)
+    if len(machines) == 1:
+        return Judged(SAME_INDEX, False)
+    nodes, hosts = np.divmod(machines, topology.hosts_per_node)
+    cores = hosts * size + index
+    return Judged(SAME_INDEX, False, tuple(zip(nodes.tolist(), cores.tolist(), strict=True)))

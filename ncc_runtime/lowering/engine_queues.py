@@ -1,0 +1,332 @@
+"""Patches the engine queues: each placeholder becomes a write that triggers its CC-core.
+
+The control flow of a program as the lowering needs it: order of triggers, and what jumps shift.
+
+Waited values count as if every block ran exactly once. A queue that jumps over rows, or back to
+repeat them, corrects the values it waits for by the increments that belong to those rows; this
+file counts them for the semaphores of engines and streams.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.lowering.executable import IDLE, Decision, EngineQueue, Jump, Post, Sync
+from ncc_runtime.lowering.queues import Row
+from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, TEST, Engine
+from ncc_runtime.neff.program import BlockKind, Program
+from ncc_runtime.neff.stages import Stage, stages_of
+from ncc_runtime.neff.table import NONE, InstrTable
+
+MARKERS = (LOOP, TEST, CASE, END)
+
+
+@attrs.frozen
+class Marker:
+    """A control row that every queue holds."""
+
+    opcode: str
+    block: int
+
+
+def markers(program: Program, table: InstrTable) -> dict[int, Marker]:
+    """The control rows of a queue, by row."""
+    codes = [code for code, name in enumerate(table.opcode_names) if name in MARKERS]
+    rows = np.flatnonzero(np.isin(table.opcode, codes)) if codes else ()
+    return {int(row): _marker(program, table, int(row)) for row in rows}
+
+
+def _marker(program: Program, table: InstrTable, row: int) -> Marker:
+    instr = table[row]
+    block = program.attributes[instr.attribute]["block"]
+    assert isinstance(block, int), f"row {row}: {instr.opcode} names no block"
+    return Marker(instr.opcode, block)
+
+
+def walk(program: Program) -> Iterator[int | Marker]:
+    """Placeholders (by number) and control rows in program order.
+
+    Between two control rows the placeholders of all queues come in the order of their numbers,
+    which is the order every stream completes them in.
+    """
+    tables = [program.queues[engine] for engine in ENGINES if engine in program.queues]
+    segments = [_segments(program, table) for table in tables]
+    for parts in zip(*segments, strict=True):
+        yield from sorted(number for numbers, _ in parts for number in numbers)
+        if parts[0][1] is not None:
+            yield parts[0][1]
+
+
+def _segments(program: Program, table: InstrTable) -> list[tuple[list[int], Marker | None]]:
+    """Stretches without control flow: the placeholders triggered, and the row that ends them."""
+    found = markers(program, table)
+    edges = [-1, *found, len(table)]
+    numbers = [
+        [n for n in table.placeholder[first + 1 : last].tolist() if n != NONE]
+        for first, last in itertools.pairwise(edges)
+    ]
+    return list(zip(numbers, [*found.values(), None], strict=True))
+
+
+@attrs.frozen(eq=False)
+class Step:
+    """A placeholder, or a control row of one stage, that a stream's CC-core is to get."""
+
+    stream: int
+    item: int | Marker
+    ranks: np.ndarray | None = None  # whose control row it is; None: everybody's
+
+
+def steps(program: Program) -> Iterator[Step]:
+    """What the CC-cores get, in an order in which it can be lowered."""
+    stages = stages_of(program)
+    if len(stages) == 1:
+        yield from _steps_of(stages[0])
+        return
+    ways = [list(_steps_of(stage)) for stage in stages]
+    for stream in sorted({placeholder.stream for placeholder in program.placeholders}):
+        yield from _merged([deque(s for s in way if s.stream == stream) for way in ways])
+
+
+def _steps_of(stage: Stage) -> Iterator[Step]:
+    following = followed(stage.program)
+    ranks = None if len(stage.ranks) == stage.program.ranks else stage.ranks
+    for item in walk(stage.program):
+        if isinstance(item, int):
+            yield Step(stage.program.placeholders[item].stream, item)
+        else:
+            for stream in sorted(following[item.block]):
+                yield Step(stream, item, ranks)
+
+
+def _merged(ways: Sequence[deque[Step]]) -> Iterator[Step]:
+    """One stream of all stages: a placeholder they share comes when it is next in each of them.
+
+    Placeholders are numbered in an order that every stage keeps, so the lowest can always come.
+    """
+    while any(ways):
+        for way in ways:
+            while way and isinstance(way[0].item, Marker):
+                yield way.popleft()
+        numbers = [way[0].item for way in ways if way]
+        if numbers:
+            lowest = min(number for number in numbers if isinstance(number, int))
+            found = [way.popleft() for way in ways if way and way[0].item == lowest]
+            yield found[0]
+
+
+def followed(program: Program) -> Mapping[int, frozenset[int]]:
+    """For each block, the streams whose placeholders it contains, at any depth."""
+    return {
+        block: frozenset(program.placeholders[number].stream for number in numbers)
+        for block, numbers in contained(program).items()
+    }
+
+
+def contained(program: Program) -> Mapping[int, tuple[int, ...]]:
+    """For each block, the placeholders in it, at any depth."""
+    inside: dict[int, list[int]] = {block: [] for block in range(len(program.blocks))}
+    open_blocks: list[int] = []
+    for item in walk(program):
+        if isinstance(item, int):
+            for block in open_blocks:
+                inside[block].append(item)
+        elif item.opcode in (LOOP, CASE):
+            open_blocks.append(item.block)
+        elif item.opcode == END:
+            open_blocks.remove(item.block)
+    return {block: tuple(numbers) for block, numbers in inside.items()}
+
+
+@attrs.frozen(eq=False)
+class Shifts:
+    """What the increments of a block come to, per semaphore of the program."""
+
+    repeated: np.ndarray  # (semaphores,) int64, of all rows of a loop: what going back repeats
+    skipped: np.ndarray  # (semaphores,) int64, of the rows behind `test` or `case`
+
+
+def shifts(program: Program, trigger_sems: Mapping[int, int], width: int) -> Mapping[int, Shifts]:
+    """Shifts of every block, for the semaphores that engines and streams increment."""
+    if not program.blocks:
+        return {}
+    counters = _counters(program, trigger_sems)
+    found = {}
+    for block, description in enumerate(program.blocks):
+        if Marker(END, block) not in counters[0].row_of:
+            continue  # another stage's
+        is_loop = description.kind is BlockKind.LOOP
+        counts = []
+        for start in (LOOP if is_loop else CASE, TEST if is_loop else CASE):
+            count = np.zeros(width, np.int64)
+            for counter in counters:
+                counter.add(count, Marker(start, block), Marker(END, block))
+            counts.append(count)
+        found[block] = Shifts(*counts)
+    return found
+
+
+@attrs.frozen(eq=False)
+class _Counter:
+    """The increments of one queue, in the order of its rows."""
+
+    row_of: Mapping[Marker, int]
+    row: np.ndarray  # (increments,) of the queue, ascending
+    semaphore: np.ndarray  # (increments,)
+
+    def add(self, count: np.ndarray, start: Marker, end: Marker) -> None:
+        """Count what lies behind a control row, up to and with another."""
+        rows = (self.row_of[start], self.row_of[end])
+        first, last = np.searchsorted(self.row, rows, side="right")
+        np.add.at(count, self.semaphore[first:last], 1)
+
+
+def _counters(program: Program, trigger_sems: Mapping[int, int]) -> list[_Counter]:
+    """A counter for each queue.
+
+    All queues hold the same control rows: what streams hear and answer there, the first counts.
+    """
+    done = {semaphore.owner: index for index, semaphore in enumerate(program.semaphores)}
+    following = followed(program)
+    counters: list[_Counter] = []
+    for table in program.queues.values():
+        found = markers(program, table)
+        posting = np.flatnonzero(table.post_sem != NONE).tolist()
+        made = [(row, int(table.post_sem[row])) for row in posting]
+        heard = [
+            (row, program.placeholders[int(table.placeholder[row])].stream)
+            for row in np.flatnonzero(table.placeholder != NONE).tolist()
+        ]
+        if not counters:
+            heard += [
+                (row, stream)
+                for row, marker in found.items()
+                if marker.opcode in (TEST, CASE)
+                for stream in following[marker.block]
+            ]
+        for row, stream in heard:
+            made.append((row, trigger_sems[stream]))
+            if f"stream {stream}" in done:
+                made.append((row, done[f"stream {stream}"]))
+        columns = np.array(sorted(made), np.int64).reshape(-1, 2)
+        row_of = {marker: row for row, marker in found.items()}
+        counters.append(_Counter(row_of, columns[:, 0], columns[:, 1]))
+    return counters
+
+
+def announced(program: Program, engine: Engine) -> Mapping[int, tuple[int, ...]]:
+    """By control row of a queue, the streams that it tells to read the predicate.
+
+    A stream hears of it from the queue that triggers it, and only of blocks that it follows: it
+    has no other way to know how often other blocks have run.
+    """
+    table = program.queues[engine]
+    triggered = {program.placeholders[n].stream for n in table.placeholder.tolist() if n != NONE}
+    if not triggered or not program.blocks:
+        return {}
+    following = followed(program)
+    return {
+        row: tuple(sorted(following[marker.block] & triggered))
+        for row, marker in markers(program, table).items()
+        if marker.opcode in (TEST, CASE)
+    }
+
+
+def patched_queues(
+    stage: Stage, trigger_sems: Mapping[int, int], shifts: Mapping[int, Shifts], seen: int
+) -> list[EngineQueue]:
+    """The engine queues in hardware order, for the first ranks; `trigger_sems` is by stream."""
+    program = stage.program
+    ranks = None if len(stage.ranks) == program.ranks else stage.ranks
+    return [
+        EngineQueue(
+            engine.value,
+            engine,
+            program.queues[engine],
+            _sync(stage, engine, trigger_sems, seen),
+            _jumps(program, program.queues[engine], shifts),
+            ranks,
+        )
+        for engine in ENGINES
+        if engine in program.queues
+    ]
+
+
+def _jumps(program: Program, table: InstrTable, shifts: Mapping[int, Shifts]) -> dict[int, Jump]:
+    """Where the queue may go on elsewhere: out of a loop, past a branch, back to a loop's start."""
+    jumps = {}
+    opened: dict[int, int] = {}
+    decided: dict[int, int] = {}
+    for row, marker in markers(program, table).items():
+        block = marker.block
+        if marker.opcode in (LOOP, CASE):
+            opened[block] = row
+        if marker.opcode in (TEST, CASE):
+            decided[block] = row
+        if marker.opcode != END:
+            continue
+        is_loop = opened[block] != decided[block]
+        if is_loop:
+            back = shifts[block].repeated[None, :]
+            jumps[row] = Jump(opened[block] + 1, block, Decision.ALWAYS, back)
+        out = -shifts[block].skipped[None, :]
+        decision = Decision.TEST if is_loop else Decision.CASE
+        jumps[decided[block]] = Jump(row + 1, block, decision, out)
+    return jumps
+
+
+def _sync(stage: Stage, engine: Engine, trigger_sems: Mapping[int, int], seen: int) -> Sync:
+    """Waits and increments of a queue; behind the first come the triggers of each stream."""
+    program = stage.program
+    table = program.queues[engine]
+    mine: np.ndarray = np.full(program.ranks, IDLE, np.int32)
+    mine[stage.ranks] = stage.ranks
+    mine = mine[:seen]
+    is_all = len(stage.ranks) == program.ranks
+    posts = []
+    for sem in (table.post_sem.astype(np.int32), *_triggers(program, engine, trigger_sems)):
+        if (sem != NONE).any():
+            rank = np.where(sem[:, None] != NONE, mine[None, :], IDLE)
+            sems = np.broadcast_to(sem[:, None], rank.shape)
+            posts.append(Post(rank, sems if is_all else np.where(rank == IDLE, IDLE, sems)))
+    return Sync(
+        wait_sem=table.wait_sem.astype(np.int32)[:, None],
+        wait_value=table.wait_value.astype(np.int64)[:, None],
+        posts=tuple(posts),
+    )
+
+
+def _triggers(
+    program: Program, engine: Engine, trigger_sems: Mapping[int, int]
+) -> Iterator[np.ndarray]:
+    """Per stream, its trigger semaphore where a placeholder or a predicate is ready for it."""
+    table, told = program.queues[engine], announced(program, engine)
+    streams = np.array([placeholder.stream for placeholder in program.placeholders], np.int32)
+    is_trigger = table.placeholder != NONE
+    triggered = np.full(len(table), IDLE, np.int32)
+    triggered[is_trigger] = streams[table.placeholder[is_trigger]]
+    for stream, sem in trigger_sems.items():
+        rows = triggered == stream
+        rows[[row for row, hearing in told.items() if stream in hearing]] = True
+        yield np.where(rows, np.int32(sem), np.int32(IDLE))
+
+
+def stream_semaphores(program: Program) -> dict[int, Row]:
+    """The semaphore by which the engines learn that a stream's placeholders are complete."""
+    stages = stages_of(program)
+    streams = sorted({placeholder.stream for placeholder in program.placeholders})
+    found: dict[int, Row] = {stream: np.full(1, IDLE, np.int32) for stream in streams}
+    for stage in stages:
+        semaphores = enumerate(stage.program.semaphores)
+        owners = {semaphore.owner: index for index, semaphore in semaphores}
+        for stream in streams:
+            sem = owners.get(f"stream {stream}", IDLE)
+            if len(stages) == 1:
+                found[stream][0] = sem
+                continue
+            found[stream] = np.broadcast_to(found[stream], program.ranks).copy()
+            found[stream][stage.ranks] = sem
+    return found

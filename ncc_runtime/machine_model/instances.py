@@ -1,0 +1,113 @@
+"""Instances of a placement that are alike: what one of them does, the others do as well.
+
+The ranks of an instance are numbered one after another. Ranks of one *place*, their number inside
+their instance, sit alike; the first instance's stand for all.
+"""
+
+import attrs
+import numpy as np
+
+from ncc_runtime.machine_model.parts import Kind, Parts
+from ncc_runtime.machine_model.timing import duration_ps
+
+IDLE = -1
+
+
+def are_placed_alike(parts: Parts) -> bool:
+    """Whether ranks of a place run on the same core, at the same rates, of all instances."""
+    topology, place = parts.routes.topology, parts.routes.placement
+    count = topology.nodes
+    if parts.ranks % count:
+        return False
+    node = np.arange(parts.ranks) // (parts.ranks // count)
+    chip_in_node = place.chip % topology.chips_per_node
+    columns = [
+        chip_in_node,
+        place.core,
+        topology.engines_percent(place.chip, place.core),
+        topology.links.is_down,
+        *(parts.rates[parts.span(kind)] for kind in Kind),
+    ]
+    return (
+        bool((place.chip // topology.chips_per_node == node).all())
+        and len(np.unique(topology.links.variant)) == 1
+        and all(is_repeated(column, count) for column in columns if len(column))
+    )
+
+
+def is_repeated(column: np.ndarray, count: int) -> bool:
+    """Whether each of so many equal parts of the last dimension is the same."""
+    if count == 1 or column.shape[-1] == 1 or column.strides[-1] == 0:
+        return True
+    width = column.shape[-1] // count
+    return bool((column[..., width:] == column[..., :-width]).all())
+
+
+def maps_of(ranks: np.ndarray, count: int) -> np.ndarray | None:
+    """Which instance each instance's ranks turn to, (different, count, ranks of one).
+
+    `ranks` has rows (different, ranks), IDLE for nobody. None unless ranks of a place all turn to
+    one place, at home or each in another instance.
+    """
+    width = ranks.shape[1] // count
+    cells = ranks.reshape(len(ranks), count, width)
+    busy = cells != IDLE
+    own = np.arange(count)[:, None]
+    node, place = np.where(busy, cells // width, own), np.where(busy, cells % width, IDLE)
+    is_equitable = (
+        (place == place[:, :1]).all()
+        and (np.sort(node, axis=1) == own).all()
+        and ((node == own) == (node == own)[:, :1]).all()
+    )
+    return node if is_equitable else None
+
+
+def part_classes(parts: Parts, count: int) -> np.ndarray:
+    """Of every part, and of the pools of ranks behind them, the alike one of the first instance."""
+    spans = [(parts.count, parts.count + parts.ranks)]
+    for kind in Kind:
+        first, end = parts.span(kind).start, parts.span(kind).stop
+        between = (first + end) // 2 if kind in (Kind.CHIP, Kind.EFA) else end  # out, then in
+        spans += [(first, between), (between, end)]
+    number = np.arange(parts.count + parts.ranks)
+    for first, end in spans:
+        number[first:end] = first + (number[first:end] - first) % max(1, (end - first) // count)
+    return number
+
+
+@attrs.frozen(eq=False)
+class FirstParts:
+    """Parts of the first instance, numbered by themselves, each for all that are alike to it."""
+
+    number: np.ndarray  # of every part, that of the one that stands for it
+    rates: np.ndarray
+    kinds: np.ndarray  # codes of Kind, ascending
+
+    @classmethod
+    def of(cls, parts: Parts, count: int) -> "FirstParts":
+        """Those of so many alike instances."""
+        classes = part_classes(parts, count)[: parts.count]
+        kept, number = np.unique(classes, return_inverse=True)
+        kinds = np.repeat(
+            np.arange(len(Kind)), [parts.span(one).stop - parts.span(one).start for one in Kind]
+        )
+        return cls(number, parts.rates[kept], kinds[kept])
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.rates)
+
+    def span(self, kind: Kind) -> slice:
+        """The parts of one kind."""
+        code = tuple(Kind).index(kind)
+        first, end = np.searchsorted(self.kinds, (code, code + 1)).tolist()
+        return slice(first, end)
+
+    def kind(self, part: int) -> Kind:
+        """What a part is."""
+        return tuple(Kind)[int(self.kinds[part])]
+
+    def time_ps(self, amounts: np.ndarray) -> np.ndarray:
+        """What amounts take, each part alone with them."""
+        return duration_ps(amounts, self.rates)

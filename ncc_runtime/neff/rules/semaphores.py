@@ -1,0 +1,268 @@
+"""Semaphores: who owns them, who may increment them, and which values can be reached.
+
+Triggers: each placeholder once, and every stream's in one order that semaphores enforce.
+
+A stream completes its placeholders in the order of their triggers, and its semaphore counts them.
+So every rank must trigger them in the same order on every run: by the queue's own order, or, where
+several queues trigger, because each trigger is known to be done before the next one starts. With
+control flow what is known depends on the way a run takes; there, one queue triggers a stream.
+"""
+
+import itertools
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+
+import attrs
+import numpy as np
+
+from ncc_runtime.neff.isa import ENGINES, PTC2, WAIT
+from ncc_runtime.neff.program import MAX_SEMAPHORES, MAX_STREAMS, Program
+from ncc_runtime.neff.rules.rule import rule
+from ncc_runtime.neff.structure import Structure, stream_counts, structure_of
+from ncc_runtime.neff.table import NONE, InstrTable
+
+_STREAMS = {f"stream {stream}": stream for stream in range(MAX_STREAMS)}
+_OWNERS = frozenset(engine.value for engine in ENGINES) | _STREAMS.keys()
+
+
+def streams_by_semaphore(program: Program) -> Mapping[int, int]:
+    """The semaphores that streams increment, and by which stream."""
+    return {
+        number: _STREAMS[semaphore.owner]
+        for number, semaphore in enumerate(program.semaphores)
+        if semaphore.owner in _STREAMS
+    }
+
+
+@rule("neff-S1")
+def _semaphores_can_be_told_apart(program: Program) -> Iterator[str]:
+    if len(program.semaphores) > MAX_SEMAPHORES:
+        yield f"{len(program.semaphores)} semaphores, a core has {MAX_SEMAPHORES}"
+    uses = Counter(semaphore.name for semaphore in program.semaphores)
+    for name, count in uses.items():
+        if count > 1:
+            yield f"{count} semaphores are called {name!r}"
+
+
+@rule("neff-S2")
+def _owners_exist(program: Program) -> Iterator[str]:
+    for number, semaphore in enumerate(program.semaphores):
+        if semaphore.owner not in _OWNERS:
+            yield f"semaphore s{number}: owner {semaphore.owner!r}, known: {sorted(_OWNERS)}"
+    uses = Counter(streams_by_semaphore(program).values())
+    for stream, count in sorted(uses.items()):
+        if count > 1:
+            yield f"stream {stream} owns {count} semaphores, at most 1"
+
+
+@rule("neff-S3")
+def _only_owners_post(program: Program) -> Iterator[str]:
+    for engine in ENGINES:
+        posts = program.queues[engine].post_sem
+        for pc in np.flatnonzero(posts != NONE).tolist():
+            semaphore = program.semaphores[int(posts[pc])]
+            if semaphore.owner != engine.value:
+                yield (
+                    f"queue {engine.value}, pc {pc}: posts {semaphore.name}, "
+                    f"which belongs to {semaphore.owner}"
+                )
+
+
+@rule("neff-S4")
+def _awaited_values_are_reached(program: Program) -> Iterator[str]:
+    for engine in ENGINES:
+        yield from _waits_for_itself(program, engine.value, program.queues[engine])
+    structure = structure_of(program)
+    if structure is None:
+        return  # what is counted where is not known; rules of control flow are broken
+    reach = _reached(program, structure)
+    for engine in ENGINES:
+        table = program.queues[engine]
+        stretches = structure.stretches(engine, np.arange(len(table)))
+        waits = table.wait_sem != NONE
+        final = np.where(waits, reach[table.wait_sem, stretches], 0)
+        for pc in np.flatnonzero(waits & (table.wait_value > final)).tolist():
+            name = program.semaphores[int(table.wait_sem[pc])].name
+            by_then = "ends at" if stretches[pc] == len(structure.rows) else "is by then"
+            yield (
+                f"queue {engine.value}, pc {pc}: waits for {name} >= {table.wait_value[pc]}, "
+                f"which {by_then} {final[pc]}"
+            )
+
+
+def _reached(program: Program, structure: Structure) -> np.ndarray:
+    """What each semaphore holds at the end of each stretch, (semaphores + 1, stretches).
+
+    Every block counts once. The last row is for NONE to index.
+    """
+    reach = np.zeros((len(program.semaphores) + 1, len(structure.rows) + 1), np.int64)
+    for engine, table in program.queues.items():
+        pcs = np.flatnonzero(table.post_sem != NONE)
+        np.add.at(reach, (table.post_sem[pcs], structure.stretches(engine, pcs)), 1)
+    reach = np.cumsum(reach, axis=1)
+    made = stream_counts(program, structure)
+    for number, stream in streams_by_semaphore(program).items():
+        reach[number] = made.get(stream, 0)
+    return reach
+
+
+def _waits_for_itself(program: Program, engine: str, table: InstrTable) -> Iterator[str]:
+    """A queue that waits for a post of its own must have made it before."""
+    for number, semaphore in enumerate(program.semaphores):
+        if semaphore.owner != engine:
+            continue
+        before = np.cumsum(table.post_sem == number) - (table.post_sem == number)
+        early = (table.wait_sem == number) & (table.wait_value > before)
+        for pc in np.flatnonzero(early).tolist():
+            yield (
+                f"queue {engine}, pc {pc}: waits for its own {semaphore.name} >= "
+                f"{table.wait_value[pc]}, after {before[pc]} posts"
+            )
+
+
+@rule("neff-S5")
+def _control_has_its_subject(program: Program) -> Iterator[str]:
+    """`wait` waits or posts, `ptc2` names a placeholder, nothing else does."""
+    for engine in ENGINES:
+        table = program.queues[engine]
+        names = np.array(table.names(), dtype=object)
+        triggers, named = names == PTC2, table.placeholder != NONE
+        idle = (table.wait_sem == NONE) & (table.post_sem == NONE)
+        for pc in np.flatnonzero((names == WAIT) & idle).tolist():
+            yield f"queue {engine.value}, pc {pc}: wait without a semaphore"
+        for pc in np.flatnonzero(triggers & ~named).tolist():
+            yield f"queue {engine.value}, pc {pc}: ptc2 without a placeholder"
+        for pc in np.flatnonzero(~triggers & named).tolist():
+            yield f"queue {engine.value}, pc {pc}: {names[pc]} with a placeholder"
+
+
+RULES = (
+    _semaphores_can_be_told_apart,
+    _owners_exist,
+    _only_owners_post,
+    _awaited_values_are_reached,
+    _control_has_its_subject,
+)
+
+
+@attrs.frozen
+class _Trigger:
+    """Where a placeholder is triggered."""
+
+    queue: int
+    pc: int
+
+    def __str__(self) -> str:
+        return f"queue {ENGINES[self.queue].value}, pc {self.pc}"
+
+
+def _triggers(program: Program) -> Iterator[tuple[int, _Trigger]]:
+    for queue, engine in enumerate(ENGINES):
+        column = program.queues[engine].placeholder
+        for pc in np.flatnonzero(column != NONE).tolist():
+            yield int(column[pc]), _Trigger(queue, pc)
+
+
+@rule("neff-P7")
+def _each_is_triggered_once(program: Program) -> Iterator[str]:
+    counts = Counter(number for number, _ in _triggers(program))
+    for number in range(len(program.placeholders)):
+        if counts[number] != 1:
+            yield f"placeholder p{number}: triggered {counts[number]} times, must be once"
+
+
+@rule("neff-P8")
+def _streams_have_one_order(program: Program) -> Iterator[str]:
+    triggers = dict(_triggers(program))
+    streams: dict[int, list[int]] = {}
+    for number, placeholder in enumerate(program.placeholders):
+        if not 0 <= placeholder.stream < MAX_STREAMS:
+            yield f"placeholder p{number}: stream {placeholder.stream}, there are {MAX_STREAMS}"
+        elif number in triggers:
+            streams.setdefault(placeholder.stream, []).append(number)
+    pairs = [pair for ids in streams.values() for pair in itertools.pairwise(ids)]
+    crossing = any(triggers[one].queue != triggers[other].queue for one, other in pairs)
+    flat = not program.blocks
+    known = _known_at_triggers(program, triggers, streams) if crossing and flat else {}
+    for one, other in pairs:
+        first, second = triggers[one], triggers[other]
+        if first.queue == second.queue:
+            ordered = first.pc < second.pc
+        elif flat:  # triggers that a run never reaches are the deadlock proof's to report
+            ordered = other not in known or known[other][first.queue] > first.pc
+        else:
+            ordered = False
+        if not ordered:
+            missed = "without waiting for" if flat else "with control flow, not in the queue of"
+            yield f"placeholder p{other}: triggered at {second} {missed} p{one}"
+
+
+_Clock = list[int]  # per queue, how many of its instructions are known to be done
+
+
+def _known_at_triggers(
+    program: Program, triggers: dict[int, _Trigger], streams: dict[int, list[int]]
+) -> dict[int, _Clock]:
+    """What is known to be done when each placeholder is triggered, from one greedy run."""
+    run = _Run(program, streams)
+    while run.advance():
+        pass
+    return {number: run.known[number] for number in triggers if number in run.known}
+
+
+class _Run:
+    """One greedy run of the queues; counters only grow, so its order of advance is irrelevant."""
+
+    def __init__(self, program: Program, streams: dict[int, list[int]]) -> None:
+        self.known: dict[int, _Clock] = {}
+        self._rows = [list(program.queues[engine]) for engine in ENGINES]
+        self._clocks = [[0] * len(ENGINES) for _ in ENGINES]
+        self._triggered: dict[int, _Clock] = {}
+        self._posts: list[list[_Clock]] = [[] for _ in program.semaphores]
+        self._awaiting = {
+            semaphore: deque(streams.get(stream, ()))
+            for semaphore, stream in streams_by_semaphore(program).items()
+        }
+
+    def advance(self) -> bool:
+        """Run every queue as far as it goes; whether any moved."""
+        before = [clock[queue] for queue, clock in enumerate(self._clocks)]
+        for queue, rows in enumerate(self._rows):
+            clock = self._clocks[queue]
+            while clock[queue] < len(rows) and self._step(queue, clock):
+                pass
+        return before != [clock[queue] for queue, clock in enumerate(self._clocks)]
+
+    def _step(self, queue: int, clock: _Clock) -> bool:
+        row = self._rows[queue][clock[queue]]
+        if row.wait_sem != NONE:
+            posts = self._posts[row.wait_sem]
+            if len(posts) < row.wait_value:
+                return False
+            _join(clock, posts[row.wait_value - 1])
+        if row.placeholder != NONE:
+            self.known[row.placeholder] = list(clock)
+        clock[queue] += 1
+        if row.post_sem != NONE:
+            self._posts[row.post_sem].append(list(clock))
+        if row.placeholder != NONE:
+            self._triggered[row.placeholder] = list(clock)
+            self._complete()
+        return True
+
+    def _complete(self) -> None:
+        """Let the streams' semaphores count what is triggered, in the order of ids."""
+        for semaphore, waiting in self._awaiting.items():
+            while waiting and waiting[0] in self._triggered:
+                done = list(self._triggered[waiting.popleft()])
+                if self._posts[semaphore]:
+                    _join(done, self._posts[semaphore][-1])
+                self._posts[semaphore].append(done)
+
+
+def _join(clock: _Clock, other: _Clock) -> None:
+    for queue, count in enumerate(other):
+        clock[queue] = max(clock[queue], count)
+
+
+ORDER_RULES = (_each_is_triggered_once, _streams_have_one_order)

@@ -1,0 +1,1 @@
+"""Tables that compiler and runtime share: element types, reductions, groups, windows, LAPACK."""

@@ -1,0 +1,336 @@
+"""Whether a plan in chunks does what its operator promises: performed on who gave what.
+
+A chunk holds a chunk number and a bit for each gpu that gave its own; joining adds bits. What is
+wrong on the way (a chunk that nobody wrote, two that do not belong together, a gpu twice) is kept
+with the value and told if a result is made of it.
+
+Races: chunks that two steps use in no order; and receives whose target is free in time.
+
+A step is before another if a chain of waits leads from it there, so that it is done when the other
+starts, however fast the thread blocks are (happens-before). Slots are no such wait: a plan that is
+right only because they are few is refused.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import attrs
+import numpy as np
+
+from ncc_runtime.errors import PlanError
+from ncc_runtime.neff.placeholder import Placeholder
+from ncc_runtime.plans.chunk_places import FROM_OPERAND, Wanted
+from ncc_runtime.plans.msccl_file import BUFFERS, INPUT, OUTPUT
+from ncc_runtime.plans.msccl_graph import NONE, Graph, chunks_of, places_of
+
+MOST_BITS = 1 << 30
+"""Of all steps together: what each is known to follow. 128 MiB at a time."""
+
+LEAST_WIDTH = 1 << 10
+"""Bits of a step, of however many there are."""
+
+
+@attrs.frozen(eq=False)
+class Ordered:
+    """A plan without deadlock or race."""
+
+    graph: Graph
+    straight: Mapping[str, Sequence[bool]]
+    """By `Loop.start` and step: whether it receives to its target at once, without a slot."""
+    first: frozenset[tuple[int, int]]
+    """Steps, and the chunks of the output that they use before any has written there."""
+
+
+def ordered(graph: Graph) -> Ordered:
+    """The order in which chunks are used; PlanError for the first two steps that race.
+
+    Each read is set against the last write before it, each write also against the reads since; if
+    these are in order, all are.
+    """
+    steps, sent = graph.steps, graph.sent
+    reads, writes = steps.which("reads").tolist(), steps.which("writes").tolist()
+    reads_output = (steps.which("reads") & (_buffer(graph.source) == OUTPUT)).tolist()
+    writes_output = (steps.which("writes") & (_buffer(graph.target) == OUTPUT)).tolist()
+    sources, targets, counts = (one.tolist() for one in (graph.source, graph.target, steps.count))
+    writer: dict[int, int] = {}  # the last of each chunk
+    readers: dict[int, list[int]] = {}  # of each chunk, since it was written
+    first: set[tuple[int, int]] = set()
+    earlier: list[int] = []  # steps that use a chunk,
+    later: list[int] = []  # those that use it next,
+    used: list[int] = []  # which chunk,
+    is_first: list[bool] = []  # and whether it is then written for the first time
+    for number in graph.order:
+        if reads[number]:
+            for chunk in range(sources[number], sources[number] + counts[number]):
+                if chunk in readers:
+                    readers[chunk].append(number)
+                else:
+                    readers[chunk] = [number]
+                if chunk in writer:
+                    earlier.append(writer[chunk])
+                    later.append(number)
+                    used.append(chunk)
+                    is_first.append(False)
+                elif reads_output[number]:
+                    first.add((number, chunk))
+        if writes[number]:
+            for chunk in range(targets[number], targets[number] + counts[number]):
+                others = [one for one in readers.pop(chunk, ()) if one != number]
+                is_new = chunk not in writer
+                if not is_new:
+                    others.append(writer[chunk])
+                elif writes_output[number]:
+                    first.add((number, chunk))  # a join reads what it writes
+                writer[chunk] = number
+                earlier += others
+                later += [number] * len(others)
+                used += [chunk] * len(others)
+                is_first += [is_new and writes_output[number]] * len(others)
+    before, after = np.array(earlier, np.int64), np.array(later, np.int64)
+    comes = (sent != NONE) & steps.which("writes") & ~steps.which("joins")
+    asked = np.flatnonzero(comes[after])
+    in_order = is_before(
+        graph, np.append(before, before[asked]), np.append(after, sent[after[asked]])
+    )
+    races = np.flatnonzero(~in_order[: len(before)])
+    if len(races):
+        at = int(races[0])
+        raise _race(graph, earlier[at], later[at], used[at])
+    is_free = in_order[len(before) :]
+    straight = comes.copy()
+    straight[after[asked[~is_free]]] = False
+    from_operand = comes.copy()
+    from_operand[after[asked[~is_free & ~np.array(is_first, bool)[asked]]]] = False
+    by_start = {"": straight, FROM_OPERAND: from_operand}
+    heard = _heard(graph, straight)
+    for buffer in (INPUT, OUTPUT):
+        # what is fetched there first must be there before somebody else may write
+        is_fetched = _buffer(graph.target) == buffer
+        by_start[BUFFERS[buffer].value] = straight & (heard | ~is_fetched)
+    lists = {start: column.tolist() for start, column in by_start.items()}
+    return Ordered(graph, lists, frozenset(first))
+
+
+def _buffer(chunks: np.ndarray) -> np.ndarray:
+    """The buffers that chunks are of."""
+    _, buffer, _ = places_of(chunks)
+    return buffer
+
+
+def is_before(graph: Graph, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Whether each first step is done when its second starts, at any speed."""
+    block, place, awaited = graph.steps.block, graph.steps.place, graph.awaited
+    found: np.ndarray = (block[first] == block[second]) & (place[first] < place[second])
+    named = awaited[second]
+    found |= (named != NONE) & (block[named] == block[first]) & (place[named] >= place[first])
+    # The rest is answered by what every step follows, a bit for each step that is asked for.
+    rest = np.flatnonzero(~found)
+    steps, bits = np.unique(first[rest], return_inverse=True)
+    width = max(LEAST_WIDTH, MOST_BITS // max(1, len(block)))
+    for low in range(0, len(steps), width):
+        marks = [0] * len(block)
+        for bit, step in enumerate(steps[low : low + width].tolist()):
+            marks[step] = 1 << bit
+        followed = _followed(graph, marks)
+        here = rest[(bits >= low) & (bits < low + width)]
+        for at, earlier, later in zip(
+            here.tolist(), first[here].tolist(), second[here].tolist(), strict=True
+        ):
+            found[at] = followed[later] & marks[earlier] != 0
+    return found
+
+
+def _followed(graph: Graph, marks: Sequence[int]) -> list[int]:
+    """By step the marks of it and of all steps before it."""
+    found = [*marks, 0]  # the last is what NONE finds
+    before, awaited, copied, sent = (one.tolist() for one in graph.waits)
+    for step in graph.order:
+        found[step] |= (
+            found[before[step]] | found[awaited[step]] | found[copied[step]] | found[sent[step]]
+        )
+    return found
+
+
+def _heard(graph: Graph, straight: np.ndarray) -> np.ndarray:
+    """Whether each step that receives straight has a send that follows any step of its gpu."""
+    followed = _followed(graph, [1 << gpu for gpu in graph.gpu.tolist()])
+    found = np.zeros(len(graph.steps), bool)
+    for step in np.flatnonzero(straight).tolist():
+        found[step] = followed[graph.sent[step]] >> int(graph.gpu[step]) & 1
+    return found
+
+
+def _race(graph: Graph, earlier: int, later: int, chunk: int) -> PlanError:
+    steps = graph.steps
+    writes = [
+        steps.which("writes")[one] and 0 <= chunk - graph.target[one] < steps.count[one]
+        for one in (earlier, later)
+    ]
+    does = "written twice" if all(writes) else "read and written"
+    return graph.error(
+        later,
+        f"race: {graph.name_of(later, chunk)} of gpu {graph.gpu[later]} is {does} in no order; by "
+        f"{graph.name(earlier)} (line {steps.line[earlier]}) too: a dependency is missing",
+    )
+
+
+MOST_NAMED = 8
+"""A message names no more gpus than this."""
+
+
+class Value(NamedTuple):
+    """What a chunk holds."""
+
+    givers: int  # a bit for each gpu
+    chunk: int
+    fault: str = ""  # the first thing that went wrong with it
+    number: int = NONE  # the step that wrote it here
+
+
+@attrs.frozen(eq=False)
+class Performed:
+    """What a plan comes to."""
+
+    complete: frozenset[tuple[int, int]]  # steps and chunks of them, that join the last giver's
+
+
+def performed(graph: Graph, placeholder: Placeholder) -> Performed:
+    """Perform all steps; PlanError that names the first chunk of a result that is wrong."""
+    run = _Run(graph)
+    run.perform()
+    shape = graph.shape
+    index = np.arange(shape.chunks(OUTPUT))
+    for gpu in range(shape.gpus):
+        if shape.is_cleared(placeholder, gpu):
+            continue
+        own = shape.own(np.full(len(index), gpu), np.full(len(index), OUTPUT), index)
+        for chunk, at in enumerate(chunks_of(np.array(gpu), *own).tolist()):
+            wanted = shape.wanted(placeholder, gpu, chunk)
+            found = run.holds(at)
+            if (
+                found is None
+                or found.fault
+                or (found.givers, found.chunk) != (wanted.givers, wanted.chunk)
+            ):
+                raise _wrong(graph, (gpu, chunk), wanted, found)
+    return Performed(frozenset(run.complete))
+
+
+class _Run:
+    """The chunks of all gpus."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._everybody = (1 << graph.shape.gpus) - 1
+        self._sent: dict[int, list[Value]] = {}  # by send
+        self._held: dict[int, Value] = {}  # by chunk: what steps have written
+        self.complete: set[tuple[int, int]] = set()
+
+    def perform(self) -> None:
+        """All steps: each receives, reads, joins, writes, sends."""
+        graph, steps = self._graph, self._graph.steps
+        rows = zip(
+            *(
+                column.tolist()
+                for column in (
+                    steps.which("receives"),
+                    steps.which("joins"),
+                    steps.which("reads"),
+                    steps.which("writes"),
+                    steps.which("sends"),
+                    graph.source,
+                    graph.target,
+                    steps.count,
+                    graph.sent,
+                )
+            ),
+            strict=True,
+        )
+        table = list(rows)
+        for step in graph.order:
+            receives, joins, reads, writes, sends, source, target, count, sent = table[step]
+            if not (receives or reads):
+                continue  # a nop
+            came = self._sent.pop(sent) if receives else self._read(step, source, count)
+            if joins:
+                # a join at home reads its target, one that receives its source
+                ours = self._read(step, source if receives else target, count)
+                came = [self._joined(step, *both) for both in zip(came, ours, strict=True)]
+                self.complete.update(
+                    (step, place)
+                    for place, both in enumerate(came)
+                    if both.givers == self._everybody and not both.fault
+                )
+            if writes:
+                for place, (givers, chunk, fault, _) in enumerate(came):
+                    self._held[target + place] = Value(givers, chunk, fault, step)
+            if sends:
+                self._sent[step] = came
+
+    def holds(self, at: int) -> Value | None:
+        """What a step wrote in a chunk, or the gpu's operand has there; None for nothing."""
+        found = self._held.get(at)
+        if found is not None:
+            return found
+        gpu, buffer, index = places_of(at)
+        given = self._graph.shape.given(gpu, buffer, index)
+        return None if given is None else Value(1 << gpu, given)
+
+    def _read(self, step: int, first: int, count: int) -> list[Value]:
+        found = []
+        for chunk in range(first, first + count):
+            value = self._held.get(chunk) or self.holds(chunk)
+            if value is None:
+                name = self._graph.name_of(step, chunk)
+                fault = f"{_named(self._graph, step)} reads {name}, which nothing has written"
+                value = Value(0, 0, fault)
+            found.append(value)
+        return found
+
+    def _joined(self, step: int, one: Value, other: Value) -> Value:
+        fault = one.fault or other.fault
+        if not fault and one.chunk != other.chunk:
+            fault = f"{_named(self._graph, step)} joins chunk {one.chunk} to chunk {other.chunk}"
+        twice = one.givers & other.givers
+        if not fault and twice:
+            named = _named(self._graph, step)
+            fault = f"{named} joins the contribution of {_gpus(twice)} twice"
+        return Value(one.givers | other.givers, one.chunk, fault)
+
+
+def _wrong(graph: Graph, place: tuple[int, int], wanted: Wanted, found: Value | None) -> PlanError:
+    gpu, chunk = place
+    what, steps = _what(wanted, found), graph.steps
+    at, last = graph.algo.at, "no step writes there"
+    _, written, _ = places_of(graph.target[steps.which("writes")])
+    if not graph.shape.in_place and OUTPUT not in written:
+        last = 'no step writes to o: say inplace="1" if i and o are one buffer'
+    if found is not None and found.number != NONE:
+        at, last = steps.at(found.number), f"last written by {graph.name(found.number)}"
+    where = f"chunk {chunk} of the result of gpu {gpu}"
+    return at.error(f"not {graph.shape.op.value}: {where} {what}; {last}")
+
+
+def _what(wanted: Wanted, found: Value | None) -> str:
+    if found is None:
+        return "is never written"
+    if found.fault:
+        return f"is wrong: {found.fault}"
+    if found.chunk != wanted.chunk:
+        givers = _gpus(found.givers)
+        return f"holds chunk {found.chunk} of {givers}, not chunk {wanted.chunk}"
+    missing, more = wanted.givers & ~found.givers, found.givers & ~wanted.givers
+    words = [f"lacks the contribution of {_gpus(missing)}"] if missing else []
+    words += [f"has a contribution of {_gpus(more)}"] if more else []
+    return " and ".join(words)
+
+
+def _named(graph: Graph, step: int) -> str:
+    return f"{graph.name(step)} (line {graph.steps.line[step]})"
+
+
+def _gpus(givers: int) -> str:
+    numbers = [gpu for gpu in range(givers.bit_length()) if givers >> gpu & 1]
+    more = f", … ({len(numbers)})" if len(numbers) > MOST_NAMED else ""
+    shown = ", ".join(map(str, numbers[:MOST_NAMED]))
+    return f"gpu{'s' if len(numbers) > 1 else ''} {shown}{more}"

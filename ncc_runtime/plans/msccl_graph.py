@@ -1,0 +1,442 @@
+"""The steps of an MSCCL plan as one graph: who waits for whom, and in which order they can run.
+
+A step follows the one before it in its thread block, the step that it depends on, the copies of its
+gpu whose chunks it uses, the send that it receives, and, for a send, the receive that frees its
+slot. A connection has as many slots as MSCCL's buffers hold chunks, and more where the steps would
+else wait in a circle: such a plan runs here, and jams on a GPU.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import attrs
+import numpy as np
+
+from ncc_runtime.errors import PlanError
+from ncc_runtime.plans.chunk_places import Shape
+from ncc_runtime.plans.msccl_file import (
+    BUFFERS,
+    INPUT,
+    KINDS,
+    NOBODY,
+    OUTPUT,
+    SCRATCH,
+    Algo,
+    Kind,
+    Ref,
+    Steps,
+)
+from ncc_runtime.plans.msccl_file import MOST_CHUNKS as MOST_INDEX
+
+NONE = -1
+
+SLOTS: Mapping[str, int] = {"simple": 2}
+"""Chunks that a connection holds, by protocol in small letters. Source: MSCCL_CHUNKSTEPS is half of
+NCCL_STEPS (Azure/msccl-executor-nccl)."""
+
+SLOTS_OTHERWISE = 8
+"""LL and LL128, where a chunk is one of NCCL_STEPS. Source: nccl, device.h."""
+
+MOST_CHUNKS = 1 << 21
+"""Chunks of all gpus, and chunks that all steps move together."""
+
+MOST_PIECES = 1 << 18
+"""Sends and receives chunk by chunk, of a plan that is tried so."""
+
+MOST_SHOWN = 8
+"""Steps of a circle that a message shows."""
+
+
+def chunks_of(gpu: np.ndarray, buffer: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Numbers of chunks among all that there can be; those of one buffer are consecutive."""
+    return (gpu * len(BUFFERS) + buffer) * 2 * MOST_INDEX + index
+
+
+Chunks = TypeVar("Chunks", int, np.ndarray)
+
+
+def places_of(chunks: Chunks) -> tuple[Chunks, Chunks, Chunks]:
+    """Gpus, buffers and indices of chunks, or of one."""
+    part, room = chunks // (2 * MOST_INDEX), len(BUFFERS)
+    return part // room, part % room, chunks % (2 * MOST_INDEX)
+
+
+@attrs.frozen(eq=False)
+class Graph:
+    """All steps, and what each waits for: columns by step, (steps,) int64, NONE for nothing."""
+
+    algo: Algo
+    shape: Shape
+    steps: Steps  # of the file, where a copy to itself moves nothing
+    gpu: np.ndarray
+    source: np.ndarray  # the first chunk that it reads, by number
+    target: np.ndarray  # the first that it writes
+    before: np.ndarray  # the step before in its thread block
+    awaited: np.ndarray  # the step that it depends on
+    copied: np.ndarray  # the last copy of its gpu that uses its chunks
+    sent: np.ndarray  # of a step that receives, the send
+    received: np.ndarray  # of a step that sends, the receive
+    order: Sequence[int] = ()  # steps so that each follows what it waits for
+    slots: int = 0  # of a connection
+    jam: str = ""  # why MSCCL's own slots do not suffice, with the place; "" where they do
+
+    @property
+    def waits(self) -> tuple[np.ndarray, ...]:
+        """All that steps wait for, but for slots."""
+        return self.before, self.awaited, self.copied, self.sent
+
+    def name(self, step: int) -> str:
+        """What a message calls a step."""
+        block, place = self.algo.blocks[self.steps.block[step]], self.steps.place[step]
+        if block.number == NOBODY:
+            return f"gpu {block.gpu}, copy {place}"
+        return f"gpu {block.gpu}, tb {block.number}, step {place}"
+
+    def name_of(self, step: int, chunk: int) -> str:
+        """A chunk that a step uses, as the file calls it: in place it has two names."""
+        steps = self.steps
+        for own, said in (
+            (self.source[step], steps.source(step)),
+            (self.target[step], steps.target(step)),
+        ):
+            if 0 <= chunk - own < steps.count[step]:
+                return str(Ref(said.buffer, said.index + int(chunk - own)))
+        raise AssertionError(f"{self.name(step)} does not use chunk {chunk}")
+
+    def error(self, step: int, what: str) -> PlanError:
+        """The error that names a step."""
+        return self.steps.at(step).error(f"{self.name(step)}: {what}")
+
+
+def graph_of(algo: Algo, shape: Shape) -> Graph:
+    """The graph of a plan; PlanError where steps do not fit together or wait in a circle."""
+    _check_size(algo, shape)
+    steps, gpu = algo.steps, algo.of_block("gpu")
+    none: np.ndarray = np.full(len(steps), NONE, np.int64)
+    source, target = (
+        chunks_of(gpu, *shape.own(gpu, buffer, index))
+        for buffer, index in (
+            (steps.source_buffer, steps.source_index),
+            (steps.target_buffer, steps.target_index),
+        )
+    )
+    before = np.where(steps.place > 0, np.arange(len(steps)) - 1, NONE)
+    graph = Graph(algo, shape, steps, gpu, source, target, before, none, none, none, none)
+    _check_chunks(graph)
+    is_idle = steps.are(Kind.COPY) & (source == target)  # as there are in place
+    kind = np.where(is_idle, KINDS.index(Kind.NOP), steps.kind)
+    graph = attrs.evolve(graph, steps=attrs.evolve(steps, kind=kind))
+    awaited, received, sent = _awaited(graph), _received(graph), none.copy()
+    sends = np.flatnonzero(received != NONE)
+    sent[received[sends]] = sends
+    graph = attrs.evolve(
+        graph, awaited=awaited, copied=_copied(graph), sent=sent, received=received
+    )
+    slots, order, jam = _order(graph)
+    return attrs.evolve(graph, slots=slots, order=order, jam=jam)
+
+
+def _order(graph: Graph) -> tuple[int, list[int], str]:
+    """How many slots a connection has, an order for these, and why a GPU's would not do."""
+    count, protocol = len(graph.steps), graph.algo.protocol
+    unlimited = _order_with(graph, None)
+    if len(unlimited) < count:
+        step, what = _circle(graph, unlimited)
+        raise graph.steps.at(step).error(f"deadlock: {what}")
+    held = slots = SLOTS.get(protocol.lower(), SLOTS_OTHERWISE)
+    while len(found := _order_with(graph, slots)) < count:
+        slots *= 2
+    has = f"a connection of {protocol} holds {held} chunks"
+    if slots > held:
+        step, what = _circle(graph, _order_with(graph, held), held)
+        error = graph.steps.at(step).error(f"jams on a GPU, where {has}: {what}")
+        return slots, found, str(error)
+    stuck: np.ndarray = np.ones(count, bool)
+    stuck[_order_in_pieces(graph, held)] = False
+    sends = np.flatnonzero(stuck & (graph.received != NONE) & (graph.steps.count > 1))
+    if not len(sends):
+        return slots, found, ""
+    first = int(sends[0])
+    what = (
+        f"jams on a GPU with buffers so large that chunks go one by one, where {has}: "
+        f"{graph.name(first)} sends {graph.steps.count[first]}, and "
+        f"{graph.name(graph.received[first])} waits before it receives them"
+    )
+    return slots, found, str(graph.steps.at(first).error(what))
+
+
+def _check_size(algo: Algo, shape: Shape) -> None:
+    """A file of a few bytes must not take hours."""
+    held = algo.gpus * (shape.chunks(INPUT) + shape.chunks(OUTPUT))
+    moved = int(algo.steps.count.sum())
+    for what, count in (("buffers have", held), ("steps move", moved)):
+        if count > MOST_CHUNKS:
+            raise algo.at.error(
+                f"its {what} {count} chunks in all, at most {MOST_CHUNKS} are taken"
+            )
+
+
+def _check_chunks(graph: Graph) -> None:
+    """PlanError for the first step whose chunks are not there, or overlap."""
+    algo, steps, shape = graph.algo, graph.steps, graph.shape
+    scratch = np.array(algo.scratch_chunks, np.int64)[graph.gpu]
+
+    def room(buffer: np.ndarray) -> np.ndarray:
+        whole = np.where(buffer == INPUT, shape.chunks(INPUT), shape.chunks(OUTPUT))
+        return np.where(buffer == SCRATCH, scratch, whole)
+
+    source_room, target_room = room(steps.source_buffer), room(steps.target_buffer)
+    reads_none = steps.which("reads") & (steps.source_index + steps.count > source_room)
+    writes_none = steps.which("writes") & (steps.target_index + steps.count > target_room)
+    # chunks of different buffers are further apart than any count
+    is_near = np.abs(graph.source - graph.target) < steps.count
+    is_same = steps.are(Kind.COPY) & (graph.source == graph.target)
+    overlaps = (steps.are(Kind.COPY) | steps.are(Kind.REDUCE)) & is_near & ~is_same
+    faults = np.flatnonzero(reads_none | writes_none | overlaps)
+    if not len(faults):
+        return
+    step = int(faults[0])
+    count = steps.count[step]
+    for is_so, ref, there in (
+        (reads_none[step], steps.source(step), source_room[step]),
+        (writes_none[step], steps.target(step), target_room[step]),
+    ):
+        if is_so:
+            name = ref.buffer.value
+            raise graph.error(
+                step,
+                f"{name}[{ref.index}..{ref.index + count - 1}], the buffer {name} has "
+                f"{there} chunks",
+            )
+    raise graph.error(
+        step,
+        f"{count} chunks from {steps.source(step)} to {steps.target(step)}, which overlap",
+    )
+
+
+def _awaited(graph: Graph) -> np.ndarray:
+    """For each step the one that tells it that what it depends on is done.
+
+    A thread block counts its steps in one flag, and only those with hasdep set it: the next of them
+    tells of all before. So it is in the own thread block, too.
+    """
+    steps, algo, count = graph.steps, graph.algo, len(graph.steps)
+    here = np.arange(count)
+    told = np.minimum.accumulate(np.where(steps.tells, here, count)[::-1])[::-1]
+    is_own = steps.block[np.minimum(told, count - 1)] == steps.block
+    tells = np.where((told < count) & is_own, told, NONE)
+    first = {
+        (algo.blocks[steps.block[step]].gpu, algo.blocks[steps.block[step]].number): step
+        for step in np.flatnonzero(steps.place == 0).tolist()
+    }
+    lengths = np.bincount(steps.block, minlength=len(algo.blocks))
+    found: np.ndarray = np.full(count, NONE, np.int64)
+    waiting = np.flatnonzero(steps.awaited_block != NOBODY)
+    for step, gpu, block, place in zip(
+        *(
+            column[waiting].tolist()
+            for column in (here, graph.gpu, steps.awaited_block, steps.awaited_step)
+        ),
+        strict=True,
+    ):
+        at = first.get((gpu, block), NONE)
+        if at == NONE or place >= lengths[steps.block[at]]:
+            raise graph.error(step, f"depends on tb {block}, step {place}, which gpu {gpu} has not")
+        found[step] = tells[at + place]
+        if found[step] == NONE:
+            is_own_block = steps.block[at] == steps.block[step]
+            is_nop = steps.are(Kind.NOP)[at + place]
+            in_order = "steps of a tb run in order: leave the dependency out"
+            raise graph.error(
+                step,
+                f"deadlock: depends on tb {block}, step {place}, which tells nobody: hasdep is 0 "
+                f"there and behind it{' (that of a nop does not count)' * bool(is_nop)}; "
+                f"{in_order if is_own_block else 'set it'}",
+            )
+    return found
+
+
+def _copied(graph: Graph) -> np.ndarray:
+    """For each step the last copy of its gpu that it has to follow, as it uses the same chunks.
+
+    Copies come before all thread blocks; steps that use none of their chunks need not wait.
+    """
+    steps = graph.steps
+    found: np.ndarray = np.full(len(steps), NONE, np.int64)
+    is_copy = graph.algo.of_block("number") == NOBODY
+    if not is_copy.any():
+        return found
+    written: dict[int, int] = {}
+    read: dict[int, int] = {}
+    reads, writes = steps.which("reads").tolist(), steps.which("writes").tolist()
+    sides = [
+        (range(source, source + count), range(target, target + count))
+        for source, target, count in zip(
+            *(one.tolist() for one in (graph.source, graph.target, steps.count)), strict=True
+        )
+    ]
+    for step in np.flatnonzero(is_copy).tolist():
+        source, target = sides[step]
+        read.update(dict.fromkeys(source, step))
+        written.update(dict.fromkeys(target, step))
+    for step in np.flatnonzero(~is_copy).tolist():
+        source, target = sides[step]
+        copies = [NONE]
+        if reads[step]:
+            copies += [written.get(chunk, NONE) for chunk in source]
+        if writes[step]:
+            copies += [one.get(chunk, NONE) for chunk in target for one in (written, read)]
+        found[step] = max(copies)
+    return found
+
+
+def _received(graph: Graph) -> np.ndarray:
+    """For each send the receive that takes it; PlanError if a send or a receive has none."""
+    algo, steps = graph.algo, graph.steps
+    received = algo.received()
+    sends, receives = algo.connections()
+    taken = np.flatnonzero(received != NONE)
+    is_alone = receives != NOBODY
+    is_alone[received[taken]] = False
+    unlike = taken[steps.count[taken] != steps.count[received[taken]]]
+    alone = np.flatnonzero((sends != NOBODY) & (received == NONE))
+    faults = {*sends[unlike].tolist(), *sends[alone].tolist(), *receives[is_alone].tolist()}
+    if not faults:
+        return received
+    # the first connection by its first send, or receive if it has none
+    every = [*sends[sends != NOBODY].tolist(), *receives[receives != NOBODY].tolist()]
+    connection = next(one for one in every if one in faults)
+    ours, theirs = np.flatnonzero(sends == connection), np.flatnonzero(receives == connection)
+    for send, receive in zip(ours.tolist(), theirs.tolist(), strict=False):
+        if steps.count[send] != steps.count[receive]:
+            raise graph.error(
+                receive,
+                f"receives cnt {steps.count[receive]} and {graph.name(send)}, sends cnt "
+                f"{steps.count[send]}",
+            )
+    _refuse_unmatched(graph, ours, theirs)
+    raise AssertionError("a connection with a fault has one")
+
+
+def _refuse_unmatched(graph: Graph, ours: np.ndarray, theirs: np.ndarray) -> None:
+    blocks, block = graph.algo.blocks, graph.steps.block
+    if len(ours) > len(theirs):
+        step = int(ours[len(theirs)])
+        receiver, channel = blocks[block[step]].to, blocks[block[step]].channel
+        raise graph.error(
+            step,
+            f"deadlock: its thread block sends {len(ours)} times to gpu {receiver} on channel "
+            f"{channel}, gpu {receiver} receives {len(theirs)} times there",
+        )
+    if len(theirs) > len(ours):
+        step = int(theirs[len(ours)])
+        sender, channel = blocks[block[step]].of, blocks[block[step]].channel
+        raise graph.error(
+            step,
+            f"deadlock: its thread block receives {len(theirs)} times from gpu {sender} on channel "
+            f"{channel}, gpu {sender} sends {len(ours)} times there",
+        )
+
+
+def _freed(block: np.ndarray, received: np.ndarray, slots: int) -> np.ndarray:
+    """For each send the receive that empties its slot, NONE if it is empty from the start.
+
+    A connection has one thread block, whose sends stand behind one another.
+    """
+    found: np.ndarray = np.full(len(received), NONE, np.int64)
+    sends = np.flatnonzero(received != NONE)
+    behind, ahead = sends[slots:], sends[:-slots]
+    same = block[behind] == block[ahead]
+    found[behind[same]] = received[ahead[same]]
+    return found
+
+
+def _runnable(columns: Sequence[np.ndarray]) -> list[int]:
+    """Steps in an order that they can run in, given what each waits for; not all in a circle."""
+    count = len(columns[0])
+    other = np.concatenate(columns)
+    there = other != NONE
+    step = np.tile(np.arange(count), len(columns))[there]
+    other = other[there]
+    waits = np.bincount(step, minlength=count).tolist()
+    by_other = np.argsort(other, kind="stable")
+    behind = step[by_other].tolist()
+    ends = np.searchsorted(other[by_other], np.arange(count + 1)).tolist()
+    order = [number for number, its in enumerate(waits) if not its]
+    for number in order:
+        for one in behind[ends[number] : ends[number + 1]]:
+            waits[one] -= 1
+            if not waits[one]:
+                order.append(one)
+    return order
+
+
+def _order_with(graph: Graph, slots: int | None) -> list[int]:
+    """The steps that can run, each behind what it waits for; None for slots without end."""
+    columns = list(graph.waits)
+    if slots is not None:
+        columns.append(_freed(graph.steps.block, graph.received, slots))
+    return _runnable(columns)
+
+
+def _order_in_pieces(graph: Graph, slots: int) -> list[int]:
+    """The steps that can run if each chunk of a send takes a slot, as large ones do on a GPU.
+
+    Without steps of more than one chunk that is the order of whole steps.
+    """
+    steps = graph.steps
+    count = np.where(steps.which("sends") | steps.which("receives"), steps.count, 1)
+    if count.sum() > MOST_PIECES:
+        return list(range(len(steps)))
+    last = np.cumsum(count) - 1
+    owner = np.repeat(np.arange(len(count)), count)
+    here = np.arange(len(owner))
+    start = last - count + 1
+    piece = here - start[owner]
+
+    def of(column: np.ndarray, pieces: np.ndarray) -> np.ndarray:
+        """Of each piece, the piece of the step that its own step has in a column."""
+        other = column[owner]
+        return np.where(other == NONE, NONE, pieces[other])
+
+    columns = [np.where(piece > 0, here - 1, of(graph.before, last))]
+    columns += [np.where(piece > 0, NONE, of(one, last)) for one in (graph.awaited, graph.copied)]
+    sent, received = (
+        np.where(one == NONE, NONE, one + piece)
+        for one in (of(graph.sent, start), of(graph.received, start))
+    )
+    run = _runnable([*columns, sent, _freed(steps.block[owner], received, slots)])
+    done = np.bincount(owner[run], minlength=len(count))
+    return np.flatnonzero(done == count).tolist()
+
+
+def _circle(graph: Graph, order: Sequence[int], slots: int | None = None) -> tuple[int, str]:
+    """A step and who waits for whom from there on, given all who do not."""
+    stuck = set(range(len(graph.steps))).difference(order)
+    reasons = [
+        ("follows", graph.before),
+        ("depends on", graph.awaited),
+        ("follows", graph.copied),
+        ("receives from", graph.sent),
+    ]
+    if slots is not None:
+        freed = _freed(graph.steps.block, graph.received, slots)
+        reasons.append(("waits for the slot that is emptied by", freed))
+
+    def of(step: int) -> tuple[str, int]:
+        """The first reason why a step waits for one that is stuck, and that one."""
+        return next((why, int(one[step])) for why, one in reasons if int(one[step]) in stuck)
+
+    way: dict[int, None] = {}
+    step = min(stuck)
+    while step not in way:
+        way[step] = None
+        _, step = of(step)
+    circle = list(way)[list(way).index(step) :]
+    shown = [
+        f"{graph.name(one)} {why} {graph.name(other)}"
+        for one in circle[:MOST_SHOWN]
+        for why, other in [of(one)]
+    ]
+    more = f" … ({len(circle)} steps)" if len(circle) > MOST_SHOWN else ""
+    return circle[0], f"{'; '.join(shown)}{more}"

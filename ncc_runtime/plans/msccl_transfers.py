@@ -1,0 +1,650 @@
+"""Makes single transfers of the steps of an MSCCL plan: what one member makes of a step.
+
+    s     push into the peer's slot, or straight to where the peer wants it
+    r     slot to target at home; nothing if it came straight there
+    rcs   slot to target at home and to the next slot: one read, two writes
+    rrc   slot joined with the source to the target; rrs to the next slot; rrcs to both
+    cpy   at home;  re joins at home, several to one target at once;  nop passes on its waits
+
+A send goes straight to its target if everything that used the target before is done when the send
+starts. Steps of a thread block share a DMA ring, which runs in order; all else is waited for.
+
+Single transfers put together to the columns of a plan: what members do alike is one transfer.
+"""
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.collectives.chunks import ALIGNMENT, Scratch
+from ncc_runtime.collectives.plan import IDLE, LANES, After, Copy, Piece, Round, Space, Transfer
+from ncc_runtime.plans.chunk_places import Fetch, Loop, Stretch
+from ncc_runtime.plans.msccl_file import MOST_GPUS, OUTPUT, Kind
+from ncc_runtime.plans.msccl_graph import NONE, Graph, places_of
+
+MOST_SOURCES = 16
+"""Of a descriptor. Source: AWS Neuron SDK docs, work-with-neff-files.rst (`from_arr`)."""
+
+Way = int
+"""What runs in order: transfers that arrive from a member in a lane, or behind SENT are sent so."""
+
+SENT: Way = MOST_GPUS * LANES
+
+Known = Mapping[Way, tuple[int, ...]]
+"""What is waited for: of each way the last transfers, several if they are of one round."""
+
+
+@attrs.frozen(eq=False)
+class Singles:
+    """Single transfers in an order that they can run in: columns by transfer, which grow."""
+
+    member: list[int] = attrs.field(factory=list)
+    peer: list[int] = attrs.field(factory=list)
+    sources: list[tuple[Stretch, ...]] = attrs.field(factory=list)
+    target: list[Stretch] = attrs.field(factory=list)  # at the peer
+    also: list[Stretch | None] = attrs.field(factory=list)  # the same at home
+    size_bytes: list[int] = attrs.field(factory=list)
+    lane: list[int] = attrs.field(factory=list)
+    divisor: list[int] = attrs.field(factory=list)
+    writer: list[int] = attrs.field(factory=list)  # whose slot is empty once this has read
+    empties: list[int] = attrs.field(factory=list)  # the transfer that empties the slot it takes
+    round: list[int] = attrs.field(factory=list)
+    needs: list[Known] = attrs.field(factory=list)  # what shares its ring is no wait
+
+    def __len__(self) -> int:
+        return len(self.member)
+
+    def add(
+        self,
+        member: int,
+        sources: tuple[Stretch, ...],
+        target: Stretch,
+        size_bytes: int,
+        lane: int,
+        known: Known,
+        *,
+        peer: int | None = None,
+        also: Stretch | None = None,
+        divisor: int = 1,
+        writer: int = NONE,
+        empties: int = NONE,
+    ) -> int:
+        """The number of one more, in the first round that is behind all that it waits for."""
+        rounds = self.round
+        before = -1 if empties == NONE else rounds[empties]
+        for ones in known.values():
+            for one in ones:
+                if rounds[one] > before:
+                    before = rounds[one]
+        completion = SENT + member * LANES + lane
+        if completion in known:
+            known = {way: ones for way, ones in known.items() if way != completion}
+        self.member.append(member)
+        self.peer.append(member if peer is None else peer)
+        self.sources.append(sources)
+        self.target.append(target)
+        self.also.append(also)
+        self.size_bytes.append(size_bytes)
+        self.lane.append(lane)
+        self.divisor.append(divisor)
+        self.writer.append(writer)
+        self.empties.append(empties)
+        self.needs.append(known)
+        rounds.append(before + 1)
+        return len(rounds) - 1
+
+    def arrival(self, number: int) -> Way:
+        """By what the peer knows that it has come."""
+        return self.member[number] * LANES + self.lane[number]
+
+    def completion(self, number: int) -> Way:
+        """By what the member knows that it is complete."""
+        return SENT + self.member[number] * LANES + self.lane[number]
+
+    def latest(self, known: Sequence[Known]) -> Known:
+        """All together: of each way the last, which imply those of earlier rounds."""
+        known = [one for one in known if one]
+        if len(known) == 1:
+            return known[0]
+        rounds = self.round
+        found: dict[Way, tuple[int, ...]] = {}
+        for one in known:
+            for way, singles in one.items():
+                ours = found.get(way)
+                if ours is None or rounds[ours[0]] < rounds[singles[0]]:
+                    found[way] = singles
+                elif rounds[ours[0]] == rounds[singles[0]]:
+                    found[way] = ours + tuple(single for single in singles if single not in ours)
+        return found
+
+
+@attrs.frozen(eq=False)
+class Facts:
+    """What is known of a plan before it is given sizes."""
+
+    graph: Graph
+    straight: Mapping[str, Sequence[bool]]  # of `Ordered`
+    first: frozenset[tuple[int, int]]  # steps, and chunks of the output that they read first
+    complete: frozenset[tuple[int, int]]
+    cleared: frozenset[int]  # gpus whose results are zeros
+    divisor: int
+
+
+class Making:
+    """The single transfers of one loop."""
+
+    def __init__(
+        self, facts: Facts, loop: Loop, scratch: Mapping[int, Scratch], singles: Singles
+    ) -> None:
+        self._facts, self._loop, self._graph = facts, loop, facts.graph
+        self._singles = singles
+        graph, steps = facts.graph, facts.graph.steps
+        self._straight = facts.straight[loop.start]
+        lanes = lanes_of(graph)
+        self._lane_count = max(lanes, default=0) + 1
+        self._slots = slots_of(facts, loop, scratch)
+        # columns of the graph as lists, for every step is looked at alone
+        self._lane = [lanes[block] for block in steps.block.tolist()]
+        self._block, self._gpu = steps.block.tolist(), graph.gpu.tolist()
+        self._count = steps.count.tolist()
+        self._waits = [one.tolist() for one in (graph.before, graph.awaited, graph.copied)]
+        self._sent, self._received = graph.sent.tolist(), graph.received.tolist()
+        self._connection = graph.algo.connections()[0].tolist()  # of sends
+        self._receives, self._sends, self._joins, self._reads, self._writes = (
+            steps.which(flag).tolist() for flag in ("receives", "sends", "joins", "reads", "writes")
+        )
+        self._is_nop, self._is_reduce = (
+            steps.are(kind).tolist() for kind in (Kind.NOP, Kind.REDUCE)
+        )
+        self._passes = graph.algo.steps.are(Kind.NOP).tolist()  # in the file, and tells nobody
+        self._tells = steps.tells.tolist()
+        self._source, self._target = graph.source.tolist(), graph.target.tolist()
+        self._pushed: Counter[int] = Counter()  # by connection
+        self._emptied: dict[int, list[int]] = defaultdict(list)
+        self._landed: dict[int, Stretch] = {}  # by send: its slot
+        self._held: dict[int, list[int]] = defaultdict(list)  # by block: joins not made yet
+        self._done: dict[int, Known] = {}  # by step
+        self._made: dict[int, list[int]] = {}  # by step
+        self._places: dict[int, Stretch] = {}  # by chunk
+        self.ends: dict[int, Known] = {}  # by gpu: what its steps end with
+
+    def make(self) -> None:
+        """All transfers."""
+        graph, latest = self._graph, self._singles.latest
+        gpus = range(graph.shape.gpus)
+        ready = {gpu: self._fetched(gpu, self._loop.before, {}) for gpu in gpus}
+        for step in graph.order:
+            self._step(step, ready)
+        last: dict[int, dict[int, int]] = {gpu: {} for gpu in gpus}  # by thread block
+        for step, (gpu, block) in enumerate(zip(self._gpu, self._block, strict=True)):
+            last[gpu][block] = step
+        _, buffer, index = places_of(graph.target)
+        writes = graph.steps.which("writes") & (buffer == OUTPUT)
+        written: dict[int, set[int]] = defaultdict(set)
+        for gpu, first, count in zip(
+            *(one[writes].tolist() for one in (graph.gpu, index, graph.steps.count)), strict=True
+        ):
+            written[gpu].update(range(first, first + count))
+        for gpu in gpus:
+            known = latest([ready[gpu], *(self._done[one] for one in last[gpu].values())])
+            if gpu in self._facts.cleared:  # zeros come over all that stands there
+                self.ends[gpu] = known
+                continue
+            self._keep(gpu, written[gpu])
+            self.ends[gpu] = self._fetched(gpu, self._loop.after, known)
+
+    def _fetched(self, gpu: int, fetches: Sequence[Fetch], known: Known) -> Known:
+        """Copies at home, side by side but for those that are behind others."""
+        singles = self._singles
+        made: dict[Way, tuple[int, ...]] = {}
+        lane = -1
+        for one in fetches:
+            source = _further(one.source, gpu * one.own_source_stride)
+            target = _further(one.target, gpu * one.own_stride)
+            lane = (lane + (not one.is_behind)) % self._lane_count  # a ring runs in order
+            completion = SENT + gpu * LANES + lane
+            behind = {way: ones for way, ones in made.items() if way == completion}
+            needs = singles.latest([known, behind])
+            made[completion] = (singles.add(gpu, (source,), target, one.size_bytes, lane, needs),)
+        return singles.latest([known, made])
+
+    def _keep(self, gpu: int, written: set[int]) -> None:
+        """Copies to the result what no step writes there, where operands lie elsewhere."""
+        for index in range(self._graph.shape.chunks(OUTPUT)):
+            given = None if index in written else self._loop.given(gpu, index)
+            if given is not None:
+                target, lane = self._loop.place(OUTPUT, index), index % self._lane_count
+                self._singles.add(gpu, (given,), target, self._loop.width, lane, {})
+
+    def _step(self, step: int, ready: Mapping[int, Known]) -> None:
+        singles, gpu, block = self._singles, self._gpu[step], self._block[step]
+        before, *_ = self._waits
+        waits = [ready[gpu]] if before[step] == NONE else []
+        waits += [self._done[one[step]] for one in self._waits if one[step] != NONE]
+        is_straight = self._straight[step]
+        if self._receives[step]:
+            waits.append({singles.arrival(one): (one,) for one in self._made[self._sent[step]]})
+        known = singles.latest(waits)
+        is_held = self._is_reduce[step] and self._goes_on(step)
+        if is_held:
+            self._held[block].append(step)
+        is_there = is_straight and not self._sends[step]  # a receive that has nothing to do
+        if self._is_nop[step] or is_held or is_there:
+            self._done[step] = known
+            return
+        if self._sends[step] and not self._straight[self._received[step]]:
+            self._take_slot(step)
+        made: list[int] = []
+        for place, count in ((0, 1),) if self._count[step] == 1 else self._runs(step):
+            made.append(self._single(step, place, count, known))
+            known = {**known, singles.completion(made[-1]): (made[-1],)}
+        self._held.pop(block, None)
+        self._made[step] = made
+        self._done[step] = {singles.completion(made[-1]): (made[-1],)}
+        if self._receives[step] and not is_straight:
+            self._emptied[self._connection[self._sent[step]]].append(made[-1])
+
+    def _goes_on(self, step: int) -> bool:
+        """Whether the next step joins to the same chunks, and nobody waits for this one."""
+        if self._tells[step] or len(self._held[self._block[step]]) + 2 >= MOST_SOURCES:
+            return False
+        following = step + 1
+        while self._is_behind(following, step) and self._passes[following]:
+            following += 1
+        if not self._is_behind(following, step):
+            return False
+        is_same = self._target[following] == self._target[step]
+        is_as_long = self._count[following] == self._count[step]
+        return bool(self._is_reduce[following] and is_same and is_as_long)
+
+    def _is_behind(self, following: int, step: int) -> bool:
+        """Whether a step is one of the same thread block."""
+        return following < len(self._block) and self._block[following] == self._block[step]
+
+    def _take_slot(self, step: int) -> None:
+        connection = self._connection[step]
+        slots, turn = self._slots[connection], self._pushed[connection]
+        self._pushed[connection] += 1
+        self._landed[step] = slots[turn % len(slots)]
+
+    def _runs(self, step: int) -> Iterator[tuple[int, int]]:
+        """Runs of a step's chunks that lie behind one another wherever they are: place, count."""
+        refs = [(step, self._source[step])] if self._reads[step] else []
+        refs += [(step, self._target[step])] if self._writes[step] else []
+        if self._is_reduce[step]:
+            refs = self._joined(step)
+        received = self._received[step]
+        if received != NONE and self._straight[received]:
+            refs.append((step, self._target[received]))
+        place = 0
+        while place < self._count[step]:
+            count = self._count[step] - place
+            for _, first in refs:
+                _, buffer, index = places_of(first)
+                count = self._loop.lying[buffer].run(index + place, count)
+            if self._facts.divisor > 1:
+                count = _alike(lambda at: (step, at) in self._facts.complete, place, count)
+            for reader, first in refs if self._loop.operand is not None else ():
+                count = self._as_given(reader, first + place, count)
+            yield place, count
+            place += count
+
+    def _as_given(self, reader: int, first: int, count: int) -> int:
+        """How many chunks lie where the operand does, or do not, like the first."""
+        return _alike(lambda at: (reader, at) in self._facts.first, first, count)
+
+    def _single(self, step: int, place: int, count: int, known: Known) -> int:
+        sources = self._sources(step, place)
+        writes, straight = self._writes[step], self._straight
+        home = self._at(self._target[step] + place) if writes else sources[0]
+        gpu, receive = self._gpu[step], self._received[step]
+        target, also, empties, writer = home, None, NONE, NONE
+        if self._receives[step] and not straight[step]:
+            writer = self._gpu[self._sent[step]]
+        if self._sends[step]:
+            also = home if writes and not straight[step] else None
+            if straight[receive]:
+                target = self._at(self._target[receive] + place)
+            else:
+                target = _further(self._landed[step], place * self._loop.width)
+                empties = self._emptied_by(step)
+        is_complete = (step, place) in self._facts.complete
+        return self._singles.add(
+            gpu,
+            sources,
+            target,
+            count * self._loop.width,
+            self._lane[step],
+            known,
+            peer=self._gpu[receive] if self._sends[step] else gpu,
+            also=also,
+            divisor=self._facts.divisor if is_complete else 1,
+            writer=writer,
+            empties=empties,
+        )
+
+    def _joined(self, step: int) -> list[tuple[int, int]]:
+        """What a join at home reads, and by which step: the target, then the sources in turn."""
+        joins = [*self._held[self._block[step]], step]
+        return [(joins[0], self._target[step]), *((one, self._source[one]) for one in joins)]
+
+    def _sources(self, step: int, place: int) -> tuple[Stretch, ...]:
+        if self._is_reduce[step]:
+            return tuple(self._read(one, chunk + place) for one, chunk in self._joined(step))
+        if not self._receives[step]:
+            return (self._read(step, self._source[step] + place),)
+        if self._straight[step]:
+            return (self._at(self._target[step] + place),)
+        slot = _further(self._landed[self._sent[step]], place * self._loop.width)
+        if self._joins[step]:
+            return slot, self._read(step, self._source[step] + place)
+        return (slot,)
+
+    def _read(self, step: int, chunk: int) -> Stretch:
+        """Where a step reads a chunk: one of the output that nobody has written, in the operand."""
+        if self._loop.operand is not None and (step, chunk) in self._facts.first:
+            _, _, index = places_of(chunk)
+            given = self._loop.given(self._gpu[step], index)
+            if given is not None:
+                return given
+        return self._at(chunk)
+
+    def _emptied_by(self, step: int) -> int:
+        """The transfer that has emptied the slot; those before it were emptied before."""
+        connection = self._connection[step]
+        turn = self._pushed[connection] - 1 - len(self._slots[connection])
+        return self._emptied[connection][turn] if turn >= 0 else NONE
+
+    def _at(self, chunk: int) -> Stretch:
+        """Where a chunk lies; many steps use the same."""
+        if chunk not in self._places:
+            _, buffer, index = places_of(chunk)
+            self._places[chunk] = self._loop.place(buffer, index)
+        return self._places[chunk]
+
+
+def _alike(is_so: Callable[[int], bool], first: int, count: int) -> int:
+    """How many of so many chunks, from the first, are in something like the first."""
+    at_first = is_so(first)
+    return next((more for more in range(1, count) if is_so(first + more) is not at_first), count)
+
+
+def _further(stretch: Stretch, more: int) -> Stretch:
+    return Stretch(stretch.space, stretch.tensor, stretch.offset + more) if more else stretch
+
+
+def slots_of(
+    facts: Facts, loop: Loop, scratch: Mapping[int, Scratch]
+) -> Mapping[int, Sequence[Stretch]]:
+    """Where the slots of each connection lie at its receiver."""
+    graph, straight = facts.graph, np.array(facts.straight[loop.start], bool)
+    sends = np.flatnonzero(graph.received != NONE)
+    sends = sends[~straight[graph.received[sends]]]
+    connections, which = np.unique(graph.algo.connections()[0][sends], return_inverse=True)
+    times = np.bincount(which, minlength=len(connections)).tolist()
+    most = np.zeros(len(connections), np.int64)
+    np.maximum.at(most, which, graph.steps.count[sends])
+    blocks = {
+        connection: graph.algo.blocks[block]
+        for connection, block in zip(
+            connections[which].tolist(), graph.steps.block[sends].tolist(), strict=True
+        )
+    }
+    needed = [
+        (block.channel, (block.to - block.gpu) % graph.shape.gpus, block.gpu, block.to, *rest)
+        for rest in zip(connections.tolist(), times, most.tolist(), strict=True)
+        for block in [blocks[rest[0]]]
+    ]
+    found = {}
+    for _, _, _, receiver, connection, count, chunks in sorted(needed):
+        size = -(-chunks * loop.width // ALIGNMENT) * ALIGNMENT
+        count = min(graph.slots, count)
+        first = scratch[receiver].take(size * count)
+        found[connection] = [
+            Stretch(Space.SCRATCH, 0, first + turn * size) for turn in range(count)
+        ]
+    return found
+
+
+def lanes_of(graph: Graph) -> list[int]:
+    """The DMA ring of each thread block, by turns over connections.
+
+    A slot is handed back by the ring that has read it, in the sender's lane; so thread blocks that
+    are connected share one. Connections of the same channel and the same distance, either way
+    around, share one too, so that what all members do alike is one transfer.
+    """
+    blocks, gpus = graph.algo.blocks, graph.shape.gpus
+    taken = np.flatnonzero(graph.received != NONE)
+    block = graph.steps.block
+    ends = np.stack([block[taken], block[graph.received[taken]]], axis=1)
+    pairs = np.unique(ends, axis=0).tolist()
+    kinds: list[set[tuple[int, int]]] = [set() for _ in blocks]
+    for sender, receiver in pairs:
+        away = (blocks[receiver].gpu - blocks[sender].gpu) % gpus
+        kinds[sender].add((blocks[sender].channel, min(away, gpus - away)))
+    parts = _connected(len(blocks), pairs)
+    joined: dict[int, set[tuple[int, int]]] = {}
+    for part, its in zip(parts, kinds, strict=True):
+        joined.setdefault(part, set()).update(its)
+    kind_of = {part: tuple(sorted(its)) for part, its in joined.items()}
+    numbers: dict[tuple[tuple[int, int], ...], int] = {}
+    moving = np.unique(block[~graph.steps.are(Kind.NOP)]).tolist()
+    for one in moving:  # a block that moves nothing takes no lane
+        numbers.setdefault(kind_of[parts[one]], len(numbers))
+    return [numbers.get(kind_of[part], 0) % LANES for part in parts]
+
+
+def _connected(blocks: int, ends: Sequence[tuple[int, int]]) -> list[int]:
+    """By thread block, which are connected, directly or through others: they have one number."""
+    # scipy would do this too, and takes longer to load than the rest of the plan to be read.
+    beside: list[set[int]] = [set() for _ in range(blocks)]
+    for one, other in ends:
+        beside[one].add(other)
+        beside[other].add(one)
+    found = [NONE] * blocks
+    parts = 0
+    for first in range(blocks):
+        if found[first] != NONE:
+            continue
+        found[first] = parts
+        reached = [first]
+        for block in reached:
+            fresh = [one for one in beside[block] if found[one] == NONE]
+            for one in fresh:
+                found[one] = parts
+            reached += fresh
+        parts += 1
+    return found
+
+
+_SPACES = tuple(Space)
+
+
+def rounds_of(singles: Singles, members: int) -> tuple[Round, ...]:
+    """The rounds of a plan."""
+    member, peer, lane, rounds = (
+        np.array(one, np.int64)
+        for one in (singles.member, singles.peer, singles.lane, singles.round)
+    )
+    writer, empties = np.array(singles.writer, np.int64), np.array(singles.empties, np.int64)
+    widest = max(map(len, singles.sources), default=0)
+    sources = [
+        _lying([one[k] if k < len(one) else None for one in singles.sources]) for k in range(widest)
+    ]
+    target, also = _lying(singles.target), _lying(singles.also)
+    # what all cells of a transfer have in common
+    kinds = [rounds, lane, np.array(singles.divisor), writer == NONE, peer == member]
+    kinds += [space for space, _ in (*sources, target, also)]
+    order, column = _packed(_first_alike(kinds), rounds, member, peer, members)
+
+    # credits: how many slots of a channel have been handed back, where anybody waits for that
+    handed = (writer * members + member) * LANES + lane
+    awaited = ((member * members + peer) * LANES + lane)[empties != NONE]
+    place = np.zeros(len(order), np.int64)
+    hands = order[writer[order] != NONE]
+    place[hands] = 1 + _times_before(handed[hands])
+    credit = np.where(empties == NONE, 0, place[empties])
+    consumed = np.where((writer != NONE) & np.isin(handed, awaited), writer, IDLE)
+
+    # a column is cut where its transfers await different credits
+    _, its_number = np.unique(_first_alike([column, credit[order]]), return_inverse=True)
+    number = np.empty(len(order), np.int64)
+    number[order] = its_number
+    order = order[np.argsort(its_number, kind="stable")]
+    heads = order[np.flatnonzero(np.diff(number[order], prepend=-1))]  # one cell of each transfer
+
+    def rows(cells: np.ndarray, dtype: type[np.integer], rest: int) -> list[np.ndarray]:
+        """By transfer the column of its members."""
+        found: np.ndarray = np.full((len(heads), members), rest, dtype)
+        found[number, member] = cells
+        return list(found)
+
+    def pieces(lying: tuple[np.ndarray, np.ndarray]) -> list[Piece | None]:
+        """By transfer, None where it has none."""
+        space, offset = lying
+        return [
+            None if area == NONE else Piece(_SPACES[area % len(_SPACES)], row, area // len(_SPACES))
+            for area, row in zip(space[heads].tolist(), rows(offset, np.int64, 0), strict=True)
+        ]
+
+    peers, homes = rows(peer, np.int32, IDLE), rows(member, np.int32, IDLE)
+    sizes = rows(np.array(singles.size_bytes, np.int64), np.int64, 0)
+    its_sources, its_also = [pieces(one) for one in sources], pieces(also)
+    targets = [one for one in pieces(target) if one is not None]  # there always is one
+    hands_back = np.zeros(len(heads), bool)
+    hands_back[number[consumed != IDLE]] = True
+    its_consumed = [
+        row if is_there else None
+        for row, is_there in zip(rows(consumed, np.int32, IDLE), hands_back.tolist(), strict=True)
+    ]
+    afters = _afters(singles, members, number, order, len(heads))
+    its_credit = credit.tolist()
+    transfers = [
+        Transfer(
+            peer=peers[k],
+            sources=tuple([one for its in its_sources if (one := its[k]) is not None]),
+            target=targets[k],
+            size_bytes=sizes[k],
+            also=None if (second := its_also[k]) is None else Copy(homes[k], second),
+            lane=singles.lane[head],
+            consumed=its_consumed[k],
+            credit=its_credit[head],
+            divisor=singles.divisor[head],
+            after=afters[k],
+        )
+        for k, head in enumerate(heads.tolist())
+    ]
+    edges = np.flatnonzero(np.diff(rounds[heads], prepend=-1, append=-1)).tolist()
+    return tuple(Round(tuple(transfers[one:two])) for one, two in itertools.pairwise(edges))
+
+
+def _lying(stretches: Sequence[Stretch | None]) -> tuple[np.ndarray, np.ndarray]:
+    """Of stretches a number of the space and tensor, NONE for none, and the offset."""
+    cells = [
+        (NONE, 0)
+        if one is None
+        else (one.tensor * len(_SPACES) + _SPACES.index(one.space), one.offset)
+        for one in stretches
+    ]
+    found = np.array(cells, np.int64).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
+
+
+def _first_alike(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """For each row the first that is equal to it in all columns."""
+    order = np.lexsort(columns)  # rows that are equal stay in order
+    is_new = np.ones(len(order), bool)
+    is_new[1:] = np.any([one[order[1:]] != one[order[:-1]] for one in columns], axis=0)
+    found = np.empty(len(order), np.int64)
+    found[order] = order[is_new][np.cumsum(is_new) - 1]
+    return found
+
+
+def _times_before(values: np.ndarray) -> np.ndarray:
+    """How often the value of each row is in rows before it."""
+    order = np.argsort(values, kind="stable")
+    found = np.empty(len(values), np.int64)
+    found[order] = np.arange(len(values)) - np.searchsorted(values[order], values[order])
+    return found
+
+
+def _packed(
+    kind: np.ndarray, rounds: np.ndarray, member: np.ndarray, peer: np.ndarray, members: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Singles in the order of the plan, and columns: of a kind, of different members, to others.
+
+    Those that go equally far come first, as most plans have transfers that all members make so.
+    """
+    order = np.lexsort((member, (peer - member) % members, kind, rounds))
+    columns: list[int] = []
+    used, last = 0, NONE
+    there: list[tuple[int, set[int], set[int]]] = []  # columns of the kind, with ends so far
+    for its_kind, sender, receiver in zip(
+        *(one[order].tolist() for one in (kind, member, peer)), strict=True
+    ):
+        if its_kind != last:
+            there, last = [], its_kind
+        for column, senders, receivers in there:
+            if sender not in senders and receiver not in receivers:
+                columns.append(column)
+                senders.add(sender)
+                receivers.add(receiver)
+                break
+        else:
+            columns.append(used)
+            there.append((used, {sender}, {receiver}))
+            used += 1
+    column_of = np.array(columns, np.int64)
+    packed = np.argsort(column_of, kind="stable")
+    return order[packed], column_of[packed]
+
+
+def _afters(
+    singles: Singles, members: int, number: np.ndarray, order: np.ndarray, transfers: int
+) -> list[After]:
+    """What each transfer waits for, where its CC-core has not waited for that or for later.
+
+    A wait is a row of these columns: who waits, in which transfer, for which, which comes which
+    way.
+    """
+    needs = singles.needs
+    every = [ones for its in needs for ones in its.values()]
+    starts = np.cumsum([0, *map(len, every[:-1])])
+    named = number[[one for ones in every for one in ones]]
+    awaited = np.maximum.reduceat(named, starts) if every else named
+    way = np.array([way for its in needs for way in its], np.int64)
+    single = np.repeat(np.arange(len(needs)), [len(its) for its in needs])
+    member = np.array(singles.member, np.int64)[single]
+    place: np.ndarray = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    place = place[single]
+
+    # not where the member has waited for as late a transfer of that way; the highest so far of
+    # all ways at once, for those of each way are above all of the way before it
+    by_way = np.lexsort((place, way, member))
+    is_new = np.ones(len(by_way), bool)
+    is_new[1:] = np.any([np.diff(one[by_way]) != 0 for one in (way, member)], axis=0)
+    height = np.cumsum(is_new) * len(order) + awaited[by_way]
+    is_later = np.ones(len(by_way), bool)
+    is_later[1:] = height[1:] > np.maximum.accumulate(height)[:-1]
+    kept = by_way[is_later]
+
+    is_sent = way >= SENT
+    kept = kept[np.lexsort((way[kept], awaited[kept], is_sent[kept], place[kept]))]
+    turn = _times_before(2 * place[kept] + is_sent[kept])
+    transfer, sent = number[single[kept]], is_sent[kept]
+    rows = np.zeros((2, transfers), np.int64)  # by transfer, of arrivals and of its own
+    np.maximum.at(rows, (sent.astype(np.int64), transfer), turn + 1)
+    ends = np.cumsum(rows.sum(axis=0))
+    middles = ends - rows[1]
+    table: np.ndarray = np.full((int(ends.max(initial=0)), members), IDLE, np.int32)
+    first = np.where(sent, middles[transfer], middles[transfer] - rows[0, transfer])
+    table[first + turn, member[kept]] = awaited[kept]
+    cells, middle_of, end_of = list(table), middles.tolist(), ends.tolist()
+    return [
+        After(tuple(cells[start:middle]), tuple(cells[middle:end]))
+        for start, middle, end in zip([0, *end_of[:-1]], middle_of, end_of, strict=True)
+    ]

@@ -1,0 +1,155 @@
+"""Reading a topology's TOML: presets, examples and users' files, every figure with its source.
+
+A leaf is `{value = …, source = "…"}`. A file may name a `base`, a preset, an example or one of the
+chip files beside the presets, whose leaves it inherits and overrides. Users' files are held against
+the schema first; complaints name the file, line, column and key.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import attrs
+
+from ncc_runtime.errors import TopologyError
+from ncc_runtime.topology.format import schema
+from ncc_runtime.topology.format.rows import Fabric, read_faults, read_levels, read_slowed
+from ncc_runtime.topology.format.spec import (
+    ALIASES,
+    KEYS,
+    Figure,
+    LevelKind,
+    Spec,
+    example_names,
+    examples,
+    figure_of,
+    preset_names,
+    presets,
+)
+from ncc_runtime.topology.format.toml_file import TomlFile
+
+_WIRING = ("chips.", "fabric.", "level.")
+"""Beginnings of keys that make a topology another than its base."""
+
+
+def load_spec(name_or_path: str) -> Spec:
+    """The topology of that name, alias or file; TopologyError names what would be known."""
+    name = ALIASES.get(name_or_path, name_or_path)
+    shipped = _shipped(name)
+    if shipped is not None:
+        return _read(TomlFile.read(name, shipped), is_shipped=True)
+    if name.endswith(".toml") or "/" in name:
+        return _read(TomlFile.read(name, Path(name)))
+    raise TopologyError(_unknown(name))
+
+
+def _shipped(name: str) -> Traversable | None:
+    """The file of a preset or an example."""
+    if name in preset_names():
+        return presets() / f"{name}.toml"
+    return examples() / f"{name}.toml" if name in example_names() else None
+
+
+def _unknown(name: str) -> str:
+    known = (*preset_names(), *ALIASES, *example_names())
+    near = _near(name.strip().lower(), known)
+    if near:
+        hint = f"; did you mean {' or '.join(near)}"
+        return f"topology {name!r} is unknown{hint}; `nccrt topology list` names all"
+    return f"topology {name!r} is unknown; known: {', '.join(known)}; or a .toml file"
+
+
+def _near(name: str, known: Sequence[str]) -> Sequence[str]:
+    """The name itself where only case or spaces differ, else those that go on from it, or alike."""
+    if name in known:
+        return [name]
+    longer = [one for one in known if name and one.startswith(name)]
+    return longer or difflib.get_close_matches(name, known, n=2)
+
+
+def _read(file: TomlFile, *, is_shipped: bool = False) -> Spec:
+    document = file.tables()
+    if is_shipped:
+        file = TomlFile(file.origin)  # as good as our tests are, and many are read
+    else:
+        schema.check(file, document)
+        file = attrs.evolve(file, rows=tuple(_rows(document.get("level", []))))
+    base = _base(file, document["base"]) if "base" in document else None
+    is_preset = is_shipped and file.origin in preset_names()
+    return _over(base, file, document, document["name"] if is_preset else "")
+
+
+def _rows(levels: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, int]]:
+    """How keys begin that a level states; a cluster states those of the network."""
+    for number, level in enumerate(levels):
+        is_cluster = level.get("kind") == LevelKind.CLUSTER.value
+        yield "efa." if is_cluster else f"level.{level['name']}.", number
+
+
+def _over(base: Spec | None, file: TomlFile, document: Mapping[str, Any], instance: str) -> Spec:
+    """What a file states, over what its base does."""
+    below = base or Spec(file, "", "", "", "", MappingProxyType({}), rules="none")
+    own = _figures(document)
+    fabric = read_levels(file, document.get("level", []), below, own)
+    figures = _merged(below, own, fabric)
+    is_same = not any(key.startswith(_WIRING) for key in (*own, *fabric.figures))
+    texts = {
+        key: document.get(key) or getattr(below, key) for key in ("generation", "summary", "rules")
+    }
+    if base is not None and below.name and not is_same and not document.get("summary"):
+        texts["summary"] = f"{below.name} with chips or wiring of its own"
+    return Spec(
+        file=file,
+        name=document["name"],
+        instance=instance or (below.instance if is_same else ""),
+        figures=MappingProxyType(figures),
+        faults=below.faults + read_faults(document.get("fault", [])),
+        slowed=below.slowed + read_slowed(document.get("core", [])),
+        levels=fabric.levels,
+        network=fabric.network or below.network,
+        **texts,
+    )
+
+
+def _merged(below: Spec, own: Mapping[str, Figure], fabric: Fabric) -> dict[str, Figure]:
+    """Of the wirings by `fabric` and by levels only the one in use."""
+    figures = {**below.figures, **own, **fabric.figures}
+    unused: tuple[str, ...] = (
+        ("fabric.shape", "fabric.dims", "fabric.links", "link.") if fabric.levels else ("level.",)
+    )
+    kept = tuple(level.key("") for level in fabric.levels)
+    if "chips.hosts" not in own and figures.get("chips.count") != below.figures.get("chips.count"):
+        unused += ("chips.hosts",)  # nobody said how many machines other chips are in
+    return {
+        key: figure
+        for key, figure in figures.items()
+        if key.startswith(kept) or not key.startswith((*unused, "level."))
+    }
+
+
+def _base(file: TomlFile, name: str) -> Spec:
+    chips = presets() / "chips"
+    chip_names = sorted(entry.name.removesuffix(".toml") for entry in chips.iterdir())
+    shipped = _shipped(name)
+    if name in chip_names:
+        origin = TomlFile.read(name, chips / f"{name}.toml")
+        return Spec(TomlFile(name), "", "", "", "", MappingProxyType(_figures(origin.tables())))
+    if shipped is not None:
+        return _read(TomlFile.read(name, shipped), is_shipped=True)
+    known = ", ".join((*chip_names, *preset_names(), *example_names()))
+    raise file.error("base", f"{name!r} is unknown; known: {known}")
+
+
+def _figures(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Figure]:
+    """Leaves by dotted key."""
+    figures: dict[str, Figure] = {}
+    for name, entry in tables.items():
+        key = prefix + name
+        if key in KEYS:
+            figures[key] = figure_of(entry)
+        elif isinstance(entry, dict):
+            figures |= _figures(entry, key + ".")
+    return figures

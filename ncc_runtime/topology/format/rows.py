@@ -1,0 +1,346 @@
+"""The `[[level]]` rows of a topology's TOML: what joins chips, from the innermost level out.
+
+A row with a `kind` makes a level of so many units, each all that the levels before it hold. A row
+without one overrides figures of the base's level of that name. A cluster comes last and is the
+network between instances.
+
+Links that are down or slowed: the `[[fault]]` rows of a topology's TOML, and what they change.
+
+A row names `from` and `to`, the links one way, or `between = [a, b]`, both ways, by the chips'
+numbers inside an instance, or the names of switches. `port` picks one of several links between
+them, `node` one instance. It says `down = true` or `bandwidth_bytes_per_s`, and where that is known
+from.
+
+Cores that run slower than their kind: the `[[core]]` rows of a topology's TOML.
+
+A row names a chip of the instance and one of its physical cores, and says by percents of the full
+speed how fast its engines and its DMA engines are, and where that is known from. `node` picks one
+instance.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from ncc_runtime.errors import TopologyError
+from ncc_runtime.topology.format.spec import (
+    BETWEEN_PORTS,
+    LARGEST_CHIPS,
+    LEVEL_KEYS,
+    Figure,
+    Joins,
+    LevelKind,
+    LevelRow,
+    LinkFault,
+    SlowedCore,
+    Spec,
+    figure_of,
+)
+from ncc_runtime.topology.format.toml_file import TomlFile
+
+Figures = Mapping[str, Figure]
+TomlTable = Mapping[str, Any]
+
+_NEEDED: Mapping[LevelKind, tuple[str, ...]] = {
+    LevelKind.TORUS: ("dims", "bandwidth_bytes_per_s", "latency_ps"),
+    LevelKind.RING: ("size", "bandwidth_bytes_per_s", "latency_ps"),
+    LevelKind.LINE: ("size", "bandwidth_bytes_per_s", "latency_ps"),
+    LevelKind.FULL: ("size", "bandwidth_bytes_per_s", "latency_ps"),
+    LevelKind.GRAPH: ("size", "links", "bandwidth_bytes_per_s", "latency_ps"),
+    LevelKind.SWITCH: ("size", "latency_ps"),
+    LevelKind.CLUSTER: ("adapters", "bandwidth_bytes_per_s", "latency_ps"),
+}
+_MAY: Mapping[LevelKind, tuple[str, ...]] = {
+    LevelKind.SWITCH: ("bandwidth_bytes_per_s", "oversubscription")
+}
+_EFA_KEYS = {
+    "adapters": "efa.adapters",
+    "bandwidth_bytes_per_s": "efa.adapter_bandwidth_bytes_per_s",
+    "latency_ps": "efa.latency_ps",
+}
+
+
+@attrs.frozen
+class Fabric:
+    """What the rows of a file make of the wiring."""
+
+    levels: tuple[LevelRow, ...]  # of the instance; none: the wiring is fabric.shape
+    figures: Figures
+    network: str = ""  # the name of the cluster
+
+
+def read_levels(file: TomlFile, rows: Sequence[TomlTable], below: Spec, own: Figures) -> Fabric:
+    """The levels of a file over those of its base; `own` are its figures outside of levels."""
+    if not rows:
+        return Fabric(_inherited(file, below, own), {})
+    if all("kind" not in row for row in rows):
+        return _overridden(file, rows, below)
+    stray = next((key for key in own if key in ("fabric.shape", "fabric.dims", "fabric.links")), "")
+    stray = stray or next((key for key in own if key.startswith("link.")), "")
+    if stray:
+        raise file.error(stray, "a fabric of levels has it under [[level]]")
+    stated = [_level(file, number, row) for number, row in enumerate(rows)]
+    _check_names(file, stated)
+    cluster = [level for level in stated if level.kind is LevelKind.CLUSTER]
+    levels = tuple(level for level in stated if level.kind is not LevelKind.CLUSTER)
+    figures = {
+        level.key(key): figure_of(row[key])
+        for level, row in zip(stated, rows, strict=True)
+        for key in LEVEL_KEYS
+        if key in row and level.kind is not LevelKind.CLUSTER
+    }
+    figures |= _network(file, stated, rows, own)
+    if not cluster and "efa.adapters" not in own and "efa.adapters" not in below.figures:
+        figures["efa.adapters"] = Figure(0, "no level is a cluster")
+    if levels:
+        figures |= _chips(file, levels, figures, own)
+    return Fabric(levels, figures, cluster[0].name if cluster else "")
+
+
+def _inherited(file: TomlFile, below: Spec, own: Figures) -> tuple[LevelRow, ...]:
+    """The base's levels, unless the file says how chips are wired."""
+    if not below.levels or "fabric.shape" in own:
+        return ()
+    stray = next((key for key in own if key.startswith("link.")), "")
+    stray = stray or next((key for key in ("fabric.dims", "fabric.links") if key in own), "")
+    if stray:
+        names = " or ".join(level.name for level in below.levels)
+        raise file.error(stray, f"the base has levels; override {names} under [[level]]")
+    return below.levels
+
+
+def _overridden(file: TomlFile, rows: Sequence[TomlTable], below: Spec) -> Fabric:
+    known = {level.name: level for level in below.levels}
+    figures: dict[str, Figure] = {}
+    for number, row in enumerate(rows):
+        level = known.get(row["name"])
+        if level is None:
+            names = (
+                f"; its base has {', '.join(known)}" if known else ", which its base has none of"
+            )
+            raise _error(file, number, "kind", f"missing, for {row['name']} is a new level{names}")
+        _check_keys(file, number, row, level.kind)
+        figures |= {level.key(key): figure_of(row[key]) for key in LEVEL_KEYS if key in row}
+    merged = {**below.figures, **figures}
+    if any(key.endswith((".dims", ".size")) for key in figures):
+        figures |= _chips(file, below.levels, merged, {})
+    return Fabric(below.levels, figures)
+
+
+def _level(file: TomlFile, number: int, row: TomlTable) -> LevelRow:
+    if "kind" not in row:
+        raise _error(file, number, "kind", "missing; levels are overridden alone or made anew")
+    kind = LevelKind(row["kind"])
+    _check_keys(file, number, row, kind)
+    for key in _NEEDED[kind]:
+        if key not in row:
+            raise _error(file, number, key, f"missing, a {kind.value} needs it")
+    usual = Joins.CHIPS if kind is LevelKind.SWITCH or number == 0 else Joins.PLACES
+    joins = Joins(row.get("joins", usual.value))
+    if number == 0 and joins is not Joins.CHIPS:
+        raise _error(file, number, "joins", f"{joins.value}, the first level joins chips")
+    if number and joins is Joins.CHIPS and kind is not LevelKind.SWITCH:
+        raise _error(file, number, "joins", f"chips of all units to a {kind.value}; say places")
+    if kind is LevelKind.SWITCH:
+        _check_rate(file, number, row, joins)
+    return LevelRow(row["name"], kind, joins)
+
+
+def _check_rate(file: TomlFile, number: int, row: TomlTable, joins: Joins) -> None:
+    """A switch has the rate of its ports, or up-links that follow from those below."""
+    rate, ratio = "bandwidth_bytes_per_s" in row, "oversubscription" in row
+    if joins is Joins.SWITCHES and rate == ratio:
+        reason = "give it, or oversubscription, for the up-links"
+        raise _error(file, number, "bandwidth_bytes_per_s", reason)
+    if joins is not Joins.SWITCHES and not rate:
+        raise _error(file, number, "bandwidth_bytes_per_s", "missing, a switch needs it")
+
+
+def _check_keys(file: TomlFile, number: int, row: TomlTable, kind: LevelKind) -> None:
+    """A level states nothing that its kind has no use for."""
+    known = (*_NEEDED[kind], *_MAY.get(kind, ()))
+    for key in row:
+        if key in LEVEL_KEYS and key not in known:
+            raise _error(file, number, key, f"a {kind.value} has none; it has {', '.join(known)}")
+    if kind is LevelKind.CLUSTER and "joins" in row:
+        raise _error(file, number, "joins", "a cluster has none; it joins instances")
+    if kind is not LevelKind.TORUS:
+        for key in ("bandwidth_bytes_per_s", "latency_ps"):
+            if isinstance(row.get(key, {}).get("value"), list):
+                reason = f"a list is for the dimensions of a torus, a {kind.value} has one value"
+                raise _error(file, number, key, reason)
+
+
+def _check_names(file: TomlFile, levels: Sequence[LevelRow]) -> None:
+    for number, level in enumerate(levels):
+        if level.name in [other.name for other in levels[:number]]:
+            raise _error(file, number, "name", f"{level.name} is a level before; give another")
+        if level.kind is LevelKind.CLUSTER and number < len(levels) - 1:
+            raise _error(file, number, "kind", "a cluster joins whole instances; put it last")
+
+
+def _network(
+    file: TomlFile, levels: Sequence[LevelRow], rows: Sequence[TomlTable], own: Figures
+) -> dict[str, Figure]:
+    """What a cluster says, as the figures of adapters."""
+    if levels[-1].kind is not LevelKind.CLUSTER:
+        return {}
+    stray = next((key for key in own if key.startswith("efa.")), "")
+    if stray:
+        raise file.error(stray, f"the level {levels[-1].name} says it")
+    return {key: figure_of(rows[-1][word]) for word, key in _EFA_KEYS.items()}
+
+
+def _chips(
+    file: TomlFile, levels: Sequence[LevelRow], figures: Figures, own: Figures
+) -> dict[str, Figure]:
+    """The number of chips follows from the sizes."""
+    count, words = 1, []
+    for level in levels:
+        size = 1
+        for number in _sizes(figures, level):
+            size *= number
+        count *= size
+        words.append(f"{size} of {level.name}")
+        if count > LARGEST_CHIPS:
+            key = level.key("dims" if level.kind is LevelKind.TORUS else "size")
+            raise file.error(key, f"{count} chips are more than {LARGEST_CHIPS}")
+    text = " x ".join(words)
+    if "chips.count" in own and own["chips.count"].value != count:
+        given = own["chips.count"].value
+        raise file.error("chips.count", f"{given}, the levels hold {count}: {text}")
+    return {"chips.count": own.get("chips.count", Figure(count, f"assumed: {text}"))}
+
+
+def _sizes(figures: Figures, level: LevelRow) -> tuple[int, ...]:
+    key = level.key("dims" if level.kind is LevelKind.TORUS else "size")
+    value = figures[key].value
+    sizes = value if isinstance(value, tuple) else (value,)
+    return tuple(size for size in sizes if isinstance(size, int))
+
+
+def _error(file: TomlFile, number: int, key: str, reason: str) -> TopologyError:
+    return file.error_at(("level", number, key), f"level {number}: {key}", reason)
+
+
+FaultRow = Mapping[str, Any]
+
+MOST_NAMED = 8
+"""A complaint names no more links than this."""
+
+Edge = tuple[int | str, int | str, str]
+"""A directed link of one instance: source, target, port; a switch is its name, `s0`."""
+
+
+@attrs.frozen(eq=False)
+class LinkStates:
+    """Per directed link of all instances, instance by instance, as read-only columns."""
+
+    is_down: np.ndarray  # (n,) bool
+    bandwidth_bytes_per_s: np.ndarray  # (n,) int64
+    strands: np.ndarray  # (n,) int32: links that carry it, those of a trunk one by one
+    variant: np.ndarray  # (nodes,) int32: instances of one number have the same links
+
+
+def link_states(
+    spec: Spec, edges: Sequence[Edge], nodes: int, rates_of_whole: np.ndarray
+) -> LinkStates:
+    """What the faults make of the links of an instance, at their rates, for every instance."""
+    is_down = np.zeros((nodes, len(edges)), bool)
+    rates = np.tile(np.asarray(rates_of_whole, np.int64), (nodes, 1))
+    for row, fault in enumerate(spec.faults):
+        links = _links_of(spec, row, edges)
+        where = slice(None) if fault.node is None else slice(fault.node, fault.node + 1)
+        if fault.is_down is not None:
+            is_down[where, links] = fault.is_down
+        if fault.bandwidth_bytes_per_s is not None:
+            rates[where, links] = fault.bandwidth_bytes_per_s
+    variant = np.zeros(nodes, np.int32)
+    apart = {fault.node for fault in spec.faults if fault.node is not None and fault.node < nodes}
+    variant[sorted(apart)] = np.arange(1, len(apart) + 1)
+    variant = np.unique(variant, return_inverse=True)[1].astype(np.int32)  # without gaps
+    columns = (is_down.ravel(), rates.ravel(), (~is_down).astype(np.int32).ravel(), variant)
+    for column in columns:
+        column.setflags(write=False)
+    return LinkStates(*columns)
+
+
+def _links_of(spec: Spec, row: int, edges: Sequence[Edge]) -> list[int]:
+    """The links of an instance that a row means; each of its ends must have one."""
+    fault = spec.faults[row]
+    ports = fault.port.split(BETWEEN_PORTS) if fault.port is not None else None
+    found: list[int] = []
+    for source, target in fault.ends:
+        links = [
+            link
+            for link, (here, there, port) in enumerate(edges)
+            if (here, there) == (source, target) and (ports is None or port in ports)
+        ]
+        if not links:
+            by = f" by port {fault.port}" if fault.port else ""
+            start = source if isinstance(source, str) else f"chip {source}"
+            led = dict.fromkeys(
+                f"{there} by {port}" for here, there, port in edges if here == source
+            )
+            known = ", ".join([*list(led)[:MOST_NAMED], *["…"] * (len(led) > MOST_NAMED)])
+            leads = f"its links lead to {known}" if led else "it has no links"
+            reason = f"no link leads from {start} to {target}{by}; {leads}"
+            raise spec.error(f"fault {row}", reason)
+        found += links
+    return found
+
+
+def read_faults(rows: Sequence[FaultRow]) -> tuple[LinkFault, ...]:
+    """The rows of a file that follows the schema; links are looked up when the wiring is known."""
+    return tuple(
+        LinkFault(
+            ends=_ends(row),
+            source=row["source"],
+            port=row.get("port"),
+            node=row.get("node"),
+            is_down=row.get("down"),
+            bandwidth_bytes_per_s=row.get("bandwidth_bytes_per_s"),
+        )
+        for row in rows
+    )
+
+
+def _ends(row: FaultRow) -> tuple[tuple[int | str, int | str], ...]:
+    """(source, target) once for from and to, both ways for between."""
+    if "between" not in row:
+        return ((row["from"], row["to"]),)
+    one, other = row["between"]
+    return ((one, other), (other, one))
+
+
+Places = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Instances, chips of them, and physical cores with one more axis: those of a logical core."""
+
+
+def speeds_percent(slowed: Sequence[SlowedCore], of: str, places: Places) -> np.ndarray:
+    """The slowest physical core of each logical one, in percent of the full speed, int64."""
+    node, chip, core = places
+    speeds = np.full(core.shape, 100, np.int64)
+    for row in slowed:
+        here = (chip == row.chip) & ((row.node is None) | (node == (row.node or 0)))
+        speeds[here[..., None] & (core == row.core)] = getattr(row, of)
+    return np.asarray(speeds.min(axis=-1))
+
+
+def checked_slowed(spec: Spec) -> tuple[SlowedCore, ...]:
+    """The rows of a topology; each must name a core that its instance has."""
+    for number, row in enumerate(spec.slowed):
+        for what, value in (("chips.count", row.chip), ("chips.cores", row.core)):
+            if value >= spec.number(what):
+                word = "chip" if what == "chips.count" else "core"
+                raise spec.error(
+                    f"core {number}", f"{word} {value} is not below {spec.number(what)}"
+                )
+    return spec.slowed
+
+
+def read_slowed(rows: Sequence[Mapping[str, Any]]) -> tuple[SlowedCore, ...]:
+    """The rows of a file that follows the schema; cores are looked up when they are counted."""
+    return tuple(SlowedCore(**row) for row in rows)
