@@ -60,7 +60,7 @@ def _report(error: Exception, *, as_json: bool) -> int:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="ncc", prog_name="nccc")
+@click.version_option(package_name="neuron-ncc", prog_name="nccc")
 def commands() -> None:
     """Compile partitioned XLA programs (HLO text) for AWS Neuron."""
 

@@ -48,7 +48,7 @@ from ncc_runtime.errors import NccError, reason_of, shortened
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="ncc", prog_name="nccrt")
+@click.version_option(package_name="neuron-ncc", prog_name="nccrt")
 def cli() -> None:
     """Place a compiled program on Neuron devices that need not be there, and run it."""
 

@@ -16,6 +16,7 @@ import pytest
 
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.rules import FAMILIES
+from ncc_runtime.cli import main
 from ncc_runtime.collectives.algorithms import hierarchical
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.errors import NccError
@@ -217,6 +218,11 @@ def test_the_file_map_names_every_folder_with_files_that_are_there() -> None:
     assert there <= named
 
 
+def test_the_picture_of_the_readme_is_what_the_project_draws(tmp_path: Path) -> None:
+    assert main(["topology", "show", "trn2", "--ranks", "8", "--svg", str(tmp_path / "a.svg")]) == 0
+    assert (tmp_path / "a.svg").read_text() == (ROOT / "docs" / "images" / "trn2.svg").read_text()
+
+
 def test_every_time_constant_is_in_the_timing_document() -> None:
     text = (ROOT / "docs" / "timing.md").read_text()
     rows = {cells[0].strip("`"): cells[1:] for cells in documents.cells(text)}
@@ -236,6 +242,13 @@ def test_every_algorithm_is_in_the_collectives_document() -> None:
         for name in names
     }
     assert known <= rows
+
+
+def test_the_index_of_decisions_names_each_once() -> None:
+    text = (ROOT / "docs" / "decisions.md").read_text()
+    index = documents.section(text, "By subject")
+    headings = re.findall(r"^## (\d+)\. ", text, re.MULTILINE)
+    assert sorted(re.findall(r"\[(\d+)\]", index)) == sorted(headings)
 
 
 def test_the_glossary_has_the_words_of_listings_and_reports() -> None:
