@@ -9,7 +9,7 @@ from ncc_compiler.ir.op_tables.op_row import OpDef
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.rules import Complaint, Part, place_of
 from ncc_compiler.ir.transfers import unmatched_transfers
-from ncc_compiler.ir.type_rules.facts import Facts, Findings
+from ncc_compiler.ir.type_rules.context import Inference, InferenceContext
 from ncc_compiler.ir.types import ArrayType, Type
 
 
@@ -94,7 +94,7 @@ def _notes(nodes: Sequence[Node], node: Node, complaint: Complaint) -> tuple[Not
     return (Note(f"%{operand.name} is {operand.type} here", place),) if place else ()
 
 
-def inferred(module: Module, node: Node, operands: tuple[Type, ...]) -> Findings:
+def inferred(module: Module, node: Node, operands: tuple[Type, ...]) -> Inference:
     """What is wrong with a node, and the type that follows from its operands, if any does."""
     broken = False
     for complaint in _generic(OPS[node.op], node, operands):
@@ -102,7 +102,7 @@ def inferred(module: Module, node: Node, operands: tuple[Type, ...]) -> Findings
         yield complaint
     if broken:
         return None
-    return (yield from RULES[node.op](Facts(module, node, operands)))
+    return (yield from RULES[node.op](InferenceContext(module, node, operands)))
 
 
 def _node(module: Module, node: Node, operands: tuple[Type, ...]) -> Iterator[Complaint]:

@@ -1,4 +1,4 @@
-"""Rows of the collectives: XLA's, and those that HLO lacks.
+"""Rows of the collectives: HLO's, and those that HLO lacks; types in `type_rules/collectives.py`.
 
 The latter are custom calls in a text (backend_config.py), and ops of their own in the graph, named
 as the target of the call.

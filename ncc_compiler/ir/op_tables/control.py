@@ -1,4 +1,7 @@
-"""Rows of ops that run computations, of tokens, and of operations that come in two halves."""
+"""Rows of ops that run computations, of tokens, of send and recv, of start/done pairs.
+
+Their result types: `type_rules/control.py`.
+"""
 
 from collections.abc import Iterable
 

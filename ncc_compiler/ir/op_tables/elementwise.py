@@ -1,4 +1,7 @@
-"""Rows of elementwise ops, and of those that only look at an element's bits otherwise."""
+"""Rows of elementwise ops, and of those that reinterpret the bits of elements.
+
+Their result types: `type_rules/elementwise.py`.
+"""
 
 from ncc_compiler.ir.op_tables.op_row import Kind, OpDef, elementwise, optional, required
 

@@ -1,4 +1,7 @@
-"""Rows of ops that read or write where indices say, of moves and orders, and of custom calls."""
+"""Rows of ops that move or order elements: reshapes, slices, gather, scatter, sort; custom calls.
+
+Their result types: `type_rules/indexing.py`; their meaning: `reference/indexing.py`, `ordering.py`.
+"""
 
 from ncc_compiler.ir.graph import Padding
 from ncc_compiler.ir.op_tables.op_row import (
@@ -21,6 +24,43 @@ _SIZES = "{} has one entry for each dimension, and 0 <= size <= the dimension's 
 _DIMENSIONS = required(dimensions=Kind.INTEGERS)
 _REGION = required(to_apply=Kind.CALLEE)
 _SORTED = AttributeDef("indices_are_sorted", Kind.BOOLEAN, False, False)
+
+MOVE_ROWS = (
+    OpDef(
+        "broadcast",
+        1,
+        1,
+        dimension_lists("dimensions"),
+        (
+            "dimensions has one entry for each dimension of the operand",
+            "dimensions are distinct dimensions of the result",
+            "each dimension has the size of the operand's",
+        ),
+    ),
+    OpDef("reshape", 1, 1, (), ("the result has as many elements as the operand",)),
+    OpDef("transpose", 1, 1, _DIMENSIONS, ("dimensions is a permutation of the operand's",)),
+    OpDef(
+        "slice",
+        1,
+        1,
+        required(slice=Kind.SLICES),
+        (
+            "slice has one entry for each dimension of the operand",
+            "0 <= start <= limit <= the dimension's size, and stride >= 1",
+        ),
+    ),
+    OpDef(
+        "concatenate",
+        1,
+        None,
+        _DIMENSIONS,
+        (
+            "dimensions names one dimension of the operands",
+            "the operands have one element type and rank",
+            "the operands agree in every other dimension",
+        ),
+    ),
+)
 
 _SLICING = (
     OpDef(
@@ -102,7 +142,7 @@ _SCATTER = OpDef(
     ),
 )
 
-_MOVES = (
+_PADDING = (
     OpDef(
         "pad",
         2,
@@ -168,5 +208,4 @@ _CUSTOM_CALL = OpDef(
     takes_tuples=True,
 )
 
-INDEXING_ROWS = (*_SLICING, _GATHER, _SCATTER, *_MOVES, *_ORDER, _CUSTOM_CALL)
-"""Rows of the table."""
+INDEXING_ROWS = (*_SLICING, _GATHER, _SCATTER, *_PADDING, *_ORDER, _CUSTOM_CALL)

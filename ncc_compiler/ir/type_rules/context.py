@@ -1,4 +1,8 @@
-"""What a rule sees of a node, and how it complains."""
+"""Type rules (XLA: shape inference): what a rule sees of a node, and how it complains.
+
+A rule is a generator. It yields a Complaint for each broken rule of the op and returns the type of
+the result, or None where none follows; so one walk both checks and infers.
+"""
 
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeAlias
@@ -10,14 +14,14 @@ from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.rules import Complaint, Part, Place, rule_of
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 
-Findings: TypeAlias = Generator[Complaint, None, Type | None]
+Inference: TypeAlias = Generator[Complaint, None, Type | None]
 """Complaints, and in the end the type of the result, if it follows from the operands."""
 
-Rule: TypeAlias = "Callable[[Facts], Findings]"
+TypeRule: TypeAlias = "Callable[[InferenceContext], Inference]"
 
 
 @attrs.frozen(eq=False)
-class Facts:
+class InferenceContext:
     """A node, the types of its operands, and the module around it.
 
     The generic rules of the op hold: the number of operands, required attributes, arrays where the
@@ -70,9 +74,11 @@ def result_type(computation: Computation) -> Type:
     return computation.nodes[computation.root].type
 
 
-def check_region(facts: Facts, number: int, takes: Sequence[Type], returns: Type) -> Findings:
+def check_region(
+    ctx: InferenceContext, number: int, takes: Sequence[Type], returns: Type
+) -> Inference:
     """Rule `number`: the computation of `to_apply` takes and returns these types."""
-    callee = facts.callee()
+    callee = ctx.callee()
     if callee is None:
         return None
     given, result = parameter_types(callee), result_type(callee)
@@ -81,7 +87,7 @@ def check_region(facts: Facts, number: int, takes: Sequence[Type], returns: Type
             f"%{callee.name} takes ({', '.join(map(str, given))}) and returns {result}; "
             f"({', '.join(map(str, takes))}) and {returns} are needed"
         )
-        yield facts.complain(number, fact, "to_apply")
+        yield ctx.complain(number, fact, "to_apply")
     return returns
 
 
