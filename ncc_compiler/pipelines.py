@@ -6,7 +6,7 @@ import attrs
 
 from ncc_compiler.options import CompileOptions
 from ncc_compiler.overlap.assign_streams import AssignStreams
-from ncc_compiler.overlap.bucket import Bucket, TakeApart
+from ncc_compiler.overlap.bucket import Bucket, SplitVariadicCollectives
 from ncc_compiler.overlap.erase_tokens import EraseTokens
 from ncc_compiler.overlap.schedule import Schedule
 from ncc_compiler.overlap.split_all_reduces import SplitAllReduces
@@ -66,7 +66,7 @@ THOROUGH: Sequence[Pass] = (
     FoldConstants(),
     CommonSubexpressions(),
     EraseTokens(),
-    TakeApart(),
+    SplitVariadicCollectives(),
     Simplify(),
     RemoveDeadCode(),
     SplitAllReduces(),

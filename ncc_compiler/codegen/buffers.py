@@ -27,36 +27,36 @@ from typing import Protocol
 import attrs
 import numpy as np
 
-from ncc_compiler.codegen.draft import (
-    Costs,
-    Draft,
-    DraftBuffer,
-    DraftTensor,
-    Mark,
-    Step,
-    without_moved,
+from ncc_compiler.codegen.lowered import (
+    ControlRow,
+    InstructionCosts,
+    LogicalBuffer,
+    LoweredProgram,
+    ProgramStep,
+    TensorView,
+    without_aliases,
 )
-from ncc_compiler.codegen.order import Clock, Order, Point, accesses, crossing
+from ncc_compiler.codegen.order import Clock, Order, Point, accesses, live_across_control_flow
 from ncc_runtime.neff.isa import CASE, END, LOOP
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import ALIGNMENT, Block, BufferKind
 
 
 @attrs.frozen
-class Sharing:
+class BufferAliases:
     """In-place collectives (steps), and for each buffer the one whose memory it lives in."""
 
     steps: frozenset[int]
     home: tuple[int, ...]  # a buffer that lives in its own memory is its own home
 
 
-def share(draft: Draft, order: Order) -> Sharing:
+def alias_in_place_collectives(draft: LoweredProgram, order: Order) -> BufferAliases:
     """Results of all-reduces put into the memory of operands that nobody needs any more.
 
     The operand must be an internal buffer, and whatever else touches its memory must be done
     before the collective is triggered. None of that looks beyond a row of control flow.
     """
-    fixed = crossing(draft)
+    fixed = live_across_control_flow(draft)
     home = list(range(len(draft.buffers)))
     ends = [_ends(points) for points in accesses(draft, order)]
     steps = set()
@@ -75,7 +75,7 @@ def share(draft: Draft, order: Order) -> Sharing:
             home[target] = source
             # who touched the memory before is done before this step, so before all that read it
             ends[source] = ends[target]
-    return Sharing(frozenset(steps), tuple(home))
+    return BufferAliases(frozenset(steps), tuple(home))
 
 
 def _ends(points: Sequence[Point]) -> Mapping[int, tuple[int, int]]:
@@ -98,7 +98,7 @@ def _is_known_but(ends: Mapping[int, tuple[int, int]], own: Point, clock: Clock)
     )
 
 
-def _could_be_in_place(draft: Draft, step: Step, fixed: frozenset[int]) -> bool:
+def _could_be_in_place(draft: LoweredProgram, step: ProgramStep, fixed: frozenset[int]) -> bool:
     if step.collective is None or step.collective.op is not CollectiveOp.ALL_REDUCE:
         return False
     buffers = {draft.tensors[tensor].buffer for tensor in (*step.operands, *step.results)}
@@ -117,11 +117,13 @@ _KINDS = (
 """In the order of their addresses."""
 
 
-def place_buffers(draft: Draft, order: Order, sharing: Sharing) -> tuple[tuple[int, ...], int]:
+def assign_addresses(
+    draft: LoweredProgram, order: Order, sharing: BufferAliases
+) -> tuple[tuple[int, ...], int]:
     """The address of every buffer, and the bytes of HBM that all of them span."""
     addresses = [0] * len(draft.buffers)
     top = 0
-    fixed = crossing(draft)
+    fixed = live_across_control_flow(draft)
     for kind in _KINDS:
         for index, buffer in enumerate(draft.buffers):
             if buffer.kind is kind and (kind is not BufferKind.INTERNAL or index in fixed):
@@ -148,7 +150,7 @@ def _aligned(size_bytes: int) -> int:
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
-def _frontiers(draft: Draft, order: Order, sharing: Sharing) -> np.ndarray:
+def _frontiers(draft: LoweredProgram, order: Order, sharing: BufferAliases) -> np.ndarray:
     """Per home buffer and queue, how many items of the queue end the buffer's life.
 
     int64[buffers, queues].
@@ -243,18 +245,18 @@ _UPDATE = "dynamic-update-slice"
 _IN_PLACE = frozenset({"copy", _UPDATE})
 
 
-class Made(Protocol):
+class PartialProgram(Protocol):
     """What is made so far."""
 
-    buffers: list[DraftBuffer]
-    tensors: list[DraftTensor]
-    steps: list[Step]
-    marks: list[Mark]
+    buffers: list[LogicalBuffer]
+    tensors: list[TensorView]
+    steps: list[ProgramStep]
+    marks: list[ControlRow]
     blocks: list[Block]
     moved: dict[int, int]  # buffers whose contents are in another one from the start
 
 
-def home_of(made: Made, tensor: int) -> int:
+def resolved_buffer(made: PartialProgram, tensor: int) -> int:
     """The buffer that a tensor lies in, after all moves so far."""
     buffer = made.tensors[tensor].buffer
     while buffer in made.moved:
@@ -263,23 +265,23 @@ def home_of(made: Made, tensor: int) -> int:
 
 
 @attrs.frozen
-class BodyRange:
+class StepRange:
     """What a body, a branch or the entry has made: from the first of each to the last there is."""
 
-    made: Made
+    made: PartialProgram
     first_step: int
     first_mark: int
     first_buffer: int
 
     @classmethod
-    def starting_here(cls, made: Made) -> "BodyRange":
+    def starting_here(cls, made: PartialProgram) -> "StepRange":
         return cls(made, len(made.steps), len(made.marks), len(made.buffers))
 
     def owns(self, buffer: int) -> bool:
         """Whether a buffer is written here before it is read, and of no use behind the end."""
         return buffer >= self.first_buffer and self.made.buffers[buffer].kind is BufferKind.INTERNAL
 
-    def steps(self) -> Iterable[tuple[int, Step]]:
+    def steps(self) -> Iterable[tuple[int, ProgramStep]]:
         return enumerate(self.made.steps[self.first_step :], self.first_step)
 
     def block_starts(self) -> Mapping[int, int]:
@@ -299,7 +301,7 @@ class BodyRange:
     def predicates(self) -> Mapping[int, int]:
         """The buffers that predicates of blocks lie in, and before which step the last is read."""
         return {
-            home_of(self.made, self.made.blocks[mark.block].predicate): mark.at
+            resolved_buffer(self.made, self.made.blocks[mark.block].predicate): mark.at
             for mark in self.made.marks[self.first_mark :]
         }
 
@@ -307,7 +309,7 @@ class BodyRange:
 class _Lives:
     """When the buffers of a region are touched, a block inside counting as one step."""
 
-    def __init__(self, region: BodyRange) -> None:
+    def __init__(self, region: StepRange) -> None:
         self.made = region.made
         self.inside = region.block_starts()
         self.predicates = region.predicates()
@@ -315,9 +317,11 @@ class _Lives:
         self.last_read: dict[int, int] = {}  # the step before which it has happened
         for index, step in region.steps():
             for tensor in (*step.results, *step.operands):
-                self.first.setdefault(home_of(self.made, tensor), self.inside.get(index, index))
+                self.first.setdefault(
+                    resolved_buffer(self.made, tensor), self.inside.get(index, index)
+                )
             for tensor in step.operands:
-                self.last_read[home_of(self.made, tensor)] = index + 1
+                self.last_read[resolved_buffer(self.made, tensor)] = index + 1
         for buffer, at in self.predicates.items():
             self.last_read[buffer] = max(self.last_read.get(buffer, 0), at)
 
@@ -326,19 +330,22 @@ class _Lives:
         step = self.made.steps[index]
         if index in self.inside or step.opcode not in _IN_PLACE:
             return False
-        first, *others = (home_of(self.made, tensor) for tensor in step.operands)
+        first, *others = (resolved_buffer(self.made, tensor) for tensor in step.operands)
         is_read_last = first == buffer and self.last_read[buffer] == index + 1
         return is_read_last and buffer not in others and buffer not in self.predicates
 
 
-def write_in_place(region: BodyRange, wanted: Iterable[int]) -> None:
+def write_in_place(region: StepRange, wanted: Iterable[int]) -> None:
     """Let steps write where they read; `wanted` are tensors that are read behind the end."""
     made, lives = region.made, _Lives(region)
-    kept = {home_of(made, tensor) for tensor in wanted}
+    kept = {resolved_buffer(made, tensor) for tensor in wanted}
     for index, step in region.steps():
         if step.opcode not in _IN_PLACE:
             continue
-        source, target = home_of(made, step.operands[0]), home_of(made, step.results[0])
+        source, target = (
+            resolved_buffer(made, step.operands[0]),
+            resolved_buffer(made, step.results[0]),
+        )
         if source in kept or not (region.owns(source) and region.owns(target)):
             continue
         is_new = lives.first[target] == index and target not in lives.predicates
@@ -349,17 +356,17 @@ def write_in_place(region: BodyRange, wanted: Iterable[int]) -> None:
                 kept.add(source)
 
 
-def written_to(region: BodyRange, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def coalesce_copies(region: StepRange, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Let the first of each pair of tensors lie where the second does, for which it is meant.
 
     That is safe where the old value is read no more when the new one begins. Gives the pairs that
     need a copy.
     """
     made, lives = region.made, _Lives(region)
-    sources = Counter(home_of(made, source) for source, _ in pairs)
+    sources = Counter(resolved_buffer(made, source) for source, _ in pairs)
     copies = []
     for source, target in pairs:
-        old, new = home_of(made, source), home_of(made, target)
+        old, new = resolved_buffer(made, source), resolved_buffer(made, target)
         if old == new:
             continue
         if region.owns(old) and new not in sources and _is_free(lives, new, lives.first[old]):
@@ -374,9 +381,9 @@ def _is_free(lives: _Lives, buffer: int, step: int) -> bool:
     return lives.last_read.get(buffer, 0) <= step or lives.is_last_reader(step, buffer)
 
 
-def settled(draft: Draft, moved: Mapping[int, int]) -> Draft:
+def without_dead_copies(draft: LoweredProgram, moved: Mapping[int, int]) -> LoweredProgram:
     """The draft with all moves made, without copies that move nothing."""
-    draft = without_moved(draft, moved)
+    draft = without_aliases(draft, moved)
     home = [tensor.buffer for tensor in draft.tensors]
     steps, places = [], [0]
     for step in draft.steps:
@@ -390,8 +397,8 @@ def settled(draft: Draft, moved: Mapping[int, int]) -> Draft:
     return attrs.evolve(draft, steps=tuple(steps), marks=marks)
 
 
-def _costs_of_update(draft: Draft, step: Step) -> Costs:
+def _costs_of_update(draft: LoweredProgram, step: ProgramStep) -> InstructionCosts:
     """The slice is written, and read with its place; the rest stays where it is."""
     read = [draft.tensors[tensor].type for tensor in step.operands[1:]]
     size = read[0].size_bytes
-    return Costs(0, read[0].elements, sum(one.size_bytes for one in read), size)
+    return InstructionCosts(0, read[0].elements, sum(one.size_bytes for one in read), size)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 
-from ncc_compiler.codegen.draft import Costs
+from ncc_compiler.codegen.lowered import InstructionCosts
 from ncc_compiler.diagnostics import CompileError, Diagnostic
 from ncc_compiler.ir.custom_calls import call_of
 from ncc_compiler.ir.graph import Node
@@ -13,7 +13,7 @@ from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window
 _MOST = 2**63 - 1  # of a column
 
 
-def costs(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> Costs:
+def costs(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> InstructionCosts:
     """Costs of a node: flops of the Tensor engine, elements that the others walk over."""
     flops = _FLOPS[node.op](node, results[0], operands) if node.op in _FLOPS else 0
     elements = _elements(node, results, operands)
@@ -21,7 +21,7 @@ def costs(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> Co
         most = max(flops, elements)
         text = f"{node.op} takes {most} operations, at most {_MOST} can be counted"
         raise CompileError([Diagnostic("codegen-C4", text, node.span)])
-    return Costs(
+    return InstructionCosts(
         flops=flops,
         elements=elements,
         bytes_in=_bytes_read(node, results, operands),

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import attrs
 
-from ncc_compiler.codegen.buffers import Sharing, place_buffers, share
-from ncc_compiler.codegen.draft import Draft, Mark, Step
+from ncc_compiler.codegen.buffers import BufferAliases, alias_in_place_collectives, assign_addresses
 from ncc_compiler.codegen.lower import lower
+from ncc_compiler.codegen.lowered import ControlRow, LoweredProgram, ProgramStep
 from ncc_compiler.codegen.order import Barrier, Order, Point, in_order, order_steps
 from ncc_compiler.diagnostics import InternalError
 from ncc_compiler.ir.graph import Module
@@ -32,15 +32,15 @@ from ncc_runtime.neff.table import NONE, Instr, InstrTable
 
 
 @attrs.frozen
-class Layout:
+class BufferAssignment:
     """Where every buffer lies and which of them share memory."""
 
-    sharing: Sharing
+    sharing: BufferAliases
     addresses: tuple[int, ...]
     hbm_bytes: int
 
 
-def emit(draft: Draft, order: Order, layout: Layout) -> Program:
+def emit(draft: LoweredProgram, order: Order, layout: BufferAssignment) -> Program:
     """The program; buffers that moved into another one's memory are gone from it."""
     home = layout.sharing.home
     kept = [index for index in range(len(draft.buffers)) if home[index] == index]
@@ -125,7 +125,7 @@ class _Semaphores:
 class _Queues:
     """The rows of every queue, and the tables that they point into."""
 
-    def __init__(self, draft: Draft, order: Order, in_place: frozenset[int]) -> None:
+    def __init__(self, draft: LoweredProgram, order: Order, in_place: frozenset[int]) -> None:
         self.semaphores = _Semaphores(order)
         self.rows: Mapping[Engine, list[Instr]] = {engine: [] for engine in ENGINES}
         self.attributes: list[Mapping[str, AttributeValue]] = []
@@ -138,13 +138,13 @@ class _Queues:
                 self._origin(buffer.origin)
         barriers, number = iter(order.barriers), itertools.count()
         for item in in_order(draft):
-            if isinstance(item, Mark):
+            if isinstance(item, ControlRow):
                 self._meet(item, next(barriers))
                 continue
             index = next(number)
             self._add(item, order.waits[index], order.done[index], index in in_place)
 
-    def _meet(self, mark: Mark, barrier: Barrier) -> None:
+    def _meet(self, mark: ControlRow, barrier: Barrier) -> None:
         """The rows of a barrier, and the row of control flow behind it in every queue."""
         origin, attribute = self._origin(mark.origin), self._attribute({"block": mark.block})
         gather = [self._wait_row(point, origin) for point in barrier.gather]
@@ -167,7 +167,9 @@ class _Queues:
         semaphore, value = self.semaphores.wait(point)
         return Instr(WAIT, wait_sem=semaphore, wait_value=value, origin=origin)
 
-    def _add(self, step: Step, points: tuple[Point, ...], done: Point, in_place: bool) -> None:
+    def _add(
+        self, step: ProgramStep, points: tuple[Point, ...], done: Point, in_place: bool
+    ) -> None:
         """The instruction; it carries its last wait, earlier ones are instructions before it."""
         origin, queue = self._origin(step.origin), self.rows[step.engine]
         queue.extend(self._wait_row(point, origin) for point in points[:-1])
@@ -227,9 +229,9 @@ def generate(module: Module) -> Program:
     """The program of a module without calls whose collectives are canonical."""
     draft = lower(module)
     order = order_steps(draft)
-    sharing = share(draft, order)
-    addresses, hbm_bytes = place_buffers(draft, order, sharing)
-    return emit(draft, order, Layout(sharing, addresses, hbm_bytes))
+    sharing = alias_in_place_collectives(draft, order)
+    addresses, hbm_bytes = assign_addresses(draft, order, sharing)
+    return emit(draft, order, BufferAssignment(sharing, addresses, hbm_bytes))
 
 
 def seal(program: Program) -> Neff:

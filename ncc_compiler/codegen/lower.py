@@ -23,26 +23,26 @@ import attrs
 import numpy as np
 
 from ncc_compiler.codegen.buffers import (
-    BodyRange,
-    Made,
-    home_of,
-    settled,
+    PartialProgram,
+    StepRange,
+    coalesce_copies,
+    resolved_buffer,
+    without_dead_copies,
     write_in_place,
-    written_to,
 )
 from ncc_compiler.codegen.costs import costs
-from ncc_compiler.codegen.draft import (
-    Costs,
-    Draft,
-    DraftBuffer,
-    DraftTensor,
-    Mark,
-    Step,
-)
 from ncc_compiler.codegen.leaves import element_span, leaves
+from ncc_compiler.codegen.lowered import (
+    ControlRow,
+    InstructionCosts,
+    LogicalBuffer,
+    LoweredProgram,
+    ProgramStep,
+    TensorView,
+)
 from ncc_compiler.codegen.parameters import origin_of, parameters_of, text_origin
 from ncc_compiler.codegen.select import ANY_REGION, COLLECTIVES, REGIONS, SELECTORS
-from ncc_compiler.codegen.trips import invariants, trip_count
+from ncc_compiler.codegen.trip_count import invariants, trip_count
 from ncc_compiler.diagnostics import CompileError, Diagnostic, Span
 from ncc_compiler.ir.collectives import (
     rank_groups,
@@ -76,7 +76,7 @@ MOST_NESTED = 64
 """Loops and branches inside one another; each level is a level of recursion here."""
 
 
-class Lowering(Made, Protocol):
+class Lowering(PartialProgram, Protocol):
     """What is made so far, and how to make more."""
 
     state: set[int]  # buffers that loops write at the end of their bodies
@@ -114,7 +114,7 @@ def lower_while(lowering: Lowering, node: Node, initial: Value) -> Value:
         predicate = _copied(lowering, node, verdict)
     lowering.blocks[block] = Block(BlockKind.LOOP, node.name, predicate, trip_count=trips)
     _mark(lowering, node, TEST, block)
-    region = BodyRange.starting_here(lowering)
+    region = StepRange.starting_here(lowering)
     result = lowering.run(body, [state])
     pairs = [pair for k, pair in enumerate(zip(result, state, strict=True)) if k not in kept]
     _write(lowering, node, region, pairs)
@@ -125,7 +125,7 @@ def lower_while(lowering: Lowering, node: Node, initial: Value) -> Value:
 def lower_conditional(lowering: Lowering, node: Node, operands: Sequence[Value]) -> Value:
     """One block for each branch; `operands` has the predicate and an argument for each."""
     predicate = TensorId(operands[0][0])
-    home = home_of(lowering, predicate)
+    home = resolved_buffer(lowering, predicate)
     # behind a branch that is passed over, the state may be written before everybody has read it
     if lowering.buffers[home].kind is not BufferKind.INTERNAL or home in lowering.state:
         predicate = _copied(lowering, node, predicate)
@@ -134,7 +134,7 @@ def lower_conditional(lowering: Lowering, node: Node, operands: Sequence[Value])
     for index, (name, argument) in enumerate(zip(names, operands[1:], strict=True)):
         block = _open(lowering, node, CASE)
         lowering.blocks[block] = Block(BlockKind.CASE, node.name, predicate, index, len(names))
-        region = BodyRange.starting_here(lowering)
+        region = StepRange.starting_here(lowering)
         found = lowering.run(lowering.computation(name), [argument])
         _write(lowering, node, region, list(zip(found, results, strict=True)))
         _close(lowering, node, block)
@@ -182,14 +182,16 @@ def _close(lowering: Lowering, node: Node, block: int) -> None:
 
 
 def _mark(lowering: Lowering, node: Node, opcode: str, block: int) -> None:
-    lowering.marks.append(Mark(len(lowering.steps), opcode, block, lowering.origin(node)))
+    lowering.marks.append(ControlRow(len(lowering.steps), opcode, block, lowering.origin(node)))
 
 
 def _is_written(lowering: Lowering, tensor: int, start: int) -> bool:
     """Whether a step from `start` on has written where the tensor lies."""
-    buffer = home_of(lowering, tensor)
+    buffer = resolved_buffer(lowering, tensor)
     steps = lowering.steps[start:]
-    return any(home_of(lowering, result) == buffer for step in steps for result in step.results)
+    return any(
+        resolved_buffer(lowering, result) == buffer for step in steps for result in step.results
+    )
 
 
 def _copied(lowering: Lowering, node: Node, tensor: int) -> TensorId:
@@ -201,27 +203,27 @@ def _copied(lowering: Lowering, node: Node, tensor: int) -> TensorId:
 
 
 def _write(
-    lowering: Lowering, node: Node, region: BodyRange, pairs: Sequence[tuple[int, int]]
+    lowering: Lowering, node: Node, region: StepRange, pairs: Sequence[tuple[int, int]]
 ) -> None:
     """Give the second of each pair the value of the first, all at the same time."""
     write_in_place(region, [source for source, _ in pairs])
-    copies = written_to(region, pairs)
-    needed = Counter(home_of(lowering, source) for source, _ in copies)
+    copies = coalesce_copies(region, pairs)
+    needed = Counter(resolved_buffer(lowering, source) for source, _ in copies)
     while copies:
         ready = next(
-            (k for k, (_, to) in enumerate(copies) if not needed[home_of(lowering, to)]), -1
+            (k for k, (_, to) in enumerate(copies) if not needed[resolved_buffer(lowering, to)]), -1
         )
         if ready < 0:  # they go round in a circle, which a copy of one opens
             source, target = copies[0]
             view = lowering.tensors[source]
             spare = lowering.array(f"{view.name}.spare", view.type, node)
             lowering.copy(source, spare, lowering.origin(node))
-            needed[home_of(lowering, source)] -= 1
+            needed[resolved_buffer(lowering, source)] -= 1
             copies[0] = (spare, target)
             continue
         source, target = copies.pop(ready)
         lowering.copy(source, target, lowering.origin(node))
-        needed[home_of(lowering, source)] -= 1
+        needed[resolved_buffer(lowering, source)] -= 1
 
 
 def placeholder_of(
@@ -402,20 +404,22 @@ def _float(value: float) -> str:
 _MOST_BUFFER_BYTES = 2**44  # far above any HBM; sums of addresses stay within 64 bits
 
 
-def lower(module: Module) -> Draft:
+def lower(module: Module) -> LoweredProgram:
     """The entry computation as a draft; calls are inlined and collectives canonical by now."""
     lowering = _Lowering(module)
     entry = module.entry_computation
     inputs = [lowering.inputs(entry.nodes[position]) for position in entry.parameters()]
     results = lowering.run(entry, inputs)
-    write_in_place(BodyRange(lowering, 0, 0, 0), results)
+    write_in_place(StepRange(lowering, 0, 0, 0), results)
     outputs = lowering.outputs(results)
-    return settled(_draft(module, lowering, inputs, outputs), lowering.moved)
+    return without_dead_copies(_draft(module, lowering, inputs, outputs), lowering.moved)
 
 
-def _draft(module: Module, lowering: "_Lowering", inputs: Sequence[Value], outputs: Value) -> Draft:
+def _draft(
+    module: Module, lowering: "_Lowering", inputs: Sequence[Value], outputs: Value
+) -> LoweredProgram:
     parameters, shardings = parameters_of(module, module.entry_computation)
-    return Draft(
+    return LoweredProgram(
         name=module.name,
         replica_count=module.replica_count,
         num_partitions=module.num_partitions,
@@ -439,11 +443,11 @@ class _Lowering:
         self._module = module
         self._constants: dict[bytes, int] = {}  # data → buffer
         self._unknown: dict[Span | str, int] = {}  # place in the text, or name → buffer
-        self.buffers: list[DraftBuffer] = []
-        self.tensors: list[DraftTensor] = []
-        self.steps: list[Step] = []
+        self.buffers: list[LogicalBuffer] = []
+        self.tensors: list[TensorView] = []
+        self.steps: list[ProgramStep] = []
         self.regions = RegionTable()
-        self.marks: list[Mark] = []
+        self.marks: list[ControlRow] = []
         self.blocks: list[Block] = []
         self.moved: dict[int, int] = {}
         self.state: set[int] = set()
@@ -513,11 +517,11 @@ class _Lowering:
         return self._tensor(name, array, self._buffer(name, kind, array.size_bytes))
 
     def _buffer(self, name: str, kind: BufferKind, size: int, data: bytes | None = None) -> int:
-        self.buffers.append(DraftBuffer(name, kind, size, data))
+        self.buffers.append(LogicalBuffer(name, kind, size, data))
         return len(self.buffers) - 1
 
     def _tensor(self, name: str, array: ArrayType, buffer: int) -> int:
-        self.tensors.append(DraftTensor(name, buffer, array))
+        self.tensors.append(TensorView(name, buffer, array))
         return len(self.tensors) - 1
 
     def _constant(self, node: Node) -> int:
@@ -536,7 +540,7 @@ class _Lowering:
             self._unknown[written] = len(self.buffers)
             origin = text_origin(self._module, node)
             size = node.array.size_bytes
-            self.buffers.append(DraftBuffer(node.name, BufferKind.ELIDED, size, origin=origin))
+            self.buffers.append(LogicalBuffer(node.name, BufferKind.ELIDED, size, origin=origin))
         return self._unknown[written]
 
     def _view(self, node: Node, operand: int) -> int:
@@ -558,7 +562,7 @@ class _Lowering:
                 results = self.new_value(node)
         collective = placeholder_of(self._module, node, self._arrays(operands), operands, results)
         self.steps.append(
-            Step(
+            ProgramStep(
                 PTC2,
                 Engine.GPSIMD,
                 results,
@@ -576,7 +580,7 @@ class _Lowering:
         for key, name in REGIONS.get(node.op, {}).items():
             engine, attributes[name] = self._region(node, key)
         self.steps.append(
-            Step(
+            ProgramStep(
                 selection.opcode,
                 engine,
                 results,
@@ -602,7 +606,7 @@ class _Lowering:
         """The results in output buffers of their own; what cannot move there is copied."""
         found = []
         for tensor in value:
-            buffer = home_of(self, tensor)
+            buffer = resolved_buffer(self, tensor)
             if self.buffers[buffer].kind is BufferKind.INTERNAL:
                 self.buffers[buffer] = attrs.evolve(self.buffers[buffer], kind=BufferKind.OUTPUT)
                 found.append(tensor)
@@ -621,6 +625,6 @@ class _Lowering:
         """Append a step that copies a tensor."""
         (array,) = self._arrays((source,))
         size = array.size_bytes
-        cost = Costs(0, array.elements, size, size)
+        cost = InstructionCosts(0, array.elements, size, size)
         engine = SELECTORS["copy"].engine
-        self.steps.append(Step("copy", engine, (target,), (source,), origin, costs=cost))
+        self.steps.append(ProgramStep("copy", engine, (target,), (source,), origin, costs=cost))

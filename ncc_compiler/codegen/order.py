@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from ncc_compiler.codegen.draft import Draft, Mark, Step
+from ncc_compiler.codegen.lowered import ControlRow, LoweredProgram, ProgramStep
 from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, TEST, Engine
 
 _SYNC = ENGINES.index(Engine.SYNC)
@@ -60,12 +60,12 @@ class Order:
         return len(ENGINES) + len(self.streams)
 
 
-def order_steps(draft: Draft) -> Order:
+def order_steps(draft: LoweredProgram) -> Order:
     """The waits that data dependencies need, and no more; linear in the number of steps."""
     streams = sorted({step.collective.stream for step in draft.steps if step.collective})
     walk = _Walk(draft, tuple(streams))
     for item in in_order(draft):
-        if isinstance(item, Mark):
+        if isinstance(item, ControlRow):
             walk.meet(item)
         else:
             walk.visit(item)
@@ -78,7 +78,7 @@ def order_steps(draft: Draft) -> Order:
     )
 
 
-def in_order(draft: Draft) -> Iterator[Step | Mark]:
+def in_order(draft: LoweredProgram) -> Iterator[ProgramStep | ControlRow]:
     """Steps, and the marks before them."""
     first = 0
     for mark in draft.marks:
@@ -88,12 +88,12 @@ def in_order(draft: Draft) -> Iterator[Step | Mark]:
     yield from draft.steps[first:]
 
 
-def streams_in_blocks(draft: Draft) -> Mapping[int, frozenset[int]]:
+def streams_in_blocks(draft: LoweredProgram) -> Mapping[int, frozenset[int]]:
     """For each block, the streams of the collectives in it, at any depth."""
     found: dict[int, set[int]] = {block: set() for block in range(len(draft.blocks))}
     open_blocks: list[int] = []
     for item in in_order(draft):
-        if isinstance(item, Step):
+        if isinstance(item, ProgramStep):
             used = {item.collective.stream} if item.collective is not None else ()
             for block in open_blocks:
                 found[block].update(used)
@@ -107,7 +107,7 @@ def streams_in_blocks(draft: Draft) -> Mapping[int, frozenset[int]]:
 class _Walk:
     """Clocks after each step, in program order."""
 
-    def __init__(self, draft: Draft, streams: tuple[int, ...]) -> None:
+    def __init__(self, draft: LoweredProgram, streams: tuple[int, ...]) -> None:
         self._draft = draft
         self._queue_of_stream = {
             stream: len(ENGINES) + index for index, stream in enumerate(streams)
@@ -124,7 +124,7 @@ class _Walk:
         self.waits: list[tuple[Point, ...]] = []
         self.barriers: list[Barrier] = []
 
-    def visit(self, step: Step) -> None:
+    def visit(self, step: ProgramStep) -> None:
         queue = ENGINES.index(step.engine)
         known = self._latest[queue]
         self.waits.append(self._wait(known, self._needed(step)))
@@ -143,14 +143,14 @@ class _Walk:
     def _buffers(self, tensors: Iterable[int]) -> set[int]:
         return {self._draft.tensors[tensor].buffer for tensor in tensors}
 
-    def _remember(self, step: Step, number: int) -> None:
+    def _remember(self, step: ProgramStep, number: int) -> None:
         for buffer in self._buffers(step.operands):
             self._readers.setdefault(buffer, []).append(number)
         for buffer in self._buffers(step.results):
             self._writer[buffer] = number
             self._readers.pop(buffer, None)
 
-    def _needed(self, step: Step) -> set[int]:
+    def _needed(self, step: ProgramStep) -> set[int]:
         """Who wrote what it reads, and who wrote or read what it overwrites."""
         written = self._buffers(step.results)
         readers = (self._readers.get(buffer, ()) for buffer in written)
@@ -159,7 +159,7 @@ class _Walk:
             writer for writer in writers if writer is not None
         )
 
-    def meet(self, mark: Mark) -> None:
+    def meet(self, mark: ControlRow) -> None:
         """A barrier of all queues, then a row of control flow in each engine."""
         sync = self._latest[_SYNC]
         gather = self._gather(sync)
@@ -190,7 +190,7 @@ class _Walk:
         self._unheard.clear()
         return tuple(waits)
 
-    def _acknowledge(self, mark: Mark, known: Iterable[int]) -> None:
+    def _acknowledge(self, mark: ControlRow, known: Iterable[int]) -> None:
         """Streams with work in the block read the predicate too, and count that they have.
 
         Who leaves the block by its `test` or `case` has not waited for that, so whatever is known
@@ -221,11 +221,11 @@ def _join(clock: list[int], other: Iterable[int]) -> None:
         clock[queue] = max(clock[queue], count)
 
 
-def crossing(draft: Draft) -> frozenset[int]:
+def live_across_control_flow(draft: LoweredProgram) -> frozenset[int]:
     """Buffers that are touched on both sides of a mark, and those that predicates lie in."""
     segment, found, segments = 0, set[int](), dict[int, int]()
     for item in in_order(draft):
-        if isinstance(item, Mark):
+        if isinstance(item, ControlRow):
             segment += 1
             continue
         for tensor in (*item.results, *item.operands):
@@ -236,7 +236,7 @@ def crossing(draft: Draft) -> frozenset[int]:
     return frozenset(found.union(predicates))
 
 
-def accesses(draft: Draft, order: Order) -> tuple[tuple[Point, ...], ...]:
+def accesses(draft: LoweredProgram, order: Order) -> tuple[tuple[Point, ...], ...]:
     """For every buffer, when each step that touches it is done with it."""
     found: list[list[Point]] = [[] for _ in draft.buffers]
     for step, point in zip(draft.steps, order.done, strict=True):

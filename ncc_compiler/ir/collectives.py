@@ -9,7 +9,7 @@ import attrs
 from ncc_compiler.ir.attributes import read_attribute
 from ncc_compiler.ir.graph import Attribute, Computation, Lists, Module, Node, Pairs, Raw
 from ncc_compiler.ir.op_tables.collectives import SLICE_SIZES
-from ncc_compiler.ir.op_tables.op_row import Kind
+from ncc_compiler.ir.op_tables.op_row import AttributeKind
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_runtime.neff.shared.dtypes import DType
@@ -81,7 +81,7 @@ def pairs_attribute(node: Node) -> Pairs | None:
 
 def _pairs_of_transfer(given: Attribute | None) -> Attribute | None:
     found = _TRANSFER_PAIRS.search(given.text) if isinstance(given, Raw) else None
-    return read_attribute(Kind.PAIRS, found[1]) if found else None
+    return read_attribute(AttributeKind.PAIRS, found[1]) if found else None
 
 
 def written_stream(node: Node) -> int | None:

@@ -6,7 +6,7 @@ Where to look for op X, say `gather` (its subject is `indexing`):
 |---|---|
 | operands, attributes, sentences of its rules | `OPS`, from `ir/op_tables/<subject>.py` |
 | result type, and the checks of its rules | `infer.RULES`, from `ir/type_rules/<subject>.py` |
-| meaning, as the oracle of the tests | `MEANINGS` in `reference/interpret.py`, from `reference/<subject>.py` |
+| meaning, the oracle of tests | `reference.interpret.MEANINGS`, from `reference/<subject>.py` |
 | meaning, as the simulator computes it | `ncc_runtime/execution/values/kernels/` |
 | opcode and engine | `SELECTORS` in `codegen/select.py` |
 | flops and bytes | `codegen/costs.py` |
@@ -24,23 +24,23 @@ from ncc_compiler.ir.op_tables.control import CONTROL_ROWS, TRANSFER_ROWS, async
 from ncc_compiler.ir.op_tables.elementwise import ELEMENTWISE_ROWS
 from ncc_compiler.ir.op_tables.indexing import INDEXING_ROWS, MOVE_ROWS
 from ncc_compiler.ir.op_tables.numeric import NUMERIC_ROWS
-from ncc_compiler.ir.op_tables.op_row import AttributeDef, Kind, OpDef, required
+from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttributeKind, OpDef, required
 
 _STRUCTURE = (
-    OpDef("parameter", 0, 0, payload=AttributeDef("parameter_number", Kind.INTEGER)),
+    OpDef("parameter", 0, 0, payload=AttributeDef("parameter_number", AttributeKind.INTEGER)),
     OpDef(
         "constant",
         0,
         0,
         rules=("the value has the shape and element type of the declared type",),
-        payload=AttributeDef("literal", Kind.LITERAL),
+        payload=AttributeDef("literal", AttributeKind.LITERAL),
     ),
     OpDef("tuple", 0, None, takes_tuples=True),
     OpDef(
         "get-tuple-element",
         1,
         1,
-        required(index=Kind.INTEGER),
+        required(index=AttributeKind.INTEGER),
         ("the operand is a tuple", "index counts an element of the tuple"),
         takes_tuples=True,
     ),

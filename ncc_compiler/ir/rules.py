@@ -89,7 +89,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 """Rules by family; sentence k is rule `<family>-C<k>`."""
 
 
-class Part(enum.Enum):
+class NodePart(enum.Enum):
     """A part of a node's text that a complaint can point at."""
 
     OP = "op"
@@ -105,7 +105,7 @@ class Number:
     position: int
 
 
-Place: TypeAlias = Part | int | str | Number
+Place: TypeAlias = NodePart | int | str | Number
 """A part, the position of an operand, the key of an attribute, or a number in its value."""
 
 
@@ -115,7 +115,7 @@ class Complaint:
 
     rule: str
     message: str
-    at: Place = Part.OP
+    at: Place = NodePart.OP
     help: str = ""
 
 
@@ -155,9 +155,9 @@ def place_of(node: Node, place: Place) -> Span | None:
 def _offsets(span: InstructionSpan, place: Place) -> tuple[int, int]:
     written = span.instruction
     match place:
-        case Part.TYPE if written.type is not None:
+        case NodePart.TYPE if written.type is not None:
             return written.type.start, written.type.end
-        case Part.NAME:
+        case NodePart.NAME:
             return written.name.start, written.name.end
         case int() if place < len(written.operands):
             return written.operands[place].start, written.operands[place].end

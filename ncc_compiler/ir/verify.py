@@ -7,7 +7,7 @@ from ncc_compiler.ir.graph import Callee, Callees, Computation, Literal, Module,
 from ncc_compiler.ir.infer import RULES
 from ncc_compiler.ir.op_tables.op_row import OpDef
 from ncc_compiler.ir.ops import OPS
-from ncc_compiler.ir.rules import Complaint, Part, place_of
+from ncc_compiler.ir.rules import Complaint, NodePart, place_of
 from ncc_compiler.ir.transfers import unmatched_transfers
 from ncc_compiler.ir.type_rules.context import Inference, InferenceContext
 from ncc_compiler.ir.types import ArrayType, Type
@@ -90,7 +90,7 @@ def _notes(nodes: Sequence[Node], node: Node, complaint: Complaint) -> tuple[Not
     if not isinstance(complaint.at, int) or complaint.at >= len(node.operands):
         return ()
     operand = nodes[node.operands[complaint.at]]
-    place = place_of(operand, Part.TYPE)
+    place = place_of(operand, NodePart.TYPE)
     return (Note(f"%{operand.name} is {operand.type} here", place),) if place else ()
 
 
@@ -109,7 +109,7 @@ def _node(module: Module, node: Node, operands: tuple[Type, ...]) -> Iterator[Co
     kind = yield from inferred(module, node, operands)
     if kind is not None and kind != node.type:
         fact = f"{node.op} gives {kind}, the text says {node.type}"
-        yield Complaint("op-C5", fact, Part.TYPE)
+        yield Complaint("op-C5", fact, NodePart.TYPE)
 
 
 def _generic(row: OpDef, node: Node, operands: tuple[Type, ...]) -> Iterator[Complaint]:
@@ -117,7 +117,7 @@ def _generic(row: OpDef, node: Node, operands: tuple[Type, ...]) -> Iterator[Com
     if len(operands) < row.least or (row.most is not None and len(operands) > row.most):
         wanted = f"{row.least}" if row.least == row.most else f"at least {row.least}"
         fact = f"{row.name} takes {wanted} operand{'s' if row.least != 1 else ''}"
-        at = row.most if row.most is not None and len(operands) > row.most else Part.OP
+        at = row.most if row.most is not None and len(operands) > row.most else NodePart.OP
         yield Complaint("op-C2", f"{fact}, not {len(operands)}", at)
     for attribute in (*row.attributes, *((row.payload,) if row.payload else ())):
         if attribute.required and attribute.name not in node.attributes:
@@ -143,7 +143,7 @@ def _structure(computation: Computation) -> Iterator[Diagnostic]:
     for position, node in enumerate(nodes):
         if node.name in names:
             fact = f"%{node.name} is defined twice"
-            yield Diagnostic("name-C2", fact, place_of(node, Part.NAME))
+            yield Diagnostic("name-C2", fact, place_of(node, NodePart.NAME))
         names.add(node.name)
         if any(not 0 <= operand < position for operand in node.operands):
             fact = f"an operand of %{node.name} does not come before it"

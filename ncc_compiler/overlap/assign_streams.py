@@ -14,13 +14,13 @@ from typing import ClassVar
 
 import attrs
 
-from ncc_compiler.codegen.trips import invariants
+from ncc_compiler.codegen.trip_count import invariants
 from ncc_compiler.ir.collectives import written_stream
 from ncc_compiler.ir.graph import Computation, Module, Node, Raw
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.types import TupleType
-from ncc_compiler.overlap.dependences import chosen_before, chosen_behind, feeds_compute
-from ncc_compiler.overlap.work import CONTROL_FLOW, HEAVY
+from ncc_compiler.overlap.analyses import ancestors_among, descendants_among, feeds_compute
+from ncc_compiler.overlap.cost_model import CONTROL_FLOW, HEAVY
 from ncc_compiler.passes.manager import Pass
 
 TENSOR_PARALLEL, DATA_PARALLEL = 0, 1
@@ -80,7 +80,7 @@ def _beside_others(body: Computation, patient: frozenset[int]) -> frozenset[int]
     """
     collectives = [position for position, node in enumerate(body.nodes) if OPS[node.op].collective]
     staying = [position for position in collectives if position not in patient]
-    before, behind = chosen_before(body, staying), chosen_behind(body, staying)
+    before, behind = ancestors_among(body, staying), descendants_among(body, staying)
     everybody = (1 << len(staying)) - 1
     return frozenset(one for one in patient if before[one] | behind[one] != everybody)
 

@@ -28,17 +28,23 @@ from ncc_compiler.ir.collectives import rank_groups, reduction_by_name, reductio
 from ncc_compiler.ir.graph import Attribute, Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_compiler.options import BUCKET_LIMIT_BYTES, BUCKET_SMALL_BYTES, SCHEDULE_LIMIT_PERCENT
-from ncc_compiler.overlap.dependences import Bits, Pace, chosen_before, feeds_compute, pace_of
-from ncc_compiler.overlap.erase_tokens import has_token
-from ncc_compiler.overlap.schedule import Schedule, reordered
-from ncc_compiler.overlap.work import (
+from ncc_compiler.overlap.analyses import (
+    Bits,
+    ComputeTimes,
+    ancestors_among,
+    compute_times,
+    feeds_compute,
+)
+from ncc_compiler.overlap.cost_model import (
     CONTROL_FLOW,
     PER_COLLECTIVE_BYTE,
     START,
-    Work,
+    OpWork,
     larger_side,
     works_of,
 )
+from ncc_compiler.overlap.erase_tokens import has_token
+from ncc_compiler.overlap.schedule import Schedule, reordered
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, provenance, rewrite_module, stable_order
 
@@ -97,11 +103,13 @@ class Bucket(Pass):
         return attrs.evolve(module, computations=computations)
 
     def _found(
-        self, module: Module, body: Computation, works: Sequence[Work]
+        self, module: Module, body: Computation, works: Sequence[OpWork]
     ) -> list[tuple[int, ...]]:
         """The members of each bucket of two or more, in a computation that is in good order."""
-        before = chosen_before(body, [k for k, one in enumerate(body.nodes) if one.op in BUCKETED])
-        return _Search(self, body, before, pace_of(body, works, before)).run(module)
+        before = ancestors_among(
+            body, [k for k, one in enumerate(body.nodes) if one.op in BUCKETED]
+        )
+        return _Search(self, body, before, compute_times(body, works, before)).run(module)
 
 
 @attrs.define
@@ -121,7 +129,7 @@ class _Search:
     """Buckets of one computation, found in one walk."""
 
     def __init__(
-        self, options: Bucket, body: Computation, before: Sequence[Bits], pace: Pace
+        self, options: Bucket, body: Computation, before: Sequence[Bits], pace: ComputeTimes
     ) -> None:
         self._options = options
         self._body = body
@@ -310,7 +318,7 @@ def _result(rebuild: Rebuild, node: Node, whole: NodeId, elements: range) -> Nod
 
 
 @attrs.frozen
-class TakeApart(Pass):
+class SplitVariadicCollectives(Pass):
     """Of the collectives that `bucket` joins; 0 in `enabled` leaves them as they were written."""
 
     name: ClassVar[str] = "take-apart"

@@ -32,7 +32,7 @@ from ncc_compiler.ir.graph import Computation, Literal, Module, Node, NodeId, Ra
 from ncc_compiler.ir.op_tables.elementwise import ELEMENTWISE_ROWS
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.types import ArrayType
-from ncc_compiler.overlap.work import CONTROL_FLOW, PER_COLLECTIVE_BYTE, START, work_of
+from ncc_compiler.overlap.cost_model import CONTROL_FLOW, PER_COLLECTIVE_BYTE, START, work_of
 from ncc_compiler.passes.fold_constants import COMPARISONS
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild
@@ -200,7 +200,7 @@ _GIVES_ALL = frozenset({"all-gather", "all-reduce", "ncc.avg_all_reduce"})
 _TELLS_RANKS = frozenset({"partition-id", "replica-id"})
 
 
-def alike_in_groups(
+def replicated_in_groups(
     module: Module, body: Computation, groups: Groups, *, trust_shardings: bool
 ) -> list[bool]:
     """For every node, whether all members of a group have the same value.
@@ -231,7 +231,7 @@ Numbers = np.ndarray
 """(ranks,) int64, or bool for pred."""
 
 
-class RankNumbers:
+class PerRankValues:
     """Values of nodes of one element; None where something else than the rank decides them."""
 
     def __init__(self, module: Module, body: Computation) -> None:
@@ -391,8 +391,8 @@ class SplitAllReduces(Pass):
             if node.op in _SPLIT and isinstance(node.type, ArrayType) and len(node.operands) == 1
         ]
         users, taken, found = _users(body) if sums else [], set[int](), []
-        numbers, trusts = RankNumbers(module, body), bool(self.trust_shardings)
-        alike = cache(partial(alike_in_groups, module, body, trust_shardings=trusts))
+        numbers, trusts = PerRankValues(module, body), bool(self.trust_shardings)
+        alike = cache(partial(replicated_in_groups, module, body, trust_shardings=trusts))
         for position in sums:
             cone = cone_of(body, users, position)
             groups = rank_groups(module, body.nodes[position])
@@ -446,7 +446,7 @@ def _users(body: Computation) -> list[list[int]]:
     return users
 
 
-def _sliced(body: Computation, cone: Cone, groups: Groups, numbers: RankNumbers) -> _Split | None:
+def _sliced(body: Computation, cone: Cone, groups: Groups, numbers: PerRankValues) -> _Split | None:
     """Where all that leaves the cone is the rank's own part along one dimension."""
     if body.root in cone.nodes or not cone.users:
         return None
@@ -462,7 +462,7 @@ def _sliced(body: Computation, cone: Cone, groups: Groups, numbers: RankNumbers)
     return _Split(cone, groups, dimensions.pop())
 
 
-def _own_part(body: Computation, node: Node, groups: Groups, numbers: RankNumbers) -> int | None:
+def _own_part(body: Computation, node: Node, groups: Groups, numbers: PerRankValues) -> int | None:
     """The dimension along which a dynamic-slice takes, on each rank, the part with its number."""
     whole, part = body.nodes[node.operands[0]].array.shape, node.array.shape
     cut = [k for k, (one, other) in enumerate(zip(whole, part, strict=True)) if one != other]

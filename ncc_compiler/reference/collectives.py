@@ -27,7 +27,7 @@ from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.reference.contraction import combine_of
 from ncc_compiler.reference.elementwise import ELEMENTWISE
 from ncc_compiler.reference.numbers import dtype_of, narrowed, working
-from ncc_compiler.reference.step import Meaning, Step, Value, leaves
+from ncc_compiler.reference.step import Meaning, OpStep, Value, leaves
 from ncc_runtime.neff.shared.groups import (
     ExplicitGroups,
     GroupMode,
@@ -39,17 +39,17 @@ from ncc_runtime.neff.shared.groups import (
     group_mode,
 )
 
-InGroup: TypeAlias = Callable[[Step, Sequence[np.ndarray]], Sequence[np.ndarray]]
+InGroup: TypeAlias = Callable[[OpStep, Sequence[np.ndarray]], Sequence[np.ndarray]]
 """One operand of each member of a group, to one result of each member."""
 
 
-def _mode(step: Step, *, may_have_global_ids: bool) -> GroupMode:
+def _mode(step: OpStep, *, may_have_global_ids: bool) -> GroupMode:
     attributes = step.node.attributes
     global_ids = bool(attributes.get("use_global_device_ids", False))
     return group_mode("channel_id" in attributes, global_ids if may_have_global_ids else None)
 
 
-def present_groups(step: Step, *, may_have_global_ids: bool) -> Groups:
+def present_groups(step: OpStep, *, may_have_global_ids: bool) -> Groups:
     """The groups whose ranks are there, all of each."""
     module = step.module
     written = step.node.attributes.get("replica_groups", ExplicitGroups(()))
@@ -62,7 +62,7 @@ def present_groups(step: Step, *, may_have_global_ids: bool) -> Groups:
     return groups
 
 
-def _groups(step: Step, *, may_have_global_ids: bool) -> Groups:
+def _groups(step: OpStep, *, may_have_global_ids: bool) -> Groups:
     """The groups whose ranks are there; every rank must be in one."""
     groups = present_groups(step, may_have_global_ids=may_have_global_ids)
     members = sorted(rank for group in groups for rank in group)
@@ -70,20 +70,20 @@ def _groups(step: Step, *, may_have_global_ids: bool) -> Groups:
     return groups
 
 
-def _by_rank(step: Step) -> dict[int, tuple[np.ndarray, ...]]:
+def _by_rank(step: OpStep) -> dict[int, tuple[np.ndarray, ...]]:
     """The operands of every rank that is there."""
     return {rank: step.arrays(position) for position, rank in enumerate(step.ranks)}
 
 
-def dimension_of(step: Step) -> int:
+def dimension_of(step: OpStep) -> int:
     return step.node.integers("dimensions")[0]
 
 
-def cut(step: Step, array: np.ndarray, parts: int) -> list[np.ndarray]:
+def cut(step: OpStep, array: np.ndarray, parts: int) -> list[np.ndarray]:
     return np.split(array, parts, axis=dimension_of(step))
 
 
-def _all_reduce(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _all_reduce(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     combine = combine_of(step, step.ranks[0])
     total = (members[0],)
     for array in members[1:]:
@@ -91,16 +91,16 @@ def _all_reduce(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [total[0].copy() for _ in members]
 
 
-def _all_gather(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _all_gather(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     gathered = np.concatenate(members, axis=dimension_of(step))
     return [gathered.copy() for _ in members]
 
 
-def _reduce_scatter(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _reduce_scatter(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     return cut(step, _all_reduce(step, members)[0], len(members))
 
 
-def _all_to_all(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _all_to_all(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Member k gets part k of everybody, in the order of the group."""
     parts = [cut(step, array, len(members)) for array in members]
     return [
@@ -112,7 +112,7 @@ def _all_to_all(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
 def each_operand(in_group: InGroup, *, may_have_global_ids: bool) -> Meaning:
     """A collective that treats each of its operands alike, in every group."""
 
-    def meaning(step: Step) -> list[Value]:
+    def meaning(step: OpStep) -> list[Value]:
         arrays = _by_rank(step)
         results: dict[int, list[np.ndarray]] = {rank: [] for rank in arrays}
         groups = _groups(step, may_have_global_ids=may_have_global_ids)
@@ -126,11 +126,11 @@ def each_operand(in_group: InGroup, *, may_have_global_ids: bool) -> Meaning:
     return meaning
 
 
-def _as_typed(step: Step, results: Sequence[np.ndarray]) -> Value:
+def _as_typed(step: OpStep, results: Sequence[np.ndarray]) -> Value:
     return tuple(results) if isinstance(step.node.type, TupleType) else results[0]
 
 
-def _all_to_all_of_arrays_or_tuples(step: Step) -> list[Value]:
+def _all_to_all_of_arrays_or_tuples(step: OpStep) -> list[Value]:
     """With `dimensions` an array is cut; without, member k gets operand k of everybody."""
     if "dimensions" in step.node.attributes:
         return each_operand(_all_to_all, may_have_global_ids=False)(step)
@@ -142,13 +142,13 @@ def _all_to_all_of_arrays_or_tuples(step: Step) -> list[Value]:
     return list(results.values())
 
 
-def _collective_permute(step: Step) -> list[Value]:
+def _collective_permute(step: OpStep) -> list[Value]:
     if "slice_sizes" in step.node.attributes:
         return _permute_of_slices(step)
     return [_as_typed(step, found) for found in _moved(step, _by_rank(step))]
 
 
-def _permute_of_slices(step: Step) -> list[Value]:
+def _permute_of_slices(step: OpStep) -> list[Value]:
     """A target writes what its source reads, each at its own starts; others keep their output."""
     sizes, module = step.node.attributes["slice_sizes"], step.module
     pairs = pairs_attribute(step.node)
@@ -196,7 +196,7 @@ def _window(starts: Sequence[int], sizes: Sequence[int], array: np.ndarray) -> t
     return tuple(slice(start, start + size) for start, size in zip(begins, sizes, strict=True))
 
 
-def _moved(step: Step, arrays: Mapping[int, Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
+def _moved(step: OpStep, arrays: Mapping[int, Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
     """Arrays of every rank along the pairs of the step; a rank that is no target gets zeros."""
     module, pairs = step.module, pairs_attribute(step.node)
     assert pairs is not None, step.node.name
@@ -210,7 +210,7 @@ def _moved(step: Step, arrays: Mapping[int, Sequence[np.ndarray]]) -> list[list[
     return list(results.values())
 
 
-def _broadcast(step: Step) -> list[Value]:
+def _broadcast(step: OpStep) -> list[Value]:
     """What the first of each group has; zeros for who is in no group."""
     arrays = _by_rank(step)
     results = {rank: [np.zeros_like(x) for x in found] for rank, found in arrays.items()}
@@ -219,7 +219,7 @@ def _broadcast(step: Step) -> list[Value]:
     return [_as_typed(step, found) for found in results.values()]
 
 
-def _context(step: Step) -> np.ndarray:
+def _context(step: OpStep) -> np.ndarray:
     """What stands between data and token; what it holds is nobody's to read."""
     assert isinstance(step.node.type, TupleType), step.node.name
     kind = step.node.type.elements[1]
@@ -227,12 +227,12 @@ def _context(step: Step) -> np.ndarray:
     return np.zeros(kind.shape, kind.dtype.numpy)
 
 
-def _send(step: Step) -> list[Value]:
+def _send(step: OpStep) -> list[Value]:
     """The recv that it belongs to does the work."""
     return [(data, _context(step), token) for data, token in step.operands]
 
 
-def _recv(step: Step) -> list[Value]:
+def _recv(step: OpStep) -> list[Value]:
     """Its second operand is what is sent."""
     data = [given[1] for given in step.operands]
     arrays = {rank: leaves(value) for rank, value in zip(step.ranks, data, strict=True)}
@@ -261,7 +261,7 @@ COLLECTIVES: Mapping[str, Meaning] = {
 """What each collective makes of the operands of all ranks."""
 
 
-def reduced(step: Step, members: Sequence[np.ndarray]) -> np.ndarray:
+def reduced(step: OpStep, members: Sequence[np.ndarray]) -> np.ndarray:
     """Folded in the order of the group; an average is rounded once, behind its division."""
     name = str(step.node.attributes.get("reduction", "average"))
     dtype = dtype_of(members[0])
@@ -277,35 +277,35 @@ def reduced(step: Step, members: Sequence[np.ndarray]) -> np.ndarray:
     return folded
 
 
-def _average(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _average(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     total = reduced(step, members)
     return [total.copy() for _ in members]
 
 
-def _average_scattered(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _average_scattered(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     return cut(step, reduced(step, members), len(members))
 
 
-def _at_root(step: Step, result: np.ndarray, members: int) -> list[np.ndarray]:
+def _at_root(step: OpStep, result: np.ndarray, members: int) -> list[np.ndarray]:
     """The result at the root, zeros elsewhere."""
     root = step.node.integer("root")
     return [result.copy() if k == root else np.zeros_like(result) for k in range(members)]
 
 
-def _reduce(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _reduce(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     return _at_root(step, reduced(step, members), len(members))
 
 
-def _gather(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _gather(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     gathered = np.concatenate(members, axis=dimension_of(step))
     return _at_root(step, gathered, len(members))
 
 
-def _scatter(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _scatter(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     return cut(step, members[step.node.integer("root")], len(members))
 
 
-def _barrier(step: Step) -> list[Value]:
+def _barrier(step: OpStep) -> list[Value]:
     """What it is given; here every rank does every step at once."""
     return [
         () if not given else given[0] if len(given) == 1 else tuple(given)
@@ -331,11 +331,11 @@ NCC_COLLECTIVES: Mapping[str, Meaning] = {
 Arrays: TypeAlias = Sequence[tuple[np.ndarray, ...]]
 """The operands of each member of a group."""
 
-InGroupByCounts: TypeAlias = Callable[[Step, Arrays], list[np.ndarray]]
+InGroupByCounts: TypeAlias = Callable[[OpStep, Arrays], list[np.ndarray]]
 
 
 def _in_groups_by_counts(in_group: InGroupByCounts, *, may_have_global_ids: bool) -> Meaning:
-    def meaning(step: Step) -> list[Value]:
+    def meaning(step: OpStep) -> list[Value]:
         place = {rank: position for position, rank in enumerate(step.ranks)}
         results: list[Value] = [()] * len(step.ranks)
         for group in present_groups(step, may_have_global_ids=may_have_global_ids):
@@ -354,7 +354,7 @@ def _rows(array: np.ndarray, first: int, count: int, what: str) -> np.ndarray:
     return array[first : first + count]
 
 
-def _ragged_all_to_all(step: Step, members: Arrays) -> list[np.ndarray]:
+def _ragged_all_to_all(step: OpStep, members: Arrays) -> list[np.ndarray]:
     """Update u of member s for member d is entry d * updates + u of what s says."""
     results = [member[1].copy() for member in members]
     updates = len(members[0][2]) // len(members)
@@ -370,7 +370,7 @@ def _ragged_all_to_all(step: Step, members: Arrays) -> list[np.ndarray]:
     return results
 
 
-def _exchanged(step: Step, members: Arrays) -> list[np.ndarray]:
+def _exchanged(step: OpStep, members: Arrays) -> list[np.ndarray]:
     """Member s sends to d what column d of its metadata says.
 
     It lands at slot s of d, or where row 3 of the metadata of d says in column s.
@@ -390,7 +390,7 @@ def _exchanged(step: Step, members: Arrays) -> list[np.ndarray]:
     return results
 
 
-def _gathered(step: Step, members: Arrays) -> list[np.ndarray]:
+def _gathered(step: OpStep, members: Arrays) -> list[np.ndarray]:
     """The same where every member sends the same rows to all."""
     for *_, metadata in members:
         if (metadata[:2] != metadata[:2, :1]).any():
@@ -398,7 +398,7 @@ def _gathered(step: Step, members: Arrays) -> list[np.ndarray]:
     return _exchanged(step, members)
 
 
-def _reduced_and_scattered(step: Step, members: Arrays) -> list[np.ndarray]:
+def _reduced_and_scattered(step: OpStep, members: Arrays) -> list[np.ndarray]:
     """Chunk j, of as many rows on every member, is reduced for member j."""
     results = []
     for to, (_, output, own) in enumerate(members):

@@ -22,7 +22,7 @@ from ncc_compiler.ir.graph import Callee, Computation, Module, Node
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.reference.elementwise import ELEMENTWISE
 from ncc_compiler.reference.numbers import dtype_of, narrowed, working
-from ncc_compiler.reference.step import Step, Value, leaves
+from ncc_compiler.reference.step import OpStep, Value, leaves
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window, WindowDimension
 
@@ -122,7 +122,7 @@ Combine: TypeAlias = Callable[[Arrays, Arrays], Arrays]
 _TRANSPARENT = {"parameter", "constant", "tuple", "get-tuple-element"}
 
 
-def region_on_arrays(step: Step, rank: int, key: str = "to_apply") -> Callable[[Arrays], Arrays]:
+def region_on_arrays(step: OpStep, rank: int, key: str = "to_apply") -> Callable[[Arrays], Arrays]:
     """The region of a step, applied to arrays of one shape element by element.
 
     Where all its ops are elementwise, one evaluation on whole arrays gives all elements at once.
@@ -155,7 +155,7 @@ def _result_dtypes(region: Computation) -> list[np.dtype]:
     return [one.dtype.numpy for one in kinds if isinstance(one, ArrayType)]
 
 
-def combine_of(step: Step, rank: int) -> Combine:
+def combine_of(step: OpStep, rank: int) -> Combine:
     """The region of a step as a way to join accumulators and values."""
     apply = region_on_arrays(step, rank)
     return lambda accumulators, values: apply((*accumulators, *values))
@@ -170,7 +170,7 @@ def _is_elementwise(region: Computation, module: Module) -> bool:
     return all(allows(node.op, node.attributes.get("to_apply")) for node in region.nodes)
 
 
-def map_(step: Step) -> list[Value]:
+def map_(step: OpStep) -> list[Value]:
     """The region applied to the elements that stand in one place."""
     return [
         np.array(region_on_arrays(step, rank)(step.arrays(position))[0])
@@ -178,12 +178,12 @@ def map_(step: Step) -> list[Value]:
     ]
 
 
-def reduce(step: Step) -> list[Value]:
+def reduce(step: OpStep) -> list[Value]:
     """Fold the listed dimensions of several arrays at once, from their initial values."""
     return [_reduce_on(step, position) for position in range(len(step.ranks))]
 
 
-def _reduce_on(step: Step, position: int) -> Value:
+def _reduce_on(step: OpStep, position: int) -> Value:
     operands = step.arrays(position)
     arrays, initial = operands[: len(operands) // 2], operands[len(operands) // 2 :]
     folded = sorted(step.node.integers("dimensions"))
@@ -275,7 +275,7 @@ def _one_group(source: np.ndarray, kernel: np.ndarray, window: Window) -> np.nda
 _SUMS = {"add", "multiply"}
 
 
-def reduce_window(step: Step) -> list[Value]:
+def reduce_window(step: OpStep) -> list[Value]:
     """Elements under the window are folded in its order, beginning with the initial value.
 
     As in XLA, padding and holes are passed over. Sums and products of floats are computed in
@@ -284,7 +284,7 @@ def reduce_window(step: Step) -> list[Value]:
     return [_reduce_window_on(step, position) for position in range(len(step.ranks))]
 
 
-def _reduce_window_on(step: Step, position: int) -> Value:
+def _reduce_window_on(step: OpStep, position: int) -> Value:
     operands, window = step.arrays(position), _window(step.node)
     arrays, initial = operands[: len(operands) // 2], operands[len(operands) // 2 :]
     combine = combine_of(step, step.ranks[position])
@@ -309,7 +309,7 @@ def _doubled(array: np.ndarray) -> np.ndarray:
     return wide.astype(np.complex128 if wide.dtype.kind == "c" else np.float64)
 
 
-def _sum_of_floats(step: Step, arrays: Sequence[np.ndarray]) -> np.ufunc | None:
+def _sum_of_floats(step: OpStep, arrays: Sequence[np.ndarray]) -> np.ufunc | None:
     """The operation, where the region is a sum or a product of its two floats and no more."""
     region = step.callee()
     root = region.nodes[region.root]
@@ -319,12 +319,12 @@ def _sum_of_floats(step: Step, arrays: Sequence[np.ndarray]) -> np.ufunc | None:
     return np.add if root.op == "add" else np.multiply
 
 
-def select_and_scatter(step: Step) -> list[Value]:
+def select_and_scatter(step: OpStep) -> list[Value]:
     """Every window selects one element of the first operand, to which the second's is scattered."""
     return [_select_and_scatter_on(step, position) for position in range(len(step.ranks))]
 
 
-def _select_and_scatter_on(step: Step, position: int) -> np.ndarray:
+def _select_and_scatter_on(step: OpStep, position: int) -> np.ndarray:
     operand, source, initial = step.arrays(position)
     scatter = region_on_arrays(step, step.ranks[position], "scatter")
     chosen, any_there = _selected(step, position)
@@ -335,7 +335,7 @@ def _select_and_scatter_on(step: Step, position: int) -> np.ndarray:
     return result.reshape(operand.shape)
 
 
-def _selected(step: Step, position: int) -> tuple[np.ndarray, np.ndarray]:
+def _selected(step: OpStep, position: int) -> tuple[np.ndarray, np.ndarray]:
     """For every window the flat index of the element it selects, and whether there is one."""
     operand, window = step.arrays(position)[0], _window(step.node)
     select = region_on_arrays(step, step.ranks[position], "select")

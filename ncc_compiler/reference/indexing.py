@@ -12,7 +12,7 @@ from ncc_compiler.ir.graph import Node, Padding
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.reference.contraction import combine_of
 from ncc_compiler.reference.elementwise import Elementwise
-from ncc_compiler.reference.step import Step, Value
+from ncc_compiler.reference.step import OpStep, Value
 
 Index: TypeAlias = tuple[int, ...]
 Places: TypeAlias = tuple[Any, ...]
@@ -129,12 +129,12 @@ INDEXING: Mapping[str, Elementwise] = {
 """What each op makes of its operands on one rank."""
 
 
-def scatter(step: Step) -> list[Value]:
+def scatter(step: OpStep) -> list[Value]:
     """Join windows of the updates to the operands, one after the other in the order of indices."""
     return [_scatter_on(step, position) for position in range(len(step.ranks))]
 
 
-def _scatter_on(step: Step, position: int) -> Value:
+def _scatter_on(step: OpStep, position: int) -> Value:
     given = step.arrays(position)
     count = len(given) // 2
     results, updates = [array.copy() for array in given[:count]], given[count + 1 :]

@@ -34,14 +34,14 @@ from ncc_compiler.reference.elementwise import ELEMENTWISE
 from ncc_compiler.reference.indexing import INDEXING, MOVEMENT, scatter
 from ncc_compiler.reference.numeric import METHODS, rng, rng_bit_generator
 from ncc_compiler.reference.ordering import ORDERING
-from ncc_compiler.reference.step import Meaning, Ranks, Step, Value, leaves
+from ncc_compiler.reference.step import Meaning, OpStep, Ranks, Value, leaves
 
 
 class DivergenceError(Exception):
     """Ranks that must go the same way have different predicates."""
 
 
-def _companions(step: Step, names: Iterable[str]) -> list[tuple[int, ...]]:
+def _companions(step: OpStep, names: Iterable[str]) -> list[tuple[int, ...]]:
     """The step's ranks, those together that meet in a collective of the computations."""
     team: dict[int, tuple[int, ...]] = {rank: (rank,) for rank in step.ranks}
     for node in collectives_in(step.module, names):
@@ -56,7 +56,7 @@ def _companions(step: Step, names: Iterable[str]) -> list[tuple[int, ...]]:
 
 
 def _check_agreement(
-    step: Step, teams: Sequence[tuple[int, ...]], chosen: Mapping[int, object]
+    step: OpStep, teams: Sequence[tuple[int, ...]], chosen: Mapping[int, object]
 ) -> None:
     for team in teams:
         values = {rank: chosen[rank] for rank in team if rank in chosen}
@@ -69,7 +69,7 @@ def _check_agreement(
 
 
 def _run(
-    step: Step, computation: Computation, states: Mapping[int, Value], ranks: Sequence[int]
+    step: OpStep, computation: Computation, states: Mapping[int, Value], ranks: Sequence[int]
 ) -> dict[int, Value]:
     """A computation of one argument on some ranks."""
     arguments = [(states[rank],) for rank in ranks]
@@ -77,7 +77,7 @@ def _run(
     return dict(zip(ranks, found, strict=True))
 
 
-def _while(step: Step) -> list[Value]:
+def _while(step: OpStep) -> list[Value]:
     names = [step.node.callee(key) for key in ("condition", "body")]
     condition, body = (step.module.computations[name] for name in names)
     teams = _companions(step, names)
@@ -93,7 +93,7 @@ def _while(step: Step) -> list[Value]:
     return [states[rank] for rank in step.ranks]
 
 
-def _conditional(step: Step) -> list[Value]:
+def _conditional(step: OpStep) -> list[Value]:
     names = branch_names(step.node)
     chosen = {
         rank: _branch(given[0], len(names))
@@ -118,7 +118,7 @@ def _branch(value: Value, count: int) -> int:
     return int(value) if 0 <= int(value) < count else count - 1
 
 
-def _scan(step: Step) -> list[Value]:
+def _scan(step: OpStep) -> list[Value]:
     node, body = step.node, step.module.computations[step.node.callee()]
     assert isinstance(node.type, TupleType), node.name
     (dimension,) = node.integers("dimensions")
@@ -161,19 +161,19 @@ def _joined(
 
 
 def _call(key: str) -> Meaning:
-    def meaning(step: Step) -> list[Value]:
+    def meaning(step: OpStep) -> list[Value]:
         callee = step.module.computations[step.node.callee(key)]
         return step.evaluate(callee, step.ranks, step.operands)
 
     return meaning
 
 
-def _nothing(step: Step) -> list[Value]:
+def _nothing(step: OpStep) -> list[Value]:
     """A token holds no data."""
     return [() for _ in step.ranks]
 
 
-def _same(step: Step) -> list[Value]:
+def _same(step: OpStep) -> list[Value]:
     return [given[0] for given in step.operands]
 
 
@@ -186,7 +186,7 @@ def _zeros(kind: Type) -> Value:
 def _in_tuple(inner: Meaning) -> Meaning:
     """The result with the operands before it and contexts behind it."""
 
-    def meaning(step: Step) -> list[Value]:
+    def meaning(step: OpStep) -> list[Value]:
         kind = step.node.type
         assert isinstance(kind, TupleType), step.node.name
         contexts = tuple(_zeros(one) for one in kind.elements[2:])
@@ -201,7 +201,7 @@ def _in_tuple(inner: Meaning) -> Meaning:
 
 
 def _element(index: int) -> Meaning:
-    def meaning(step: Step) -> list[Value]:
+    def meaning(step: OpStep) -> list[Value]:
         return [given[0][index] for given in step.operands]
 
     return meaning
@@ -235,33 +235,33 @@ CONTROL_FLOW: Mapping[str, Meaning] = {
 
 
 def _one_rank_at_a_time(compute: Callable[[Node, Sequence[np.ndarray]], Value]) -> Meaning:
-    def meaning(step: Step) -> list[Value]:
+    def meaning(step: OpStep) -> list[Value]:
         return [compute(step.node, step.arrays(k)) for k in range(len(step.ranks))]
 
     return meaning
 
 
-def _parameter(step: Step) -> list[Value]:
+def _parameter(step: OpStep) -> list[Value]:
     return [given[step.node.integer("parameter_number")] for given in step.arguments]
 
 
-def _constant(step: Step) -> list[Value]:
+def _constant(step: OpStep) -> list[Value]:
     return [step.node.literal().array for _ in step.ranks]
 
 
-def _partition_id(step: Step) -> list[Value]:
+def _partition_id(step: OpStep) -> list[Value]:
     return [np.asarray(rank % step.module.num_partitions, np.uint32) for rank in step.ranks]
 
 
-def _replica_id(step: Step) -> list[Value]:
+def _replica_id(step: OpStep) -> list[Value]:
     return [np.asarray(rank // step.module.num_partitions, np.uint32) for rank in step.ranks]
 
 
-def _tuple(step: Step) -> list[Value]:
+def _tuple(step: OpStep) -> list[Value]:
     return list(step.operands)
 
 
-def _get_tuple_element(step: Step) -> list[Value]:
+def _get_tuple_element(step: OpStep) -> list[Value]:
     return [operands[0][step.node.integer("index")] for operands in step.operands]
 
 
@@ -309,7 +309,7 @@ def _evaluate(
         operands = tuple(
             tuple(values[operand][k] for operand in node.operands) for k in range(len(ranks))
         )
-        results = MEANINGS[node.op](Step(module, node, ranks, operands, arguments, evaluate))
+        results = MEANINGS[node.op](OpStep(module, node, ranks, operands, arguments, evaluate))
         if isinstance(node.type, ArrayType):
             wrong = {getattr(x, "dtype", None) for x in results} - {node.type.dtype.numpy}
             assert not wrong, f"{node.name} is {node.type} and came out as {wrong}"

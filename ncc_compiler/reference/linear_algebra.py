@@ -15,12 +15,12 @@ from ncc_compiler.ir.graph import Node
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.reference.numbers import narrowed
 from ncc_compiler.reference.numeric import triangular_solve
-from ncc_compiler.reference.step import Step, Value
+from ncc_compiler.reference.step import OpStep, Value
 
 Found = tuple[Any, ...]
 
 
-def linear_algebra(step: Step) -> list[Value]:
+def linear_algebra(step: OpStep) -> list[Value]:
     """The results on each rank, matrix by matrix."""
     call = call_of(step.node)
     arrays = [step.arrays(position) for position in range(len(step.ranks))]

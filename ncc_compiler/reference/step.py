@@ -25,7 +25,7 @@ Evaluate: TypeAlias = Callable[[Computation, Ranks, Sequence[Sequence[Value]]], 
 
 
 @attrs.frozen(eq=False)
-class Step:
+class OpStep:
     """One op about to happen: operands[k][i] is operand i on rank ranks[k]."""
 
     module: Module
@@ -46,5 +46,5 @@ class Step:
         return self.module.computations[self.node.callee(key)]
 
 
-Meaning: TypeAlias = Callable[[Step], list[Value]]
+Meaning: TypeAlias = Callable[[OpStep], list[Value]]
 """Gives the result on each of the step's ranks."""

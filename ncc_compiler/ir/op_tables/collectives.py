@@ -6,16 +6,19 @@ as the target of the call.
 
 from collections.abc import Iterable
 
-from ncc_compiler.ir.op_tables.op_row import AttributeDef, Kind, OpDef, optional, required
+from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttributeKind, OpDef, optional, required
 from ncc_runtime.neff.shared.groups import ExplicitGroups
 
-_DIMENSIONS = required(dimensions=Kind.INTEGERS)
-_CHANNEL = optional(channel_id=Kind.INTEGER)
-_GROUPS = (AttributeDef("replica_groups", Kind.GROUPS, False, ExplicitGroups(())), *_CHANNEL)
-_GLOBAL_IDS = optional(use_global_device_ids=Kind.BOOLEAN)
-_LAYOUT = optional(constrain_layout=Kind.BOOLEAN)
-_REGION = required(to_apply=Kind.CALLEE)
-_ROOT = required(root=Kind.INTEGER)
+_DIMENSIONS = required(dimensions=AttributeKind.INTEGERS)
+_CHANNEL = optional(channel_id=AttributeKind.INTEGER)
+_GROUPS = (
+    AttributeDef("replica_groups", AttributeKind.GROUPS, False, ExplicitGroups(())),
+    *_CHANNEL,
+)
+_GLOBAL_IDS = optional(use_global_device_ids=AttributeKind.BOOLEAN)
+_LAYOUT = optional(constrain_layout=AttributeKind.BOOLEAN)
+_REGION = required(to_apply=AttributeKind.CALLEE)
+_ROOT = required(root=AttributeKind.INTEGER)
 
 RANKS_ONCE = "no rank appears twice in the groups"
 IDS_EXIST = "every id in the groups exists"
@@ -112,12 +115,16 @@ HLO_COLLECTIVES = (
     ),
     _collective(
         "all-to-all",
-        (*_GROUPS, *_LAYOUT, *optional(dimensions=Kind.INTEGERS)),
+        (*_GROUPS, *_LAYOUT, *optional(dimensions=AttributeKind.INTEGERS)),
         (*_GROUP_RULES, EQUAL_SIZES, ONE_DIMENSION, DIVIDES, OPERAND_FOR_EACH),
     ),
     _collective(
         "collective-permute",
-        (*_CHANNEL, *required(source_target_pairs=Kind.PAIRS), *optional(slice_sizes=Kind.LISTS)),
+        (
+            *_CHANNEL,
+            *required(source_target_pairs=AttributeKind.PAIRS),
+            *optional(slice_sizes=AttributeKind.LISTS),
+        ),
         (
             *(SOURCES_ONCE, TARGETS_ONCE, PAIRS_EXIST),
             *(INPUT_AND_OUTPUT, STARTS_OF_SLICES, SIZES_OF_SLICES),
@@ -142,7 +149,7 @@ NCC_COLLECTIVES = (
     ),
     _collective(
         "ncc.reduce",
-        (*_GROUPS, *_GLOBAL_IDS, *required(reduction=Kind.WORD), *_ROOT),
+        (*_GROUPS, *_GLOBAL_IDS, *required(reduction=AttributeKind.WORD), *_ROOT),
         (*_GROUP_RULES, KNOWN_REDUCTION, ROOT_IS_MEMBER),
     ),
     _collective(
@@ -164,7 +171,7 @@ NCC_COLLECTIVES = (
     _counted(
         "ncc.reduce_scatter_v",
         3,
-        (*_GROUPS, *_GLOBAL_IDS, *required(reduction=Kind.WORD)),
+        (*_GROUPS, *_GLOBAL_IDS, *required(reduction=AttributeKind.WORD)),
         (*_GROUP_RULES, EQUAL_SIZES, ONE_LAYOUT, METADATA, KNOWN_REDUCTION),
     ),
     _counted(

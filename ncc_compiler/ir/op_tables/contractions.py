@@ -3,7 +3,13 @@
 Their result types: `type_rules/contractions.py`; their meaning: `reference/contraction.py`.
 """
 
-from ncc_compiler.ir.op_tables.op_row import AttributeDef, Kind, OpDef, dimension_lists, required
+from ncc_compiler.ir.op_tables.op_row import (
+    AttributeDef,
+    AttributeKind,
+    OpDef,
+    dimension_lists,
+    required,
+)
 from ncc_runtime.neff.shared.windows import Window
 
 WINDOW_SIZES = "sizes, strides and dilations of the window are at least 1"
@@ -14,9 +20,9 @@ ONE_SHAPE = "the arrays have one shape"
 SCALAR_STARTS = "each initial value is a scalar of its array's element type"
 FOLDING_REGION = "to_apply takes the element types twice and returns them once"
 
-_DIMENSIONS = required(dimensions=Kind.INTEGERS)
-_REGION = required(to_apply=Kind.CALLEE)
-_WINDOW = (AttributeDef("window", Kind.WINDOW, False, Window()),)
+_DIMENSIONS = required(dimensions=AttributeKind.INTEGERS)
+_REGION = required(to_apply=AttributeKind.CALLEE)
+_WINDOW = (AttributeDef("window", AttributeKind.WINDOW, False, Window()),)
 
 _PAIRED = dimension_lists(
     "lhs_batch_dims", "lhs_contracting_dims", "rhs_batch_dims", "rhs_contracting_dims"
@@ -72,9 +78,9 @@ WINDOW_ROWS = (
         2,
         (
             *_WINDOW,
-            *required(dim_labels=Kind.LABELS),
-            AttributeDef("feature_group_count", Kind.INTEGER, False, 1),
-            AttributeDef("batch_group_count", Kind.INTEGER, False, 1),
+            *required(dim_labels=AttributeKind.LABELS),
+            AttributeDef("feature_group_count", AttributeKind.INTEGER, False, 1),
+            AttributeDef("batch_group_count", AttributeKind.INTEGER, False, 1),
         ),
         (
             "dim_labels has a label for each dimension of the operands",
@@ -92,7 +98,7 @@ WINDOW_ROWS = (
         "reduce-window",
         2,
         None,
-        (*_WINDOW, *required(to_apply=Kind.CALLEE)),
+        (*_WINDOW, *required(to_apply=AttributeKind.CALLEE)),
         (
             START_FOR_EACH,
             ONE_SHAPE,
@@ -107,7 +113,7 @@ WINDOW_ROWS = (
         "select-and-scatter",
         3,
         3,
-        (*_WINDOW, *required(select=Kind.CALLEE, scatter=Kind.CALLEE)),
+        (*_WINDOW, *required(select=AttributeKind.CALLEE, scatter=AttributeKind.CALLEE)),
         (
             "window has an entry for each dimension of the first operand",
             WINDOW_SIZES,

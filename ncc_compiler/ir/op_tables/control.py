@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import attrs
 
-from ncc_compiler.ir.op_tables.op_row import AttributeDef, Kind, OpDef, optional, required
+from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttributeKind, OpDef, optional, required
 
 _TAKES = ("the computation has as many parameters", "operands have the types of its parameters")
-_CALLS = required(calls=Kind.CALLEE)
+_CALLS = required(calls=AttributeKind.CALLEE)
 
 
 def _row(name: str, least: int, most: int | None, *rules: str) -> OpDef:
@@ -18,13 +18,15 @@ def _row(name: str, least: int, most: int | None, *rules: str) -> OpDef:
 
 
 CONTROL_ROWS = (
-    OpDef("call", 0, None, required(to_apply=Kind.CALLEE), _TAKES, takes_tuples=True),
-    OpDef("fusion", 0, None, (*_CALLS, *optional(kind=Kind.WORD)), _TAKES, takes_tuples=True),
+    OpDef("call", 0, None, required(to_apply=AttributeKind.CALLEE), _TAKES, takes_tuples=True),
+    OpDef(
+        "fusion", 0, None, (*_CALLS, *optional(kind=AttributeKind.WORD)), _TAKES, takes_tuples=True
+    ),
     OpDef(
         "while",
         1,
         1,
-        required(condition=Kind.CALLEE, body=Kind.CALLEE),
+        required(condition=AttributeKind.CALLEE, body=AttributeKind.CALLEE),
         (
             "condition takes the operand's type and returns pred[]",
             "body takes the operand's type and returns it",
@@ -36,9 +38,9 @@ CONTROL_ROWS = (
         2,
         None,
         optional(
-            true_computation=Kind.CALLEE,
-            false_computation=Kind.CALLEE,
-            branch_computations=Kind.CALLEES,
+            true_computation=AttributeKind.CALLEE,
+            false_computation=AttributeKind.CALLEE,
+            branch_computations=AttributeKind.CALLEES,
         ),
         (
             "the first operand is pred[] or s32[]",
@@ -55,9 +57,13 @@ CONTROL_ROWS = (
         1,
         None,
         (
-            *required(dimensions=Kind.INTEGERS, num_carries=Kind.INTEGER, to_apply=Kind.CALLEE),
-            AttributeDef("is_reverse", Kind.BOOLEAN, False, False),
-            AttributeDef("is_associative", Kind.BOOLEAN, False, False),
+            *required(
+                dimensions=AttributeKind.INTEGERS,
+                num_carries=AttributeKind.INTEGER,
+                to_apply=AttributeKind.CALLEE,
+            ),
+            AttributeDef("is_reverse", AttributeKind.BOOLEAN, False, False),
+            AttributeDef("is_associative", AttributeKind.BOOLEAN, False, False),
         ),
         (
             "dimensions names one dimension, in which all inputs are equally long",
@@ -68,13 +74,13 @@ CONTROL_ROWS = (
     ),
     _row("after-all", 0, None, "the operands are tokens"),
     _row("add-dependency", 2, 2, "the second operand is a token"),
-    OpDef("domain", 1, 1, required(domain=Kind.DOMAIN), takes_tuples=True),
+    OpDef("domain", 1, 1, required(domain=AttributeKind.DOMAIN), takes_tuples=True),
     _row("opt-barrier", 1, 1),
     _row("optimization-barrier", 1, 1),
 )
 
-_TRANSFERRED = optional(channel_id=Kind.INTEGER, is_host_transfer=Kind.BOOLEAN)
-_ENDED = optional(channel_id=Kind.INTEGER)
+_TRANSFERRED = optional(channel_id=AttributeKind.INTEGER, is_host_transfer=AttributeKind.BOOLEAN)
+_ENDED = optional(channel_id=AttributeKind.INTEGER)
 _IS_TRANSFER = "the operand is a tuple of data, a context and a token"
 DATA_OF_ARRAYS = "the data is an array, or a tuple of one or more arrays"
 _TRANSFER = (
@@ -128,7 +134,7 @@ def asynchronous_rows(collectives: Iterable[OpDef]) -> tuple[OpDef, ...]:
         rows.append(attrs.evolve(row, name=f"{row.name}-start"))
         rules = () if row.name == "all-reduce" else (_IS_STARTED,)
         rows.append(_row(f"{row.name}-done", 1, 1, *rules))
-    calls = optional(calls=Kind.CALLEE)
+    calls = optional(calls=AttributeKind.CALLEE)
     return (
         *rows,
         OpDef("copy-start", 1, 1),

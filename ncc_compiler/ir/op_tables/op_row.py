@@ -9,7 +9,7 @@ import attrs
 from ncc_compiler.ir.graph import Attribute
 
 
-class Kind(enum.Enum):
+class AttributeKind(enum.Enum):
     """The form of an attribute's value; the value is an example, for messages."""
 
     INTEGER = "3"
@@ -36,7 +36,7 @@ class AttributeDef:
     """An attribute an op gives a meaning to; `default` is filled in where the text has none."""
 
     name: str
-    kind: Kind
+    kind: AttributeKind
     required: bool = True
     default: Attribute | None = None
 
@@ -69,13 +69,13 @@ def elementwise(operands: int, names: str, *rules: str) -> Iterable[OpDef]:
     return (OpDef(name, operands, operands, (), rules) for name in names.split())
 
 
-def required(**kinds: Kind) -> tuple[AttributeDef, ...]:
+def required(**kinds: AttributeKind) -> tuple[AttributeDef, ...]:
     return tuple(AttributeDef(name, kind) for name, kind in kinds.items())
 
 
-def optional(**kinds: Kind) -> tuple[AttributeDef, ...]:
+def optional(**kinds: AttributeKind) -> tuple[AttributeDef, ...]:
     return tuple(AttributeDef(name, kind, required=False) for name, kind in kinds.items())
 
 
 def dimension_lists(*names: str) -> tuple[AttributeDef, ...]:
-    return tuple(AttributeDef(name, Kind.INTEGERS, False, ()) for name in names)
+    return tuple(AttributeDef(name, AttributeKind.INTEGERS, False, ()) for name in names)

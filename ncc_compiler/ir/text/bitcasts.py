@@ -16,8 +16,8 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
+from ncc_compiler.ir.text.desugar import FreshNames
 from ncc_compiler.ir.text.reading import Memory, is_row_by_row, memory_of
-from ncc_compiler.ir.text.shorthand import FreshNames
 from ncc_compiler.syntax import tree
 
 
@@ -33,7 +33,7 @@ def with_row_by_row_bitcasts(file: tree.File) -> tree.File:
     )
 
 
-def _spelt_out(body: tree.Computation) -> Iterator[tree.Instruction]:
+def _spelt_out(body: tree.ComputationText) -> Iterator[tree.Instruction]:
     kinds = {one.name.text: one.type for one in body.instructions}
     names = FreshNames(kinds)
     for one in body.instructions:

@@ -28,12 +28,23 @@ from ncc_compiler.ir.graph import (
     SourceFrame,
     names_in,
 )
-from ncc_compiler.ir.op_tables.op_row import Kind, OpDef
+from ncc_compiler.ir.op_tables.op_row import AttributeKind, OpDef
 from ncc_compiler.ir.ops import OPS, REFUSED
 from ncc_compiler.ir.order import call_order, use_order
 from ncc_compiler.ir.rules import InstructionSpan
 from ncc_compiler.ir.text.backend_config import as_collective
 from ncc_compiler.ir.text.bitcasts import with_row_by_row_bitcasts
+from ncc_compiler.ir.text.desugar import (
+    HOLE,
+    NOT_INFERRED,
+    UNTYPED,
+    check_types_said_twice,
+    spelt_out,
+    type_left_out,
+    with_names,
+    with_types,
+    without_tuple_constants,
+)
 from ncc_compiler.ir.text.header import check_header, read_header
 from ncc_compiler.ir.text.ranks import with_ranks
 from ncc_compiler.ir.text.reading import (
@@ -45,17 +56,6 @@ from ncc_compiler.ir.text.reading import (
     is_of_other_ops,
     is_row_by_row,
     memory_of,
-)
-from ncc_compiler.ir.text.shorthand import (
-    HOLE,
-    NOT_INFERRED,
-    UNTYPED,
-    check_types_said_twice,
-    spelt_out,
-    type_left_out,
-    with_names,
-    with_types,
-    without_tuple_constants,
 )
 from ncc_compiler.ir.types import TokenType, Type
 from ncc_compiler.syntax import tree
@@ -79,8 +79,8 @@ class Body:
         self,
         reading: Reading,
         file: tree.File,
-        written: tree.Computation,
-        computations: Mapping[str, tree.Computation],
+        written: tree.ComputationText,
+        computations: Mapping[str, tree.ComputationText],
     ) -> None:
         self._reading = reading
         self._broken = file.broken
@@ -301,7 +301,7 @@ class Body:
     def _check_predecessors(self, attribute: tree.Attribute) -> None:
         """They order nothing here, and must be instructions all the same."""
         try:
-            names = read_attribute(Kind.CALLEES, attribute.value)
+            names = read_attribute(AttributeKind.CALLEES, attribute.value)
         except ValueError as error:
             at = (attribute.value_start, attribute.end)
             self._reading.complain("attribute-C1", f"{_PREDECESSORS}: {error}", at)
@@ -361,7 +361,7 @@ _LINE = re.compile(r"\bsource_line=(\d{1,9})")
 Row = Mapping[str, int]
 
 
-def read_frames(tables: Sequence[tree.Table], reading: Reading) -> Mapping[int, SourceFrame]:
+def read_frames(tables: Sequence[tree.SourceTable], reading: Reading) -> Mapping[int, SourceFrame]:
     """Frames by id. XLA prints a parent's id plus one, so that 1 says: outermost."""
     files = _texts(tables, "FileNames")
     functions = _texts(tables, "FunctionNames")
@@ -384,7 +384,7 @@ def read_frames(tables: Sequence[tree.Table], reading: Reading) -> Mapping[int, 
 
 
 def _rows(
-    tables: Sequence[tree.Table], name: str, reading: Reading
+    tables: Sequence[tree.SourceTable], name: str, reading: Reading
 ) -> list[tuple[int, Row, tree.Word]]:
     """Number, fields and place of each row of a table."""
     found: list[tuple[int, Row, tree.Word]] = []
@@ -400,7 +400,7 @@ def _rows(
     return found
 
 
-def _texts(tables: Sequence[tree.Table], name: str) -> dict[int, str]:
+def _texts(tables: Sequence[tree.SourceTable], name: str) -> dict[int, str]:
     return {
         int(match[1][:18]): _ESCAPE.sub(r"\1", match[2])
         for table in tables
@@ -467,9 +467,9 @@ def build_module(
     return counted, tuple(reading.found)
 
 
-def _named(file: tree.File, reading: Reading) -> Mapping[str, tree.Computation]:
+def _named(file: tree.File, reading: Reading) -> Mapping[str, tree.ComputationText]:
     """The computations by name; of two with one name the first counts."""
-    named: dict[str, tree.Computation] = {}
+    named: dict[str, tree.ComputationText] = {}
     for computation in file.computations:
         name = computation.name.text if computation.name else ENTRY_NAME
         first = named.setdefault(name, computation)
@@ -484,7 +484,7 @@ def _key_of(node: Node, callee: str) -> str:
 
 def _entry(
     file: tree.File,
-    written: Mapping[str, tree.Computation],
+    written: Mapping[str, tree.ComputationText],
     computations: Mapping[str, Computation],
     reading: Reading,
 ) -> str | None:

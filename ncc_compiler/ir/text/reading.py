@@ -21,7 +21,7 @@ import attrs
 from ncc_compiler.diagnostics import MOST_SHOWN, Diagnostic, Note, Source, Span
 from ncc_compiler.ir.attributes import read_attribute
 from ncc_compiler.ir.graph import Attribute, Elided, Literal, Raw
-from ncc_compiler.ir.op_tables.op_row import AttributeDef, Kind, OpDef
+from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttributeKind, OpDef
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.text.literals import LiteralError, read_literal
 from ncc_compiler.ir.types import ArrayType, TokenType, TupleType, Type
@@ -350,7 +350,7 @@ class Reading:
         self.source = source
         self.found: list[Diagnostic] = []
         self._types: dict[str, Type | None] = {}
-        self._values: dict[tuple[Kind, str], Attribute] = {}
+        self._values: dict[tuple[AttributeKind, str], Attribute] = {}
         self._raw: dict[str, Raw] = {}
         self._misspelt: dict[tuple[str, str], str] = {}
         self._compared = 0  # words, with misspelt ones
@@ -466,7 +466,7 @@ class Reading:
                 "op-C3", fact, at or (written.op.start, written.op.end), f"write {example}"
             )
             return None
-        if definition.kind is Kind.LITERAL:
+        if definition.kind is AttributeKind.LITERAL:
             return self._literal(payload, kind, written)
         text = tree.Attribute(
             definition.name, payload.text, payload.start, payload.start, payload.end

@@ -11,7 +11,7 @@ import attrs
 
 from ncc_compiler.ir.graph import Attribute, Computation, Module, Node
 from ncc_compiler.ir.ops import OPS
-from ncc_compiler.ir.rules import Complaint, Part, Place, rule_of
+from ncc_compiler.ir.rules import Complaint, NodePart, Place, rule_of
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 
 Inference: TypeAlias = Generator[Complaint, None, Type | None]
@@ -37,12 +37,14 @@ class InferenceContext:
         """The operands of an op that takes arrays only."""
         return tuple(kind for kind in self.operands if isinstance(kind, ArrayType))
 
-    def complain(self, number: int, message: str, at: Place = Part.OP, hint: str = "") -> Complaint:
+    def complain(
+        self, number: int, message: str, at: Place = NodePart.OP, hint: str = ""
+    ) -> Complaint:
         """Rule `<op>-C<number>` is broken."""
         return Complaint(f"{self.node.op}-C{number}", message, at, hint)
 
     def complain_of(
-        self, rule: str, message: str, at: Place = Part.OP, hint: str = ""
+        self, rule: str, message: str, at: Place = NodePart.OP, hint: str = ""
     ) -> Complaint:
         """The op's rule with this sentence is broken."""
         return Complaint(rule_of(self.node.op, rule), message, at, hint)

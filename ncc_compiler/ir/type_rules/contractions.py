@@ -15,7 +15,7 @@ from ncc_compiler.ir.op_tables.contractions import (
     START_FOR_EACH,
     WINDOW_SIZES,
 )
-from ncc_compiler.ir.rules import Complaint, Part
+from ncc_compiler.ir.rules import Complaint, NodePart
 from ncc_compiler.ir.type_rules.context import (
     Inference,
     InferenceContext,
@@ -48,7 +48,7 @@ def check_product(ctx: InferenceContext) -> Inference:
         yield ctx.complain_of(FACTORS, fact, 1)
     elif not _holds_products(dtype, left, right):
         fact = f"{left.value} and {right.value} do not give {dtype.value}"
-        yield ctx.complain_of(PRODUCTS, fact, Part.TYPE)
+        yield ctx.complain_of(PRODUCTS, fact, NodePart.TYPE)
     return ArrayType(dtype)
 
 
@@ -61,7 +61,7 @@ def _holds_products(dtype: DType, left: DType, right: DType) -> bool:
 def _dot(ctx: InferenceContext) -> Inference:
     if len(ctx.arrays) > 2 or ctx.attribute("sparsity") is not None:
         fact = "sparse operands are not supported"
-        yield ctx.complain(6, fact, 2 if len(ctx.arrays) > 2 else Part.OP)
+        yield ctx.complain(6, fact, 2 if len(ctx.arrays) > 2 else NodePart.OP)
         return None
     return (yield from _product_type(ctx))
 
@@ -100,7 +100,7 @@ def _ragged_dot(ctx: InferenceContext) -> Inference:
     ragged = ctx.node.integers("lhs_ragged_dims")
     if len(ragged) != 1 or not 0 <= ragged[0] < left.rank:
         fact = f"{list(ragged)} is not one dimension of {left}"
-        yield ctx.complain(6, fact, "lhs_ragged_dims" if ragged else Part.OP)
+        yield ctx.complain(6, fact, "lhs_ragged_dims" if ragged else NodePart.OP)
         return None
     if product is None:
         return None
@@ -122,7 +122,7 @@ def _ragged_dot(ctx: InferenceContext) -> Inference:
     if tuple(right.shape[d] for d in groups) != wanted:
         fact = f"dimensions of groups are {list(groups)} of {right}, there are {count[0]} groups"
         hint = f"one dimension of size {count[0]}" if wanted else "leave rhs_group_dims out"
-        yield ctx.complain(7, fact, "rhs_group_dims" if groups else Part.OP, hint)
+        yield ctx.complain(7, fact, "rhs_group_dims" if groups else NodePart.OP, hint)
         return None
     in_front = count if role is contracting else ()
     return ArrayType(product.dtype, (*in_front, *product.shape))

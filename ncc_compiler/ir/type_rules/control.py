@@ -11,7 +11,7 @@ from ncc_compiler.ir.collectives import PAIRS_OF_TRANSFERS, moves_slices, pairs_
 from ncc_compiler.ir.graph import Computation
 from ncc_compiler.ir.op_tables.control import DATA_OF_ARRAYS
 from ncc_compiler.ir.order import branch_names
-from ncc_compiler.ir.rules import Complaint, Part
+from ncc_compiler.ir.rules import Complaint, NodePart
 from ncc_compiler.ir.type_rules.collectives import (
     COLLECTIVE_RULES,
     COUNTED_RULES,
@@ -81,7 +81,7 @@ def _conditional(ctx: InferenceContext) -> Inference:
         if chosen == _INDEX:
             wanted = "branch_computations={%f, %g}"
         fact = f"{chosen} does not choose between what is named"
-        yield ctx.complain(2, fact, Part.OP, f"write {wanted}")
+        yield ctx.complain(2, fact, NodePart.OP, f"write {wanted}")
         return None
     if len(names) != len(given):
         fact = f"{len(names)} branches, {len(given)} operands for them"
@@ -132,7 +132,7 @@ def _scan(ctx: InferenceContext) -> Inference:
         yield ctx.complain(1, fact, "dimensions")
         return None
     if not lengths:
-        yield ctx.complain(4, "nothing says how many steps there are", Part.TYPE)
+        yield ctx.complain(4, "nothing says how many steps there are", NodePart.TYPE)
         return None
     slices = [_but(kind, dimension) for kind in inputs]
     if parameter_types(callee) != [*slices, *first] or results != (*outputs, *first):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from ncc_compiler.ir.op_tables.elementwise import DTYPE, SAME_TYPE
-from ncc_compiler.ir.rules import Part
+from ncc_compiler.ir.rules import NodePart
 from ncc_compiler.ir.type_rules.context import (
     Inference,
     InferenceContext,
@@ -33,7 +33,7 @@ def _bitcast(ctx: InferenceContext) -> Inference:
         or (from_bits != to_bits and (from_bits % 8 or to_bits % 8))
         or (kind.dtype is DType.PRED and operand.dtype is not DType.PRED)  # not any byte is one
     ):
-        yield ctx.complain(1, fact, Part.TYPE)
+        yield ctx.complain(1, fact, NodePart.TYPE)
     return kind
 
 
@@ -43,12 +43,12 @@ def _bitcast_convert(ctx: InferenceContext) -> Inference:
         return operand
     if operand.dtype.is_complex is not kind.dtype.is_complex:
         fact = f"{operand.dtype.value} does not become {kind.dtype.value}"
-        yield ctx.complain(2, fact, Part.TYPE)
+        yield ctx.complain(2, fact, NodePart.TYPE)
         return kind
     shape = _reshaped(operand, kind.dtype)
     if shape is None:
         fact = f"the last dimension of {operand} does not make one {kind.dtype.value} each"
-        yield ctx.complain(1, fact, Part.TYPE)
+        yield ctx.complain(1, fact, NodePart.TYPE)
         return kind
     return ArrayType(kind.dtype, shape)
 
@@ -83,7 +83,7 @@ def _stochastic_convert(ctx: InferenceContext) -> Inference:
     dtype = kind.dtype if isinstance(kind, ArrayType) else DType.S32
     if not operand.dtype.is_float or not dtype.is_signed:
         fact = f"{operand.dtype.value} is not rounded to {dtype.value} at random"
-        yield ctx.complain(1, fact, Part.TYPE)
+        yield ctx.complain(1, fact, NodePart.TYPE)
     is_unsigned = random.dtype.is_integer and not random.dtype.is_signed
     if not is_unsigned or (random.shape, random.dtype.bits) != (operand.shape, operand.dtype.bits):
         yield ctx.complain(2, f"random bits of {operand} are {random}", 1)
@@ -257,7 +257,7 @@ def _iota(ctx: InferenceContext) -> Inference:
         fact = f"{kind} has no dimension {dimension}"
         yield ctx.complain(1, fact, "iota_dimension")
     elif kind.dtype is DType.PRED:
-        yield ctx.complain(2, "iota counts numbers, not pred", Part.TYPE)
+        yield ctx.complain(2, "iota counts numbers, not pred", NodePart.TYPE)
     return kind
 
 

@@ -24,7 +24,7 @@ from ncc_compiler.ir.custom_calls import (
 )
 from ncc_compiler.ir.graph import Callees, Padding
 from ncc_compiler.ir.op_tables.collectives import NCC_COLLECTIVES
-from ncc_compiler.ir.rules import Complaint, Part, Place
+from ncc_compiler.ir.rules import Complaint, NodePart, Place
 from ncc_compiler.ir.type_rules.context import (
     Inference,
     InferenceContext,
@@ -311,7 +311,7 @@ INDEXING_RULES: Mapping[str, TypeRule] = {
 def _broadcast(ctx: InferenceContext) -> Inference:
     operand, kind, dimensions = ctx.arrays[0], ctx.node.type, ctx.node.integers("dimensions")
     if not isinstance(kind, ArrayType):
-        yield ctx.complain(2, f"the result is {kind}, not an array", Part.TYPE)
+        yield ctx.complain(2, f"the result is {kind}, not an array", NodePart.TYPE)
         return None
     if len(dimensions) != operand.rank:
         fact = f"{len(dimensions)} dimensions for an operand of rank {operand.rank}: {operand}"
@@ -340,7 +340,7 @@ def _reshape(ctx: InferenceContext) -> Inference:
     if not isinstance(kind, ArrayType) or kind.elements != operand.elements:
         count = kind.elements if isinstance(kind, ArrayType) else 0
         fact = f"{operand} has {operand.elements} elements, {kind} has {count}"
-        yield ctx.complain(1, fact, Part.TYPE)
+        yield ctx.complain(1, fact, NodePart.TYPE)
         return None
     return ArrayType(operand.dtype, kind.shape)
 
@@ -532,7 +532,7 @@ def _approx_topk(ctx: InferenceContext) -> Inference:
     try:
         asked = approx_topk_of(ctx.node)
     except ConfigError as error:
-        place: Place = "backend_config" if "backend_config" in ctx.node.attributes else Part.OP
+        place: Place = "backend_config" if "backend_config" in ctx.node.attributes else NodePart.OP
         yield ctx.complain(4, f"{APPROX_TOPK}: {error}", place)
         return None
     half = len(ctx.operands) // 2

@@ -5,7 +5,7 @@ The sentences of their rules stand in `op_tables/numeric.py`.
 
 from collections.abc import Mapping
 
-from ncc_compiler.ir.rules import Part
+from ncc_compiler.ir.rules import NodePart
 from ncc_compiler.ir.type_rules.context import (
     Inference,
     InferenceContext,
@@ -93,14 +93,14 @@ def _rng(ctx: InferenceContext) -> Inference:
         fact = f"unknown distribution {distribution}"
         yield ctx.complain(1, fact, "distribution", "one of rng_uniform, rng_normal")
     if not isinstance(kind, ArrayType):
-        yield ctx.complain(3, f"the result is {kind}, not an array", Part.TYPE)
+        yield ctx.complain(3, f"the result is {kind}, not an array", NodePart.TYPE)
         return None
     for position, operand in enumerate(ctx.arrays):
         if operand != ArrayType(kind.dtype):
             fact = f"operand {position} is {operand}, the result {kind}"
             yield ctx.complain(2, fact, position)
     if not (kind.dtype.is_float or (kind.dtype.is_integer and distribution != "rng_normal")):
-        yield ctx.complain(3, f"{distribution} does not give {kind.dtype.value}", Part.TYPE)
+        yield ctx.complain(3, f"{distribution} does not give {kind.dtype.value}", NodePart.TYPE)
     return kind
 
 
@@ -118,7 +118,7 @@ def _rng_bit_generator(ctx: InferenceContext) -> Inference:
     bits = elements[1] if len(elements) == 2 else None
     if not isinstance(bits, ArrayType) or not bits.dtype.is_integer:
         fact = f"the result is {kind}, not ({state}, an array of integers)"
-        yield ctx.complain(3, fact, Part.TYPE)
+        yield ctx.complain(3, fact, NodePart.TYPE)
         return None
     return TupleType((state, bits))
 

@@ -39,12 +39,12 @@ HEAVY = frozenset(
 
 
 @attrs.frozen
-class Work:
+class OpWork:
     """What a node asks of the queues."""
 
     engine: Engine | None  # None: a name for data, or a row of control flow
     duration: int
-    flight: int = 0  # of a collective: from its trigger to its results
+    latency: int = 0  # of a collective: from its trigger to its results
 
 
 def flops_per_unit(element_bytes: int) -> int:
@@ -58,19 +58,19 @@ def larger_side(node: Node, operands: Sequence[Node]) -> int:
     return max(read, sum(array.size_bytes for array in leaves(node.type)))
 
 
-def work_of(module: Module, computation: Computation, node: Node) -> Work:
+def work_of(module: Module, computation: Computation, node: Node) -> OpWork:
     """The work of a node of a canonical graph."""
     operands = [computation.nodes[operand] for operand in node.operands]
     if node.op in COLLECTIVES:
-        flight = START + PER_COLLECTIVE_BYTE * larger_side(node, operands)
-        return Work(Engine.GPSIMD, INSTRUCTION, flight)
+        latency = START + PER_COLLECTIVE_BYTE * larger_side(node, operands)
+        return OpWork(Engine.GPSIMD, INSTRUCTION, latency)
     if node.op not in SELECTORS:
-        return Work(None, 0)
+        return OpWork(None, 0)
     given = [array for one in operands for array in leaves(one.type)]
-    return Work(_engine(module, node), INSTRUCTION + _duration(node, given))
+    return OpWork(_engine(module, node), INSTRUCTION + _duration(node, given))
 
 
-def works_of(module: Module, computation: Computation) -> list[Work]:
+def works_of(module: Module, computation: Computation) -> list[OpWork]:
     """The work of every node."""
     return [work_of(module, computation, node) for node in computation.nodes]
 

@@ -36,7 +36,7 @@ import attrs
 
 from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
 from ncc_compiler.ir.ops import OPS
-from ncc_compiler.ir.rules import Complaint, InstructionSpan, Part
+from ncc_compiler.ir.rules import Complaint, InstructionSpan, NodePart
 from ncc_compiler.ir.text.backend_config import CUSTOM_CALL
 from ncc_compiler.ir.text.literals import COMMENT, ELIDED
 from ncc_compiler.ir.text.reading import Reading, limits_fault
@@ -89,7 +89,7 @@ class _Naming:
     """The computations of a file, those that had no name before those that call them."""
 
     def __init__(self, taken: Iterable[str]) -> None:
-        self.found: list[tree.Computation] = []
+        self.found: list[tree.ComputationText] = []
         self._names = FreshNames(taken)
 
     def flat(self, instructions: Iterable[tree.Instruction]) -> tree.Body:
@@ -128,7 +128,7 @@ class _Naming:
                     self._names.like(f"{user}.{attribute.key}"), attribute.start, attribute.end
                 )
                 body = self.flat(callee)
-                self.found.append(tree.Computation(name, False, None, body))
+                self.found.append(tree.ComputationText(name, False, None, body))
                 names.append(f"%{name.text}")
             else:
                 names.append(f"%{callee.text}")
@@ -170,7 +170,7 @@ def spelt_out(file: tree.File, reading: Reading) -> tree.File:
     if not any(_is_sugar(one.op.text) for body in file.computations for one in body.instructions):
         return file
     names = FreshNames(body.name.text for body in file.computations if body.name)
-    computations: list[tree.Computation] = []
+    computations: list[tree.ComputationText] = []
     for body in file.computations:
         known = {one.name.text: one for one in body.instructions}
         instructions: list[tree.Instruction] = []
@@ -228,7 +228,7 @@ def _start(one: tree.Instruction, name: str) -> tree.Instruction:
 
 def _wrapper(
     one: tree.Instruction, known: Mapping[str, tree.Instruction], name: str, reading: Reading
-) -> tree.Computation:
+) -> tree.ComputationText:
     """The computation of the one op; its parameters are named as the operands are."""
     parameters = list(_parameters(one, known, reading))
     names = FreshNames(parameter.name.text for parameter in parameters)
@@ -246,7 +246,7 @@ def _wrapper(
         attributes=tuple(_of_the_op(one.attributes)),
         is_root=True,
     )
-    return tree.Computation(
+    return tree.ComputationText(
         tree.Word(name, one.op.start, one.op.end), False, None, (*parameters, root)
     )
 
@@ -303,7 +303,7 @@ def _is_tuple(one: tree.Instruction) -> bool:
     return is_constant and isinstance(one.type, tree.TupleText)
 
 
-def _spelt_out(body: tree.Computation) -> Iterator[tree.Instruction]:
+def _spelt_out(body: tree.ComputationText) -> Iterator[tree.Instruction]:
     taken = {one.name.text for one in body.instructions}
 
     numbers: dict[str, Iterator[int]] = {}  # by stem; a wide tuple takes many
@@ -395,7 +395,7 @@ NOT_INFERRED = frozenset(
 
 def type_left_out(op: str) -> Complaint:
     fact = f"the result type of a {op} does not follow from its operands"
-    return Complaint("op-C8", fact, Part.OP, f"write it before the op: f32[2,3] {op}(…)")
+    return Complaint("op-C8", fact, NodePart.OP, f"write it before the op: f32[2,3] {op}(…)")
 
 
 def with_types(

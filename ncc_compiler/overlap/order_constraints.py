@@ -32,7 +32,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from ncc_compiler.ir.collectives import written_stream
 from ncc_compiler.ir.graph import Computation
 from ncc_compiler.ir.ops import OPS
-from ncc_compiler.overlap.dependences import Lifetimes, chosen_before
+from ncc_compiler.overlap.analyses import LiveRanges, ancestors_among
 
 _MOST = 64
 """Collectives of a layer; longer stretches are not looked for."""
@@ -77,8 +77,8 @@ Layer = Sequence[int]
 """The collectives of a layer."""
 
 
-def held_until(
-    body: Computation, lifetimes: Lifetimes, early: int | None, late: int | None
+def shifted_starts(
+    body: Computation, lifetimes: LiveRanges, early: int | None, late: int | None
 ) -> Mapping[int, int]:
     """For collectives that start later than they could, the node that they wait for."""
     found: dict[int, int] = {}
@@ -88,12 +88,12 @@ def held_until(
     if late:
         for layers in _by_stream(body, _SCATTERS):
             found |= _scatters(body, lifetimes, layers, late)
-    before = chosen_before(body, found) if found else []
+    before = ancestors_among(body, found) if found else []
     bits = {one: 1 << k for k, one in enumerate(sorted(found))}
     return {one: until for one, until in found.items() if not before[until] & bits[one]}
 
 
-def _gathers(lifetimes: Lifetimes, layers: Sequence[Layer], early: int) -> dict[int, int]:
+def _gathers(lifetimes: LiveRanges, layers: Sequence[Layer], early: int) -> dict[int, int]:
     """All-gathers wait for the layer so much earlier to begin, or the one before to be over."""
     found: dict[int, int] = {}
     distance = max(1, early)
@@ -105,7 +105,7 @@ def _gathers(lifetimes: Lifetimes, layers: Sequence[Layer], early: int) -> dict[
 
 
 def _scatters(
-    body: Computation, lifetimes: Lifetimes, layers: Sequence[Layer], late: int
+    body: Computation, lifetimes: LiveRanges, layers: Sequence[Layer], late: int
 ) -> dict[int, int]:
     """Reduce-scatters wait for the gradients of the layer so much later, or of the last one."""
     made = [
@@ -140,7 +140,7 @@ _IN_PLACE = frozenset({"copy", "dynamic-update-slice"})
 _BARRIER = "ncc.barrier"
 
 
-def kept_orders(body: Computation, lifetimes: Lifetimes) -> Mapping[int, Sequence[int]]:
+def anti_dependences(body: Computation, lifetimes: LiveRanges) -> Mapping[int, Sequence[int]]:
     """For some nodes, others that stay before them."""
     found: dict[int, list[int]] = defaultdict(list)
     for position, node in enumerate(body.nodes):
@@ -152,7 +152,7 @@ def kept_orders(body: Computation, lifetimes: Lifetimes) -> Mapping[int, Sequenc
     return found
 
 
-def _makers(body: Computation, lifetimes: Lifetimes, position: int) -> Sequence[int]:
+def _makers(body: Computation, lifetimes: LiveRanges, position: int) -> Sequence[int]:
     """Where the first operand of a node that works in place was made."""
     return lifetimes.made_in[body.nodes[position].operands[0]]
 
@@ -164,7 +164,7 @@ def _keep(found: dict[int, list[int]], readers: Sequence[int], writer: int) -> N
         found[writer] += others
 
 
-def _keep_states(body: Computation, lifetimes: Lifetimes, found: dict[int, list[int]]) -> None:
+def _keep_states(body: Computation, lifetimes: LiveRanges, found: dict[int, list[int]]) -> None:
     """Of a body of a loop, new elements of the state behind what reads the old ones."""
     parameters, root = body.parameters(), body.nodes[body.root]
     is_body = len(parameters) == 1 and body.nodes[parameters[0]].type == root.type
@@ -194,7 +194,7 @@ def _keep_barriers(body: Computation, found: dict[int, list[int]]) -> None:
         since[stream].append(position)
 
 
-class Turns:
+class UpdateOrder:
     """The order of updates once all collectives are on their way."""
 
     def __init__(

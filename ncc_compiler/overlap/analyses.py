@@ -22,7 +22,7 @@ from ncc_compiler.codegen.leaves import leaves
 from ncc_compiler.ir.graph import Computation, Module, Node
 from ncc_compiler.ir.order import branch_names
 from ncc_compiler.ir.types import TupleType
-from ncc_compiler.overlap.work import CONTROL_FLOW, HEAVY, Work
+from ncc_compiler.overlap.cost_model import CONTROL_FLOW, HEAVY, OpWork
 from ncc_runtime.neff.isa import ENGINES
 
 Elements = frozenset[int]
@@ -110,7 +110,7 @@ Bits = int
 """Bit k stands for the k-th chosen node, in the order of the computation."""
 
 
-def chosen_before(body: Computation, chosen: Collection[int]) -> list[Bits]:
+def ancestors_among(body: Computation, chosen: Collection[int]) -> list[Bits]:
     """For every node, the chosen ones that it depends on, directly or through others."""
     bit = {position: 1 << k for k, position in enumerate(sorted(chosen))}
     found: list[Bits] = []
@@ -122,7 +122,7 @@ def chosen_before(body: Computation, chosen: Collection[int]) -> list[Bits]:
     return found
 
 
-def chosen_behind(body: Computation, chosen: Collection[int]) -> list[Bits]:
+def descendants_among(body: Computation, chosen: Collection[int]) -> list[Bits]:
     """For every node, the chosen ones that depend on it, directly or through others."""
     bit = {position: 1 << k for k, position in enumerate(sorted(chosen))}
     found: list[Bits] = [0] * len(body.nodes)
@@ -134,14 +134,16 @@ def chosen_behind(body: Computation, chosen: Collection[int]) -> list[Bits]:
 
 
 @attrs.frozen
-class Pace:
+class ComputeTimes:
     """In program order, each engine one after the other; units of `work.py`."""
 
     ready: tuple[int, ...]  # per node: when its operands are there
     behind: tuple[int, ...]  # per collective: work of what waits for it and for none after it
 
 
-def pace_of(body: Computation, works: Sequence[Work], before: Sequence[Bits]) -> Pace:
+def compute_times(
+    body: Computation, works: Sequence[OpWork], before: Sequence[Bits]
+) -> ComputeTimes:
     """The pace of a computation; `before` says which collectives each node depends on."""
     free = dict.fromkeys(ENGINES, 0)
     ready, done = [0] * len(body.nodes), [0] * len(body.nodes)
@@ -152,13 +154,13 @@ def pace_of(body: Computation, works: Sequence[Work], before: Sequence[Bits]) ->
         if node.op in CONTROL_FLOW:
             start = max(start, *free.values())
             free = dict.fromkeys(ENGINES, start)
-        elif work.engine is not None and not work.flight:
+        elif work.engine is not None and not work.latency:
             start = max(start, free[work.engine])
             free[work.engine] = start + work.duration
             if before[position]:
                 behind[before[position].bit_length() - 1] += work.duration
-        done[position] = start + (0 if work.flight else work.duration)
-    return Pace(tuple(ready), tuple(behind))
+        done[position] = start + (0 if work.latency else work.duration)
+    return ComputeTimes(tuple(ready), tuple(behind))
 
 
 _NAMES = frozenset(
@@ -174,7 +176,7 @@ _ELSEWHERE = _NAMES | {"constant", "parameter"}
 
 
 @attrs.frozen
-class Lifetimes:
+class LiveRanges:
     """Per node of a computation: what it makes, and which makers it reads."""
 
     made_in: tuple[tuple[int, ...], ...]  # nodes that made what its value lies in
@@ -183,9 +185,9 @@ class Lifetimes:
     readers: tuple[tuple[int, ...], ...]  # nodes that read its memory, in order
 
 
-def lifetimes_of(
+def live_ranges_of(
     body: Computation, stretches: Sequence[int], kept: Collection[int] = ()
-) -> Lifetimes:
+) -> LiveRanges:
     """The lifetimes of a computation cut into stretches (a number for each node).
 
     What is used outside of its stretch, and the values `kept`, have memory all the time.
@@ -205,7 +207,7 @@ def lifetimes_of(
     for value in kept:
         for maker in makers[value]:
             sizes[maker] = 0
-    return Lifetimes(tuple(makers), tuple(sizes), tuple(reads), tuple(map(tuple, readers)))
+    return LiveRanges(tuple(makers), tuple(sizes), tuple(reads), tuple(map(tuple, readers)))
 
 
 def _bytes(node: Node) -> int:
@@ -233,12 +235,12 @@ def _makers(body: Computation) -> list[tuple[int, ...]]:
     return found
 
 
-def peak_bytes(lifetimes: Lifetimes, order: Sequence[int]) -> int:
+def peak_bytes(lifetimes: LiveRanges, order: Sequence[int]) -> int:
     """The most that lives at once when nodes run in this order, which may be a stretch of them."""
     return max(_needs(lifetimes, order), default=0)
 
 
-def _needs(lifetimes: Lifetimes, order: Sequence[int]) -> list[int]:
+def _needs(lifetimes: LiveRanges, order: Sequence[int]) -> list[int]:
     """What lives while each node of an order runs, its results included."""
     left = [len(readers) for readers in lifetimes.readers]
     needs, live = [], 0
@@ -253,7 +255,7 @@ def _needs(lifetimes: Lifetimes, order: Sequence[int]) -> list[int]:
     return needs
 
 
-class Remainder:
+class MemoryBudget:
     """What is left of a stretch while its nodes run in another order than the program's.
 
     A node may run ahead if all that is left could then run in program order within the limit: a
@@ -261,7 +263,7 @@ class Remainder:
     state safe, so memory never runs out, whatever was made ahead before.
     """
 
-    def __init__(self, lifetimes: Lifetimes, stretch: range, limit_bytes: float) -> None:
+    def __init__(self, lifetimes: LiveRanges, stretch: range, limit_bytes: float) -> None:
         """The limit is at least what the stretch takes in program order."""
         self._lifetimes, self._start, self._limit_bytes = lifetimes, stretch.start, limit_bytes
         # By node, when it is its turn in program order; float64, since nothing bounds a size, and

@@ -25,7 +25,7 @@ from ncc_runtime.neff.program import (
 
 
 @attrs.frozen
-class DraftBuffer:
+class LogicalBuffer:
     """A buffer that has no address yet."""
 
     name: str
@@ -36,7 +36,7 @@ class DraftBuffer:
 
 
 @attrs.frozen
-class DraftTensor:
+class TensorView:
     """A typed view of a whole buffer."""
 
     name: str
@@ -45,7 +45,7 @@ class DraftTensor:
 
 
 @attrs.frozen
-class Costs:
+class InstructionCosts:
     """What the clock reads of an instruction; the columns of `neff/table.py`."""
 
     flops: int = 0
@@ -55,7 +55,7 @@ class Costs:
 
 
 @attrs.frozen
-class Step:
+class ProgramStep:
     """One instruction without its waits; a collective's tensors are those of its placeholder."""
 
     opcode: str
@@ -65,11 +65,11 @@ class Step:
     origin: Origin
     attributes: Mapping[str, AttributeValue] = attrs.field(factory=dict)
     collective: Placeholder | None = None
-    costs: Costs = Costs()
+    costs: InstructionCosts = InstructionCosts()
 
 
 @attrs.frozen
-class Mark:
+class ControlRow:
     """A row of control flow, before the step at position `at`; every queue gets it."""
 
     at: int
@@ -79,25 +79,25 @@ class Mark:
 
 
 @attrs.frozen
-class Draft:
+class LoweredProgram:
     """Steps in program order, an order that respects data; ids are positions in the tuples."""
 
     name: str
     replica_count: int
     num_partitions: int
-    buffers: tuple[DraftBuffer, ...]
-    tensors: tuple[DraftTensor, ...]
-    steps: tuple[Step, ...]
+    buffers: tuple[LogicalBuffer, ...]
+    tensors: tuple[TensorView, ...]
+    steps: tuple[ProgramStep, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     regions: tuple[Region, ...]
-    marks: tuple[Mark, ...] = ()  # in program order
+    marks: tuple[ControlRow, ...] = ()  # in program order
     blocks: tuple[Block, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     shardings: tuple[Sharding, ...] = ()
 
 
-def without_moved(draft: Draft, moved: Mapping[int, int]) -> Draft:
+def without_aliases(draft: LoweredProgram, moved: Mapping[int, int]) -> LoweredProgram:
     """The draft where some buffers are gone, their tensors being views of others."""
     if not moved:
         return draft
