@@ -1,8 +1,8 @@
-"""How long operations take relative to each other, by what they compute and move alone.
+"""A cost model for ordering: how long operations take, relative to each other.
 
 The unit is the time of one byte to or from local memory. The ratios below are round figures of an
-accelerator in general: they weigh one order against another and price nothing. What a
-program takes on a topology, the runtime says.
+accelerator in general: they weigh one order against another and price nothing. They are guesses,
+tied to no topology; what a program takes on one, the runtime says.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ HEAVY = frozenset(
 
 @attrs.frozen
 class OpWork:
-    """What a node asks of the queues."""
+    """How long a node keeps its queue busy, and its results under way."""
 
     engine: Engine | None  # None: a name for data, or a row of control flow
     duration: int
@@ -54,7 +54,7 @@ def flops_per_unit(element_bytes: int) -> int:
 
 def larger_side(node: Node, operands: Sequence[Node]) -> int:
     """Bytes of a collective on one rank, operands or results, whichever are more."""
-    read = sum(array.size_bytes for one in operands for array in leaves(one.type))
+    read = sum(array.size_bytes for operand in operands for array in leaves(operand.type))
     return max(read, sum(array.size_bytes for array in leaves(node.type)))
 
 
@@ -66,7 +66,7 @@ def work_of(module: Module, computation: Computation, node: Node) -> OpWork:
         return OpWork(Engine.GPSIMD, INSTRUCTION, latency)
     if node.op not in SELECTORS:
         return OpWork(None, 0)
-    given = [array for one in operands for array in leaves(one.type)]
+    given = [array for operand in operands for array in leaves(operand.type)]
     return OpWork(_engine(module, node), INSTRUCTION + _duration(node, given))
 
 

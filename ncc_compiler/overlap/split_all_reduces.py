@@ -13,11 +13,10 @@ computes its part, and an all-gather joins the parts: an update divided over dat
 
 That is done where it saves more work than the all-gather takes.
 
-What elementwise operations make of a sum, computed by each rank for its own part of it.
-
-Which values are the same on all ranks of a group, whatever the inputs are.
-
-Whole numbers that ranks compute from their ids alone, for all ranks at once.
+In this file: the cone of elementwise users of an all-reduce (`cone_of`); the cone computed on a
+part (`Shards`); which values are replicated in a group (`replicated_in_groups`, XLA's replication
+analysis); whole numbers that follow from a rank's ids alone, as offsets of its part do
+(`PerRankValues`); and the pass, which puts them together.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -63,22 +62,22 @@ class Cone:
 def cone_of(body: Computation, users: Sequence[Sequence[int]], all_reduce: int) -> Cone | None:
     """The cone of an all-reduce of one array; None if it is very large."""
     shape = body.nodes[all_reduce].array.shape
-    found, pending = {all_reduce}, [all_reduce]
+    inside, pending = {all_reduce}, [all_reduce]
     outside, ends = set[int](), {int(body.root)}
     while pending:
-        one = pending.pop()
-        for user in users[one]:
+        position = pending.pop()
+        for user in users[position]:
             node = body.nodes[user]
             if node.op not in _ANY_SHAPE or node.array.shape != shape:
                 outside.add(user)
-                ends.add(one)
-            elif user not in found:
-                found.add(user)
+                ends.add(position)
+            elif user not in inside:
+                inside.add(user)
                 pending.append(user)
-        if len(found) > _LARGEST_CONE:
+        if len(inside) > _LARGEST_CONE:
             return None
-    inner = tuple(sorted(found - {all_reduce}))
-    return Cone(all_reduce, inner, tuple(sorted(outside)), frozenset(ends & found))
+    inner = tuple(sorted(inside - {all_reduce}))
+    return Cone(all_reduce, inner, tuple(sorted(outside)), frozenset(ends & inside))
 
 
 @attrs.frozen
@@ -103,10 +102,10 @@ class SlicedPart:
 
 @attrs.frozen
 class FlatPart:
-    """A rank's own part as a stretch of the elements in row-major order."""
+    """A rank's own part as a range of the elements in row-major order."""
 
     parts: int
-    start: NodeId  # of the rank's own stretch
+    start: NodeId  # of the rank's own range
     dimension: int = 0
 
     def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
@@ -124,11 +123,11 @@ class FlatPart:
         return rebuild.derived(source, "dynamic-slice", part, (flat, self.start), **sizes)
 
 
-Part = SlicedPart | FlatPart
+RankPart = SlicedPart | FlatPart
 
 
 def own_start(rebuild: Rebuild, module: Module, groups: Groups, source: Node, size: int) -> NodeId:
-    """Where the stretch of `size` elements begins that a rank has by its place in its group."""
+    """Where a rank's own range of `size` elements begins: by its place in its group."""
     starts = np.zeros(module.ranks, np.int32 if size * len(groups[0]) < 2**31 else np.int64)
     for group in groups:
         starts[list(group)] = np.arange(len(group)) * size
@@ -143,15 +142,15 @@ def own_start(rebuild: Rebuild, module: Module, groups: Groups, source: Node, si
 class Shards:
     """The parts of a cone's values, added to a computation in the making."""
 
-    def __init__(self, rebuild: Rebuild, body: Computation, cone: Cone, part: Part) -> None:
+    def __init__(self, rebuild: Rebuild, body: Computation, cone: Cone, part: RankPart) -> None:
         self._rebuild, self._body, self._cone, self._part = rebuild, body, cone, part
         self._parts: dict[int, NodeId] = {}
 
     def of(self, position: int) -> NodeId:
         """The part of a node of the cone; adds what is needed for it and stands before it."""
-        for one in (self._cone.all_reduce, *self._cone.inner):
-            if one <= position and one not in self._parts:
-                self._parts[one] = self._added(one)
+        for inner in (self._cone.all_reduce, *self._cone.inner):
+            if inner <= position and inner not in self._parts:
+                self._parts[inner] = self._added(inner)
         return self._parts[position]
 
     def _added(self, position: int) -> NodeId:
@@ -175,11 +174,11 @@ class Shards:
         source = self._body.nodes[operand]
         if source.array.shape == () != user.array.shape:
             return self._rebuild.new_ids[operand]
-        found = self._repeated(source)
-        if found is None:
-            found = self._part.cut(self._rebuild, source, self._rebuild.new_ids[operand])
-        self._parts[operand] = found
-        return found
+        part = self._repeated(source)
+        if part is None:
+            part = self._part.cut(self._rebuild, source, self._rebuild.new_ids[operand])
+        self._parts[operand] = part
+        return part
 
     def _repeated(self, source: Node) -> NodeId | None:
         """The part of an array whose elements are all the same."""
@@ -245,7 +244,7 @@ class PerRankValues:
         pending = [position]
         while pending:
             node = self._body.nodes[pending[-1]]
-            missing = [one for one in _needs(node) if one not in self._known]
+            missing = [operand for operand in _needs(node) if operand not in self._known]
             pending += missing
             if not missing:
                 self._known.setdefault(pending.pop(), self._value(node))
@@ -264,9 +263,9 @@ class PerRankValues:
                 return np.broadcast_to(value, self._ranks.shape)
             case "dynamic-slice":
                 return self._looked_up(node)
-        given = [self._known[operand] for operand in _needs(node)]
-        numbers = [one for one in given if one is not None]
-        if len(numbers) < len(given):
+        operands = [self._known[operand] for operand in _needs(node)]
+        numbers = [values for values in operands if values is not None]
+        if len(numbers) < len(operands):
             return None
         if node.op == "compare":
             return np.asarray(COMPARISONS[str(node.attributes["direction"])](*numbers))
@@ -354,7 +353,7 @@ _RULES: Mapping[str, Callable[..., Numbers]] = {
 
 _SPLIT = frozenset({"all-reduce", "ncc.avg_all_reduce"})
 _NOWHERE = NodeId(-1)  # the new place of what goes; nothing that stays refers to it
-_MOST_ROUNDS = 8
+_MOST_ROUNDS = 8  # of splits, each of sums that the one before has freed
 
 
 @attrs.frozen
@@ -376,36 +375,36 @@ class SplitAllReduces(Pass):
         computations = dict(module.computations)
         for name, body in module.computations.items():
             for _ in range(_MOST_ROUNDS):  # sums of sums go one by one
-                found = self._found(module, body)
-                if not found:
+                splits = self._splits(module, body)
+                if not splits:
                     break
-                body = _split(module, body, found)
+                body = _split(module, body, splits)
             computations[name] = body
         return attrs.evolve(module, computations=computations)
 
-    def _found(self, module: Module, body: Computation) -> list["_Split"]:
+    def _splits(self, module: Module, body: Computation) -> list["_Split"]:
         """What can be split, no node in two of them."""
         sums = [
             position
             for position, node in enumerate(body.nodes)
             if node.op in _SPLIT and isinstance(node.type, ArrayType) and len(node.operands) == 1
         ]
-        users, taken, found = _users(body) if sums else [], set[int](), []
+        users, taken, splits = _users(body) if sums else [], set[int](), []
         numbers, trusts = PerRankValues(module, body), bool(self.trust_shardings)
-        alike = cache(partial(replicated_in_groups, module, body, trust_shardings=trusts))
+        replicated = cache(partial(replicated_in_groups, module, body, trust_shardings=trusts))
         for position in sums:
             cone = cone_of(body, users, position)
             groups = rank_groups(module, body.nodes[position])
             if cone is None or not taken.isdisjoint(cone.nodes) or _size(groups) < 2:
                 continue
-            one = _sliced(body, cone, groups, numbers)
-            if one is None and _is_worthwhile(module, body, cone, _size(groups)):
+            split = _sliced(body, cone, groups, numbers)
+            if split is None and _is_worthwhile(module, body, cone, _size(groups)):
                 (end,) = cone.ends
-                one = _Split(cone, groups, None) if alike(groups)[end] else None
-            if one is not None:
+                split = _Split(cone, groups, None) if replicated(groups)[end] else None
+            if split is not None:
                 taken |= cone.nodes
-                found.append(one)
-        return found
+                splits.append(split)
+        return splits
 
 
 def _is_worthwhile(module: Module, body: Computation, cone: Cone, parts: int) -> bool:
@@ -418,7 +417,7 @@ def _is_worthwhile(module: Module, body: Computation, cone: Cone, parts: int) ->
         return False
     if body.nodes[cone.all_reduce].array.elements % parts:
         return False
-    work = sum(work_of(module, body, body.nodes[one]).duration for one in cone.inner)
+    work = sum(work_of(module, body, body.nodes[inner]).duration for inner in cone.inner)
     size = body.nodes[cone.all_reduce].array.size_bytes
     return work - work // parts > START + PER_COLLECTIVE_BYTE * size // 2
 
@@ -473,16 +472,18 @@ def _own_part(body: Computation, node: Node, groups: Groups, numbers: PerRankVal
     start = numbers.of(node.operands[1 + dimension])
     if start is None or whole[dimension] != size * _size(groups):
         return None
-    wanted = np.zeros(len(start), np.int64)
+    own = np.zeros(len(start), np.int64)
     for group in groups:
-        wanted[list(group)] = np.arange(len(group)) * size
-    return dimension if (np.clip(start, 0, most) == wanted).all() else None
+        own[list(group)] = np.arange(len(group)) * size
+    return dimension if (np.clip(start, 0, most) == own).all() else None
 
 
-def _split(module: Module, body: Computation, found: Sequence[_Split]) -> Computation:
+def _split(module: Module, body: Computation, splits: Sequence[_Split]) -> Computation:
     rebuild = Rebuild(body)
-    inside = {position: one for one in found for position in one.cone.nodes}
-    leaving = {user: one for one in found if one.dimension is not None for user in one.cone.users}
+    inside = {position: split for split in splits for position in split.cone.nodes}
+    leaving = {
+        user: split for split in splits if split.dimension is not None for user in split.cone.users
+    }
     shards: dict[int, Shards] = {}  # by all-reduce
     for position, node in enumerate(body.nodes):
         split = leaving.get(position)
@@ -509,7 +510,7 @@ def _gathered(rebuild: Rebuild, module: Module, body: Computation, split: _Split
     parts, elements = _size(split.groups), node.array.elements
     start = own_start(rebuild, module, split.groups, node, elements // parts)
     own = Shards(rebuild, body, split.cone, FlatPart(parts, start)).of(end)
-    kept = {key: one for key, one in total.attributes.items() if key != "to_apply"}
+    kept = {key: value for key, value in total.attributes.items() if key != "to_apply"}
     flat = ArrayType(node.array.dtype, (elements,))
     gathered = rebuild.add(
         Node(
