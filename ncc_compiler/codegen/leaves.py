@@ -12,20 +12,22 @@ Leaf = tuple[int, int]
 
 def leaves(kind: Type) -> list[ArrayType]:
     """The arrays inside a type, in order; a token has none."""
-    found: list[ArrayType] = []
+    arrays: list[ArrayType] = []
     pending = [kind]
     while pending:
-        one = pending.pop()
-        if isinstance(one, ArrayType):
-            found.append(one)
-        elif isinstance(one, TupleType):
-            pending.extend(reversed(one.elements))
-    return found
+        part = pending.pop()
+        if isinstance(part, ArrayType):
+            arrays.append(part)
+        elif isinstance(part, TupleType):
+            pending.extend(reversed(part.elements))
+    return arrays
 
 
 @functools.lru_cache(maxsize=1024)
 def _starts(kind: TupleType) -> tuple[int, ...]:
-    return tuple(itertools.accumulate((len(leaves(one)) for one in kind.elements), initial=0))
+    return tuple(
+        itertools.accumulate((len(leaves(element)) for element in kind.elements), initial=0)
+    )
 
 
 def element_span(kind: Type, index: int) -> slice:

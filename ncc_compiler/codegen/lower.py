@@ -1,29 +1,25 @@
-"""The graph as steps over buffers, in program order.
+"""Lowering: the graph as steps over logical buffers, in program order.
 
 A node's value is a flat tuple of tensors: one for an array, the leaves in order for a tuple, none
 for a token. So tuples cost nothing, and neither do reshapes, which are views.
 
-Loops and branches as marks between steps, and the copies that carry values through them.
+Loops and branches become control rows between steps. The loop-carried state lies in buffers of its
+own: filled before the loop, read by condition and body, and written at the end of the body. An
+element that the body gives back unchanged (a loop invariant) needs none, it is read where it was.
+The results of a conditional lie in buffers that every branch writes.
 
-The state of a loop lies in buffers of its own: filled before the loop, read by condition and body,
-and written at the end of the body. What the body gives back as it got it needs none, it is read
-where it was. The results of a conditional lie in buffers that every branch writes.
-
-Collectives to placeholders: what the program says of them, and nothing of the wiring.
-
-Scalar computations: the regions of folds.
+A collective becomes a placeholder: what is exchanged, and nothing of the wiring. The scalar
+computations of reductions, sorts and scatters become regions, rows of scalar instructions.
 """
 
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
 
 import attrs
 import numpy as np
 
 from ncc_compiler.codegen.buffers import (
-    PartialProgram,
     StepRange,
     coalesce_copies,
     resolved_buffer,
@@ -75,351 +71,19 @@ Value = tuple[int, ...]  # tensors
 MOST_NESTED = 64
 """Loops and branches inside one another; each level is a level of recursion here."""
 
-
-class Lowering(PartialProgram, Protocol):
-    """What is made so far, and how to make more."""
-
-    state: set[int]  # buffers that loops write at the end of their bodies
-    depth: int  # blocks that are open
-
-    def computation(self, name: str) -> Computation: ...
-
-    def run(self, computation: Computation, arguments: Sequence[Value]) -> Value:
-        """Append the steps of a computation; gives its result."""
-
-    def new_value(self, node: Node) -> Value:
-        """A new array for each one in the node's type."""
-
-    def array(self, name: str, array: ArrayType, node: Node) -> int:
-        """A tensor in an internal buffer of its own."""
-
-    def copy(self, source: int, target: int, origin: Origin) -> None:
-        """Append a step that copies a tensor."""
-
-    def origin(self, node: Node) -> Origin: ...
-
-
-def lower_while(lowering: Lowering, node: Node, initial: Value) -> Value:
-    """The loop; its value is the state in the end."""
-    condition = lowering.computation(node.callee("condition"))
-    body = lowering.computation(node.callee("body"))
-    kept = invariants(body)
-    state = _state(lowering, node, initial, kept)
-    trips = trip_count(node, condition, body, _numbers(lowering, initial))
-    block = _open(lowering, node, LOOP)
-    start = len(lowering.steps)
-    (verdict,) = lowering.run(condition, [state])
-    predicate = TensorId(verdict)
-    if not _is_written(lowering, verdict, start):
-        predicate = _copied(lowering, node, verdict)
-    lowering.blocks[block] = Block(BlockKind.LOOP, node.name, predicate, trip_count=trips)
-    _mark(lowering, node, TEST, block)
-    region = StepRange.starting_here(lowering)
-    result = lowering.run(body, [state])
-    pairs = [pair for k, pair in enumerate(zip(result, state, strict=True)) if k not in kept]
-    _write(lowering, node, region, pairs)
-    _close(lowering, node, block)
-    return state
-
-
-def lower_conditional(lowering: Lowering, node: Node, operands: Sequence[Value]) -> Value:
-    """One block for each branch; `operands` has the predicate and an argument for each."""
-    predicate = TensorId(operands[0][0])
-    home = resolved_buffer(lowering, predicate)
-    # behind a branch that is passed over, the state may be written before everybody has read it
-    if lowering.buffers[home].kind is not BufferKind.INTERNAL or home in lowering.state:
-        predicate = _copied(lowering, node, predicate)
-    names = branch_names(node)
-    results = lowering.new_value(node)
-    for index, (name, argument) in enumerate(zip(names, operands[1:], strict=True)):
-        block = _open(lowering, node, CASE)
-        lowering.blocks[block] = Block(BlockKind.CASE, node.name, predicate, index, len(names))
-        region = StepRange.starting_here(lowering)
-        found = lowering.run(lowering.computation(name), [argument])
-        _write(lowering, node, region, list(zip(found, results, strict=True)))
-        _close(lowering, node, block)
-    return results
-
-
-def _state(lowering: Lowering, node: Node, initial: Value, kept: frozenset[int]) -> Value:
-    """Where the loop finds its state: in new arrays, filled here, except for what stays."""
-    state = []
-    for k, (source, kind) in enumerate(zip(initial, leaves(node.type), strict=True)):
-        if k not in kept:
-            target = lowering.array(f"{node.name}.{k}", kind, node)
-            lowering.copy(source, target, lowering.origin(node))
-            lowering.state.add(lowering.tensors[target].buffer)
-        state.append(source if k in kept else target)
-    return tuple(state)
-
-
-def _numbers(lowering: Lowering, value: Value) -> dict[int, int]:
-    """Whole numbers among the arrays that are constants of the program."""
-    found = {}
-    for k, tensor in enumerate(value):
-        view = lowering.tensors[tensor]
-        data, dtype = lowering.buffers[view.buffer].data, view.type.dtype.numpy
-        if data is not None and not view.type.shape and dtype.kind in "iu":
-            found[k] = int(np.frombuffer(data, dtype)[0])
-    return found
-
-
-def _open(lowering: Lowering, node: Node, opcode: str) -> int:
-    """Begin a block, whose row is filled in by the caller."""
-    block = len(lowering.blocks)
-    lowering.blocks.append(Block(BlockKind.LOOP, node.name, TensorId(0)))
-    lowering.depth += 1
-    if lowering.depth > MOST_NESTED:
-        text = f"loops and branches nest more than {MOST_NESTED} deep"
-        raise CompileError([Diagnostic("codegen-C5", text, node.span)])
-    _mark(lowering, node, opcode, block)
-    return block
-
-
-def _close(lowering: Lowering, node: Node, block: int) -> None:
-    _mark(lowering, node, END, block)
-    lowering.depth -= 1
-
-
-def _mark(lowering: Lowering, node: Node, opcode: str, block: int) -> None:
-    lowering.marks.append(ControlRow(len(lowering.steps), opcode, block, lowering.origin(node)))
-
-
-def _is_written(lowering: Lowering, tensor: int, start: int) -> bool:
-    """Whether a step from `start` on has written where the tensor lies."""
-    buffer = resolved_buffer(lowering, tensor)
-    steps = lowering.steps[start:]
-    return any(
-        resolved_buffer(lowering, result) == buffer for step in steps for result in step.results
-    )
-
-
-def _copied(lowering: Lowering, node: Node, tensor: int) -> TensorId:
-    """The predicate in a buffer of its own."""
-    view = lowering.tensors[tensor]
-    copied = lowering.array(f"{node.name}.predicate", ArrayType(view.type.dtype), node)
-    lowering.copy(tensor, copied, lowering.origin(node))
-    return TensorId(copied)
-
-
-def _write(
-    lowering: Lowering, node: Node, region: StepRange, pairs: Sequence[tuple[int, int]]
-) -> None:
-    """Give the second of each pair the value of the first, all at the same time."""
-    write_in_place(region, [source for source, _ in pairs])
-    copies = coalesce_copies(region, pairs)
-    needed = Counter(resolved_buffer(lowering, source) for source, _ in copies)
-    while copies:
-        ready = next(
-            (k for k, (_, to) in enumerate(copies) if not needed[resolved_buffer(lowering, to)]), -1
-        )
-        if ready < 0:  # they go round in a circle, which a copy of one opens
-            source, target = copies[0]
-            view = lowering.tensors[source]
-            spare = lowering.array(f"{view.name}.spare", view.type, node)
-            lowering.copy(source, spare, lowering.origin(node))
-            needed[resolved_buffer(lowering, source)] -= 1
-            copies[0] = (spare, target)
-            continue
-        source, target = copies.pop(ready)
-        lowering.copy(source, target, lowering.origin(node))
-        needed[resolved_buffer(lowering, source)] -= 1
-
-
-def placeholder_of(
-    module: Module,
-    node: Node,
-    arrays: list[ArrayType],
-    operands: tuple[int, ...],
-    results: tuple[int, ...],
-) -> Placeholder:
-    """The placeholder of a canonical collective whose operands have the types `arrays`.
-
-    A barrier names no tensors: it only has to stand between those before it and behind it. Of a
-    counted one the second operand is where the results lie, and those behind it are the counts.
-    """
-    op = COLLECTIVES[node.op]
-    counts = operands[2:] if op.is_counted else ()
-    if op.is_counted:
-        arrays, operands = arrays[:1], operands[:1]
-    if op is CollectiveOp.BARRIER:
-        arrays, operands, results = [ArrayType(DType.U8)], (), ()
-    channel = node.attributes.get("channel_id")
-    permutes = op is CollectiveOp.PERMUTE
-    groups = () if permutes else rank_groups(module, node)
-    _check_is_canonical(node, arrays, len(groups[0]) if groups else 1)
-    return Placeholder(
-        op=op,
-        dtype=arrays[0].dtype,
-        operands=operands,
-        results=results,
-        reduction=_reduction(module, node, arrays[0].dtype),
-        groups=groups,
-        pairs=rank_pairs(module, node) if permutes else (),
-        root=_root(op, node),
-        stream=_stream(node),
-        channel_id=channel if isinstance(channel, int) else None,
-        name=node.name,
-        counts=counts,
-    )
-
-
-def _root(op: CollectiveOp, node: Node) -> int | None:
-    """Where the root is in each group; of a broadcast it is the first."""
-    if op is CollectiveOp.BROADCAST:
-        return 0
-    return node.integer("root") if op.is_rooted else None
-
-
-def _reduction(module: Module, node: Node, dtype: DType) -> Reduction | None:
-    """How the collective combines values, if it does."""
-    if "to_apply" not in node.attributes:
-        return reduction_by_name(node, dtype)
-    found = reduction_of(module.computations[node.callee()])
-    assert found is not None, f"{node.name}: %{node.callee()} is no reduction"
-    return found
-
-
-def _stream(node: Node) -> int:
-    stream = written_stream(node) or 0
-    if stream >= MAX_STREAMS:
-        text = f"stream_id is {stream}, there are {MAX_STREAMS} streams"
-        raise CompileError([Diagnostic("codegen-C2", text, node.span)])
-    return stream
-
-
-def _check_is_canonical(node: Node, arrays: list[ArrayType], group_size: int) -> None:
-    """Chunks must be byte ranges, as the pass `expand-collectives` leaves them."""
-    assert len({array.dtype for array in arrays}) == 1, f"{node.name} mixes element types"
-    for array in arrays:
-        for dimension in node.integers("dimensions"):
-            contiguous = group_size == 1 or math.prod(array.shape[:dimension]) in (0, 1)
-            assert contiguous, f"{node.name}: chunks of dimension {dimension} are not byte ranges"
-    assert "dimensions" in node.attributes or node.op != "all-to-all" or group_size == 1, node.name
-
-
-class RegionTable:
-    """Regions of a program, each once, however many computations say the same."""
-
-    def __init__(self) -> None:
-        self._regions: list[Region] = []
-        self._known: dict[object, int] = {}
-
-    def number(self, computation: Computation) -> int:
-        """The row of the region that does what the computation does."""
-        region = region_of(computation)
-        key = _meaning(region)
-        if key not in self._known:
-            self._known[key] = len(self._regions)
-            self._regions.append(region)
-        return self._known[key]
-
-    def rows(self) -> tuple[Region, ...]:
-        return tuple(self._regions)
-
-
-def _meaning(region: Region) -> object:
-    body = tuple(
-        (row.opcode, row.operands, row.dtype, tuple(sorted(row.attributes.items())), row.constant)
-        for row in region.body
-    )
-    return region.parameters, body, region.results
-
-
-# Between scalars these change nothing.
-_IDENTITIES = frozenset(
-    {
-        *("broadcast", "copy", "reshape", "transpose"),
-        *("opt-barrier", "optimization-barrier", "tuple"),
-    }
-)
-_SCALAR_SHAPES = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
-_SAME_BITS = SELECTORS["bitcast-convert"]
-
-
-def region_of(computation: Computation) -> Region:
-    """The computation over scalars as numbered values, parameters first."""
-    parameters = computation.parameters()
-    values: list[tuple[int, ...]] = [()] * len(computation.nodes)
-    for number, position in enumerate(parameters):
-        values[position] = (number,)
-    body: list[RegionInstr] = []
-    for index, node in enumerate(computation.nodes):
-        operands = tuple(value for operand in node.operands for value in values[operand])
-        if node.op == "parameter":
-            continue
-        if node.op in _IDENTITIES:
-            values[index] = operands
-        elif node.op == "get-tuple-element":
-            element = node.attributes["index"]
-            assert isinstance(element, int), node.name
-            kind = computation.nodes[node.operands[0]].type
-            values[index] = operands[element_span(kind, element)]
-        else:
-            values[index] = (len(parameters) + len(body),)
-            body.append(_region_instr(node, operands))
-    return Region(
-        name=computation.name,
-        parameters=tuple(_scalar(computation.nodes[position]) for position in parameters),
-        body=tuple(body),
-        results=values[computation.root],
-    )
-
-
-def _region_instr(node: Node, operands: tuple[int, ...]) -> RegionInstr:
-    if node.op == "constant":
-        return RegionInstr("constant", (), _scalar(node), constant=_spelling(node))
-    selection = _SAME_BITS if node.op == "bitcast" else SELECTORS.get(node.op)
-    if selection is None or OPCODES[selection.opcode].shape not in _SCALAR_SHAPES:
-        raise _refused(node, f"a region cannot run {node.op}")
-    return RegionInstr(selection.opcode, operands, _scalar(node), selection.attributes(node))
-
-
-def _scalar(node: Node) -> DType:
-    if not isinstance(node.type, ArrayType) or node.type.shape:
-        raise _refused(node, f"a region computes with scalars, not with {node.type}")
-    return node.type.dtype
-
-
-def _refused(node: Node, message: str) -> CompileError:
-    return CompileError([Diagnostic("codegen-C1", message, node.span)])
-
-
-def _spelling(node: Node) -> str:
-    """The shortest text that reads back as the same value; of a NaN its sign is kept."""
-    value = node.literal().array.item()
-    if isinstance(value, complex):
-        return f"({_float(value.real)}, {_float(value.imag)})"
-    if isinstance(value, float):
-        return _float(value)
-    return str(value).lower() if isinstance(value, bool) else str(int(value))
-
-
-def _float(value: float) -> str:
-    if math.isnan(value):
-        return "-nan" if math.copysign(1, value) < 0 else "nan"
-    return repr(value)
-
-
 _MOST_BUFFER_BYTES = 2**44  # far above any HBM; sums of addresses stay within 64 bits
 
 
 def lower(module: Module) -> LoweredProgram:
-    """The entry computation as a draft; calls are inlined and collectives canonical by now."""
-    lowering = _Lowering(module)
+    """The entry computation as steps; calls are inlined and collectives canonical by now."""
+    lowering = Lowering(module)
     entry = module.entry_computation
     inputs = [lowering.inputs(entry.nodes[position]) for position in entry.parameters()]
     results = lowering.run(entry, inputs)
     write_in_place(StepRange(lowering, 0, 0, 0), results)
     outputs = lowering.outputs(results)
-    return without_dead_copies(_draft(module, lowering, inputs, outputs), lowering.moved)
-
-
-def _draft(
-    module: Module, lowering: "_Lowering", inputs: Sequence[Value], outputs: Value
-) -> LoweredProgram:
-    parameters, shardings = parameters_of(module, module.entry_computation)
-    return LoweredProgram(
+    parameters, shardings = parameters_of(module, entry)
+    lowered = LoweredProgram(
         name=module.name,
         replica_count=module.replica_count,
         num_partitions=module.num_partitions,
@@ -429,15 +93,16 @@ def _draft(
         inputs=tuple(tensor for value in inputs for tensor in value),
         outputs=outputs,
         regions=lowering.regions.rows(),
-        marks=tuple(lowering.marks),
+        control_rows=tuple(lowering.control_rows),
         blocks=tuple(lowering.blocks),
         parameters=parameters,
         shardings=shardings,
     )
+    return without_dead_copies(lowered, lowering.alias_of)
 
 
-class _Lowering:
-    """Buffers, tensors and steps made so far."""
+class Lowering:
+    """The program so far (a `PartialProgram`), and how to append to it."""
 
     def __init__(self, module: Module) -> None:
         self._module = module
@@ -447,11 +112,11 @@ class _Lowering:
         self.tensors: list[TensorView] = []
         self.steps: list[ProgramStep] = []
         self.regions = RegionTable()
-        self.marks: list[ControlRow] = []
+        self.control_rows: list[ControlRow] = []
         self.blocks: list[Block] = []
-        self.moved: dict[int, int] = {}
-        self.state: set[int] = set()
-        self.depth = 0
+        self.alias_of: dict[int, int] = {}
+        self.state: set[int] = set()  # buffers that loops write at the end of their bodies
+        self.depth = 0  # of open blocks
 
     def inputs(self, node: Node) -> Value:
         """What a parameter of the entry holds."""
@@ -470,12 +135,12 @@ class _Lowering:
             values[position] = argument
         for index, node in enumerate(computation.nodes):
             if node.op != "parameter":
-                given = [values[operand] for operand in node.operands]
-                values[index] = self._value(computation, node, given)
+                operands = [values[operand] for operand in node.operands]
+                values[index] = self._value(computation, node, operands)
         return values[computation.root]
 
-    def _value(self, computation: Computation, node: Node, given: Sequence[Value]) -> Value:
-        operands = tuple(tensor for value in given for tensor in value)
+    def _value(self, computation: Computation, node: Node, values: Sequence[Value]) -> Value:
+        operands = tuple(tensor for value in values for tensor in value)
         match node.op:
             case "constant":
                 return (self._constant(node),)
@@ -492,7 +157,7 @@ class _Lowering:
             case "while":
                 return lower_while(self, node, operands)
             case "conditional":
-                return lower_conditional(self, node, given)
+                return lower_conditional(self, node, values)
         if node.op in COLLECTIVES:
             return self._collective(node, operands)
         return self._instruction(node, operands)
@@ -604,15 +269,15 @@ class _Lowering:
 
     def outputs(self, value: Value) -> Value:
         """The results in output buffers of their own; what cannot move there is copied."""
-        found = []
+        outputs = []
         for tensor in value:
             buffer = resolved_buffer(self, tensor)
             if self.buffers[buffer].kind is BufferKind.INTERNAL:
                 self.buffers[buffer] = attrs.evolve(self.buffers[buffer], kind=BufferKind.OUTPUT)
-                found.append(tensor)
+                outputs.append(tensor)
             else:
-                found.append(self._copy_out(tensor, f"out{len(found)}"))
-        return tuple(found)
+                outputs.append(self._copy_out(tensor, f"out{len(outputs)}"))
+        return tuple(outputs)
 
     def _copy_out(self, tensor: int, name: str) -> int:
         source = self.tensors[tensor]
@@ -628,3 +293,316 @@ class _Lowering:
         cost = InstructionCosts(0, array.elements, size, size)
         engine = SELECTORS["copy"].engine
         self.steps.append(ProgramStep("copy", engine, (target,), (source,), origin, costs=cost))
+
+
+# Loops and branches
+
+
+def lower_while(lowering: Lowering, node: Node, initial: Value) -> Value:
+    """The loop; its value is the state in the end."""
+    condition = lowering.computation(node.callee("condition"))
+    body = lowering.computation(node.callee("body"))
+    unchanged = invariants(body)
+    state = _state(lowering, node, initial, unchanged)
+    trips = trip_count(node, condition, body, _known_integers(lowering, initial))
+    block = _open(lowering, node, LOOP)
+    start = len(lowering.steps)
+    (verdict,) = lowering.run(condition, [state])
+    predicate = TensorId(verdict)
+    if not _is_written(lowering, verdict, start):
+        predicate = _copied(lowering, node, verdict)
+    lowering.blocks[block] = Block(BlockKind.LOOP, node.name, predicate, trip_count=trips)
+    _mark(lowering, node, TEST, block)
+    region = StepRange.starting_here(lowering)
+    result = lowering.run(body, [state])
+    pairs = [pair for k, pair in enumerate(zip(result, state, strict=True)) if k not in unchanged]
+    _write(lowering, node, region, pairs)
+    _close(lowering, node, block)
+    return state
+
+
+def lower_conditional(lowering: Lowering, node: Node, operands: Sequence[Value]) -> Value:
+    """One block for each branch; `operands` has the predicate and an argument for each."""
+    predicate = TensorId(operands[0][0])
+    buffer = resolved_buffer(lowering, predicate)
+    # behind a branch that is passed over, the state may be written before everybody has read it
+    if lowering.buffers[buffer].kind is not BufferKind.INTERNAL or buffer in lowering.state:
+        predicate = _copied(lowering, node, predicate)
+    names = branch_names(node)
+    results = lowering.new_value(node)
+    for index, (name, argument) in enumerate(zip(names, operands[1:], strict=True)):
+        block = _open(lowering, node, CASE)
+        lowering.blocks[block] = Block(BlockKind.CASE, node.name, predicate, index, len(names))
+        region = StepRange.starting_here(lowering)
+        result = lowering.run(lowering.computation(name), [argument])
+        _write(lowering, node, region, list(zip(result, results, strict=True)))
+        _close(lowering, node, block)
+    return results
+
+
+def _state(lowering: Lowering, node: Node, initial: Value, unchanged: frozenset[int]) -> Value:
+    """The loop-carried state: in new arrays that are filled here, but for loop invariants."""
+    state = []
+    for k, (source, kind) in enumerate(zip(initial, leaves(node.type), strict=True)):
+        if k not in unchanged:
+            target = lowering.array(f"{node.name}.{k}", kind, node)
+            lowering.copy(source, target, lowering.origin(node))
+            lowering.state.add(lowering.tensors[target].buffer)
+        state.append(source if k in unchanged else target)
+    return tuple(state)
+
+
+def _known_integers(lowering: Lowering, value: Value) -> dict[int, int]:
+    """The scalar integers among these arrays that are constants of the program."""
+    known = {}
+    for k, tensor in enumerate(value):
+        view = lowering.tensors[tensor]
+        data, dtype = lowering.buffers[view.buffer].data, view.type.dtype.numpy
+        if data is not None and not view.type.shape and dtype.kind in "iu":
+            known[k] = int(np.frombuffer(data, dtype)[0])
+    return known
+
+
+def _open(lowering: Lowering, node: Node, opcode: str) -> int:
+    """Begin a block, whose row is filled in by the caller."""
+    block = len(lowering.blocks)
+    lowering.blocks.append(Block(BlockKind.LOOP, node.name, TensorId(0)))
+    lowering.depth += 1
+    if lowering.depth > MOST_NESTED:
+        text = f"loops and branches nest more than {MOST_NESTED} deep"
+        raise CompileError([Diagnostic("codegen-C5", text, node.span)])
+    _mark(lowering, node, opcode, block)
+    return block
+
+
+def _close(lowering: Lowering, node: Node, block: int) -> None:
+    _mark(lowering, node, END, block)
+    lowering.depth -= 1
+
+
+def _mark(lowering: Lowering, node: Node, opcode: str, block: int) -> None:
+    lowering.control_rows.append(
+        ControlRow(len(lowering.steps), opcode, block, lowering.origin(node))
+    )
+
+
+def _is_written(lowering: Lowering, tensor: int, start: int) -> bool:
+    """Whether a step from `start` on has written where the tensor lies."""
+    buffer = resolved_buffer(lowering, tensor)
+    steps = lowering.steps[start:]
+    return any(
+        resolved_buffer(lowering, result) == buffer for step in steps for result in step.results
+    )
+
+
+def _copied(lowering: Lowering, node: Node, tensor: int) -> TensorId:
+    """The predicate in a buffer of its own."""
+    view = lowering.tensors[tensor]
+    copied = lowering.array(f"{node.name}.predicate", ArrayType(view.type.dtype), node)
+    lowering.copy(tensor, copied, lowering.origin(node))
+    return TensorId(copied)
+
+
+def _write(
+    lowering: Lowering, node: Node, region: StepRange, pairs: Sequence[tuple[int, int]]
+) -> None:
+    """Copy the first of each pair to the second, all at once: a parallel copy as at SSA's phis."""
+    write_in_place(region, [source for source, _ in pairs])
+    copies = coalesce_copies(region, pairs)
+    needed = Counter(resolved_buffer(lowering, source) for source, _ in copies)
+    while copies:
+        ready = next(
+            (k for k, (_, to) in enumerate(copies) if not needed[resolved_buffer(lowering, to)]), -1
+        )
+        if ready < 0:  # only cycles are left; a copy of one element breaks its cycle
+            source, target = copies[0]
+            view = lowering.tensors[source]
+            spare = lowering.array(f"{view.name}.spare", view.type, node)
+            lowering.copy(source, spare, lowering.origin(node))
+            needed[resolved_buffer(lowering, source)] -= 1
+            copies[0] = (spare, target)
+            continue
+        source, target = copies.pop(ready)
+        lowering.copy(source, target, lowering.origin(node))
+        needed[resolved_buffer(lowering, source)] -= 1
+
+
+# Collectives
+
+
+def placeholder_of(
+    module: Module,
+    node: Node,
+    arrays: list[ArrayType],
+    operands: tuple[int, ...],
+    results: tuple[int, ...],
+) -> Placeholder:
+    """The placeholder of a canonical collective whose operands have the types `arrays`.
+
+    A barrier names no tensors: it only has to stand between those before it and behind it. Of a
+    variable-size (v-) collective the second operand is the output, and those after it the counts.
+    """
+    op = COLLECTIVES[node.op]
+    counts = operands[2:] if op.is_counted else ()
+    if op.is_counted:
+        arrays, operands = arrays[:1], operands[:1]
+    if op is CollectiveOp.BARRIER:
+        arrays, operands, results = [ArrayType(DType.U8)], (), ()
+    channel = node.attributes.get("channel_id")
+    permutes = op is CollectiveOp.PERMUTE
+    groups = () if permutes else rank_groups(module, node)
+    _check_is_canonical(node, arrays, len(groups[0]) if groups else 1)
+    return Placeholder(
+        op=op,
+        dtype=arrays[0].dtype,
+        operands=operands,
+        results=results,
+        reduction=_reduction(module, node, arrays[0].dtype),
+        groups=groups,
+        pairs=rank_pairs(module, node) if permutes else (),
+        root=_root(op, node),
+        stream=_stream(node),
+        channel_id=channel if isinstance(channel, int) else None,
+        name=node.name,
+        counts=counts,
+    )
+
+
+def _root(op: CollectiveOp, node: Node) -> int | None:
+    """Where the root is in each group; of a broadcast it is the first."""
+    if op is CollectiveOp.BROADCAST:
+        return 0
+    return node.integer("root") if op.is_rooted else None
+
+
+def _reduction(module: Module, node: Node, dtype: DType) -> Reduction | None:
+    """How the collective combines values, if it does."""
+    if "to_apply" not in node.attributes:
+        return reduction_by_name(node, dtype)
+    reduction = reduction_of(module.computations[node.callee()])
+    assert reduction is not None, f"{node.name}: %{node.callee()} is no reduction"
+    return reduction
+
+
+def _stream(node: Node) -> int:
+    stream = written_stream(node) or 0
+    if stream >= MAX_STREAMS:
+        text = f"stream_id is {stream}, there are {MAX_STREAMS} streams"
+        raise CompileError([Diagnostic("codegen-C2", text, node.span)])
+    return stream
+
+
+def _check_is_canonical(node: Node, arrays: list[ArrayType], group_size: int) -> None:
+    """Chunks must be byte ranges, as the pass `expand-collectives` leaves them."""
+    assert len({array.dtype for array in arrays}) == 1, f"{node.name} mixes element types"
+    for array in arrays:
+        for dimension in node.integers("dimensions"):
+            contiguous = group_size == 1 or math.prod(array.shape[:dimension]) in (0, 1)
+            assert contiguous, f"{node.name}: chunks of dimension {dimension} are not byte ranges"
+    assert "dimensions" in node.attributes or node.op != "all-to-all" or group_size == 1, node.name
+
+
+# Regions: scalar computations that instructions apply to elements
+
+
+class RegionTable:
+    """Regions of a program, each once, however many computations say the same."""
+
+    def __init__(self) -> None:
+        self._regions: list[Region] = []
+        self._known: dict[object, int] = {}
+
+    def number(self, computation: Computation) -> int:
+        """The row of the region that does what the computation does."""
+        region = region_of(computation)
+        key = _meaning(region)
+        if key not in self._known:
+            self._known[key] = len(self._regions)
+            self._regions.append(region)
+        return self._known[key]
+
+    def rows(self) -> tuple[Region, ...]:
+        return tuple(self._regions)
+
+
+def _meaning(region: Region) -> object:
+    body = tuple(
+        (row.opcode, row.operands, row.dtype, tuple(sorted(row.attributes.items())), row.constant)
+        for row in region.body
+    )
+    return region.parameters, body, region.results
+
+
+# Between scalars these change nothing.
+_IDENTITIES = frozenset(
+    {
+        *("broadcast", "copy", "reshape", "transpose"),
+        *("opt-barrier", "optimization-barrier", "tuple"),
+    }
+)
+_SCALAR_SHAPES = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
+_SAME_BITS = SELECTORS["bitcast-convert"]
+
+
+def region_of(computation: Computation) -> Region:
+    """The computation over scalars as numbered values, parameters first."""
+    parameters = computation.parameters()
+    values: list[tuple[int, ...]] = [()] * len(computation.nodes)
+    for number, position in enumerate(parameters):
+        values[position] = (number,)
+    body: list[RegionInstr] = []
+    for index, node in enumerate(computation.nodes):
+        operands = tuple(value for operand in node.operands for value in values[operand])
+        if node.op == "parameter":
+            continue
+        if node.op in _IDENTITIES:
+            values[index] = operands
+        elif node.op == "get-tuple-element":
+            element = node.attributes["index"]
+            assert isinstance(element, int), node.name
+            kind = computation.nodes[node.operands[0]].type
+            values[index] = operands[element_span(kind, element)]
+        else:
+            values[index] = (len(parameters) + len(body),)
+            body.append(_region_instr(node, operands))
+    return Region(
+        name=computation.name,
+        parameters=tuple(_scalar(computation.nodes[position]) for position in parameters),
+        body=tuple(body),
+        results=values[computation.root],
+    )
+
+
+def _region_instr(node: Node, operands: tuple[int, ...]) -> RegionInstr:
+    if node.op == "constant":
+        return RegionInstr("constant", (), _scalar(node), constant=_spelling(node))
+    selection = _SAME_BITS if node.op == "bitcast" else SELECTORS.get(node.op)
+    if selection is None or OPCODES[selection.opcode].shape not in _SCALAR_SHAPES:
+        raise _refused(node, f"a region cannot run {node.op}")
+    return RegionInstr(selection.opcode, operands, _scalar(node), selection.attributes(node))
+
+
+def _scalar(node: Node) -> DType:
+    if not isinstance(node.type, ArrayType) or node.type.shape:
+        raise _refused(node, f"a region computes with scalars, not with {node.type}")
+    return node.type.dtype
+
+
+def _refused(node: Node, message: str) -> CompileError:
+    return CompileError([Diagnostic("codegen-C1", message, node.span)])
+
+
+def _spelling(node: Node) -> str:
+    """The shortest text that reads back as the same value; of a NaN its sign is unchanged."""
+    value = node.literal().array.item()
+    if isinstance(value, complex):
+        return f"({_float(value.real)}, {_float(value.imag)})"
+    if isinstance(value, float):
+        return _float(value)
+    return str(value).lower() if isinstance(value, bool) else str(int(value))
+
+
+def _float(value: float) -> str:
+    if math.isnan(value):
+        return "-nan" if math.copysign(1, value) < 0 else "nan"
+    return repr(value)

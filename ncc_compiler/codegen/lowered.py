@@ -1,9 +1,9 @@
-"""The program before it has an order, addresses and semaphores: steps over buffers.
+"""The program before it has an order, addresses and semaphores: steps over logical buffers.
 
-A tensor is a view of a buffer; reshapes are views of their operand's buffer and need no step.
-Between two marks of control flow a buffer is written by one step at most, and by updates of it in
-place. Graph values are written once; only the state of loops and the results of conditionals are
-written in several places.
+A tensor is a view of a whole buffer; reshapes are views of their operand's buffer and need no step.
+Between two control rows a buffer is written by one step at most, and by updates of it in place:
+graph values are written once (as in SSA form). Only the state of loops and the results of
+conditionals are written in several places.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from ncc_runtime.neff.program import (
 
 @attrs.frozen
 class LogicalBuffer:
-    """A buffer that has no address yet."""
+    """A buffer that has no address yet (XLA has the word)."""
 
     name: str
     kind: BufferKind
@@ -46,7 +46,7 @@ class TensorView:
 
 @attrs.frozen
 class InstructionCosts:
-    """What the clock reads of an instruction; the columns of `neff/table.py`."""
+    """What the runtime's clock reads of an instruction; the columns of `neff/table.py`."""
 
     flops: int = 0
     elements: int = 0
@@ -91,26 +91,28 @@ class LoweredProgram:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     regions: tuple[Region, ...]
-    marks: tuple[ControlRow, ...] = ()  # in program order
+    control_rows: tuple[ControlRow, ...] = ()  # in program order
     blocks: tuple[Block, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     shardings: tuple[Sharding, ...] = ()
 
 
-def without_aliases(draft: LoweredProgram, moved: Mapping[int, int]) -> LoweredProgram:
-    """The draft where some buffers are gone, their tensors being views of others."""
-    if not moved:
-        return draft
-    kept = [number for number in range(len(draft.buffers)) if number not in moved]
+def without_aliases(lowered: LoweredProgram, alias_of: Mapping[int, int]) -> LoweredProgram:
+    """The program without the buffers that lie in others; their tensors are views of those."""
+    if not alias_of:
+        return lowered
+    kept = [number for number in range(len(lowered.buffers)) if number not in alias_of]
     row = {number: position for position, number in enumerate(kept)}
 
-    def home(buffer: int) -> int:
-        while buffer in moved:
-            buffer = moved[buffer]
+    def row_of(buffer: int) -> int:
+        while buffer in alias_of:
+            buffer = alias_of[buffer]
         return row[buffer]
 
     return attrs.evolve(
-        draft,
-        buffers=tuple(draft.buffers[number] for number in kept),
-        tensors=tuple(attrs.evolve(tensor, buffer=home(tensor.buffer)) for tensor in draft.tensors),
+        lowered,
+        buffers=tuple(lowered.buffers[number] for number in kept),
+        tensors=tuple(
+            attrs.evolve(tensor, buffer=row_of(tensor.buffer)) for tensor in lowered.tensors
+        ),
     )

@@ -87,7 +87,7 @@ class _BackwardWalk:
         return [(operand, _whole(body.nodes[operand])) for operand in node.operands]
 
     def _loop(self, node: Node, demanded: Elements) -> Elements:
-        """The demanded elements of the state: a fixed point, as iterations demand of earlier ones."""
+        """The demanded elements of the state: a fixed point over iterations."""
         condition = node.callee("condition")
         (tested,) = self.visit(condition, frozenset((0,)))
         demanded |= tested

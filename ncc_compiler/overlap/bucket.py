@@ -38,7 +38,6 @@ from ncc_compiler.overlap.cost_model import (
     CONTROL_FLOW,
     PER_COLLECTIVE_BYTE,
     START,
-    OpWork,
     larger_side,
     works_of,
 )
@@ -95,20 +94,13 @@ class Bucket(Pass):
                 schedule = Schedule(limit_percent=self.limit_percent)
                 order = schedule.order(module, body, works, feeds)
                 ordered = [works[position] for position in order]
-                good = reordered(body, order)
-                found = self._found(module, good, ordered)
-                buckets = [sorted(members) for members in found]
-                computations[name] = _joined(good, buckets)
+                scheduled = reordered(body, order)
+                candidates = [k for k, node in enumerate(scheduled.nodes) if node.op in BUCKETED]
+                before = ancestors_among(scheduled, candidates)
+                times = compute_times(scheduled, ordered, before)
+                buckets = _Bucketing(self, scheduled, before, times).run(module)
+                computations[name] = _joined(scheduled, [sorted(members) for members in buckets])
         return attrs.evolve(module, computations=computations)
-
-    def _found(
-        self, module: Module, body: Computation, works: Sequence[OpWork]
-    ) -> list[tuple[int, ...]]:
-        """The members of each bucket of two or more, in a computation that is in good order."""
-        before = ancestors_among(
-            body, [k for k, one in enumerate(body.nodes) if one.op in BUCKETED]
-        )
-        return _Bucketing(self, body, before, compute_times(body, works, before)).run(module)
 
 
 @attrs.define

@@ -66,7 +66,7 @@ def names_from_draft(draft: LoweredProgram) -> list[int]:
 
 def _steps_and_marks(draft: LoweredProgram) -> list[ProgramStep | ControlRow]:
     items: list[ProgramStep | ControlRow] = list(draft.steps)
-    for mark in reversed(draft.marks):
+    for mark in reversed(draft.control_rows):
         items.insert(mark.at, mark)
     return items
 
