@@ -42,7 +42,6 @@ from ncc_runtime.neff.isa import CASE, END, LOOP
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import ALIGNMENT, Block, BufferKind
 
-
 # In-place updates and copy coalescing
 
 _UPDATE = "dynamic-update-slice"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ncc_compiler.ir.graph import Elided
-from ncc_compiler.ir.type_rules.collectives import COLLECTIVE_RULES, COUNTED_RULES, NCC_RULES
+from ncc_compiler.ir.type_rules.collectives import COLLECTIVE_RULES, NCC_RULES, VARIABLE_SIZE_RULES
 from ncc_compiler.ir.type_rules.context import Inference, InferenceContext, TypeRule
 from ncc_compiler.ir.type_rules.contractions import CONTRACTION_RULES, WINDOW_RULES
 from ncc_compiler.ir.type_rules.control import CONTROL_RULES, TRANSFER_RULES
@@ -71,7 +71,7 @@ RULES: Mapping[str, TypeRule] = {
     **NUMERIC_RULES,
     **COLLECTIVE_RULES,
     **NCC_RULES,
-    **COUNTED_RULES,
+    **VARIABLE_SIZE_RULES,
     **CONTROL_RULES,
     **TRANSFER_RULES,
 }

@@ -22,7 +22,7 @@ import attrs
 
 from ncc_compiler.ir.collectives import group_size, rank_groups
 from ncc_compiler.ir.graph import Module, Node, NodeId
-from ncc_compiler.ir.op_tables.collectives import COUNTED
+from ncc_compiler.ir.op_tables.collectives import VARIABLE_SIZE
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.type_rules.collectives import has_receive_offsets
 from ncc_compiler.ir.types import ArrayType, TupleType
@@ -47,7 +47,7 @@ class ExpandCollectives(Pass):
                 rebuild.type_of(node.operands[2])
             ):
                 return _to_receive_offsets(module, rebuild, node)
-            if not OPS[node.op].collective or OPS[node.op].takes_tuples or node.op in COUNTED:
+            if not OPS[node.op].collective or OPS[node.op].takes_tuples or node.op in VARIABLE_SIZE:
                 return rebuild.add(node)
             if node.op == "all-to-all" and "dimensions" not in node.attributes:
                 return _all_to_all_of_tuple(rebuild, node)

@@ -415,7 +415,7 @@ def _reduced_and_scattered(step: OpStep, members: Arrays) -> list[np.ndarray]:
     return results
 
 
-COUNTED: Mapping[str, Meaning] = {
+VARIABLE_SIZE: Mapping[str, Meaning] = {
     "ragged-all-to-all": _in_groups_by_counts(_ragged_all_to_all, may_have_global_ids=False),
     "ncc.all_gather_v": _in_groups_by_counts(_gathered, may_have_global_ids=True),
     "ncc.all_to_all_v": _in_groups_by_counts(_exchanged, may_have_global_ids=True),

@@ -20,7 +20,12 @@ from ncc_compiler.ir.graph import Computation, Module, Node
 from ncc_compiler.ir.order import branch_names, collectives_in
 from ncc_compiler.ir.transfers import match_transfers
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
-from ncc_compiler.reference.collectives import COLLECTIVES, COUNTED, NCC_COLLECTIVES, TRANSFERS
+from ncc_compiler.reference.collectives import (
+    COLLECTIVES,
+    NCC_COLLECTIVES,
+    TRANSFERS,
+    VARIABLE_SIZE,
+)
 from ncc_compiler.reference.contraction import (
     convolution,
     dot,
@@ -208,7 +213,7 @@ def _element(index: int) -> Meaning:
 
 
 _RAGGED = "ragged-all-to-all"
-_IN_HALVES = {**COLLECTIVES, _RAGGED: COUNTED[_RAGGED]}
+_IN_HALVES = {**COLLECTIVES, _RAGGED: VARIABLE_SIZE[_RAGGED]}
 
 CONTROL_FLOW: Mapping[str, Meaning] = {
     "call": _call("to_apply"),
@@ -289,7 +294,7 @@ MEANINGS: Mapping[str, Meaning] = {
     **ORDERING,
     **COLLECTIVES,
     **NCC_COLLECTIVES,
-    **COUNTED,
+    **VARIABLE_SIZE,
     **TRANSFERS,
     **CONTROL_FLOW,
 }

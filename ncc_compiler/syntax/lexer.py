@@ -202,7 +202,7 @@ def tokens(text: str) -> Iterator[Lexeme | Statement]:
     return _tokens(text, 0, len(text), by_line=True)
 
 
-def spelled_out(text: str, found: Iterable[Lexeme | Statement]) -> Iterator[Lexeme]:
+def expand_statements(text: str, found: Iterable[Lexeme | Statement]) -> Iterator[Lexeme]:
     """The same tokens, with those of plain lines in the place of the lines."""
     for token in found:
         if isinstance(token, Statement):

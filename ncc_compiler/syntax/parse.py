@@ -19,7 +19,7 @@ from lark.parsers.lalr_analysis import Shift
 
 from ncc_compiler.diagnostics import Diagnostic, Source, Span
 from ncc_compiler.syntax.grow import TreeBuilder
-from ncc_compiler.syntax.lexer import Lexeme, name_of, spelled_out, tokens
+from ncc_compiler.syntax.lexer import Lexeme, expand_statements, name_of, tokens
 from ncc_compiler.syntax.tree import File
 
 MAX_ERRORS = 20
@@ -113,7 +113,7 @@ class _Reading:
         """From this token on read no line whole, so that a fault has a place and its name."""
         self._by_line = False
         rest = itertools.chain([token], self._tokens)
-        self._tokens = spelled_out(self._source.text, rest)
+        self._tokens = expand_statements(self._source.text, rest)
         return next(self._tokens)
 
     def _finish(self) -> File:

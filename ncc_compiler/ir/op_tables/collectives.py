@@ -195,7 +195,7 @@ NCC_COLLECTIVES = (
     ),
 )
 
-COUNTED = frozenset(
+VARIABLE_SIZE = frozenset(
     {"ragged-all-to-all", "ncc.all_gather_v", "ncc.reduce_scatter_v", "ncc.all_to_all_v"}
 )
 """Those that move as many rows as arrays of numbers say when they run."""

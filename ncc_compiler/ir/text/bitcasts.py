@@ -17,11 +17,11 @@ import attrs
 import numpy as np
 
 from ncc_compiler.ir.text.desugar import FreshNames
-from ncc_compiler.ir.text.reading import Memory, is_row_by_row, memory_of
+from ncc_compiler.ir.text.reading import MemoryLayout, is_row_major, layout_of
 from ncc_compiler.syntax import tree
 
 
-def with_row_by_row_bitcasts(file: tree.File) -> tree.File:
+def expand_bitcasts(file: tree.File) -> tree.File:
     """The file with such bitcasts spelt out, but for those whose types cannot be read."""
     if not any(one.op.text == "bitcast" for body in file.computations for one in body.instructions):
         return file
@@ -42,10 +42,10 @@ def _spelt_out(body: tree.ComputationText) -> Iterator[tree.Instruction]:
             continue
         (operand,) = one.operands
         kind = kinds.get(operand.text) or operand.type
-        if kind is None or one.type is None or (is_row_by_row(kind) and is_row_by_row(one.type)):
+        if kind is None or one.type is None or (is_row_major(kind) and is_row_major(one.type)):
             yield one
             continue
-        source, target = memory_of(kind), memory_of(one.type)
+        source, target = layout_of(kind), layout_of(one.type)
         if source is None or target is None or not _is_known(source, target):
             yield one
             continue
@@ -73,7 +73,7 @@ def _spelt_out(body: tree.ComputationText) -> Iterator[tree.Instruction]:
         yield _transpose(attrs.evolve(one, attributes=metadata), _use(cast), back)
 
 
-def _is_known(source: Memory, target: Memory) -> bool:
+def _is_known(source: MemoryLayout, target: MemoryLayout) -> bool:
     """Whether it is known which element is where: no tiles, or the same tiles of the same array."""
     if not source.tiles and not target.tiles:
         return True
@@ -90,7 +90,7 @@ def _transpose(
     return attrs.evolve(one, op=op, operands=(operand,), attributes=(row, *one.attributes))
 
 
-def _type_in_memory(one: tree.Instruction, memory: Memory) -> tree.ArrayText:
+def _type_in_memory(one: tree.Instruction, memory: MemoryLayout) -> tree.ArrayText:
     """The type of an array whose dimensions are in the order of memory."""
     place = one.type or one.op
     sizes = ",".join(map(str, memory.sizes))

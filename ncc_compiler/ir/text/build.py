@@ -33,29 +33,29 @@ from ncc_compiler.ir.ops import OPS, REFUSED
 from ncc_compiler.ir.order import call_order, use_order
 from ncc_compiler.ir.rules import InstructionSpan
 from ncc_compiler.ir.text.backend_config import as_collective
-from ncc_compiler.ir.text.bitcasts import with_row_by_row_bitcasts
+from ncc_compiler.ir.text.bitcasts import expand_bitcasts
 from ncc_compiler.ir.text.desugar import (
     HOLE,
     NOT_INFERRED,
     UNTYPED,
-    check_types_said_twice,
-    spelt_out,
-    type_left_out,
-    with_names,
-    with_types,
-    without_tuple_constants,
+    check_operand_types,
+    expand_async_sugar,
+    expand_tuple_constants,
+    hoist_inline,
+    infer_missing_types,
+    missing_type,
 )
 from ncc_compiler.ir.text.header import check_header, read_header
 from ncc_compiler.ir.text.ranks import with_ranks
 from ncc_compiler.ir.text.reading import (
     KEYS_OF_COMPUTATIONS,
     KEYS_OF_HEADERS,
-    Reading,
+    TextReader,
     fault_of,
     is_misplaced,
     is_of_other_ops,
-    is_row_by_row,
-    memory_of,
+    is_row_major,
+    layout_of,
 )
 from ncc_compiler.ir.types import TokenType, Type
 from ncc_compiler.syntax import tree
@@ -64,7 +64,7 @@ _PREDECESSORS = "control-predecessors"
 
 
 def complain_twice(
-    reading: Reading, what: str, second: tree.Word | None, first: tree.Word | None
+    reading: TextReader, what: str, second: tree.Word | None, first: tree.Word | None
 ) -> None:
     place, earlier = second or first, first if second else None
     assert place, what
@@ -72,12 +72,12 @@ def complain_twice(
     reading.complain("name-C2", f"{what} is defined twice", (place.start, place.end), "", *note)
 
 
-class Body:
+class ComputationBuilder:
     """One computation on its way to a graph."""
 
     def __init__(
         self,
-        reading: Reading,
+        reading: TextReader,
         file: tree.File,
         written: tree.ComputationText,
         computations: Mapping[str, tree.ComputationText],
@@ -123,7 +123,7 @@ class Body:
             return self._reading.type_of(written.type)
         if written.op.text not in NOT_INFERRED:
             return UNTYPED
-        complaint = type_left_out(written.op.text)
+        complaint = missing_type(written.op.text)
         place = (written.op.start, written.op.end)
         self._reading.complain(complaint.rule, complaint.message, place, complaint.help)
         return None
@@ -182,10 +182,10 @@ class Body:
             known = [one for one in written.operands if one.text in self._positions]
             kinds = [(one, instructions[self._positions[one.text]].type) for one in known]
             places = [(written.type or written.op, written.type), *kinds]
-            if any(kind is not None and memory_of(kind) is None for _, kind in places):
+            if any(kind is not None and layout_of(kind) is None for _, kind in places):
                 continue  # refused as what it is
             for place, kind in places:
-                if kind is not None and not is_row_by_row(kind):
+                if kind is not None and not is_row_major(kind):
                     fact = "a bitcast of an array in tiles that is not laid out row by row"
                     hint = "give the module as it is before XLA assigns layouts"
                     self._reading.complain("bitcast-C2", fact, (place.start, place.end), hint)
@@ -361,7 +361,9 @@ _LINE = re.compile(r"\bsource_line=(\d{1,9})")
 Row = Mapping[str, int]
 
 
-def read_frames(tables: Sequence[tree.SourceTable], reading: Reading) -> Mapping[int, SourceFrame]:
+def read_frames(
+    tables: Sequence[tree.SourceTable], reading: TextReader
+) -> Mapping[int, SourceFrame]:
     """Frames by id. XLA prints a parent's id plus one, so that 1 says: outermost."""
     files = _texts(tables, "FileNames")
     functions = _texts(tables, "FunctionNames")
@@ -384,7 +386,7 @@ def read_frames(tables: Sequence[tree.SourceTable], reading: Reading) -> Mapping
 
 
 def _rows(
-    tables: Sequence[tree.SourceTable], name: str, reading: Reading
+    tables: Sequence[tree.SourceTable], name: str, reading: TextReader
 ) -> list[tuple[int, Row, tree.Word]]:
     """Number, fields and place of each row of a table."""
     found: list[tuple[int, Row, tree.Word]] = []
@@ -431,12 +433,13 @@ def build_module(
     file: tree.File, ranks: int | None
 ) -> tuple[Module | None, tuple[Diagnostic, ...]]:
     """The graph with holes, and the diagnostics; no graph without computation or ranks."""
-    reading = Reading(file.source)
-    file = without_tuple_constants(spelt_out(with_names(file, reading), reading))
-    file = with_row_by_row_bitcasts(file)
+    reading = TextReader(file.source)
+    file = expand_tuple_constants(expand_async_sugar(hoist_inline(file, reading), reading))
+    file = expand_bitcasts(file)
     written = _named(file, reading)
     bodies = {
-        name: Body(reading, file, computation, written) for name, computation in written.items()
+        name: ComputationBuilder(reading, file, computation, written)
+        for name, computation in written.items()
     }
     computations = {name: body.build(name) for name, body in bodies.items()}
     entry = _entry(file, written, computations, reading)
@@ -457,17 +460,19 @@ def build_module(
     module = read_header(module, file.header, reading)
     counted = with_ranks(module, file.header, ranks, reading)
     if counted is not None:
-        counted = with_types(counted, {n: body.left_out for n, body in bodies.items()}, reading)
+        counted = infer_missing_types(
+            counted, {n: body.left_out for n, body in bodies.items()}, reading
+        )
         for name, computation in counted.computations.items():
             bodies[name].check_signature(computation)
-            check_types_said_twice(computation, reading)
+            check_operand_types(computation, reading)
         nodes = counted.entry_computation.nodes
         if file.is_whole and nodes and all(node.op != HOLE for node in nodes):
             check_header(counted, file.header, reading)
     return counted, tuple(reading.found)
 
 
-def _named(file: tree.File, reading: Reading) -> Mapping[str, tree.ComputationText]:
+def _named(file: tree.File, reading: TextReader) -> Mapping[str, tree.ComputationText]:
     """The computations by name; of two with one name the first counts."""
     named: dict[str, tree.ComputationText] = {}
     for computation in file.computations:
@@ -486,7 +491,7 @@ def _entry(
     file: tree.File,
     written: Mapping[str, tree.ComputationText],
     computations: Mapping[str, Computation],
-    reading: Reading,
+    reading: TextReader,
 ) -> str | None:
     """The computation marked ENTRY, else the only one that nobody calls, or as in XLA the last."""
     start = (0, 1)

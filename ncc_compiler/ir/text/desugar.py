@@ -39,7 +39,7 @@ from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.rules import Complaint, InstructionSpan, NodePart
 from ncc_compiler.ir.text.backend_config import CUSTOM_CALL
 from ncc_compiler.ir.text.literals import COMMENT, ELIDED
-from ncc_compiler.ir.text.reading import Reading, limits_fault
+from ncc_compiler.ir.text.reading import TextReader, limits_fault
 from ncc_compiler.ir.types import TokenType, Type
 from ncc_compiler.ir.verify import diagnostic_of, inferred
 from ncc_compiler.syntax import tree
@@ -63,7 +63,7 @@ class FreshNames:
         return free
 
 
-def with_names(file: tree.File, reading: Reading) -> tree.File:
+def hoist_inline(file: tree.File, reading: TextReader) -> tree.File:
     """The file with nothing written in place; what nests too deep is complained of and left out."""
     instructions = [one for body in file.computations for one in body.instructions]
     if all(one.depth == 0 and not _is_splat(one) for one in instructions):
@@ -165,7 +165,7 @@ _OF_THE_START = frozenset({"async_execution_thread", "control-predecessors", "me
 """Keys of attributes that say something of the start, not of the op."""
 
 
-def spelt_out(file: tree.File, reading: Reading) -> tree.File:
+def expand_async_sugar(file: tree.File, reading: TextReader) -> tree.File:
     """The file without such starts, updates and dones; a computation more for each start."""
     if not any(_is_sugar(one.op.text) for body in file.computations for one in body.instructions):
         return file
@@ -204,7 +204,9 @@ def _wrapped(op: str) -> str:
     return op.rpartition("-")[0]
 
 
-def _check(one: tree.Instruction, known: Mapping[str, tree.Instruction], reading: Reading) -> None:
+def _check(
+    one: tree.Instruction, known: Mapping[str, tree.Instruction], reading: TextReader
+) -> None:
     """Complains of an update or a done whose operand is the start of another op."""
     op = one.op.text
     for operand in one.operands:
@@ -227,7 +229,7 @@ def _start(one: tree.Instruction, name: str) -> tree.Instruction:
 
 
 def _wrapper(
-    one: tree.Instruction, known: Mapping[str, tree.Instruction], name: str, reading: Reading
+    one: tree.Instruction, known: Mapping[str, tree.Instruction], name: str, reading: TextReader
 ) -> tree.ComputationText:
     """The computation of the one op; its parameters are named as the operands are."""
     parameters = list(_parameters(one, known, reading))
@@ -258,7 +260,7 @@ def _of_the_op(attributes: Iterable[tree.Attribute]) -> Iterator[tree.Attribute]
 
 
 def _parameters(
-    one: tree.Instruction, known: Mapping[str, tree.Instruction], reading: Reading
+    one: tree.Instruction, known: Mapping[str, tree.Instruction], reading: TextReader
 ) -> Iterator[tree.Instruction]:
     """A parameter for each operand, of its type; of the one that the start says, if it has none."""
     names = FreshNames(())
@@ -286,7 +288,7 @@ def _parameters(
 _MARK = re.compile(r"[(){},]")
 
 
-def without_tuple_constants(file: tree.File) -> tree.File:
+def expand_tuple_constants(file: tree.File) -> tree.File:
     """The file with arrays only as constants, but for literals that are not of their tuple."""
     if not any(_is_tuple(one) for body in file.computations for one in body.instructions):
         return file
@@ -393,13 +395,13 @@ NOT_INFERRED = frozenset(
 """Ops whose result type says more than their operands and attributes do."""
 
 
-def type_left_out(op: str) -> Complaint:
+def missing_type(op: str) -> Complaint:
     fact = f"the result type of a {op} does not follow from its operands"
     return Complaint("op-C8", fact, NodePart.OP, f"write it before the op: f32[2,3] {op}(…)")
 
 
-def with_types(
-    module: Module, left_out: Mapping[str, frozenset[NodeId]], reading: Reading
+def infer_missing_types(
+    module: Module, left_out: Mapping[str, frozenset[NodeId]], reading: TextReader
 ) -> Module:
     """The module with those types; a node whose type cannot be told becomes a hole."""
     computations = dict(module.computations)  # callees come first
@@ -431,7 +433,7 @@ def _type_of(
     node: Node,
     operands: tuple[Type, ...],
     nodes: Sequence[Node],
-    reading: Reading,
+    reading: TextReader,
 ) -> Type | None:
     """The type that follows, or None after a complaint."""
     following = inferred(module, node, operands)
@@ -443,14 +445,14 @@ def _type_of(
     except StopIteration as end:
         kind = end.value
     if kind is UNTYPED:
-        found = [type_left_out(node.op)]
+        found = [missing_type(node.op)]
     if not found and (fault := limits_fault(kind)):
         found = [Complaint(fault[0], f"the result of {node.op} is {kind}: {fault[1]}")]
     reading.found += [diagnostic_of(nodes, node, complaint) for complaint in found]
     return None if found else kind
 
 
-def check_types_said_twice(computation: Computation, reading: Reading) -> None:
+def check_operand_types(computation: Computation, reading: TextReader) -> None:
     """A type before an operand must be that of its definition."""
     for node in computation.nodes:
         if node.op == HOLE or not isinstance(node.span, InstructionSpan):

@@ -13,7 +13,7 @@ import attrs
 from ncc_compiler.ir.graph import Attribute, Module
 from ncc_compiler.ir.text.reading import (
     KEYS_OF_HEADERS,
-    Reading,
+    TextReader,
     behind_blanks,
     fault_of,
     is_misplaced,
@@ -46,7 +46,7 @@ _ARRAY = re.compile(ARRAY)
 Index = tuple[int, ...]
 
 
-def read_header(module: Module, header: Sequence[tree.Attribute], reading: Reading) -> Module:
+def read_header(module: Module, header: Sequence[tree.Attribute], reading: TextReader) -> Module:
     """The module with the header's attributes but the counts; complains of the form of each."""
     kept: dict[str, Attribute] = {}
     seen: set[str] = set()
@@ -82,7 +82,7 @@ def _fault(row: tree.Attribute) -> str:
     return fault_of(row.key, row.value)
 
 
-def check_header(module: Module, header: Sequence[tree.Attribute], reading: Reading) -> None:
+def check_header(module: Module, header: Sequence[tree.Attribute], reading: TextReader) -> None:
     """Complains of what does not fit the entry computation."""
     entry = module.entry_computation
     parameters = [entry.nodes[position].type for position in entry.parameters()]
@@ -99,7 +99,7 @@ def check_header(module: Module, header: Sequence[tree.Attribute], reading: Read
 class _Program:
     """The types of the entry computation, and what the header says of them."""
 
-    def __init__(self, parameters: Sequence[Type], result: Type, reading: Reading) -> None:
+    def __init__(self, parameters: Sequence[Type], result: Type, reading: TextReader) -> None:
         self._parameters = parameters
         self._result = result
         self._reading = reading

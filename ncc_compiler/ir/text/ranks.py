@@ -18,13 +18,13 @@ from ncc_compiler.ir.collectives import TRANSFERS, expanded, pairs_attribute
 from ncc_compiler.ir.graph import Attribute, Computation, Module, Node
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.text.header import COUNTS
-from ncc_compiler.ir.text.reading import Reading
+from ncc_compiler.ir.text.reading import TextReader
 from ncc_compiler.syntax import tree
 from ncc_runtime.neff.shared.groups import ExplicitGroups, IotaGroups, MeshGroups
 
 
 def with_ranks(
-    module: Module, header: Sequence[tree.Attribute], ranks: int | None, reading: Reading
+    module: Module, header: Sequence[tree.Attribute], ranks: int | None, reading: TextReader
 ) -> Module | None:
     """The module with its counts; None if they cannot be told."""
     found = len(reading.found)
@@ -47,7 +47,7 @@ def with_ranks(
     return module if len(reading.found) == found else None
 
 
-def _count(row: tree.Attribute, reading: Reading) -> int:
+def _count(row: tree.Attribute, reading: TextReader) -> int:
     if row.value.isascii() and row.value.isdigit() and 1 <= int(row.value[:9]) <= MAX_RANKS:
         return int(row.value[:9])
     fact = f"{row.key} is {row.value[:40]}, not a number from 1 to {MAX_RANKS}"
@@ -55,7 +55,7 @@ def _count(row: tree.Attribute, reading: Reading) -> int:
     return 1
 
 
-def _numbered_by_ids(module: Module, ranks: int | None, reading: Reading) -> Module:
+def _numbered_by_ids(module: Module, ranks: int | None, reading: TextReader) -> Module:
     nodes = [node for body in module.computations.values() for node in body.nodes]
     found = [_largest_id(node) for node in nodes]
     largest = max(found, default=-1)

@@ -64,7 +64,7 @@ def layout_fault(text: str, rank: int) -> str:
 
 
 @attrs.frozen
-class Memory:
+class MemoryLayout:
     """How a written type lays out an array; the sizes are those of the dimensions in this order."""
 
     element: str
@@ -73,7 +73,7 @@ class Memory:
     tiles: str
 
 
-def memory_of(kind: tree.TypeText) -> Memory | None:
+def layout_of(kind: tree.TypeText) -> MemoryLayout | None:
     """The layout that a type says, row by row if it says none; None of what is no array."""
     match = isinstance(kind, tree.ArrayText) and _ARRAY_AND_ORDER.fullmatch(
         _LINES_OF_COMMENT.sub("", kind.text)
@@ -88,14 +88,14 @@ def memory_of(kind: tree.TypeText) -> Memory | None:
         order = tuple(reversed(_numbers(layout[1:-1].partition(":")[0])))
     tiles = _TILES.search(layout)
     ordered = tuple(sizes[dimension] for dimension in order)
-    return Memory(match[1], order, ordered, "".join(tiles[0].split()) if tiles else "")
+    return MemoryLayout(match[1], order, ordered, "".join(tiles[0].split()) if tiles else "")
 
 
-def is_row_by_row(text: tree.TypeText) -> bool:
+def is_row_major(text: tree.TypeText) -> bool:
     """Whether the last dimension is the innermost one; dimensions of size 1 may stand anywhere."""
     if isinstance(text, tree.TupleText):
-        return all(is_row_by_row(element) for element in text.elements)
-    memory = memory_of(text)
+        return all(is_row_major(element) for element in text.elements)
+    memory = layout_of(text)
     if memory is None:  # what is no type is refused as such
         return True
     ordered = zip(memory.order, memory.sizes, strict=True)
@@ -126,19 +126,19 @@ _OPERAND_ALIAS = r"\{[\d,\s]*\}\s*:\s*\(\s*\d+\s*,\s*\{[\d,\s]*\}\s*\)"
 
 
 @attrs.frozen
-class Form:
+class AttributeForm:
     """What the value of an attribute looks like: a test of its text, and an example."""
 
     fits: Callable[[str], object]
     example: str
 
 
-def _pattern(pattern: str, example: str) -> Form:
-    return Form(re.compile(rf"\s*{pattern}\s*", re.DOTALL).fullmatch, example)
+def _pattern(pattern: str, example: str) -> AttributeForm:
+    return AttributeForm(re.compile(rf"\s*{pattern}\s*", re.DOTALL).fullmatch, example)
 
 
-def _braced(example: str) -> Form:
-    return Form(lambda text: text.startswith("{"), example)
+def _braced(example: str) -> AttributeForm:
+    return AttributeForm(lambda text: text.startswith("{"), example)
 
 
 def behind_blanks(text: str, at: int) -> int:
@@ -212,20 +212,20 @@ def _is_accuracy(text: str) -> bool:
 
 _PRECISION = r"(?:default|high|highest|packed_nibble)"
 
-FORMS: Mapping[str, Form] = {
+FORMS: Mapping[str, AttributeForm] = {
     "api_version": _pattern(
         r"API_VERSION_(?:UNSPECIFIED|ORIGINAL|STATUS_RETURNING|STATUS_RETURNING_UNIFIED|TYPED_FFI)",
         "API_VERSION_STATUS_RETURNING",
     ),
     "async_execution_thread": _pattern(_STRING, '"parallel_thread"'),
-    "backend_config": Form(lambda text: text.startswith(('"', "{")), '{"key":"value"}'),
+    "backend_config": AttributeForm(lambda text: text.startswith(('"', "{")), '{"key":"value"}'),
     "custom_call_has_side_effect": _pattern(r"(?:true|false)", "true"),
     "execution_thread": _pattern(_STRING, '"parallel_thread"'),
-    "frontend_attributes": Form(
+    "frontend_attributes": AttributeForm(
         lambda text: _entries(text, _is_frontend_value, commas=True), '{key="value"}'
     ),
     "kind": _pattern(r"k(?:Loop|Input|Output|Custom)", "kLoop"),
-    "metadata": Form(
+    "metadata": AttributeForm(
         lambda text: _entries(text, _is_metadata_value, commas=False),
         '{op_name="add" source_file="a.py" source_line=3}',
     ),
@@ -240,7 +240,9 @@ FORMS: Mapping[str, Form] = {
     "parameter_replication": _pattern(
         r"\{\s*(?:(?:true|false)\s*(?:,\s*(?:true|false)\s*)*)?\}", "{true,false}"
     ),
-    "result_accuracy": Form(_is_accuracy, "{tolerance={atol=0,rtol=0,ulps=1}} or {mode=highest}"),
+    "result_accuracy": AttributeForm(
+        _is_accuracy, "{tolerance={atol=0,rtol=0,ulps=1}} or {mode=highest}"
+    ),
     "sharding": _braced("{replicated}"),
     "statistics": _braced("{visualizing_index=0,count=1}"),
 }
@@ -343,7 +345,7 @@ def limits_fault(kind: Type | None) -> tuple[str, str] | None:
     return None
 
 
-class Reading:
+class TextReader:
     """Reads the small texts of one source."""
 
     def __init__(self, source: Source) -> None:

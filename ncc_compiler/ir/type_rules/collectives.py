@@ -542,7 +542,7 @@ def _reduction_by_name(ctx: InferenceContext) -> Inference:
     return None
 
 
-COUNTED_RULES: Mapping[str, TypeRule] = {
+VARIABLE_SIZE_RULES: Mapping[str, TypeRule] = {
     "ragged-all-to-all": _counted(_tables),
     "ncc.all_gather_v": _counted(_metadata, _slots(SLOTS)),
     "ncc.all_to_all_v": _counted(_metadata_or_offsets, _slots_or_offsets),

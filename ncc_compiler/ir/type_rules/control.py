@@ -14,7 +14,7 @@ from ncc_compiler.ir.order import branch_names
 from ncc_compiler.ir.rules import Complaint, NodePart
 from ncc_compiler.ir.type_rules.collectives import (
     COLLECTIVE_RULES,
-    COUNTED_RULES,
+    VARIABLE_SIZE_RULES,
     members,
     range_hint,
 )
@@ -235,7 +235,7 @@ def _async_update(ctx: InferenceContext) -> Inference:
 
 
 _RAGGED = "ragged-all-to-all"
-_IN_HALVES = {**COLLECTIVE_RULES, _RAGGED: COUNTED_RULES[_RAGGED]}
+_IN_HALVES = {**COLLECTIVE_RULES, _RAGGED: VARIABLE_SIZE_RULES[_RAGGED]}
 
 CONTROL_RULES: Mapping[str, TypeRule] = {
     "call": _calls("to_apply"),
