@@ -84,14 +84,14 @@ def _elements(node: Node, results: list[ArrayType], operands: list[ArrayType]) -
         window = node.attributes["window"]
         assert isinstance(window, Window), node.name
         places = written if node.op == "reduce-window" else operands[1].elements
-        return places * math.prod(one.size for one in window.dimensions)
+        return places * math.prod(operand.size for operand in window.dimensions)
     if node.op == "fft":
         lengths = node.attributes["fft_length"]
         assert isinstance(lengths, tuple), node.name
         return written * sum(int(size).bit_length() for size in lengths if isinstance(size, int))
     if node.op in ("sort", "topk"):
-        steps = (max(one.shape, default=0).bit_length() for one in operands)
-        return sum(one.elements * count for one, count in zip(operands, steps, strict=True))
+        steps = (max(operand.shape, default=0).bit_length() for operand in operands)
+        return sum(operand.elements * count for operand, count in zip(operands, steps, strict=True))
     if node.op in ("cholesky", "triangular-solve"):
         return written * operands[0].shape[-1]
     if node.op == "custom-call":

@@ -90,10 +90,10 @@ def sharding(text: str, replicas: int, partitions: int) -> Sharding | None:
 
     It numbers the devices that run one replica.
     """
-    found = _mesh(text, partitions) if text.startswith("mesh[") else _tiled(text, partitions)
-    if found is None or math.prod(found[0]) < 2:
+    tiling = _mesh(text, partitions) if text.startswith("mesh[") else _tiled(text, partitions)
+    if tiling is None or math.prod(tiling[0]) < 2:
         return None
-    tiles, parts = found
+    tiles, parts = tiling
     return Sharding(tiles, tuple(parts.tolist()) * replicas)
 
 

@@ -80,10 +80,10 @@ def _integers(text: str) -> tuple[int, ...]:
 
 
 def _slices(text: str) -> tuple[tuple[int, int, int], ...]:
-    found = _SLICE.findall(text)
-    if not _SLICES.fullmatch(text) or len(found) != text.count("["):
+    entries = _SLICE.findall(text)
+    if not _SLICES.fullmatch(text) or len(entries) != text.count("["):
         raise _no(AttributeKind.SLICES, text)
-    return tuple((int(start), int(limit), int(stride or 1)) for start, limit, stride in found)
+    return tuple((int(start), int(limit), int(stride or 1)) for start, limit, stride in entries)
 
 
 def _groups(text: str) -> Attribute:
@@ -101,17 +101,17 @@ def _groups(text: str) -> Attribute:
 
 
 def _pairs(text: str) -> Pairs:
-    found = _PAIR.findall(text)
-    if not _PAIRS.fullmatch(text) or len(found) != text.count("{") - 1:
+    pairs = _PAIR.findall(text)
+    if not _PAIRS.fullmatch(text) or len(pairs) != text.count("{") - 1:
         raise _no(AttributeKind.PAIRS, text)
-    return Pairs(tuple((int(source), int(target)) for source, target in found))
+    return Pairs(tuple((int(source), int(target)) for source, target in pairs))
 
 
 def _lists(text: str) -> Lists:
-    found = _LIST.findall(text[1:-1])
-    if not _PAIRS.fullmatch(text) or not all(map(_LISTED.fullmatch, found)):
+    entries = _LIST.findall(text[1:-1])
+    if not _PAIRS.fullmatch(text) or not all(map(_LISTED.fullmatch, entries)):
         raise _no(AttributeKind.LISTS, text)
-    return Lists(tuple(tuple(map(int, re.findall("[0-9]+", entry))) for entry in found))
+    return Lists(tuple(tuple(map(int, re.findall("[0-9]+", entry))) for entry in entries))
 
 
 def _callee(text: str) -> Callee:
@@ -133,11 +133,15 @@ def _string(text: str) -> Quoted:
 
 
 def _padding(text: str) -> Padding:
-    found = [_PADDED.fullmatch(part) for part in text.split("x")] if text else []
-    if not all(found):
+    entries = [_PADDED.fullmatch(part) for part in text.split("x")] if text else []
+    if not all(entries):
         raise _no(AttributeKind.PADDING, text)
     return Padding(
-        tuple((int(one[1]), int(one[2]), int(one[3] or 0)) for one in found if one is not None)
+        tuple(
+            (int(entry[1]), int(entry[2]), int(entry[3] or 0))
+            for entry in entries
+            if entry is not None
+        )
     )
 
 
@@ -183,7 +187,7 @@ def spell_attribute(value: Attribute) -> str:
         case Quoted(text):
             return f'"{text}"'
         case Padding(dimensions):
-            return "x".join(_padded(*one) for one in dimensions)
+            return "x".join(_padded(*entry) for entry in dimensions)
         case Pairs(pairs):
             return "{" + ",".join(f"{{{source},{target}}}" for source, target in pairs) + "}"
         case Lists(lists):

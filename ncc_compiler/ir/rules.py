@@ -172,9 +172,9 @@ def _attribute_offsets(span: InstructionSpan, place: str | Number) -> tuple[int,
         if attribute.key != key:
             continue
         if isinstance(place, Number):
-            found = list(_NUMBER.finditer(attribute.value))
-            if place.position < len(found):
-                start, end = found[place.position].span()
+            numbers = list(_NUMBER.finditer(attribute.value))
+            if place.position < len(numbers):
+                start, end = numbers[place.position].span()
                 return attribute.value_start + start, attribute.value_start + end
         return attribute.start, attribute.end
     payload = span.instruction.payload

@@ -112,8 +112,8 @@ def match_transfers(module: Module) -> Module:
     """The module where every recv has a second operand, the data, and comes after it."""
     if not has_transfers(module):
         return module
-    met, found = _matched(module)
-    assert not found, found[0]
+    met, unmatched = _matched(module)
+    assert not unmatched, unmatched[0]
     return met
 
 
@@ -125,12 +125,12 @@ def unmatched_transfers(module: Module) -> Iterator[Found]:
 
 def _matched(module: Module) -> tuple[Module, list[Found]]:
     """By channel and order, or by order alone where that leaves something over."""
-    met, found = _Matching(module, by_channel=True).run()
-    if found:
+    met, unmatched = _Matching(module, by_channel=True).run()
+    if unmatched:
         by_order, others = _Matching(module, by_channel=False).run()
         if not others:
             return by_order, others
-    return met, found
+    return met, unmatched
 
 
 def _side_envelopes(module: Module, *, by_channel: bool) -> dict[tuple[str, int], Envelope]:
@@ -146,8 +146,8 @@ def _side_envelopes(module: Module, *, by_channel: bool) -> dict[tuple[str, int]
             assert pairs is not None, node.name
             channel = node.attributes.get("channel_id")
             written = node.attributes.get("frontend_attributes")
-            found = _PIPELINE.search(written.text) if isinstance(written, Raw) else None
-            pipelines[name, position] = found[1] if found else ""
+            match = _PIPELINE.search(written.text) if isinstance(written, Raw) else None
+            pipelines[name, position] = match[1] if match else ""
             sorted_pairs = tuple(sorted(pairs.pairs))
             envelope = Envelope(channel is not None, sorted_pairs, data_of(node.type), channel, "")
             envelopes[name, position] = envelope
@@ -266,11 +266,11 @@ class _Matching:
         for where, leaf in sorted(
             origins(self._module, callers, computation.name, node.operands[0])
         ):
-            found = self._module.computations[where].nodes[leaf]
-            if found.op != start:
-                fact = f"%{node.name} ends %{found.name}, which no {start} has started"
-                if found.op in TRANSFERS:
-                    fact = f"%{node.name} ends %{found.name}, which is a {found.op}"
+            begun = self._module.computations[where].nodes[leaf]
+            if begun.op != start:
+                fact = f"%{node.name} ends %{begun.name}, which no {start} has started"
+                if begun.op in TRANSFERS:
+                    fact = f"%{node.name} ends %{begun.name}, which is a {begun.op}"
                 hint = f"give it the value of a {start}"
                 self.complain(computation, node, Complaint(rule, fact, 0, hint))
         direct = computation.nodes[node.operands[0]]
@@ -357,7 +357,7 @@ class _Scope:
         kind = self._nodes[tuple_].type
         assert isinstance(kind, TupleType), source.name
         parts = [self._element(tuple_, index, source) for index in range(len(kind.elements))]
-        wide = TupleType((*kind.elements, *(self._nodes[one].type for one in data)))
+        wide = TupleType((*kind.elements, *(self._nodes[value].type for value in data)))
         return self._add(f"{source.name}.wide", "tuple", wide, (*parts, *data), source)
 
     def _begin(self) -> None:
@@ -421,7 +421,7 @@ class _Scope:
                     entering.append((envelope, None))
                     registers.append(side.data)
                 places.append((envelope, place))
-        kinds = tuple(self._nodes[one].type for one in registers)
+        kinds = tuple(self._nodes[register].type for register in registers)
         callees: dict[str, Attribute] = {
             "body": Callee(matching.want(body, _Variant(tuple(entering), kinds))),
             "condition": Callee(matching.want(condition, _Variant((), kinds))),
@@ -480,16 +480,16 @@ class _Scope:
     def _zeros(self, kind: Type, source: Node) -> NodeId:
         stem = f"{source.name}.nothing"
         if isinstance(kind, TupleType):
-            parts = [self._zeros(one, source) for one in kind.elements]
+            parts = [self._zeros(part, source) for part in kind.elements]
             return self._add(stem, "tuple", kind, parts, source)
         assert isinstance(kind, ArrayType), source.name
         zero = np.zeros((), kind.dtype.numpy)
         zero.setflags(write=False)
         scalar = attrs.evolve(kind, shape=())
-        one = self._add(stem, "constant", scalar, (), source, literal=Literal(zero))
+        part = self._add(stem, "constant", scalar, (), source, literal=Literal(zero))
         if not kind.shape:
-            return one
-        return self._add(stem, "broadcast", kind, (one,), source, dimensions=())
+            return part
+        return self._add(stem, "broadcast", kind, (part,), source, dimensions=())
 
     def _end(self) -> None:
         """What is in flight when the computation ends; in a loop that is what it began with."""
@@ -567,7 +567,7 @@ class _Scope:
             return self._old
         place = {position: NodeId(k) for k, position in enumerate(order)}
         moved = [
-            attrs.evolve(nodes[k], operands=tuple(place[one] for one in nodes[k].operands))
+            attrs.evolve(nodes[k], operands=tuple(place[operand] for operand in nodes[k].operands))
             for k in order
         ]
         return attrs.evolve(self._old, nodes=tuple(moved), root=place[self._root])
@@ -589,14 +589,14 @@ def _only_of_loops(computations: Iterable[Computation]) -> set[str]:
 
 def _ancestors(computation: Computation, position: NodeId) -> set[int]:
     """The nodes that a node cannot do without."""
-    found: set[int] = set()
+    ancestors: set[int] = set()
     pending = [*computation.nodes[position].operands]
     while pending:
         one = pending.pop()
-        if one not in found:
-            found.add(one)
+        if one not in ancestors:
+            ancestors.add(one)
             pending += computation.nodes[one].operands
-    return found
+    return ancestors
 
 
 def _started_in(kind: Type, envelope: Envelope) -> Iterator[Path]:
@@ -613,12 +613,12 @@ _Callers: TypeAlias = Mapping[str, Sequence[tuple[str, NodeId]]]
 
 
 def _callers(module: Module) -> _Callers:
-    found: dict[str, list[tuple[str, NodeId]]] = defaultdict(list)
+    callers: dict[str, list[tuple[str, NodeId]]] = defaultdict(list)
     for name, computation in module.computations.items():
         for position, node in enumerate(computation.nodes):
             for _, callee in node.callees():
-                found[callee].append((name, NodeId(position)))
-    return found
+                callers[callee].append((name, NodeId(position)))
+    return callers
 
 
 def origins(

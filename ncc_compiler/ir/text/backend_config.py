@@ -60,10 +60,10 @@ def as_collective(written: tree.Instruction, reading: TextReader) -> tree.Instru
     attributes: list[tree.Attribute] = []
     for attribute in written.attributes:
         if attribute.key == CONFIG:
-            found = _entries(attribute, row, reading)
-            if found is None:
+            entries = _entries(attribute, row, reading)
+            if entries is None:
                 return None
-            attributes += found
+            attributes += entries
         elif attribute.key != TARGET:
             attributes.append(attribute)
     op = tree.Word(row.name, written.op.start, written.op.end)

@@ -140,7 +140,7 @@ class ComputationBuilder:
             for operand in instructions[user].operands
             if self._positions.get(operand.text) == used
         )
-        loop = " -> ".join(f"%{one}" for one in names)
+        loop = " -> ".join(f"%{name}" for name in names)
         definition = instructions[used].name.span(self._reading.source)
         note = [Note(f"%{names[1]} is defined here", definition)] if used != user else []
         fact = f"%{names[0]} is computed from itself: {loop}"
@@ -179,8 +179,10 @@ class ComputationBuilder:
         for written in instructions:
             if written.op.text != "bitcast":
                 continue
-            known = [one for one in written.operands if one.text in self._positions]
-            kinds = [(one, instructions[self._positions[one.text]].type) for one in known]
+            known = [operand for operand in written.operands if operand.text in self._positions]
+            kinds = [
+                (operand, instructions[self._positions[operand.text]].type) for operand in known
+            ]
             places = [(written.type or written.op, written.type), *kinds]
             if any(kind is not None and layout_of(kind) is None for _, kind in places):
                 continue  # refused as what it is
@@ -221,11 +223,11 @@ class ComputationBuilder:
     def _node(
         self, written: tree.Instruction, kind: Type | None, operands: tuple[NodeId | None, ...]
     ) -> Node:
-        meant = as_collective(written, self._reading)
+        as_op = as_collective(written, self._reading)
         at = (written.op.start, written.op.end)
-        span = InstructionSpan(self._reading.source, *at, meant or written)
-        row = self._row(meant) if meant else None
-        attributes = self._attributes(meant, row, kind) if meant and row and kind else None
+        span = InstructionSpan(self._reading.source, *at, as_op or written)
+        row = self._row(as_op) if as_op else None
+        attributes = self._attributes(as_op, row, kind) if as_op and row and kind else None
         known = tuple(operand for operand in operands if operand is not None)
         if row is None or attributes is None or len(known) != len(operands):
             return Node(written.name.text, HOLE, kind or TokenType(), (), {}, span)
@@ -245,7 +247,7 @@ class ComputationBuilder:
         self, written: tree.Instruction, row: OpDef, kind: Type
     ) -> Mapping[str, Attribute] | None:
         """Every attribute by its key, or None after a complaint."""
-        found = len(self._reading.found)
+        before = len(self._reading.found)
         values: dict[str, Attribute] = {}
         if row.payload and (value := self._reading.payload(written, row, kind)) is not None:
             values[row.payload.name] = value
@@ -259,14 +261,14 @@ class ComputationBuilder:
                 continue
             if missing.default is not None:
                 values[missing.name] = missing.default
-            elif missing.required and len(self._reading.found) == found:
+            elif missing.required and len(self._reading.found) == before:
                 self._reading.complain(
                     "op-C3",
                     f"{row.name} needs the attribute {missing.name}",
                     (written.op.start, written.op.end),
                     f"for example {missing.name}={missing.kind.value}",
                 )
-        return values if len(self._reading.found) == found else None
+        return values if len(self._reading.found) == before else None
 
     def _add(self, attribute: tree.Attribute, row: OpDef, values: dict[str, Attribute]) -> None:
         """Read one attribute into `values`, or complain."""
@@ -344,9 +346,9 @@ class ComputationBuilder:
             )
             return
         for text, kind in zip(texts, (*parameters, nodes[computation.root].type), strict=True):
-            said = reading.type_of(text)
-            if said is not None and said != kind:
-                fact = f"the signature says {said}, the instructions say {kind}"
+            declared = reading.type_of(text)
+            if declared is not None and declared != kind:
+                fact = f"the signature says {declared}, the instructions say {kind}"
                 reading.complain("computation-C5", fact, (text.start, text.end))
 
 
@@ -389,7 +391,7 @@ def _rows(
     tables: Sequence[tree.SourceTable], name: str, reading: TextReader
 ) -> list[tuple[int, Row, tree.Word]]:
     """Number, fields and place of each row of a table."""
-    found: list[tuple[int, Row, tree.Word]] = []
+    rows: list[tuple[int, Row, tree.Word]] = []
     for table in tables:
         for row in table.rows if table.name.text == name else ():
             match = _FIELDS.fullmatch(row.text)
@@ -398,8 +400,8 @@ def _rows(
                 reading.complain("frames-C2", fact, (row.start, row.end))
             else:
                 fields = {key: int(value[:18]) for key, value in _FIELD.findall(match[2])}
-                found.append((int(match[1][:18]), fields, row))
-    return found
+                rows.append((int(match[1][:18]), fields, row))
+    return rows
 
 
 def _texts(tables: Sequence[tree.SourceTable], name: str) -> dict[int, str]:

@@ -65,22 +65,28 @@ class FreshNames:
 
 def hoist_inline(file: tree.File, reading: TextReader) -> tree.File:
     """The file with nothing written in place; what nests too deep is complained of and left out."""
-    instructions = [one for body in file.computations for one in body.instructions]
-    if all(one.depth == 0 and not _is_splat(one) for one in instructions):
+    instructions = [instruction for body in file.computations for instruction in body.instructions]
+    if all(instruction.depth == 0 and not _is_splat(instruction) for instruction in instructions):
         return file
-    too_deep = [one for one in instructions if one.depth > tree.MAX_INLINE_DEPTH]
-    for one in too_deep:
-        fact = f"operations nest {one.depth} deep here, at most {tree.MAX_INLINE_DEPTH} are read"
+    too_deep = [
+        instruction for instruction in instructions if instruction.depth > tree.MAX_INLINE_DEPTH
+    ]
+    for instruction in too_deep:
+        fact = f"operations nest {instruction.depth} deep here, at most {tree.MAX_INLINE_DEPTH} are read"
         hint = "define the inner ones on lines of their own"
-        reading.complain("syntax-C2", fact, (one.op.start, one.op.end), hint)
+        reading.complain("syntax-C2", fact, (instruction.op.start, instruction.op.end), hint)
     naming = _Naming(body.name.text for body in file.computations if body.name)
     for body in file.computations:
-        kept = [one for one in body.instructions if one.depth <= tree.MAX_INLINE_DEPTH]
+        kept = [
+            instruction
+            for instruction in body.instructions
+            if instruction.depth <= tree.MAX_INLINE_DEPTH
+        ]
         naming.found.append(attrs.evolve(body, instructions=naming.flat(kept)))
     return attrs.evolve(
         file,
         computations=tuple(naming.found),
-        broken=file.broken | {one.name.text for one in too_deep},
+        broken=file.broken | {instruction.name.text for instruction in too_deep},
         is_whole=file.is_whole and not too_deep,
     )
 
@@ -95,17 +101,19 @@ class _Naming:
     def flat(self, instructions: Iterable[tree.Instruction]) -> tree.Body:
         """The instructions of one computation, each operand a name."""
         instructions = list(instructions)
-        names = FreshNames(one.name.text for one in instructions)
+        names = FreshNames(instruction.name.text for instruction in instructions)
         flat: list[tree.Instruction] = []
-        for one in instructions:
-            self._add(one, names, flat)
+        for instruction in instructions:
+            self._add(instruction, names, flat)
         return tuple(flat)
 
-    def _add(self, one: tree.Instruction, names: FreshNames, flat: list[tree.Instruction]) -> None:
-        if _is_splat(one):
-            one = _as_broadcast(one)
+    def _add(
+        self, instruction: tree.Instruction, names: FreshNames, flat: list[tree.Instruction]
+    ) -> None:
+        if _is_splat(instruction):
+            instruction = _as_broadcast(instruction)
         operands = []
-        for operand in one.operands:
+        for operand in instruction.operands:
             inner = operand.inline
             if inner is not None:
                 name = names.like(inner.op.text)
@@ -114,10 +122,10 @@ class _Naming:
                 operand = tree.Operand(name, operand.start, operand.end)
             operands.append(operand)
         attributes = tuple(
-            self._named(attribute, one.name.text) if attribute.inline else attribute
-            for attribute in one.attributes
+            self._named(attribute, instruction.name.text) if attribute.inline else attribute
+            for attribute in instruction.attributes
         )
-        flat.append(attrs.evolve(one, operands=tuple(operands), attributes=attributes))
+        flat.append(attrs.evolve(instruction, operands=tuple(operands), attributes=attributes))
 
     def _named(self, attribute: tree.Attribute, user: str) -> tree.Attribute:
         """The attribute with a name for each computation that is written in it."""
@@ -141,22 +149,30 @@ class _Naming:
 _SIZES = re.compile(r"\[\s*\d.*\Z", re.DOTALL)
 
 
-def _is_splat(one: tree.Instruction) -> bool:
+def _is_splat(instruction: tree.Instruction) -> bool:
     """Whether it is an array constant with the value of one element in its parentheses."""
-    if one.payload is None or one.op.text != "constant" or not isinstance(one.type, tree.ArrayText):
+    if (
+        instruction.payload is None
+        or instruction.op.text != "constant"
+        or not isinstance(instruction.type, tree.ArrayText)
+    ):
         return False
-    text = one.payload.text
-    return "{" not in text and "..." not in text and _SIZES.search(one.type.text) is not None
+    text = instruction.payload.text
+    return (
+        "{" not in text and "..." not in text and _SIZES.search(instruction.type.text) is not None
+    )
 
 
-def _as_broadcast(one: tree.Instruction) -> tree.Instruction:
+def _as_broadcast(instruction: tree.Instruction) -> tree.Instruction:
     """A broadcast of the constant scalar in place."""
-    assert isinstance(one.type, tree.ArrayText), one.name
-    kind = attrs.evolve(one.type, text=_SIZES.sub("[]", one.type.text))
-    scalar = attrs.evolve(one, type=kind, attributes=(), is_root=False)
-    operand = tree.Operand(one.op.text, one.op.start, one.op.end, None, scalar)
-    op = attrs.evolve(one.op, text="broadcast")
-    return attrs.evolve(one, op=op, operands=(operand,), payload=None)
+    assert isinstance(instruction.type, tree.ArrayText), instruction.name
+    kind = attrs.evolve(instruction.type, text=_SIZES.sub("[]", instruction.type.text))
+    scalar = attrs.evolve(instruction, type=kind, attributes=(), is_root=False)
+    operand = tree.Operand(
+        instruction.op.text, instruction.op.start, instruction.op.end, None, scalar
+    )
+    op = attrs.evolve(instruction.op, text="broadcast")
+    return attrs.evolve(instruction, op=op, operands=(operand,), payload=None)
 
 
 _START = "-start"
@@ -167,23 +183,27 @@ _OF_THE_START = frozenset({"async_execution_thread", "control-predecessors", "me
 
 def expand_async_sugar(file: tree.File, reading: TextReader) -> tree.File:
     """The file without such starts, updates and dones; a computation more for each start."""
-    if not any(_is_sugar(one.op.text) for body in file.computations for one in body.instructions):
+    if not any(
+        _is_sugar(instruction.op.text)
+        for body in file.computations
+        for instruction in body.instructions
+    ):
         return file
     names = FreshNames(body.name.text for body in file.computations if body.name)
     computations: list[tree.ComputationText] = []
     for body in file.computations:
-        known = {one.name.text: one for one in body.instructions}
+        known = {instruction.name.text: instruction for instruction in body.instructions}
         instructions: list[tree.Instruction] = []
-        for one in body.instructions:
-            op = one.op.text
+        for instruction in body.instructions:
+            op = instruction.op.text
             if not _is_sugar(op):
-                instructions.append(one)
+                instructions.append(instruction)
                 continue
-            _check(one, known, reading)
-            plain = _renamed(one, "async" + op.removeprefix(_wrapped(op)))
+            _check(instruction, known, reading)
+            plain = _renamed(instruction, "async" + op.removeprefix(_wrapped(op)))
             if op.endswith(_START):
                 name = names.like(f"wrapped_{_wrapped(op)}")
-                computations.append(_wrapper(one, known, name, reading))
+                computations.append(_wrapper(instruction, known, name, reading))
                 plain = _start(plain, name)
             instructions.append(plain)
         computations.append(attrs.evolve(body, instructions=tuple(instructions)))
@@ -205,11 +225,11 @@ def _wrapped(op: str) -> str:
 
 
 def _check(
-    one: tree.Instruction, known: Mapping[str, tree.Instruction], reading: TextReader
+    instruction: tree.Instruction, known: Mapping[str, tree.Instruction], reading: TextReader
 ) -> None:
     """Complains of an update or a done whose operand is the start of another op."""
-    op = one.op.text
-    for operand in one.operands:
+    op = instruction.op.text
+    for operand in instruction.operands:
         began = known[operand.text].op.text if operand.text in known else op
         is_half = began.endswith(_HALVES[:2])
         if not op.endswith(_START) and is_half and _wrapped(began) not in ("async", _wrapped(op)):
@@ -217,39 +237,44 @@ def _check(
             reading.complain("op-C6", fact, (operand.start, operand.end))
 
 
-def _renamed(one: tree.Instruction, op: str) -> tree.Instruction:
-    return attrs.evolve(one, op=tree.Word(op, one.op.start, one.op.end))
+def _renamed(instruction: tree.Instruction, op: str) -> tree.Instruction:
+    return attrs.evolve(instruction, op=tree.Word(op, instruction.op.start, instruction.op.end))
 
 
-def _start(one: tree.Instruction, name: str) -> tree.Instruction:
+def _start(instruction: tree.Instruction, name: str) -> tree.Instruction:
     """The start, calling the computation of this name."""
-    kept = [attribute for attribute in one.attributes if attribute.key in _OF_THE_START]
-    calls = tree.Attribute("calls", f"%{name}", one.op.start, one.op.start, one.op.end)
-    return attrs.evolve(one, attributes=(calls, *kept))
+    kept = [attribute for attribute in instruction.attributes if attribute.key in _OF_THE_START]
+    calls = tree.Attribute(
+        "calls", f"%{name}", instruction.op.start, instruction.op.start, instruction.op.end
+    )
+    return attrs.evolve(instruction, attributes=(calls, *kept))
 
 
 def _wrapper(
-    one: tree.Instruction, known: Mapping[str, tree.Instruction], name: str, reading: TextReader
+    instruction: tree.Instruction,
+    known: Mapping[str, tree.Instruction],
+    name: str,
+    reading: TextReader,
 ) -> tree.ComputationText:
     """The computation of the one op; its parameters are named as the operands are."""
-    parameters = list(_parameters(one, known, reading))
+    parameters = list(_parameters(instruction, known, reading))
     names = FreshNames(parameter.name.text for parameter in parameters)
-    result = one.type
+    result = instruction.type
     if isinstance(result, tree.TupleText) and len(result.elements) >= 2:
         result = result.elements[1]
     root = attrs.evolve(
-        _renamed(one, _wrapped(one.op.text)),
-        name=attrs.evolve(one.name, text=names.like(one.name.text)),
+        _renamed(instruction, _wrapped(instruction.op.text)),
+        name=attrs.evolve(instruction.name, text=names.like(instruction.name.text)),
         type=result,
         operands=tuple(
             tree.Operand(parameter.name.text, operand.start, operand.end)
-            for parameter, operand in zip(parameters, one.operands, strict=True)
+            for parameter, operand in zip(parameters, instruction.operands, strict=True)
         ),
-        attributes=tuple(_of_the_op(one.attributes)),
+        attributes=tuple(_of_the_op(instruction.attributes)),
         is_root=True,
     )
     return tree.ComputationText(
-        tree.Word(name, one.op.start, one.op.end), False, None, (*parameters, root)
+        tree.Word(name, instruction.op.start, instruction.op.end), False, None, (*parameters, root)
     )
 
 
@@ -260,23 +285,31 @@ def _of_the_op(attributes: Iterable[tree.Attribute]) -> Iterator[tree.Attribute]
 
 
 def _parameters(
-    one: tree.Instruction, known: Mapping[str, tree.Instruction], reading: TextReader
+    instruction: tree.Instruction, known: Mapping[str, tree.Instruction], reading: TextReader
 ) -> Iterator[tree.Instruction]:
     """A parameter for each operand, of its type; of the one that the start says, if it has none."""
     names = FreshNames(())
-    said = one.type.elements[:1] if isinstance(one.type, tree.TupleText) else ()
-    kinds = said[0].elements if said and isinstance(said[0], tree.TupleText) else ()
-    for number, operand in enumerate(one.operands):
+    start_types = (
+        instruction.type.elements[:1] if isinstance(instruction.type, tree.TupleText) else ()
+    )
+    kinds = (
+        start_types[0].elements
+        if start_types and isinstance(start_types[0], tree.TupleText)
+        else ()
+    )
+    for number, operand in enumerate(instruction.operands):
         place = operand.start, operand.end
         kind = kinds[number] if number < len(kinds) else operand.type
         if operand.text in known:
             kind = known[operand.text].type or kind
             if kind is None:
-                fact = f"the type of %{operand.text} does not follow for a {one.op.text} of it"
+                fact = (
+                    f"the type of %{operand.text} does not follow for a {instruction.op.text} of it"
+                )
                 reading.complain("op-C8", fact, place, f"write it: %{operand.text} = f32[2,3] …")
         yield tree.Instruction(
             name=tree.Word(names.like(operand.text), *place),
-            type=kind or one.type,
+            type=kind or instruction.type,
             op=tree.Word("parameter", *place),
             operands=(),
             payload=tree.Word(str(number), *place),
@@ -290,7 +323,9 @@ _MARK = re.compile(r"[(){},]")
 
 def expand_tuple_constants(file: tree.File) -> tree.File:
     """The file with arrays only as constants, but for literals that are not of their tuple."""
-    if not any(_is_tuple(one) for body in file.computations for one in body.instructions):
+    if not any(
+        _is_tuple(instruction) for body in file.computations for instruction in body.instructions
+    ):
         return file
     return attrs.evolve(
         file,
@@ -300,9 +335,9 @@ def expand_tuple_constants(file: tree.File) -> tree.File:
     )
 
 
-def _is_tuple(one: tree.Instruction) -> bool:
-    is_constant = one.op.text == "constant" and one.payload is not None
-    return is_constant and isinstance(one.type, tree.TupleText)
+def _is_tuple(instruction: tree.Instruction) -> bool:
+    is_constant = instruction.op.text == "constant" and instruction.payload is not None
+    return is_constant and isinstance(instruction.type, tree.TupleText)
 
 
 def _spelt_out(body: tree.ComputationText) -> Iterator[tree.Instruction]:
@@ -314,27 +349,29 @@ def _spelt_out(body: tree.ComputationText) -> Iterator[tree.Instruction]:
         number = numbers.setdefault(stem, itertools.count())
         return next(name for k in number if (name := f"{stem}.{k}") not in taken)
 
-    def expand(one: tree.Instruction) -> Iterator[tree.Instruction]:
-        if not _is_tuple(one):
-            yield one
+    def expand(constant: tree.Instruction) -> Iterator[tree.Instruction]:
+        if not _is_tuple(constant):
+            yield constant
             return
-        assert isinstance(one.type, tree.TupleText)
-        assert one.payload is not None
-        if one.type.depth > tree.MAX_TYPE_DEPTH:
-            yield one  # refused when it is read
+        assert isinstance(constant.type, tree.TupleText)
+        assert constant.payload is not None
+        if constant.type.depth > tree.MAX_TYPE_DEPTH:
+            yield constant  # refused when it is read
             return
-        kinds = one.type.elements
-        parts = _parts(one.payload, len(kinds))
+        kinds = constant.type.elements
+        parts = _parts(constant.payload, len(kinds))
         if parts is None:
-            yield one  # refused when it is read
+            yield constant  # refused when it is read
             return
         names: list[tree.Operand] = []
         for kind, part in zip(kinds, parts, strict=True):
-            name = tree.Word(fresh(one.name.text), part.start, part.end)
-            yield from expand(attrs.evolve(one, name=name, type=kind, payload=part, is_root=False))
+            name = tree.Word(fresh(constant.name.text), part.start, part.end)
+            yield from expand(
+                attrs.evolve(constant, name=name, type=kind, payload=part, is_root=False)
+            )
             names.append(tree.Operand(name.text, part.start, part.end))
-        op = attrs.evolve(one.op, text="tuple")
-        yield attrs.evolve(one, op=op, operands=tuple(names), payload=None)
+        op = attrs.evolve(constant.op, text="tuple")
+        yield attrs.evolve(constant, op=op, operands=tuple(names), payload=None)
 
     for instruction in body.instructions:
         yield from expand(instruction)
@@ -362,12 +399,12 @@ def _parts(payload: tree.Word, count: int) -> list[tree.Word] | None:
     cuts.append(len(text) - 1)
     if len(cuts) == 2 and not text[1:-1].strip():
         return [] if count == 0 else None
-    found = []
+    parts = []
     for before, after in itertools.pairwise(cuts):
         inside = text[before + 1 : after]
         at = start + before + 1 + len(inside) - len(inside.lstrip())
-        found.append(tree.Word(inside.strip(), at, at + len(inside.strip())))
-    return found if len(found) == count else None
+        parts.append(tree.Word(inside.strip(), at, at + len(inside.strip())))
+    return parts if len(parts) == count else None
 
 
 HOLE = "?"
@@ -437,19 +474,19 @@ def _type_of(
 ) -> Type | None:
     """The type that follows, or None after a complaint."""
     following = inferred(module, node, operands)
-    found: list[Complaint] = []
+    complaints: list[Complaint] = []
     kind = None
     try:
         while True:
-            found.append(next(following))
+            complaints.append(next(following))
     except StopIteration as end:
         kind = end.value
     if kind is UNTYPED:
-        found = [missing_type(node.op)]
-    if not found and (fault := limits_fault(kind)):
-        found = [Complaint(fault[0], f"the result of {node.op} is {kind}: {fault[1]}")]
-    reading.found += [diagnostic_of(nodes, node, complaint) for complaint in found]
-    return None if found else kind
+        complaints = [missing_type(node.op)]
+    if not complaints and (fault := limits_fault(kind)):
+        complaints = [Complaint(fault[0], f"the result of {node.op} is {kind}: {fault[1]}")]
+    reading.found += [diagnostic_of(nodes, node, complaint) for complaint in complaints]
+    return None if complaints else kind
 
 
 def check_operand_types(computation: Computation, reading: TextReader) -> None:
@@ -461,11 +498,11 @@ def check_operand_types(computation: Computation, reading: TextReader) -> None:
         for position, (operand, written) in enumerate(pairs):
             if written.type is None:
                 continue
-            said, defined = reading.type_of(written.type), computation.nodes[operand]
-            if said is not None and defined.op != HOLE and said != defined.type:
-                fact = f"%{written.text} is {defined.type}, the type before it says {said}"
+            declared, defined = reading.type_of(written.type), computation.nodes[operand]
+            if declared is not None and defined.op != HOLE and declared != defined.type:
+                fact = f"%{written.text} is {defined.type}, the type before it says {declared}"
                 complaint = Complaint("op-C7", fact, position)
-                one = diagnostic_of(computation.nodes, node, complaint)
+                diagnostic = diagnostic_of(computation.nodes, node, complaint)
                 place = reading.span(written.type.start, written.type.end)
                 hint = "correct the type before the operand, or leave it out"
-                reading.found.append(attrs.evolve(one, span=place, help=hint))
+                reading.found.append(attrs.evolve(diagnostic, span=place, help=hint))

@@ -111,13 +111,13 @@ class _Program:
         form = "{ {0}: (1, {}, may-alias) }"
         for match, at in self._entries(row, _ALIAS, form):
             output, number, index = _index(match[1]), int(match[2]), _index(match[3])
-            given = self._array("header-C2", number, index, at)
+            parameter = self._array("header-C2", number, index, at)
             gives = _part(self._result, output)
             if not isinstance(gives, ArrayType):
                 fact = f"the result is {self._result} and has no array {_spelled(output)}"
                 self._reading.complain("header-C2", fact, at, _REMEDY)
-            elif given is not None and given.size_bytes != gives.size_bytes:
-                fact = f"parameter {number}{_within(index)} is {given}, the result"
+            elif parameter is not None and parameter.size_bytes != gives.size_bytes:
+                fact = f"parameter {number}{_within(index)} is {parameter}, the result"
                 fact += f"{_within(output)} is {gives}: they cannot share memory"
                 self._reading.complain("header-C2", fact, at, _REMEDY)
             elif output in outputs:
@@ -145,12 +145,12 @@ class _Program:
             fact = f"{_LAYOUT}: {row.value[:40]!r} is not of the form {{(f32[2,3]{{1,0}})->f32[]}}"
             self._reading.complain("header-C1", fact, (row.value_start, row.end))
             return
-        wanted = (TupleType(tuple(self._parameters)), self._result)
+        actual = (TupleType(tuple(self._parameters)), self._result)
         whats = ("the parameters are", "the result is")
-        for text, kind, what in zip(written, wanted, whats, strict=True):
-            said = self._reading.type_of(text)
-            if said is not None and said != kind:
-                fact = f"{what} {kind}, {_LAYOUT} says {said}"
+        for text, kind, what in zip(written, actual, whats, strict=True):
+            declared = self._reading.type_of(text)
+            if declared is not None and declared != kind:
+                fact = f"{what} {kind}, {_LAYOUT} says {declared}"
                 hint = f"correct {_LAYOUT}, or leave it out"
                 self._reading.complain("header-C4", fact, (text.start, text.end), hint)
 

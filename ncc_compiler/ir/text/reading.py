@@ -329,7 +329,9 @@ MOST_COMPARED = 200_000
 def suggestion(word: str, known: Collection[str], nearness: float = 0.6) -> str:
     """`did you mean …?`, or nothing where no known word is near."""
     near = difflib.get_close_matches(word, known, n=3, cutoff=nearness)
-    alike = [one for one in near if one[:1] == word[:1]]  # the first letter is seldom the wrong one
+    alike = [
+        candidate for candidate in near if candidate[:1] == word[:1]
+    ]  # the first letter is seldom the wrong one
     return f"did you mean {(alike or near)[0]}?" if near else ""
 
 
@@ -371,9 +373,9 @@ class TextReader:
         if isinstance(written, tree.TupleText):
             return self._tuple_of(written)
         if written.text not in self._types:
-            found = len(self.found)
+            before = len(self.found)
             kind = self._array_of(written)
-            if len(self.found) > found:
+            if len(self.found) > before:
                 return None
             self._types[written.text] = kind
         return self._types[written.text]
@@ -432,12 +434,12 @@ class TextReader:
 
     def misspelt(self, key: str, row: OpDef) -> str:
         """The key of the op that this one is meant to be, as a suggestion, if any is near."""
-        found = self._misspelt.get((key, row.name))
-        if found is None:
-            known = {one.name for one in row.attributes} | FORMS.keys()
-            found = "" if key in known else suggestion(key, sorted(known), 0.8)
-            self._misspelt[key, row.name] = found
-        return found
+        hint = self._misspelt.get((key, row.name))
+        if hint is None:
+            known = {attribute.name for attribute in row.attributes} | FORMS.keys()
+            hint = "" if key in known else suggestion(key, sorted(known), 0.8)
+            self._misspelt[key, row.name] = hint
+        return hint
 
     def raw(self, text: str) -> Raw:
         """A text kept as it is."""

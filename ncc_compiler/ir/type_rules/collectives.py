@@ -91,14 +91,14 @@ def check_groups(ctx: InferenceContext) -> Inference:
         return None
     groups = written_groups(ctx.node)
     times = Counter(rank for group in groups for rank in group)
-    for rank in sorted(rank for rank, found in times.items() if found > 1):
+    for rank in sorted(rank for rank, count_of in times.items() if count_of > 1):
         fact = f"{what} {rank} appears {times[rank]} times in the replica groups"
         yield ctx.complain_of(RANKS_ONCE, fact, _in_groups(ctx, rank, 1))
     for rank in sorted(rank for rank in times if rank >= count):
         fact = f"{what} {rank} is out of range: there are {count}"
         place, hint = _in_groups(ctx, rank, 0), range_hint(ctx, what, rank)
         yield ctx.complain_of(IDS_EXIST, fact, place, hint)
-    is_sound = all(found == 1 and rank < count for rank, found in times.items())
+    is_sound = all(count_of == 1 and rank < count for rank, count_of in times.items())
     missing = [rank for rank in range(count) if rank not in times] if groups and is_sound else []
     if missing and EVERYBODY in OPS[ctx.node.op].rules:
         fact = f"{what} {_some(missing)} {'is' if len(missing) == 1 else 'are'} in no replica group"
@@ -117,14 +117,14 @@ def _in_groups(ctx: InferenceContext, rank: int, occurrence: int) -> Place:
     if not isinstance(groups, ExplicitGroups):
         return "replica_groups"
     return _nth(
-        "replica_groups", [one for group in groups.groups for one in group], rank, occurrence
+        "replica_groups", [member for group in groups.groups for member in group], rank, occurrence
     )
 
 
-def _nth(key: str, numbers: Sequence[int], wanted: int, occurrence: int) -> Number:
+def _nth(key: str, numbers: Sequence[int], number_: int, occurrence: int) -> Number:
     """Where an attribute that lists numbers has an occurrence of one, counted from 0."""
-    found = [position for position, number in enumerate(numbers) if number == wanted]
-    return Number(key, found[occurrence])
+    positions = [position for position, number in enumerate(numbers) if number == number_]
+    return Number(key, positions[occurrence])
 
 
 def range_hint(ctx: InferenceContext, what: str, rank: int) -> str:
@@ -206,11 +206,11 @@ def _reduction(ctx: InferenceContext) -> Inference:
     callee = ctx.callee()
     if callee is None:
         return None
-    given, result = parameter_types(callee), result_type(callee)
+    parameters, result = parameter_types(callee), result_type(callee)
     for kind in ctx.arrays:
         scalar = ArrayType(kind.dtype)
-        if given != [scalar, scalar] or result != scalar:
-            shown = ", ".join(map(str, given))
+        if parameters != [scalar, scalar] or result != scalar:
+            shown = ", ".join(map(str, parameters))
             fact = f"%{callee.name} takes ({shown}) and returns {result}, the operands are {kind}"
             hint = f"it should take two {scalar} and return one"
             if len({other.dtype for other in ctx.arrays}) > 1:
@@ -267,7 +267,7 @@ def _collective_permute(ctx: InferenceContext) -> Inference:
     pairs = written_pairs(ctx.node)
     for rule, end, side in ((SOURCES_ONCE, "source", 0), (TARGETS_ONCE, "target", 1)):
         times = Counter(pair[side] for pair in pairs)
-        for rank in sorted(rank for rank, found in times.items() if found > 1):
+        for rank in sorted(rank for rank, repeats in times.items() if repeats > 1):
             fact = f"{what} {rank} is the {end} of {times[rank]} pairs"
             second = [pair[side] for pair in pairs]
             place = _nth("source_target_pairs", second, rank, 1)
@@ -296,11 +296,11 @@ def _moved_slices(ctx: InferenceContext) -> Inference:
         len(buffers[0]) != len(buffers[1])
         or not buffers[0]
         or not all(
-            isinstance(one, ArrayType)
+            isinstance(piece, ArrayType)
             and isinstance(other, ArrayType)
-            and one.dtype == other.dtype
-            and one.rank == other.rank
-            for one, other in zip(*buffers, strict=False)
+            and piece.dtype == other.dtype
+            and piece.rank == other.rank
+            for piece, other in zip(*buffers, strict=False)
         )
         or isinstance(ctx.operands[0], TupleType) != isinstance(ctx.operands[1], TupleType)
     ):
@@ -315,20 +315,20 @@ def _moved_slices(ctx: InferenceContext) -> Inference:
     except ValueError as error:
         yield ctx.complain_of(STARTS_OF_SLICES, str(error), 2)
         return None
-    for one in slices:
+    for piece in slices:
         for position in (0, 1):
-            kind = buffers[position][one.array or 0]
-            starts = element_type(ctx.operands[2 + position], one.starts)
+            kind = buffers[position][piece.array or 0]
+            starts = element_type(ctx.operands[2 + position], piece.starts)
             assert isinstance(kind, ArrayType)
             assert isinstance(starts, TupleType)
             if len(starts.elements) != kind.rank:
                 fact = f"starts of a slice of {kind} are {starts}"
                 hint = "one integer for each dimension"
                 yield ctx.complain_of(STARTS_OF_SLICES, fact, 2 + position, hint)
-            elif len(one.sizes) != kind.rank or any(
-                size > limit for size, limit in zip(one.sizes, kind.shape, strict=True)
+            elif len(piece.sizes) != kind.rank or any(
+                size > limit for size, limit in zip(piece.sizes, kind.shape, strict=True)
             ):
-                sizes = ",".join(map(str, one.sizes))
+                sizes = ",".join(map(str, piece.sizes))
                 fact = f"a slice of {{{sizes}}} does not fit in {kind}"
                 yield ctx.complain_of(SIZES_OF_SLICES, fact, SLICE_SIZES)
                 break
@@ -392,13 +392,13 @@ def named_reduction(ctx: InferenceContext, kinds: Sequence[ArrayType]) -> Infere
     """The reduction that is named is one, and is defined on the elements of these arrays."""
     for kind in kinds:
         try:
-            found = reduction_by_name(ctx.node, kind.dtype)
+            reduction_ = reduction_by_name(ctx.node, kind.dtype)
         except ValueError:
             known = ", ".join(reduction.value for reduction in Reduction)
             fact = f"{ctx.attribute('reduction')} is no reduction"
             yield ctx.complain_of(KNOWN_REDUCTION, fact, "reduction", f"one of {known}")
             return None
-        if found is None or not is_defined(found, kind.dtype):
+        if reduction_ is None or not is_defined(reduction_, kind.dtype):
             fact = f"{ctx.attribute('reduction')} is not defined on {kind.dtype.value}"
             yield ctx.complain_of(KNOWN_REDUCTION, fact, "reduction")
             return None

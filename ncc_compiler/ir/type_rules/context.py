@@ -58,8 +58,8 @@ class InferenceContext:
 
     def computation(self, name: str) -> Computation | None:
         """A computation of the module, unless it was not understood."""
-        found = self.module.computations.get(name)
-        return found if found and _is_understood(found) else None
+        callee = self.module.computations.get(name)
+        return callee if callee and _is_understood(callee) else None
 
 
 def _is_understood(computation: Computation) -> bool:
@@ -83,10 +83,10 @@ def check_region(
     callee = ctx.callee()
     if callee is None:
         return None
-    given, result = parameter_types(callee), result_type(callee)
-    if given != list(takes) or result != returns:
+    parameters, result = parameter_types(callee), result_type(callee)
+    if parameters != list(takes) or result != returns:
         fact = (
-            f"%{callee.name} takes ({', '.join(map(str, given))}) and returns {result}; "
+            f"%{callee.name} takes ({', '.join(map(str, parameters))}) and returns {result}; "
             f"({', '.join(map(str, takes))}) and {returns} are needed"
         )
         yield ctx.complain(number, fact, "to_apply")

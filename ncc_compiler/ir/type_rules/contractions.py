@@ -118,10 +118,10 @@ def _ragged_dot(ctx: InferenceContext) -> Inference:
         hint = f"as many integers as there are groups, for all or for each of {list(prefix)}"
         yield ctx.complain(8, fact, 2, hint)
         return None
-    wanted = count if role is free else ()
-    if tuple(right.shape[d] for d in groups) != wanted:
+    expected = count if role is free else ()
+    if tuple(right.shape[d] for d in groups) != expected:
         fact = f"dimensions of groups are {list(groups)} of {right}, there are {count[0]} groups"
-        hint = f"one dimension of size {count[0]}" if wanted else "leave rhs_group_dims out"
+        hint = f"one dimension of size {count[0]}" if expected else "leave rhs_group_dims out"
         yield ctx.complain(7, fact, "rhs_group_dims" if groups else NodePart.OP, hint)
         return None
     in_front = count if role is contracting else ()
@@ -204,11 +204,11 @@ def _folding_region(ctx: InferenceContext, arrays: tuple[ArrayType, ...]) -> Inf
     if callee is None:
         return None
     scalars = [ArrayType(kind.dtype) for kind in arrays]
-    wanted, given = scalars * 2, parameter_types(callee)
-    if given != wanted or result_type(callee) != one_or_tuple(scalars):
+    expected, parameters = scalars * 2, parameter_types(callee)
+    if parameters != expected or result_type(callee) != one_or_tuple(scalars):
         fact = (
-            f"%{callee.name} takes ({_listed(given)}) and returns {result_type(callee)}; "
-            f"({_listed(wanted)}) and {one_or_tuple(scalars)} are needed"
+            f"%{callee.name} takes ({_listed(parameters)}) and returns {result_type(callee)}; "
+            f"({_listed(expected)}) and {one_or_tuple(scalars)} are needed"
         )
         yield ctx.complain_of(FOLDING_REGION, fact, "to_apply")
     return None
@@ -233,8 +233,8 @@ def _window(ctx: InferenceContext) -> Window:
 
 def _check_sizes(ctx: InferenceContext) -> Inference:
     """The window can slide."""
-    for dimension, one in enumerate(_window(ctx).dimensions):
-        if min(one.size, one.stride, one.base_dilation, one.window_dilation) < 1:
+    for dimension, entry in enumerate(_window(ctx).dimensions):
+        if min(entry.size, entry.stride, entry.base_dilation, entry.window_dilation) < 1:
             fact = f"dimension {dimension} of the window {_window(ctx)}"
             yield ctx.complain_of(WINDOW_SIZES, fact, "window")
             return None
@@ -269,10 +269,10 @@ def _convolution(ctx: InferenceContext) -> Inference:
 def _check_kernel(ctx: InferenceContext, labels: ConvolutionLabels) -> Inference:
     """The window's sizes are the kernel's."""
     kernel, window = ctx.arrays[1], _window(ctx)
-    wanted = tuple(kernel.shape[d] for d in labels.kernel_dimensions[2:])
-    if tuple(one.size for one in window.dimensions) == wanted:
+    expected = tuple(kernel.shape[d] for d in labels.kernel_dimensions[2:])
+    if tuple(entry.size for entry in window.dimensions) == expected:
         return kernel
-    sizes = "x".join(map(str, wanted)) or "nothing"
+    sizes = "x".join(map(str, expected)) or "nothing"
     fact = f"the window is {window}, the kernel's spatial dimensions are {sizes}"
     yield ctx.complain(2, fact, "window" if window.dimensions else 1)
     return None
@@ -290,12 +290,12 @@ def _check_groups(ctx: InferenceContext, labels: ConvolutionLabels) -> Inference
         at = "batch_group_count" if features > 1 or batches < 1 else "feature_group_count"
         yield ctx.complain(4, fact, at)
         return None
-    batch, given = (source.shape[d] for d in labels.input_dimensions[:2])
+    batch, features_in = (source.shape[d] for d in labels.input_dimensions[:2])
     taken, made = (kernel.shape[d] for d in labels.kernel_dimensions[:2])
     wrong = False
-    if given != taken * features:
+    if features_in != taken * features:
         wrong = True
-        fact = f"{given} features of {source}, {taken} of {kernel}, in {features} groups"
+        fact = f"{features_in} features of {source}, {taken} of {kernel}, in {features} groups"
         yield ctx.complain(5, fact, 1)
     if made % (features * batches):
         wrong = True
@@ -318,7 +318,7 @@ def _reduce_window(ctx: InferenceContext) -> Inference:
         return None
     if not (yield from _check_sizes(ctx)):
         return None
-    if any(one.is_reversed for one in window.dimensions):
+    if any(entry.is_reversed for entry in window.dimensions):
         yield ctx.complain(5, f"the window {window} is reversed", "window")
     yield from check_fold(ctx, arrays)
     shape = window.positions(arrays[0].shape)
@@ -335,14 +335,14 @@ def _select_and_scatter(ctx: InferenceContext) -> Inference:
     if not (yield from _check_sizes(ctx)):
         return None
     if any(
-        one.is_reversed or one.base_dilation > 1 or one.window_dilation > 1
-        for one in window.dimensions
+        entry.is_reversed or entry.base_dilation > 1 or entry.window_dilation > 1
+        for entry in window.dimensions
     ):
         yield ctx.complain(3, f"the window is {window}", "window")
         return None
-    wanted = window.positions(operand.shape)
-    if source.shape != wanted:
-        fact = f"{window} has {list(wanted)} positions on {operand}, the source is {source}"
+    expected = window.positions(operand.shape)
+    if source.shape != expected:
+        fact = f"{window} has {list(expected)} positions on {operand}, the source is {source}"
         yield ctx.complain(4, fact, 1)
     scalar = ArrayType(operand.dtype)
     if source.dtype is not operand.dtype or start != scalar:
@@ -359,9 +359,9 @@ def _takes_two(ctx: InferenceContext, key: str, number: int, result: ArrayType) 
     callee, scalar = ctx.callee(key), ArrayType(ctx.arrays[0].dtype)
     if callee is None:
         return None
-    given = parameter_types(callee)
-    if given != [scalar, scalar] or result_type(callee) != result:
-        taken = ", ".join(map(str, given))
+    parameters = parameter_types(callee)
+    if parameters != [scalar, scalar] or result_type(callee) != result:
+        taken = ", ".join(map(str, parameters))
         fact = (
             f"%{callee.name} takes ({taken}) and returns {result_type(callee)}; "
             f"({scalar}, {scalar}) and {result} are needed"

@@ -39,13 +39,13 @@ def _calls(key: str) -> TypeRule:
         callee = ctx.callee(key)
         if callee is None:
             return None
-        wanted = parameter_types(callee)
-        if len(wanted) != len(ctx.operands):
-            fact = f"%{callee.name} takes {len(wanted)} operands, {len(ctx.operands)} are given"
+        parameters = parameter_types(callee)
+        if len(parameters) != len(ctx.operands):
+            fact = f"%{callee.name} takes {len(parameters)} operands, {len(ctx.operands)} are given"
             yield ctx.complain(1, fact, key)
-        for position, (given, kind) in enumerate(zip(ctx.operands, wanted, strict=False)):
-            if given != kind:
-                fact = f"operand {position} is {given}, parameter {position} of "
+        for position, (kind_of, kind) in enumerate(zip(ctx.operands, parameters, strict=False)):
+            if kind_of != kind:
+                fact = f"operand {position} is {kind_of}, parameter {position} of "
                 yield ctx.complain(2, f"{fact}%{callee.name} is {kind}", position)
         return result_type(callee)
 
@@ -53,8 +53,8 @@ def _calls(key: str) -> TypeRule:
 
 
 def _signature(computation: Computation) -> str:
-    given = ", ".join(map(str, parameter_types(computation)))
-    return f"%{computation.name} takes ({given}) and returns {result_type(computation)}"
+    parameters = ", ".join(map(str, parameter_types(computation)))
+    return f"%{computation.name} takes ({parameters}) and returns {result_type(computation)}"
 
 
 def _while(ctx: InferenceContext) -> Inference:
@@ -71,30 +71,30 @@ def _while(ctx: InferenceContext) -> Inference:
 
 
 def _conditional(ctx: InferenceContext) -> Inference:
-    chosen, given = ctx.operands[0], ctx.operands[1:]
+    chosen, arguments = ctx.operands[0], ctx.operands[1:]
     if chosen not in (_PRED, _INDEX):
         yield ctx.complain(1, f"the first operand is {chosen}, not {_PRED} or {_INDEX}", 0)
         return None
     names = branch_names(ctx.node)
     if not names or ("branch_computations" in ctx.node.attributes) != (chosen == _INDEX):
-        wanted = "true_computation=%f, false_computation=%g"
+        example = "true_computation=%f, false_computation=%g"
         if chosen == _INDEX:
-            wanted = "branch_computations={%f, %g}"
+            example = "branch_computations={%f, %g}"
         fact = f"{chosen} does not choose between what is named"
-        yield ctx.complain(2, fact, NodePart.OP, f"write {wanted}")
+        yield ctx.complain(2, fact, NodePart.OP, f"write {example}")
         return None
-    if len(names) != len(given):
-        fact = f"{len(names)} branches, {len(given)} operands for them"
+    if len(names) != len(arguments):
+        fact = f"{len(names)} branches, {len(arguments)} operands for them"
         yield ctx.complain(3, fact)
         return None
-    return (yield from _branches(ctx, names, given))
+    return (yield from _branches(ctx, names, arguments))
 
 
-def _branches(ctx: InferenceContext, names: Sequence[str], given: Sequence[Type]) -> Inference:
+def _branches(ctx: InferenceContext, names: Sequence[str], arguments: Sequence[Type]) -> Inference:
     """Each branch takes its operand; all give one type."""
     known = [ctx.computation(name) for name in names]
     results: list[Type] = []
-    for position, (branch, kind) in enumerate(zip(known, given, strict=True), start=1):
+    for position, (branch, kind) in enumerate(zip(known, arguments, strict=True), start=1):
         if branch is None:
             continue
         if parameter_types(branch) != [kind]:
