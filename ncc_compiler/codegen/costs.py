@@ -84,7 +84,7 @@ def _elements(node: Node, results: list[ArrayType], operands: list[ArrayType]) -
         window = node.attributes["window"]
         assert isinstance(window, Window), node.name
         places = written if node.op == "reduce-window" else operands[1].elements
-        return places * math.prod(operand.size for operand in window.dimensions)
+        return places * math.prod(dimension.size for dimension in window.dimensions)
     if node.op == "fft":
         lengths = node.attributes["fft_length"]
         assert isinstance(lengths, tuple), node.name

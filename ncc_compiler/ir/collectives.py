@@ -1,4 +1,8 @@
-"""Who takes part in a collective: its groups and pairs as flattened ranks."""
+"""What a collective of the graph says: who takes part, which slices move, which reduction it is.
+
+Groups and pairs are given as flattened ranks, replica * num_partitions + partition, whatever ids
+the text counts in (`mode_of`). A reduction is recognised from its computation (`reduction_of`).
+"""
 
 import functools
 import re

@@ -1,6 +1,6 @@
-"""Targets of custom calls that have a public meaning, and those that mean work left undone.
+"""Custom calls: targets with a public meaning, and those that are work left undone.
 
-Custom calls of dense linear algebra: what JAX makes of `cholesky`, `qr`, `eigh`, `svd`, `lu` …
+Dense linear algebra is what JAX makes of `cholesky`, `qr`, `eigh`, `svd`, `lu` …
 
     custom-call(x), custom_call_target="lapack_spotrf_ffi", backend_config={uplo = 76 : ui8}
 

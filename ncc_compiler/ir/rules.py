@@ -1,9 +1,8 @@
-"""The rules of the graph that belong to no single op, and what a broken rule reports.
+"""Rules of the graph that belong to no single op, and the places that a broken rule points at.
 
-`sentence("dot-C3")` is the rule's text, wherever it lives: docs/ir.md lists the same sentences, and
-a test compares them.
-
-Spans that know the parts of the instruction they come from, for exact carets.
+`sentence("dot-C3")` is the text of any rule, of this file or of a row of `OPS`. docs/ir.md
+lists the same sentences, and a test compares them. A `Complaint` names a part of a node (`Place`);
+`place_of` finds where that part was written, for exact carets.
 """
 
 import enum

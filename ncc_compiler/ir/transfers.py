@@ -207,7 +207,7 @@ class _Matching:
             fresh = name
             if variant.entering or variant.registers:
                 numbered = (f"{name}.{number}" for number in itertools.count(1))
-                fresh = next(one for one in numbered if one not in self._taken)
+                fresh = next(candidate for candidate in numbered if candidate not in self._taken)
                 self._taken.add(fresh)
             known[variant] = fresh
         return known[variant]

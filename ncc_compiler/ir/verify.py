@@ -15,30 +15,30 @@ from ncc_compiler.ir.types import ArrayType, Type
 
 def verify(module: Module) -> tuple[Diagnostic, ...]:
     """The broken rules of a whole module; where its structure is broken, those only."""
-    found = [*_calls(module)]
+    diagnostics = [*_calls(module)]
     for computation in module.computations.values():
-        found += _structure(computation)
-    if not found:
+        diagnostics += _structure(computation)
+    if not diagnostics:
         for computation in module.computations.values():
-            found += _parameters(computation)
-        found += verify_nodes(module)
-    return in_program_order(found)
+            diagnostics += _parameters(computation)
+        diagnostics += verify_nodes(module)
+    return in_program_order(diagnostics)
 
 
 def verify_nodes(module: Module) -> tuple[Diagnostic, ...]:
     """The broken rules of single nodes; nodes of unknown ops are passed over."""
     verified: set[object] = set()
-    found = [
+    broken = [
         (computation, node, complaint)
         for computation in module.computations.values()
         for node, complaint in _complaints(module, computation, verified)
     ]
-    if not found and all(
+    if not broken and all(
         node.op in OPS for computation in module.computations.values() for node in computation.nodes
     ):
-        found += unmatched_transfers(module)
+        broken += unmatched_transfers(module)
     return in_program_order(
-        diagnostic_of(computation.nodes, node, complaint) for computation, node, complaint in found
+        diagnostic_of(computation.nodes, node, complaint) for computation, node, complaint in broken
     )
 
 
@@ -74,15 +74,19 @@ def _complaints(
 
 def _meaning(node: Node, operands: tuple[Type, ...]) -> object:
     """All that rules see of a node; None for one with more to see, a computation or a value."""
-    said = [item for item in node.attributes.items() if item[0] != "metadata"]
-    if any(isinstance(value, Callee | Callees | Literal) for _, value in said):
+    attributes = [item for item in node.attributes.items() if item[0] != "metadata"]
+    if any(isinstance(value, Callee | Callees | Literal) for _, value in attributes):
         return None
-    return (node.op, node.type, operands, *said)
+    return (node.op, node.type, operands, *attributes)
 
 
-def in_program_order(found: "Iterator[Diagnostic] | list[Diagnostic]") -> tuple[Diagnostic, ...]:
+def in_program_order(
+    diagnostics: "Iterator[Diagnostic] | list[Diagnostic]",
+) -> tuple[Diagnostic, ...]:
     """Diagnostics by their place; those without place stay where they are, in front."""
-    return tuple(sorted(found, key=lambda one: one.span.start if one.span else -1))
+    return tuple(
+        sorted(diagnostics, key=lambda diagnostic: diagnostic.span.start if diagnostic.span else -1)
+    )
 
 
 def _notes(nodes: Sequence[Node], node: Node, complaint: Complaint) -> tuple[Note, ...]:
@@ -115,8 +119,8 @@ def _node(module: Module, node: Node, operands: tuple[Type, ...]) -> Iterator[Co
 def _generic(row: OpDef, node: Node, operands: tuple[Type, ...]) -> Iterator[Complaint]:
     """The rules that hold for every op."""
     if len(operands) < row.least or (row.most is not None and len(operands) > row.most):
-        wanted = f"{row.least}" if row.least == row.most else f"at least {row.least}"
-        fact = f"{row.name} takes {wanted} operand{'s' if row.least != 1 else ''}"
+        count = f"{row.least}" if row.least == row.most else f"at least {row.least}"
+        fact = f"{row.name} takes {count} operand{'s' if row.least != 1 else ''}"
         at = row.most if row.most is not None and len(operands) > row.most else NodePart.OP
         yield Complaint("op-C2", f"{fact}, not {len(operands)}", at)
     for attribute in (*row.attributes, *((row.payload,) if row.payload else ())):

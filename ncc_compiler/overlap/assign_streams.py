@@ -140,8 +140,8 @@ def _moved(body: Computation, deferrable: frozenset[int]) -> Computation:
 
 def _on_stream(node: Node, stream: int) -> Node:
     """The node with a stream among its attributes for the compiler."""
-    given = node.attributes.get("frontend_attributes")
-    others = given.text.strip().strip("{}").strip() if isinstance(given, Raw) else ""
+    frontend = node.attributes.get("frontend_attributes")
+    others = frontend.text.strip().strip("{}").strip() if isinstance(frontend, Raw) else ""
     text = ",".join(filter(None, (others, f'stream_id="{stream}"')))
     return attrs.evolve(
         node, attributes={**node.attributes, "frontend_attributes": Raw(f"{{{text}}}")}

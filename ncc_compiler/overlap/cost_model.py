@@ -66,8 +66,8 @@ def work_of(module: Module, computation: Computation, node: Node) -> OpWork:
         return OpWork(Engine.GPSIMD, INSTRUCTION, latency)
     if node.op not in SELECTORS:
         return OpWork(None, 0)
-    given = [array for operand in operands for array in leaves(operand.type)]
-    return OpWork(_engine(module, node), INSTRUCTION + _duration(node, given))
+    arrays = [array for operand in operands for array in leaves(operand.type)]
+    return OpWork(_engine(module, node), INSTRUCTION + _duration(node, arrays))
 
 
 def works_of(module: Module, computation: Computation) -> list[OpWork]:

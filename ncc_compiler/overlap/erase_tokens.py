@@ -46,8 +46,8 @@ class EraseTokens(Pass):
 
 def has_token(node: Node) -> bool:
     """Whether the last operand of a collective of several is a token, and its last result."""
-    given = node.attributes.get("frontend_attributes")
-    is_marked = isinstance(given, Raw) and _HAS_TOKEN.search(given.text) is not None
+    frontend = node.attributes.get("frontend_attributes")
+    is_marked = isinstance(frontend, Raw) and _HAS_TOKEN.search(frontend.text) is not None
     if not is_marked or not OPS[node.op].collective or len(node.operands) < 2:
         return False
     return isinstance(node.type, TupleType) and len(node.type.elements) == len(node.operands)
@@ -62,13 +62,13 @@ def _without_tokens(body: Computation) -> Computation:
         if position in links:
             rebuild.new_ids.append(_NOWHERE)
             continue
-        given = rebuild.rewired(node)
+        rewired = rebuild.rewired(node)
         if position in erased:
-            rebuild.new_ids.append(rebuild.add(_without_last(given)))
+            rebuild.new_ids.append(rebuild.add(_without_last(rewired)))
         elif _is_whole(body, node, erased):
-            rebuild.new_ids.append(given.operands[0])
+            rebuild.new_ids.append(rewired.operands[0])
         else:
-            rebuild.new_ids.append(rebuild.add(given))
+            rebuild.new_ids.append(rebuild.add(rewired))
     return rebuild.finish()
 
 
@@ -124,10 +124,10 @@ def _without_last(node: Node) -> Node:
     """The collective without its last operand and result, and without the mark."""
     assert isinstance(node.type, TupleType), node.name
     kinds = node.type.elements[:-1]
-    given = node.attributes["frontend_attributes"]
-    assert isinstance(given, Raw), node.name
-    rest = {key: one for key, one in node.attributes.items() if key != "frontend_attributes"}
-    text = _MARK.sub("", given.text).replace("{,", "{").replace(",}", "}")
+    frontend = node.attributes["frontend_attributes"]
+    assert isinstance(frontend, Raw), node.name
+    rest = {key: value for key, value in node.attributes.items() if key != "frontend_attributes"}
+    text = _MARK.sub("", frontend.text).replace("{,", "{").replace(",}", "}")
     if text != "{}":
         rest["frontend_attributes"] = Raw(text)
     kind = kinds[0] if len(kinds) == 1 else TupleType(kinds)

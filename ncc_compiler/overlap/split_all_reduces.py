@@ -132,11 +132,13 @@ def own_start(rebuild: Rebuild, module: Module, groups: Groups, source: Node, si
     for group in groups:
         starts[list(group)] = np.arange(len(group)) * size
     dtype = DType.S32 if starts.dtype == np.int32 else DType.S64
-    whole, one = ArrayType(dtype, (module.ranks,)), ArrayType(dtype, (1,))
+    whole, single = ArrayType(dtype, (module.ranks,)), ArrayType(dtype, (1,))
     table = rebuild.constant(source, whole, starts)
     rank = rebuild.rank(source, module)
-    found = rebuild.derived(source, "dynamic-slice", one, [table, rank], dynamic_slice_sizes=(1,))
-    return rebuild.derived(source, "reshape", ArrayType(dtype), [found])
+    entry = rebuild.derived(
+        source, "dynamic-slice", single, [table, rank], dynamic_slice_sizes=(1,)
+    )
+    return rebuild.derived(source, "reshape", ArrayType(dtype), [entry])
 
 
 class Shards:
@@ -207,18 +209,18 @@ def replicated_in_groups(
     A parameter may differ from rank to rank even where its sharding says that it is replicated,
     unless that is to be trusted.
     """
-    found: list[bool] = []
+    replicated: list[bool] = []
     for node in body.nodes:
         if node.op == "parameter":
             is_entry = body.name == module.entry
-            found.append(trust_shardings and is_entry and _is_replicated(node))
+            replicated.append(trust_shardings and is_entry and _is_replicated(node))
         elif node.op in _GIVES_ALL:
-            found.append(rank_groups(module, node) == groups)
+            replicated.append(rank_groups(module, node) == groups)
         elif OPS[node.op].collective or node.op in CONTROL_FLOW or node.op in _TELLS_RANKS:
-            found.append(False)
+            replicated.append(False)
         else:
-            found.append(all(found[operand] for operand in node.operands))
-    return found
+            replicated.append(all(replicated[operand] for operand in node.operands))
+    return replicated
 
 
 def _is_replicated(parameter: Node) -> bool:
@@ -295,16 +297,16 @@ def _is_number(node: Node) -> bool:
     return isinstance(kind, ArrayType) and kind.elements == 1 and kind.dtype.numpy.kind in "biu"
 
 
-def _in_range(node: Node, found: Numbers) -> Numbers | None:
+def _in_range(node: Node, numbers: Numbers) -> Numbers | None:
     """The numbers, where none of them wraps in the node's type."""
     dtype = node.array.dtype.numpy
     if dtype.kind == "b":
-        return found.astype(bool)
+        return numbers.astype(bool)
     if not dtype.isbuiltin:
         return None
-    found = found.astype(np.int64)
+    numbers = numbers.astype(np.int64)
     info = np.iinfo(dtype)
-    return found if ((found >= info.min) & (found <= min(info.max, 2**62))).all() else None
+    return numbers if ((numbers >= info.min) & (numbers <= min(info.max, 2**62))).all() else None
 
 
 _UNKNOWN = np.iinfo(np.int64).max  # in the range of no type here
@@ -325,8 +327,8 @@ def _rest(dividend: Numbers, divisor: Numbers) -> Numbers:
     return np.where(divisor > 0, np.fmod(dividend, np.maximum(divisor, 1)), _UNKNOWN)
 
 
-def _chosen(predicate: Numbers, one: Numbers, other: Numbers) -> Numbers:
-    return np.where(predicate, one, other)
+def _chosen(predicate: Numbers, on_true: Numbers, on_false: Numbers) -> Numbers:
+    return np.where(predicate, on_true, on_false)
 
 
 def _clamped(least: Numbers, value: Numbers, most: Numbers) -> Numbers:
@@ -464,7 +466,11 @@ def _sliced(body: Computation, cone: Cone, groups: Groups, numbers: PerRankValue
 def _own_part(body: Computation, node: Node, groups: Groups, numbers: PerRankValues) -> int | None:
     """The dimension along which a dynamic-slice takes, on each rank, the part with its number."""
     whole, part = body.nodes[node.operands[0]].array.shape, node.array.shape
-    cut = [k for k, (one, other) in enumerate(zip(whole, part, strict=True)) if one != other]
+    cut = [
+        k
+        for k, (size_before, size_after) in enumerate(zip(whole, part, strict=True))
+        if size_before != size_after
+    ]
     if len(cut) != 1 or len(node.operands) != 1 + len(whole):
         return None
     (dimension,) = cut

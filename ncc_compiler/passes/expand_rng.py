@@ -64,8 +64,8 @@ class ExpandRng(Pass):
         computations = {}
         for name, computation in module.computations.items():
             if name in turning or name == module.entry:
-                one = _Turning(computation, module, turning, self.seed, numbers)
-                computation = one.rebuilt(name == module.entry, name in conditions)
+                computation_ = _Turning(computation, module, turning, self.seed, numbers)
+                computation = computation_.rebuilt(name == module.entry, name in conditions)
             computations[name] = computation
         return attrs.evolve(module, computations=computations)
 
@@ -201,9 +201,9 @@ class _Turning:
         above = self._op(node, "convert", _TURN, self._rebuild.rank(node, self._module))
         above = self._op(node, "shift-left", _TURN, above, self._constant(node, _TURNS, _TURN))
         above = self._op(node, "add", _TURN, above, self._turn)
-        one = ArrayType(DType.U64, (1,))
-        start = [self._constant(node, key, one), self._constant(node, 0, one)]
-        words = [*start, self._op(node, "reshape", one, above)]
+        word = ArrayType(DType.U64, (1,))
+        start = [self._constant(node, key, word), self._constant(node, 0, word)]
+        words = [*start, self._op(node, "reshape", word, above)]
         state_kind = ArrayType(DType.U64, (3,))
         state = self._op(node, "concatenate", state_kind, *words, dimensions=(0,))
         both = TupleType((state_kind, kind))

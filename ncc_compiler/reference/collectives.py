@@ -1,18 +1,14 @@
 """Collectives, over ranks together, as the StableHLO specification states them.
 
-Inside a loop or a branch only some ranks may be there; of each group all or none are.
+A rank is the flattened id replica * num_partitions + partition. Members of a group are in the order
+in which the group lists them, and a reduction folds in that order. Inside a loop or a branch only
+some ranks may be there; of each group all or none are.
 
-A rank is the flattened id replica * num_partitions + partition. The members of a group meet in the
-order that the group lists them; a reduction folds them in that order.
-
-The collectives that HLO lacks: averages, those with a root, barriers.
-
-A root is a place in each group. Where only the root gets something, the others get zeros.
-
-Collectives that move as many rows as arrays of numbers say; XLA's and MPI's meaning.
-
-The result is the output that was given, with the rows replaced that somebody sends: what lies
-beyond the counts stays. Counts that do not fit each other are nobody's meaning: a ValueError.
+After HLO's collectives and send/recv come those that HLO lacks: averages, rooted ones (where only
+the root gets something, the others get zeros), barriers; then variable-size (v-) collectives in the
+meaning of XLA and MPI. Their result is the output that was given, with the rows replaced that
+somebody sends: what lies beyond the counts stays. Counts that contradict each other have no
+meaning: a ValueError.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -118,10 +114,10 @@ def each_operand(in_group: InGroup, *, may_have_global_ids: bool) -> Meaning:
         groups = _groups(step, may_have_global_ids=may_have_global_ids)
         for operand in range(len(arrays[step.ranks[0]])):
             for group in groups:
-                found = in_group(step, [arrays[rank][operand] for rank in group])
-                for rank, result in zip(group, found, strict=True):
+                results_of = in_group(step, [arrays[rank][operand] for rank in group])
+                for rank, result in zip(group, results_of, strict=True):
                     results[rank].append(result)
-        return [_as_typed(step, found) for found in results.values()]
+        return [_as_typed(step, results_of) for results_of in results.values()]
 
     return meaning
 
@@ -145,7 +141,7 @@ def _all_to_all_of_arrays_or_tuples(step: OpStep) -> list[Value]:
 def _collective_permute(step: OpStep) -> list[Value]:
     if "slice_sizes" in step.node.attributes:
         return _permute_of_slices(step)
-    return [_as_typed(step, found) for found in _moved(step, _by_rank(step))]
+    return [_as_typed(step, arrays) for arrays in _moved(step, _by_rank(step))]
 
 
 def _permute_of_slices(step: OpStep) -> list[Value]:
@@ -155,17 +151,17 @@ def _permute_of_slices(step: OpStep) -> list[Value]:
     assert isinstance(sizes, Lists), step.node.name
     assert pairs is not None, step.node.name
     mode = _mode(step, may_have_global_ids=False)
-    given = dict(zip(step.ranks, step.operands, strict=True))
+    operands_of = dict(zip(step.ranks, step.operands, strict=True))
     results = {}
-    for rank, (_, output, _, _) in given.items():
+    for rank, (_, output, _, _) in operands_of.items():
         results[rank] = [array.copy() for array in leaves(output)]
     for source, target in flattened_pairs(
         pairs.pairs, mode, module.replica_count, module.num_partitions
     ):
-        if source not in given:
+        if source not in operands_of:
             continue
-        read, _, from_starts, _ = given[source]
-        _, _, _, to_starts = given[target]
+        read, _, from_starts, _ = operands_of[source]
+        _, _, _, to_starts = operands_of[target]
         of_slices = iter(sizes.lists)
         several = isinstance(read, tuple)
         for k, array in enumerate(leaves(read)):
@@ -175,7 +171,7 @@ def _permute_of_slices(step: OpStep) -> list[Value]:
                 written = results[target][k]
                 written[_window(other, size, written)] = array[_window(one, size, array)]
     return [
-        tuple(found) if isinstance(given[rank][1], tuple) else found[0]
+        tuple(found) if isinstance(operands_of[rank][1], tuple) else found[0]
         for rank, found in results.items()
     ]
 
@@ -184,7 +180,7 @@ def _each_slice(starts: Value) -> list[tuple[int, ...]]:
     """Starts of one slice, or of several, as numbers."""
     assert isinstance(starts, tuple), starts
     each = starts if starts and isinstance(starts[0], tuple) else (starts,)
-    return [tuple(int(start) for start in leaves(one)) for one in each]
+    return [tuple(int(start) for start in leaves(start_tuple)) for start_tuple in each]
 
 
 def _window(starts: Sequence[int], sizes: Sequence[int], array: np.ndarray) -> tuple[slice, ...]:
@@ -201,7 +197,7 @@ def _moved(step: OpStep, arrays: Mapping[int, Sequence[np.ndarray]]) -> list[lis
     module, pairs = step.module, pairs_attribute(step.node)
     assert pairs is not None, step.node.name
     mode = _mode(step, may_have_global_ids=False)
-    results = {rank: [np.zeros_like(x) for x in found] for rank, found in arrays.items()}
+    results = {rank: [np.zeros_like(x) for x in arrays_of] for rank, arrays_of in arrays.items()}
     for source, target in flattened_pairs(
         pairs.pairs, mode, module.replica_count, module.num_partitions
     ):
@@ -213,10 +209,10 @@ def _moved(step: OpStep, arrays: Mapping[int, Sequence[np.ndarray]]) -> list[lis
 def _broadcast(step: OpStep) -> list[Value]:
     """What the first of each group has; zeros for who is in no group."""
     arrays = _by_rank(step)
-    results = {rank: [np.zeros_like(x) for x in found] for rank, found in arrays.items()}
+    results = {rank: [np.zeros_like(x) for x in arrays_of] for rank, arrays_of in arrays.items()}
     for group in present_groups(step, may_have_global_ids=False):
         results.update({rank: [x.copy() for x in arrays[group[0]]] for rank in group})
-    return [_as_typed(step, found) for found in results.values()]
+    return [_as_typed(step, arrays_of) for arrays_of in results.values()]
 
 
 def _context(step: OpStep) -> np.ndarray:
@@ -234,11 +230,11 @@ def _send(step: OpStep) -> list[Value]:
 
 def _recv(step: OpStep) -> list[Value]:
     """Its second operand is what is sent."""
-    data = [given[1] for given in step.operands]
+    data = [operands[1] for operands in step.operands]
     arrays = {rank: leaves(value) for rank, value in zip(step.ranks, data, strict=True)}
     return [
-        (tuple(found) if isinstance(value, tuple) else found[0], _context(step), given[0])
-        for value, found, given in zip(data, _moved(step, arrays), step.operands, strict=True)
+        (tuple(moved) if isinstance(value, tuple) else moved[0], _context(step), operands[0])
+        for value, moved, operands in zip(data, _moved(step, arrays), step.operands, strict=True)
     ]
 
 
@@ -308,8 +304,8 @@ def _scatter(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
 def _barrier(step: OpStep) -> list[Value]:
     """What it is given; here every rank does every step at once."""
     return [
-        () if not given else given[0] if len(given) == 1 else tuple(given)
-        for given in step.operands
+        () if not operands else operands[0] if len(operands) == 1 else tuple(operands)
+        for operands in step.operands
     ]
 
 
@@ -339,8 +335,8 @@ def _in_groups_by_counts(in_group: InGroupByCounts, *, may_have_global_ids: bool
         place = {rank: position for position, rank in enumerate(step.ranks)}
         results: list[Value] = [()] * len(step.ranks)
         for group in present_groups(step, may_have_global_ids=may_have_global_ids):
-            found = in_group(step, [step.arrays(place[rank]) for rank in group])
-            for rank, result in zip(group, found, strict=True):
+            results_of = in_group(step, [step.arrays(place[rank]) for rank in group])
+            for rank, result in zip(group, results_of, strict=True):
                 results[place[rank]] = result
         return results
 
@@ -359,7 +355,7 @@ def _ragged_all_to_all(step: OpStep, members: Arrays) -> list[np.ndarray]:
     results = [member[1].copy() for member in members]
     updates = len(members[0][2]) // len(members)
     for source, (operand, _, *counts) in enumerate(members):
-        starts, sizes, targets, _ = ([int(one) for one in vector] for vector in counts)
+        starts, sizes, targets, _ = ([int(number) for number in vector] for vector in counts)
         for entry, (start, size, target) in enumerate(zip(starts, sizes, targets, strict=True)):
             to, update = divmod(entry, updates)
             expected = int(members[to][5][source * updates + update])

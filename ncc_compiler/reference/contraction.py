@@ -1,14 +1,11 @@
-"""`dot`: result[batch…, lhs free…, rhs free…] = sum over the contracted indices; `ragged-dot`.
+"""Ops that fold dimensions away: dot products, `reduce`, and sliding windows.
 
-Floats are summed in float64 and rounded once, so the oracle has no order of summation of its own;
-integers are summed in the result's dtype and wrap.
+`dot` is result[batch…, lhs free…, rhs free…] = sum over the contracted indices. Floats are summed
+in float64 and rounded once, so the oracle has no order of summation of its own; integers are summed
+in the result's dtype and wrap. `reduce` folds with its region in the order of the elements.
 
-Regions of two scalars, and `reduce`, which folds with one in the order of the elements.
-
-Ops that slide a window: convolution, reduce-window, select-and-scatter.
-
-Nothing is padded or dilated here. For each position of the window and each of its elements it is
-computed which element of the array lies there, if any.
+Windows (convolution, reduce-window, select-and-scatter) pad and dilate nothing. For each position
+of the window and each of its elements it is computed which element of the array lies there, if any.
 """
 
 import math
@@ -205,11 +202,15 @@ def _window(node: Node) -> Window:
     return window
 
 
-def _under(one: WindowDimension, length: int, offset: int) -> tuple[np.ndarray, np.ndarray]:
+def _under(dimension: WindowDimension, length: int, offset: int) -> tuple[np.ndarray, np.ndarray]:
     """For each position of the window: which element lies under this one of it; whether any."""
-    place = np.arange(one.positions(length)) * one.stride + offset * one.window_dilation - one.low
-    index = place // one.base_dilation
-    is_there = (place % one.base_dilation == 0) & (index >= 0) & (index < length)
+    place = (
+        np.arange(dimension.positions(length)) * dimension.stride
+        + offset * dimension.window_dilation
+        - dimension.low
+    )
+    index = place // dimension.base_dilation
+    is_there = (place % dimension.base_dilation == 0) & (index >= 0) & (index < length)
     return np.where(is_there, index, 0), is_there
 
 
@@ -221,13 +222,13 @@ def _taken(
     if 0 in shape:
         empty = window.positions(shape)
         return tuple(np.zeros(empty, array.dtype) for array in arrays), np.zeros(empty, bool)
-    found = [
-        _under(one, length, step)
-        for one, length, step in zip(window.dimensions, shape, offset, strict=True)
+    places = [
+        _under(dimension, length, step)
+        for dimension, length, step in zip(window.dimensions, shape, offset, strict=True)
     ]
-    indices = np.ix_(*(index for index, _ in found))
+    indices = np.ix_(*(index for index, _ in places))
     there = np.ones((), bool)
-    for _, is_there in found:
+    for _, is_there in places:
         there = there[..., None] & is_there
     return tuple(np.asarray(array[indices]) for array in arrays), there
 
@@ -240,7 +241,9 @@ def convolution(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
     source, kernel = (summands(operand, node.type.dtype) for operand in operands)
     source = source.transpose(labels.input_dimensions)  # batch, features, spatial
     kernel = kernel.transpose(labels.kernel_dimensions)  # input features, output features, spatial
-    flipped = tuple(slice(None, None, -1 if one.is_reversed else 1) for one in window.dimensions)
+    flipped = tuple(
+        slice(None, None, -1 if dimension.is_reversed else 1) for dimension in window.dimensions
+    )
     parts = [
         _one_group(*pair, window)
         for pair in _groups(node, source, kernel[(slice(None), slice(None), *flipped)])
@@ -293,7 +296,7 @@ def _reduce_window_on(step: OpStep, position: int) -> Value:
         arrays, initial = (tuple(map(_doubled, xs)) for xs in (arrays, initial))
     shape = window.positions(arrays[0].shape)
     accumulators = tuple(np.broadcast_to(value, shape) for value in initial)
-    for offset in np.ndindex(*(one.size for one in window.dimensions)):
+    for offset in np.ndindex(*(dimension.size for dimension in window.dimensions)):
         values, there = _taken(arrays, window, offset)
         joined = (wide(accumulators[0], values[0]),) if wide else combine(accumulators, values)
         accumulators = tuple(
@@ -343,7 +346,7 @@ def _selected(step: OpStep, position: int) -> tuple[np.ndarray, np.ndarray]:
     shape = window.positions(operand.shape)
     best, chosen = np.zeros(shape, operand.dtype), np.zeros(shape, np.int64)
     any_there = np.zeros(shape, bool)
-    for offset in np.ndindex(*(one.size for one in window.dimensions)):
+    for offset in np.ndindex(*(dimension.size for dimension in window.dimensions)):
         (values, index), there = _taken([operand, every], window, offset)
         (keeps,) = select((best, values))
         replaced = there & ~(any_there & keeps)

@@ -3,10 +3,9 @@
 Slow and obvious on purpose: this is the oracle that the compiler, the runtime and their tests are
 held against. It shares no code with the executor.
 
-Loops and branches, and operations in two halves: which ranks run what, and how often.
-
-Ranks that meet in a collective of a loop or of a branch go through it together, so they must agree
-on the predicate. Those that meet nobody go their own ways.
+First what needs the interpreter itself: loops, branches, calls, start/done pairs. Ranks that take
+part in the same collective of a loop or of a branch run it together, so they must agree on the
+predicate; ranks that share no collective may diverge. `MEANINGS` then has a function for every op.
 """
 
 import functools
@@ -43,33 +42,33 @@ from ncc_compiler.reference.step import Meaning, OpStep, Ranks, Value, leaves
 
 
 class DivergenceError(Exception):
-    """Ranks that must go the same way have different predicates."""
+    """Ranks that take part in one collective have different predicates."""
 
 
-def _companions(step: OpStep, names: Iterable[str]) -> list[tuple[int, ...]]:
-    """The step's ranks, those together that meet in a collective of the computations."""
-    team: dict[int, tuple[int, ...]] = {rank: (rank,) for rank in step.ranks}
+def _convergent_ranks(step: OpStep, names: Iterable[str]) -> list[tuple[int, ...]]:
+    """The step's ranks, joined where they take part in one collective of the computations."""
+    joined: dict[int, tuple[int, ...]] = {rank: (rank,) for rank in step.ranks}
     for node in collectives_in(step.module, names):
         permutes = pairs_attribute(node) is not None
         module = step.module
-        meetings = rank_pairs(module, node) if permutes else rank_groups(module, node)
-        for meeting in meetings:
-            ranks = [rank for rank in meeting if rank in team]
-            joined = tuple(sorted({member for rank in ranks for member in team[rank]}))
-            team.update(dict.fromkeys(joined, joined))
-    return sorted(set(team.values()))
+        participants = rank_pairs(module, node) if permutes else rank_groups(module, node)
+        for group in participants:
+            ranks = [rank for rank in group if rank in joined]
+            union = tuple(sorted({member for rank in ranks for member in joined[rank]}))
+            joined.update(dict.fromkeys(union, union))
+    return sorted(set(joined.values()))
 
 
 def _check_agreement(
-    step: OpStep, teams: Sequence[tuple[int, ...]], chosen: Mapping[int, object]
+    step: OpStep, groups: Sequence[tuple[int, ...]], chosen: Mapping[int, object]
 ) -> None:
-    for team in teams:
-        values = {rank: chosen[rank] for rank in team if rank in chosen}
+    for group in groups:
+        values = {rank: chosen[rank] for rank in group if rank in chosen}
         if len(set(values.values())) > 1:
             shown = ", ".join(f"{value} on rank {rank}" for rank, value in values.items())
             raise DivergenceError(
                 f"{step.node.name}: the predicate guards a collective of ranks "
-                f"{', '.join(map(str, team))} and is {shown}"
+                f"{', '.join(map(str, group))} and is {shown}"
             )
 
 
@@ -78,20 +77,20 @@ def _run(
 ) -> dict[int, Value]:
     """A computation of one argument on some ranks."""
     arguments = [(states[rank],) for rank in ranks]
-    found = step.evaluate(computation, tuple(ranks), arguments)
-    return dict(zip(ranks, found, strict=True))
+    results = step.evaluate(computation, tuple(ranks), arguments)
+    return dict(zip(ranks, results, strict=True))
 
 
 def _while(step: OpStep) -> list[Value]:
     names = [step.node.callee(key) for key in ("condition", "body")]
     condition, body = (step.module.computations[name] for name in names)
-    teams = _companions(step, names)
-    states = {rank: given[0] for rank, given in zip(step.ranks, step.operands, strict=True)}
+    groups = _convergent_ranks(step, names)
+    states = {rank: operands[0] for rank, operands in zip(step.ranks, step.operands, strict=True)}
     active = list(step.ranks)
     while active:
         verdicts = _run(step, condition, states, active)
         goes_on = {rank: bool(np.asarray(verdict)) for rank, verdict in verdicts.items()}
-        _check_agreement(step, teams, goes_on)
+        _check_agreement(step, groups, goes_on)
         active = [rank for rank in active if goes_on[rank]]
         if active:
             states.update(_run(step, body, states, active))
@@ -104,7 +103,7 @@ def _conditional(step: OpStep) -> list[Value]:
         rank: _branch(given[0], len(names))
         for rank, given in zip(step.ranks, step.operands, strict=True)
     }
-    _check_agreement(step, _companions(step, names), chosen)
+    _check_agreement(step, _convergent_ranks(step, names), chosen)
     operands = dict(zip(step.ranks, step.operands, strict=True))
     results: dict[int, Value] = {}
     for index, name in enumerate(names):
@@ -134,12 +133,12 @@ def _scan(step: OpStep) -> list[Value]:
     first = step.operands[0][0] if arrays else np.empty(outputs[0].shape)
     length = np.asarray(first).shape[dimension]
     places = range(length)[::-1] if node.attributes["is_reverse"] else range(length)
-    carries = [given[arrays:] for given in step.operands]
+    carries = [operands[arrays:] for operands in step.operands]
     slices: list[list[tuple[Value, ...]]] = [[] for _ in step.ranks]
     for place in places:
         arguments = [
-            (*(np.take(np.asarray(x), place, axis=dimension) for x in given[:arrays]), *carry)
-            for given, carry in zip(step.operands, carries, strict=True)
+            (*(np.take(np.asarray(x), place, axis=dimension) for x in operands[:arrays]), *carry)
+            for operands, carry in zip(step.operands, carries, strict=True)
         ]
         for k, found in enumerate(step.evaluate(body, step.ranks, arguments)):
             results = found if isinstance(found, tuple) else (found,)
@@ -179,7 +178,7 @@ def _nothing(step: OpStep) -> list[Value]:
 
 
 def _same(step: OpStep) -> list[Value]:
-    return [given[0] for given in step.operands]
+    return [operands[0] for operands in step.operands]
 
 
 def _zeros(kind: Type) -> Value:

@@ -1,8 +1,7 @@
 """Ops that are whole numerical methods, by their definitions and in double precision.
 
-`rng-bit-generator`: ThreeFry-2x32 and Philox-4x32 as XLA lays them out, number by number.
-
-And `rng`, of which only the distribution is said: here by numpy's generator.
+Random bits: `rng-bit-generator` is ThreeFry-2x32 and Philox-4x32 as XLA lays them out, number by
+number; of `rng` only the distribution is specified, here by numpy's generator.
 """
 
 import math

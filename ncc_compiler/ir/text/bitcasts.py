@@ -1,4 +1,4 @@
-"""Bitcasts of arrays that are not laid out row by row, spelt out.
+"""Bitcasts of arrays that are not in row-major order, as transposes.
 
 A bitcast gives the bytes of its operand another type, so both layouts say which elements are meant:
 
@@ -6,8 +6,8 @@ A bitcast gives the bytes of its operand another type, so both layouts say which
     b = f32[6]{0} bitcast(x)
 
 lists x column by column. That is a transpose of x to the order of its memory, a bitcast between
-arrays that are laid out row by row, and a transpose from the order of the memory of b (none here).
-Nothing else in a program depends on layouts. Of tiled arrays only those bitcasts are spelt out that
+arrays in row-major order, and a transpose from the order of the memory of b (none here).
+Nothing else in a program depends on layouts. Of tiled arrays only those bitcasts are expanded that
 leave the memory as it is; others would move elements between tiles.
 """
 
@@ -32,12 +32,13 @@ def expand_bitcasts(file: tree.File) -> tree.File:
     return attrs.evolve(
         file,
         computations=tuple(
-            attrs.evolve(body, instructions=tuple(_spelt_out(body))) for body in file.computations
+            attrs.evolve(body, instructions=tuple(_with_expanded(body)))
+            for body in file.computations
         ),
     )
 
 
-def _spelt_out(body: tree.ComputationText) -> Iterator[tree.Instruction]:
+def _with_expanded(body: tree.ComputationText) -> Iterator[tree.Instruction]:
     kinds = {instruction.name.text: instruction.type for instruction in body.instructions}
     names = FreshNames(kinds)
     for instruction in body.instructions:

@@ -1,14 +1,13 @@
-"""Syntax tree to graph: computations found, the entry chosen, ranks counted.
+"""Syntax tree to graph: one computation after the other, then the module around them.
 
-Instructions that are wrong leave holes (build_body.py), so that everything is complained about at
-once; a module with holes never leaves `load`.
+`build_module` at the end runs the stages: shorthand is expanded (desugar.py), each computation is
+built (`ComputationBuilder`), the entry is chosen, header and ranks are read, missing types are
+inferred. An instruction that is wrong leaves a hole: a node of its declared type whose op is HOLE,
+so that its users can be checked all the same and everything is complained about at once. A module
+with holes never leaves `load`.
 
-One computation from syntax tree to graph.
-
-An instruction that is wrong leaves a hole: a node of its declared type whose op is HOLE, so that
-its users can be checked all the same. A module with holes never leaves `load`.
-
-Source locations: the tables before the computations, and the `metadata` that points there.
+`read_frames` and `source_frame` read the tables of source locations before the computations, and
+the `metadata` that points there.
 """
 
 import itertools
@@ -73,7 +72,7 @@ def complain_twice(
 
 
 class ComputationBuilder:
-    """One computation on its way to a graph."""
+    """Builds the graph of one computation, and complains of what is wrong in it."""
 
     def __init__(
         self,
@@ -247,7 +246,7 @@ class ComputationBuilder:
         self, written: tree.Instruction, row: OpDef, kind: Type
     ) -> Mapping[str, Attribute] | None:
         """Every attribute by its key, or None after a complaint."""
-        before = len(self._reading.found)
+        before = len(self._reading.diagnostics)
         values: dict[str, Attribute] = {}
         if row.payload and (value := self._reading.payload(written, row, kind)) is not None:
             values[row.payload.name] = value
@@ -261,14 +260,14 @@ class ComputationBuilder:
                 continue
             if missing.default is not None:
                 values[missing.name] = missing.default
-            elif missing.required and len(self._reading.found) == before:
+            elif missing.required and len(self._reading.diagnostics) == before:
                 self._reading.complain(
                     "op-C3",
                     f"{row.name} needs the attribute {missing.name}",
                     (written.op.start, written.op.end),
                     f"for example {missing.name}={missing.kind.value}",
                 )
-        return values if len(self._reading.found) == before else None
+        return values if len(self._reading.diagnostics) == before else None
 
     def _add(self, attribute: tree.Attribute, row: OpDef, values: dict[str, Attribute]) -> None:
         """Read one attribute into `values`, or complain."""
@@ -446,7 +445,7 @@ def build_module(
     computations = {name: body.build(name) for name, body in bodies.items()}
     entry = _entry(file, written, computations, reading)
     if entry is None:
-        return None, tuple(reading.found)
+        return None, tuple(reading.diagnostics)
     order = call_order(computations)
     for cycle, node in order.cycles:
         assert isinstance(node.span, InstructionSpan)
@@ -471,7 +470,7 @@ def build_module(
         nodes = counted.entry_computation.nodes
         if file.is_whole and nodes and all(node.op != HOLE for node in nodes):
             check_header(counted, file.header, reading)
-    return counted, tuple(reading.found)
+    return counted, tuple(reading.diagnostics)
 
 
 def _named(file: tree.File, reading: TextReader) -> Mapping[str, tree.ComputationText]:

@@ -1,31 +1,30 @@
-"""Operations and computations that are written in the place of their names, given names.
+"""Shorthand of HLO text, rewritten to plain instructions before the graph is built.
 
-    r = f32[8] add(f32[8] negate(x), y)
-    c = f32[8] call(x), to_apply={ p = f32[8] parameter(0) ROOT n = f32[8] negate(p) }
+1. `hoist_inline`: operations and computations written in the place of their names.
 
-are two instructions each: the inner operation stands before its user, the inner computation
-before the one that calls it. XLA prints started calls this way, and its tests are written so.
-`f32[8,8] constant(0)` is one number for all elements, and so a broadcast of a scalar.
+       r = f32[8] add(f32[8] negate(x), y)
+       c = f32[8] call(x), to_apply={ p = f32[8] parameter(0) ROOT n = f32[8] negate(p) }
 
-What XLA prints for an `async-start` whose computation is one op, spelt out again.
+   are two instructions each: the inner operation stands before its user, the inner computation
+   before its caller. XLA prints asynchronous calls this way, and its tests are written so.
+   `f32[8,8] constant(0)` is one number for all elements, and so a broadcast of a scalar.
 
-    s = ((f32[8]), f32[4], s32[]) slice-start(x), slice={[2:6]}
-    d = f32[4] slice-done(s)
+2. `expand_async_sugar`: what XLA prints for an `async-start` whose computation is one op.
 
-is an `async-start` of a computation of one `slice`, and its `async-done`. Every piece that is made
-here lies where it was written, so that complaints about it find their place.
+       s = ((f32[8]), f32[4], s32[]) slice-start(x), slice={[2:6]}
+       d = f32[4] slice-done(s)
 
-Constants that are tuples, spelt out as constants of arrays and tuples of them.
+   is an `async-start` of a computation of one `slice`, and its `async-done`.
 
-    c = (f32[2], (s32[])) constant(({1, 2}, (3)))
+3. `expand_tuple_constants`: `constant(({1, 2}, (3)))` is a `tuple` of a constant {1, 2} and of a
+   `tuple` of a constant 3.
 
-is a `tuple` of a constant {1, 2} and a `tuple` of a constant 3. Every piece that is made here lies
-where it was written, so that complaints about it find their place.
+4. `infer_missing_types`, on the graph: XLA's parser takes `y = negate(x)` and infers the type; so
+   do these rules, for every op whose type follows. `check_operand_types` compares types that are
+   written a second time, before operands.
 
-Types that a text leaves out: of a result, where it follows; and those that it says twice.
-
-XLA's parser takes `y = negate(x)` and gives it the type that operands and attributes make; so do
-these rules, for every op of which that can be said.
+Every instruction made here has the place of the text it was made from, so that complaints about it
+point there.
 """
 
 import itertools
@@ -47,7 +46,7 @@ from ncc_compiler.syntax.lexer import CALLEE_LISTS
 
 
 class FreshNames:
-    """Names that nobody has; the first is the one that is asked for."""
+    """Names that are not taken yet, derived from the requested one by a number."""
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = set(taken)
@@ -64,7 +63,7 @@ class FreshNames:
 
 
 def hoist_inline(file: tree.File, reading: TextReader) -> tree.File:
-    """The file with nothing written in place; what nests too deep is complained of and left out."""
+    """The file with nothing inline; what nests too deep is complained of and left out."""
     instructions = [instruction for body in file.computations for instruction in body.instructions]
     if all(instruction.depth == 0 and not _is_splat(instruction) for instruction in instructions):
         return file
@@ -72,30 +71,31 @@ def hoist_inline(file: tree.File, reading: TextReader) -> tree.File:
         instruction for instruction in instructions if instruction.depth > tree.MAX_INLINE_DEPTH
     ]
     for instruction in too_deep:
-        fact = f"operations nest {instruction.depth} deep here, at most {tree.MAX_INLINE_DEPTH} are read"
+        depth = instruction.depth
+        fact = f"operations nest {depth} deep here, at most {tree.MAX_INLINE_DEPTH} are read"
         hint = "define the inner ones on lines of their own"
         reading.complain("syntax-C2", fact, (instruction.op.start, instruction.op.end), hint)
-    naming = _Naming(body.name.text for body in file.computations if body.name)
+    hoisting = _Hoisting(body.name.text for body in file.computations if body.name)
     for body in file.computations:
         kept = [
             instruction
             for instruction in body.instructions
             if instruction.depth <= tree.MAX_INLINE_DEPTH
         ]
-        naming.found.append(attrs.evolve(body, instructions=naming.flat(kept)))
+        hoisting.computations.append(attrs.evolve(body, instructions=hoisting.flat(kept)))
     return attrs.evolve(
         file,
-        computations=tuple(naming.found),
+        computations=tuple(hoisting.computations),
         broken=file.broken | {instruction.name.text for instruction in too_deep},
         is_whole=file.is_whole and not too_deep,
     )
 
 
-class _Naming:
-    """The computations of a file, those that had no name before those that call them."""
+class _Hoisting:
+    """The computations of a file, inline ones before their callers."""
 
     def __init__(self, taken: Iterable[str]) -> None:
-        self.found: list[tree.ComputationText] = []
+        self.computations: list[tree.ComputationText] = []
         self._names = FreshNames(taken)
 
     def flat(self, instructions: Iterable[tree.Instruction]) -> tree.Body:
@@ -110,6 +110,7 @@ class _Naming:
     def _add(
         self, instruction: tree.Instruction, names: FreshNames, flat: list[tree.Instruction]
     ) -> None:
+        """Append an instruction behind the operations that are its operands."""
         if _is_splat(instruction):
             instruction = _as_broadcast(instruction)
         operands = []
@@ -136,7 +137,7 @@ class _Naming:
                     self._names.like(f"{user}.{attribute.key}"), attribute.start, attribute.end
                 )
                 body = self.flat(callee)
-                self.found.append(tree.ComputationText(name, False, None, body))
+                self.computations.append(tree.ComputationText(name, False, None, body))
                 names.append(f"%{name.text}")
             else:
                 names.append(f"%{callee.text}")
@@ -176,7 +177,7 @@ def _as_broadcast(instruction: tree.Instruction) -> tree.Instruction:
 
 
 _START = "-start"
-_HALVES = (_START, "-update", "-done")
+_ASYNC_SUFFIXES = (_START, "-update", "-done")
 _OF_THE_START = frozenset({"async_execution_thread", "control-predecessors", "metadata"})
 """Keys of attributes that say something of the start, not of the op."""
 
@@ -199,11 +200,11 @@ def expand_async_sugar(file: tree.File, reading: TextReader) -> tree.File:
             if not _is_sugar(op):
                 instructions.append(instruction)
                 continue
-            _check(instruction, known, reading)
+            _check_begun(instruction, known, reading)
             plain = _renamed(instruction, "async" + op.removeprefix(_wrapped(op)))
             if op.endswith(_START):
                 name = names.like(f"wrapped_{_wrapped(op)}")
-                computations.append(_wrapper(instruction, known, name, reading))
+                computations.append(_wrapper_computation(instruction, known, name, reading))
                 plain = _start(plain, name)
             instructions.append(plain)
         computations.append(attrs.evolve(body, instructions=tuple(instructions)))
@@ -211,12 +212,12 @@ def expand_async_sugar(file: tree.File, reading: TextReader) -> tree.File:
 
 
 def _is_sugar(op: str) -> bool:
-    """Whether it starts, carries on or ends an op of the table, and is none itself."""
-    return op.endswith(_HALVES) and op not in OPS and _is_whole(_wrapped(op))
+    """Whether it is a start, update or done of an op of the table, and no op itself."""
+    return op.endswith(_ASYNC_SUFFIXES) and op not in OPS and _is_whole(_wrapped(op))
 
 
 def _is_whole(op: str) -> bool:
-    known = op in OPS and OPS[op].payload is None and not op.endswith(_HALVES)
+    known = op in OPS and OPS[op].payload is None and not op.endswith(_ASYNC_SUFFIXES)
     return known or op == CUSTOM_CALL
 
 
@@ -224,15 +225,15 @@ def _wrapped(op: str) -> str:
     return op.rpartition("-")[0]
 
 
-def _check(
+def _check_begun(
     instruction: tree.Instruction, known: Mapping[str, tree.Instruction], reading: TextReader
 ) -> None:
     """Complains of an update or a done whose operand is the start of another op."""
     op = instruction.op.text
     for operand in instruction.operands:
         began = known[operand.text].op.text if operand.text in known else op
-        is_half = began.endswith(_HALVES[:2])
-        if not op.endswith(_START) and is_half and _wrapped(began) not in ("async", _wrapped(op)):
+        is_async = began.endswith(_ASYNC_SUFFIXES[:2])
+        if not op.endswith(_START) and is_async and _wrapped(began) not in ("async", _wrapped(op)):
             fact = f"{op} goes on with what {began} has begun"
             reading.complain("op-C6", fact, (operand.start, operand.end))
 
@@ -250,7 +251,7 @@ def _start(instruction: tree.Instruction, name: str) -> tree.Instruction:
     return attrs.evolve(instruction, attributes=(calls, *kept))
 
 
-def _wrapper(
+def _wrapper_computation(
     instruction: tree.Instruction,
     known: Mapping[str, tree.Instruction],
     name: str,
@@ -287,7 +288,7 @@ def _of_the_op(attributes: Iterable[tree.Attribute]) -> Iterator[tree.Attribute]
 def _parameters(
     instruction: tree.Instruction, known: Mapping[str, tree.Instruction], reading: TextReader
 ) -> Iterator[tree.Instruction]:
-    """A parameter for each operand, of its type; of the one that the start says, if it has none."""
+    """A parameter for each operand, of its type, or of the type that the start writes for it."""
     names = FreshNames(())
     start_types = (
         instruction.type.elements[:1] if isinstance(instruction.type, tree.TupleText) else ()
@@ -318,7 +319,7 @@ def _parameters(
         )
 
 
-_MARK = re.compile(r"[(){},]")
+_PUNCTUATION = re.compile(r"[(){},]")
 
 
 def expand_tuple_constants(file: tree.File) -> tree.File:
@@ -330,7 +331,8 @@ def expand_tuple_constants(file: tree.File) -> tree.File:
     return attrs.evolve(
         file,
         computations=tuple(
-            attrs.evolve(body, instructions=tuple(_spelt_out(body))) for body in file.computations
+            attrs.evolve(body, instructions=tuple(_with_expanded(body)))
+            for body in file.computations
         ),
     )
 
@@ -340,7 +342,7 @@ def _is_tuple(instruction: tree.Instruction) -> bool:
     return is_constant and isinstance(instruction.type, tree.TupleText)
 
 
-def _spelt_out(body: tree.ComputationText) -> Iterator[tree.Instruction]:
+def _with_expanded(body: tree.ComputationText) -> Iterator[tree.Instruction]:
     taken = {one.name.text for one in body.instructions}
 
     numbers: dict[str, Iterator[int]] = {}  # by stem; a wide tuple takes many
@@ -385,7 +387,7 @@ def _parts(payload: tree.Word, count: int) -> list[tree.Word] | None:
         return [payload] * count
     start = payload.start + blanked.index(text)
     depth, cuts = 0, [0]
-    for mark in _MARK.finditer(text):
+    for mark in _PUNCTUATION.finditer(text):
         if mark[0] in "({":
             depth += 1
         elif mark[0] in ")}":
@@ -485,7 +487,7 @@ def _type_of(
         complaints = [missing_type(node.op)]
     if not complaints and (fault := limits_fault(kind)):
         complaints = [Complaint(fault[0], f"the result of {node.op} is {kind}: {fault[1]}")]
-    reading.found += [diagnostic_of(nodes, node, complaint) for complaint in complaints]
+    reading.diagnostics += [diagnostic_of(nodes, node, complaint) for complaint in complaints]
     return None if complaints else kind
 
 
@@ -505,4 +507,4 @@ def check_operand_types(computation: Computation, reading: TextReader) -> None:
                 diagnostic = diagnostic_of(computation.nodes, node, complaint)
                 place = reading.span(written.type.start, written.type.end)
                 hint = "correct the type before the operand, or leave it out"
-                reading.found.append(attrs.evolve(diagnostic, span=place, help=hint))
+                reading.diagnostics.append(attrs.evolve(diagnostic, span=place, help=hint))

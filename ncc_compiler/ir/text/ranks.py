@@ -27,11 +27,11 @@ def with_ranks(
     module: Module, header: Sequence[tree.Attribute], ranks: int | None, reading: TextReader
 ) -> Module | None:
     """The module with its counts; None if they cannot be told."""
-    before = len(reading.found)
+    before = len(reading.diagnostics)
     counts = {row.key: _count(row, reading) for row in header if row.key in COUNTS}
     if not counts:
         module = _numbered_by_ids(module, ranks, reading)
-        return module if len(reading.found) == before else None
+        return module if len(reading.diagnostics) == before else None
     module = attrs.evolve(
         module,
         replica_count=counts.get("replica_count", 1),
@@ -44,7 +44,7 @@ def with_ranks(
     elif ranks is not None and ranks != module.ranks:
         fact = f"the header says {module.ranks} ranks, {ranks} are asked for"
         reading.complain("ranks-C2", fact, at, "leave out the number of ranks")
-    return module if len(reading.found) == before else None
+    return module if len(reading.diagnostics) == before else None
 
 
 def _count(row: tree.Attribute, reading: TextReader) -> int:

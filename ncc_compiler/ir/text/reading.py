@@ -1,14 +1,12 @@
-"""Small texts of the syntax tree to data, each text once: types, attributes, literals.
+"""Small texts of the syntax tree to data, each text once: types, layouts, attributes, literals.
 
-A Reading belongs to one build: it caches by text, because real programs repeat the same few types
-and attributes, and it collects the diagnostics of the stage.
-
-The order of elements in memory that a written type asks for; only `bitcast` depends on it.
-
-Attributes that change nothing here, and the form that XLA's parser asks of them all the same.
-
-Unknown keys are kept: XLA gets new ones with every version. A known one whose value XLA would
-refuse is refused here too, since whoever wrote it meant something.
+- `TextReader` belongs to one build. It caches by text, because real programs repeat the same few
+  types and attributes, and it collects the diagnostics of the stage.
+- `layout_of`, `is_row_major`: the order of elements in memory that a written type asks for; only
+  `bitcast` depends on it.
+- `fault_of`: attributes that change nothing here, and the form that XLA's parser asks of them all
+  the same. Unknown keys are kept: XLA gets new ones with every version. A known one whose value XLA
+  would refuse is refused here too, since whoever wrote it meant something.
 """
 
 import difflib
@@ -352,7 +350,7 @@ class TextReader:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.found: list[Diagnostic] = []
+        self.diagnostics: list[Diagnostic] = []
         self._types: dict[str, Type | None] = {}
         self._values: dict[tuple[AttributeKind, str], Attribute] = {}
         self._raw: dict[str, Raw] = {}
@@ -363,7 +361,7 @@ class TextReader:
         self, code: str, message: str, at: tuple[int, int], hint: str = "", *notes: Note
     ) -> None:
         """Add a diagnostic at [start, end) of the source."""
-        self.found.append(Diagnostic(code, message, self.span(*at), notes, hint))
+        self.diagnostics.append(Diagnostic(code, message, self.span(*at), notes, hint))
 
     def span(self, start: int, end: int) -> Span:
         return Span(self.source, start, end)
@@ -373,9 +371,9 @@ class TextReader:
         if isinstance(written, tree.TupleText):
             return self._tuple_of(written)
         if written.text not in self._types:
-            before = len(self.found)
+            before = len(self.diagnostics)
             kind = self._array_of(written)
-            if len(self.found) > before:
+            if len(self.diagnostics) > before:
                 return None
             self._types[written.text] = kind
         return self._types[written.text]
@@ -428,7 +426,7 @@ class TextReader:
     def suggestion(self, word: str, known: Collection[str]) -> str:
         """`did you mean …?`, for complaints that are printed and while few words were compared."""
         self._compared += len(known)
-        if len(self.found) >= MOST_SHOWN or self._compared > MOST_COMPARED:
+        if len(self.diagnostics) >= MOST_SHOWN or self._compared > MOST_COMPARED:
             return ""
         return suggestion(word, known)
 

@@ -91,14 +91,14 @@ def check_groups(ctx: InferenceContext) -> Inference:
         return None
     groups = written_groups(ctx.node)
     times = Counter(rank for group in groups for rank in group)
-    for rank in sorted(rank for rank, count_of in times.items() if count_of > 1):
+    for rank in sorted(rank for rank, repeats in times.items() if repeats > 1):
         fact = f"{what} {rank} appears {times[rank]} times in the replica groups"
         yield ctx.complain_of(RANKS_ONCE, fact, _in_groups(ctx, rank, 1))
     for rank in sorted(rank for rank in times if rank >= count):
         fact = f"{what} {rank} is out of range: there are {count}"
         place, hint = _in_groups(ctx, rank, 0), range_hint(ctx, what, rank)
         yield ctx.complain_of(IDS_EXIST, fact, place, hint)
-    is_sound = all(count_of == 1 and rank < count for rank, count_of in times.items())
+    is_sound = all(repeats == 1 and rank < count for rank, repeats in times.items())
     missing = [rank for rank in range(count) if rank not in times] if groups and is_sound else []
     if missing and EVERYBODY in OPS[ctx.node.op].rules:
         fact = f"{what} {_some(missing)} {'is' if len(missing) == 1 else 'are'} in no replica group"
@@ -121,9 +121,9 @@ def _in_groups(ctx: InferenceContext, rank: int, occurrence: int) -> Place:
     )
 
 
-def _nth(key: str, numbers: Sequence[int], number_: int, occurrence: int) -> Number:
+def _nth(key: str, numbers: Sequence[int], member: int, occurrence: int) -> Number:
     """Where an attribute that lists numbers has an occurrence of one, counted from 0."""
-    positions = [position for position, number in enumerate(numbers) if number == number_]
+    positions = [position for position, number in enumerate(numbers) if number == member]
     return Number(key, positions[occurrence])
 
 
@@ -392,13 +392,13 @@ def named_reduction(ctx: InferenceContext, kinds: Sequence[ArrayType]) -> Infere
     """The reduction that is named is one, and is defined on the elements of these arrays."""
     for kind in kinds:
         try:
-            reduction_ = reduction_by_name(ctx.node, kind.dtype)
+            named = reduction_by_name(ctx.node, kind.dtype)
         except ValueError:
             known = ", ".join(reduction.value for reduction in Reduction)
             fact = f"{ctx.attribute('reduction')} is no reduction"
             yield ctx.complain_of(KNOWN_REDUCTION, fact, "reduction", f"one of {known}")
             return None
-        if reduction_ is None or not is_defined(reduction_, kind.dtype):
+        if named is None or not is_defined(named, kind.dtype):
             fact = f"{ctx.attribute('reduction')} is not defined on {kind.dtype.value}"
             yield ctx.complain_of(KNOWN_REDUCTION, fact, "reduction")
             return None

@@ -41,7 +41,7 @@ def check_product(ctx: InferenceContext) -> Inference:
     """The declared element type, and whether sums of products of the operands have it."""
     left, right = (kind.dtype for kind in ctx.arrays[:2])
     kind = ctx.node.type
-    wider = max(left, right, key=lambda one: (one.is_float, one.bits))
+    wider = max(left, right, key=lambda operand: (operand.is_float, operand.bits))
     dtype = kind.dtype if isinstance(kind, ArrayType) else wider
     if left is not right and not (_is_real(left) and _is_real(right)):
         fact = f"{left.value} and {right.value} are not multiplied"
@@ -290,12 +290,12 @@ def _check_groups(ctx: InferenceContext, labels: ConvolutionLabels) -> Inference
         at = "batch_group_count" if features > 1 or batches < 1 else "feature_group_count"
         yield ctx.complain(4, fact, at)
         return None
-    batch, features_in = (source.shape[d] for d in labels.input_dimensions[:2])
+    batch, input_features = (source.shape[d] for d in labels.input_dimensions[:2])
     taken, made = (kernel.shape[d] for d in labels.kernel_dimensions[:2])
     wrong = False
-    if features_in != taken * features:
+    if input_features != taken * features:
         wrong = True
-        fact = f"{features_in} features of {source}, {taken} of {kernel}, in {features} groups"
+        fact = f"{input_features} features of {source}, {taken} of {kernel}, in {features} groups"
         yield ctx.complain(5, fact, 1)
     if made % (features * batches):
         wrong = True

@@ -43,9 +43,9 @@ def _calls(key: str) -> TypeRule:
         if len(parameters) != len(ctx.operands):
             fact = f"%{callee.name} takes {len(parameters)} operands, {len(ctx.operands)} are given"
             yield ctx.complain(1, fact, key)
-        for position, (kind_of, kind) in enumerate(zip(ctx.operands, parameters, strict=False)):
-            if kind_of != kind:
-                fact = f"operand {position} is {kind_of}, parameter {position} of "
+        for position, (argument, kind) in enumerate(zip(ctx.operands, parameters, strict=False)):
+            if argument != kind:
+                fact = f"operand {position} is {argument}, parameter {position} of "
                 yield ctx.complain(2, f"{fact}%{callee.name} is {kind}", position)
         return result_type(callee)
 
@@ -196,9 +196,9 @@ def _started(inner: TypeRule) -> TypeRule:
         if result is None:
             return None
         operands = ctx.operands[:1] if moves_slices(ctx.node) else ctx.operands
-        given = TupleType(operands)
+        operand_tuple = TupleType(operands)
         alone = TupleType((one_or_tuple(operands), result))
-        return _with_contexts(ctx.node.type, alone, TupleType((given, result)))
+        return _with_contexts(ctx.node.type, alone, TupleType((operand_tuple, result)))
 
     return rule
 
@@ -314,7 +314,7 @@ def _pairs(ctx: InferenceContext) -> Iterator[Complaint]:
     what, count = members(ctx)
     for number, end, side in ((3, "source", 0), (4, "target", 1)):
         times = Counter(pair[side] for pair in written.pairs)
-        for rank in sorted(rank for rank, found in times.items() if found > 1):
+        for rank in sorted(rank for rank, repeats in times.items() if repeats > 1):
             fact = f"{what} {rank} is the {end} of {times[rank]} pairs"
             yield ctx.complain(number, fact, place)
     for rank in sorted({rank for pair in written.pairs for rank in pair if rank >= count}):
@@ -346,8 +346,8 @@ def _done(*elements: int) -> TypeRule:
             start = ctx.node.op.removesuffix("-done")
             yield ctx.complain(1, f"the operand is {kind}, not what a {start} gives", 0)
             return None
-        found = tuple(kind.elements[element] for element in elements)
-        return TupleType(found) if len(found) > 1 else found[0]
+        kept = tuple(kind.elements[element] for element in elements)
+        return TupleType(kept) if len(kept) > 1 else kept[0]
 
     return rule
 

@@ -100,11 +100,11 @@ def _map(ctx: InferenceContext) -> Inference:
         yield ctx.complain(2, f"{ctx.arrays[0]} has {len(shape)} dimensions", "dimensions")
     if callee is None:
         return None
-    wanted = [ArrayType(kind.dtype) for kind in ctx.arrays]
+    scalars = [ArrayType(kind.dtype) for kind in ctx.arrays]
     result = result_type(callee)
-    if parameter_types(callee) != wanted or not isinstance(result, ArrayType) or result.shape:
-        given = ", ".join(map(str, wanted))
-        yield ctx.complain(3, f"%{callee.name} does not map ({given})", "to_apply")
+    if parameter_types(callee) != scalars or not isinstance(result, ArrayType) or result.shape:
+        scalars_text = ", ".join(map(str, scalars))
+        yield ctx.complain(3, f"%{callee.name} does not map ({scalars_text})", "to_apply")
         return None
     return ArrayType(result.dtype, shape)
 
@@ -234,8 +234,8 @@ def _compare(ctx: InferenceContext) -> Inference:
 def _select(ctx: InferenceContext) -> Inference:
     chosen, on_true, on_false = ctx.arrays
     if chosen.dtype is not DType.PRED or chosen.shape not in ((), on_true.shape):
-        wanted = ArrayType(DType.PRED, on_true.shape)
-        yield ctx.complain(1, f"the first operand is {chosen}, not {wanted}", 0)
+        mask = ArrayType(DType.PRED, on_true.shape)
+        yield ctx.complain(1, f"the first operand is {chosen}, not {mask}", 0)
     if on_true != on_false:
         yield ctx.complain(2, f"operands differ: {on_true} and {on_false}", 2)
     return on_true

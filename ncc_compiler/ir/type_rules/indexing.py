@@ -56,9 +56,9 @@ def _starts(ctx: InferenceContext, first: int) -> Inference:
     """The operands from `first` on are start indices; gives the type of one, if they are right."""
     rank, starts = ctx.arrays[0].rank, ctx.arrays[first:]
     is_vector = len(starts) == 1 and starts[0].shape == (rank,)
-    if not is_vector and (len(starts) != rank or any(one.rank for one in starts)):
-        given = ", ".join(map(str, starts)) or "none"
-        fact = f"start indices for an operand of rank {rank} are {given}"
+    if not is_vector and (len(starts) != rank or any(start.rank for start in starts)):
+        listed = ", ".join(map(str, starts)) or "none"
+        fact = f"start indices for an operand of rank {rank} are {listed}"
         yield ctx.complain(1, fact, first, "one scalar for each dimension")
         return None
     for position, kind in enumerate(starts, first):
@@ -417,8 +417,8 @@ def _pad(ctx: InferenceContext) -> Inference:
         yield ctx.complain(1, fact, "padding")
         return None
     shape, wrong = [], False
-    for dimension, (size, one) in enumerate(zip(operand.shape, padding.dimensions, strict=True)):
-        low, high, interior = one
+    for dimension, (size, entry) in enumerate(zip(operand.shape, padding.dimensions, strict=True)):
+        low, high, interior = entry
         shape.append(low + size + max(size - 1, 0) * interior + high)
         if interior < 0 or shape[-1] < 0:
             fact = f"dimension {dimension} of {operand} becomes {shape[-1]}"
@@ -486,8 +486,8 @@ def _custom_call(ctx: InferenceContext) -> Inference:
     elif target == APPROX_TOPK:
         return (yield from _approx_topk(ctx))
     elif target in IDENTITIES and ctx.operands != (ctx.node.type,):
-        given = ", ".join(map(str, ctx.operands)) or "nothing"
-        yield ctx.complain(2, f"{target} takes {given} and returns {ctx.node.type}")
+        operands = ", ".join(map(str, ctx.operands)) or "nothing"
+        yield ctx.complain(2, f"{target} takes {operands} and returns {ctx.node.type}")
     return ctx.node.type
 
 
@@ -500,8 +500,8 @@ def _linear_algebra(ctx: InferenceContext) -> Inference:
         yield ctx.complain(4, f"{target}: {error}", "backend_config")
         return None
     if len(ctx.arrays) != len(ctx.operands) or not ctx.operands:
-        given = ", ".join(map(str, ctx.operands)) or "nothing"
-        yield ctx.complain(2, f"{target} takes arrays, not {given}")
+        listed = ", ".join(map(str, ctx.operands)) or "nothing"
+        yield ctx.complain(2, f"{target} takes arrays, not {listed}")
         return None
     dtype = dtype_of_target(target)
     if dtype not in (None, ctx.arrays[0].dtype):
@@ -530,7 +530,7 @@ def _linear_algebra(ctx: InferenceContext) -> Inference:
 def _approx_topk(ctx: InferenceContext) -> Inference:
     """Arrays of one shape and an initial value of each; the comparator takes two of each."""
     try:
-        asked = approx_topk_of(ctx.node)
+        call = approx_topk_of(ctx.node)
     except ConfigError as error:
         place: Place = "backend_config" if "backend_config" in ctx.node.attributes else NodePart.OP
         yield ctx.complain(4, f"{APPROX_TOPK}: {error}", place)
@@ -543,13 +543,15 @@ def _approx_topk(ctx: InferenceContext) -> Inference:
         or initial != tuple(ArrayType(kind.dtype) for kind in kinds)
         or len(shapes) != 1
     ):
-        given = ", ".join(map(str, ctx.operands)) or "nothing"
-        fact = f"{APPROX_TOPK} takes arrays of one shape and an initial value of each, not {given}"
+        operands = ", ".join(map(str, ctx.operands)) or "nothing"
+        fact = (
+            f"{APPROX_TOPK} takes arrays of one shape and an initial value of each, not {operands}"
+        )
         yield ctx.complain(2, fact)
         return None
     (shape,) = shapes
-    if not 0 <= asked.dimension < len(shape) or not 0 <= asked.count <= shape[asked.dimension]:
-        fact = f"{kinds[0]} has no {asked.count} elements in dimension {asked.dimension}"
+    if not 0 <= call.dimension < len(shape) or not 0 <= call.count <= shape[call.dimension]:
+        fact = f"{kinds[0]} has no {call.count} elements in dimension {call.dimension}"
         yield ctx.complain(4, f"{APPROX_TOPK}: {fact}", "backend_config")
         return None
     called = ctx.attribute("called_computations")
@@ -564,7 +566,7 @@ def _approx_topk(ctx: InferenceContext) -> Inference:
             fact = f"%{comparator.name} takes ({', '.join(map(str, takes))}) and returns {returns}"
             fact += f"; ({', '.join(map(str, needed))}) and pred[] are needed"
             yield ctx.complain(2, fact, "called_computations")
-    first = (*shape[: asked.dimension], asked.count, *shape[asked.dimension + 1 :])
+    first = (*shape[: call.dimension], call.count, *shape[call.dimension + 1 :])
     return one_or_tuple([ArrayType(kind.dtype, first) for kind in kinds])
 
 
@@ -577,8 +579,8 @@ def _custom_topk(ctx: InferenceContext) -> Inference:
         has_order = operand.rank and first.rank and not operand.dtype.is_complex
         if has_order and first.shape[-1] <= operand.shape[-1] <= _MOST:
             return _values_and_places(operand, first.shape[-1])
-    given = ", ".join(map(str, ctx.operands)) or "nothing"
-    yield ctx.complain(2, f"{TOPK} takes {given} and returns {result}")
+    operands = ", ".join(map(str, ctx.operands)) or "nothing"
+    yield ctx.complain(2, f"{TOPK} takes {operands} and returns {result}")
     return None
 
 

@@ -38,8 +38,8 @@ def _fft(ctx: InferenceContext) -> Inference:
     halved = (*lengths[:-1], lengths[-1] // 2 + 1 if lengths[-1] > 0 else 0)
     taken = halved if kind == "IRFFT" else lengths
     if operand.shape[-len(lengths) :] != taken or min(lengths) < 0:
-        wanted = ",".join(map(str, taken))
-        fact = f"{kind} of length {list(lengths)} takes an array that ends in [{wanted}]"
+        expected = ",".join(map(str, taken))
+        fact = f"{kind} of length {list(lengths)} takes an array that ends in [{expected}]"
         yield ctx.complain(4, f"{fact}, not {operand}", "fft_length")
         return None
     kept = operand.shape[: -len(lengths)]
@@ -142,19 +142,19 @@ def _batch_norm(ctx: InferenceContext) -> Inference:
             yield ctx.complain(3, f"{kind} does not have {features[0]} elements", position)
     if ctx.node.op == "batch-norm-inference":
         return _of_width(ctx.node.type, array)
-    wanted = (array, ArrayType(array.dtype, features), ArrayType(array.dtype, features))
+    expected = (array, ArrayType(array.dtype, features), ArrayType(array.dtype, features))
     declared = ctx.node.type.elements if isinstance(ctx.node.type, TupleType) else ()
-    if len(declared) != len(wanted):
-        return TupleType(wanted)
-    kinds = zip(declared, wanted, strict=True)
+    if len(declared) != len(expected):
+        return TupleType(expected)
+    kinds = zip(declared, expected, strict=True)
     return TupleType(tuple(_of_width(said, kind) for said, kind in kinds))
 
 
-def _of_width(declared: Type, wanted: ArrayType) -> ArrayType:
+def _of_width(declared: Type, inferred: ArrayType) -> ArrayType:
     """The wanted array, in the float type that the text declares."""
     if isinstance(declared, ArrayType) and declared.dtype.is_float:
-        return ArrayType(declared.dtype, wanted.shape)
-    return wanted
+        return ArrayType(declared.dtype, inferred.shape)
+    return inferred
 
 
 NUMERIC_RULES: Mapping[str, TypeRule] = {
