@@ -103,16 +103,14 @@ def pipeline(options: CompileOptions) -> Sequence[Pass]:
     Raises ValueError for an option that no pass has, or for a value that is not one.
     """
     passes = PIPELINES[options.level]
-    known = {name for level in PIPELINES.values() for one in level for name in _fields(one)}
-    options_ = {
-        PUBLISHED_NAMES.get(name, name): text for name, text in options.pass_options.items()
-    }
-    for name in options_:
+    known = {name for level in PIPELINES.values() for each in level for name in _fields(each)}
+    by_name = {PUBLISHED_NAMES.get(name, name): text for name, text in options.pass_options.items()}
+    for name in by_name:
         if name not in known:
             raise ValueError(
                 f"no pass has the option {name!r}, there are {', '.join(sorted(known))}"
             )
-    return [_with_options(one, options_) for one in passes]
+    return [_with_options(each, by_name) for each in passes]
 
 
 def _fields(compiler_pass: Pass) -> Mapping[str, str]:

@@ -1,4 +1,8 @@
-"""The type of each op's result, from its operands and attributes, and what is wrong with them."""
+"""Type inference: `RULES` has, for every op, the type of its result and what is wrong with it.
+
+The rules stand in `type_rules/`, by subject as the rows of `op_tables/`; here are those of the few
+ops that belong to no subject. `verify.inferred` runs them.
+"""
 
 from collections.abc import Mapping
 

@@ -61,19 +61,19 @@ def _complaints(
         if node.op not in OPS:
             continue
         operands = tuple([computation.nodes[operand].type for operand in node.operands])
-        meaning = _meaning(node, operands)
-        if meaning in verified:
+        inputs = _rule_inputs(node, operands)
+        if inputs in verified:
             continue
         is_right = True
         for complaint in _node(module, node, operands):
             is_right = False
             yield node, complaint
-        if is_right and meaning is not None:
-            verified.add(meaning)
+        if is_right and inputs is not None:
+            verified.add(inputs)
 
 
-def _meaning(node: Node, operands: tuple[Type, ...]) -> object:
-    """All that rules see of a node; None for one with more to see, a computation or a value."""
+def _rule_inputs(node: Node, operands: tuple[Type, ...]) -> object:
+    """All that rules see of a node, as a key; None where they also see a computation or a value."""
     attributes = [item for item in node.attributes.items() if item[0] != "metadata"]
     if any(isinstance(value, Callee | Callees | Literal) for _, value in attributes):
         return None

@@ -64,8 +64,8 @@ class ExpandRng(Pass):
         computations = {}
         for name, computation in module.computations.items():
             if name in turning or name == module.entry:
-                computation_ = _Turning(computation, module, turning, self.seed, numbers)
-                computation = computation_.rebuilt(name == module.entry, name in conditions)
+                numbering = _Turning(computation, module, turning, self.seed, numbers)
+                computation = numbering.rebuilt(name == module.entry, name in conditions)
             computations[name] = computation
         return attrs.evolve(module, computations=computations)
 

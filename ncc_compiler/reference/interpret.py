@@ -212,7 +212,7 @@ def _element(index: int) -> Meaning:
 
 
 _RAGGED = "ragged-all-to-all"
-_IN_HALVES = {**COLLECTIVES, _RAGGED: VARIABLE_SIZE[_RAGGED]}
+_ASYNCHRONOUS = {**COLLECTIVES, _RAGGED: VARIABLE_SIZE[_RAGGED]}
 
 CONTROL_FLOW: Mapping[str, Meaning] = {
     "call": _call("to_apply"),
@@ -225,8 +225,8 @@ CONTROL_FLOW: Mapping[str, Meaning] = {
     "domain": _same,
     "opt-barrier": _same,
     "optimization-barrier": _same,
-    **{f"{op}-start": _in_tuple(meaning) for op, meaning in _IN_HALVES.items()},
-    **{f"{op}-done": _element(1) for op in _IN_HALVES},
+    **{f"{op}-start": _in_tuple(meaning) for op, meaning in _ASYNCHRONOUS.items()},
+    **{f"{op}-done": _element(1) for op in _ASYNCHRONOUS},
     "all-reduce-start": COLLECTIVES["all-reduce"],
     "all-reduce-done": _same,
     "copy-start": _in_tuple(_same),

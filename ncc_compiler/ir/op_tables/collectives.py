@@ -90,10 +90,10 @@ def _collective(
     return OpDef(name, 1, None, *rows, collective=True, tuples_with=tuples_with)
 
 
-def _counted(
+def _variable_size(
     name: str, operands: int, attributes: Iterable[AttributeDef], rules: Iterable[str]
 ) -> OpDef:
-    """One that moves as many rows as arrays of numbers say when it runs."""
+    """A variable-size (v-) collective: arrays of counts say at run time how many rows move."""
     return OpDef(name, operands, operands, tuple(attributes), tuple(rules), collective=True)
 
 
@@ -132,7 +132,7 @@ HLO_COLLECTIVES = (
         SLICE_SIZES,
     ),
     _collective("collective-broadcast", _GROUPS, _SOME_GROUPS),
-    _counted(
+    _variable_size(
         "ragged-all-to-all",
         6,
         _GROUPS,
@@ -162,19 +162,19 @@ NCC_COLLECTIVES = (
         (*_GROUPS, *_GLOBAL_IDS, *_DIMENSIONS, *_ROOT),
         (*_GROUP_RULES, EQUAL_SIZES, ONE_DIMENSION, DIVIDES, ROOT_IS_MEMBER),
     ),
-    _counted(
+    _variable_size(
         "ncc.all_gather_v",
         3,
         (*_GROUPS, *_GLOBAL_IDS),
         (*_GROUP_RULES, EQUAL_SIZES, ONE_LAYOUT, METADATA, SLOTS),
     ),
-    _counted(
+    _variable_size(
         "ncc.reduce_scatter_v",
         3,
         (*_GROUPS, *_GLOBAL_IDS, *required(reduction=AttributeKind.WORD)),
         (*_GROUP_RULES, EQUAL_SIZES, ONE_LAYOUT, METADATA, KNOWN_REDUCTION),
     ),
-    _counted(
+    _variable_size(
         "ncc.all_to_all_v",
         3,
         (*_GROUPS, *_GLOBAL_IDS),
@@ -198,4 +198,4 @@ NCC_COLLECTIVES = (
 VARIABLE_SIZE = frozenset(
     {"ragged-all-to-all", "ncc.all_gather_v", "ncc.reduce_scatter_v", "ncc.all_to_all_v"}
 )
-"""Those that move as many rows as arrays of numbers say when they run."""
+"""Variable-size (v-) collectives: arrays of counts say at run time how many rows move."""

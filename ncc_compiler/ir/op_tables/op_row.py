@@ -1,4 +1,8 @@
-"""What a row of the table of ops says: operands, attributes, the sentences of its rules."""
+"""What a row of the table of ops says: operands, attributes, the sentences of its rules.
+
+The helpers below shorten rows: `required`, `optional` and `dimension_lists` make attributes,
+`elementwise` makes a row for each of several names.
+"""
 
 import enum
 import functools
@@ -54,7 +58,7 @@ class OpDef:
     collective: bool = False
     takes_tuples: bool = False  # its operands need not be arrays
     tuples_with: str = ""  # nor where it has this attribute
-    stays: bool = False  # whether or not anybody needs its value
+    stays: bool = False  # it has side effects: dead code elimination keeps it
 
     def attribute(self, name: str) -> AttributeDef | None:
         """The row of one attribute, if the op has it."""

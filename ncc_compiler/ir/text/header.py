@@ -86,7 +86,7 @@ def check_header(module: Module, header: Sequence[tree.Attribute], reading: Text
     """Complains of what does not fit the entry computation."""
     entry = module.entry_computation
     parameters = [entry.nodes[position].type for position in entry.parameters()]
-    program = _Program(parameters, entry.nodes[entry.root].type, reading)
+    program = _HeaderCheck(parameters, entry.nodes[entry.root].type, reading)
     rows = {row.key: row for row in reversed(header)}
     if _ALIASES in rows:
         program.check_aliases(rows[_ALIASES])
@@ -96,7 +96,7 @@ def check_header(module: Module, header: Sequence[tree.Attribute], reading: Text
         program.check_layout(rows[_LAYOUT])
 
 
-class _Program:
+class _HeaderCheck:
     """The types of the entry computation, and what the header says of them."""
 
     def __init__(self, parameters: Sequence[Type], result: Type, reading: TextReader) -> None:

@@ -82,7 +82,7 @@ def members(ctx: InferenceContext) -> tuple[str, int]:
 
 
 def check_groups(ctx: InferenceContext) -> Inference:
-    """The rules that collectives with groups share; to name everybody is not a rule of each."""
+    """The rules that collectives with groups share; EVERYBODY is checked where the op has it."""
     try:
         what, count = members(ctx)
     except ValueError as error:
@@ -122,7 +122,7 @@ def _in_groups(ctx: InferenceContext, rank: int, occurrence: int) -> Place:
 
 
 def _nth(key: str, numbers: Sequence[int], member: int, occurrence: int) -> Number:
-    """Where an attribute that lists numbers has an occurrence of one, counted from 0."""
+    """The place of occurrence k (from 0) of a number in an attribute that lists numbers."""
     positions = [position for position, number in enumerate(numbers) if number == member]
     return Number(key, positions[occurrence])
 
@@ -454,8 +454,8 @@ def _layout(ctx: InferenceContext) -> Inference:
     return output
 
 
-def _counted(*checks: TypeRule) -> TypeRule:
-    """What all have in common, then what is checked of each."""
+def _variable_size(*checks: TypeRule) -> TypeRule:
+    """The checks that all variable-size collectives share, then those of one."""
 
     def rule(ctx: InferenceContext) -> Inference:
         yield from check_groups(ctx)
@@ -543,9 +543,9 @@ def _reduction_by_name(ctx: InferenceContext) -> Inference:
 
 
 VARIABLE_SIZE_RULES: Mapping[str, TypeRule] = {
-    "ragged-all-to-all": _counted(_tables),
-    "ncc.all_gather_v": _counted(_metadata, _slots(SLOTS)),
-    "ncc.all_to_all_v": _counted(_metadata_or_offsets, _slots_or_offsets),
-    "ncc.reduce_scatter_v": _counted(_metadata, _reduction_by_name),
+    "ragged-all-to-all": _variable_size(_tables),
+    "ncc.all_gather_v": _variable_size(_metadata, _slots(SLOTS)),
+    "ncc.all_to_all_v": _variable_size(_metadata_or_offsets, _slots_or_offsets),
+    "ncc.reduce_scatter_v": _variable_size(_metadata, _reduction_by_name),
 }
 """The rules of collectives whose sizes are known when they run."""

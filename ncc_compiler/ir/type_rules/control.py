@@ -235,7 +235,7 @@ def _async_update(ctx: InferenceContext) -> Inference:
 
 
 _RAGGED = "ragged-all-to-all"
-_IN_HALVES = {**COLLECTIVE_RULES, _RAGGED: VARIABLE_SIZE_RULES[_RAGGED]}
+_ASYNCHRONOUS = {**COLLECTIVE_RULES, _RAGGED: VARIABLE_SIZE_RULES[_RAGGED]}
 
 CONTROL_RULES: Mapping[str, TypeRule] = {
     "call": _calls("to_apply"),
@@ -248,8 +248,8 @@ CONTROL_RULES: Mapping[str, TypeRule] = {
     "domain": _same,
     "opt-barrier": _same,
     "optimization-barrier": _same,
-    **{f"{op}-start": _started(rule) for op, rule in _IN_HALVES.items()},
-    **{f"{op}-done": _element(1) for op in _IN_HALVES},
+    **{f"{op}-start": _started(rule) for op, rule in _ASYNCHRONOUS.items()},
+    **{f"{op}-done": _element(1) for op in _ASYNCHRONOUS},
     "all-reduce-start": COLLECTIVE_RULES["all-reduce"],
     "all-reduce-done": _same,
     "copy-start": _copy_start,
