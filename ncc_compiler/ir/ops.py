@@ -6,7 +6,7 @@ Where to look for op X, say `gather` (its subject is `indexing`):
 |---|---|
 | operands, attributes, sentences of its rules | `OPS`, from `ir/op_tables/<subject>.py` |
 | result type, and the checks of its rules | `infer.RULES`, from `ir/type_rules/<subject>.py` |
-| meaning, the oracle of tests | `reference.interpret.MEANINGS`, from `reference/<subject>.py` |
+| meaning, the oracle of the tests | `MEANINGS` in `reference/interpret.py` |
 | meaning, as the simulator computes it | `ncc_runtime/execution/values/kernels/` |
 | opcode and engine | `SELECTORS` in `codegen/select.py` |
 | flops and bytes | `codegen/costs.py` |

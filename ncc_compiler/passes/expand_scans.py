@@ -1,4 +1,8 @@
-"""Makes a loop of each scan: a step takes a slice of each input and carries, and writes outputs."""
+"""Makes a loop of each scan.
+
+An iteration takes a slice of each input and the carries (the loop-carried values), and writes a
+slice of each output.
+"""
 
 from collections.abc import Sequence
 from typing import ClassVar

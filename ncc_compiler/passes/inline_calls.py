@@ -1,4 +1,4 @@
-"""Puts the bodies of called and fused computations where the calls are."""
+"""Inlining: the bodies of called and fused computations take the place of the calls."""
 
 from typing import ClassVar
 

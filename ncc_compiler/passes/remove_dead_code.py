@@ -1,4 +1,4 @@
-"""Drops nodes whose values nobody needs, and computations that nobody names."""
+"""Dead code elimination: drops nodes whose values nobody uses, and computations that nobody calls."""
 
 from collections.abc import Container, Sequence
 from typing import ClassVar
@@ -34,7 +34,7 @@ class RemoveDeadCode(Pass):
 
 
 def _stays(node: Node, staying: Container[str]) -> bool:
-    return OPS[node.op].stays or any(name in staying for _, name in node.callees())
+    return OPS[node.op].has_side_effect or any(name in staying for _, name in node.callees())
 
 
 def _pruned(computation: Computation, stays: Sequence[bool]) -> Computation:

@@ -1,4 +1,4 @@
-"""Removes operations that only rename or reorder nothing: copies, identities, tuple round trips."""
+"""Algebraic simplification: copies, identities and tuple round trips go."""
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar

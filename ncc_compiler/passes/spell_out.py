@@ -1,4 +1,7 @@
-"""Replaces ops that are other ops, or a number, under a name of their own."""
+"""Legalisation of ops that are other ops, or a number, under a name of their own.
+
+For example: custom calls that stand for an op, a permute of slices, a ragged product that is none.
+"""
 
 from collections.abc import Sequence
 from typing import ClassVar

@@ -191,7 +191,7 @@ NCC_COLLECTIVES = (
         _GROUP_RULES,
         collective=True,
         takes_tuples=True,
-        stays=True,
+        has_side_effect=True,
     ),
 )
 

@@ -58,7 +58,7 @@ class OpDef:
     collective: bool = False
     takes_tuples: bool = False  # its operands need not be arrays
     tuples_with: str = ""  # nor where it has this attribute
-    stays: bool = False  # it has side effects: dead code elimination keeps it
+    has_side_effect: bool = False  # neither dead code nor common subexpressions drop it
 
     def attribute(self, name: str) -> AttributeDef | None:
         """The row of one attribute, if the op has it."""
