@@ -1,4 +1,4 @@
-"""Dead code elimination: drops nodes whose values nobody uses, and computations that nobody calls."""
+"""Dead code elimination: drops nodes whose values nobody uses, and computations nobody calls."""
 
 from collections.abc import Container, Sequence
 from typing import ClassVar
