@@ -114,13 +114,13 @@ class StepRange:
 class _LastUses:
     """First access and last read of the buffers of a range, a block inside counting as one step."""
 
-    def __init__(self, region: StepRange) -> None:
-        self.partial = region.partial
-        self.inside = region.block_starts()
-        self.predicates = region.predicates()
+    def __init__(self, step_range: StepRange) -> None:
+        self.partial = step_range.partial
+        self.inside = step_range.block_starts()
+        self.predicates = step_range.predicates()
         self.first: dict[int, int] = {}
         self.last_read: dict[int, int] = {}  # the step before which it has happened
-        for index, step in region.steps():
+        for index, step in step_range.steps():
             for tensor in (*step.results, *step.operands):
                 self.first.setdefault(
                     resolved_buffer(self.partial, tensor), self.inside.get(index, index)
@@ -140,18 +140,18 @@ class _LastUses:
         return is_read_last and buffer not in others and buffer not in self.predicates
 
 
-def write_in_place(region: StepRange, live_out: Iterable[int]) -> None:
+def write_in_place(step_range: StepRange, live_out: Iterable[int]) -> None:
     """Let steps write where they read; `live_out` are tensors that are read behind the end."""
-    partial, uses = region.partial, _LastUses(region)
+    partial, uses = step_range.partial, _LastUses(step_range)
     kept = {resolved_buffer(partial, tensor) for tensor in live_out}
-    for index, step in region.steps():
+    for index, step in step_range.steps():
         if step.opcode not in _IN_PLACE:
             continue
         source, target = (
             resolved_buffer(partial, step.operands[0]),
             resolved_buffer(partial, step.results[0]),
         )
-        if source in kept or not (region.owns(source) and region.owns(target)):
+        if source in kept or not (step_range.owns(source) and step_range.owns(target)):
             continue
         is_new = uses.first[target] == index and target not in uses.predicates
         if is_new and uses.is_last_reader(index, source):
@@ -161,20 +161,22 @@ def write_in_place(region: StepRange, live_out: Iterable[int]) -> None:
                 kept.add(source)
 
 
-def coalesce_copies(region: StepRange, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def coalesce_copies(
+    step_range: StepRange, pairs: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
     """Coalesce copies of the first tensor of each pair to the second; gives those that remain.
 
     A source may be computed in its target's memory if the target's old value is read no more when
     the source is first written (their live ranges do not interfere).
     """
-    partial, uses = region.partial, _LastUses(region)
+    partial, uses = step_range.partial, _LastUses(step_range)
     sources = Counter(resolved_buffer(partial, source) for source, _ in pairs)
     copies = []
     for source, target in pairs:
         old, new = resolved_buffer(partial, source), resolved_buffer(partial, target)
         if old == new:
             continue
-        if region.owns(old) and new not in sources and _is_free(uses, new, uses.first[old]):
+        if step_range.owns(old) and new not in sources and _is_free(uses, new, uses.first[old]):
             partial.alias_of[old] = new
         else:
             copies.append((source, target))

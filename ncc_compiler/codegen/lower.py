@@ -64,7 +64,6 @@ from ncc_runtime.neff.program import (
     TensorId,
 )
 from ncc_runtime.neff.shared.dtypes import DType
-from ncc_runtime.neff.shared.reductions import Reduction
 
 Value = tuple[int, ...]  # tensors
 
@@ -313,10 +312,10 @@ def lower_while(lowering: Lowering, node: Node, initial: Value) -> Value:
         predicate = _copied(lowering, node, verdict)
     lowering.blocks[block] = Block(BlockKind.LOOP, node.name, predicate, trip_count=trips)
     _mark(lowering, node, TEST, block)
-    region = StepRange.starting_here(lowering)
+    step_range = StepRange.starting_here(lowering)
     result = lowering.run(body, [state])
     pairs = [pair for k, pair in enumerate(zip(result, state, strict=True)) if k not in unchanged]
-    _write(lowering, node, region, pairs)
+    _write(lowering, node, step_range, pairs)
     _close(lowering, node, block)
     return state
 
@@ -333,9 +332,9 @@ def lower_conditional(lowering: Lowering, node: Node, operands: Sequence[Value])
     for index, (name, argument) in enumerate(zip(names, operands[1:], strict=True)):
         block = _open(lowering, node, CASE)
         lowering.blocks[block] = Block(BlockKind.CASE, node.name, predicate, index, len(names))
-        region = StepRange.starting_here(lowering)
+        step_range = StepRange.starting_here(lowering)
         result = lowering.run(lowering.computation(name), [argument])
-        _write(lowering, node, region, list(zip(result, results, strict=True)))
+        _write(lowering, node, step_range, list(zip(result, results, strict=True)))
         _close(lowering, node, block)
     return results
 
@@ -404,11 +403,11 @@ def _copied(lowering: Lowering, node: Node, tensor: int) -> TensorId:
 
 
 def _write(
-    lowering: Lowering, node: Node, region: StepRange, pairs: Sequence[tuple[int, int]]
+    lowering: Lowering, node: Node, step_range: StepRange, pairs: Sequence[tuple[int, int]]
 ) -> None:
     """Copy the first of each pair to the second, all at once: a parallel copy as at SSA's phis."""
-    write_in_place(region, [source for source, _ in pairs])
-    copies = coalesce_copies(region, pairs)
+    write_in_place(step_range, [source for source, _ in pairs])
+    copies = coalesce_copies(step_range, pairs)
     needed = Counter(resolved_buffer(lowering, source) for source, _ in copies)
     while copies:
         ready = next(
@@ -448,48 +447,36 @@ def placeholder_of(
         arrays, operands = arrays[:1], operands[:1]
     if op is CollectiveOp.BARRIER:
         arrays, operands, results = [ArrayType(DType.U8)], (), ()
-    channel = node.attributes.get("channel_id")
     permutes = op is CollectiveOp.PERMUTE
     groups = () if permutes else rank_groups(module, node)
     _check_is_canonical(node, arrays, len(groups[0]) if groups else 1)
+    if "to_apply" in node.attributes:
+        reduction = reduction_of(module.computations[node.callee()])
+        assert reduction is not None, f"{node.name}: %{node.callee()} is no reduction"
+    else:
+        reduction = reduction_by_name(node, arrays[0].dtype)
+    root = node.integer("root") if op.is_rooted else None
+    if op is CollectiveOp.BROADCAST:
+        root = 0  # HLO broadcasts from the first of each group
+    stream = written_stream(node) or 0
+    if stream >= MAX_STREAMS:
+        text = f"stream_id is {stream}, there are {MAX_STREAMS} streams"
+        raise CompileError([Diagnostic("codegen-C2", text, node.span)])
+    channel = node.attributes.get("channel_id")
     return Placeholder(
         op=op,
         dtype=arrays[0].dtype,
         operands=operands,
         results=results,
-        reduction=_reduction(module, node, arrays[0].dtype),
+        reduction=reduction,
         groups=groups,
         pairs=rank_pairs(module, node) if permutes else (),
-        root=_root(op, node),
-        stream=_stream(node),
+        root=root,
+        stream=stream,
         channel_id=channel if isinstance(channel, int) else None,
         name=node.name,
         counts=counts,
     )
-
-
-def _root(op: CollectiveOp, node: Node) -> int | None:
-    """Where the root is in each group; of a broadcast it is the first."""
-    if op is CollectiveOp.BROADCAST:
-        return 0
-    return node.integer("root") if op.is_rooted else None
-
-
-def _reduction(module: Module, node: Node, dtype: DType) -> Reduction | None:
-    """How the collective combines values, if it does."""
-    if "to_apply" not in node.attributes:
-        return reduction_by_name(node, dtype)
-    reduction = reduction_of(module.computations[node.callee()])
-    assert reduction is not None, f"{node.name}: %{node.callee()} is no reduction"
-    return reduction
-
-
-def _stream(node: Node) -> int:
-    stream = written_stream(node) or 0
-    if stream >= MAX_STREAMS:
-        text = f"stream_id is {stream}, there are {MAX_STREAMS} streams"
-        raise CompileError([Diagnostic("codegen-C2", text, node.span)])
-    return stream
 
 
 def _check_is_canonical(node: Node, arrays: list[ArrayType], group_size: int) -> None:
@@ -515,7 +502,14 @@ class RegionTable:
     def number(self, computation: Computation) -> int:
         """The row of the region that does what the computation does."""
         region = region_of(computation)
-        key = _meaning(region)
+        key = (
+            region.parameters,
+            tuple(
+                (row.opcode, row.operands, row.dtype, *sorted(row.attributes.items()), row.constant)
+                for row in region.body
+            ),
+            region.results,
+        )
         if key not in self._known:
             self._known[key] = len(self._regions)
             self._regions.append(region)
@@ -523,14 +517,6 @@ class RegionTable:
 
     def rows(self) -> tuple[Region, ...]:
         return tuple(self._regions)
-
-
-def _meaning(region: Region) -> object:
-    body = tuple(
-        (row.opcode, row.operands, row.dtype, tuple(sorted(row.attributes.items())), row.constant)
-        for row in region.body
-    )
-    return region.parameters, body, region.results
 
 
 # Between scalars these change nothing.

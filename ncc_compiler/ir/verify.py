@@ -157,29 +157,23 @@ def _structure(computation: Computation) -> Iterator[Diagnostic]:
 
 
 def _calls(module: Module) -> Iterator[Diagnostic]:
+    """The call graph: what a node calls is defined, and comes before it."""
     if module.entry not in module.computations:
         yield Diagnostic("computation-C1", f"the entry %{module.entry} is not defined")
     seen: set[str] = set()
     for name, computation in module.computations.items():
         for node in computation.nodes:
-            yield from _calls_of(module, node, seen)
+            for key, value in node.attributes.items():
+                for callee in names_in(value):
+                    if callee in seen:
+                        continue
+                    if callee in module.computations:
+                        rule = "graph-C2"
+                        fact = f"computation %{callee} does not come before its caller"
+                    else:
+                        rule, fact = "computation-C2", f"computation %{callee} is not defined"
+                    yield Diagnostic(rule, fact, place_of(node, key))
         seen.add(name)
-
-
-def _calls_of(module: Module, node: Node, seen: set[str]) -> Iterator[Diagnostic]:
-    """What a node calls must be among the computations seen before."""
-    for key, value in node.attributes.items():
-        for callee in names_in(value):
-            if callee not in seen:
-                yield _bad_call(module, node, key, callee)
-
-
-def _bad_call(module: Module, node: Node, key: str, callee: str) -> Diagnostic:
-    if callee not in module.computations:
-        fact = f"computation %{callee} is not defined"
-        return Diagnostic("computation-C2", fact, place_of(node, key))
-    fact = f"computation %{callee} does not come before its caller"
-    return Diagnostic("graph-C2", fact, place_of(node, key))
 
 
 def _parameters(computation: Computation) -> Iterator[Diagnostic]:

@@ -194,7 +194,10 @@ def live_ranges_of(
     What is used outside of its region, and the values `kept`, have memory all the time.
     """
     makers = _makers(body)
-    sizes = [0 if node.op in _ELSEWHERE else _bytes(node) for node in body.nodes]
+    sizes = [
+        0 if node.op in _ELSEWHERE else sum(array.size_bytes for array in leaves(node.type))
+        for node in body.nodes
+    ]
     reads: list[tuple[int, ...]] = []
     readers: list[list[int]] = [[] for _ in body.nodes]
     for position, node in enumerate(body.nodes):
@@ -209,10 +212,6 @@ def live_ranges_of(
         for maker in makers[value]:
             sizes[maker] = 0
     return LiveRanges(tuple(makers), tuple(sizes), tuple(reads), tuple(map(tuple, readers)))
-
-
-def _bytes(node: Node) -> int:
-    return sum(array.size_bytes for array in leaves(node.type))
 
 
 def _makers(body: Computation) -> list[tuple[int, ...]]:

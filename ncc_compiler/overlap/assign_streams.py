@@ -51,7 +51,7 @@ class AssignStreams(Pass):
         if any(node.op == _BARRIER for node in nodes) or not _has_both(module, deferrable):
             return module
         computations = {
-            name: _moved(body, deferrable.get(name, frozenset()))
+            name: _with_streams(body, deferrable.get(name, frozenset()))
             for name, body in module.computations.items()
         }
         return attrs.evolve(module, computations=computations)
@@ -61,13 +61,11 @@ def _deferrable_in(
     body: Computation, fed: Sequence[bool], is_repeated: bool, entry: str
 ) -> frozenset[int]:
     """The collectives without a stream whose results are not waited for soon."""
-    invariant = (
-        None
-        if body.name == entry
-        else _invariant_elements(body)
-        if is_repeated
-        else frozenset[int]()
-    )
+    invariant: frozenset[int] | None = frozenset()
+    if body.name == entry:
+        invariant = None  # all parameters are there before any compute
+    elif is_repeated:
+        invariant = _invariant_elements(body)
     early = _there_before_compute(body, invariant)
     return frozenset(
         position
@@ -130,7 +128,7 @@ def _invariant_elements(body: Computation) -> frozenset[int]:
     return invariants(body)
 
 
-def _moved(body: Computation, deferrable: frozenset[int]) -> Computation:
+def _with_streams(body: Computation, deferrable: frozenset[int]) -> Computation:
     nodes = [
         _on_stream(node, DATA_PARALLEL) if position in deferrable else node
         for position, node in enumerate(body.nodes)

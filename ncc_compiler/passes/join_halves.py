@@ -76,13 +76,11 @@ def _start(rebuild: Rebuild, node: Node) -> NodeId:
 def _operands(rebuild: Rebuild, node: Node, kind: Type) -> NodeId:
     """The operand as the tuple holds it: alone, or in a tuple of its own."""
     operands: Sequence[NodeId] = node.operands[:1] if moves_slices(node) else node.operands
-    if isinstance(kind, TupleType) and (len(operands) != 1 or not _is(rebuild, operands[0], kind)):
+    if isinstance(kind, TupleType) and (
+        len(operands) != 1 or rebuild.nodes[operands[0]].type != kind
+    ):
         return rebuild.derived(node, "tuple", kind, operands)
     return operands[0]
-
-
-def _is(rebuild: Rebuild, operand: NodeId, kind: Type) -> bool:
-    return rebuild.nodes[operand].type == kind
 
 
 def _context(rebuild: Rebuild, node: Node, kind: Type) -> NodeId:
@@ -97,13 +95,10 @@ class JoinTransfers(Pass):
     name: ClassVar[str] = "join-transfers"
 
     def run(self, module: Module) -> Module:
-        return rewrite_module(
-            match_transfers(module), _joined_transfer, lambda node: node.op in _JOINED
-        )
+        def join(rebuild: Rebuild, node: Node) -> NodeId:
+            return _JOINED[node.op](rebuild, node) if node.op in _JOINED else rebuild.add(node)
 
-
-def _joined_transfer(rebuild: Rebuild, node: Node) -> NodeId:
-    return _JOINED[node.op](rebuild, node) if node.op in _JOINED else rebuild.add(node)
+        return rewrite_module(match_transfers(module), join, lambda node: node.op in _JOINED)
 
 
 def _send(rebuild: Rebuild, node: Node) -> NodeId:

@@ -8,7 +8,6 @@ from ncc_compiler.diagnostics import Source
 from ncc_compiler.ir.attributes import read_attribute, spell_attribute
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.load import load_module
-from ncc_compiler.ir.ops import Kind
 from ncc_compiler.ir.text.printer import print_module
 from tests import draws, draws_graphs
 from tests.compiler.reading import SUM, load
@@ -70,13 +69,13 @@ def test_bare_text_becomes_canonical() -> None:
 
 integers = st.lists(st.integers(-9, 9), max_size=3).map(tuple)
 VALUES = [
-    (Kind.INTEGER, st.integers(-(10**9), 10**9)),
-    (Kind.BOOLEAN, st.booleans()),
-    (Kind.WORD, st.sampled_from(["EQ", "FLOAT"])),
-    (Kind.INTEGERS, integers),
-    (Kind.SLICES, st.lists(st.tuples(*[st.integers(0, 9)] * 3), min_size=1).map(tuple)),
-    (Kind.GROUPS, draws.replica_groups()),
-    (Kind.PAIRS, draws.pairs),
+    (AttributeKind.INTEGER, st.integers(-(10**9), 10**9)),
+    (AttributeKind.BOOLEAN, st.booleans()),
+    (AttributeKind.WORD, st.sampled_from(["EQ", "FLOAT"])),
+    (AttributeKind.INTEGERS, integers),
+    (AttributeKind.SLICES, st.lists(st.tuples(*[st.integers(0, 9)] * 3), min_size=1).map(tuple)),
+    (AttributeKind.GROUPS, draws.replica_groups()),
+    (AttributeKind.PAIRS, draws.pairs),
 ]
 
 

@@ -449,7 +449,8 @@ def build_module(
     order = call_order(computations)
     for cycle, node in order.cycles:
         assert isinstance(node.span, InstructionSpan)
-        at = _attribute_place(node.span.instruction, _key_of(node, cycle[-1]))
+        key = next(key for key, name in node.callees() if name == cycle[-1])
+        at = _attribute_place(node.span.instruction, key)
         loop = " -> ".join(f"%{name}" for name in cycle)
         reading.complain("computation-C3", f"computation calls itself: {loop}", at)
     module = Module(
@@ -482,10 +483,6 @@ def _named(file: tree.File, reading: TextReader) -> Mapping[str, tree.Computatio
         if first is not computation:
             complain_twice(reading, f"computation %{name}", computation.name, first.name)
     return named
-
-
-def _key_of(node: Node, callee: str) -> str:
-    return next(key for key, name in node.callees() if name == callee)
 
 
 def _entry(

@@ -213,15 +213,15 @@ def expand_async_sugar(file: tree.File, reading: TextReader) -> tree.File:
 
 def _is_sugar(op: str) -> bool:
     """Whether it is a start, update or done of an op of the table, and no op itself."""
-    return op.endswith(_ASYNC_SUFFIXES) and op not in OPS and _is_whole(_wrapped(op))
-
-
-def _is_whole(op: str) -> bool:
-    known = op in OPS and OPS[op].payload is None and not op.endswith(_ASYNC_SUFFIXES)
-    return known or op == CUSTOM_CALL
+    if not op.endswith(_ASYNC_SUFFIXES) or op in OPS:
+        return False
+    inner = _wrapped(op)
+    is_op = inner in OPS and OPS[inner].payload is None and not inner.endswith(_ASYNC_SUFFIXES)
+    return is_op or inner == CUSTOM_CALL
 
 
 def _wrapped(op: str) -> str:
+    """`slice` of `slice-start`."""
     return op.rpartition("-")[0]
 
 
@@ -271,18 +271,16 @@ def _wrapper_computation(
             tree.Operand(parameter.name.text, operand.start, operand.end)
             for parameter, operand in zip(parameters, instruction.operands, strict=True)
         ),
-        attributes=tuple(_of_the_op(instruction.attributes)),
+        attributes=tuple(
+            attribute
+            for attribute in instruction.attributes
+            if attribute.key not in _OF_THE_START or attribute.key == "metadata"
+        ),
         is_root=True,
     )
     return tree.ComputationText(
         tree.Word(name, instruction.op.start, instruction.op.end), False, None, (*parameters, root)
     )
-
-
-def _of_the_op(attributes: Iterable[tree.Attribute]) -> Iterator[tree.Attribute]:
-    for attribute in attributes:
-        if attribute.key not in _OF_THE_START or attribute.key == "metadata":
-            yield attribute
 
 
 def _parameters(

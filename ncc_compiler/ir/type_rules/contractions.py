@@ -46,16 +46,14 @@ def check_product(ctx: InferenceContext) -> Inference:
     if left is not right and not (_is_real(left) and _is_real(right)):
         fact = f"{left.value} and {right.value} are not multiplied"
         yield ctx.complain_of(FACTORS, fact, 1)
-    elif not _holds_products(dtype, left, right):
+    elif not (
+        dtype.is_float or (dtype.is_integer and left.is_integer and right.is_integer)
+        if _is_real(left)
+        else dtype is left or (dtype.is_complex and left.is_complex)
+    ):
         fact = f"{left.value} and {right.value} do not give {dtype.value}"
         yield ctx.complain_of(PRODUCTS, fact, NodePart.TYPE)
     return ArrayType(dtype)
-
-
-def _holds_products(dtype: DType, left: DType, right: DType) -> bool:
-    if not _is_real(left):
-        return dtype is left or (dtype.is_complex and left.is_complex)
-    return dtype.is_float or (dtype.is_integer and left.is_integer and right.is_integer)
 
 
 def _dot(ctx: InferenceContext) -> Inference:
@@ -67,7 +65,7 @@ def _dot(ctx: InferenceContext) -> Inference:
 
 
 def _product_type(ctx: InferenceContext) -> Inference:
-    """Batch dimensions, then what is left of the left operand, then of the right one."""
+    """Batch dimensions, then the free ones of the left operand, then of the right one."""
     scalar = yield from check_product(ctx)
     assert isinstance(scalar, ArrayType), ctx.node.name
     wrong = False
