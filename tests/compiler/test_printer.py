@@ -8,6 +8,7 @@ from ncc_compiler.diagnostics import Source
 from ncc_compiler.ir.attributes import read_attribute, spell_attribute
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.load import load_module
+from ncc_compiler.ir.op_tables.op_row import AttributeKind
 from ncc_compiler.ir.text.printer import print_module
 from tests import draws, draws_graphs
 from tests.compiler.reading import SUM, load
@@ -80,7 +81,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("kind", "values"), VALUES, ids=[kind.name for kind, _ in VALUES])
-def test_attribute_survives_being_spelt_and_read(kind: Kind, values) -> None:
+def test_attribute_survives_being_spelt_and_read(kind: AttributeKind, values) -> None:
     @given(values)
     def survives(value) -> None:
         assert read_attribute(kind, spell_attribute(value)) == value
