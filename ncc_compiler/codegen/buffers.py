@@ -29,7 +29,7 @@ import attrs
 import numpy as np
 
 from ncc_compiler.codegen.lowered import (
-    ControlRow,
+    ControlStep,
     InstructionCosts,
     LogicalBuffer,
     LoweredProgram,
@@ -54,7 +54,7 @@ class PartialProgram(Protocol):
     buffers: list[LogicalBuffer]
     tensors: list[TensorView]
     steps: list[ProgramStep]
-    control_rows: list[ControlRow]
+    control_steps: list[ControlStep]
     blocks: list[Block]
     alias_of: dict[int, int]  # by buffer without memory of its own: the one that it lies in
 
@@ -73,12 +73,12 @@ class StepRange:
 
     partial: PartialProgram
     first_step: int
-    first_control_row: int
+    first_control_step: int
     first_buffer: int
 
     @classmethod
     def starting_here(cls, partial: PartialProgram) -> "StepRange":
-        return cls(partial, len(partial.steps), len(partial.control_rows), len(partial.buffers))
+        return cls(partial, len(partial.steps), len(partial.control_steps), len(partial.buffers))
 
     def owns(self, buffer: int) -> bool:
         """Whether a buffer is written here before it is read, and of no use behind the end."""
@@ -93,7 +93,7 @@ class StepRange:
         """For the steps in blocks inside of the range, where the outermost block begins."""
         starts: dict[int, int] = {}
         depth, since = 0, 0
-        for row in self.partial.control_rows[self.first_control_row :]:
+        for row in self.partial.control_steps[self.first_control_step :]:
             if row.opcode in (LOOP, CASE):
                 since = since if depth else row.at
                 depth += 1
@@ -107,7 +107,7 @@ class StepRange:
         """The buffers that predicates of blocks lie in, and before which step the last is read."""
         return {
             resolved_buffer(self.partial, self.partial.blocks[row.block].predicate): row.at
-            for row in self.partial.control_rows[self.first_control_row :]
+            for row in self.partial.control_steps[self.first_control_step :]
         }
 
 
@@ -202,8 +202,8 @@ def without_dead_copies(lowered: LoweredProgram, alias_of: Mapping[int, int]) ->
         elif step.opcode == _UPDATE:
             steps.append(attrs.evolve(step, costs=_costs_of_update(lowered, step)))
         places.append(len(steps))
-    control_rows = tuple(attrs.evolve(row, at=places[row.at]) for row in lowered.control_rows)
-    return attrs.evolve(lowered, steps=tuple(steps), control_rows=control_rows)
+    control_steps = tuple(attrs.evolve(row, at=places[row.at]) for row in lowered.control_steps)
+    return attrs.evolve(lowered, steps=tuple(steps), control_steps=control_steps)
 
 
 def _costs_of_update(lowered: LoweredProgram, step: ProgramStep) -> InstructionCosts:

@@ -12,7 +12,7 @@ import attrs
 
 from ncc_compiler.codegen.buffers import BufferAliases, alias_in_place_collectives, assign_addresses
 from ncc_compiler.codegen.lower import lower
-from ncc_compiler.codegen.lowered import ControlRow, LoweredProgram, ProgramStep
+from ncc_compiler.codegen.lowered import ControlStep, LoweredProgram, ProgramStep
 from ncc_compiler.codegen.order import Barrier, Order, Point, in_order, order_steps
 from ncc_compiler.diagnostics import InternalError
 from ncc_compiler.ir.graph import Module
@@ -143,13 +143,13 @@ class _Queues:
                 self._origin(buffer.origin)
         barriers, number = iter(order.barriers), itertools.count()
         for item in in_order(lowered):
-            if isinstance(item, ControlRow):
+            if isinstance(item, ControlStep):
                 self._meet(item, next(barriers))
                 continue
             index = next(number)
             self._add(item, order.waits[index], order.done[index], index in in_place)
 
-    def _meet(self, control_row: ControlRow, barrier: Barrier) -> None:
+    def _meet(self, control_row: ControlStep, barrier: Barrier) -> None:
         """The rows of a barrier, and the row of control flow behind it in every queue."""
         origin, attribute = (
             self._origin(control_row.origin),

@@ -29,7 +29,7 @@ from ncc_compiler.codegen.buffers import (
 from ncc_compiler.codegen.costs import costs
 from ncc_compiler.codegen.leaves import element_span, leaves
 from ncc_compiler.codegen.lowered import (
-    ControlRow,
+    ControlStep,
     InstructionCosts,
     LogicalBuffer,
     LoweredProgram,
@@ -92,7 +92,7 @@ def lower(module: Module) -> LoweredProgram:
         inputs=tuple(tensor for value in inputs for tensor in value),
         outputs=outputs,
         regions=lowering.regions.rows(),
-        control_rows=tuple(lowering.control_rows),
+        control_steps=tuple(lowering.control_steps),
         blocks=tuple(lowering.blocks),
         parameters=parameters,
         shardings=shardings,
@@ -111,7 +111,7 @@ class Lowering:
         self.tensors: list[TensorView] = []
         self.steps: list[ProgramStep] = []
         self.regions = RegionTable()
-        self.control_rows: list[ControlRow] = []
+        self.control_steps: list[ControlStep] = []
         self.blocks: list[Block] = []
         self.alias_of: dict[int, int] = {}
         self.state: set[int] = set()  # buffers that loops write at the end of their bodies
@@ -380,8 +380,8 @@ def _close(lowering: Lowering, node: Node, block: int) -> None:
 
 
 def _mark(lowering: Lowering, node: Node, opcode: str, block: int) -> None:
-    lowering.control_rows.append(
-        ControlRow(len(lowering.steps), opcode, block, lowering.origin(node))
+    lowering.control_steps.append(
+        ControlStep(len(lowering.steps), opcode, block, lowering.origin(node))
     )
 
 

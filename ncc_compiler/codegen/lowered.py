@@ -69,7 +69,7 @@ class ProgramStep:
 
 
 @attrs.frozen
-class ControlRow:
+class ControlStep:
     """A row of control flow, before the step at position `at`; every queue gets it."""
 
     at: int
@@ -91,7 +91,7 @@ class LoweredProgram:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     regions: tuple[Region, ...]
-    control_rows: tuple[ControlRow, ...] = ()  # in program order
+    control_steps: tuple[ControlStep, ...] = ()  # in program order
     blocks: tuple[Block, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     shardings: tuple[Sharding, ...] = ()

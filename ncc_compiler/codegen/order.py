@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from ncc_compiler.codegen.lowered import ControlRow, LoweredProgram, ProgramStep
+from ncc_compiler.codegen.lowered import ControlStep, LoweredProgram, ProgramStep
 from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, TEST, Engine
 
 _SYNC = ENGINES.index(Engine.SYNC)
@@ -66,7 +66,7 @@ def order_steps(lowered: LoweredProgram) -> Order:
     streams = sorted({step.collective.stream for step in lowered.steps if step.collective})
     walk = _ClockWalk(lowered, tuple(streams))
     for item in in_order(lowered):
-        if isinstance(item, ControlRow):
+        if isinstance(item, ControlStep):
             walk.meet(item)
         else:
             walk.visit(item)
@@ -79,10 +79,10 @@ def order_steps(lowered: LoweredProgram) -> Order:
     )
 
 
-def in_order(lowered: LoweredProgram) -> Iterator[ProgramStep | ControlRow]:
+def in_order(lowered: LoweredProgram) -> Iterator[ProgramStep | ControlStep]:
     """Steps, and the control rows before them."""
     first = 0
-    for row in lowered.control_rows:
+    for row in lowered.control_steps:
         yield from lowered.steps[first : row.at]
         yield row
         first = row.at
@@ -160,7 +160,7 @@ class _ClockWalk:
             writer for writer in writers if writer is not None
         )
 
-    def meet(self, row: ControlRow) -> None:
+    def meet(self, row: ControlStep) -> None:
         """A barrier of all queues, then a row of control flow in each engine."""
         sync = self._latest[_SYNC]
         gather = self._gather(sync)
@@ -191,7 +191,7 @@ class _ClockWalk:
         self._unjoined.clear()
         return tuple(waits)
 
-    def _acknowledge(self, row: ControlRow, known: Iterable[int]) -> None:
+    def _acknowledge(self, row: ControlStep, known: Iterable[int]) -> None:
         """Streams with work in the block read the predicate too, and count that they have.
 
         Who leaves the block by its `test` or `case` has not waited for that, so whatever is known
@@ -226,7 +226,7 @@ def live_across_control_flow(lowered: LoweredProgram) -> frozenset[int]:
     """Buffers that are accessed on both sides of a control row, and those of predicates."""
     segment, crossing, segments = 0, set[int](), dict[int, int]()
     for item in in_order(lowered):
-        if isinstance(item, ControlRow):
+        if isinstance(item, ControlStep):
             segment += 1
             continue
         for tensor in (*item.results, *item.operands):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import numpy as np
 
-from ncc_compiler.codegen.lowered import ControlRow, LoweredProgram, ProgramStep
+from ncc_compiler.codegen.lowered import ControlStep, LoweredProgram, ProgramStep
 from ncc_runtime.neff.isa import CASE, ENGINES, PTC2, TEST, WAIT, Engine
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import ALIGNMENT, Program
@@ -44,12 +44,12 @@ def names_from_draft(draft: LoweredProgram) -> list[int]:
             held[draft.tensors[tensor].buffer] = hash(("input", position))
     items = _steps_and_marks(draft)
     marks = {
-        k: (one.opcode, one.block) for k, one in enumerate(items) if isinstance(one, ControlRow)
+        k: (one.opcode, one.block) for k, one in enumerate(items) if isinstance(one, ControlStep)
     }
     path, position = Path(marks, draft.blocks), 0
     while position < len(items):
         item = items[position]
-        if isinstance(item, ControlRow):
+        if isinstance(item, ControlStep):
             predicate = draft.tensors[draft.blocks[item.block].predicate].buffer
             position, _ = path.follow(position, held.get(predicate, 0))
             continue
@@ -64,9 +64,9 @@ def names_from_draft(draft: LoweredProgram) -> list[int]:
     return [held[draft.tensors[tensor].buffer] for tensor in draft.outputs]
 
 
-def _steps_and_marks(draft: LoweredProgram) -> list[ProgramStep | ControlRow]:
-    items: list[ProgramStep | ControlRow] = list(draft.steps)
-    for mark in reversed(draft.control_rows):
+def _steps_and_marks(draft: LoweredProgram) -> list[ProgramStep | ControlStep]:
+    items: list[ProgramStep | ControlStep] = list(draft.steps)
+    for mark in reversed(draft.control_steps):
         items.insert(mark.at, mark)
     return items
 
