@@ -216,7 +216,7 @@ def _stage(options: "CompileOptions", shown: str | None) -> str:
     from ncc_compiler.pipelines import pipeline
 
     try:
-        names = list(dict.fromkeys(one.name for one in pipeline(options)))
+        names = list(dict.fromkeys(each.name for each in pipeline(options)))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if shown is None or shown == "program":

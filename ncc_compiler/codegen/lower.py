@@ -220,7 +220,7 @@ class Lowering:
                 results = operands
             case op if op.is_counted:
                 results = self.new_value(node)  # the output that it is given, with rows replaced
-                self.copy(operands[1], results[0], origin_of(self._module, node))
+                self.copy(operands[1], results[0], self.origin(node))
                 operands = (operands[0], *results, *operands[2:])
             case _:
                 results = self.new_value(node)
@@ -231,7 +231,7 @@ class Lowering:
                 Engine.GPSIMD,
                 results,
                 operands,
-                origin_of(self._module, node),
+                self.origin(node),
                 collective=collective,
             )
         )
@@ -249,7 +249,7 @@ class Lowering:
                 engine,
                 results,
                 operands,
-                origin_of(self._module, node),
+                self.origin(node),
                 attributes,
                 costs=costs(node, self._arrays(results), self._arrays(operands)),
             )
@@ -275,15 +275,11 @@ class Lowering:
                 self.buffers[buffer] = attrs.evolve(self.buffers[buffer], kind=BufferKind.OUTPUT)
                 outputs.append(tensor)
             else:
-                outputs.append(self._copy_out(tensor, f"out{len(outputs)}"))
+                source, name = self.tensors[tensor], f"out{len(outputs)}"
+                copied = self._buffer(name, BufferKind.OUTPUT, source.type.size_bytes)
+                outputs.append(self._tensor(name, source.type, copied))
+                self.copy(tensor, outputs[-1], Origin(source.name))
         return tuple(outputs)
-
-    def _copy_out(self, tensor: int, name: str) -> int:
-        source = self.tensors[tensor]
-        size = source.type.size_bytes
-        copied = self._tensor(name, source.type, self._buffer(name, BufferKind.OUTPUT, size))
-        self.copy(tensor, copied, Origin(source.name))
-        return copied
 
     def copy(self, source: int, target: int, origin: Origin) -> None:
         """Append a step that copies a tensor."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ncc_compiler.ir.graph import Attribute, Callee, Callees, Lists, Padding, Pairs, Quoted, Raw
-from ncc_compiler.ir.op_tables.op_row import AttributeKind
+from ncc_compiler.ir.op_tables.op_row import AttrKind
 from ncc_runtime.neff.shared.groups import ExplicitGroups, IotaGroups, MeshGroups, parse_groups
 from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window, read_labels, read_window
 
@@ -33,18 +33,18 @@ _DOMAIN = re.compile(rf'\{{\s*kind="[^"\n]*"\s*,\s*entry={_SHARDING}\s*,\s*exit=
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
-def read_attribute(kind: AttributeKind, text: str) -> Attribute:
+def read_attribute(kind: AttrKind, text: str) -> Attribute:
     """The value that a text spells; ValueError says what the kind looks like."""
     return _READERS[kind](_COMMENT.sub("", text).strip())
 
 
-def _no(kind: AttributeKind, text: str) -> ValueError:
+def _no(kind: AttrKind, text: str) -> ValueError:
     return ValueError(f"{text[:40]!r} is not of the form {kind.value}")
 
 
 def _integer(text: str) -> int:
     if not _INTEGER.fullmatch(text):
-        raise _no(AttributeKind.INTEGER, text)
+        raise _no(AttrKind.INTEGER, text)
     if not -(2**63) <= int(text) < 2**63:
         raise ValueError(f"{text} does not fit 64 bits")
     return int(text)
@@ -53,7 +53,7 @@ def _integer(text: str) -> int:
 def _float(text: str) -> float:
     """Rounded to float32, as XLA keeps it."""
     if not _FLOAT.fullmatch(text):
-        raise _no(AttributeKind.FLOAT, text)
+        raise _no(AttrKind.FLOAT, text)
     with np.errstate(over="ignore"):
         value = float(np.float32(text))
     if not math.isfinite(value):
@@ -69,20 +69,20 @@ def _boolean(text: str) -> bool:
 
 def _word(text: str) -> str:
     if not _WORD.fullmatch(text):
-        raise _no(AttributeKind.WORD, text)
+        raise _no(AttrKind.WORD, text)
     return text
 
 
 def _integers(text: str) -> tuple[int, ...]:
     if not _INTEGERS.fullmatch(text):
-        raise _no(AttributeKind.INTEGERS, text)
+        raise _no(AttrKind.INTEGERS, text)
     return tuple(map(int, _INTEGER.findall(text)))
 
 
 def _slices(text: str) -> tuple[tuple[int, int, int], ...]:
     entries = _SLICE.findall(text)
     if not _SLICES.fullmatch(text) or len(entries) != text.count("["):
-        raise _no(AttributeKind.SLICES, text)
+        raise _no(AttrKind.SLICES, text)
     return tuple((int(start), int(limit), int(stride or 1)) for start, limit, stride in entries)
 
 
@@ -103,39 +103,39 @@ def _groups(text: str) -> Attribute:
 def _pairs(text: str) -> Pairs:
     pairs = _PAIR.findall(text)
     if not _PAIRS.fullmatch(text) or len(pairs) != text.count("{") - 1:
-        raise _no(AttributeKind.PAIRS, text)
+        raise _no(AttrKind.PAIRS, text)
     return Pairs(tuple((int(source), int(target)) for source, target in pairs))
 
 
 def _lists(text: str) -> Lists:
     entries = _LIST.findall(text[1:-1])
     if not _PAIRS.fullmatch(text) or not all(map(_LISTED.fullmatch, entries)):
-        raise _no(AttributeKind.LISTS, text)
+        raise _no(AttrKind.LISTS, text)
     return Lists(tuple(tuple(map(int, re.findall("[0-9]+", entry))) for entry in entries))
 
 
 def _callee(text: str) -> Callee:
     if not _CALLEE.fullmatch(text):
-        raise _no(AttributeKind.CALLEE, text)
+        raise _no(AttrKind.CALLEE, text)
     return Callee(text.removeprefix("%"))
 
 
 def _callees(text: str) -> Callees:
     if not _CALLEES.fullmatch(text):
-        raise _no(AttributeKind.CALLEES, text)
+        raise _no(AttrKind.CALLEES, text)
     return Callees(tuple(name.removeprefix("%") for name in _CALLEE.findall(text)))
 
 
 def _string(text: str) -> Quoted:
     if not _STRING.fullmatch(text):
-        raise _no(AttributeKind.STRING, text)
+        raise _no(AttrKind.STRING, text)
     return Quoted(text[1:-1])
 
 
 def _padding(text: str) -> Padding:
     entries = [_PADDED.fullmatch(part) for part in text.split("x")] if text else []
     if not all(entries):
-        raise _no(AttributeKind.PADDING, text)
+        raise _no(AttrKind.PADDING, text)
     return Padding(
         tuple(
             (int(entry[1]), int(entry[2]), int(entry[3] or 0))
@@ -147,27 +147,27 @@ def _padding(text: str) -> Padding:
 
 def _domain(text: str) -> Raw:
     if not _DOMAIN.fullmatch(text):
-        raise _no(AttributeKind.DOMAIN, text)
+        raise _no(AttrKind.DOMAIN, text)
     return Raw(text)
 
 
-_READERS: Mapping[AttributeKind, Callable[[str], Attribute]] = {
-    AttributeKind.INTEGER: _integer,
-    AttributeKind.FLOAT: _float,
-    AttributeKind.BOOLEAN: _boolean,
-    AttributeKind.WORD: _word,
-    AttributeKind.INTEGERS: _integers,
-    AttributeKind.SLICES: _slices,
-    AttributeKind.GROUPS: _groups,
-    AttributeKind.PAIRS: _pairs,
-    AttributeKind.LISTS: _lists,
-    AttributeKind.CALLEE: _callee,
-    AttributeKind.CALLEES: _callees,
-    AttributeKind.STRING: _string,
-    AttributeKind.PADDING: _padding,
-    AttributeKind.DOMAIN: _domain,
-    AttributeKind.WINDOW: read_window,
-    AttributeKind.LABELS: read_labels,
+_READERS: Mapping[AttrKind, Callable[[str], Attribute]] = {
+    AttrKind.INTEGER: _integer,
+    AttrKind.FLOAT: _float,
+    AttrKind.BOOLEAN: _boolean,
+    AttrKind.WORD: _word,
+    AttrKind.INTEGERS: _integers,
+    AttrKind.SLICES: _slices,
+    AttrKind.GROUPS: _groups,
+    AttrKind.PAIRS: _pairs,
+    AttrKind.LISTS: _lists,
+    AttrKind.CALLEE: _callee,
+    AttrKind.CALLEES: _callees,
+    AttrKind.STRING: _string,
+    AttrKind.PADDING: _padding,
+    AttrKind.DOMAIN: _domain,
+    AttrKind.WINDOW: read_window,
+    AttrKind.LABELS: read_labels,
 }
 
 

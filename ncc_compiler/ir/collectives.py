@@ -13,7 +13,7 @@ import attrs
 from ncc_compiler.ir.attributes import read_attribute
 from ncc_compiler.ir.graph import Attribute, Computation, Lists, Module, Node, Pairs, Raw
 from ncc_compiler.ir.op_tables.collectives import SLICE_SIZES
-from ncc_compiler.ir.op_tables.op_row import AttributeKind
+from ncc_compiler.ir.op_tables.op_row import AttrKind
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_runtime.neff.shared.dtypes import DType
@@ -30,8 +30,8 @@ from ncc_runtime.neff.shared.groups import (
 )
 from ncc_runtime.neff.shared.reductions import Reduction
 
-REGION_REDUCTIONS = tuple(one for one in Reduction if one is not Reduction.AVERAGE)
-"""What a region can say."""
+REGION_REDUCTIONS = tuple(kind for kind in Reduction if kind is not Reduction.AVERAGE)
+"""Reductions that a `to_apply` computation can express."""
 
 _REDUCTIONS = {reduction.value: reduction for reduction in REGION_REDUCTIONS}
 _PRED_REDUCTIONS = {Reduction.ADD: Reduction.OR, Reduction.MULTIPLY: Reduction.AND}
@@ -85,7 +85,7 @@ def pairs_attribute(node: Node) -> Pairs | None:
 
 def _pairs_of_transfer(attribute: Attribute | None) -> Attribute | None:
     match = _TRANSFER_PAIRS.search(attribute.text) if isinstance(attribute, Raw) else None
-    return read_attribute(AttributeKind.PAIRS, match[1]) if match else None
+    return read_attribute(AttrKind.PAIRS, match[1]) if match else None
 
 
 def written_stream(node: Node) -> int | None:
@@ -126,7 +126,8 @@ def moved_slices(node: Node, kinds: Sequence[Type]) -> tuple[MovedSlice, ...]:
     if len(sizes.lists) != len(places):
         raise SliceSizesError(f"{len(sizes.lists)} slice sizes for {len(places)} slices")
     return tuple(
-        MovedSlice(array, path, one) for (array, path), one in zip(places, sizes.lists, strict=True)
+        MovedSlice(array, path, extent)
+        for (array, path), extent in zip(places, sizes.lists, strict=True)
     )
 
 

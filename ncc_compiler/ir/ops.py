@@ -24,23 +24,23 @@ from ncc_compiler.ir.op_tables.control import CONTROL_ROWS, TRANSFER_ROWS, async
 from ncc_compiler.ir.op_tables.elementwise import ELEMENTWISE_ROWS
 from ncc_compiler.ir.op_tables.indexing import INDEXING_ROWS, MOVE_ROWS
 from ncc_compiler.ir.op_tables.numeric import NUMERIC_ROWS
-from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttributeKind, OpDef, required
+from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttrKind, OpDef, required
 
 _STRUCTURE = (
-    OpDef("parameter", 0, 0, payload=AttributeDef("parameter_number", AttributeKind.INTEGER)),
+    OpDef("parameter", 0, 0, payload=AttributeDef("parameter_number", AttrKind.INTEGER)),
     OpDef(
         "constant",
         0,
         0,
         rules=("the value has the shape and element type of the declared type",),
-        payload=AttributeDef("literal", AttributeKind.LITERAL),
+        payload=AttributeDef("literal", AttrKind.LITERAL),
     ),
     OpDef("tuple", 0, None, takes_tuples=True),
     OpDef(
         "get-tuple-element",
         1,
         1,
-        required(index=AttributeKind.INTEGER),
+        required(index=AttrKind.INTEGER),
         ("the operand is a tuple", "index counts an element of the tuple"),
         takes_tuples=True,
     ),

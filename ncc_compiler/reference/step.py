@@ -37,9 +37,9 @@ class OpStep:
 
     def arrays(self, position: int) -> tuple[np.ndarray, ...]:
         """The operands on rank ranks[position], all of them arrays."""
-        found = self.operands[position]
-        assert all(isinstance(value, np.ndarray) for value in found), self.node.name
-        return tuple(value for value in found if isinstance(value, np.ndarray))
+        values = self.operands[position]
+        assert all(isinstance(value, np.ndarray) for value in values), self.node.name
+        return tuple(value for value in values if isinstance(value, np.ndarray))
 
     def callee(self, key: str = "to_apply") -> Computation:
         """The computation that an attribute names."""

@@ -6,19 +6,19 @@ as the target of the call.
 
 from collections.abc import Iterable
 
-from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttributeKind, OpDef, optional, required
+from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttrKind, OpDef, optional, required
 from ncc_runtime.neff.shared.groups import ExplicitGroups
 
-_DIMENSIONS = required(dimensions=AttributeKind.INTEGERS)
-_CHANNEL = optional(channel_id=AttributeKind.INTEGER)
+_DIMENSIONS = required(dimensions=AttrKind.INTEGERS)
+_CHANNEL = optional(channel_id=AttrKind.INTEGER)
 _GROUPS = (
-    AttributeDef("replica_groups", AttributeKind.GROUPS, False, ExplicitGroups(())),
+    AttributeDef("replica_groups", AttrKind.GROUPS, False, ExplicitGroups(())),
     *_CHANNEL,
 )
-_GLOBAL_IDS = optional(use_global_device_ids=AttributeKind.BOOLEAN)
-_LAYOUT = optional(constrain_layout=AttributeKind.BOOLEAN)
-_REGION = required(to_apply=AttributeKind.CALLEE)
-_ROOT = required(root=AttributeKind.INTEGER)
+_GLOBAL_IDS = optional(use_global_device_ids=AttrKind.BOOLEAN)
+_LAYOUT = optional(constrain_layout=AttrKind.BOOLEAN)
+_REGION = required(to_apply=AttrKind.CALLEE)
+_ROOT = required(root=AttrKind.INTEGER)
 
 RANKS_ONCE = "no rank appears twice in the groups"
 IDS_EXIST = "every id in the groups exists"
@@ -115,15 +115,15 @@ HLO_COLLECTIVES = (
     ),
     _collective(
         "all-to-all",
-        (*_GROUPS, *_LAYOUT, *optional(dimensions=AttributeKind.INTEGERS)),
+        (*_GROUPS, *_LAYOUT, *optional(dimensions=AttrKind.INTEGERS)),
         (*_GROUP_RULES, EQUAL_SIZES, ONE_DIMENSION, DIVIDES, OPERAND_FOR_EACH),
     ),
     _collective(
         "collective-permute",
         (
             *_CHANNEL,
-            *required(source_target_pairs=AttributeKind.PAIRS),
-            *optional(slice_sizes=AttributeKind.LISTS),
+            *required(source_target_pairs=AttrKind.PAIRS),
+            *optional(slice_sizes=AttrKind.LISTS),
         ),
         (
             *(SOURCES_ONCE, TARGETS_ONCE, PAIRS_EXIST),
@@ -149,7 +149,7 @@ NCC_COLLECTIVES = (
     ),
     _collective(
         "ncc.reduce",
-        (*_GROUPS, *_GLOBAL_IDS, *required(reduction=AttributeKind.WORD), *_ROOT),
+        (*_GROUPS, *_GLOBAL_IDS, *required(reduction=AttrKind.WORD), *_ROOT),
         (*_GROUP_RULES, KNOWN_REDUCTION, ROOT_IS_MEMBER),
     ),
     _collective(
@@ -171,7 +171,7 @@ NCC_COLLECTIVES = (
     _variable_size(
         "ncc.reduce_scatter_v",
         3,
-        (*_GROUPS, *_GLOBAL_IDS, *required(reduction=AttributeKind.WORD)),
+        (*_GROUPS, *_GLOBAL_IDS, *required(reduction=AttrKind.WORD)),
         (*_GROUP_RULES, EQUAL_SIZES, ONE_LAYOUT, METADATA, KNOWN_REDUCTION),
     ),
     _variable_size(

@@ -5,7 +5,7 @@ Their result types: `type_rules/contractions.py`; their meaning: `reference/cont
 
 from ncc_compiler.ir.op_tables.op_row import (
     AttributeDef,
-    AttributeKind,
+    AttrKind,
     OpDef,
     dimension_lists,
     required,
@@ -20,9 +20,9 @@ ONE_SHAPE = "the arrays have one shape"
 SCALAR_STARTS = "each initial value is a scalar of its array's element type"
 FOLDING_REGION = "to_apply takes the element types twice and returns them once"
 
-_DIMENSIONS = required(dimensions=AttributeKind.INTEGERS)
-_REGION = required(to_apply=AttributeKind.CALLEE)
-_WINDOW = (AttributeDef("window", AttributeKind.WINDOW, False, Window()),)
+_DIMENSIONS = required(dimensions=AttrKind.INTEGERS)
+_REGION = required(to_apply=AttrKind.CALLEE)
+_WINDOW = (AttributeDef("window", AttrKind.WINDOW, False, Window()),)
 
 _PAIRED = dimension_lists(
     "lhs_batch_dims", "lhs_contracting_dims", "rhs_batch_dims", "rhs_contracting_dims"
@@ -78,9 +78,9 @@ WINDOW_ROWS = (
         2,
         (
             *_WINDOW,
-            *required(dim_labels=AttributeKind.LABELS),
-            AttributeDef("feature_group_count", AttributeKind.INTEGER, False, 1),
-            AttributeDef("batch_group_count", AttributeKind.INTEGER, False, 1),
+            *required(dim_labels=AttrKind.LABELS),
+            AttributeDef("feature_group_count", AttrKind.INTEGER, False, 1),
+            AttributeDef("batch_group_count", AttrKind.INTEGER, False, 1),
         ),
         (
             "dim_labels has a label for each dimension of the operands",
@@ -98,7 +98,7 @@ WINDOW_ROWS = (
         "reduce-window",
         2,
         None,
-        (*_WINDOW, *required(to_apply=AttributeKind.CALLEE)),
+        (*_WINDOW, *required(to_apply=AttrKind.CALLEE)),
         (
             START_FOR_EACH,
             ONE_SHAPE,
@@ -113,7 +113,7 @@ WINDOW_ROWS = (
         "select-and-scatter",
         3,
         3,
-        (*_WINDOW, *required(select=AttributeKind.CALLEE, scatter=AttributeKind.CALLEE)),
+        (*_WINDOW, *required(select=AttrKind.CALLEE, scatter=AttrKind.CALLEE)),
         (
             "window has an entry for each dimension of the first operand",
             WINDOW_SIZES,

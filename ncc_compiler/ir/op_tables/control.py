@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import attrs
 
-from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttributeKind, OpDef, optional, required
+from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttrKind, OpDef, optional, required
 
 _TAKES = ("the computation has as many parameters", "operands have the types of its parameters")
-_CALLS = required(calls=AttributeKind.CALLEE)
+_CALLS = required(calls=AttrKind.CALLEE)
 
 
 def _row(name: str, least: int, most: int | None, *rules: str) -> OpDef:
@@ -18,15 +18,13 @@ def _row(name: str, least: int, most: int | None, *rules: str) -> OpDef:
 
 
 CONTROL_ROWS = (
-    OpDef("call", 0, None, required(to_apply=AttributeKind.CALLEE), _TAKES, takes_tuples=True),
-    OpDef(
-        "fusion", 0, None, (*_CALLS, *optional(kind=AttributeKind.WORD)), _TAKES, takes_tuples=True
-    ),
+    OpDef("call", 0, None, required(to_apply=AttrKind.CALLEE), _TAKES, takes_tuples=True),
+    OpDef("fusion", 0, None, (*_CALLS, *optional(kind=AttrKind.WORD)), _TAKES, takes_tuples=True),
     OpDef(
         "while",
         1,
         1,
-        required(condition=AttributeKind.CALLEE, body=AttributeKind.CALLEE),
+        required(condition=AttrKind.CALLEE, body=AttrKind.CALLEE),
         (
             "condition takes the operand's type and returns pred[]",
             "body takes the operand's type and returns it",
@@ -38,9 +36,9 @@ CONTROL_ROWS = (
         2,
         None,
         optional(
-            true_computation=AttributeKind.CALLEE,
-            false_computation=AttributeKind.CALLEE,
-            branch_computations=AttributeKind.CALLEES,
+            true_computation=AttrKind.CALLEE,
+            false_computation=AttrKind.CALLEE,
+            branch_computations=AttrKind.CALLEES,
         ),
         (
             "the first operand is pred[] or s32[]",
@@ -58,12 +56,12 @@ CONTROL_ROWS = (
         None,
         (
             *required(
-                dimensions=AttributeKind.INTEGERS,
-                num_carries=AttributeKind.INTEGER,
-                to_apply=AttributeKind.CALLEE,
+                dimensions=AttrKind.INTEGERS,
+                num_carries=AttrKind.INTEGER,
+                to_apply=AttrKind.CALLEE,
             ),
-            AttributeDef("is_reverse", AttributeKind.BOOLEAN, False, False),
-            AttributeDef("is_associative", AttributeKind.BOOLEAN, False, False),
+            AttributeDef("is_reverse", AttrKind.BOOLEAN, False, False),
+            AttributeDef("is_associative", AttrKind.BOOLEAN, False, False),
         ),
         (
             "dimensions names one dimension, in which all inputs are equally long",
@@ -74,13 +72,13 @@ CONTROL_ROWS = (
     ),
     _row("after-all", 0, None, "the operands are tokens"),
     _row("add-dependency", 2, 2, "the second operand is a token"),
-    OpDef("domain", 1, 1, required(domain=AttributeKind.DOMAIN), takes_tuples=True),
+    OpDef("domain", 1, 1, required(domain=AttrKind.DOMAIN), takes_tuples=True),
     _row("opt-barrier", 1, 1),
     _row("optimization-barrier", 1, 1),
 )
 
-_TRANSFERRED = optional(channel_id=AttributeKind.INTEGER, is_host_transfer=AttributeKind.BOOLEAN)
-_ENDED = optional(channel_id=AttributeKind.INTEGER)
+_TRANSFERRED = optional(channel_id=AttrKind.INTEGER, is_host_transfer=AttrKind.BOOLEAN)
+_ENDED = optional(channel_id=AttrKind.INTEGER)
 _IS_TRANSFER = "the operand is a tuple of data, a context and a token"
 DATA_OF_ARRAYS = "the data is an array, or a tuple of one or more arrays"
 _TRANSFER = (
@@ -134,7 +132,7 @@ def asynchronous_rows(collectives: Iterable[OpDef]) -> tuple[OpDef, ...]:
         rows.append(attrs.evolve(row, name=f"{row.name}-start"))
         rules = () if row.name == "all-reduce" else (_IS_STARTED,)
         rows.append(_row(f"{row.name}-done", 1, 1, *rules))
-    calls = optional(calls=AttributeKind.CALLEE)
+    calls = optional(calls=AttrKind.CALLEE)
     return (
         *rows,
         OpDef("copy-start", 1, 1),

@@ -6,7 +6,7 @@ Their result types: `type_rules/indexing.py`; their meaning: `reference/indexing
 from ncc_compiler.ir.graph import Padding
 from ncc_compiler.ir.op_tables.op_row import (
     AttributeDef,
-    AttributeKind,
+    AttrKind,
     OpDef,
     dimension_lists,
     optional,
@@ -21,9 +21,9 @@ _STARTS = (
     "the start indices are integers of one type",
 )
 _SIZES = "{} has one entry for each dimension, and 0 <= size <= the dimension's size"
-_DIMENSIONS = required(dimensions=AttributeKind.INTEGERS)
-_REGION = required(to_apply=AttributeKind.CALLEE)
-_SORTED = AttributeDef("indices_are_sorted", AttributeKind.BOOLEAN, False, False)
+_DIMENSIONS = required(dimensions=AttrKind.INTEGERS)
+_REGION = required(to_apply=AttrKind.CALLEE)
+_SORTED = AttributeDef("indices_are_sorted", AttrKind.BOOLEAN, False, False)
 
 MOVE_ROWS = (
     OpDef(
@@ -43,7 +43,7 @@ MOVE_ROWS = (
         "slice",
         1,
         1,
-        required(slice=AttributeKind.SLICES),
+        required(slice=AttrKind.SLICES),
         (
             "slice has one entry for each dimension of the operand",
             "0 <= start <= limit <= the dimension's size, and stride >= 1",
@@ -67,7 +67,7 @@ _SLICING = (
         "dynamic-slice",
         1,
         None,
-        required(dynamic_slice_sizes=AttributeKind.INTEGERS),
+        required(dynamic_slice_sizes=AttrKind.INTEGERS),
         (*_STARTS, _SIZES.format("dynamic_slice_sizes")),
     ),
     OpDef(
@@ -90,7 +90,7 @@ _GATHER = OpDef(
     (
         *dimension_lists("offset_dims", "collapsed_slice_dims", "start_index_map"),
         *dimension_lists("operand_batching_dims", "start_indices_batching_dims"),
-        *required(index_vector_dim=AttributeKind.INTEGER, slice_sizes=AttributeKind.INTEGERS),
+        *required(index_vector_dim=AttrKind.INTEGER, slice_sizes=AttrKind.INTEGERS),
         _SORTED,
     ),
     (
@@ -117,9 +117,9 @@ _SCATTER = OpDef(
         *dimension_lists("update_window_dims", "inserted_window_dims"),
         *dimension_lists("scatter_dims_to_operand_dims"),
         *dimension_lists("input_batching_dims", "scatter_indices_batching_dims"),
-        *required(index_vector_dim=AttributeKind.INTEGER),
+        *required(index_vector_dim=AttrKind.INTEGER),
         _SORTED,
-        AttributeDef("unique_indices", AttributeKind.BOOLEAN, False, False),
+        AttributeDef("unique_indices", AttrKind.BOOLEAN, False, False),
         *_REGION,
     ),
     (
@@ -147,7 +147,7 @@ _PADDING = (
         "pad",
         2,
         2,
-        (AttributeDef("padding", AttributeKind.PADDING, False, Padding(())),),
+        (AttributeDef("padding", AttrKind.PADDING, False, Padding(())),),
         (
             "padding has one entry for each dimension",
             "the padding value is a scalar of the operand's element type",
@@ -175,7 +175,7 @@ _ORDER = (
         "sort",
         1,
         None,
-        (*_DIMENSIONS, AttributeDef("is_stable", AttributeKind.BOOLEAN, False, False), *_REGION),
+        (*_DIMENSIONS, AttributeDef("is_stable", AttrKind.BOOLEAN, False, False), *_REGION),
         (
             "the operands have one shape",
             "dimensions names one dimension of the operands",
@@ -187,8 +187,8 @@ _ORDER = (
         1,
         1,
         (
-            *required(k=AttributeKind.INTEGER),
-            AttributeDef("largest", AttributeKind.BOOLEAN, False, True),
+            *required(k=AttrKind.INTEGER),
+            AttributeDef("largest", AttrKind.BOOLEAN, False, True),
         ),
         (
             "0 <= k <= the size of the last dimension, which fits in s32",
@@ -202,8 +202,8 @@ _CUSTOM_CALL = OpDef(
     0,
     None,
     (
-        *required(custom_call_target=AttributeKind.STRING),
-        *optional(called_computations=AttributeKind.CALLEES),
+        *required(custom_call_target=AttrKind.STRING),
+        *optional(called_computations=AttrKind.CALLEES),
     ),
     (
         "custom_call_target has a public meaning, and does not stand for partitioning to be done",

@@ -3,12 +3,12 @@
 Their result types: `type_rules/numeric.py`; their meaning: `reference/numeric.py`.
 """
 
-from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttributeKind, OpDef, required
+from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttrKind, OpDef, required
 
 
 def _flag(name: str) -> AttributeDef:
     """A flag that is false where it is not written."""
-    return AttributeDef(name, AttributeKind.BOOLEAN, False, False)
+    return AttributeDef(name, AttrKind.BOOLEAN, False, False)
 
 
 BATCH_NORM = (
@@ -16,7 +16,7 @@ BATCH_NORM = (
     "feature_index is a dimension of the first operand",
     "scale, offset, mean and variance have an element for each index of that dimension",
 )
-_NORMALISED = required(epsilon=AttributeKind.FLOAT, feature_index=AttributeKind.INTEGER)
+_NORMALISED = required(epsilon=AttrKind.FLOAT, feature_index=AttrKind.INTEGER)
 
 NUMERIC_ROWS = (
     OpDef("batch-norm-training", 3, 3, _NORMALISED, BATCH_NORM),
@@ -32,7 +32,7 @@ NUMERIC_ROWS = (
         "fft",
         1,
         1,
-        required(fft_type=AttributeKind.WORD, fft_length=AttributeKind.INTEGERS),
+        required(fft_type=AttrKind.WORD, fft_length=AttrKind.INTEGERS),
         (
             "fft_type is FFT, IFFT, RFFT or IRFFT",
             "fft_length has one to three entries, not more than the operand has dimensions",
@@ -58,7 +58,7 @@ NUMERIC_ROWS = (
             _flag("left_side"),
             _flag("lower"),
             _flag("unit_diagonal"),
-            AttributeDef("transpose_a", AttributeKind.WORD, False, "NO_TRANSPOSE"),
+            AttributeDef("transpose_a", AttrKind.WORD, False, "NO_TRANSPOSE"),
         ),
         (
             "the operands have one element type, floats or complex numbers",
@@ -72,7 +72,7 @@ NUMERIC_ROWS = (
         "rng",
         2,
         2,
-        required(distribution=AttributeKind.WORD),
+        required(distribution=AttrKind.WORD),
         (
             "distribution is rng_uniform or rng_normal",
             "the operands are scalars of the result's element type",
@@ -83,7 +83,7 @@ NUMERIC_ROWS = (
         "rng-bit-generator",
         1,
         1,
-        required(algorithm=AttributeKind.WORD),
+        required(algorithm=AttrKind.WORD),
         (
             "algorithm is rng_three_fry, rng_philox or rng_default",
             "the state is u64[2], or u64[3] where the algorithm is not rng_three_fry",

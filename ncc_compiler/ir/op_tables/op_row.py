@@ -13,7 +13,7 @@ import attrs
 from ncc_compiler.ir.graph import Attribute
 
 
-class AttributeKind(enum.Enum):
+class AttrKind(enum.Enum):
     """The form of an attribute's value; the value is an example, for messages."""
 
     INTEGER = "3"
@@ -40,7 +40,7 @@ class AttributeDef:
     """An attribute an op gives a meaning to; `default` is filled in where the text has none."""
 
     name: str
-    kind: AttributeKind
+    kind: AttrKind
     required: bool = True
     default: Attribute | None = None
 
@@ -73,13 +73,13 @@ def elementwise(operands: int, names: str, *rules: str) -> Iterable[OpDef]:
     return (OpDef(name, operands, operands, (), rules) for name in names.split())
 
 
-def required(**kinds: AttributeKind) -> tuple[AttributeDef, ...]:
+def required(**kinds: AttrKind) -> tuple[AttributeDef, ...]:
     return tuple(AttributeDef(name, kind) for name, kind in kinds.items())
 
 
-def optional(**kinds: AttributeKind) -> tuple[AttributeDef, ...]:
+def optional(**kinds: AttrKind) -> tuple[AttributeDef, ...]:
     return tuple(AttributeDef(name, kind, required=False) for name, kind in kinds.items())
 
 
 def dimension_lists(*names: str) -> tuple[AttributeDef, ...]:
-    return tuple(AttributeDef(name, AttributeKind.INTEGERS, False, ()) for name in names)
+    return tuple(AttributeDef(name, AttrKind.INTEGERS, False, ()) for name in names)

@@ -27,7 +27,7 @@ from ncc_compiler.ir.graph import (
     SourceFrame,
     names_in,
 )
-from ncc_compiler.ir.op_tables.op_row import AttributeKind, OpDef
+from ncc_compiler.ir.op_tables.op_row import AttrKind, OpDef
 from ncc_compiler.ir.ops import OPS, REFUSED
 from ncc_compiler.ir.order import call_order, use_order
 from ncc_compiler.ir.rules import InstructionSpan
@@ -302,7 +302,7 @@ class ComputationBuilder:
     def _check_predecessors(self, attribute: tree.Attribute) -> None:
         """They order nothing here, and must be instructions all the same."""
         try:
-            names = read_attribute(AttributeKind.CALLEES, attribute.value)
+            names = read_attribute(AttrKind.CALLEES, attribute.value)
         except ValueError as error:
             at = (attribute.value_start, attribute.end)
             self._reading.complain("attribute-C1", f"{_PREDECESSORS}: {error}", at)

@@ -19,7 +19,7 @@ import attrs
 from ncc_compiler.diagnostics import MOST_SHOWN, Diagnostic, Note, Source, Span
 from ncc_compiler.ir.attributes import read_attribute
 from ncc_compiler.ir.graph import Attribute, Elided, Literal, Raw
-from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttributeKind, OpDef
+from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttrKind, OpDef
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.text.literals import LiteralError, read_literal
 from ncc_compiler.ir.types import ArrayType, TokenType, TupleType, Type
@@ -352,7 +352,7 @@ class TextReader:
         self.source = source
         self.diagnostics: list[Diagnostic] = []
         self._types: dict[str, Type | None] = {}
-        self._values: dict[tuple[AttributeKind, str], Attribute] = {}
+        self._values: dict[tuple[AttrKind, str], Attribute] = {}
         self._raw: dict[str, Raw] = {}
         self._misspelt: dict[tuple[str, str], str] = {}
         self._compared = 0  # words, with misspelt ones
@@ -468,7 +468,7 @@ class TextReader:
                 "op-C3", fact, at or (written.op.start, written.op.end), f"write {example}"
             )
             return None
-        if definition.kind is AttributeKind.LITERAL:
+        if definition.kind is AttrKind.LITERAL:
             return self._literal(payload, kind, written)
         text = tree.Attribute(
             definition.name, payload.text, payload.start, payload.start, payload.end
