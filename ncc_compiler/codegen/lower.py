@@ -451,9 +451,10 @@ def placeholder_of(
         assert reduction is not None, f"{node.name}: %{node.callee()} is no reduction"
     else:
         reduction = reduction_by_name(node, arrays[0].dtype)
-    root = node.integer("root") if op.is_rooted else None
     if op is CollectiveOp.BROADCAST:
         root = 0  # HLO broadcasts from the first of each group
+    else:
+        root = node.integer("root") if op.is_rooted else None
     stream = written_stream(node) or 0
     if stream >= MAX_STREAMS:
         text = f"stream_id is {stream}, there are {MAX_STREAMS} streams"
