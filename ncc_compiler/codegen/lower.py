@@ -451,10 +451,11 @@ def placeholder_of(
         assert reduction is not None, f"{node.name}: %{node.callee()} is no reduction"
     else:
         reduction = reduction_by_name(node, arrays[0].dtype)
+    root: int | None = None
     if op is CollectiveOp.BROADCAST:
         root = 0  # HLO broadcasts from the first of each group
-    else:
-        root = node.integer("root") if op.is_rooted else None
+    elif op.is_rooted:
+        root = node.integer("root")
     stream = written_stream(node) or 0
     if stream >= MAX_STREAMS:
         text = f"stream_id is {stream}, there are {MAX_STREAMS} streams"

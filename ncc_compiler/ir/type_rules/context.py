@@ -93,6 +93,11 @@ def check_region(
     return returns
 
 
+def listed(kinds: Sequence[Type]) -> str:
+    """The types as messages list them."""
+    return ", ".join(map(str, kinds))
+
+
 def one_or_tuple(kinds: Sequence[Type]) -> Type:
     """The result of an op that gives one value for each operand."""
     return kinds[0] if len(kinds) == 1 else TupleType(tuple(kinds))

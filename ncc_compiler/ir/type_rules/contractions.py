@@ -4,7 +4,7 @@ The sentences of their rules stand in `op_tables/contractions.py`.
 """
 
 import itertools
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 
 from ncc_compiler.ir.op_tables.contractions import (
     FACTORS,
@@ -21,11 +21,12 @@ from ncc_compiler.ir.type_rules.context import (
     InferenceContext,
     TypeRule,
     are_distinct_dimensions,
+    listed,
     one_or_tuple,
     parameter_types,
     result_type,
 )
-from ncc_compiler.ir.types import ArrayType, Type
+from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window
 
@@ -205,15 +206,11 @@ def _folding_region(ctx: InferenceContext, arrays: tuple[ArrayType, ...]) -> Inf
     expected, parameters = scalars * 2, parameter_types(callee)
     if parameters != expected or result_type(callee) != one_or_tuple(scalars):
         fact = (
-            f"%{callee.name} takes ({_listed(parameters)}) and returns {result_type(callee)}; "
-            f"({_listed(expected)}) and {one_or_tuple(scalars)} are needed"
+            f"%{callee.name} takes ({listed(parameters)}) and returns {result_type(callee)}; "
+            f"({listed(expected)}) and {one_or_tuple(scalars)} are needed"
         )
         yield ctx.complain_of(FOLDING_REGION, fact, "to_apply")
     return None
-
-
-def _listed(kinds: Sequence[Type]) -> str:
-    return ", ".join(map(str, kinds))
 
 
 CONTRACTION_RULES: Mapping[str, TypeRule] = {

@@ -22,6 +22,7 @@ from ncc_compiler.ir.type_rules.context import (
     Inference,
     InferenceContext,
     TypeRule,
+    listed,
     one_or_tuple,
     parameter_types,
     result_type,
@@ -128,7 +129,7 @@ def _scan(ctx: InferenceContext) -> Inference:
     lengths = {kind.shape[dimension] for kind in told if 0 <= dimension < kind.rank}
     too_low = any(not 0 <= dimension < kind.rank for kind in inputs)
     if too_low or any(not 0 <= dimension <= kind.rank for kind in outputs) or len(lengths) > 1:
-        fact = f"{list(dimensions)} is not one dimension in which {_listed(told)} are equally long"
+        fact = f"{list(dimensions)} is not one dimension in which {listed(told)} are equally long"
         yield ctx.complain(1, fact, "dimensions")
         return None
     if not lengths:
@@ -136,7 +137,7 @@ def _scan(ctx: InferenceContext) -> Inference:
         return None
     slices = [_but(kind, dimension) for kind in inputs]
     if parameter_types(callee) != [*slices, *first] or results != (*outputs, *first):
-        wanted = f"({_listed([*slices, *first])}) and ends with the carries ({_listed(first)})"
+        wanted = f"({listed([*slices, *first])}) and ends with the carries ({listed(first)})"
         yield ctx.complain(3, f"{_signature(callee)}; it should take {wanted}", "to_apply")
         return None
     (length,) = lengths
@@ -149,10 +150,6 @@ def _scan(ctx: InferenceContext) -> Inference:
 
 def _but(kind: ArrayType, dimension: int) -> ArrayType:
     return ArrayType(kind.dtype, kind.shape[:dimension] + kind.shape[dimension + 1 :])
-
-
-def _listed(kinds: Sequence[Type]) -> str:
-    return ", ".join(map(str, kinds))
 
 
 def _after_all(ctx: InferenceContext) -> Inference:
