@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    report = functools.partial(_report, as_json="--json" in given)
-    return perform(commands, "nccc", given, report)
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    report = functools.partial(_report, as_json="--json" in argv)
+    return perform(commands, "nccc", argv, report)
 
 
 def _report(error: Exception, *, as_json: bool) -> int:
@@ -45,17 +45,17 @@ def _report(error: Exception, *, as_json: bool) -> int:
 
     if isinstance(error, click.UsageError):
         fact, advice = wrong_usage(error)
-        code, found = USAGE, [refusals.Refusal("usage", fact, help=advice)]
+        code, problems = USAGE, [refusals.Refusal("usage", fact, help=advice)]
     else:
-        found = refusals.refusals_of(error)
-        code = REFUSED if found else OUR_FAULT
-    if not found:
-        found = [refusals.our_fault(error)]
+        problems = refusals.refusals_of(error)
+        code = REFUSED if problems else OUR_FAULT
+    if not problems:
+        problems = [refusals.our_fault(error)]
         if os.environ.get("NCC_DEBUG"):
             import traceback
 
             traceback.print_exception(error)
-    tell(refusals.as_json(found) if as_json else refusals.as_text(found))
+    tell(refusals.as_json(problems) if as_json else refusals.as_text(problems))
     return code
 
 
@@ -156,12 +156,12 @@ def compile_command(
         if name == stage:
             seen[name] = module
 
-    given, name = _read(model)
-    with naming_ranks(given):
-        neff = compile_text(given.text, options, label(name), observe)
+    text, name = _read(model)
+    with naming_ranks(text):
+        neff = compile_text(text.text, options, label(name), observe)
     if target is not None:
         neff.save(target)
-    _warn_of_ranks(given, name, neff.program.ranks, options.ranks)
+    _warn_of_ranks(text, name, neff.program.ranks, options.ranks)
     if elided := neff.program.elided():
         click.echo(shortened(_warning(name, elided)), err=True)
     if shown is not None:
@@ -182,10 +182,10 @@ def _read(model: str) -> "tuple[ModelText, str]":
     return read_text(model), model
 
 
-def _warn_of_ranks(given: "ModelText", model: str, found: int, asked: int | None) -> None:
+def _warn_of_ranks(text: "ModelText", model: str, inferred: int, requested: int | None) -> None:
     """Say how many ranks were guessed, where nobody said it."""
-    if given.ranks_are_inferred and asked is None:
-        click.echo(f"warning: {model}: ranks inferred: {found}; say --ranks", err=True)
+    if text.ranks_are_inferred and requested is None:
+        click.echo(f"warning: {model}: ranks inferred: {inferred}; say --ranks", err=True)
 
 
 def _target(model: str, output: str | None, shown: str | None) -> Path | None:
@@ -216,7 +216,7 @@ def _stage(options: "CompileOptions", shown: str | None) -> str:
     from ncc_compiler.pipelines import pipeline
 
     try:
-        names = list(dict.fromkeys(one.name for one in pipeline(options)))
+        names = list(dict.fromkeys(each.name for each in pipeline(options)))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if shown is None or shown == "program":
@@ -284,10 +284,10 @@ def check_command(model: str, ranks: int | None, as_json: bool) -> None:
     """Parse and verify MODEL; says what is wrong, or what it is."""
     from ncc_compiler.driver import label, load_text, naming_ranks
 
-    given, name = _read(model)
-    with naming_ranks(given):
-        module = load_text(given.text, ranks, label(name))
-    _warn_of_ranks(given, name, module.ranks, ranks)
+    text, name = _read(model)
+    with naming_ranks(text):
+        module = load_text(text.text, ranks, label(name))
+    _warn_of_ranks(text, name, module.ranks, ranks)
     operations = sum(len(computation.nodes) for computation in module.computations.values())
     counts = {"ranks": module.ranks, "operations": operations}
     if as_json:

@@ -93,11 +93,13 @@ class Diagnostic:
 
 def render_all(diagnostics: Iterable[Diagnostic]) -> list[str]:
     """Each as text. What one rule advises is said once, however many places break it alike."""
-    texts, said = [], set()
+    texts, shown = [], set()
     for diagnostic in diagnostics:
         advice = (diagnostic.code, diagnostic.help)
-        texts.append((attrs.evolve(diagnostic, help="") if advice in said else diagnostic).render())
-        said.add(advice)
+        texts.append(
+            (attrs.evolve(diagnostic, help="") if advice in shown else diagnostic).render()
+        )
+        shown.add(advice)
     return texts
 
 

@@ -123,11 +123,6 @@ def decode(data: bytes, name: str) -> str:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         byte = data[error.start]
-        raise _unreadable(
-            f"{name}: not UTF-8 text: byte 0x{byte:02x} at offset {error.start}"
-        ) from error
+        text = f"{name}: not UTF-8 text: byte 0x{byte:02x} at offset {error.start}"
+        raise CompileError([Diagnostic("input-C1", text)]) from error
     return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _unreadable(message: str) -> CompileError:
-    return CompileError([Diagnostic("input-C1", message)])

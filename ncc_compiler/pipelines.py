@@ -6,7 +6,7 @@ import attrs
 
 from ncc_compiler.options import CompileOptions
 from ncc_compiler.overlap.assign_streams import AssignStreams
-from ncc_compiler.overlap.bucket import Bucket, TakeApart
+from ncc_compiler.overlap.bucket import Bucket, SplitVariadicCollectives
 from ncc_compiler.overlap.erase_tokens import EraseTokens
 from ncc_compiler.overlap.schedule import Schedule
 from ncc_compiler.overlap.split_all_reduces import SplitAllReduces
@@ -66,7 +66,7 @@ THOROUGH: Sequence[Pass] = (
     FoldConstants(),
     CommonSubexpressions(),
     EraseTokens(),
-    TakeApart(),
+    SplitVariadicCollectives(),
     Simplify(),
     RemoveDeadCode(),
     SplitAllReduces(),
@@ -103,28 +103,31 @@ def pipeline(options: CompileOptions) -> Sequence[Pass]:
     Raises ValueError for an option that no pass has, or for a value that is not one.
     """
     passes = PIPELINES[options.level]
-    known = {name for level in PIPELINES.values() for one in level for name in _fields(one)}
-    given = {PUBLISHED_NAMES.get(name, name): text for name, text in options.pass_options.items()}
-    for name in given:
+    known = {name for level in PIPELINES.values() for each in level for name in _fields(each)}
+    by_name = {PUBLISHED_NAMES.get(name, name): text for name, text in options.pass_options.items()}
+    for name in by_name:
         if name not in known:
             raise ValueError(
                 f"no pass has the option {name!r}, there are {', '.join(sorted(known))}"
             )
-    return [_with_options(one, given) for one in passes]
+    return [_with_options(each, by_name) for each in passes]
 
 
-def _fields(one: Pass) -> Mapping[str, str]:
+def _fields(compiler_pass: Pass) -> Mapping[str, str]:
     """Full names of the pass's options, and the fields they set."""
-    return {f"{one.name}.{field.name}": field.name for field in attrs.fields(type(one))}
+    return {
+        f"{compiler_pass.name}.{field.name}": field.name
+        for field in attrs.fields(type(compiler_pass))
+    }
 
 
-def _with_options(one: Pass, options: Mapping[str, str]) -> Pass:
+def _with_options(compiler_pass: Pass, options: Mapping[str, str]) -> Pass:
     values = {
         field: _number(name, options[name])
-        for name, field in _fields(one).items()
+        for name, field in _fields(compiler_pass).items()
         if name in options
     }
-    return attrs.evolve(one, **values) if values else one
+    return attrs.evolve(compiler_pass, **values) if values else compiler_pass
 
 
 _MOST_DIGITS = 18  # such numbers fit into 64 bits

@@ -16,7 +16,7 @@ import ncc_compiler.cli
 import ncc_runtime.cli
 from ncc_compiler.diagnostics import MOST_SHOWN, CompileError, Diagnostic, Source, Span
 from ncc_compiler.driver import load_text
-from ncc_compiler.ir.text.reading import MOST_COMPARED, Reading
+from ncc_compiler.ir.text.reading import MOST_COMPARED, TextReader
 from ncc_runtime.calibration.rows import read_rows
 from ncc_runtime.errors import InputError, NccError, NeffError, TopologyError, shortened
 from ncc_runtime.input_files import (
@@ -325,13 +325,13 @@ def test_lines_take_a_few_bytes_each() -> None:
 def test_words_are_compared_up_to_a_budget() -> None:
     """Or a hundred thousand misspelt names would each be compared with as many that exist."""
     known = [f"name{k}" for k in range(MOST_COMPARED // 3)]
-    reading = Reading(Source("f", ""))
+    reading = TextReader(Source("f", ""))
     found = [reading.suggestion("name_7", known) for _ in range(4)]
     assert [bool(one) for one in found] == [True, True, True, False]
 
 
 def test_complaints_that_are_not_printed_have_no_suggestion() -> None:
-    reading = Reading(Source("f", "x"))
+    reading = TextReader(Source("f", "x"))
     assert reading.suggestion("negat", ["negate"])
     for _ in range(MOST_SHOWN):
         reading.complain("x-C1", "wrong", (0, 1))

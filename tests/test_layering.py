@@ -171,7 +171,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_compiler.codegen.costs",
         "ncc_compiler.codegen.leaves",
         "ncc_compiler.codegen.select",
-        "ncc_compiler.codegen.trips",
+        "ncc_compiler.codegen.trip_count",
         *TABLES,
         "ncc_runtime.neff.isa",
     },

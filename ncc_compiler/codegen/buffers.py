@@ -1,23 +1,24 @@
-"""Addresses: every buffer's place in one rank's HBM.
+"""Buffer assignment: which buffers share memory, and every buffer's address in a rank's HBM.
 
-Inputs, constants and outputs have memory of their own, and so has whatever lives across a row of
-control flow: loops come back to it. Other internal buffers share: a buffer may lie
-where an older one lay if every access to the older one happens before the newer one's first
-write in the partial order of the queues, whatever their speeds. Program order promises nothing.
+Three steps, each on top of the one before:
 
-The memory is cut into segments, each with the frontier of its last owner: per queue, how many
-items must be complete until the owner is done with. Older owners need no record: the last owner
-could only move in when they were done, and whoever knows that it is done knows the same of them.
+1. *In-place updates and copy coalescing* (`write_in_place`, `coalesce_copies`), during lowering. A
+   copy, and an update of a slice, may write where their first operand lies, if nobody reads the
+   operand afterwards: then the copy is no instruction at all, and the update writes its slice
+   only. A copy into the state of a loop goes away if the new value can be computed right there.
+   All of it is decided for the steps of one body, branch or the entry once they are known, and
+   only for buffers that are defined there: each execution writes them anew before it reads them.
+2. *In-place collectives* (`alias_in_place_collectives`): all-reduces whose results may lie where
+   their operands did.
+3. *Addresses* (`assign_addresses`). Inputs, constants and outputs have memory of their own, and so
+   has whatever is live across control flow, since loops come back to it. Other internal buffers
+   share: a buffer may lie where an older one lay if every access to the older one happens before
+   the newer one's first write in the partial order of the queues, whatever their speeds. Program
+   order promises nothing here, so live ranges are vector clocks and not intervals.
 
-Which all-reduces may write where they read: their results then need no memory of their own.
-
-Which buffers become one: results lie where dead operands lay, new states where old ones did.
-
-A copy, and an update of a slice, may write where their first operand lies, since elsewhere they
-change nothing. So they do, where nobody reads the operand afterwards: then the copy is no
-instruction at all, and the update writes its slice. All of it is settled for the steps of a region
-(a body, a branch, the entry) once they are known, and for the buffers that belong to it: each run
-of the region writes them anew before it reads them.
+The shared memory is cut into segments, each with the frontier of its last owner: per queue, how
+many items must be complete until the owner is dead. Older owners need no record: the last one could
+only move in when they were dead, and whoever knows that it is dead knows the same of them.
 """
 
 from collections import Counter
@@ -27,44 +28,217 @@ from typing import Protocol
 import attrs
 import numpy as np
 
-from ncc_compiler.codegen.draft import (
-    Costs,
-    Draft,
-    DraftBuffer,
-    DraftTensor,
-    Mark,
-    Step,
-    without_moved,
+from ncc_compiler.codegen.lowered import (
+    ControlStep,
+    InstructionCosts,
+    LogicalBuffer,
+    LoweredProgram,
+    ProgramStep,
+    TensorView,
+    without_aliases,
 )
-from ncc_compiler.codegen.order import Clock, Order, Point, accesses, crossing
+from ncc_compiler.codegen.order import Clock, Order, Point, accesses, live_across_control_flow
 from ncc_runtime.neff.isa import CASE, END, LOOP
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import ALIGNMENT, Block, BufferKind
 
+# In-place updates and copy coalescing
+
+_UPDATE = "dynamic-update-slice"
+_IN_PLACE = frozenset({"copy", _UPDATE})
+
+
+class PartialProgram(Protocol):
+    """A program that is being lowered, as far as it is there."""
+
+    buffers: list[LogicalBuffer]
+    tensors: list[TensorView]
+    steps: list[ProgramStep]
+    control_steps: list[ControlStep]
+    blocks: list[Block]
+    alias_of: dict[int, int]  # by buffer without memory of its own: the one that it lies in
+
+
+def resolved_buffer(partial: PartialProgram, tensor: int) -> int:
+    """The buffer whose memory a tensor lies in, after all aliases so far."""
+    buffer = partial.tensors[tensor].buffer
+    while buffer in partial.alias_of:
+        buffer = partial.alias_of[buffer]
+    return buffer
+
 
 @attrs.frozen
-class Sharing:
-    """In-place collectives (steps), and for each buffer the one whose memory it lives in."""
+class StepRange:
+    """The steps of a body, a branch or the entry: from a first one to the last there is so far."""
+
+    partial: PartialProgram
+    first_step: int
+    first_control_step: int
+    first_buffer: int
+
+    @classmethod
+    def starting_here(cls, partial: PartialProgram) -> "StepRange":
+        return cls(partial, len(partial.steps), len(partial.control_steps), len(partial.buffers))
+
+    def owns(self, buffer: int) -> bool:
+        """Whether a buffer is written here before it is read, and of no use behind the end."""
+        return (
+            buffer >= self.first_buffer and self.partial.buffers[buffer].kind is BufferKind.INTERNAL
+        )
+
+    def steps(self) -> Iterable[tuple[int, ProgramStep]]:
+        return enumerate(self.partial.steps[self.first_step :], self.first_step)
+
+    def block_starts(self) -> Mapping[int, int]:
+        """For the steps in blocks inside of the range, where the outermost block begins."""
+        starts: dict[int, int] = {}
+        depth, since = 0, 0
+        for row in self.partial.control_steps[self.first_control_step :]:
+            if row.opcode in (LOOP, CASE):
+                since = since if depth else row.at
+                depth += 1
+            elif row.opcode == END:
+                depth -= 1
+                if not depth:
+                    starts.update(dict.fromkeys(range(since, row.at), since))
+        return starts
+
+    def predicates(self) -> Mapping[int, int]:
+        """The buffers that predicates of blocks lie in, and before which step the last is read."""
+        return {
+            resolved_buffer(self.partial, self.partial.blocks[row.block].predicate): row.at
+            for row in self.partial.control_steps[self.first_control_step :]
+        }
+
+
+class _LastUses:
+    """First access and last read of the buffers of a range, a block inside counting as one step."""
+
+    def __init__(self, step_range: StepRange) -> None:
+        self.partial = step_range.partial
+        self.inside = step_range.block_starts()
+        self.predicates = step_range.predicates()
+        self.first: dict[int, int] = {}
+        self.last_read: dict[int, int] = {}  # the step before which it has happened
+        for index, step in step_range.steps():
+            for tensor in (*step.results, *step.operands):
+                self.first.setdefault(
+                    resolved_buffer(self.partial, tensor), self.inside.get(index, index)
+                )
+            for tensor in step.operands:
+                self.last_read[resolved_buffer(self.partial, tensor)] = index + 1
+        for buffer, at in self.predicates.items():
+            self.last_read[buffer] = max(self.last_read.get(buffer, 0), at)
+
+    def is_last_reader(self, index: int, buffer: int) -> bool:
+        """Whether a step may write where it reads the buffer for the last time."""
+        step = self.partial.steps[index]
+        if index in self.inside or step.opcode not in _IN_PLACE:
+            return False
+        first, *others = (resolved_buffer(self.partial, tensor) for tensor in step.operands)
+        is_read_last = first == buffer and self.last_read[buffer] == index + 1
+        return is_read_last and buffer not in others and buffer not in self.predicates
+
+
+def write_in_place(step_range: StepRange, live_out: Iterable[int]) -> None:
+    """Let steps write where they read; `live_out` are tensors that are read behind the end."""
+    partial, uses = step_range.partial, _LastUses(step_range)
+    kept = {resolved_buffer(partial, tensor) for tensor in live_out}
+    for index, step in step_range.steps():
+        if step.opcode not in _IN_PLACE:
+            continue
+        source, target = (
+            resolved_buffer(partial, step.operands[0]),
+            resolved_buffer(partial, step.results[0]),
+        )
+        if source in kept or not (step_range.owns(source) and step_range.owns(target)):
+            continue
+        is_new = uses.first[target] == index and target not in uses.predicates
+        if is_new and uses.is_last_reader(index, source):
+            partial.alias_of[target] = source
+            uses.last_read[source] = uses.last_read.get(target, index + 1)
+            if target in kept:
+                kept.add(source)
+
+
+def coalesce_copies(
+    step_range: StepRange, pairs: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Coalesce copies of the first tensor of each pair to the second; gives those that remain.
+
+    A source may be computed in its target's memory if the target's old value is read no more when
+    the source is first written (their live ranges do not interfere).
+    """
+    partial, uses = step_range.partial, _LastUses(step_range)
+    sources = Counter(resolved_buffer(partial, source) for source, _ in pairs)
+    copies = []
+    for source, target in pairs:
+        old, new = resolved_buffer(partial, source), resolved_buffer(partial, target)
+        if old == new:
+            continue
+        if step_range.owns(old) and new not in sources and _is_free(uses, new, uses.first[old]):
+            partial.alias_of[old] = new
+        else:
+            copies.append((source, target))
+    return copies
+
+
+def _is_free(uses: _LastUses, buffer: int, step: int) -> bool:
+    """Whether a buffer is read no more when a step, or the block at its place, begins."""
+    return uses.last_read.get(buffer, 0) <= step or uses.is_last_reader(step, buffer)
+
+
+def without_dead_copies(lowered: LoweredProgram, alias_of: Mapping[int, int]) -> LoweredProgram:
+    """The program with aliases resolved, without copies of a buffer to itself."""
+    lowered = without_aliases(lowered, alias_of)
+    buffer_of = [tensor.buffer for tensor in lowered.tensors]
+    steps, places = [], [0]
+    for step in lowered.steps:
+        stays = (
+            step.opcode in _IN_PLACE and buffer_of[step.operands[0]] == buffer_of[step.results[0]]
+        )
+        if not stays:
+            steps.append(step)
+        elif step.opcode == _UPDATE:
+            steps.append(attrs.evolve(step, costs=_costs_of_update(lowered, step)))
+        places.append(len(steps))
+    control_steps = tuple(attrs.evolve(row, at=places[row.at]) for row in lowered.control_steps)
+    return attrs.evolve(lowered, steps=tuple(steps), control_steps=control_steps)
+
+
+def _costs_of_update(lowered: LoweredProgram, step: ProgramStep) -> InstructionCosts:
+    """An update in place writes its slice, and reads that and its indices."""
+    read = [lowered.tensors[tensor].type for tensor in step.operands[1:]]
+    size = read[0].size_bytes
+    return InstructionCosts(0, read[0].elements, sum(array.size_bytes for array in read), size)
+
+
+# In-place collectives and addresses
+
+
+@attrs.frozen
+class BufferAliases:
+    """In-place collectives (steps), and for each buffer the one whose memory it has."""
 
     steps: frozenset[int]
-    home: tuple[int, ...]  # a buffer that lives in its own memory is its own home
+    alias_of: tuple[int, ...]  # a buffer with memory of its own stands for itself
 
 
-def share(draft: Draft, order: Order) -> Sharing:
+def alias_in_place_collectives(lowered: LoweredProgram, order: Order) -> BufferAliases:
     """Results of all-reduces put into the memory of operands that nobody needs any more.
 
     The operand must be an internal buffer, and whatever else touches its memory must be done
     before the collective is triggered. None of that looks beyond a row of control flow.
     """
-    fixed = crossing(draft)
-    home = list(range(len(draft.buffers)))
-    ends = [_ends(points) for points in accesses(draft, order)]
+    fixed = live_across_control_flow(lowered)
+    alias_of = list(range(len(lowered.buffers)))
+    ends = [_last_two(points) for points in accesses(lowered, order)]
     steps = set()
-    for index, step in enumerate(draft.steps):
-        if not _could_be_in_place(draft, step, fixed):
+    for index, step in enumerate(lowered.steps):
+        if not _could_be_in_place(lowered, step, fixed):
             continue
-        sources = [home[draft.tensors[tensor].buffer] for tensor in step.operands]
-        targets = [draft.tensors[tensor].buffer for tensor in step.results]
+        sources = [alias_of[lowered.tensors[tensor].buffer] for tensor in step.operands]
+        targets = [lowered.tensors[tensor].buffer for tensor in step.results]
         if len(set(sources)) < len(sources):
             continue
         known, done = order.before[index], order.done[index]
@@ -72,38 +246,39 @@ def share(draft: Draft, order: Order) -> Sharing:
             continue
         steps.add(index)
         for source, target in zip(sources, targets, strict=True):
-            home[target] = source
-            # who touched the memory before is done before this step, so before all that read it
+            alias_of[target] = source
+            # Earlier accesses to the memory are complete before this step, so before its readers:
+            # from here on only the result's accesses count.
             ends[source] = ends[target]
-    return Sharing(frozenset(steps), tuple(home))
+    return BufferAliases(frozenset(steps), tuple(alias_of))
 
 
-def _ends(points: Sequence[Point]) -> Mapping[int, tuple[int, int]]:
+def _last_two(points: Sequence[Point]) -> Mapping[int, tuple[int, int]]:
     """By queue, where the last and the last but one of these points are."""
-    found: dict[int, tuple[int, int]] = {}
+    last_two: dict[int, tuple[int, int]] = {}
     for point in points:
-        last, second = found.get(point.queue, (0, 0))
+        last, second = last_two.get(point.queue, (0, 0))
         if point.count > last:
-            found[point.queue] = (point.count, last)
+            last_two[point.queue] = (point.count, last)
         elif point.count > second:
-            found[point.queue] = (last, point.count)
-    return found
+            last_two[point.queue] = (last, point.count)
+    return last_two
 
 
 def _is_known_but(ends: Mapping[int, tuple[int, int]], own: Point, clock: Clock) -> bool:
-    """Whether a clock knows all points but one that is among them."""
+    """Whether a clock knows all these points but `own`, which is among them."""
     return all(
         (second if (queue, last) == (own.queue, own.count) else last) <= clock[queue]
         for queue, (last, second) in ends.items()
     )
 
 
-def _could_be_in_place(draft: Draft, step: Step, fixed: frozenset[int]) -> bool:
+def _could_be_in_place(lowered: LoweredProgram, step: ProgramStep, fixed: frozenset[int]) -> bool:
     if step.collective is None or step.collective.op is not CollectiveOp.ALL_REDUCE:
         return False
-    buffers = {draft.tensors[tensor].buffer for tensor in (*step.operands, *step.results)}
+    buffers = {lowered.tensors[tensor].buffer for tensor in (*step.operands, *step.results)}
     return buffers.isdisjoint(fixed) and all(
-        draft.buffers[buffer].kind is BufferKind.INTERNAL for buffer in buffers
+        lowered.buffers[buffer].kind is BufferKind.INTERNAL for buffer in buffers
     )
 
 
@@ -117,45 +292,47 @@ _KINDS = (
 """In the order of their addresses."""
 
 
-def place_buffers(draft: Draft, order: Order, sharing: Sharing) -> tuple[tuple[int, ...], int]:
+def assign_addresses(
+    lowered: LoweredProgram, order: Order, aliases: BufferAliases
+) -> tuple[tuple[int, ...], int]:
     """The address of every buffer, and the bytes of HBM that all of them span."""
-    addresses = [0] * len(draft.buffers)
+    addresses = [0] * len(lowered.buffers)
     top = 0
-    fixed = crossing(draft)
+    fixed = live_across_control_flow(lowered)
     for kind in _KINDS:
-        for index, buffer in enumerate(draft.buffers):
+        for index, buffer in enumerate(lowered.buffers):
             if buffer.kind is kind and (kind is not BufferKind.INTERNAL or index in fixed):
                 addresses[index] = top
                 top += _aligned(buffer.size_bytes)
-    frontiers = _frontiers(draft, order, sharing)
-    arena = _Arena(top, order.queues)
+    frontiers = _frontiers(lowered, order, aliases)
+    heap = _Heap(top, order.queues)
     placed = set()
-    for step, before in zip(draft.steps, order.before, strict=True):
+    for step, before in zip(lowered.steps, order.before, strict=True):
         for tensor in step.results:
-            index = sharing.home[draft.tensors[tensor].buffer]
-            buffer = draft.buffers[index]
+            index = aliases.alias_of[lowered.tensors[tensor].buffer]
+            buffer = lowered.buffers[index]
             is_shared = buffer.kind is BufferKind.INTERNAL and index not in fixed
             if is_shared and index not in placed:
                 placed.add(index)
                 size = _aligned(buffer.size_bytes)
-                addresses[index] = arena.take(size, before, frontiers[index])
-    for index, home in enumerate(sharing.home):
-        addresses[index] = addresses[home]
-    return tuple(addresses), arena.end
+                addresses[index] = heap.take(size, before, frontiers[index])
+    for index, owner in enumerate(aliases.alias_of):
+        addresses[index] = addresses[owner]
+    return tuple(addresses), heap.end
 
 
 def _aligned(size_bytes: int) -> int:
     return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
-def _frontiers(draft: Draft, order: Order, sharing: Sharing) -> np.ndarray:
-    """Per home buffer and queue, how many items of the queue end the buffer's life.
+def _frontiers(lowered: LoweredProgram, order: Order, aliases: BufferAliases) -> np.ndarray:
+    """Per buffer with memory of its own and queue: how many items of the queue until it is dead.
 
     int64[buffers, queues].
     """
-    frontiers = np.zeros((len(draft.buffers), order.queues), np.int64)
-    for index, points in enumerate(accesses(draft, order)):
-        row = frontiers[sharing.home[index]]
+    frontiers = np.zeros((len(lowered.buffers), order.queues), np.int64)
+    for index, points in enumerate(accesses(lowered, order)):
+        row = frontiers[aliases.alias_of[index]]
         for point in points:
             row[point.queue] = max(row[point.queue], point.count)
     return frontiers
@@ -165,7 +342,7 @@ _BLOCK = 256
 """Segments that are skipped together where none of them is free."""
 
 
-class _Arena:
+class _Heap:
     """Segments [start, next start) of the internal memory, in order and without gaps."""
 
     def __init__(self, start: int, queues: int) -> None:
@@ -237,161 +414,3 @@ class _Arena:
             if len(lasts) and lasts[-1] == stop:
                 run, behind = int(firsts[-1]), stop
         return (run if behind == count else count), count
-
-
-_UPDATE = "dynamic-update-slice"
-_IN_PLACE = frozenset({"copy", _UPDATE})
-
-
-class Made(Protocol):
-    """What is made so far."""
-
-    buffers: list[DraftBuffer]
-    tensors: list[DraftTensor]
-    steps: list[Step]
-    marks: list[Mark]
-    blocks: list[Block]
-    moved: dict[int, int]  # buffers whose contents are in another one from the start
-
-
-def home_of(made: Made, tensor: int) -> int:
-    """The buffer that a tensor lies in, after all moves so far."""
-    buffer = made.tensors[tensor].buffer
-    while buffer in made.moved:
-        buffer = made.moved[buffer]
-    return buffer
-
-
-@attrs.frozen
-class BodyRange:
-    """What a body, a branch or the entry has made: from the first of each to the last there is."""
-
-    made: Made
-    first_step: int
-    first_mark: int
-    first_buffer: int
-
-    @classmethod
-    def starting_here(cls, made: Made) -> "BodyRange":
-        return cls(made, len(made.steps), len(made.marks), len(made.buffers))
-
-    def owns(self, buffer: int) -> bool:
-        """Whether a buffer is written here before it is read, and of no use behind the end."""
-        return buffer >= self.first_buffer and self.made.buffers[buffer].kind is BufferKind.INTERNAL
-
-    def steps(self) -> Iterable[tuple[int, Step]]:
-        return enumerate(self.made.steps[self.first_step :], self.first_step)
-
-    def block_starts(self) -> Mapping[int, int]:
-        """For the steps in blocks inside of the region, where the outermost block begins."""
-        found: dict[int, int] = {}
-        depth, since = 0, 0
-        for mark in self.made.marks[self.first_mark :]:
-            if mark.opcode in (LOOP, CASE):
-                since = since if depth else mark.at
-                depth += 1
-            elif mark.opcode == END:
-                depth -= 1
-                if not depth:
-                    found.update(dict.fromkeys(range(since, mark.at), since))
-        return found
-
-    def predicates(self) -> Mapping[int, int]:
-        """The buffers that predicates of blocks lie in, and before which step the last is read."""
-        return {
-            home_of(self.made, self.made.blocks[mark.block].predicate): mark.at
-            for mark in self.made.marks[self.first_mark :]
-        }
-
-
-class _Lives:
-    """When the buffers of a region are touched, a block inside counting as one step."""
-
-    def __init__(self, region: BodyRange) -> None:
-        self.made = region.made
-        self.inside = region.block_starts()
-        self.predicates = region.predicates()
-        self.first: dict[int, int] = {}
-        self.last_read: dict[int, int] = {}  # the step before which it has happened
-        for index, step in region.steps():
-            for tensor in (*step.results, *step.operands):
-                self.first.setdefault(home_of(self.made, tensor), self.inside.get(index, index))
-            for tensor in step.operands:
-                self.last_read[home_of(self.made, tensor)] = index + 1
-        for buffer, at in self.predicates.items():
-            self.last_read[buffer] = max(self.last_read.get(buffer, 0), at)
-
-    def is_last_reader(self, index: int, buffer: int) -> bool:
-        """Whether a step may write where it reads the buffer for the last time."""
-        step = self.made.steps[index]
-        if index in self.inside or step.opcode not in _IN_PLACE:
-            return False
-        first, *others = (home_of(self.made, tensor) for tensor in step.operands)
-        is_read_last = first == buffer and self.last_read[buffer] == index + 1
-        return is_read_last and buffer not in others and buffer not in self.predicates
-
-
-def write_in_place(region: BodyRange, wanted: Iterable[int]) -> None:
-    """Let steps write where they read; `wanted` are tensors that are read behind the end."""
-    made, lives = region.made, _Lives(region)
-    kept = {home_of(made, tensor) for tensor in wanted}
-    for index, step in region.steps():
-        if step.opcode not in _IN_PLACE:
-            continue
-        source, target = home_of(made, step.operands[0]), home_of(made, step.results[0])
-        if source in kept or not (region.owns(source) and region.owns(target)):
-            continue
-        is_new = lives.first[target] == index and target not in lives.predicates
-        if is_new and lives.is_last_reader(index, source):
-            made.moved[target] = source
-            lives.last_read[source] = lives.last_read.get(target, index + 1)
-            if target in kept:
-                kept.add(source)
-
-
-def written_to(region: BodyRange, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Let the first of each pair of tensors lie where the second does, for which it is meant.
-
-    That is safe where the old value is read no more when the new one begins. Gives the pairs that
-    need a copy.
-    """
-    made, lives = region.made, _Lives(region)
-    sources = Counter(home_of(made, source) for source, _ in pairs)
-    copies = []
-    for source, target in pairs:
-        old, new = home_of(made, source), home_of(made, target)
-        if old == new:
-            continue
-        if region.owns(old) and new not in sources and _is_free(lives, new, lives.first[old]):
-            made.moved[old] = new
-        else:
-            copies.append((source, target))
-    return copies
-
-
-def _is_free(lives: _Lives, buffer: int, step: int) -> bool:
-    """Whether a buffer is read no more when a step, or the block at its place, begins."""
-    return lives.last_read.get(buffer, 0) <= step or lives.is_last_reader(step, buffer)
-
-
-def settled(draft: Draft, moved: Mapping[int, int]) -> Draft:
-    """The draft with all moves made, without copies that move nothing."""
-    draft = without_moved(draft, moved)
-    home = [tensor.buffer for tensor in draft.tensors]
-    steps, places = [], [0]
-    for step in draft.steps:
-        stays = step.opcode in _IN_PLACE and home[step.operands[0]] == home[step.results[0]]
-        if not stays:
-            steps.append(step)
-        elif step.opcode == _UPDATE:
-            steps.append(attrs.evolve(step, costs=_costs_of_update(draft, step)))
-        places.append(len(steps))
-    marks = tuple(attrs.evolve(mark, at=places[mark.at]) for mark in draft.marks)
-    return attrs.evolve(draft, steps=tuple(steps), marks=marks)
-
-
-def _costs_of_update(draft: Draft, step: Step) -> Costs:
-    """The slice is written, and read with its place; the rest stays where it is."""
-    read = [draft.tensors[tensor].type for tensor in step.operands[1:]]
-    size = read[0].size_bytes
-    return Costs(0, read[0].elements, sum(one.size_bytes for one in read), size)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 
-from ncc_compiler.codegen.draft import Costs
+from ncc_compiler.codegen.lowered import InstructionCosts
 from ncc_compiler.diagnostics import CompileError, Diagnostic
 from ncc_compiler.ir.custom_calls import call_of
 from ncc_compiler.ir.graph import Node
@@ -13,7 +13,7 @@ from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window
 _MOST = 2**63 - 1  # of a column
 
 
-def costs(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> Costs:
+def costs(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> InstructionCosts:
     """Costs of a node: flops of the Tensor engine, elements that the others walk over."""
     flops = _FLOPS[node.op](node, results[0], operands) if node.op in _FLOPS else 0
     elements = _elements(node, results, operands)
@@ -21,7 +21,7 @@ def costs(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> Co
         most = max(flops, elements)
         text = f"{node.op} takes {most} operations, at most {_MOST} can be counted"
         raise CompileError([Diagnostic("codegen-C4", text, node.span)])
-    return Costs(
+    return InstructionCosts(
         flops=flops,
         elements=elements,
         bytes_in=_bytes_read(node, results, operands),
@@ -84,14 +84,14 @@ def _elements(node: Node, results: list[ArrayType], operands: list[ArrayType]) -
         window = node.attributes["window"]
         assert isinstance(window, Window), node.name
         places = written if node.op == "reduce-window" else operands[1].elements
-        return places * math.prod(one.size for one in window.dimensions)
+        return places * math.prod(dimension.size for dimension in window.dimensions)
     if node.op == "fft":
         lengths = node.attributes["fft_length"]
         assert isinstance(lengths, tuple), node.name
         return written * sum(int(size).bit_length() for size in lengths if isinstance(size, int))
     if node.op in ("sort", "topk"):
-        steps = (max(one.shape, default=0).bit_length() for one in operands)
-        return sum(one.elements * count for one, count in zip(operands, steps, strict=True))
+        steps = (max(operand.shape, default=0).bit_length() for operand in operands)
+        return sum(operand.elements * count for operand, count in zip(operands, steps, strict=True))
     if node.op in ("cholesky", "triangular-solve"):
         return written * operands[0].shape[-1]
     if node.op == "custom-call":

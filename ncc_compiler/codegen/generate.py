@@ -1,6 +1,7 @@
-"""The back end in one function: a canonical graph to the program of a `.neff`, and its bytes.
+"""The back end: a canonical graph to the program of a `.neff`, and its bytes.
 
-Steps, order and addresses put together as the program of a `.neff`.
+`generate` runs the stages in order: lower to steps, find the waits, alias and place buffers, and
+`emit`, which puts them together as tables of instructions, semaphores and placeholders.
 """
 
 import itertools
@@ -9,9 +10,9 @@ from pathlib import Path
 
 import attrs
 
-from ncc_compiler.codegen.buffers import Sharing, place_buffers, share
-from ncc_compiler.codegen.draft import Draft, Mark, Step
+from ncc_compiler.codegen.buffers import BufferAliases, alias_in_place_collectives, assign_addresses
 from ncc_compiler.codegen.lower import lower
+from ncc_compiler.codegen.lowered import ControlStep, LoweredProgram, ProgramStep
 from ncc_compiler.codegen.order import Barrier, Order, Point, in_order, order_steps
 from ncc_compiler.diagnostics import InternalError
 from ncc_compiler.ir.graph import Module
@@ -32,48 +33,52 @@ from ncc_runtime.neff.table import NONE, Instr, InstrTable
 
 
 @attrs.frozen
-class Layout:
+class BufferAssignment:
     """Where every buffer lies and which of them share memory."""
 
-    sharing: Sharing
+    aliases: BufferAliases
     addresses: tuple[int, ...]
     hbm_bytes: int
 
 
-def emit(draft: Draft, order: Order, layout: Layout) -> Program:
-    """The program; buffers that moved into another one's memory are gone from it."""
-    home = layout.sharing.home
-    kept = [index for index in range(len(draft.buffers)) if home[index] == index]
+def emit(lowered: LoweredProgram, order: Order, assignment: BufferAssignment) -> Program:
+    """The program; buffers in the memory of another one are gone from it."""
+    alias_of = assignment.aliases.alias_of
+    kept = [index for index in range(len(lowered.buffers)) if alias_of[index] == index]
     number = {index: BufferId(row) for row, index in enumerate(kept)}
-    queues = _Queues(draft, order, layout.sharing.steps)
+    queues = _Queues(lowered, order, assignment.aliases.steps)
     return Program(
-        name=draft.name,
-        replica_count=draft.replica_count,
-        num_partitions=draft.num_partitions,
-        hbm_bytes=layout.hbm_bytes,
+        name=lowered.name,
+        replica_count=lowered.replica_count,
+        num_partitions=lowered.num_partitions,
+        hbm_bytes=assignment.hbm_bytes,
         buffers=tuple(
-            Buffer(buffer.name, buffer.kind, buffer.size_bytes, layout.addresses[index])
+            Buffer(buffer.name, buffer.kind, buffer.size_bytes, assignment.addresses[index])
             for index in kept
-            for buffer in (draft.buffers[index],)
+            for buffer in (lowered.buffers[index],)
         ),
         tensors=tuple(
-            Tensor(tensor.name, number[home[tensor.buffer]], tensor.type.dtype, tensor.type.shape)
-            for tensor in draft.tensors
+            Tensor(
+                tensor.name, number[alias_of[tensor.buffer]], tensor.type.dtype, tensor.type.shape
+            )
+            for tensor in lowered.tensors
         ),
-        inputs=tuple(map(TensorId, draft.inputs)),
-        outputs=tuple(map(TensorId, draft.outputs)),
+        inputs=tuple(map(TensorId, lowered.inputs)),
+        outputs=tuple(map(TensorId, lowered.outputs)),
         constants={
-            number[index]: data for index in kept if (data := draft.buffers[index].data) is not None
+            number[index]: data
+            for index in kept
+            if (data := lowered.buffers[index].data) is not None
         },
-        regions=draft.regions,
+        regions=lowered.regions,
         attributes=tuple(queues.attributes),
         semaphores=queues.semaphores.rows,
         placeholders=tuple(queues.placeholders),
         queues={engine: InstrTable.from_rows(queues.rows[engine]) for engine in ENGINES},
         origins=tuple(queues.origins),
-        blocks=draft.blocks,
-        parameters=draft.parameters,
-        shardings=draft.shardings,
+        blocks=lowered.blocks,
+        parameters=lowered.parameters,
+        shardings=lowered.shardings,
     )
 
 
@@ -125,7 +130,7 @@ class _Semaphores:
 class _Queues:
     """The rows of every queue, and the tables that they point into."""
 
-    def __init__(self, draft: Draft, order: Order, in_place: frozenset[int]) -> None:
+    def __init__(self, lowered: LoweredProgram, order: Order, in_place: frozenset[int]) -> None:
         self.semaphores = _Semaphores(order)
         self.rows: Mapping[Engine, list[Instr]] = {engine: [] for engine in ENGINES}
         self.attributes: list[Mapping[str, AttributeValue]] = []
@@ -133,27 +138,30 @@ class _Queues:
         self.origins: list[Origin] = []
         self._attribute_rows: dict[tuple[tuple[str, AttributeValue], ...], int] = {}
         self._origin_rows: dict[Origin, int] = {}
-        for buffer in draft.buffers:
+        for buffer in lowered.buffers:
             if buffer.origin is not None:
                 self._origin(buffer.origin)
         barriers, number = iter(order.barriers), itertools.count()
-        for item in in_order(draft):
-            if isinstance(item, Mark):
+        for item in in_order(lowered):
+            if isinstance(item, ControlStep):
                 self._meet(item, next(barriers))
                 continue
             index = next(number)
             self._add(item, order.waits[index], order.done[index], index in in_place)
 
-    def _meet(self, mark: Mark, barrier: Barrier) -> None:
+    def _meet(self, control_row: ControlStep, barrier: Barrier) -> None:
         """The rows of a barrier, and the row of control flow behind it in every queue."""
-        origin, attribute = self._origin(mark.origin), self._attribute({"block": mark.block})
+        origin, attribute = (
+            self._origin(control_row.origin),
+            self._attribute({"block": control_row.block}),
+        )
         gather = [self._wait_row(point, origin) for point in barrier.gather]
         if gather and barrier.gathered is not None:
             gather[-1] = attrs.evolve(gather[-1], post_sem=self.semaphores.post(barrier.gathered))
         self.rows[Engine.SYNC].extend(gather)
         for engine, waits, done in zip(ENGINES, barrier.waits, barrier.rows, strict=True):
             row = Instr(
-                mark.opcode,
+                control_row.opcode,
                 attribute=attribute,
                 post_sem=self.semaphores.post(done),
                 origin=origin,
@@ -167,7 +175,9 @@ class _Queues:
         semaphore, value = self.semaphores.wait(point)
         return Instr(WAIT, wait_sem=semaphore, wait_value=value, origin=origin)
 
-    def _add(self, step: Step, points: tuple[Point, ...], done: Point, in_place: bool) -> None:
+    def _add(
+        self, step: ProgramStep, points: tuple[Point, ...], done: Point, in_place: bool
+    ) -> None:
         """The instruction; it carries its last wait, earlier ones are instructions before it."""
         origin, queue = self._origin(step.origin), self.rows[step.engine]
         queue.extend(self._wait_row(point, origin) for point in points[:-1])
@@ -225,11 +235,11 @@ class Neff:
 
 def generate(module: Module) -> Program:
     """The program of a module without calls whose collectives are canonical."""
-    draft = lower(module)
-    order = order_steps(draft)
-    sharing = share(draft, order)
-    addresses, hbm_bytes = place_buffers(draft, order, sharing)
-    return emit(draft, order, Layout(sharing, addresses, hbm_bytes))
+    lowered = lower(module)
+    order = order_steps(lowered)
+    aliases = alias_in_place_collectives(lowered, order)
+    addresses, hbm_bytes = assign_addresses(lowered, order, aliases)
+    return emit(lowered, order, BufferAssignment(aliases, addresses, hbm_bytes))
 
 
 def seal(program: Program) -> Neff:

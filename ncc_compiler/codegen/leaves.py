@@ -12,20 +12,22 @@ Leaf = tuple[int, int]
 
 def leaves(kind: Type) -> list[ArrayType]:
     """The arrays inside a type, in order; a token has none."""
-    found: list[ArrayType] = []
+    arrays: list[ArrayType] = []
     pending = [kind]
     while pending:
-        one = pending.pop()
-        if isinstance(one, ArrayType):
-            found.append(one)
-        elif isinstance(one, TupleType):
-            pending.extend(reversed(one.elements))
-    return found
+        part = pending.pop()
+        if isinstance(part, ArrayType):
+            arrays.append(part)
+        elif isinstance(part, TupleType):
+            pending.extend(reversed(part.elements))
+    return arrays
 
 
 @functools.lru_cache(maxsize=1024)
 def _starts(kind: TupleType) -> tuple[int, ...]:
-    return tuple(itertools.accumulate((len(leaves(one)) for one in kind.elements), initial=0))
+    return tuple(
+        itertools.accumulate((len(leaves(element)) for element in kind.elements), initial=0)
+    )
 
 
 def element_span(kind: Type, index: int) -> slice:
@@ -40,19 +42,19 @@ _FORWARDS = frozenset({"copy", "opt-barrier", "optimization-barrier", "tuple"})
 
 def sources(computation: Computation) -> list[tuple[Leaf, ...]]:
     """For each node's arrays, where they were computed: through tuples, copies and barriers."""
-    found: list[tuple[Leaf, ...]] = []
+    known: list[tuple[Leaf, ...]] = []
     for position, node in enumerate(computation.nodes):
-        found.append(_sources_of(computation, position, node, found))
-    return found
+        known.append(_sources_of(computation, position, node, known))
+    return known
 
 
 def _sources_of(
-    computation: Computation, position: int, node: Node, found: list[tuple[Leaf, ...]]
+    computation: Computation, position: int, node: Node, known: list[tuple[Leaf, ...]]
 ) -> tuple[Leaf, ...]:
     if node.op in _FORWARDS:
-        return tuple(leaf for operand in node.operands for leaf in found[operand])
+        return tuple(leaf for operand in node.operands for leaf in known[operand])
     if node.op == "get-tuple-element":
         (operand,), index = node.operands, node.attributes["index"]
         assert isinstance(index, int), node.name
-        return found[operand][element_span(computation.nodes[operand].type, index)]
+        return known[operand][element_span(computation.nodes[operand].type, index)]
     return tuple((position, k) for k in range(len(leaves(node.type))))

@@ -1,48 +1,44 @@
-"""The graph as steps over buffers, in program order.
+"""Lowering: the graph as steps over logical buffers, in program order.
 
 A node's value is a flat tuple of tensors: one for an array, the leaves in order for a tuple, none
 for a token. So tuples cost nothing, and neither do reshapes, which are views.
 
-Loops and branches as marks between steps, and the copies that carry values through them.
+Loops and branches become control rows between steps. The loop-carried state lies in buffers of its
+own: filled before the loop, read by condition and body, and written at the end of the body. An
+element that the body gives back unchanged (a loop invariant) needs none, it is read where it was.
+The results of a conditional lie in buffers that every branch writes.
 
-The state of a loop lies in buffers of its own: filled before the loop, read by condition and body,
-and written at the end of the body. What the body gives back as it got it needs none, it is read
-where it was. The results of a conditional lie in buffers that every branch writes.
-
-Collectives to placeholders: what the program says of them, and nothing of the wiring.
-
-Scalar computations: the regions of folds.
+A collective becomes a placeholder: what is exchanged, and nothing of the wiring. The scalar
+computations of reductions, sorts and scatters become regions, rows of scalar instructions.
 """
 
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
 
 import attrs
 import numpy as np
 
 from ncc_compiler.codegen.buffers import (
-    BodyRange,
-    Made,
-    home_of,
-    settled,
+    StepRange,
+    coalesce_copies,
+    resolved_buffer,
+    without_dead_copies,
     write_in_place,
-    written_to,
 )
 from ncc_compiler.codegen.costs import costs
-from ncc_compiler.codegen.draft import (
-    Costs,
-    Draft,
-    DraftBuffer,
-    DraftTensor,
-    Mark,
-    Step,
-)
 from ncc_compiler.codegen.leaves import element_span, leaves
+from ncc_compiler.codegen.lowered import (
+    ControlStep,
+    InstructionCosts,
+    LogicalBuffer,
+    LoweredProgram,
+    ProgramStep,
+    TensorView,
+)
 from ncc_compiler.codegen.parameters import origin_of, parameters_of, text_origin
 from ncc_compiler.codegen.select import ANY_REGION, COLLECTIVES, REGIONS, SELECTORS
-from ncc_compiler.codegen.trips import invariants, trip_count
+from ncc_compiler.codegen.trip_count import invariants, trip_count
 from ncc_compiler.diagnostics import CompileError, Diagnostic, Span
 from ncc_compiler.ir.collectives import (
     rank_groups,
@@ -68,44 +64,242 @@ from ncc_runtime.neff.program import (
     TensorId,
 )
 from ncc_runtime.neff.shared.dtypes import DType
-from ncc_runtime.neff.shared.reductions import Reduction
 
 Value = tuple[int, ...]  # tensors
 
 MOST_NESTED = 64
 """Loops and branches inside one another; each level is a level of recursion here."""
 
+_MOST_BUFFER_BYTES = 2**44  # far above any HBM; sums of addresses stay within 64 bits
 
-class Lowering(Made, Protocol):
-    """What is made so far, and how to make more."""
 
-    state: set[int]  # buffers that loops write at the end of their bodies
-    depth: int  # blocks that are open
+def lower(module: Module) -> LoweredProgram:
+    """The entry computation as steps; calls are inlined and collectives canonical by now."""
+    lowering = Lowering(module)
+    entry = module.entry_computation
+    inputs = [lowering.inputs(entry.nodes[position]) for position in entry.parameters()]
+    results = lowering.run(entry, inputs)
+    write_in_place(StepRange(lowering, 0, 0, 0), results)
+    outputs = lowering.outputs(results)
+    parameters, shardings = parameters_of(module, entry)
+    lowered = LoweredProgram(
+        name=module.name,
+        replica_count=module.replica_count,
+        num_partitions=module.num_partitions,
+        buffers=tuple(lowering.buffers),
+        tensors=tuple(lowering.tensors),
+        steps=tuple(lowering.steps),
+        inputs=tuple(tensor for value in inputs for tensor in value),
+        outputs=outputs,
+        regions=lowering.regions.rows(),
+        control_steps=tuple(lowering.control_steps),
+        blocks=tuple(lowering.blocks),
+        parameters=parameters,
+        shardings=shardings,
+    )
+    return without_dead_copies(lowered, lowering.alias_of)
 
-    def computation(self, name: str) -> Computation: ...
+
+class Lowering:
+    """The program so far (a `PartialProgram`), and how to append to it."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._constants: dict[bytes, int] = {}  # data → buffer
+        self._unknown: dict[Span | str, int] = {}  # place in the text, or name → buffer
+        self.buffers: list[LogicalBuffer] = []
+        self.tensors: list[TensorView] = []
+        self.steps: list[ProgramStep] = []
+        self.regions = RegionTable()
+        self.control_steps: list[ControlStep] = []
+        self.blocks: list[Block] = []
+        self.alias_of: dict[int, int] = {}
+        self.state: set[int] = set()  # buffers that loops write at the end of their bodies
+        self.depth = 0  # of open blocks
+
+    def inputs(self, node: Node) -> Value:
+        """What a parameter of the entry holds."""
+        return self.new_value(node, BufferKind.INPUT)
+
+    def computation(self, name: str) -> Computation:
+        return self._module.computations[name]
+
+    def origin(self, node: Node) -> Origin:
+        return origin_of(self._module, node)
 
     def run(self, computation: Computation, arguments: Sequence[Value]) -> Value:
         """Append the steps of a computation; gives its result."""
+        values: list[Value] = [()] * len(computation.nodes)
+        for position, argument in zip(computation.parameters(), arguments, strict=True):
+            values[position] = argument
+        for index, node in enumerate(computation.nodes):
+            if node.op != "parameter":
+                operands = [values[operand] for operand in node.operands]
+                values[index] = self._value(computation, node, operands)
+        return values[computation.root]
 
-    def new_value(self, node: Node) -> Value:
-        """A new array for each one in the node's type."""
+    def _value(self, computation: Computation, node: Node, values: Sequence[Value]) -> Value:
+        operands = tuple(tensor for value in values for tensor in value)
+        match node.op:
+            case "constant":
+                return (self._constant(node),)
+            case "tuple" | "opt-barrier" | "optimization-barrier":
+                return operands
+            case "after-all":
+                return ()
+            case "get-tuple-element":
+                index = node.attributes["index"]
+                assert isinstance(index, int), node.name
+                return operands[element_span(computation.nodes[node.operands[0]].type, index)]
+            case "reshape" | "bitcast":
+                return (self._view(node, operands[0]),)
+            case "while":
+                return lower_while(self, node, operands)
+            case "conditional":
+                return lower_conditional(self, node, values)
+        if node.op in COLLECTIVES:
+            return self._collective(node, operands)
+        return self._instruction(node, operands)
 
-    def array(self, name: str, array: ArrayType, node: Node) -> int:
-        """A tensor in an internal buffer of its own."""
+    def new_value(self, node: Node, kind: BufferKind = BufferKind.INTERNAL) -> Value:
+        """A buffer and a tensor for every array of the node's type."""
+        arrays = leaves(node.type)
+        names = [f"{node.name}.{k}" for k in range(len(arrays))]
+        if len(arrays) == 1:
+            names = [node.name]
+        return tuple(
+            self.array(name, array, node, kind) for name, array in zip(names, arrays, strict=True)
+        )
+
+    def array(
+        self, name: str, array: ArrayType, node: Node, kind: BufferKind = BufferKind.INTERNAL
+    ) -> int:
+        """A tensor in a buffer of its own."""
+        if array.size_bytes > _MOST_BUFFER_BYTES:
+            text = f"{array} takes {array.size_bytes} bytes, the limit is {_MOST_BUFFER_BYTES}"
+            raise CompileError([Diagnostic("codegen-C3", text, node.span)])
+        return self._tensor(name, array, self._buffer(name, kind, array.size_bytes))
+
+    def _buffer(self, name: str, kind: BufferKind, size: int, data: bytes | None = None) -> int:
+        self.buffers.append(LogicalBuffer(name, kind, size, data))
+        return len(self.buffers) - 1
+
+    def _tensor(self, name: str, array: ArrayType, buffer: int) -> int:
+        self.tensors.append(TensorView(name, buffer, array))
+        return len(self.tensors) - 1
+
+    def _constant(self, node: Node) -> int:
+        if not node.has_value():
+            return self._tensor(node.name, node.array, self._elided(node))
+        data = node.literal().array.tobytes()
+        if data not in self._constants:
+            buffer = self._buffer(node.name, BufferKind.CONSTANT, len(data), data)
+            self._constants[data] = buffer
+        return self._tensor(node.name, node.array, self._constants[data])
+
+    def _elided(self, node: Node) -> int:
+        """The buffer of a constant without value, one for all copies of the same text."""
+        written = node.span or node.name
+        if written not in self._unknown:
+            self._unknown[written] = len(self.buffers)
+            origin = text_origin(self._module, node)
+            size = node.array.size_bytes
+            self.buffers.append(LogicalBuffer(node.name, BufferKind.ELIDED, size, origin=origin))
+        return self._unknown[written]
+
+    def _view(self, node: Node, operand: int) -> int:
+        tensor = self.tensors[operand]
+        if tensor.type == node.type:
+            return operand
+        return self._tensor(node.name, node.array, tensor.buffer)
+
+    def _collective(self, node: Node, operands: Value) -> Value:
+        """A trigger in the GpSimd queue; some results lie where operands do."""
+        match COLLECTIVES[node.op]:
+            case CollectiveOp.BARRIER:
+                results = operands
+            case op if op.is_counted:
+                results = self.new_value(node)  # the output that it is given, with rows replaced
+                self.copy(operands[1], results[0], self.origin(node))
+                operands = (operands[0], *results, *operands[2:])
+            case _:
+                results = self.new_value(node)
+        collective = placeholder_of(self._module, node, self._arrays(operands), operands, results)
+        self.steps.append(
+            ProgramStep(
+                PTC2,
+                Engine.GPSIMD,
+                results,
+                operands,
+                self.origin(node),
+                collective=collective,
+            )
+        )
+        return results
+
+    def _instruction(self, node: Node, operands: Value) -> Value:
+        selection = SELECTORS[node.op]
+        results = self.new_value(node)
+        engine, attributes = selection.engine, selection.attributes(node)
+        for key, name in REGIONS.get(node.op, {}).items():
+            engine, attributes[name] = self._region(node, key)
+        self.steps.append(
+            ProgramStep(
+                selection.opcode,
+                engine,
+                results,
+                operands,
+                self.origin(node),
+                attributes,
+                costs=costs(node, self._arrays(results), self._arrays(operands)),
+            )
+        )
+        return results
+
+    def _region(self, node: Node, key: str) -> tuple[Engine, AttributeValue]:
+        """The engine that folds with the region, and the region's row."""
+        computation = self._module.computations[node.callee(key)]
+        is_simple = reduction_of(computation) is not None
+        engine = SELECTORS[node.op].engine if is_simple else ANY_REGION
+        return engine, self.regions.number(computation)
+
+    def _arrays(self, value: Value) -> list[ArrayType]:
+        return [self.tensors[tensor].type for tensor in value]
+
+    def outputs(self, value: Value) -> Value:
+        """The results in output buffers of their own; what cannot move there is copied."""
+        outputs = []
+        for tensor in value:
+            buffer = resolved_buffer(self, tensor)
+            if self.buffers[buffer].kind is BufferKind.INTERNAL:
+                self.buffers[buffer] = attrs.evolve(self.buffers[buffer], kind=BufferKind.OUTPUT)
+                outputs.append(tensor)
+            else:
+                source, name = self.tensors[tensor], f"out{len(outputs)}"
+                copied = self._buffer(name, BufferKind.OUTPUT, source.type.size_bytes)
+                outputs.append(self._tensor(name, source.type, copied))
+                self.copy(tensor, outputs[-1], Origin(source.name))
+        return tuple(outputs)
 
     def copy(self, source: int, target: int, origin: Origin) -> None:
         """Append a step that copies a tensor."""
+        (array,) = self._arrays((source,))
+        size = array.size_bytes
+        cost = InstructionCosts(0, array.elements, size, size)
+        engine = SELECTORS["copy"].engine
+        self.steps.append(ProgramStep("copy", engine, (target,), (source,), origin, costs=cost))
 
-    def origin(self, node: Node) -> Origin: ...
+
+# Loops and branches
 
 
 def lower_while(lowering: Lowering, node: Node, initial: Value) -> Value:
     """The loop; its value is the state in the end."""
     condition = lowering.computation(node.callee("condition"))
     body = lowering.computation(node.callee("body"))
-    kept = invariants(body)
-    state = _state(lowering, node, initial, kept)
-    trips = trip_count(node, condition, body, _numbers(lowering, initial))
+    unchanged = invariants(body)
+    state = _state(lowering, node, initial, unchanged)
+    trips = trip_count(node, condition, body, _known_integers(lowering, initial))
     block = _open(lowering, node, LOOP)
     start = len(lowering.steps)
     (verdict,) = lowering.run(condition, [state])
@@ -114,10 +308,10 @@ def lower_while(lowering: Lowering, node: Node, initial: Value) -> Value:
         predicate = _copied(lowering, node, verdict)
     lowering.blocks[block] = Block(BlockKind.LOOP, node.name, predicate, trip_count=trips)
     _mark(lowering, node, TEST, block)
-    region = BodyRange.starting_here(lowering)
+    step_range = StepRange.starting_here(lowering)
     result = lowering.run(body, [state])
-    pairs = [pair for k, pair in enumerate(zip(result, state, strict=True)) if k not in kept]
-    _write(lowering, node, region, pairs)
+    pairs = [pair for k, pair in enumerate(zip(result, state, strict=True)) if k not in unchanged]
+    _write(lowering, node, step_range, pairs)
     _close(lowering, node, block)
     return state
 
@@ -125,43 +319,43 @@ def lower_while(lowering: Lowering, node: Node, initial: Value) -> Value:
 def lower_conditional(lowering: Lowering, node: Node, operands: Sequence[Value]) -> Value:
     """One block for each branch; `operands` has the predicate and an argument for each."""
     predicate = TensorId(operands[0][0])
-    home = home_of(lowering, predicate)
+    buffer = resolved_buffer(lowering, predicate)
     # behind a branch that is passed over, the state may be written before everybody has read it
-    if lowering.buffers[home].kind is not BufferKind.INTERNAL or home in lowering.state:
+    if lowering.buffers[buffer].kind is not BufferKind.INTERNAL or buffer in lowering.state:
         predicate = _copied(lowering, node, predicate)
     names = branch_names(node)
     results = lowering.new_value(node)
     for index, (name, argument) in enumerate(zip(names, operands[1:], strict=True)):
         block = _open(lowering, node, CASE)
         lowering.blocks[block] = Block(BlockKind.CASE, node.name, predicate, index, len(names))
-        region = BodyRange.starting_here(lowering)
-        found = lowering.run(lowering.computation(name), [argument])
-        _write(lowering, node, region, list(zip(found, results, strict=True)))
+        step_range = StepRange.starting_here(lowering)
+        result = lowering.run(lowering.computation(name), [argument])
+        _write(lowering, node, step_range, list(zip(result, results, strict=True)))
         _close(lowering, node, block)
     return results
 
 
-def _state(lowering: Lowering, node: Node, initial: Value, kept: frozenset[int]) -> Value:
-    """Where the loop finds its state: in new arrays, filled here, except for what stays."""
+def _state(lowering: Lowering, node: Node, initial: Value, unchanged: frozenset[int]) -> Value:
+    """The loop-carried state: in new arrays that are filled here, but for loop invariants."""
     state = []
     for k, (source, kind) in enumerate(zip(initial, leaves(node.type), strict=True)):
-        if k not in kept:
+        if k not in unchanged:
             target = lowering.array(f"{node.name}.{k}", kind, node)
             lowering.copy(source, target, lowering.origin(node))
             lowering.state.add(lowering.tensors[target].buffer)
-        state.append(source if k in kept else target)
+        state.append(source if k in unchanged else target)
     return tuple(state)
 
 
-def _numbers(lowering: Lowering, value: Value) -> dict[int, int]:
-    """Whole numbers among the arrays that are constants of the program."""
-    found = {}
+def _known_integers(lowering: Lowering, value: Value) -> dict[int, int]:
+    """The scalar integers among these arrays that are constants of the program."""
+    known = {}
     for k, tensor in enumerate(value):
         view = lowering.tensors[tensor]
         data, dtype = lowering.buffers[view.buffer].data, view.type.dtype.numpy
         if data is not None and not view.type.shape and dtype.kind in "iu":
-            found[k] = int(np.frombuffer(data, dtype)[0])
-    return found
+            known[k] = int(np.frombuffer(data, dtype)[0])
+    return known
 
 
 def _open(lowering: Lowering, node: Node, opcode: str) -> int:
@@ -182,14 +376,18 @@ def _close(lowering: Lowering, node: Node, block: int) -> None:
 
 
 def _mark(lowering: Lowering, node: Node, opcode: str, block: int) -> None:
-    lowering.marks.append(Mark(len(lowering.steps), opcode, block, lowering.origin(node)))
+    lowering.control_steps.append(
+        ControlStep(len(lowering.steps), opcode, block, lowering.origin(node))
+    )
 
 
 def _is_written(lowering: Lowering, tensor: int, start: int) -> bool:
     """Whether a step from `start` on has written where the tensor lies."""
-    buffer = home_of(lowering, tensor)
+    buffer = resolved_buffer(lowering, tensor)
     steps = lowering.steps[start:]
-    return any(home_of(lowering, result) == buffer for step in steps for result in step.results)
+    return any(
+        resolved_buffer(lowering, result) == buffer for step in steps for result in step.results
+    )
 
 
 def _copied(lowering: Lowering, node: Node, tensor: int) -> TensorId:
@@ -201,27 +399,30 @@ def _copied(lowering: Lowering, node: Node, tensor: int) -> TensorId:
 
 
 def _write(
-    lowering: Lowering, node: Node, region: BodyRange, pairs: Sequence[tuple[int, int]]
+    lowering: Lowering, node: Node, step_range: StepRange, pairs: Sequence[tuple[int, int]]
 ) -> None:
-    """Give the second of each pair the value of the first, all at the same time."""
-    write_in_place(region, [source for source, _ in pairs])
-    copies = written_to(region, pairs)
-    needed = Counter(home_of(lowering, source) for source, _ in copies)
+    """Copy the first of each pair to the second, all at once: a parallel copy as at SSA's phis."""
+    write_in_place(step_range, [source for source, _ in pairs])
+    copies = coalesce_copies(step_range, pairs)
+    needed = Counter(resolved_buffer(lowering, source) for source, _ in copies)
     while copies:
         ready = next(
-            (k for k, (_, to) in enumerate(copies) if not needed[home_of(lowering, to)]), -1
+            (k for k, (_, to) in enumerate(copies) if not needed[resolved_buffer(lowering, to)]), -1
         )
-        if ready < 0:  # they go round in a circle, which a copy of one opens
+        if ready < 0:  # only cycles are left; a copy of one element breaks its cycle
             source, target = copies[0]
             view = lowering.tensors[source]
             spare = lowering.array(f"{view.name}.spare", view.type, node)
             lowering.copy(source, spare, lowering.origin(node))
-            needed[home_of(lowering, source)] -= 1
+            needed[resolved_buffer(lowering, source)] -= 1
             copies[0] = (spare, target)
             continue
         source, target = copies.pop(ready)
         lowering.copy(source, target, lowering.origin(node))
-        needed[home_of(lowering, source)] -= 1
+        needed[resolved_buffer(lowering, source)] -= 1
+
+
+# Collectives
 
 
 def placeholder_of(
@@ -234,7 +435,7 @@ def placeholder_of(
     """The placeholder of a canonical collective whose operands have the types `arrays`.
 
     A barrier names no tensors: it only has to stand between those before it and behind it. Of a
-    counted one the second operand is where the results lie, and those behind it are the counts.
+    variable-size (v-) collective the second operand is the output, and those after it the counts.
     """
     op = COLLECTIVES[node.op]
     counts = operands[2:] if op.is_counted else ()
@@ -242,48 +443,38 @@ def placeholder_of(
         arrays, operands = arrays[:1], operands[:1]
     if op is CollectiveOp.BARRIER:
         arrays, operands, results = [ArrayType(DType.U8)], (), ()
-    channel = node.attributes.get("channel_id")
     permutes = op is CollectiveOp.PERMUTE
     groups = () if permutes else rank_groups(module, node)
     _check_is_canonical(node, arrays, len(groups[0]) if groups else 1)
+    if "to_apply" in node.attributes:
+        reduction = reduction_of(module.computations[node.callee()])
+        assert reduction is not None, f"{node.name}: %{node.callee()} is no reduction"
+    else:
+        reduction = reduction_by_name(node, arrays[0].dtype)
+    root: int | None = None
+    if op is CollectiveOp.BROADCAST:
+        root = 0  # HLO broadcasts from the first of each group
+    elif op.is_rooted:
+        root = node.integer("root")
+    stream = written_stream(node) or 0
+    if stream >= MAX_STREAMS:
+        text = f"stream_id is {stream}, there are {MAX_STREAMS} streams"
+        raise CompileError([Diagnostic("codegen-C2", text, node.span)])
+    channel = node.attributes.get("channel_id")
     return Placeholder(
         op=op,
         dtype=arrays[0].dtype,
         operands=operands,
         results=results,
-        reduction=_reduction(module, node, arrays[0].dtype),
+        reduction=reduction,
         groups=groups,
         pairs=rank_pairs(module, node) if permutes else (),
-        root=_root(op, node),
-        stream=_stream(node),
+        root=root,
+        stream=stream,
         channel_id=channel if isinstance(channel, int) else None,
         name=node.name,
         counts=counts,
     )
-
-
-def _root(op: CollectiveOp, node: Node) -> int | None:
-    """Where the root is in each group; of a broadcast it is the first."""
-    if op is CollectiveOp.BROADCAST:
-        return 0
-    return node.integer("root") if op.is_rooted else None
-
-
-def _reduction(module: Module, node: Node, dtype: DType) -> Reduction | None:
-    """How the collective combines values, if it does."""
-    if "to_apply" not in node.attributes:
-        return reduction_by_name(node, dtype)
-    found = reduction_of(module.computations[node.callee()])
-    assert found is not None, f"{node.name}: %{node.callee()} is no reduction"
-    return found
-
-
-def _stream(node: Node) -> int:
-    stream = written_stream(node) or 0
-    if stream >= MAX_STREAMS:
-        text = f"stream_id is {stream}, there are {MAX_STREAMS} streams"
-        raise CompileError([Diagnostic("codegen-C2", text, node.span)])
-    return stream
 
 
 def _check_is_canonical(node: Node, arrays: list[ArrayType], group_size: int) -> None:
@@ -296,6 +487,9 @@ def _check_is_canonical(node: Node, arrays: list[ArrayType], group_size: int) ->
     assert "dimensions" in node.attributes or node.op != "all-to-all" or group_size == 1, node.name
 
 
+# Regions: scalar computations that instructions apply to elements
+
+
 class RegionTable:
     """Regions of a program, each once, however many computations say the same."""
 
@@ -306,7 +500,14 @@ class RegionTable:
     def number(self, computation: Computation) -> int:
         """The row of the region that does what the computation does."""
         region = region_of(computation)
-        key = _meaning(region)
+        key = (
+            region.parameters,
+            tuple(
+                (row.opcode, row.operands, row.dtype, *sorted(row.attributes.items()), row.constant)
+                for row in region.body
+            ),
+            region.results,
+        )
         if key not in self._known:
             self._known[key] = len(self._regions)
             self._regions.append(region)
@@ -314,14 +515,6 @@ class RegionTable:
 
     def rows(self) -> tuple[Region, ...]:
         return tuple(self._regions)
-
-
-def _meaning(region: Region) -> object:
-    body = tuple(
-        (row.opcode, row.operands, row.dtype, tuple(sorted(row.attributes.items())), row.constant)
-        for row in region.body
-    )
-    return region.parameters, body, region.results
 
 
 # Between scalars these change nothing.
@@ -384,7 +577,7 @@ def _refused(node: Node, message: str) -> CompileError:
 
 
 def _spelling(node: Node) -> str:
-    """The shortest text that reads back as the same value; of a NaN its sign is kept."""
+    """The shortest text that reads back as the same value; of a NaN its sign is unchanged."""
     value = node.literal().array.item()
     if isinstance(value, complex):
         return f"({_float(value.real)}, {_float(value.imag)})"
@@ -397,230 +590,3 @@ def _float(value: float) -> str:
     if math.isnan(value):
         return "-nan" if math.copysign(1, value) < 0 else "nan"
     return repr(value)
-
-
-_MOST_BUFFER_BYTES = 2**44  # far above any HBM; sums of addresses stay within 64 bits
-
-
-def lower(module: Module) -> Draft:
-    """The entry computation as a draft; calls are inlined and collectives canonical by now."""
-    lowering = _Lowering(module)
-    entry = module.entry_computation
-    inputs = [lowering.inputs(entry.nodes[position]) for position in entry.parameters()]
-    results = lowering.run(entry, inputs)
-    write_in_place(BodyRange(lowering, 0, 0, 0), results)
-    outputs = lowering.outputs(results)
-    return settled(_draft(module, lowering, inputs, outputs), lowering.moved)
-
-
-def _draft(module: Module, lowering: "_Lowering", inputs: Sequence[Value], outputs: Value) -> Draft:
-    parameters, shardings = parameters_of(module, module.entry_computation)
-    return Draft(
-        name=module.name,
-        replica_count=module.replica_count,
-        num_partitions=module.num_partitions,
-        buffers=tuple(lowering.buffers),
-        tensors=tuple(lowering.tensors),
-        steps=tuple(lowering.steps),
-        inputs=tuple(tensor for value in inputs for tensor in value),
-        outputs=outputs,
-        regions=lowering.regions.rows(),
-        marks=tuple(lowering.marks),
-        blocks=tuple(lowering.blocks),
-        parameters=parameters,
-        shardings=shardings,
-    )
-
-
-class _Lowering:
-    """Buffers, tensors and steps made so far."""
-
-    def __init__(self, module: Module) -> None:
-        self._module = module
-        self._constants: dict[bytes, int] = {}  # data → buffer
-        self._unknown: dict[Span | str, int] = {}  # place in the text, or name → buffer
-        self.buffers: list[DraftBuffer] = []
-        self.tensors: list[DraftTensor] = []
-        self.steps: list[Step] = []
-        self.regions = RegionTable()
-        self.marks: list[Mark] = []
-        self.blocks: list[Block] = []
-        self.moved: dict[int, int] = {}
-        self.state: set[int] = set()
-        self.depth = 0
-
-    def inputs(self, node: Node) -> Value:
-        """What a parameter of the entry holds."""
-        return self.new_value(node, BufferKind.INPUT)
-
-    def computation(self, name: str) -> Computation:
-        return self._module.computations[name]
-
-    def origin(self, node: Node) -> Origin:
-        return origin_of(self._module, node)
-
-    def run(self, computation: Computation, arguments: Sequence[Value]) -> Value:
-        """Append the steps of a computation; gives its result."""
-        values: list[Value] = [()] * len(computation.nodes)
-        for position, argument in zip(computation.parameters(), arguments, strict=True):
-            values[position] = argument
-        for index, node in enumerate(computation.nodes):
-            if node.op != "parameter":
-                given = [values[operand] for operand in node.operands]
-                values[index] = self._value(computation, node, given)
-        return values[computation.root]
-
-    def _value(self, computation: Computation, node: Node, given: Sequence[Value]) -> Value:
-        operands = tuple(tensor for value in given for tensor in value)
-        match node.op:
-            case "constant":
-                return (self._constant(node),)
-            case "tuple" | "opt-barrier" | "optimization-barrier":
-                return operands
-            case "after-all":
-                return ()
-            case "get-tuple-element":
-                index = node.attributes["index"]
-                assert isinstance(index, int), node.name
-                return operands[element_span(computation.nodes[node.operands[0]].type, index)]
-            case "reshape" | "bitcast":
-                return (self._view(node, operands[0]),)
-            case "while":
-                return lower_while(self, node, operands)
-            case "conditional":
-                return lower_conditional(self, node, given)
-        if node.op in COLLECTIVES:
-            return self._collective(node, operands)
-        return self._instruction(node, operands)
-
-    def new_value(self, node: Node, kind: BufferKind = BufferKind.INTERNAL) -> Value:
-        """A buffer and a tensor for every array of the node's type."""
-        arrays = leaves(node.type)
-        names = [f"{node.name}.{k}" for k in range(len(arrays))]
-        if len(arrays) == 1:
-            names = [node.name]
-        return tuple(
-            self.array(name, array, node, kind) for name, array in zip(names, arrays, strict=True)
-        )
-
-    def array(
-        self, name: str, array: ArrayType, node: Node, kind: BufferKind = BufferKind.INTERNAL
-    ) -> int:
-        """A tensor in a buffer of its own."""
-        if array.size_bytes > _MOST_BUFFER_BYTES:
-            text = f"{array} takes {array.size_bytes} bytes, the limit is {_MOST_BUFFER_BYTES}"
-            raise CompileError([Diagnostic("codegen-C3", text, node.span)])
-        return self._tensor(name, array, self._buffer(name, kind, array.size_bytes))
-
-    def _buffer(self, name: str, kind: BufferKind, size: int, data: bytes | None = None) -> int:
-        self.buffers.append(DraftBuffer(name, kind, size, data))
-        return len(self.buffers) - 1
-
-    def _tensor(self, name: str, array: ArrayType, buffer: int) -> int:
-        self.tensors.append(DraftTensor(name, buffer, array))
-        return len(self.tensors) - 1
-
-    def _constant(self, node: Node) -> int:
-        if not node.has_value():
-            return self._tensor(node.name, node.array, self._elided(node))
-        data = node.literal().array.tobytes()
-        if data not in self._constants:
-            buffer = self._buffer(node.name, BufferKind.CONSTANT, len(data), data)
-            self._constants[data] = buffer
-        return self._tensor(node.name, node.array, self._constants[data])
-
-    def _elided(self, node: Node) -> int:
-        """The buffer of a constant without value, one for all copies of the same text."""
-        written = node.span or node.name
-        if written not in self._unknown:
-            self._unknown[written] = len(self.buffers)
-            origin = text_origin(self._module, node)
-            size = node.array.size_bytes
-            self.buffers.append(DraftBuffer(node.name, BufferKind.ELIDED, size, origin=origin))
-        return self._unknown[written]
-
-    def _view(self, node: Node, operand: int) -> int:
-        tensor = self.tensors[operand]
-        if tensor.type == node.type:
-            return operand
-        return self._tensor(node.name, node.array, tensor.buffer)
-
-    def _collective(self, node: Node, operands: Value) -> Value:
-        """A trigger in the GpSimd queue; some results lie where operands do."""
-        match COLLECTIVES[node.op]:
-            case CollectiveOp.BARRIER:
-                results = operands
-            case op if op.is_counted:
-                results = self.new_value(node)  # the output that it is given, with rows replaced
-                self.copy(operands[1], results[0], origin_of(self._module, node))
-                operands = (operands[0], *results, *operands[2:])
-            case _:
-                results = self.new_value(node)
-        collective = placeholder_of(self._module, node, self._arrays(operands), operands, results)
-        self.steps.append(
-            Step(
-                PTC2,
-                Engine.GPSIMD,
-                results,
-                operands,
-                origin_of(self._module, node),
-                collective=collective,
-            )
-        )
-        return results
-
-    def _instruction(self, node: Node, operands: Value) -> Value:
-        selection = SELECTORS[node.op]
-        results = self.new_value(node)
-        engine, attributes = selection.engine, selection.attributes(node)
-        for key, name in REGIONS.get(node.op, {}).items():
-            engine, attributes[name] = self._region(node, key)
-        self.steps.append(
-            Step(
-                selection.opcode,
-                engine,
-                results,
-                operands,
-                origin_of(self._module, node),
-                attributes,
-                costs=costs(node, self._arrays(results), self._arrays(operands)),
-            )
-        )
-        return results
-
-    def _region(self, node: Node, key: str) -> tuple[Engine, AttributeValue]:
-        """The engine that folds with the region, and the region's row."""
-        computation = self._module.computations[node.callee(key)]
-        is_simple = reduction_of(computation) is not None
-        engine = SELECTORS[node.op].engine if is_simple else ANY_REGION
-        return engine, self.regions.number(computation)
-
-    def _arrays(self, value: Value) -> list[ArrayType]:
-        return [self.tensors[tensor].type for tensor in value]
-
-    def outputs(self, value: Value) -> Value:
-        """The results in output buffers of their own; what cannot move there is copied."""
-        found = []
-        for tensor in value:
-            buffer = home_of(self, tensor)
-            if self.buffers[buffer].kind is BufferKind.INTERNAL:
-                self.buffers[buffer] = attrs.evolve(self.buffers[buffer], kind=BufferKind.OUTPUT)
-                found.append(tensor)
-            else:
-                found.append(self._copy_out(tensor, f"out{len(found)}"))
-        return tuple(found)
-
-    def _copy_out(self, tensor: int, name: str) -> int:
-        source = self.tensors[tensor]
-        size = source.type.size_bytes
-        copied = self._tensor(name, source.type, self._buffer(name, BufferKind.OUTPUT, size))
-        self.copy(tensor, copied, Origin(source.name))
-        return copied
-
-    def copy(self, source: int, target: int, origin: Origin) -> None:
-        """Append a step that copies a tensor."""
-        (array,) = self._arrays((source,))
-        size = array.size_bytes
-        cost = Costs(0, array.elements, size, size)
-        engine = SELECTORS["copy"].engine
-        self.steps.append(Step("copy", engine, (target,), (source,), origin, costs=cost))

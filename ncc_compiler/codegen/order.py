@@ -1,13 +1,14 @@
-"""Who must wait for whom: the partial order of the queues, kept as vector clocks.
+"""Who must wait for whom: happens-before between the queues, kept as vector clocks (Mattern 1989).
 
 A queue is an engine or a communication stream. An engine runs its instructions one after the
 other; a stream completes its collectives one after the other, each after its trigger. A clock
 holds, for every queue, how many of its items are known to be complete. An instruction waits only
-for what its queue does not know yet; knowledge travels with every wait.
+for what its queue does not know yet; knowledge travels with every wait, so most waits that data
+dependences ask for are not needed.
 
-Control flow stands between full barriers: before each of its rows Sync waits for everybody, then
-everybody for Sync. So whatever way a run takes, what was before a row is complete behind it, and
-counting every block once, in program order, says what each queue knows.
+Control flow stands between full barriers: before each control row Sync waits for all other queues,
+then they wait for Sync. So on every path of a run, what was before a control row is complete behind
+it; and it is enough to count every block once, in program order.
 """
 
 import itertools
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from ncc_compiler.codegen.draft import Draft, Mark, Step
+from ncc_compiler.codegen.lowered import ControlStep, LoweredProgram, ProgramStep
 from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, TEST, Engine
 
 _SYNC = ENGINES.index(Engine.SYNC)
@@ -52,7 +53,7 @@ class Order:
     done: tuple[Point, ...]  # a collective is done on its stream
     before: tuple[Clock, ...]  # known when the instruction (or the trigger) starts
     waits: tuple[tuple[Point, ...], ...]  # in the order in which they must be fulfilled
-    barriers: tuple[Barrier, ...] = ()  # one for each mark
+    barriers: tuple[Barrier, ...] = ()  # one for each row
 
     @property
     def queues(self) -> int:
@@ -60,12 +61,12 @@ class Order:
         return len(ENGINES) + len(self.streams)
 
 
-def order_steps(draft: Draft) -> Order:
+def order_steps(lowered: LoweredProgram) -> Order:
     """The waits that data dependencies need, and no more; linear in the number of steps."""
-    streams = sorted({step.collective.stream for step in draft.steps if step.collective})
-    walk = _Walk(draft, tuple(streams))
-    for item in in_order(draft):
-        if isinstance(item, Mark):
+    streams = sorted({step.collective.stream for step in lowered.steps if step.collective})
+    walk = _ClockWalk(lowered, tuple(streams))
+    for item in in_order(lowered):
+        if isinstance(item, ControlStep):
             walk.meet(item)
         else:
             walk.visit(item)
@@ -78,53 +79,53 @@ def order_steps(draft: Draft) -> Order:
     )
 
 
-def in_order(draft: Draft) -> Iterator[Step | Mark]:
-    """Steps, and the marks before them."""
+def in_order(lowered: LoweredProgram) -> Iterator[ProgramStep | ControlStep]:
+    """Steps, and the control rows before them."""
     first = 0
-    for mark in draft.marks:
-        yield from draft.steps[first : mark.at]
-        yield mark
-        first = mark.at
-    yield from draft.steps[first:]
+    for row in lowered.control_steps:
+        yield from lowered.steps[first : row.at]
+        yield row
+        first = row.at
+    yield from lowered.steps[first:]
 
 
-def streams_in_blocks(draft: Draft) -> Mapping[int, frozenset[int]]:
+def streams_in_blocks(lowered: LoweredProgram) -> Mapping[int, frozenset[int]]:
     """For each block, the streams of the collectives in it, at any depth."""
-    found: dict[int, set[int]] = {block: set() for block in range(len(draft.blocks))}
+    streams_of: dict[int, set[int]] = {block: set() for block in range(len(lowered.blocks))}
     open_blocks: list[int] = []
-    for item in in_order(draft):
-        if isinstance(item, Step):
+    for item in in_order(lowered):
+        if isinstance(item, ProgramStep):
             used = {item.collective.stream} if item.collective is not None else ()
             for block in open_blocks:
-                found[block].update(used)
+                streams_of[block].update(used)
         elif item.opcode in (LOOP, CASE):
             open_blocks.append(item.block)
         elif item.opcode == END:
             open_blocks.pop()
-    return {block: frozenset(streams) for block, streams in found.items()}
+    return {block: frozenset(streams) for block, streams in streams_of.items()}
 
 
-class _Walk:
+class _ClockWalk:
     """Clocks after each step, in program order."""
 
-    def __init__(self, draft: Draft, streams: tuple[int, ...]) -> None:
-        self._draft = draft
+    def __init__(self, lowered: LoweredProgram, streams: tuple[int, ...]) -> None:
+        self._draft = lowered
         self._queue_of_stream = {
             stream: len(ENGINES) + index for index, stream in enumerate(streams)
         }
         queues = len(ENGINES) + len(streams)
         self._latest: list[list[int]] = [[0] * queues for _ in range(queues)]
         self._after: list[Clock] = []
-        self._writer: dict[int, int] = {}  # buffer → step, since the last mark
-        self._readers: dict[int, list[int]] = {}  # buffer → steps, since the last mark
-        self._streams = streams_in_blocks(draft)
-        self._unheard: set[int] = set()  # streams that the next barrier waits for in any case
+        self._writer: dict[int, int] = {}  # buffer → step, since the last row
+        self._readers: dict[int, list[int]] = {}  # buffer → steps, since the last row
+        self._streams = streams_in_blocks(lowered)
+        self._unjoined: set[int] = set()  # streams that the next barrier waits for in any case
         self.done: list[Point] = []
         self.before: list[Clock] = []
         self.waits: list[tuple[Point, ...]] = []
         self.barriers: list[Barrier] = []
 
-    def visit(self, step: Step) -> None:
+    def visit(self, step: ProgramStep) -> None:
         queue = ENGINES.index(step.engine)
         known = self._latest[queue]
         self.waits.append(self._wait(known, self._needed(step)))
@@ -143,15 +144,15 @@ class _Walk:
     def _buffers(self, tensors: Iterable[int]) -> set[int]:
         return {self._draft.tensors[tensor].buffer for tensor in tensors}
 
-    def _remember(self, step: Step, number: int) -> None:
+    def _remember(self, step: ProgramStep, number: int) -> None:
         for buffer in self._buffers(step.operands):
             self._readers.setdefault(buffer, []).append(number)
         for buffer in self._buffers(step.results):
             self._writer[buffer] = number
             self._readers.pop(buffer, None)
 
-    def _needed(self, step: Step) -> set[int]:
-        """Who wrote what it reads, and who wrote or read what it overwrites."""
+    def _needed(self, step: ProgramStep) -> set[int]:
+        """The steps that it depends on: read after write, write after read, write after write."""
         written = self._buffers(step.results)
         readers = (self._readers.get(buffer, ()) for buffer in written)
         writers = (self._writer.get(buffer) for buffer in written | self._buffers(step.operands))
@@ -159,7 +160,7 @@ class _Walk:
             writer for writer in writers if writer is not None
         )
 
-    def meet(self, mark: Mark) -> None:
+    def meet(self, row: ControlStep) -> None:
         """A barrier of all queues, then a row of control flow in each engine."""
         sync = self._latest[_SYNC]
         gather = self._gather(sync)
@@ -175,38 +176,38 @@ class _Walk:
             self._latest[queue][queue] += 1
             rows.append(Point(queue, self._latest[queue][queue]))
         self.barriers.append(Barrier(gather, gathered, tuple(waits), tuple(rows)))
-        self._acknowledge(mark, sync)
+        self._acknowledge(row, sync)
         self._writer.clear()
         self._readers.clear()
 
     def _gather(self, known: list[int]) -> tuple[Point, ...]:
-        """Learn of everything; streams first, a collective that is done was triggered."""
+        """Sync's waits for everything; streams first, since a done collective tells its trigger."""
         waits = []
         for queue in reversed(range(len(self._latest))):
             point = Point(queue, self._latest[queue][queue])
-            if queue in self._unheard or not point.is_known_to(tuple(known)):
+            if queue in self._unjoined or not point.is_known_to(tuple(known)):
                 waits.append(point)
                 _join(known, self._latest[queue])
-        self._unheard.clear()
+        self._unjoined.clear()
         return tuple(waits)
 
-    def _acknowledge(self, mark: Mark, known: Iterable[int]) -> None:
+    def _acknowledge(self, row: ControlStep, known: Iterable[int]) -> None:
         """Streams with work in the block read the predicate too, and count that they have.
 
         Who leaves the block by its `test` or `case` has not waited for that, so whatever is known
         at its end, the next barrier waits for these streams again.
         """
-        queues = {self._queue_of_stream[stream] for stream in self._streams[mark.block]}
-        if mark.opcode == END:
-            self._unheard |= queues
-        if mark.opcode not in (TEST, CASE):
+        queues = {self._queue_of_stream[stream] for stream in self._streams[row.block]}
+        if row.opcode == END:
+            self._unjoined |= queues
+        if row.opcode not in (TEST, CASE):
             return
         for queue in queues:
             _join(self._latest[queue], known)
             self._latest[queue][queue] += 1
 
     def _wait(self, known: list[int], producers: Iterable[int]) -> tuple[Point, ...]:
-        """Learn of the producers, latest first: what a later one knows need not be awaited."""
+        """The waits for the producers, latest first: what a later one knows needs no wait."""
         waits = []
         for producer in sorted(producers, reverse=True):
             point = self.done[producer]
@@ -221,25 +222,25 @@ def _join(clock: list[int], other: Iterable[int]) -> None:
         clock[queue] = max(clock[queue], count)
 
 
-def crossing(draft: Draft) -> frozenset[int]:
-    """Buffers that are touched on both sides of a mark, and those that predicates lie in."""
-    segment, found, segments = 0, set[int](), dict[int, int]()
-    for item in in_order(draft):
-        if isinstance(item, Mark):
+def live_across_control_flow(lowered: LoweredProgram) -> frozenset[int]:
+    """Buffers that are accessed on both sides of a control row, and those of predicates."""
+    segment, crossing, segments = 0, set[int](), dict[int, int]()
+    for item in in_order(lowered):
+        if isinstance(item, ControlStep):
             segment += 1
             continue
         for tensor in (*item.results, *item.operands):
-            buffer = draft.tensors[tensor].buffer
+            buffer = lowered.tensors[tensor].buffer
             if segments.setdefault(buffer, segment) != segment:
-                found.add(buffer)
-    predicates = (draft.tensors[block.predicate].buffer for block in draft.blocks)
-    return frozenset(found.union(predicates))
+                crossing.add(buffer)
+    predicates = (lowered.tensors[block.predicate].buffer for block in lowered.blocks)
+    return frozenset(crossing.union(predicates))
 
 
-def accesses(draft: Draft, order: Order) -> tuple[tuple[Point, ...], ...]:
+def accesses(lowered: LoweredProgram, order: Order) -> tuple[tuple[Point, ...], ...]:
     """For every buffer, when each step that touches it is done with it."""
-    found: list[list[Point]] = [[] for _ in draft.buffers]
-    for step, point in zip(draft.steps, order.done, strict=True):
-        for buffer in {draft.tensors[t].buffer for t in (*step.results, *step.operands)}:
-            found[buffer].append(point)
-    return tuple(tuple(points) for points in found)
+    points_of: list[list[Point]] = [[] for _ in lowered.buffers]
+    for step, point in zip(lowered.steps, order.done, strict=True):
+        for buffer in {lowered.tensors[t].buffer for t in (*step.results, *step.operands)}:
+            points_of[buffer].append(point)
+    return tuple(tuple(points) for points in points_of)

@@ -1,13 +1,13 @@
-"""What the model says of its parameters: their names, and how arrays of the whole are cut.
+"""Names and shardings of the program's parameters, and where an instruction comes from.
 
 Names are those of the user's program, which JAX writes down as `op_name`. Shardings come in the
 two forms that XLA prints, `{devices=[2,1,4]<=[8] last_tile_dim_replicate}` and that of mesh axes,
-`{mesh['a'=2,'b'=4], [{'a'}, {}]}`. Whatever does not tell which part of the whole every device has
-(`manual`, `unreduced`, `maximal`) and what fits neither ranks nor shape tells nothing: the
+`{mesh['a'=2,'b'=4], [{'a'}, {}]}`. Some do not tell which part of the whole every device has
+(`manual`, `unreduced`, `maximal`), or fit neither ranks nor shape: they are passed over, and the
 parameter is then given rank by rank. Source of both grammars: hlo_parser.cc and hlo_sharding.h of
 XLA.
 
-Where an instruction comes from: the graph node, and the line of the user's own code.
+An instruction's origin is its graph node and the line of the user's own code.
 """
 
 import math
@@ -90,10 +90,10 @@ def sharding(text: str, replicas: int, partitions: int) -> Sharding | None:
 
     It numbers the devices that run one replica.
     """
-    found = _mesh(text, partitions) if text.startswith("mesh[") else _tiled(text, partitions)
-    if found is None or math.prod(found[0]) < 2:
+    tiling = _mesh(text, partitions) if text.startswith("mesh[") else _tiled(text, partitions)
+    if tiling is None or math.prod(tiling[0]) < 2:
         return None
-    tiles, parts = found
+    tiles, parts = tiling
     return Sharding(tiles, tuple(parts.tolist()) * replicas)
 
 

@@ -119,7 +119,7 @@ def _pad(node: Node) -> Attributes:
     padding = node.attributes["padding"]
     assert isinstance(padding, Padding), node.name
     names = ("low", "high", "interior")
-    return {name: tuple(one[k] for one in padding.dimensions) for k, name in enumerate(names)}
+    return {name: tuple(entry[k] for entry in padding.dimensions) for k, name in enumerate(names)}
 
 
 def _topk(node: Node) -> Attributes:

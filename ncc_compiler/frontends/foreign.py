@@ -111,13 +111,13 @@ def complaints(name: str, data: bytes, answer: str, advice: str) -> list[Diagnos
         source = Source(name, data.decode())
     except UnicodeDecodeError:
         source = None
-    found = []
+    diagnostics = []
     for file, line, column, fact in _ERROR.findall(answer):
         span = _span(source, int(line), int(column)) if source and file == "-" else None
         place = f"{name}: " if span is None else ""
-        found.append(Diagnostic("input-C2", f"{place}{fact}", span, help=advice))
-    if found:
-        return found
+        diagnostics.append(Diagnostic("input-C2", f"{place}{fact}", span, help=advice))
+    if diagnostics:
+        return diagnostics
     first = _PREFIX.sub("", answer.strip().split("\n")[0])
     return [Diagnostic("input-C2", f"{name}: {first[:1].lower()}{first[1:]}", help=advice)]
 

@@ -97,7 +97,7 @@ _BY_AXES = stablehlo.ReplicaGroupMeshAxesAttr
 
 def _refuse_several_meshes(data: bytes) -> None:
     """Raises ValueError for a text whose groups name axes of one of several meshes."""
-    declared = [found.start() for found in re.finditer(rb"\bsdy\.mesh\s+@", data)]
+    declared = [match.start() for match in re.finditer(rb"\bsdy\.mesh\s+@", data)]
     if len(declared) < 2 or b"#stablehlo.replica_group_mesh_axes" not in data:
         return
     before = data[: declared[1]].split(b"\n")
@@ -220,14 +220,14 @@ def _constants_of_shapes(operations: Iterable[ir.Operation]) -> set[ir.Operation
         if op.name in _SHAPES_FROM
         for value in list(op.operands)[_SHAPES_FROM[op.name] :]
     ]
-    found: set[ir.Operation] = set()
+    constants: set[ir.Operation] = set()
     while open_:
         owner = open_.pop().owner
-        if isinstance(owner, ir.Block) or owner in found:
+        if isinstance(owner, ir.Block) or owner in constants:
             continue
-        found.add(owner)
+        constants.add(owner)
         open_ += owner.operands
-    return found
+    return constants
 
 
 _SHIELDED = re.compile(

@@ -49,20 +49,20 @@ def check_partitioned(source: Source, ranks: int | None = None) -> None:
     if "sharding" not in text:
         return
     is_finished = _is_finished(text)
-    asked, inside = [], []
-    for one, line, place in _with_lines(text):
+    annotations, inside = [], []
+    for annotation, line, place in _with_lines(text):
         # JAX puts host callbacks on a device of their own, also where there is one only: no reason
         # to partition. They are refused for what they are, by the op.
         if line.calls_host <= place:
             continue
-        asked.append(one)
-        if line.border > place and (_is_shardy(one) or not is_finished):
-            inside.append(one)
-    if not inside and not _of_no_rank(text, asked):
+        annotations.append(annotation)
+        if line.border > place and (_is_shardy(annotation) or not is_finished):
+            inside.append(annotation)
+    if not inside and not _of_no_rank(text, annotations):
         return
-    first = (inside or asked)[0]
+    first = (inside or annotations)[0]
     fact, advice = "but was never partitioned", PARTITION_IT
-    if not inside and not any(_is_shardy(one) for one in asked):
+    if not inside and not any(_is_shardy(annotation) for annotation in annotations):
         if ranks is not None:
             return
         fact, advice = "and nothing shows that it was partitioned", _OR_SAY_SO
@@ -75,11 +75,11 @@ def _is_shardy(annotation: re.Match[str]) -> bool:
     return annotation[0].startswith("xla.sdy")
 
 
-def _of_no_rank(text: str, asked: list[re.Match[str]]) -> bool:
+def _of_no_rank(text: str, annotations: list[re.Match[str]]) -> bool:
     """Whether parameters are sharded, and neither an op nor the partitioner's mark is of ranks."""
-    if not asked or not text.startswith("HloModule") or _OF_RANKS.search(text):
+    if not annotations or not text.startswith("HloModule") or _OF_RANKS.search(text):
         return False
-    return any(_is_shardy(one) for one in asked) or not _MARK.search(text)
+    return any(_is_shardy(annotation) for annotation in annotations) or not _MARK.search(text)
 
 
 def _is_finished(text: str) -> bool:
@@ -104,13 +104,13 @@ class _Line:
 def _with_lines(text: str) -> Iterator[tuple[re.Match[str], _Line, int]]:
     """The annotations, each with its line, which is looked at once, and its place there."""
     start, end, line = 0, -1, _Line(math.inf, math.inf)
-    for one in _ANNOTATION.finditer(text):
-        if one.start() > end:
-            start = text.rfind("\n", max(end, 0), one.start()) + 1
-            end = text.find("\n", one.start())
+    for match in _ANNOTATION.finditer(text):
+        if match.start() > end:
+            start = text.rfind("\n", max(end, 0), match.start()) + 1
+            end = text.find("\n", match.start())
             end = end if end >= 0 else len(text)
             line = _Line.of(text[start:end])
-        yield one, line, one.start() - start
+        yield match, line, match.start() - start
 
 
 def _header_of(text: str) -> str:

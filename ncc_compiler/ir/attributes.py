@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ncc_compiler.ir.graph import Attribute, Callee, Callees, Lists, Padding, Pairs, Quoted, Raw
-from ncc_compiler.ir.op_tables.op_row import Kind
+from ncc_compiler.ir.op_tables.op_row import AttrKind
 from ncc_runtime.neff.shared.groups import ExplicitGroups, IotaGroups, MeshGroups, parse_groups
 from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window, read_labels, read_window
 
@@ -33,18 +33,18 @@ _DOMAIN = re.compile(rf'\{{\s*kind="[^"\n]*"\s*,\s*entry={_SHARDING}\s*,\s*exit=
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
-def read_attribute(kind: Kind, text: str) -> Attribute:
+def read_attribute(kind: AttrKind, text: str) -> Attribute:
     """The value that a text spells; ValueError says what the kind looks like."""
     return _READERS[kind](_COMMENT.sub("", text).strip())
 
 
-def _no(kind: Kind, text: str) -> ValueError:
+def _no(kind: AttrKind, text: str) -> ValueError:
     return ValueError(f"{text[:40]!r} is not of the form {kind.value}")
 
 
 def _integer(text: str) -> int:
     if not _INTEGER.fullmatch(text):
-        raise _no(Kind.INTEGER, text)
+        raise _no(AttrKind.INTEGER, text)
     if not -(2**63) <= int(text) < 2**63:
         raise ValueError(f"{text} does not fit 64 bits")
     return int(text)
@@ -53,7 +53,7 @@ def _integer(text: str) -> int:
 def _float(text: str) -> float:
     """Rounded to float32, as XLA keeps it."""
     if not _FLOAT.fullmatch(text):
-        raise _no(Kind.FLOAT, text)
+        raise _no(AttrKind.FLOAT, text)
     with np.errstate(over="ignore"):
         value = float(np.float32(text))
     if not math.isfinite(value):
@@ -69,21 +69,21 @@ def _boolean(text: str) -> bool:
 
 def _word(text: str) -> str:
     if not _WORD.fullmatch(text):
-        raise _no(Kind.WORD, text)
+        raise _no(AttrKind.WORD, text)
     return text
 
 
 def _integers(text: str) -> tuple[int, ...]:
     if not _INTEGERS.fullmatch(text):
-        raise _no(Kind.INTEGERS, text)
+        raise _no(AttrKind.INTEGERS, text)
     return tuple(map(int, _INTEGER.findall(text)))
 
 
 def _slices(text: str) -> tuple[tuple[int, int, int], ...]:
-    found = _SLICE.findall(text)
-    if not _SLICES.fullmatch(text) or len(found) != text.count("["):
-        raise _no(Kind.SLICES, text)
-    return tuple((int(start), int(limit), int(stride or 1)) for start, limit, stride in found)
+    entries = _SLICE.findall(text)
+    if not _SLICES.fullmatch(text) or len(entries) != text.count("["):
+        raise _no(AttrKind.SLICES, text)
+    return tuple((int(start), int(limit), int(stride or 1)) for start, limit, stride in entries)
 
 
 def _groups(text: str) -> Attribute:
@@ -101,69 +101,73 @@ def _groups(text: str) -> Attribute:
 
 
 def _pairs(text: str) -> Pairs:
-    found = _PAIR.findall(text)
-    if not _PAIRS.fullmatch(text) or len(found) != text.count("{") - 1:
-        raise _no(Kind.PAIRS, text)
-    return Pairs(tuple((int(source), int(target)) for source, target in found))
+    pairs = _PAIR.findall(text)
+    if not _PAIRS.fullmatch(text) or len(pairs) != text.count("{") - 1:
+        raise _no(AttrKind.PAIRS, text)
+    return Pairs(tuple((int(source), int(target)) for source, target in pairs))
 
 
 def _lists(text: str) -> Lists:
-    found = _LIST.findall(text[1:-1])
-    if not _PAIRS.fullmatch(text) or not all(map(_LISTED.fullmatch, found)):
-        raise _no(Kind.LISTS, text)
-    return Lists(tuple(tuple(map(int, re.findall("[0-9]+", entry))) for entry in found))
+    entries = _LIST.findall(text[1:-1])
+    if not _PAIRS.fullmatch(text) or not all(map(_LISTED.fullmatch, entries)):
+        raise _no(AttrKind.LISTS, text)
+    return Lists(tuple(tuple(map(int, re.findall("[0-9]+", entry))) for entry in entries))
 
 
 def _callee(text: str) -> Callee:
     if not _CALLEE.fullmatch(text):
-        raise _no(Kind.CALLEE, text)
+        raise _no(AttrKind.CALLEE, text)
     return Callee(text.removeprefix("%"))
 
 
 def _callees(text: str) -> Callees:
     if not _CALLEES.fullmatch(text):
-        raise _no(Kind.CALLEES, text)
+        raise _no(AttrKind.CALLEES, text)
     return Callees(tuple(name.removeprefix("%") for name in _CALLEE.findall(text)))
 
 
 def _string(text: str) -> Quoted:
     if not _STRING.fullmatch(text):
-        raise _no(Kind.STRING, text)
+        raise _no(AttrKind.STRING, text)
     return Quoted(text[1:-1])
 
 
 def _padding(text: str) -> Padding:
-    found = [_PADDED.fullmatch(part) for part in text.split("x")] if text else []
-    if not all(found):
-        raise _no(Kind.PADDING, text)
+    entries = [_PADDED.fullmatch(part) for part in text.split("x")] if text else []
+    if not all(entries):
+        raise _no(AttrKind.PADDING, text)
     return Padding(
-        tuple((int(one[1]), int(one[2]), int(one[3] or 0)) for one in found if one is not None)
+        tuple(
+            (int(entry[1]), int(entry[2]), int(entry[3] or 0))
+            for entry in entries
+            if entry is not None
+        )
     )
 
 
 def _domain(text: str) -> Raw:
     if not _DOMAIN.fullmatch(text):
-        raise _no(Kind.DOMAIN, text)
+        raise _no(AttrKind.DOMAIN, text)
     return Raw(text)
 
 
-_READERS: Mapping[Kind, Callable[[str], Attribute]] = {
-    Kind.INTEGER: _integer,
-    Kind.FLOAT: _float,
-    Kind.BOOLEAN: _boolean,
-    Kind.WORD: _word,
-    Kind.INTEGERS: _integers,
-    Kind.SLICES: _slices,
-    Kind.GROUPS: _groups,
-    Kind.PAIRS: _pairs,
-    Kind.LISTS: _lists,
-    Kind.CALLEE: _callee,
-    Kind.CALLEES: _callees,
-    Kind.STRING: _string,
-    Kind.PADDING: _padding,
-    Kind.DOMAIN: _domain,
-    Kind.WINDOW: read_window,
-    Kind.LABELS: read_labels,
+_READERS: Mapping[AttrKind, Callable[[str], Attribute]] = {
+    AttrKind.INTEGER: _integer,
+    AttrKind.FLOAT: _float,
+    AttrKind.BOOLEAN: _boolean,
+    AttrKind.WORD: _word,
+    AttrKind.INTEGERS: _integers,
+    AttrKind.SLICES: _slices,
+    AttrKind.GROUPS: _groups,
+    AttrKind.PAIRS: _pairs,
+    AttrKind.LISTS: _lists,
+    AttrKind.CALLEE: _callee,
+    AttrKind.CALLEES: _callees,
+    AttrKind.STRING: _string,
+    AttrKind.PADDING: _padding,
+    AttrKind.DOMAIN: _domain,
+    AttrKind.WINDOW: read_window,
+    AttrKind.LABELS: read_labels,
 }
 
 
@@ -183,7 +187,7 @@ def spell_attribute(value: Attribute) -> str:
         case Quoted(text):
             return f'"{text}"'
         case Padding(dimensions):
-            return "x".join(_padded(*one) for one in dimensions)
+            return "x".join(_padded(*entry) for entry in dimensions)
         case Pairs(pairs):
             return "{" + ",".join(f"{{{source},{target}}}" for source, target in pairs) + "}"
         case Lists(lists):

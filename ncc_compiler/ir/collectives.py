@@ -1,4 +1,8 @@
-"""Who takes part in a collective: its groups and pairs as flattened ranks."""
+"""What a collective of the graph says: who takes part, which slices move, which reduction it is.
+
+Groups and pairs are given as flattened ranks, replica * num_partitions + partition, whatever ids
+the text counts in (`mode_of`). A reduction is recognised from its computation (`reduction_of`).
+"""
 
 import functools
 import re
@@ -9,7 +13,7 @@ import attrs
 from ncc_compiler.ir.attributes import read_attribute
 from ncc_compiler.ir.graph import Attribute, Computation, Lists, Module, Node, Pairs, Raw
 from ncc_compiler.ir.op_tables.collectives import SLICE_SIZES
-from ncc_compiler.ir.op_tables.op_row import Kind
+from ncc_compiler.ir.op_tables.op_row import AttrKind
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_runtime.neff.shared.dtypes import DType
@@ -26,8 +30,8 @@ from ncc_runtime.neff.shared.groups import (
 )
 from ncc_runtime.neff.shared.reductions import Reduction
 
-REGION_REDUCTIONS = tuple(one for one in Reduction if one is not Reduction.AVERAGE)
-"""What a region can say."""
+REGION_REDUCTIONS = tuple(kind for kind in Reduction if kind is not Reduction.AVERAGE)
+"""Reductions that a `to_apply` computation can express."""
 
 _REDUCTIONS = {reduction.value: reduction for reduction in REGION_REDUCTIONS}
 _PRED_REDUCTIONS = {Reduction.ADD: Reduction.OR, Reduction.MULTIPLY: Reduction.AND}
@@ -79,9 +83,9 @@ def pairs_attribute(node: Node) -> Pairs | None:
     return value if isinstance(value, Pairs) else None
 
 
-def _pairs_of_transfer(given: Attribute | None) -> Attribute | None:
-    found = _TRANSFER_PAIRS.search(given.text) if isinstance(given, Raw) else None
-    return read_attribute(Kind.PAIRS, found[1]) if found else None
+def _pairs_of_transfer(attribute: Attribute | None) -> Attribute | None:
+    match = _TRANSFER_PAIRS.search(attribute.text) if isinstance(attribute, Raw) else None
+    return read_attribute(AttrKind.PAIRS, match[1]) if match else None
 
 
 def written_stream(node: Node) -> int | None:
@@ -122,7 +126,8 @@ def moved_slices(node: Node, kinds: Sequence[Type]) -> tuple[MovedSlice, ...]:
     if len(sizes.lists) != len(places):
         raise SliceSizesError(f"{len(sizes.lists)} slice sizes for {len(places)} slices")
     return tuple(
-        MovedSlice(array, path, one) for (array, path), one in zip(places, sizes.lists, strict=True)
+        MovedSlice(array, path, extent)
+        for (array, path), extent in zip(places, sizes.lists, strict=True)
     )
 
 
@@ -150,8 +155,8 @@ def _tuples_of_scalars(kind: Type) -> list[tuple[int, ...]]:
 
 def _are_starts(kind: Type) -> bool:
     return isinstance(kind, TupleType) and all(
-        isinstance(one, ArrayType) and not one.shape and one.dtype.is_integer
-        for one in kind.elements
+        isinstance(element, ArrayType) and not element.shape and element.dtype.is_integer
+        for element in kind.elements
     )
 
 
@@ -170,8 +175,8 @@ def rank_pairs(module: Module, node: Node) -> tuple[tuple[int, int], ...]:
 def group_size(module: Module, node: Node) -> int:
     """Members of each group of ranks, where the groups are of one size; else of the first."""
     first = written_groups(node)[:1]
-    found = flattened_groups(first, mode_of(node), module.replica_count, module.num_partitions)
-    return len(found[0])
+    groups = flattened_groups(first, mode_of(node), module.replica_count, module.num_partitions)
+    return len(groups[0])
 
 
 def group_sizes(module: Module, node: Node) -> frozenset[int]:
@@ -197,15 +202,15 @@ def reduction_of(computation: Computation) -> Reduction | None:
     if root.op == "convert" and kind.dtype.is_float and kind.dtype.size_bytes < 4:
         root = nodes[root.operands[0]]
         widened = [nodes[operand] for operand in root.operands]
-        if any(one.op != "convert" for one in widened) or root.type != ArrayType(DType.F32):
+        if any(node.op != "convert" for node in widened) or root.type != ArrayType(DType.F32):
             return None
-        operands = tuple(one.operands[0] for one in widened)
+        operands = tuple(node.operands[0] for node in widened)
         if any(nodes[operand].type != kind for operand in operands):
             return None
-    found = _REDUCTIONS.get(root.op)
-    if found is None or len(parameters) != 2 or sorted(operands) != sorted(parameters):
+    reduction = _REDUCTIONS.get(root.op)
+    if reduction is None or len(parameters) != 2 or sorted(operands) != sorted(parameters):
         return None
-    return _on_elements(found, kind.dtype)
+    return _on_elements(reduction, kind.dtype)
 
 
 def _on_elements(reduction: Reduction, dtype: DType) -> Reduction:

@@ -1,6 +1,6 @@
-"""Targets of custom calls that have a public meaning, and those that mean work left undone.
+"""Custom calls: targets with a public meaning, and those that are work left undone.
 
-Custom calls of dense linear algebra: what JAX makes of `cholesky`, `qr`, `eigh`, `svd`, `lu` …
+Dense linear algebra is what JAX makes of `cholesky`, `qr`, `eigh`, `svd`, `lu` …
 
     custom-call(x), custom_call_target="lapack_spotrf_ffi", backend_config={uplo = 76 : ui8}
 
@@ -37,12 +37,12 @@ TRSM = "trsm"
 
 def _lapack_targets() -> Mapping[str, tuple[str, DType]]:
     """`lapack_sgeqrf_ffi` and its like: the routine, and the element type that it is for."""
-    found = {}
+    targets = {}
     for routine in (*(name for name in ROUTINES if name not in _NOT_LAPACK), TRSM):
         for letter, dtype in _LETTERS.items():
             name = COMPLEX_NAMES.get(routine, routine) if dtype.is_complex else routine
-            found[f"lapack_{letter}{name}_ffi"] = routine, dtype
-    return found
+            targets[f"lapack_{letter}{name}_ffi"] = routine, dtype
+    return targets
 
 
 _LAPACK = _lapack_targets()
@@ -122,7 +122,7 @@ def _eigh_triangle(text: str) -> str:
 
 def _options(routine: str, text: str) -> dict[str, str | int]:
     keys = _KEYS.get(routine, {})
-    found: dict[str, str | int] = {}
+    options: dict[str, str | int] = {}
     inside = text.removeprefix("{").removesuffix("}").strip()
     for part in inside.split(",") if inside else ():
         entry = _ATTRIBUTE_ENTRY.fullmatch(part)
@@ -133,22 +133,22 @@ def _options(routine: str, text: str) -> dict[str, str | int]:
             continue  # says how to compute it, not what
         if key in _FLAGS:
             name, letters = _FLAGS[key]
-            found[name] = letters[value in ("true", "1")]
+            options[name] = letters[value in ("true", "1")]
         elif value in ("true", "false"):
             raise ConfigError(f"{key} of {routine} is {value}, must be a number")
         else:
             number = int(value)
             is_letter = keys[key] not in ("ilo", "ihi")
-            found[keys[key]] = chr(number) if is_letter and 32 < number < 127 else number
+            options[keys[key]] = chr(number) if is_letter and 32 < number < 127 else number
     for key, name in keys.items():
-        if name not in found:
+        if name not in options:
             raise ConfigError(f"{routine} is not given {key}")
     if routine == TRSM:
         for name, letters in _TRSM_LETTERS.items():
-            if found[name] not in list(letters):
-                letter = found[name]
+            if options[name] not in list(letters):
+                letter = options[name]
                 raise ConfigError(f"{name} of trsm is {letter!r}, must be {' or '.join(letters)}")
-    return found
+    return options
 
 
 def as_triangular_solve(node: Node, call: RoutineCall) -> Node:

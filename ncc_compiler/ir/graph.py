@@ -194,12 +194,12 @@ class Computation:
 
     def parameters(self) -> tuple[NodeId, ...]:
         """Parameter nodes by their `parameter_number`."""
-        found = [
+        numbered = [
             (node.integer("parameter_number"), NodeId(position))
             for position, node in enumerate(self.nodes)
             if node.op == "parameter"
         ]
-        return tuple(position for _, position in sorted(found))
+        return tuple(position for _, position in sorted(numbered))
 
     def operands_of(self, node: Node) -> Iterator[Node]:
         return (self.nodes[operand] for operand in node.operands)

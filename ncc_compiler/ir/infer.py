@@ -1,61 +1,65 @@
-"""The type of each op's result, from its operands and attributes, and what is wrong with them."""
+"""Type inference: `RULES` has, for every op, the type of its result and what is wrong with it.
+
+The rules stand in `type_rules/`, by subject as the rows of `op_tables/`; here are those of the few
+ops that belong to no subject. `verify.inferred` runs them.
+"""
 
 from collections.abc import Mapping
 
 from ncc_compiler.ir.graph import Elided
-from ncc_compiler.ir.type_rules.collectives import COLLECTIVE_RULES, COUNTED_RULES, NCC_RULES
+from ncc_compiler.ir.type_rules.collectives import COLLECTIVE_RULES, NCC_RULES, VARIABLE_SIZE_RULES
+from ncc_compiler.ir.type_rules.context import Inference, InferenceContext, TypeRule
 from ncc_compiler.ir.type_rules.contractions import CONTRACTION_RULES, WINDOW_RULES
 from ncc_compiler.ir.type_rules.control import CONTROL_RULES, TRANSFER_RULES
 from ncc_compiler.ir.type_rules.elementwise import ELEMENTWISE_RULES
-from ncc_compiler.ir.type_rules.facts import Facts, Findings, Rule
-from ncc_compiler.ir.type_rules.indexing import INDEXING_RULES, MOVE_RULES
-from ncc_compiler.ir.type_rules.numeric import NUMERIC_RULES, ORDERING_RULES
+from ncc_compiler.ir.type_rules.indexing import INDEXING_RULES, MOVE_RULES, ORDERING_RULES
+from ncc_compiler.ir.type_rules.numeric import NUMERIC_RULES
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_runtime.neff.shared.dtypes import DType
 
 
-def _declared(facts: Facts) -> Findings:
+def _declared(ctx: InferenceContext) -> Inference:
     """The result is whatever the text says."""
     yield from ()
-    return facts.node.type
+    return ctx.node.type
 
 
-def _index(_: Facts) -> Findings:
+def _index(_: InferenceContext) -> Inference:
     yield from ()
     return ArrayType(DType.U32)
 
 
-def _constant(facts: Facts) -> Findings:
-    kind = facts.node.type
-    if isinstance(facts.attribute("literal"), Elided):
+def _constant(ctx: InferenceContext) -> Inference:
+    kind = ctx.node.type
+    if isinstance(ctx.attribute("literal"), Elided):
         return kind
-    array = facts.node.literal().array
+    array = ctx.node.literal().array
     if not isinstance(kind, ArrayType) or (array.dtype, array.shape) != (
         kind.dtype.numpy,
         kind.shape,
     ):
-        yield facts.complain(1, f"the value is {array.dtype}{list(array.shape)}, not {kind}")
+        yield ctx.complain(1, f"the value is {array.dtype}{list(array.shape)}, not {kind}")
     return kind
 
 
-def _tuple(facts: Facts) -> Findings:
+def _tuple(ctx: InferenceContext) -> Inference:
     yield from ()
-    return TupleType(facts.operands)
+    return TupleType(ctx.operands)
 
 
-def _get_tuple_element(facts: Facts) -> Findings:
-    kind, index = facts.operands[0], facts.node.integer("index")
+def _get_tuple_element(ctx: InferenceContext) -> Inference:
+    kind, index = ctx.operands[0], ctx.node.integer("index")
     if not isinstance(kind, TupleType):
-        yield facts.complain(1, f"the operand is {kind}, not a tuple", 0)
+        yield ctx.complain(1, f"the operand is {kind}, not a tuple", 0)
         return None
     if not 0 <= index < len(kind.elements):
         count = len(kind.elements)
-        yield facts.complain(2, f"element {index} of a tuple of {count}: {kind}", "index")
+        yield ctx.complain(2, f"element {index} of a tuple of {count}: {kind}", "index")
         return None
     return kind.elements[index]
 
 
-RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, TypeRule] = {
     "parameter": _declared,
     "constant": _constant,
     "tuple": _tuple,
@@ -71,7 +75,7 @@ RULES: Mapping[str, Rule] = {
     **NUMERIC_RULES,
     **COLLECTIVE_RULES,
     **NCC_RULES,
-    **COUNTED_RULES,
+    **VARIABLE_SIZE_RULES,
     **CONTROL_RULES,
     **TRANSFER_RULES,
 }

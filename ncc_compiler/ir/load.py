@@ -17,10 +17,10 @@ def load_module(source: Source, ranks: int | None = None) -> Module:
     if len(unread) >= MAX_ERRORS:
         raise CompileError(unread)
     module, unbuilt = build_module(file, ranks)
-    found = [*unread, *unbuilt]
+    diagnostics = [*unread, *unbuilt]
     if module is not None:
-        found += verify_nodes(module) if found else verify(module)
-    if found:
-        raise CompileError(in_program_order(found))
+        diagnostics += verify_nodes(module) if diagnostics else verify(module)
+    if diagnostics:
+        raise CompileError(in_program_order(diagnostics))
     assert module is not None
     return module

@@ -1,8 +1,8 @@
-"""Orders that respect uses: nodes in a computation, computations in a module.
+"""Topological orders: of nodes in a computation, of computations in a module.
 
-Both walks keep the order of the text where it is possible, use no recursion, and report cycles.
-
-Which computations a node runs, and what they contain.
+Both are depth-first walks that keep the order of the text where it is possible, use no recursion,
+and report cycles. Then the call graph: the branches of a conditional, the collectives that
+computations contain, directly or through calls.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ def use_order(
     """Positions ordered so that operands come first, and the cycles that prevent it."""
     if all(use is None or use < user for user, uses in enumerate(operands) for use in uses):
         return tuple(range(len(operands))), ()
-    walk = _Walk(operands)
+    walk = _DepthFirst(operands)
     for position in range(len(operands)):
         walk.visit(position)
     return tuple(walk.order), tuple(walk.cycles)
@@ -50,14 +50,14 @@ def call_order(computations: Mapping[str, Computation]) -> CallOrder:
         ]
         for computation in computations.values()
     ]
-    order, cycles = use_order([[callee for callee, _ in found] for found in calls])
+    order, cycles = use_order([[callee for callee, _ in named] for named in calls])
     return CallOrder(
         tuple(names[k] for k in order),
         tuple((tuple(names[k] for k in cycle), calls[user][use][1]) for cycle, user, use in cycles),
     )
 
 
-class _Walk:
+class _DepthFirst:
     """Depth first, the path on an explicit stack."""
 
     def __init__(self, operands: Sequence[Sequence[int | None]]) -> None:

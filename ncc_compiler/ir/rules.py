@@ -1,9 +1,8 @@
-"""The rules of the graph that belong to no single op, and what a broken rule reports.
+"""Rules of the graph that belong to no single op, and the places that a broken rule points at.
 
-`sentence("dot-C3")` is the rule's text, wherever it lives: docs/ir.md lists the same sentences, and
-a test compares them.
-
-Spans that know the parts of the instruction they come from, for exact carets.
+`sentence("dot-C3")` is the text of any rule, of this file or of a row of `OPS`. docs/ir.md
+lists the same sentences, and a test compares them. A `Complaint` names a part of a node (`Place`);
+`place_of` finds where that part was written, for exact carets.
 """
 
 import enum
@@ -89,7 +88,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 """Rules by family; sentence k is rule `<family>-C<k>`."""
 
 
-class Part(enum.Enum):
+class NodePart(enum.Enum):
     """A part of a node's text that a complaint can point at."""
 
     OP = "op"
@@ -105,7 +104,7 @@ class Number:
     position: int
 
 
-Place: TypeAlias = Part | int | str | Number
+Place: TypeAlias = NodePart | int | str | Number
 """A part, the position of an operand, the key of an attribute, or a number in its value."""
 
 
@@ -115,7 +114,7 @@ class Complaint:
 
     rule: str
     message: str
-    at: Place = Part.OP
+    at: Place = NodePart.OP
     help: str = ""
 
 
@@ -155,9 +154,9 @@ def place_of(node: Node, place: Place) -> Span | None:
 def _offsets(span: InstructionSpan, place: Place) -> tuple[int, int]:
     written = span.instruction
     match place:
-        case Part.TYPE if written.type is not None:
+        case NodePart.TYPE if written.type is not None:
             return written.type.start, written.type.end
-        case Part.NAME:
+        case NodePart.NAME:
             return written.name.start, written.name.end
         case int() if place < len(written.operands):
             return written.operands[place].start, written.operands[place].end
@@ -172,9 +171,9 @@ def _attribute_offsets(span: InstructionSpan, place: str | Number) -> tuple[int,
         if attribute.key != key:
             continue
         if isinstance(place, Number):
-            found = list(_NUMBER.finditer(attribute.value))
-            if place.position < len(found):
-                start, end = found[place.position].span()
+            numbers = list(_NUMBER.finditer(attribute.value))
+            if place.position < len(numbers):
+                start, end = numbers[place.position].span()
                 return attribute.value_start + start, attribute.value_start + end
         return attribute.start, attribute.end
     payload = span.instruction.payload

@@ -1,17 +1,20 @@
-"""Which sends and recvs are one transfer, and the module in which every recv has its data.
+"""Matches sends with recvs: the module in which every recv has its data as an operand.
 
-The two sides of a transfer have the same pairs and the same type of data. Of several such sides the
-first send belongs to the first recv, the second to the second, as NCCL matches the messages between
-two ranks: by their order, whatever their channels. Sides of one channel_id keep to themselves where
-that leaves nobody alone.
+The two sides of a transfer have the same envelope (MPI's word): the same pairs and type of data. Of
+several sides with one envelope the first send belongs to the first recv, the second to the second,
+as NCCL matches the messages between two ranks: in order, whatever their channels. Sides of one
+channel_id are matched among themselves where that leaves no side unmatched.
 
-A side may be started before a loop and meet the other side inside of it; then each round meets what
-the round before has started, and the last one is met behind the loop (a software pipeline). What is
-known in program order is undone to what `collective-permute` can say:
+A software pipeline starts a side before a loop and matches it inside: each iteration completes what
+the one before has started, and the last one is completed behind the loop. Such a loop is rewritten
+to what `collective-permute` can say:
 
-- a send before its recv: the data waits in the state of the loop, a register that each round reads
-  and writes;
-- a recv before its send: nothing is known where it starts, so it starts where it is done.
+- a send before its recv: the data waits in the loop-carried state, in an element ("register") that
+  each iteration reads and writes;
+- a recv before its send: its data is not known where it starts, so it starts where it is done.
+
+The walk visits callers before callees. Of a loop's computation it makes a specialised copy
+(`_Specialization`) for each list of transfers that are in flight when it begins.
 """
 
 import itertools
@@ -49,7 +52,7 @@ from ncc_compiler.ir.types import ArrayType, TupleType, Type
 Path: TypeAlias = tuple[int, ...]
 """Indices into nested tuples, the outermost first."""
 
-Found: TypeAlias = tuple[Computation, Node, Complaint]
+Unmatched: TypeAlias = tuple[Computation, Node, Complaint]
 
 _DONE = frozenset({"send-done", "recv-done"})
 _THROUGH = frozenset({"copy", "opt-barrier", "optimization-barrier", "async-update"})
@@ -73,8 +76,8 @@ class Envelope:
 
 
 @attrs.frozen
-class _Sent:
-    """Data that no recv has taken yet; `after` is the node that started it or carries it."""
+class _PendingSend:
+    """A send that is not matched yet; `after` is the node that started it or carries its data."""
 
     data: NodeId
     after: NodeId
@@ -82,20 +85,20 @@ class _Sent:
 
 
 @attrs.frozen
-class _Awaited:
-    """A recv that no send has met yet: the element of a node that is what the recv gives."""
+class _PendingRecv:
+    """A recv that is not matched yet: the element of a node that is what the recv gives."""
 
     after: NodeId
     path: Path
     recv: Node | None = attrs.field(default=None, eq=False)  # None: of another computation
 
 
-_Side: TypeAlias = _Sent | _Awaited
+_Side: TypeAlias = _PendingSend | _PendingRecv
 
 
 @attrs.frozen
-class _Variant:
-    """A computation of a loop, with what is in flight when it begins."""
+class _Specialization:
+    """What is in flight when a loop's computation begins: a copy is made for each."""
 
     # with a recv's place in the state; None: a send
     entering: tuple[tuple[Envelope, Path | None], ...] = ()
@@ -112,25 +115,25 @@ def match_transfers(module: Module) -> Module:
     """The module where every recv has a second operand, the data, and comes after it."""
     if not has_transfers(module):
         return module
-    met, found = _matched(module)
-    assert not found, found[0]
-    return met
+    matched, unmatched = _matched(module)
+    assert not unmatched, unmatched[0]
+    return matched
 
 
-def unmatched_transfers(module: Module) -> Iterator[Found]:
+def unmatched_transfers(module: Module) -> Iterator[Unmatched]:
     """Sends, recvs and their dones that cannot be carried out, in a module that is right else."""
     if has_transfers(module):
         yield from _matched(module)[1]
 
 
-def _matched(module: Module) -> tuple[Module, list[Found]]:
+def _matched(module: Module) -> tuple[Module, list[Unmatched]]:
     """By channel and order, or by order alone where that leaves something over."""
-    met, found = _Matching(module, by_channel=True).run()
-    if found:
+    matched, unmatched = _Matching(module, by_channel=True).run()
+    if unmatched:
         by_order, others = _Matching(module, by_channel=False).run()
         if not others:
             return by_order, others
-    return met, found
+    return matched, unmatched
 
 
 def _side_envelopes(module: Module, *, by_channel: bool) -> dict[tuple[str, int], Envelope]:
@@ -146,8 +149,8 @@ def _side_envelopes(module: Module, *, by_channel: bool) -> dict[tuple[str, int]
             assert pairs is not None, node.name
             channel = node.attributes.get("channel_id")
             written = node.attributes.get("frontend_attributes")
-            found = _PIPELINE.search(written.text) if isinstance(written, Raw) else None
-            pipelines[name, position] = found[1] if found else ""
+            match = _PIPELINE.search(written.text) if isinstance(written, Raw) else None
+            pipelines[name, position] = match[1] if match else ""
             sorted_pairs = tuple(sorted(pairs.pairs))
             envelope = Envelope(channel is not None, sorted_pairs, data_of(node.type), channel, "")
             envelopes[name, position] = envelope
@@ -161,11 +164,11 @@ def _side_envelopes(module: Module, *, by_channel: bool) -> dict[tuple[str, int]
 
 
 class _Matching:
-    """Goes over the computations, callers first, and each side in program order."""
+    """Matches over all computations, callers first, and in each in program order."""
 
     def __init__(self, module: Module, *, by_channel: bool) -> None:
         self._module = module
-        self.found: list[Found] = []
+        self.unmatched_sides: list[Unmatched] = []
         self._reported: set[tuple[str, str, str]] = set()
         self.envelopes = _side_envelopes(module, by_channel=by_channel)
         self.recvs: dict[Envelope, Node] = {}  # one of each
@@ -178,10 +181,12 @@ class _Matching:
         self.postponed: set[tuple[str, int]] = set()
         self.unhandled: list[tuple[str, int]] = []  # dones that read what their recv has got
         self.touched: dict[str, frozenset[Envelope]] = {}
-        self._wanted: dict[str, dict[_Variant, str]] = {name: {} for name in module.computations}
+        self._specializations: dict[str, dict[_Specialization, str]] = {
+            name: {} for name in module.computations
+        }
         self._taken = set(module.computations)
 
-    def run(self) -> tuple[Module, list[Found]]:
+    def run(self) -> tuple[Module, list[Unmatched]]:
         computations = self._module.computations
         own: dict[str, set[Envelope]] = defaultdict(set)
         for (name, _), envelope in self.envelopes.items():
@@ -190,33 +195,33 @@ class _Matching:
             inner = [self.touched.get(body, frozenset()) for body in _bodies(computation)]
             self.touched[name] = frozenset(own[name]).union(*inner)
         for name in computations.keys() - _only_of_loops(computations.values()):
-            self._wanted[name][_Variant()] = name
+            self._specializations[name][_Specialization()] = name
         made: list[Computation] = []
         for name in reversed(list(computations)):
-            for variant, new_name in self._wanted[name].items():
-                scope = _Scope(self, computations[name], variant)
+            for special, new_name in self._specializations[name].items():
+                scope = _ComputationMatching(self, computations[name], special)
                 made.append(attrs.evolve(scope.run(), name=new_name))
         self._check_dones()
-        met = {computation.name: computation for computation in reversed(made)}
-        return attrs.evolve(self._module, computations=met), self.found
+        matched = {computation.name: computation for computation in reversed(made)}
+        return attrs.evolve(self._module, computations=matched), self.unmatched_sides
 
-    def want(self, name: str, variant: _Variant) -> str:
-        """The name that the variant of a computation goes by."""
-        known = self._wanted[name]
-        if variant not in known:
+    def specialize(self, name: str, special: _Specialization) -> str:
+        """The name of the specialised copy of a computation."""
+        known = self._specializations[name]
+        if special not in known:
             fresh = name
-            if variant.entering or variant.registers:
+            if special.entering or special.registers:
                 numbered = (f"{name}.{number}" for number in itertools.count(1))
-                fresh = next(one for one in numbered if one not in self._taken)
+                fresh = next(candidate for candidate in numbered if candidate not in self._taken)
                 self._taken.add(fresh)
-            known[variant] = fresh
-        return known[variant]
+            known[special] = fresh
+        return known[special]
 
     def complain(self, computation: Computation, node: Node, complaint: Complaint) -> None:
-        key = (computation.name, node.name, complaint.rule)  # once for all variants
+        key = (computation.name, node.name, complaint.rule)  # once for all specialisations
         if key not in self._reported:
             self._reported.add(key)
-            self.found.append((computation, node, complaint))
+            self.unmatched_sides.append((computation, node, complaint))
 
     def unmatched(self, computation: Computation, node: Node) -> None:
         """A side without its other side; the hint says what those differ in that come near."""
@@ -266,11 +271,11 @@ class _Matching:
         for where, leaf in sorted(
             origins(self._module, callers, computation.name, node.operands[0])
         ):
-            found = self._module.computations[where].nodes[leaf]
-            if found.op != start:
-                fact = f"%{node.name} ends %{found.name}, which no {start} has started"
-                if found.op in TRANSFERS:
-                    fact = f"%{node.name} ends %{found.name}, which is a {found.op}"
+            begun = self._module.computations[where].nodes[leaf]
+            if begun.op != start:
+                fact = f"%{node.name} ends %{begun.name}, which no {start} has started"
+                if begun.op in TRANSFERS:
+                    fact = f"%{node.name} ends %{begun.name}, which is a {begun.op}"
                 hint = f"give it the value of a {start}"
                 self.complain(computation, node, Complaint(rule, fact, 0, hint))
         direct = computation.nodes[node.operands[0]]
@@ -282,19 +287,21 @@ class _Matching:
             self.complain(computation, node, Complaint(rule, fact, "channel_id"))
 
 
-class _Scope:
+class _ComputationMatching:
     """A computation in the making: the old nodes at their positions, new ones behind them."""
 
-    def __init__(self, matching: _Matching, old: Computation, variant: _Variant) -> None:
+    def __init__(self, matching: _Matching, old: Computation, special: _Specialization) -> None:
         self._matching = matching
         self._old = old
-        self._variant = variant
+        self._special = special
         self._nodes = list(old.nodes)
         self._taken = {node.name for node in old.nodes}
         self._suffixes: Counter[str] = Counter()
         self._root = old.root
         self._pending: dict[Envelope, deque[_Side]] = defaultdict(deque)
-        self._late: dict[_Awaited, tuple[Envelope, NodeId]] = {}  # data of recvs started elsewhere
+        self._late: dict[
+            _PendingRecv, tuple[Envelope, NodeId]
+        ] = {}  # data of recvs started elsewhere
 
     def run(self) -> Computation:
         old = self._old
@@ -304,9 +311,9 @@ class _Scope:
             if envelope is not None:
                 mine = NodeId(position)
                 if node.op == "send":
-                    self._side(envelope, _Sent(node.operands[0], mine, node))
+                    self._side(envelope, _PendingSend(node.operands[0], mine, node))
                 else:
-                    self._side(envelope, _Awaited(mine, (), node))
+                    self._side(envelope, _PendingRecv(mine, (), node))
             elif node.op == "while":
                 self._loop(NodeId(position), node)
         self._end()
@@ -357,39 +364,39 @@ class _Scope:
         kind = self._nodes[tuple_].type
         assert isinstance(kind, TupleType), source.name
         parts = [self._element(tuple_, index, source) for index in range(len(kind.elements))]
-        wide = TupleType((*kind.elements, *(self._nodes[one].type for one in data)))
+        wide = TupleType((*kind.elements, *(self._nodes[value].type for value in data)))
         return self._add(f"{source.name}.wide", "tuple", wide, (*parts, *data), source)
 
     def _begin(self) -> None:
         """What is in flight when the computation begins."""
-        variant = self._variant
-        if not (variant.entering or variant.registers):
+        special = self._special
+        if not (special.entering or special.registers):
             return
         (parameter,) = self._old.parameters()
         source, whole = self._old.nodes[parameter], parameter
         width = 0
-        if variant.registers:
+        if special.registers:
             assert isinstance(source.type, TupleType), source.name
             width = len(source.type.elements)
-            whole = self._widened(parameter, variant.registers)
-        for envelope, path in variant.entering:
+            whole = self._widened(parameter, special.registers)
+        for envelope, path in special.entering:
             if path is None:
                 data = self._element(whole, width, source)
                 width += 1
-                self._pending[envelope].append(_Sent(data, parameter))
+                self._pending[envelope].append(_PendingSend(data, parameter))
             else:
-                self._pending[envelope].append(_Awaited(parameter, path))
+                self._pending[envelope].append(_PendingRecv(parameter, path))
 
     def _side(self, envelope: Envelope, side: _Side) -> None:
-        """Match it with the first of the other side that waits, or let it wait."""
+        """Match it with the first pending one of the other side, or let it be pending."""
         waiting = self._pending[envelope]
         if not waiting or type(waiting[0]) is type(side):
             waiting.append(side)
             return
         other = waiting.popleft()
-        sent, awaited = (side, other) if isinstance(side, _Sent) else (other, side)
-        assert isinstance(sent, _Sent)
-        assert isinstance(awaited, _Awaited)
+        sent, awaited = (side, other) if isinstance(side, _PendingSend) else (other, side)
+        assert isinstance(sent, _PendingSend)
+        assert isinstance(awaited, _PendingRecv)
         recv = self._nodes[awaited.after]
         if recv.op == "recv":
             operands = (recv.operands[0], sent.data)
@@ -407,7 +414,7 @@ class _Scope:
         places: list[tuple[Envelope, int]] = []
         for envelope in sorted(matching.touched[body], key=str):
             for place, side in enumerate(self._pending[envelope]):
-                if isinstance(side, _Awaited):
+                if isinstance(side, _PendingRecv):
                     path = self._path_of(node.operands[0], state, envelope, side)
                     if path is None:
                         continue
@@ -421,10 +428,10 @@ class _Scope:
                     entering.append((envelope, None))
                     registers.append(side.data)
                 places.append((envelope, place))
-        kinds = tuple(self._nodes[one].type for one in registers)
+        kinds = tuple(self._nodes[register].type for register in registers)
         callees: dict[str, Attribute] = {
-            "body": Callee(matching.want(body, _Variant(tuple(entering), kinds))),
-            "condition": Callee(matching.want(condition, _Variant((), kinds))),
+            "body": Callee(matching.specialize(body, _Specialization(tuple(entering), kinds))),
+            "condition": Callee(matching.specialize(condition, _Specialization((), kinds))),
         }
         self._nodes[position] = attrs.evolve(node, attributes={**node.attributes, **callees})
         whole, width = position, 0
@@ -437,15 +444,17 @@ class _Scope:
         for (envelope, place), (_, path) in zip(places, entering, strict=True):
             waiting = self._pending[envelope]
             side = waiting[place]
-            if isinstance(side, _Sent):
-                waiting[place] = _Sent(self._element(whole, width, node), position, side.send)
+            if isinstance(side, _PendingSend):
+                waiting[place] = _PendingSend(
+                    self._element(whole, width, node), position, side.send
+                )
                 width += 1
             else:
                 assert path is not None, node.name
-                waiting[place] = _Awaited(position, path, side.recv)
+                waiting[place] = _PendingRecv(position, path, side.recv)
 
     def _path_of(
-        self, state: NodeId, kind: Type, envelope: Envelope, side: _Awaited
+        self, state: NodeId, kind: Type, envelope: Envelope, side: _PendingRecv
     ) -> Path | None:
         """Where the state of a loop holds what a recv has started, if it does."""
         return next(
@@ -453,7 +462,7 @@ class _Scope:
             None,
         )
 
-    def _resolved(self, value: NodeId, path: Path) -> _Awaited:
+    def _resolved(self, value: NodeId, path: Path) -> _PendingRecv:
         """The node that makes an element of a value, and which of its elements that is."""
         while True:
             node = self._old.nodes[value]
@@ -463,10 +472,10 @@ class _Scope:
                 value, path = node.operands[path[0]], path[1:]
                 continue
             elif node.op not in _THROUGH:
-                return _Awaited(value, path)
+                return _PendingRecv(value, path)
             value = node.operands[0]
 
-    def _postpone(self, side: _Awaited) -> None:
+    def _postpone(self, side: _PendingRecv) -> None:
         """A recv of this computation whose data is sent elsewhere holds nothing yet."""
         recv = self._nodes[side.after]
         if recv.op != "recv":
@@ -480,29 +489,29 @@ class _Scope:
     def _zeros(self, kind: Type, source: Node) -> NodeId:
         stem = f"{source.name}.nothing"
         if isinstance(kind, TupleType):
-            parts = [self._zeros(one, source) for one in kind.elements]
+            parts = [self._zeros(part, source) for part in kind.elements]
             return self._add(stem, "tuple", kind, parts, source)
         assert isinstance(kind, ArrayType), source.name
         zero = np.zeros((), kind.dtype.numpy)
         zero.setflags(write=False)
         scalar = attrs.evolve(kind, shape=())
-        one = self._add(stem, "constant", scalar, (), source, literal=Literal(zero))
+        part = self._add(stem, "constant", scalar, (), source, literal=Literal(zero))
         if not kind.shape:
-            return one
-        return self._add(stem, "broadcast", kind, (one,), source, dimensions=())
+            return part
+        return self._add(stem, "broadcast", kind, (part,), source, dimensions=())
 
     def _end(self) -> None:
         """What is in flight when the computation ends; in a loop that is what it began with."""
-        variant, matching = self._variant, self._matching
+        special, matching = self._special, self._matching
         given_back: list[NodeId] = []
         left = {envelope: deque(sides) for envelope, sides in self._pending.items()}
-        for envelope, path in variant.entering:
+        for envelope, path in special.entering:
             side = left[envelope].popleft() if left.get(envelope) else None
-            if path is None and isinstance(side, _Sent):
+            if path is None and isinstance(side, _PendingSend):
                 given_back.append(side.data)
             elif (
                 path is not None
-                and isinstance(side, _Awaited)
+                and isinstance(side, _PendingRecv)
                 and self._resolved(self._root, path) == side
             ):
                 self._postpone(side)
@@ -510,7 +519,7 @@ class _Scope:
                 self._complain_of_round(envelope, path)
         for sides in left.values():
             for side in sides:
-                node = side.send if isinstance(side, _Sent) else side.recv
+                node = side.send if isinstance(side, _PendingSend) else side.recv
                 if node is not None:
                     matching.unmatched(self._old, node)
         if given_back:
@@ -567,7 +576,7 @@ class _Scope:
             return self._old
         place = {position: NodeId(k) for k, position in enumerate(order)}
         moved = [
-            attrs.evolve(nodes[k], operands=tuple(place[one] for one in nodes[k].operands))
+            attrs.evolve(nodes[k], operands=tuple(place[operand] for operand in nodes[k].operands))
             for k in order
         ]
         return attrs.evolve(self._old, nodes=tuple(moved), root=place[self._root])
@@ -588,15 +597,15 @@ def _only_of_loops(computations: Iterable[Computation]) -> set[str]:
 
 
 def _ancestors(computation: Computation, position: NodeId) -> set[int]:
-    """The nodes that a node cannot do without."""
-    found: set[int] = set()
+    """The nodes that a node depends on, directly or through others."""
+    ancestors: set[int] = set()
     pending = [*computation.nodes[position].operands]
     while pending:
-        one = pending.pop()
-        if one not in found:
-            found.add(one)
-            pending += computation.nodes[one].operands
-    return found
+        node = pending.pop()
+        if node not in ancestors:
+            ancestors.add(node)
+            pending += computation.nodes[node].operands
+    return ancestors
 
 
 def _started_in(kind: Type, envelope: Envelope) -> Iterator[Path]:
@@ -613,12 +622,12 @@ _Callers: TypeAlias = Mapping[str, Sequence[tuple[str, NodeId]]]
 
 
 def _callers(module: Module) -> _Callers:
-    found: dict[str, list[tuple[str, NodeId]]] = defaultdict(list)
+    callers: dict[str, list[tuple[str, NodeId]]] = defaultdict(list)
     for name, computation in module.computations.items():
         for position, node in enumerate(computation.nodes):
             for _, callee in node.callees():
-                found[callee].append((name, NodeId(position)))
-    return found
+                callers[callee].append((name, NodeId(position)))
+    return callers
 
 
 def origins(
@@ -674,9 +683,9 @@ def _sources(
         case "parameter" if name != module.entry:
             number = node.integer("parameter_number")
             return [
-                one
+                source
                 for where, user in callers.get(name, ())
-                for one in _arguments(module, where, user, name, number, path)
+                for source in _arguments(module, where, user, name, number, path)
             ]
     return None
 

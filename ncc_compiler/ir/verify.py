@@ -7,38 +7,38 @@ from ncc_compiler.ir.graph import Callee, Callees, Computation, Literal, Module,
 from ncc_compiler.ir.infer import RULES
 from ncc_compiler.ir.op_tables.op_row import OpDef
 from ncc_compiler.ir.ops import OPS
-from ncc_compiler.ir.rules import Complaint, Part, place_of
+from ncc_compiler.ir.rules import Complaint, NodePart, place_of
 from ncc_compiler.ir.transfers import unmatched_transfers
-from ncc_compiler.ir.type_rules.facts import Facts, Findings
+from ncc_compiler.ir.type_rules.context import Inference, InferenceContext
 from ncc_compiler.ir.types import ArrayType, Type
 
 
 def verify(module: Module) -> tuple[Diagnostic, ...]:
     """The broken rules of a whole module; where its structure is broken, those only."""
-    found = [*_calls(module)]
+    diagnostics = [*_calls(module)]
     for computation in module.computations.values():
-        found += _structure(computation)
-    if not found:
+        diagnostics += _structure(computation)
+    if not diagnostics:
         for computation in module.computations.values():
-            found += _parameters(computation)
-        found += verify_nodes(module)
-    return in_program_order(found)
+            diagnostics += _parameters(computation)
+        diagnostics += verify_nodes(module)
+    return in_program_order(diagnostics)
 
 
 def verify_nodes(module: Module) -> tuple[Diagnostic, ...]:
     """The broken rules of single nodes; nodes of unknown ops are passed over."""
     verified: set[object] = set()
-    found = [
+    broken = [
         (computation, node, complaint)
         for computation in module.computations.values()
         for node, complaint in _complaints(module, computation, verified)
     ]
-    if not found and all(
+    if not broken and all(
         node.op in OPS for computation in module.computations.values() for node in computation.nodes
     ):
-        found += unmatched_transfers(module)
+        broken += unmatched_transfers(module)
     return in_program_order(
-        diagnostic_of(computation.nodes, node, complaint) for computation, node, complaint in found
+        diagnostic_of(computation.nodes, node, complaint) for computation, node, complaint in broken
     )
 
 
@@ -61,28 +61,32 @@ def _complaints(
         if node.op not in OPS:
             continue
         operands = tuple([computation.nodes[operand].type for operand in node.operands])
-        meaning = _meaning(node, operands)
-        if meaning in verified:
+        inputs = _rule_inputs(node, operands)
+        if inputs in verified:
             continue
         is_right = True
         for complaint in _node(module, node, operands):
             is_right = False
             yield node, complaint
-        if is_right and meaning is not None:
-            verified.add(meaning)
+        if is_right and inputs is not None:
+            verified.add(inputs)
 
 
-def _meaning(node: Node, operands: tuple[Type, ...]) -> object:
-    """All that rules see of a node; None for one with more to see, a computation or a value."""
-    said = [item for item in node.attributes.items() if item[0] != "metadata"]
-    if any(isinstance(value, Callee | Callees | Literal) for _, value in said):
+def _rule_inputs(node: Node, operands: tuple[Type, ...]) -> object:
+    """All that rules see of a node, as a key; None where they also see a computation or a value."""
+    attributes = [item for item in node.attributes.items() if item[0] != "metadata"]
+    if any(isinstance(value, Callee | Callees | Literal) for _, value in attributes):
         return None
-    return (node.op, node.type, operands, *said)
+    return (node.op, node.type, operands, *attributes)
 
 
-def in_program_order(found: "Iterator[Diagnostic] | list[Diagnostic]") -> tuple[Diagnostic, ...]:
+def in_program_order(
+    diagnostics: "Iterator[Diagnostic] | list[Diagnostic]",
+) -> tuple[Diagnostic, ...]:
     """Diagnostics by their place; those without place stay where they are, in front."""
-    return tuple(sorted(found, key=lambda one: one.span.start if one.span else -1))
+    return tuple(
+        sorted(diagnostics, key=lambda diagnostic: diagnostic.span.start if diagnostic.span else -1)
+    )
 
 
 def _notes(nodes: Sequence[Node], node: Node, complaint: Complaint) -> tuple[Note, ...]:
@@ -90,11 +94,11 @@ def _notes(nodes: Sequence[Node], node: Node, complaint: Complaint) -> tuple[Not
     if not isinstance(complaint.at, int) or complaint.at >= len(node.operands):
         return ()
     operand = nodes[node.operands[complaint.at]]
-    place = place_of(operand, Part.TYPE)
+    place = place_of(operand, NodePart.TYPE)
     return (Note(f"%{operand.name} is {operand.type} here", place),) if place else ()
 
 
-def inferred(module: Module, node: Node, operands: tuple[Type, ...]) -> Findings:
+def inferred(module: Module, node: Node, operands: tuple[Type, ...]) -> Inference:
     """What is wrong with a node, and the type that follows from its operands, if any does."""
     broken = False
     for complaint in _generic(OPS[node.op], node, operands):
@@ -102,22 +106,22 @@ def inferred(module: Module, node: Node, operands: tuple[Type, ...]) -> Findings
         yield complaint
     if broken:
         return None
-    return (yield from RULES[node.op](Facts(module, node, operands)))
+    return (yield from RULES[node.op](InferenceContext(module, node, operands)))
 
 
 def _node(module: Module, node: Node, operands: tuple[Type, ...]) -> Iterator[Complaint]:
     kind = yield from inferred(module, node, operands)
     if kind is not None and kind != node.type:
         fact = f"{node.op} gives {kind}, the text says {node.type}"
-        yield Complaint("op-C5", fact, Part.TYPE)
+        yield Complaint("op-C5", fact, NodePart.TYPE)
 
 
 def _generic(row: OpDef, node: Node, operands: tuple[Type, ...]) -> Iterator[Complaint]:
     """The rules that hold for every op."""
     if len(operands) < row.least or (row.most is not None and len(operands) > row.most):
-        wanted = f"{row.least}" if row.least == row.most else f"at least {row.least}"
-        fact = f"{row.name} takes {wanted} operand{'s' if row.least != 1 else ''}"
-        at = row.most if row.most is not None and len(operands) > row.most else Part.OP
+        count = f"{row.least}" if row.least == row.most else f"at least {row.least}"
+        fact = f"{row.name} takes {count} operand{'s' if row.least != 1 else ''}"
+        at = row.most if row.most is not None and len(operands) > row.most else NodePart.OP
         yield Complaint("op-C2", f"{fact}, not {len(operands)}", at)
     for attribute in (*row.attributes, *((row.payload,) if row.payload else ())):
         if attribute.required and attribute.name not in node.attributes:
@@ -143,7 +147,7 @@ def _structure(computation: Computation) -> Iterator[Diagnostic]:
     for position, node in enumerate(nodes):
         if node.name in names:
             fact = f"%{node.name} is defined twice"
-            yield Diagnostic("name-C2", fact, place_of(node, Part.NAME))
+            yield Diagnostic("name-C2", fact, place_of(node, NodePart.NAME))
         names.add(node.name)
         if any(not 0 <= operand < position for operand in node.operands):
             fact = f"an operand of %{node.name} does not come before it"
@@ -153,29 +157,23 @@ def _structure(computation: Computation) -> Iterator[Diagnostic]:
 
 
 def _calls(module: Module) -> Iterator[Diagnostic]:
+    """The call graph: what a node calls is defined, and comes before it."""
     if module.entry not in module.computations:
         yield Diagnostic("computation-C1", f"the entry %{module.entry} is not defined")
     seen: set[str] = set()
     for name, computation in module.computations.items():
         for node in computation.nodes:
-            yield from _calls_of(module, node, seen)
+            for key, value in node.attributes.items():
+                for callee in names_in(value):
+                    if callee in seen:
+                        continue
+                    if callee in module.computations:
+                        rule = "graph-C2"
+                        fact = f"computation %{callee} does not come before its caller"
+                    else:
+                        rule, fact = "computation-C2", f"computation %{callee} is not defined"
+                    yield Diagnostic(rule, fact, place_of(node, key))
         seen.add(name)
-
-
-def _calls_of(module: Module, node: Node, seen: set[str]) -> Iterator[Diagnostic]:
-    """What a node calls must be among the computations seen before."""
-    for key, value in node.attributes.items():
-        for callee in names_in(value):
-            if callee not in seen:
-                yield _bad_call(module, node, key, callee)
-
-
-def _bad_call(module: Module, node: Node, key: str, callee: str) -> Diagnostic:
-    if callee not in module.computations:
-        fact = f"computation %{callee} is not defined"
-        return Diagnostic("computation-C2", fact, place_of(node, key))
-    fact = f"computation %{callee} does not come before its caller"
-    return Diagnostic("graph-C2", fact, place_of(node, key))
 
 
 def _parameters(computation: Computation) -> Iterator[Diagnostic]:

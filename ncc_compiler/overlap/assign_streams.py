@@ -1,12 +1,11 @@
-"""Puts collectives that nobody waits for soon on a stream of their own.
+"""Puts collectives that can be deferred on a stream of their own.
 
 A stream runs its collectives one after the other, on CC-cores of its own. Collectives between two
 steps of compute (tensor parallelism) stay on stream 0; on stream 1 they would wait behind long
 ones that have time:
 
 - those whose results feed no later compute: gradients on their way into an update, updated shards;
-- gathers of what was there before any compute: weights of a sharded model, which can be fetched
-  ahead.
+- gathers of values that no compute has made: weights of a sharded model, which can be prefetched.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -14,13 +13,13 @@ from typing import ClassVar
 
 import attrs
 
-from ncc_compiler.codegen.trips import invariants
+from ncc_compiler.codegen.trip_count import invariants
 from ncc_compiler.ir.collectives import written_stream
 from ncc_compiler.ir.graph import Computation, Module, Node, Raw
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.types import TupleType
-from ncc_compiler.overlap.dependences import chosen_before, chosen_behind, feeds_compute
-from ncc_compiler.overlap.work import CONTROL_FLOW, HEAVY
+from ncc_compiler.overlap.analyses import ancestors_among, descendants_among, feeds_compute
+from ncc_compiler.overlap.cost_model import CONTROL_FLOW, HEAVY
 from ncc_compiler.passes.manager import Pass
 
 TENSOR_PARALLEL, DATA_PARALLEL = 0, 1
@@ -42,28 +41,32 @@ class AssignStreams(Pass):
         nodes = [node for body in module.computations.values() for node in body.nodes]
         fed = feeds_compute(module)
         bodies = {node.callee("body") for node in nodes if node.op == "while"}
-        patient = {
+        deferrable = {
             name: _beside_others(
                 module.computations[name],
-                _patient(module.computations[name], fed[name], name in bodies, module.entry),
+                _deferrable_in(module.computations[name], fed[name], name in bodies, module.entry),
             )
             for name in fed
         }
-        if any(node.op == _BARRIER for node in nodes) or not _has_both(module, patient):
+        if any(node.op == _BARRIER for node in nodes) or not _has_both(module, deferrable):
             return module
         computations = {
-            name: _moved(body, patient.get(name, frozenset()))
+            name: _with_streams(body, deferrable.get(name, frozenset()))
             for name, body in module.computations.items()
         }
         return attrs.evolve(module, computations=computations)
 
 
-def _patient(
+def _deferrable_in(
     body: Computation, fed: Sequence[bool], is_repeated: bool, entry: str
 ) -> frozenset[int]:
     """The collectives without a stream whose results are not waited for soon."""
-    kept = None if body.name == entry else _kept(body) if is_repeated else frozenset[int]()
-    early = _there_before_compute(body, kept)
+    invariant: frozenset[int] | None = frozenset()
+    if body.name == entry:
+        invariant = None  # all parameters are there before any compute
+    elif is_repeated:
+        invariant = _invariant_elements(body)
+    early = _there_before_compute(body, invariant)
     return frozenset(
         position
         for position, node in enumerate(body.nodes)
@@ -73,49 +76,51 @@ def _patient(
     )
 
 
-def _beside_others(body: Computation, patient: frozenset[int]) -> frozenset[int]:
+def _beside_others(body: Computation, deferrable: frozenset[int]) -> frozenset[int]:
     """Those that can be under way together with a collective that stays.
 
     One that waits for all of those, or they for it, gains nothing by a stream of its own.
     """
     collectives = [position for position, node in enumerate(body.nodes) if OPS[node.op].collective]
-    staying = [position for position in collectives if position not in patient]
-    before, behind = chosen_before(body, staying), chosen_behind(body, staying)
+    staying = [position for position in collectives if position not in deferrable]
+    before, behind = ancestors_among(body, staying), descendants_among(body, staying)
     everybody = (1 << len(staying)) - 1
-    return frozenset(one for one in patient if before[one] | behind[one] != everybody)
+    return frozenset(
+        position for position in deferrable if before[position] | behind[position] != everybody
+    )
 
 
-def _has_both(module: Module, patient: Mapping[str, frozenset[int]]) -> bool:
+def _has_both(module: Module, deferrable: Mapping[str, frozenset[int]]) -> bool:
     """Whether some collectives would move, and others stay on stream 0."""
     stays = (
-        OPS[node.op].collective and position not in patient[name] and not written_stream(node)
-        for name in patient
+        OPS[node.op].collective and position not in deferrable[name] and not written_stream(node)
+        for name in deferrable
         for position, node in enumerate(module.computations[name].nodes)
     )
-    return any(patient.values()) and any(stays)
+    return any(deferrable.values()) and any(stays)
 
 
-def _there_before_compute(body: Computation, kept: Container[int] | None) -> list[bool]:
+def _there_before_compute(body: Computation, invariant: Container[int] | None) -> list[bool]:
     """Whether each value comes from constants and parameters, and is computed with little work.
 
-    Of the parameter of a loop or branch, only the elements `kept` count.
+    Of the parameter of a loop or branch, only the elements `invariant` count.
     """
-    found: list[bool] = []
+    there: list[bool] = []
     for node in body.nodes:
         operands = node.operands[:1] if node.op == "dynamic-slice" else node.operands
-        early = all(found[operand] for operand in operands)
+        early = all(there[operand] for operand in operands)
         if node.op == "parameter":
-            early = kept is None
+            early = invariant is None
         elif node.op == "get-tuple-element" and body.nodes[operands[0]].op == "parameter":
-            early = kept is None or node.integer("index") in kept
+            early = invariant is None or node.integer("index") in invariant
         elif node.op in HEAVY or node.op in CONTROL_FLOW or OPS[node.op].collective:
             early = False
-        found.append(early)
-    return found
+        there.append(early)
+    return there
 
 
-def _kept(body: Computation) -> frozenset[int]:
-    """Elements of the state of a loop that every iteration finds as they were."""
+def _invariant_elements(body: Computation) -> frozenset[int]:
+    """Loop-invariant elements of the state."""
     (parameter,) = body.parameters()
     kind = body.nodes[parameter].type
     if not isinstance(kind, TupleType) or any(isinstance(e, TupleType) for e in kind.elements):
@@ -123,18 +128,18 @@ def _kept(body: Computation) -> frozenset[int]:
     return invariants(body)
 
 
-def _moved(body: Computation, patient: frozenset[int]) -> Computation:
+def _with_streams(body: Computation, deferrable: frozenset[int]) -> Computation:
     nodes = [
-        _on_stream(node, DATA_PARALLEL) if position in patient else node
+        _on_stream(node, DATA_PARALLEL) if position in deferrable else node
         for position, node in enumerate(body.nodes)
     ]
-    return attrs.evolve(body, nodes=tuple(nodes)) if patient else body
+    return attrs.evolve(body, nodes=tuple(nodes)) if deferrable else body
 
 
 def _on_stream(node: Node, stream: int) -> Node:
     """The node with a stream among its attributes for the compiler."""
-    given = node.attributes.get("frontend_attributes")
-    others = given.text.strip().strip("{}").strip() if isinstance(given, Raw) else ""
+    frontend = node.attributes.get("frontend_attributes")
+    others = frontend.text.strip().strip("{}").strip() if isinstance(frontend, Raw) else ""
     text = ",".join(filter(None, (others, f'stream_id="{stream}"')))
     return attrs.evolve(
         node, attributes={**node.attributes, "frontend_attributes": Raw(f"{{{text}}}")}

@@ -1,21 +1,20 @@
-"""Joins small collectives into one of several operands, in the order in which they appear.
+"""Buckets of collectives (XLA: combiners): large ones are split by operand, small ones joined.
 
-A collective costs much before it moves its first byte, so many small ones are slow. What waits in a
-bucket, however, starts later than it could, and so does what its results are for. So a collective
-joins the one before it (of the same operator, groups, element type, reduction and stream) where
-that puts off hardly more than it saves. A bucket that could not start before the new one is ready,
-since its stream is busy, loses nothing; neither does a small one, whose bytes take no time.
-
-None of a bucket depends on another of it, not even through other buckets. Nothing is concatenated:
-operands and results stay where they are.
-
-Takes collectives of several operands apart, so that each operand can start when it is there.
-
-Frameworks and XLA join the gradients of a step into one collective at its end, which starts when
-the last of them is there: nothing of it runs beside compute. Which ones start together, `bucket`
-decides anew, by when they are ready.
+`SplitVariadicCollectives` first. Frameworks and XLA join the gradients of a step into one
+collective at its end, which starts when the last of them is there: nothing of it runs beside
+compute. Which operands start together, `Bucket` decides anew, by when they are ready.
 
     a, b, c ─▶ all-reduce ─▶ (A, B, C)        a ─▶ all-reduce ─▶ A    b ─▶ all-reduce ─▶ B   …
+
+`Bucket` then joins small collectives into one of several operands, in program order. A collective
+costs much before it moves its first byte, so many small ones are slow. But what waits in a bucket
+starts later than it could, and so do the users of its results. So a collective joins the one before
+it (of the same operator, groups, element type, reduction and stream) where that delays hardly more
+than it saves. A bucket that could not start before the new member is ready, since its stream is
+busy, loses nothing; neither does a small one, whose bytes take no time.
+
+No member of a bucket depends on another, not even through other buckets: those joined nodes would
+form a cycle. Nothing is concatenated: operands and results stay where they are.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,17 +27,22 @@ from ncc_compiler.ir.collectives import rank_groups, reduction_by_name, reductio
 from ncc_compiler.ir.graph import Attribute, Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_compiler.options import BUCKET_LIMIT_BYTES, BUCKET_SMALL_BYTES, SCHEDULE_LIMIT_PERCENT
-from ncc_compiler.overlap.dependences import Bits, Pace, chosen_before, feeds_compute, pace_of
-from ncc_compiler.overlap.erase_tokens import has_token
-from ncc_compiler.overlap.schedule import Schedule, reordered
-from ncc_compiler.overlap.work import (
+from ncc_compiler.overlap.analyses import (
+    Bits,
+    ComputeTimes,
+    ancestors_among,
+    compute_times,
+    feeds_compute,
+)
+from ncc_compiler.overlap.cost_model import (
     CONTROL_FLOW,
     PER_COLLECTIVE_BYTE,
     START,
-    Work,
     larger_side,
     works_of,
 )
+from ncc_compiler.overlap.erase_tokens import has_token
+from ncc_compiler.overlap.schedule import Schedule, reordered
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, provenance, rewrite_module, stable_order
 
@@ -70,7 +74,7 @@ _NOT_COMPARED = frozenset(
 
 @attrs.frozen
 class Bucket(Pass):
-    """A bucket holds at most `limit_bytes`, and puts off what `small_bytes` take at most.
+    """A bucket holds at most `limit_bytes`, and delays by what `small_bytes` take at most.
 
     So collectives of that many bytes together are joined whatever lies between them.
     """
@@ -90,22 +94,17 @@ class Bucket(Pass):
                 schedule = Schedule(limit_percent=self.limit_percent)
                 order = schedule.order(module, body, works, feeds)
                 ordered = [works[position] for position in order]
-                good = reordered(body, order)
-                found = self._found(module, good, ordered)
-                buckets = [sorted(members) for members in found]
-                computations[name] = _joined(good, buckets)
+                scheduled = reordered(body, order)
+                candidates = [k for k, node in enumerate(scheduled.nodes) if node.op in BUCKETED]
+                before = ancestors_among(scheduled, candidates)
+                times = compute_times(scheduled, ordered, before)
+                buckets = _Bucketing(self, scheduled, before, times).run(module)
+                computations[name] = _joined(scheduled, [sorted(members) for members in buckets])
         return attrs.evolve(module, computations=computations)
-
-    def _found(
-        self, module: Module, body: Computation, works: Sequence[Work]
-    ) -> list[tuple[int, ...]]:
-        """The members of each bucket of two or more, in a computation that is in good order."""
-        before = chosen_before(body, [k for k, one in enumerate(body.nodes) if one.op in BUCKETED])
-        return _Search(self, body, before, pace_of(body, works, before)).run(module)
 
 
 @attrs.define
-class _Open:
+class _OpenBucket:
     """A bucket that others may still join."""
 
     members: list[int]
@@ -117,32 +116,32 @@ class _Open:
     before: Bits  # candidates that it depends on, also through buckets
 
 
-class _Search:
-    """Buckets of one computation, found in one walk."""
+class _Bucketing:
+    """The buckets of one computation, made in one walk in program order."""
 
     def __init__(
-        self, options: Bucket, body: Computation, before: Sequence[Bits], pace: Pace
+        self, options: Bucket, body: Computation, before: Sequence[Bits], times: ComputeTimes
     ) -> None:
         self._options = options
         self._body = body
         self._before = before
-        self._pace = pace
+        self._times = times
         self._free: dict[int, int] = {}  # by stream: when the buckets before the open ones are done
-        self._of: dict[int, _Open] = {}  # by number of candidate, of buckets of two and more
+        self._of: dict[int, _OpenBucket] = {}  # by number of candidate, of buckets of two and more
         self._in_buckets: Bits = 0  # all their members
         self._changed: dict[int, int] = {}  # by first member: the candidate when it last changed
 
     def run(self, module: Module) -> list[tuple[int, ...]]:
         """The members of each bucket of two or more."""
-        latest: dict[object, _Open] = {}
-        stretch, number = 0, 0
+        latest: dict[object, _OpenBucket] = {}
+        region, number = 0, 0
         for position, node in enumerate(self._body.nodes):
-            stretch += node.op in _DIVIDING
+            region += node.op in _DIVIDING
             if node.op not in BUCKETED:
                 continue
             alone = self._alone(position, number)
             number += 1
-            key = (stretch, _kind(module, self._body, node))
+            key = (region, _kind(module, self._body, node))
             bucket = latest.get(key)
             if bucket is not None and self._may_join(bucket, alone):
                 self._join(bucket, alone)
@@ -154,20 +153,20 @@ class _Search:
             tuple(bucket.members) for first, bucket in self._of.items() if first == _first(bucket)
         ]
 
-    def _alone(self, position: int, number: int) -> _Open:
-        node, behind = self._body.nodes[position], self._pace.behind
-        return _Open(
+    def _alone(self, position: int, number: int) -> _OpenBucket:
+        node, behind = self._body.nodes[position], self._times.behind
+        return _OpenBucket(
             members=[position],
             stream=written_stream(node) or 0,
             size_bytes=larger_side(node, list(self._body.operands_of(node))),
-            ready=self._pace.ready[position],
+            ready=self._times.ready[position],
             behind=behind[number] if number < len(behind) else 0,
             bits=1 << number,
             before=self._through_buckets(self._before[position]),
         )
 
     def _through_buckets(self, before: Bits) -> Bits:
-        """What these depend on is before, too, and so are others of the same buckets."""
+        """These candidates, all members of their buckets, and what those depend on."""
         left = before & self._in_buckets
         while left:
             bucket = self._of[left.bit_length() - 1]
@@ -175,70 +174,70 @@ class _Search:
             left &= ~(bucket.bits | bucket.before)
         return before
 
-    def _may_join(self, bucket: _Open, one: _Open) -> bool:
-        """Whether it is allowed, and puts off little."""
-        size = bucket.size_bytes + one.size_bytes
-        if size > self._options.limit_bytes or one.before & bucket.bits:
+    def _may_join(self, bucket: _OpenBucket, other: _OpenBucket) -> bool:
+        """Whether the two may be joined, and that delays little."""
+        size = bucket.size_bytes + other.size_bytes
+        if size > self._options.limit_bytes or other.before & bucket.bits:
             return False
-        return self._put_off(bucket, one) <= PER_COLLECTIVE_BYTE * self._options.small_bytes
+        return self._delay(bucket, other) <= PER_COLLECTIVE_BYTE * self._options.small_bytes
 
-    def _put_off(self, bucket: _Open, one: _Open) -> int:
+    def _delay(self, bucket: _OpenBucket, other: _OpenBucket) -> int:
         """How much later the stream is done, and how much work waits longer for the bucket.
 
         Alone, the bucket would use the time until the new one is ready, if that is longer than the
         start that is saved; and the work behind it would run beside the new one's bytes.
         """
-        unused = one.ready - self._start(bucket) - START
+        unused = other.ready - self._start(bucket) - START
         return min(unused, PER_COLLECTIVE_BYTE * bucket.size_bytes) + min(
-            bucket.behind, PER_COLLECTIVE_BYTE * one.size_bytes
+            bucket.behind, PER_COLLECTIVE_BYTE * other.size_bytes
         )
 
-    def _start(self, bucket: _Open) -> int:
+    def _start(self, bucket: _OpenBucket) -> int:
         """When its operands are there and the stream is free."""
         return max(bucket.ready, self._free.get(bucket.stream, 0))
 
-    def _close(self, bucket: _Open) -> None:
-        flight = START + PER_COLLECTIVE_BYTE * bucket.size_bytes
-        self._free[bucket.stream] = self._start(bucket) + flight
+    def _close(self, bucket: _OpenBucket) -> None:
+        latency = START + PER_COLLECTIVE_BYTE * bucket.size_bytes
+        self._free[bucket.stream] = self._start(bucket) + latency
 
-    def _join(self, bucket: _Open, one: _Open) -> None:
-        first, number = _first(bucket), _first(one)
+    def _join(self, bucket: _OpenBucket, other: _OpenBucket) -> None:
+        first, number = _first(bucket), _first(other)
         if len(bucket.members) == 1:
             bucket.before = self._through_buckets(bucket.before)
             self._of[first] = bucket
             self._in_buckets |= bucket.bits
         self._of[number] = bucket
-        self._in_buckets |= one.bits
-        bucket.members += one.members
-        bucket.size_bytes += one.size_bytes
-        bucket.ready = max(bucket.ready, one.ready)
-        bucket.behind += one.behind
-        bucket.bits |= one.bits
-        bucket.before |= one.before
-        for other in [bucket, *self._behind(bucket)]:
-            other.before |= bucket.before if other is bucket else bucket.bits | bucket.before
-            self._changed.pop(_first(other), None)
-            self._changed[_first(other)] = number
+        self._in_buckets |= other.bits
+        bucket.members += other.members
+        bucket.size_bytes += other.size_bytes
+        bucket.ready = max(bucket.ready, other.ready)
+        bucket.behind += other.behind
+        bucket.bits |= other.bits
+        bucket.before |= other.before
+        for changed in [bucket, *self._behind(bucket)]:
+            changed.before |= bucket.before if changed is bucket else bucket.bits | bucket.before
+            self._changed.pop(_first(changed), None)
+            self._changed[_first(changed)] = number
 
-    def _behind(self, bucket: _Open) -> list[_Open]:
+    def _behind(self, bucket: _OpenBucket) -> list[_OpenBucket]:
         """The buckets that depend on this one: of those that changed since it was opened."""
-        found = []
+        behind = []
         for first, number in reversed(self._changed.items()):
             if number < _first(bucket):
-                break
+                break  # those changed before any member of this one came, so they cannot depend
             if self._of[first].before & bucket.bits:
-                found.append(self._of[first])
-        return found
+                behind.append(self._of[first])
+        return behind
 
 
-def _first(bucket: _Open) -> int:
+def _first(bucket: _OpenBucket) -> int:
     """The number of the first member among the candidates."""
     return (bucket.bits & -bucket.bits).bit_length() - 1
 
 
 def _kind(module: Module, body: Computation, node: Node) -> object:
     """What collectives of one bucket have in common."""
-    dtypes = {array.dtype for one in body.operands_of(node) for array in _arrays(one.type)}
+    dtypes = {array.dtype for operand in body.operands_of(node) for array in _arrays(operand.type)}
     compared = sorted(
         (key, value) for key, value in node.attributes.items() if key not in _NOT_COMPARED
     )
@@ -255,7 +254,7 @@ def _kind(module: Module, body: Computation, node: Node) -> object:
 
 def _arrays(kind: Type) -> list[ArrayType]:
     kinds = kind.elements if isinstance(kind, TupleType) else (kind,)
-    return [one for one in kinds if isinstance(one, ArrayType)]
+    return [array for array in kinds if isinstance(array, ArrayType)]
 
 
 def _joined(body: Computation, buckets: Sequence[Sequence[int]]) -> Computation:
@@ -310,7 +309,7 @@ def _result(rebuild: Rebuild, node: Node, whole: NodeId, elements: range) -> Nod
 
 
 @attrs.frozen
-class TakeApart(Pass):
+class SplitVariadicCollectives(Pass):
     """Of the collectives that `bucket` joins; 0 in `enabled` leaves them as they were written."""
 
     name: ClassVar[str] = "take-apart"
@@ -318,10 +317,10 @@ class TakeApart(Pass):
     enabled: int = 1
 
     def run(self, module: Module) -> Module:
-        return rewrite_module(module, _apart, _is_joined) if self.enabled else module
+        return rewrite_module(module, _split, _is_splittable) if self.enabled else module
 
 
-def _is_joined(node: Node) -> bool:
+def _is_splittable(node: Node) -> bool:
     """Whether it has several operands that could be joined again, none of them a token."""
     is_tuple = node.op in BUCKETED and isinstance(node.type, TupleType)
     return (
@@ -329,15 +328,17 @@ def _is_joined(node: Node) -> bool:
     )
 
 
-def _apart(rebuild: Rebuild, node: Node) -> NodeId:
+def _split(rebuild: Rebuild, node: Node) -> NodeId:
     """A collective for each operand, and under the name of all the tuple of their results."""
-    if not _is_joined(node):
+    if not _is_splittable(node):
         return rebuild.add(node)
     assert isinstance(node.type, TupleType), node.name
     parts = tuple(
         rebuild.add(
-            attrs.evolve(node, name=rebuild.fresh(f"{node.name}.part"), type=kind, operands=(one,))
+            attrs.evolve(
+                node, name=rebuild.fresh(f"{node.name}.part"), type=kind, operands=(operand,)
+            )
         )
-        for one, kind in zip(node.operands, node.type.elements, strict=True)
+        for operand, kind in zip(node.operands, node.type.elements, strict=True)
     )
     return rebuild.add(Node(node.name, "tuple", node.type, parts, provenance(node), node.span))

@@ -3,7 +3,7 @@
 Frameworks for Neuron thread such a token through collectives, as the last operand and result of
 each that says `has_token="1"`, so that they keep their order until the program is compiled. It
 holds no value that is of use. Here the ranks agree on the order of collectives anyway, as all run
-one program, and what has to wait for what, the data say.
+one program, and dependences follow from the data.
 """
 
 import re
@@ -19,7 +19,7 @@ from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild
 
 _HAS_TOKEN = re.compile(r'\bhas_token\s*=\s*"?(1|true)\b')
-_MARK = re.compile(r',?\s*\bhas_token\s*=\s*(?:"[^"]*"|\w+)')
+_TOKEN_ATTRIBUTE = re.compile(r',?\s*\bhas_token\s*=\s*(?:"[^"]*"|\w+)')
 _NOWHERE = NodeId(-1)  # the new place of what goes; nothing that stays refers to it
 _PASSES_ON = frozenset(
     {
@@ -46,8 +46,8 @@ class EraseTokens(Pass):
 
 def has_token(node: Node) -> bool:
     """Whether the last operand of a collective of several is a token, and its last result."""
-    given = node.attributes.get("frontend_attributes")
-    is_marked = isinstance(given, Raw) and _HAS_TOKEN.search(given.text) is not None
+    frontend = node.attributes.get("frontend_attributes")
+    is_marked = isinstance(frontend, Raw) and _HAS_TOKEN.search(frontend.text) is not None
     if not is_marked or not OPS[node.op].collective or len(node.operands) < 2:
         return False
     return isinstance(node.type, TupleType) and len(node.type.elements) == len(node.operands)
@@ -62,13 +62,13 @@ def _without_tokens(body: Computation) -> Computation:
         if position in links:
             rebuild.new_ids.append(_NOWHERE)
             continue
-        given = rebuild.rewired(node)
+        rewired = rebuild.rewired(node)
         if position in erased:
-            rebuild.new_ids.append(rebuild.add(_without_last(given)))
-        elif _is_whole(body, node, erased):
-            rebuild.new_ids.append(given.operands[0])
+            rebuild.new_ids.append(rebuild.add(_without_last(rewired)))
+        elif _is_only_result(body, node, erased):
+            rebuild.new_ids.append(rewired.operands[0])
         else:
-            rebuild.new_ids.append(rebuild.add(given))
+            rebuild.new_ids.append(rebuild.add(rewired))
     return rebuild.finish()
 
 
@@ -81,7 +81,7 @@ def _chains(body: Computation) -> tuple[frozenset[int], frozenset[int]]:
         if position == body.root:
             continue
         if has_token(node):
-            if _is_free(body, node, users[position], links):
+            if _is_unused(body, node, users[position], links):
                 erased.add(position)
         elif node.op in _PASSES_ON and all(
             user in links or (user in erased and position not in body.nodes[user].operands[:-1])
@@ -99,7 +99,7 @@ def _users(body: Computation) -> list[list[int]]:
     return users
 
 
-def _is_free(body: Computation, node: Node, users: Iterable[int], links: Collection[int]) -> bool:
+def _is_unused(body: Computation, node: Node, users: Iterable[int], links: Collection[int]) -> bool:
     """Whether the token has one element on a side, and its result goes to other tokens alone."""
     assert isinstance(node.type, TupleType), node.name
     sides = body.nodes[node.operands[-1]].type, node.type.elements[-1]
@@ -113,7 +113,7 @@ def _is_free(body: Computation, node: Node, users: Iterable[int], links: Collect
     )
 
 
-def _is_whole(body: Computation, node: Node, erased: Collection[int]) -> bool:
+def _is_only_result(body: Computation, node: Node, erased: Collection[int]) -> bool:
     """Whether it takes the one result that is left of a collective, which is no tuple now."""
     if node.op != "get-tuple-element" or node.operands[0] not in erased:
         return False
@@ -121,13 +121,13 @@ def _is_whole(body: Computation, node: Node, erased: Collection[int]) -> bool:
 
 
 def _without_last(node: Node) -> Node:
-    """The collective without its last operand and result, and without the mark."""
+    """The collective without its last operand and result, and without `has_token`."""
     assert isinstance(node.type, TupleType), node.name
     kinds = node.type.elements[:-1]
-    given = node.attributes["frontend_attributes"]
-    assert isinstance(given, Raw), node.name
-    rest = {key: one for key, one in node.attributes.items() if key != "frontend_attributes"}
-    text = _MARK.sub("", given.text).replace("{,", "{").replace(",}", "}")
+    frontend = node.attributes["frontend_attributes"]
+    assert isinstance(frontend, Raw), node.name
+    rest = {key: value for key, value in node.attributes.items() if key != "frontend_attributes"}
+    text = _TOKEN_ATTRIBUTE.sub("", frontend.text).replace("{,", "{").replace(",}", "}")
     if text != "{}":
         rest["frontend_attributes"] = Raw(text)
     kind = kinds[0] if len(kinds) == 1 else TupleType(kinds)

@@ -1,17 +1,16 @@
 """Orders the operations of every computation so that collectives run beside compute.
 
-The order of the graph is the order of the engines' queues, so this is where it is settled what
-stands before a trigger and before a wait. Loops and branches are meeting points of all queues:
-nothing moves over them, and what stands between two of them is ordered by `timeline.py`.
+The order of the graph is the order of the engines' queues, so this decides what stands before a
+trigger and before a wait. Loops and branches are barriers of all queues: nothing moves over them.
+What lies between two of them is a scheduling region, as in LLVM, and is ordered by itself.
 
-An order of operations for five queues and the streams beside them: list scheduling.
-
-Whenever a queue is free it takes, of the operations whose operands are there, the one that leads to
-the next collective. So triggers come as early as their data allow. What leads to none any more
-fills the time in which all else waits for a collective, or comes at the end. If it reads a
-collective itself (an update), it always comes at the end, and so do the waits for it, in the order
-in which the collectives started (`updates.py`): how long one takes is not known here, and a queue
-that waits too early keeps all behind it waiting.
+The method is list scheduling for five in-order queues and the streams beside them. Whenever a queue
+is free it takes the ready operation of the best priority: the one on the way to the next
+collective. So triggers come as early as their data allow. Operations that lead to no collective
+fill the time in which all others wait for one, or come at the end. An update (it reads a
+collective and leads to none) always comes at the end, and so do its waits, in the order in which
+the collectives started (`UpdateOrder`): how long a collective takes is not known here, and a queue
+that waits too early keeps everything behind it waiting.
 """
 
 import heapq
@@ -26,21 +25,21 @@ from ncc_compiler.ir.collectives import written_stream
 from ncc_compiler.ir.graph import Computation, Module, NodeId
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.options import SCHEDULE_FREE_BYTES, SCHEDULE_LIMIT_PERCENT, SCHEDULE_WINDOW
-from ncc_compiler.overlap.ahead import Turns, held_until, kept_orders
-from ncc_compiler.overlap.dependences import (
-    Lifetimes,
-    Remainder,
+from ncc_compiler.overlap.analyses import (
+    LiveRanges,
+    MemoryBudget,
     feeds_compute,
-    lifetimes_of,
+    live_ranges_of,
     peak_bytes,
 )
-from ncc_compiler.overlap.work import CONTROL_FLOW, Work, works_of
+from ncc_compiler.overlap.cost_model import CONTROL_FLOW, OpWork, works_of
+from ncc_compiler.overlap.order_constraints import UpdateOrder, anti_dependences, shifted_starts
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild
 from ncc_runtime.neff.isa import ENGINES, Engine
 
-Rank = tuple[int, ...]
-"""Who goes first: a class, then a place in it."""
+Priority = tuple[int, ...]
+"""Smaller goes first: a class, then a place in it."""
 
 TRIGGER, SOON, LATER, LAST = range(4)
 """Classes: collectives; what leads to one that feeds compute; to another one; to none."""
@@ -50,17 +49,17 @@ TRIGGER, SOON, LATER, LAST = range(4)
 class Task:
     """A node as the scheduler sees it; tasks are numbered from 0 in program order."""
 
-    work: Work
+    work: OpWork
     stream: int
     after: tuple[int, ...]  # tasks that come first
-    rank: Rank = (LAST, 0)
+    priority: Priority = (LAST, 0)
     reads_collective: bool = False  # itself or through others
-    held_until: int | None = None  # a task: not before it is on its way, if that can be
+    start_after: int | None = None  # a task that is to start before this one, if it can
 
     @property
     def is_leading(self) -> bool:
         """Whether a collective waits for it, or it is one."""
-        return self.rank[0] < LAST
+        return self.priority[0] < LAST
 
     @property
     def is_update(self) -> bool:
@@ -68,23 +67,24 @@ class Task:
         return self.reads_collective and not self.is_leading
 
 
-def arrange(
+def list_schedule(
     tasks: Sequence[Task],
-    lifetimes: Lifetimes,
-    stretch: range,
+    ranges: LiveRanges,
+    region: range,
     limit_bytes: float = math.inf,
     window: int | None = None,
 ) -> list[int]:
-    """The nodes of a stretch, which the tasks stand for, in an order that keeps to the limit.
+    """The nodes of a region in an order whose live values never take more than `limit_bytes`.
 
-    In program order they keep to it, too. `window` tasks may pass the first one that is left.
+    Task k stands for node region[k]; program order must keep to the limit. At most `window` tasks
+    may pass the first one that is left.
     """
-    remainder = Remainder(lifetimes, stretch, limit_bytes)
-    order = _Timeline(tasks, remainder, stretch.start, window or len(tasks)).run()
-    return [stretch[number] for number in order]
+    budget = MemoryBudget(ranges, region, limit_bytes)
+    order = _Timeline(tasks, budget, region.start, window or len(tasks)).run()
+    return [region[number] for number in order]
 
 
-_Entry = tuple[Rank, int]
+_Entry = tuple[Priority, int]
 
 
 class _Queue:
@@ -112,10 +112,10 @@ class _Queue:
 
 
 class _Timeline:
-    def __init__(
-        self, tasks: Sequence[Task], remainder: Remainder, start: int, window: int
-    ) -> None:
-        self._tasks, self._remainder, self._start = tasks, remainder, start
+    """The clocks of queues and streams, and the tasks that are ready, while an order is made."""
+
+    def __init__(self, tasks: Sequence[Task], budget: MemoryBudget, start: int, window: int):
+        self._tasks, self._budget, self._start = tasks, budget, start
         self._window = window
         self._beyond: list[int] = []  # ready, but behind the window
         self._free = dict.fromkeys(ENGINES, 0)
@@ -129,12 +129,12 @@ class _Timeline:
             for other in task.after:
                 self._users[other].append(number)
         self._ready = [0] * len(tasks)
-        self._flies = [False] * len(tasks)  # a collective is the last thing that it waits for
+        self._waits_in_flight = [False] * len(tasks)  # its last operand to come is a collective's
         self._done = [False] * len(tasks)
-        self._names: list[int] = []  # ready, of those that take no time
-        self._holding: dict[int, list[int]] = {}  # ready, until that task is on its way
-        self._held_back: list[int] = []  # ready updates whose turn has not come
-        self._turns: Turns | None = None  # of updates, when all collectives are on their way
+        self._free_of_cost: list[int] = []  # ready, of those that take no time
+        self._shifted: dict[int, list[int]] = {}  # ready, by the task that is to start first
+        self._early_updates: list[int] = []  # ready, but their turn has not come
+        self._update_order: UpdateOrder | None = None  # once all collectives are on their way
         self._left = sum(task.is_leading for task in tasks)
         self.order: list[int] = []
 
@@ -142,10 +142,10 @@ class _Timeline:
         for number, missing in enumerate(self._missing):
             if not missing:
                 self._release(number)
-        self._take_names()
+        self._take_free_of_cost()
         while len(self.order) < len(self._tasks):
             self._take(self._best())
-            self._take_names()
+            self._take_free_of_cost()
         return self.order
 
     def _best(self) -> int:
@@ -153,7 +153,7 @@ class _Timeline:
         leading = self._next(self._leading)
         if leading is not None:
             start, number = leading
-            if not self._flies[number] or start > self._ready[number]:
+            if not self._waits_in_flight[number] or start > self._ready[number]:
                 return number
         filling = self._next(self._filling)
         if filling is not None and (leading is None or filling[0] < leading[0]):
@@ -165,40 +165,40 @@ class _Timeline:
     @property
     def _first(self) -> int:
         """The first task that is left."""
-        return self._remainder.first - self._start
+        return self._budget.first - self._start
 
     def _next(self, queues: Mapping[Engine, _Queue]) -> tuple[int, int] | None:
         """Of tasks that memory has room for, the one that can start first, and when."""
-        found = [
-            one
+        candidates = [
+            candidate
             for engine, queue in queues.items()
-            if (one := queue.next(self._free[engine], self._done)) is not None
+            if (candidate := queue.next(self._free[engine], self._done)) is not None
         ]
-        for start, (_, number) in sorted(found):
-            if self._remainder.has_room(self._start + number):
+        for start, (_, number) in sorted(candidates):
+            if self._budget.has_room(self._start + number):
                 return start, number
         return None
 
-    def _take_names(self) -> None:
-        """Names for data take no time: they come as soon as what they name."""
-        while self._names:
-            self._take(heapq.heappop(self._names))
+    def _take_free_of_cost(self) -> None:
+        """Ops that only rename data (tuples, reshapes) come as soon as their operands."""
+        while self._free_of_cost:
+            self._take(heapq.heappop(self._free_of_cost))
 
     def _take(self, number: int) -> None:
         self._done[number] = True
         self.order.append(number)
-        self._remainder.run(self._start + number)
+        self._budget.run(self._start + number)
         end = self._run(number)
-        is_flight = self._tasks[number].work.flight > 0 or (
-            self._tasks[number].work.engine is None and self._flies[number]
+        is_flight = self._tasks[number].work.latency > 0 or (
+            self._tasks[number].work.engine is None and self._waits_in_flight[number]
         )
         for user in self._users[number]:
             if end > self._ready[user]:
-                self._ready[user], self._flies[user] = end, is_flight
+                self._ready[user], self._waits_in_flight[user] = end, is_flight
             self._missing[user] -= 1
             if not self._missing[user]:
                 self._release(user)
-        self._let_go(number)
+        self._wake_waiting(number)
 
     def _run(self, number: int) -> int:
         """When its results are there."""
@@ -207,25 +207,25 @@ class _Timeline:
             return self._ready[number]
         end = max(self._free[task.work.engine], self._ready[number]) + task.work.duration
         self._free[task.work.engine] = end
-        if not task.work.flight:
+        if not task.work.latency:
             return end
         start = max(end, self._stream_free.get(task.stream, 0))
-        self._stream_free[task.stream] = start + task.work.flight
-        return start + task.work.flight
+        self._stream_free[task.stream] = start + task.work.latency
+        return start + task.work.latency
 
     def _release(self, number: int) -> None:
         """Give a task whose operands are there to its queue, or put it where it waits for more."""
         task = self._tasks[number]
         if task.work.engine is None:
-            heapq.heappush(self._names, number)
+            heapq.heappush(self._free_of_cost, number)
         elif number >= self._first + self._window:
             heapq.heappush(self._beyond, number)
-        elif task.is_update and not (self._turns and self._turns.has_come(number)):
-            self._held_back.append(number)
-        elif task.held_until is not None and not self._done[task.held_until]:
-            self._holding.setdefault(task.held_until, []).append(number)
+        elif task.is_update and not (self._update_order and self._update_order.has_come(number)):
+            self._early_updates.append(number)
+        elif task.start_after is not None and not self._done[task.start_after]:
+            self._shifted.setdefault(task.start_after, []).append(number)
         else:
-            entry = self._ready[number], (task.rank, number)
+            entry = self._ready[number], (task.priority, number)
             heapq.heappush(self._queues_of(task)[task.work.engine].later, entry)
 
     def _queues_of(self, task: Task) -> Mapping[Engine, _Queue]:
@@ -233,38 +233,38 @@ class _Timeline:
             return self._leading
         return self._updating if task.is_update else self._filling
 
-    def _let_go(self, number: int) -> None:
+    def _wake_waiting(self, number: int) -> None:
         """Release whoever waited for this task to be on its way."""
-        waiting = self._holding.pop(number, [])
+        waiting = self._shifted.pop(number, [])
         if self._tasks[number].is_leading:
             self._left -= 1
             if not self._left:
-                self._turns = self._turns_now()
-                waiting += self._take_held_back()
-        elif self._turns and self._turns.take(number):
-            waiting += self._take_held_back()
+                self._update_order = self._order_of_updates()
+                waiting += self._take_early_updates()
+        elif self._update_order and self._update_order.take(number):
+            waiting += self._take_early_updates()
         while self._beyond and self._beyond[0] < self._first + self._window:
             waiting.append(heapq.heappop(self._beyond))
-        for one in waiting:
-            if not self._done[one]:
-                self._release(one)
+        for other in waiting:
+            if not self._done[other]:
+                self._release(other)
 
-    def _take_held_back(self) -> list[int]:
-        found, self._held_back = self._held_back, []
-        return found
+    def _take_early_updates(self) -> list[int]:
+        updates, self._early_updates = self._early_updates, []
+        return updates
 
-    def _turns_now(self) -> Turns:
-        """Of updates that are left, and take time."""
-        started = [number for number in self.order if self._tasks[number].work.flight]
+    def _order_of_updates(self) -> UpdateOrder:
+        """The turns of updates that are left and take time."""
+        started = [number for number in self.order if self._tasks[number].work.latency]
         updates = [
             number
             for number, task in enumerate(self._tasks)
             if task.is_update and task.work.engine is not None and not self._done[number]
         ]
-        return Turns([task.after for task in self._tasks], started, updates)
+        return UpdateOrder([task.after for task in self._tasks], started, updates)
 
 
-_NONE = 2**62
+_NONE = 2**62  # behind every turn
 
 
 @attrs.frozen
@@ -297,27 +297,29 @@ class Schedule(Pass):
         return attrs.evolve(module, computations=computations)
 
     def order(
-        self, module: Module, body: Computation, works: Sequence[Work], feeds: Sequence[bool]
+        self, module: Module, body: Computation, works: Sequence[OpWork], feeds: Sequence[bool]
     ) -> list[int]:
         """The positions of a computation's nodes in their new order."""
-        stretches = _stretches(body)
+        region_ids = _region_ids(body)
         kept = (body.root,) if body.name == module.entry else ()
-        lifetimes = lifetimes_of(body, stretches, kept)
-        late = self.late_reduce_scatter_layers
-        held = held_until(body, lifetimes, self.early_all_gather_layers, late)
-        after = kept_orders(body, lifetimes)
-        runs = _runs(stretches)
-        limit = self._limit(body, kept, max(peak_bytes(lifetimes, stretch) for stretch in runs))
+        ranges = live_ranges_of(body, region_ids, kept)
+        shifted = shifted_starts(
+            body, ranges, self.early_all_gather_layers, self.late_reduce_scatter_layers
+        )
+        others_before = anti_dependences(body, ranges)
+        regions = _regions(region_ids)
+        limit = self._limit(body, kept, max(peak_bytes(ranges, region) for region in regions))
         order: list[int] = []
-        for stretch in runs:
-            tasks = _tasks(body, stretch, _Facts(works, feeds, held, after))
-            if not any(task.work.flight for task in tasks):
-                order += stretch
+        for region in regions:
+            tasks = _tasks(body, region, works, feeds, shifted, others_before)
+            if not any(task.work.latency for task in tasks):
+                order += region
                 continue
-            found = arrange(tasks, lifetimes, stretch)
-            if peak_bytes(lifetimes, found) > limit:
-                found = arrange(tasks, lifetimes, stretch, limit, self.window)
-            order += found
+            scheduled = list_schedule(tasks, ranges, region)
+            # First without the limit: to keep it costs overlap, and time to schedule.
+            if peak_bytes(ranges, scheduled) > limit:
+                scheduled = list_schedule(tasks, ranges, region, limit, self.window)
+            order += scheduled
         return order
 
     def _limit(self, body: Computation, kept: Sequence[int], peak: int) -> int:
@@ -329,134 +331,131 @@ class Schedule(Pass):
         return peak + max(0, more)
 
 
-@attrs.frozen
-class _Facts:
-    """Of the nodes of a computation, by position."""
-
-    works: Sequence[Work]
-    feeds: Sequence[bool]
-    held: Mapping[int, int]
-    after: Mapping[int, Sequence[int]]
-
-
-def _stretches(body: Computation) -> list[int]:
-    """The number of each node's stretch; loops and branches are one by themselves."""
-    found, number = [], 0
+def _region_ids(body: Computation) -> list[int]:
+    """For each node the number of its region; a loop or branch is a region by itself."""
+    ids, current = [], 0
     for node in body.nodes:
         if node.op in CONTROL_FLOW:
-            found.append(number + 1)
-            number += 2
+            ids.append(current + 1)
+            current += 2
         else:
-            found.append(number)
-    return found
+            ids.append(current)
+    return ids
 
 
-def _runs(stretches: Sequence[int]) -> list[range]:
-    """The positions of each stretch."""
-    edges = [k for k in range(1, len(stretches)) if stretches[k] != stretches[k - 1]]
-    starts, ends = [0, *edges], [*edges, len(stretches)]
+def _regions(region_ids: Sequence[int]) -> list[range]:
+    """The positions of each region."""
+    edges = [k for k in range(1, len(region_ids)) if region_ids[k] != region_ids[k - 1]]
+    starts, ends = [0, *edges], [*edges, len(region_ids)]
     return [range(first, last) for first, last in zip(starts, ends, strict=True)]
 
 
-def _tasks(body: Computation, stretch: range, facts: _Facts) -> list[Task]:
-    """The tasks of a stretch, numbered from its first node."""
-    first = stretch.start
-    works = facts.works[first : stretch.stop]
+def _tasks(
+    body: Computation,
+    region: range,
+    works: Sequence[OpWork],
+    feeds: Sequence[bool],
+    shifted: Mapping[int, int],
+    others_before: Mapping[int, Sequence[int]],
+) -> list[Task]:
+    """The tasks of a region, numbered from its first node; arguments are by node."""
+    first = region.start
+    own_works = works[first : region.stop]
     after = [
-        tuple(sorted({need - first for need in needs if first <= need < stretch.stop}))
-        for position in stretch
-        for needs in ((*body.nodes[position].operands, *facts.after.get(position, ())),)
+        tuple(sorted({need - first for need in needs if first <= need < region.stop}))
+        for position in region
+        for needs in ((*body.nodes[position].operands, *others_before.get(position, ())),)
     ]
-    reads = _reads_collective(works, after)
-    ranks = _ranks(_Stretch(works, after, reads), facts.feeds[first : stretch.stop])
+    reads_collective: list[bool] = []
+    for others in after:
+        reads_collective.append(
+            any(own_works[other].latency or reads_collective[other] for other in others)
+        )
+    priorities = _priorities(own_works, after, reads_collective, feeds[first : region.stop])
     tasks = []
-    for number, position in enumerate(stretch):
-        until = facts.held.get(position)
+    for number, position in enumerate(region):
+        until = shifted.get(position)
         tasks.append(
             Task(
-                work=works[number],
+                work=own_works[number],
                 stream=written_stream(body.nodes[position]) or 0,
                 after=after[number],
-                rank=ranks[number],
-                reads_collective=reads[number],
-                held_until=until - first if until is not None and until in stretch else None,
+                priority=priorities[number],
+                reads_collective=reads_collective[number],
+                start_after=until - first if until is not None and until in region else None,
             )
         )
     return tasks
 
 
-@attrs.frozen
-class _Stretch:
-    """The tasks of a stretch, by number."""
-
-    works: Sequence[Work]
-    after: Sequence[Sequence[int]]
-    reads: Sequence[bool]  # a collective, itself or through others
-
-
-def _reads_collective(works: Sequence[Work], after: Sequence[Sequence[int]]) -> list[bool]:
-    reads: list[bool] = []
-    for others in after:
-        reads.append(any(works[other].flight or reads[other] for other in others))
-    return reads
-
-
-def _ranks(stretch: _Stretch, feeds: Sequence[bool]) -> list[Rank]:
-    """The classes of tasks: by the next collective that each leads to."""
-    works, turns = stretch.works, _turns(stretch.works, stretch.after)
-    ahead = _ahead(stretch, turns)
+def _priorities(
+    works: Sequence[OpWork],
+    after: Sequence[Sequence[int]],
+    reads_collective: Sequence[bool],
+    feeds: Sequence[bool],
+) -> list[Priority]:
+    """The priorities of tasks: by the next collective that each leads to."""
+    turns = _earliest_order(works, after)
+    fillers = _filler_priorities(works, after, reads_collective, turns)
+    # The turn of the next collective that a task leads to, of those that feed compute and others.
     soon, later = [_NONE] * len(works), [_NONE] * len(works)
-    ranks: list[Rank] = [(LAST, 0)] * len(works)
-    for number in range(len(works) - 1, -1, -1):
-        if works[number].flight:
+    priorities: list[Priority] = [(LAST, 0)] * len(works)
+    for number in range(len(works) - 1, -1, -1):  # users before what they use
+        if works[number].latency:
             (soon if feeds[number] else later)[number] = turns[number]
         next_soon, next_later = soon[number], later[number]
-        ranks[number] = _rank(works[number], next_soon, next_later) or (LAST, *ahead[number])
-        for other in stretch.after[number]:
+        if works[number].latency:
+            priorities[number] = TRIGGER, min(next_soon, next_later)
+        elif next_soon < _NONE:
+            priorities[number] = SOON, next_soon
+        elif next_later < _NONE:
+            priorities[number] = LATER, next_later
+        else:
+            priorities[number] = LAST, *fillers[number]
+        for other in after[number]:
             soon[other] = min(soon[other], next_soon)
             later[other] = min(later[other], next_later)
-    return ranks
+    return priorities
 
 
-def _ahead(stretch: _Stretch, turns: Mapping[int, int]) -> list[Rank]:
+def _filler_priorities(
+    works: Sequence[OpWork],
+    after: Sequence[Sequence[int]],
+    reads_collective: Sequence[bool],
+    turns: Mapping[int, int],
+) -> list[Priority]:
     """The places of tasks that lead to no collective.
 
-    Of updates, whose turn comes anyway, those first that most work waits for; before them what
-    they need else, by the collective that they read.
+    Updates have a turn of their own; among them those first with the longest path behind them.
+    Before updates comes what they need besides, by the collective that they read.
     """
-    count = len(stretch.works)
-    turn, wanted, work_behind = [0] * count, [_NONE - 1] * count, [0] * count
-    for number, others in enumerate(stretch.after):
-        turn[number] = turns.get(number, max((turn[other] for other in others), default=0))
-    found: list[Rank] = [(0,)] * count
+    count = len(works)
+    latest_read, first_need = [0] * count, [_NONE - 1] * count
+    for number, others in enumerate(after):
+        reads = max((latest_read[other] for other in others), default=0)
+        latest_read[number] = turns.get(number, reads)
+    path_behind = [0] * count  # the critical path from here to the end, this task included
+    places: list[Priority] = [(0,)] * count
     for number in range(count - 1, -1, -1):
-        work_behind[number] += stretch.works[number].duration
-        is_update = stretch.reads[number]
-        found[number] = (_NONE, -work_behind[number]) if is_update else (wanted[number],)
-        for other in stretch.after[number]:
-            work_behind[other] = max(work_behind[other], work_behind[number])
-            wanted[other] = min(wanted[other], turn[number] if is_update else wanted[number])
-    return found
+        path_behind[number] += works[number].duration
+        is_update = reads_collective[number]
+        places[number] = (_NONE, -path_behind[number]) if is_update else (first_need[number],)
+        for other in after[number]:
+            path_behind[other] = max(path_behind[other], path_behind[number])
+            need = latest_read[number] if is_update else first_need[number]
+            first_need[other] = min(first_need[other], need)
+    return places
 
 
-def _turns(works: Sequence[Work], after: Sequence[Sequence[int]]) -> Mapping[int, int]:
+def _earliest_order(works: Sequence[OpWork], after: Sequence[Sequence[int]]) -> Mapping[int, int]:
     """The collectives in the order in which they could start if engines had no other work."""
     done: list[int] = []
     for work, others in zip(works, after, strict=True):
         start = max([done[other] for other in others], default=0)
-        done.append(start + work.duration + work.flight)
-    collectives = [number for number, work in enumerate(works) if work.flight]
-    collectives.sort(key=lambda number: done[number] - works[number].flight)
+        done.append(start + work.duration + work.latency)
+    collectives = [number for number, work in enumerate(works) if work.latency]
+    collectives.sort(key=lambda number: done[number] - works[number].latency)
     return {number: turn for turn, number in enumerate(collectives)}
-
-
-def _rank(work: Work, soon: int, later: int) -> Rank | None:
-    """Of a collective, or what leads to one."""
-    if work.flight:
-        return TRIGGER, min(soon, later)
-    if soon < _NONE:
-        return SOON, soon
-    return (LATER, later) if later < _NONE else None
 
 
 def reordered(body: Computation, order: Sequence[int]) -> Computation:

@@ -13,11 +13,10 @@ computes its part, and an all-gather joins the parts: an update divided over dat
 
 That is done where it saves more work than the all-gather takes.
 
-What elementwise operations make of a sum, computed by each rank for its own part of it.
-
-Which values are the same on all ranks of a group, whatever the inputs are.
-
-Whole numbers that ranks compute from their ids alone, for all ranks at once.
+In this file: the cone of elementwise users of an all-reduce (`cone_of`); the cone computed on a
+part (`Shards`); which values are replicated in a group (`replicated_in_groups`, XLA's replication
+analysis); whole numbers that follow from a rank's ids alone, as offsets of its part do
+(`PerRankValues`); and the pass, which puts them together.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +31,7 @@ from ncc_compiler.ir.graph import Computation, Literal, Module, Node, NodeId, Ra
 from ncc_compiler.ir.op_tables.elementwise import ELEMENTWISE_ROWS
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.types import ArrayType
-from ncc_compiler.overlap.work import CONTROL_FLOW, PER_COLLECTIVE_BYTE, START, work_of
+from ncc_compiler.overlap.cost_model import CONTROL_FLOW, PER_COLLECTIVE_BYTE, START, work_of
 from ncc_compiler.passes.fold_constants import COMPARISONS
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild
@@ -63,22 +62,22 @@ class Cone:
 def cone_of(body: Computation, users: Sequence[Sequence[int]], all_reduce: int) -> Cone | None:
     """The cone of an all-reduce of one array; None if it is very large."""
     shape = body.nodes[all_reduce].array.shape
-    found, pending = {all_reduce}, [all_reduce]
+    inside, pending = {all_reduce}, [all_reduce]
     outside, ends = set[int](), {int(body.root)}
     while pending:
-        one = pending.pop()
-        for user in users[one]:
+        position = pending.pop()
+        for user in users[position]:
             node = body.nodes[user]
             if node.op not in _ANY_SHAPE or node.array.shape != shape:
                 outside.add(user)
-                ends.add(one)
-            elif user not in found:
-                found.add(user)
+                ends.add(position)
+            elif user not in inside:
+                inside.add(user)
                 pending.append(user)
-        if len(found) > _LARGEST_CONE:
+        if len(inside) > _LARGEST_CONE:
             return None
-    inner = tuple(sorted(found - {all_reduce}))
-    return Cone(all_reduce, inner, tuple(sorted(outside)), frozenset(ends & found))
+    inner = tuple(sorted(inside - {all_reduce}))
+    return Cone(all_reduce, inner, tuple(sorted(outside)), frozenset(ends & inside))
 
 
 @attrs.frozen
@@ -103,10 +102,10 @@ class SlicedPart:
 
 @attrs.frozen
 class FlatPart:
-    """A rank's own part as a stretch of the elements in row-major order."""
+    """A rank's own part as a range of the elements in row-major order."""
 
     parts: int
-    start: NodeId  # of the rank's own stretch
+    start: NodeId  # of the rank's own range
     dimension: int = 0
 
     def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
@@ -124,34 +123,36 @@ class FlatPart:
         return rebuild.derived(source, "dynamic-slice", part, (flat, self.start), **sizes)
 
 
-Part = SlicedPart | FlatPart
+RankPart = SlicedPart | FlatPart
 
 
 def own_start(rebuild: Rebuild, module: Module, groups: Groups, source: Node, size: int) -> NodeId:
-    """Where the stretch of `size` elements begins that a rank has by its place in its group."""
+    """Where a rank's own range of `size` elements begins: by its place in its group."""
     starts = np.zeros(module.ranks, np.int32 if size * len(groups[0]) < 2**31 else np.int64)
     for group in groups:
         starts[list(group)] = np.arange(len(group)) * size
     dtype = DType.S32 if starts.dtype == np.int32 else DType.S64
-    whole, one = ArrayType(dtype, (module.ranks,)), ArrayType(dtype, (1,))
+    whole, single = ArrayType(dtype, (module.ranks,)), ArrayType(dtype, (1,))
     table = rebuild.constant(source, whole, starts)
     rank = rebuild.rank(source, module)
-    found = rebuild.derived(source, "dynamic-slice", one, [table, rank], dynamic_slice_sizes=(1,))
-    return rebuild.derived(source, "reshape", ArrayType(dtype), [found])
+    entry = rebuild.derived(
+        source, "dynamic-slice", single, [table, rank], dynamic_slice_sizes=(1,)
+    )
+    return rebuild.derived(source, "reshape", ArrayType(dtype), [entry])
 
 
 class Shards:
     """The parts of a cone's values, added to a computation in the making."""
 
-    def __init__(self, rebuild: Rebuild, body: Computation, cone: Cone, part: Part) -> None:
+    def __init__(self, rebuild: Rebuild, body: Computation, cone: Cone, part: RankPart) -> None:
         self._rebuild, self._body, self._cone, self._part = rebuild, body, cone, part
         self._parts: dict[int, NodeId] = {}
 
     def of(self, position: int) -> NodeId:
         """The part of a node of the cone; adds what is needed for it and stands before it."""
-        for one in (self._cone.all_reduce, *self._cone.inner):
-            if one <= position and one not in self._parts:
-                self._parts[one] = self._added(one)
+        for inner in (self._cone.all_reduce, *self._cone.inner):
+            if inner <= position and inner not in self._parts:
+                self._parts[inner] = self._added(inner)
         return self._parts[position]
 
     def _added(self, position: int) -> NodeId:
@@ -175,11 +176,11 @@ class Shards:
         source = self._body.nodes[operand]
         if source.array.shape == () != user.array.shape:
             return self._rebuild.new_ids[operand]
-        found = self._repeated(source)
-        if found is None:
-            found = self._part.cut(self._rebuild, source, self._rebuild.new_ids[operand])
-        self._parts[operand] = found
-        return found
+        part = self._repeated(source)
+        if part is None:
+            part = self._part.cut(self._rebuild, source, self._rebuild.new_ids[operand])
+        self._parts[operand] = part
+        return part
 
     def _repeated(self, source: Node) -> NodeId | None:
         """The part of an array whose elements are all the same."""
@@ -200,7 +201,7 @@ _GIVES_ALL = frozenset({"all-gather", "all-reduce", "ncc.avg_all_reduce"})
 _TELLS_RANKS = frozenset({"partition-id", "replica-id"})
 
 
-def alike_in_groups(
+def replicated_in_groups(
     module: Module, body: Computation, groups: Groups, *, trust_shardings: bool
 ) -> list[bool]:
     """For every node, whether all members of a group have the same value.
@@ -208,18 +209,18 @@ def alike_in_groups(
     A parameter may differ from rank to rank even where its sharding says that it is replicated,
     unless that is to be trusted.
     """
-    found: list[bool] = []
+    replicated: list[bool] = []
     for node in body.nodes:
         if node.op == "parameter":
             is_entry = body.name == module.entry
-            found.append(trust_shardings and is_entry and _is_replicated(node))
+            replicated.append(trust_shardings and is_entry and _is_replicated(node))
         elif node.op in _GIVES_ALL:
-            found.append(rank_groups(module, node) == groups)
+            replicated.append(rank_groups(module, node) == groups)
         elif OPS[node.op].collective or node.op in CONTROL_FLOW or node.op in _TELLS_RANKS:
-            found.append(False)
+            replicated.append(False)
         else:
-            found.append(all(found[operand] for operand in node.operands))
-    return found
+            replicated.append(all(replicated[operand] for operand in node.operands))
+    return replicated
 
 
 def _is_replicated(parameter: Node) -> bool:
@@ -231,7 +232,7 @@ Numbers = np.ndarray
 """(ranks,) int64, or bool for pred."""
 
 
-class RankNumbers:
+class PerRankValues:
     """Values of nodes of one element; None where something else than the rank decides them."""
 
     def __init__(self, module: Module, body: Computation) -> None:
@@ -245,7 +246,7 @@ class RankNumbers:
         pending = [position]
         while pending:
             node = self._body.nodes[pending[-1]]
-            missing = [one for one in _needs(node) if one not in self._known]
+            missing = [operand for operand in _needs(node) if operand not in self._known]
             pending += missing
             if not missing:
                 self._known.setdefault(pending.pop(), self._value(node))
@@ -264,9 +265,9 @@ class RankNumbers:
                 return np.broadcast_to(value, self._ranks.shape)
             case "dynamic-slice":
                 return self._looked_up(node)
-        given = [self._known[operand] for operand in _needs(node)]
-        numbers = [one for one in given if one is not None]
-        if len(numbers) < len(given):
+        operands = [self._known[operand] for operand in _needs(node)]
+        numbers = [values for values in operands if values is not None]
+        if len(numbers) < len(operands):
             return None
         if node.op == "compare":
             return np.asarray(COMPARISONS[str(node.attributes["direction"])](*numbers))
@@ -296,16 +297,16 @@ def _is_number(node: Node) -> bool:
     return isinstance(kind, ArrayType) and kind.elements == 1 and kind.dtype.numpy.kind in "biu"
 
 
-def _in_range(node: Node, found: Numbers) -> Numbers | None:
+def _in_range(node: Node, numbers: Numbers) -> Numbers | None:
     """The numbers, where none of them wraps in the node's type."""
     dtype = node.array.dtype.numpy
     if dtype.kind == "b":
-        return found.astype(bool)
+        return numbers.astype(bool)
     if not dtype.isbuiltin:
         return None
-    found = found.astype(np.int64)
+    numbers = numbers.astype(np.int64)
     info = np.iinfo(dtype)
-    return found if ((found >= info.min) & (found <= min(info.max, 2**62))).all() else None
+    return numbers if ((numbers >= info.min) & (numbers <= min(info.max, 2**62))).all() else None
 
 
 _UNKNOWN = np.iinfo(np.int64).max  # in the range of no type here
@@ -326,8 +327,8 @@ def _rest(dividend: Numbers, divisor: Numbers) -> Numbers:
     return np.where(divisor > 0, np.fmod(dividend, np.maximum(divisor, 1)), _UNKNOWN)
 
 
-def _chosen(predicate: Numbers, one: Numbers, other: Numbers) -> Numbers:
-    return np.where(predicate, one, other)
+def _chosen(predicate: Numbers, on_true: Numbers, on_false: Numbers) -> Numbers:
+    return np.where(predicate, on_true, on_false)
 
 
 def _clamped(least: Numbers, value: Numbers, most: Numbers) -> Numbers:
@@ -354,7 +355,7 @@ _RULES: Mapping[str, Callable[..., Numbers]] = {
 
 _SPLIT = frozenset({"all-reduce", "ncc.avg_all_reduce"})
 _NOWHERE = NodeId(-1)  # the new place of what goes; nothing that stays refers to it
-_MOST_ROUNDS = 8
+_MOST_ROUNDS = 8  # of splits, each of sums that the one before has freed
 
 
 @attrs.frozen
@@ -376,36 +377,36 @@ class SplitAllReduces(Pass):
         computations = dict(module.computations)
         for name, body in module.computations.items():
             for _ in range(_MOST_ROUNDS):  # sums of sums go one by one
-                found = self._found(module, body)
-                if not found:
+                splits = self._splits(module, body)
+                if not splits:
                     break
-                body = _split(module, body, found)
+                body = _split(module, body, splits)
             computations[name] = body
         return attrs.evolve(module, computations=computations)
 
-    def _found(self, module: Module, body: Computation) -> list["_Split"]:
+    def _splits(self, module: Module, body: Computation) -> list["_Split"]:
         """What can be split, no node in two of them."""
         sums = [
             position
             for position, node in enumerate(body.nodes)
             if node.op in _SPLIT and isinstance(node.type, ArrayType) and len(node.operands) == 1
         ]
-        users, taken, found = _users(body) if sums else [], set[int](), []
-        numbers, trusts = RankNumbers(module, body), bool(self.trust_shardings)
-        alike = cache(partial(alike_in_groups, module, body, trust_shardings=trusts))
+        users, taken, splits = _users(body) if sums else [], set[int](), []
+        numbers, trusts = PerRankValues(module, body), bool(self.trust_shardings)
+        replicated = cache(partial(replicated_in_groups, module, body, trust_shardings=trusts))
         for position in sums:
             cone = cone_of(body, users, position)
             groups = rank_groups(module, body.nodes[position])
             if cone is None or not taken.isdisjoint(cone.nodes) or _size(groups) < 2:
                 continue
-            one = _sliced(body, cone, groups, numbers)
-            if one is None and _is_worthwhile(module, body, cone, _size(groups)):
+            split = _sliced(body, cone, groups, numbers)
+            if split is None and _is_worthwhile(module, body, cone, _size(groups)):
                 (end,) = cone.ends
-                one = _Split(cone, groups, None) if alike(groups)[end] else None
-            if one is not None:
+                split = _Split(cone, groups, None) if replicated(groups)[end] else None
+            if split is not None:
                 taken |= cone.nodes
-                found.append(one)
-        return found
+                splits.append(split)
+        return splits
 
 
 def _is_worthwhile(module: Module, body: Computation, cone: Cone, parts: int) -> bool:
@@ -418,7 +419,7 @@ def _is_worthwhile(module: Module, body: Computation, cone: Cone, parts: int) ->
         return False
     if body.nodes[cone.all_reduce].array.elements % parts:
         return False
-    work = sum(work_of(module, body, body.nodes[one]).duration for one in cone.inner)
+    work = sum(work_of(module, body, body.nodes[inner]).duration for inner in cone.inner)
     size = body.nodes[cone.all_reduce].array.size_bytes
     return work - work // parts > START + PER_COLLECTIVE_BYTE * size // 2
 
@@ -446,7 +447,7 @@ def _users(body: Computation) -> list[list[int]]:
     return users
 
 
-def _sliced(body: Computation, cone: Cone, groups: Groups, numbers: RankNumbers) -> _Split | None:
+def _sliced(body: Computation, cone: Cone, groups: Groups, numbers: PerRankValues) -> _Split | None:
     """Where all that leaves the cone is the rank's own part along one dimension."""
     if body.root in cone.nodes or not cone.users:
         return None
@@ -462,10 +463,14 @@ def _sliced(body: Computation, cone: Cone, groups: Groups, numbers: RankNumbers)
     return _Split(cone, groups, dimensions.pop())
 
 
-def _own_part(body: Computation, node: Node, groups: Groups, numbers: RankNumbers) -> int | None:
+def _own_part(body: Computation, node: Node, groups: Groups, numbers: PerRankValues) -> int | None:
     """The dimension along which a dynamic-slice takes, on each rank, the part with its number."""
     whole, part = body.nodes[node.operands[0]].array.shape, node.array.shape
-    cut = [k for k, (one, other) in enumerate(zip(whole, part, strict=True)) if one != other]
+    cut = [
+        k
+        for k, (size_before, size_after) in enumerate(zip(whole, part, strict=True))
+        if size_before != size_after
+    ]
     if len(cut) != 1 or len(node.operands) != 1 + len(whole):
         return None
     (dimension,) = cut
@@ -473,16 +478,18 @@ def _own_part(body: Computation, node: Node, groups: Groups, numbers: RankNumber
     start = numbers.of(node.operands[1 + dimension])
     if start is None or whole[dimension] != size * _size(groups):
         return None
-    wanted = np.zeros(len(start), np.int64)
+    own = np.zeros(len(start), np.int64)
     for group in groups:
-        wanted[list(group)] = np.arange(len(group)) * size
-    return dimension if (np.clip(start, 0, most) == wanted).all() else None
+        own[list(group)] = np.arange(len(group)) * size
+    return dimension if (np.clip(start, 0, most) == own).all() else None
 
 
-def _split(module: Module, body: Computation, found: Sequence[_Split]) -> Computation:
+def _split(module: Module, body: Computation, splits: Sequence[_Split]) -> Computation:
     rebuild = Rebuild(body)
-    inside = {position: one for one in found for position in one.cone.nodes}
-    leaving = {user: one for one in found if one.dimension is not None for user in one.cone.users}
+    inside = {position: split for split in splits for position in split.cone.nodes}
+    leaving = {
+        user: split for split in splits if split.dimension is not None for user in split.cone.users
+    }
     shards: dict[int, Shards] = {}  # by all-reduce
     for position, node in enumerate(body.nodes):
         split = leaving.get(position)
@@ -509,7 +516,7 @@ def _gathered(rebuild: Rebuild, module: Module, body: Computation, split: _Split
     parts, elements = _size(split.groups), node.array.elements
     start = own_start(rebuild, module, split.groups, node, elements // parts)
     own = Shards(rebuild, body, split.cone, FlatPart(parts, start)).of(end)
-    kept = {key: one for key, one in total.attributes.items() if key != "to_apply"}
+    kept = {key: value for key, value in total.attributes.items() if key != "to_apply"}
     flat = ArrayType(node.array.dtype, (elements,))
     gathered = rebuild.add(
         Node(

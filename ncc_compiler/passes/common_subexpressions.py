@@ -1,4 +1,4 @@
-"""Computes what is the same only once."""
+"""Common subexpression elimination: what is the same is computed once."""
 
 from typing import ClassVar
 
@@ -41,7 +41,7 @@ class _Merge:
 
     def __call__(self, rebuild: Rebuild, node: Node) -> NodeId:
         is_unknown = node.op == "constant" and not node.has_value()
-        if node.op == "parameter" or is_unknown or OPS[node.op].stays:
+        if node.op == "parameter" or is_unknown or OPS[node.op].has_side_effect:
             return rebuild.add(node)
         key = (node.op, node.type, node.operands, _meaning(node))
         if key not in self._seen:

@@ -137,8 +137,8 @@ class _Expansion:
         kind = self._rebuild.type_of(operand)
         if kind.dtype is dtype:
             return operand
-        wanted = ArrayType(dtype, kind.shape)
-        return self._rebuild.derived(self._node, "convert", wanted, [operand])
+        converted = ArrayType(dtype, kind.shape)
+        return self._rebuild.derived(self._node, "convert", converted, [operand])
 
     def _spread(self, features: NodeId) -> NodeId:
         """One number of each feature over the whole shape."""

@@ -22,7 +22,7 @@ import attrs
 
 from ncc_compiler.ir.collectives import group_size, rank_groups
 from ncc_compiler.ir.graph import Module, Node, NodeId
-from ncc_compiler.ir.op_tables.collectives import COUNTED
+from ncc_compiler.ir.op_tables.collectives import VARIABLE_SIZE
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.type_rules.collectives import has_receive_offsets
 from ncc_compiler.ir.types import ArrayType, TupleType
@@ -47,7 +47,7 @@ class ExpandCollectives(Pass):
                 rebuild.type_of(node.operands[2])
             ):
                 return _to_receive_offsets(module, rebuild, node)
-            if not OPS[node.op].collective or OPS[node.op].takes_tuples or node.op in COUNTED:
+            if not OPS[node.op].collective or OPS[node.op].takes_tuples or node.op in VARIABLE_SIZE:
                 return rebuild.add(node)
             if node.op == "all-to-all" and "dimensions" not in node.attributes:
                 return _all_to_all_of_tuple(rebuild, node)
@@ -73,8 +73,8 @@ def _with_results(
     if len(kinds) == 1:
         return [added]
     return [
-        rebuild.derived(node, "get-tuple-element", one, [added], index=k)
-        for k, one in enumerate(kinds)
+        rebuild.derived(node, "get-tuple-element", element, [added], index=k)
+        for k, element in enumerate(kinds)
     ]
 
 
@@ -93,9 +93,9 @@ def _one_per_dtype(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
         members = [k for k, kind in enumerate(kinds) if kind.dtype is dtype]
         name = rebuild.fresh(node.name) if results else node.name
         operands = [node.operands[k] for k in members]
-        one = attrs.evolve(node, name=name)
-        found = _canonical(module, rebuild, one, operands, [kinds[k] for k in members])
-        results.update(zip(members, found, strict=True))
+        of_dtype = attrs.evolve(node, name=name)
+        parts = _canonical(module, rebuild, of_dtype, operands, [kinds[k] for k in members])
+        results.update(zip(members, parts, strict=True))
     return _as_typed(rebuild, node, [results[k] for k in range(len(kinds))])
 
 
@@ -122,8 +122,8 @@ def _canonical(
     wires = [chunks.before(operand) for operand in operands]
     wire_kinds = [chunks.wire_result(rebuild.type_of(wire)) for wire in wires]
     leading = attrs.evolve(node, attributes={**node.attributes, "dimensions": (0,)})
-    found = _with_results(rebuild, leading, wires, wire_kinds)
-    return [chunks.after(wire, kind) for wire, kind in zip(found, kinds, strict=True)]
+    received = _with_results(rebuild, leading, wires, wire_kinds)
+    return [chunks.after(wire, kind) for wire, kind in zip(received, kinds, strict=True)]
 
 
 @attrs.frozen

@@ -1,10 +1,10 @@
-"""Spells `rng` out in random bits, whose state is a constant and a number that counts turns.
+"""Expands `rng` to random bits, whose state is a constant and a counter of loop iterations.
 
 XLA leaves the numbers of `rng` open; here they follow from the seed, the place of the operation
-in the program, the rank and the turn of the loops around it. The bits are Philox's: the key is
-the seed and the operation's number mixed, the counter starts at rank and turn in its upper word.
-The turn is one more part of the state of every loop, and operand of every branch, that holds an
-`rng`: each execution of one's computation adds 1.
+in the program, the rank and the iteration of the loops around it. The bits are Philox's: the key is
+the seed and the operation's number mixed, the counter starts at rank and iteration in its upper
+word. The iteration is one more element of the state of every loop, and operand of every branch,
+that holds an `rng`: each execution of the computation adds 1.
 
     rng_uniform of floats    low + u * (high - low), low where that is rounded to high, with u the
                              upper 24 bits (of 64: 53) as a fraction
@@ -64,8 +64,8 @@ class ExpandRng(Pass):
         computations = {}
         for name, computation in module.computations.items():
             if name in turning or name == module.entry:
-                one = _Turning(computation, module, turning, self.seed, numbers)
-                computation = one.rebuilt(name == module.entry, name in conditions)
+                turning_computation = _Turning(computation, module, turning, self.seed, numbers)
+                computation = turning_computation.rebuilt(name == module.entry, name in conditions)
             computations[name] = computation
         return attrs.evolve(module, computations=computations)
 
@@ -177,7 +177,7 @@ class _Turning:
         return self._converted(node, self._op(node, "add", unsigned, low, rest), own)
 
     def _normal(self, node: Node, kind: ArrayType) -> NodeId:
-        """Box and Muller's way, of two fractions."""
+        """A normal number by the Box-Muller transform, of two fractions."""
         u, v = self._fraction(node, kind), self._fraction(node, kind)
         complement = self._op(node, "log-plus-one", kind, self._op(node, "negate", kind, u))
         minus_two = self._constant(node, -2, kind)
@@ -201,9 +201,9 @@ class _Turning:
         above = self._op(node, "convert", _TURN, self._rebuild.rank(node, self._module))
         above = self._op(node, "shift-left", _TURN, above, self._constant(node, _TURNS, _TURN))
         above = self._op(node, "add", _TURN, above, self._turn)
-        one = ArrayType(DType.U64, (1,))
-        start = [self._constant(node, key, one), self._constant(node, 0, one)]
-        words = [*start, self._op(node, "reshape", one, above)]
+        word = ArrayType(DType.U64, (1,))
+        start = [self._constant(node, key, word), self._constant(node, 0, word)]
+        words = [*start, self._op(node, "reshape", word, above)]
         state_kind = ArrayType(DType.U64, (3,))
         state = self._op(node, "concatenate", state_kind, *words, dimensions=(0,))
         both = TupleType((state_kind, kind))

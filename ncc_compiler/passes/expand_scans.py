@@ -1,4 +1,8 @@
-"""Makes a loop of each scan: a step takes a slice of each input and carries, and writes outputs."""
+"""Makes a loop of each scan.
+
+An iteration takes a slice of each input and the carries (the loop-carried values), and writes a
+slice of each output.
+"""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -82,10 +86,10 @@ class _Scan:
 
 def _read(module: Module, rebuild: Rebuild, node: Node) -> _Scan:
     assert isinstance(node.type, TupleType), node.name
-    given = tuple(rebuild.type_of(operand) for operand in node.operands)
+    kinds = tuple(rebuild.type_of(operand) for operand in node.operands)
     results = tuple(kind for kind in node.type.elements if isinstance(kind, ArrayType))
     carried = node.integer("num_carries")
-    inputs, outputs = given[: len(given) - carried], results[: len(results) - carried]
+    inputs, outputs = kinds[: len(kinds) - carried], results[: len(results) - carried]
     (dimension,) = node.integers("dimensions")
     length = (*inputs, *outputs)[0].shape[dimension]
     carries = results[len(outputs) :]
@@ -130,11 +134,11 @@ def _body(name: str, scan: _Scan) -> Computation:
         arguments.append(made.derived(node, "reshape", scan.slice_of(kind, None), [cut]))
     gives = step.nodes[step.root].type
     callee = Callee(step.name)
-    found = made.derived(node, "call", gives, [*arguments, *carries], to_apply=callee)
-    results = [found]
+    called = made.derived(node, "call", gives, [*arguments, *carries], to_apply=callee)
+    results = [called]
     if isinstance(gives, TupleType):
         results = [
-            made.derived(node, "get-tuple-element", kind, [found], index=k)
+            made.derived(node, "get-tuple-element", kind, [called], index=k)
             for k, kind in enumerate(gives.elements)
         ]
     written = []

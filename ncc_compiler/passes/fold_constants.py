@@ -1,10 +1,9 @@
-"""Computes what depends on constants only, once, at compile time.
+"""Constant folding: computes what depends on constants only, at compile time.
 
-Values of operations on constants, where every way of computing them gives the same bits.
-
-Moves of elements, integer arithmetic, and single float operations that IEEE rounds once. Nothing
-transcendental, nothing that sums; and nothing where XLA and numpy differ at the edges (division by
-zero, conversions out of range). Those stay for the devices.
+Only where every way of computing a value gives the same bits: moves of elements, integer
+arithmetic, and single float operations that IEEE rounds once. Nothing transcendental, nothing that
+sums; and nothing where XLA and numpy differ at the edges (division by zero, conversions out of
+range). Those stay for the devices.
 """
 
 from collections.abc import Callable, Mapping

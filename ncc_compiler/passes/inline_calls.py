@@ -1,4 +1,4 @@
-"""Puts the bodies of called and fused computations where the calls are."""
+"""Inlining: the bodies of called and fused computations take the place of the calls."""
 
 from typing import ClassVar
 
@@ -34,7 +34,7 @@ class InlineCalls(Pass):
             def inline(rebuild: Rebuild, node: Node) -> NodeId:
                 if node.op not in _CALLS:
                     return rebuild.add(node)
-                return _insert(rebuild, done[_callee(node)], node)
+                return _insert(rebuild, done[node.callee(_CALLS[node.op])], node)
 
             has_calls = any(node.op in _CALLS for node in computation.nodes)
             done[name] = rewrite_computation(computation, inline) if has_calls else computation
@@ -52,10 +52,6 @@ class InlineCalls(Pass):
             )
             option = f"--pass-option {self.name}.limit_nodes=N raises the limit"
             raise CompileError([Diagnostic("inline-calls-C1", text, help=option)])
-
-
-def _callee(node: Node) -> str:
-    return node.callee(_CALLS[node.op])
 
 
 def _copied(node: Node) -> list[str]:

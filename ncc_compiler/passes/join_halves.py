@@ -1,14 +1,14 @@
-"""Operations that are written in two halves, start and done, become one where they start.
+"""Asynchronous operations become synchronous ones; send and recv become permutes.
 
-The runtime runs every collective beside the engines, so a start has nothing to add: what overlaps
-is decided by the order of uses. A start's value is a tuple of operand, result and contexts; the
-tuple is kept, its contexts are zeros that nobody reads, and a done is one of its elements.
+`JoinHalves`: a start/done pair becomes one operation where it starts (XLA: async to sync). The
+runtime runs every collective beside the engines anyway, and what overlaps follows from the order
+of uses. A start's value is a tuple of operand, result and contexts; the tuple is kept, its contexts
+are zeros that nobody reads, and a done is one of its elements.
 
-A send and the recv of the same transfer become one permute, where the data is there.
-
-Every rank of a partitioned program runs both, and `match_transfers` brings the two sides into one
-computation. The value of either is a tuple of data, a context and a token; the tuple is kept, and a
-done is made of its elements.
+`JoinTransfers`: a send and the recv that matches it become one `collective-permute`, where the data
+is there. Every rank of a partitioned program runs both, and `match_transfers` brings the two sides
+into one computation. The value of either is a tuple of data, a context and a token; the tuple is
+kept, and a done is made of its elements.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class JoinHalves(Pass):
 
 
 def is_half(op: str) -> bool:
-    """Whether the op starts, carries on or ends an operation that another op names."""
+    """Whether the op is the start, update or done of an operation that another op names."""
     return op.endswith((_START, _DONE)) or op == f"async{_UPDATE}"
 
 
@@ -67,8 +67,8 @@ def _start(rebuild: Rebuild, node: Node) -> NodeId:
         callee = Callee(node.callee("calls"))
         plain = attrs.evolve(plain, op="call", attributes={"to_apply": callee})
     result = rebuild.add(plain)
-    given = _operands(rebuild, node, kinds[1 if op == "copy" else 0])
-    head = [result, given] if op == "copy" else [given, result]
+    operand = _operands(rebuild, node, kinds[1 if op == "copy" else 0])
+    head = [result, operand] if op == "copy" else [operand, result]
     contexts = [_context(rebuild, node, kind) for kind in kinds[2:]]
     return rebuild.derived(node, "tuple", node.type, [*head, *contexts])
 
@@ -76,13 +76,11 @@ def _start(rebuild: Rebuild, node: Node) -> NodeId:
 def _operands(rebuild: Rebuild, node: Node, kind: Type) -> NodeId:
     """The operand as the tuple holds it: alone, or in a tuple of its own."""
     operands: Sequence[NodeId] = node.operands[:1] if moves_slices(node) else node.operands
-    if isinstance(kind, TupleType) and (len(operands) != 1 or not _is(rebuild, operands[0], kind)):
+    if isinstance(kind, TupleType) and (
+        len(operands) != 1 or rebuild.nodes[operands[0]].type != kind
+    ):
         return rebuild.derived(node, "tuple", kind, operands)
     return operands[0]
-
-
-def _is(rebuild: Rebuild, operand: NodeId, kind: Type) -> bool:
-    return rebuild.nodes[operand].type == kind
 
 
 def _context(rebuild: Rebuild, node: Node, kind: Type) -> NodeId:
@@ -97,13 +95,10 @@ class JoinTransfers(Pass):
     name: ClassVar[str] = "join-transfers"
 
     def run(self, module: Module) -> Module:
-        return rewrite_module(
-            match_transfers(module), _joined_transfer, lambda node: node.op in _JOINED
-        )
+        def join(rebuild: Rebuild, node: Node) -> NodeId:
+            return _JOINED[node.op](rebuild, node) if node.op in _JOINED else rebuild.add(node)
 
-
-def _joined_transfer(rebuild: Rebuild, node: Node) -> NodeId:
-    return _JOINED[node.op](rebuild, node) if node.op in _JOINED else rebuild.add(node)
+        return rewrite_module(match_transfers(module), join, lambda node: node.op in _JOINED)
 
 
 def _send(rebuild: Rebuild, node: Node) -> NodeId:
@@ -132,8 +127,8 @@ def _permuted(rebuild: Rebuild, node: Node, data: NodeId) -> NodeId:
     if not isinstance(kind, TupleType):
         return rebuild.add(attrs.evolve(permute, operands=(data,), type=kind))
     parts = [
-        rebuild.derived(node, "get-tuple-element", one, [data], index=k)
-        for k, one in enumerate(kind.elements)
+        rebuild.derived(node, "get-tuple-element", element, [data], index=k)
+        for k, element in enumerate(kind.elements)
     ]
     if len(parts) > 1:
         return rebuild.add(attrs.evolve(permute, operands=tuple(parts), type=kind))

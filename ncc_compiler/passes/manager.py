@@ -41,14 +41,14 @@ def run_passes(
     The result of the last pass is verified, with `verify_each` that of every pass. Raises
     InternalError, which names the pass (or all of them), where verification fails.
     """
-    for number, one in enumerate(passes, start=1):
-        module = one.run(module)
+    for number, current in enumerate(passes, start=1):
+        module = current.run(module)
         if verify_each:
-            _verify(module, f"pass {number}, {one.name},")
+            _verify(module, f"pass {number}, {current.name},")
         if observe is not None:
-            observe(one.name, module)
+            observe(current.name, module)
     if passes and not verify_each:
-        _verify(module, "one of the passes " + ", ".join(one.name for one in passes))
+        _verify(module, "one of the passes " + ", ".join(current.name for current in passes))
     return module
 
 

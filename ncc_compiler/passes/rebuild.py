@@ -139,10 +139,10 @@ def stable_order(uses: Sequence[Sequence[int]]) -> list[int]:
 
 def reachable(computations: Mapping[str, Computation], entry: str) -> dict[str, Computation]:
     """The computations that the entry needs, in their order."""
-    found, pending = {entry}, [entry]
+    reached, pending = {entry}, [entry]
     while pending:
         nodes = computations[pending.pop()].nodes
-        named = {callee for node in nodes for _, callee in node.callees()} - found
-        found |= named
+        named = {callee for node in nodes for _, callee in node.callees()} - reached
+        reached |= named
         pending += named
-    return {name: computation for name, computation in computations.items() if name in found}
+    return {name: computation for name, computation in computations.items() if name in reached}

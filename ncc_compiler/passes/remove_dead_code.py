@@ -1,11 +1,11 @@
-"""Drops nodes whose values nobody needs, and computations that nobody names."""
+"""Dead code elimination: drops nodes whose values nobody uses, and computations nobody calls."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import attrs
 
-from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
+from ncc_compiler.ir.graph import Computation, Module, NodeId
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, reachable
@@ -24,22 +24,23 @@ class RemoveDeadCode(Pass):
 
     def run(self, module: Module) -> Module:
         alive: dict[str, Computation] = {}
-        staying: set[str] = set()  # computations with a node that stays
+        effectful: set[str] = set()  # computations with a side effect in them
         for name, body in module.computations.items():  # callees come first
-            stays = [_stays(node, staying) for node in body.nodes]
-            alive[name] = _pruned(body, stays)
-            if any(stays):
-                staying.add(name)
+            roots = [
+                OPS[node.op].has_side_effect
+                or any(callee in effectful for _, callee in node.callees())
+                for node in body.nodes
+            ]
+            alive[name] = _pruned(body, roots)
+            if any(roots):
+                effectful.add(name)
         return attrs.evolve(module, computations=reachable(alive, module.entry))
 
 
-def _stays(node: Node, staying: Container[str]) -> bool:
-    return OPS[node.op].stays or any(name in staying for _, name in node.callees())
-
-
-def _pruned(computation: Computation, stays: Sequence[bool]) -> Computation:
+def _pruned(computation: Computation, roots: Sequence[bool]) -> Computation:
+    """The computation without nodes that neither its root nor these roots need."""
     nodes = computation.nodes
-    needed = [node.op == "parameter" or kept for node, kept in zip(nodes, stays, strict=True)]
+    needed = [node.op == "parameter" or kept for node, kept in zip(nodes, roots, strict=True)]
     needed[computation.root] = True
     for position in range(len(nodes) - 1, -1, -1):  # users come after what they use
         if needed[position]:

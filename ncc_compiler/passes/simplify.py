@@ -1,4 +1,4 @@
-"""Removes operations that only rename or reorder nothing: copies, identities, tuple round trips."""
+"""Algebraic simplification: copies, identities and tuple round trips go."""
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar
@@ -25,10 +25,10 @@ class Simplify(Pass):
 
 def _simplified(rebuild: Rebuild, node: Node) -> NodeId:
     rule = _RULES.get(node.op)
-    found = rule(rebuild, node) if rule else None
-    if isinstance(found, Node):  # a simpler node may be simpler still
-        return _simplified(rebuild, found)
-    return rebuild.add(node) if found is None else found
+    simpler = rule(rebuild, node) if rule else None
+    if isinstance(simpler, Node):  # a simpler node may be simpler still
+        return _simplified(rebuild, simpler)
+    return rebuild.add(node) if simpler is None else simpler
 
 
 Rule = Callable[[Rebuild, Node], NodeId | Node | None]

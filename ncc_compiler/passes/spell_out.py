@@ -1,4 +1,7 @@
-"""Replaces ops that are other ops, or a number, under a name of their own."""
+"""Legalisation of ops that are other ops, or a number, under a name of their own.
+
+For example: custom calls that stand for an op, a permute of slices, a ragged product that is none.
+"""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -80,13 +83,13 @@ def _permute_of_slices(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
             of = rebuild.derived(node, "get-tuple-element", kind, [of], index=index)
         return of
 
-    def starts(operand: NodeId, one: MovedSlice) -> list[NodeId]:
-        place = element(operand, one.starts)
-        return [element(place, [dimension]) for dimension in range(len(one.sizes))]
+    def starts(operand: NodeId, moved_slice: MovedSlice) -> list[NodeId]:
+        place = element(operand, moved_slice.starts)
+        return [element(place, [dimension]) for dimension in range(len(moved_slice.sizes))]
 
-    def cut(array: NodeId, at: list[NodeId], one: MovedSlice) -> NodeId:
-        kind = ArrayType(rebuild.type_of(array).dtype, one.sizes)
-        sizes = {"dynamic_slice_sizes": one.sizes}
+    def cut(array: NodeId, at: list[NodeId], moved_slice: MovedSlice) -> NodeId:
+        kind = ArrayType(rebuild.type_of(array).dtype, moved_slice.sizes)
+        sizes = {"dynamic_slice_sizes": moved_slice.sizes}
         return rebuild.derived(node, "dynamic-slice", kind, [array, *at], **sizes)
 
     source, output, from_starts, to_starts = node.operands
@@ -94,9 +97,9 @@ def _permute_of_slices(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
     count = len(node.type.elements) if isinstance(node.type, TupleType) else 1
     arrays = [element(output, [k] if several else []) for k in range(count)]
     parts = []
-    for one in slices:
-        array = element(source, [] if one.array is None else [one.array])
-        parts.append(cut(array, starts(from_starts, one), one))
+    for moved_slice in slices:
+        array = element(source, [] if moved_slice.array is None else [moved_slice.array])
+        parts.append(cut(array, starts(from_starts, moved_slice), moved_slice))
     kinds = tuple(rebuild.type_of(part) for part in parts)
     kept = {key: value for key, value in node.attributes.items() if key != SLICE_SIZES}
     permute = attrs.evolve(node, name=rebuild.fresh(node.name), attributes=kept)
@@ -108,15 +111,15 @@ def _permute_of_slices(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
         )
     )
     receives = _is_target(module, rebuild, node)
-    for k, one in enumerate(slices):
+    for k, moved_slice in enumerate(slices):
         arrived = element(moved, [k] if len(slices) > 1 else [])
-        array, at = arrays[one.array or 0], starts(to_starts, one)
+        array, at = arrays[moved_slice.array or 0], starts(to_starts, moved_slice)
         if receives is not None:
-            known = ArrayType(DType.PRED, one.sizes)
+            known = ArrayType(DType.PRED, moved_slice.sizes)
             mask = rebuild.derived(node, "broadcast", known, [receives], dimensions=())
-            choice = [mask, arrived, cut(array, at, one)]
+            choice = [mask, arrived, cut(array, at, moved_slice)]
             arrived = rebuild.derived(node, "select", kinds[k], choice)
-        arrays[one.array or 0] = rebuild.derived(
+        arrays[moved_slice.array or 0] = rebuild.derived(
             node, "dynamic-update-slice", rebuild.type_of(array), [array, arrived, *at]
         )
     if several:
@@ -186,13 +189,13 @@ def _custom_call(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
 
 def _approx_topk(rebuild: Rebuild, node: Node) -> NodeId:
     """A slice of each result of the sort."""
-    asked = approx_topk_of(node)
+    call = approx_topk_of(node)
     arrays = [rebuild.type_of(operand) for operand in node.operands[: len(node.operands) // 2]]
     kind = arrays[0] if len(arrays) == 1 else TupleType(tuple(arrays))
     whole = as_sort(node, kind)
     order = rebuild.derived(node, "sort", kind, whole.operands, **whole.attributes)
     shape = list(arrays[0].shape)
-    shape[asked.dimension] = asked.count
+    shape[call.dimension] = call.count
     kinds = [ArrayType(array.dtype, tuple(shape)) for array in arrays]
     limits: dict[str, Attribute] = {"slice": tuple((0, size, 1) for size in shape)}
     if len(arrays) == 1:

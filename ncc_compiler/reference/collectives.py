@@ -1,18 +1,14 @@
 """Collectives, over ranks together, as the StableHLO specification states them.
 
-Inside a loop or a branch only some ranks may be there; of each group all or none are.
+A rank is the flattened id replica * num_partitions + partition. Members of a group are in the order
+in which the group lists them, and a reduction folds in that order. Inside a loop or a branch only
+some ranks may be there; of each group all or none are.
 
-A rank is the flattened id replica * num_partitions + partition. The members of a group meet in the
-order that the group lists them; a reduction folds them in that order.
-
-The collectives that HLO lacks: averages, those with a root, barriers.
-
-A root is a place in each group. Where only the root gets something, the others get zeros.
-
-Collectives that move as many rows as arrays of numbers say; XLA's and MPI's meaning.
-
-The result is the output that was given, with the rows replaced that somebody sends: what lies
-beyond the counts stays. Counts that do not fit each other are nobody's meaning: a ValueError.
+After HLO's collectives and send/recv come those that HLO lacks: averages, rooted ones (where only
+the root gets something, the others get zeros), barriers; then variable-size (v-) collectives in the
+meaning of XLA and MPI. Their result is the output that was given, with the rows replaced that
+somebody sends: what lies beyond the counts stays. Counts that contradict each other have no
+meaning: a ValueError.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +23,7 @@ from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.reference.contraction import combine_of
 from ncc_compiler.reference.elementwise import ELEMENTWISE
 from ncc_compiler.reference.numbers import dtype_of, narrowed, working
-from ncc_compiler.reference.step import Meaning, Step, Value, leaves
+from ncc_compiler.reference.step import Meaning, OpStep, Value, leaves
 from ncc_runtime.neff.shared.groups import (
     ExplicitGroups,
     GroupMode,
@@ -39,17 +35,17 @@ from ncc_runtime.neff.shared.groups import (
     group_mode,
 )
 
-InGroup: TypeAlias = Callable[[Step, Sequence[np.ndarray]], Sequence[np.ndarray]]
+InGroup: TypeAlias = Callable[[OpStep, Sequence[np.ndarray]], Sequence[np.ndarray]]
 """One operand of each member of a group, to one result of each member."""
 
 
-def _mode(step: Step, *, may_have_global_ids: bool) -> GroupMode:
+def _mode(step: OpStep, *, may_have_global_ids: bool) -> GroupMode:
     attributes = step.node.attributes
     global_ids = bool(attributes.get("use_global_device_ids", False))
     return group_mode("channel_id" in attributes, global_ids if may_have_global_ids else None)
 
 
-def present_groups(step: Step, *, may_have_global_ids: bool) -> Groups:
+def present_groups(step: OpStep, *, may_have_global_ids: bool) -> Groups:
     """The groups whose ranks are there, all of each."""
     module = step.module
     written = step.node.attributes.get("replica_groups", ExplicitGroups(()))
@@ -62,7 +58,7 @@ def present_groups(step: Step, *, may_have_global_ids: bool) -> Groups:
     return groups
 
 
-def _groups(step: Step, *, may_have_global_ids: bool) -> Groups:
+def _groups(step: OpStep, *, may_have_global_ids: bool) -> Groups:
     """The groups whose ranks are there; every rank must be in one."""
     groups = present_groups(step, may_have_global_ids=may_have_global_ids)
     members = sorted(rank for group in groups for rank in group)
@@ -70,20 +66,20 @@ def _groups(step: Step, *, may_have_global_ids: bool) -> Groups:
     return groups
 
 
-def _by_rank(step: Step) -> dict[int, tuple[np.ndarray, ...]]:
+def _by_rank(step: OpStep) -> dict[int, tuple[np.ndarray, ...]]:
     """The operands of every rank that is there."""
     return {rank: step.arrays(position) for position, rank in enumerate(step.ranks)}
 
 
-def dimension_of(step: Step) -> int:
+def dimension_of(step: OpStep) -> int:
     return step.node.integers("dimensions")[0]
 
 
-def cut(step: Step, array: np.ndarray, parts: int) -> list[np.ndarray]:
+def cut(step: OpStep, array: np.ndarray, parts: int) -> list[np.ndarray]:
     return np.split(array, parts, axis=dimension_of(step))
 
 
-def _all_reduce(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _all_reduce(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     combine = combine_of(step, step.ranks[0])
     total = (members[0],)
     for array in members[1:]:
@@ -91,16 +87,16 @@ def _all_reduce(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [total[0].copy() for _ in members]
 
 
-def _all_gather(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _all_gather(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     gathered = np.concatenate(members, axis=dimension_of(step))
     return [gathered.copy() for _ in members]
 
 
-def _reduce_scatter(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _reduce_scatter(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     return cut(step, _all_reduce(step, members)[0], len(members))
 
 
-def _all_to_all(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _all_to_all(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Member k gets part k of everybody, in the order of the group."""
     parts = [cut(step, array, len(members)) for array in members]
     return [
@@ -112,25 +108,25 @@ def _all_to_all(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
 def each_operand(in_group: InGroup, *, may_have_global_ids: bool) -> Meaning:
     """A collective that treats each of its operands alike, in every group."""
 
-    def meaning(step: Step) -> list[Value]:
+    def meaning(step: OpStep) -> list[Value]:
         arrays = _by_rank(step)
         results: dict[int, list[np.ndarray]] = {rank: [] for rank in arrays}
         groups = _groups(step, may_have_global_ids=may_have_global_ids)
         for operand in range(len(arrays[step.ranks[0]])):
             for group in groups:
-                found = in_group(step, [arrays[rank][operand] for rank in group])
-                for rank, result in zip(group, found, strict=True):
+                results_of = in_group(step, [arrays[rank][operand] for rank in group])
+                for rank, result in zip(group, results_of, strict=True):
                     results[rank].append(result)
-        return [_as_typed(step, found) for found in results.values()]
+        return [_as_typed(step, results_of) for results_of in results.values()]
 
     return meaning
 
 
-def _as_typed(step: Step, results: Sequence[np.ndarray]) -> Value:
+def _as_typed(step: OpStep, results: Sequence[np.ndarray]) -> Value:
     return tuple(results) if isinstance(step.node.type, TupleType) else results[0]
 
 
-def _all_to_all_of_arrays_or_tuples(step: Step) -> list[Value]:
+def _all_to_all_of_arrays_or_tuples(step: OpStep) -> list[Value]:
     """With `dimensions` an array is cut; without, member k gets operand k of everybody."""
     if "dimensions" in step.node.attributes:
         return each_operand(_all_to_all, may_have_global_ids=False)(step)
@@ -142,30 +138,30 @@ def _all_to_all_of_arrays_or_tuples(step: Step) -> list[Value]:
     return list(results.values())
 
 
-def _collective_permute(step: Step) -> list[Value]:
+def _collective_permute(step: OpStep) -> list[Value]:
     if "slice_sizes" in step.node.attributes:
         return _permute_of_slices(step)
-    return [_as_typed(step, found) for found in _moved(step, _by_rank(step))]
+    return [_as_typed(step, arrays) for arrays in _moved(step, _by_rank(step))]
 
 
-def _permute_of_slices(step: Step) -> list[Value]:
+def _permute_of_slices(step: OpStep) -> list[Value]:
     """A target writes what its source reads, each at its own starts; others keep their output."""
     sizes, module = step.node.attributes["slice_sizes"], step.module
     pairs = pairs_attribute(step.node)
     assert isinstance(sizes, Lists), step.node.name
     assert pairs is not None, step.node.name
     mode = _mode(step, may_have_global_ids=False)
-    given = dict(zip(step.ranks, step.operands, strict=True))
+    operands_of = dict(zip(step.ranks, step.operands, strict=True))
     results = {}
-    for rank, (_, output, _, _) in given.items():
+    for rank, (_, output, _, _) in operands_of.items():
         results[rank] = [array.copy() for array in leaves(output)]
     for source, target in flattened_pairs(
         pairs.pairs, mode, module.replica_count, module.num_partitions
     ):
-        if source not in given:
+        if source not in operands_of:
             continue
-        read, _, from_starts, _ = given[source]
-        _, _, _, to_starts = given[target]
+        read, _, from_starts, _ = operands_of[source]
+        _, _, _, to_starts = operands_of[target]
         of_slices = iter(sizes.lists)
         several = isinstance(read, tuple)
         for k, array in enumerate(leaves(read)):
@@ -175,7 +171,7 @@ def _permute_of_slices(step: Step) -> list[Value]:
                 written = results[target][k]
                 written[_window(other, size, written)] = array[_window(one, size, array)]
     return [
-        tuple(found) if isinstance(given[rank][1], tuple) else found[0]
+        tuple(found) if isinstance(operands_of[rank][1], tuple) else found[0]
         for rank, found in results.items()
     ]
 
@@ -184,7 +180,7 @@ def _each_slice(starts: Value) -> list[tuple[int, ...]]:
     """Starts of one slice, or of several, as numbers."""
     assert isinstance(starts, tuple), starts
     each = starts if starts and isinstance(starts[0], tuple) else (starts,)
-    return [tuple(int(start) for start in leaves(one)) for one in each]
+    return [tuple(int(start) for start in leaves(start_tuple)) for start_tuple in each]
 
 
 def _window(starts: Sequence[int], sizes: Sequence[int], array: np.ndarray) -> tuple[slice, ...]:
@@ -196,12 +192,12 @@ def _window(starts: Sequence[int], sizes: Sequence[int], array: np.ndarray) -> t
     return tuple(slice(start, start + size) for start, size in zip(begins, sizes, strict=True))
 
 
-def _moved(step: Step, arrays: Mapping[int, Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
+def _moved(step: OpStep, arrays: Mapping[int, Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
     """Arrays of every rank along the pairs of the step; a rank that is no target gets zeros."""
     module, pairs = step.module, pairs_attribute(step.node)
     assert pairs is not None, step.node.name
     mode = _mode(step, may_have_global_ids=False)
-    results = {rank: [np.zeros_like(x) for x in found] for rank, found in arrays.items()}
+    results = {rank: [np.zeros_like(x) for x in arrays_of] for rank, arrays_of in arrays.items()}
     for source, target in flattened_pairs(
         pairs.pairs, mode, module.replica_count, module.num_partitions
     ):
@@ -210,16 +206,16 @@ def _moved(step: Step, arrays: Mapping[int, Sequence[np.ndarray]]) -> list[list[
     return list(results.values())
 
 
-def _broadcast(step: Step) -> list[Value]:
+def _broadcast(step: OpStep) -> list[Value]:
     """What the first of each group has; zeros for who is in no group."""
     arrays = _by_rank(step)
-    results = {rank: [np.zeros_like(x) for x in found] for rank, found in arrays.items()}
+    results = {rank: [np.zeros_like(x) for x in arrays_of] for rank, arrays_of in arrays.items()}
     for group in present_groups(step, may_have_global_ids=False):
         results.update({rank: [x.copy() for x in arrays[group[0]]] for rank in group})
-    return [_as_typed(step, found) for found in results.values()]
+    return [_as_typed(step, arrays_of) for arrays_of in results.values()]
 
 
-def _context(step: Step) -> np.ndarray:
+def _context(step: OpStep) -> np.ndarray:
     """What stands between data and token; what it holds is nobody's to read."""
     assert isinstance(step.node.type, TupleType), step.node.name
     kind = step.node.type.elements[1]
@@ -227,18 +223,18 @@ def _context(step: Step) -> np.ndarray:
     return np.zeros(kind.shape, kind.dtype.numpy)
 
 
-def _send(step: Step) -> list[Value]:
+def _send(step: OpStep) -> list[Value]:
     """The recv that it belongs to does the work."""
     return [(data, _context(step), token) for data, token in step.operands]
 
 
-def _recv(step: Step) -> list[Value]:
+def _recv(step: OpStep) -> list[Value]:
     """Its second operand is what is sent."""
-    data = [given[1] for given in step.operands]
+    data = [operands[1] for operands in step.operands]
     arrays = {rank: leaves(value) for rank, value in zip(step.ranks, data, strict=True)}
     return [
-        (tuple(found) if isinstance(value, tuple) else found[0], _context(step), given[0])
-        for value, found, given in zip(data, _moved(step, arrays), step.operands, strict=True)
+        (tuple(moved) if isinstance(value, tuple) else moved[0], _context(step), operands[0])
+        for value, moved, operands in zip(data, _moved(step, arrays), step.operands, strict=True)
     ]
 
 
@@ -261,7 +257,7 @@ COLLECTIVES: Mapping[str, Meaning] = {
 """What each collective makes of the operands of all ranks."""
 
 
-def reduced(step: Step, members: Sequence[np.ndarray]) -> np.ndarray:
+def reduced(step: OpStep, members: Sequence[np.ndarray]) -> np.ndarray:
     """Folded in the order of the group; an average is rounded once, behind its division."""
     name = str(step.node.attributes.get("reduction", "average"))
     dtype = dtype_of(members[0])
@@ -277,39 +273,39 @@ def reduced(step: Step, members: Sequence[np.ndarray]) -> np.ndarray:
     return folded
 
 
-def _average(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _average(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     total = reduced(step, members)
     return [total.copy() for _ in members]
 
 
-def _average_scattered(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _average_scattered(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     return cut(step, reduced(step, members), len(members))
 
 
-def _at_root(step: Step, result: np.ndarray, members: int) -> list[np.ndarray]:
+def _at_root(step: OpStep, result: np.ndarray, members: int) -> list[np.ndarray]:
     """The result at the root, zeros elsewhere."""
     root = step.node.integer("root")
     return [result.copy() if k == root else np.zeros_like(result) for k in range(members)]
 
 
-def _reduce(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _reduce(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     return _at_root(step, reduced(step, members), len(members))
 
 
-def _gather(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _gather(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     gathered = np.concatenate(members, axis=dimension_of(step))
     return _at_root(step, gathered, len(members))
 
 
-def _scatter(step: Step, members: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _scatter(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
     return cut(step, members[step.node.integer("root")], len(members))
 
 
-def _barrier(step: Step) -> list[Value]:
+def _barrier(step: OpStep) -> list[Value]:
     """What it is given; here every rank does every step at once."""
     return [
-        () if not given else given[0] if len(given) == 1 else tuple(given)
-        for given in step.operands
+        () if not operands else operands[0] if len(operands) == 1 else tuple(operands)
+        for operands in step.operands
     ]
 
 
@@ -331,16 +327,16 @@ NCC_COLLECTIVES: Mapping[str, Meaning] = {
 Arrays: TypeAlias = Sequence[tuple[np.ndarray, ...]]
 """The operands of each member of a group."""
 
-InGroupByCounts: TypeAlias = Callable[[Step, Arrays], list[np.ndarray]]
+InGroupByCounts: TypeAlias = Callable[[OpStep, Arrays], list[np.ndarray]]
 
 
 def _in_groups_by_counts(in_group: InGroupByCounts, *, may_have_global_ids: bool) -> Meaning:
-    def meaning(step: Step) -> list[Value]:
+    def meaning(step: OpStep) -> list[Value]:
         place = {rank: position for position, rank in enumerate(step.ranks)}
         results: list[Value] = [()] * len(step.ranks)
         for group in present_groups(step, may_have_global_ids=may_have_global_ids):
-            found = in_group(step, [step.arrays(place[rank]) for rank in group])
-            for rank, result in zip(group, found, strict=True):
+            results_of = in_group(step, [step.arrays(place[rank]) for rank in group])
+            for rank, result in zip(group, results_of, strict=True):
                 results[place[rank]] = result
         return results
 
@@ -354,12 +350,12 @@ def _rows(array: np.ndarray, first: int, count: int, what: str) -> np.ndarray:
     return array[first : first + count]
 
 
-def _ragged_all_to_all(step: Step, members: Arrays) -> list[np.ndarray]:
+def _ragged_all_to_all(step: OpStep, members: Arrays) -> list[np.ndarray]:
     """Update u of member s for member d is entry d * updates + u of what s says."""
     results = [member[1].copy() for member in members]
     updates = len(members[0][2]) // len(members)
     for source, (operand, _, *counts) in enumerate(members):
-        starts, sizes, targets, _ = ([int(one) for one in vector] for vector in counts)
+        starts, sizes, targets, _ = ([int(number) for number in vector] for vector in counts)
         for entry, (start, size, target) in enumerate(zip(starts, sizes, targets, strict=True)):
             to, update = divmod(entry, updates)
             expected = int(members[to][5][source * updates + update])
@@ -370,7 +366,7 @@ def _ragged_all_to_all(step: Step, members: Arrays) -> list[np.ndarray]:
     return results
 
 
-def _exchanged(step: Step, members: Arrays) -> list[np.ndarray]:
+def _exchanged(step: OpStep, members: Arrays) -> list[np.ndarray]:
     """Member s sends to d what column d of its metadata says.
 
     It lands at slot s of d, or where row 3 of the metadata of d says in column s.
@@ -390,7 +386,7 @@ def _exchanged(step: Step, members: Arrays) -> list[np.ndarray]:
     return results
 
 
-def _gathered(step: Step, members: Arrays) -> list[np.ndarray]:
+def _gathered(step: OpStep, members: Arrays) -> list[np.ndarray]:
     """The same where every member sends the same rows to all."""
     for *_, metadata in members:
         if (metadata[:2] != metadata[:2, :1]).any():
@@ -398,7 +394,7 @@ def _gathered(step: Step, members: Arrays) -> list[np.ndarray]:
     return _exchanged(step, members)
 
 
-def _reduced_and_scattered(step: Step, members: Arrays) -> list[np.ndarray]:
+def _reduced_and_scattered(step: OpStep, members: Arrays) -> list[np.ndarray]:
     """Chunk j, of as many rows on every member, is reduced for member j."""
     results = []
     for to, (_, output, own) in enumerate(members):
@@ -415,7 +411,7 @@ def _reduced_and_scattered(step: Step, members: Arrays) -> list[np.ndarray]:
     return results
 
 
-COUNTED: Mapping[str, Meaning] = {
+VARIABLE_SIZE: Mapping[str, Meaning] = {
     "ragged-all-to-all": _in_groups_by_counts(_ragged_all_to_all, may_have_global_ids=False),
     "ncc.all_gather_v": _in_groups_by_counts(_gathered, may_have_global_ids=True),
     "ncc.all_to_all_v": _in_groups_by_counts(_exchanged, may_have_global_ids=True),

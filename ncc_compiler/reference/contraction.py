@@ -1,14 +1,11 @@
-"""`dot`: result[batch…, lhs free…, rhs free…] = sum over the contracted indices; `ragged-dot`.
+"""Ops that fold dimensions away: dot products, `reduce`, and sliding windows.
 
-Floats are summed in float64 and rounded once, so the oracle has no order of summation of its own;
-integers are summed in the result's dtype and wrap.
+`dot` is result[batch…, lhs free…, rhs free…] = sum over the contracted indices. Floats are summed
+in float64 and rounded once, so the oracle has no order of summation of its own; integers are summed
+in the result's dtype and wrap. `reduce` folds with its region in the order of the elements.
 
-Regions of two scalars, and `reduce`, which folds with one in the order of the elements.
-
-Ops that slide a window: convolution, reduce-window, select-and-scatter.
-
-Nothing is padded or dilated here. For each position of the window and each of its elements it is
-computed which element of the array lies there, if any.
+Windows (convolution, reduce-window, select-and-scatter) pad and dilate nothing. For each position
+of the window and each of its elements it is computed which element of the array lies there, if any.
 """
 
 import math
@@ -22,7 +19,7 @@ from ncc_compiler.ir.graph import Callee, Computation, Module, Node
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.reference.elementwise import ELEMENTWISE
 from ncc_compiler.reference.numbers import dtype_of, narrowed, working
-from ncc_compiler.reference.step import Step, Value, leaves
+from ncc_compiler.reference.step import OpStep, Value, leaves
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window, WindowDimension
 
@@ -122,7 +119,7 @@ Combine: TypeAlias = Callable[[Arrays, Arrays], Arrays]
 _TRANSPARENT = {"parameter", "constant", "tuple", "get-tuple-element"}
 
 
-def region_on_arrays(step: Step, rank: int, key: str = "to_apply") -> Callable[[Arrays], Arrays]:
+def region_on_arrays(step: OpStep, rank: int, key: str = "to_apply") -> Callable[[Arrays], Arrays]:
     """The region of a step, applied to arrays of one shape element by element.
 
     Where all its ops are elementwise, one evaluation on whole arrays gives all elements at once.
@@ -155,7 +152,7 @@ def _result_dtypes(region: Computation) -> list[np.dtype]:
     return [one.dtype.numpy for one in kinds if isinstance(one, ArrayType)]
 
 
-def combine_of(step: Step, rank: int) -> Combine:
+def combine_of(step: OpStep, rank: int) -> Combine:
     """The region of a step as a way to join accumulators and values."""
     apply = region_on_arrays(step, rank)
     return lambda accumulators, values: apply((*accumulators, *values))
@@ -170,7 +167,7 @@ def _is_elementwise(region: Computation, module: Module) -> bool:
     return all(allows(node.op, node.attributes.get("to_apply")) for node in region.nodes)
 
 
-def map_(step: Step) -> list[Value]:
+def map_(step: OpStep) -> list[Value]:
     """The region applied to the elements that stand in one place."""
     return [
         np.array(region_on_arrays(step, rank)(step.arrays(position))[0])
@@ -178,12 +175,12 @@ def map_(step: Step) -> list[Value]:
     ]
 
 
-def reduce(step: Step) -> list[Value]:
+def reduce(step: OpStep) -> list[Value]:
     """Fold the listed dimensions of several arrays at once, from their initial values."""
     return [_reduce_on(step, position) for position in range(len(step.ranks))]
 
 
-def _reduce_on(step: Step, position: int) -> Value:
+def _reduce_on(step: OpStep, position: int) -> Value:
     operands = step.arrays(position)
     arrays, initial = operands[: len(operands) // 2], operands[len(operands) // 2 :]
     folded = sorted(step.node.integers("dimensions"))
@@ -205,11 +202,15 @@ def _window(node: Node) -> Window:
     return window
 
 
-def _under(one: WindowDimension, length: int, offset: int) -> tuple[np.ndarray, np.ndarray]:
+def _under(dimension: WindowDimension, length: int, offset: int) -> tuple[np.ndarray, np.ndarray]:
     """For each position of the window: which element lies under this one of it; whether any."""
-    place = np.arange(one.positions(length)) * one.stride + offset * one.window_dilation - one.low
-    index = place // one.base_dilation
-    is_there = (place % one.base_dilation == 0) & (index >= 0) & (index < length)
+    place = (
+        np.arange(dimension.positions(length)) * dimension.stride
+        + offset * dimension.window_dilation
+        - dimension.low
+    )
+    index = place // dimension.base_dilation
+    is_there = (place % dimension.base_dilation == 0) & (index >= 0) & (index < length)
     return np.where(is_there, index, 0), is_there
 
 
@@ -221,13 +222,13 @@ def _taken(
     if 0 in shape:
         empty = window.positions(shape)
         return tuple(np.zeros(empty, array.dtype) for array in arrays), np.zeros(empty, bool)
-    found = [
-        _under(one, length, step)
-        for one, length, step in zip(window.dimensions, shape, offset, strict=True)
+    places = [
+        _under(dimension, length, step)
+        for dimension, length, step in zip(window.dimensions, shape, offset, strict=True)
     ]
-    indices = np.ix_(*(index for index, _ in found))
+    indices = np.ix_(*(index for index, _ in places))
     there = np.ones((), bool)
-    for _, is_there in found:
+    for _, is_there in places:
         there = there[..., None] & is_there
     return tuple(np.asarray(array[indices]) for array in arrays), there
 
@@ -240,7 +241,9 @@ def convolution(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
     source, kernel = (summands(operand, node.type.dtype) for operand in operands)
     source = source.transpose(labels.input_dimensions)  # batch, features, spatial
     kernel = kernel.transpose(labels.kernel_dimensions)  # input features, output features, spatial
-    flipped = tuple(slice(None, None, -1 if one.is_reversed else 1) for one in window.dimensions)
+    flipped = tuple(
+        slice(None, None, -1 if dimension.is_reversed else 1) for dimension in window.dimensions
+    )
     parts = [
         _one_group(*pair, window)
         for pair in _groups(node, source, kernel[(slice(None), slice(None), *flipped)])
@@ -275,7 +278,7 @@ def _one_group(source: np.ndarray, kernel: np.ndarray, window: Window) -> np.nda
 _SUMS = {"add", "multiply"}
 
 
-def reduce_window(step: Step) -> list[Value]:
+def reduce_window(step: OpStep) -> list[Value]:
     """Elements under the window are folded in its order, beginning with the initial value.
 
     As in XLA, padding and holes are passed over. Sums and products of floats are computed in
@@ -284,7 +287,7 @@ def reduce_window(step: Step) -> list[Value]:
     return [_reduce_window_on(step, position) for position in range(len(step.ranks))]
 
 
-def _reduce_window_on(step: Step, position: int) -> Value:
+def _reduce_window_on(step: OpStep, position: int) -> Value:
     operands, window = step.arrays(position), _window(step.node)
     arrays, initial = operands[: len(operands) // 2], operands[len(operands) // 2 :]
     combine = combine_of(step, step.ranks[position])
@@ -293,7 +296,7 @@ def _reduce_window_on(step: Step, position: int) -> Value:
         arrays, initial = (tuple(map(_doubled, xs)) for xs in (arrays, initial))
     shape = window.positions(arrays[0].shape)
     accumulators = tuple(np.broadcast_to(value, shape) for value in initial)
-    for offset in np.ndindex(*(one.size for one in window.dimensions)):
+    for offset in np.ndindex(*(dimension.size for dimension in window.dimensions)):
         values, there = _taken(arrays, window, offset)
         joined = (wide(accumulators[0], values[0]),) if wide else combine(accumulators, values)
         accumulators = tuple(
@@ -309,7 +312,7 @@ def _doubled(array: np.ndarray) -> np.ndarray:
     return wide.astype(np.complex128 if wide.dtype.kind == "c" else np.float64)
 
 
-def _sum_of_floats(step: Step, arrays: Sequence[np.ndarray]) -> np.ufunc | None:
+def _sum_of_floats(step: OpStep, arrays: Sequence[np.ndarray]) -> np.ufunc | None:
     """The operation, where the region is a sum or a product of its two floats and no more."""
     region = step.callee()
     root = region.nodes[region.root]
@@ -319,12 +322,12 @@ def _sum_of_floats(step: Step, arrays: Sequence[np.ndarray]) -> np.ufunc | None:
     return np.add if root.op == "add" else np.multiply
 
 
-def select_and_scatter(step: Step) -> list[Value]:
+def select_and_scatter(step: OpStep) -> list[Value]:
     """Every window selects one element of the first operand, to which the second's is scattered."""
     return [_select_and_scatter_on(step, position) for position in range(len(step.ranks))]
 
 
-def _select_and_scatter_on(step: Step, position: int) -> np.ndarray:
+def _select_and_scatter_on(step: OpStep, position: int) -> np.ndarray:
     operand, source, initial = step.arrays(position)
     scatter = region_on_arrays(step, step.ranks[position], "scatter")
     chosen, any_there = _selected(step, position)
@@ -335,7 +338,7 @@ def _select_and_scatter_on(step: Step, position: int) -> np.ndarray:
     return result.reshape(operand.shape)
 
 
-def _selected(step: Step, position: int) -> tuple[np.ndarray, np.ndarray]:
+def _selected(step: OpStep, position: int) -> tuple[np.ndarray, np.ndarray]:
     """For every window the flat index of the element it selects, and whether there is one."""
     operand, window = step.arrays(position)[0], _window(step.node)
     select = region_on_arrays(step, step.ranks[position], "select")
@@ -343,7 +346,7 @@ def _selected(step: Step, position: int) -> tuple[np.ndarray, np.ndarray]:
     shape = window.positions(operand.shape)
     best, chosen = np.zeros(shape, operand.dtype), np.zeros(shape, np.int64)
     any_there = np.zeros(shape, bool)
-    for offset in np.ndindex(*(one.size for one in window.dimensions)):
+    for offset in np.ndindex(*(dimension.size for dimension in window.dimensions)):
         (values, index), there = _taken([operand, every], window, offset)
         (keeps,) = select((best, values))
         replaced = there & ~(any_there & keeps)

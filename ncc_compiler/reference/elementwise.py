@@ -2,9 +2,8 @@
 
 Every op works in the dtype of its operands and rounds to it once. Floats narrower than 32 bits are
 computed in float32 and then rounded; sub-byte integers in a byte and then wrapped. Functions here
-see only numpy's own dtypes, and numpy broadcasting lets a scalar meet an array.
-
-Ops that look at the bits of elements, one element at a time, as Python's integers have them.
+see only numpy's own dtypes, and numpy broadcasting lets a scalar meet an array. Ops on the bits of
+elements go through Python's integers, one element at a time.
 """
 
 import math
@@ -37,8 +36,8 @@ def _dtype(node: Node) -> DType:
 def _for_each(function: Callable[..., int], dtype: DType, *arrays: np.ndarray) -> np.ndarray:
     """A function to Python integers, wrapped to the dtype."""
     objects = (working(array).astype(object) for array in arrays)
-    found = np.asarray(np.frompyfunc(function, len(arrays), 1)(*objects), object)
-    wrapped = np.asarray(np.frompyfunc(lambda value: _wrapped(value, dtype), 1, 1)(found), object)
+    values = np.asarray(np.frompyfunc(function, len(arrays), 1)(*objects), object)
+    wrapped = np.asarray(np.frompyfunc(lambda value: _wrapped(value, dtype), 1, 1)(values), object)
     carrier = np.int64 if dtype.is_signed else np.uint64
     return narrowed(wrapped.astype(carrier), dtype)
 

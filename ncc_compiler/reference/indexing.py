@@ -1,6 +1,7 @@
-"""Ops that read or write at places given by operands: an index for every element, as specified.
+"""Ops that read or write at places given by operands, and ops that only move elements.
 
-Ops whose result elements are copies of operand elements, or follow from the shape alone.
+Gather, scatter and dynamic slices compute an index for every element, as specified. The others copy
+elements to places that follow from the shapes alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from ncc_compiler.ir.graph import Node, Padding
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.reference.contraction import combine_of
 from ncc_compiler.reference.elementwise import Elementwise
-from ncc_compiler.reference.step import Step, Value
+from ncc_compiler.reference.step import OpStep, Value
 
 Index: TypeAlias = tuple[int, ...]
 Places: TypeAlias = tuple[Any, ...]
@@ -44,7 +45,7 @@ def _clamped(starts: Sequence[int], sizes: Index, shape: Index) -> tuple[slice, 
 
 def _starts(operands: Sequence[np.ndarray]) -> list[int]:
     """Start indices given as scalars or as one vector."""
-    return [int(one) for array in operands for one in array.reshape(-1).tolist()]
+    return [int(start) for array in operands for start in array.reshape(-1).tolist()]
 
 
 def _dynamic_slice(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
@@ -97,8 +98,8 @@ def _pad(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
     assert isinstance(padding, Padding), node.name
     result = np.full(_shape(node), value, operand.dtype)
     targets, sources = [], []
-    for one, size, count in zip(padding.dimensions, operand.shape, _shape(node), strict=True):
-        low, _, interior = one
+    for entry, size, count in zip(padding.dimensions, operand.shape, _shape(node), strict=True):
+        low, _, interior = entry
         place = low + np.arange(size) * (interior + 1)
         inside = (place >= 0) & (place < count)
         targets.append(place[inside])
@@ -129,17 +130,17 @@ INDEXING: Mapping[str, Elementwise] = {
 """What each op makes of its operands on one rank."""
 
 
-def scatter(step: Step) -> list[Value]:
+def scatter(step: OpStep) -> list[Value]:
     """Join windows of the updates to the operands, one after the other in the order of indices."""
     return [_scatter_on(step, position) for position in range(len(step.ranks))]
 
 
-def _scatter_on(step: Step, position: int) -> Value:
-    given = step.arrays(position)
-    count = len(given) // 2
-    results, updates = [array.copy() for array in given[:count]], given[count + 1 :]
+def _scatter_on(step: OpStep, position: int) -> Value:
+    arrays = step.arrays(position)
+    count = len(arrays) // 2
+    results, updates = [array.copy() for array in arrays[:count]], arrays[count + 1 :]
     combine = combine_of(step, step.ranks[position])
-    for window, place in _windows(step.node, given[count], results[0].shape, updates[0].shape):
+    for window, place in _windows(step.node, arrays[count], results[0].shape, updates[0].shape):
         before = tuple(np.array(result[place]) for result in results)
         shape = before[0].shape
         values = tuple(np.array(update[window]).reshape(shape) for update in updates)

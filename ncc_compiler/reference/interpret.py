@@ -3,10 +3,9 @@
 Slow and obvious on purpose: this is the oracle that the compiler, the runtime and their tests are
 held against. It shares no code with the executor.
 
-Loops and branches, and operations in two halves: which ranks run what, and how often.
-
-Ranks that meet in a collective of a loop or of a branch go through it together, so they must agree
-on the predicate. Those that meet nobody go their own ways.
+First what needs the interpreter itself: loops, branches, calls, start/done pairs. Ranks that take
+part in the same collective of a loop or of a branch run it together, so they must agree on the
+predicate; ranks that share no collective may diverge. `MEANINGS` then has a function for every op.
 """
 
 import functools
@@ -20,7 +19,12 @@ from ncc_compiler.ir.graph import Computation, Module, Node
 from ncc_compiler.ir.order import branch_names, collectives_in
 from ncc_compiler.ir.transfers import match_transfers
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
-from ncc_compiler.reference.collectives import COLLECTIVES, COUNTED, NCC_COLLECTIVES, TRANSFERS
+from ncc_compiler.reference.collectives import (
+    COLLECTIVES,
+    NCC_COLLECTIVES,
+    TRANSFERS,
+    VARIABLE_SIZE,
+)
 from ncc_compiler.reference.contraction import (
     convolution,
     dot,
@@ -34,72 +38,72 @@ from ncc_compiler.reference.elementwise import ELEMENTWISE
 from ncc_compiler.reference.indexing import INDEXING, MOVEMENT, scatter
 from ncc_compiler.reference.numeric import METHODS, rng, rng_bit_generator
 from ncc_compiler.reference.ordering import ORDERING
-from ncc_compiler.reference.step import Meaning, Ranks, Step, Value, leaves
+from ncc_compiler.reference.step import Meaning, OpStep, Ranks, Value, leaves
 
 
 class DivergenceError(Exception):
-    """Ranks that must go the same way have different predicates."""
+    """Ranks that take part in one collective have different predicates."""
 
 
-def _companions(step: Step, names: Iterable[str]) -> list[tuple[int, ...]]:
-    """The step's ranks, those together that meet in a collective of the computations."""
-    team: dict[int, tuple[int, ...]] = {rank: (rank,) for rank in step.ranks}
+def _convergent_ranks(step: OpStep, names: Iterable[str]) -> list[tuple[int, ...]]:
+    """The step's ranks, joined where they take part in one collective of the computations."""
+    joined: dict[int, tuple[int, ...]] = {rank: (rank,) for rank in step.ranks}
     for node in collectives_in(step.module, names):
         permutes = pairs_attribute(node) is not None
         module = step.module
-        meetings = rank_pairs(module, node) if permutes else rank_groups(module, node)
-        for meeting in meetings:
-            ranks = [rank for rank in meeting if rank in team]
-            joined = tuple(sorted({member for rank in ranks for member in team[rank]}))
-            team.update(dict.fromkeys(joined, joined))
-    return sorted(set(team.values()))
+        participants = rank_pairs(module, node) if permutes else rank_groups(module, node)
+        for group in participants:
+            ranks = [rank for rank in group if rank in joined]
+            union = tuple(sorted({member for rank in ranks for member in joined[rank]}))
+            joined.update(dict.fromkeys(union, union))
+    return sorted(set(joined.values()))
 
 
 def _check_agreement(
-    step: Step, teams: Sequence[tuple[int, ...]], chosen: Mapping[int, object]
+    step: OpStep, groups: Sequence[tuple[int, ...]], chosen: Mapping[int, object]
 ) -> None:
-    for team in teams:
-        values = {rank: chosen[rank] for rank in team if rank in chosen}
+    for group in groups:
+        values = {rank: chosen[rank] for rank in group if rank in chosen}
         if len(set(values.values())) > 1:
             shown = ", ".join(f"{value} on rank {rank}" for rank, value in values.items())
             raise DivergenceError(
                 f"{step.node.name}: the predicate guards a collective of ranks "
-                f"{', '.join(map(str, team))} and is {shown}"
+                f"{', '.join(map(str, group))} and is {shown}"
             )
 
 
 def _run(
-    step: Step, computation: Computation, states: Mapping[int, Value], ranks: Sequence[int]
+    step: OpStep, computation: Computation, states: Mapping[int, Value], ranks: Sequence[int]
 ) -> dict[int, Value]:
     """A computation of one argument on some ranks."""
     arguments = [(states[rank],) for rank in ranks]
-    found = step.evaluate(computation, tuple(ranks), arguments)
-    return dict(zip(ranks, found, strict=True))
+    results = step.evaluate(computation, tuple(ranks), arguments)
+    return dict(zip(ranks, results, strict=True))
 
 
-def _while(step: Step) -> list[Value]:
+def _while(step: OpStep) -> list[Value]:
     names = [step.node.callee(key) for key in ("condition", "body")]
     condition, body = (step.module.computations[name] for name in names)
-    teams = _companions(step, names)
-    states = {rank: given[0] for rank, given in zip(step.ranks, step.operands, strict=True)}
+    groups = _convergent_ranks(step, names)
+    states = {rank: operands[0] for rank, operands in zip(step.ranks, step.operands, strict=True)}
     active = list(step.ranks)
     while active:
         verdicts = _run(step, condition, states, active)
         goes_on = {rank: bool(np.asarray(verdict)) for rank, verdict in verdicts.items()}
-        _check_agreement(step, teams, goes_on)
+        _check_agreement(step, groups, goes_on)
         active = [rank for rank in active if goes_on[rank]]
         if active:
             states.update(_run(step, body, states, active))
     return [states[rank] for rank in step.ranks]
 
 
-def _conditional(step: Step) -> list[Value]:
+def _conditional(step: OpStep) -> list[Value]:
     names = branch_names(step.node)
     chosen = {
         rank: _branch(given[0], len(names))
         for rank, given in zip(step.ranks, step.operands, strict=True)
     }
-    _check_agreement(step, _companions(step, names), chosen)
+    _check_agreement(step, _convergent_ranks(step, names), chosen)
     operands = dict(zip(step.ranks, step.operands, strict=True))
     results: dict[int, Value] = {}
     for index, name in enumerate(names):
@@ -118,7 +122,7 @@ def _branch(value: Value, count: int) -> int:
     return int(value) if 0 <= int(value) < count else count - 1
 
 
-def _scan(step: Step) -> list[Value]:
+def _scan(step: OpStep) -> list[Value]:
     node, body = step.node, step.module.computations[step.node.callee()]
     assert isinstance(node.type, TupleType), node.name
     (dimension,) = node.integers("dimensions")
@@ -129,12 +133,12 @@ def _scan(step: Step) -> list[Value]:
     first = step.operands[0][0] if arrays else np.empty(outputs[0].shape)
     length = np.asarray(first).shape[dimension]
     places = range(length)[::-1] if node.attributes["is_reverse"] else range(length)
-    carries = [given[arrays:] for given in step.operands]
+    carries = [operands[arrays:] for operands in step.operands]
     slices: list[list[tuple[Value, ...]]] = [[] for _ in step.ranks]
     for place in places:
         arguments = [
-            (*(np.take(np.asarray(x), place, axis=dimension) for x in given[:arrays]), *carry)
-            for given, carry in zip(step.operands, carries, strict=True)
+            (*(np.take(np.asarray(x), place, axis=dimension) for x in operands[:arrays]), *carry)
+            for operands, carry in zip(step.operands, carries, strict=True)
         ]
         for k, found in enumerate(step.evaluate(body, step.ranks, arguments)):
             results = found if isinstance(found, tuple) else (found,)
@@ -161,20 +165,20 @@ def _joined(
 
 
 def _call(key: str) -> Meaning:
-    def meaning(step: Step) -> list[Value]:
+    def meaning(step: OpStep) -> list[Value]:
         callee = step.module.computations[step.node.callee(key)]
         return step.evaluate(callee, step.ranks, step.operands)
 
     return meaning
 
 
-def _nothing(step: Step) -> list[Value]:
+def _nothing(step: OpStep) -> list[Value]:
     """A token holds no data."""
     return [() for _ in step.ranks]
 
 
-def _same(step: Step) -> list[Value]:
-    return [given[0] for given in step.operands]
+def _same(step: OpStep) -> list[Value]:
+    return [operands[0] for operands in step.operands]
 
 
 def _zeros(kind: Type) -> Value:
@@ -186,7 +190,7 @@ def _zeros(kind: Type) -> Value:
 def _in_tuple(inner: Meaning) -> Meaning:
     """The result with the operands before it and contexts behind it."""
 
-    def meaning(step: Step) -> list[Value]:
+    def meaning(step: OpStep) -> list[Value]:
         kind = step.node.type
         assert isinstance(kind, TupleType), step.node.name
         contexts = tuple(_zeros(one) for one in kind.elements[2:])
@@ -201,14 +205,14 @@ def _in_tuple(inner: Meaning) -> Meaning:
 
 
 def _element(index: int) -> Meaning:
-    def meaning(step: Step) -> list[Value]:
+    def meaning(step: OpStep) -> list[Value]:
         return [given[0][index] for given in step.operands]
 
     return meaning
 
 
 _RAGGED = "ragged-all-to-all"
-_IN_HALVES = {**COLLECTIVES, _RAGGED: COUNTED[_RAGGED]}
+_ASYNCHRONOUS = {**COLLECTIVES, _RAGGED: VARIABLE_SIZE[_RAGGED]}
 
 CONTROL_FLOW: Mapping[str, Meaning] = {
     "call": _call("to_apply"),
@@ -221,8 +225,8 @@ CONTROL_FLOW: Mapping[str, Meaning] = {
     "domain": _same,
     "opt-barrier": _same,
     "optimization-barrier": _same,
-    **{f"{op}-start": _in_tuple(meaning) for op, meaning in _IN_HALVES.items()},
-    **{f"{op}-done": _element(1) for op in _IN_HALVES},
+    **{f"{op}-start": _in_tuple(meaning) for op, meaning in _ASYNCHRONOUS.items()},
+    **{f"{op}-done": _element(1) for op in _ASYNCHRONOUS},
     "all-reduce-start": COLLECTIVES["all-reduce"],
     "all-reduce-done": _same,
     "copy-start": _in_tuple(_same),
@@ -235,33 +239,33 @@ CONTROL_FLOW: Mapping[str, Meaning] = {
 
 
 def _one_rank_at_a_time(compute: Callable[[Node, Sequence[np.ndarray]], Value]) -> Meaning:
-    def meaning(step: Step) -> list[Value]:
+    def meaning(step: OpStep) -> list[Value]:
         return [compute(step.node, step.arrays(k)) for k in range(len(step.ranks))]
 
     return meaning
 
 
-def _parameter(step: Step) -> list[Value]:
+def _parameter(step: OpStep) -> list[Value]:
     return [given[step.node.integer("parameter_number")] for given in step.arguments]
 
 
-def _constant(step: Step) -> list[Value]:
+def _constant(step: OpStep) -> list[Value]:
     return [step.node.literal().array for _ in step.ranks]
 
 
-def _partition_id(step: Step) -> list[Value]:
+def _partition_id(step: OpStep) -> list[Value]:
     return [np.asarray(rank % step.module.num_partitions, np.uint32) for rank in step.ranks]
 
 
-def _replica_id(step: Step) -> list[Value]:
+def _replica_id(step: OpStep) -> list[Value]:
     return [np.asarray(rank // step.module.num_partitions, np.uint32) for rank in step.ranks]
 
 
-def _tuple(step: Step) -> list[Value]:
+def _tuple(step: OpStep) -> list[Value]:
     return list(step.operands)
 
 
-def _get_tuple_element(step: Step) -> list[Value]:
+def _get_tuple_element(step: OpStep) -> list[Value]:
     return [operands[0][step.node.integer("index")] for operands in step.operands]
 
 
@@ -289,7 +293,7 @@ MEANINGS: Mapping[str, Meaning] = {
     **ORDERING,
     **COLLECTIVES,
     **NCC_COLLECTIVES,
-    **COUNTED,
+    **VARIABLE_SIZE,
     **TRANSFERS,
     **CONTROL_FLOW,
 }
@@ -309,7 +313,7 @@ def _evaluate(
         operands = tuple(
             tuple(values[operand][k] for operand in node.operands) for k in range(len(ranks))
         )
-        results = MEANINGS[node.op](Step(module, node, ranks, operands, arguments, evaluate))
+        results = MEANINGS[node.op](OpStep(module, node, ranks, operands, arguments, evaluate))
         if isinstance(node.type, ArrayType):
             wrong = {getattr(x, "dtype", None) for x in results} - {node.type.dtype.numpy}
             assert not wrong, f"{node.name} is {node.type} and came out as {wrong}"

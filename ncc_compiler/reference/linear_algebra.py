@@ -15,12 +15,13 @@ from ncc_compiler.ir.graph import Node
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.reference.numbers import narrowed
 from ncc_compiler.reference.numeric import triangular_solve
-from ncc_compiler.reference.step import Step, Value
+from ncc_compiler.reference.step import OpStep, Value
 
-Found = tuple[Any, ...]
+Results = tuple[Any, ...]
+"""Of one routine on one matrix, in the order of the custom call's results."""
 
 
-def linear_algebra(step: Step) -> list[Value]:
+def linear_algebra(step: OpStep) -> list[Value]:
     """The results on each rank, matrix by matrix."""
     call = call_of(step.node)
     arrays = [step.arrays(position) for position in range(len(step.ranks))]
@@ -40,12 +41,12 @@ def _on_rank(node: Node, operands: tuple[np.ndarray, ...]) -> Value:
         results.append(np.zeros(kind.shape, kind.dtype.numpy))
     with np.errstate(all="ignore"):
         for index in np.ndindex(operands[0].shape[:rank]):
-            given = [_doubled(array[index]) for array in operands]
-            for result, kind, one in zip(
-                results, kinds, _MEANINGS[call.routine](call.options, *given), strict=True
+            matrices = [_doubled(array[index]) for array in operands]
+            for result, kind, value in zip(
+                results, kinds, _MEANINGS[call.routine](call.options, *matrices), strict=True
             ):
                 assert isinstance(kind, ArrayType), node.name
-                result[index] = narrowed(np.asarray(one), kind.dtype)
+                result[index] = narrowed(np.asarray(value), kind.dtype)
     return tuple(results) if isinstance(node.type, TupleType) else results[0]
 
 
@@ -79,10 +80,10 @@ def _reflection(vector: np.ndarray, scale: Any) -> np.ndarray:
     return np.eye(len(vector)) - scale * np.outer(vector, vector.conj())
 
 
-def _potrf(options: Mapping[str, Any], given: np.ndarray) -> Found:
+def _potrf(options: Mapping[str, Any], operand: np.ndarray) -> Results:
     """One triangle is replaced, the other one stays; info is the order of the minor that fails."""
     is_lower = options["uplo"] == "L"
-    matrix = given if is_lower else _adjoint(given)
+    matrix = operand if is_lower else _adjoint(operand)
     size = len(matrix)
     factor, info = np.tril(matrix), 0
     for k in range(size):
@@ -94,13 +95,13 @@ def _potrf(options: Mapping[str, Any], given: np.ndarray) -> Found:
         factor[k, k] = np.sqrt(pivot)
         factor[k + 1 :, k] = (matrix[k + 1 :, k] - sums) / np.sqrt(pivot)
     if is_lower:
-        return factor + np.triu(given, 1), info
-    return _adjoint(factor) + np.tril(given, -1), info
+        return factor + np.triu(operand, 1), info
+    return _adjoint(factor) + np.tril(operand, -1), info
 
 
-def _eliminated(given: np.ndarray) -> tuple[np.ndarray, list[int], int]:
+def _eliminated(operand: np.ndarray) -> tuple[np.ndarray, list[int], int]:
     """L and U in one, the row that each was exchanged with, and the first pivot that is zero."""
-    factors, pivots, info = np.array(given), [], 0
+    factors, pivots, info = np.array(operand), [], 0
     rows, columns = factors.shape
     for k in range(min(rows, columns)):
         pivot = k + int(np.argmax(_size(factors[k:, k])))
@@ -114,14 +115,14 @@ def _eliminated(given: np.ndarray) -> tuple[np.ndarray, list[int], int]:
     return factors, pivots, info
 
 
-def _getrf(_: Mapping[str, Any], given: np.ndarray) -> Found:
-    factors, pivots, info = _eliminated(given)
+def _getrf(_: Mapping[str, Any], operand: np.ndarray) -> Results:
+    factors, pivots, info = _eliminated(operand)
     return factors, [pivot + 1 for pivot in pivots], info
 
 
-def _lu(_: Mapping[str, Any], given: np.ndarray) -> Found:
-    factors, pivots, _info = _eliminated(given)
-    permutation = list(range(len(given)))
+def _lu(_: Mapping[str, Any], operand: np.ndarray) -> Results:
+    factors, pivots, _info = _eliminated(operand)
+    permutation = list(range(len(operand)))
     for row, other in enumerate(pivots):
         permutation[row], permutation[other] = permutation[other], permutation[row]
     return factors, pivots, permutation
@@ -146,18 +147,18 @@ def _reflected(matrix: np.ndarray, first: int, scales: np.ndarray, free: bool) -
     return order
 
 
-def _geqrf(_: Mapping[str, Any], given: np.ndarray) -> Found:
-    matrix, scales = np.array(given), np.zeros(min(given.shape), given.dtype)
+def _geqrf(_: Mapping[str, Any], operand: np.ndarray) -> Results:
+    matrix, scales = np.array(operand), np.zeros(min(operand.shape), operand.dtype)
     _reflected(matrix, 0, scales, free=False)
     return matrix, scales
 
 
-def _geqp3(_: Mapping[str, Any], given: np.ndarray, pivots: np.ndarray) -> Found:
+def _geqp3(_: Mapping[str, Any], operand: np.ndarray, pivots: np.ndarray) -> Results:
     """Columns with a pivot that is not zero come first, by exchanges from left to right."""
-    if not given.size:
-        return given, pivots, np.zeros(0)
-    matrix, scales = np.array(given), np.zeros(min(given.shape), given.dtype)
-    order, fixed = list(range(given.shape[1])), 0
+    if not operand.size:
+        return operand, pivots, np.zeros(0)
+    matrix, scales = np.array(operand), np.zeros(min(operand.shape), operand.dtype)
+    order, fixed = list(range(operand.shape[1])), 0
     for column in np.flatnonzero(pivots).tolist():
         matrix[:, [fixed, column]] = matrix[:, [column, fixed]]
         order[fixed], order[column] = order[column], order[fixed]
@@ -182,20 +183,20 @@ def _orthogonal(reflectors: np.ndarray, scales: np.ndarray) -> np.ndarray:
     return product
 
 
-def _orgqr(_: Mapping[str, Any], reflectors: np.ndarray, scales: np.ndarray) -> Found:
+def _orgqr(_: Mapping[str, Any], reflectors: np.ndarray, scales: np.ndarray) -> Results:
     return (_orthogonal(reflectors, scales)[:, : reflectors.shape[1]],)
 
 
 def _ormqr(
-    options: Mapping[str, Any], reflectors: np.ndarray, scales: np.ndarray, given: np.ndarray
-) -> Found:
+    options: Mapping[str, Any], reflectors: np.ndarray, scales: np.ndarray, operand: np.ndarray
+) -> Results:
     factor = _orthogonal(reflectors, scales)
     factor = factor if options["trans"] == "N" else _adjoint(factor)
-    return (factor @ given if options["side"] == "L" else given @ factor,)
+    return (factor @ operand if options["side"] == "L" else operand @ factor,)
 
 
-def _gehrd(options: Mapping[str, Any], given: np.ndarray) -> Found:
-    matrix, scales = np.array(given), np.zeros(max(0, len(given) - 1), given.dtype)
+def _gehrd(options: Mapping[str, Any], operand: np.ndarray) -> Results:
+    matrix, scales = np.array(operand), np.zeros(max(0, len(operand) - 1), operand.dtype)
     for k in range(options["ilo"] - 1, options["ihi"] - 1):
         part = slice(k + 1, options["ihi"])
         vector, scales[k], beta = _reflector(matrix[part, k])
@@ -206,13 +207,13 @@ def _gehrd(options: Mapping[str, Any], given: np.ndarray) -> Found:
     return matrix, scales, 0
 
 
-def _sytrd(options: Mapping[str, Any], given: np.ndarray) -> Found:
+def _sytrd(options: Mapping[str, Any], operand: np.ndarray) -> Results:
     """The upper triangle is reduced from its end, as the lower one of the matrix turned round."""
-    is_lower, size = options["uplo"] == "L", len(given)
-    matrix = np.array(given) if is_lower else np.array(given[::-1, ::-1])
+    is_lower, size = options["uplo"] == "L", len(operand)
+    matrix = np.array(operand) if is_lower else np.array(operand[::-1, ::-1])
     whole = np.tril(matrix) + _adjoint(np.tril(matrix, -1))
     whole[range(size), range(size)] = whole[range(size), range(size)].real
-    scales, side = np.zeros(max(0, size - 1), given.dtype), np.zeros(max(0, size - 1))
+    scales, side = np.zeros(max(0, size - 1), operand.dtype), np.zeros(max(0, size - 1))
     for k in range(size - 1):
         vector, scales[k], beta = _reflector(whole[k + 1 :, k])
         turn = _reflection(vector, scales[k])
@@ -226,44 +227,44 @@ def _sytrd(options: Mapping[str, Any], given: np.ndarray) -> Found:
     return matrix[::-1, ::-1], middle[::-1], side[::-1], scales[::-1], 0
 
 
-def _syevd(options: Mapping[str, Any], given: np.ndarray) -> Found:
-    vectors, values = _eigh(options, given)
+def _syevd(options: Mapping[str, Any], operand: np.ndarray) -> Results:
+    vectors, values = _eigh(options, operand)
     return vectors if options["jobz"] == "V" else 0, values, 0
 
 
-def _eigh(options: Mapping[str, Any], given: np.ndarray) -> Found:
-    triangle = np.tril(given) if options["uplo"] == "L" else np.triu(given)
+def _eigh(options: Mapping[str, Any], operand: np.ndarray) -> Results:
+    triangle = np.tril(operand) if options["uplo"] == "L" else np.triu(operand)
     if not np.isfinite(triangle).all():
         return np.nan, np.nan
-    values, vectors = np.linalg.eigh(given, UPLO=options["uplo"])
+    values, vectors = np.linalg.eigh(operand, UPLO=options["uplo"])
     return vectors, values
 
 
-def _svd(options: Mapping[str, Any], given: np.ndarray) -> Found:
+def _svd(options: Mapping[str, Any], operand: np.ndarray) -> Results:
     """The first result is the operand's memory, whose values LAPACK leaves undefined."""
-    if not np.isfinite(given).all():
+    if not np.isfinite(operand).all():
         return 0, 0, 0, 0, -4
-    left, values, right = np.linalg.svd(given, full_matrices=options["jobz"] == "A")
+    left, values, right = np.linalg.svd(operand, full_matrices=options["jobz"] == "A")
     return (0, values, 0, 0, 0) if options["jobz"] == "N" else (0, values, left, right, 0)
 
 
-def _geev(options: Mapping[str, Any], given: np.ndarray) -> Found:
-    is_real = given.dtype.kind == "f"
-    if not np.isfinite(given).all():
+def _geev(options: Mapping[str, Any], operand: np.ndarray) -> Results:
+    is_real = operand.dtype.kind == "f"
+    if not np.isfinite(operand).all():
         return *((0,) * (4 if is_real else 3)), -4
-    values, right = np.linalg.eig(given)
+    values, right = np.linalg.eig(operand)
     left: Any = 0
-    if options["jobvl"] == "V" and given.size:  # u* A = w u*: rows of the inverse
+    if options["jobvl"] == "V" and operand.size:  # u* A = w u*: rows of the inverse
         left = _adjoint(np.linalg.inv(right))
         left = left / np.linalg.norm(left, axis=0)
     parts = (np.real(values), np.imag(values)) if is_real else (values,)
     return *parts, left, right if options["jobvr"] == "V" else 0, 0
 
 
-def _gees(options: Mapping[str, Any], given: np.ndarray) -> Found:
+def _gees(options: Mapping[str, Any], operand: np.ndarray) -> Results:
     """Invariant subspaces are split off one by one: of an eigenvector, or of a conjugate pair."""
-    is_real, size = given.dtype.kind == "f", len(given)
-    form, vectors = np.array(given), np.eye(size, dtype=given.dtype)
+    is_real, size = operand.dtype.kind == "f", len(operand)
+    form, vectors = np.array(operand), np.eye(size, dtype=operand.dtype)
     first = 0
     while first < size:
         values, columns = np.linalg.eig(form[first:, first:])
@@ -271,7 +272,7 @@ def _gees(options: Mapping[str, Any], given: np.ndarray) -> Found:
         if is_real and values[0].imag:
             basis = np.stack([columns[:, 0].real, columns[:, 0].imag], axis=1)
         basis = basis.real if is_real else basis
-        turn = np.eye(size, dtype=given.dtype)
+        turn = np.eye(size, dtype=operand.dtype)
         turn[first:, first:] = np.linalg.qr(basis, mode="complete")[0]
         if basis.shape[1] == 2:
             turn = turn @ _levelled(_adjoint(turn) @ form @ turn, first)
@@ -309,8 +310,8 @@ def _gtsv(
     lower: np.ndarray,
     middle: np.ndarray,
     upper: np.ndarray,
-    given: np.ndarray,
-) -> Found:
+    operand: np.ndarray,
+) -> Results:
     """Elimination of the whole matrix, where each row is exchanged with the next one at most.
 
     The lower diagonal gives its room to the second upper one of U.
@@ -318,30 +319,30 @@ def _gtsv(
     size, info = len(middle), 0
     matrix = np.diag(middle) + np.diag(lower[1:], -1) + np.diag(upper[:-1], 1) if size else None
     if matrix is None:
-        return lower, middle, upper, given, 0
-    right = np.array(given)
+        return lower, middle, upper, operand, 0
+    right = np.array(operand)
     for k in range(size - 1):
         if _size(matrix[k + 1, k]) > _size(matrix[k, k]):
             matrix[[k, k + 1]] = matrix[[k + 1, k]]
             right[[k, k + 1]] = right[[k + 1, k]]
         if matrix[k, k] == 0:
-            return lower, middle, upper, given, k + 1
+            return lower, middle, upper, operand, k + 1
         factor = matrix[k + 1, k] / matrix[k, k]
         matrix[k + 1] -= factor * matrix[k]
         right[k + 1] -= factor * right[k]
     if matrix[-1, -1] == 0:
-        return lower, middle, upper, given, size
+        return lower, middle, upper, operand, size
     second = np.concatenate([lower[:1], np.diag(matrix, 2), lower[-1:]])[:size]
     first = np.concatenate([np.diag(matrix, 1), upper[-1:]])
     return second, np.diag(matrix), first, np.linalg.solve(np.triu(matrix), right), info
 
 
-def _gtsv_perturbed(options: Mapping[str, Any], *diagonals: np.ndarray) -> Found:
+def _gtsv_perturbed(options: Mapping[str, Any], *diagonals: np.ndarray) -> Results:
     """Of a regular matrix; how far a singular one is moved is left open."""
     return (_gtsv(options, *diagonals)[3],)
 
 
-_MEANINGS: Mapping[str, Callable[..., Found]] = {
+_MEANINGS: Mapping[str, Callable[..., Results]] = {
     "potrf": _potrf,
     "getrf": _getrf,
     "geqrf": _geqrf,

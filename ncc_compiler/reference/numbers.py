@@ -1,6 +1,7 @@
-"""Between dtypes: `convert` as XLA defines it, and the working dtypes that ops compute in.
+"""Conversions between dtypes, and numeric functions that round once.
 
-Functions of numbers, each computed in a wider type than its own and rounded once.
+`convert` as XLA defines it, the working dtypes that ops compute in, and functions of numbers, each
+computed in a wider type than its own.
 """
 
 import functools

@@ -1,8 +1,7 @@
 """Ops that are whole numerical methods, by their definitions and in double precision.
 
-`rng-bit-generator`: ThreeFry-2x32 and Philox-4x32 as XLA lays them out, number by number.
-
-And `rng`, of which only the distribution is said: here by numpy's generator.
+Random bits: `rng-bit-generator` is ThreeFry-2x32 and Philox-4x32 as XLA lays them out, number by
+number; of `rng` only the distribution is specified, here by numpy's generator.
 """
 
 import math
@@ -13,7 +12,7 @@ import numpy as np
 from ncc_compiler.ir.graph import Node
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.reference.numbers import narrowed, working
-from ncc_compiler.reference.step import Step, Value
+from ncc_compiler.reference.step import OpStep, Value
 from ncc_runtime.neff.shared.dtypes import DType
 
 Method = Callable[[Node, Sequence[np.ndarray]], Value]
@@ -275,7 +274,7 @@ def _as_bits(numbers: np.ndarray, dtype: DType, width: int) -> np.ndarray:
     return numbers.astype(np.dtype(f"u{width // 8}")).view(dtype.numpy)
 
 
-def rng(step: Step) -> list[Value]:
+def rng(step: OpStep) -> list[Value]:
     """Numbers of the distribution, others on each rank and for each node."""
     return [_drawn(step.node, rank, step.arrays(k)) for k, rank in enumerate(step.ranks)]
 

@@ -19,15 +19,15 @@ from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.reference.contraction import region_on_arrays
 from ncc_compiler.reference.linear_algebra import linear_algebra
 from ncc_compiler.reference.numbers import working
-from ncc_compiler.reference.step import Meaning, Step, Value
+from ncc_compiler.reference.step import Meaning, OpStep, Value
 
 
-def sort(step: Step) -> list[Value]:
+def sort(step: OpStep) -> list[Value]:
     """Rows of all operands in the order that the region gives; equals stay as they were."""
     return [_sort_on(step, position) for position in range(len(step.ranks))]
 
 
-def _sort_on(step: Step, position: int) -> Value:
+def _sort_on(step: OpStep, position: int) -> Value:
     (dimension,) = step.node.integers("dimensions")
     arrays = [np.moveaxis(array, dimension, -1) for array in step.arrays(position)]
     results = [np.empty(array.shape, array.dtype) for array in arrays]
@@ -50,7 +50,7 @@ def _order(goes_first: np.ndarray) -> list[int]:
     return sorted(range(len(said)), key=by_region)
 
 
-def topk(step: Step) -> list[Value]:
+def topk(step: OpStep) -> list[Value]:
     """The k elements that come first in the total order, and where they were."""
     largest = step.node.attributes.get("largest", True) is True
     count = step.node.integer("k")
@@ -80,7 +80,7 @@ def _total_order_key(value: np.generic) -> tuple[float, float, float]:
     return sign, sign * (raw % (1 << (8 * value.itemsize - 1))), 0
 
 
-def custom_call(step: Step) -> list[Value]:
+def custom_call(step: OpStep) -> list[Value]:
     """The targets that have a public meaning."""
     if target_of(step.node) in TARGETS:
         return linear_algebra(step)
@@ -96,7 +96,7 @@ def custom_call(step: Step) -> list[Value]:
     return [_first(step.arrays(k)[0], values.shape[-1], largest) for k in range(len(step.ranks))]
 
 
-def _approx_topk(step: Step) -> list[Value]:
+def _approx_topk(step: OpStep) -> list[Value]:
     """The first elements of the sort."""
     asked = approx_topk_of(step.node)
     half = len(step.operands[0]) // 2

@@ -25,7 +25,7 @@ Evaluate: TypeAlias = Callable[[Computation, Ranks, Sequence[Sequence[Value]]], 
 
 
 @attrs.frozen(eq=False)
-class Step:
+class OpStep:
     """One op about to happen: operands[k][i] is operand i on rank ranks[k]."""
 
     module: Module
@@ -37,14 +37,14 @@ class Step:
 
     def arrays(self, position: int) -> tuple[np.ndarray, ...]:
         """The operands on rank ranks[position], all of them arrays."""
-        found = self.operands[position]
-        assert all(isinstance(value, np.ndarray) for value in found), self.node.name
-        return tuple(value for value in found if isinstance(value, np.ndarray))
+        values = self.operands[position]
+        assert all(isinstance(value, np.ndarray) for value in values), self.node.name
+        return tuple(value for value in values if isinstance(value, np.ndarray))
 
     def callee(self, key: str = "to_apply") -> Computation:
         """The computation that an attribute names."""
         return self.module.computations[self.node.callee(key)]
 
 
-Meaning: TypeAlias = Callable[[Step], list[Value]]
+Meaning: TypeAlias = Callable[[OpStep], list[Value]]
 """Gives the result on each of the step's ranks."""

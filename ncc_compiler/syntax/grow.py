@@ -17,12 +17,12 @@ from ncc_compiler.syntax.tree import (
     ArrayText,
     Attribute,
     Body,
-    Computation,
+    ComputationSignature,
+    ComputationText,
     File,
     Instruction,
     Operand,
-    Signature,
-    Table,
+    SourceTable,
     TupleText,
     TypeText,
     Word,
@@ -39,14 +39,14 @@ class TreeBuilder:
         header, *rest = children
         name, attributes = header or (None, ())
         loose = tuple(child for child in rest if isinstance(child, Instruction))
-        computations = [child for child in rest if isinstance(child, Computation)]
+        computations = [child for child in rest if isinstance(child, ComputationText)]
         if loose:
-            computations.append(Computation(None, True, None, loose))
+            computations.append(ComputationText(None, True, None, loose))
         return File(
             source=Source("", ""),
             name=name,
             header=attributes,
-            tables=tuple(child for child in rest if isinstance(child, Table)),
+            tables=tuple(child for child in rest if isinstance(child, SourceTable)),
             computations=tuple(computations),
         )
 
@@ -54,22 +54,22 @@ class TreeBuilder:
         _, name, *attributes = children
         return name.text, tuple(map(_attribute, attributes))
 
-    def table(self, children: Children) -> Table:
+    def table(self, children: Children) -> SourceTable:
         name, *rows = map(_word, children)
-        return Table(name, tuple(rows))
+        return SourceTable(name, tuple(rows))
 
-    def computation(self, children: Children) -> Computation:
+    def computation(self, children: Children) -> ComputationText:
         entry, name, signature, body, *attributes = children
-        return Computation(
+        return ComputationText(
             _name(name), entry is not None, signature, body, tuple(map(_attribute, attributes))
         )
 
     def body(self, children: Children) -> Body:
         return tuple(children)
 
-    def signature(self, children: Children) -> Signature:
+    def signature(self, children: Children) -> ComputationSignature:
         *parameters, result = (child for child in children if child is not None)
-        return Signature(tuple(parameters), result)
+        return ComputationSignature(tuple(parameters), result)
 
     def parameter(self, children: Children) -> TypeText:
         written: TypeText = children[1]

@@ -1,15 +1,13 @@
-"""Tokens of HLO text, few and long.
+"""Tokens of HLO text, few and long; plain lines as one token each.
 
 One master pattern finds where a token starts. Attribute values and literals are then extended to
 their closing bracket by a scan without recursion, so nesting has no limit and garbage has no cost.
 What is no token becomes one of type BAD that carries the reason; the parser reports it.
 
-Plain instructions, one to a line as XLA prints them, read whole.
-
-Most lines of a large text are such, and one pattern reads one several times as fast as its tokens
-take through the parser. What the pattern takes is a part of what the grammar takes, with the same
-meaning; whatever is not plain (a tuple, an operand with its type, deep braces, comments, a fault)
-is left to the tokens.
+Most lines of a large text are plain instructions as XLA prints them. One pattern reads such a line
+whole (`plain_statement`), several times as fast as its tokens take through the parser. It takes a
+subset of the grammar, with the same meaning; whatever is not plain (a tuple, an operand with its
+type, deep braces, comments, a fault) is left to the tokens.
 """
 
 import re
@@ -202,7 +200,7 @@ def tokens(text: str) -> Iterator[Lexeme | Statement]:
     return _tokens(text, 0, len(text), by_line=True)
 
 
-def spelled_out(text: str, found: Iterable[Lexeme | Statement]) -> Iterator[Lexeme]:
+def expand_statements(text: str, found: Iterable[Lexeme | Statement]) -> Iterator[Lexeme]:
     """The same tokens, with those of plain lines in the place of the lines."""
     for token in found:
         if isinstance(token, Statement):

@@ -19,7 +19,7 @@ from lark.parsers.lalr_analysis import Shift
 
 from ncc_compiler.diagnostics import Diagnostic, Source, Span
 from ncc_compiler.syntax.grow import TreeBuilder
-from ncc_compiler.syntax.lexer import Lexeme, name_of, spelled_out, tokens
+from ncc_compiler.syntax.lexer import Lexeme, expand_statements, name_of, tokens
 from ncc_compiler.syntax.tree import File
 
 MAX_ERRORS = 20
@@ -76,10 +76,10 @@ def _lark() -> Lark:
 
 def parse(source: Source) -> tuple[File, tuple[Diagnostic, ...]]:
     """The tree of whatever could be read, and what is wrong with the rest."""
-    return _Reading(source).run()
+    return _Parsing(source).run()
 
 
-class _Reading:
+class _Parsing:
     """One text on its way through the parser."""
 
     def __init__(self, source: Source) -> None:
@@ -87,7 +87,7 @@ class _Reading:
         self._source = source
         self._state = parser.parser_state
         self._tokens: Iterator[Any] = parser.lexer_thread.lex(parser.parser_state)
-        self._found: list[Diagnostic] = []
+        self._diagnostics: list[Diagnostic] = []
         self._broken: set[str] = set()
         self._by_line = True  # until the first line that does not fit
 
@@ -107,13 +107,13 @@ class _Reading:
                 token = self._recover(token, error.expected)
                 if token is None:
                     break
-        return self._finish(), tuple(self._found)
+        return self._finish(), tuple(self._diagnostics)
 
     def _spell_out(self, token: Any) -> Any:
         """From this token on read no line whole, so that a fault has a place and its name."""
         self._by_line = False
         rest = itertools.chain([token], self._tokens)
-        self._tokens = spelled_out(self._source.text, rest)
+        self._tokens = expand_statements(self._source.text, rest)
         return next(self._tokens)
 
     def _finish(self) -> File:
@@ -122,7 +122,7 @@ class _Reading:
         try:
             file: File = self._state.feed_token(end, is_end=True)
         except UnexpectedToken as error:
-            if len(self._found) < MAX_ERRORS:
+            if len(self._diagnostics) < MAX_ERRORS:
                 self._report(end, error.expected)
             self._cut_back("ROOT")
             self._close_body()
@@ -131,13 +131,13 @@ class _Reading:
             file,
             source=self._source,
             broken=frozenset(self._broken),
-            is_whole=not self._found,
+            is_whole=not self._diagnostics,
         )
 
     def _recover(self, token: Any, expected: Any) -> Any:
         """Report, cut the stacks back, and give the token to go on with, if any."""
         self._report(token, expected)
-        if len(self._found) >= MAX_ERRORS:
+        if len(self._diagnostics) >= MAX_ERRORS:
             return None
         heading = self._heading_around(token)
         if heading and not self._starts_line(token) and self._cut_back("ENTRY"):
@@ -247,7 +247,7 @@ class _Reading:
         else:
             message = f"expected {listed}, found {token.text.strip()[:40]!r}"
         help_text = _advice(token.type, expected)
-        self._found.append(Diagnostic("syntax-C1", message, span, help=help_text))
+        self._diagnostics.append(Diagnostic("syntax-C1", message, span, help=help_text))
 
     def _behind_line_before(self, token: Any) -> Span:
         end = len(self._source.text[: token.start].rstrip())

@@ -98,7 +98,7 @@ class Instruction:
 
 
 @attrs.frozen(eq=False)
-class Signature:
+class ComputationSignature:
     """`(p: f32[]) -> f32[]` behind a computation's name."""
 
     parameters: tuple[TypeText, ...]
@@ -106,18 +106,18 @@ class Signature:
 
 
 @attrs.frozen(eq=False)
-class Computation:
+class ComputationText:
     """A named list of instructions; `name` is None where the text has no braces around them."""
 
     name: Word | None
     is_entry: bool
-    signature: Signature | None
+    signature: ComputationSignature | None
     instructions: tuple[Instruction, ...]
     attributes: tuple[Attribute, ...] = ()
 
 
 @attrs.frozen(eq=False)
-class Table:
+class SourceTable:
     """One preamble table (`FileNames`, `StackFrames` …) with its rows as written."""
 
     name: Word
@@ -131,7 +131,7 @@ class File:
     source: Source
     name: str | None
     header: tuple[Attribute, ...]
-    tables: tuple[Table, ...]
-    computations: tuple[Computation, ...]
+    tables: tuple[SourceTable, ...]
+    computations: tuple[ComputationText, ...]
     broken: frozenset[str] = frozenset()
     is_whole: bool = True  # no line was left out

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import numpy as np
 
-from ncc_compiler.codegen.draft import Draft, Mark, Step
+from ncc_compiler.codegen.lowered import ControlStep, LoweredProgram, ProgramStep
 from ncc_runtime.neff.isa import CASE, ENGINES, PTC2, TEST, WAIT, Engine
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import ALIGNMENT, Program
@@ -34,7 +34,7 @@ class StuckError(Exception):
     """No queue can move, and some have not ended."""
 
 
-def names_from_draft(draft: Draft) -> list[int]:
+def names_from_draft(draft: LoweredProgram) -> list[int]:
     """The names of the outputs, from data flow alone."""
     held: dict[int, int] = {}
     for number, buffer in enumerate(draft.buffers):
@@ -43,11 +43,13 @@ def names_from_draft(draft: Draft) -> list[int]:
         if held[draft.tensors[tensor].buffer] != EMPTY:
             held[draft.tensors[tensor].buffer] = hash(("input", position))
     items = _steps_and_marks(draft)
-    marks = {k: (one.opcode, one.block) for k, one in enumerate(items) if isinstance(one, Mark)}
+    marks = {
+        k: (one.opcode, one.block) for k, one in enumerate(items) if isinstance(one, ControlStep)
+    }
     path, position = Path(marks, draft.blocks), 0
     while position < len(items):
         item = items[position]
-        if isinstance(item, Mark):
+        if isinstance(item, ControlStep):
             predicate = draft.tensors[draft.blocks[item.block].predicate].buffer
             position, _ = path.follow(position, held.get(predicate, 0))
             continue
@@ -62,9 +64,9 @@ def names_from_draft(draft: Draft) -> list[int]:
     return [held[draft.tensors[tensor].buffer] for tensor in draft.outputs]
 
 
-def _steps_and_marks(draft: Draft) -> list[Step | Mark]:
-    items: list[Step | Mark] = list(draft.steps)
-    for mark in reversed(draft.marks):
+def _steps_and_marks(draft: LoweredProgram) -> list[ProgramStep | ControlStep]:
+    items: list[ProgramStep | ControlStep] = list(draft.steps)
+    for mark in reversed(draft.control_steps):
         items.insert(mark.at, mark)
     return items
 

@@ -217,7 +217,7 @@ class SlowArena:
 def test_a_buffer_lies_at_the_lowest_address_that_is_free(rows, block):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(buffers, "_BLOCK", block)
-        arena, slow = buffers._Arena(0, 2), SlowArena(2)
+        arena, slow = buffers._Heap(0, 2), SlowArena(2)
         known = [0, 0]
         for size, one, other, life in rows:
             known = [known[0] + one, known[1] + other]

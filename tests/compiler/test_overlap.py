@@ -10,7 +10,7 @@ from ncc_compiler.driver import compile_text
 from ncc_compiler.ir.graph import Computation, Module
 from ncc_compiler.ir.load import load_module
 from ncc_compiler.options import CompileOptions
-from ncc_compiler.overlap.dependences import Lifetimes, Remainder, lifetimes_of, peak_bytes
+from ncc_compiler.overlap.analyses import LiveRanges, MemoryBudget, live_ranges_of, peak_bytes
 from ncc_compiler.overlap.schedule import Schedule
 from ncc_compiler.passes.manager import run_passes
 from ncc_compiler.pipelines import pipeline
@@ -69,8 +69,8 @@ def test_compiling_twice_gives_the_same_file(text):
 _ENDS = ("constant", "parameter")
 
 
-def lifetimes(body: Computation) -> Lifetimes:
-    return lifetimes_of(body, [0] * len(body.nodes), (body.root,))
+def lifetimes(body: Computation) -> LiveRanges:
+    return live_ranges_of(body, [0] * len(body.nodes), (body.root,))
 
 
 @settings(max_examples=100)
@@ -102,7 +102,7 @@ def test_a_node_has_room_where_the_rest_fits_behind_it_in_program_order(module, 
     body = module.entry_computation
     found, nodes = lifetimes(body), range(len(body.nodes))
     limit = peak_bytes(found, nodes) + more
-    remainder, done = Remainder(found, nodes, limit), list[int]()
+    remainder, done = MemoryBudget(found, nodes, limit), list[int]()
     while len(done) < len(nodes):
         left = [one for one in nodes if one not in done]
         assert remainder.first == left[0]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ncc_compiler.overlap.ahead import layers_of
+from ncc_compiler.overlap.order_constraints import layers_of
 from ncc_compiler.overlap.schedule import Schedule
 from ncc_compiler.passes.manager import run_passes
 from tests.compiler.small_modules import load

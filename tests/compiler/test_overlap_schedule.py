@@ -8,8 +8,8 @@ from ncc_compiler.driver import compile_text
 from ncc_compiler.ir.collectives import written_stream
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.options import CompileOptions
+from ncc_compiler.overlap.analyses import feeds_compute
 from ncc_compiler.overlap.assign_streams import AssignStreams
-from ncc_compiler.overlap.dependences import feeds_compute
 from ncc_compiler.overlap.schedule import Schedule
 from ncc_compiler.passes.manager import run_passes
 from tests.compiler.small_modules import SUM, load

@@ -9,7 +9,7 @@ from ncc_compiler.diagnostics import Source
 from ncc_compiler.ir.graph import Node
 from ncc_compiler.ir.load import load_module
 from ncc_compiler.options import CompileOptions
-from ncc_compiler.overlap.bucket import TakeApart
+from ncc_compiler.overlap.bucket import SplitVariadicCollectives
 from ncc_compiler.passes.manager import run_passes
 from ncc_compiler.pipelines import pipeline
 from ncc_runtime.options import LoadOptions
@@ -29,9 +29,11 @@ PAIR = "%x = f32[4] parameter(0)", "%y = f32[2] parameter(1)"
 BOTH = "%t = (f32[4], f32[2]) all-reduce(%x, %y), to_apply=%sum"
 
 
-def apart(*lines: str, one: TakeApart | None = None) -> list[Node]:
+def apart(*lines: str, one: SplitVariadicCollectives | None = None) -> list[Node]:
     """The collectives after the pass."""
-    module = run_passes(small(*lines, before=SUM), [one or TakeApart()], verify_each=True)
+    module = run_passes(
+        small(*lines, before=SUM), [one or SplitVariadicCollectives()], verify_each=True
+    )
     nodes = module.entry_computation.nodes
     return [node for node in nodes if node.op.startswith(("all-", "reduce-"))]
 
@@ -41,7 +43,7 @@ def test_every_operand_gets_a_collective_of_its_own():
 
 
 def test_collectives_stay_as_they_were_written_on_request():
-    assert len(apart(*PAIR, BOTH, one=TakeApart(enabled=0))) == 1
+    assert len(apart(*PAIR, BOTH, one=SplitVariadicCollectives(enabled=0))) == 1
 
 
 def test_a_token_stays_with_its_collective():

@@ -1,18 +1,18 @@
 """Whose turn it is among updates."""
 
-from ncc_compiler.overlap.ahead import Turns
+from ncc_compiler.overlap.order_constraints import UpdateOrder
 
 AFTER = [(), (), (0,), (2,), (1,), (3, 4)]
 """Collectives 0 and 1; 2 and 3 read the first, 4 the second, 5 both."""
 
 
 def test_updates_of_what_started_first_come_first():
-    turns = Turns(AFTER, started=[1, 0], updates=[2, 3, 4, 5])
+    turns = UpdateOrder(AFTER, started=[1, 0], updates=[2, 3, 4, 5])
     assert [turns.has_come(number) for number in (2, 3, 4, 5)] == [False, False, True, False]
 
 
 def test_the_turn_passes_on_by_the_last_update_of_a_turn():
-    turns = Turns(AFTER, started=[0, 1], updates=[2, 3, 4, 5])
+    turns = UpdateOrder(AFTER, started=[0, 1], updates=[2, 3, 4, 5])
     assert not turns.take(2)
     assert turns.take(3)
     assert turns.has_come(4)
@@ -20,12 +20,12 @@ def test_the_turn_passes_on_by_the_last_update_of_a_turn():
 
 
 def test_what_is_no_update_takes_no_turn():
-    turns = Turns(AFTER, started=[0, 1], updates=[3, 4])
+    turns = UpdateOrder(AFTER, started=[0, 1], updates=[3, 4])
     assert not turns.take(2)
     assert not turns.has_come(4)
 
 
 def test_turns_without_updates_are_skipped():
-    turns = Turns([(), (), (), (0,), (2,)], started=[0, 1, 2], updates=[3, 4])
+    turns = UpdateOrder([(), (), (), (0,), (2,)], started=[0, 1, 2], updates=[3, 4])
     assert turns.take(3)
     assert turns.has_come(4)

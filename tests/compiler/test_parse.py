@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from ncc_compiler.diagnostics import CompileError, Source
 from ncc_compiler.ir.load import load_module
 from ncc_compiler.syntax import parse as parsing
-from ncc_compiler.syntax.lexer import spelled_out, tokens
+from ncc_compiler.syntax.lexer import expand_statements, tokens
 from ncc_compiler.syntax.parse import MAX_ERRORS, parse
 from tests import draws
 from tests.calls import calls_of
@@ -160,7 +160,7 @@ def reading_of(text: str) -> tuple[object, list[str]]:
 def test_lines_read_whole_mean_what_their_tokens_mean(text: str) -> None:
     by_line = reading_of(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parsing, "tokens", lambda text: spelled_out(text, tokens(text)))
+        patch.setattr(parsing, "tokens", lambda text: expand_statements(text, tokens(text)))
         assert reading_of(text) == by_line
 
 

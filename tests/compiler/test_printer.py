@@ -8,7 +8,7 @@ from ncc_compiler.diagnostics import Source
 from ncc_compiler.ir.attributes import read_attribute, spell_attribute
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.load import load_module
-from ncc_compiler.ir.ops import Kind
+from ncc_compiler.ir.op_tables.op_row import AttrKind
 from ncc_compiler.ir.text.printer import print_module
 from tests import draws, draws_graphs
 from tests.compiler.reading import SUM, load
@@ -70,18 +70,18 @@ def test_bare_text_becomes_canonical() -> None:
 
 integers = st.lists(st.integers(-9, 9), max_size=3).map(tuple)
 VALUES = [
-    (Kind.INTEGER, st.integers(-(10**9), 10**9)),
-    (Kind.BOOLEAN, st.booleans()),
-    (Kind.WORD, st.sampled_from(["EQ", "FLOAT"])),
-    (Kind.INTEGERS, integers),
-    (Kind.SLICES, st.lists(st.tuples(*[st.integers(0, 9)] * 3), min_size=1).map(tuple)),
-    (Kind.GROUPS, draws.replica_groups()),
-    (Kind.PAIRS, draws.pairs),
+    (AttrKind.INTEGER, st.integers(-(10**9), 10**9)),
+    (AttrKind.BOOLEAN, st.booleans()),
+    (AttrKind.WORD, st.sampled_from(["EQ", "FLOAT"])),
+    (AttrKind.INTEGERS, integers),
+    (AttrKind.SLICES, st.lists(st.tuples(*[st.integers(0, 9)] * 3), min_size=1).map(tuple)),
+    (AttrKind.GROUPS, draws.replica_groups()),
+    (AttrKind.PAIRS, draws.pairs),
 ]
 
 
 @pytest.mark.parametrize(("kind", "values"), VALUES, ids=[kind.name for kind, _ in VALUES])
-def test_attribute_survives_being_spelt_and_read(kind: Kind, values) -> None:
+def test_attribute_survives_being_spelt_and_read(kind: AttrKind, values) -> None:
     @given(values)
     def survives(value) -> None:
         assert read_attribute(kind, spell_attribute(value)) == value

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ncc_compiler.ir.op_tables.numeric import NUMERIC_ROWS, WINDOW_ROWS
+from ncc_compiler.ir.op_tables.contractions import WINDOW_ROWS
+from ncc_compiler.ir.op_tables.numeric import NUMERIC_ROWS
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.text.printer import print_module
 from tests.compiler.broken_windows import LINE, PREAMBLE, RIGHT_WINDOWS, WRONG_WINDOWS

@@ -7,8 +7,8 @@ import pytest
 
 import ncc_runtime
 from ncc_compiler.driver import compile_text
+from ncc_compiler.ir.text.desugar import NOT_INFERRED
 from ncc_compiler.ir.text.printer import print_module
-from ncc_compiler.ir.text.shorthand import NOT_INFERRED
 from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.syntax.tree import MAX_INLINE_DEPTH
 from tests.compiler.reading import SUM, complaints, load, messages, node

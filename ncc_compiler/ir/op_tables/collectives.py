@@ -1,4 +1,4 @@
-"""Rows of the collectives: XLA's, and those that HLO lacks.
+"""Rows of the collectives: HLO's, and those that HLO lacks; types in `type_rules/collectives.py`.
 
 The latter are custom calls in a text (backend_config.py), and ops of their own in the graph, named
 as the target of the call.
@@ -6,16 +6,19 @@ as the target of the call.
 
 from collections.abc import Iterable
 
-from ncc_compiler.ir.op_tables.op_row import AttributeDef, Kind, OpDef, optional, required
+from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttrKind, OpDef, optional, required
 from ncc_runtime.neff.shared.groups import ExplicitGroups
 
-_DIMENSIONS = required(dimensions=Kind.INTEGERS)
-_CHANNEL = optional(channel_id=Kind.INTEGER)
-_GROUPS = (AttributeDef("replica_groups", Kind.GROUPS, False, ExplicitGroups(())), *_CHANNEL)
-_GLOBAL_IDS = optional(use_global_device_ids=Kind.BOOLEAN)
-_LAYOUT = optional(constrain_layout=Kind.BOOLEAN)
-_REGION = required(to_apply=Kind.CALLEE)
-_ROOT = required(root=Kind.INTEGER)
+_DIMENSIONS = required(dimensions=AttrKind.INTEGERS)
+_CHANNEL = optional(channel_id=AttrKind.INTEGER)
+_GROUPS = (
+    AttributeDef("replica_groups", AttrKind.GROUPS, False, ExplicitGroups(())),
+    *_CHANNEL,
+)
+_GLOBAL_IDS = optional(use_global_device_ids=AttrKind.BOOLEAN)
+_LAYOUT = optional(constrain_layout=AttrKind.BOOLEAN)
+_REGION = required(to_apply=AttrKind.CALLEE)
+_ROOT = required(root=AttrKind.INTEGER)
 
 RANKS_ONCE = "no rank appears twice in the groups"
 IDS_EXIST = "every id in the groups exists"
@@ -87,10 +90,10 @@ def _collective(
     return OpDef(name, 1, None, *rows, collective=True, tuples_with=tuples_with)
 
 
-def _counted(
+def _variable_size(
     name: str, operands: int, attributes: Iterable[AttributeDef], rules: Iterable[str]
 ) -> OpDef:
-    """One that moves as many rows as arrays of numbers say when it runs."""
+    """A variable-size (v-) collective: arrays of counts say at run time how many rows move."""
     return OpDef(name, operands, operands, tuple(attributes), tuple(rules), collective=True)
 
 
@@ -112,12 +115,16 @@ HLO_COLLECTIVES = (
     ),
     _collective(
         "all-to-all",
-        (*_GROUPS, *_LAYOUT, *optional(dimensions=Kind.INTEGERS)),
+        (*_GROUPS, *_LAYOUT, *optional(dimensions=AttrKind.INTEGERS)),
         (*_GROUP_RULES, EQUAL_SIZES, ONE_DIMENSION, DIVIDES, OPERAND_FOR_EACH),
     ),
     _collective(
         "collective-permute",
-        (*_CHANNEL, *required(source_target_pairs=Kind.PAIRS), *optional(slice_sizes=Kind.LISTS)),
+        (
+            *_CHANNEL,
+            *required(source_target_pairs=AttrKind.PAIRS),
+            *optional(slice_sizes=AttrKind.LISTS),
+        ),
         (
             *(SOURCES_ONCE, TARGETS_ONCE, PAIRS_EXIST),
             *(INPUT_AND_OUTPUT, STARTS_OF_SLICES, SIZES_OF_SLICES),
@@ -125,7 +132,7 @@ HLO_COLLECTIVES = (
         SLICE_SIZES,
     ),
     _collective("collective-broadcast", _GROUPS, _SOME_GROUPS),
-    _counted(
+    _variable_size(
         "ragged-all-to-all",
         6,
         _GROUPS,
@@ -142,7 +149,7 @@ NCC_COLLECTIVES = (
     ),
     _collective(
         "ncc.reduce",
-        (*_GROUPS, *_GLOBAL_IDS, *required(reduction=Kind.WORD), *_ROOT),
+        (*_GROUPS, *_GLOBAL_IDS, *required(reduction=AttrKind.WORD), *_ROOT),
         (*_GROUP_RULES, KNOWN_REDUCTION, ROOT_IS_MEMBER),
     ),
     _collective(
@@ -155,19 +162,19 @@ NCC_COLLECTIVES = (
         (*_GROUPS, *_GLOBAL_IDS, *_DIMENSIONS, *_ROOT),
         (*_GROUP_RULES, EQUAL_SIZES, ONE_DIMENSION, DIVIDES, ROOT_IS_MEMBER),
     ),
-    _counted(
+    _variable_size(
         "ncc.all_gather_v",
         3,
         (*_GROUPS, *_GLOBAL_IDS),
         (*_GROUP_RULES, EQUAL_SIZES, ONE_LAYOUT, METADATA, SLOTS),
     ),
-    _counted(
+    _variable_size(
         "ncc.reduce_scatter_v",
         3,
-        (*_GROUPS, *_GLOBAL_IDS, *required(reduction=Kind.WORD)),
+        (*_GROUPS, *_GLOBAL_IDS, *required(reduction=AttrKind.WORD)),
         (*_GROUP_RULES, EQUAL_SIZES, ONE_LAYOUT, METADATA, KNOWN_REDUCTION),
     ),
-    _counted(
+    _variable_size(
         "ncc.all_to_all_v",
         3,
         (*_GROUPS, *_GLOBAL_IDS),
@@ -184,11 +191,11 @@ NCC_COLLECTIVES = (
         _GROUP_RULES,
         collective=True,
         takes_tuples=True,
-        stays=True,
+        has_side_effect=True,
     ),
 )
 
-COUNTED = frozenset(
+VARIABLE_SIZE = frozenset(
     {"ragged-all-to-all", "ncc.all_gather_v", "ncc.reduce_scatter_v", "ncc.all_to_all_v"}
 )
-"""Those that move as many rows as arrays of numbers say when they run."""
+"""Variable-size (v-) collectives: arrays of counts say at run time how many rows move."""

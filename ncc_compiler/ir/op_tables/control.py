@@ -1,13 +1,16 @@
-"""Rows of ops that run computations, of tokens, and of operations that come in two halves."""
+"""Rows of ops that run computations, of tokens, of send and recv, of start/done pairs.
+
+Their result types: `type_rules/control.py`.
+"""
 
 from collections.abc import Iterable
 
 import attrs
 
-from ncc_compiler.ir.op_tables.op_row import AttributeDef, Kind, OpDef, optional, required
+from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttrKind, OpDef, optional, required
 
 _TAKES = ("the computation has as many parameters", "operands have the types of its parameters")
-_CALLS = required(calls=Kind.CALLEE)
+_CALLS = required(calls=AttrKind.CALLEE)
 
 
 def _row(name: str, least: int, most: int | None, *rules: str) -> OpDef:
@@ -15,13 +18,13 @@ def _row(name: str, least: int, most: int | None, *rules: str) -> OpDef:
 
 
 CONTROL_ROWS = (
-    OpDef("call", 0, None, required(to_apply=Kind.CALLEE), _TAKES, takes_tuples=True),
-    OpDef("fusion", 0, None, (*_CALLS, *optional(kind=Kind.WORD)), _TAKES, takes_tuples=True),
+    OpDef("call", 0, None, required(to_apply=AttrKind.CALLEE), _TAKES, takes_tuples=True),
+    OpDef("fusion", 0, None, (*_CALLS, *optional(kind=AttrKind.WORD)), _TAKES, takes_tuples=True),
     OpDef(
         "while",
         1,
         1,
-        required(condition=Kind.CALLEE, body=Kind.CALLEE),
+        required(condition=AttrKind.CALLEE, body=AttrKind.CALLEE),
         (
             "condition takes the operand's type and returns pred[]",
             "body takes the operand's type and returns it",
@@ -33,9 +36,9 @@ CONTROL_ROWS = (
         2,
         None,
         optional(
-            true_computation=Kind.CALLEE,
-            false_computation=Kind.CALLEE,
-            branch_computations=Kind.CALLEES,
+            true_computation=AttrKind.CALLEE,
+            false_computation=AttrKind.CALLEE,
+            branch_computations=AttrKind.CALLEES,
         ),
         (
             "the first operand is pred[] or s32[]",
@@ -52,9 +55,13 @@ CONTROL_ROWS = (
         1,
         None,
         (
-            *required(dimensions=Kind.INTEGERS, num_carries=Kind.INTEGER, to_apply=Kind.CALLEE),
-            AttributeDef("is_reverse", Kind.BOOLEAN, False, False),
-            AttributeDef("is_associative", Kind.BOOLEAN, False, False),
+            *required(
+                dimensions=AttrKind.INTEGERS,
+                num_carries=AttrKind.INTEGER,
+                to_apply=AttrKind.CALLEE,
+            ),
+            AttributeDef("is_reverse", AttrKind.BOOLEAN, False, False),
+            AttributeDef("is_associative", AttrKind.BOOLEAN, False, False),
         ),
         (
             "dimensions names one dimension, in which all inputs are equally long",
@@ -65,13 +72,13 @@ CONTROL_ROWS = (
     ),
     _row("after-all", 0, None, "the operands are tokens"),
     _row("add-dependency", 2, 2, "the second operand is a token"),
-    OpDef("domain", 1, 1, required(domain=Kind.DOMAIN), takes_tuples=True),
+    OpDef("domain", 1, 1, required(domain=AttrKind.DOMAIN), takes_tuples=True),
     _row("opt-barrier", 1, 1),
     _row("optimization-barrier", 1, 1),
 )
 
-_TRANSFERRED = optional(channel_id=Kind.INTEGER, is_host_transfer=Kind.BOOLEAN)
-_ENDED = optional(channel_id=Kind.INTEGER)
+_TRANSFERRED = optional(channel_id=AttrKind.INTEGER, is_host_transfer=AttrKind.BOOLEAN)
+_ENDED = optional(channel_id=AttrKind.INTEGER)
 _IS_TRANSFER = "the operand is a tuple of data, a context and a token"
 DATA_OF_ARRAYS = "the data is an array, or a tuple of one or more arrays"
 _TRANSFER = (
@@ -125,7 +132,7 @@ def asynchronous_rows(collectives: Iterable[OpDef]) -> tuple[OpDef, ...]:
         rows.append(attrs.evolve(row, name=f"{row.name}-start"))
         rules = () if row.name == "all-reduce" else (_IS_STARTED,)
         rows.append(_row(f"{row.name}-done", 1, 1, *rules))
-    calls = optional(calls=Kind.CALLEE)
+    calls = optional(calls=AttrKind.CALLEE)
     return (
         *rows,
         OpDef("copy-start", 1, 1),

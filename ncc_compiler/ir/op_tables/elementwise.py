@@ -1,6 +1,9 @@
-"""Rows of elementwise ops, and of those that only look at an element's bits otherwise."""
+"""Rows of elementwise ops, and of those that reinterpret the bits of elements.
 
-from ncc_compiler.ir.op_tables.op_row import Kind, OpDef, elementwise, optional, required
+Their result types: `type_rules/elementwise.py`.
+"""
+
+from ncc_compiler.ir.op_tables.op_row import AttrKind, OpDef, elementwise, optional, required
 
 SAME_TYPE = "all operands have the same type"
 DTYPE = "the op is defined for the operands' element type"
@@ -41,7 +44,7 @@ _BITS = (
         "reduce-precision",
         1,
         1,
-        required(exponent_bits=Kind.INTEGER, mantissa_bits=Kind.INTEGER),
+        required(exponent_bits=AttrKind.INTEGER, mantissa_bits=AttrKind.INTEGER),
         (DTYPE, "exponent_bits >= 1 and mantissa_bits >= 0"),
     ),
     OpDef(
@@ -61,7 +64,7 @@ _CHOICES = (
         "compare",
         2,
         2,
-        (*required(direction=Kind.WORD), *optional(type=Kind.WORD)),
+        (*required(direction=AttrKind.WORD), *optional(type=AttrKind.WORD)),
         (
             SAME_TYPE,
             "direction is EQ, NE, LT, LE, GT or GE",
@@ -98,7 +101,7 @@ ELEMENTWISE_ROWS = (
         "map",
         1,
         None,
-        (*optional(dimensions=Kind.INTEGERS), *required(to_apply=Kind.CALLEE)),
+        (*optional(dimensions=AttrKind.INTEGERS), *required(to_apply=AttrKind.CALLEE)),
         (
             "the operands have one shape",
             "dimensions, if given, are all dimensions of the operands, in order",
@@ -109,7 +112,7 @@ ELEMENTWISE_ROWS = (
         "iota",
         0,
         0,
-        required(iota_dimension=Kind.INTEGER),
+        required(iota_dimension=AttrKind.INTEGER),
         ("iota_dimension is a dimension of the result", "the result is not pred"),
     ),
 )

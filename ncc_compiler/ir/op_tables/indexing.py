@@ -1,9 +1,12 @@
-"""Rows of ops that read or write where indices say, of moves and orders, and of custom calls."""
+"""Rows of ops that move or order elements: reshapes, slices, gather, scatter, sort; custom calls.
+
+Their result types: `type_rules/indexing.py`; their meaning: `reference/indexing.py`, `ordering.py`.
+"""
 
 from ncc_compiler.ir.graph import Padding
 from ncc_compiler.ir.op_tables.op_row import (
     AttributeDef,
-    Kind,
+    AttrKind,
     OpDef,
     dimension_lists,
     optional,
@@ -18,16 +21,53 @@ _STARTS = (
     "the start indices are integers of one type",
 )
 _SIZES = "{} has one entry for each dimension, and 0 <= size <= the dimension's size"
-_DIMENSIONS = required(dimensions=Kind.INTEGERS)
-_REGION = required(to_apply=Kind.CALLEE)
-_SORTED = AttributeDef("indices_are_sorted", Kind.BOOLEAN, False, False)
+_DIMENSIONS = required(dimensions=AttrKind.INTEGERS)
+_REGION = required(to_apply=AttrKind.CALLEE)
+_SORTED = AttributeDef("indices_are_sorted", AttrKind.BOOLEAN, False, False)
+
+MOVE_ROWS = (
+    OpDef(
+        "broadcast",
+        1,
+        1,
+        dimension_lists("dimensions"),
+        (
+            "dimensions has one entry for each dimension of the operand",
+            "dimensions are distinct dimensions of the result",
+            "each dimension has the size of the operand's",
+        ),
+    ),
+    OpDef("reshape", 1, 1, (), ("the result has as many elements as the operand",)),
+    OpDef("transpose", 1, 1, _DIMENSIONS, ("dimensions is a permutation of the operand's",)),
+    OpDef(
+        "slice",
+        1,
+        1,
+        required(slice=AttrKind.SLICES),
+        (
+            "slice has one entry for each dimension of the operand",
+            "0 <= start <= limit <= the dimension's size, and stride >= 1",
+        ),
+    ),
+    OpDef(
+        "concatenate",
+        1,
+        None,
+        _DIMENSIONS,
+        (
+            "dimensions names one dimension of the operands",
+            "the operands have one element type and rank",
+            "the operands agree in every other dimension",
+        ),
+    ),
+)
 
 _SLICING = (
     OpDef(
         "dynamic-slice",
         1,
         None,
-        required(dynamic_slice_sizes=Kind.INTEGERS),
+        required(dynamic_slice_sizes=AttrKind.INTEGERS),
         (*_STARTS, _SIZES.format("dynamic_slice_sizes")),
     ),
     OpDef(
@@ -50,7 +90,7 @@ _GATHER = OpDef(
     (
         *dimension_lists("offset_dims", "collapsed_slice_dims", "start_index_map"),
         *dimension_lists("operand_batching_dims", "start_indices_batching_dims"),
-        *required(index_vector_dim=Kind.INTEGER, slice_sizes=Kind.INTEGERS),
+        *required(index_vector_dim=AttrKind.INTEGER, slice_sizes=AttrKind.INTEGERS),
         _SORTED,
     ),
     (
@@ -77,9 +117,9 @@ _SCATTER = OpDef(
         *dimension_lists("update_window_dims", "inserted_window_dims"),
         *dimension_lists("scatter_dims_to_operand_dims"),
         *dimension_lists("input_batching_dims", "scatter_indices_batching_dims"),
-        *required(index_vector_dim=Kind.INTEGER),
+        *required(index_vector_dim=AttrKind.INTEGER),
         _SORTED,
-        AttributeDef("unique_indices", Kind.BOOLEAN, False, False),
+        AttributeDef("unique_indices", AttrKind.BOOLEAN, False, False),
         *_REGION,
     ),
     (
@@ -102,12 +142,12 @@ _SCATTER = OpDef(
     ),
 )
 
-_MOVES = (
+_PADDING = (
     OpDef(
         "pad",
         2,
         2,
-        (AttributeDef("padding", Kind.PADDING, False, Padding(())),),
+        (AttributeDef("padding", AttrKind.PADDING, False, Padding(())),),
         (
             "padding has one entry for each dimension",
             "the padding value is a scalar of the operand's element type",
@@ -135,7 +175,7 @@ _ORDER = (
         "sort",
         1,
         None,
-        (*_DIMENSIONS, AttributeDef("is_stable", Kind.BOOLEAN, False, False), *_REGION),
+        (*_DIMENSIONS, AttributeDef("is_stable", AttrKind.BOOLEAN, False, False), *_REGION),
         (
             "the operands have one shape",
             "dimensions names one dimension of the operands",
@@ -146,7 +186,10 @@ _ORDER = (
         "topk",
         1,
         1,
-        (*required(k=Kind.INTEGER), AttributeDef("largest", Kind.BOOLEAN, False, True)),
+        (
+            *required(k=AttrKind.INTEGER),
+            AttributeDef("largest", AttrKind.BOOLEAN, False, True),
+        ),
         (
             "0 <= k <= the size of the last dimension, which fits in s32",
             "the elements have an order",
@@ -158,7 +201,10 @@ _CUSTOM_CALL = OpDef(
     "custom-call",
     0,
     None,
-    (*required(custom_call_target=Kind.STRING), *optional(called_computations=Kind.CALLEES)),
+    (
+        *required(custom_call_target=AttrKind.STRING),
+        *optional(called_computations=AttrKind.CALLEES),
+    ),
     (
         "custom_call_target has a public meaning, and does not stand for partitioning to be done",
         "the operands and the result fit the target",
@@ -168,5 +214,4 @@ _CUSTOM_CALL = OpDef(
     takes_tuples=True,
 )
 
-INDEXING_ROWS = (*_SLICING, _GATHER, _SCATTER, *_MOVES, *_ORDER, _CUSTOM_CALL)
-"""Rows of the table."""
+INDEXING_ROWS = (*_SLICING, _GATHER, _SCATTER, *_PADDING, *_ORDER, _CUSTOM_CALL)

@@ -1,15 +1,14 @@
 """Rows of the ops that are whole numerical methods: transforms, factorisations, random bits.
 
-Rows of the ops that slide a window over dimensions, and the sentences of sums and folds.
+Their result types: `type_rules/numeric.py`; their meaning: `reference/numeric.py`.
 """
 
-from ncc_compiler.ir.op_tables.op_row import AttributeDef, Kind, OpDef, required
-from ncc_runtime.neff.shared.windows import Window
+from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttrKind, OpDef, required
 
 
 def _flag(name: str) -> AttributeDef:
     """A flag that is false where it is not written."""
-    return AttributeDef(name, Kind.BOOLEAN, False, False)
+    return AttributeDef(name, AttrKind.BOOLEAN, False, False)
 
 
 BATCH_NORM = (
@@ -17,7 +16,7 @@ BATCH_NORM = (
     "feature_index is a dimension of the first operand",
     "scale, offset, mean and variance have an element for each index of that dimension",
 )
-_NORMALISED = required(epsilon=Kind.FLOAT, feature_index=Kind.INTEGER)
+_NORMALISED = required(epsilon=AttrKind.FLOAT, feature_index=AttrKind.INTEGER)
 
 NUMERIC_ROWS = (
     OpDef("batch-norm-training", 3, 3, _NORMALISED, BATCH_NORM),
@@ -33,7 +32,7 @@ NUMERIC_ROWS = (
         "fft",
         1,
         1,
-        required(fft_type=Kind.WORD, fft_length=Kind.INTEGERS),
+        required(fft_type=AttrKind.WORD, fft_length=AttrKind.INTEGERS),
         (
             "fft_type is FFT, IFFT, RFFT or IRFFT",
             "fft_length has one to three entries, not more than the operand has dimensions",
@@ -59,7 +58,7 @@ NUMERIC_ROWS = (
             _flag("left_side"),
             _flag("lower"),
             _flag("unit_diagonal"),
-            AttributeDef("transpose_a", Kind.WORD, False, "NO_TRANSPOSE"),
+            AttributeDef("transpose_a", AttrKind.WORD, False, "NO_TRANSPOSE"),
         ),
         (
             "the operands have one element type, floats or complex numbers",
@@ -73,7 +72,7 @@ NUMERIC_ROWS = (
         "rng",
         2,
         2,
-        required(distribution=Kind.WORD),
+        required(distribution=AttrKind.WORD),
         (
             "distribution is rng_uniform or rng_normal",
             "the operands are scalars of the result's element type",
@@ -84,7 +83,7 @@ NUMERIC_ROWS = (
         "rng-bit-generator",
         1,
         1,
-        required(algorithm=Kind.WORD),
+        required(algorithm=AttrKind.WORD),
         (
             "algorithm is rng_three_fry, rng_philox or rng_default",
             "the state is u64[2], or u64[3] where the algorithm is not rng_three_fry",
@@ -92,71 +91,3 @@ NUMERIC_ROWS = (
         ),
     ),
 )
-"""Rows of the table of ops."""
-
-
-_WINDOW = (AttributeDef("window", Kind.WINDOW, False, Window()),)
-
-WINDOW_SIZES = "sizes, strides and dilations of the window are at least 1"
-FACTORS = "the operands are both numbers that are not complex, or of one type"
-PRODUCTS = "the result is of the operands' kind: an integer needs integers, a float takes both"
-START_FOR_EACH = "there are as many initial values as arrays"
-ONE_SHAPE = "the arrays have one shape"
-SCALAR_STARTS = "each initial value is a scalar of its array's element type"
-FOLDING_REGION = "to_apply takes the element types twice and returns them once"
-
-WINDOW_ROWS = (
-    OpDef(
-        "convolution",
-        2,
-        2,
-        (
-            *_WINDOW,
-            *required(dim_labels=Kind.LABELS),
-            AttributeDef("feature_group_count", Kind.INTEGER, False, 1),
-            AttributeDef("batch_group_count", Kind.INTEGER, False, 1),
-        ),
-        (
-            "dim_labels has a label for each dimension of the operands",
-            "window has an entry for each spatial dimension, as large as the kernel's",
-            WINDOW_SIZES,
-            "feature_group_count and batch_group_count are at least 1, and one of them is 1",
-            "the input has feature_group_count times as many features as the kernel",
-            "the group count divides the output features",
-            "batch_group_count divides the batch",
-            FACTORS,
-            PRODUCTS,
-        ),
-    ),
-    OpDef(
-        "reduce-window",
-        2,
-        None,
-        (*_WINDOW, *required(to_apply=Kind.CALLEE)),
-        (
-            START_FOR_EACH,
-            ONE_SHAPE,
-            "window has an entry for each dimension of the arrays",
-            WINDOW_SIZES,
-            "a window that folds is not reversed",
-            SCALAR_STARTS,
-            FOLDING_REGION,
-        ),
-    ),
-    OpDef(
-        "select-and-scatter",
-        3,
-        3,
-        (*_WINDOW, *required(select=Kind.CALLEE, scatter=Kind.CALLEE)),
-        (
-            "window has an entry for each dimension of the first operand",
-            WINDOW_SIZES,
-            "a window that selects is neither dilated nor reversed",
-            "the second operand has an element for each position of the window",
-            "all operands have one element type, and the third is a scalar",
-            "select takes two scalars of the element type and returns pred[]",
-            "scatter takes two scalars of the element type and returns one",
-        ),
-    ),
-)
-"""Rows of the table of ops."""

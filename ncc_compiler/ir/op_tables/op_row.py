@@ -1,4 +1,8 @@
-"""What a row of the table of ops says: operands, attributes, the sentences of its rules."""
+"""What a row of the table of ops says: operands, attributes, the sentences of its rules.
+
+The helpers below shorten rows: `required`, `optional` and `dimension_lists` make attributes,
+`elementwise` makes a row for each of several names.
+"""
 
 import enum
 import functools
@@ -9,7 +13,7 @@ import attrs
 from ncc_compiler.ir.graph import Attribute
 
 
-class Kind(enum.Enum):
+class AttrKind(enum.Enum):
     """The form of an attribute's value; the value is an example, for messages."""
 
     INTEGER = "3"
@@ -36,7 +40,7 @@ class AttributeDef:
     """An attribute an op gives a meaning to; `default` is filled in where the text has none."""
 
     name: str
-    kind: Kind
+    kind: AttrKind
     required: bool = True
     default: Attribute | None = None
 
@@ -54,7 +58,7 @@ class OpDef:
     collective: bool = False
     takes_tuples: bool = False  # its operands need not be arrays
     tuples_with: str = ""  # nor where it has this attribute
-    stays: bool = False  # whether or not anybody needs its value
+    has_side_effect: bool = False  # neither dead code nor common subexpressions drop it
 
     def attribute(self, name: str) -> AttributeDef | None:
         """The row of one attribute, if the op has it."""
@@ -69,13 +73,13 @@ def elementwise(operands: int, names: str, *rules: str) -> Iterable[OpDef]:
     return (OpDef(name, operands, operands, (), rules) for name in names.split())
 
 
-def required(**kinds: Kind) -> tuple[AttributeDef, ...]:
+def required(**kinds: AttrKind) -> tuple[AttributeDef, ...]:
     return tuple(AttributeDef(name, kind) for name, kind in kinds.items())
 
 
-def optional(**kinds: Kind) -> tuple[AttributeDef, ...]:
+def optional(**kinds: AttrKind) -> tuple[AttributeDef, ...]:
     return tuple(AttributeDef(name, kind, required=False) for name, kind in kinds.items())
 
 
 def dimension_lists(*names: str) -> tuple[AttributeDef, ...]:
-    return tuple(AttributeDef(name, Kind.INTEGERS, False, ()) for name in names)
+    return tuple(AttributeDef(name, AttrKind.INTEGERS, False, ()) for name in names)

@@ -22,7 +22,7 @@ from ncc_compiler.ir.graph import Attribute
 from ncc_compiler.ir.op_tables.collectives import NCC
 from ncc_compiler.ir.op_tables.op_row import OpDef
 from ncc_compiler.ir.ops import OPS
-from ncc_compiler.ir.text.reading import Reading, suggestion
+from ncc_compiler.ir.text.reading import TextReader, suggestion
 from ncc_compiler.syntax import tree
 from ncc_runtime.input_files import json_of
 from ncc_runtime.neff.shared.groups import ExplicitGroups
@@ -43,7 +43,7 @@ def _is_ncc(op: str) -> bool:
     return op.startswith(NCC) and op in OPS
 
 
-def as_collective(written: tree.Instruction, reading: Reading) -> tree.Instruction | None:
+def as_collective(written: tree.Instruction, reading: TextReader) -> tree.Instruction | None:
     """The instruction, a call of such a target as if its op were written; None if it is wrong."""
     name = written.op.text
     if _is_ncc(name):
@@ -60,17 +60,19 @@ def as_collective(written: tree.Instruction, reading: Reading) -> tree.Instructi
     attributes: list[tree.Attribute] = []
     for attribute in written.attributes:
         if attribute.key == CONFIG:
-            found = _entries(attribute, row, reading)
-            if found is None:
+            entries = _entries(attribute, row, reading)
+            if entries is None:
                 return None
-            attributes += found
+            attributes += entries
         elif attribute.key != TARGET:
             attributes.append(attribute)
     op = tree.Word(row.name, written.op.start, written.op.end)
     return attrs.evolve(written, op=op, attributes=tuple(attributes))
 
 
-def _entries(config: tree.Attribute, row: OpDef, reading: Reading) -> list[tree.Attribute] | None:
+def _entries(
+    config: tree.Attribute, row: OpDef, reading: TextReader
+) -> list[tree.Attribute] | None:
     """An attribute for each key of the configuration, or None after a complaint."""
     try:
         known = _decoded(config.value)
@@ -102,7 +104,7 @@ def _decoded(text: str) -> Mapping[str, object]:
 
 
 def _complain(
-    reading: Reading, config: tree.Attribute, fact: str, row: OpDef, hint: str = ""
+    reading: TextReader, config: tree.Attribute, fact: str, row: OpDef, hint: str = ""
 ) -> None:
     example = json.dumps({a.name: _EXAMPLES[a.name] for a in row.attributes if a.required})
     place = (config.value_start, config.end)

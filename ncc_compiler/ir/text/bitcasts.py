@@ -1,4 +1,4 @@
-"""Bitcasts of arrays that are not laid out row by row, spelt out.
+"""Bitcasts of arrays that are not in row-major order, as transposes.
 
 A bitcast gives the bytes of its operand another type, so both layouts say which elements are meant:
 
@@ -6,8 +6,8 @@ A bitcast gives the bytes of its operand another type, so both layouts say which
     b = f32[6]{0} bitcast(x)
 
 lists x column by column. That is a transpose of x to the order of its memory, a bitcast between
-arrays that are laid out row by row, and a transpose from the order of the memory of b (none here).
-Nothing else in a program depends on layouts. Of tiled arrays only those bitcasts are spelt out that
+arrays in row-major order, and a transpose from the order of the memory of b (none here).
+Nothing else in a program depends on layouts. Of tiled arrays only those bitcasts are expanded that
 leave the memory as it is; others would move elements between tiles.
 """
 
@@ -16,64 +16,73 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from ncc_compiler.ir.text.reading import Memory, is_row_by_row, memory_of
-from ncc_compiler.ir.text.shorthand import FreshNames
+from ncc_compiler.ir.text.desugar import FreshNames
+from ncc_compiler.ir.text.reading import MemoryLayout, is_row_major, layout_of
 from ncc_compiler.syntax import tree
 
 
-def with_row_by_row_bitcasts(file: tree.File) -> tree.File:
+def expand_bitcasts(file: tree.File) -> tree.File:
     """The file with such bitcasts spelt out, but for those whose types cannot be read."""
-    if not any(one.op.text == "bitcast" for body in file.computations for one in body.instructions):
+    if not any(
+        instruction.op.text == "bitcast"
+        for body in file.computations
+        for instruction in body.instructions
+    ):
         return file
     return attrs.evolve(
         file,
         computations=tuple(
-            attrs.evolve(body, instructions=tuple(_spelt_out(body))) for body in file.computations
+            attrs.evolve(body, instructions=tuple(_with_expanded(body)))
+            for body in file.computations
         ),
     )
 
 
-def _spelt_out(body: tree.Computation) -> Iterator[tree.Instruction]:
-    kinds = {one.name.text: one.type for one in body.instructions}
+def _with_expanded(body: tree.ComputationText) -> Iterator[tree.Instruction]:
+    kinds = {instruction.name.text: instruction.type for instruction in body.instructions}
     names = FreshNames(kinds)
-    for one in body.instructions:
-        if one.op.text != "bitcast" or len(one.operands) != 1:
-            yield one
+    for instruction in body.instructions:
+        if instruction.op.text != "bitcast" or len(instruction.operands) != 1:
+            yield instruction
             continue
-        (operand,) = one.operands
+        (operand,) = instruction.operands
         kind = kinds.get(operand.text) or operand.type
-        if kind is None or one.type is None or (is_row_by_row(kind) and is_row_by_row(one.type)):
-            yield one
+        if (
+            kind is None
+            or instruction.type is None
+            or (is_row_major(kind) and is_row_major(instruction.type))
+        ):
+            yield instruction
             continue
-        source, target = memory_of(kind), memory_of(one.type)
+        source, target = layout_of(kind), layout_of(instruction.type)
         if source is None or target is None or not _is_known(source, target):
-            yield one
+            yield instruction
             continue
-        metadata = tuple(row for row in one.attributes if row.key == "metadata")
-        piece = attrs.evolve(one, is_root=False, attributes=metadata)
+        metadata = tuple(row for row in instruction.attributes if row.key == "metadata")
+        piece = attrs.evolve(instruction, is_root=False, attributes=metadata)
         if source.order != tuple(sorted(source.order)):
             rows = attrs.evolve(
                 _transpose(piece, operand, source.order),
-                name=_fresh(one, names),
-                type=_type_in_memory(one, source),
+                name=_fresh(instruction, names),
+                type=_type_in_memory(instruction, source),
             )
             yield rows
             operand = _use(rows)
         if target.order == tuple(sorted(target.order)):
-            yield attrs.evolve(one, operands=(operand,))
+            yield attrs.evolve(instruction, operands=(operand,))
             continue
         cast = attrs.evolve(
             piece,
-            name=_fresh(one, names),
-            type=_type_in_memory(one, target),
+            name=_fresh(instruction, names),
+            type=_type_in_memory(instruction, target),
             operands=(operand,),
         )
         yield cast
         back = tuple(np.argsort(target.order).tolist())
-        yield _transpose(attrs.evolve(one, attributes=metadata), _use(cast), back)
+        yield _transpose(attrs.evolve(instruction, attributes=metadata), _use(cast), back)
 
 
-def _is_known(source: Memory, target: Memory) -> bool:
+def _is_known(source: MemoryLayout, target: MemoryLayout) -> bool:
     """Whether it is known which element is where: no tiles, or the same tiles of the same array."""
     if not source.tiles and not target.tiles:
         return True
@@ -81,25 +90,29 @@ def _is_known(source: Memory, target: Memory) -> bool:
 
 
 def _transpose(
-    one: tree.Instruction, operand: tree.Operand, dimensions: tuple[int, ...]
+    instruction: tree.Instruction, operand: tree.Operand, dimensions: tuple[int, ...]
 ) -> tree.Instruction:
     """A transpose in the place of a bitcast, of its name and type."""
     text = "{" + ",".join(map(str, dimensions)) + "}"
-    row = tree.Attribute("dimensions", text, one.op.start, one.op.start, one.op.end)
-    op = attrs.evolve(one.op, text="transpose")
-    return attrs.evolve(one, op=op, operands=(operand,), attributes=(row, *one.attributes))
+    row = tree.Attribute(
+        "dimensions", text, instruction.op.start, instruction.op.start, instruction.op.end
+    )
+    op = attrs.evolve(instruction.op, text="transpose")
+    return attrs.evolve(
+        instruction, op=op, operands=(operand,), attributes=(row, *instruction.attributes)
+    )
 
 
-def _type_in_memory(one: tree.Instruction, memory: Memory) -> tree.ArrayText:
+def _type_in_memory(instruction: tree.Instruction, memory: MemoryLayout) -> tree.ArrayText:
     """The type of an array whose dimensions are in the order of memory."""
-    place = one.type or one.op
+    place = instruction.type or instruction.op
     sizes = ",".join(map(str, memory.sizes))
     return tree.ArrayText(f"{memory.element}[{sizes}]", place.start, place.end)
 
 
-def _fresh(one: tree.Instruction, names: FreshNames) -> tree.Word:
-    return attrs.evolve(one.name, text=names.like(f"{one.name.text}.memory"))
+def _fresh(instruction: tree.Instruction, names: FreshNames) -> tree.Word:
+    return attrs.evolve(instruction.name, text=names.like(f"{instruction.name.text}.memory"))
 
 
-def _use(one: tree.Instruction) -> tree.Operand:
-    return tree.Operand(one.name.text, one.op.start, one.op.end)
+def _use(instruction: tree.Instruction) -> tree.Operand:
+    return tree.Operand(instruction.name.text, instruction.op.start, instruction.op.end)

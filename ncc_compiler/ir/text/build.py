@@ -1,14 +1,13 @@
-"""Syntax tree to graph: computations found, the entry chosen, ranks counted.
+"""Syntax tree to graph: one computation after the other, then the module around them.
 
-Instructions that are wrong leave holes (build_body.py), so that everything is complained about at
-once; a module with holes never leaves `load`.
+`build_module` at the end runs the stages: shorthand is expanded (desugar.py), each computation is
+built (`ComputationBuilder`), the entry is chosen, header and ranks are read, missing types are
+inferred. An instruction that is wrong leaves a hole: a node of its declared type whose op is HOLE,
+so that its users can be checked all the same and everything is complained about at once. A module
+with holes never leaves `load`.
 
-One computation from syntax tree to graph.
-
-An instruction that is wrong leaves a hole: a node of its declared type whose op is HOLE, so that
-its users can be checked all the same. A module with holes never leaves `load`.
-
-Source locations: the tables before the computations, and the `metadata` that points there.
+`read_frames` and `source_frame` read the tables of source locations before the computations, and
+the `metadata` that points there.
 """
 
 import itertools
@@ -28,34 +27,34 @@ from ncc_compiler.ir.graph import (
     SourceFrame,
     names_in,
 )
-from ncc_compiler.ir.op_tables.op_row import Kind, OpDef
+from ncc_compiler.ir.op_tables.op_row import AttrKind, OpDef
 from ncc_compiler.ir.ops import OPS, REFUSED
 from ncc_compiler.ir.order import call_order, use_order
 from ncc_compiler.ir.rules import InstructionSpan
 from ncc_compiler.ir.text.backend_config import as_collective
-from ncc_compiler.ir.text.bitcasts import with_row_by_row_bitcasts
+from ncc_compiler.ir.text.bitcasts import expand_bitcasts
+from ncc_compiler.ir.text.desugar import (
+    HOLE,
+    NOT_INFERRED,
+    UNTYPED,
+    check_operand_types,
+    expand_async_sugar,
+    expand_tuple_constants,
+    hoist_inline,
+    infer_missing_types,
+    missing_type,
+)
 from ncc_compiler.ir.text.header import check_header, read_header
 from ncc_compiler.ir.text.ranks import with_ranks
 from ncc_compiler.ir.text.reading import (
     KEYS_OF_COMPUTATIONS,
     KEYS_OF_HEADERS,
-    Reading,
+    TextReader,
     fault_of,
     is_misplaced,
     is_of_other_ops,
-    is_row_by_row,
-    memory_of,
-)
-from ncc_compiler.ir.text.shorthand import (
-    HOLE,
-    NOT_INFERRED,
-    UNTYPED,
-    check_types_said_twice,
-    spelt_out,
-    type_left_out,
-    with_names,
-    with_types,
-    without_tuple_constants,
+    is_row_major,
+    layout_of,
 )
 from ncc_compiler.ir.types import TokenType, Type
 from ncc_compiler.syntax import tree
@@ -64,7 +63,7 @@ _PREDECESSORS = "control-predecessors"
 
 
 def complain_twice(
-    reading: Reading, what: str, second: tree.Word | None, first: tree.Word | None
+    reading: TextReader, what: str, second: tree.Word | None, first: tree.Word | None
 ) -> None:
     place, earlier = second or first, first if second else None
     assert place, what
@@ -72,15 +71,15 @@ def complain_twice(
     reading.complain("name-C2", f"{what} is defined twice", (place.start, place.end), "", *note)
 
 
-class Body:
-    """One computation on its way to a graph."""
+class ComputationBuilder:
+    """Builds the graph of one computation, and complains of what is wrong in it."""
 
     def __init__(
         self,
-        reading: Reading,
+        reading: TextReader,
         file: tree.File,
-        written: tree.Computation,
-        computations: Mapping[str, tree.Computation],
+        written: tree.ComputationText,
+        computations: Mapping[str, tree.ComputationText],
     ) -> None:
         self._reading = reading
         self._broken = file.broken
@@ -123,7 +122,7 @@ class Body:
             return self._reading.type_of(written.type)
         if written.op.text not in NOT_INFERRED:
             return UNTYPED
-        complaint = type_left_out(written.op.text)
+        complaint = missing_type(written.op.text)
         place = (written.op.start, written.op.end)
         self._reading.complain(complaint.rule, complaint.message, place, complaint.help)
         return None
@@ -140,7 +139,7 @@ class Body:
             for operand in instructions[user].operands
             if self._positions.get(operand.text) == used
         )
-        loop = " -> ".join(f"%{one}" for one in names)
+        loop = " -> ".join(f"%{name}" for name in names)
         definition = instructions[used].name.span(self._reading.source)
         note = [Note(f"%{names[1]} is defined here", definition)] if used != user else []
         fact = f"%{names[0]} is computed from itself: {loop}"
@@ -179,13 +178,15 @@ class Body:
         for written in instructions:
             if written.op.text != "bitcast":
                 continue
-            known = [one for one in written.operands if one.text in self._positions]
-            kinds = [(one, instructions[self._positions[one.text]].type) for one in known]
+            known = [operand for operand in written.operands if operand.text in self._positions]
+            kinds = [
+                (operand, instructions[self._positions[operand.text]].type) for operand in known
+            ]
             places = [(written.type or written.op, written.type), *kinds]
-            if any(kind is not None and memory_of(kind) is None for _, kind in places):
+            if any(kind is not None and layout_of(kind) is None for _, kind in places):
                 continue  # refused as what it is
             for place, kind in places:
-                if kind is not None and not is_row_by_row(kind):
+                if kind is not None and not is_row_major(kind):
                     fact = "a bitcast of an array in tiles that is not laid out row by row"
                     hint = "give the module as it is before XLA assigns layouts"
                     self._reading.complain("bitcast-C2", fact, (place.start, place.end), hint)
@@ -221,11 +222,11 @@ class Body:
     def _node(
         self, written: tree.Instruction, kind: Type | None, operands: tuple[NodeId | None, ...]
     ) -> Node:
-        meant = as_collective(written, self._reading)
+        as_op = as_collective(written, self._reading)
         at = (written.op.start, written.op.end)
-        span = InstructionSpan(self._reading.source, *at, meant or written)
-        row = self._row(meant) if meant else None
-        attributes = self._attributes(meant, row, kind) if meant and row and kind else None
+        span = InstructionSpan(self._reading.source, *at, as_op or written)
+        row = self._row(as_op) if as_op else None
+        attributes = self._attributes(as_op, row, kind) if as_op and row and kind else None
         known = tuple(operand for operand in operands if operand is not None)
         if row is None or attributes is None or len(known) != len(operands):
             return Node(written.name.text, HOLE, kind or TokenType(), (), {}, span)
@@ -245,7 +246,7 @@ class Body:
         self, written: tree.Instruction, row: OpDef, kind: Type
     ) -> Mapping[str, Attribute] | None:
         """Every attribute by its key, or None after a complaint."""
-        found = len(self._reading.found)
+        before = len(self._reading.diagnostics)
         values: dict[str, Attribute] = {}
         if row.payload and (value := self._reading.payload(written, row, kind)) is not None:
             values[row.payload.name] = value
@@ -259,14 +260,14 @@ class Body:
                 continue
             if missing.default is not None:
                 values[missing.name] = missing.default
-            elif missing.required and len(self._reading.found) == found:
+            elif missing.required and len(self._reading.diagnostics) == before:
                 self._reading.complain(
                     "op-C3",
                     f"{row.name} needs the attribute {missing.name}",
                     (written.op.start, written.op.end),
                     f"for example {missing.name}={missing.kind.value}",
                 )
-        return values if len(self._reading.found) == found else None
+        return values if len(self._reading.diagnostics) == before else None
 
     def _add(self, attribute: tree.Attribute, row: OpDef, values: dict[str, Attribute]) -> None:
         """Read one attribute into `values`, or complain."""
@@ -301,7 +302,7 @@ class Body:
     def _check_predecessors(self, attribute: tree.Attribute) -> None:
         """They order nothing here, and must be instructions all the same."""
         try:
-            names = read_attribute(Kind.CALLEES, attribute.value)
+            names = read_attribute(AttrKind.CALLEES, attribute.value)
         except ValueError as error:
             at = (attribute.value_start, attribute.end)
             self._reading.complain("attribute-C1", f"{_PREDECESSORS}: {error}", at)
@@ -344,9 +345,9 @@ class Body:
             )
             return
         for text, kind in zip(texts, (*parameters, nodes[computation.root].type), strict=True):
-            said = reading.type_of(text)
-            if said is not None and said != kind:
-                fact = f"the signature says {said}, the instructions say {kind}"
+            declared = reading.type_of(text)
+            if declared is not None and declared != kind:
+                fact = f"the signature says {declared}, the instructions say {kind}"
                 reading.complain("computation-C5", fact, (text.start, text.end))
 
 
@@ -361,7 +362,9 @@ _LINE = re.compile(r"\bsource_line=(\d{1,9})")
 Row = Mapping[str, int]
 
 
-def read_frames(tables: Sequence[tree.Table], reading: Reading) -> Mapping[int, SourceFrame]:
+def read_frames(
+    tables: Sequence[tree.SourceTable], reading: TextReader
+) -> Mapping[int, SourceFrame]:
     """Frames by id. XLA prints a parent's id plus one, so that 1 says: outermost."""
     files = _texts(tables, "FileNames")
     functions = _texts(tables, "FunctionNames")
@@ -384,10 +387,10 @@ def read_frames(tables: Sequence[tree.Table], reading: Reading) -> Mapping[int, 
 
 
 def _rows(
-    tables: Sequence[tree.Table], name: str, reading: Reading
+    tables: Sequence[tree.SourceTable], name: str, reading: TextReader
 ) -> list[tuple[int, Row, tree.Word]]:
     """Number, fields and place of each row of a table."""
-    found: list[tuple[int, Row, tree.Word]] = []
+    rows: list[tuple[int, Row, tree.Word]] = []
     for table in tables:
         for row in table.rows if table.name.text == name else ():
             match = _FIELDS.fullmatch(row.text)
@@ -396,11 +399,11 @@ def _rows(
                 reading.complain("frames-C2", fact, (row.start, row.end))
             else:
                 fields = {key: int(value[:18]) for key, value in _FIELD.findall(match[2])}
-                found.append((int(match[1][:18]), fields, row))
-    return found
+                rows.append((int(match[1][:18]), fields, row))
+    return rows
 
 
-def _texts(tables: Sequence[tree.Table], name: str) -> dict[int, str]:
+def _texts(tables: Sequence[tree.SourceTable], name: str) -> dict[int, str]:
     return {
         int(match[1][:18]): _ESCAPE.sub(r"\1", match[2])
         for table in tables
@@ -431,21 +434,23 @@ def build_module(
     file: tree.File, ranks: int | None
 ) -> tuple[Module | None, tuple[Diagnostic, ...]]:
     """The graph with holes, and the diagnostics; no graph without computation or ranks."""
-    reading = Reading(file.source)
-    file = without_tuple_constants(spelt_out(with_names(file, reading), reading))
-    file = with_row_by_row_bitcasts(file)
+    reading = TextReader(file.source)
+    file = expand_tuple_constants(expand_async_sugar(hoist_inline(file, reading), reading))
+    file = expand_bitcasts(file)
     written = _named(file, reading)
     bodies = {
-        name: Body(reading, file, computation, written) for name, computation in written.items()
+        name: ComputationBuilder(reading, file, computation, written)
+        for name, computation in written.items()
     }
     computations = {name: body.build(name) for name, body in bodies.items()}
     entry = _entry(file, written, computations, reading)
     if entry is None:
-        return None, tuple(reading.found)
+        return None, tuple(reading.diagnostics)
     order = call_order(computations)
     for cycle, node in order.cycles:
         assert isinstance(node.span, InstructionSpan)
-        at = _attribute_place(node.span.instruction, _key_of(node, cycle[-1]))
+        key = next(key for key, name in node.callees() if name == cycle[-1])
+        at = _attribute_place(node.span.instruction, key)
         loop = " -> ".join(f"%{name}" for name in cycle)
         reading.complain("computation-C3", f"computation calls itself: {loop}", at)
     module = Module(
@@ -457,19 +462,21 @@ def build_module(
     module = read_header(module, file.header, reading)
     counted = with_ranks(module, file.header, ranks, reading)
     if counted is not None:
-        counted = with_types(counted, {n: body.left_out for n, body in bodies.items()}, reading)
+        counted = infer_missing_types(
+            counted, {n: body.left_out for n, body in bodies.items()}, reading
+        )
         for name, computation in counted.computations.items():
             bodies[name].check_signature(computation)
-            check_types_said_twice(computation, reading)
+            check_operand_types(computation, reading)
         nodes = counted.entry_computation.nodes
         if file.is_whole and nodes and all(node.op != HOLE for node in nodes):
             check_header(counted, file.header, reading)
-    return counted, tuple(reading.found)
+    return counted, tuple(reading.diagnostics)
 
 
-def _named(file: tree.File, reading: Reading) -> Mapping[str, tree.Computation]:
+def _named(file: tree.File, reading: TextReader) -> Mapping[str, tree.ComputationText]:
     """The computations by name; of two with one name the first counts."""
-    named: dict[str, tree.Computation] = {}
+    named: dict[str, tree.ComputationText] = {}
     for computation in file.computations:
         name = computation.name.text if computation.name else ENTRY_NAME
         first = named.setdefault(name, computation)
@@ -478,15 +485,11 @@ def _named(file: tree.File, reading: Reading) -> Mapping[str, tree.Computation]:
     return named
 
 
-def _key_of(node: Node, callee: str) -> str:
-    return next(key for key, name in node.callees() if name == callee)
-
-
 def _entry(
     file: tree.File,
-    written: Mapping[str, tree.Computation],
+    written: Mapping[str, tree.ComputationText],
     computations: Mapping[str, Computation],
-    reading: Reading,
+    reading: TextReader,
 ) -> str | None:
     """The computation marked ENTRY, else the only one that nobody calls, or as in XLA the last."""
     start = (0, 1)

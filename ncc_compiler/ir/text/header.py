@@ -13,7 +13,7 @@ import attrs
 from ncc_compiler.ir.graph import Attribute, Module
 from ncc_compiler.ir.text.reading import (
     KEYS_OF_HEADERS,
-    Reading,
+    TextReader,
     behind_blanks,
     fault_of,
     is_misplaced,
@@ -46,7 +46,7 @@ _ARRAY = re.compile(ARRAY)
 Index = tuple[int, ...]
 
 
-def read_header(module: Module, header: Sequence[tree.Attribute], reading: Reading) -> Module:
+def read_header(module: Module, header: Sequence[tree.Attribute], reading: TextReader) -> Module:
     """The module with the header's attributes but the counts; complains of the form of each."""
     kept: dict[str, Attribute] = {}
     seen: set[str] = set()
@@ -82,11 +82,11 @@ def _fault(row: tree.Attribute) -> str:
     return fault_of(row.key, row.value)
 
 
-def check_header(module: Module, header: Sequence[tree.Attribute], reading: Reading) -> None:
+def check_header(module: Module, header: Sequence[tree.Attribute], reading: TextReader) -> None:
     """Complains of what does not fit the entry computation."""
     entry = module.entry_computation
     parameters = [entry.nodes[position].type for position in entry.parameters()]
-    program = _Program(parameters, entry.nodes[entry.root].type, reading)
+    program = _HeaderCheck(parameters, entry.nodes[entry.root].type, reading)
     rows = {row.key: row for row in reversed(header)}
     if _ALIASES in rows:
         program.check_aliases(rows[_ALIASES])
@@ -96,10 +96,10 @@ def check_header(module: Module, header: Sequence[tree.Attribute], reading: Read
         program.check_layout(rows[_LAYOUT])
 
 
-class _Program:
+class _HeaderCheck:
     """The types of the entry computation, and what the header says of them."""
 
-    def __init__(self, parameters: Sequence[Type], result: Type, reading: Reading) -> None:
+    def __init__(self, parameters: Sequence[Type], result: Type, reading: TextReader) -> None:
         self._parameters = parameters
         self._result = result
         self._reading = reading
@@ -111,13 +111,13 @@ class _Program:
         form = "{ {0}: (1, {}, may-alias) }"
         for match, at in self._entries(row, _ALIAS, form):
             output, number, index = _index(match[1]), int(match[2]), _index(match[3])
-            given = self._array("header-C2", number, index, at)
+            parameter = self._array("header-C2", number, index, at)
             gives = _part(self._result, output)
             if not isinstance(gives, ArrayType):
                 fact = f"the result is {self._result} and has no array {_spelled(output)}"
                 self._reading.complain("header-C2", fact, at, _REMEDY)
-            elif given is not None and given.size_bytes != gives.size_bytes:
-                fact = f"parameter {number}{_within(index)} is {given}, the result"
+            elif parameter is not None and parameter.size_bytes != gives.size_bytes:
+                fact = f"parameter {number}{_within(index)} is {parameter}, the result"
                 fact += f"{_within(output)} is {gives}: they cannot share memory"
                 self._reading.complain("header-C2", fact, at, _REMEDY)
             elif output in outputs:
@@ -145,12 +145,12 @@ class _Program:
             fact = f"{_LAYOUT}: {row.value[:40]!r} is not of the form {{(f32[2,3]{{1,0}})->f32[]}}"
             self._reading.complain("header-C1", fact, (row.value_start, row.end))
             return
-        wanted = (TupleType(tuple(self._parameters)), self._result)
+        actual = (TupleType(tuple(self._parameters)), self._result)
         whats = ("the parameters are", "the result is")
-        for text, kind, what in zip(written, wanted, whats, strict=True):
-            said = self._reading.type_of(text)
-            if said is not None and said != kind:
-                fact = f"{what} {kind}, {_LAYOUT} says {said}"
+        for text, kind, what in zip(written, actual, whats, strict=True):
+            declared = self._reading.type_of(text)
+            if declared is not None and declared != kind:
+                fact = f"{what} {kind}, {_LAYOUT} says {declared}"
                 hint = f"correct {_LAYOUT}, or leave it out"
                 self._reading.complain("header-C4", fact, (text.start, text.end), hint)
 

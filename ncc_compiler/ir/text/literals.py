@@ -260,27 +260,27 @@ def _spell(value: np.generic, dtype: DType) -> str:
     return _spell_float(np.array([value]), dtype)
 
 
-def _spell_float(one: np.ndarray, dtype: DType) -> str:
+def _spell_float(element: np.ndarray, dtype: DType) -> str:
     """The shortest decimal that reads back as the same bits; `one` holds one element."""
-    value = float(one[0])
+    value = float(element[0])
     if math.isnan(value):
-        return _spell_nan(one, dtype)
+        return _spell_nan(element, dtype)
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
     with np.errstate(over="ignore"):
         short = str(np.float32(value))
     exact = repr(value)
     is_same = dtype is not DType.F64 and float(short) == value
-    reads_back = is_same or np.array(float(short)).astype(dtype.numpy) == one[0]
+    reads_back = is_same or np.array(float(short)).astype(dtype.numpy) == element[0]
     text = short if reads_back and dtype is not DType.F64 else exact
     return text.removesuffix(".0")
 
 
-def _spell_nan(one: np.ndarray, dtype: DType) -> str:
+def _spell_nan(element: np.ndarray, dtype: DType) -> str:
     bits = _nan_bits(dtype)
     if bits is None:
         return "nan"
-    raw = int(one.view(bits.unsigned)[0])
+    raw = int(element.view(bits.unsigned)[0])
     sign = "-" if raw & bits.sign else ""
     payload = raw & bits.payload
     return f"{sign}nan" if payload == bits.quiet else f"{sign}nan(0x{payload:x})"

@@ -18,20 +18,20 @@ from ncc_compiler.ir.collectives import TRANSFERS, expanded, pairs_attribute
 from ncc_compiler.ir.graph import Attribute, Computation, Module, Node
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.text.header import COUNTS
-from ncc_compiler.ir.text.reading import Reading
+from ncc_compiler.ir.text.reading import TextReader
 from ncc_compiler.syntax import tree
 from ncc_runtime.neff.shared.groups import ExplicitGroups, IotaGroups, MeshGroups
 
 
 def with_ranks(
-    module: Module, header: Sequence[tree.Attribute], ranks: int | None, reading: Reading
+    module: Module, header: Sequence[tree.Attribute], ranks: int | None, reading: TextReader
 ) -> Module | None:
     """The module with its counts; None if they cannot be told."""
-    found = len(reading.found)
+    before = len(reading.diagnostics)
     counts = {row.key: _count(row, reading) for row in header if row.key in COUNTS}
     if not counts:
         module = _numbered_by_ids(module, ranks, reading)
-        return module if len(reading.found) == found else None
+        return module if len(reading.diagnostics) == before else None
     module = attrs.evolve(
         module,
         replica_count=counts.get("replica_count", 1),
@@ -44,10 +44,10 @@ def with_ranks(
     elif ranks is not None and ranks != module.ranks:
         fact = f"the header says {module.ranks} ranks, {ranks} are asked for"
         reading.complain("ranks-C2", fact, at, "leave out the number of ranks")
-    return module if len(reading.found) == found else None
+    return module if len(reading.diagnostics) == before else None
 
 
-def _count(row: tree.Attribute, reading: Reading) -> int:
+def _count(row: tree.Attribute, reading: TextReader) -> int:
     if row.value.isascii() and row.value.isdigit() and 1 <= int(row.value[:9]) <= MAX_RANKS:
         return int(row.value[:9])
     fact = f"{row.key} is {row.value[:40]}, not a number from 1 to {MAX_RANKS}"
@@ -55,11 +55,11 @@ def _count(row: tree.Attribute, reading: Reading) -> int:
     return 1
 
 
-def _numbered_by_ids(module: Module, ranks: int | None, reading: Reading) -> Module:
+def _numbered_by_ids(module: Module, ranks: int | None, reading: TextReader) -> Module:
     nodes = [node for body in module.computations.values() for node in body.nodes]
-    found = [_largest_id(node) for node in nodes]
-    largest = max(found, default=-1)
-    span = nodes[found.index(largest)].span if found else None
+    ids = [_largest_id(node) for node in nodes]
+    largest = max(ids, default=-1)
+    span = nodes[ids.index(largest)].span if ids else None
     at = (span.start, span.end) if span else (0, 1)
     if largest >= MAX_RANKS:
         reading.complain("ranks-C3", f"id {largest} is not below {MAX_RANKS}", at)

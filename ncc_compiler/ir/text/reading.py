@@ -1,14 +1,12 @@
-"""Small texts of the syntax tree to data, each text once: types, attributes, literals.
+"""Small texts of the syntax tree to data, each text once: types, layouts, attributes, literals.
 
-A Reading belongs to one build: it caches by text, because real programs repeat the same few types
-and attributes, and it collects the diagnostics of the stage.
-
-The order of elements in memory that a written type asks for; only `bitcast` depends on it.
-
-Attributes that change nothing here, and the form that XLA's parser asks of them all the same.
-
-Unknown keys are kept: XLA gets new ones with every version. A known one whose value XLA would
-refuse is refused here too, since whoever wrote it meant something.
+- `TextReader` belongs to one build. It caches by text, because real programs repeat the same few
+  types and attributes, and it collects the diagnostics of the stage.
+- `layout_of`, `is_row_major`: the order of elements in memory that a written type asks for; only
+  `bitcast` depends on it.
+- `fault_of`: attributes that change nothing here, and the form that XLA's parser asks of them all
+  the same. Unknown keys are kept: XLA gets new ones with every version. A known one whose value XLA
+  would refuse is refused here too, since whoever wrote it meant something.
 """
 
 import difflib
@@ -21,7 +19,7 @@ import attrs
 from ncc_compiler.diagnostics import MOST_SHOWN, Diagnostic, Note, Source, Span
 from ncc_compiler.ir.attributes import read_attribute
 from ncc_compiler.ir.graph import Attribute, Elided, Literal, Raw
-from ncc_compiler.ir.op_tables.op_row import AttributeDef, Kind, OpDef
+from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttrKind, OpDef
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.text.literals import LiteralError, read_literal
 from ncc_compiler.ir.types import ArrayType, TokenType, TupleType, Type
@@ -64,7 +62,7 @@ def layout_fault(text: str, rank: int) -> str:
 
 
 @attrs.frozen
-class Memory:
+class MemoryLayout:
     """How a written type lays out an array; the sizes are those of the dimensions in this order."""
 
     element: str
@@ -73,7 +71,7 @@ class Memory:
     tiles: str
 
 
-def memory_of(kind: tree.TypeText) -> Memory | None:
+def layout_of(kind: tree.TypeText) -> MemoryLayout | None:
     """The layout that a type says, row by row if it says none; None of what is no array."""
     match = isinstance(kind, tree.ArrayText) and _ARRAY_AND_ORDER.fullmatch(
         _LINES_OF_COMMENT.sub("", kind.text)
@@ -88,14 +86,14 @@ def memory_of(kind: tree.TypeText) -> Memory | None:
         order = tuple(reversed(_numbers(layout[1:-1].partition(":")[0])))
     tiles = _TILES.search(layout)
     ordered = tuple(sizes[dimension] for dimension in order)
-    return Memory(match[1], order, ordered, "".join(tiles[0].split()) if tiles else "")
+    return MemoryLayout(match[1], order, ordered, "".join(tiles[0].split()) if tiles else "")
 
 
-def is_row_by_row(text: tree.TypeText) -> bool:
+def is_row_major(text: tree.TypeText) -> bool:
     """Whether the last dimension is the innermost one; dimensions of size 1 may stand anywhere."""
     if isinstance(text, tree.TupleText):
-        return all(is_row_by_row(element) for element in text.elements)
-    memory = memory_of(text)
+        return all(is_row_major(element) for element in text.elements)
+    memory = layout_of(text)
     if memory is None:  # what is no type is refused as such
         return True
     ordered = zip(memory.order, memory.sizes, strict=True)
@@ -126,19 +124,19 @@ _OPERAND_ALIAS = r"\{[\d,\s]*\}\s*:\s*\(\s*\d+\s*,\s*\{[\d,\s]*\}\s*\)"
 
 
 @attrs.frozen
-class Form:
+class AttributeForm:
     """What the value of an attribute looks like: a test of its text, and an example."""
 
     fits: Callable[[str], object]
     example: str
 
 
-def _pattern(pattern: str, example: str) -> Form:
-    return Form(re.compile(rf"\s*{pattern}\s*", re.DOTALL).fullmatch, example)
+def _pattern(pattern: str, example: str) -> AttributeForm:
+    return AttributeForm(re.compile(rf"\s*{pattern}\s*", re.DOTALL).fullmatch, example)
 
 
-def _braced(example: str) -> Form:
-    return Form(lambda text: text.startswith("{"), example)
+def _braced(example: str) -> AttributeForm:
+    return AttributeForm(lambda text: text.startswith("{"), example)
 
 
 def behind_blanks(text: str, at: int) -> int:
@@ -212,20 +210,20 @@ def _is_accuracy(text: str) -> bool:
 
 _PRECISION = r"(?:default|high|highest|packed_nibble)"
 
-FORMS: Mapping[str, Form] = {
+FORMS: Mapping[str, AttributeForm] = {
     "api_version": _pattern(
         r"API_VERSION_(?:UNSPECIFIED|ORIGINAL|STATUS_RETURNING|STATUS_RETURNING_UNIFIED|TYPED_FFI)",
         "API_VERSION_STATUS_RETURNING",
     ),
     "async_execution_thread": _pattern(_STRING, '"parallel_thread"'),
-    "backend_config": Form(lambda text: text.startswith(('"', "{")), '{"key":"value"}'),
+    "backend_config": AttributeForm(lambda text: text.startswith(('"', "{")), '{"key":"value"}'),
     "custom_call_has_side_effect": _pattern(r"(?:true|false)", "true"),
     "execution_thread": _pattern(_STRING, '"parallel_thread"'),
-    "frontend_attributes": Form(
+    "frontend_attributes": AttributeForm(
         lambda text: _entries(text, _is_frontend_value, commas=True), '{key="value"}'
     ),
     "kind": _pattern(r"k(?:Loop|Input|Output|Custom)", "kLoop"),
-    "metadata": Form(
+    "metadata": AttributeForm(
         lambda text: _entries(text, _is_metadata_value, commas=False),
         '{op_name="add" source_file="a.py" source_line=3}',
     ),
@@ -240,7 +238,9 @@ FORMS: Mapping[str, Form] = {
     "parameter_replication": _pattern(
         r"\{\s*(?:(?:true|false)\s*(?:,\s*(?:true|false)\s*)*)?\}", "{true,false}"
     ),
-    "result_accuracy": Form(_is_accuracy, "{tolerance={atol=0,rtol=0,ulps=1}} or {mode=highest}"),
+    "result_accuracy": AttributeForm(
+        _is_accuracy, "{tolerance={atol=0,rtol=0,ulps=1}} or {mode=highest}"
+    ),
     "sharding": _braced("{replicated}"),
     "statistics": _braced("{visualizing_index=0,count=1}"),
 }
@@ -327,7 +327,9 @@ MOST_COMPARED = 200_000
 def suggestion(word: str, known: Collection[str], nearness: float = 0.6) -> str:
     """`did you mean …?`, or nothing where no known word is near."""
     near = difflib.get_close_matches(word, known, n=3, cutoff=nearness)
-    alike = [one for one in near if one[:1] == word[:1]]  # the first letter is seldom the wrong one
+    alike = [
+        candidate for candidate in near if candidate[:1] == word[:1]
+    ]  # the first letter is seldom the wrong one
     return f"did you mean {(alike or near)[0]}?" if near else ""
 
 
@@ -343,14 +345,14 @@ def limits_fault(kind: Type | None) -> tuple[str, str] | None:
     return None
 
 
-class Reading:
+class TextReader:
     """Reads the small texts of one source."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.found: list[Diagnostic] = []
+        self.diagnostics: list[Diagnostic] = []
         self._types: dict[str, Type | None] = {}
-        self._values: dict[tuple[Kind, str], Attribute] = {}
+        self._values: dict[tuple[AttrKind, str], Attribute] = {}
         self._raw: dict[str, Raw] = {}
         self._misspelt: dict[tuple[str, str], str] = {}
         self._compared = 0  # words, with misspelt ones
@@ -359,7 +361,7 @@ class Reading:
         self, code: str, message: str, at: tuple[int, int], hint: str = "", *notes: Note
     ) -> None:
         """Add a diagnostic at [start, end) of the source."""
-        self.found.append(Diagnostic(code, message, self.span(*at), notes, hint))
+        self.diagnostics.append(Diagnostic(code, message, self.span(*at), notes, hint))
 
     def span(self, start: int, end: int) -> Span:
         return Span(self.source, start, end)
@@ -369,9 +371,9 @@ class Reading:
         if isinstance(written, tree.TupleText):
             return self._tuple_of(written)
         if written.text not in self._types:
-            found = len(self.found)
+            before = len(self.diagnostics)
             kind = self._array_of(written)
-            if len(self.found) > found:
+            if len(self.diagnostics) > before:
                 return None
             self._types[written.text] = kind
         return self._types[written.text]
@@ -424,18 +426,18 @@ class Reading:
     def suggestion(self, word: str, known: Collection[str]) -> str:
         """`did you mean …?`, for complaints that are printed and while few words were compared."""
         self._compared += len(known)
-        if len(self.found) >= MOST_SHOWN or self._compared > MOST_COMPARED:
+        if len(self.diagnostics) >= MOST_SHOWN or self._compared > MOST_COMPARED:
             return ""
         return suggestion(word, known)
 
     def misspelt(self, key: str, row: OpDef) -> str:
         """The key of the op that this one is meant to be, as a suggestion, if any is near."""
-        found = self._misspelt.get((key, row.name))
-        if found is None:
-            known = {one.name for one in row.attributes} | FORMS.keys()
-            found = "" if key in known else suggestion(key, sorted(known), 0.8)
-            self._misspelt[key, row.name] = found
-        return found
+        hint = self._misspelt.get((key, row.name))
+        if hint is None:
+            known = {attribute.name for attribute in row.attributes} | FORMS.keys()
+            hint = "" if key in known else suggestion(key, sorted(known), 0.8)
+            self._misspelt[key, row.name] = hint
+        return hint
 
     def raw(self, text: str) -> Raw:
         """A text kept as it is."""
@@ -466,7 +468,7 @@ class Reading:
                 "op-C3", fact, at or (written.op.start, written.op.end), f"write {example}"
             )
             return None
-        if definition.kind is Kind.LITERAL:
+        if definition.kind is AttrKind.LITERAL:
             return self._literal(payload, kind, written)
         text = tree.Attribute(
             definition.name, payload.text, payload.start, payload.start, payload.end

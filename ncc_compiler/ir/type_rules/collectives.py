@@ -1,8 +1,9 @@
-"""Result types of collectives, and the rules of their groups, pairs and reductions.
+"""Result types of collectives, and the checks of their groups, pairs and reductions.
 
-Result types and rules of the collectives that HLO lacks: averages, rooted ones, barriers.
-
-Result types and rules of the collectives that move as many rows as arrays of numbers say.
+First what collectives share (groups, sizes, the dimension that is divided, the reduction), then
+HLO's own, then those that HLO lacks (averages, rooted ones, barriers), then the variable-size (v-)
+collectives, whose counts are arrays of the program. The sentences of the rules stand in
+`op_tables/collectives.py`.
 """
 
 from collections import Counter
@@ -54,10 +55,10 @@ from ncc_compiler.ir.op_tables.collectives import (
 )
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.rules import Number, Place
-from ncc_compiler.ir.type_rules.facts import (
-    Facts,
-    Findings,
-    Rule,
+from ncc_compiler.ir.type_rules.context import (
+    Inference,
+    InferenceContext,
+    TypeRule,
     are_distinct_dimensions,
     one_or_tuple,
     parameter_types,
@@ -69,9 +70,9 @@ from ncc_runtime.neff.shared.groups import ExplicitGroups, GroupMode
 from ncc_runtime.neff.shared.reductions import Reduction, is_defined
 
 
-def members(facts: Facts) -> tuple[str, int]:
+def members(ctx: InferenceContext) -> tuple[str, int]:
     """What an id names, and how many of them there are."""
-    module, mode = facts.module, mode_of(facts.node)
+    module, mode = ctx.module, mode_of(ctx.node)
     what, count = "replica", module.replica_count
     if mode is GroupMode.FLATTENED_ID:
         count = module.ranks
@@ -80,60 +81,60 @@ def members(facts: Facts) -> tuple[str, int]:
     return what if count < module.ranks else "rank", count
 
 
-def check_groups(facts: Facts) -> Findings:
-    """The rules that collectives with groups share; to name everybody is not a rule of each."""
+def check_groups(ctx: InferenceContext) -> Inference:
+    """The rules that collectives with groups share; EVERYBODY is checked where the op has it."""
     try:
-        what, count = members(facts)
+        what, count = members(ctx)
     except ValueError as error:
         key = "use_global_device_ids"
-        yield facts.complain_of(CHANNEL_FOR_GLOBAL_IDS, str(error), key, "add channel_id=1")
+        yield ctx.complain_of(CHANNEL_FOR_GLOBAL_IDS, str(error), key, "add channel_id=1")
         return None
-    groups = written_groups(facts.node)
+    groups = written_groups(ctx.node)
     times = Counter(rank for group in groups for rank in group)
-    for rank in sorted(rank for rank, found in times.items() if found > 1):
+    for rank in sorted(rank for rank, repeats in times.items() if repeats > 1):
         fact = f"{what} {rank} appears {times[rank]} times in the replica groups"
-        yield facts.complain_of(RANKS_ONCE, fact, _in_groups(facts, rank, 1))
+        yield ctx.complain_of(RANKS_ONCE, fact, _in_groups(ctx, rank, 1))
     for rank in sorted(rank for rank in times if rank >= count):
         fact = f"{what} {rank} is out of range: there are {count}"
-        place, hint = _in_groups(facts, rank, 0), range_hint(facts, what, rank)
-        yield facts.complain_of(IDS_EXIST, fact, place, hint)
-    is_sound = all(found == 1 and rank < count for rank, found in times.items())
+        place, hint = _in_groups(ctx, rank, 0), range_hint(ctx, what, rank)
+        yield ctx.complain_of(IDS_EXIST, fact, place, hint)
+    is_sound = all(repeats == 1 and rank < count for rank, repeats in times.items())
     missing = [rank for rank in range(count) if rank not in times] if groups and is_sound else []
-    if missing and EVERYBODY in OPS[facts.node.op].rules:
+    if missing and EVERYBODY in OPS[ctx.node.op].rules:
         fact = f"{what} {_some(missing)} {'is' if len(missing) == 1 else 'are'} in no replica group"
         hint = "name everybody, or leave the groups out to mean everybody"
-        yield facts.complain_of(EVERYBODY, fact, "replica_groups", hint)
+        yield ctx.complain_of(EVERYBODY, fact, "replica_groups", hint)
     for position, group in enumerate(groups):
         if not group:
             fact = f"replica group {position} is empty"
-            yield facts.complain_of(NO_EMPTY_GROUP, fact, "replica_groups")
+            yield ctx.complain_of(NO_EMPTY_GROUP, fact, "replica_groups")
     return None
 
 
-def _in_groups(facts: Facts, rank: int, occurrence: int) -> Place:
+def _in_groups(ctx: InferenceContext, rank: int, occurrence: int) -> Place:
     """Where the groups name a rank; the whole attribute if they do not spell it out."""
-    groups = facts.attribute("replica_groups")
+    groups = ctx.attribute("replica_groups")
     if not isinstance(groups, ExplicitGroups):
         return "replica_groups"
     return _nth(
-        "replica_groups", [one for group in groups.groups for one in group], rank, occurrence
+        "replica_groups", [member for group in groups.groups for member in group], rank, occurrence
     )
 
 
-def _nth(key: str, numbers: Sequence[int], wanted: int, occurrence: int) -> Number:
-    """Where an attribute that lists numbers has an occurrence of one, counted from 0."""
-    found = [position for position, number in enumerate(numbers) if number == wanted]
-    return Number(key, found[occurrence])
+def _nth(key: str, numbers: Sequence[int], member: int, occurrence: int) -> Number:
+    """The place of occurrence k (from 0) of a number in an attribute that lists numbers."""
+    positions = [position for position, number in enumerate(numbers) if number == member]
+    return Number(key, positions[occurrence])
 
 
-def range_hint(facts: Facts, what: str, rank: int) -> str:
+def range_hint(ctx: InferenceContext, what: str, rank: int) -> str:
     """What the ids name, where a rank may have been meant."""
-    if what == "rank" or rank >= facts.module.ranks:
+    if what == "rank" or rank >= ctx.module.ranks:
         return ""
     if what == "partition":
         return "with a channel_id the ids are partition numbers"
     missing = "a channel_id of 1 or more"
-    if OPS[facts.node.op].attribute("use_global_device_ids") is not None:
+    if OPS[ctx.node.op].attribute("use_global_device_ids") is not None:
         missing = "use_global_device_ids=true and channel_id"
     return f"without {missing} the ids are replica numbers"
 
@@ -142,34 +143,34 @@ def _some(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
 
 
-def check_sizes(facts: Facts) -> Findings:
+def check_sizes(ctx: InferenceContext) -> Inference:
     """The equal-sizes rule; `common_size` gives the size where it holds."""
-    sizes = [len(group) for group in written_groups(facts.node)]
+    sizes = [len(group) for group in written_groups(ctx.node)]
     if len(set(sizes)) > 1:
-        fact = f"{facts.node.op} needs groups of one size, these have {_some(sorted(set(sizes)))}"
-        yield facts.complain_of(EQUAL_SIZES, fact, "replica_groups")
+        fact = f"{ctx.node.op} needs groups of one size, these have {_some(sorted(set(sizes)))}"
+        yield ctx.complain_of(EQUAL_SIZES, fact, "replica_groups")
     return None
 
 
-def common_size(facts: Facts) -> int:
+def common_size(ctx: InferenceContext) -> int:
     """Members of a group, or 0 where the groups are not understood."""
-    if len({len(group) for group in written_groups(facts.node)}) > 1:
+    if len({len(group) for group in written_groups(ctx.node)}) > 1:
         return 0
     try:
-        return group_size(facts.module, facts.node)
+        return group_size(ctx.module, ctx.node)
     except ValueError:
         return 0
 
 
-def _dimension(facts: Facts) -> Findings:
-    for position, kind in enumerate(facts.arrays):
-        dimensions = facts.node.integers("dimensions")
+def _dimension(ctx: InferenceContext) -> Inference:
+    for position, kind in enumerate(ctx.arrays):
+        dimensions = ctx.node.integers("dimensions")
         if len(dimensions) != 1 or not are_distinct_dimensions(dimensions, kind.rank):
             named = ", ".join(map(str, dimensions)) or "none"
             fact = f"dimension {named} of operand {position} is out of range: it is {kind}"
             hint = f"one of 0 to {kind.rank - 1}" if kind.rank else "a scalar has no dimension"
             place: Place = Number("dimensions", 0) if len(dimensions) == 1 else "dimensions"
-            yield facts.complain_of(ONE_DIMENSION, fact, place, hint)
+            yield ctx.complain_of(ONE_DIMENSION, fact, place, hint)
     return None
 
 
@@ -178,168 +179,168 @@ def _scaled(kind: ArrayType, dimension: int, times: int, parts: int) -> ArrayTyp
     return ArrayType(kind.dtype, (*kind.shape[:dimension], size, *kind.shape[dimension + 1 :]))
 
 
-def along(facts: Facts, times: int, parts: int) -> Findings:
+def along(ctx: InferenceContext, times: int, parts: int) -> Inference:
     """Every operand with its dimension multiplied and divided, once that is sound."""
     right = True
-    for complaint in _dimension(facts):
+    for complaint in _dimension(ctx):
         right = False
         yield complaint
     if not right or not times or not parts:
         return None
-    dimension = facts.node.integers("dimensions")[0]
-    for position, kind in enumerate(facts.arrays):
-        if DIVIDES in OPS[facts.node.op].rules and kind.shape[dimension] % max(times, parts):
+    dimension = ctx.node.integers("dimensions")[0]
+    for position, kind in enumerate(ctx.arrays):
+        if DIVIDES in OPS[ctx.node.op].rules and kind.shape[dimension] % max(times, parts):
             fact = (
                 f"dimension {dimension} of {kind} does not divide by the "
                 f"{max(times, parts)} members of a group"
             )
-            yield facts.complain_of(DIVIDES, fact, position)
+            yield ctx.complain_of(DIVIDES, fact, position)
             right = False
     if not right:
         return None
-    return one_or_tuple([_scaled(kind, dimension, times, parts) for kind in facts.arrays])
+    return one_or_tuple([_scaled(kind, dimension, times, parts) for kind in ctx.arrays])
 
 
-def _reduction(facts: Facts) -> Findings:
+def _reduction(ctx: InferenceContext) -> Inference:
     """Rules 6 and 7 of the collectives that reduce."""
-    callee = facts.callee()
+    callee = ctx.callee()
     if callee is None:
         return None
-    given, result = parameter_types(callee), result_type(callee)
-    for kind in facts.arrays:
+    parameters, result = parameter_types(callee), result_type(callee)
+    for kind in ctx.arrays:
         scalar = ArrayType(kind.dtype)
-        if given != [scalar, scalar] or result != scalar:
-            shown = ", ".join(map(str, given))
+        if parameters != [scalar, scalar] or result != scalar:
+            shown = ", ".join(map(str, parameters))
             fact = f"%{callee.name} takes ({shown}) and returns {result}, the operands are {kind}"
             hint = f"it should take two {scalar} and return one"
-            if len({other.dtype for other in facts.arrays}) > 1:
+            if len({other.dtype for other in ctx.arrays}) > 1:
                 hint = "write one collective for each element type"
-            yield facts.complain_of(SCALAR_REGION, fact, "to_apply", hint)
+            yield ctx.complain_of(SCALAR_REGION, fact, "to_apply", hint)
             return None
     if reduction_of(callee) is None:
         known = ", ".join(reduction.value for reduction in REGION_REDUCTIONS)
         fact = f"%{callee.name} is no reduction that a collective performs"
         hint = f"one of {known} on the two parameters"
-        yield facts.complain_of(KNOWN_REGION, fact, "to_apply", hint)
+        yield ctx.complain_of(KNOWN_REGION, fact, "to_apply", hint)
     return None
 
 
-def _all_reduce(facts: Facts) -> Findings:
-    yield from check_groups(facts)
-    yield from _reduction(facts)
-    return one_or_tuple(facts.operands)
+def _all_reduce(ctx: InferenceContext) -> Inference:
+    yield from check_groups(ctx)
+    yield from _reduction(ctx)
+    return one_or_tuple(ctx.operands)
 
 
-def _all_gather(facts: Facts) -> Findings:
-    yield from check_groups(facts)
-    yield from check_sizes(facts)
-    return (yield from along(facts, common_size(facts), 1))
+def _all_gather(ctx: InferenceContext) -> Inference:
+    yield from check_groups(ctx)
+    yield from check_sizes(ctx)
+    return (yield from along(ctx, common_size(ctx), 1))
 
 
-def _reduce_scatter(facts: Facts) -> Findings:
-    yield from check_groups(facts)
-    yield from _reduction(facts)
-    yield from check_sizes(facts)
-    return (yield from along(facts, 1, common_size(facts)))
+def _reduce_scatter(ctx: InferenceContext) -> Inference:
+    yield from check_groups(ctx)
+    yield from _reduction(ctx)
+    yield from check_sizes(ctx)
+    return (yield from along(ctx, 1, common_size(ctx)))
 
 
-def _all_to_all(facts: Facts) -> Findings:
-    yield from check_groups(facts)
-    yield from check_sizes(facts)
-    size = common_size(facts)
-    if "dimensions" in facts.node.attributes:
-        return (yield from along(facts, size, size))
-    first = facts.arrays[0]
-    if size and len(facts.operands) != size:
-        fact = f"{len(facts.operands)} operands for groups of {size}"
+def _all_to_all(ctx: InferenceContext) -> Inference:
+    yield from check_groups(ctx)
+    yield from check_sizes(ctx)
+    size = common_size(ctx)
+    if "dimensions" in ctx.node.attributes:
+        return (yield from along(ctx, size, size))
+    first = ctx.arrays[0]
+    if size and len(ctx.operands) != size:
+        fact = f"{len(ctx.operands)} operands for groups of {size}"
         hint = "or cut one operand by dimensions={d}"
-        yield facts.complain_of(OPERAND_FOR_EACH, fact, hint=hint)
-    for position, kind in enumerate(facts.arrays):
+        yield ctx.complain_of(OPERAND_FOR_EACH, fact, hint=hint)
+    for position, kind in enumerate(ctx.arrays):
         if kind != first:
             fact = f"operands differ: {first} and {kind}"
-            yield facts.complain_of(OPERAND_FOR_EACH, fact, position)
-    return TupleType(facts.operands)
+            yield ctx.complain_of(OPERAND_FOR_EACH, fact, position)
+    return TupleType(ctx.operands)
 
 
-def _collective_permute(facts: Facts) -> Findings:
-    what, count = members(facts)
-    pairs = written_pairs(facts.node)
+def _collective_permute(ctx: InferenceContext) -> Inference:
+    what, count = members(ctx)
+    pairs = written_pairs(ctx.node)
     for rule, end, side in ((SOURCES_ONCE, "source", 0), (TARGETS_ONCE, "target", 1)):
         times = Counter(pair[side] for pair in pairs)
-        for rank in sorted(rank for rank, found in times.items() if found > 1):
+        for rank in sorted(rank for rank, repeats in times.items() if repeats > 1):
             fact = f"{what} {rank} is the {end} of {times[rank]} pairs"
             second = [pair[side] for pair in pairs]
             place = _nth("source_target_pairs", second, rank, 1)
-            yield facts.complain_of(rule, fact, Number(place.key, 2 * place.position + side))
+            yield ctx.complain_of(rule, fact, Number(place.key, 2 * place.position + side))
     ids = [rank for pair in pairs for rank in pair]
     for rank in sorted({rank for rank in ids if rank >= count}):
         fact = f"{what} {rank} is out of range: there are {count}"
         place = _nth("source_target_pairs", ids, rank, 0)
-        yield facts.complain_of(PAIRS_EXIST, fact, place, range_hint(facts, what, rank))
-    if not moves_slices(facts.node):
-        return one_or_tuple(facts.operands)
-    return (yield from _moved_slices(facts))
+        yield ctx.complain_of(PAIRS_EXIST, fact, place, range_hint(ctx, what, rank))
+    if not moves_slices(ctx.node):
+        return one_or_tuple(ctx.operands)
+    return (yield from _moved_slices(ctx))
 
 
-def _moved_slices(facts: Facts) -> Findings:
+def _moved_slices(ctx: InferenceContext) -> Inference:
     """The rules of a permute that moves slices of its input into its output."""
-    if len(facts.operands) != 4:
-        fact = f"{len(facts.operands)} operands with slice_sizes"
+    if len(ctx.operands) != 4:
+        fact = f"{len(ctx.operands)} operands with slice_sizes"
         hint = "write (input, output, input starts, output starts)"
-        yield facts.complain_of(INPUT_AND_OUTPUT, fact, hint=hint)
+        yield ctx.complain_of(INPUT_AND_OUTPUT, fact, hint=hint)
         return None
     buffers = [
-        kind.elements if isinstance(kind, TupleType) else (kind,) for kind in facts.operands[:2]
+        kind.elements if isinstance(kind, TupleType) else (kind,) for kind in ctx.operands[:2]
     ]
     if (
         len(buffers[0]) != len(buffers[1])
         or not buffers[0]
         or not all(
-            isinstance(one, ArrayType)
+            isinstance(piece, ArrayType)
             and isinstance(other, ArrayType)
-            and one.dtype == other.dtype
-            and one.rank == other.rank
-            for one, other in zip(*buffers, strict=False)
+            and piece.dtype == other.dtype
+            and piece.rank == other.rank
+            for piece, other in zip(*buffers, strict=False)
         )
-        or isinstance(facts.operands[0], TupleType) != isinstance(facts.operands[1], TupleType)
+        or isinstance(ctx.operands[0], TupleType) != isinstance(ctx.operands[1], TupleType)
     ):
-        fact = f"the input is {facts.operands[0]}, the output {facts.operands[1]}"
-        yield facts.complain_of(INPUT_AND_OUTPUT, fact, 1)
+        fact = f"the input is {ctx.operands[0]}, the output {ctx.operands[1]}"
+        yield ctx.complain_of(INPUT_AND_OUTPUT, fact, 1)
         return None
     try:
-        slices = moved_slices(facts.node, facts.operands)
+        slices = moved_slices(ctx.node, ctx.operands)
     except SliceSizesError as error:
-        yield facts.complain_of(SIZES_OF_SLICES, str(error), SLICE_SIZES)
+        yield ctx.complain_of(SIZES_OF_SLICES, str(error), SLICE_SIZES)
         return None
     except ValueError as error:
-        yield facts.complain_of(STARTS_OF_SLICES, str(error), 2)
+        yield ctx.complain_of(STARTS_OF_SLICES, str(error), 2)
         return None
-    for one in slices:
+    for piece in slices:
         for position in (0, 1):
-            kind = buffers[position][one.array or 0]
-            starts = element_type(facts.operands[2 + position], one.starts)
+            kind = buffers[position][piece.array or 0]
+            starts = element_type(ctx.operands[2 + position], piece.starts)
             assert isinstance(kind, ArrayType)
             assert isinstance(starts, TupleType)
             if len(starts.elements) != kind.rank:
                 fact = f"starts of a slice of {kind} are {starts}"
                 hint = "one integer for each dimension"
-                yield facts.complain_of(STARTS_OF_SLICES, fact, 2 + position, hint)
-            elif len(one.sizes) != kind.rank or any(
-                size > limit for size, limit in zip(one.sizes, kind.shape, strict=True)
+                yield ctx.complain_of(STARTS_OF_SLICES, fact, 2 + position, hint)
+            elif len(piece.sizes) != kind.rank or any(
+                size > limit for size, limit in zip(piece.sizes, kind.shape, strict=True)
             ):
-                sizes = ",".join(map(str, one.sizes))
+                sizes = ",".join(map(str, piece.sizes))
                 fact = f"a slice of {{{sizes}}} does not fit in {kind}"
-                yield facts.complain_of(SIZES_OF_SLICES, fact, SLICE_SIZES)
+                yield ctx.complain_of(SIZES_OF_SLICES, fact, SLICE_SIZES)
                 break
-    return facts.operands[1]
+    return ctx.operands[1]
 
 
-def _broadcast(facts: Facts) -> Findings:
-    yield from check_groups(facts)
-    return one_or_tuple(facts.operands)
+def _broadcast(ctx: InferenceContext) -> Inference:
+    yield from check_groups(ctx)
+    return one_or_tuple(ctx.operands)
 
 
-COLLECTIVE_RULES: Mapping[str, Rule] = {
+COLLECTIVE_RULES: Mapping[str, TypeRule] = {
     "all-reduce": _all_reduce,
     "all-gather": _all_gather,
     "reduce-scatter": _reduce_scatter,
@@ -349,81 +350,81 @@ COLLECTIVE_RULES: Mapping[str, Rule] = {
 }
 
 
-def _averages(facts: Facts) -> Findings:
-    for position, kind in enumerate(facts.arrays):
+def _averages(ctx: InferenceContext) -> Inference:
+    for position, kind in enumerate(ctx.arrays):
         if not is_defined(Reduction.AVERAGE, kind.dtype):
             hint = "convert the operand, or sum and divide as is meant"
-            yield facts.complain_of(AVERAGES, f"{kind} has no average", position, hint)
+            yield ctx.complain_of(AVERAGES, f"{kind} has no average", position, hint)
     return None
 
 
-def _avg_all_reduce(facts: Facts) -> Findings:
-    yield from check_groups(facts)
-    yield from _averages(facts)
-    return one_or_tuple(facts.operands)
+def _avg_all_reduce(ctx: InferenceContext) -> Inference:
+    yield from check_groups(ctx)
+    yield from _averages(ctx)
+    return one_or_tuple(ctx.operands)
 
 
-def _avg_reduce_scatter(facts: Facts) -> Findings:
-    yield from check_groups(facts)
-    yield from _averages(facts)
-    yield from check_sizes(facts)
-    return (yield from along(facts, 1, common_size(facts)))
+def _avg_reduce_scatter(ctx: InferenceContext) -> Inference:
+    yield from check_groups(ctx)
+    yield from _averages(ctx)
+    yield from check_sizes(ctx)
+    return (yield from along(ctx, 1, common_size(ctx)))
 
 
-def _root(facts: Facts) -> Findings:
+def _root(ctx: InferenceContext) -> Inference:
     """The rule of the root, where the groups are understood."""
-    root, sizes = facts.node.integer("root"), group_sizes(facts.module, facts.node)
+    root, sizes = ctx.node.integer("root"), group_sizes(ctx.module, ctx.node)
     if sizes and not 0 <= root < min(sizes):
         fact = f"root is {root}, a group has {min(sizes)} members"
         hint = "it counts the members of a group from 0, in the order of the group"
-        yield facts.complain_of(ROOT_IS_MEMBER, fact, "root", hint)
+        yield ctx.complain_of(ROOT_IS_MEMBER, fact, "root", hint)
     return None
 
 
-def _reduce(facts: Facts) -> Findings:
-    yield from check_groups(facts)
-    yield from named_reduction(facts, facts.arrays)
-    yield from _root(facts)
-    return one_or_tuple(facts.operands)
+def _reduce(ctx: InferenceContext) -> Inference:
+    yield from check_groups(ctx)
+    yield from named_reduction(ctx, ctx.arrays)
+    yield from _root(ctx)
+    return one_or_tuple(ctx.operands)
 
 
-def named_reduction(facts: Facts, kinds: Sequence[ArrayType]) -> Findings:
+def named_reduction(ctx: InferenceContext, kinds: Sequence[ArrayType]) -> Inference:
     """The reduction that is named is one, and is defined on the elements of these arrays."""
     for kind in kinds:
         try:
-            found = reduction_by_name(facts.node, kind.dtype)
+            named = reduction_by_name(ctx.node, kind.dtype)
         except ValueError:
             known = ", ".join(reduction.value for reduction in Reduction)
-            fact = f"{facts.attribute('reduction')} is no reduction"
-            yield facts.complain_of(KNOWN_REDUCTION, fact, "reduction", f"one of {known}")
+            fact = f"{ctx.attribute('reduction')} is no reduction"
+            yield ctx.complain_of(KNOWN_REDUCTION, fact, "reduction", f"one of {known}")
             return None
-        if found is None or not is_defined(found, kind.dtype):
-            fact = f"{facts.attribute('reduction')} is not defined on {kind.dtype.value}"
-            yield facts.complain_of(KNOWN_REDUCTION, fact, "reduction")
+        if named is None or not is_defined(named, kind.dtype):
+            fact = f"{ctx.attribute('reduction')} is not defined on {kind.dtype.value}"
+            yield ctx.complain_of(KNOWN_REDUCTION, fact, "reduction")
             return None
     return None
 
 
-def _gather(facts: Facts) -> Findings:
-    yield from check_groups(facts)
-    yield from check_sizes(facts)
-    yield from _root(facts)
-    return (yield from along(facts, common_size(facts), 1))
+def _gather(ctx: InferenceContext) -> Inference:
+    yield from check_groups(ctx)
+    yield from check_sizes(ctx)
+    yield from _root(ctx)
+    return (yield from along(ctx, common_size(ctx), 1))
 
 
-def _scatter(facts: Facts) -> Findings:
-    yield from check_groups(facts)
-    yield from check_sizes(facts)
-    yield from _root(facts)
-    return (yield from along(facts, 1, common_size(facts)))
+def _scatter(ctx: InferenceContext) -> Inference:
+    yield from check_groups(ctx)
+    yield from check_sizes(ctx)
+    yield from _root(ctx)
+    return (yield from along(ctx, 1, common_size(ctx)))
 
 
-def _barrier(facts: Facts) -> Findings:
-    yield from check_groups(facts)
-    return one_or_tuple(facts.operands) if facts.operands else TokenType()
+def _barrier(ctx: InferenceContext) -> Inference:
+    yield from check_groups(ctx)
+    return one_or_tuple(ctx.operands) if ctx.operands else TokenType()
 
 
-NCC_RULES: Mapping[str, Rule] = {
+NCC_RULES: Mapping[str, TypeRule] = {
     "ncc.avg_all_reduce": _avg_all_reduce,
     "ncc.avg_reduce_scatter": _avg_reduce_scatter,
     "ncc.reduce": _reduce,
@@ -441,45 +442,45 @@ _NUMBERS = (DType.S32, DType.S64, DType.U32, DType.U64)
 _WORDS = (DType.U32, DType.S32)
 
 
-def _layout(facts: Facts) -> Findings:
+def _layout(ctx: InferenceContext) -> Inference:
     """Operand and output have rows of one kind; the result is the output, with rows replaced."""
-    operand, output = facts.arrays[:2]
+    operand, output = ctx.arrays[:2]
     if not operand.shape or not output.shape:
         place = 0 if not operand.shape else 1
-        yield facts.complain_of(ONE_LAYOUT, f"operand {place} is a scalar: it has no rows", place)
+        yield ctx.complain_of(ONE_LAYOUT, f"operand {place} is a scalar: it has no rows", place)
     elif (operand.dtype, operand.shape[1:]) != (output.dtype, output.shape[1:]):
         fact = f"rows of operand 0, {operand}, are not rows of operand 1, {output}"
-        yield facts.complain_of(ONE_LAYOUT, fact, 1)
+        yield ctx.complain_of(ONE_LAYOUT, fact, 1)
     return output
 
 
-def _counted(*checks: Rule) -> Rule:
-    """What all have in common, then what is checked of each."""
+def _variable_size(*checks: TypeRule) -> TypeRule:
+    """The checks that all variable-size collectives share, then those of one."""
 
-    def rule(facts: Facts) -> Findings:
-        yield from check_groups(facts)
-        yield from check_sizes(facts)
-        output = yield from _layout(facts)
+    def rule(ctx: InferenceContext) -> Inference:
+        yield from check_groups(ctx)
+        yield from check_sizes(ctx)
+        output = yield from _layout(ctx)
         for check in checks:
-            yield from check(facts)
+            yield from check(ctx)
         return output
 
     return rule
 
 
-def _tables(facts: Facts) -> Findings:
+def _tables(ctx: InferenceContext) -> Inference:
     """Offsets and sizes of a ragged all-to-all."""
-    first = facts.arrays[2]
-    for position, kind in enumerate(facts.arrays[2:], 2):
+    first = ctx.arrays[2]
+    for position, kind in enumerate(ctx.arrays[2:], 2):
         if kind.dtype not in _NUMBERS or kind.rank != 1:
-            yield facts.complain_of(COUNTS_ARE_VECTORS, f"operand {position} is {kind}", position)
+            yield ctx.complain_of(COUNTS_ARE_VECTORS, f"operand {position} is {kind}", position)
         elif kind.shape != first.shape:
             fact = f"operand {position} is {kind}, operand 2 is {first}"
-            yield facts.complain_of(COUNTS_ARE_VECTORS, fact, position)
-    members = common_size(facts)
+            yield ctx.complain_of(COUNTS_ARE_VECTORS, fact, position)
+    members = common_size(ctx)
     if members and first.rank == 1 and (first.shape[0] % members or not first.shape[0]):
         fact = f"{first.shape[0]} entries do not divide by the {members} members of a group"
-        yield facts.complain_of(UPDATES_FOR_EACH, fact, 2)
+        yield ctx.complain_of(UPDATES_FOR_EACH, fact, 2)
     return None
 
 
@@ -488,63 +489,63 @@ def has_receive_offsets(metadata: ArrayType) -> bool:
     return metadata.rank == 2 and metadata.shape[0] == METADATA_ROWS + 1
 
 
-def _metadata(facts: Facts) -> Findings:
-    kind = facts.arrays[2]
-    right = f"u32[{METADATA_ROWS},{_columns(facts)}]"
-    if kind.dtype not in _WORDS or kind.shape != (METADATA_ROWS, _columns(facts)):
+def _metadata(ctx: InferenceContext) -> Inference:
+    kind = ctx.arrays[2]
+    right = f"u32[{METADATA_ROWS},{_columns(ctx)}]"
+    if kind.dtype not in _WORDS or kind.shape != (METADATA_ROWS, _columns(ctx)):
         hint = "receive offsets are for ncc.all_to_all_v: here rows land at a slot"
         hint = hint if has_receive_offsets(kind) else ""
-        yield facts.complain_of(METADATA, f"operand 2 is {kind}, it should be {right}", 2, hint)
+        yield ctx.complain_of(METADATA, f"operand 2 is {kind}, it should be {right}", 2, hint)
     return None
 
 
-def _columns(facts: Facts) -> int:
+def _columns(ctx: InferenceContext) -> int:
     """Columns of metadata: one a member, where the groups are understood."""
-    kind = facts.arrays[2]
-    return common_size(facts) or (kind.shape[1] if kind.rank == 2 else 0)
+    kind = ctx.arrays[2]
+    return common_size(ctx) or (kind.shape[1] if kind.rank == 2 else 0)
 
 
-def _metadata_or_offsets(facts: Facts) -> Findings:
-    kind, rows = facts.arrays[2], METADATA_ROWS + has_receive_offsets(facts.arrays[2])
-    if kind.dtype not in _WORDS or kind.shape != (rows, _columns(facts)):
-        fact = f"operand 2 is {kind}, it should be u32[{rows},{_columns(facts)}]"
-        yield facts.complain_of(METADATA_WITH_OFFSETS, fact, 2)
-    replicas, partitions = facts.module.replica_count, facts.module.num_partitions
+def _metadata_or_offsets(ctx: InferenceContext) -> Inference:
+    kind, rows = ctx.arrays[2], METADATA_ROWS + has_receive_offsets(ctx.arrays[2])
+    if kind.dtype not in _WORDS or kind.shape != (rows, _columns(ctx)):
+        fact = f"operand 2 is {kind}, it should be u32[{rows},{_columns(ctx)}]"
+        yield ctx.complain_of(METADATA_WITH_OFFSETS, fact, 2)
+    replicas, partitions = ctx.module.replica_count, ctx.module.num_partitions
     if has_receive_offsets(kind) and replicas > 1 and partitions > 1:
         fact = f"operand 2 is {kind}, there are {replicas} replicas of {partitions} partitions"
         hint = "leave receive offsets out, and move rows from the slots"
-        yield facts.complain_of(ONE_KIND_OF_IDS, fact, 2, hint)
+        yield ctx.complain_of(ONE_KIND_OF_IDS, fact, 2, hint)
     return None
 
 
-def _slots(rule: str) -> Rule:
+def _slots(rule: str) -> TypeRule:
     """The output divides into slots."""
 
-    def check(facts: Facts) -> Findings:
-        output, members = facts.arrays[1], common_size(facts)
+    def check(ctx: InferenceContext) -> Inference:
+        output, members = ctx.arrays[1], common_size(ctx)
         if members and output.shape and output.shape[0] % members:
             fact = f"{output.shape[0]} rows of {output} do not divide by the {members} members"
-            yield facts.complain_of(rule, fact, 1)
+            yield ctx.complain_of(rule, fact, 1)
         return None
 
     return check
 
 
-def _slots_or_offsets(facts: Facts) -> Findings:
-    if not has_receive_offsets(facts.arrays[2]):
-        yield from _slots(SLOTS_OR_OFFSETS)(facts)
+def _slots_or_offsets(ctx: InferenceContext) -> Inference:
+    if not has_receive_offsets(ctx.arrays[2]):
+        yield from _slots(SLOTS_OR_OFFSETS)(ctx)
     return None
 
 
-def _reduction_by_name(facts: Facts) -> Findings:
-    yield from named_reduction(facts, facts.arrays[:1])
+def _reduction_by_name(ctx: InferenceContext) -> Inference:
+    yield from named_reduction(ctx, ctx.arrays[:1])
     return None
 
 
-COUNTED_RULES: Mapping[str, Rule] = {
-    "ragged-all-to-all": _counted(_tables),
-    "ncc.all_gather_v": _counted(_metadata, _slots(SLOTS)),
-    "ncc.all_to_all_v": _counted(_metadata_or_offsets, _slots_or_offsets),
-    "ncc.reduce_scatter_v": _counted(_metadata, _reduction_by_name),
+VARIABLE_SIZE_RULES: Mapping[str, TypeRule] = {
+    "ragged-all-to-all": _variable_size(_tables),
+    "ncc.all_gather_v": _variable_size(_metadata, _slots(SLOTS)),
+    "ncc.all_to_all_v": _variable_size(_metadata_or_offsets, _slots_or_offsets),
+    "ncc.reduce_scatter_v": _variable_size(_metadata, _reduction_by_name),
 }
 """The rules of collectives whose sizes are known when they run."""

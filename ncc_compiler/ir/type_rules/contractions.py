@@ -1,12 +1,12 @@
-"""Result types of ops that fold dimensions away.
+"""Result types of ops that fold dimensions away: products, reductions, windows that slide.
 
-Result types of ops that slide a window over dimensions.
+The sentences of their rules stand in `op_tables/contractions.py`.
 """
 
 import itertools
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 
-from ncc_compiler.ir.op_tables.numeric import (
+from ncc_compiler.ir.op_tables.contractions import (
     FACTORS,
     FOLDING_REGION,
     ONE_SHAPE,
@@ -15,17 +15,18 @@ from ncc_compiler.ir.op_tables.numeric import (
     START_FOR_EACH,
     WINDOW_SIZES,
 )
-from ncc_compiler.ir.rules import Complaint, Part
-from ncc_compiler.ir.type_rules.facts import (
-    Facts,
-    Findings,
-    Rule,
+from ncc_compiler.ir.rules import Complaint, NodePart
+from ncc_compiler.ir.type_rules.context import (
+    Inference,
+    InferenceContext,
+    TypeRule,
     are_distinct_dimensions,
+    listed,
     one_or_tuple,
     parameter_types,
     result_type,
 )
-from ncc_compiler.ir.types import ArrayType, Type
+from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window
 
@@ -37,78 +38,74 @@ def _is_real(dtype: DType) -> bool:
     return dtype.is_integer or dtype.is_float
 
 
-def check_product(facts: Facts) -> Findings:
+def check_product(ctx: InferenceContext) -> Inference:
     """The declared element type, and whether sums of products of the operands have it."""
-    left, right = (kind.dtype for kind in facts.arrays[:2])
-    kind = facts.node.type
-    wider = max(left, right, key=lambda one: (one.is_float, one.bits))
+    left, right = (kind.dtype for kind in ctx.arrays[:2])
+    kind = ctx.node.type
+    wider = max(left, right, key=lambda operand: (operand.is_float, operand.bits))
     dtype = kind.dtype if isinstance(kind, ArrayType) else wider
     if left is not right and not (_is_real(left) and _is_real(right)):
         fact = f"{left.value} and {right.value} are not multiplied"
-        yield facts.complain_of(FACTORS, fact, 1)
-    elif not _holds_products(dtype, left, right):
+        yield ctx.complain_of(FACTORS, fact, 1)
+    elif not (
+        dtype.is_float or (dtype.is_integer and left.is_integer and right.is_integer)
+        if _is_real(left)
+        else dtype is left or (dtype.is_complex and left.is_complex)
+    ):
         fact = f"{left.value} and {right.value} do not give {dtype.value}"
-        yield facts.complain_of(PRODUCTS, fact, Part.TYPE)
+        yield ctx.complain_of(PRODUCTS, fact, NodePart.TYPE)
     return ArrayType(dtype)
 
 
-def _holds_products(dtype: DType, left: DType, right: DType) -> bool:
-    if not _is_real(left):
-        return dtype is left or (dtype.is_complex and left.is_complex)
-    return dtype.is_float or (dtype.is_integer and left.is_integer and right.is_integer)
-
-
-def _dot(facts: Facts) -> Findings:
-    if len(facts.arrays) > 2 or facts.attribute("sparsity") is not None:
+def _dot(ctx: InferenceContext) -> Inference:
+    if len(ctx.arrays) > 2 or ctx.attribute("sparsity") is not None:
         fact = "sparse operands are not supported"
-        yield facts.complain(6, fact, 2 if len(facts.arrays) > 2 else Part.OP)
+        yield ctx.complain(6, fact, 2 if len(ctx.arrays) > 2 else NodePart.OP)
         return None
-    return (yield from _product_type(facts))
+    return (yield from _product_type(ctx))
 
 
-def _product_type(facts: Facts) -> Findings:
-    """Batch dimensions, then what is left of the left operand, then of the right one."""
-    scalar = yield from check_product(facts)
-    assert isinstance(scalar, ArrayType), facts.node.name
+def _product_type(ctx: InferenceContext) -> Inference:
+    """Batch dimensions, then the free ones of the left operand, then of the right one."""
+    scalar = yield from check_product(ctx)
+    assert isinstance(scalar, ArrayType), ctx.node.name
     wrong = False
-    for complaint in itertools.chain(_dot_numbers(facts), _dot_pairs(facts)):
+    for complaint in itertools.chain(_dot_numbers(ctx), _dot_pairs(ctx)):
         wrong = True
         yield complaint
     if wrong:
         return None
     free = [
         size
-        for side, kind in zip(_SIDES, facts.arrays, strict=False)
+        for side, kind in zip(_SIDES, ctx.arrays, strict=False)
         for dimension, size in enumerate(kind.shape)
-        if dimension not in _numbers(facts, side)
+        if dimension not in _numbers(ctx, side)
     ]
-    batch = [
-        facts.arrays[0].shape[dimension] for dimension in facts.node.integers("lhs_batch_dims")
-    ]
+    batch = [ctx.arrays[0].shape[dimension] for dimension in ctx.node.integers("lhs_batch_dims")]
     return ArrayType(scalar.dtype, (*batch, *free))
 
 
-def _numbers(facts: Facts, side: str) -> tuple[int, ...]:
+def _numbers(ctx: InferenceContext, side: str) -> tuple[int, ...]:
     """Dimensions of a side that have a role: batch, contracting, or that of the groups."""
-    groups = facts.attribute(f"{side}_group_dims")
-    listed = [number for name in _LISTS for number in facts.node.integers(f"{side}_{name}")]
-    return (*listed, *(facts.node.integers(f"{side}_group_dims") if groups else ()))
+    groups = ctx.attribute(f"{side}_group_dims")
+    listed = [number for name in _LISTS for number in ctx.node.integers(f"{side}_{name}")]
+    return (*listed, *(ctx.node.integers(f"{side}_group_dims") if groups else ()))
 
 
-def _ragged_dot(facts: Facts) -> Findings:
+def _ragged_dot(ctx: InferenceContext) -> Inference:
     """A product whose left operand falls into groups along the ragged dimension."""
-    left, right, sizes = facts.arrays
-    product = yield from _product_type(facts)
-    ragged = facts.node.integers("lhs_ragged_dims")
+    left, right, sizes = ctx.arrays
+    product = yield from _product_type(ctx)
+    ragged = ctx.node.integers("lhs_ragged_dims")
     if len(ragged) != 1 or not 0 <= ragged[0] < left.rank:
         fact = f"{list(ragged)} is not one dimension of {left}"
-        yield facts.complain(6, fact, "lhs_ragged_dims" if ragged else Part.OP)
+        yield ctx.complain(6, fact, "lhs_ragged_dims" if ragged else NodePart.OP)
         return None
     if product is None:
         return None
-    assert isinstance(product, ArrayType), facts.node.name
-    groups = facts.node.integers("rhs_group_dims")
-    batch, contracting = (facts.node.integers(f"lhs_{name}") for name in _LISTS)
+    assert isinstance(product, ArrayType), ctx.node.name
+    groups = ctx.node.integers("rhs_group_dims")
+    batch, contracting = (ctx.node.integers(f"lhs_{name}") for name in _LISTS)
     free = tuple(d for d in range(left.rank) if d not in batch + contracting)
     roles = batch, contracting, free
     role = next(dimensions for dimensions in roles if ragged[0] in dimensions)
@@ -118,36 +115,36 @@ def _ragged_dot(facts: Facts) -> Findings:
     if not sizes.dtype.is_integer or not count or sizes.shape not in (count, (*prefix, *count)):
         fact = f"sizes of groups are {sizes}"
         hint = f"as many integers as there are groups, for all or for each of {list(prefix)}"
-        yield facts.complain(8, fact, 2, hint)
+        yield ctx.complain(8, fact, 2, hint)
         return None
-    wanted = count if role is free else ()
-    if tuple(right.shape[d] for d in groups) != wanted:
+    expected = count if role is free else ()
+    if tuple(right.shape[d] for d in groups) != expected:
         fact = f"dimensions of groups are {list(groups)} of {right}, there are {count[0]} groups"
-        hint = f"one dimension of size {count[0]}" if wanted else "leave rhs_group_dims out"
-        yield facts.complain(7, fact, "rhs_group_dims" if groups else Part.OP, hint)
+        hint = f"one dimension of size {count[0]}" if expected else "leave rhs_group_dims out"
+        yield ctx.complain(7, fact, "rhs_group_dims" if groups else NodePart.OP, hint)
         return None
     in_front = count if role is contracting else ()
     return ArrayType(product.dtype, (*in_front, *product.shape))
 
 
-def _dot_numbers(facts: Facts) -> Findings:
-    for side, kind in zip(_SIDES, facts.arrays, strict=False):
+def _dot_numbers(ctx: InferenceContext) -> Inference:
+    for side, kind in zip(_SIDES, ctx.arrays, strict=False):
         _, contracting = (f"{side}_{name}" for name in _LISTS)
-        listed = _numbers(facts, side)
+        listed = _numbers(ctx, side)
         if not are_distinct_dimensions(listed, kind.rank):
             fact = f"{list(listed)} are not distinct dimensions of {kind}"
-            yield facts.complain(1, fact, contracting)
+            yield ctx.complain(1, fact, contracting)
     return None
 
 
-def _dot_pairs(facts: Facts) -> Findings:
-    left, right = facts.arrays[:2]
+def _dot_pairs(ctx: InferenceContext) -> Inference:
+    left, right = ctx.arrays[:2]
     for name in _LISTS:
-        ours, theirs = (facts.node.integers(f"{side}_{name}") for side in _SIDES)
+        ours, theirs = (ctx.node.integers(f"{side}_{name}") for side in _SIDES)
         what = name.removesuffix("_dims")
         if len(ours) != len(theirs):
             fact = f"{len(ours)} {what} dimensions on the left, {len(theirs)} on the right"
-            yield facts.complain(2, fact, f"rhs_{name}")
+            yield ctx.complain(2, fact, f"rhs_{name}")
         for a, b in zip(ours, theirs, strict=False):
             if not (0 <= a < left.rank and 0 <= b < right.rank):
                 continue
@@ -156,223 +153,219 @@ def _dot_pairs(facts: Facts) -> Findings:
                     f"{what} sizes differ: {left.shape[a]} and {right.shape[b]} "
                     f"(dimension {a} of {left}, {b} of {right})"
                 )
-                yield facts.complain(3, fact, f"rhs_{name}")
+                yield ctx.complain(3, fact, f"rhs_{name}")
     return None
 
 
-def folded_arrays(facts: Facts) -> Generator[Complaint, None, tuple[ArrayType, ...]]:
+def folded_arrays(ctx: InferenceContext) -> Generator[Complaint, None, tuple[ArrayType, ...]]:
     """The arrays of an op that folds, none if they are not of one shape, each with its start."""
-    count, kinds = len(facts.operands) // 2, facts.arrays
+    count, kinds = len(ctx.operands) // 2, ctx.arrays
     if len(kinds) % 2:
         fact = f"{count + 1} arrays and {count} initial values"
         place, hint = len(kinds) - 1, "arrays come first, then initial values"
-        yield facts.complain_of(START_FOR_EACH, fact, place, hint)
+        yield ctx.complain_of(START_FOR_EACH, fact, place, hint)
         return ()
     arrays = kinds[:count]
     for position, kind in enumerate(arrays):
         if kind.shape != arrays[0].shape:
             fact = f"shapes differ: {arrays[0]} and {kind}"
-            yield facts.complain_of(ONE_SHAPE, fact, position)
+            yield ctx.complain_of(ONE_SHAPE, fact, position)
             return ()
     return arrays
 
 
-def check_fold(facts: Facts, arrays: tuple[ArrayType, ...]) -> Findings:
+def check_fold(ctx: InferenceContext, arrays: tuple[ArrayType, ...]) -> Inference:
     """Initial values and region fit the arrays that are folded."""
-    for position, (kind, start) in enumerate(zip(arrays, facts.arrays[len(arrays) :], strict=True)):
+    for position, (kind, start) in enumerate(zip(arrays, ctx.arrays[len(arrays) :], strict=True)):
         if start != ArrayType(kind.dtype):
             fact = f"the initial value of {kind} is {start}, not {ArrayType(kind.dtype)}"
-            yield facts.complain_of(SCALAR_STARTS, fact, len(arrays) + position)
-    yield from _folding_region(facts, arrays)
+            yield ctx.complain_of(SCALAR_STARTS, fact, len(arrays) + position)
+    yield from _folding_region(ctx, arrays)
     return None
 
 
-def _reduce(facts: Facts) -> Findings:
-    dimensions = facts.node.integers("dimensions")
-    arrays = yield from folded_arrays(facts)
+def _reduce(ctx: InferenceContext) -> Inference:
+    dimensions = ctx.node.integers("dimensions")
+    arrays = yield from folded_arrays(ctx)
     if not arrays:
         return None
     if not are_distinct_dimensions(dimensions, arrays[0].rank):
         fact = f"{list(dimensions)} are not distinct dimensions of {arrays[0]}"
-        yield facts.complain(3, fact, "dimensions")
+        yield ctx.complain(3, fact, "dimensions")
         return None
-    yield from check_fold(facts, arrays)
+    yield from check_fold(ctx, arrays)
     kept = [size for d, size in enumerate(arrays[0].shape) if d not in dimensions]
     return one_or_tuple([ArrayType(kind.dtype, tuple(kept)) for kind in arrays])
 
 
-def _folding_region(facts: Facts, arrays: tuple[ArrayType, ...]) -> Findings:
-    callee = facts.callee()
+def _folding_region(ctx: InferenceContext, arrays: tuple[ArrayType, ...]) -> Inference:
+    callee = ctx.callee()
     if callee is None:
         return None
     scalars = [ArrayType(kind.dtype) for kind in arrays]
-    wanted, given = scalars * 2, parameter_types(callee)
-    if given != wanted or result_type(callee) != one_or_tuple(scalars):
+    expected, parameters = scalars * 2, parameter_types(callee)
+    if parameters != expected or result_type(callee) != one_or_tuple(scalars):
         fact = (
-            f"%{callee.name} takes ({_listed(given)}) and returns {result_type(callee)}; "
-            f"({_listed(wanted)}) and {one_or_tuple(scalars)} are needed"
+            f"%{callee.name} takes ({listed(parameters)}) and returns {result_type(callee)}; "
+            f"({listed(expected)}) and {one_or_tuple(scalars)} are needed"
         )
-        yield facts.complain_of(FOLDING_REGION, fact, "to_apply")
+        yield ctx.complain_of(FOLDING_REGION, fact, "to_apply")
     return None
 
 
-def _listed(kinds: Sequence[Type]) -> str:
-    return ", ".join(map(str, kinds))
-
-
-CONTRACTION_RULES: Mapping[str, Rule] = {
+CONTRACTION_RULES: Mapping[str, TypeRule] = {
     "dot": _dot,
     "ragged-dot": _ragged_dot,
     "reduce": _reduce,
 }
 
 
-def _window(facts: Facts) -> Window:
-    window = facts.attribute("window")
-    assert isinstance(window, Window), facts.node.name
+def _window(ctx: InferenceContext) -> Window:
+    window = ctx.attribute("window")
+    assert isinstance(window, Window), ctx.node.name
     return window
 
 
-def _check_sizes(facts: Facts) -> Findings:
+def _check_sizes(ctx: InferenceContext) -> Inference:
     """The window can slide."""
-    for dimension, one in enumerate(_window(facts).dimensions):
-        if min(one.size, one.stride, one.base_dilation, one.window_dilation) < 1:
-            fact = f"dimension {dimension} of the window {_window(facts)}"
-            yield facts.complain_of(WINDOW_SIZES, fact, "window")
+    for dimension, entry in enumerate(_window(ctx).dimensions):
+        if min(entry.size, entry.stride, entry.base_dilation, entry.window_dilation) < 1:
+            fact = f"dimension {dimension} of the window {_window(ctx)}"
+            yield ctx.complain_of(WINDOW_SIZES, fact, "window")
             return None
-    return facts.arrays[0]
+    return ctx.arrays[0]
 
 
-def _convolution(facts: Facts) -> Findings:
-    labels = facts.attribute("dim_labels")
-    assert isinstance(labels, ConvolutionLabels), facts.node.name
-    for position, kind in enumerate(facts.arrays):
+def _convolution(ctx: InferenceContext) -> Inference:
+    labels = ctx.attribute("dim_labels")
+    assert isinstance(labels, ConvolutionLabels), ctx.node.name
+    for position, kind in enumerate(ctx.arrays):
         if kind.rank != labels.spatial + 2:
             fact = f"{labels} is for {labels.spatial + 2} dimensions, the operand is {kind}"
-            yield facts.complain(1, fact, position)
+            yield ctx.complain(1, fact, position)
             return None
-    if not (yield from _check_kernel(facts, labels)) or not (yield from _check_sizes(facts)):
+    if not (yield from _check_kernel(ctx, labels)) or not (yield from _check_sizes(ctx)):
         return None
-    scalar = yield from check_product(facts)
-    assert isinstance(scalar, ArrayType), facts.node.name
-    groups = yield from _check_groups(facts, labels)
+    scalar = yield from check_product(ctx)
+    assert isinstance(scalar, ArrayType), ctx.node.name
+    groups = yield from _check_groups(ctx, labels)
     if not isinstance(groups, ArrayType):
         return None
-    (batch, _, *spatial), sizes = labels.input_dimensions, facts.arrays[0].shape
+    (batch, _, *spatial), sizes = labels.input_dimensions, ctx.arrays[0].shape
     counts = (
-        sizes[batch] // facts.node.integer("batch_group_count"),
-        facts.arrays[1].shape[labels.kernel_dimensions[1]],
-        *_window(facts).positions([sizes[d] for d in spatial]),
+        sizes[batch] // ctx.node.integer("batch_group_count"),
+        ctx.arrays[1].shape[labels.kernel_dimensions[1]],
+        *_window(ctx).positions([sizes[d] for d in spatial]),
     )
     shape = dict(zip(labels.result_dimensions, counts, strict=True))
     return ArrayType(scalar.dtype, tuple(shape[d] for d in range(len(shape))))
 
 
-def _check_kernel(facts: Facts, labels: ConvolutionLabels) -> Findings:
+def _check_kernel(ctx: InferenceContext, labels: ConvolutionLabels) -> Inference:
     """The window's sizes are the kernel's."""
-    kernel, window = facts.arrays[1], _window(facts)
-    wanted = tuple(kernel.shape[d] for d in labels.kernel_dimensions[2:])
-    if tuple(one.size for one in window.dimensions) == wanted:
+    kernel, window = ctx.arrays[1], _window(ctx)
+    expected = tuple(kernel.shape[d] for d in labels.kernel_dimensions[2:])
+    if tuple(entry.size for entry in window.dimensions) == expected:
         return kernel
-    sizes = "x".join(map(str, wanted)) or "nothing"
+    sizes = "x".join(map(str, expected)) or "nothing"
     fact = f"the window is {window}, the kernel's spatial dimensions are {sizes}"
-    yield facts.complain(2, fact, "window" if window.dimensions else 1)
+    yield ctx.complain(2, fact, "window" if window.dimensions else 1)
     return None
 
 
-def _check_groups(facts: Facts, labels: ConvolutionLabels) -> Findings:
+def _check_groups(ctx: InferenceContext, labels: ConvolutionLabels) -> Inference:
     """Features and batch divide into the groups."""
-    source, kernel = facts.arrays
+    source, kernel = ctx.arrays
     features, batches = (
-        facts.node.integer("feature_group_count"),
-        facts.node.integer("batch_group_count"),
+        ctx.node.integer("feature_group_count"),
+        ctx.node.integer("batch_group_count"),
     )
     if min(features, batches) != 1:
         fact = f"feature_group_count is {features}, batch_group_count is {batches}"
         at = "batch_group_count" if features > 1 or batches < 1 else "feature_group_count"
-        yield facts.complain(4, fact, at)
+        yield ctx.complain(4, fact, at)
         return None
-    batch, given = (source.shape[d] for d in labels.input_dimensions[:2])
+    batch, input_features = (source.shape[d] for d in labels.input_dimensions[:2])
     taken, made = (kernel.shape[d] for d in labels.kernel_dimensions[:2])
     wrong = False
-    if given != taken * features:
+    if input_features != taken * features:
         wrong = True
-        fact = f"{given} features of {source}, {taken} of {kernel}, in {features} groups"
-        yield facts.complain(5, fact, 1)
+        fact = f"{input_features} features of {source}, {taken} of {kernel}, in {features} groups"
+        yield ctx.complain(5, fact, 1)
     if made % (features * batches):
         wrong = True
         fact = f"{made} output features of {kernel} in {features * batches} groups"
-        yield facts.complain(6, fact, 1)
+        yield ctx.complain(6, fact, 1)
     if batch % batches:
         wrong = True
-        yield facts.complain(7, f"a batch of {batch} in {batches} groups: {source}", 0)
+        yield ctx.complain(7, f"a batch of {batch} in {batches} groups: {source}", 0)
     return None if wrong else kernel
 
 
-def _reduce_window(facts: Facts) -> Findings:
-    arrays = yield from folded_arrays(facts)
+def _reduce_window(ctx: InferenceContext) -> Inference:
+    arrays = yield from folded_arrays(ctx)
     if not arrays:
         return None
-    window = _window(facts)
+    window = _window(ctx)
     if len(window.dimensions) != arrays[0].rank:
         fact = f"the window {window} does not have the {arrays[0].rank} dimensions of {arrays[0]}"
-        yield facts.complain(3, fact, "window" if window.dimensions else 0)
+        yield ctx.complain(3, fact, "window" if window.dimensions else 0)
         return None
-    if not (yield from _check_sizes(facts)):
+    if not (yield from _check_sizes(ctx)):
         return None
-    if any(one.is_reversed for one in window.dimensions):
-        yield facts.complain(5, f"the window {window} is reversed", "window")
-    yield from check_fold(facts, arrays)
+    if any(entry.is_reversed for entry in window.dimensions):
+        yield ctx.complain(5, f"the window {window} is reversed", "window")
+    yield from check_fold(ctx, arrays)
     shape = window.positions(arrays[0].shape)
     return one_or_tuple([ArrayType(kind.dtype, shape) for kind in arrays])
 
 
-def _select_and_scatter(facts: Facts) -> Findings:
-    operand, source, start = facts.arrays
-    window = _window(facts)
+def _select_and_scatter(ctx: InferenceContext) -> Inference:
+    operand, source, start = ctx.arrays
+    window = _window(ctx)
     if len(window.dimensions) != operand.rank:
         fact = f"the window {window} does not have the {operand.rank} dimensions of {operand}"
-        yield facts.complain(1, fact, "window" if window.dimensions else 0)
+        yield ctx.complain(1, fact, "window" if window.dimensions else 0)
         return None
-    if not (yield from _check_sizes(facts)):
+    if not (yield from _check_sizes(ctx)):
         return None
     if any(
-        one.is_reversed or one.base_dilation > 1 or one.window_dilation > 1
-        for one in window.dimensions
+        entry.is_reversed or entry.base_dilation > 1 or entry.window_dilation > 1
+        for entry in window.dimensions
     ):
-        yield facts.complain(3, f"the window is {window}", "window")
+        yield ctx.complain(3, f"the window is {window}", "window")
         return None
-    wanted = window.positions(operand.shape)
-    if source.shape != wanted:
-        fact = f"{window} has {list(wanted)} positions on {operand}, the source is {source}"
-        yield facts.complain(4, fact, 1)
+    expected = window.positions(operand.shape)
+    if source.shape != expected:
+        fact = f"{window} has {list(expected)} positions on {operand}, the source is {source}"
+        yield ctx.complain(4, fact, 1)
     scalar = ArrayType(operand.dtype)
     if source.dtype is not operand.dtype or start != scalar:
         position = 1 if source.dtype is not operand.dtype else 2
-        fact = f"{facts.arrays[position]} for an operand of {operand}"
-        yield facts.complain(5, fact, position)
-    yield from _takes_two(facts, "select", 6, ArrayType(DType.PRED))
-    yield from _takes_two(facts, "scatter", 7, scalar)
+        fact = f"{ctx.arrays[position]} for an operand of {operand}"
+        yield ctx.complain(5, fact, position)
+    yield from _takes_two(ctx, "select", 6, ArrayType(DType.PRED))
+    yield from _takes_two(ctx, "scatter", 7, scalar)
     return operand
 
 
-def _takes_two(facts: Facts, key: str, number: int, result: ArrayType) -> Findings:
+def _takes_two(ctx: InferenceContext, key: str, number: int, result: ArrayType) -> Inference:
     """The region takes two scalars of the operand and returns this."""
-    callee, scalar = facts.callee(key), ArrayType(facts.arrays[0].dtype)
+    callee, scalar = ctx.callee(key), ArrayType(ctx.arrays[0].dtype)
     if callee is None:
         return None
-    given = parameter_types(callee)
-    if given != [scalar, scalar] or result_type(callee) != result:
-        taken = ", ".join(map(str, given))
+    parameters = parameter_types(callee)
+    if parameters != [scalar, scalar] or result_type(callee) != result:
+        taken = ", ".join(map(str, parameters))
         fact = (
             f"%{callee.name} takes ({taken}) and returns {result_type(callee)}; "
             f"({scalar}, {scalar}) and {result} are needed"
         )
-        yield facts.complain(number, fact, key)
+        yield ctx.complain(number, fact, key)
     return None
 
 
-WINDOW_RULES: Mapping[str, Rule] = {
+WINDOW_RULES: Mapping[str, TypeRule] = {
     "convolution": _convolution,
     "reduce-window": _reduce_window,
     "select-and-scatter": _select_and_scatter,

@@ -1,6 +1,7 @@
-"""Result types of ops that run computations, of tokens, and of operations in two halves.
+"""Result types of ops that run computations, of tokens, and of asynchronous start/done pairs.
 
-Result types of sends and recvs, and of what waits for them.
+Also of send and recv and their dones; that a send and a recv fit each other is no rule of one
+node (`ir/transfers.py`). The sentences of the rules stand in `op_tables/control.py`.
 """
 
 from collections import Counter
@@ -10,17 +11,18 @@ from ncc_compiler.ir.collectives import PAIRS_OF_TRANSFERS, moves_slices, pairs_
 from ncc_compiler.ir.graph import Computation
 from ncc_compiler.ir.op_tables.control import DATA_OF_ARRAYS
 from ncc_compiler.ir.order import branch_names
-from ncc_compiler.ir.rules import Complaint, Part
+from ncc_compiler.ir.rules import Complaint, NodePart
 from ncc_compiler.ir.type_rules.collectives import (
     COLLECTIVE_RULES,
-    COUNTED_RULES,
+    VARIABLE_SIZE_RULES,
     members,
     range_hint,
 )
-from ncc_compiler.ir.type_rules.facts import (
-    Facts,
-    Findings,
-    Rule,
+from ncc_compiler.ir.type_rules.context import (
+    Inference,
+    InferenceContext,
+    TypeRule,
+    listed,
     one_or_tuple,
     parameter_types,
     result_type,
@@ -31,112 +33,112 @@ from ncc_runtime.neff.shared.dtypes import DType
 _PRED, _INDEX = ArrayType(DType.PRED), ArrayType(DType.S32)
 
 
-def _calls(key: str) -> Rule:
+def _calls(key: str) -> TypeRule:
     """The operands are the arguments of one computation, and its result is the result."""
 
-    def rule(facts: Facts) -> Findings:
-        callee = facts.callee(key)
+    def rule(ctx: InferenceContext) -> Inference:
+        callee = ctx.callee(key)
         if callee is None:
             return None
-        wanted = parameter_types(callee)
-        if len(wanted) != len(facts.operands):
-            fact = f"%{callee.name} takes {len(wanted)} operands, {len(facts.operands)} are given"
-            yield facts.complain(1, fact, key)
-        for position, (given, kind) in enumerate(zip(facts.operands, wanted, strict=False)):
-            if given != kind:
-                fact = f"operand {position} is {given}, parameter {position} of "
-                yield facts.complain(2, f"{fact}%{callee.name} is {kind}", position)
+        parameters = parameter_types(callee)
+        if len(parameters) != len(ctx.operands):
+            fact = f"%{callee.name} takes {len(parameters)} operands, {len(ctx.operands)} are given"
+            yield ctx.complain(1, fact, key)
+        for position, (argument, kind) in enumerate(zip(ctx.operands, parameters, strict=False)):
+            if argument != kind:
+                fact = f"operand {position} is {argument}, parameter {position} of "
+                yield ctx.complain(2, f"{fact}%{callee.name} is {kind}", position)
         return result_type(callee)
 
     return rule
 
 
 def _signature(computation: Computation) -> str:
-    given = ", ".join(map(str, parameter_types(computation)))
-    return f"%{computation.name} takes ({given}) and returns {result_type(computation)}"
+    parameters = ", ".join(map(str, parameter_types(computation)))
+    return f"%{computation.name} takes ({parameters}) and returns {result_type(computation)}"
 
 
-def _while(facts: Facts) -> Findings:
-    (state,) = facts.operands
+def _while(ctx: InferenceContext) -> Inference:
+    (state,) = ctx.operands
     for number, key, result in ((1, "condition", _PRED), (2, "body", state)):
-        callee = facts.callee(key)
+        callee = ctx.callee(key)
         if callee is None:
             continue
         if parameter_types(callee) != [state] or result_type(callee) != result:
             fact = f"{_signature(callee)}, the operand is {state}"
             hint = f"it should take one {state} and return {result}"
-            yield facts.complain(number, fact, key, hint)
+            yield ctx.complain(number, fact, key, hint)
     return state
 
 
-def _conditional(facts: Facts) -> Findings:
-    chosen, given = facts.operands[0], facts.operands[1:]
+def _conditional(ctx: InferenceContext) -> Inference:
+    chosen, arguments = ctx.operands[0], ctx.operands[1:]
     if chosen not in (_PRED, _INDEX):
-        yield facts.complain(1, f"the first operand is {chosen}, not {_PRED} or {_INDEX}", 0)
+        yield ctx.complain(1, f"the first operand is {chosen}, not {_PRED} or {_INDEX}", 0)
         return None
-    names = branch_names(facts.node)
-    if not names or ("branch_computations" in facts.node.attributes) != (chosen == _INDEX):
-        wanted = "true_computation=%f, false_computation=%g"
+    names = branch_names(ctx.node)
+    if not names or ("branch_computations" in ctx.node.attributes) != (chosen == _INDEX):
+        example = "true_computation=%f, false_computation=%g"
         if chosen == _INDEX:
-            wanted = "branch_computations={%f, %g}"
+            example = "branch_computations={%f, %g}"
         fact = f"{chosen} does not choose between what is named"
-        yield facts.complain(2, fact, Part.OP, f"write {wanted}")
+        yield ctx.complain(2, fact, NodePart.OP, f"write {example}")
         return None
-    if len(names) != len(given):
-        fact = f"{len(names)} branches, {len(given)} operands for them"
-        yield facts.complain(3, fact)
+    if len(names) != len(arguments):
+        fact = f"{len(names)} branches, {len(arguments)} operands for them"
+        yield ctx.complain(3, fact)
         return None
-    return (yield from _branches(facts, names, given))
+    return (yield from _branches(ctx, names, arguments))
 
 
-def _branches(facts: Facts, names: Sequence[str], given: Sequence[Type]) -> Findings:
+def _branches(ctx: InferenceContext, names: Sequence[str], arguments: Sequence[Type]) -> Inference:
     """Each branch takes its operand; all give one type."""
-    known = [facts.computation(name) for name in names]
+    known = [ctx.computation(name) for name in names]
     results: list[Type] = []
-    for position, (branch, kind) in enumerate(zip(known, given, strict=True), start=1):
+    for position, (branch, kind) in enumerate(zip(known, arguments, strict=True), start=1):
         if branch is None:
             continue
         if parameter_types(branch) != [kind]:
             fact = f"{_signature(branch)}, its operand is {kind}"
-            yield facts.complain(4, fact, position)
+            yield ctx.complain(4, fact, position)
         results.append(result_type(branch))
         if results[-1] != results[0]:
             fact = f"branches return {results[0]} and {results[-1]}"
-            yield facts.complain(5, fact)
+            yield ctx.complain(5, fact)
             return None
     return results[0] if results else None
 
 
-def _scan(facts: Facts) -> Findings:
+def _scan(ctx: InferenceContext) -> Inference:
     """A tuple of outputs, of which each step gives a slice, and of carries."""
-    callee, carried = facts.callee(), facts.node.integer("num_carries")
+    callee, carried = ctx.callee(), ctx.node.integer("num_carries")
     if callee is None:
         return None
-    given, root = facts.arrays, result_type(callee)
+    given, root = ctx.arrays, result_type(callee)
     results = root.elements if isinstance(root, TupleType) else (root,)
     if not 0 <= carried <= min(len(given), len(results)):
         fact = f"{carried} carries, {len(given)} operands and {len(results)} results of a step"
-        yield facts.complain(2, fact, "num_carries")
+        yield ctx.complain(2, fact, "num_carries")
         return None
     inputs, first = given[: len(given) - carried], given[len(given) - carried :]
     outputs = [kind for kind in results[: len(results) - carried] if isinstance(kind, ArrayType)]
-    declared = facts.node.type.elements if isinstance(facts.node.type, TupleType) else ()
+    declared = ctx.node.type.elements if isinstance(ctx.node.type, TupleType) else ()
     told = inputs or tuple(kind for kind in declared[: len(outputs)] if isinstance(kind, ArrayType))
-    dimensions = facts.node.integers("dimensions")
+    dimensions = ctx.node.integers("dimensions")
     dimension = dimensions[0] if len(dimensions) == 1 else -1
     lengths = {kind.shape[dimension] for kind in told if 0 <= dimension < kind.rank}
     too_low = any(not 0 <= dimension < kind.rank for kind in inputs)
     if too_low or any(not 0 <= dimension <= kind.rank for kind in outputs) or len(lengths) > 1:
-        fact = f"{list(dimensions)} is not one dimension in which {_listed(told)} are equally long"
-        yield facts.complain(1, fact, "dimensions")
+        fact = f"{list(dimensions)} is not one dimension in which {listed(told)} are equally long"
+        yield ctx.complain(1, fact, "dimensions")
         return None
     if not lengths:
-        yield facts.complain(4, "nothing says how many steps there are", Part.TYPE)
+        yield ctx.complain(4, "nothing says how many steps there are", NodePart.TYPE)
         return None
     slices = [_but(kind, dimension) for kind in inputs]
     if parameter_types(callee) != [*slices, *first] or results != (*outputs, *first):
-        wanted = f"({_listed([*slices, *first])}) and ends with the carries ({_listed(first)})"
-        yield facts.complain(3, f"{_signature(callee)}; it should take {wanted}", "to_apply")
+        wanted = f"({listed([*slices, *first])}) and ends with the carries ({listed(first)})"
+        yield ctx.complain(3, f"{_signature(callee)}; it should take {wanted}", "to_apply")
         return None
     (length,) = lengths
     whole = (
@@ -150,27 +152,23 @@ def _but(kind: ArrayType, dimension: int) -> ArrayType:
     return ArrayType(kind.dtype, kind.shape[:dimension] + kind.shape[dimension + 1 :])
 
 
-def _listed(kinds: Sequence[Type]) -> str:
-    return ", ".join(map(str, kinds))
-
-
-def _after_all(facts: Facts) -> Findings:
-    for position, kind in enumerate(facts.operands):
+def _after_all(ctx: InferenceContext) -> Inference:
+    for position, kind in enumerate(ctx.operands):
         if not isinstance(kind, TokenType):
-            yield facts.complain(1, f"operand {position} is {kind}, not {TokenType()}", position)
+            yield ctx.complain(1, f"operand {position} is {kind}, not {TokenType()}", position)
     return TokenType()
 
 
-def _add_dependency(facts: Facts) -> Findings:
-    kind, token = facts.operands
+def _add_dependency(ctx: InferenceContext) -> Inference:
+    kind, token = ctx.operands
     if not isinstance(token, TokenType):
-        yield facts.complain(1, f"the second operand is {token}, not {TokenType()}", 1)
+        yield ctx.complain(1, f"the second operand is {token}, not {TokenType()}", 1)
     return kind
 
 
-def _same(facts: Facts) -> Findings:
+def _same(ctx: InferenceContext) -> Inference:
     yield from ()
-    return facts.operands[0]
+    return ctx.operands[0]
 
 
 def _is_context(kind: Type) -> bool:
@@ -187,56 +185,56 @@ def _with_contexts(declared: Type, *forms: TupleType) -> Type:
     return forms[0]
 
 
-def _started(inner: Rule) -> Rule:
+def _started(inner: TypeRule) -> TypeRule:
     """A tuple of operand, result and contexts; several operands are a tuple of their own."""
 
-    def rule(facts: Facts) -> Findings:
-        result = yield from inner(facts)
+    def rule(ctx: InferenceContext) -> Inference:
+        result = yield from inner(ctx)
         if result is None:
             return None
-        operands = facts.operands[:1] if moves_slices(facts.node) else facts.operands
-        given = TupleType(operands)
+        operands = ctx.operands[:1] if moves_slices(ctx.node) else ctx.operands
+        operand_tuple = TupleType(operands)
         alone = TupleType((one_or_tuple(operands), result))
-        return _with_contexts(facts.node.type, alone, TupleType((given, result)))
+        return _with_contexts(ctx.node.type, alone, TupleType((operand_tuple, result)))
 
     return rule
 
 
-def _copy_start(facts: Facts) -> Findings:
+def _copy_start(ctx: InferenceContext) -> Inference:
     yield from ()
-    (operand,) = facts.operands
-    return _with_contexts(facts.node.type, TupleType((operand, operand)))
+    (operand,) = ctx.operands
+    return _with_contexts(ctx.node.type, TupleType((operand, operand)))
 
 
-def _async_start(facts: Facts) -> Findings:
-    result = yield from _calls("calls")(facts)
+def _async_start(ctx: InferenceContext) -> Inference:
+    result = yield from _calls("calls")(ctx)
     if result is None:
         return None
-    return _with_contexts(facts.node.type, TupleType((TupleType(facts.operands), result)))
+    return _with_contexts(ctx.node.type, TupleType((TupleType(ctx.operands), result)))
 
 
-def _element(index: int) -> Rule:
+def _element(index: int) -> TypeRule:
     """What a finished operation gives: an element of the tuple that its start gave."""
 
-    def rule(facts: Facts) -> Findings:
-        (kind,) = facts.operands
+    def rule(ctx: InferenceContext) -> Inference:
+        (kind,) = ctx.operands
         if isinstance(kind, TupleType) and len(kind.elements) >= 2:
             return kind.elements[index]
-        yield facts.complain(1, f"the operand is {kind}, not what a start gives", 0)
+        yield ctx.complain(1, f"the operand is {kind}, not what a start gives", 0)
         return None
 
     return rule
 
 
-def _async_update(facts: Facts) -> Findings:
-    yield from _element(1)(facts)
-    return facts.operands[0]
+def _async_update(ctx: InferenceContext) -> Inference:
+    yield from _element(1)(ctx)
+    return ctx.operands[0]
 
 
 _RAGGED = "ragged-all-to-all"
-_IN_HALVES = {**COLLECTIVE_RULES, _RAGGED: COUNTED_RULES[_RAGGED]}
+_ASYNCHRONOUS = {**COLLECTIVE_RULES, _RAGGED: VARIABLE_SIZE_RULES[_RAGGED]}
 
-CONTROL_RULES: Mapping[str, Rule] = {
+CONTROL_RULES: Mapping[str, TypeRule] = {
     "call": _calls("to_apply"),
     "fusion": _calls("calls"),
     "while": _while,
@@ -247,8 +245,8 @@ CONTROL_RULES: Mapping[str, Rule] = {
     "domain": _same,
     "opt-barrier": _same,
     "optimization-barrier": _same,
-    **{f"{op}-start": _started(rule) for op, rule in _IN_HALVES.items()},
-    **{f"{op}-done": _element(1) for op in _IN_HALVES},
+    **{f"{op}-start": _started(rule) for op, rule in _ASYNCHRONOUS.items()},
+    **{f"{op}-done": _element(1) for op in _ASYNCHRONOUS},
     "all-reduce-start": COLLECTIVE_RULES["all-reduce"],
     "all-reduce-done": _same,
     "copy-start": _copy_start,
@@ -262,63 +260,63 @@ CONTROL_RULES: Mapping[str, Rule] = {
 _CONTEXT = ArrayType(DType.U32)
 
 
-def _send(facts: Facts) -> Findings:
-    data, token = facts.operands
-    yield from _transfer(facts, data)
+def _send(ctx: InferenceContext) -> Inference:
+    data, token = ctx.operands
+    yield from _transfer(ctx, data)
     if not isinstance(token, TokenType):
-        yield facts.complain(7, f"operand 1 is {token}, not {TokenType()}", 1)
-    declared = facts.node.type
+        yield ctx.complain(7, f"operand 1 is {token}, not {TokenType()}", 1)
+    declared = ctx.node.type
     plain = TupleType((data, _CONTEXT, TokenType()))
     return declared if is_started(declared) and data_of(declared) == data else plain
 
 
-def _recv(facts: Facts) -> Findings:
-    (token,) = facts.operands
+def _recv(ctx: InferenceContext) -> Inference:
+    (token,) = ctx.operands
     if not isinstance(token, TokenType):
-        yield facts.complain(7, f"operand 0 is {token}, not {TokenType()}", 0)
-    declared = facts.node.type
+        yield ctx.complain(7, f"operand 0 is {token}, not {TokenType()}", 0)
+    declared = ctx.node.type
     if not is_started(declared):
         fact = f"the result is {declared}, not a tuple such as (f32[4], {_CONTEXT}, {TokenType()})"
-        yield facts.complain(9, fact)
+        yield ctx.complain(9, fact)
         return None
-    yield from _transfer(facts, data_of(declared))
+    yield from _transfer(ctx, data_of(declared))
     return declared
 
 
-def _transfer(facts: Facts, data: Type) -> Iterator[Complaint]:
+def _transfer(ctx: InferenceContext, data: Type) -> Iterator[Complaint]:
     """The rules that send and recv share."""
-    if facts.attribute("is_host_transfer"):
-        fact = f"{facts.node.op} is a transfer with the host, which takes no part in a program"
+    if ctx.attribute("is_host_transfer"):
+        fact = f"{ctx.node.op} is a transfer with the host, which takes no part in a program"
         hint = "what the host gives and gets are inputs and outputs"
-        yield facts.complain(1, fact, "is_host_transfer", hint)
+        yield ctx.complain(1, fact, "is_host_transfer", hint)
         return
-    yield from _pairs(facts)
+    yield from _pairs(ctx)
     arrays = data.elements if isinstance(data, TupleType) else (data,)
     if not arrays or not all(isinstance(array, ArrayType) for array in arrays):
-        yield facts.complain_of(DATA_OF_ARRAYS, f"the data is {data}")
+        yield ctx.complain_of(DATA_OF_ARRAYS, f"the data is {data}")
 
 
-def _pairs(facts: Facts) -> Iterator[Complaint]:
+def _pairs(ctx: InferenceContext) -> Iterator[Complaint]:
     place = "frontend_attributes"
     try:
-        written = pairs_attribute(facts.node)
+        written = pairs_attribute(ctx.node)
     except ValueError as error:
-        yield facts.complain(2, f"{PAIRS_OF_TRANSFERS}: {error}", place)
+        yield ctx.complain(2, f"{PAIRS_OF_TRANSFERS}: {error}", place)
         return
     if written is None:
-        fact = f"{facts.node.op} does not say which ranks send to which"
+        fact = f"{ctx.node.op} does not say which ranks send to which"
         hint = f"{place}={{{PAIRS_OF_TRANSFERS}={{{{0,1}},{{1,2}}}}}}"
-        yield facts.complain(2, fact, place, hint)
+        yield ctx.complain(2, fact, place, hint)
         return
-    what, count = members(facts)
+    what, count = members(ctx)
     for number, end, side in ((3, "source", 0), (4, "target", 1)):
         times = Counter(pair[side] for pair in written.pairs)
-        for rank in sorted(rank for rank, found in times.items() if found > 1):
+        for rank in sorted(rank for rank, repeats in times.items() if repeats > 1):
             fact = f"{what} {rank} is the {end} of {times[rank]} pairs"
-            yield facts.complain(number, fact, place)
+            yield ctx.complain(number, fact, place)
     for rank in sorted({rank for pair in written.pairs for rank in pair if rank >= count}):
         fact = f"{what} {rank} is out of range: there are {count}"
-        yield facts.complain(5, fact, place, range_hint(facts, what, rank))
+        yield ctx.complain(5, fact, place, range_hint(ctx, what, rank))
 
 
 def is_started(kind: Type) -> bool:
@@ -336,22 +334,22 @@ def data_of(kind: Type) -> Type:
     return kind.elements[0]
 
 
-def _done(*elements: int) -> Rule:
+def _done(*elements: int) -> TypeRule:
     """What a finished transfer gives: elements of what its start gave."""
 
-    def rule(facts: Facts) -> Findings:
-        (kind,) = facts.operands
+    def rule(ctx: InferenceContext) -> Inference:
+        (kind,) = ctx.operands
         if not isinstance(kind, TupleType) or not is_started(kind):
-            start = facts.node.op.removesuffix("-done")
-            yield facts.complain(1, f"the operand is {kind}, not what a {start} gives", 0)
+            start = ctx.node.op.removesuffix("-done")
+            yield ctx.complain(1, f"the operand is {kind}, not what a {start} gives", 0)
             return None
-        found = tuple(kind.elements[element] for element in elements)
-        return TupleType(found) if len(found) > 1 else found[0]
+        kept = tuple(kind.elements[element] for element in elements)
+        return TupleType(kept) if len(kept) > 1 else kept[0]
 
     return rule
 
 
-TRANSFER_RULES: Mapping[str, Rule] = {
+TRANSFER_RULES: Mapping[str, TypeRule] = {
     "send": _send,
     "recv": _recv,
     "send-done": _done(2),

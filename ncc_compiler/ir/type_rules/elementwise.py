@@ -1,6 +1,7 @@
-"""Types of elementwise results: operands of one type, for which the op is defined.
+"""Result types of elementwise ops: operands of one type, for which the op is defined.
 
-Types of ops that work on the bits of elements, and of `map`.
+Also of ops that reinterpret the bits of elements, and of `map`. The sentences of their rules
+stand in `op_tables/elementwise.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,11 +9,11 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from ncc_compiler.ir.op_tables.elementwise import DTYPE, SAME_TYPE
-from ncc_compiler.ir.rules import Part
-from ncc_compiler.ir.type_rules.facts import (
-    Facts,
-    Findings,
-    Rule,
+from ncc_compiler.ir.rules import NodePart
+from ncc_compiler.ir.type_rules.context import (
+    Inference,
+    InferenceContext,
+    TypeRule,
     are_distinct_dimensions,
     parameter_types,
     result_type,
@@ -21,8 +22,8 @@ from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.shared.dtypes import DType
 
 
-def _bitcast(facts: Facts) -> Findings:
-    operand, kind = facts.arrays[0], facts.node.type
+def _bitcast(ctx: InferenceContext) -> Inference:
+    operand, kind = ctx.arrays[0], ctx.node.type
     if not isinstance(kind, ArrayType):
         return operand
     from_bits, to_bits = operand.dtype.bits, kind.dtype.bits
@@ -32,22 +33,22 @@ def _bitcast(facts: Facts) -> Findings:
         or (from_bits != to_bits and (from_bits % 8 or to_bits % 8))
         or (kind.dtype is DType.PRED and operand.dtype is not DType.PRED)  # not any byte is one
     ):
-        yield facts.complain(1, fact, Part.TYPE)
+        yield ctx.complain(1, fact, NodePart.TYPE)
     return kind
 
 
-def _bitcast_convert(facts: Facts) -> Findings:
-    operand, kind = facts.arrays[0], facts.node.type
+def _bitcast_convert(ctx: InferenceContext) -> Inference:
+    operand, kind = ctx.arrays[0], ctx.node.type
     if not isinstance(kind, ArrayType):
         return operand
     if operand.dtype.is_complex is not kind.dtype.is_complex:
         fact = f"{operand.dtype.value} does not become {kind.dtype.value}"
-        yield facts.complain(2, fact, Part.TYPE)
+        yield ctx.complain(2, fact, NodePart.TYPE)
         return kind
     shape = _reshaped(operand, kind.dtype)
     if shape is None:
         fact = f"the last dimension of {operand} does not make one {kind.dtype.value} each"
-        yield facts.complain(1, fact, Part.TYPE)
+        yield ctx.complain(1, fact, NodePart.TYPE)
         return kind
     return ArrayType(kind.dtype, shape)
 
@@ -65,50 +66,50 @@ def _reshaped(operand: ArrayType, dtype: DType) -> tuple[int, ...] | None:
     return operand.shape[:-1] if is_whole else None
 
 
-def _reduce_precision(facts: Facts) -> Findings:
-    operand = facts.arrays[0]
+def _reduce_precision(ctx: InferenceContext) -> Inference:
+    operand = ctx.arrays[0]
     if not operand.dtype.is_float:
         fact = f"reduce-precision is not defined for {operand.dtype.value}"
-        yield facts.complain_of(DTYPE, fact, 0)
+        yield ctx.complain_of(DTYPE, fact, 0)
     for key, least in (("exponent_bits", 1), ("mantissa_bits", 0)):
-        if facts.node.integer(key) < least:
-            yield facts.complain(2, f"{key} is {facts.node.integer(key)}", key)
+        if ctx.node.integer(key) < least:
+            yield ctx.complain(2, f"{key} is {ctx.node.integer(key)}", key)
     return operand
 
 
-def _stochastic_convert(facts: Facts) -> Findings:
-    operand, random = facts.arrays
-    kind = facts.node.type
+def _stochastic_convert(ctx: InferenceContext) -> Inference:
+    operand, random = ctx.arrays
+    kind = ctx.node.type
     dtype = kind.dtype if isinstance(kind, ArrayType) else DType.S32
     if not operand.dtype.is_float or not dtype.is_signed:
         fact = f"{operand.dtype.value} is not rounded to {dtype.value} at random"
-        yield facts.complain(1, fact, Part.TYPE)
+        yield ctx.complain(1, fact, NodePart.TYPE)
     is_unsigned = random.dtype.is_integer and not random.dtype.is_signed
     if not is_unsigned or (random.shape, random.dtype.bits) != (operand.shape, operand.dtype.bits):
-        yield facts.complain(2, f"random bits of {operand} are {random}", 1)
+        yield ctx.complain(2, f"random bits of {operand} are {random}", 1)
     return ArrayType(dtype, operand.shape)
 
 
-def _map(facts: Facts) -> Findings:
-    shape, callee = facts.arrays[0].shape, facts.callee()
-    for position, kind in enumerate(facts.arrays):
+def _map(ctx: InferenceContext) -> Inference:
+    shape, callee = ctx.arrays[0].shape, ctx.callee()
+    for position, kind in enumerate(ctx.arrays):
         if kind.shape != shape:
-            yield facts.complain(1, f"operands differ: {facts.arrays[0]} and {kind}", position)
-    dimensions = facts.attribute("dimensions")
+            yield ctx.complain(1, f"operands differ: {ctx.arrays[0]} and {kind}", position)
+    dimensions = ctx.attribute("dimensions")
     if dimensions is not None and dimensions != tuple(range(len(shape))):
-        yield facts.complain(2, f"{facts.arrays[0]} has {len(shape)} dimensions", "dimensions")
+        yield ctx.complain(2, f"{ctx.arrays[0]} has {len(shape)} dimensions", "dimensions")
     if callee is None:
         return None
-    wanted = [ArrayType(kind.dtype) for kind in facts.arrays]
+    scalars = [ArrayType(kind.dtype) for kind in ctx.arrays]
     result = result_type(callee)
-    if parameter_types(callee) != wanted or not isinstance(result, ArrayType) or result.shape:
-        given = ", ".join(map(str, wanted))
-        yield facts.complain(3, f"%{callee.name} does not map ({given})", "to_apply")
+    if parameter_types(callee) != scalars or not isinstance(result, ArrayType) or result.shape:
+        scalars_text = ", ".join(map(str, scalars))
+        yield ctx.complain(3, f"%{callee.name} does not map ({scalars_text})", "to_apply")
         return None
     return ArrayType(result.dtype, shape)
 
 
-BIT_RULES: Mapping[str, Rule] = {
+BIT_RULES: Mapping[str, TypeRule] = {
     "bitcast": _bitcast,
     "bitcast-convert": _bitcast_convert,
     "map": _map,
@@ -153,26 +154,26 @@ def _is_any(_: DType) -> bool:
     return True
 
 
-def _check_operands(facts: Facts, allows: Allows) -> Findings:
+def _check_operands(ctx: InferenceContext, allows: Allows) -> Inference:
     """The operands are of one type, and the op is defined for it; gives that type."""
-    first = facts.arrays[0]
-    for position, kind in enumerate(facts.arrays):
+    first = ctx.arrays[0]
+    for position, kind in enumerate(ctx.arrays):
         if kind != first:
             fact = f"operands differ: {first} and {kind}"
-            yield facts.complain_of(SAME_TYPE, fact, position)
+            yield ctx.complain_of(SAME_TYPE, fact, position)
             return None
     if not allows(first.dtype):
-        fact = f"{facts.node.op} is not defined for {first.dtype.value}"
-        yield facts.complain_of(DTYPE, fact, 0)
+        fact = f"{ctx.node.op} is not defined for {first.dtype.value}"
+        yield ctx.complain_of(DTYPE, fact, 0)
         return None
     return first
 
 
-def _elementwise(allows: Allows) -> Rule:
+def _elementwise(allows: Allows) -> TypeRule:
     """All operands and the result have one type."""
 
-    def rule(facts: Facts) -> Findings:
-        return (yield from _check_operands(facts, allows))
+    def rule(ctx: InferenceContext) -> Inference:
+        return (yield from _check_operands(ctx, allows))
 
     return rule
 
@@ -181,11 +182,11 @@ _PARTS = {DType.C64: DType.F32, DType.C128: DType.F64}
 _WHOLES = {part: whole for whole, part in _PARTS.items()}
 
 
-def _becomes(allows: Allows, dtypes: Callable[[DType], DType]) -> Rule:
+def _becomes(allows: Allows, dtypes: Callable[[DType], DType]) -> TypeRule:
     """All operands have one type; the result has its shape and another dtype."""
 
-    def rule(facts: Facts) -> Findings:
-        kind = yield from _check_operands(facts, allows)
+    def rule(ctx: InferenceContext) -> Inference:
+        kind = yield from _check_operands(ctx, allows)
         if not isinstance(kind, ArrayType):
             return None
         return attrs.evolve(kind, dtype=dtypes(kind.dtype))
@@ -198,10 +199,10 @@ def _part(dtype: DType) -> DType:
     return _PARTS.get(dtype, dtype)
 
 
-def _convert(facts: Facts) -> Findings:
+def _convert(ctx: InferenceContext) -> Inference:
     """To whatever dtype the text says; of a complex number to another kind, the real part."""
     yield from ()
-    operand, kind = facts.arrays[0], facts.node.type
+    operand, kind = ctx.arrays[0], ctx.node.type
     return ArrayType(kind.dtype, operand.shape) if isinstance(kind, ArrayType) else operand
 
 
@@ -214,57 +215,57 @@ _COMPARISONS: Mapping[str, Allows] = {
 }
 
 
-def _compare(facts: Facts) -> Findings:
-    left, right = facts.arrays
-    direction, order = facts.attribute("direction"), facts.attribute("type")
+def _compare(ctx: InferenceContext) -> Inference:
+    left, right = ctx.arrays
+    direction, order = ctx.attribute("direction"), ctx.attribute("type")
     if left != right:
-        yield facts.complain(1, f"operands differ: {left} and {right}", 1)
+        yield ctx.complain(1, f"operands differ: {left} and {right}", 1)
     if direction not in _DIRECTIONS:
         known = ", ".join(_DIRECTIONS)
-        yield facts.complain(2, f"unknown direction {direction}", "direction", f"one of {known}")
+        yield ctx.complain(2, f"unknown direction {direction}", "direction", f"one of {known}")
     allows = _COMPARISONS.get(order) if isinstance(order, str) else None
     if order is not None and not (allows and allows(left.dtype)):
         known = ", ".join(name for name, allows in _COMPARISONS.items() if allows(left.dtype))
         fact = f"{left.dtype.value} is not compared as {order}"
-        yield facts.complain(3, fact, "type", f"as {known}" if known else "")
+        yield ctx.complain(3, fact, "type", f"as {known}" if known else "")
     return ArrayType(DType.PRED, left.shape)
 
 
-def _select(facts: Facts) -> Findings:
-    chosen, on_true, on_false = facts.arrays
+def _select(ctx: InferenceContext) -> Inference:
+    chosen, on_true, on_false = ctx.arrays
     if chosen.dtype is not DType.PRED or chosen.shape not in ((), on_true.shape):
-        wanted = ArrayType(DType.PRED, on_true.shape)
-        yield facts.complain(1, f"the first operand is {chosen}, not {wanted}", 0)
+        mask = ArrayType(DType.PRED, on_true.shape)
+        yield ctx.complain(1, f"the first operand is {chosen}, not {mask}", 0)
     if on_true != on_false:
-        yield facts.complain(2, f"operands differ: {on_true} and {on_false}", 2)
+        yield ctx.complain(2, f"operands differ: {on_true} and {on_false}", 2)
     return on_true
 
 
-def _clamp(facts: Facts) -> Findings:
+def _clamp(ctx: InferenceContext) -> Inference:
     """The least value, an operand, the greatest value."""
-    kind = facts.arrays[1]
+    kind = ctx.arrays[1]
     for position in (0, 2):
-        bound = facts.arrays[position]
+        bound = ctx.arrays[position]
         if bound.dtype is not kind.dtype or bound.shape not in ((), kind.shape):
-            yield facts.complain(1, f"a bound of {kind} is {bound}", position)
+            yield ctx.complain(1, f"a bound of {kind} is {bound}", position)
     return kind
 
 
-def _iota(facts: Facts) -> Findings:
-    kind, dimension = facts.node.type, facts.node.integer("iota_dimension")
+def _iota(ctx: InferenceContext) -> Inference:
+    kind, dimension = ctx.node.type, ctx.node.integer("iota_dimension")
     if not isinstance(kind, ArrayType) or not are_distinct_dimensions([dimension], kind.rank):
         fact = f"{kind} has no dimension {dimension}"
-        yield facts.complain(1, fact, "iota_dimension")
+        yield ctx.complain(1, fact, "iota_dimension")
     elif kind.dtype is DType.PRED:
-        yield facts.complain(2, "iota counts numbers, not pred", Part.TYPE)
+        yield ctx.complain(2, "iota counts numbers, not pred", NodePart.TYPE)
     return kind
 
 
-def _rows(allows: Allows, names: str) -> Mapping[str, Rule]:
+def _rows(allows: Allows, names: str) -> Mapping[str, TypeRule]:
     return {name: _elementwise(allows) for name in names.split()}
 
 
-ELEMENTWISE_RULES: Mapping[str, Rule] = {
+ELEMENTWISE_RULES: Mapping[str, TypeRule] = {
     **_rows(_is_any, "add copy maximum minimum multiply"),
     **_rows(_is_arithmetic, "divide negate power subtract"),
     **_rows(_is_bitwise, "and not or xor"),

@@ -1,6 +1,6 @@
-"""Result types of gather, scatter and slices whose place is data.
+"""Result types of ops that move or order elements: gather, scatter, slices, sort; custom calls.
 
-Result types of ops that only move elements.
+The sentences of their rules stand in `op_tables/indexing.py`.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -8,19 +8,40 @@ from typing import TypeAlias
 
 import attrs
 
-from ncc_compiler.ir.rules import Complaint, Part
-from ncc_compiler.ir.type_rules.facts import (
-    Facts,
-    Findings,
-    Rule,
+from ncc_compiler.ir.custom_calls import (
+    APPROX_TOPK,
+    IDENTITIES,
+    TARGETS,
+    TOPK,
+    TRSM,
+    ConfigError,
+    approx_topk_of,
+    as_triangular_solve,
+    call_of,
+    dtype_of_target,
+    refusal_of,
+    target_of,
+)
+from ncc_compiler.ir.graph import Callees, Padding
+from ncc_compiler.ir.op_tables.collectives import NCC_COLLECTIVES
+from ncc_compiler.ir.rules import Complaint, NodePart, Place
+from ncc_compiler.ir.type_rules.context import (
+    Inference,
+    InferenceContext,
+    TypeRule,
     are_distinct_dimensions,
     check_region,
     one_or_tuple,
+    parameter_types,
+    result_type,
 )
-from ncc_compiler.ir.types import ArrayType
+from ncc_compiler.ir.type_rules.numeric import NUMERIC_RULES
+from ncc_compiler.ir.types import ArrayType, TupleType
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.lapack import OptionError, RoutineError, results_of
 
 Shape: TypeAlias = tuple[int, ...]
-FindingsOfShape: TypeAlias = Generator[Complaint, None, Shape | None]
+ShapeInference: TypeAlias = Generator[Complaint, None, Shape | None]
 
 
 def _are_in_order(dimensions: Sequence[int], rank: int) -> bool:
@@ -31,52 +52,52 @@ def _but(shape: Shape, dimension: int) -> Shape:
     return tuple(size for d, size in enumerate(shape) if d != dimension)
 
 
-def _starts(facts: Facts, first: int) -> Findings:
+def _starts(ctx: InferenceContext, first: int) -> Inference:
     """The operands from `first` on are start indices; gives the type of one, if they are right."""
-    rank, starts = facts.arrays[0].rank, facts.arrays[first:]
+    rank, starts = ctx.arrays[0].rank, ctx.arrays[first:]
     is_vector = len(starts) == 1 and starts[0].shape == (rank,)
-    if not is_vector and (len(starts) != rank or any(one.rank for one in starts)):
-        given = ", ".join(map(str, starts)) or "none"
-        fact = f"start indices for an operand of rank {rank} are {given}"
-        yield facts.complain(1, fact, first, "one scalar for each dimension")
+    if not is_vector and (len(starts) != rank or any(start.rank for start in starts)):
+        listed = ", ".join(map(str, starts)) or "none"
+        fact = f"start indices for an operand of rank {rank} are {listed}"
+        yield ctx.complain(1, fact, first, "one scalar for each dimension")
         return None
     for position, kind in enumerate(starts, first):
         if not kind.dtype.is_integer or kind.dtype != starts[0].dtype:
             fact = f"start indices are {starts[0]} and {kind}"
             fact = fact if kind.dtype.is_integer else f"a start index is {kind}, not an integer"
-            yield facts.complain(2, fact, position)
+            yield ctx.complain(2, fact, position)
             return None
-    return facts.arrays[0]
+    return ctx.arrays[0]
 
 
-def _sizes_fit(facts: Facts, key: str, number: int) -> Findings:
+def _sizes_fit(ctx: InferenceContext, key: str, number: int) -> Inference:
     """The sizes of a slice are within the operand; gives the slice's type."""
-    operand, sizes = facts.arrays[0], facts.node.integers(key)
+    operand, sizes = ctx.arrays[0], ctx.node.integers(key)
     if len(sizes) != operand.rank:
         fact = f"{len(sizes)} sizes for an operand of rank {operand.rank}: {operand}"
-        yield facts.complain(number, fact, key)
+        yield ctx.complain(number, fact, key)
         return None
     for dimension, (size, limit) in enumerate(zip(sizes, operand.shape, strict=True)):
         if not 0 <= size <= limit:
             fact = f"size {size} does not fit in dimension {dimension} of {operand}"
-            yield facts.complain(number, fact, key)
+            yield ctx.complain(number, fact, key)
             return None
     return ArrayType(operand.dtype, sizes)
 
 
-def _dynamic_slice(facts: Facts) -> Findings:
-    are_right = yield from _starts(facts, 1)
-    kind = yield from _sizes_fit(facts, "dynamic_slice_sizes", 3)
+def _dynamic_slice(ctx: InferenceContext) -> Inference:
+    are_right = yield from _starts(ctx, 1)
+    kind = yield from _sizes_fit(ctx, "dynamic_slice_sizes", 3)
     return kind if are_right else None
 
 
-def _dynamic_update_slice(facts: Facts) -> Findings:
-    yield from _starts(facts, 2)
-    operand, update = facts.arrays[:2]
+def _dynamic_update_slice(ctx: InferenceContext) -> Inference:
+    yield from _starts(ctx, 2)
+    operand, update = ctx.arrays[:2]
     if update.dtype != operand.dtype or update.rank != operand.rank:
-        yield facts.complain(3, f"{update} does not update {operand}", 1)
+        yield ctx.complain(3, f"{update} does not update {operand}", 1)
     elif any(size > limit for size, limit in zip(update.shape, operand.shape, strict=True)):
-        yield facts.complain(4, f"{update} is larger than {operand}", 1)
+        yield ctx.complain(4, f"{update} is larger than {operand}", 1)
     return operand
 
 
@@ -101,70 +122,70 @@ class Numbers:
         return _but(self.indices.shape, self.vector_dim)
 
 
-def _numbers(facts: Facts, position: int, keys: tuple[str, str, str, str]) -> Numbers:
+def _numbers(ctx: InferenceContext, position: int, keys: tuple[str, str, str, str]) -> Numbers:
     index_map, dropped, batching, indices_batching = keys
     return Numbers(
-        facts.arrays[position],
-        facts.node.integer("index_vector_dim"),
-        facts.node.integers(index_map),
+        ctx.arrays[position],
+        ctx.node.integer("index_vector_dim"),
+        ctx.node.integers(index_map),
         index_map,
-        facts.node.integers(dropped),
+        ctx.node.integers(dropped),
         dropped,
-        facts.node.integers(batching),
+        ctx.node.integers(batching),
         batching,
-        facts.node.integers(indices_batching),
+        ctx.node.integers(indices_batching),
         indices_batching,
     )
 
 
-def _indices(facts: Facts, numbers: Numbers, position: int) -> Findings:
+def _indices(ctx: InferenceContext, numbers: Numbers, position: int) -> Inference:
     """Rules 1 to 3: what index vectors are and which dimensions they speak of."""
-    indices, operand = numbers.indices, facts.arrays[0]
+    indices, operand = numbers.indices, ctx.arrays[0]
     if not indices.dtype.is_integer:
-        yield facts.complain(1, f"the indices are {indices}, not integers", position)
+        yield ctx.complain(1, f"the indices are {indices}, not integers", position)
         return None
     if not 0 <= numbers.vector_dim <= indices.rank:
         fact = f"dimension {numbers.vector_dim} of {indices} holds no index vectors"
-        yield facts.complain(1, fact, "index_vector_dim")
+        yield ctx.complain(1, fact, "index_vector_dim")
         return None
     width = (*indices.shape, 1)[numbers.vector_dim]
     if len(numbers.index_map) != width:
         fact = f"{len(numbers.index_map)} entries for index vectors of {width} numbers"
-        yield facts.complain(2, fact, numbers.map_key)
+        yield ctx.complain(2, fact, numbers.map_key)
     listed = (*numbers.index_map, *numbers.batching)
     if not are_distinct_dimensions(numbers.index_map, operand.rank):
         fact = f"{list(numbers.index_map)} are not distinct dimensions of {operand}"
-        yield facts.complain(3, fact, numbers.map_key)
+        yield ctx.complain(3, fact, numbers.map_key)
     elif len(set(listed)) < len(listed):
         fact = f"{list(numbers.index_map)} and batching {list(numbers.batching)} overlap"
-        yield facts.complain(3, fact, numbers.map_key)
+        yield ctx.complain(3, fact, numbers.map_key)
     return indices
 
 
-def _dropped(facts: Facts, numbers: Numbers, number: int) -> Findings:
+def _dropped(ctx: InferenceContext, numbers: Numbers, number: int) -> Inference:
     """Dimensions that windows do not have are dimensions of the operand, each once, in order."""
-    operand = facts.arrays[0]
+    operand = ctx.arrays[0]
     lists = ((numbers.dropped_key, numbers.dropped), (numbers.batching_key, numbers.batching))
     for key, dimensions in lists:
         if not _are_in_order(dimensions, operand.rank):
             fact = f"{list(dimensions)} are not dimensions of {operand} in order"
-            yield facts.complain(number, fact, key)
+            yield ctx.complain(number, fact, key)
             return None
     if set(numbers.dropped) & set(numbers.batching):
         fact = f"{list(numbers.dropped)} and batching {list(numbers.batching)} overlap"
-        yield facts.complain(number, fact, numbers.batching_key)
+        yield ctx.complain(number, fact, numbers.batching_key)
         return None
     return operand
 
 
-def _batching(facts: Facts, numbers: Numbers, number: int) -> Findings:
+def _batching(ctx: InferenceContext, numbers: Numbers, number: int) -> Inference:
     """Batching dimensions come in pairs of one size; rules `number` and the next."""
-    operand, indices = facts.arrays[0], numbers.indices
+    operand, indices = ctx.arrays[0], numbers.indices
     ours, theirs = numbers.batching, numbers.indices_batching
     allowed = are_distinct_dimensions(theirs, indices.rank) and numbers.vector_dim not in theirs
     if not allowed or len(ours) != len(theirs):
         fact = f"{list(theirs)} of {indices} do not pair with {list(ours)} of {operand}"
-        yield facts.complain(number, fact, numbers.indices_batching_key)
+        yield ctx.complain(number, fact, numbers.indices_batching_key)
         return None
     for a, b in zip(ours, theirs, strict=True):
         if operand.shape[a] != indices.shape[b]:
@@ -172,7 +193,7 @@ def _batching(facts: Facts, numbers: Numbers, number: int) -> Findings:
                 f"batching sizes differ: {operand.shape[a]} and {indices.shape[b]} "
                 f"(dimension {a} of {operand}, {b} of {indices})"
             )
-            yield facts.complain(number + 1, fact, numbers.indices_batching_key)
+            yield ctx.complain(number + 1, fact, numbers.indices_batching_key)
     return indices
 
 
@@ -184,35 +205,35 @@ _GATHER_KEYS = (
 )
 
 
-def _gather(facts: Facts) -> Findings:
-    operand, numbers = facts.arrays[0], _numbers(facts, 1, _GATHER_KEYS)
-    indices = yield from _indices(facts, numbers, 1)
-    window = yield from _sizes_fit(facts, "slice_sizes", 4)
-    dropped = yield from _dropped(facts, numbers, 5)
+def _gather(ctx: InferenceContext) -> Inference:
+    operand, numbers = ctx.arrays[0], _numbers(ctx, 1, _GATHER_KEYS)
+    indices = yield from _indices(ctx, numbers, 1)
+    window = yield from _sizes_fit(ctx, "slice_sizes", 4)
+    dropped = yield from _dropped(ctx, numbers, 5)
     if not (indices and isinstance(window, ArrayType) and dropped):
         return None
     for dimension in (*numbers.dropped, *numbers.batching):
         if window.shape[dimension] > 1:
             fact = f"slice size {window.shape[dimension]} of dimension {dimension} is above 1"
-            yield facts.complain(6, fact, "slice_sizes")
-    yield from _batching(facts, numbers, 9)
+            yield ctx.complain(6, fact, "slice_sizes")
+    yield from _batching(ctx, numbers, 9)
     left_out = (*numbers.dropped, *numbers.batching)
     sizes = [size for d, size in enumerate(window.shape) if d not in left_out]
-    shape = yield from _interleaved(facts, sizes, numbers.batch_shape)
+    shape = yield from _interleaved(ctx, sizes, numbers.batch_shape)
     return None if shape is None else ArrayType(operand.dtype, shape)
 
 
-def _interleaved(facts: Facts, sizes: list[int], batch: Shape) -> FindingsOfShape:
+def _interleaved(ctx: InferenceContext, sizes: list[int], batch: Shape) -> ShapeInference:
     """The window's dimensions where offset_dims say, the others in between; rules 7 and 8."""
-    offsets = facts.node.integers("offset_dims")
+    offsets = ctx.node.integers("offset_dims")
     if len(offsets) != len(sizes):
         fact = f"{len(offsets)} dimensions for windows of {len(sizes)}"
-        yield facts.complain(7, fact, "offset_dims")
+        yield ctx.complain(7, fact, "offset_dims")
         return None
     rank = len(offsets) + len(batch)
     if not _are_in_order(offsets, rank):
         fact = f"{list(offsets)} are not dimensions of a result of rank {rank} in order"
-        yield facts.complain(8, fact, "offset_dims")
+        yield ctx.complain(8, fact, "offset_dims")
         return None
     inside, outside = iter(sizes), iter(batch)
     return tuple(next(inside) if d in offsets else next(outside) for d in range(rank))
@@ -226,51 +247,51 @@ _SCATTER_KEYS = (
 )
 
 
-def _scatter(facts: Facts) -> Findings:
-    kinds, count = facts.arrays, len(facts.arrays) // 2
+def _scatter(ctx: InferenceContext) -> Inference:
+    kinds, count = ctx.arrays, len(ctx.arrays) // 2
     operands, updates = kinds[:count], kinds[count + 1 :]
     if [kind.dtype for kind in operands] != [kind.dtype for kind in updates]:
         fact = f"operands are {_listed(operands)}, updates are {_listed(updates)}"
-        yield facts.complain(4, fact, len(kinds) - 1, "operands, indices, updates")
+        yield ctx.complain(4, fact, len(kinds) - 1, "operands, indices, updates")
         return None
     scalars = [ArrayType(kind.dtype) for kind in operands]
-    yield from check_region(facts, 13, scalars * 2, one_or_tuple(scalars))
+    yield from check_region(ctx, 13, scalars * 2, one_or_tuple(scalars))
     for position, kind in enumerate(kinds):
         first = operands[0] if position < count else updates[0]
         if position != count and kind.shape != first.shape:
-            yield facts.complain(5, f"shapes differ: {first} and {kind}", position)
+            yield ctx.complain(5, f"shapes differ: {first} and {kind}", position)
             return None
-    numbers = _numbers(facts, count, _SCATTER_KEYS)
-    indices = yield from _indices(facts, numbers, count)
-    dropped = yield from _dropped(facts, numbers, 6)
+    numbers = _numbers(ctx, count, _SCATTER_KEYS)
+    indices = yield from _indices(ctx, numbers, count)
+    dropped = yield from _dropped(ctx, numbers, 6)
     if indices and dropped:
-        yield from _batching(facts, numbers, 11)
-        yield from _updates(facts, numbers, updates[0])
+        yield from _batching(ctx, numbers, 11)
+        yield from _updates(ctx, numbers, updates[0])
     return one_or_tuple(operands)
 
 
-def _updates(facts: Facts, numbers: Numbers, updates: ArrayType) -> Findings:
+def _updates(ctx: InferenceContext, numbers: Numbers, updates: ArrayType) -> Inference:
     """Rules 7 to 10: updates are windows that fit, one for each index vector."""
-    windows, operand = facts.node.integers("update_window_dims"), facts.arrays[0]
+    windows, operand = ctx.node.integers("update_window_dims"), ctx.arrays[0]
     left_out = (*numbers.dropped, *numbers.batching)
     limits = [size for d, size in enumerate(operand.shape) if d not in left_out]
     if len(windows) != len(limits):
         fact = f"{len(windows)} dimensions for windows of {len(limits)}"
-        yield facts.complain(7, fact, "update_window_dims")
+        yield ctx.complain(7, fact, "update_window_dims")
         return None
     if not _are_in_order(windows, updates.rank):
         fact = f"{list(windows)} are not dimensions of {updates} in order"
-        yield facts.complain(8, fact, "update_window_dims")
+        yield ctx.complain(8, fact, "update_window_dims")
         return None
     others = tuple(size for d, size in enumerate(updates.shape) if d not in windows)
-    last = len(facts.arrays) - 1
+    last = len(ctx.arrays) - 1
     if others != numbers.batch_shape:
         fact = f"updates go to {list(others)} places, the indices say {list(numbers.batch_shape)}"
-        yield facts.complain(9, fact, last)
+        yield ctx.complain(9, fact, last)
     for dimension, limit in zip(windows, limits, strict=True):
         if updates.shape[dimension] > limit:
             fact = f"dimension {dimension} of {updates} is a window on {limit} elements"
-            yield facts.complain(10, fact, last)
+            yield ctx.complain(10, fact, last)
     return updates
 
 
@@ -278,7 +299,7 @@ def _listed(kinds: Sequence[ArrayType]) -> str:
     return ", ".join(map(str, kinds)) or "none"
 
 
-INDEXING_RULES: Mapping[str, Rule] = {
+INDEXING_RULES: Mapping[str, TypeRule] = {
     "dynamic-slice": _dynamic_slice,
     "dynamic-update-slice": _dynamic_update_slice,
     "gather": _gather,
@@ -287,18 +308,18 @@ INDEXING_RULES: Mapping[str, Rule] = {
 """The rules of ops that take places as operands."""
 
 
-def _broadcast(facts: Facts) -> Findings:
-    operand, kind, dimensions = facts.arrays[0], facts.node.type, facts.node.integers("dimensions")
+def _broadcast(ctx: InferenceContext) -> Inference:
+    operand, kind, dimensions = ctx.arrays[0], ctx.node.type, ctx.node.integers("dimensions")
     if not isinstance(kind, ArrayType):
-        yield facts.complain(2, f"the result is {kind}, not an array", Part.TYPE)
+        yield ctx.complain(2, f"the result is {kind}, not an array", NodePart.TYPE)
         return None
     if len(dimensions) != operand.rank:
         fact = f"{len(dimensions)} dimensions for an operand of rank {operand.rank}: {operand}"
-        yield facts.complain(1, fact, "dimensions", "say for each where it goes in the result")
+        yield ctx.complain(1, fact, "dimensions", "say for each where it goes in the result")
         return None
     if not are_distinct_dimensions(dimensions, kind.rank):
         fact = f"{_braces(dimensions)} are not distinct dimensions of {kind}"
-        yield facts.complain(2, fact, "dimensions")
+        yield ctx.complain(2, fact, "dimensions")
         return None
     for source, target in enumerate(dimensions):
         if operand.shape[source] != kind.shape[target]:
@@ -306,7 +327,7 @@ def _broadcast(facts: Facts) -> Findings:
                 f"dimension {source} of {operand} becomes dimension {target} of {kind}: "
                 f"sizes {operand.shape[source]} and {kind.shape[target]}"
             )
-            yield facts.complain(3, fact, "dimensions")
+            yield ctx.complain(3, fact, "dimensions")
     return ArrayType(operand.dtype, kind.shape)
 
 
@@ -314,30 +335,30 @@ def _braces(numbers: tuple[int, ...]) -> str:
     return "{" + ",".join(map(str, numbers)) + "}"
 
 
-def _reshape(facts: Facts) -> Findings:
-    operand, kind = facts.arrays[0], facts.node.type
+def _reshape(ctx: InferenceContext) -> Inference:
+    operand, kind = ctx.arrays[0], ctx.node.type
     if not isinstance(kind, ArrayType) or kind.elements != operand.elements:
         count = kind.elements if isinstance(kind, ArrayType) else 0
         fact = f"{operand} has {operand.elements} elements, {kind} has {count}"
-        yield facts.complain(1, fact, Part.TYPE)
+        yield ctx.complain(1, fact, NodePart.TYPE)
         return None
     return ArrayType(operand.dtype, kind.shape)
 
 
-def _transpose(facts: Facts) -> Findings:
-    operand, dimensions = facts.arrays[0], facts.node.integers("dimensions")
+def _transpose(ctx: InferenceContext) -> Inference:
+    operand, dimensions = ctx.arrays[0], ctx.node.integers("dimensions")
     if sorted(dimensions) != list(range(operand.rank)):
         fact = f"{_braces(dimensions)} is no permutation of the {operand.rank} of {operand}"
-        yield facts.complain(1, fact, "dimensions")
+        yield ctx.complain(1, fact, "dimensions")
         return None
     return ArrayType(operand.dtype, tuple(operand.shape[source] for source in dimensions))
 
 
-def _slice(facts: Facts) -> Findings:
-    operand, cuts = facts.arrays[0], facts.node.ranges()
+def _slice(ctx: InferenceContext) -> Inference:
+    operand, cuts = ctx.arrays[0], ctx.node.ranges()
     if len(cuts) != operand.rank:
         fact = f"{len(cuts)} ranges for an operand of rank {operand.rank}: {operand}"
-        yield facts.complain(1, fact, "slice")
+        yield ctx.complain(1, fact, "slice")
         return None
     shape, wrong = [], False
     for dimension, ((start, limit, stride), size) in enumerate(
@@ -346,25 +367,25 @@ def _slice(facts: Facts) -> Findings:
         if not (0 <= start <= limit <= size and stride >= 1):
             fact = f"[{start}:{limit}:{stride}] does not cut dimension {dimension} of {operand}"
             wrong = True
-            yield facts.complain(2, fact, "slice", "0 <= start <= limit <= size, stride >= 1")
+            yield ctx.complain(2, fact, "slice", "0 <= start <= limit <= size, stride >= 1")
         shape.append(-(-(limit - start) // max(1, stride)))
     return None if wrong else ArrayType(operand.dtype, tuple(shape))
 
 
-def _concatenate(facts: Facts) -> Findings:
-    first, dimensions = facts.arrays[0], facts.node.integers("dimensions")
+def _concatenate(ctx: InferenceContext) -> Inference:
+    first, dimensions = ctx.arrays[0], ctx.node.integers("dimensions")
     if len(dimensions) != 1 or not are_distinct_dimensions(dimensions, first.rank):
         fact = f"{_braces(dimensions)} is not one dimension of {first}"
-        yield facts.complain(1, fact, "dimensions")
+        yield ctx.complain(1, fact, "dimensions")
         return None
     dimension, total = dimensions[0], 0
-    for position, kind in enumerate(facts.arrays):
+    for position, kind in enumerate(ctx.arrays):
         if kind.dtype != first.dtype or kind.rank != first.rank:
-            yield facts.complain(2, f"operands do not fit: {first} and {kind}", position)
+            yield ctx.complain(2, f"operands do not fit: {first} and {kind}", position)
             return None
         if _without(kind.shape, dimension) != _without(first.shape, dimension):
             fact = f"operands differ beside dimension {dimension}: {first} and {kind}"
-            yield facts.complain(3, fact, position)
+            yield ctx.complain(3, fact, position)
         total += kind.shape[dimension]
     shape = (*first.shape[:dimension], total, *first.shape[dimension + 1 :])
     return ArrayType(first.dtype, shape)
@@ -374,10 +395,201 @@ def _without(shape: tuple[int, ...], dimension: int) -> tuple[int, ...]:
     return shape[:dimension] + shape[dimension + 1 :]
 
 
-MOVE_RULES: Mapping[str, Rule] = {
+MOVE_RULES: Mapping[str, TypeRule] = {
     "broadcast": _broadcast,
     "reshape": _reshape,
     "transpose": _transpose,
     "slice": _slice,
     "concatenate": _concatenate,
 }
+
+
+_MOST = 2**31 - 1  # of s32
+
+
+def _pad(ctx: InferenceContext) -> Inference:
+    (operand, value), padding = ctx.arrays, ctx.attribute("padding")
+    assert isinstance(padding, Padding), ctx.node.name
+    if value != ArrayType(operand.dtype):
+        yield ctx.complain(2, f"the value is {value}, not {ArrayType(operand.dtype)}", 1)
+    if len(padding.dimensions) != operand.rank:
+        fact = f"{len(padding.dimensions)} entries for an operand of rank {operand.rank}: {operand}"
+        yield ctx.complain(1, fact, "padding")
+        return None
+    shape, wrong = [], False
+    for dimension, (size, entry) in enumerate(zip(operand.shape, padding.dimensions, strict=True)):
+        low, high, interior = entry
+        shape.append(low + size + max(size - 1, 0) * interior + high)
+        if interior < 0 or shape[-1] < 0:
+            fact = f"dimension {dimension} of {operand} becomes {shape[-1]}"
+            fact = f"interior padding {interior} of dimension {dimension}" if interior < 0 else fact
+            wrong = True
+            yield ctx.complain(3, fact, "padding")
+    return None if wrong else ArrayType(operand.dtype, tuple(shape))
+
+
+def _reverse(ctx: InferenceContext) -> Inference:
+    operand, dimensions = ctx.arrays[0], ctx.node.integers("dimensions")
+    if not are_distinct_dimensions(dimensions, operand.rank):
+        fact = f"{list(dimensions)} are not distinct dimensions of {operand}"
+        yield ctx.complain(1, fact, "dimensions")
+    return operand
+
+
+def _get_dimension_size(ctx: InferenceContext) -> Inference:
+    operand, dimensions = ctx.arrays[0], ctx.node.integers("dimensions")
+    if len(dimensions) != 1 or not are_distinct_dimensions(dimensions, operand.rank):
+        fact = f"{list(dimensions)} is not one dimension of {operand}"
+        yield ctx.complain(1, fact, "dimensions")
+    elif operand.shape[dimensions[0]] > _MOST:
+        yield ctx.complain(2, f"{operand.shape[dimensions[0]]} does not fit in s32", 0)
+    return ArrayType(DType.S32)
+
+
+def _sort(ctx: InferenceContext) -> Inference:
+    kinds, dimensions = ctx.arrays, ctx.node.integers("dimensions")
+    for position, kind in enumerate(kinds):
+        if kind.shape != kinds[0].shape:
+            yield ctx.complain(1, f"shapes differ: {kinds[0]} and {kind}", position)
+    if len(dimensions) != 1 or not are_distinct_dimensions(dimensions, kinds[0].rank):
+        fact = f"{list(dimensions)} is not one dimension of {kinds[0]}"
+        yield ctx.complain(2, fact, "dimensions")
+    pairs = [ArrayType(kind.dtype) for kind in kinds for _ in range(2)]
+    yield from check_region(ctx, 3, pairs, ArrayType(DType.PRED))
+    return one_or_tuple(kinds)
+
+
+def _topk(ctx: InferenceContext) -> Inference:
+    operand, count = ctx.arrays[0], ctx.node.integer("k")
+    if not operand.rank or not 0 <= count <= operand.shape[-1] <= _MOST:
+        yield ctx.complain(1, f"{operand} has no {count} elements in its last dimension", "k")
+        return None
+    if operand.dtype.is_complex:
+        yield ctx.complain(2, f"{operand.dtype.value} has no order", 0)
+    return _values_and_places(operand, count)
+
+
+def _values_and_places(operand: ArrayType, count: int) -> TupleType:
+    shape = (*operand.shape[:-1], count)
+    return TupleType((ArrayType(operand.dtype, shape), ArrayType(DType.S32, shape)))
+
+
+def _custom_call(ctx: InferenceContext) -> Inference:
+    target, key = target_of(ctx.node), "custom_call_target"
+    if target in TARGETS:
+        return (yield from _linear_algebra(ctx))
+    refusal = refusal_of(target, (row.name for row in NCC_COLLECTIVES))
+    if refusal is not None:
+        yield ctx.complain(1, refusal.fact, key, refusal.advice)
+    elif target == TOPK:
+        return (yield from _custom_topk(ctx))
+    elif target == APPROX_TOPK:
+        return (yield from _approx_topk(ctx))
+    elif target in IDENTITIES and ctx.operands != (ctx.node.type,):
+        operands = ", ".join(map(str, ctx.operands)) or "nothing"
+        yield ctx.complain(2, f"{target} takes {operands} and returns {ctx.node.type}")
+    return ctx.node.type
+
+
+def _linear_algebra(ctx: InferenceContext) -> Inference:
+    """A routine's row says what its results are; the target says of which element type."""
+    target = target_of(ctx.node)
+    try:
+        call = call_of(ctx.node)
+    except ConfigError as error:
+        yield ctx.complain(4, f"{target}: {error}", "backend_config")
+        return None
+    if len(ctx.arrays) != len(ctx.operands) or not ctx.operands:
+        listed = ", ".join(map(str, ctx.operands)) or "nothing"
+        yield ctx.complain(2, f"{target} takes arrays, not {listed}")
+        return None
+    dtype = dtype_of_target(target)
+    if dtype not in (None, ctx.arrays[0].dtype):
+        fact = f"{target} takes {dtype.value if dtype else ''}, not {ctx.arrays[0]}"
+        yield ctx.complain(2, fact, 0)
+        return None
+    if call.routine == TRSM:
+        if len(ctx.arrays) != 2:
+            yield ctx.complain(2, f"{target} takes 2 operands, not {len(ctx.arrays)}")
+            return None
+        solve = attrs.evolve(ctx, node=as_triangular_solve(ctx.node, call))
+        return (yield from NUMERIC_RULES["triangular-solve"](solve))
+    operands = [(array.dtype, array.shape) for array in ctx.arrays]
+    try:
+        possible = results_of(call.routine, call.options, operands)
+    except OptionError as error:
+        yield ctx.complain(4, f"{target}: {error}", "backend_config")
+        return None
+    except RoutineError as error:
+        yield ctx.complain(2, f"{target}: {error}")
+        return None
+    kinds = [one_or_tuple([ArrayType(*array) for array in results]) for results in possible]
+    return ctx.node.type if ctx.node.type in kinds else kinds[0]
+
+
+def _approx_topk(ctx: InferenceContext) -> Inference:
+    """Arrays of one shape and an initial value of each; the comparator takes two of each."""
+    try:
+        call = approx_topk_of(ctx.node)
+    except ConfigError as error:
+        place: Place = "backend_config" if "backend_config" in ctx.node.attributes else NodePart.OP
+        yield ctx.complain(4, f"{APPROX_TOPK}: {error}", place)
+        return None
+    half = len(ctx.operands) // 2
+    kinds, initial = ctx.arrays[:half], ctx.arrays[half:]
+    shapes = {kind.shape for kind in kinds}
+    if (
+        len(ctx.arrays) != len(ctx.operands)
+        or initial != tuple(ArrayType(kind.dtype) for kind in kinds)
+        or len(shapes) != 1
+    ):
+        operands = ", ".join(map(str, ctx.operands)) or "nothing"
+        fact = (
+            f"{APPROX_TOPK} takes arrays of one shape and an initial value of each, not {operands}"
+        )
+        yield ctx.complain(2, fact)
+        return None
+    (shape,) = shapes
+    if not 0 <= call.dimension < len(shape) or not 0 <= call.count <= shape[call.dimension]:
+        fact = f"{kinds[0]} has no {call.count} elements in dimension {call.dimension}"
+        yield ctx.complain(4, f"{APPROX_TOPK}: {fact}", "backend_config")
+        return None
+    called = ctx.attribute("called_computations")
+    if not isinstance(called, Callees) or len(called.names) != 1:
+        yield ctx.complain(2, f"{APPROX_TOPK} needs one called computation, which compares")
+        return None
+    comparator = ctx.computation(called.names[0])
+    needed = [ArrayType(kind.dtype) for kind in kinds for _ in range(2)]
+    if comparator is not None:
+        takes, returns = parameter_types(comparator), result_type(comparator)
+        if takes != needed or returns != ArrayType(DType.PRED):
+            fact = f"%{comparator.name} takes ({', '.join(map(str, takes))}) and returns {returns}"
+            fact += f"; ({', '.join(map(str, needed))}) and pred[] are needed"
+            yield ctx.complain(2, fact, "called_computations")
+    first = (*shape[: call.dimension], call.count, *shape[call.dimension + 1 :])
+    return one_or_tuple([ArrayType(kind.dtype, first) for kind in kinds])
+
+
+def _custom_topk(ctx: InferenceContext) -> Inference:
+    """The result says how many elements are asked for."""
+    result = ctx.node.type
+    operand = ctx.operands[0] if len(ctx.operands) == 1 else None
+    first = result.elements[0] if isinstance(result, TupleType) and result.elements else None
+    if isinstance(operand, ArrayType) and isinstance(first, ArrayType):
+        has_order = operand.rank and first.rank and not operand.dtype.is_complex
+        if has_order and first.shape[-1] <= operand.shape[-1] <= _MOST:
+            return _values_and_places(operand, first.shape[-1])
+    operands = ", ".join(map(str, ctx.operands)) or "nothing"
+    yield ctx.complain(2, f"{TOPK} takes {operands} and returns {result}")
+    return None
+
+
+ORDERING_RULES: Mapping[str, TypeRule] = {
+    "pad": _pad,
+    "reverse": _reverse,
+    "get-dimension-size": _get_dimension_size,
+    "sort": _sort,
+    "topk": _topk,
+    "custom-call": _custom_call,
+}
+"""The rules of ops that order, pad or reverse, and of custom calls."""

@@ -1,9 +1,9 @@
-"""The program before it has an order, addresses and semaphores: steps over buffers.
+"""The program before it has an order, addresses and semaphores: steps over logical buffers.
 
-A tensor is a view of a buffer; reshapes are views of their operand's buffer and need no step.
-Between two marks of control flow a buffer is written by one step at most, and by updates of it in
-place. Graph values are written once; only the state of loops and the results of conditionals are
-written in several places.
+A tensor is a view of a whole buffer; reshapes are views of their operand's buffer and need no step.
+Between two control rows a buffer is written by one step at most, and by updates of it in place:
+graph values are written once (as in SSA form). Only the state of loops and the results of
+conditionals are written in several places.
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ from ncc_runtime.neff.program import (
 
 
 @attrs.frozen
-class DraftBuffer:
-    """A buffer that has no address yet."""
+class LogicalBuffer:
+    """A buffer that has no address yet (XLA has the word)."""
 
     name: str
     kind: BufferKind
@@ -36,7 +36,7 @@ class DraftBuffer:
 
 
 @attrs.frozen
-class DraftTensor:
+class TensorView:
     """A typed view of a whole buffer."""
 
     name: str
@@ -45,8 +45,8 @@ class DraftTensor:
 
 
 @attrs.frozen
-class Costs:
-    """What the clock reads of an instruction; the columns of `neff/table.py`."""
+class InstructionCosts:
+    """What the runtime's clock reads of an instruction; the columns of `neff/table.py`."""
 
     flops: int = 0
     elements: int = 0
@@ -55,7 +55,7 @@ class Costs:
 
 
 @attrs.frozen
-class Step:
+class ProgramStep:
     """One instruction without its waits; a collective's tensors are those of its placeholder."""
 
     opcode: str
@@ -65,11 +65,11 @@ class Step:
     origin: Origin
     attributes: Mapping[str, AttributeValue] = attrs.field(factory=dict)
     collective: Placeholder | None = None
-    costs: Costs = Costs()
+    costs: InstructionCosts = InstructionCosts()
 
 
 @attrs.frozen
-class Mark:
+class ControlStep:
     """A row of control flow, before the step at position `at`; every queue gets it."""
 
     at: int
@@ -79,38 +79,40 @@ class Mark:
 
 
 @attrs.frozen
-class Draft:
+class LoweredProgram:
     """Steps in program order, an order that respects data; ids are positions in the tuples."""
 
     name: str
     replica_count: int
     num_partitions: int
-    buffers: tuple[DraftBuffer, ...]
-    tensors: tuple[DraftTensor, ...]
-    steps: tuple[Step, ...]
+    buffers: tuple[LogicalBuffer, ...]
+    tensors: tuple[TensorView, ...]
+    steps: tuple[ProgramStep, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     regions: tuple[Region, ...]
-    marks: tuple[Mark, ...] = ()  # in program order
+    control_steps: tuple[ControlStep, ...] = ()  # in program order
     blocks: tuple[Block, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     shardings: tuple[Sharding, ...] = ()
 
 
-def without_moved(draft: Draft, moved: Mapping[int, int]) -> Draft:
-    """The draft where some buffers are gone, their tensors being views of others."""
-    if not moved:
-        return draft
-    kept = [number for number in range(len(draft.buffers)) if number not in moved]
+def without_aliases(lowered: LoweredProgram, alias_of: Mapping[int, int]) -> LoweredProgram:
+    """The program without the buffers that lie in others; their tensors are views of those."""
+    if not alias_of:
+        return lowered
+    kept = [number for number in range(len(lowered.buffers)) if number not in alias_of]
     row = {number: position for position, number in enumerate(kept)}
 
-    def home(buffer: int) -> int:
-        while buffer in moved:
-            buffer = moved[buffer]
+    def row_of(buffer: int) -> int:
+        while buffer in alias_of:
+            buffer = alias_of[buffer]
         return row[buffer]
 
     return attrs.evolve(
-        draft,
-        buffers=tuple(draft.buffers[number] for number in kept),
-        tensors=tuple(attrs.evolve(tensor, buffer=home(tensor.buffer)) for tensor in draft.tensors),
+        lowered,
+        buffers=tuple(lowered.buffers[number] for number in kept),
+        tensors=tuple(
+            attrs.evolve(tensor, buffer=row_of(tensor.buffer)) for tensor in lowered.tensors
+        ),
     )

@@ -1,4 +1,8 @@
-"""What a rule sees of a node, and how it complains."""
+"""Type rules (XLA: shape inference): what a rule sees of a node, and how it complains.
+
+A rule is a generator. It yields a Complaint for each broken rule of the op and returns the type of
+the result, or None where none follows; so one walk both checks and infers.
+"""
 
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeAlias
@@ -7,17 +11,17 @@ import attrs
 
 from ncc_compiler.ir.graph import Attribute, Computation, Module, Node
 from ncc_compiler.ir.ops import OPS
-from ncc_compiler.ir.rules import Complaint, Part, Place, rule_of
+from ncc_compiler.ir.rules import Complaint, NodePart, Place, rule_of
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 
-Findings: TypeAlias = Generator[Complaint, None, Type | None]
+Inference: TypeAlias = Generator[Complaint, None, Type | None]
 """Complaints, and in the end the type of the result, if it follows from the operands."""
 
-Rule: TypeAlias = "Callable[[Facts], Findings]"
+TypeRule: TypeAlias = "Callable[[InferenceContext], Inference]"
 
 
 @attrs.frozen(eq=False)
-class Facts:
+class InferenceContext:
     """A node, the types of its operands, and the module around it.
 
     The generic rules of the op hold: the number of operands, required attributes, arrays where the
@@ -33,12 +37,14 @@ class Facts:
         """The operands of an op that takes arrays only."""
         return tuple(kind for kind in self.operands if isinstance(kind, ArrayType))
 
-    def complain(self, number: int, message: str, at: Place = Part.OP, hint: str = "") -> Complaint:
+    def complain(
+        self, number: int, message: str, at: Place = NodePart.OP, hint: str = ""
+    ) -> Complaint:
         """Rule `<op>-C<number>` is broken."""
         return Complaint(f"{self.node.op}-C{number}", message, at, hint)
 
     def complain_of(
-        self, rule: str, message: str, at: Place = Part.OP, hint: str = ""
+        self, rule: str, message: str, at: Place = NodePart.OP, hint: str = ""
     ) -> Complaint:
         """The op's rule with this sentence is broken."""
         return Complaint(rule_of(self.node.op, rule), message, at, hint)
@@ -52,8 +58,8 @@ class Facts:
 
     def computation(self, name: str) -> Computation | None:
         """A computation of the module, unless it was not understood."""
-        found = self.module.computations.get(name)
-        return found if found and _is_understood(found) else None
+        callee = self.module.computations.get(name)
+        return callee if callee and _is_understood(callee) else None
 
 
 def _is_understood(computation: Computation) -> bool:
@@ -70,19 +76,26 @@ def result_type(computation: Computation) -> Type:
     return computation.nodes[computation.root].type
 
 
-def check_region(facts: Facts, number: int, takes: Sequence[Type], returns: Type) -> Findings:
+def check_region(
+    ctx: InferenceContext, number: int, takes: Sequence[Type], returns: Type
+) -> Inference:
     """Rule `number`: the computation of `to_apply` takes and returns these types."""
-    callee = facts.callee()
+    callee = ctx.callee()
     if callee is None:
         return None
-    given, result = parameter_types(callee), result_type(callee)
-    if given != list(takes) or result != returns:
+    parameters, result = parameter_types(callee), result_type(callee)
+    if parameters != list(takes) or result != returns:
         fact = (
-            f"%{callee.name} takes ({', '.join(map(str, given))}) and returns {result}; "
+            f"%{callee.name} takes ({', '.join(map(str, parameters))}) and returns {result}; "
             f"({', '.join(map(str, takes))}) and {returns} are needed"
         )
-        yield facts.complain(number, fact, "to_apply")
+        yield ctx.complain(number, fact, "to_apply")
     return returns
+
+
+def listed(kinds: Sequence[Type]) -> str:
+    """The types as messages list them."""
+    return ", ".join(map(str, kinds))
 
 
 def one_or_tuple(kinds: Sequence[Type]) -> Type:

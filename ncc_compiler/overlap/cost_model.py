@@ -1,8 +1,8 @@
-"""How long operations take relative to each other, by what they compute and move alone.
+"""A cost model for ordering: how long operations take, relative to each other.
 
 The unit is the time of one byte to or from local memory. The ratios below are round figures of an
-accelerator in general: they weigh one order against another and price nothing. What a
-program takes on a topology, the runtime says.
+accelerator in general: they weigh one order against another and price nothing. They are guesses,
+tied to no topology; what a program takes on one, the runtime says.
 """
 
 from collections.abc import Sequence
@@ -39,12 +39,12 @@ HEAVY = frozenset(
 
 
 @attrs.frozen
-class Work:
-    """What a node asks of the queues."""
+class OpWork:
+    """How long a node keeps its queue busy, and its results under way."""
 
     engine: Engine | None  # None: a name for data, or a row of control flow
     duration: int
-    flight: int = 0  # of a collective: from its trigger to its results
+    latency: int = 0  # of a collective: from its trigger to its results
 
 
 def flops_per_unit(element_bytes: int) -> int:
@@ -54,23 +54,23 @@ def flops_per_unit(element_bytes: int) -> int:
 
 def larger_side(node: Node, operands: Sequence[Node]) -> int:
     """Bytes of a collective on one rank, operands or results, whichever are more."""
-    read = sum(array.size_bytes for one in operands for array in leaves(one.type))
+    read = sum(array.size_bytes for operand in operands for array in leaves(operand.type))
     return max(read, sum(array.size_bytes for array in leaves(node.type)))
 
 
-def work_of(module: Module, computation: Computation, node: Node) -> Work:
+def work_of(module: Module, computation: Computation, node: Node) -> OpWork:
     """The work of a node of a canonical graph."""
     operands = [computation.nodes[operand] for operand in node.operands]
     if node.op in COLLECTIVES:
-        flight = START + PER_COLLECTIVE_BYTE * larger_side(node, operands)
-        return Work(Engine.GPSIMD, INSTRUCTION, flight)
+        latency = START + PER_COLLECTIVE_BYTE * larger_side(node, operands)
+        return OpWork(Engine.GPSIMD, INSTRUCTION, latency)
     if node.op not in SELECTORS:
-        return Work(None, 0)
-    given = [array for one in operands for array in leaves(one.type)]
-    return Work(_engine(module, node), INSTRUCTION + _duration(node, given))
+        return OpWork(None, 0)
+    arrays = [array for operand in operands for array in leaves(operand.type)]
+    return OpWork(_engine(module, node), INSTRUCTION + _duration(node, arrays))
 
 
-def works_of(module: Module, computation: Computation) -> list[Work]:
+def works_of(module: Module, computation: Computation) -> list[OpWork]:
     """The work of every node."""
     return [work_of(module, computation, node) for node in computation.nodes]
 

@@ -1,15 +1,13 @@
-"""Which values compute that is still to come depends on, and which go to results alone.
+"""Dataflow analyses that the passes of this folder share.
 
-A value feeds compute if a heavy operation (a matrix product, say) uses it, directly or through
-others: in its computation, behind the loop or branch that gives it, or in a later iteration. So
-does a value that decides where control flow goes. A gradient feeds none: it goes into an update,
-and that into a result.
-
-Which chosen nodes of a computation others depend on, or depend on others, as sets of bits.
-
-When compute reaches each node if it waits for no collective, and how much is behind each.
-
-How much memory a stretch of a computation takes, by the order of its nodes.
+- `feeds_compute`: which values reach a heavy operation (a matrix product, say), directly or through
+  others: in their computation, behind the loop or branch that gives them, or in a later iteration.
+  So does a value that decides where control flow goes. A gradient feeds none: it goes into an
+  update, and that into a result.
+- `ancestors_among`, `descendants_among`: reachability to chosen nodes, as bit sets.
+- `compute_times`: when compute reaches each node if it waits for no collective.
+- `live_ranges_of`, `peak_bytes`, `MemoryBudget`: the memory that values take at the same time, by
+  the order of nodes, and which reorderings keep it within a limit.
 """
 
 import math
@@ -22,7 +20,7 @@ from ncc_compiler.codegen.leaves import leaves
 from ncc_compiler.ir.graph import Computation, Module, Node
 from ncc_compiler.ir.order import branch_names
 from ncc_compiler.ir.types import TupleType
-from ncc_compiler.overlap.work import CONTROL_FLOW, HEAVY, Work
+from ncc_compiler.overlap.cost_model import CONTROL_FLOW, HEAVY, OpWork
 from ncc_runtime.neff.isa import ENGINES
 
 Elements = frozenset[int]
@@ -31,9 +29,9 @@ Elements = frozenset[int]
 
 def feeds_compute(module: Module) -> Mapping[str, tuple[bool, ...]]:
     """For the nodes of every computation that runs, whether any of their value feeds compute."""
-    found = _Search(module)
-    found.visit(module.entry, frozenset())
-    return {name: tuple(map(bool, fed)) for name, fed in found.fed.items()}
+    walk = _BackwardWalk(module)
+    walk.visit(module.entry, frozenset())
+    return {name: tuple(map(bool, fed)) for name, fed in walk.fed.items()}
 
 
 def _whole(node: Node) -> Elements:
@@ -41,22 +39,25 @@ def _whole(node: Node) -> Elements:
     return frozenset(range(len(kind.elements))) if isinstance(kind, TupleType) else frozenset((0,))
 
 
-class _Search:
-    """From results back to parameters; fed elements of each node so far."""
+class _BackwardWalk:
+    """A backward dataflow analysis, from results to parameters, up to a fixed point at loops.
+
+    The lattice is the set of a value's tuple elements that feed compute ("demanded" elements).
+    """
 
     def __init__(self, module: Module) -> None:
         self._module = module
-        self._wanted: dict[str, Elements] = {}  # of the results of computations, so far
+        self._demanded: dict[str, Elements] = {}  # of the results of computations, so far
         self.fed: dict[str, list[Elements]] = {}
 
-    def visit(self, name: str, wanted: Elements) -> list[Elements]:
+    def visit(self, name: str, demanded: Elements) -> list[Elements]:
         """Mark what feeds compute, if these elements of the result do; gives parameters'."""
         body = self._module.computations[name]
-        if name in self._wanted and wanted <= self._wanted[name]:
+        if name in self._demanded and demanded <= self._demanded[name]:
             return [self.fed[name][position] for position in body.parameters()]
-        self._wanted[name] = self._wanted.get(name, frozenset()) | wanted
+        self._demanded[name] = self._demanded.get(name, frozenset()) | demanded
         fed = self.fed.setdefault(name, [frozenset()] * len(body.nodes))
-        fed[body.root] |= wanted
+        fed[body.root] |= demanded
         for position in range(len(body.nodes) - 1, -1, -1):
             node = body.nodes[position]
             for operand, elements in self._through(body, node, fed[position]):
@@ -64,7 +65,7 @@ class _Search:
         return [fed[position] for position in body.parameters()]
 
     def _through(
-        self, body: Computation, node: Node, wanted: Elements
+        self, body: Computation, node: Node, demanded: Elements
     ) -> Iterable[tuple[int, Elements]]:
         """The operands of a node that feed compute, if these elements of it do."""
         match node.op:
@@ -72,77 +73,79 @@ class _Search:
                 return [
                     (operand, _whole(body.nodes[operand]))
                     for k, operand in enumerate(node.operands)
-                    if k in wanted
+                    if k in demanded
                 ]
             case "get-tuple-element":
                 element = frozenset((node.integer("index"),))
-                return [(node.operands[0], element)] if wanted else []
+                return [(node.operands[0], element)] if demanded else []
             case "while":
-                return [(node.operands[0], self._loop(node, wanted))]
+                return [(node.operands[0], self._loop(node, demanded))]
             case "conditional":
-                return self._branches(body, node, wanted)
-        if not wanted and node.op not in HEAVY:
+                return self._branches(body, node, demanded)
+        if not demanded and node.op not in HEAVY:
             return []
         return [(operand, _whole(body.nodes[operand])) for operand in node.operands]
 
-    def _loop(self, node: Node, wanted: Elements) -> Elements:
-        """Grow what is wanted of the state by what an iteration wants of the one before."""
+    def _loop(self, node: Node, demanded: Elements) -> Elements:
+        """The demanded elements of the state: a fixed point over iterations."""
         condition = node.callee("condition")
         (tested,) = self.visit(condition, frozenset((0,)))
-        wanted |= tested
+        demanded |= tested
         while True:
-            (needed,) = self.visit(node.callee("body"), wanted)
-            if needed <= wanted:
-                return wanted
-            wanted |= needed
+            (needed,) = self.visit(node.callee("body"), demanded)
+            if needed <= demanded:
+                return demanded
+            demanded |= needed
 
     def _branches(
-        self, body: Computation, node: Node, wanted: Elements
+        self, body: Computation, node: Node, demanded: Elements
     ) -> list[tuple[int, Elements]]:
-        found = [(int(node.operands[0]), _whole(body.nodes[node.operands[0]]))]
+        pairs = [(int(node.operands[0]), _whole(body.nodes[node.operands[0]]))]
         for name, operand in zip(branch_names(node), node.operands[1:], strict=True):
-            (needed,) = self.visit(name, wanted)
-            found.append((operand, needed))
-        return found
+            (needed,) = self.visit(name, demanded)
+            pairs.append((operand, needed))
+        return pairs
 
 
 Bits = int
 """Bit k stands for the k-th chosen node, in the order of the computation."""
 
 
-def chosen_before(body: Computation, chosen: Collection[int]) -> list[Bits]:
+def ancestors_among(body: Computation, chosen: Collection[int]) -> list[Bits]:
     """For every node, the chosen ones that it depends on, directly or through others."""
     bit = {position: 1 << k for k, position in enumerate(sorted(chosen))}
-    found: list[Bits] = []
+    ancestors: list[Bits] = []
     for node in body.nodes:
         bits = 0
         for operand in node.operands:
-            bits |= found[operand] | bit.get(operand, 0)
-        found.append(bits)
-    return found
+            bits |= ancestors[operand] | bit.get(operand, 0)
+        ancestors.append(bits)
+    return ancestors
 
 
-def chosen_behind(body: Computation, chosen: Collection[int]) -> list[Bits]:
+def descendants_among(body: Computation, chosen: Collection[int]) -> list[Bits]:
     """For every node, the chosen ones that depend on it, directly or through others."""
     bit = {position: 1 << k for k, position in enumerate(sorted(chosen))}
-    found: list[Bits] = [0] * len(body.nodes)
+    descendants: list[Bits] = [0] * len(body.nodes)
     for position in range(len(body.nodes) - 1, -1, -1):
-        bits = found[position] | bit.get(position, 0)
+        bits = descendants[position] | bit.get(position, 0)
         for operand in body.nodes[position].operands:
-            found[operand] |= bits
-    return found
+            descendants[operand] |= bits
+    return descendants
 
 
 @attrs.frozen
-class Pace:
-    """In program order, each engine one after the other; units of `work.py`."""
+class ComputeTimes:
+    """Times in program order if nothing waits for a collective; units of `cost_model.py`."""
 
     ready: tuple[int, ...]  # per node: when its operands are there
     behind: tuple[int, ...]  # per collective: work of what waits for it and for none after it
 
 
-def pace_of(body: Computation, works: Sequence[Work], before: Sequence[Bits]) -> Pace:
-    """The pace of a computation; `before` says which collectives each node depends on."""
+def compute_times(
+    body: Computation, works: Sequence[OpWork], before: Sequence[Bits]
+) -> ComputeTimes:
+    """The times of a computation; `before` says which collectives each node depends on."""
     free = dict.fromkeys(ENGINES, 0)
     ready, done = [0] * len(body.nodes), [0] * len(body.nodes)
     behind = [0] * max(bits.bit_length() for bits in (*before, 0))
@@ -152,126 +155,125 @@ def pace_of(body: Computation, works: Sequence[Work], before: Sequence[Bits]) ->
         if node.op in CONTROL_FLOW:
             start = max(start, *free.values())
             free = dict.fromkeys(ENGINES, start)
-        elif work.engine is not None and not work.flight:
+        elif work.engine is not None and not work.latency:
             start = max(start, free[work.engine])
             free[work.engine] = start + work.duration
             if before[position]:
                 behind[before[position].bit_length() - 1] += work.duration
-        done[position] = start + (0 if work.flight else work.duration)
-    return Pace(tuple(ready), tuple(behind))
+        done[position] = start + (0 if work.latency else work.duration)
+    return ComputeTimes(tuple(ready), tuple(behind))
 
 
-_NAMES = frozenset(
+_RENAMES = frozenset(
     {
         *("after-all", "bitcast", "get-tuple-element", "opt-barrier", "optimization-barrier"),
         *("reshape", "tuple", "ncc.barrier"),
     }
 )
-"""Ops whose results are their operands under another name."""
+"""Ops whose results are their operands under another name: they take no time or memory."""
 
-_ELSEWHERE = _NAMES | {"constant", "parameter"}
+_ELSEWHERE = _RENAMES | {"constant", "parameter"}
 """Ops that make nothing."""
 
 
 @attrs.frozen
-class Lifetimes:
-    """Per node of a computation: what it makes, and which makers it reads."""
+class LiveRanges:
+    """Per node of a computation: which nodes define what it reads, and who reads what it makes."""
 
-    made_in: tuple[tuple[int, ...], ...]  # nodes that made what its value lies in
+    defined_by: tuple[tuple[int, ...], ...]  # nodes that made the memory its value lies in
     size_bytes: tuple[int, ...]  # of what it makes; 0 where the memory is there all the time
     reads: tuple[tuple[int, ...], ...]  # nodes whose memory it reads
     readers: tuple[tuple[int, ...], ...]  # nodes that read its memory, in order
 
 
-def lifetimes_of(
-    body: Computation, stretches: Sequence[int], kept: Collection[int] = ()
-) -> Lifetimes:
-    """The lifetimes of a computation cut into stretches (a number for each node).
+def live_ranges_of(
+    body: Computation, region_ids: Sequence[int], kept: Collection[int] = ()
+) -> LiveRanges:
+    """The live ranges of a computation cut into regions (`region_ids`: a number for each node).
 
-    What is used outside of its stretch, and the values `kept`, have memory all the time.
+    What is used outside of its region, and the values `kept`, have memory all the time.
     """
     makers = _makers(body)
-    sizes = [0 if node.op in _ELSEWHERE else _bytes(node) for node in body.nodes]
+    sizes = [
+        0 if node.op in _ELSEWHERE else sum(array.size_bytes for array in leaves(node.type))
+        for node in body.nodes
+    ]
     reads: list[tuple[int, ...]] = []
     readers: list[list[int]] = [[] for _ in body.nodes]
     for position, node in enumerate(body.nodes):
-        found = {maker for operand in node.operands for maker in makers[operand]}
-        for maker in found:
-            if stretches[maker] != stretches[position]:
+        read = {maker for operand in node.operands for maker in makers[operand]}
+        for maker in read:
+            if region_ids[maker] != region_ids[position]:
                 sizes[maker] = 0
-        reads.append(() if node.op in _NAMES else tuple(sorted(found)))
+        reads.append(() if node.op in _RENAMES else tuple(sorted(read)))
         for maker in reads[-1]:
             readers[maker].append(position)
     for value in kept:
         for maker in makers[value]:
             sizes[maker] = 0
-    return Lifetimes(tuple(makers), tuple(sizes), tuple(reads), tuple(map(tuple, readers)))
-
-
-def _bytes(node: Node) -> int:
-    return sum(array.size_bytes for array in leaves(node.type))
+    return LiveRanges(tuple(makers), tuple(sizes), tuple(reads), tuple(map(tuple, readers)))
 
 
 def _makers(body: Computation) -> list[tuple[int, ...]]:
-    """For every node, the nodes that made what its value lies in."""
-    found: list[tuple[int, ...]] = []
+    """For every node, the nodes that made the memory its value lies in."""
+    makers: list[tuple[int, ...]] = []
     for position, node in enumerate(body.nodes):
-        if node.op not in _NAMES:
-            found.append((position,))
+        if node.op not in _RENAMES:
+            makers.append((position,))
             continue
         operands = node.operands
         source = body.nodes[operands[0]] if operands else node
         if node.op == "get-tuple-element" and source.op == "parameter":
-            found.append((position,))  # elements of a state are told apart
+            makers.append((position,))  # so that elements of a loop's state are told apart
             continue
         if node.op == "get-tuple-element" and source.op == "tuple":
             operands = (source.operands[node.integer("index")],)
         if len(operands) == 1:
-            found.append(found[operands[0]])
+            makers.append(makers[operands[0]])
         else:
-            found.append(tuple(dict.fromkeys(m for operand in operands for m in found[operand])))
-    return found
+            makers.append(tuple(dict.fromkeys(m for operand in operands for m in makers[operand])))
+    return makers
 
 
-def peak_bytes(lifetimes: Lifetimes, order: Sequence[int]) -> int:
-    """The most that lives at once when nodes run in this order, which may be a stretch of them."""
-    return max(_needs(lifetimes, order), default=0)
+def peak_bytes(ranges: LiveRanges, order: Sequence[int]) -> int:
+    """The most that lives at once when nodes run in this order, which may be those of a region."""
+    return max(_needs(ranges, order), default=0)
 
 
-def _needs(lifetimes: Lifetimes, order: Sequence[int]) -> list[int]:
+def _needs(ranges: LiveRanges, order: Sequence[int]) -> list[int]:
     """What lives while each node of an order runs, its results included."""
-    left = [len(readers) for readers in lifetimes.readers]
+    left = [len(readers) for readers in ranges.readers]
     needs, live = [], 0
     for position in order:
-        size = lifetimes.size_bytes[position]
+        size = ranges.size_bytes[position]
         needs.append(live + size)
         live += size if left[position] else 0
-        for maker in lifetimes.reads[position]:
+        for maker in ranges.reads[position]:
             left[maker] -= 1
             if not left[maker]:
-                live -= lifetimes.size_bytes[maker]
+                live -= ranges.size_bytes[maker]
     return needs
 
 
-class Remainder:
-    """What is left of a stretch while its nodes run in another order than the program's.
+class MemoryBudget:
+    """The memory that is left to a region while its nodes run in another order than the program's.
 
     A node may run ahead if all that is left could then run in program order within the limit: a
     safe state of the banker's algorithm (Dijkstra, EWD 623). The first node that is left keeps the
     state safe, so memory never runs out, whatever was made ahead before.
     """
 
-    def __init__(self, lifetimes: Lifetimes, stretch: range, limit_bytes: float) -> None:
-        """The limit is at least what the stretch takes in program order."""
-        self._lifetimes, self._start, self._limit_bytes = lifetimes, stretch.start, limit_bytes
+    def __init__(self, ranges: LiveRanges, region: range, limit_bytes: float) -> None:
+        """The limit is at least what the region takes in program order."""
+        self._ranges, self._start, self._limit_bytes = ranges, region.start, limit_bytes
         # By node, when it is its turn in program order; float64, since nothing bounds a size, and
         # -inf for what has run, which stays so whatever is added.
-        self._needs = np.array(_needs(lifetimes, stretch), np.float64)
+        self._needs = np.array(_needs(ranges, region), np.float64)
         self._live_bytes = 0
         self._unread = {  # by maker: its readers; those that have run are dropped at the end only
-            position: list(lifetimes.readers[position])
-            for position in stretch
-            if lifetimes.size_bytes[position]
+            position: list(ranges.readers[position])
+            for position in region
+            if ranges.size_bytes[position]
         }
         self._first = 0  # the first that is left, counted from the start
 
@@ -284,7 +286,7 @@ class Remainder:
         """Whether a node whose operands are there may run now."""
         if position == self.first or self._limit_bytes == math.inf:
             return True
-        if self._live_bytes + self._lifetimes.size_bytes[position] > self._limit_bytes:
+        if self._live_bytes + self._ranges.size_bytes[position] > self._limit_bytes:
             return False
         return bool(self._needs_before(position).max() <= self._limit_bytes)
 
@@ -294,10 +296,10 @@ class Remainder:
         if self._limit_bytes < math.inf:
             self._needs[self._first : place] = self._needs_before(position)
             if self._unread.get(position):
-                self._live_bytes += self._lifetimes.size_bytes[position]
-            for maker in self._lifetimes.reads[position]:
+                self._live_bytes += self._ranges.size_bytes[position]
+            for maker in self._ranges.reads[position]:
                 if self._is_last_reader(maker, position) and len(self._unread[maker]) == 1:
-                    self._live_bytes -= self._lifetimes.size_bytes[maker]
+                    self._live_bytes -= self._ranges.size_bytes[maker]
         self._needs[place] = -np.inf
         while self._first < len(self._needs) and self._has_run(self.first):
             self._first += 1
@@ -309,12 +311,12 @@ class Remainder:
         """
         needs = self._needs[self._first : position - self._start].copy()
         if self._unread.get(position):
-            needs += self._lifetimes.size_bytes[position]
-        for maker in self._lifetimes.reads[position]:
+            needs += self._ranges.size_bytes[position]
+        for maker in self._ranges.reads[position]:
             if self._is_last_reader(maker, position):
                 others = self._unread[maker][:-1]
                 behind = others[-1] + 1 - self.first if others else 0
-                needs[max(0, behind) :] -= self._lifetimes.size_bytes[maker]
+                needs[max(0, behind) :] -= self._ranges.size_bytes[maker]
         return needs
 
     def _is_last_reader(self, maker: int, position: int) -> bool:

@@ -1,4 +1,4 @@
-"""What the text of a loop says: which parts of its state stay, and how often it runs."""
+"""Loop analysis: which elements of a loop's state are invariant, and its trip count."""
 
 import re
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ def trip_count(
 
 
 def _known(loop: Node) -> int | None:
-    """What XLA found out and wrote down."""
+    """The trip count that XLA wrote into backend_config."""
     config = loop.attributes.get("backend_config")
     match = _KNOWN.search(config.text) if isinstance(config, Raw) else None
     return int(match[1]) if match else None
