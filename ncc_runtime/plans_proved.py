@@ -7,7 +7,7 @@ import numpy as np
 from ncc_runtime.collectives.chunks import whole_chunks
 from ncc_runtime.collectives.plan import Space
 from ncc_runtime.errors import PlanError
-from ncc_runtime.lowering.choices import asked_of
+from ncc_runtime.lowering.choices import plan_requests
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.plans.files import PlanFile, assigned
 from ncc_runtime.verify.counting.increments import increments_of
@@ -30,7 +30,7 @@ def refuse_plans(
     broken = [proof for proof in proofs() if proof.breaches]
     if not broken:
         return
-    by_number = assigned(files, asked_of(executable.program))
+    by_number = assigned(files, plan_requests(executable.program))
     for number, file in sorted(by_number.items()):
         for what in _reasons(executable, number, broken):
             raise PlanError(f"plan {file.path}: {what}")
@@ -61,7 +61,7 @@ def _first_wrong(executable: Executable, number: int) -> Wrong | None:
 
 def _wording(executable: Executable, found: Wrong) -> str:
     """The first wrong chunk, its rank and the round that wrote it last."""
-    asked = asked_of(executable.program)[found.number]
+    asked = plan_requests(executable.program)[found.number]
     elements = asked.job.buffers.result_elements
     members = max(map(len, asked.groups), default=1)
     (extent,) = whole_chunks(

@@ -38,7 +38,7 @@ from ncc_runtime.inputs import (
     parameter_text,
 )
 from ncc_runtime.lowering.executable import DmaQueue, Executable
-from ncc_runtime.lowering.fill import fill, without_collections
+from ncc_runtime.lowering.lower import lower, without_garbage_collection
 from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions, RunOptions
@@ -261,12 +261,12 @@ def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Mode
     if options.strict:
         refuse(judged)
     plans = _plans(options)
-    executable = fill(
+    executable = lower(
         program,
         placement,
         options.algorithms,
         plans,
-        folded=options.times_only,
+        times_only=options.times_only,
         ignore_memory=options.ignore_memory,
     )
     check_counts(executable)
@@ -287,7 +287,7 @@ def _plans(options: LoadOptions) -> "tuple[PlanFile, ...]":
         return ()
     from ncc_runtime.plans.files import read_plans
 
-    with without_collections():
+    with without_garbage_collection():
         return read_plans(options.plans)
 
 
@@ -296,7 +296,7 @@ def _uses(executable: Executable) -> Iterator[Use]:
     rings = [queue for queue in executable.queues if isinstance(queue, DmaQueue)]
     found = {(queue.name, int(one)) for queue in rings for one in np.unique(queue.placeholder)}
     lanes = Counter(number for _, number in found)
-    for number, filled in enumerate(executable.filled):
+    for number, filled in enumerate(executable.lowered):
         groups = executable.program.placeholders[number].groups
         for algorithm, size in zip(filled.algorithms, filled.group_sizes, strict=True):
             ranks = next((group for group in groups if len(group) == size), ())

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
+from ncc_runtime.collectives.symmetry import Ends, RankSymmetry
 from ncc_runtime.errors import LoweringError
 
 NO_CHANNEL = -1
@@ -53,7 +54,7 @@ class SemaphoreIds:
     def take_alike(self) -> int:
         """One id that is the same on every rank; before any rank has taken ids of its own."""
         taken = self.take(np.arange(len(self._next), dtype=np.int32))
-        assert int(taken.min()) == int(taken.max()), "ids of ranks have already parted"
+        assert int(taken.min()) == int(taken.max()), "ids of ranks differ already"
         return int(taken[0])
 
     @property
@@ -78,7 +79,7 @@ class _Counters:
     ready_count: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int64))
     free_count: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int64))
 
-    def open(self, ends: "Ends", fresh: np.ndarray) -> np.ndarray:
+    def open(self, ends: Ends, fresh: np.ndarray) -> np.ndarray:
         """The numbers of new channels between some of these ranks."""
         first, self.opened = self.opened, self.opened + int(fresh.sum())
         if self.opened > len(self.sender):
@@ -98,33 +99,21 @@ class _Counters:
             setattr(self, name, np.concatenate((column, np.zeros(more, np.int64))))
 
 
-@attrs.frozen(eq=False)
-class Ends:
-    """Who sends to whom, for ranks that are seen; where they stand for others, one of each kind.
-
-    A receiver may be of another instance. The rank that is seen and alike to it, its place, then
-    gets the same from a sender elsewhere: they share the number of their channels.
-    """
-
-    senders: np.ndarray  # (s,) int32, seen
-    receivers: np.ndarray  # (s,) int32
-    places: np.ndarray  # (s,) int32, seen
-    sources: np.ndarray  # (s,) int32, who sends to the places
-
-
 class Channels:
     """The channels of one stream, opened on first use."""
 
-    def __init__(self, seen: int, ranks: int, ids: SemaphoreIds) -> None:
-        self._seen, self.ranks = seen, ranks
+    def __init__(self, symmetry: RankSymmetry, ids: SemaphoreIds) -> None:
+        self._symmetry = symmetry
         self._ids = ids
-        self._number: dict[int, np.ndarray] = {}  # lane → (seen, ranks) int32, one more; 0: none
+        # lane → (representatives, ranks) int32: the number of the channel plus one; 0: none
+        self._number: dict[int, np.ndarray] = {}
         self.counters = _Counters()
 
     def open(self, lane: int, ends: Ends) -> np.ndarray:
         """Channel numbers of the pairs; no pair may be named twice."""
         if lane not in self._number:
-            self._number[lane] = np.zeros((self._seen, self.ranks), np.int32)
+            shape = self._symmetry.representatives, self._symmetry.ranks
+            self._number[lane] = np.zeros(shape, np.int32)
         numbers = self._number[lane]
         found = numbers[ends.senders, ends.receivers] - 1
         fresh = found == NO_CHANNEL
@@ -132,14 +121,14 @@ class Channels:
             first, last = ends.senders[fresh], ends.receivers[fresh]
             opened = self.counters.open(ends, fresh)
             numbers[first, last] = opened + 1
-            self.counters.pair[opened] = self._first(first, last)
+            self.counters.pair[opened] = self._first_channels(first, last)
             self.counters.data_sem[opened] = self._ids.take(ends.places[fresh])
             remote = first != last
             self.counters.ready_sem[opened[remote]] = self._ids.take(first[remote])
             found = numbers[ends.senders, ends.receivers] - 1
         return np.asarray(found)
 
-    def _first(self, senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
+    def _first_channels(self, senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
         """The channels of the pairs in the lane that they had first."""
         found: np.ndarray = np.full(len(senders), NO_CHANNEL, np.int32)
         for numbers in self._number.values():
@@ -166,7 +155,7 @@ class Channels:
     ) -> np.ndarray:
         """Increments from one `counts()` to another, (ranks, width) int64 by semaphore."""
         counters = self.counters
-        found = np.zeros((self._seen, width), np.int64)
+        found = np.zeros((self._symmetry.representatives, width), np.int64)
         kinds = (
             (counters.place, counters.data_sem),
             (counters.sender, counters.ready_sem),
@@ -181,12 +170,13 @@ class Channels:
         return found
 
     def names(self, rank: int) -> Iterator[tuple[int, str]]:
-        """(semaphore id, what it counts) for the channels of one rank that is seen."""
-        counters = self.counters
+        """(semaphore id, what it counts) for the channels of one representative."""
+        counters, representatives = self.counters, self._symmetry.representatives
         for lane, numbers in self._number.items():
-            came = numbers[:, rank :: self._seen]
-            came = came[came > 0] - 1
-            yield from _names("data", counters.data_sem[came], counters.source[came], lane)
+            # a channel to the rank's place in any instance ends here as well
+            received = numbers[:, rank::representatives]
+            received = received[received > 0] - 1
+            yield from _names("data", counters.data_sem[received], counters.source[received], lane)
             peers = np.flatnonzero(numbers[rank])
             sent = numbers[rank, peers] - 1
             yield from _names("ready", counters.ready_sem[sent], peers, lane)

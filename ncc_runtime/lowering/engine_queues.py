@@ -72,7 +72,7 @@ def _segments(program: Program, table: InstrTable) -> list[tuple[list[int], Mark
 
 
 @attrs.frozen(eq=False)
-class Step:
+class StreamItem:
     """A placeholder, or a control row of one stage, that a stream's CC-core is to get."""
 
     stream: int
@@ -80,7 +80,7 @@ class Step:
     ranks: np.ndarray | None = None  # whose control row it is; None: everybody's
 
 
-def steps(program: Program) -> Iterator[Step]:
+def stream_items(program: Program) -> Iterator[StreamItem]:
     """What the CC-cores get, in an order in which it can be lowered."""
     stages = stages_of(program)
     if len(stages) == 1:
@@ -91,18 +91,18 @@ def steps(program: Program) -> Iterator[Step]:
         yield from _merged([deque(s for s in way if s.stream == stream) for way in ways])
 
 
-def _steps_of(stage: Stage) -> Iterator[Step]:
+def _steps_of(stage: Stage) -> Iterator[StreamItem]:
     following = followed(stage.program)
     ranks = None if len(stage.ranks) == stage.program.ranks else stage.ranks
     for item in walk(stage.program):
         if isinstance(item, int):
-            yield Step(stage.program.placeholders[item].stream, item)
+            yield StreamItem(stage.program.placeholders[item].stream, item)
         else:
             for stream in sorted(following[item.block]):
-                yield Step(stream, item, ranks)
+                yield StreamItem(stream, item, ranks)
 
 
-def _merged(ways: Sequence[deque[Step]]) -> Iterator[Step]:
+def _merged(ways: Sequence[deque[StreamItem]]) -> Iterator[StreamItem]:
     """One stream of all stages: a placeholder they share comes when it is next in each of them.
 
     Placeholders are numbered in an order that every stage keeps, so the lowest can always come.
@@ -142,14 +142,16 @@ def contained(program: Program) -> Mapping[int, tuple[int, ...]]:
 
 
 @attrs.frozen(eq=False)
-class Shifts:
+class BlockShifts:
     """What the increments of a block come to, per semaphore of the program."""
 
     repeated: np.ndarray  # (semaphores,) int64, of all rows of a loop: what going back repeats
     skipped: np.ndarray  # (semaphores,) int64, of the rows behind `test` or `case`
 
 
-def shifts(program: Program, trigger_sems: Mapping[int, int], width: int) -> Mapping[int, Shifts]:
+def shifts(
+    program: Program, trigger_sems: Mapping[int, int], width: int
+) -> Mapping[int, BlockShifts]:
     """Shifts of every block, for the semaphores that engines and streams increment."""
     if not program.blocks:
         return {}
@@ -165,7 +167,7 @@ def shifts(program: Program, trigger_sems: Mapping[int, int], width: int) -> Map
             for counter in counters:
                 counter.add(count, Marker(start, block), Marker(END, block))
             counts.append(count)
-        found[block] = Shifts(*counts)
+        found[block] = BlockShifts(*counts)
     return found
 
 
@@ -236,7 +238,7 @@ def announced(program: Program, engine: Engine) -> Mapping[int, tuple[int, ...]]
 
 
 def patched_queues(
-    stage: Stage, trigger_sems: Mapping[int, int], shifts: Mapping[int, Shifts], seen: int
+    stage: Stage, trigger_sems: Mapping[int, int], shifts: Mapping[int, BlockShifts], seen: int
 ) -> list[EngineQueue]:
     """The engine queues in hardware order, for the first ranks; `trigger_sems` is by stream."""
     program = stage.program
@@ -255,7 +257,9 @@ def patched_queues(
     ]
 
 
-def _jumps(program: Program, table: InstrTable, shifts: Mapping[int, Shifts]) -> dict[int, Jump]:
+def _jumps(
+    program: Program, table: InstrTable, shifts: Mapping[int, BlockShifts]
+) -> dict[int, Jump]:
     """Where the queue may go on elsewhere: out of a loop, past a branch, back to a loop's start."""
     jumps = {}
     opened: dict[int, int] = {}

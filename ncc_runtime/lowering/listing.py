@@ -80,7 +80,7 @@ class _RankListing:
                 continue
             pc, _, _, wait, _, *rest, comment = row
             post = self._post(queue, int(pc))
-            how = self._executable.filled[number].name
+            how = self._executable.lowered[number].name
             yield [pc, "write", f"p{number}", wait, post, *rest, f"{comment}  {how}"]
 
     def _cc_rows(self, queue: CcQueue) -> Iterator[Cells]:

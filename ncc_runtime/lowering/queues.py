@@ -21,8 +21,8 @@ from ncc_runtime.lowering.executable import (
     CcQueue,
     DmaQueue,
     Jump,
-    Load,
     Post,
+    RegisterLoad,
     Registers,
     Sync,
 )
@@ -126,7 +126,7 @@ class TableRows:
 Rows = MemberRows | PickedRows | TableRows
 
 
-class Column:
+class GrowingColumn:
     """One growing column; rows that are the same object, or alike on all ranks, take no room."""
 
     def __init__(self, ranks: int, dtype: type[np.integer]) -> None:
@@ -272,11 +272,11 @@ class Place:
     round: int = IDLE
 
 
-class Posts:
+class IncrementColumns:
     """One increment of every row."""
 
     def __init__(self, ranks: int) -> None:
-        self._rank, self._sem = Column(ranks, np.int32), Column(ranks, np.int32)
+        self._rank, self._sem = GrowingColumn(ranks, np.int32), GrowingColumn(ranks, np.int32)
 
     def __len__(self) -> int:
         return len(self._sem)
@@ -298,13 +298,13 @@ class Posts:
         return Post(self._rank.padded(rows), self._sem.padded(rows))
 
 
-class CcRows:
+class CcProgram:
     """The program of one stream's CC-core on every rank."""
 
     def __init__(self, ranks: int) -> None:
         self._heads: list[tuple[CcOpcode, int, int, int, int]] = []
         self.jumps: dict[int, Jump] = {}
-        self.loads: dict[int, Load] = {}
+        self.loads: dict[int, RegisterLoad] = {}
         self._ranks = ranks
         self._waits: list[Condition] = []
         self._posts: list[Increment] = []
@@ -327,7 +327,7 @@ class CcRows:
             head = (opcode, place.placeholder, place.round, *push)
             self._append(head, waits[-1] if waits else NO_WAIT, post or NO_POST)
 
-    def load(self, place: Place, load: Load) -> None:
+    def load(self, place: Place, load: RegisterLoad) -> None:
         """One row that reads a table of counts."""
         self.loads[len(self)] = load
         self.add(CcOpcode.LOAD, place, [])
@@ -345,10 +345,10 @@ class CcRows:
     def queue(self, name: str, stream: int) -> CcQueue:
         """The finished program; the rows are forgotten."""
         heads = np.array(self._heads, np.int32).reshape(-1, 5)
-        sems, values = Column(self._ranks, np.int32), Column(self._ranks, np.int32)
+        sems, values = GrowingColumn(self._ranks, np.int32), GrowingColumn(self._ranks, np.int32)
         sems.extend(PickedRows.of([wait.sem for wait in self._waits]))
         values.extend(PickedRows.of([wait.value for wait in self._waits]))
-        posts = Posts(self._ranks)
+        posts = IncrementColumns(self._ranks)
         posts.extend(0, self._posts, None)
         post = posts.padded(len(self))
         self._heads.clear()
@@ -369,7 +369,7 @@ class CcRows:
 
 
 @attrs.frozen(eq=False)
-class Run:
+class DescriptorRun:
     """A run of descriptors of every rank, but for its addresses."""
 
     opcode: DmaOpcode
@@ -389,7 +389,7 @@ class Run:
 
 
 @attrs.frozen(eq=False)
-class Extents:
+class DescriptorCells:
     """Addresses and sizes of consecutive rows."""
 
     sources: Sequence[MemberRows]  # the first of every row, the second …; IDLE beyond the last
@@ -399,7 +399,7 @@ class Extents:
     registers: Sequence[MemberRows] = ()  # of rows, source and target; or none at all
 
 
-class DmaRows:
+class DmaRing:
     """One DMA ring on every rank."""
 
     def __init__(self, everybody: np.ndarray) -> None:
@@ -407,23 +407,33 @@ class DmaRows:
         ranks = self._ranks = len(everybody)
         self._heads: list[np.ndarray] = []  # (rows, 4): opcode, placeholder, round, divisor
         self._rows = 0
-        self._peer, self._arrival = Column(ranks, np.int32), Column(ranks, np.int32)
-        self._also, self._also_arrival = Column(ranks, np.int32), Column(ranks, np.int32)
-        self._tail, self._pushed = Column(ranks, np.int32), Column(ranks, np.int32)
-        self._sent, self._free = Posts(ranks), Posts(ranks)
-        self._reads: list[Posts] = []
-        self._owners: list[Column] = []
-        self._sources: list[Column] = []
-        self._target, self._also_target = Column(ranks, np.int64), Column(ranks, np.int64)
-        self._size = Column(ranks, np.int64)
-        self._registers = [Column(ranks, np.int32) for _ in range(3)]
+        self._peer, self._arrival = GrowingColumn(ranks, np.int32), GrowingColumn(ranks, np.int32)
+        self._also, self._also_arrival = (
+            GrowingColumn(ranks, np.int32),
+            GrowingColumn(ranks, np.int32),
+        )
+        self._tail, self._pushed = GrowingColumn(ranks, np.int32), GrowingColumn(ranks, np.int32)
+        self._sent, self._free = IncrementColumns(ranks), IncrementColumns(ranks)
+        self._reads: list[IncrementColumns] = []
+        self._owners: list[GrowingColumn] = []
+        self._sources: list[GrowingColumn] = []
+        self._target, self._also_target = (
+            GrowingColumn(ranks, np.int64),
+            GrowingColumn(ranks, np.int64),
+        )
+        self._size = GrowingColumn(ranks, np.int64)
+        self._registers = [GrowingColumn(ranks, np.int32) for _ in range(3)]
         self.filled: Row = np.zeros(1, np.int64)  # runs in the ring so far; a new array each time
 
     def __len__(self) -> int:
         return self._rows
 
     def extend(
-        self, every: Sequence[Run], placeholder: int, rounds: Sequence[int], extents: Extents
+        self,
+        every: Sequence[DescriptorRun],
+        placeholder: int,
+        rounds: Sequence[int],
+        extents: DescriptorCells,
     ) -> np.ndarray:
         """More rows, each with its run, round and extents.
 
@@ -463,25 +473,25 @@ class DmaRows:
         self._extend_extents(first, extents)
         return filled
 
-    def _extend_reads(self, first: int, runs: Sequence[Run], index: np.ndarray) -> None:
+    def _extend_reads(self, first: int, runs: Sequence[DescriptorRun], index: np.ndarray) -> None:
         """Whose memory is read, and the increments there; of runs that read the own alone, none."""
         for number in range(max(len(run.reads) for run in runs)):
             if number == len(self._reads):
-                self._reads.append(Posts(self._ranks))
+                self._reads.append(IncrementColumns(self._ranks))
             reads = [run.reads[number] if number < len(run.reads) else NO_POST for run in runs]
             self._reads[number].extend(first, reads, index)
         every = [run.owners if run.reads else () for run in runs]
         for number in range(max(map(len, every))):
             if number == len(self._owners):
-                self._owners.append(Column(self._ranks, np.int32))
+                self._owners.append(GrowingColumn(self._ranks, np.int32))
             owners = [its[number] if number < len(its) else None for its in every]
             rows = [NOTHING if owner is None else owner for owner in owners]
             self._owners[number].pad(first)
             self._owners[number].extend(PickedRows(rows, index))
 
-    def _extend_extents(self, first: int, extents: Extents) -> None:
+    def _extend_extents(self, first: int, extents: DescriptorCells) -> None:
         while len(self._sources) < len(extents.sources):
-            self._sources.append(Column(self._ranks, np.int64))
+            self._sources.append(GrowingColumn(self._ranks, np.int64))
         for column, rows in zip(self._sources, extents.sources, strict=False):
             column.pad(first)
             column.extend(rows)

@@ -42,7 +42,7 @@ def op_of(algo: Algo) -> CollectiveOp | None:
 
 
 @attrs.frozen
-class Wanted:
+class ChunkContents:
     """What a chunk of a result is made of: the same chunk of each giver's operand; none: zeros."""
 
     givers: int  # a bit for each gpu
@@ -104,30 +104,30 @@ class Shape:
         own = index - first
         return own if 0 <= own < self.chunks(INPUT) else None
 
-    def wanted(self, placeholder: Placeholder, gpu: int, chunk: int) -> Wanted:
+    def wanted(self, placeholder: Placeholder, gpu: int, chunk: int) -> ChunkContents:
         """What chunk of the result of a gpu has to hold."""
         everybody, own = (1 << self.gpus) - 1, gpu * self.factor
         part, inside = divmod(chunk, self.factor)
         root = placeholder.root or 0
         match self.op:
             case CollectiveOp.ALL_REDUCE:
-                return Wanted(everybody, chunk)
+                return ChunkContents(everybody, chunk)
             case CollectiveOp.REDUCE_SCATTER:
-                return Wanted(everybody, own + chunk)
+                return ChunkContents(everybody, own + chunk)
             case CollectiveOp.ALL_GATHER:
-                return Wanted(1 << part, inside)
+                return ChunkContents(1 << part, inside)
             case CollectiveOp.ALL_TO_ALL:
-                return Wanted(1 << part, own + inside)
+                return ChunkContents(1 << part, own + inside)
             case CollectiveOp.BROADCAST:
-                return Wanted(1 << root, chunk)
+                return ChunkContents(1 << root, chunk)
             case CollectiveOp.REDUCE:
-                return Wanted(everybody if gpu == root else 0, chunk)
+                return ChunkContents(everybody if gpu == root else 0, chunk)
             case CollectiveOp.GATHER:
-                return Wanted(1 << part if gpu == root else 0, inside)
+                return ChunkContents(1 << part if gpu == root else 0, inside)
             case CollectiveOp.SCATTER:
-                return Wanted(1 << root, own + chunk)
+                return ChunkContents(1 << root, own + chunk)
         givers = sum(1 << source for source, target in placeholder.pairs if target == gpu)
-        return Wanted(givers, chunk)
+        return ChunkContents(givers, chunk)
 
     def is_cleared(self, placeholder: Placeholder, gpu: int) -> bool:
         """Whether a gpu's result is zeros, which no step writes."""

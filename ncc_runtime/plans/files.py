@@ -29,7 +29,7 @@ Teams = tuple[tuple[Plan, np.ndarray], ...]
 
 
 @attrs.frozen
-class Asked:
+class PlanRequest:
     """A placeholder as files are asked for it."""
 
     number: int
@@ -73,16 +73,16 @@ class PlanFile:
         """Whether it names a placeholder."""
         return self.target is not None and self.target not in _OPERATORS
 
-    def is_meant_for(self, asked: Asked) -> bool:
+    def is_meant_for(self, asked: PlanRequest) -> bool:
         """Whether it was given for a placeholder, should it fit."""
         names = (None, asked.op.value, f"p{asked.number}", asked.placeholder.name)
         return self.target in names
 
-    def misfit(self, asked: Asked) -> str:
+    def misfit(self, asked: PlanRequest) -> str:
         """Why it cannot fill a placeholder, "" if it can."""
         return self.content.misfit(asked, named=self.target is not None)
 
-    def candidate(self, asked: Asked, chips: np.ndarray) -> Candidate:
+    def candidate(self, asked: PlanRequest, chips: np.ndarray) -> Candidate:
         """What it fills the placeholder with; PlanError if that does not do what is asked.
 
         `chips` has the chip of each rank.
@@ -93,7 +93,7 @@ class PlanFile:
                 check_reads(plan, groups, chips)
         except PlanError as reason:
             raise PlanError(f"plan {self.path}: {reason}") from None
-        return Candidate(self.name, None, teams=teams)
+        return Candidate(self.name, None, replica_groups=teams)
 
 
 _OPERATORS = frozenset(op.value for op in CollectiveOp)
@@ -109,7 +109,7 @@ class _Msccl:
         if op is not None:
             self._plan(op)
 
-    def misfit(self, asked: Asked, *, named: bool) -> str:
+    def misfit(self, asked: PlanRequest, *, named: bool) -> str:
         own = op_of(self._algo)
         if own is None and not named:
             word = self._algo.collective[:40]
@@ -125,7 +125,7 @@ class _Msccl:
             return f"it is for {members} ranks, a group has {len(other)}"
         return "" if asked.groups else "it has no groups"
 
-    def teams(self, asked: Asked) -> Teams:
+    def teams(self, asked: PlanRequest) -> Teams:
         plan = self._plan(asked.op).build(asked.job)
         return ((plan, np.array(asked.groups, np.int32)),)
 
@@ -145,7 +145,7 @@ class _Ours:
     def __init__(self, collectives: Sequence[CollectiveText]) -> None:
         self._collectives = collectives
 
-    def misfit(self, asked: Asked, *, named: bool) -> str:
+    def misfit(self, asked: PlanRequest, *, named: bool) -> str:
         del named
         same_op = [one for one in self._collectives if one.op == asked.op.value]
         if not same_op:
@@ -159,7 +159,7 @@ class _Ours:
                 return f"it has no plan for a group of {len(group)} ranks, the first {group[0]}"
         return ""
 
-    def teams(self, asked: Asked) -> Teams:
+    def teams(self, asked: PlanRequest) -> Teams:
         texts = [one for one in self._collectives if not document.difference(one, asked.job)]
         if len(texts) > 1:
             raise PlanError(f"{asked}: {len(texts)} collectives of the file are like it")
@@ -216,7 +216,7 @@ def split_word(word: str) -> tuple[str | None, str]:
     return target, path
 
 
-def assigned(files: Sequence[PlanFile], asked: Sequence[Asked]) -> Mapping[int, PlanFile]:
+def assigned(files: Sequence[PlanFile], asked: Sequence[PlanRequest]) -> Mapping[int, PlanFile]:
     """Which file fills which placeholder; PlanError where two do, or one fits nothing."""
     found: dict[int, PlanFile] = {}
     for one in asked:
@@ -235,7 +235,7 @@ def assigned(files: Sequence[PlanFile], asked: Sequence[Asked]) -> Mapping[int, 
     return found
 
 
-def _reasons(file: PlanFile, asked: Sequence[Asked]) -> str:
+def _reasons(file: PlanFile, asked: Sequence[PlanRequest]) -> str:
     """Why a file fits none of those that it was given for."""
     meant = [one for one in asked if file.is_meant_for(one)]
     if not meant:
@@ -245,6 +245,6 @@ def _reasons(file: PlanFile, asked: Sequence[Asked]) -> str:
     return f" ({'; '.join(found)}{more})"
 
 
-def _some(file: PlanFile, meant: Sequence[Asked]) -> Iterator[str]:
+def _some(file: PlanFile, meant: Sequence[PlanRequest]) -> Iterator[str]:
     for one in meant[:MOST_REASONS]:
         yield f"{one}: {file.misfit(one) or 'another plan is for it'}"

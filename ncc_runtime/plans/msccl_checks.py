@@ -19,7 +19,7 @@ import numpy as np
 
 from ncc_runtime.errors import PlanError
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.plans.chunk_places import FROM_OPERAND, Wanted
+from ncc_runtime.plans.chunk_places import FROM_OPERAND, ChunkContents
 from ncc_runtime.plans.msccl_file import BUFFERS, INPUT, OUTPUT
 from ncc_runtime.plans.msccl_graph import NONE, Graph, chunks_of, places_of
 
@@ -298,7 +298,9 @@ class _Run:
         return Value(one.givers | other.givers, one.chunk, fault)
 
 
-def _wrong(graph: Graph, place: tuple[int, int], wanted: Wanted, found: Value | None) -> PlanError:
+def _wrong(
+    graph: Graph, place: tuple[int, int], wanted: ChunkContents, found: Value | None
+) -> PlanError:
     gpu, chunk = place
     what, steps = _what(wanted, found), graph.steps
     at, last = graph.algo.at, "no step writes there"
@@ -311,7 +313,7 @@ def _wrong(graph: Graph, place: tuple[int, int], wanted: Wanted, found: Value | 
     return at.error(f"not {graph.shape.op.value}: {where} {what}; {last}")
 
 
-def _what(wanted: Wanted, found: Value | None) -> str:
+def _what(wanted: ChunkContents, found: Value | None) -> str:
     if found is None:
         return "is never written"
     if found.fault:
