@@ -249,20 +249,20 @@ def split(
 
 
 class _OwnRows:
-    """What belongs to one stage."""
+    """The rows and cells of one stage."""
 
     def __init__(self, program: Program, stage: Stage) -> None:
         self._ranks = stage.ranks
         self._mask: np.ndarray = np.zeros(program.ranks, bool)
         self._mask[stage.ranks] = True
         first = int(stage.ranks[0])
-        self._takes_part = np.array(
+        self._takes_part = np.array(  # by placeholder; IDLE, which is -1, reads the last one
             [first in (participants(one) or ()) for one in program.placeholders] + [False]
         )
 
     def of(self, placeholder: np.ndarray) -> np.ndarray:
         """Which rows are of collectives in which the stage takes part, (n,) bool."""
-        return self._takes_part[placeholder]  # IDLE is the last
+        return self._takes_part[placeholder]
 
     def core(self, queue: CcQueue, rows: np.ndarray, runs: Mapping[int, np.ndarray]) -> CcQueue:
         """Its rows of a CC-core's program."""

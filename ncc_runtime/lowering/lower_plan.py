@@ -40,7 +40,7 @@ from ncc_runtime.lowering.queues import (
     DmaRing,
     Increment,
     MemberRows,
-    Place,
+    PlanStep,
     Row,
     distinct,
     spread,
@@ -348,7 +348,7 @@ class PlanLowering:
         self._signal_ready()
         rounds = zip(self._templates, self._groups.plan.rounds, strict=True)
         for index, (templates, one_round) in enumerate(rounds):
-            place = Place(self._number, index)
+            step = PlanStep(self._number, index)
             before, self._arriving = self._arriving, {}
             for template, transfer in zip(templates, one_round.transfers, strict=True):
                 lane = template.lane
@@ -359,7 +359,7 @@ class PlanLowering:
                     waits = [before.pop(key) for key in needed]
                 else:
                     waits = self._awaited.waits(transfer.after)
-                self._advance(template, transfer.credit, place, waits, ring_rows[lane])
+                self._advance(template, transfer.credit, step, waits, ring_rows[lane])
                 rows = lanes.setdefault(lane, _RingRows())
                 rows.numbers.append(number)
                 rows.rounds.append(index)
@@ -393,13 +393,13 @@ class PlanLowering:
             counters.ready_count[channels] += 1
             to = spread(link.ends.sources[fresh], places, self._ranks)
             sem = spread(counters.ready_sem[channels], places, self._ranks)
-            self._queues.cc.add(CcOpcode.SIGNAL, Place(self._number), [], Increment(to, sem))
+            self._queues.cc.add(CcOpcode.SIGNAL, PlanStep(self._number), [], Increment(to, sem))
 
     def _advance(
         self,
         template: TransferTemplate,
         credit: int,
-        place: Place,
+        step: PlanStep,
         waits: list[Condition],
         ring_row: int,
     ) -> None:
@@ -413,7 +413,7 @@ class PlanLowering:
             for link in template.destinations:
                 waits += self._credit(link, template.strand, credit)
         push = (template.lane, ring_row)
-        queues.cc.add(CcOpcode.ADVANCE, place, waits, template.destinations[0].advance, push)
+        queues.cc.add(CcOpcode.ADVANCE, step, waits, template.destinations[0].advance, push)
         arrivals = [queues.posted(link) for link in template.destinations]
         for link, arrival in zip(template.destinations, arrivals, strict=True):
             self._last[link.number] = self._arriving[template.strand, link.number] = arrival
@@ -481,7 +481,7 @@ class PlanLowering:
             busy = members[np.broadcast_to(filled, (self._ranks,))[members] > 0]
             sem = spread(np.full(len(busy), completed, np.int32), busy, self._ranks)
             waits.append(Condition(sem, filled))
-        self._queues.cc.add(CcOpcode.WAIT, Place(self._number), waits)
+        self._queues.cc.add(CcOpcode.WAIT, PlanStep(self._number), waits)
 
     def _cells(self, transfers: list[Transfer]) -> DescriptorCells:
         """Addresses and sizes of the transfers of one lane."""

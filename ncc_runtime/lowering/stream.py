@@ -23,7 +23,7 @@ from ncc_runtime.lowering.executable import (
     StreamFacts,
 )
 from ncc_runtime.lowering.lower_plan import Addresses, PlanLowering, ReplicaGroups, StreamQueues
-from ncc_runtime.lowering.queues import NO_POST, Condition, Increment, Place, Row
+from ncc_runtime.lowering.queues import NO_POST, Condition, Increment, PlanStep, Row
 from ncc_runtime.neff.isa import CASE, END, LOOP, TEST
 
 
@@ -73,13 +73,13 @@ class StreamProgram:
         done_sem: Row,
     ) -> None:
         """Append placeholder `number`: every rank runs the plan of its group, and then reports."""
-        cc, place, ranks = self._queues.cc, Place(number), addresses.ranks
-        cc.add(CcOpcode.WAIT, place, [self._trigger(ranks)])
+        cc, step, ranks = self._queues.cc, PlanStep(number), addresses.ranks
+        cc.add(CcOpcode.WAIT, step, [self._trigger(ranks)])
         for table in addresses.tables:
-            cc.load(place, table)
+            cc.load(step, table)
         for groups in plans:
             PlanLowering(self._queues, groups, number, addresses).append()
-        cc.add(CcOpcode.DONE, place, [], self._report(done_sem, ranks))
+        cc.add(CcOpcode.DONE, step, [], self._report(done_sem, ranks))
 
     def follow(self, marker: Marker, done_sem: Row, ranks: np.ndarray | None) -> None:
         """Append a control row of a block in which this stream has placeholders; of some ranks.
@@ -90,7 +90,7 @@ class StreamProgram:
         first = len(cc)
         if marker.opcode in (TEST, CASE):
             opcode = CcOpcode.TEST if marker.opcode == TEST else CcOpcode.CASE
-            cc.add(opcode, Place(IDLE), [self._trigger(ranks)], self._report(done_sem, ranks))
+            cc.add(opcode, PlanStep(IDLE), [self._trigger(ranks)], self._report(done_sem, ranks))
             self._decided[block] = self._position()
         if marker.opcode in (LOOP, CASE):
             self._opened[block] = self._position()
@@ -105,7 +105,7 @@ class StreamProgram:
         opened, decided = self._opened.pop(block), self._decided.pop(block)
         is_loop = opened.row != decided.row
         if is_loop:
-            self._queues.cc.add(CcOpcode.END, Place(IDLE), [], NO_POST)
+            self._queues.cc.add(CcOpcode.END, PlanStep(IDLE), [], NO_POST)
         end = self._position()
         if is_loop:
             self._jumps.append(

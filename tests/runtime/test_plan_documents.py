@@ -75,7 +75,7 @@ def saved(program: Program, tmp_path: Path, **where: Any) -> Path:
 
 
 def assert_same(one: Executable, two: Executable) -> None:
-    assert one.lowered == two.filled
+    assert one.lowered == two.lowered
     assert (one.hbm_bytes, one.semaphore_count) == (two.hbm_bytes, two.semaphore_count)
     for ours, theirs in zip(one.queues, two.queues, strict=True):
         assert ours.name == theirs.name
