@@ -14,7 +14,6 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.symmetry import Ends, RankSymmetry
 from ncc_runtime.errors import LoweringError
 
 NO_CHANNEL = -1
@@ -79,14 +78,14 @@ class _Counters:
     ready_count: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int64))
     free_count: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int64))
 
-    def open(self, ends: Ends, fresh: np.ndarray) -> np.ndarray:
-        """The numbers of new channels between some of these ranks."""
-        first, self.opened = self.opened, self.opened + int(fresh.sum())
+    def add(self, senders: np.ndarray, places: np.ndarray, sources: np.ndarray) -> np.ndarray:
+        """The numbers of new channels."""
+        first, self.opened = self.opened, self.opened + len(senders)
         if self.opened > len(self.sender):
             self._grow(2 * self.opened)
-        self.sender[first : self.opened] = ends.senders[fresh]
-        self.place[first : self.opened] = ends.places[fresh]
-        self.source[first : self.opened] = ends.sources[fresh]
+        self.sender[first : self.opened] = senders
+        self.place[first : self.opened] = places
+        self.source[first : self.opened] = sources
         return np.arange(first, self.opened, dtype=np.int32)
 
     def _grow(self, room: int) -> None:
@@ -102,30 +101,40 @@ class _Counters:
 class Channels:
     """The channels of one stream, opened on first use."""
 
-    def __init__(self, symmetry: RankSymmetry, ids: SemaphoreIds) -> None:
-        self._symmetry = symmetry
+    def __init__(self, representatives: int, ranks: int, ids: SemaphoreIds) -> None:
+        """`representatives` are the ranks with columns: all, or those of the first instance."""
+        self._representatives, self._ranks = representatives, ranks
         self._ids = ids
         # lane → (representatives, ranks) int32: the number of the channel plus one; 0: none
         self._number: dict[int, np.ndarray] = {}
         self.counters = _Counters()
 
-    def open(self, lane: int, ends: Ends) -> np.ndarray:
-        """Channel numbers of the pairs; no pair may be named twice."""
+    def open(
+        self,
+        lane: int,
+        senders: np.ndarray,
+        receivers: np.ndarray,
+        places: np.ndarray,
+        sources: np.ndarray,
+    ) -> np.ndarray:
+        """Channel numbers of pairs of a representative and a receiver; no pair comes twice.
+
+        `places` are the receivers' representatives, who receive the same from `sources`.
+        """
         if lane not in self._number:
-            shape = self._symmetry.representatives, self._symmetry.ranks
-            self._number[lane] = np.zeros(shape, np.int32)
+            self._number[lane] = np.zeros((self._representatives, self._ranks), np.int32)
         numbers = self._number[lane]
-        found = numbers[ends.senders, ends.receivers] - 1
+        found = numbers[senders, receivers] - 1
         fresh = found == NO_CHANNEL
         if fresh.any():
-            first, last = ends.senders[fresh], ends.receivers[fresh]
-            opened = self.counters.open(ends, fresh)
+            first, last = senders[fresh], receivers[fresh]
+            opened = self.counters.add(first, places[fresh], sources[fresh])
             numbers[first, last] = opened + 1
             self.counters.pair[opened] = self._first_channels(first, last)
-            self.counters.data_sem[opened] = self._ids.take(ends.places[fresh])
+            self.counters.data_sem[opened] = self._ids.take(places[fresh])
             remote = first != last
             self.counters.ready_sem[opened[remote]] = self._ids.take(first[remote])
-            found = numbers[ends.senders, ends.receivers] - 1
+            found = numbers[senders, receivers] - 1
         return np.asarray(found)
 
     def _first_channels(self, senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
@@ -155,7 +164,7 @@ class Channels:
     ) -> np.ndarray:
         """Increments from one `counts()` to another, (ranks, width) int64 by semaphore."""
         counters = self.counters
-        found = np.zeros((self._symmetry.representatives, width), np.int64)
+        found = np.zeros((self._representatives, width), np.int64)
         kinds = (
             (counters.place, counters.data_sem),
             (counters.sender, counters.ready_sem),
@@ -171,10 +180,10 @@ class Channels:
 
     def names(self, rank: int) -> Iterator[tuple[int, str]]:
         """(semaphore id, what it counts) for the channels of one representative."""
-        counters, representatives = self.counters, self._symmetry.representatives
+        counters = self.counters
         for lane, numbers in self._number.items():
             # a channel to the rank's place in any instance ends here as well
-            received = numbers[:, rank::representatives]
+            received = numbers[:, rank :: self._representatives]
             received = received[received > 0] - 1
             yield from _names("data", counters.data_sem[received], counters.source[received], lane)
             peers = np.flatnonzero(numbers[rank])

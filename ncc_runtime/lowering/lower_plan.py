@@ -186,8 +186,9 @@ class StreamQueues:
         if transfer.consumed is not None:
             writers = over_ranks(transfer.consumed)
             back = self.symmetry.ends(writers)
-            ends = Ends(back.places, back.sources, back.senders, back.receivers)
-            freed = self.channels.open(lane, ends)
+            freed = self.channels.open(
+                lane, back.places, back.sources, back.senders, back.receivers
+            )
             sems = self.channels.free_sems(freed, back.places)
             free = Increment(writers[:count], spread(sems, back.senders, count))
 
@@ -221,7 +222,9 @@ class StreamQueues:
         if key not in self._links:
             count = len(self.everybody)
             ends = self.symmetry.ends(peer)
-            channels = self.channels.open(lane, ends)
+            channels = self.channels.open(
+                lane, ends.senders, ends.receivers, ends.places, ends.sources
+            )
             # numpy would convert narrow indices each time, and channels mostly follow each other
             index: slice | np.ndarray = channels.astype(np.intp)
             if len(channels) and (np.diff(channels) == 1).all():

@@ -57,7 +57,8 @@ class StreamProgram:
         self.stream = stream
         self.trigger_sem = ids.take_alike()
         ring_sems = {lane: (ids.take_alike(), ids.take_alike()) for lane in lanes}
-        self._queues = StreamQueues(symmetry, Channels(symmetry, ids), ring_sems)
+        channels = Channels(symmetry.representatives, symmetry.ranks, ids)
+        self._queues = StreamQueues(symmetry, channels, ring_sems)
         self._everybody = self._queues.everybody
         self._triggered: Row = np.zeros(1, np.int32)  # so far, on each rank where they differ
         self._opened: dict[int, _Position] = {}  # by block: where its rows begin
