@@ -25,8 +25,14 @@ from ncc_runtime.collectives.layout import Members
 from ncc_runtime.collectives.plan import Job
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock.clock import collective_ps
-from ncc_runtime.lowering.choices import Choosing, chooser_of, groups_of, job_of, teams_of
-from ncc_runtime.lowering.fill import fill_with
+from ncc_runtime.lowering.choices import (
+    ProgramChooser,
+    chooser_of,
+    groups_of,
+    job_of,
+    replica_groups_of,
+)
+from ncc_runtime.lowering.lower import lower_plans
 from ncc_runtime.placement import Placement, place
 from ncc_runtime.report.bench import DTYPES, OPERATORS, Case, program_of_case
 from ncc_runtime.topology.graph import build
@@ -95,7 +101,7 @@ def lines(placement: Placement, size: int, names: tuple[str, ...]) -> Iterator[s
     job, groups = job_of(program, placeholder), groups_of(program, placeholder)
     chooser = chooser_of(program, placement, {placeholder.op.value: "direct"})
     bound = bound_of(chooser.parts, job, groups)
-    chosen = Choosing(program, placement, ({}, ())).chosen()[0].choice.chosen.name
+    chosen = ProgramChooser(program, placement).choose()[0].choice.chosen.name
     yield (
         f"  {per_rank} B: bound {bound.time_ps / 1e6:.1f} us ({bound.decided_by}), "
         f"of links alone {bound.links_ps / 1e6:.1f} us; {chosen} is chosen"
@@ -106,7 +112,9 @@ def lines(placement: Placement, size: int, names: tuple[str, ...]) -> Iterator[s
             yield f"    {name:<9} cannot run: {one.reason}"
             continue
         try:
-            executable = fill_with(program, placement, [list(teams_of(program, job, one))])
+            executable = lower_plans(
+                program, placement, [list(replica_groups_of(program, job, one))]
+            )
         except LoweringError as reason:
             yield f"    {name:<9} cannot run: {reason}"
             continue

@@ -108,11 +108,11 @@ def measure(case: Case) -> Measured:
     run = Run([], trace, traffic, collective_rows(executable, traffic, trace))
     summary.as_text(executable, run, RunOptions(values=False, verify=False), 0.0)
     end = time.process_time()
-    instances = executable.ranks // executable.seen
+    instances = executable.ranks // executable.representatives
     moved = np.isin(trace.queue, trace.queues_of(DmaQueue))
     return Measured(
         name=case.name,
-        algorithm=executable.filled[0].name,
+        algorithm=executable.lowered[0].name,
         messages=int(moved.sum()) * instances,
         slowed=int((trace.slowed_ps[moved] > 0).sum()) * instances,
         predicted_us=trace.time_ps / 1e6,

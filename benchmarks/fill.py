@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import ncc_compiler
-from ncc_runtime.lowering.fill import fill
+from ncc_runtime.lowering.lower import lower
 from ncc_runtime.placement import PlaceOptions, place_on
 from ncc_runtime.runtime import program_of
 
@@ -32,7 +32,7 @@ def main() -> None:
     for _ in range(FILLS):
         placement = place_on(options, program.ranks)
         start = time.process_time()
-        fill(program, placement, {})
+        lower(program, placement, {})
         seconds.append(time.process_time() - start)
     print(f"{time.strftime('%Y-%m-%d')} {platform.machine()}, {placement}")
     print(

@@ -28,8 +28,8 @@ from ncc_runtime.collectives.plan import Job, Plan
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.choices import job_of
 from ncc_runtime.lowering.executable import CcQueue, DmaQueue
-from ncc_runtime.lowering.fill import fill_with
-from ncc_runtime.lowering.moves import Team
+from ncc_runtime.lowering.lower import lower_plans
+from ncc_runtime.lowering.lower_plan import ReplicaGroups
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import PlaceOptions, place_on
@@ -70,8 +70,8 @@ def measure(name: str, ranks: int, size: int) -> dict[str, float | str]:
         start = time.perf_counter()
         plan = plan_of(name, job_of(what, what.placeholders[0]), Layout.of(placement, everybody))
         planned = time.perf_counter()
-        teams = [[Team(plan, np.array([everybody], np.int32))]]
-        executable = fill_with(what, placement, teams)
+        teams = [[ReplicaGroups(plan, np.array([everybody], np.int32))]]
+        executable = lower_plans(what, placement, teams)
         done = time.perf_counter()
     except (LoweringError, UnsuitedError) as error:
         return {"reason": str(error)}

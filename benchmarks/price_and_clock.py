@@ -18,8 +18,14 @@ import attrs
 from ncc_runtime.collectives.choose import Candidate
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock.clock import collective_ps
-from ncc_runtime.lowering.choices import Choosing, chooser_of, groups_of, job_of, teams_of
-from ncc_runtime.lowering.fill import fill_with
+from ncc_runtime.lowering.choices import (
+    ProgramChooser,
+    chooser_of,
+    groups_of,
+    job_of,
+    replica_groups_of,
+)
+from ncc_runtime.lowering.lower import lower_plans
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import Placement, place
 from ncc_runtime.report.bench import DTYPES, OPERATORS, Case, program_of_case
@@ -65,7 +71,7 @@ def timed(where: str, operator: str, size: int) -> Iterator[Timed]:
     job, groups = job_of(program, placeholder), groups_of(program, placeholder)
     chooser = chooser_of(program, placement, {})
     able = [one for one in chooser.candidates(job, groups, price_all=True) if not one.reason]
-    chosen = Choosing(program, placement, ({}, ())).chosen()[0].choice.chosen.name
+    chosen = ProgramChooser(program, placement).choose()[0].choice.chosen.name
     prices = [one.price.time_ps for one in able if one.price is not None]
     for one, price_ps in zip(able, prices, strict=True):
         if price_ps <= NEAR * min(prices) or one.name == chosen:
@@ -78,7 +84,7 @@ def clock(program: Program, placement: Placement, one: Candidate) -> float:
     """The time of a candidate by the clock, 0 if the program has no room for it."""
     job = job_of(program, program.placeholders[0])
     try:
-        executable = fill_with(program, placement, [list(teams_of(program, job, one))])
+        executable = lower_plans(program, placement, [list(replica_groups_of(program, job, one))])
     except LoweringError:
         return 0
     return collective_ps(executable) / 1e6

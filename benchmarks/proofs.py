@@ -19,7 +19,7 @@ from pathlib import Path
 import attrs
 
 import ncc_compiler
-from ncc_runtime.lowering.fill import fill
+from ncc_runtime.lowering.lower import lower
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import PlaceOptions, place_on
 from ncc_runtime.runtime import program_of
@@ -67,7 +67,7 @@ def measure(case: Case) -> dict[str, float | str]:
     program = case.program()
     forced = {"all-reduce": case.algorithm} if case.algorithm else {}
     start = time.perf_counter()
-    executable = fill(program, place_on(PlaceOptions("trn2.48xlarge"), program.ranks), forced)
+    executable = lower(program, place_on(PlaceOptions("trn2.48xlarge"), program.ranks), forced)
     filled = time.perf_counter()
     first = prove(executable)
     seconds = [time.perf_counter() - filled]

@@ -29,7 +29,7 @@ from ncc_runtime.collectives.forwarding.slots import gathered
 from ncc_runtime.collectives.layout import Layout
 from ncc_runtime.execution.clock.clock import collective_ps
 from ncc_runtime.lowering.choices import groups_of, job_of
-from ncc_runtime.lowering.fill import fill
+from ncc_runtime.lowering.lower import lower
 from ncc_runtime.placement import PlaceOptions, place_on
 from ncc_runtime.report import bench
 from ncc_runtime.report.bench import DTYPES, OPERATORS, program_of_case
@@ -129,7 +129,7 @@ def clocked(case: Case, op: str, size: int = SIZE) -> str:
     program = program_of_case(bench.Case(operator, case.ranks, DTYPES["fp32"], size))
     placement = place_on(case.options, program.ranks)
     start = time.perf_counter()
-    executable = fill(program, placement, {op: case.algorithm})
+    executable = lower(program, placement, {op: case.algorithm})
     filled = time.perf_counter() - start
     time_us = collective_ps(executable) / 1e6
     (placeholder,) = program.placeholders

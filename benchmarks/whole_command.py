@@ -39,8 +39,8 @@ def phases(path: str, topology: str, nodes: int | None) -> dict[str, float]:
 
     timed("imports", _imports)
     from ncc_runtime import runtime
-    from ncc_runtime.lowering.choices import Choosing
-    from ncc_runtime.lowering.fill import fill_with
+    from ncc_runtime.lowering.choices import ProgramChooser
+    from ncc_runtime.lowering.lower import lower_plans
     from ncc_runtime.options import RunOptions
     from ncc_runtime.placement import PlaceOptions, place_on
     from ncc_runtime.report import summary
@@ -48,9 +48,9 @@ def phases(path: str, topology: str, nodes: int | None) -> dict[str, float]:
     program = timed("read the file", lambda: runtime.program_of(path))
     options = PlaceOptions(topology, nodes=nodes)
     placement = timed("place", lambda: place_on(options, program.ranks))
-    chosen = timed("choose", lambda: Choosing(program, placement, ({}, ())).chosen())
-    teams = [list(one.teams) for one in chosen]
-    model = runtime.Model(timed("fill", lambda: fill_with(program, placement, teams)))
+    chosen = timed("choose", lambda: ProgramChooser(program, placement).choose())
+    teams = [list(one.replica_groups) for one in chosen]
+    model = runtime.Model(timed("fill", lambda: lower_plans(program, placement, teams)))
     timed("prove", lambda: model.proofs)
     run = RunOptions(values=False)
     result = timed("clock, and rows of collectives", lambda: model.run(options=run))

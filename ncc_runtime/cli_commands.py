@@ -271,7 +271,7 @@ class WantedTimeline:
             return None
         import numpy as np
 
-        count, seen, last = executable.ranks, executable.seen, max(self.ranks)
+        count, seen, last = executable.ranks, executable.representatives, max(self.ranks)
         if last >= count:
             raise click.UsageError(
                 f"--trace-ranks: rank {last} is not below the program's {count} ranks"

@@ -1,4 +1,4 @@
-"""Several programs for one run: checked against each other, then joined."""
+"""Programs of pipeline stages for one run: checked against each other, then joined to one."""
 
 import operator
 from collections.abc import Sequence
@@ -13,30 +13,23 @@ from ncc_runtime.verify.agreement.mismatch import agreement
 
 def stage_of(program: Program, ranks: Sequence[int], label: str) -> Stage:
     """A program and who runs it; InputError where those are no ranks of its world."""
-    found = sorted({operator.index(rank) for rank in ranks})
-    if not found:
+    own = sorted({operator.index(rank) for rank in ranks})
+    if not own:
         raise InputError(f"{label} has no ranks; give those that run it, as in 0-3,8")
-    outside = [rank for rank in found if not 0 <= rank < program.ranks]
+    outside = [rank for rank in own if not 0 <= rank < program.ranks]
     if outside:
         raise InputError(
             f"{label} is compiled for {program.ranks} ranks, which are numbered from 0; there is "
             f"no rank {outside[0]}"
         )
-    return Stage(program, np.array(found, np.int32), label)
+    return Stage(program, np.array(own, np.int32), label)
 
 
 def joint_program(stages: Sequence[Stage]) -> Program:
-    """The stages as one program; a MismatchError tells where they disagree."""
-    _check_ranks(stages)
-    if len(stages) == 1:
-        return stages[0].program
-    agreed = agreement(stages)
-    shared = [{stage: call.number for stage, call in one.items()} for one in agreed.meetings]
-    return joined(stages, shared, agreed.twins)
+    """The stages as one program; every rank runs one of them.
 
-
-def _check_ranks(stages: Sequence[Stage]) -> None:
-    """Every rank runs one program."""
+    InputError where a rank runs none or two; MismatchError says where stages disagree.
+    """
     owner: dict[int, Stage] = {}
     for stage in stages:
         for rank in stage.ranks.tolist():
@@ -51,3 +44,10 @@ def _check_ranks(stages: Sequence[Stage]) -> None:
         raise InputError(
             f"no program is given for ranks {ranks_text(missing)} of {stages[0].program.ranks}"
         )
+    if len(stages) == 1:
+        return stages[0].program
+    agreed = agreement(stages)
+    shared = [
+        {stage: call.number for stage, call in meeting.items()} for meeting in agreed.meetings
+    ]
+    return joined(stages, shared, agreed.twins)

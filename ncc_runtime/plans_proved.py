@@ -1,4 +1,4 @@
-"""Refuses what users' plans made of a program, if it is not proved; says which plan, and where."""
+"""Users' plans whose program is not proved: refused with the plan, the chunk and the round."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -7,7 +7,7 @@ import numpy as np
 from ncc_runtime.collectives.chunks import whole_chunks
 from ncc_runtime.collectives.plan import Space
 from ncc_runtime.errors import PlanError
-from ncc_runtime.lowering.choices import asked_of
+from ncc_runtime.lowering.choices import plan_requests
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.plans.files import PlanFile, assigned
 from ncc_runtime.verify.counting.increments import increments_of
@@ -21,16 +21,16 @@ from ncc_runtime.verify.semantics.semantics import Wrong, first_wrong
 def refuse_plans(
     executable: Executable, files: Sequence[PlanFile], proofs: Callable[[], Sequence[Proof]]
 ) -> None:
-    """PlanError if what a plan fills deadlocks, races or comes to something else.
+    """PlanError if a placeholder that a plan runs deadlocks, races or has a wrong result.
 
-    Plans in chunks were checked before; the proofs come with the first run.
+    `proofs` makes the proofs of the program; plans in chunks need none, they were checked before.
     """
     if not any(file.is_proved_late for file in files):
         return
     broken = [proof for proof in proofs() if proof.breaches]
     if not broken:
         return
-    by_number = assigned(files, asked_of(executable.program))
+    by_number = assigned(files, plan_requests(executable.program))
     for number, file in sorted(by_number.items()):
         for what in _reasons(executable, number, broken):
             raise PlanError(f"plan {file.path}: {what}")
@@ -40,9 +40,9 @@ def refuse_plans(
 def _reasons(executable: Executable, number: int, broken: Sequence[Proof]) -> Iterator[str]:
     """What is wrong with a placeholder, the most telling first."""
     if broken[0].name == "semantics":
-        found = _first_wrong(executable, number)
-        if found is not None:
-            yield f"p{number}: {_wording(executable, found)}"
+        wrong = _first_wrong(executable, number)
+        if wrong is not None:
+            yield f"p{number}: {_wrong_text(executable, wrong)}"
     for proof in broken:
         for breach in proof.breaches:
             if f"p{number} " in breach or len(executable.program.placeholders) == 1:
@@ -59,15 +59,14 @@ def _first_wrong(executable: Executable, number: int) -> Wrong | None:
     return None
 
 
-def _wording(executable: Executable, found: Wrong) -> str:
+def _wrong_text(executable: Executable, wrong: Wrong) -> str:
     """The first wrong chunk, its rank and the round that wrote it last."""
-    asked = asked_of(executable.program)[found.number]
-    elements = asked.job.buffers.result_elements
-    members = max(map(len, asked.groups), default=1)
-    (extent,) = whole_chunks(
-        Space.RESULT, [elements[found.result]], members, asked.job.buffers.element_bytes
-    )
-    chunk = int(np.searchsorted(extent.offsets[0], found.offset, "right")) - 1
-    where = f"chunk {chunk} of rank {found.rank}"
-    last = "no transfer writes there" if found.round is None else f"in round {found.round}"
-    return f"{where} is wrong, {last}: {found.what}"
+    request = plan_requests(executable.program)[wrong.number]
+    buffers = request.job.buffers
+    members = max(map(len, request.groups), default=1)
+    elements = [buffers.result_elements[wrong.result]]
+    (extent,) = whole_chunks(Space.RESULT, elements, members, buffers.element_bytes)
+    chunk = int(np.searchsorted(extent.offsets[0], wrong.offset, "right")) - 1
+    where = f"chunk {chunk} of rank {wrong.rank}"
+    last = "no transfer writes there" if wrong.round is None else f"in round {wrong.round}"
+    return f"{where} is wrong, {last}: {wrong.what}"

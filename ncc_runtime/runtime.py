@@ -1,4 +1,4 @@
-"""From a compiled program to a run: load, place, fill, prove, run. Read this file first."""
+"""From a compiled program to a run: load, place, lower, prove, run. Read this file first."""
 
 import contextlib
 import functools
@@ -38,7 +38,7 @@ from ncc_runtime.inputs import (
     parameter_text,
 )
 from ncc_runtime.lowering.executable import DmaQueue, Executable
-from ncc_runtime.lowering.fill import fill, without_collections
+from ncc_runtime.lowering.lower import lower, without_garbage_collection
 from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions, RunOptions
@@ -61,7 +61,7 @@ class Compiled(Protocol):
 
 
 class Model:
-    """A program on its placement, filled and ready to run, as often as wanted."""
+    """A program on its placement, lowered and ready to run any number of times."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class Model:
         plans: Sequence["PlanFile"] = (),
     ) -> None:
         self.executable = executable
-        self.plans = tuple(plans)  # that users wrote, which fill some placeholders
-        self.verdicts = tuple(verdicts)  # what the hardware's rules say of its groups
+        self.plans = tuple(plans)  # that users wrote, for some placeholders
+        self.verdicts = tuple(verdicts)  # of the hardware's rules on its groups
         self._machines: dict[tuple[int, bool], Machine] = {}
 
     @property
@@ -81,7 +81,7 @@ class Model:
 
     @functools.cached_property
     def proofs(self) -> tuple[Proof, ...]:
-        """What is proved of the program, and what is not; made once, when first asked for."""
+        """What is proved of the program, and what is not; made once, on first use."""
         return prove.prove(self.executable)
 
     def run(
@@ -94,8 +94,8 @@ class Model:
     ) -> Run:
         """Run once. Inputs come in order, by number or by the name that the model gives them.
 
-        One is [ranks, *shape], [*shape] for the same on every rank, or the whole array, which its
-        sharding in the model cuts. A seed fills what is missing.
+        An input is [ranks, *shape], [*shape] for the same on every rank, or the whole array, which
+        its sharding in the model cuts. A seed fills what is missing.
         Without a seed a missing input is an InputError, unless values are off. A program that is
         not proved is a ProofError, unless `verify` is off.
         `settings` are fields of RunOptions by name, as in run(x, values=True, threads=2).
@@ -124,8 +124,8 @@ class Model:
         if arrays is None:
             decisions = self._decisions(given, options)
             sized, notes = assumed(self.executable)
-            found = simulate(sized, decisions, watch=options.watch)
-            trace, traffic = found if options.clock else None, traffic_of(found)
+            timed = simulate(sized, decisions, watch=options.watch)
+            trace, traffic = timed if options.clock else None, traffic_of(timed)
         else:
             machine = self._machine(options)
             machine.load(arrays)
@@ -159,7 +159,7 @@ class Model:
     def _draw(self, given: Mapping[int, np.ndarray], seed: int) -> Mapping[int, Words]:
         """Tables of counts that fit, where a seed fills them."""
         program = self.executable.program
-        if not any(one.op.is_counted for one in program.placeholders):
+        if not any(placeholder.op.is_counted for placeholder in program.placeholders):
             return {}
         from ncc_runtime.random_counts import drawn_counts
 
@@ -167,7 +167,7 @@ class Model:
 
     @contextlib.contextmanager
     def _explained(self, given: Container[int]) -> Iterator[None]:
-        """Counts that do not fit, with the parameters that a seed filled from which they follow."""
+        """Names the parameters that a seed filled where counts that follow from them do not fit."""
         try:
             yield
         except CountsError as error:
@@ -192,7 +192,7 @@ class Model:
     def _perform(
         self, machine: "Machine", options: RunOptions
     ) -> tuple[RecordedDecisions, tuple[Traffic, ...], SizeRecord]:
-        """Compute what the devices would hold; what was decided, what was moved, in which sizes."""
+        """Compute what the devices would hold: the decisions taken, the traffic and its sizes."""
         import threadpoolctl
 
         queues, counter = self.executable.queues, TrafficCounter(self.executable)
@@ -212,8 +212,8 @@ class Model:
 
         shuffle = options.shuffle_seed
         generator = None if shuffle is None else np.random.default_rng(shuffle)
-        read = ValueDecisions(self.executable, machine)
-        recorded = RecordedDecisions(self.executable.ranks, read)
+        decisions = ValueDecisions(self.executable, machine)
+        recorded = RecordedDecisions(self.executable.ranks, decisions)
         # BLAS on one thread: its own threads would change the order of sums with the machine
         with threadpoolctl.threadpool_limits(1, user_api="blas"), machine:
             Scheduler(self.executable, recorded).run(perform, generator)
@@ -237,13 +237,13 @@ def load(
     times_only: bool = False,
     ignore_memory: bool = False,
 ) -> Model:
-    """Place a compiled program and fill its placeholders; raises NccError with the reason.
+    """Place a compiled program and lower its placeholders; raises NccError with the reason.
 
     Several programs of one world, pipeline stages say, come with the ranks that run each:
     load([("a.neff", range(0, 4)), ("b.neff", range(4, 8))]); MismatchError says how they differ.
     `strict` refuses groups that the hardware would refuse; `Model.verdicts` has them otherwise.
-    `plans` are files of plans, perhaps with what they fill: "all-reduce=ring.xml", "p3=own.json".
-    `times_only` fills one of instances that are alike, for run(values=False, verify=False): many
+    `plans` are files, perhaps with what they are for: "all-reduce=ring.xml", "p3=own.json".
+    `times_only` lowers one of instances that are alike, for run(values=False, verify=False): many
     ranks are timed as quickly as those of one instance.
     `ignore_memory` places what takes more memory than a rank has too, for run(values=False).
     """
@@ -257,23 +257,28 @@ def load(
 def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Model:
     """The same with options as objects."""
     placement = place_on(place, program.ranks)
-    judged = verdicts(program, placement)
+    of_groups = verdicts(program, placement)
     if options.strict:
-        refuse(judged)
-    plans = _plans(options)
-    executable = fill(
+        refuse(of_groups)
+    plans: tuple[PlanFile, ...] = ()
+    if options.plans:
+        from ncc_runtime.plans.files import read_plans
+
+        with without_garbage_collection():
+            plans = read_plans(options.plans)
+    executable = lower(
         program,
         placement,
         options.algorithms,
         plans,
-        folded=options.times_only,
+        times_only=options.times_only,
         ignore_memory=options.ignore_memory,
     )
     check_counts(executable)
-    exceeded = limit_verdicts(placement, _uses(executable))
+    of_limits = limit_verdicts(placement, _uses(executable))
     if options.strict:
-        refuse(exceeded)
-    model = Model(executable, (*judged, *exceeded), plans)
+        refuse(of_limits)
+    model = Model(executable, (*of_groups, *of_limits), plans)
     if plans:
         from ncc_runtime.plans_proved import refuse_plans
 
@@ -281,24 +286,14 @@ def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Mode
     return model
 
 
-def _plans(options: LoadOptions) -> "tuple[PlanFile, ...]":
-    """What users wrote; most do not, and are spared the import."""
-    if not options.plans:
-        return ()
-    from ncc_runtime.plans.files import read_plans
-
-    with without_collections():
-        return read_plans(options.plans)
-
-
 def _uses(executable: Executable) -> Iterator[Use]:
-    """How every placeholder was filled, a group of each size."""
+    """How every placeholder was lowered, a group of each size."""
     rings = [queue for queue in executable.queues if isinstance(queue, DmaQueue)]
-    found = {(queue.name, int(one)) for queue in rings for one in np.unique(queue.placeholder)}
-    lanes = Counter(number for _, number in found)
-    for number, filled in enumerate(executable.filled):
+    used = {(ring.name, int(number)) for ring in rings for number in np.unique(ring.placeholder)}
+    lanes = Counter(number for _, number in used)
+    for number, collective in enumerate(executable.lowered):
         groups = executable.program.placeholders[number].groups
-        for algorithm, size in zip(filled.algorithms, filled.group_sizes, strict=True):
+        for algorithm, size in zip(collective.algorithms, collective.group_sizes, strict=True):
             ranks = next((group for group in groups if len(group) == size), ())
             yield Use(number, algorithm, ranks, lanes[number])
 
@@ -308,7 +303,7 @@ def program_of(neff: Neff | Sequence[tuple[Neff, Sequence[int]]]) -> Program:
     if isinstance(neff, Program):
         return neff
     if isinstance(neff, list | tuple):
-        return _joint(neff)
+        return _joint_program(neff)
     if isinstance(neff, str | os.PathLike):
         return container.load(Path(neff))
     if isinstance(neff, bytes):
@@ -319,7 +314,7 @@ def program_of(neff: Neff | Sequence[tuple[Neff, Sequence[int]]]) -> Program:
     raise InputError(f"a .neff is a path, bytes or a compiled program, not {type(neff).__name__}")
 
 
-def _joint(parts: Sequence[tuple[Neff, Sequence[int]]]) -> Program:
+def _joint_program(parts: Sequence[tuple[Neff, Sequence[int]]]) -> Program:
     from ncc_runtime.pipeline import joint_program, stage_of
 
     stages = []

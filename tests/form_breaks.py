@@ -14,9 +14,9 @@ from ncc_runtime.lowering.executable import (
     DmaQueue,
     EngineQueue,
     Executable,
-    Load,
     Post,
     Queue,
+    RegisterLoad,
 )
 from ncc_runtime.neff.placeholder import CollectiveOp
 from tests import mutant_edits as edit
@@ -168,7 +168,7 @@ def register(column: str, row: int, rank: int, value: int) -> Break:
     return changed("cc0.dma0", change)
 
 
-def loads(change: Callable[[dict[int, Load]], dict[int, Load]]) -> Break:
+def loads(change: Callable[[dict[int, RegisterLoad]], dict[int, RegisterLoad]]) -> Break:
     """Other tables in the program of a CC-core."""
     return changed("cc0", lambda queue: attrs.evolve(queue, loads=change(dict(queue.loads))))
 

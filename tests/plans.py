@@ -5,8 +5,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ncc_runtime.collectives.plan import IDLE, Copy, Piece, Plan, Round, Space, Transfer, home
-from ncc_runtime.lowering.fill import fill_with
-from ncc_runtime.lowering.moves import Team
+from ncc_runtime.lowering.lower import lower_plans
+from ncc_runtime.lowering.lower_plan import ReplicaGroups
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import PlaceOptions, place_on
 from ncc_runtime.runtime import Model
@@ -20,8 +20,8 @@ def with_plan(
 ) -> Model:
     """The program, every placeholder filled with one plan for groups of ranks [group, member]."""
     placement = place_on(on or PlaceOptions(), program.ranks)
-    teams = [[Team(plan, ranks)] for _ in program.placeholders]
-    return Model(fill_with(program, placement, teams))
+    teams = [[ReplicaGroups(plan, ranks)] for _ in program.placeholders]
+    return Model(lower_plans(program, placement, teams))
 
 
 def meaning(plan: Plan, operand: np.ndarray) -> np.ndarray:

@@ -265,7 +265,7 @@ def test_imports_follow_the_table(package: str) -> None:
         ("ncc_runtime.cli", "ncc_compiler.driver", False),
         ("ncc_runtime.verify.races.races", "ncc_runtime.lowering.executable.Executable", True),
         ("ncc_runtime.verify.races.races", "ncc_runtime.lowering.stream", False),
-        ("ncc_runtime.lowering.executable", "ncc_runtime.lowering.fill", False),
+        ("ncc_runtime.lowering.executable", "ncc_runtime.lowering.lower", False),
         ("ncc_runtime.unheard_of", "ncc_runtime.errors", False),
     ],
 )

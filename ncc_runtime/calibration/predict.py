@@ -17,9 +17,9 @@ from ncc_runtime.collectives.cost.machine import Machine
 from ncc_runtime.collectives.plan import Job
 from ncc_runtime.errors import InputError, NccError
 from ncc_runtime.execution.clock.clock import collective_ps
-from ncc_runtime.lowering.choices import chooser_of, groups_of, job_of, teams_of
+from ncc_runtime.lowering.choices import chooser_of, groups_of, job_of, replica_groups_of
 from ncc_runtime.lowering.executable import Executable
-from ncc_runtime.lowering.fill import fill_with
+from ncc_runtime.lowering.lower import lower_plans
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import Placement, place
 from ncc_runtime.report.bench import DTYPES, OPERATORS, Case, program_of_case
@@ -133,8 +133,8 @@ class Predictor:
         made = self._prepare(row)
         if name not in made.executables:
             plan = next(one for one in made.plans if one.name == name)
-            teams = list(teams_of(made.program, made.job, plan))
-            filled = fill_with(made.program, _placement(row, NONE), [teams])
+            teams = list(replica_groups_of(made.program, made.job, plan))
+            filled = lower_plans(made.program, _placement(row, NONE), [teams])
             made.executables[name] = filled
         return made.executables[name]
 

@@ -1,14 +1,17 @@
-"""Which algorithm fills which placeholder: the registry, and the choice.
+"""Which algorithm runs a collective: the registry of algorithms, and the choice by price.
 
-What could fill a placeholder: the plans of algorithms for groups, whole or of one instance.
+Every algorithm of an operator is a candidate: its plans for the groups, or the reason why it does
+not run. The cheapest is chosen, by the price of its plans (`cost/price.py`).
 
-Where instances are alike, an algorithm is *sketched* at first: one instance is taken to stand for
-all, which is enough to know the least that it costs. What may be chosen is made sure of: the plan
-is folded where that holds, and of all members elsewhere.
+Plans and prices of large groups are costly, so a candidate is an *estimate* at first: plans that
+assume instances to be alike, and a lower bound of the price. `Chooser.best` is a best-first search
+over these bounds, as in A*: it takes the least one, makes it exact, and is done when the least one
+is exact already; the others can only be dearer than their bounds. Exact plans are symmetry-reduced
+where one instance does stand for all (`symmetry.py`), and of all members elsewhere.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import attrs
@@ -34,9 +37,9 @@ from ncc_runtime.collectives.cost.machine import Groups, LoadsKey, Machine
 from ncc_runtime.collectives.cost.price import Price, least_ps, priced
 from ncc_runtime.collectives.cost.usage import Loads
 from ncc_runtime.collectives.layout import Arrange, Layout, Members, UnsuitedError
-from ncc_runtime.collectives.plan import Fold, Job, Plan
+from ncc_runtime.collectives.plan import GroupSymmetry, Job, Plan
 from ncc_runtime.collectives.plan_memory import shortage
-from ncc_runtime.collectives.symmetry import FoldedParts, fold_of, is_folded_truly
+from ncc_runtime.collectives.symmetry import RepresentativeParts, group_symmetry, is_symmetric
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.machine_model.instances import FirstParts
 from ncc_runtime.machine_model.parts import Parts
@@ -47,8 +50,11 @@ from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.routes import Routes
 
 MANY = 8192
-"""Members whose rounds, or whose columns if one instance does not stand for all, are too many to be
-tried among others."""
+"""Members from which on a plan is not tried beside others: one with a round for each member, or one
+with columns of all members. Both take seconds and more."""
+
+MOST_NAMED = 8
+"""A reason names no more ranks of a group than this."""
 
 
 @attrs.frozen
@@ -58,213 +64,15 @@ class Algorithm:
     arrange: Arrange
     build: Callable[[Job, Any], Plan]  # given what `arrange` returned
     is_published: bool = True  # or not in conflict with what is, where that is known
-    most_folded: int | None = None  # members it is tried for where another suits; None: any number
-
-
-@attrs.frozen(eq=False)
-class Sketch:
-    """How to make the plans that are sketched, one for each arrangement of groups."""
-
-    algorithm: Algorithm
-    arranged: tuple[Hashable, ...]
-    folds: tuple[Fold | None, ...]
-
-    def whole(self, job: Job, plans: Sequence[Plan]) -> list[Plan]:
-        """Plans of all members in place of those that are sketched."""
-        return [
-            plan if plan.fold is None else self.algorithm.build(job, how)
-            for plan, how in zip(plans, self.arranged, strict=True)
-        ]
-
-    def is_true(self, job: Job, plans: Sequence[Plan]) -> bool:
-        """Whether in all of the sketched plans one instance does stand for all.
-
-        They are priced together, so that none is folded beside one that cannot be.
-        """
-        for plan, how, fold in zip(plans, self.arranged, self.folds, strict=True):
-            if (plan.fold is None) != (fold is None):
-                return False
-            if not is_folded_truly(partial(self._built, how), job, plan):
-                return False
-        return True
-
-    def _built(self, arranged: Hashable, job: Job) -> Plan:
-        return self.algorithm.build(job, arranged)
-
-
-@attrs.frozen(eq=False)
-class Candidate:
-    """An algorithm for a placeholder: what it costs, or why it does not run."""
-
-    name: str
-    price: Price | None
-    reason: str = ""  # why it cannot run; "" if it can
-    teams: tuple[tuple[Plan, Groups], ...] = attrs.field(default=(), repr=False)
-    least_ps: int | None = None  # a lower bound, where it is priced when that comes to matter
-    sketch: Sketch | None = attrs.field(default=None, repr=False)  # None: the plans are sure
-
-    @property
-    def time_ps(self) -> int:
-        """What it takes, or at least; 0 where nobody asks."""
-        return (self.least_ps or 0) if self.price is None else self.price.time_ps
-
-
-class Candidates:
-    """Makes the candidates on one placement; remembers arrangements, and what it made sure of."""
-
-    def __init__(
-        self,
-        placement: Placement,
-        forced: Mapping[str, str],
-        room_bytes: int | None = None,  # what is left for channel buffers; None: no limit
-        seen: int | None = None,  # ranks of the first instance, if they may stand for all
-    ) -> None:
-        self._placement = placement
-        self._forced = forced
-        self._room_bytes = room_bytes
-        self._seen = seen
-        self._is_folded = True  # plans may be
-        self._arranged: dict[tuple[Arrange, Hashable], Hashable | UnsuitedError] = {}
-        self._layouts: dict[Members, Layout] = {}
-        self._keys: dict[Members, Hashable] = {}  # of groups, equal where they sit alike
-        self._folds: dict[Members, Fold | None] = {}
-        self._sure: dict[tuple[Sketch, bool], Candidate] = {}  # by whether plans may be folded
-
-    def unfolded(self) -> "Candidates":
-        """The same, but what is sure is of all members."""
-        other = Candidates(self._placement, self._forced, self._room_bytes, self._seen)
-        other._is_folded = False
-        other._arranged, other._layouts, other._keys = self._arranged, self._layouts, self._keys
-        other._folds, other._sure = self._folds, self._sure
-        return other
-
-    def sketched(
-        self, job: Job, name: str, algorithm: Algorithm, groups: Sequence[Members]
-    ) -> Candidate:
-        """All groups by one algorithm; groups that are arranged alike share one plan."""
-        is_free = self._is_free(job)
-        if is_free and not algorithm.is_published and _is_known(self._placement.topology, groups):
-            known = f"{self._placement.topology.instance} takes what is published of it"
-            return Candidate(name, None, f"{known}; --algorithm takes this all the same")
-        alike: dict[tuple[Hashable, Fold | None], list[Members]] = {}
-        for group in groups:
-            arranged = self._arrange(algorithm, group)
-            if isinstance(arranged, UnsuitedError):
-                return Candidate(name, None, f"group {_short(group)}: {arranged}")
-            alike.setdefault((arranged, self._fold(group)), []).append(group)
-        try:
-            plans = tuple(
-                algorithm.build(attrs.evolve(job, fold=fold), arranged) for arranged, fold in alike
-            )
-        except UnsuitedError as reason:
-            return Candidate(name, None, str(reason))
-        ranks = (np.array(its_groups, np.int32) for its_groups in alike.values())
-        is_sure = all(plan.fold is None for plan in plans)
-        sketch = None if is_sure else Sketch(algorithm, *zip(*alike, strict=True))
-        teams = tuple(zip(plans, ranks, strict=True))
-        return self._roomy(job, Candidate(name, None, teams=teams, sketch=sketch))
-
-    def sure(self, job: Job, one: Candidate) -> Candidate:
-        """The candidate with plans that are known to be those of its groups."""
-        if one.sketch is None:
-            return one
-        key = one.sketch, self._is_folded
-        if key not in self._sure:
-            self._sure[key] = self._made_sure(job, one, one.sketch)
-        return self._sure[key]
-
-    def _made_sure(self, job: Job, one: Candidate, sketch: Sketch) -> Candidate:
-        before = self._sure.get((sketch, True))
-        if before is not None and all(plan.fold is None for plan, _ in before.teams):
-            return before
-        plans = [plan for plan, _ in one.teams]
-        try:
-            if not (self._is_folded and sketch.is_true(job, plans)):
-                most = max(plan.members for plan in plans)
-                if most > MANY and self._is_free(job):
-                    return Candidate(one.name, None, _unplanned(most))
-                ranks = self._placement.ranks
-                short = shortage([(plan, its.size) for plan, its in one.teams], ranks, ranks)
-                if short:
-                    return Candidate(one.name, None, short)
-                plans = sketch.whole(job, plans)
-        except UnsuitedError as reason:
-            return Candidate(one.name, None, str(reason))
-        teams = tuple((plan, its[1]) for plan, its in zip(plans, one.teams, strict=True))
-        return self._roomy(job, Candidate(one.name, None, teams=teams))
-
-    def _is_free(self, job: Job) -> bool:
-        return job.placeholder.op.value not in self._forced
-
-    def _roomy(self, job: Job, one: Candidate) -> Candidate:
-        """The candidate, or that there is no room for its channel buffer."""
-        need = max((plan.scratch_bytes for plan, _ in one.teams), default=0)
-        if not self._is_free(job) or self._room_bytes is None or need <= self._room_bytes:
-            return one
-        room = max(0, self._room_bytes)
-        short = f"its channel buffer takes {need} bytes a rank and {room} are left"
-        return Candidate(one.name, None, short)
-
-    def _fold(self, group: Members) -> Fold | None:
-        if self._seen is None:
-            return None
-        if group not in self._folds:
-            self._folds[group] = fold_of(np.array(group), self._seen)
-        return self._folds[group]
-
-    def _key(self, group: Members) -> Hashable:
-        """Groups of alike instances that sit alike in them are arranged alike."""
-        if self._seen is None:
-            return group
-        if group not in self._keys:
-            ranks = np.array(group)
-            self._keys[group] = (ranks - ranks[0] // self._seen * self._seen).tobytes()
-        return self._keys[group]
-
-    def _arrange(self, algorithm: Algorithm, group: Members) -> Hashable | UnsuitedError:
-        key = algorithm.arrange, self._key(group)
-        if key not in self._arranged:
-            if group not in self._layouts:
-                self._layouts[group] = Layout.of(self._placement, group)
-            try:
-                self._arranged[key] = algorithm.arrange(self._layouts[group])
-            except UnsuitedError as reason:
-                self._arranged[key] = reason
-        return self._arranged[key]
-
-
-def _is_known(topology: Topology, groups: Sequence[Members]) -> bool:
-    """Whether AWS publishes which algorithms such groups take, and nothing is wrong with it.
-
-    Groups that it documents are powers of two; of others a chip or more is missing.
-    """
-    is_single = topology.hosts_per_node == 1
-    is_whole = all(len(group) & (len(group) - 1) == 0 for group in groups)
-    return bool(topology.instance) and is_single and not topology.faults and is_whole
-
-
-MOST_NAMED = 8
-"""A reason names no more ranks of a group than this."""
-
-
-def _short(group: Members) -> str:
-    more = f",… ({len(group)} ranks)" if len(group) > MOST_NAMED else ""
-    return f"{{{','.join(map(str, group[:MOST_NAMED]))}{more}}}"
-
-
-def _unplanned(members: int) -> str:
-    return (
-        f"members of different instances move different amounts, and a plan of all {members} is "
-        f"made only if it is forced: take a buffer that divides evenly, or at most {MANY} members"
-    )
+    most_reduced: int | None = None  # members it is tried for, symmetry-reduced, beside others
 
 
 ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
     CollectiveOp.ALL_REDUCE: {
-        "ring": Algorithm(ring.arrange, ring.all_reduce, most_folded=MANY),
+        "ring": Algorithm(ring.arrange, ring.all_reduce, most_reduced=MANY),
         "kangaring": Algorithm(kangaring.arrange, kangaring.all_reduce),
-        "tree": Algorithm(tree.arrange, tree.all_reduce, most_folded=MANY),
-        "double-tree": Algorithm(tree.arrange, tree.double_all_reduce, most_folded=MANY),
+        "tree": Algorithm(tree.arrange, tree.all_reduce, most_reduced=MANY),
+        "double-tree": Algorithm(tree.arrange, tree.double_all_reduce, most_reduced=MANY),
         "mesh": Algorithm(mesh.arrange, mesh.all_reduce),
         "single-step-mesh": Algorithm(single_step.arrange, single_step.all_reduce),
         "direct": Algorithm(direct.arrange_on_one_chip, direct.all_reduce),
@@ -277,7 +85,7 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
         "synthesised": Algorithm(synthesised.arrange, synthesised.all_reduce, is_published=False),
     },
     CollectiveOp.REDUCE_SCATTER: {
-        "ring": Algorithm(ring.arrange, ring.reduce_scatter, most_folded=MANY),
+        "ring": Algorithm(ring.arrange, ring.reduce_scatter, most_reduced=MANY),
         "kangaring": Algorithm(kangaring.arrange, kangaring.reduce_scatter),
         "mesh": Algorithm(mesh.arrange, mesh.reduce_scatter),
         "rdh": Algorithm(rdh.arrange, rdh.reduce_scatter),
@@ -291,7 +99,7 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
         ),
     },
     CollectiveOp.ALL_GATHER: {
-        "ring": Algorithm(ring.arrange, ring.all_gather, most_folded=MANY),
+        "ring": Algorithm(ring.arrange, ring.all_gather, most_reduced=MANY),
         "kangaring": Algorithm(kangaring.arrange, kangaring.all_gather),
         "mesh": Algorithm(mesh.arrange, mesh.all_gather),
         "rdh": Algorithm(rdh.arrange, rdh.all_gather),
@@ -340,16 +148,213 @@ def check_forced(forced: Mapping[str, str]) -> None:
 
 
 @attrs.frozen(eq=False)
+class AssumedSymmetry:
+    """That instances are alike, which estimated plans take for granted; one entry for each plan."""
+
+    algorithm: Algorithm
+    arrangements: tuple[Hashable, ...]
+    symmetries: tuple[GroupSymmetry | None, ...]
+
+    def holds(self, job: Job, plans: Sequence[Plan]) -> bool:
+        """Whether in all of the plans one instance does stand for all.
+
+        They are priced together, so that none is reduced beside one that cannot be.
+        """
+        for plan, arranged, symmetry in zip(plans, self.arrangements, self.symmetries, strict=True):
+            if (plan.symmetry is None) != (symmetry is None):
+                return False
+
+            def build(job: Job, arranged: Hashable = arranged) -> Plan:
+                return self.algorithm.build(job, arranged)
+
+            if not is_symmetric(build, job, plan):
+                return False
+        return True
+
+    def dropped(self, job: Job, plans: Sequence[Plan]) -> list[Plan]:
+        """Plans of all members in place of those that are reduced."""
+        return [
+            plan if plan.symmetry is None else self.algorithm.build(job, arranged)
+            for plan, arranged in zip(plans, self.arrangements, strict=True)
+        ]
+
+
+@attrs.frozen(eq=False)
+class Candidate:
+    """An algorithm for a placeholder: its plans and what it costs, or why it does not run."""
+
+    name: str
+    price: Price | None  # exact; None: it is not known
+    reason: str = ""  # why it cannot run; "" if it can
+    replica_groups: tuple[tuple[Plan, Groups], ...] = attrs.field(default=(), repr=False)
+    least_ps: int | None = None  # a lower bound of the price, where candidates are compared
+    assumed: AssumedSymmetry | None = attrs.field(default=None, repr=False)  # None: plans are exact
+
+    @property
+    def time_ps(self) -> int:
+        """The price or its lower bound; 0 where candidates are not compared."""
+        return (self.least_ps or 0) if self.price is None else self.price.time_ps
+
+
+@attrs.frozen(eq=False)
 class Choice:
-    """What fills a placeholder, among what could."""
+    """What runs a placeholder, among what could."""
 
     chosen: Candidate
     is_forced: bool
     candidates: tuple[Candidate, ...]  # in the order of the registry
 
 
+class Planner:
+    """Makes the plans of candidates on one placement: estimated at first, exact when asked.
+
+    Remembers arrangements, and the candidates that it made exact.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        forced: Mapping[str, str],
+        room_bytes: int | None,
+        representatives: int | None,
+    ) -> None:
+        self._placement = placement
+        self._forced = forced
+        self._room_bytes = room_bytes
+        self._representatives = representatives
+        self._is_reducing = representatives is not None  # whether exact plans may be reduced
+        self._arrangements: dict[tuple[Arrange, Hashable], Hashable | UnsuitedError] = {}
+        self._layouts: dict[Members, Layout] = {}
+        self._keys: dict[Members, Hashable] = {}  # of groups, equal where they sit alike
+        self._symmetries: dict[Members, GroupSymmetry | None] = {}
+        self._exact: dict[tuple[AssumedSymmetry, bool], Candidate] = {}  # by whether it may reduce
+
+    def drop_symmetry(self) -> None:
+        """From now on exact plans are of all members."""
+        self._is_reducing = False
+
+    def estimated(
+        self, job: Job, name: str, algorithm: Algorithm, groups: Sequence[Members]
+    ) -> Candidate:
+        """All groups by one algorithm; groups that are arranged alike share one plan."""
+        topology = self._placement.topology
+        if self._is_free(job) and not algorithm.is_published and _is_known(topology, groups):
+            known = f"{topology.instance} takes what is published of it"
+            return Candidate(name, None, f"{known}; --algorithm takes this all the same")
+        alike: dict[tuple[Hashable, GroupSymmetry | None], list[Members]] = {}
+        for group in groups:
+            arranged = self._arrange(algorithm, group)
+            if isinstance(arranged, UnsuitedError):
+                more = f",… ({len(group)} ranks)" if len(group) > MOST_NAMED else ""
+                some = f"{{{','.join(map(str, group[:MOST_NAMED]))}{more}}}"
+                return Candidate(name, None, f"group {some}: {arranged}")
+            alike.setdefault((arranged, self._symmetry(group)), []).append(group)
+        try:
+            plans = [
+                algorithm.build(attrs.evolve(job, symmetry=symmetry), arranged)
+                for arranged, symmetry in alike
+            ]
+        except UnsuitedError as reason:
+            return Candidate(name, None, str(reason))
+        assumed = None
+        if any(plan.symmetry is not None for plan in plans):
+            assumed = AssumedSymmetry(algorithm, *zip(*alike, strict=True))
+        ranks = (np.array(same, np.int32) for same in alike.values())
+        replica_groups = tuple(zip(plans, ranks, strict=True))
+        return self._with_room(
+            job, Candidate(name, None, replica_groups=replica_groups, assumed=assumed)
+        )
+
+    def exact(self, job: Job, candidate: Candidate) -> Candidate:
+        """The candidate with plans that assume nothing; unchanged if they did not."""
+        assumed = candidate.assumed
+        if assumed is None:
+            return candidate
+        key = assumed, self._is_reducing
+        if key not in self._exact:
+            reduced = self._exact.get((assumed, True))
+            if reduced and all(plan.symmetry is None for plan, _ in reduced.replica_groups):
+                self._exact[key] = reduced  # there was nothing to reduce then
+            else:
+                self._exact[key] = self._made_exact(job, candidate, assumed)
+        return self._exact[key]
+
+    def _made_exact(self, job: Job, estimate: Candidate, assumed: AssumedSymmetry) -> Candidate:
+        name, plans = estimate.name, [plan for plan, _ in estimate.replica_groups]
+        try:
+            if not (self._is_reducing and assumed.holds(job, plans)):
+                most = max(plan.members for plan in plans)
+                if most > MANY and self._is_free(job):
+                    return Candidate(
+                        name,
+                        None,
+                        "members of different instances move different amounts, and a plan of all "
+                        f"{most} is made only if it is forced: take a buffer that divides evenly, "
+                        f"or at most {MANY} members",
+                    )
+                ranks = self._placement.ranks
+                sizes = [(plan, groups.size) for plan, groups in estimate.replica_groups]
+                short = shortage(sizes, ranks, ranks)
+                if short:
+                    return Candidate(name, None, short)
+                plans = assumed.dropped(job, plans)
+        except UnsuitedError as reason:
+            return Candidate(name, None, str(reason))
+        groups = (groups for _, groups in estimate.replica_groups)
+        replica_groups = tuple(zip(plans, groups, strict=True))
+        return self._with_room(job, Candidate(name, None, replica_groups=replica_groups))
+
+    def _is_free(self, job: Job) -> bool:
+        return job.placeholder.op.value not in self._forced
+
+    def _with_room(self, job: Job, candidate: Candidate) -> Candidate:
+        """The candidate, or that there is no room for its channel buffer."""
+        need = max((plan.scratch_bytes for plan, _ in candidate.replica_groups), default=0)
+        if not self._is_free(job) or self._room_bytes is None or need <= self._room_bytes:
+            return candidate
+        room = max(0, self._room_bytes)
+        short = f"its channel buffer takes {need} bytes a rank and {room} are left"
+        return Candidate(candidate.name, None, short)
+
+    def _symmetry(self, group: Members) -> GroupSymmetry | None:
+        if self._representatives is None:
+            return None
+        if group not in self._symmetries:
+            self._symmetries[group] = group_symmetry(np.array(group), self._representatives)
+        return self._symmetries[group]
+
+    def _arrange(self, algorithm: Algorithm, group: Members) -> Hashable | UnsuitedError:
+        """What the algorithm makes of a group; those that sit alike in alike instances share it."""
+        seats: Hashable = group
+        if self._representatives is not None:
+            if group not in self._keys:
+                ranks = np.array(group)
+                first = ranks[0] // self._representatives * self._representatives
+                self._keys[group] = (ranks - first).tobytes()
+            seats = self._keys[group]
+        key = algorithm.arrange, seats
+        if key not in self._arrangements:
+            if group not in self._layouts:
+                self._layouts[group] = Layout.of(self._placement, group)
+            try:
+                self._arrangements[key] = algorithm.arrange(self._layouts[group])
+            except UnsuitedError as reason:
+                self._arrangements[key] = reason
+        return self._arrangements[key]
+
+
+def _is_known(topology: Topology, groups: Sequence[Members]) -> bool:
+    """Whether AWS publishes which algorithms such groups take, and nothing is wrong with it.
+
+    Groups that it documents are powers of two; of others a chip or more is missing.
+    """
+    is_single = topology.hosts_per_node == 1
+    is_whole = all(len(group) & (len(group) - 1) == 0 for group in groups)
+    return bool(topology.instance) and is_single and not topology.faults and is_whole
+
+
 class Chooser:
-    """Takes the cheapest for all placeholders on one placement; remembers loads and prices."""
+    """Takes the cheapest candidate of placeholders on one placement; remembers what it priced."""
 
     def __init__(
         self,
@@ -357,22 +362,104 @@ class Chooser:
         forced: Mapping[str, str],
         room_bytes: int | None = None,  # what is left for channel buffers; None: no limit
         streams: int = 1,  # of the program: those without a CC-core of their own share
-        seen: int | None = None,  # ranks of the first instance, if they stand for all
+        representatives: int | None = None,  # ranks of an instance, if one may stand for all
     ) -> None:
         self._placement = placement
         self._forced = forced
         self._streams = streams
-        self._seen = seen
-        self._made = Candidates(placement, forced, room_bytes, seen)
+        self._representatives = representatives
+        self._planner = Planner(placement, forced, room_bytes, representatives)
         self._loads: dict[LoadsKey, Loads] = {}
-        self._prices: dict[Candidate, Candidate] = {}  # what a candidate is with its price
+        self._prices: dict[Candidate, Candidate] = {}  # with its price
 
-    def unfolded(self) -> "Chooser":
-        """The same for an executable of all ranks; it knows what this one has found out."""
-        other = Chooser(self._placement, self._forced, streams=self._streams)
-        other._made = self._made.unfolded()
-        other._loads, other._prices = self._loads, self._prices
-        return other
+    def drop_symmetry(self) -> None:
+        """From now on every rank has columns of its own; estimates and prices are kept."""
+        self._representatives = None
+        self._planner.drop_symmetry()
+
+    def candidates(
+        self, job: Job, groups: Sequence[Members], price_all: bool = False
+    ) -> tuple[Candidate, ...]:
+        """What could run a placeholder, also what cannot; only what is forced, if anything.
+
+        With `price_all` all of them, with exact prices. Otherwise they are estimates, with lower
+        bounds if there are several; `best` finds out what matters.
+        """
+        algorithms = ALGORITHMS[job.placeholder.op]
+        forced = self._forced.get(job.placeholder.op.value)
+        if forced is not None and not price_all:
+            return (self._planner.estimated(job, forced, algorithms[forced], groups),)
+        estimates = self.unpriced(job, groups)
+        if price_all:
+            return tuple(self.with_price(job, one) for one in estimates)
+        if sum(not one.reason for one in estimates) < 2:
+            return estimates
+        machine = self.machine(job)
+        return tuple(
+            one if one.reason else attrs.evolve(one, least_ps=least_ps(machine, one.replica_groups))
+            for one in estimates
+        )
+
+    def unpriced(self, job: Job, groups: Sequence[Members]) -> tuple[Candidate, ...]:
+        """Estimates that are the same for any rates and times."""
+        found: dict[str, Candidate] = {}
+        algorithms, most = ALGORITHMS[job.placeholder.op], max(map(len, groups), default=0)
+        # in groups that are too large for them, some are tried only if nothing else runs
+        late = [
+            name
+            for name, one in algorithms.items()
+            if self._representatives is not None
+            and one.most_reduced is not None
+            and one.most_reduced < most
+        ]
+        for name in sorted(algorithms, key=late.__contains__):
+            if name in late and any(not one.reason for one in found.values()):
+                reason = f"with {most} members it is not tried beside others, only if it is forced"
+                found[name] = Candidate(name, None, reason)
+            else:
+                found[name] = self._planner.estimated(job, name, algorithms[name], groups)
+        return tuple(found[name] for name in algorithms)
+
+    def best(self, job: Job, candidates: Sequence[Candidate]) -> Choice:
+        """The cheapest candidate, of equal ones the first; what is forced if it can run.
+
+        LoweringError if nothing can.
+        """
+        forced = self._forced.get(job.placeholder.op.value)
+        while True:
+            able = [one for one in candidates if not one.reason and forced in (None, one.name)]
+            if not able:
+                raise LoweringError(
+                    _refusal(job, [one for one in candidates if forced in (None, one.name)])
+                )
+            chosen = min(able, key=lambda one: one.time_ps)
+            exact = self._planner.exact(job, chosen)
+            if exact.price is None and chosen.least_ps is not None:
+                exact = self.with_price(job, exact)
+            if exact is chosen:
+                return Choice(chosen, forced is not None, tuple(candidates))
+            # its price is no less than its bound was: another one may be cheaper now
+            candidates = [exact if one is chosen else one for one in candidates]
+
+    def with_price(self, job: Job, candidate: Candidate) -> Candidate:
+        """The candidate, exact and with its price, if it can run."""
+        exact = self._planner.exact(job, candidate)
+        if exact.reason or exact.price is not None:
+            return exact
+        if exact not in self._prices:
+            self._prices[exact] = self.priced_on(self.machine(job), job, exact)
+        return self._prices[exact]
+
+    @staticmethod
+    def priced_on(machine: Machine, job: Job, candidate: Candidate) -> Candidate:
+        """A candidate that can run, with its price on this machine."""
+        replica_groups = candidate.replica_groups
+        if job.placeholder.op.is_counted:
+            replica_groups = tuple(
+                (variable_size.assumed(job, plan), ranks) for plan, ranks in replica_groups
+            )
+        price = priced(machine, replica_groups, job.buffers.element_bytes)
+        return attrs.evolve(candidate, price=price)
 
     @cached_property
     def parts(self) -> Parts:
@@ -382,100 +469,22 @@ class Chooser:
         return Parts(Routes(topology, self._placement), model, self._placement.ranks)
 
     @cached_property
-    def _folded_parts(self) -> FoldedParts | None:
-        if self._seen is None:
-            return None
-        count = self._placement.ranks // self._seen
-        return FoldedParts(self._seen, FirstParts.of(self.parts, count))
-
-    def candidates(
-        self, job: Job, groups: Sequence[Members], price_all: bool = False
-    ) -> tuple[Candidate, ...]:
-        """What could fill a placeholder, also what cannot run; only what is forced, if anything.
-
-        Prices, and what is not forced, are there only if asked for. Of several there is the least
-        that each can cost; `best` finds out more of those for which that comes to matter.
-        """
-        wanted = self._forced.get(job.placeholder.op.value)
-        if wanted is not None and not price_all:
-            return (
-                self._made.sketched(job, wanted, ALGORITHMS[job.placeholder.op][wanted], groups),
-            )
-        found = self.unpriced(job, groups)
-        if price_all:
-            return tuple(self.with_price(job, one) for one in found)
-        if sum(not one.reason for one in found) > 1:
-            machine = self.machine(job)
-            return tuple(one if one.reason else _bounded(machine, one) for one in found)
-        return found
-
-    def unpriced(self, job: Job, groups: Sequence[Members]) -> tuple[Candidate, ...]:
-        """What could fill a placeholder, which is the same for any rates and times."""
-        found: dict[str, Candidate] = {}
-        algorithms, most = ALGORITHMS[job.placeholder.op], max(map(len, groups), default=0)
-        late = [
-            name
-            for name, one in algorithms.items()
-            if self._seen is not None and one.most_folded is not None and one.most_folded < most
-        ]
-        for name in sorted(algorithms, key=late.__contains__):
-            if name in late and any(not one.reason for one in found.values()):
-                reason = f"with {most} members it is not tried beside others, only if it is forced"
-                found[name] = Candidate(name, None, reason)
-            else:
-                found[name] = self._made.sketched(job, name, algorithms[name], groups)
-        return tuple(found[name] for name in algorithms)
-
-    def best(self, job: Job, found: Sequence[Candidate]) -> Choice:
-        """The cheapest candidate, of equal ones the first; what is forced if it can run.
-
-        LoweringError if nothing can.
-        """
-        wanted = self._forced.get(job.placeholder.op.value)
-        while True:
-            able = [one for one in found if not one.reason and wanted in (None, one.name)]
-            if not able:
-                reasons = [one for one in found if wanted in (None, one.name)]
-                raise LoweringError(_refusal(job, reasons))
-            chosen = min(able, key=lambda one: one.time_ps)
-            settled = self._made.sure(job, chosen)
-            if settled.price is None and chosen.least_ps is not None:
-                settled = self.with_price(job, settled)
-            if settled is chosen:
-                return Choice(chosen, wanted is not None, tuple(found))
-            found = [settled if one is chosen else one for one in found]
-
-    def with_price(self, job: Job, one: Candidate) -> Candidate:
-        """The candidate with its price, where it can run."""
-        one = self._made.sure(job, one)
-        if one.reason or one.price is not None:
-            return one
-        if one not in self._prices:
-            self._prices[one] = self.priced_on(self.machine(job), job, one)
-        return self._prices[one]
+    def _first_parts(self) -> FirstParts:
+        assert self._representatives is not None, "every rank stands for itself"
+        return FirstParts.of(self.parts, self._placement.ranks // self._representatives)
 
     def machine(self, job: Job) -> Machine:
         """What a placeholder is priced on."""
         cores = self.parts.model.cc_cores_of(job.placeholder.stream, self._streams)
-        return Machine(self.parts, cores, self._loads, self._folded_parts)
-
-    @staticmethod
-    def priced_on(machine: Machine, job: Job, one: Candidate) -> Candidate:
-        """A candidate that can run, with its price."""
-        teams = one.teams
-        if job.placeholder.op.is_counted:
-            teams = tuple((variable_size.assumed(job, plan), ranks) for plan, ranks in teams)
-        return attrs.evolve(one, price=priced(machine, teams, job.buffers.element_bytes))
-
-
-def _bounded(machine: Machine, one: Candidate) -> Candidate:
-    """The candidate with the least that it can cost."""
-    return attrs.evolve(one, least_ps=least_ps(machine, one.teams))
+        symmetry = None
+        if self._representatives is not None:
+            symmetry = RepresentativeParts(self._representatives, self._first_parts)
+        return Machine(self.parts, cores, self._loads, symmetry)
 
 
 def _refusal(job: Job, candidates: Sequence[Candidate]) -> str:
     names: dict[str, list[str]] = {}
     for one in candidates:
         names.setdefault(one.reason, []).append(one.name)
-    reasons = "; ".join(f"{', '.join(its)}: {reason}" for reason, its in names.items())
+    reasons = "; ".join(f"{', '.join(same)}: {reason}" for reason, same in names.items())
     return f"{job.placeholder.name}: {job.placeholder.op.value} cannot run by {reasons}"

@@ -109,7 +109,7 @@ class Round:
 
 
 @attrs.frozen
-class Fold:
+class GroupSymmetry:
     """The first members of a group stand for all of it, who come in as many at a time, alike.
 
     A plan that is made so has offsets and sizes of the first members only; who sends to whom is
@@ -117,12 +117,12 @@ class Fold:
     these are alike to the first.
     """
 
-    seen: int
-    turn: int = 0  # so many times `seen` members come last
+    representatives: int  # members 0..representatives-1
+    rotation: int = 0  # so many times `representatives` members come last
 
     def over_all(self, column: np.ndarray, members: int) -> np.ndarray:
         """What holds for those that are seen, for all who are alike to them."""
-        return np.tile(column, members // self.seen)
+        return np.tile(column, members // self.representatives)
 
 
 @attrs.frozen(eq=False)
@@ -133,13 +133,13 @@ class Plan:
     members: int
     rounds: tuple[Round, ...]
     scratch_bytes: int = 0
-    fold: Fold | None = None  # None: columns are of all members
+    symmetry: GroupSymmetry | None = None  # None: columns are of all members
     is_even: bool = False  # it is known that members of one part move as many bytes
 
     @property
     def columns(self) -> int:
         """How many members have offsets and sizes, the first ones."""
-        return self.members if self.fold is None else self.fold.seen
+        return self.members if self.symmetry is None else self.symmetry.representatives
 
     @property
     def transfers(self) -> int:
@@ -170,7 +170,9 @@ class Job:
 
     placeholder: Placeholder
     buffers: Buffers
-    fold: Fold | None = None  # where only times are asked for; not every algorithm makes use of it
+    symmetry: GroupSymmetry | None = (
+        None  # where only times are asked for; not every algorithm makes use of it
+    )
 
 
 def divisor(job: Job, members: int) -> int:
@@ -185,4 +187,4 @@ def home(members: int) -> np.ndarray:
 
 def columns_of(job: Job, members: int) -> int:
     """How many members have offsets and sizes: the first ones, where these stand for all."""
-    return members if job.fold is None else job.fold.seen
+    return members if job.symmetry is None else job.symmetry.representatives

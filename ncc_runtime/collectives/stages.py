@@ -22,7 +22,7 @@ from ncc_runtime.collectives.chunks import Extent, Scratch, alone, renumbered, s
 from ncc_runtime.collectives.layout import Layout, Members
 from ncc_runtime.collectives.plan import (
     IDLE,
-    Fold,
+    GroupSymmetry,
     Job,
     Piece,
     Plan,
@@ -41,14 +41,18 @@ class Roles:
     is of them alone, and so is what follows from it.
     """
 
-    def __init__(self, orders: Sequence[Sequence[int]] | np.ndarray, fold: Fold | None) -> None:
+    def __init__(
+        self, orders: Sequence[Sequence[int]] | np.ndarray, symmetry: GroupSymmetry | None
+    ) -> None:
         self.orders: np.ndarray = np.array(orders, np.int32)
         self.chunks = self.orders  # whose a chunk is, whoever comes first
-        if fold is not None and fold.turn:
-            self.orders = (self.orders - np.int32(fold.turn * fold.seen)) % self.orders.size
+        if symmetry is not None and symmetry.rotation:
+            self.orders = (
+                self.orders - np.int32(symmetry.rotation * symmetry.representatives)
+            ) % self.orders.size
         teams, self.count = self.orders.shape
         self.members = self.orders.size
-        self.fold = fold
+        self.symmetry = symmetry
         self.roles: np.ndarray = np.empty(self.members, np.int64)  # of all members
         self.team: np.ndarray = np.empty(self.members, np.int64)
         self.roles[self.orders] = np.arange(self.count)
@@ -60,7 +64,7 @@ class Roles:
     @property
     def seen(self) -> int:
         """How many members `role` has, the first ones."""
-        return self.members if self.fold is None else self.fold.seen
+        return self.members if self.symmetry is None else self.symmetry.representatives
 
     @cached_property
     def home(self) -> np.ndarray:
@@ -175,7 +179,7 @@ def all_reduce(name: str, job: Job, stages: Sequence[Stage], chunks: Members = (
         strands.append(rounds + stage.all_gather(results, results))
     is_even = _is_even(stages, job.buffers.operand_elements)
     together = side_by_side(strands)
-    return Plan(name, members, together, scratch.bytes, stages[0].roles.fold, is_even)
+    return Plan(name, members, together, scratch.bytes, stages[0].roles.symmetry, is_even)
 
 
 def reduce_scatter(name: str, job: Job, stages: Sequence[Stage]) -> Plan:
@@ -189,7 +193,7 @@ def reduce_scatter(name: str, job: Job, stages: Sequence[Stage]) -> Plan:
         strands.append(stage.reduce_scatter(owned, targets, scratch, divisor(job, members)))
     is_even = _is_even(stages, job.buffers.operand_elements)
     together = side_by_side(strands)
-    return Plan(name, members, together, scratch.bytes, stages[0].roles.fold, is_even)
+    return Plan(name, members, together, scratch.bytes, stages[0].roles.symmetry, is_even)
 
 
 def all_gather(name: str, job: Job, stages: Sequence[Stage]) -> Plan:
@@ -202,7 +206,7 @@ def all_gather(name: str, job: Job, stages: Sequence[Stage]) -> Plan:
         strands.append(stage.all_gather(alone(owned, whole, Space.OPERAND), owned))
     is_even = _is_even(stages, job.buffers.result_elements)
     rounds = side_by_side(strands)
-    return Plan(name, members, rounds, fold=stages[0].roles.fold, is_even=is_even)
+    return Plan(name, members, rounds, symmetry=stages[0].roles.symmetry, is_even=is_even)
 
 
 def _is_even(stages: Sequence[Stage], elements: Sequence[int]) -> bool:
@@ -263,15 +267,15 @@ class Parcel:
 
     peer: np.ndarray  # (members,) int32, IDLE for none
     chunks: np.ndarray  # (members, k) int64, IDLE beyond a member's last
-    fold: Fold | None = None  # whose first members the chunks are of
+    symmetry: GroupSymmetry | None = None  # whose first members the chunks are of
 
     def peer_of(self, sends: np.ndarray) -> np.ndarray:
         """Its peers, where those that are seen send, and who is alike."""
         if sends.all():
             return self.peer
         everybody = sends
-        if self.fold is not None:
-            everybody = self.fold.over_all(sends, len(self.peer))
+        if self.symmetry is not None:
+            everybody = self.symmetry.over_all(sends, len(self.peer))
         return np.where(everybody, self.peer, np.int32(IDLE))
 
 

@@ -1,8 +1,20 @@
-"""Groups of which the members of one instance stand for all, and whether a plan bears it.
+"""Symmetric instances: the ranks of one stand for those of all, where only times are asked for.
 
-Members come instance by instance, as many in each, at the same places. Their number in a group is
-what a plan goes by, so a plan for them is known to fit the others when it is the same whoever of
-three instances comes first: sizes, rings and strands, pieces, who takes part.
+A collective over alike instances is often one program many times over. Move every rank to the same
+place of the next instance: if that automorphism of the machine maps the transfers to themselves,
+all instances do the same at the same time, and one of them is enough. Its ranks are the
+*representatives*; they have columns and still name ranks of other instances. The field knows this
+as symmetry reduction (Emerson and Sistla, "Symmetry and model checking", 1996).
+
+It takes three steps, and each raises or says no where the symmetry ends:
+
+    group   its members come instance by instance, as many in each, at the same places
+            (`group_symmetry`), so a plan needs the columns of the first instance's members only
+    plan    an algorithm may treat instances differently all the same. It goes by the numbers of
+            members, so its plan is made again with other instances numbered first: it has to come
+            out equal in sizes, rings, strands and in who takes part (`is_symmetric`)
+    ranks   the ranks of a program that have columns, and what a column of peers means for them
+            (`RankSymmetry`)
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,134 +22,212 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.plan import IDLE, Copy, Fold, Job, Plan, Round, Transfer
+from ncc_runtime.collectives.plan import IDLE, Copy, GroupSymmetry, Job, Plan, Round, Transfer
 from ncc_runtime.errors import LoweringError
-from ncc_runtime.machine_model.instances import FirstParts, maps_of
+from ncc_runtime.machine_model.instances import FirstParts, is_repeated, maps_of
 
 
-class UnfoldedError(LoweringError):
+class AsymmetryError(LoweringError):
     """The ranks of one instance do not stand for those of the others."""
 
 
-def fold_of(group: np.ndarray, seen: int) -> Fold | None:
+@attrs.frozen(eq=False)
+class Ends:
+    """Who sends to whom, for representatives.
+
+    A receiver may be of another instance. The representative at the same place of the first one
+    then gets the same from a sender elsewhere: both transfers share a channel number.
+    """
+
+    senders: np.ndarray  # (s,) int32, representatives
+    receivers: np.ndarray  # (s,) int32, any rank
+    places: np.ndarray  # (s,) int32, the representatives of the receivers
+    sources: np.ndarray  # (s,) int32, who sends to the places
+
+
+@attrs.frozen
+class RankSymmetry:
+    """The ranks that have columns: 0..representatives-1, who stand for all. By default all."""
+
+    ranks: int
+    representatives: int = attrs.field()
+
+    @representatives.default
+    def _everybody(self) -> int:
+        return self.ranks
+
+    def members(self, groups: np.ndarray) -> np.ndarray:
+        """The representatives of (groups, members), without groups that have none."""
+        return representative_members(groups, self.representatives)
+
+    def ends(self, peer: np.ndarray) -> Ends:
+        """Who sends to whom by a column of peers, (ranks,), IDLE for none.
+
+        AsymmetryError if ranks that are alike do not send to ranks that are alike.
+        """
+        count = self.representatives
+        senders = np.flatnonzero(peer[:count] != IDLE).astype(np.int32)
+        receivers = peer[senders]
+        if count == self.ranks:
+            return Ends(senders, receivers, receivers, senders)
+        maps = maps_of(peer[None], self.ranks // count)
+        if maps is None:
+            raise AsymmetryError("instances do not turn to each other alike")
+        # maps[0][i, p] is the instance that place p of instance i sends to: look for the first one
+        sources = ((maps[0] == 0).argmax(axis=0) * count + np.arange(count)).astype(np.int32)
+        return Ends(senders, receivers, (receivers % count).astype(np.int32), sources[senders])
+
+
+def group_symmetry(group: np.ndarray, representatives: int) -> GroupSymmetry | None:
     """How the members of an instance stand for a group; None where the group is in one.
 
-    `seen` are the ranks of an instance. UnfoldedError if its members are not alike.
+    `representatives` are the ranks of an instance. AsymmetryError if its members are not alike.
     """
-    node = group // seen
+    node = group // representatives
     count = int((node == node[0]).sum())
     if count == len(group):
         return None
     if len(group) % count:
-        raise UnfoldedError("instances hold different numbers of a group's members")
-    block = group.reshape(-1, count)
-    if (block % seen != block[0] % seen).any() or (block // seen != block[:, :1] // seen).any():
-        raise UnfoldedError("members of a group do not come instance by instance, alike")
-    return Fold(count)
+        raise AsymmetryError("instances hold different numbers of a group's members")
+    blocks = group.reshape(-1, count)
+    places, nodes = blocks % representatives, blocks // representatives
+    if (places != places[0]).any() or (nodes != nodes[:, :1]).any():
+        raise AsymmetryError("members of a group do not come instance by instance, alike")
+    return GroupSymmetry(count)
 
 
-def seen_members(groups: np.ndarray, seen: int) -> np.ndarray:
-    """Of groups (groups, members) the ranks below `seen`, (groups that have some, as many)."""
-    if seen > int(groups.max(initial=0)):
+def representative_members(groups: np.ndarray, representatives: int) -> np.ndarray:
+    """Of groups (groups, members) the first ranks, (groups that have some, as many)."""
+    if representatives > int(groups.max(initial=0)):
         return groups
-    inside = groups < seen
+    inside = groups < representatives
     count = int(inside.sum(axis=1).max(initial=0))
     some = inside[:, 0]
     if (inside != (some[:, None] & (np.arange(groups.shape[1]) < count))).any():
-        raise UnfoldedError("groups have different members in the first instance")
+        raise AsymmetryError("groups have different members in the first instance")
     return groups[some, :count]
 
 
+def of_representatives(column: np.ndarray, count: int) -> np.ndarray:
+    """A plan's column for the first members, who are all that it has or some of them."""
+    return column if len(column) == count else column[:count]
+
+
+def equal_sizes(column: np.ndarray, count: int) -> np.ndarray:
+    """The same of sizes; AsymmetryError if members of other instances move other amounts."""
+    first = of_representatives(column, count)
+    if not is_repeated(column, len(column) // len(first)):
+        raise AsymmetryError("members of different instances move different amounts")
+    return first
+
+
 @attrs.frozen(eq=False)
-class FoldedParts:
+class RepresentativeParts:
     """What is priced where the ranks of the first instance stand for all."""
 
-    seen: int
+    representatives: int
     parts: FirstParts  # what they pass
 
     def teams(
         self, teams: Sequence[tuple[Plan, np.ndarray]]
     ) -> list[tuple[Plan, np.ndarray]] | None:
-        """Teams with members that are seen, and their groups; None if a plan is of all members."""
+        """Plans for representatives, and their groups; None if a plan has columns of all members.
+
+        What is priced are the columns of these members; who they send to may be anybody.
+        """
         found = []
         for plan, groups in teams:
-            count = seen_members(groups, self.seen).shape[1]
+            count = representative_members(groups, self.representatives).shape[1]
             if count and plan.columns != count:
                 return None
             if count:
                 narrow = plan if count == plan.members else _narrowed(plan, count)
-                found.append((narrow, groups[groups[:, 0] < self.seen]))
+                found.append((narrow, groups[groups[:, 0] < self.representatives]))
         return found
 
 
 def _narrowed(plan: Plan, count: int) -> Plan:
     """With all columns of the first members, who name anybody."""
-    rounds = tuple(
-        Round(tuple(_of_first(move, count) for move in each.transfers)) for each in plan.rounds
-    )
+
+    def narrow(move: Transfer) -> Transfer:
+        return Transfer(
+            peer=move.peer[:count],
+            sources=tuple(
+                piece if piece.owner is None else attrs.evolve(piece, owner=piece.owner[:count])
+                for piece in move.sources
+            ),
+            target=move.target,
+            size_bytes=move.size_bytes,
+            also=None if move.also is None else Copy(move.also.peer[:count], move.also.target),
+            lane=move.lane,
+            consumed=None if move.consumed is None else move.consumed[:count],
+            credit=move.credit,
+            divisor=move.divisor,
+            strand=move.strand,
+        )
+
+    rounds = tuple(Round(tuple(map(narrow, each.transfers))) for each in plan.rounds)
     return attrs.evolve(plan, rounds=rounds)
 
 
-def _of_first(move: Transfer, count: int) -> Transfer:
-    also, consumed = move.also, move.consumed
-    return Transfer(
-        peer=move.peer[:count],
-        sources=tuple(
-            piece if piece.owner is None else attrs.evolve(piece, owner=piece.owner[:count])
-            for piece in move.sources
-        ),
-        target=move.target,
-        size_bytes=move.size_bytes,
-        also=None if also is None else Copy(also.peer[:count], also.target),
-        lane=move.lane,
-        consumed=None if consumed is None else consumed[:count],
-        credit=move.credit,
-        divisor=move.divisor,
-        strand=move.strand,
-    )
+def is_symmetric(build: Callable[[Job], Plan], job: Job, plan: Plan) -> bool:
+    """Whether other members have the plans that the representatives have in this plan of the job.
 
-
-def is_folded_truly(build: Callable[[Job], Plan], job: Job, plan: Plan) -> bool:
-    """Whether other members have the plans that the first ones have in a folded one of the job."""
-    if plan.fold is None:
+    `build` makes the plan of a job. Three numberings are compared: those that begin with the first,
+    the middle and the last instance. We assume that an algorithm that treats instances differently
+    shows it there.
+    """
+    symmetry = plan.symmetry
+    if symmetry is None:
         return True
-    if not _turns_alike(plan, plan.fold):
+    blocks = plan.members // symmetry.representatives
+    if not _peers_are_symmetric(plan, blocks):
         return False
-    blocks = plan.members // plan.fold.seen
-    turns = () if plan.is_even else {blocks // 2, blocks - 1} - {0}
-    others = (build(attrs.evolve(job, fold=attrs.evolve(plan.fold, turn=turn))) for turn in turns)
-    return all(_are_alike(plan, other) for other in others)
-
-
-def _turns_alike(plan: Plan, fold: Fold) -> bool:
-    """Whether members of a place turn to members of one place."""
-    seen: dict[int, np.ndarray] = {}
-    known = set()
-    for move in _transfers(plan):
-        for column in _partners(move):
-            if column is None or id(column) in seen:
-                continue
-            seen[id(column)] = column
-            content = column.tobytes()
-            if content in known:
-                continue
-            known.add(content)
-            if maps_of(column[None], plan.members // fold.seen) is None:
-                return False
+    # where sizes are known to be even, peers say it all
+    rotations = () if plan.is_even else {blocks // 2, blocks - 1} - {0}
+    for rotation in rotations:
+        other = build(attrs.evolve(job, symmetry=attrs.evolve(symmetry, rotation=rotation)))
+        if not _are_alike(plan, other, symmetry.representatives):
+            return False
     return True
 
 
-def _are_alike(one: Plan, other: Plan) -> bool:
-    if [len(each.transfers) for each in one.rounds] != [
-        len(each.transfers) for each in other.rounds
-    ]:
+def _peers_are_symmetric(plan: Plan, blocks: int) -> bool:
+    """Whether members at a place turn to members at one place; each distinct column once."""
+    known_objects: dict[int, np.ndarray] = {}  # by id, which holds while the column is kept
+    known_contents = set()
+    for move in _transfers(plan):
+        for column in _partners(move):
+            if column is None or id(column) in known_objects:
+                continue
+            known_objects[id(column)] = column
+            content = column.tobytes()
+            if content not in known_contents:
+                known_contents.add(content)
+                if maps_of(column[None], blocks) is None:
+                    return False
+    return True
+
+
+def _are_alike(one: Plan, other: Plan, representatives: int) -> bool:
+    """Whether plans are equal but for offsets and for whom the representatives turn to."""
+    counts = [[len(each.transfers) for each in plan.rounds] for plan in (one, other)]
+    if counts[0] != counts[1] or one.scratch_bytes != other.scratch_bytes:
         return False
-    assert one.fold is not None, "a whole plan is alike to itself"
-    seen = one.fold.seen
-    return one.scratch_bytes == other.scratch_bytes and all(
-        _moves_alike(first, second, seen)
-        for first, second in zip(_transfers(one), _transfers(other), strict=True)
-    )
+    for first, second in zip(_transfers(one), _transfers(other), strict=True):
+        if _without_columns(first) != _without_columns(second):
+            return False
+        if not np.array_equal(first.size_bytes, second.size_bytes):
+            return False
+        for mine, theirs in zip(_partners(first), _partners(second), strict=True):
+            if mine is theirs:
+                continue
+            if mine is None or theirs is None:
+                return False
+            idle, idle_there = (column[:representatives] == IDLE for column in (mine, theirs))
+            if not np.array_equal(idle, idle_there):
+                return False
+    return True
 
 
 def _transfers(plan: Plan) -> Iterator[Transfer]:
@@ -145,29 +235,14 @@ def _transfers(plan: Plan) -> Iterator[Transfer]:
         yield from each.transfers
 
 
-def _moves_alike(one: Transfer, other: Transfer, seen: int) -> bool:
-    return (
-        _said(one) == _said(other)
-        and np.array_equal(one.size_bytes, other.size_bytes)
-        and all(
-            first is second
-            or (
-                first is not None
-                and second is not None
-                and np.array_equal(first[:seen] == IDLE, second[:seen] == IDLE)
-            )
-            for first, second in zip(_partners(one), _partners(other), strict=True)
-        )
-    )
-
-
-def _said(move: Transfer) -> tuple[object, ...]:
-    """What does not depend on the member."""
+def _without_columns(move: Transfer) -> tuple[object, ...]:
+    """The fields of a transfer that do not depend on the member."""
     spaces = tuple((piece.space, piece.tensor) for piece in (*move.sources, move.target))
     return (move.lane, move.strand, move.credit, move.divisor, spaces)
 
 
 def _partners(move: Transfer) -> Iterator[np.ndarray | None]:
+    """The columns of a transfer that name members."""
     yield move.peer
     yield move.consumed
     yield None if move.also is None else move.also.peer

@@ -215,7 +215,7 @@ def decisions_without_values(
     open_blocks = undecided(executable.program.blocks, trip_counts)
     if not open_blocks:
         return PlannedDecisions(executable, trip_counts)
-    if executable.seen < executable.ranks:
+    if executable.representatives < executable.ranks:
         raise ControlError(_what_is_undecided(executable.program, dict.fromkeys(open_blocks, "")))
     slicer = _Slicer(executable, open_blocks)
     slices = {block: slicer.slice_of(block) for block in open_blocks}

@@ -126,7 +126,7 @@ class Trace:
     @cached_property
     def _counts(self) -> np.ndarray:
         """How many events each queue has on each rank, (queues, ranks) int64."""
-        queues, ranks = len(self.executable.queues), self.executable.seen
+        queues, ranks = len(self.executable.queues), self.executable.representatives
         found = np.zeros(queues * ranks, np.int64)
         for at in range(0, len(self), _SCANNED):
             queue = self.queue[at : at + _SCANNED].astype(np.int64)
@@ -139,7 +139,7 @@ class Trace:
     def _order(self) -> np.ndarray:
         """(n,) the events by queue, by rank, then in order; int32 where that counts them."""
         width = np.int32 if len(self) <= np.iinfo(np.int32).max else np.int64
-        order = _stable_order(self.rank, self.executable.seen).astype(width)
+        order = _stable_order(self.rank, self.executable.representatives).astype(width)
         of_queue = _stable_order(self.queue[order], len(self.executable.queues))
         return np.asarray(order[of_queue])
 
@@ -154,7 +154,7 @@ class Trace:
 
     def _events(self, queue: int, wanted: np.ndarray) -> np.ndarray:
         """The events of a queue on some ranks, ascending, by rank, then in order; int64."""
-        cells = queue * self.executable.seen + wanted
+        cells = queue * self.executable.representatives + wanted
         first, behind = self._starts[cells], self._starts[cells + 1]
         apart = np.flatnonzero(first[1:] != behind[:-1]) + 1
         lows, highs = first[np.append(0, apart)], behind[np.append(apart, len(cells)) - 1]
@@ -253,7 +253,7 @@ class TrafficCounter:
     def __init__(self, executable: Executable) -> None:
         self._executable = executable
         count = len(executable.program.placeholders)
-        self._sent = np.zeros((count, len(TRANSPORTS), executable.seen), np.int64)
+        self._sent = np.zeros((count, len(TRANSPORTS), executable.representatives), np.int64)
 
     def add(self, queue: DmaQueue, row: int | np.ndarray, ranks: np.ndarray) -> None:
         """Rows performed on ranks: one on several, or one for each of them."""
@@ -281,7 +281,7 @@ class TrafficCounter:
 
     def traffic(self) -> tuple[Traffic, ...]:
         """The counts, per placeholder; ranks that others stand for send as much as these."""
-        instances = self._executable.ranks // self._executable.seen
+        instances = self._executable.ranks // self._executable.representatives
         return tuple(Traffic(np.tile(sent, instances)) for sent in self._sent)
 
 

@@ -1,4 +1,4 @@
-"""What a rank has room for: memory, streams and operands, asked before anything is chosen."""
+"""What a rank has room for: memory, streams and operands, checked before anything is chosen."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from ncc_runtime.neff.stages import participants, stages_of
 from ncc_runtime.topology.graph import Topology
 
 MOST_OPERANDS = 1 << 14
-"""Operands of one collective that is filled: each has transfers of its own in every round."""
+"""Operands of one collective that is lowered: each has transfers of its own in every round."""
 
 _MOST_NAMED = 5  # buffers that a message names
 

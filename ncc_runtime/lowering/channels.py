@@ -53,7 +53,7 @@ class SemaphoreIds:
     def take_alike(self) -> int:
         """One id that is the same on every rank; before any rank has taken ids of its own."""
         taken = self.take(np.arange(len(self._next), dtype=np.int32))
-        assert int(taken.min()) == int(taken.max()), "ids of ranks have already parted"
+        assert int(taken.min()) == int(taken.max()), "ids of ranks differ already"
         return int(taken[0])
 
     @property
@@ -78,14 +78,14 @@ class _Counters:
     ready_count: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int64))
     free_count: np.ndarray = attrs.field(factory=lambda: np.empty(0, np.int64))
 
-    def open(self, ends: "Ends", fresh: np.ndarray) -> np.ndarray:
-        """The numbers of new channels between some of these ranks."""
-        first, self.opened = self.opened, self.opened + int(fresh.sum())
+    def add(self, senders: np.ndarray, places: np.ndarray, sources: np.ndarray) -> np.ndarray:
+        """The numbers of new channels."""
+        first, self.opened = self.opened, self.opened + len(senders)
         if self.opened > len(self.sender):
             self._grow(2 * self.opened)
-        self.sender[first : self.opened] = ends.senders[fresh]
-        self.place[first : self.opened] = ends.places[fresh]
-        self.source[first : self.opened] = ends.sources[fresh]
+        self.sender[first : self.opened] = senders
+        self.place[first : self.opened] = places
+        self.source[first : self.opened] = sources
         return np.arange(first, self.opened, dtype=np.int32)
 
     def _grow(self, room: int) -> None:
@@ -98,48 +98,46 @@ class _Counters:
             setattr(self, name, np.concatenate((column, np.zeros(more, np.int64))))
 
 
-@attrs.frozen(eq=False)
-class Ends:
-    """Who sends to whom, for ranks that are seen; where they stand for others, one of each kind.
-
-    A receiver may be of another instance. The rank that is seen and alike to it, its place, then
-    gets the same from a sender elsewhere: they share the number of their channels.
-    """
-
-    senders: np.ndarray  # (s,) int32, seen
-    receivers: np.ndarray  # (s,) int32
-    places: np.ndarray  # (s,) int32, seen
-    sources: np.ndarray  # (s,) int32, who sends to the places
-
-
 class Channels:
     """The channels of one stream, opened on first use."""
 
-    def __init__(self, seen: int, ranks: int, ids: SemaphoreIds) -> None:
-        self._seen, self.ranks = seen, ranks
+    def __init__(self, representatives: int, ranks: int, ids: SemaphoreIds) -> None:
+        """`representatives` are the ranks with columns: all, or those of the first instance."""
+        self._representatives, self._ranks = representatives, ranks
         self._ids = ids
-        self._number: dict[int, np.ndarray] = {}  # lane → (seen, ranks) int32, one more; 0: none
+        # lane → (representatives, ranks) int32: the number of the channel plus one; 0: none
+        self._number: dict[int, np.ndarray] = {}
         self.counters = _Counters()
 
-    def open(self, lane: int, ends: Ends) -> np.ndarray:
-        """Channel numbers of the pairs; no pair may be named twice."""
+    def open(
+        self,
+        lane: int,
+        senders: np.ndarray,
+        receivers: np.ndarray,
+        places: np.ndarray,
+        sources: np.ndarray,
+    ) -> np.ndarray:
+        """Channel numbers of pairs of a representative and a receiver; no pair comes twice.
+
+        `places` are the receivers' representatives, who receive the same from `sources`.
+        """
         if lane not in self._number:
-            self._number[lane] = np.zeros((self._seen, self.ranks), np.int32)
+            self._number[lane] = np.zeros((self._representatives, self._ranks), np.int32)
         numbers = self._number[lane]
-        found = numbers[ends.senders, ends.receivers] - 1
+        found = numbers[senders, receivers] - 1
         fresh = found == NO_CHANNEL
         if fresh.any():
-            first, last = ends.senders[fresh], ends.receivers[fresh]
-            opened = self.counters.open(ends, fresh)
+            first, last = senders[fresh], receivers[fresh]
+            opened = self.counters.add(first, places[fresh], sources[fresh])
             numbers[first, last] = opened + 1
-            self.counters.pair[opened] = self._first(first, last)
-            self.counters.data_sem[opened] = self._ids.take(ends.places[fresh])
+            self.counters.pair[opened] = self._first_channels(first, last)
+            self.counters.data_sem[opened] = self._ids.take(places[fresh])
             remote = first != last
             self.counters.ready_sem[opened[remote]] = self._ids.take(first[remote])
-            found = numbers[ends.senders, ends.receivers] - 1
+            found = numbers[senders, receivers] - 1
         return np.asarray(found)
 
-    def _first(self, senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
+    def _first_channels(self, senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
         """The channels of the pairs in the lane that they had first."""
         found: np.ndarray = np.full(len(senders), NO_CHANNEL, np.int32)
         for numbers in self._number.values():
@@ -166,7 +164,7 @@ class Channels:
     ) -> np.ndarray:
         """Increments from one `counts()` to another, (ranks, width) int64 by semaphore."""
         counters = self.counters
-        found = np.zeros((self._seen, width), np.int64)
+        found = np.zeros((self._representatives, width), np.int64)
         kinds = (
             (counters.place, counters.data_sem),
             (counters.sender, counters.ready_sem),
@@ -181,12 +179,13 @@ class Channels:
         return found
 
     def names(self, rank: int) -> Iterator[tuple[int, str]]:
-        """(semaphore id, what it counts) for the channels of one rank that is seen."""
+        """(semaphore id, what it counts) for the channels of one representative."""
         counters = self.counters
         for lane, numbers in self._number.items():
-            came = numbers[:, rank :: self._seen]
-            came = came[came > 0] - 1
-            yield from _names("data", counters.data_sem[came], counters.source[came], lane)
+            # a channel to the rank's place in any instance ends here as well
+            received = numbers[:, rank :: self._representatives]
+            received = received[received > 0] - 1
+            yield from _names("data", counters.data_sem[received], counters.source[received], lane)
             peers = np.flatnonzero(numbers[rank])
             sent = numbers[rank, peers] - 1
             yield from _names("ready", counters.ready_sem[sent], peers, lane)

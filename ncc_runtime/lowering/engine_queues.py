@@ -1,10 +1,12 @@
-"""Patches the engine queues: each placeholder becomes a write that triggers its CC-core.
+"""Engine queues, and the control flow of a program as lowering needs it.
 
-The control flow of a program as the lowering needs it: order of triggers, and what jumps shift.
+Placeholders in engine queues become writes that trigger the CC-core of their stream
+(`patched_queues`). CC-cores get placeholders and control rows in an order in which they can be
+lowered (`stream_items`).
 
 Waited values count as if every block ran exactly once. A queue that jumps over rows, or back to
-repeat them, corrects the values it waits for by the increments that belong to those rows; this
-file counts them for the semaphores of engines and streams.
+repeat them, corrects the values that it waits for by the increments that belong to those rows.
+`shifts` counts them for the semaphores of engines and streams; `stream.py` adds those of channels.
 """
 
 import itertools
@@ -36,14 +38,13 @@ def markers(program: Program, table: InstrTable) -> dict[int, Marker]:
     """The control rows of a queue, by row."""
     codes = [code for code, name in enumerate(table.opcode_names) if name in MARKERS]
     rows = np.flatnonzero(np.isin(table.opcode, codes)) if codes else ()
-    return {int(row): _marker(program, table, int(row)) for row in rows}
-
-
-def _marker(program: Program, table: InstrTable, row: int) -> Marker:
-    instr = table[row]
-    block = program.attributes[instr.attribute]["block"]
-    assert isinstance(block, int), f"row {row}: {instr.opcode} names no block"
-    return Marker(instr.opcode, block)
+    found = {}
+    for row in map(int, rows):
+        instr = table[row]
+        block = program.attributes[instr.attribute]["block"]
+        assert isinstance(block, int), f"row {row}: {instr.opcode} names no block"
+        found[row] = Marker(instr.opcode, block)
+    return found
 
 
 def walk(program: Program) -> Iterator[int | Marker]:
@@ -61,61 +62,63 @@ def walk(program: Program) -> Iterator[int | Marker]:
 
 
 def _segments(program: Program, table: InstrTable) -> list[tuple[list[int], Marker | None]]:
-    """Stretches without control flow: the placeholders triggered, and the row that ends them."""
-    found = markers(program, table)
-    edges = [-1, *found, len(table)]
+    """Regions without control flow: the placeholders triggered, and the row that ends them."""
+    control_rows = markers(program, table)
+    edges = [-1, *control_rows, len(table)]
     numbers = [
         [n for n in table.placeholder[first + 1 : last].tolist() if n != NONE]
         for first, last in itertools.pairwise(edges)
     ]
-    return list(zip(numbers, [*found.values(), None], strict=True))
+    return list(zip(numbers, [*control_rows.values(), None], strict=True))
 
 
 @attrs.frozen(eq=False)
-class Step:
-    """A placeholder, or a control row of one stage, that a stream's CC-core is to get."""
+class StreamItem:
+    """A placeholder, or a control row of one stage, that a stream's CC-core gets."""
 
     stream: int
     item: int | Marker
     ranks: np.ndarray | None = None  # whose control row it is; None: everybody's
 
 
-def steps(program: Program) -> Iterator[Step]:
+def stream_items(program: Program) -> Iterator[StreamItem]:
     """What the CC-cores get, in an order in which it can be lowered."""
     stages = stages_of(program)
     if len(stages) == 1:
-        yield from _steps_of(stages[0])
+        yield from _items_of(stages[0])
         return
-    ways = [list(_steps_of(stage)) for stage in stages]
+    by_stage = [list(_items_of(stage)) for stage in stages]
     for stream in sorted({placeholder.stream for placeholder in program.placeholders}):
-        yield from _merged([deque(s for s in way if s.stream == stream) for way in ways])
+        yield from _merged(
+            [deque(item for item in items if item.stream == stream) for items in by_stage]
+        )
 
 
-def _steps_of(stage: Stage) -> Iterator[Step]:
+def _items_of(stage: Stage) -> Iterator[StreamItem]:
     following = followed(stage.program)
     ranks = None if len(stage.ranks) == stage.program.ranks else stage.ranks
     for item in walk(stage.program):
         if isinstance(item, int):
-            yield Step(stage.program.placeholders[item].stream, item)
+            yield StreamItem(stage.program.placeholders[item].stream, item)
         else:
             for stream in sorted(following[item.block]):
-                yield Step(stream, item, ranks)
+                yield StreamItem(stream, item, ranks)
 
 
-def _merged(ways: Sequence[deque[Step]]) -> Iterator[Step]:
+def _merged(by_stage: Sequence[deque[StreamItem]]) -> Iterator[StreamItem]:
     """One stream of all stages: a placeholder they share comes when it is next in each of them.
 
     Placeholders are numbered in an order that every stage keeps, so the lowest can always come.
     """
-    while any(ways):
-        for way in ways:
-            while way and isinstance(way[0].item, Marker):
-                yield way.popleft()
-        numbers = [way[0].item for way in ways if way]
+    while any(by_stage):
+        for items in by_stage:
+            while items and isinstance(items[0].item, Marker):
+                yield items.popleft()
+        numbers = [items[0].item for items in by_stage if items]
         if numbers:
             lowest = min(number for number in numbers if isinstance(number, int))
-            found = [way.popleft() for way in ways if way and way[0].item == lowest]
-            yield found[0]
+            shared = [items.popleft() for items in by_stage if items and items[0].item == lowest]
+            yield shared[0]
 
 
 def followed(program: Program) -> Mapping[int, frozenset[int]]:
@@ -142,14 +145,16 @@ def contained(program: Program) -> Mapping[int, tuple[int, ...]]:
 
 
 @attrs.frozen(eq=False)
-class Shifts:
+class BlockShifts:
     """What the increments of a block come to, per semaphore of the program."""
 
     repeated: np.ndarray  # (semaphores,) int64, of all rows of a loop: what going back repeats
     skipped: np.ndarray  # (semaphores,) int64, of the rows behind `test` or `case`
 
 
-def shifts(program: Program, trigger_sems: Mapping[int, int], width: int) -> Mapping[int, Shifts]:
+def shifts(
+    program: Program, trigger_sems: Mapping[int, int], width: int
+) -> Mapping[int, BlockShifts]:
     """Shifts of every block, for the semaphores that engines and streams increment."""
     if not program.blocks:
         return {}
@@ -165,7 +170,7 @@ def shifts(program: Program, trigger_sems: Mapping[int, int], width: int) -> Map
             for counter in counters:
                 counter.add(count, Marker(start, block), Marker(END, block))
             counts.append(count)
-        found[block] = Shifts(*counts)
+        found[block] = BlockShifts(*counts)
     return found
 
 
@@ -187,7 +192,8 @@ class _Counter:
 def _counters(program: Program, trigger_sems: Mapping[int, int]) -> list[_Counter]:
     """A counter for each queue.
 
-    All queues hold the same control rows: what streams hear and answer there, the first counts.
+    All queues hold the same control rows. Streams are notified and answer there: the first queue
+    counts that.
     """
     done = {semaphore.owner: index for index, semaphore in enumerate(program.semaphores)}
     following = followed(program)
@@ -196,18 +202,18 @@ def _counters(program: Program, trigger_sems: Mapping[int, int]) -> list[_Counte
         found = markers(program, table)
         posting = np.flatnonzero(table.post_sem != NONE).tolist()
         made = [(row, int(table.post_sem[row])) for row in posting]
-        heard = [
+        notified = [
             (row, program.placeholders[int(table.placeholder[row])].stream)
             for row in np.flatnonzero(table.placeholder != NONE).tolist()
         ]
         if not counters:
-            heard += [
+            notified += [
                 (row, stream)
                 for row, marker in found.items()
                 if marker.opcode in (TEST, CASE)
                 for stream in following[marker.block]
             ]
-        for row, stream in heard:
+        for row, stream in notified:
             made.append((row, trigger_sems[stream]))
             if f"stream {stream}" in done:
                 made.append((row, done[f"stream {stream}"]))
@@ -220,8 +226,8 @@ def _counters(program: Program, trigger_sems: Mapping[int, int]) -> list[_Counte
 def announced(program: Program, engine: Engine) -> Mapping[int, tuple[int, ...]]:
     """By control row of a queue, the streams that it tells to read the predicate.
 
-    A stream hears of it from the queue that triggers it, and only of blocks that it follows: it
-    has no other way to know how often other blocks have run.
+    A stream is notified by the queue that triggers it, and only of blocks that it follows: it has
+    no means to know how often other blocks have run.
     """
     table = program.queues[engine]
     triggered = {program.placeholders[n].stream for n in table.placeholder.tolist() if n != NONE}
@@ -236,7 +242,10 @@ def announced(program: Program, engine: Engine) -> Mapping[int, tuple[int, ...]]
 
 
 def patched_queues(
-    stage: Stage, trigger_sems: Mapping[int, int], shifts: Mapping[int, Shifts], seen: int
+    stage: Stage,
+    trigger_sems: Mapping[int, int],
+    shifts: Mapping[int, BlockShifts],
+    representatives: int,
 ) -> list[EngineQueue]:
     """The engine queues in hardware order, for the first ranks; `trigger_sems` is by stream."""
     program = stage.program
@@ -246,7 +255,7 @@ def patched_queues(
             engine.value,
             engine,
             program.queues[engine],
-            _sync(stage, engine, trigger_sems, seen),
+            _sync(stage, engine, trigger_sems, representatives),
             _jumps(program, program.queues[engine], shifts),
             ranks,
         )
@@ -255,7 +264,9 @@ def patched_queues(
     ]
 
 
-def _jumps(program: Program, table: InstrTable, shifts: Mapping[int, Shifts]) -> dict[int, Jump]:
+def _jumps(
+    program: Program, table: InstrTable, shifts: Mapping[int, BlockShifts]
+) -> dict[int, Jump]:
     """Where the queue may go on elsewhere: out of a loop, past a branch, back to a loop's start."""
     jumps = {}
     opened: dict[int, int] = {}
@@ -278,13 +289,15 @@ def _jumps(program: Program, table: InstrTable, shifts: Mapping[int, Shifts]) ->
     return jumps
 
 
-def _sync(stage: Stage, engine: Engine, trigger_sems: Mapping[int, int], seen: int) -> Sync:
+def _sync(
+    stage: Stage, engine: Engine, trigger_sems: Mapping[int, int], representatives: int
+) -> Sync:
     """Waits and increments of a queue; behind the first come the triggers of each stream."""
     program = stage.program
     table = program.queues[engine]
     mine: np.ndarray = np.full(program.ranks, IDLE, np.int32)
     mine[stage.ranks] = stage.ranks
-    mine = mine[:seen]
+    mine = mine[:representatives]
     is_all = len(stage.ranks) == program.ranks
     posts = []
     for sem in (table.post_sem.astype(np.int32), *_triggers(program, engine, trigger_sems)):
@@ -303,14 +316,14 @@ def _triggers(
     program: Program, engine: Engine, trigger_sems: Mapping[int, int]
 ) -> Iterator[np.ndarray]:
     """Per stream, its trigger semaphore where a placeholder or a predicate is ready for it."""
-    table, told = program.queues[engine], announced(program, engine)
+    table, streams_of = program.queues[engine], announced(program, engine)
     streams = np.array([placeholder.stream for placeholder in program.placeholders], np.int32)
     is_trigger = table.placeholder != NONE
     triggered = np.full(len(table), IDLE, np.int32)
     triggered[is_trigger] = streams[table.placeholder[is_trigger]]
     for stream, sem in trigger_sems.items():
         rows = triggered == stream
-        rows[[row for row, hearing in told.items() if stream in hearing]] = True
+        rows[[row for row, notified in streams_of.items() if stream in notified]] = True
         yield np.where(rows, np.int32(sem), np.int32(IDLE))
 
 

@@ -4,7 +4,7 @@ Queues are programs of all ranks at once: columns are [row, rank]. A column that
 a dimension may have size 1 there. IDLE (-1) in a cell means that this rank does nothing there.
 
 Where only times are asked for, columns may be of the first instance's ranks alone, who stand for
-all; they still name ranks of other instances. Such an executable is folded.
+all; they still name ranks of other instances. Such an executable is symmetry-reduced.
 """
 
 import enum
@@ -82,7 +82,7 @@ class EngineQueue:
 
 
 @attrs.frozen(eq=False)
-class Load:
+class RegisterLoad:
     """What a LOAD reads: a table of whole numbers, into registers of the stream's CC-core."""
 
     address: np.ndarray  # (ranks or 1,) int64
@@ -105,7 +105,7 @@ class CcQueue:
     sync: Sync
     jumps: Mapping[int, Jump]  # by row
     ranks: np.ndarray | None = None  # who runs it; None: everybody
-    loads: Mapping[int, Load] = MappingProxyType({})  # by row
+    loads: Mapping[int, RegisterLoad] = MappingProxyType({})  # by row
 
 
 @attrs.frozen(eq=False)
@@ -167,7 +167,7 @@ def is_run_by(queue: Queue, rank: int) -> bool:
 
 
 @attrs.frozen
-class Filled:
+class LoweredCollective:
     """How a placeholder was filled; one entry per group size, in the order sizes appear."""
 
     algorithms: tuple[str, ...]
@@ -200,11 +200,11 @@ class Executable:
     placement: Placement
     routes: Routes
     queues: tuple[Queue, ...]
-    filled: tuple[Filled, ...]  # per placeholder
+    lowered: tuple[LoweredCollective, ...]  # per placeholder
     streams: tuple[StreamFacts, ...]
     semaphore_count: int  # ids 0..count-1 on every rank; the program's own come first
     hbm_bytes: int  # of one rank: the program's memory and the channel buffers
-    seen: int  # ranks that columns have: all, or those of the first instance, who stand for all
+    representatives: int  # ranks 0..representatives-1 have columns: all, or those of one instance
     ignores_memory: bool = False  # it takes more than a rank has, and is to be timed all the same
 
     def __repr__(self) -> str:
@@ -217,10 +217,10 @@ class Executable:
 
     def check_is_whole(self) -> None:
         """LoweringError if some ranks have no columns of their own."""
-        if self.seen < self.ranks:
+        if self.representatives < self.ranks:
             raise LoweringError(
-                f"{self.program.name} was filled for its times only: {self.seen} of {self.ranks} "
-                "ranks have columns, they stand for all; load it without times_only"
+                f"{self.program.name} was filled for its times only: {self.representatives} of "
+                f"{self.ranks} ranks have columns, they stand for all; load it without times_only"
             )
 
     @cached_property

@@ -80,7 +80,7 @@ class _RankListing:
                 continue
             pc, _, _, wait, _, *rest, comment = row
             post = self._post(queue, int(pc))
-            how = self._executable.filled[number].name
+            how = self._executable.lowered[number].name
             yield [pc, "write", f"p{number}", wait, post, *rest, f"{comment}  {how}"]
 
     def _cc_rows(self, queue: CcQueue) -> Iterator[Cells]:
@@ -127,7 +127,7 @@ class _RankListing:
                 self._size(queue, row),
                 self._wait(queue, row),
                 self._post(queue, row),
-                f"; {self._ways(queue, row, peer)}",
+                f"; {self._route_text(queue, row, peer)}",
                 comment if queue.size_bytes[row, self._rank] else f"{comment}, signals only",
             ]
 
@@ -170,12 +170,12 @@ class _RankListing:
         """The second peer, IDLE if there is none."""
         return IDLE if queue.also_peer is None else int(queue.also_peer[row, self._rank])
 
-    def _ways(self, queue: DmaQueue, row: int, peer: int) -> str:
-        ways = self._executable.routes.describe(self._rank, peer)
+    def _route_text(self, queue: DmaQueue, row: int, peer: int) -> str:
+        route = self._executable.routes.describe(self._rank, peer)
         also = self._also(queue, row)
         if also == IDLE:
-            return ways
-        return f"{ways}, also {self._executable.routes.describe(self._rank, also)}"
+            return route
+        return f"{route}, also {self._executable.routes.describe(self._rank, also)}"
 
     def _size(self, queue: DmaQueue, row: int) -> str:
         size = int(queue.size_bytes[row, self._rank])

@@ -1,11 +1,12 @@
-"""Columns [row, rank] that grow while queues are built and are written out once, at the end.
+"""Queues while they grow: CC-core programs and DMA rings of all ranks, written out as arrays once.
 
-A million-cell column is never held twice: until the end a row is a reference, to one value where
-all ranks are alike, to a column that many rows share, or to the plan's own offsets.
+`CcProgram` and `DmaRing` take rows in the order of the program and become a `CcQueue` and a
+`DmaQueue` of the executable. What rows wait for and increment are a `Condition` and an `Increment`,
+each with a cell for every rank.
 
-Growing queues: what rows wait for and increment, and the programs of CC-cores.
-
-Growing DMA rings: the runs of descriptors of one lane, turned into arrays at the end.
+Columns are [row, rank] and may have tens of millions of cells. So that none is held twice, a row is
+a reference until the end: to one value where all ranks are alike, to a column that many rows share,
+or to the plan's own offsets (`PickedRows`, `TableRows`, `MemberRows`; a `GrowingColumn` has them).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +22,8 @@ from ncc_runtime.lowering.executable import (
     CcQueue,
     DmaQueue,
     Jump,
-    Load,
     Post,
+    RegisterLoad,
     Registers,
     Sync,
 )
@@ -52,7 +53,7 @@ class MemberRows:
 
     @property
     def is_alike(self) -> bool:
-        """Whether all ranks have the same, which nobody looks for."""
+        """Whether all ranks have the same; it is not worth a look here."""
         return False
 
     def write(self, out: np.ndarray) -> None:
@@ -126,7 +127,7 @@ class TableRows:
 Rows = MemberRows | PickedRows | TableRows
 
 
-class Column:
+class GrowingColumn:
     """One growing column; rows that are the same object, or alike on all ranks, take no room."""
 
     def __init__(self, ranks: int, dtype: type[np.integer]) -> None:
@@ -227,7 +228,7 @@ def spread(values: np.ndarray, at: np.ndarray, ranks: int) -> Row:
 
 
 def spread_any(values: np.ndarray, at: np.ndarray, ranks: int) -> Row:
-    """The same where nobody looks elsewhere: one value if these ranks have one."""
+    """The same where the cells of other ranks are never read: one value if these ranks have one."""
     if len(values) == 1:
         return values
     if len(values) and _is_one(values):
@@ -236,7 +237,7 @@ def spread_any(values: np.ndarray, at: np.ndarray, ranks: int) -> Row:
 
 
 def _is_one(values: np.ndarray) -> bool:
-    """Whether all values are the same; asked so often that `all` would be felt."""
+    """Whether all values are the same; called so often that the price of `all` would show."""
     return np.count_nonzero(values == values[0]) == len(values)
 
 
@@ -265,18 +266,18 @@ NO_POST = Increment(NOTHING, NOTHING)
 
 
 @attrs.frozen
-class Place:
-    """What a row belongs to."""
+class PlanStep:
+    """The placeholder that a row belongs to, and the round of its plan."""
 
     placeholder: int
     round: int = IDLE
 
 
-class Posts:
+class IncrementColumns:
     """One increment of every row."""
 
     def __init__(self, ranks: int) -> None:
-        self._rank, self._sem = Column(ranks, np.int32), Column(ranks, np.int32)
+        self._rank, self._sem = GrowingColumn(ranks, np.int32), GrowingColumn(ranks, np.int32)
 
     def __len__(self) -> int:
         return len(self._sem)
@@ -298,13 +299,13 @@ class Posts:
         return Post(self._rank.padded(rows), self._sem.padded(rows))
 
 
-class CcRows:
+class CcProgram:
     """The program of one stream's CC-core on every rank."""
 
     def __init__(self, ranks: int) -> None:
         self._heads: list[tuple[CcOpcode, int, int, int, int]] = []
         self.jumps: dict[int, Jump] = {}
-        self.loads: dict[int, Load] = {}
+        self.loads: dict[int, RegisterLoad] = {}
         self._ranks = ranks
         self._waits: list[Condition] = []
         self._posts: list[Increment] = []
@@ -312,7 +313,7 @@ class CcRows:
     def add(
         self,
         opcode: CcOpcode,
-        place: Place,
+        step: PlanStep,
         waits: Sequence[Condition],
         post: Increment | None = None,
         push: tuple[int, int] = (IDLE, IDLE),
@@ -322,33 +323,29 @@ class CcRows:
         `push` is the ring and the run of descriptors that an ADVANCE pushes.
         """
         for wait in waits[:-1]:
-            self._append((CcOpcode.WAIT, place.placeholder, place.round, IDLE, IDLE), wait, NO_POST)
+            self._heads.append((CcOpcode.WAIT, step.placeholder, step.round, IDLE, IDLE))
+            self._waits.append(wait)
+            self._posts.append(NO_POST)
         if opcode is not CcOpcode.WAIT or waits or post:
-            head = (opcode, place.placeholder, place.round, *push)
-            self._append(head, waits[-1] if waits else NO_WAIT, post or NO_POST)
+            self._heads.append((opcode, step.placeholder, step.round, *push))
+            self._waits.append(waits[-1] if waits else NO_WAIT)
+            self._posts.append(post or NO_POST)
 
-    def load(self, place: Place, load: Load) -> None:
+    def load(self, step: PlanStep, load: RegisterLoad) -> None:
         """One row that reads a table of counts."""
         self.loads[len(self)] = load
-        self.add(CcOpcode.LOAD, place, [])
+        self.add(CcOpcode.LOAD, step, [])
 
     def __len__(self) -> int:
         return len(self._heads)
 
-    def _append(
-        self, head: tuple[CcOpcode, int, int, int, int], wait: Condition, post: Increment
-    ) -> None:
-        self._heads.append(head)
-        self._waits.append(wait)
-        self._posts.append(post)
-
     def queue(self, name: str, stream: int) -> CcQueue:
         """The finished program; the rows are forgotten."""
         heads = np.array(self._heads, np.int32).reshape(-1, 5)
-        sems, values = Column(self._ranks, np.int32), Column(self._ranks, np.int32)
+        sems, values = GrowingColumn(self._ranks, np.int32), GrowingColumn(self._ranks, np.int32)
         sems.extend(PickedRows.of([wait.sem for wait in self._waits]))
         values.extend(PickedRows.of([wait.value for wait in self._waits]))
-        posts = Posts(self._ranks)
+        posts = IncrementColumns(self._ranks)
         posts.extend(0, self._posts, None)
         post = posts.padded(len(self))
         self._heads.clear()
@@ -369,7 +366,7 @@ class CcRows:
 
 
 @attrs.frozen(eq=False)
-class Run:
+class DescriptorRun:
     """A run of descriptors of every rank, but for its addresses."""
 
     opcode: DmaOpcode
@@ -389,7 +386,7 @@ class Run:
 
 
 @attrs.frozen(eq=False)
-class Extents:
+class DescriptorCells:
     """Addresses and sizes of consecutive rows."""
 
     sources: Sequence[MemberRows]  # the first of every row, the second …; IDLE beyond the last
@@ -399,7 +396,7 @@ class Extents:
     registers: Sequence[MemberRows] = ()  # of rows, source and target; or none at all
 
 
-class DmaRows:
+class DmaRing:
     """One DMA ring on every rank."""
 
     def __init__(self, everybody: np.ndarray) -> None:
@@ -407,37 +404,44 @@ class DmaRows:
         ranks = self._ranks = len(everybody)
         self._heads: list[np.ndarray] = []  # (rows, 4): opcode, placeholder, round, divisor
         self._rows = 0
-        self._peer, self._arrival = Column(ranks, np.int32), Column(ranks, np.int32)
-        self._also, self._also_arrival = Column(ranks, np.int32), Column(ranks, np.int32)
-        self._tail, self._pushed = Column(ranks, np.int32), Column(ranks, np.int32)
-        self._sent, self._free = Posts(ranks), Posts(ranks)
-        self._reads: list[Posts] = []
-        self._owners: list[Column] = []
-        self._sources: list[Column] = []
-        self._target, self._also_target = Column(ranks, np.int64), Column(ranks, np.int64)
-        self._size = Column(ranks, np.int64)
-        self._registers = [Column(ranks, np.int32) for _ in range(3)]
+        self._peer = GrowingColumn(ranks, np.int32)
+        self._arrival = GrowingColumn(ranks, np.int32)
+        self._also = GrowingColumn(ranks, np.int32)
+        self._also_arrival = GrowingColumn(ranks, np.int32)
+        self._tail = GrowingColumn(ranks, np.int32)
+        self._pushed = GrowingColumn(ranks, np.int32)
+        self._sent = IncrementColumns(ranks)
+        self._free = IncrementColumns(ranks)
+        self._reads: list[IncrementColumns] = []
+        self._owners: list[GrowingColumn] = []
+        self._sources: list[GrowingColumn] = []
+        self._target = GrowingColumn(ranks, np.int64)
+        self._also_target = GrowingColumn(ranks, np.int64)
+        self._size = GrowingColumn(ranks, np.int64)
+        self._registers = [GrowingColumn(ranks, np.int32) for _ in range(3)]
         self.filled: Row = np.zeros(1, np.int64)  # runs in the ring so far; a new array each time
 
     def __len__(self) -> int:
         return self._rows
 
     def extend(
-        self, every: Sequence[Run], placeholder: int, rounds: Sequence[int], extents: Extents
+        self,
+        every_run: Sequence[DescriptorRun],
+        placeholder: int,
+        rounds: Sequence[int],
+        cells: DescriptorCells,
     ) -> np.ndarray:
-        """More rows, each with its run, round and extents.
+        """More rows, each with its run, round and addresses.
 
         Returns the runs in the ring once each row is there, (rows, ranks or 1).
         """
         first = len(self)
-        self._rows += len(every)
-        runs, index = distinct(every)  # many are the same
-        opcode, divisor = (
-            np.array(one)[index]
-            for one in ([run.opcode for run in runs], [run.divisor for run in runs])
-        )
-        places = np.full(len(index), placeholder), np.array(rounds)
-        self._heads.append(np.stack([opcode, *places, divisor], axis=1))
+        self._rows += len(every_run)
+        runs, index = distinct(every_run)  # many are the same
+        opcode = np.array([run.opcode for run in runs])[index]
+        divisor = np.array([run.divisor for run in runs])[index]
+        numbers = np.full(len(index), placeholder)
+        self._heads.append(np.stack([opcode, numbers, np.array(rounds), divisor], axis=1))
         width = max(len(run.active) for run in runs)
         active = np.stack([np.broadcast_to(run.active, width) for run in runs])
         filled = np.cumsum(active[index], axis=0, dtype=np.int64) + self.filled
@@ -459,40 +463,36 @@ class DmaRows:
                 column.extend(PickedRows(rows, index))
         if any(run.free is not NO_POST for run in runs):
             self._free.extend(first, [run.free for run in runs], index)
-        self._extend_reads(first, runs, index)
-        self._extend_extents(first, extents)
-        return filled
-
-    def _extend_reads(self, first: int, runs: Sequence[Run], index: np.ndarray) -> None:
-        """Whose memory is read, and the increments there; of runs that read the own alone, none."""
+        # whose memory is read, and the increments there; none for runs that read their own alone
         for number in range(max(len(run.reads) for run in runs)):
             if number == len(self._reads):
-                self._reads.append(Posts(self._ranks))
+                self._reads.append(IncrementColumns(self._ranks))
             reads = [run.reads[number] if number < len(run.reads) else NO_POST for run in runs]
             self._reads[number].extend(first, reads, index)
-        every = [run.owners if run.reads else () for run in runs]
-        for number in range(max(map(len, every))):
+        owners_of = [run.owners if run.reads else () for run in runs]
+        for number in range(max(map(len, owners_of))):
             if number == len(self._owners):
-                self._owners.append(Column(self._ranks, np.int32))
-            owners = [its[number] if number < len(its) else None for its in every]
-            rows = [NOTHING if owner is None else owner for owner in owners]
+                self._owners.append(GrowingColumn(self._ranks, np.int32))
+            owners = [row[number] if number < len(row) else None for row in owners_of]
             self._owners[number].pad(first)
-            self._owners[number].extend(PickedRows(rows, index))
-
-    def _extend_extents(self, first: int, extents: Extents) -> None:
-        while len(self._sources) < len(extents.sources):
-            self._sources.append(Column(self._ranks, np.int64))
-        for column, rows in zip(self._sources, extents.sources, strict=False):
+            self._owners[number].extend(
+                PickedRows([NOTHING if owner is None else owner for owner in owners], index)
+            )
+        # addresses and sizes
+        while len(self._sources) < len(cells.sources):
+            self._sources.append(GrowingColumn(self._ranks, np.int64))
+        self._target.extend(cells.target)
+        self._size.extend(cells.size)
+        padded = [
+            *zip(self._sources, cells.sources, strict=False),
+            *zip(self._registers, cells.registers, strict=False),
+        ]
+        if cells.also is not None:
+            padded.append((self._also_target, cells.also))
+        for column, members in padded:
             column.pad(first)
-            column.extend(rows)
-        self._target.extend(extents.target)
-        self._size.extend(extents.size)
-        if extents.also is not None:
-            self._also_target.pad(first)
-            self._also_target.extend(extents.also)
-        for column, rows in zip(self._registers, extents.registers, strict=False):
-            column.pad(first)
-            column.extend(rows)
+            column.extend(members)
+        return filled
 
     def queue(self, name: str, stream: int, lane: int) -> DmaQueue:
         """The finished ring; the rows are forgotten."""
@@ -524,13 +524,10 @@ class DmaRows:
             source_rank=self._taken_owners(sources) if self._owners else None,
             also_peer=also_peer,
             also_target=also_target,
-            registers=self._taken_registers(),
+            registers=Registers(*(column.padded(len(self)) for column in self._registers))
+            if len(self._registers[0])
+            else None,
         )
-
-    def _taken_registers(self) -> Registers | None:
-        if not len(self._registers[0]):
-            return None
-        return Registers(*(column.padded(len(self)) for column in self._registers))
 
     def _taken_sources(self) -> np.ndarray:
         """Addresses, (rows, ranks, k)."""

@@ -1,10 +1,10 @@
-"""Where the chunks of a plan lie: loops over the buffers, whatever their sizes.
+"""A plan in chunks, laid over buffers of any size.
 
-Of each tensor the chunks that are whole are a loop of their own, in place where that can be. What
-is left, elements less than chunks, is a second one, with chunks of one element, whose buffers all
-lie in scratch: what is not there is padded, and nothing of it comes back.
-
-What operators mean in chunks: how many a buffer has, and what each has to hold in the end.
+`ChunkCounts` says what an operator means in chunks: how many a buffer has, and what each has to
+hold in the end. `loops` says where they lie. Of each tensor the chunks that are whole are a loop of
+their own, in place where that can be. What is left, elements less than chunks, is a second loop
+with chunks of one element, whose buffers all lie in scratch: what is not there is padded, and
+nothing of it is copied back.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,15 +42,15 @@ def op_of(algo: Algo) -> CollectiveOp | None:
 
 
 @attrs.frozen
-class Wanted:
-    """What a chunk of a result is made of: the same chunk of each giver's operand; none: zeros."""
+class ChunkContents:
+    """What a chunk of a result is made of: one chunk of the operands of some gpus; none: zeros."""
 
-    givers: int  # a bit for each gpu
+    sources: int  # a bit for each gpu
     chunk: int
 
 
 @attrs.frozen
-class Shape:
+class ChunkCounts:
     """The buffers of a file in chunks."""
 
     op: CollectiveOp
@@ -61,7 +61,7 @@ class Shape:
     in_place: bool
 
     @classmethod
-    def of(cls, algo: Algo, op: CollectiveOp) -> "Shape":
+    def of(cls, algo: Algo, op: CollectiveOp) -> "ChunkCounts":
         """The shape of a file that is taken for this operator."""
         gpus = algo.gpus
         operand_parts = gpus if op in _OPERAND_PARTS else 1
@@ -104,38 +104,38 @@ class Shape:
         own = index - first
         return own if 0 <= own < self.chunks(INPUT) else None
 
-    def wanted(self, placeholder: Placeholder, gpu: int, chunk: int) -> Wanted:
-        """What chunk of the result of a gpu has to hold."""
+    def contents(self, placeholder: Placeholder, gpu: int, chunk: int) -> ChunkContents:
+        """What a chunk of the result of a gpu has to hold."""
         everybody, own = (1 << self.gpus) - 1, gpu * self.factor
         part, inside = divmod(chunk, self.factor)
         root = placeholder.root or 0
         match self.op:
             case CollectiveOp.ALL_REDUCE:
-                return Wanted(everybody, chunk)
+                return ChunkContents(everybody, chunk)
             case CollectiveOp.REDUCE_SCATTER:
-                return Wanted(everybody, own + chunk)
+                return ChunkContents(everybody, own + chunk)
             case CollectiveOp.ALL_GATHER:
-                return Wanted(1 << part, inside)
+                return ChunkContents(1 << part, inside)
             case CollectiveOp.ALL_TO_ALL:
-                return Wanted(1 << part, own + inside)
+                return ChunkContents(1 << part, own + inside)
             case CollectiveOp.BROADCAST:
-                return Wanted(1 << root, chunk)
+                return ChunkContents(1 << root, chunk)
             case CollectiveOp.REDUCE:
-                return Wanted(everybody if gpu == root else 0, chunk)
+                return ChunkContents(everybody if gpu == root else 0, chunk)
             case CollectiveOp.GATHER:
-                return Wanted(1 << part if gpu == root else 0, inside)
+                return ChunkContents(1 << part if gpu == root else 0, inside)
             case CollectiveOp.SCATTER:
-                return Wanted(1 << root, own + chunk)
-        givers = sum(1 << source for source, target in placeholder.pairs if target == gpu)
-        return Wanted(givers, chunk)
+                return ChunkContents(1 << root, own + chunk)
+        sources = sum(1 << source for source, target in placeholder.pairs if target == gpu)
+        return ChunkContents(sources, chunk)
 
     def is_cleared(self, placeholder: Placeholder, gpu: int) -> bool:
         """Whether a gpu's result is zeros, which no step writes."""
-        return not self.wanted(placeholder, gpu, 0).givers
+        return not self.contents(placeholder, gpu, 0).sources
 
 
 @attrs.frozen
-class Stretch:
+class BufferOffset:
     """Bytes of one tensor, or of scratch, on every gpu alike."""
 
     space: Space
@@ -144,19 +144,19 @@ class Stretch:
 
 
 @attrs.frozen
-class Lying:
+class ChunkLayout:
     """Where the chunks of a buffer lie: parts of equally many chunks, so far apart."""
 
-    at: Stretch
+    at: BufferOffset
     factor: int  # chunks of a part
     stride: int  # bytes from part to part
     width: int  # bytes of a chunk
 
-    def place(self, index: int) -> Stretch:
+    def place(self, index: int) -> BufferOffset:
         """Where a chunk begins."""
         part, inside = divmod(index, self.factor)
         offset = self.at.offset + part * self.stride + inside * self.width
-        return Stretch(self.at.space, self.at.tensor, offset)
+        return BufferOffset(self.at.space, self.at.tensor, offset)
 
     def run(self, index: int, count: int) -> int:
         """How many of so many chunks lie behind one another."""
@@ -166,11 +166,11 @@ class Lying:
 
 
 @attrs.frozen
-class Fetch:
-    """A copy at home before or after all steps: of part of a gpu's operand, to its result."""
+class LocalCopy:
+    """A copy within a gpu before or after all steps: of part of a gpu's operand, to its result."""
 
-    source: Stretch
-    target: Stretch
+    source: BufferOffset
+    target: BufferOffset
     size_bytes: int
     own_stride: int = 0  # the target is so many bytes further for each gpu
     own_source_stride: int = 0
@@ -186,11 +186,11 @@ class Loop:
     """One run of all steps."""
 
     width: int  # bytes of a chunk
-    lying: dict[int, Lying]  # by buffer
-    before: tuple[Fetch, ...] = ()
-    after: tuple[Fetch, ...] = ()
+    layout: dict[int, ChunkLayout]  # by buffer
+    before: tuple[LocalCopy, ...] = ()
+    after: tuple[LocalCopy, ...] = ()
     fetched: int | None = None  # what `before` writes
-    operand: Lying | None = None  # where output chunks are read that no step has written yet
+    operand: ChunkLayout | None = None  # where output chunks are read that no step has written yet
     own_operand: int = 0  # how many chunks further its chunks are those of the next gpu
 
     @property
@@ -200,11 +200,11 @@ class Loop:
             return FROM_OPERAND
         return "" if self.fetched is None else BUFFERS[self.fetched].value
 
-    def place(self, buffer: int, index: int) -> Stretch:
+    def place(self, buffer: int, index: int) -> BufferOffset:
         """Where a chunk lies."""
-        return self.lying[buffer].place(index)
+        return self.layout[buffer].place(index)
 
-    def given(self, gpu: int, index: int) -> Stretch | None:
+    def given(self, gpu: int, index: int) -> BufferOffset | None:
         """Where a chunk of the output lies that is still a gpu's operand; None if it is none."""
         if self.operand is None:
             return None
@@ -214,78 +214,80 @@ class Loop:
 
 
 @attrs.frozen(eq=False)
-class Making:
+class LoopInputs:
     """What loops are made of."""
 
     job: Job
-    shape: Shape
+    shape: ChunkCounts
     scratch: Scratch
     scratch_chunks: int  # that the steps ask for, of the gpu that has most
     writes_input: bool
 
 
-def loops(making: Making) -> Iterator[Loop]:
+def loops(inputs: LoopInputs) -> Iterator[Loop]:
     """The loops over all tensors."""
-    buffers, shape = making.job.buffers, making.shape
+    buffers, shape = inputs.job.buffers, inputs.shape
     sides = zip(buffers.operand_elements, buffers.result_elements, strict=True)
     for tensor, (operand, result) in enumerate(sides):
         part = operand // shape.operand_parts
         assert part == result // shape.result_parts, "parts of both sides are of one size"
         whole, rest = divmod(part, shape.factor)
         if whole:
-            yield _whole(making, tensor, (part, whole))
+            yield _whole(inputs, tensor, (part, whole))
         if rest:
-            yield _rest(making, tensor, (part, rest))
+            yield _rest(inputs, tensor, (part, rest))
 
 
-def _whole(making: Making, tensor: int, sizes: tuple[int, int]) -> Loop:
+def _whole(inputs: LoopInputs, tensor: int, sizes: tuple[int, int]) -> Loop:
     """Chunks of equal sizes, where they are."""
-    part, whole = (count * making.job.buffers.element_bytes for count in sizes)
-    shape, body = making.shape, whole * making.shape.factor
-    operand, result = Stretch(Space.OPERAND, tensor, 0), Stretch(Space.RESULT, tensor, 0)
+    part, whole = (count * inputs.job.buffers.element_bytes for count in sizes)
+    shape, body = inputs.shape, whole * inputs.shape.factor
+    operand, result = BufferOffset(Space.OPERAND, tensor, 0), BufferOffset(Space.RESULT, tensor, 0)
     there = {
-        INPUT: Lying(operand, shape.factor, part, whole),
-        OUTPUT: Lying(result, shape.factor, part, whole),
+        INPUT: ChunkLayout(operand, shape.factor, part, whole),
+        OUTPUT: ChunkLayout(result, shape.factor, part, whole),
     }
-    before: list[Fetch] = []
-    after: list[Fetch] = []
+    before: list[LocalCopy] = []
+    after: list[LocalCopy] = []
     fetched = None
     is_scattered = shape.operand_parts > shape.result_parts
-    there[SCRATCH] = _scratch(making, whole)
+    there[SCRATCH] = _scratch(inputs, whole)
     if shape.in_place and not is_scattered:
         # one buffer, the result; an operand that lies elsewhere is read there
-        if making.job.buffers.in_place and shape.operand_parts == shape.result_parts:
+        if inputs.job.buffers.in_place and shape.operand_parts == shape.result_parts:
             return Loop(whole, there)
         own = shape.factor if shape.result_parts > shape.operand_parts else 0
         return Loop(whole, there, operand=there[INPUT], own_operand=own)
-    if making.writes_input or shape.in_place or making.job.buffers.in_place:
+    if inputs.writes_input or shape.in_place or inputs.job.buffers.in_place:
         # operands are not ours to write, and are gone where results lie over them
-        copy = making.scratch.take(body * shape.operand_parts)
-        moved = Lying(Stretch(Space.SCRATCH, 0, copy), shape.factor, body, whole)
+        copy = inputs.scratch.take(body * shape.operand_parts)
+        moved = ChunkLayout(BufferOffset(Space.SCRATCH, 0, copy), shape.factor, body, whole)
         before = [
-            Fetch(one.place(0), two.place(0), body)
+            LocalCopy(one.place(0), two.place(0), body)
             for one, two in _parts(shape.operand_parts, there[INPUT], moved)
         ]
         fetched, there[INPUT] = INPUT, moved
         if shape.in_place:
-            after = [Fetch(moved.place(0), result, body, own_source_stride=body)]
+            after = [LocalCopy(moved.place(0), result, body, own_source_stride=body)]
     return Loop(whole, there, tuple(before), tuple(after), fetched)
 
 
-def _rest(making: Making, tensor: int, sizes: tuple[int, int]) -> Loop:
+def _rest(inputs: LoopInputs, tensor: int, sizes: tuple[int, int]) -> Loop:
     """Chunks of one element, all in scratch; results are copied back in the end."""
-    shape, width = making.shape, making.job.buffers.element_bytes
+    shape, width = inputs.shape, inputs.job.buffers.element_bytes
     part, rest = (count * width for count in sizes)
     body, padded = part - rest, shape.factor * width
-    there = {SCRATCH: _scratch(making, width)}
+    there = {SCRATCH: _scratch(inputs, width)}
     for buffer, parts in (
         (INPUT, shape.operand_parts),
         (OUTPUT, shape.result_parts),
     ):
-        taken = making.scratch.take(padded * parts)
-        there[buffer] = Lying(Stretch(Space.SCRATCH, 0, taken), shape.factor, padded, width)
-    operand = Lying(Stretch(Space.OPERAND, tensor, body), shape.factor, part, width)
-    result = Lying(Stretch(Space.RESULT, tensor, body), shape.factor, part, width)
+        taken = inputs.scratch.take(padded * parts)
+        there[buffer] = ChunkLayout(
+            BufferOffset(Space.SCRATCH, 0, taken), shape.factor, padded, width
+        )
+    operand = ChunkLayout(BufferOffset(Space.OPERAND, tensor, body), shape.factor, part, width)
+    result = ChunkLayout(BufferOffset(Space.RESULT, tensor, body), shape.factor, part, width)
     given, got = there[INPUT], there[OUTPUT]
     own_given = own_got = 0
     fetched = INPUT
@@ -303,27 +305,29 @@ def _rest(making: Making, tensor: int, sizes: tuple[int, int]) -> Loop:
         for fetch in _padded(one.place(0), two.place(0), (rest, padded), own_given)
     ]
     after = [
-        Fetch(one.place(0), two.place(0), rest, own_source_stride=own_got)
+        LocalCopy(one.place(0), two.place(0), rest, own_source_stride=own_got)
         for one, two in _parts(shape.result_parts, got, result)
     ]
     return Loop(width, there, tuple(before), tuple(after), fetched)
 
 
-def _padded(operand: Stretch, given: Stretch, sizes: tuple[int, int], own: int) -> Iterator[Fetch]:
+def _padded(
+    operand: BufferOffset, given: BufferOffset, sizes: tuple[int, int], own: int
+) -> Iterator[LocalCopy]:
     """The rest of a part, then over and over what stands there, until there is enough.
 
     Nothing else of the operand is read: in place, the other loop writes it meanwhile.
     """
     there, padded = sizes
-    yield Fetch(operand, given, there, own)
+    yield LocalCopy(operand, given, there, own)
     while there < padded:
         more = min(there, padded - there)
         target = attrs.evolve(given, offset=given.offset + there)
-        yield Fetch(given, target, more, own, own, is_behind=True)
+        yield LocalCopy(given, target, more, own, own, is_behind=True)
         there += more
 
 
-def _parts(count: int, *both: Lying) -> Iterator[Sequence[Lying]]:
+def _parts(count: int, *both: ChunkLayout) -> Iterator[Sequence[ChunkLayout]]:
     """Both, part by part."""
     for part in range(count):
         yield [
@@ -332,7 +336,7 @@ def _parts(count: int, *both: Lying) -> Iterator[Sequence[Lying]]:
         ]
 
 
-def _scratch(making: Making, width: int) -> Lying:
-    chunks = making.scratch_chunks
-    taken = making.scratch.take(chunks * width)
-    return Lying(Stretch(Space.SCRATCH, 0, taken), chunks, chunks * width, width)
+def _scratch(inputs: LoopInputs, width: int) -> ChunkLayout:
+    chunks = inputs.scratch_chunks
+    taken = inputs.scratch.take(chunks * width)
+    return ChunkLayout(BufferOffset(Space.SCRATCH, 0, taken), chunks, chunks * width, width)

@@ -1,14 +1,12 @@
 """Plans as JSON of our own and back: the plans of a program's placeholders as they are.
 
-The JSON of plans, typed: its schema is made of these classes, and other shapes are refused.
+The JSON is typed: the schema beside this file, `plan.schema.json`, is made of the classes here, and
+other shapes are refused. A column by member is a list, or one number where all members are alike;
+-1 is nobody.
 
-`plan.schema.json` beside this file is that schema. A column by member is a list, or one number
-where all members are alike; -1 is nobody.
-
-Whether a plan that somebody wrote names what there is: members, bytes, lanes, transfers.
-
-Lowering presumes this of every plan. Whether a plan also does what is asked of it, whether it
-deadlocks or races, is proved of what becomes of it.
+`check_sound` finds whether a plan that somebody wrote names what there is: members, bytes, lanes,
+transfers. Lowering presumes this of every plan. Whether a plan also has the right results, whether
+it deadlocks or races, is proved of the lowered program.
 """
 
 import json
@@ -245,9 +243,9 @@ MOST_SHOWN = 40
 
 def difference(text: CollectiveText, job: Job) -> str:
     """What of a file's collective is otherwise than of a job, "" if nothing is."""
-    wanted = _described(job, text.teams)
+    expected = _described(job, text.teams)
     for name in CollectiveText.__struct_fields__:
-        ours, theirs = getattr(text, name), getattr(wanted, name)
+        ours, theirs = getattr(text, name), getattr(expected, name)
         if ours != theirs:
             return f"{name} is {_short(ours)} in the file, {_short(theirs)} in the program"
     return ""

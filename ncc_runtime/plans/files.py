@@ -29,8 +29,8 @@ Teams = tuple[tuple[Plan, np.ndarray], ...]
 
 
 @attrs.frozen
-class Asked:
-    """A placeholder as files are asked for it."""
+class PlanRequest:
+    """A placeholder that a plan is sought for."""
 
     number: int
     placeholder: Placeholder  # of the program
@@ -60,7 +60,7 @@ class PlanFile:
 
     @property
     def is_proved_late(self) -> bool:
-        """Whether only what becomes of it shows if it does what is asked."""
+        """Whether only the proofs of the lowered program show if it is right."""
         return isinstance(self.content, _Ours)
 
     @property
@@ -73,27 +73,27 @@ class PlanFile:
         """Whether it names a placeholder."""
         return self.target is not None and self.target not in _OPERATORS
 
-    def is_meant_for(self, asked: Asked) -> bool:
+    def is_meant_for(self, request: PlanRequest) -> bool:
         """Whether it was given for a placeholder, should it fit."""
-        names = (None, asked.op.value, f"p{asked.number}", asked.placeholder.name)
+        names = (None, request.op.value, f"p{request.number}", request.placeholder.name)
         return self.target in names
 
-    def misfit(self, asked: Asked) -> str:
+    def misfit(self, request: PlanRequest) -> str:
         """Why it cannot fill a placeholder, "" if it can."""
-        return self.content.misfit(asked, named=self.target is not None)
+        return self.content.misfit(request, named=self.target is not None)
 
-    def candidate(self, asked: Asked, chips: np.ndarray) -> Candidate:
-        """What it fills the placeholder with; PlanError if that does not do what is asked.
+    def candidate(self, request: PlanRequest, chips: np.ndarray) -> Candidate:
+        """What it fills the placeholder with; PlanError if its plan is not sound.
 
         `chips` has the chip of each rank.
         """
         try:
-            teams = self.content.teams(asked)
+            teams = self.content.teams(request)
             for plan, groups in teams:
                 check_reads(plan, groups, chips)
         except PlanError as reason:
             raise PlanError(f"plan {self.path}: {reason}") from None
-        return Candidate(self.name, None, teams=teams)
+        return Candidate(self.name, None, replica_groups=teams)
 
 
 _OPERATORS = frozenset(op.value for op in CollectiveOp)
@@ -109,25 +109,25 @@ class _Msccl:
         if op is not None:
             self._plan(op)
 
-    def misfit(self, asked: Asked, *, named: bool) -> str:
+    def misfit(self, request: PlanRequest, *, named: bool) -> str:
         own = op_of(self._algo)
         if own is None and not named:
             word = self._algo.collective[:40]
             says = f"it is for {word!r}" if word else "it has no coll"
-            return f"{says}: say what it fills, as {asked.op.value}=FILE"
-        if asked.op not in TAKEN:
-            return f"{asked.op.value} moves no chunks"
-        if own not in (None, asked.op):
+            return f"{says}: say what it fills, as {request.op.value}=FILE"
+        if request.op not in TAKEN:
+            return f"{request.op.value} moves no chunks"
+        if own not in (None, request.op):
             return f"it is for {own.value if own else ''}"
         members = self._algo.gpus
-        other = next((group for group in asked.groups if len(group) != members), None)
+        other = next((group for group in request.groups if len(group) != members), None)
         if other is not None:
             return f"it is for {members} ranks, a group has {len(other)}"
-        return "" if asked.groups else "it has no groups"
+        return "" if request.groups else "it has no groups"
 
-    def teams(self, asked: Asked) -> Teams:
-        plan = self._plan(asked.op).build(asked.job)
-        return ((plan, np.array(asked.groups, np.int32)),)
+    def teams(self, request: PlanRequest) -> Teams:
+        plan = self._plan(request.op).build(request.job)
+        return ((plan, np.array(request.groups, np.int32)),)
 
     def warnings(self) -> Iterator[str]:
         for plan in self._plans.values():
@@ -145,38 +145,38 @@ class _Ours:
     def __init__(self, collectives: Sequence[CollectiveText]) -> None:
         self._collectives = collectives
 
-    def misfit(self, asked: Asked, *, named: bool) -> str:
+    def misfit(self, request: PlanRequest, *, named: bool) -> str:
         del named
-        same_op = [one for one in self._collectives if one.op == asked.op.value]
+        same_op = [one for one in self._collectives if one.op == request.op.value]
         if not same_op:
             return f"it has {', '.join(sorted({one.op for one in self._collectives})) or 'nothing'}"
-        same = [one for one in same_op if not document.difference(one, asked.job)]
+        same = [one for one in same_op if not document.difference(one, request.job)]
         if not same:
-            return document.difference(same_op[0], asked.job)
+            return document.difference(same_op[0], request.job)
         teams = [team for one in same for team in one.teams]
-        for group in asked.groups:
+        for group in request.groups:
             if not any(_is_for(team, group) for team in teams):
                 return f"it has no plan for a group of {len(group)} ranks, the first {group[0]}"
         return ""
 
-    def teams(self, asked: Asked) -> Teams:
-        texts = [one for one in self._collectives if not document.difference(one, asked.job)]
+    def teams(self, request: PlanRequest) -> Teams:
+        texts = [one for one in self._collectives if not document.difference(one, request.job)]
         if len(texts) > 1:
-            raise PlanError(f"{asked}: {len(texts)} collectives of the file are like it")
+            raise PlanError(f"{request}: {len(texts)} collectives of the file are like it")
         groups: dict[int, list[Members]] = {}
-        for group in asked.groups:
+        for group in request.groups:
             fitting = [number for number, team in enumerate(texts[0].teams) if _is_for(team, group)]
             named = [number for number in fitting if texts[0].teams[number].groups is not None]
             groups.setdefault((named or fitting)[0], []).append(group)
         found = []
-        for number, its in sorted(groups.items()):
+        for number, same in sorted(groups.items()):
             team = texts[0].teams[number]
             try:
                 plan = document.plan_of(team)
-                check_sound(plan, asked.job)
+                check_sound(plan, request.job)
             except PlanError as reason:
                 raise PlanError(f"{team.algorithm}: {reason}") from None
-            found.append((plan, np.array(its, np.int32)))
+            found.append((plan, np.array(same, np.int32)))
         return tuple(found)
 
     def warnings(self) -> Iterator[str]:
@@ -216,10 +216,10 @@ def split_word(word: str) -> tuple[str | None, str]:
     return target, path
 
 
-def assigned(files: Sequence[PlanFile], asked: Sequence[Asked]) -> Mapping[int, PlanFile]:
+def assigned(files: Sequence[PlanFile], requests: Sequence[PlanRequest]) -> Mapping[int, PlanFile]:
     """Which file fills which placeholder; PlanError where two do, or one fits nothing."""
     found: dict[int, PlanFile] = {}
-    for one in asked:
+    for one in requests:
         fitting = [file for file in files if file.is_meant_for(one) and not file.misfit(one)]
         fitting = [file for file in fitting if file.is_for_one] or fitting
         if len(fitting) > 1:
@@ -231,13 +231,13 @@ def assigned(files: Sequence[PlanFile], asked: Sequence[Asked]) -> Mapping[int, 
             found[one.number] = fitting[0]
     for file in files:
         if file not in found.values():
-            raise PlanError(f"plan {file.path}: fits no collective{_reasons(file, asked)}")
+            raise PlanError(f"plan {file.path}: fits no collective{_reasons(file, requests)}")
     return found
 
 
-def _reasons(file: PlanFile, asked: Sequence[Asked]) -> str:
+def _reasons(file: PlanFile, requests: Sequence[PlanRequest]) -> str:
     """Why a file fits none of those that it was given for."""
-    meant = [one for one in asked if file.is_meant_for(one)]
+    meant = [one for one in requests if file.is_meant_for(one)]
     if not meant:
         return f": none is called {file.target}" if file.target else ": there are none"
     found = list(_some(file, meant))
@@ -245,6 +245,6 @@ def _reasons(file: PlanFile, asked: Sequence[Asked]) -> str:
     return f" ({'; '.join(found)}{more})"
 
 
-def _some(file: PlanFile, meant: Sequence[Asked]) -> Iterator[str]:
+def _some(file: PlanFile, meant: Sequence[PlanRequest]) -> Iterator[str]:
     for one in meant[:MOST_REASONS]:
         yield f"{one}: {file.misfit(one) or 'another plan is for it'}"

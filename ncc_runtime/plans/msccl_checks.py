@@ -1,14 +1,13 @@
-"""Whether a plan in chunks does what its operator promises: performed on who gave what.
+"""Checks of a plan in chunks: that it has no race, and that it does what its operator promises.
 
-A chunk holds a chunk number and a bit for each gpu that gave its own; joining adds bits. What is
-wrong on the way (a chunk that nobody wrote, two that do not belong together, a gpu twice) is kept
-with the value and told if a result is made of it.
+Races are chunks that two steps use in no order, one of them writing. A step is before another if a
+chain of waits leads from it there, so that it is done when the other starts, however fast the
+thread blocks are (happens-before, Lamport 1978). Slots are no such wait: a plan that is right only
+because they are few is refused. The same order says which receives find their target free.
 
-Races: chunks that two steps use in no order; and receives whose target is free in time.
-
-A step is before another if a chain of waits leads from it there, so that it is done when the other
-starts, however fast the thread blocks are (happens-before). Slots are no such wait: a plan that is
-right only because they are few is refused.
+Results are checked by a symbolic run of all steps. A chunk holds its number and a bit for each gpu
+that contributed; joining adds bits. What goes wrong (a chunk that nobody wrote, two that do not
+belong together, a gpu twice) is kept with the value and reported if a result is made of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ import numpy as np
 
 from ncc_runtime.errors import PlanError
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.plans.chunk_places import FROM_OPERAND, Wanted
+from ncc_runtime.plans.chunk_places import FROM_OPERAND, ChunkContents
 from ncc_runtime.plans.msccl_file import BUFFERS, INPUT, OUTPUT
 from ncc_runtime.plans.msccl_graph import NONE, Graph, chunks_of, places_of
 
@@ -178,25 +177,25 @@ MOST_NAMED = 8
 """A message names no more gpus than this."""
 
 
-class Value(NamedTuple):
+class ChunkValue(NamedTuple):
     """What a chunk holds."""
 
-    givers: int  # a bit for each gpu
+    sources: int  # a bit for each gpu that contributed
     chunk: int
     fault: str = ""  # the first thing that went wrong with it
     number: int = NONE  # the step that wrote it here
 
 
 @attrs.frozen(eq=False)
-class Performed:
-    """What a plan comes to."""
+class CheckedResult:
+    """What the right result of a plan tells of its steps."""
 
-    complete: frozenset[tuple[int, int]]  # steps and chunks of them, that join the last giver's
+    complete: frozenset[tuple[int, int]]  # steps and their chunks that join the last contribution
 
 
-def performed(graph: Graph, placeholder: Placeholder) -> Performed:
+def performed(graph: Graph, placeholder: Placeholder) -> CheckedResult:
     """Perform all steps; PlanError that names the first chunk of a result that is wrong."""
-    run = _Run(graph)
+    run = _SymbolicRun(graph)
     run.perform()
     shape = graph.shape
     index = np.arange(shape.chunks(OUTPUT))
@@ -205,25 +204,25 @@ def performed(graph: Graph, placeholder: Placeholder) -> Performed:
             continue
         own = shape.own(np.full(len(index), gpu), np.full(len(index), OUTPUT), index)
         for chunk, at in enumerate(chunks_of(np.array(gpu), *own).tolist()):
-            wanted = shape.wanted(placeholder, gpu, chunk)
+            expected = shape.contents(placeholder, gpu, chunk)
             found = run.holds(at)
             if (
                 found is None
                 or found.fault
-                or (found.givers, found.chunk) != (wanted.givers, wanted.chunk)
+                or (found.sources, found.chunk) != (expected.sources, expected.chunk)
             ):
-                raise _wrong(graph, (gpu, chunk), wanted, found)
-    return Performed(frozenset(run.complete))
+                raise _wrong(graph, gpu, chunk, expected, found)
+    return CheckedResult(frozenset(run.complete))
 
 
-class _Run:
+class _SymbolicRun:
     """The chunks of all gpus."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._everybody = (1 << graph.shape.gpus) - 1
-        self._sent: dict[int, list[Value]] = {}  # by send
-        self._held: dict[int, Value] = {}  # by chunk: what steps have written
+        self._sent: dict[int, list[ChunkValue]] = {}  # by send
+        self._held: dict[int, ChunkValue] = {}  # by chunk: what steps have written
         self.complete: set[tuple[int, int]] = set()
 
     def perform(self) -> None:
@@ -251,56 +250,57 @@ class _Run:
             receives, joins, reads, writes, sends, source, target, count, sent = table[step]
             if not (receives or reads):
                 continue  # a nop
-            came = self._sent.pop(sent) if receives else self._read(step, source, count)
+            values = self._sent.pop(sent) if receives else self._read(step, source, count)
             if joins:
                 # a join at home reads its target, one that receives its source
                 ours = self._read(step, source if receives else target, count)
-                came = [self._joined(step, *both) for both in zip(came, ours, strict=True)]
+                values = [self._joined(step, *both) for both in zip(values, ours, strict=True)]
                 self.complete.update(
                     (step, place)
-                    for place, both in enumerate(came)
-                    if both.givers == self._everybody and not both.fault
+                    for place, both in enumerate(values)
+                    if both.sources == self._everybody and not both.fault
                 )
             if writes:
-                for place, (givers, chunk, fault, _) in enumerate(came):
-                    self._held[target + place] = Value(givers, chunk, fault, step)
+                for place, (sources, chunk, fault, _) in enumerate(values):
+                    self._held[target + place] = ChunkValue(sources, chunk, fault, step)
             if sends:
-                self._sent[step] = came
+                self._sent[step] = values
 
-    def holds(self, at: int) -> Value | None:
+    def holds(self, at: int) -> ChunkValue | None:
         """What a step wrote in a chunk, or the gpu's operand has there; None for nothing."""
         found = self._held.get(at)
         if found is not None:
             return found
         gpu, buffer, index = places_of(at)
         given = self._graph.shape.given(gpu, buffer, index)
-        return None if given is None else Value(1 << gpu, given)
+        return None if given is None else ChunkValue(1 << gpu, given)
 
-    def _read(self, step: int, first: int, count: int) -> list[Value]:
+    def _read(self, step: int, first: int, count: int) -> list[ChunkValue]:
         found = []
         for chunk in range(first, first + count):
             value = self._held.get(chunk) or self.holds(chunk)
             if value is None:
                 name = self._graph.name_of(step, chunk)
                 fault = f"{_named(self._graph, step)} reads {name}, which nothing has written"
-                value = Value(0, 0, fault)
+                value = ChunkValue(0, 0, fault)
             found.append(value)
         return found
 
-    def _joined(self, step: int, one: Value, other: Value) -> Value:
+    def _joined(self, step: int, one: ChunkValue, other: ChunkValue) -> ChunkValue:
         fault = one.fault or other.fault
         if not fault and one.chunk != other.chunk:
             fault = f"{_named(self._graph, step)} joins chunk {one.chunk} to chunk {other.chunk}"
-        twice = one.givers & other.givers
+        twice = one.sources & other.sources
         if not fault and twice:
             named = _named(self._graph, step)
             fault = f"{named} joins the contribution of {_gpus(twice)} twice"
-        return Value(one.givers | other.givers, one.chunk, fault)
+        return ChunkValue(one.sources | other.sources, one.chunk, fault)
 
 
-def _wrong(graph: Graph, place: tuple[int, int], wanted: Wanted, found: Value | None) -> PlanError:
-    gpu, chunk = place
-    what, steps = _what(wanted, found), graph.steps
+def _wrong(
+    graph: Graph, gpu: int, chunk: int, expected: ChunkContents, found: ChunkValue | None
+) -> PlanError:
+    what, steps = _difference(expected, found), graph.steps
     at, last = graph.algo.at, "no step writes there"
     _, written, _ = places_of(graph.target[steps.which("writes")])
     if not graph.shape.in_place and OUTPUT not in written:
@@ -311,15 +311,15 @@ def _wrong(graph: Graph, place: tuple[int, int], wanted: Wanted, found: Value | 
     return at.error(f"not {graph.shape.op.value}: {where} {what}; {last}")
 
 
-def _what(wanted: Wanted, found: Value | None) -> str:
+def _difference(expected: ChunkContents, found: ChunkValue | None) -> str:
     if found is None:
         return "is never written"
     if found.fault:
         return f"is wrong: {found.fault}"
-    if found.chunk != wanted.chunk:
-        givers = _gpus(found.givers)
-        return f"holds chunk {found.chunk} of {givers}, not chunk {wanted.chunk}"
-    missing, more = wanted.givers & ~found.givers, found.givers & ~wanted.givers
+    if found.chunk != expected.chunk:
+        sources = _gpus(found.sources)
+        return f"holds chunk {found.chunk} of {sources}, not chunk {expected.chunk}"
+    missing, more = expected.sources & ~found.sources, found.sources & ~expected.sources
     words = [f"lacks the contribution of {_gpus(missing)}"] if missing else []
     words += [f"has a contribution of {_gpus(more)}"] if more else []
     return " and ".join(words)
@@ -329,8 +329,8 @@ def _named(graph: Graph, step: int) -> str:
     return f"{graph.name(step)} (line {graph.steps.line[step]})"
 
 
-def _gpus(givers: int) -> str:
-    numbers = [gpu for gpu in range(givers.bit_length()) if givers >> gpu & 1]
+def _gpus(sources: int) -> str:
+    numbers = [gpu for gpu in range(sources.bit_length()) if sources >> gpu & 1]
     more = f", … ({len(numbers)})" if len(numbers) > MOST_NAMED else ""
     shown = ", ".join(map(str, numbers[:MOST_NAMED]))
     return f"gpu{'s' if len(numbers) > 1 else ''} {shown}{more}"

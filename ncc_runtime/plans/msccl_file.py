@@ -135,7 +135,7 @@ MOST_LETTERS = 200
 _NUMBER = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 
 
-class Kind(enum.Enum):
+class StepKind(enum.Enum):
     """What a step does; the value is its name in the file."""
 
     SEND = "s"
@@ -157,13 +157,13 @@ class Kind(enum.Enum):
         self.writes: bool = word not in ("s", "rrs", "nop")
 
 
-KINDS: tuple[Kind, ...] = tuple(Kind)
+KINDS: tuple[StepKind, ...] = tuple(StepKind)
 """By number, as tables of steps have them."""
 
 _KIND_NUMBERS: Mapping[str, int] = {one.value: number for number, one in enumerate(KINDS)}
 
 
-class Buffer(enum.Enum):
+class ChunkBuffer(enum.Enum):
     """Whose chunks a step counts; the value is the name in the file."""
 
     INPUT = "i"
@@ -171,7 +171,7 @@ class Buffer(enum.Enum):
     SCRATCH = "s"
 
 
-BUFFERS: tuple[Buffer, ...] = tuple(Buffer)
+BUFFERS: tuple[ChunkBuffer, ...] = tuple(ChunkBuffer)
 """By number, as tables of steps have them."""
 
 INPUT, OUTPUT, SCRATCH = range(len(BUFFERS))
@@ -183,7 +183,7 @@ _BUFFER_NUMBERS: Mapping[str, int] = {one.value: number for number, one in enume
 class Ref:
     """The first of some chunks."""
 
-    buffer: Buffer
+    buffer: ChunkBuffer
     index: int
 
     def __str__(self) -> str:
@@ -191,7 +191,7 @@ class Ref:
 
 
 @attrs.frozen
-class Block:
+class ThreadBlock:
     """A thread block."""
 
     gpu: int
@@ -208,7 +208,7 @@ _FLAGS: Mapping[str, np.ndarray] = {
 
 
 @attrs.frozen(eq=False)
-class Steps:
+class StepTable:
     """The steps of all thread blocks, block after block: columns, (steps,) int64."""
 
     block: np.ndarray  # among those of all gpus
@@ -232,7 +232,7 @@ class Steps:
         """(steps,) bool: which of them `receives`, `sends`, `joins`, `reads` or `writes`."""
         return _FLAGS[flag][self.kind]
 
-    def are(self, kind: Kind) -> np.ndarray:
+    def are(self, kind: StepKind) -> np.ndarray:
         """(steps,) bool: which are of a kind."""
         return self.kind == KINDS.index(kind)
 
@@ -260,8 +260,8 @@ class Algo:
     is_either: bool  # or two, as the caller has them
     chunks: int  # of the larger side
     scratch_chunks: tuple[int, ...]  # by gpu
-    blocks: tuple[Block, ...]  # gpu after gpu
-    steps: Steps
+    blocks: tuple[ThreadBlock, ...]  # gpu after gpu
+    steps: StepTable
     at: At
 
     @property
@@ -363,7 +363,7 @@ def _algo(root: Element) -> Algo:
     its_blocks = [one for gpu in gpus for one in gpu.blocks]
     rows = [row for _, its_rows in its_blocks for row in its_rows]
     lengths = [len(its_rows) for _, its_rows in its_blocks]
-    columns = np.array(rows, np.int64).reshape(-1, len(attrs.fields(Steps)) - 2).T.copy()
+    columns = np.array(rows, np.int64).reshape(-1, len(attrs.fields(StepTable)) - 2).T.copy()
     block = np.repeat(np.arange(len(lengths)), lengths)
     return Algo(
         name=" ".join(_text(root, "name").split()),
@@ -374,7 +374,7 @@ def _algo(root: Element) -> Algo:
         chunks=_number(root, "nchunksperloop", 1, MOST_CHUNKS),
         scratch_chunks=tuple(gpu.scratch_chunks for gpu in gpus),
         blocks=tuple(block for block, _ in its_blocks),
-        steps=Steps(block, np.arange(len(rows)) - np.searchsorted(block, block), *columns),
+        steps=StepTable(block, np.arange(len(rows)) - np.searchsorted(block, block), *columns),
         at=root.at,
     )
 
@@ -388,7 +388,7 @@ def adding_to_targets(algo: Algo) -> Algo:
     steps, received = algo.steps, algo.received()
     sends = np.flatnonzero(received != NOBODY)
     receives = received[sends]
-    is_plain = steps.are(Kind.SEND)[sends]
+    is_plain = steps.are(StepKind.SEND)[sends]
     buffer = np.where(is_plain, steps.source_buffer[sends], steps.target_buffer[sends])
     index = np.where(is_plain, steps.source_index[sends], steps.target_index[sends])
     is_meant = steps.which("joins")[receives]
@@ -413,12 +413,12 @@ class _Gpu:
 
     number: int
     scratch_chunks: int
-    blocks: list[tuple[Block, list[_Row]]]
+    blocks: list[tuple[ThreadBlock, list[_Row]]]
 
 
 def _gpu(element: Element, count: int, channels: int) -> _Gpu:
     number = _number(element, "id", 0, count - 1)
-    blocks: list[tuple[Block, list[_Row]]] = []
+    blocks: list[tuple[ThreadBlock, list[_Row]]] = []
     copies: list[_Row] = []
     for one in _inside(element, "tb", "copy"):
         if one.name == "tb":
@@ -427,7 +427,7 @@ def _gpu(element: Element, count: int, channels: int) -> _Gpu:
             copies.append(_copy(one))
     _check_alone(element, [block for block, _ in blocks])
     if copies:
-        blocks.append((Block(number, NOBODY, NOBODY, NOBODY, 0), copies))
+        blocks.append((ThreadBlock(number, NOBODY, NOBODY, NOBODY, 0), copies))
     scratch = _number(element, "s_chunks", 0, MOST_CHUNKS, default=0)
     return _Gpu(number, scratch, blocks)
 
@@ -438,16 +438,16 @@ def _copy(element: Element) -> _Row:
     source = INPUT, _number(element, "i_off", 0, MOST_CHUNKS)
     target = OUTPUT, _number(element, "o_off", 0, MOST_CHUNKS)
     count = _number(element, "cnt", 1, MOST_CHUNKS, default=1)
-    kind, awaited = KINDS.index(Kind.COPY), (NOBODY, NOBODY)
+    kind, awaited = KINDS.index(StepKind.COPY), (NOBODY, NOBODY)
     return kind, *source, *target, count, *awaited, False, element.line, element.column
 
 
-def _block(element: Element, own: int, count: int, channels: int) -> tuple[Block, list[_Row]]:
+def _block(element: Element, own: int, count: int, channels: int) -> tuple[ThreadBlock, list[_Row]]:
     ends = [_number(element, name, NOBODY, count - 1) for name in ("send", "recv")]
     for name, end in zip(("send", "recv"), ends, strict=True):
         if end == own:
             raise _Malformed(element, f"{name} is {end}, the gpu itself")
-    block = Block(
+    block = ThreadBlock(
         gpu=own,
         number=_number(element, "id", 0, MOST_CHUNKS),
         to=ends[0],
@@ -464,9 +464,9 @@ def _block(element: Element, own: int, count: int, channels: int) -> tuple[Block
     return block, rows
 
 
-def _check_alone(gpu: Element, blocks: Sequence[Block]) -> None:
+def _check_alone(gpu: Element, blocks: Sequence[ThreadBlock]) -> None:
     """A connection has one end at each side: gpu, gpu and channel name one thread block."""
-    known: dict[tuple[str, int, int], Block] = {}
+    known: dict[tuple[str, int, int], ThreadBlock] = {}
     numbers: set[int] = set()
     elements = (one for one in gpu.children if one.name == "tb")
     for block, element in zip(blocks, elements, strict=True):
@@ -506,8 +506,8 @@ def _step(element: Element, place: int) -> _Row:
         source = _chunk(element, "srcbuf", "srcoff")
     if kind.writes or kind.joins:
         target = _chunk(element, "dstbuf", "dstoff")
-    count = 1 if kind is Kind.NOP else _number(element, "cnt", 1, MOST_CHUNKS)
-    tells = tells and kind is not Kind.NOP
+    count = 1 if kind is StepKind.NOP else _number(element, "cnt", 1, MOST_CHUNKS)
+    tells = tells and kind is not StepKind.NOP
     at = element.line, element.column
     return kind_number, *source, *target, count, depends, awaited, tells, *at
 

@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import PlanError
-from ncc_runtime.plans.chunk_places import Shape
+from ncc_runtime.plans.chunk_places import ChunkCounts
 from ncc_runtime.plans.msccl_file import (
     BUFFERS,
     INPUT,
@@ -22,9 +22,9 @@ from ncc_runtime.plans.msccl_file import (
     OUTPUT,
     SCRATCH,
     Algo,
-    Kind,
     Ref,
-    Steps,
+    StepKind,
+    StepTable,
 )
 from ncc_runtime.plans.msccl_file import MOST_CHUNKS as MOST_INDEX
 
@@ -66,8 +66,8 @@ class Graph:
     """All steps, and what each waits for: columns by step, (steps,) int64, NONE for nothing."""
 
     algo: Algo
-    shape: Shape
-    steps: Steps  # of the file, where a copy to itself moves nothing
+    shape: ChunkCounts
+    steps: StepTable  # of the file, where a copy to itself moves nothing
     gpu: np.ndarray
     source: np.ndarray  # the first chunk that it reads, by number
     target: np.ndarray  # the first that it writes
@@ -108,7 +108,7 @@ class Graph:
         return self.steps.at(step).error(f"{self.name(step)}: {what}")
 
 
-def graph_of(algo: Algo, shape: Shape) -> Graph:
+def graph_of(algo: Algo, shape: ChunkCounts) -> Graph:
     """The graph of a plan; PlanError where steps do not fit together or wait in a circle."""
     _check_size(algo, shape)
     steps, gpu = algo.steps, algo.of_block("gpu")
@@ -123,8 +123,8 @@ def graph_of(algo: Algo, shape: Shape) -> Graph:
     before = np.where(steps.place > 0, np.arange(len(steps)) - 1, NONE)
     graph = Graph(algo, shape, steps, gpu, source, target, before, none, none, none, none)
     _check_chunks(graph)
-    is_idle = steps.are(Kind.COPY) & (source == target)  # as there are in place
-    kind = np.where(is_idle, KINDS.index(Kind.NOP), steps.kind)
+    is_idle = steps.are(StepKind.COPY) & (source == target)  # as there are in place
+    kind = np.where(is_idle, KINDS.index(StepKind.NOP), steps.kind)
     graph = attrs.evolve(graph, steps=attrs.evolve(steps, kind=kind))
     awaited, received, sent = _awaited(graph), _received(graph), none.copy()
     sends = np.flatnonzero(received != NONE)
@@ -165,7 +165,7 @@ def _order(graph: Graph) -> tuple[int, list[int], str]:
     return slots, found, str(graph.steps.at(first).error(what))
 
 
-def _check_size(algo: Algo, shape: Shape) -> None:
+def _check_size(algo: Algo, shape: ChunkCounts) -> None:
     """A file of a few bytes must not take hours."""
     held = algo.gpus * (shape.chunks(INPUT) + shape.chunks(OUTPUT))
     moved = int(algo.steps.count.sum())
@@ -190,8 +190,8 @@ def _check_chunks(graph: Graph) -> None:
     writes_none = steps.which("writes") & (steps.target_index + steps.count > target_room)
     # chunks of different buffers are further apart than any count
     is_near = np.abs(graph.source - graph.target) < steps.count
-    is_same = steps.are(Kind.COPY) & (graph.source == graph.target)
-    overlaps = (steps.are(Kind.COPY) | steps.are(Kind.REDUCE)) & is_near & ~is_same
+    is_same = steps.are(StepKind.COPY) & (graph.source == graph.target)
+    overlaps = (steps.are(StepKind.COPY) | steps.are(StepKind.REDUCE)) & is_near & ~is_same
     faults = np.flatnonzero(reads_none | writes_none | overlaps)
     if not len(faults):
         return
@@ -245,7 +245,7 @@ def _awaited(graph: Graph) -> np.ndarray:
         found[step] = tells[at + place]
         if found[step] == NONE:
             is_own_block = steps.block[at] == steps.block[step]
-            is_nop = steps.are(Kind.NOP)[at + place]
+            is_nop = steps.are(StepKind.NOP)[at + place]
             in_order = "steps of a tb run in order: leave the dependency out"
             raise graph.error(
                 step,

@@ -1,4 +1,4 @@
-"""An MSCCL file as a plan for any sizes: checked once, made for each placeholder that it fills."""
+"""An MSCCL file as a plan for any sizes: checked once, made for each placeholder that it runs."""
 
 import attrs
 import numpy as np
@@ -9,12 +9,11 @@ from ncc_runtime.errors import PlanError
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.plans import msccl_file
-from ncc_runtime.plans.chunk_places import Making as Wanted
-from ncc_runtime.plans.chunk_places import Shape, Stretch, loops
-from ncc_runtime.plans.msccl_checks import Ordered, Performed, ordered, performed
+from ncc_runtime.plans.chunk_places import BufferOffset, ChunkCounts, LoopInputs, loops
+from ncc_runtime.plans.msccl_checks import CheckedResult, Ordered, ordered, performed
 from ncc_runtime.plans.msccl_file import INPUT, SCRATCH, Algo
 from ncc_runtime.plans.msccl_graph import Graph, graph_of, places_of
-from ncc_runtime.plans.msccl_transfers import Facts, Making, Singles, rounds_of
+from ncc_runtime.plans.msccl_transfers import MemberTransfers, MscclFacts, TransferMaker, rounds_of
 
 
 class MscclPlan:
@@ -27,7 +26,7 @@ class MscclPlan:
         """What a GPU would do otherwise, a line each, of all that was checked."""
         if algo.is_either:  # for both; what is right apart is copied apart
             self._readings.append(attrs.evolve(algo, in_place=True))
-        self._checked: dict[tuple[object, ...], tuple[Ordered, Performed]] = {}
+        self._checked: dict[tuple[object, ...], tuple[Ordered, CheckedResult]] = {}
         self._ordered: dict[int, Ordered | PlanError] = {}  # by reading
         self.algo = algo
 
@@ -36,14 +35,14 @@ class MscclPlan:
         """Ranks of a group that it is for."""
         return self.algo.gpus
 
-    def check(self, placeholder: Placeholder) -> tuple[Ordered, Performed]:
+    def check(self, placeholder: Placeholder) -> tuple[Ordered, CheckedResult]:
         """PlanError if it deadlocks, races or does something else than the placeholder asks."""
         key = placeholder.root, placeholder.pairs
         if key not in self._checked:
             self._checked[key] = self._as_read(placeholder)
         return self._checked[key]
 
-    def _as_read(self, placeholder: Placeholder) -> tuple[Ordered, Performed]:
+    def _as_read(self, placeholder: Placeholder) -> tuple[Ordered, CheckedResult]:
         """As MSCCL runs it; if that is wrong, as msccl-tools means it, should that be right."""
         refusals = []
         count = len(self._readings)
@@ -69,7 +68,7 @@ class MscclPlan:
         """A reading without deadlock or race; PlanError if it has one."""
         if number not in self._ordered:
             try:
-                self._ordered[number] = ordered(graph_of(algo, Shape.of(algo, self._op)))
+                self._ordered[number] = ordered(graph_of(algo, ChunkCounts.of(algo, self._op)))
             except PlanError as reason:
                 self._ordered[number] = reason
         found = self._ordered[number]
@@ -81,7 +80,7 @@ class MscclPlan:
         """The plan for the placeholder's sizes."""
         ordered, found = self.check(job.placeholder)
         graph = ordered.graph
-        facts = Facts(
+        facts = MscclFacts(
             graph=graph,
             straight=ordered.straight,
             first=ordered.first,
@@ -105,18 +104,18 @@ def _meant(written: Algo, read: Algo) -> str:
     changed: dict[int, dict[int, list[int]]] = {}  # by gpu and tb: steps
     for step in np.flatnonzero(is_changed).tolist():
         block = written.blocks[ours.block[step]]
-        its = changed.setdefault(block.gpu, {})
-        its.setdefault(block.number, []).append(int(ours.place[step]))
+        blocks = changed.setdefault(block.gpu, {})
+        blocks.setdefault(block.number, []).append(int(ours.place[step]))
     gpus: dict[tuple[tuple[int, tuple[int, ...]], ...], list[int]] = {}
-    for gpu, its in changed.items():
-        key = tuple((block, tuple(steps)) for block, steps in its.items())
+    for gpu, steps_of in changed.items():
+        key = tuple((block, tuple(steps)) for block, steps in steps_of.items())
         gpus.setdefault(key, []).append(gpu)
     named = [
-        f"gpu{'s' if len(its) > 1 else ''} {ranks_text(its)}, "
+        f"gpu{'s' if len(same) > 1 else ''} {ranks_text(same)}, "
         + ", ".join(
-            f"tb {block} step{'s' * (len(at) > 1)} {ranks_text(at)}" for block, at in blocks
+            f"tb {block} step{'s' * (len(at) > 1)} {ranks_text(at)}" for block, at in by_block
         )
-        for blocks, its in gpus.items()
+        for by_block, same in gpus.items()
     ]
     return (
         f"{'; '.join(named)}: rrc, rrs and rrcs join what comes to their targets, as msccl-tools "
@@ -124,26 +123,29 @@ def _meant(written: Algo, read: Algo) -> str:
     )
 
 
-def _plan(facts: Facts, job: Job) -> Plan:
+def _plan(facts: MscclFacts, job: Job) -> Plan:
     graph, scratch = facts.graph, Scratch()
     _, written, _ = places_of(graph.target[graph.steps.which("writes")])
-    chunks = max(graph.algo.scratch_chunks)
-    wanted = Wanted(
-        job, graph.shape, scratch, _scratch_chunks(graph, chunks), bool((written == INPUT).any())
-    )
-    its_loops = list(loops(wanted))
-    own = {gpu: Scratch() for gpu in range(graph.shape.gpus)}
+    chunks = _scratch_chunks(graph, max(graph.algo.scratch_chunks))
+    writes_input = bool((written == INPUT).any())
+    every_loop = list(loops(LoopInputs(job, graph.shape, scratch, chunks, writes_input)))
+    own = {gpu: Scratch() for gpu in range(graph.shape.gpus)}  # slots lie behind what all share
     for one in own.values():
         one.take(scratch.bytes)
-    singles = Singles()
-    makings = [Making(facts, loop, own, singles) for loop in its_loops]
-    for making in makings:
-        making.make()
-    _clear(facts, job, makings, singles)
+    transfers = MemberTransfers()
+    makers = [TransferMaker(facts, loop, own, transfers) for loop in every_loop]
+    for maker in makers:
+        maker.make()
+    # zeros over the results of those who get nothing
+    for gpu in sorted(facts.cleared):
+        known = transfers.latest([maker.ends[gpu] for maker in makers])
+        for tensor, elements in enumerate(job.buffers.result_elements):
+            size = elements * job.buffers.element_bytes
+            transfers.add(gpu, (), BufferOffset(Space.RESULT, tensor, 0), size, 0, known)
     return Plan(
         algorithm=f"msccl:{graph.algo.name}",
         members=graph.shape.gpus,
-        rounds=rounds_of(singles, graph.shape.gpus),
+        rounds=rounds_of(transfers, graph.shape.gpus),
         scratch_bytes=max(one.bytes for one in own.values()),
     )
 
@@ -158,12 +160,3 @@ def _scratch_chunks(graph: Graph, declared: int) -> int:
         ends = (index + steps.count)[does & (buffer == SCRATCH)]
         used = max(used, int(ends.max(initial=0)))
     return min(declared, used)
-
-
-def _clear(facts: Facts, job: Job, makings: list[Making], singles: Singles) -> None:
-    """Zeros over the results of those who get nothing."""
-    for gpu in sorted(facts.cleared):
-        known = singles.latest([making.ends[gpu] for making in makings])
-        for tensor, elements in enumerate(job.buffers.result_elements):
-            size = elements * job.buffers.element_bytes
-            singles.add(gpu, (), Stretch(Space.RESULT, tensor, 0), size, 0, known)

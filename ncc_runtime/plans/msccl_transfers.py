@@ -1,4 +1,4 @@
-"""Makes single transfers of the steps of an MSCCL plan: what one member makes of a step.
+"""Turns the steps of an MSCCL plan into transfers: first of single members, then as columns.
 
     s     push into the peer's slot, or straight to where the peer wants it
     r     slot to target at home; nothing if it came straight there
@@ -9,7 +9,8 @@
 A send goes straight to its target if everything that used the target before is done when the send
 starts. Steps of a thread block share a DMA ring, which runs in order; all else is waited for.
 
-Single transfers put together to the columns of a plan: what members do alike is one transfer.
+In the end `rounds_of` joins the transfers of single members to the columns of a plan: what members
+do alike is one transfer.
 """
 
 import itertools
@@ -21,31 +22,31 @@ import numpy as np
 
 from ncc_runtime.collectives.chunks import ALIGNMENT, Scratch
 from ncc_runtime.collectives.plan import IDLE, LANES, After, Copy, Piece, Round, Space, Transfer
-from ncc_runtime.plans.chunk_places import Fetch, Loop, Stretch
-from ncc_runtime.plans.msccl_file import MOST_GPUS, OUTPUT, Kind
+from ncc_runtime.plans.chunk_places import BufferOffset, LocalCopy, Loop
+from ncc_runtime.plans.msccl_file import MOST_GPUS, OUTPUT, StepKind
 from ncc_runtime.plans.msccl_graph import NONE, Graph, places_of
 
 MOST_SOURCES = 16
 """Of a descriptor. Source: AWS Neuron SDK docs, work-with-neff-files.rst (`from_arr`)."""
 
-Way = int
-"""What runs in order: transfers that arrive from a member in a lane, or behind SENT are sent so."""
+OrderedChannel = int
+"""What runs in order: arrivals from a member in a lane; from SENT on, transfers that it sends."""
 
-SENT: Way = MOST_GPUS * LANES
+SENT: OrderedChannel = MOST_GPUS * LANES
 
-Known = Mapping[Way, tuple[int, ...]]
-"""What is waited for: of each way the last transfers, several if they are of one round."""
+Known = Mapping[OrderedChannel, tuple[int, ...]]
+"""What is waited for: of each channel the last transfers, several if they are of one round."""
 
 
 @attrs.frozen(eq=False)
-class Singles:
-    """Single transfers in an order that they can run in: columns by transfer, which grow."""
+class MemberTransfers:
+    """Transfers of single members in an order that they can run in: columns by transfer."""
 
     member: list[int] = attrs.field(factory=list)
     peer: list[int] = attrs.field(factory=list)
-    sources: list[tuple[Stretch, ...]] = attrs.field(factory=list)
-    target: list[Stretch] = attrs.field(factory=list)  # at the peer
-    also: list[Stretch | None] = attrs.field(factory=list)  # the same at home
+    sources: list[tuple[BufferOffset, ...]] = attrs.field(factory=list)
+    target: list[BufferOffset] = attrs.field(factory=list)  # at the peer
+    also: list[BufferOffset | None] = attrs.field(factory=list)  # the same at home
     size_bytes: list[int] = attrs.field(factory=list)
     lane: list[int] = attrs.field(factory=list)
     divisor: list[int] = attrs.field(factory=list)
@@ -60,14 +61,14 @@ class Singles:
     def add(
         self,
         member: int,
-        sources: tuple[Stretch, ...],
-        target: Stretch,
+        sources: tuple[BufferOffset, ...],
+        target: BufferOffset,
         size_bytes: int,
         lane: int,
         known: Known,
         *,
         peer: int | None = None,
-        also: Stretch | None = None,
+        also: BufferOffset | None = None,
         divisor: int = 1,
         writer: int = NONE,
         empties: int = NONE,
@@ -81,7 +82,7 @@ class Singles:
                     before = rounds[one]
         completion = SENT + member * LANES + lane
         if completion in known:
-            known = {way: ones for way, ones in known.items() if way != completion}
+            known = {channel: ones for channel, ones in known.items() if channel != completion}
         self.member.append(member)
         self.peer.append(member if peer is None else peer)
         self.sources.append(sources)
@@ -96,33 +97,33 @@ class Singles:
         rounds.append(before + 1)
         return len(rounds) - 1
 
-    def arrival(self, number: int) -> Way:
-        """By what the peer knows that it has come."""
+    def arrival(self, number: int) -> OrderedChannel:
+        """Where the peer sees that it has arrived."""
         return self.member[number] * LANES + self.lane[number]
 
-    def completion(self, number: int) -> Way:
-        """By what the member knows that it is complete."""
+    def completion(self, number: int) -> OrderedChannel:
+        """Where the member sees that it is complete."""
         return SENT + self.member[number] * LANES + self.lane[number]
 
     def latest(self, known: Sequence[Known]) -> Known:
-        """All together: of each way the last, which imply those of earlier rounds."""
+        """All together: of each channel the last, which imply those of earlier rounds."""
         known = [one for one in known if one]
         if len(known) == 1:
             return known[0]
         rounds = self.round
-        found: dict[Way, tuple[int, ...]] = {}
+        found: dict[OrderedChannel, tuple[int, ...]] = {}
         for one in known:
-            for way, singles in one.items():
-                ours = found.get(way)
+            for channel, singles in one.items():
+                ours = found.get(channel)
                 if ours is None or rounds[ours[0]] < rounds[singles[0]]:
-                    found[way] = singles
+                    found[channel] = singles
                 elif rounds[ours[0]] == rounds[singles[0]]:
-                    found[way] = ours + tuple(single for single in singles if single not in ours)
+                    found[channel] = ours + tuple(each for each in singles if each not in ours)
         return found
 
 
 @attrs.frozen(eq=False)
-class Facts:
+class MscclFacts:
     """What is known of a plan before it is given sizes."""
 
     graph: Graph
@@ -133,14 +134,18 @@ class Facts:
     divisor: int
 
 
-class Making:
-    """The single transfers of one loop."""
+class TransferMaker:
+    """Makes the transfers of one loop, member by member."""
 
     def __init__(
-        self, facts: Facts, loop: Loop, scratch: Mapping[int, Scratch], singles: Singles
+        self,
+        facts: MscclFacts,
+        loop: Loop,
+        scratch: Mapping[int, Scratch],
+        singles: MemberTransfers,
     ) -> None:
         self._facts, self._loop, self._graph = facts, loop, facts.graph
-        self._singles = singles
+        self._transfers = singles
         graph, steps = facts.graph, facts.graph.steps
         self._straight = facts.straight[loop.start]
         lanes = lanes_of(graph)
@@ -157,23 +162,23 @@ class Making:
             steps.which(flag).tolist() for flag in ("receives", "sends", "joins", "reads", "writes")
         )
         self._is_nop, self._is_reduce = (
-            steps.are(kind).tolist() for kind in (Kind.NOP, Kind.REDUCE)
+            steps.are(kind).tolist() for kind in (StepKind.NOP, StepKind.REDUCE)
         )
-        self._passes = graph.algo.steps.are(Kind.NOP).tolist()  # in the file, and tells nobody
+        self._passes = graph.algo.steps.are(StepKind.NOP).tolist()  # in the file, and tells nobody
         self._tells = steps.tells.tolist()
         self._source, self._target = graph.source.tolist(), graph.target.tolist()
         self._pushed: Counter[int] = Counter()  # by connection
         self._emptied: dict[int, list[int]] = defaultdict(list)
-        self._landed: dict[int, Stretch] = {}  # by send: its slot
+        self._landed: dict[int, BufferOffset] = {}  # by send: its slot
         self._held: dict[int, list[int]] = defaultdict(list)  # by block: joins not made yet
         self._done: dict[int, Known] = {}  # by step
         self._made: dict[int, list[int]] = {}  # by step
-        self._places: dict[int, Stretch] = {}  # by chunk
+        self._places: dict[int, BufferOffset] = {}  # by chunk
         self.ends: dict[int, Known] = {}  # by gpu: what its steps end with
 
     def make(self) -> None:
         """All transfers."""
-        graph, latest = self._graph, self._singles.latest
+        graph, latest = self._graph, self._transfers.latest
         gpus = range(graph.shape.gpus)
         ready = {gpu: self._fetched(gpu, self._loop.before, {}) for gpu in gpus}
         for step in graph.order:
@@ -196,17 +201,17 @@ class Making:
             self._keep(gpu, written[gpu])
             self.ends[gpu] = self._fetched(gpu, self._loop.after, known)
 
-    def _fetched(self, gpu: int, fetches: Sequence[Fetch], known: Known) -> Known:
+    def _fetched(self, gpu: int, fetches: Sequence[LocalCopy], known: Known) -> Known:
         """Copies at home, side by side but for those that are behind others."""
-        singles = self._singles
-        made: dict[Way, tuple[int, ...]] = {}
+        singles = self._transfers
+        made: dict[OrderedChannel, tuple[int, ...]] = {}
         lane = -1
         for one in fetches:
             source = _further(one.source, gpu * one.own_source_stride)
             target = _further(one.target, gpu * one.own_stride)
             lane = (lane + (not one.is_behind)) % self._lane_count  # a ring runs in order
             completion = SENT + gpu * LANES + lane
-            behind = {way: ones for way, ones in made.items() if way == completion}
+            behind = {channel: ones for channel, ones in made.items() if channel == completion}
             needs = singles.latest([known, behind])
             made[completion] = (singles.add(gpu, (source,), target, one.size_bytes, lane, needs),)
         return singles.latest([known, made])
@@ -217,10 +222,10 @@ class Making:
             given = None if index in written else self._loop.given(gpu, index)
             if given is not None:
                 target, lane = self._loop.place(OUTPUT, index), index % self._lane_count
-                self._singles.add(gpu, (given,), target, self._loop.width, lane, {})
+                self._transfers.add(gpu, (given,), target, self._loop.width, lane, {})
 
     def _step(self, step: int, ready: Mapping[int, Known]) -> None:
-        singles, gpu, block = self._singles, self._gpu[step], self._block[step]
+        singles, gpu, block = self._transfers, self._gpu[step], self._block[step]
         before, *_ = self._waits
         waits = [ready[gpu]] if before[step] == NONE else []
         waits += [self._done[one[step]] for one in self._waits if one[step] != NONE]
@@ -284,7 +289,7 @@ class Making:
             count = self._count[step] - place
             for _, first in refs:
                 _, buffer, index = places_of(first)
-                count = self._loop.lying[buffer].run(index + place, count)
+                count = self._loop.layout[buffer].run(index + place, count)
             if self._facts.divisor > 1:
                 count = _alike(lambda at: (step, at) in self._facts.complete, place, count)
             for reader, first in refs if self._loop.operand is not None else ():
@@ -312,7 +317,7 @@ class Making:
                 target = _further(self._landed[step], place * self._loop.width)
                 empties = self._emptied_by(step)
         is_complete = (step, place) in self._facts.complete
-        return self._singles.add(
+        return self._transfers.add(
             gpu,
             sources,
             target,
@@ -331,7 +336,7 @@ class Making:
         joins = [*self._held[self._block[step]], step]
         return [(joins[0], self._target[step]), *((one, self._source[one]) for one in joins)]
 
-    def _sources(self, step: int, place: int) -> tuple[Stretch, ...]:
+    def _sources(self, step: int, place: int) -> tuple[BufferOffset, ...]:
         if self._is_reduce[step]:
             return tuple(self._read(one, chunk + place) for one, chunk in self._joined(step))
         if not self._receives[step]:
@@ -343,7 +348,7 @@ class Making:
             return slot, self._read(step, self._source[step] + place)
         return (slot,)
 
-    def _read(self, step: int, chunk: int) -> Stretch:
+    def _read(self, step: int, chunk: int) -> BufferOffset:
         """Where a step reads a chunk: one of the output that nobody has written, in the operand."""
         if self._loop.operand is not None and (step, chunk) in self._facts.first:
             _, _, index = places_of(chunk)
@@ -358,7 +363,7 @@ class Making:
         turn = self._pushed[connection] - 1 - len(self._slots[connection])
         return self._emptied[connection][turn] if turn >= 0 else NONE
 
-    def _at(self, chunk: int) -> Stretch:
+    def _at(self, chunk: int) -> BufferOffset:
         """Where a chunk lies; many steps use the same."""
         if chunk not in self._places:
             _, buffer, index = places_of(chunk)
@@ -372,13 +377,13 @@ def _alike(is_so: Callable[[int], bool], first: int, count: int) -> int:
     return next((more for more in range(1, count) if is_so(first + more) is not at_first), count)
 
 
-def _further(stretch: Stretch, more: int) -> Stretch:
-    return Stretch(stretch.space, stretch.tensor, stretch.offset + more) if more else stretch
+def _further(stretch: BufferOffset, more: int) -> BufferOffset:
+    return BufferOffset(stretch.space, stretch.tensor, stretch.offset + more) if more else stretch
 
 
 def slots_of(
-    facts: Facts, loop: Loop, scratch: Mapping[int, Scratch]
-) -> Mapping[int, Sequence[Stretch]]:
+    facts: MscclFacts, loop: Loop, scratch: Mapping[int, Scratch]
+) -> Mapping[int, Sequence[BufferOffset]]:
     """Where the slots of each connection lie at its receiver."""
     graph, straight = facts.graph, np.array(facts.straight[loop.start], bool)
     sends = np.flatnonzero(graph.received != NONE)
@@ -404,7 +409,7 @@ def slots_of(
         count = min(graph.slots, count)
         first = scratch[receiver].take(size * count)
         found[connection] = [
-            Stretch(Space.SCRATCH, 0, first + turn * size) for turn in range(count)
+            BufferOffset(Space.SCRATCH, 0, first + turn * size) for turn in range(count)
         ]
     return found
 
@@ -413,7 +418,7 @@ def lanes_of(graph: Graph) -> list[int]:
     """The DMA ring of each thread block, by turns over connections.
 
     A slot is handed back by the ring that has read it, in the sender's lane; so thread blocks that
-    are connected share one. Connections of the same channel and the same distance, either way
+    are connected share one. Connections of the same channel and the same distance, either channel
     around, share one too, so that what all members do alike is one transfer.
     """
     blocks, gpus = graph.algo.blocks, graph.shape.gpus
@@ -431,7 +436,7 @@ def lanes_of(graph: Graph) -> list[int]:
         joined.setdefault(part, set()).update(its)
     kind_of = {part: tuple(sorted(its)) for part, its in joined.items()}
     numbers: dict[tuple[tuple[int, int], ...], int] = {}
-    moving = np.unique(block[~graph.steps.are(Kind.NOP)]).tolist()
+    moving = np.unique(block[~graph.steps.are(StepKind.NOP)]).tolist()
     for one in moving:  # a block that moves nothing takes no lane
         numbers.setdefault(kind_of[parts[one]], len(numbers))
     return [numbers.get(kind_of[part], 0) % LANES for part in parts]
@@ -463,7 +468,7 @@ def _connected(blocks: int, ends: Sequence[tuple[int, int]]) -> list[int]:
 _SPACES = tuple(Space)
 
 
-def rounds_of(singles: Singles, members: int) -> tuple[Round, ...]:
+def rounds_of(singles: MemberTransfers, members: int) -> tuple[Round, ...]:
     """The rounds of a plan."""
     member, peer, lane, rounds = (
         np.array(one, np.int64)
@@ -541,7 +546,7 @@ def rounds_of(singles: Singles, members: int) -> tuple[Round, ...]:
     return tuple(Round(tuple(transfers[one:two])) for one, two in itertools.pairwise(edges))
 
 
-def _lying(stretches: Sequence[Stretch | None]) -> tuple[np.ndarray, np.ndarray]:
+def _lying(stretches: Sequence[BufferOffset | None]) -> tuple[np.ndarray, np.ndarray]:
     """Of stretches a number of the space and tensor, NONE for none, and the offset."""
     cells = [
         (NONE, 0)
@@ -603,37 +608,37 @@ def _packed(
 
 
 def _afters(
-    singles: Singles, members: int, number: np.ndarray, order: np.ndarray, transfers: int
+    singles: MemberTransfers, members: int, number: np.ndarray, order: np.ndarray, transfers: int
 ) -> list[After]:
     """What each transfer waits for, where its CC-core has not waited for that or for later.
 
     A wait is a row of these columns: who waits, in which transfer, for which, which comes which
-    way.
+    channel.
     """
     needs = singles.needs
     every = [ones for its in needs for ones in its.values()]
     starts = np.cumsum([0, *map(len, every[:-1])])
     named = number[[one for ones in every for one in ones]]
     awaited = np.maximum.reduceat(named, starts) if every else named
-    way = np.array([way for its in needs for way in its], np.int64)
+    channel = np.array([channel for its in needs for channel in its], np.int64)
     single = np.repeat(np.arange(len(needs)), [len(its) for its in needs])
     member = np.array(singles.member, np.int64)[single]
     place: np.ndarray = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     place = place[single]
 
-    # not where the member has waited for as late a transfer of that way; the highest so far of
-    # all ways at once, for those of each way are above all of the way before it
-    by_way = np.lexsort((place, way, member))
+    # not where the member has waited for as late a transfer of that channel; the highest so far of
+    # all ways at once, for those of each channel are above all of the channel before it
+    by_way = np.lexsort((place, channel, member))
     is_new = np.ones(len(by_way), bool)
-    is_new[1:] = np.any([np.diff(one[by_way]) != 0 for one in (way, member)], axis=0)
+    is_new[1:] = np.any([np.diff(one[by_way]) != 0 for one in (channel, member)], axis=0)
     height = np.cumsum(is_new) * len(order) + awaited[by_way]
     is_later = np.ones(len(by_way), bool)
     is_later[1:] = height[1:] > np.maximum.accumulate(height)[:-1]
     kept = by_way[is_later]
 
-    is_sent = way >= SENT
-    kept = kept[np.lexsort((way[kept], awaited[kept], is_sent[kept], place[kept]))]
+    is_sent = channel >= SENT
+    kept = kept[np.lexsort((channel[kept], awaited[kept], is_sent[kept], place[kept]))]
     turn = _times_before(2 * place[kept] + is_sent[kept])
     transfer, sent = number[single[kept]], is_sent[kept]
     rows = np.zeros((2, transfers), np.int64)  # by transfer, of arrivals and of its own

@@ -286,7 +286,7 @@ def _wanted(case: Case, given: np.ndarray) -> np.ndarray:
 
 def measured(case: Case, executable: Executable, mode: str | None) -> Measured:
     """The line of a case, whose program is placed and filled: by what, and its time."""
-    return Measured(case, executable.filled[0].name, collective_ps(executable) / 1e6, mode)
+    return Measured(case, executable.lowered[0].name, collective_ps(executable) / 1e6, mode)
 
 
 def as_json(lines: Sequence[Measured], place: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ncc_runtime.collectives.choose import Chooser
 from ncc_runtime.execution.trace import Trace, Traffic
-from ncc_runtime.lowering.choices import alike_as, chooser_of, groups_of, job_of
+from ncc_runtime.lowering.choices import chooser_of, collective_key, groups_of, job_of
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import Program
@@ -80,7 +80,7 @@ def _times(trace: Trace, busy: Cover, number: int) -> _Times:
     first, last = np.full(runs, np.iinfo(np.int64).max), np.zeros(runs, np.int64)
     np.minimum.at(first, run, start)
     np.maximum.at(last, run, end)
-    exposed: np.ndarray = np.zeros(trace.executable.seen, np.int64)
+    exposed: np.ndarray = np.zeros(trace.executable.representatives, np.int64)
     np.add.at(exposed, rank, end - start - busy.within_ps(rank, start, end))
     return _Times(
         runs, int(first.min()) / 1e6, int((last - first).sum()) / 1e6, int(exposed.max()) / 1e6
@@ -88,7 +88,7 @@ def _times(trace: Trace, busy: Cover, number: int) -> _Times:
 
 
 def _row(executable: Executable, number: int, moved: Traffic, times: _Times) -> CollectiveRow:
-    placeholder, filled = executable.program.placeholders[number], executable.filled[number]
+    placeholder, filled = executable.program.placeholders[number], executable.lowered[number]
     tensors = executable.program.tensors
     sides = (placeholder.operands, placeholder.results)
     return CollectiveRow(
@@ -156,7 +156,7 @@ class _Prices:
         self._known: dict[Hashable, int] = {}
 
     def time_ps(self, one: Placeholder) -> int:
-        key = one.stream, alike_as(self._program, one)
+        key = one.stream, collective_key(self._program, one)
         if key not in self._known:
             job, groups = job_of(self._program, one), groups_of(self._program, one)
             choice = self._chooser.best(job, self._chooser.candidates(job, groups, price_all=True))

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ncc_runtime.execution.variable_sizes import assumed
-from ncc_runtime.lowering.choices import alike_as
+from ncc_runtime.lowering.choices import collective_key
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable
 from ncc_runtime.neff.program import Program
 from ncc_runtime.report.collectives import REMOTE
@@ -168,14 +168,14 @@ def compared(executables: tuple[Executable, Executable], runs: tuple[Run, Run]) 
     facts = [moved(one) for one in executables]
     alike: dict[object, list[int]] = {}
     for number, placeholder in enumerate(program.placeholders):
-        names = tuple(one.filled[number].name for one in executables)
-        key = (alike_as(program, placeholder), names, *(one[number] for one in facts))
+        names = tuple(one.lowered[number].name for one in executables)
+        key = (collective_key(program, placeholder), names, *(one[number] for one in facts))
         alike.setdefault(key, []).append(number)
     rows = []
     for ids in alike.values():
         count = sum(runs[0].collectives[number].runs or 0 for number in ids)
         sides = [
-            Side(one.filled[ids[0]].name, fact[ids[0]], _mean_time_us(run, ids))
+            Side(one.lowered[ids[0]].name, fact[ids[0]], _mean_time_us(run, ids))
             for one, fact, run in zip(executables, facts, runs, strict=True)
         ]
         op = program.placeholders[ids[0]].op.value

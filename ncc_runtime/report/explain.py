@@ -15,7 +15,7 @@ from rich.table import Table
 from ncc_runtime.collectives.bounds import Bound, bound_of, larger_side_bytes
 from ncc_runtime.collectives.choose import Candidate, Choice
 from ncc_runtime.collectives.cost.price import Price
-from ncc_runtime.lowering.choices import alike_as, groups_of, job_of, parts_and_choices
+from ncc_runtime.lowering.choices import collective_key, groups_of, job_of, priced_choices
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.machine_model.parts import Kind, Parts
 from ncc_runtime.neff.placeholder import Placeholder
@@ -74,13 +74,13 @@ def explained(
 ) -> Explanation:
     """Price every candidate of every placeholder; what is forced or given stays chosen."""
     program, placement = executable.program, executable.placement
-    parts, choices = parts_and_choices(
+    parts, choices = priced_choices(
         program, placement, forced, plans, ignore_memory=executable.ignores_memory
     )
     alike: dict[object, list[int]] = {}
     for number, (placeholder, choice) in enumerate(zip(program.placeholders, choices, strict=True)):
         kind = placeholder.dtype, placeholder.reduction, choice.chosen.name
-        alike.setdefault((alike_as(program, placeholder), *kind), []).append(number)
+        alike.setdefault((collective_key(program, placeholder), *kind), []).append(number)
     rows = tuple(_explained(program, parts, ids, choices[ids[0]]) for ids in alike.values())
     return Explanation(program, placement, parts, rows)
 
@@ -103,7 +103,7 @@ def saved(explanation: Explanation) -> bytes:
     found = []
     for row in explanation.rows:
         job = job_of(explanation.program, row.placeholder)
-        text = document.described(job, row.choice.chosen.teams)
+        text = document.described(job, row.choice.chosen.replica_groups)
         if text not in found:
             found.append(text)
     return encoded(found)

@@ -100,7 +100,7 @@ def independence(trace: Trace, rank: int, runs: np.ndarray) -> Independence | No
 
     `runs` are positions in `trace.runs`. None if that is too much to find out.
     """
-    wanted = np.arange(trace.executable.seen) == rank
+    wanted = np.arange(trace.executable.representatives) == rank
     blocks = list(trace.blocks(trace.queues_of(EngineQueue), wanted))
     computing = [_working(trace, number, events) for number, events in blocks]
     count = sum(map(len, computing))
@@ -281,14 +281,14 @@ def busy_cover(trace: Trace) -> Cover:
         for column, more in zip(columns, found, strict=True):
             column.append(more)
     rank, start, end = (np.concatenate(column) for column in columns)
-    return Cover.of(trace.executable.seen, trace.time_ps, rank, (start, end))
+    return Cover.of(trace.executable.representatives, trace.time_ps, rank, (start, end))
 
 
 def _runs_cover(trace: Trace, own: np.ndarray) -> Cover:
     """When some of these runs of collectives are under way."""
     runs = trace.runs
     spans = trace.start_ps[runs.first[own]], trace.end_ps[runs.last[own]]
-    return Cover.of(trace.executable.seen, trace.time_ps, runs.rank[own], spans)
+    return Cover.of(trace.executable.representatives, trace.time_ps, runs.rank[own], spans)
 
 
 def overlap(trace: Trace) -> Overlap:
@@ -297,7 +297,7 @@ def overlap(trace: Trace) -> Overlap:
     collective = moving.by_rank_ps()
     exposed = collective - busy.shared_by_rank_ps(moving)
     return Overlap(
-        ranks=trace.executable.seen,
+        ranks=trace.executable.representatives,
         compute_ps=int(busy.by_rank_ps().sum()),
         collective_ps=int(collective.sum()),
         exposed_ps=int(exposed.sum()),
@@ -331,7 +331,7 @@ def all_reduces(trace: Trace) -> AllReduces | None:
 def _covered_ps(trace: Trace, events: np.ndarray) -> int:
     """How long some of these events go on, rank by rank."""
     spans = trace.start_ps[events], trace.end_ps[events]
-    cover = Cover.of(trace.executable.seen, trace.time_ps, trace.rank[events], spans)
+    cover = Cover.of(trace.executable.representatives, trace.time_ps, trace.rank[events], spans)
     return int(cover.by_rank_ps().sum())
 
 

@@ -48,7 +48,7 @@ class Performance:
     @property
     def slowed_ps(self) -> int:
         """What sharing parts added to events, of one rank on average."""
-        return int(self.trace.slowed_ps.sum()) // self.trace.executable.seen
+        return int(self.trace.slowed_ps.sum()) // self.trace.executable.representatives
 
 
 def as_json(one: Performance) -> dict[str, Any]:

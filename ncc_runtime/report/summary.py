@@ -201,7 +201,7 @@ def instruction_counts(executable: Executable) -> dict[str, int]:
     counts = {"engine": 0, "cc": 0, "descriptor_runs": 0}
     for queue in executable.queues:
         if isinstance(queue, EngineQueue):
-            runners = executable.seen if queue.ranks is None else len(queue.ranks)
+            runners = executable.representatives if queue.ranks is None else len(queue.ranks)
             counts["engine"] += len(queue.table) * runners
         elif isinstance(queue, CcQueue):
             active = queue.sync.wait_sem != IDLE
@@ -210,5 +210,5 @@ def instruction_counts(executable: Executable) -> dict[str, int]:
             counts["cc"] += int(active.sum())
         else:
             counts["descriptor_runs"] += int((queue.peer != IDLE).sum())
-    instances = executable.ranks // executable.seen  # each as many
+    instances = executable.ranks // executable.representatives  # each as many
     return {kind: count * instances for kind, count in counts.items()}

@@ -62,8 +62,10 @@ def utilisation(trace: Trace) -> Utilisation:
         for where, sizes in _moved(parts, queue, trace.row[events], trace.rank[events]):
             np.add.at(amounts, where, sizes)
     engines = _engines(parts, amounts, trace)
-    if executable.seen < executable.ranks:
-        stands_for = part_classes(parts, executable.ranks // executable.seen)[: parts.count]
+    if executable.representatives < executable.ranks:
+        stands_for = part_classes(parts, executable.ranks // executable.representatives)[
+            : parts.count
+        ]
         amounts = np.bincount(stands_for, amounts, parts.count).astype(np.int64)
     found = {kind: _used(parts, kind, amounts, trace) for kind in SHARED}
     return Utilisation(found, engines)
@@ -149,7 +151,7 @@ def _name(executable: Executable, parts: Parts, kind: Kind, at: int) -> str:
 def _engines(parts: Parts, amounts: np.ndarray, trace: Trace) -> tuple[EngineUse, ...]:
     """The engines that work on some rank, most used first; adds what they read and write."""
     executable = trace.executable
-    time = np.zeros((len(ENGINES), executable.seen), np.int64)
+    time = np.zeros((len(ENGINES), executable.representatives), np.int64)
     peak = np.zeros(len(ENGINES), np.int64)
     for number, events in trace.blocks(trace.queues_of(EngineQueue)):
         queue = executable.queues[number]
@@ -168,7 +170,7 @@ def _engines(parts: Parts, amounts: np.ndarray, trace: Trace) -> tuple[EngineUse
             mean_share=float(one.mean()) / whole,
             most_share=int(one.max()) / whole,
             most_rank=int(one.argmax()),
-            peak_share=int(work) / executable.seen / whole,
+            peak_share=int(work) / executable.representatives / whole,
         )
         for engine, one, work in zip(ENGINES, time, peak, strict=True)
         if one.any()

@@ -16,8 +16,8 @@ from ncc_runtime.lowering.executable import (
     IDLE,
     CcQueue,
     DmaQueue,
-    Load,
     Post,
+    RegisterLoad,
     Registers,
     is_run_by,
 )
@@ -49,7 +49,9 @@ class CcRows:
     wait_sem: np.ndarray  # (n, ranks or 1), IDLE for none and for T, whose trigger comes from afar
     wait_value: np.ndarray  # (n, ranks or 1), relative: 0 and less hold on entry
     posts: tuple[Post, ...]
-    loads: tuple[Mapping[int, Load], ...] = ()  # of each stretch, by row; addresses as in memory
+    loads: tuple[
+        Mapping[int, RegisterLoad], ...
+    ] = ()  # of each stretch, by row; addresses as in memory
 
     def __len__(self) -> int:
         return len(self.opcode)
@@ -226,7 +228,7 @@ class Cut:
         return found
 
 
-def _loads(part: Part[CcQueue]) -> Mapping[int, Load]:
+def _loads(part: Part[CcQueue]) -> Mapping[int, RegisterLoad]:
     """The LOADs of a part, counted from its first row."""
     first, last = part.rows.start, part.rows.stop
     loads = part.queue.loads.items()

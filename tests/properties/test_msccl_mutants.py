@@ -12,7 +12,7 @@ from ncc_runtime.errors import PlanError
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.plans import msccl_file
-from ncc_runtime.plans.msccl_file import Kind
+from ncc_runtime.plans.msccl_file import StepKind
 from ncc_runtime.runtime import load
 from tests.msccl_files import ALL, direct_all_to_all, ring_all_gather
 from tests.programs import collective_program
@@ -44,7 +44,7 @@ def edit(text: str, draw: random.Random) -> str:
                 if one.get("depid") != "-1" and draw.random() < 0.3:
                     one.set("depid", "-1")
         case 4:
-            step.set("type", draw.choice([kind.value for kind in Kind]))
+            step.set("type", draw.choice([kind.value for kind in StepKind]))
         case 5:
             step.set("depid", str(draw.randrange(3)))
             step.set("deps", str(draw.randrange(3)))

@@ -5,7 +5,7 @@ import pytest
 
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.plans import msccl_checks, msccl_file
-from ncc_runtime.plans.chunk_places import Shape
+from ncc_runtime.plans.chunk_places import ChunkCounts
 from ncc_runtime.plans.msccl_file import KINDS
 from ncc_runtime.plans.msccl_graph import NONE, Graph, graph_of
 from tests import msccl_files
@@ -25,7 +25,7 @@ def closure(graph: Graph) -> np.ndarray:
 def graph(seed: int) -> Graph:
     file = random_all_reduce(seed) if seed else msccl_files.hierarchical_all_reduce(2, 3)
     algo = msccl_file.read(file.xml().encode())
-    return graph_of(algo, Shape.of(algo, CollectiveOp.ALL_REDUCE))
+    return graph_of(algo, ChunkCounts.of(algo, CollectiveOp.ALL_REDUCE))
 
 
 @pytest.mark.parametrize("bits", [1, 1 << 30])

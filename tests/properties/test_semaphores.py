@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 import ncc_runtime
 from ncc_runtime.collectives.semaphores import NO_SEMAPHORES, by_rank, semaphores_of
-from ncc_runtime.lowering.choices import Choosing
+from ncc_runtime.lowering.choices import ProgramChooser
 from ncc_runtime.lowering.executable import IDLE
 from tests.draws_collectives import Case, cases
 
@@ -45,9 +45,9 @@ def test_the_choice_counts_the_semaphores_that_filling_hands_out(case: Case):
         case.program, topology, nodes=nodes, placement=placement, lnc=lnc
     ).executable
     program, found = case.program, NO_SEMAPHORES
-    chosen = Choosing(program, executable.placement, ({}, ())).chosen()
+    chosen = ProgramChooser(program, executable.placement).choose()
     for placeholder, one in zip(program.placeholders, chosen, strict=True):
-        teams = [(team.plan, team.ranks) for team in one.teams]
+        teams = [(team.plan, team.ranks) for team in one.replica_groups]
         mine = semaphores_of(placeholder.stream, program.ranks, teams)
         found = np.union1d(found, mine)
     most = int(by_rank(found, program.ranks).max())

@@ -20,7 +20,7 @@ from ncc_runtime.collectives.forwarding.slots import gathered
 from ncc_runtime.collectives.layout import Layout, UnsuitedError
 from ncc_runtime.execution.clock.clock import collective_ps
 from ncc_runtime.lowering.choices import groups_of, job_of
-from ncc_runtime.lowering.fill import fill
+from ncc_runtime.lowering.lower import lower
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.reductions import Reduction
@@ -399,7 +399,7 @@ def test_with_a_link_down_an_all_reduce_by_the_clock_is_near_the_bound_of_links_
     path.write_text(DOWN.format(*ends))
     program = collective_program(ALL_REDUCE, 64, [1 << 26])
     placement = place_on(PlaceOptions(str(path)), 64)
-    executable = fill(program, placement, {"all-reduce": "synthesised"})
+    executable = lower(program, placement, {"all-reduce": "synthesised"})
     job = job_of(program, program.placeholders[0])
     groups = groups_of(program, program.placeholders[0])
     bound = bound_of(Chooser(placement, {}).parts, job, groups)
@@ -417,7 +417,7 @@ def test_where_chips_have_six_links_no_gather_waits_behind_another_link(
     path.write_text(DOWN.replace("trn2.48xlarge", "tpu-v4-cube").format(0, 1))
     program = collective_program(ALL_GATHER, ranks, [1 << 21])
     placement = place_on(PlaceOptions(str(path) if is_down else "tpu-v4-cube"), ranks)
-    executable = fill(program, placement, {"all-gather": name})
+    executable = lower(program, placement, {"all-gather": name})
     job = job_of(program, program.placeholders[0])
     groups = groups_of(program, program.placeholders[0])
     bound = bound_of(Chooser(placement, {}).parts, job, groups)

@@ -42,13 +42,13 @@ def test_memory_is_read_at_the_sources_and_written_at_the_target():
 
 
 def test_between_instances_adapters_are_used_and_no_link():
-    from ncc_runtime.lowering.fill import fill
+    from ncc_runtime.lowering.lower import lower
     from ncc_runtime.neff.placeholder import CollectiveOp
     from ncc_runtime.placement import PlaceOptions, place_on
     from tests.programs import collective_program
 
     program = collective_program(CollectiveOp.ALL_REDUCE, 2, [4096])
-    executable = fill(program, place_on(PlaceOptions("trn1.32xlarge", nodes=2), 2), {})
+    executable = lower(program, place_on(PlaceOptions("trn1.32xlarge", nodes=2), 2), {})
     use = utilisation(simple(executable)).parts
     assert use[Kind.LINK] == ()
     assert {part.name for part in use[Kind.EFA]} == {

@@ -9,7 +9,7 @@ import ncc_compiler
 from ncc_runtime.execution.scheduler import Batch, Scheduler
 from ncc_runtime.execution.trace import NO_EVENT, Reason, Trace
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable, Jump
-from ncc_runtime.lowering.fill import fill
+from ncc_runtime.lowering.lower import lower
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.placement import PlaceOptions, place_on
 from ncc_runtime.runtime import program_of
@@ -22,13 +22,13 @@ ROW_PS, SEEN_PS, LAUNCH_PS = 10_500, 700, 2_000
 
 def placed(text: str, **place: object) -> Executable:
     program = program_of(ncc_compiler.compile_text(text))
-    return fill(program, place_on(PlaceOptions(**place), program.ranks), {})
+    return lower(program, place_on(PlaceOptions(**place), program.ranks), {})
 
 
 def all_reduce(ranks: int = 4, elements: int = 64, repeat: int = 1) -> Executable:
     program = collective_program(CollectiveOp.ALL_REDUCE, ranks, [elements], repeat=repeat)
     place = place_on(PlaceOptions("trn1", placement="spread"), ranks)
-    return fill(program, place, {"all-reduce": "ring"})
+    return lower(program, place, {"all-reduce": "ring"})
 
 
 Row = tuple[str, int, int, int, int, int, Reason, int]

@@ -109,7 +109,7 @@ def test_time_is_the_clocks_of_the_algorithm_that_explain_says_is_chosen(
     line = bench.measured(case, placed, None)
     (collective,) = model.run(values=False, verify=False).collectives
     (row,) = explained(placed, forced).rows
-    assert line.algorithm == row.choice.chosen.name == placed.filled[0].name
+    assert line.algorithm == row.choice.chosen.name == placed.lowered[0].name
     assert line.time_us == collective.time_us
     assert line.time_us >= row.bound.time_ps / 1e6
 

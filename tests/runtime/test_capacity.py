@@ -12,7 +12,7 @@ from ncc_runtime.cli import main
 from ncc_runtime.errors import InputError, LoweringError
 from ncc_runtime.lowering import capacity
 from ncc_runtime.lowering.capacity import check_channels, rank_capacity, size_text
-from ncc_runtime.lowering.fill import fill
+from ncc_runtime.lowering.lower import lower
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.placement import PlaceOptions, place_on
 from tests.programs import collective_program
@@ -65,7 +65,7 @@ def test_a_collective_of_very_many_operands_is_refused(monkeypatch: pytest.Monke
     program = collective_program(CollectiveOp.ALL_REDUCE, 2, [1] * 17)
     placement = place_on(PlaceOptions("trn2"), 2)
     with pytest.raises(LoweringError, match="has 17 operands, at most 16 are filled"):
-        fill(program, placement, {})
+        lower(program, placement, {})
 
 
 TEXT = """HloModule large, replica_count=2
@@ -159,7 +159,7 @@ def test_other_commands_place_it_too(command: str, large: str, tmp_path: Path, c
 def test_channel_buffers_that_do_not_fit_are_told_apart_from_the_program(large: str) -> None:
     program = ncc_runtime.load(large).executable.program
     placement = place_on(PlaceOptions("trn2"), 2)
-    executable = fill(program, placement, {"all-reduce": "ring"})
+    executable = lower(program, placement, {"all-reduce": "ring"})
     assert executable.hbm_bytes > program.hbm_bytes
     room = rank_capacity(placement.topology)
     check_channels(placement.topology, room - 64, room)

@@ -96,7 +96,7 @@ def test_two_ranks_of_a_chip_reduce_in_one_hop() -> None:
     program = collective_program(CollectiveOp.ALL_REDUCE, 2, [1024])
     choice, _ = choice_of(program, PlaceOptions("trn1"))
     assert choice.chosen.name == "direct"
-    (plan, _), *others = choice.chosen.teams
+    (plan, _), *others = choice.chosen.replica_groups
     assert (len(plan.rounds), plan.scratch_bytes, others) == (1, 0, [])
 
 
@@ -271,7 +271,7 @@ def test_a_channel_buffer_that_does_not_fit_is_no_candidate() -> None:
         job = job_of(program, placeholder)
         found = chooser.candidates(job, groups_of(program, placeholder))
         if op is CollectiveOp.ALL_GATHER:
-            assert chooser.best(job, found).chosen.teams[0][0].scratch_bytes == 0
+            assert chooser.best(job, found).chosen.replica_groups[0][0].scratch_bytes == 0
         else:
             with pytest.raises(LoweringError, match=r"its channel buffer takes \d+ bytes"):
                 chooser.best(job, found)
@@ -282,7 +282,7 @@ def test_explanations_price_what_fill_has_chosen() -> None:
     executable = ncc_runtime.load(program, "trn2").executable
     (row,) = explained(executable, {}).rows
     assert row.ids == (0, 1, 2)
-    assert {filled.name for filled in executable.filled} == {row.choice.chosen.name}
+    assert {filled.name for filled in executable.lowered} == {row.choice.chosen.name}
     assert row.attained is not None
     assert 0 < row.attained < 1
 

@@ -10,7 +10,7 @@ from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.collectives.semaphores import by_rank, semaphores_of
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering import choices
-from ncc_runtime.lowering.choices import Choosing
+from ncc_runtime.lowering.choices import ProgramChooser
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import PlaceOptions, place_on
@@ -37,13 +37,13 @@ def test_a_group_too_large_for_the_cheapest_takes_what_fits() -> None:
     executable = ncc_runtime.load(
         collective_program(A2A, 512, [512]), "trn2", nodes=8, placement="linear"
     ).executable
-    assert [one.name for one in executable.filled] == ["bruck"]
+    assert [one.name for one in executable.lowered] == ["bruck"]
 
 
 def test_collectives_leave_those_behind_them_what_they_cannot_do_without() -> None:
     program = regrouped(12)
     executable = ncc_runtime.load(program, "trn2", lnc=1).executable
-    names = [one.name for one in executable.filled]
+    names = [one.name for one in executable.lowered]
     assert names[0] == "direct"
     assert names[-1] == "bruck"
     assert executable.semaphore_count <= choices.semaphore_limit(program, executable.topology)
@@ -51,7 +51,7 @@ def test_collectives_leave_those_behind_them_what_they_cannot_do_without() -> No
 
 def test_collectives_that_share_channels_take_their_semaphores_once() -> None:
     executable = ncc_runtime.load(regrouped(12, stay=10), "trn2", lnc=1).executable
-    assert {one.name for one in executable.filled} == {"direct"}
+    assert {one.name for one in executable.lowered} == {"direct"}
 
 
 def test_what_is_forced_without_room_is_refused_with_a_remedy() -> None:
@@ -77,7 +77,7 @@ def test_explanations_tell_apart_alike_collectives_by_the_room_they_found() -> N
         for one in row.choice.candidates:
             if one.name != "torus":  # left to --algorithm on this instance
                 assert (one.price is None) == ("semaphores, it has 513" in one.reason)
-    assert names == {number: one.name for number, one in enumerate(executable.filled)}
+    assert names == {number: one.name for number, one in enumerate(executable.lowered)}
     assert set(names.values()) == {"direct", "bruck"}
 
 
@@ -93,10 +93,10 @@ def test_every_algorithm_takes_the_semaphores_it_is_counted_with(
     placement = place_on(PlaceOptions("trn2", nodes=nodes), 16)
     for name in ALGORITHMS[op]:
         try:
-            (one,) = Choosing(program, placement, ({op.value: name}, ())).chosen()
+            (one,) = ProgramChooser(program, placement, {op.value: name}).choose()
         except LoweringError:
             continue  # unsuited to this placement
-        teams = [(team.plan, team.ranks) for team in one.teams]
+        teams = [(team.plan, team.ranks) for team in one.replica_groups]
         counted = by_rank(semaphores_of(program.placeholders[0].stream, 16, teams), 16)
         executable = ncc_runtime.load(
             program, "trn2", nodes=nodes, algorithms={op.value: name}
@@ -110,8 +110,8 @@ def test_semaphores_are_the_same_however_many_pairs_are_counted_together(
 ) -> None:
     program = collective_program(CollectiveOp.ALL_REDUCE, 16, [64])
     placement = place_on(PlaceOptions(nodes=2), program.ranks)
-    (chosen,) = Choosing(program, placement, ({"all-reduce": name}, ())).chosen()
-    teams = [(team.plan, team.ranks) for team in chosen.teams]
+    (chosen,) = ProgramChooser(program, placement, {"all-reduce": name}).choose()
+    teams = [(team.plan, team.ranks) for team in chosen.replica_groups]
     expected = semaphores_of(0, 16, teams)
     monkeypatch.setattr(semaphores, "_MANY", 1)
     np.testing.assert_array_equal(semaphores_of(0, 16, teams), expected)

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from ncc_runtime.lowering.executable import IDLE
-from ncc_runtime.lowering.queues import Column, MemberRows, PickedRows, TableRows
+from ncc_runtime.lowering.queues import GrowingColumn, MemberRows, PickedRows, TableRows
 
 RANKS = 4
 
 
-def drawn(seed: int) -> tuple[Column, np.ndarray]:
+def drawn(seed: int) -> tuple[GrowingColumn, np.ndarray]:
     """A column of parts of every kind, and the same rows one by one."""
     draw = np.random.default_rng(seed)
-    column, rows = Column(RANKS, np.int32), []
+    column, rows = GrowingColumn(RANKS, np.int32), []
     for kind in draw.integers(0, 4, 6).tolist():
         count = int(draw.integers(1, 5))
         table = draw.integers(0, 9, (count, RANKS))
@@ -62,7 +62,7 @@ def test_rows_that_are_the_same_object_are_held_once():
     ],
 )
 def test_what_is_alike_takes_no_room(rows: list[np.ndarray], room: int):
-    column = Column(RANKS, np.int32)
+    column = GrowingColumn(RANKS, np.int32)
     column.extend(PickedRows.of(rows))
     taken = column.take()
     np.testing.assert_array_equal(taken, [np.broadcast_to(row, RANKS) for row in rows])

@@ -90,7 +90,7 @@ def check(op: CollectiveOp, make, part: int, tmp_path: Path) -> None:
     run = model.run([values], checked=True, shuffle_seed=3)
     np.testing.assert_array_equal(run.outputs[0], wanted(op, values))
     assert {proof.name for proof in run.proofs if proof.holds} >= {"semantics", "races", "deadlock"}
-    assert model.executable.filled[0].name == f"msccl:{file.name}"
+    assert model.executable.lowered[0].name == f"msccl:{file.name}"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ncc_compiler.driver import compile_text
-from ncc_runtime.lowering.choices import Choosing, job_of
+from ncc_runtime.lowering.choices import ProgramChooser, job_of
 from ncc_runtime.plans.document import described, encoded
 from ncc_runtime.runtime import load, program_of
 from tests.counted_programs import Shape, buffers_of, counts_of, text_of
@@ -19,9 +19,9 @@ def test_a_counted_plan_is_saved_and_loaded_back(op: str, tmp_path: Path):
     shape, path = Shape(groups=((0, 1, 2, 3),), element="s32"), tmp_path / "plan.json"
     program = program_of(compile_text(text_of(op, shape)).data)
     one = load(program)
-    (chosen,) = Choosing(program, one.executable.placement, ({}, ())).chosen()
+    (chosen,) = ProgramChooser(program, one.executable.placement).choose()
     job = job_of(program, program.placeholders[0])
-    path.write_bytes(encoded([described(job, chosen.choice.chosen.teams)]))
+    path.write_bytes(encoded([described(job, chosen.choice.chosen.replica_groups)]))
     two = load(program, plans=[str(path)])
     given = [*buffers_of(op, shape, 1), *counts_of(op, shape, 1)]
     given = given if len(given) == len(one.executable.program.inputs) else [given[0], *given[2:]]

@@ -75,7 +75,7 @@ def saved(program: Program, tmp_path: Path, **where: Any) -> Path:
 
 
 def assert_same(one: Executable, two: Executable) -> None:
-    assert one.filled == two.filled
+    assert one.lowered == two.lowered
     assert (one.hbm_bytes, one.semaphore_count) == (two.hbm_bytes, two.semaphore_count)
     for ours, theirs in zip(one.queues, two.queues, strict=True):
         assert ours.name == theirs.name
@@ -126,7 +126,7 @@ def test_one_file_holds_the_plans_of_a_whole_program(tmp_path: Path):
     program = collective_program(CollectiveOp.ALL_REDUCE, 8, [64], repeat=3)
     path = saved(program, tmp_path)
     model = load(program, plans=[str(path)])
-    assert [one.name for one in model.executable.filled] == ["single-step-mesh"] * 3
+    assert [one.name for one in model.executable.lowered] == ["single-step-mesh"] * 3
     assert len(json.loads(path.read_bytes())["collectives"]) == 1
 
 

@@ -333,7 +333,7 @@ def test_two_plans_for_one_collective_are_refused_unless_one_is_for_it_alone(tmp
         load(program, plans=[str(one), str(two)])
     program = collective_program(CollectiveOp.ALL_REDUCE, 4, [16], repeat=2)
     model = load(program, plans=[str(one), f"p1={two}"])
-    assert [one.name for one in model.executable.filled] == ["msccl:ring", "msccl:allpairs"]
+    assert [one.name for one in model.executable.lowered] == ["msccl:ring", "msccl:allpairs"]
 
 
 def test_the_command_refuses_with_one_line_and_exit_code_1(tmp_path: Path, capsys):

@@ -4,8 +4,8 @@ import pytest
 
 from ncc_runtime.collectives.choose import Candidate
 from ncc_runtime.execution.clock.clock import collective_ps
-from ncc_runtime.lowering.choices import chooser_of, groups_of, job_of, teams_of
-from ncc_runtime.lowering.fill import fill_with
+from ncc_runtime.lowering.choices import chooser_of, groups_of, job_of, replica_groups_of
+from ncc_runtime.lowering.lower import lower_plans
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import Placement, place
 from ncc_runtime.report.bench import DTYPES, OPERATORS, Case, program_of_case
@@ -19,7 +19,7 @@ SAME = (".mesh", ".rdh")
 
 def clock_ps(program: Program, placement: Placement, one: Candidate) -> int:
     job = job_of(program, program.placeholders[0])
-    executable = fill_with(program, placement, [teams_of(program, job, one)])
+    executable = lower_plans(program, placement, [replica_groups_of(program, job, one)])
     return collective_ps(executable)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ncc_runtime.lowering.cc_isa import CcOpcode
-from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, Load, Queue
+from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, Queue, RegisterLoad
 from ncc_runtime.verify.form.wellformed import MOST_BREACHES, STAGES, prove_well_formed
 from tests import mutant_edits as edit
 from tests.calls import calls_of
@@ -70,7 +70,7 @@ def narrow_target(queue: Queue) -> Queue:
     return attrs.evolve(queue, target=queue.target[:, :3])
 
 
-def beyond(rows: dict[int, Load]) -> dict[int, Load]:
+def beyond(rows: dict[int, RegisterLoad]) -> dict[int, RegisterLoad]:
     return {row: attrs.evolve(one, address=one.address + (1 << 40)) for row, one in rows.items()}
 
 

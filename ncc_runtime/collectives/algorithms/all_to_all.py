@@ -119,7 +119,7 @@ def pairwise(job: Job, shifts: Shifts) -> Plan:
                 )
             )
         )
-    return Plan("pairwise", members, tuple(rounds), fold=job.fold, is_even=True)
+    return Plan("pairwise", members, tuple(rounds), symmetry=job.symmetry, is_even=True)
 
 
 def bruck(job: Job, members: int) -> Plan:
@@ -148,7 +148,7 @@ def bruck(job: Job, members: int) -> Plan:
                 )
             )
         )
-    return Plan("bruck", members, tuple(rounds), scratch.bytes, job.fold, is_even=True)
+    return Plan("bruck", members, tuple(rounds), scratch.bytes, job.symmetry, is_even=True)
 
 
 @attrs.frozen(eq=False)

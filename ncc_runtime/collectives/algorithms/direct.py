@@ -53,7 +53,7 @@ def all_to_all(job: Job, shifts: Shifts) -> Plan:
                 )
             )
     rounds = (Round(tuple(transfers)),)
-    return Plan("direct", shifts.members, rounds, fold=job.fold, is_even=True)
+    return Plan("direct", shifts.members, rounds, symmetry=job.symmetry, is_even=True)
 
 
 def permute(job: Job, members: int) -> Plan:

@@ -96,7 +96,7 @@ class Hierarchical:
             tower.all_reduce(renumbered(extents, order), scratch, (divisor(job, members), width))
             for tower, extents in zip(self._towers(job, slices), cut, strict=True)
         ]
-        return Plan(self.name, members, slices.pipelined(towers), scratch.bytes, job.fold)
+        return Plan(self.name, members, slices.pipelined(towers), scratch.bytes, job.symmetry)
 
     def reduce_scatter(self, job: Job, hierarchy: Hierarchy) -> Plan:
         """Every member sends (X-1)/X of a Y-th of the operand to other instances."""
@@ -111,7 +111,7 @@ class Hierarchical:
             )
             for tower, extents in zip(self._towers(job, slices), cut, strict=True)
         ]
-        return Plan(self.name, members, slices.pipelined(towers), scratch.bytes, job.fold)
+        return Plan(self.name, members, slices.pipelined(towers), scratch.bytes, job.symmetry)
 
     def all_gather(self, job: Job, hierarchy: Hierarchy) -> Plan:
         """Every member sends X-1 chunks to other instances."""
@@ -123,7 +123,7 @@ class Hierarchical:
             tower.all_gather(alone(extents, whole, Space.OPERAND), extents)
             for tower, extents in zip(self._towers(job, slices), cut, strict=True)
         ]
-        return Plan(self.name, slices.members, slices.pipelined(towers), fold=job.fold)
+        return Plan(self.name, slices.members, slices.pipelined(towers), symmetry=job.symmetry)
 
     def _towers(self, job: Job, slices: "_Slices") -> Iterator["_Tower"]:
         """The stages of every strand, slice by slice and channel by channel."""
@@ -133,8 +133,8 @@ class Hierarchical:
             track = slices.track(number)
             yield _Tower(
                 nodes,
-                INSIDE[self.inside].stage(Roles(nodes, job.fold), hierarchy.inside, track),
-                BETWEEN[self.between].stage(Roles(nodes.T, job.fold), hierarchy.between, track),
+                INSIDE[self.inside].stage(Roles(nodes, job.symmetry), hierarchy.inside, track),
+                BETWEEN[self.between].stage(Roles(nodes.T, job.symmetry), hierarchy.between, track),
             )
 
 

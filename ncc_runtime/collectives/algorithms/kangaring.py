@@ -73,7 +73,7 @@ def all_reduce(job: Job, wiring: Wiring) -> Plan:
         kept = [(result, ring.primaries) for result in results]
         rounds = ring.reduce_pairs(extents, kept, scratch, divisor(job, members))
         strands.append(rounds + ring.gather_pairs(results))
-    return Plan("kangaring", members, stages.side_by_side(strands), scratch.bytes, job.fold)
+    return Plan("kangaring", members, stages.side_by_side(strands), scratch.bytes, job.symmetry)
 
 
 def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
@@ -258,7 +258,7 @@ def _rings(job: Job, wiring: Wiring, slices: int) -> list[KangaRing]:
     """
     return [
         KangaRing(
-            Roles([order], job.fold),
+            Roles([order], job.symmetry),
             Track(cycle * slices + part, (cycle // 2 * slices + part,)),
         )
         for cycle, order in enumerate(wiring.orders)

@@ -339,7 +339,7 @@ class Mesh:
         found: list[Transfer] = []
         for shift in range(1, self.widest):
             neighbour = np.where(shift < size, self.first + (place + shift) % size, IDLE)
-            parcel = stages.Parcel(self.roles.members_of(neighbour), chunks, self.roles.fold)
+            parcel = stages.Parcel(self.roles.members_of(neighbour), chunks, self.roles.symmetry)
             for source, target in zip(sources, targets, strict=True):
                 found += stages.transfers(parcel, [stages.Source(source)], target, self.track)
         return found
@@ -396,7 +396,7 @@ def _one_by_one(form: Form) -> Iterator[Send]:
 
 
 def _mesh(job: Job, wiring: Wiring) -> Stage:
-    return STAGE.stage(Roles(wiring.orders, job.fold), wiring.form, Track(0, (0,)))
+    return STAGE.stage(Roles(wiring.orders, job.symmetry), wiring.form, Track(0, (0,)))
 
 
 STAGE = StageKind(arrange, Mesh)

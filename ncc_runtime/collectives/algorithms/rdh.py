@@ -301,7 +301,7 @@ class Rdh:
         return found
 
     def _parcel(self, peer: np.ndarray, chunks: np.ndarray) -> stages.Parcel:
-        return stages.Parcel(peer, chunks, self.roles.fold)
+        return stages.Parcel(peer, chunks, self.roles.symmetry)
 
     def _across_axis(self, axis: int) -> np.ndarray:
         """By member, who is at the other end of an axis."""
@@ -329,7 +329,7 @@ def _is_ascending(extent: Extent) -> bool:
 
 
 def _rdh(job: Job, wiring: Wiring) -> Stage:
-    return STAGE.stage(Roles(wiring.orders, job.fold), wiring.form, Track(0, LANES))
+    return STAGE.stage(Roles(wiring.orders, job.symmetry), wiring.form, Track(0, LANES))
 
 
 STAGE = StageKind(arrange, Rdh)

@@ -162,7 +162,7 @@ class Ring:
 
 def _rings(job: Job, wiring: Wiring, slices: int) -> list[Ring]:
     return [
-        Ring(Roles([order], job.fold), Track(cycle * slices + part, (cycle,)))
+        Ring(Roles([order], job.symmetry), Track(cycle * slices + part, (cycle,)))
         for cycle, order in enumerate(wiring.orders)
         for part in range(slices)
     ]

@@ -4,7 +4,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.cost.usage import Loads
-from ncc_runtime.collectives.symmetry import FoldedParts
+from ncc_runtime.collectives.symmetry import RepresentativeParts
 from ncc_runtime.machine_model.instances import FirstParts
 from ncc_runtime.machine_model.parts import Kind, Parts
 from ncc_runtime.machine_model.timing import duration_ps
@@ -23,7 +23,7 @@ class Machine:
     parts: Parts
     cc_cores: int = 1  # of a rank, that run the placeholder's stream
     known: dict[LoadsKey, Loads] | None = None  # shared by many sizes; None: by none
-    fold: FoldedParts | None = None  # if the first instance stands for all
+    symmetry: RepresentativeParts | None = None  # if the first instance stands for all
     _pace: np.ndarray = attrs.field(init=False)  # (parts,) float64, seconds for one
 
     @_pace.default
@@ -34,7 +34,7 @@ class Machine:
 
     def loads(self, groups: Groups) -> Loads:
         """The loads of a team, which do not depend on sizes."""
-        first = None if self.fold is None else self.fold.parts
+        first = None if self.symmetry is None else self.symmetry.parts
         if self.known is None:
             return Loads(self.parts, groups, first)
         key = len(groups), groups.tobytes(), first is None
@@ -45,7 +45,7 @@ class Machine:
     @property
     def vector(self) -> Parts | FirstParts:
         """The parts that amounts are of."""
-        return self.parts if self.fold is None else self.fold.parts
+        return self.parts if self.symmetry is None else self.symmetry.parts
 
     @property
     def row_ps(self) -> int:

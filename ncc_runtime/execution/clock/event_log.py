@@ -322,7 +322,7 @@ def trace_of(
 ) -> Trace:
     """Every event of every rank that is seen; on disk what memory is not for."""
     machine = machine._replace(event=empty("event", 0), increment=empty("increment", 0))
-    if instances.ranks == executable.seen:
+    if instances.ranks == executable.representatives:
         instances = instances.alone()
     sources = partial(_sources, machine, instances)
     many = int(machine.counts[EVENTS]) * instances.count

@@ -37,9 +37,11 @@ class Instances:
 
 def all_apart(executable: Executable) -> Instances:
     """Every rank is simulated of which there are columns."""
-    keys = executable.seen * max(1, executable.semaphore_count)
-    count = executable.ranks // executable.seen
-    return Instances(count, executable.seen, np.zeros(keys, np.int64), np.zeros((1, 1), np.int64))
+    keys = executable.representatives * max(1, executable.semaphore_count)
+    count = executable.ranks // executable.representatives
+    return Instances(
+        count, executable.representatives, np.zeros(keys, np.int64), np.zeros((1, 1), np.int64)
+    )
 
 
 def alike_instances(executable: Executable, parts: Parts, decisions: Decisions) -> Instances:
@@ -47,7 +49,7 @@ def alike_instances(executable: Executable, parts: Parts, decisions: Decisions) 
     count = executable.topology.nodes
     if (
         count == 1
-        or executable.seen < executable.ranks
+        or executable.representatives < executable.ranks
         or not (are_placed_alike(parts) and _controlled_alike(executable, decisions))
     ):
         return all_apart(executable)

@@ -85,7 +85,7 @@ class ProgramTables:
     def program(self, decisions: Decisions, turns: Turns) -> Program:
         """The records of an executable whose control flow goes as decided."""
         queues = self._executable.queues
-        if self._ranks < self._executable.seen:
+        if self._ranks < self._executable.representatives:
             queues = tuple(of_one(queue, self._ranks) for queue in queues)
         for number, queue in enumerate(queues):
             self._add_queue(number, queue)

@@ -16,7 +16,7 @@ from ncc_runtime.execution.values.kernels.numbers import canonical_nans, widened
 from ncc_runtime.execution.values.memory import Arena
 from ncc_runtime.execution.variable_sizes import Said, Table
 from ncc_runtime.lowering.cc_isa import DmaOpcode
-from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, Load
+from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, RegisterLoad
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import TensorId
 from ncc_runtime.neff.shared.reductions import Reduction
@@ -146,7 +146,7 @@ class LengthRegisters:
         registers = self._files[queue.stream]
         registers[ranks, load.first : load.first + load.words] = self._read(load, ranks)
 
-    def _read(self, load: Load, ranks: np.ndarray) -> np.ndarray:
+    def _read(self, load: RegisterLoad, ranks: np.ndarray) -> np.ndarray:
         """The words as they are in memory, (r, words)."""
         dtype = load.dtype.numpy
         if len(load.address) == 1:

@@ -170,7 +170,9 @@ def _links(executable: Executable, src: np.ndarray, dst: np.ndarray) -> tuple[np
     over = np.flatnonzero(routes.transport(src, dst) == Transport.EFA.code)
     adapters = (link_count(executable) - links) // 2
     out, into = routes.adapter(src[over]), routes.adapter(dst[over])
-    if executable.seen < executable.ranks:  # what another instance gets, the first one gets, too
+    if (
+        executable.representatives < executable.ranks
+    ):  # what another instance gets, the first one gets, too
         into = into % (adapters // executable.topology.nodes)
     passed = (link.astype(np.int64), links + out, links + adapters + into)
     return np.concatenate((which, over, over)), np.concatenate(passed).astype(np.int64)

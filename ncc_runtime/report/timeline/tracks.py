@@ -305,7 +305,7 @@ class _Slices:
         placeholder, begin, end = runs.placeholder[run], runs.first[run], runs.last[run]
         numbers, code = np.unique(placeholder, return_inverse=True)
         names = [placeholder_text(trace.executable, one) for one in numbers.tolist()]
-        ways = [trace.executable.filled[one].name for one in numbers.tolist()]
+        ways = [trace.executable.lowered[one].name for one in numbers.tolist()]
         start, done = trace.start_ps[begin], trace.end_ps[end]
         slices = Slices(
             category="collective",

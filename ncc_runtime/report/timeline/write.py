@@ -48,7 +48,7 @@ def write_timeline(
 
 def contents(trace: Trace, ranks: np.ndarray | None) -> Iterator[Content]:
     """All that a timeline has."""
-    some = np.ones(trace.executable.seen, bool) if ranks is None else ranks
+    some = np.ones(trace.executable.representatives, bool) if ranks is None else ranks
     yield from tracks.batches(trace, some)
     yield from link_use.contents(trace, some)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.lowering.executable import IDLE, Executable, Load
+from ncc_runtime.lowering.executable import IDLE, Executable, RegisterLoad
 from ncc_runtime.neff.program import Tensor
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.verify.places import place_of
@@ -85,7 +85,7 @@ def _first_words(tables: _Tables) -> list[int]:
     return found
 
 
-def _first_word(tables: _Tables, address: np.ndarray, load: Load) -> np.ndarray:
+def _first_word(tables: _Tables, address: np.ndarray, load: RegisterLoad) -> np.ndarray:
     """Which word of the tables, numbered through, the first of a LOAD is, by rank."""
     before = 0
     found: np.ndarray = np.full(len(address), UNKNOWN, np.int64)

@@ -14,8 +14,8 @@ from ncc_runtime.execution.clock.instances import alike_instances
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.choices import chooser_of, groups_of, job_of
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable, Queue
-from ncc_runtime.lowering.fill import fill
 from ncc_runtime.lowering.listing import list_executable
+from ncc_runtime.lowering.lower import lower
 from ncc_runtime.machine_model.parts import Parts
 from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.neff.placeholder import CollectiveOp
@@ -39,7 +39,7 @@ def both(program: Program, nodes: int, **forced: str) -> tuple[Executable, Execu
     """The executable of all ranks, and the folded one."""
     placement = place_on(PlaceOptions("trn2", nodes), program.ranks)
     given = {name.replace("_", "-"): value for name, value in forced.items()}
-    return fill(program, placement, given), fill(program, placement, given, folded=True)
+    return lower(program, placement, given), lower(program, placement, given, times_only=True)
 
 
 def columns(queue: Queue, ranks: int) -> dict[str, np.ndarray]:
@@ -63,23 +63,29 @@ def columns(queue: Queue, ranks: int) -> dict[str, np.ndarray]:
 
 def assert_alike(whole: Executable, folded: Executable) -> None:
     """The same queues, cell by cell, and the same times."""
-    assert folded.seen < folded.ranks == whole.seen
+    assert folded.representatives < folded.ranks == whole.representatives
     assert folded.semaphore_count == whole.semaphore_count
-    assert folded.filled == whole.filled
+    assert folded.lowered == whole.lowered
     assert folded.hbm_bytes == whole.hbm_bytes
     for one, other in zip(whole.queues, folded.queues, strict=True):
         assert one.name == other.name
         if not isinstance(one, EngineQueue) and not isinstance(other, EngineQueue):
             for name in ("opcode", "placeholder", "round"):
                 assert (getattr(one, name) == getattr(other, name)).all()
-        expected, found = columns(one, folded.seen), columns(other, folded.seen)
+        expected, found = (
+            columns(one, folded.representatives),
+            columns(other, folded.representatives),
+        )
         assert expected.keys() == found.keys()
         for name, column in expected.items():
             shapes = np.broadcast_arrays(column, found[name])
             assert (shapes[0] == shapes[1]).all(), f"{one.name} {name}"
-    for rank in range(folded.seen):
+    for rank in range(folded.representatives):
         assert whole.semaphore_names(rank) == folded.semaphore_names(rank)
-    assert (events(timed(whole), folded.seen) == events(timed(folded), folded.seen)).all()
+    assert (
+        events(timed(whole), folded.representatives)
+        == events(timed(folded), folded.representatives)
+    ).all()
 
 
 def are_alike(executable: Executable) -> bool:
@@ -118,7 +124,7 @@ def test_ranks_of_one_instance_do_what_they_do_among_all(op, name, nodes, per_no
     whole, folded = both(program, nodes, **placed)
     if op is GATHER and name == "mesh":  # its ranks do not receive in an order that turns with them
         assert not are_alike(whole)
-        assert folded.seen == folded.ranks
+        assert folded.representatives == folded.ranks
     else:
         assert are_alike(whole)
         assert_alike(whole, folded)
@@ -209,15 +215,15 @@ UNFOLDED = {
 @pytest.mark.parametrize("groups", UNFOLDED.values(), ids=UNFOLDED)
 def test_groups_that_are_not_alike_are_filled_whole(groups):
     program = collective_program(CollectiveOp.PERMUTE, 16, [4096], pairs=((0, 9), (9, 1)))
-    assert both(program, 2)[1].seen == 16
+    assert both(program, 2)[1].representatives == 16
     program = collective_program(REDUCE, 16, [4096], groups=groups)
-    assert both(program, 2)[1].seen == 16
+    assert both(program, 2)[1].representatives == 16
 
 
 @pytest.mark.parametrize("name", ["ring", "rdh", "hier.ring.mesh", "hier.rdh.ring", "tree"])
 def test_uneven_shares_are_filled_whole(name):
     whole, folded = both(collective_program(REDUCE, 16, [4097]), 2, all_reduce=name)
-    assert folded.seen == folded.ranks
+    assert folded.representatives == folded.ranks
     assert timed(whole).time_ps == timed(folded).time_ps
 
 
@@ -231,7 +237,7 @@ def test_buffers_of_any_size_take_the_algorithm_and_the_time_of_all(op, elements
     nodes, ranks = where[0], where[0] * where[1]
     program = collective_program(op, ranks, [elements if op is REDUCE else elements * ranks])
     whole, folded = both(program, nodes)
-    assert folded.filled == whole.filled
+    assert folded.lowered == whole.lowered
     assert timed(folded).time_ps == timed(whole).time_ps
 
 
@@ -245,7 +251,7 @@ def test_more_uneven_shares_than_are_planned_are_passed_over_unless_forced(monke
     passed = [one.name for one in choice.candidates if "made only if it is forced" in one.reason]
     assert "rdh" in passed
     assert choice.chosen.name not in passed
-    assert both(program, 2, all_reduce="rdh")[1].seen == 16
+    assert both(program, 2, all_reduce="rdh")[1].representatives == 16
 
 
 def test_plans_that_the_host_cannot_hold_are_refused_before_they_are_lowered(monkeypatch):
@@ -256,13 +262,13 @@ def test_plans_that_the_host_cannot_hold_are_refused_before_they_are_lowered(mon
 
 def test_what_the_host_cannot_hold_is_passed_over_where_something_else_fits(monkeypatch):
     program = collective_program(REDUCE, 16, [4097])
-    (best,) = both(program, 2)[1].filled
+    (best,) = both(program, 2)[1].lowered
     monkeypatch.setattr(
         choose,
         "shortage",
         lambda teams, *_: "short" if teams[0][0].algorithm == best.name else "",
     )
-    (other,) = both(program, 2)[1].filled
+    (other,) = both(program, 2)[1].lowered
     assert other.name != best.name
 
 
@@ -301,7 +307,7 @@ def test_the_report_is_that_of_all_ranks(name, tmp_path):
         report = summary.as_json(model.executable, run, options, 0.0)
         report["timeline"].pop("critical_path")  # names ranks that are alike
         reports.append(report)
-    assert model.executable.seen == 8
+    assert model.executable.representatives == 8
     whole, folded = reports
     for kind, parts in whole["timeline"]["utilisation"].items():
         if kind != "engines":  # busiest first: of equal ones those of the first instance
@@ -323,7 +329,7 @@ def test_a_group_that_folds_is_priced_beside_one_that_does_not():
     found = folded.candidates(job, groups, price_all=True)
     for one in found:
         assert one.reason or one.price.time_ps == prices[one.name].time_ps
-    fill(program, placement, {}, folded=True)
+    lower(program, placement, {}, times_only=True)
 
 
 def test_what_is_filled_for_times_is_not_computed_proved_or_listed():
