@@ -338,7 +338,7 @@ def _strands(links: Links, chips: tuple[int, ...]) -> Strands:
     wanted[list(chips)] = True
     inside = np.flatnonzero(~links.is_down & wanted[links.src] & wanted[links.dst])
     ends = zip(links.src[inside].tolist(), links.dst[inside].tolist(), strict=True)
-    return Counter(dict(zip(ends, links.strands[inside].tolist(), strict=True)))
+    return Counter(dict(zip(ends, links.parallel_links[inside].tolist(), strict=True)))
 
 
 def _made_cycles(

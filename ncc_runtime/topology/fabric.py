@@ -388,7 +388,7 @@ class Links:
     bandwidth_bytes_per_s: np.ndarray  # (n,) int64
     latency_ps: np.ndarray  # (n,) int64
     is_down: np.ndarray  # (n,) bool: nothing may use it
-    strands: np.ndarray  # (n,) int32: links that carry it, those of a trunk one by one
+    parallel_links: np.ndarray  # (n,) int32: links of a trunk that carry bytes, else 1
     variant: np.ndarray  # (nodes,) int32: instances of one number have the same links
     port: tuple[str, ...]  # of the links of one instance: N, W, S, E or p0, p1, …
     chips: int  # of all instances
@@ -459,9 +459,9 @@ def _states(states: LinkStates, trunk: np.ndarray) -> LinkStates:
     order, begins = _by_trunk(trunk)
     all_down = np.logical_and.reduceat(is_down[:, order], begins, axis=1)
     kinds, kind = np.unique(np.where(is_down, 0, rates), axis=0, return_inverse=True)
-    carried, strands = (column[kind.ravel()] for column in _carried(kinds, trunk))
+    carried, parallel = (column[kind.ravel()] for column in _carried(kinds, trunk))
     slowest = np.minimum.reduceat(rates[:, order], begins, axis=1)
-    columns = all_down.ravel(), np.where(all_down, slowest, carried).ravel(), strands.ravel()
+    columns = all_down.ravel(), np.where(all_down, slowest, carried).ravel(), parallel.ravel()
     for column in columns:
         column.setflags(write=False)
     return LinkStates(*columns, states.variant)
@@ -476,12 +476,12 @@ def _by_trunk(trunk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _carried(rates: np.ndarray, trunk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(rows, trunks): the most that some links carry, each the same, int64; how many, int32."""
     shape = len(rates), int(trunk.max()) + 1
-    found, strands = np.zeros(shape, np.int64), np.zeros(shape, np.int32)
+    found, parallel = np.zeros(shape, np.int64), np.zeros(shape, np.int32)
     for kind, row in enumerate(rates):
         order = np.lexsort((-row, trunk))  # of every trunk the fastest first
         its, links = trunk[order], np.arange(1, len(row) + 1)
         links -= np.searchsorted(its, its)
         np.maximum.at(found[kind], its, row[order] * links)
         is_most = (row[order] * links == found[kind, its]) & (row[order] > 0)
-        np.maximum.at(strands[kind], its[is_most], links[is_most].astype(np.int32))
-    return found, strands
+        np.maximum.at(parallel[kind], its[is_most], links[is_most].astype(np.int32))
+    return found, parallel

@@ -6,6 +6,7 @@ is a logical core: `lnc` physical cores with all their engines, DMA rings and CC
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
@@ -24,6 +25,9 @@ from ncc_runtime.topology.format.spec import (
     SlowedCore,
     Spec,
 )
+
+if TYPE_CHECKING:
+    import networkx
 
 LEVELS = FabricShape.LEVELS
 
@@ -217,6 +221,68 @@ class Topology:
             return 0
         sharing = self.efa.chips_per_adapter * self.ranks_per_chip
         return max(1, self.efa.adapter_bandwidth_bytes_per_s // sharing)
+
+    def graph(self, node: int | None = None, *, up_only: bool = False) -> "networkx.DiGraph":
+        """The wiring as a networkx graph: of all instances, or of one instance alone.
+
+        Nodes have the names of listings and come in the order of their numbers: chips (`c4`), then
+        switches (`s36`). Of several instances the adapters follow (`n0.efa3`), joined to their
+        chips and to a node `network`; bytes take them only from one instance to another. A node
+        has a `kind`, and as `node` its instance.
+
+        An edge is one direction of a link. Its attributes are `bandwidth_bytes_per_s`,
+        `latency_ps`, `parallel_links`, `is_down`, and but at adapters `name` (`c0.E`) and `link`,
+        its row in `links`. Parallel links are one edge of their summed rate, as they are one trunk
+        in `links`: a copy is dealt over all of them, so that a MultiDiGraph would say no more. The
+        edges into `network` have its latency. `up_only` leaves out edges that are down.
+        """
+        import networkx  # loads slowly, and most commands need no graph
+
+        links = self.links
+        nodes = range(self.nodes) if node is None else (node,)
+        graph = networkx.DiGraph(name=self.name)
+        for kind, each in (("chip", self.chips_per_node), ("switch", self.switches_per_node)):
+            first = 0 if kind == "chip" else self.chips
+            for instance in nodes:
+                ends = range(first + instance * each, first + (instance + 1) * each)
+                graph.add_nodes_from(map(links.end, ends), kind=kind, node=instance)
+        names = {end: links.end(end) for end in np.unique([links.src, links.dst]).tolist()}
+        for link in range(nodes[0] * self.links_per_node, (nodes[-1] + 1) * self.links_per_node):
+            is_down = bool(links.is_down[link])
+            if is_down and up_only:
+                continue
+            graph.add_edge(
+                names[int(links.src[link])],
+                names[int(links.dst[link])],
+                name=links.name(link),
+                link=link,
+                bandwidth_bytes_per_s=int(links.bandwidth_bytes_per_s[link]),
+                latency_ps=int(links.latency_ps[link]),
+                parallel_links=int(links.parallel_links[link]),
+                is_down=is_down,
+            )
+        if len(nodes) > 1 and self.efa is not None:
+            self._add_network(graph, self.efa)
+        return graph
+
+    def _add_network(self, graph: "networkx.DiGraph", efa: "Efa") -> None:
+        """The adapters of all instances, between their chips and the network."""
+        graph.add_node("network", kind="network")
+        figures = {
+            "bandwidth_bytes_per_s": efa.adapter_bandwidth_bytes_per_s,
+            "latency_ps": 0,
+            "parallel_links": 1,
+            "is_down": False,
+        }
+        for chip in range(self.chips):
+            node, adapter = divmod(chip // efa.chips_per_adapter, efa.adapters)
+            name = f"n{node}.efa{adapter}"
+            if name not in graph:
+                graph.add_node(name, kind="adapter", node=node)
+                graph.add_edge(name, "network", **{**figures, "latency_ps": efa.latency_ps})
+                graph.add_edge("network", name, **figures)
+            graph.add_edge(self.links.end(chip), name, **figures)
+            graph.add_edge(name, self.links.end(chip), **figures)
 
     def engines_percent(self, chip: np.ndarray, core: np.ndarray) -> np.ndarray:
         """How fast the engines of logical cores run, of their kind's speed, int64.
@@ -422,7 +488,7 @@ def _links(spec: Spec, wiring: Wiring, nodes: int) -> Links:
         bandwidth_bytes_per_s=states.bandwidth_bytes_per_s,
         latency_ps=latency,
         is_down=states.is_down,
-        strands=states.strands,
+        parallel_links=states.parallel_links,
         variant=states.variant,
         port=wiring.port,
         chips=nodes * wiring.chips,

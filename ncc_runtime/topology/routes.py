@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import TopologyError
-from ncc_runtime.topology.chip_routes import UNREACHABLE, RouteTable, Ways, chip_routes
+from ncc_runtime.topology.chip_routes import UNREACHABLE, RouteRows, RouteTable, chip_routes
 from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.quadrants import (
     NO_PORT,
@@ -261,7 +261,7 @@ class Routes:
                 )
         return both[0], both[1]
 
-    def _pairs(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, Ways, np.ndarray]:
+    def _pairs(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, RouteRows, np.ndarray]:
         """Whether both sides share an instance, ways, and which is that of their chips."""
         src, dst = self._ranks(src, dst)
         per_node = self.topology.chips_per_node

@@ -32,7 +32,7 @@ def strands(topology: Topology) -> Counter[tuple[int, int]]:
     """Links that are up by their ends, those in parallel one by one."""
     links, found = topology.links, Counter[tuple[int, int]]()
     for link in np.flatnonzero(~links.is_down).tolist():
-        found[int(links.src[link]), int(links.dst[link])] += int(links.strands[link])
+        found[int(links.src[link]), int(links.dst[link])] += int(links.parallel_links[link])
     return found
 
 

@@ -34,9 +34,6 @@ from ncc_runtime.topology.routes import PlacedRanks
 LARGEST_SEARCHED = 1024
 """Of more chips an instance neither diameter nor bisection is searched."""
 
-_UNITS = 2**30
-"""What a flow is counted in at most, so that it fits 32 bits."""
-
 
 @attrs.frozen
 class LevelLinks:
@@ -112,20 +109,21 @@ def diameter(topology: Topology) -> tuple[int, float] | None:
 
     A switch counts two. None of one chip, of more than LARGEST_SEARCHED, or of chips cut off.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import dijkstra
+    import networkx
 
     chips = topology.chips_per_node
     if not 1 < chips <= LARGEST_SEARCHED:
         return None
-    src, dst, rate = _links(topology)
-    ends = chips + topology.switches_per_node
-    up = rate > 0
-    edges = coo_array((np.ones(int(up.sum())), (src[up], dst[up])), shape=(ends, ends)).tocsr()
-    away = dijkstra(edges, indices=np.arange(chips), unweighted=True)[:, :chips]
-    if np.isinf(away).any():
-        return None
-    return int(away.max()), float(away.sum() / (chips * (chips - 1)))
+    graph = topology.graph(0, up_only=True)
+    names = list(graph)[:chips]
+    furthest = total = 0
+    for chip in names:
+        lengths = networkx.single_source_shortest_path_length(graph, chip)
+        if any(other not in lengths for other in names):
+            return None
+        away = [lengths[other] for other in names]
+        furthest, total = max(furthest, *away), total + sum(away)
+    return furthest, total / (chips * (chips - 1))
 
 
 def bisection(topology: Topology) -> Bisection | None:
@@ -140,29 +138,29 @@ def bisection(topology: Topology) -> Bisection | None:
         if axis.extent % 2 == 0:
             at = number // axis.stride % axis.extent
             halves[f"halves along dimension {place}"] = at < axis.extent // 2
-    found = [Bisection(words, _passing(topology, side)) for words, side in halves.items()]
-    return min(found, key=lambda one: one.bytes_per_s)
+    cuts = [Bisection(words, _cut(topology, half)) for words, half in halves.items()]
+    return min(cuts, key=lambda cut: cut.bytes_per_s)
 
 
-def _passing(topology: Topology, side: np.ndarray) -> int:
-    """Bytes a second out of some chips of an instance into the others, to a billionth."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import maximum_flow
+def _cut(topology: Topology, half: np.ndarray) -> int:
+    """Bytes a second out of some chips of an instance into the others: the minimum cut.
+
+    Each half is one node of the graph that is cut, so that only switches are left to be assigned
+    to a side.
+    """
+    import networkx
 
     src, dst, rate = _links(topology)
-    chips = topology.chips_per_node
-    if not topology.switches_per_node:
-        return int(rate[side[src] & ~side[dst]].sum())
-    ends = chips + topology.switches_per_node
-    unit = max(1, int(rate.sum()) // _UNITS + 1)
-    most = np.full(chips, _UNITS)
-    pairs = (
-        np.concatenate((src, np.full(int(side.sum()), ends), np.flatnonzero(~side))),
-        np.concatenate((dst, np.flatnonzero(side), np.full(int((~side).sum()), ends + 1))),
-    )
-    capacity = np.concatenate((rate // unit, most)).astype(np.int32)
-    graph = coo_array((capacity, pairs), shape=(ends + 2, ends + 2)).tocsr()
-    return int(maximum_flow(graph, ends, ends + 1).flow_value) * unit
+    switches = range(topology.chips_per_node, topology.chips_per_node + topology.switches_per_node)
+    part = np.concatenate((np.where(half, -1, -2), switches)).astype(np.int64)
+    ends, joined = np.unique((part[src], part[dst]), axis=1, return_inverse=True)
+    capacity = np.zeros(ends.shape[1], np.int64)
+    np.add.at(capacity, joined.ravel(), rate)
+    graph = networkx.DiGraph()
+    graph.add_nodes_from((-1, -2))
+    edges = zip(*ends.tolist(), capacity.tolist(), strict=True)
+    graph.add_weighted_edges_from(edges, weight="capacity")
+    return int(networkx.minimum_cut_value(graph, -1, -2))
 
 
 @attrs.frozen

@@ -240,7 +240,7 @@ class LinkStates:
 
     is_down: np.ndarray  # (n,) bool
     bandwidth_bytes_per_s: np.ndarray  # (n,) int64
-    strands: np.ndarray  # (n,) int32: links that carry it, those of a trunk one by one
+    parallel_links: np.ndarray  # (n,) int32: links of a trunk that carry bytes, else 1
     variant: np.ndarray  # (nodes,) int32: instances of one number have the same links
 
 
