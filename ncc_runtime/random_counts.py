@@ -1,22 +1,18 @@
-"""Numbers at random for tables of counts that nobody gave, which fit each other and the buffers.
+"""Random numbers for tables of counts that nobody gave, which fit each other and the buffers.
 
-Counts are drawn first, one for each class of equal cells, at most what a buffer has room for; then
-offsets inside what is left. Where offsets are free, every receiver deals its result out to the
-updates that come, in an order of its own; where the program computes them, an even share is taken
-to fit. A count whose offsets cannot fit, for one word stands in two places, is 0: that always fits.
-
-Which words of parameters tables of counts are made of, and which parameters reach them.
-
-A table is followed back through what only moves words, on a rank or between ranks: its words are
-traced by performing the same moves on the numbers of the words. What computes ends the way, and
+A variable-size collective reads its counts and offsets from tensors. A table of them is followed
+back (`Sources`) to parameters and constants through instructions and collectives that only move
+words, by performing the same moves on the numbers of the words. It ends at what computes, and at
 what is written several times, as the state of a loop is.
 
-The words of all ranks that counts come from, and what must be equal or fit among them.
+A cell is one word of a parameter on one rank, or of a constant. What two tables state about one
+transfer is one count: such cells are in one class of an equivalence relation. Cells that nobody
+gave are free, all others are fixed.
 
-A cell is one word of a parameter on one rank, or a constant. What two tables say of one transfer is
-one count: its cells form a class. Cells that nobody gave are free, all others are fixed.
-
-Which parameters that a seed filled are behind counts that do not fit.
+Counts are drawn first, one for each class, at most what a buffer has room for; then offsets inside
+what is left. Where offsets are free, every receiver deals its result out to the updates that
+arrive, in an order of its own; where the program computes them, an even share is assumed to fit. A
+count whose offsets cannot fit, because one word stands in two places, is 0: that always fits.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence

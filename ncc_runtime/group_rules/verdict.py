@@ -1,11 +1,9 @@
-"""A verdict: what one rule says of a group, as data and as one line.
+"""Verdicts: what one rule says of a group, as data and as one line.
 
-The allowed group nearest to one that is refused.
-
-Of all that the rules allow, the one with the smallest symmetric difference; then the closest in
-size, then on all of the group's instances before on one of them, then the first that is listed.
-
-The chains that source-target pairs form, and which of them close to rings.
+With it what verdicts are made of: the nearest allowed group to one that is refused, by the smallest
+symmetric difference, then the closest in size, then on all of the group's instances before on one
+of them, then the first that is listed; and the chains that source-target pairs form, with which of
+them close to rings.
 """
 
 import itertools

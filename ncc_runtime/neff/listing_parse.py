@@ -1,8 +1,7 @@
-"""Read a listing back: one reader per section, one row per line.
+"""Read a listing back: one reader for each section, one row for each line.
 
-One row of a listing as words, taken from left to right with complaints that name the line.
-
-Readers of what rows of a listing are made of: enumerations, attributes, placeholders.
+`Row` takes the words of a line from left to right, with complaints that name the line; the readers
+of enumerations, attributes and placeholders are made of it, and those of sections of them.
 """
 
 import enum

@@ -1,13 +1,9 @@
 """Several programs of one world, each on its own ranks: pipeline stages.
 
-A stage is a program and the ranks that run it. Stages that have been joined share one numbering of
-buffers, tensors, placeholders and all else; a collective that takes in ranks of several stages is
-one placeholder. A program alone is one stage of all ranks.
-
-Joins stages into one program: one numbering of everything, shared collectives once.
-
-Nothing is moved: addresses and semaphores stay those of each stage's own program, since no rank
-runs two of them.
+A stage is a program and the ranks that run it. Joining stages (`joined`) gives them one numbering
+of buffers, tensors, placeholders and all else; a collective that takes in ranks of several stages
+is one placeholder. Addresses and semaphores stay those of each stage's own program, since no rank
+runs two of them. A program alone is one stage of all ranks.
 """
 
 import heapq

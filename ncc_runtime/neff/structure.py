@@ -1,7 +1,7 @@
 """Control flow of a program, read without trust: where its blocks open, decide and end.
 
-Every queue holds the same control rows in the same order, so these cut all queues into stretches
-that belong together: stretch i of each queue comes before its control row i, and that row ends it.
+Every queue holds the same control rows in the same order, so these cut all queues into regions that
+belong together: region i of each queue comes before its control row i, and that row ends it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,10 +1,8 @@
-"""One row per collective of a run: what filled it, how long it took, what it moved.
-
-What collectives of several operands took, and would take one operand after the other.
+"""One row per collective of a run: what filled it, how long it took, how many bytes it sent.
 
 `bucket` joins small collectives, and frameworks do; either way a placeholder has several operands
-and starts once. One by one, each operand would start, by its cheapest algorithm, when the one
-before it is complete: that is the sum of prices.
+and starts once. For comparison, the time that the operands would take in sequence: each would
+start, by its cheapest algorithm, when the one before it is complete, so it is the sum of prices.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence

@@ -1,8 +1,8 @@
 """The chain of events that a run's time is made of, walked back from the last event.
 
-Each event started when what it waited for last was there: its own queue, an increment, the ring's
-previous transfer. So stretches of events and of increments under way tile the whole run, and add up
-to its time. Stretches of one collective, or of one engine of a rank, in a row are one step.
+Each event started when the latest of what it waited for was there: its own queue, an increment, the
+ring's previous transfer. So intervals of events and of increments in flight tile the whole run, and
+add up to its time. Intervals of one collective, or of one engine of a rank, in a row are one step.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,7 @@
-"""What two placements of one program change, collective by collective.
+"""What two placements of one program change, collective by collective: `nccrt diff`.
 
-What one collective takes each time it runs, counted from its descriptors: bytes, rows.
-
-What `nccrt diff` prints: two lines for every kind of collective that changed.
+What a collective takes is counted from its descriptors, for one time that it runs: bytes, rows.
+Two lines are printed for every kind of collective that changed.
 """
 
 import enum

@@ -1,20 +1,18 @@
 """How much communication hides behind computation.
 
-A rank computes while an engine of it works; a collective is under way from its trigger until it is
+A rank computes while an engine of it works; a collective is in flight from its trigger until it is
 reported complete. What no engine of the rank covers is exposed. How much could be hidden at best is
 known for an all-reduce: no more than it takes, and no more than there is to compute that needs
-nothing of the result and gives nothing to the operand.
+nothing of the result and gives nothing to the operand (`Independence`).
 
-What stretches of time cover, on all ranks at once.
+Intervals of all ranks are handled at once (`Cover`): every rank's time has its own part of one
+line, time t of rank r being r * (length + 1) + t. So one pass over arrays joins, adds up and
+intersects intervals of any number of ranks.
 
-Every rank's time has its own part of one line: time t of rank r lies at r * (length + 1) + t. So
-one pass over arrays joins, adds up and intersects stretches of any number of ranks.
-
-Which instructions of a rank a collective needs, and which need it, by the data they touch.
-
-Events are taken in the order in which they start. A race-free program has written what it reads by
-then, so the last writer of every byte is who made it. What is read again from a reused buffer is no
-dependence. Events are few on one rank; sets of collectives are bits of a whole number.
+Dependences are followed through the data that instructions touch, in the order in which events
+start. A race-free program has written what it reads by then, so the last writer of every byte is
+its producer. What is read again from a reused buffer is no dependence. Events are few on one rank;
+sets of collectives are bits of a whole number.
 """
 
 import bisect

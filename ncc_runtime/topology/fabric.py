@@ -1,9 +1,10 @@
-"""What levels make of a fabric: the directed links of one instance, and its grid if it is one.
+"""What levels make of a fabric: the directed links of one instance, then of all instances.
 
 Nodes are the chips 0..n-1, then switches. A level joins `size` units, each all that the levels
-before it hold: the chips of one place of every unit, or all chips, or the units' switches. A link
-has the latency of its level, and of the switch that it leaves. A switch whose ports carry more
-than it can switch (oversubscription) is two nodes with a link between.
+below hold: the chips of one place of every unit, or all chips, or the units' switches. A link has
+the latency of its level, and of the switch that it leaves. A switch whose ports carry more than it
+can switch (oversubscription) is two nodes with a link between. Fabrics of tori, rings and lines
+alone also have axes, as a grid of chips.
 
     name   ports of a chip
     torus  N W S E, and D U of a third dimension; of an outer level its name before the letter
@@ -11,15 +12,12 @@ than it can switch (oversubscription) is two nodes with a link between.
     full   p0, p1, … in the order of targets, of a graph in that of its pairs
     switch the name of the level; a switch's own are p0, p1, … down and the name of a level up
 
-The directed links of all instances as columns, and how listings name them.
-
-Parallel links between the same two ends, joined into trunks of one summed rate.
-
-A torus of an extent of 2 wraps onto the neighbour that it already has, and a graph may list a pair
-more than once. A copy is dealt evenly over the links of its trunk (assumed): its DMA engines, each
-with its own write of the semaphore, take them in turn, so that data and its semaphore stay on one
-path. A trunk is then the same as one link of the sum of the rates. Where faults leave links of
-different rates, the fastest are dealt to, as many of them as carry the most.
+Parallel links between the same two ends are one trunk (link aggregation) of their summed rate. A
+torus of an extent of 2 has them, since it wraps onto the neighbour that is there already, and a
+graph may list a pair more than once. A copy is dealt evenly over the links of a trunk (assumed):
+its DMA engines, each with its own write of the semaphore, take them in turn, so that data and its
+semaphore stay on one path. Where faults leave links of different rates, the fastest are dealt to,
+as many of them as carry the most.
 """
 
 import math

@@ -1,11 +1,10 @@
-"""Semaphores: who owns them, who may increment them, and which values can be reached.
-
-Triggers: each placeholder once, and every stream's in one order that semaphores enforce.
+"""Semaphores: who owns them, who may increment them, which values can be reached; and triggers.
 
 A stream completes its placeholders in the order of their triggers, and its semaphore counts them.
-So every rank must trigger them in the same order on every run: by the queue's own order, or, where
-several queues trigger, because each trigger is known to be done before the next one starts. With
-control flow what is known depends on the way a run takes; there, one queue triggers a stream.
+So each placeholder is triggered once, and every rank triggers those of a stream in the same order
+on every run: by the queue's own order, or, where several queues trigger, because each trigger is
+known to be done before the next one starts. With control flow what is known depends on the path
+that a run takes; there, one queue triggers a stream.
 """
 
 import itertools

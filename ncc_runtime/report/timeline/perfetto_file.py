@@ -1,13 +1,11 @@
 """The timeline as a Perfetto trace, `.pftrace`, which ui.perfetto.dev opens.
 
 Times are whole nanoseconds there, rounded down; arguments have the picoseconds. Words are stored
-once and named by number (Perfetto's interned data). Packets of slices are encoded many at a time by
-`wire`; field numbers and all other packets are those of the package perfetto.
+once and referred to by number (Perfetto's interned data).
 
-Protocol buffer messages as columns: many alike are encoded by a few array operations.
-
-A column of encoded fields is a matrix of bytes with a mask of those that count, so that rows may
-be of different lengths. Source: protobuf.dev, Encoding.
+Packets of slices are many, so they are encoded as columns: a column of encoded fields is a matrix
+of bytes with a mask of those that count, since rows have different lengths. Source: protobuf.dev,
+Encoding. Field numbers and all other packets are those of the package perfetto.
 """
 
 from collections.abc import Iterator, Sequence

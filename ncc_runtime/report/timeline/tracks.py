@@ -1,16 +1,12 @@
-"""The tracks of a run: every rank's engines, CC-cores and DMA rings, with all that they did.
+"""What goes into a timeline, as columns: tracks, slices with arguments and arrows, counters.
 
-A collective is a slice around the rows of its CC-core, from its trigger to its report.
+Tracks are every rank's engines, CC-cores and DMA rings, in one group for each rank, and links in
+one more. A collective is a slice around the rows of its CC-core, from its trigger to its report.
+Numbers of tracks are unique; arrows join the slices that have the same number.
 
-What goes into a timeline, as columns: tracks, slices with arguments and arrows, counters.
-
-Tracks stand in groups: one of every rank, one of the links. Numbers of tracks are unique; arrows
-join the slices that name the same number.
-
-Side by side what overlaps: a viewer wants the slices of one track to follow each other.
-
-A DMA ring starts its next run of descriptors before the last one has arrived, so its slices lie on
-as many lanes as are under way at a time.
+A viewer wants the slices of one track to follow each other. A DMA ring starts its next run of
+descriptors before the last one has arrived, so its slices lie on as many tracks as are in flight at
+a time.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,14 +1,10 @@
-"""A topology as text: a picture of its chips, what a rank has, and every figure's source.
+"""A topology as text (`nccrt topology show`): its chips, what a rank has, every figure's source.
 
-What follows from a topology's figures: its links by level, its diameter, its bisection.
-
-Of an instance as its file has it, links that are down left out. Bisections are between the halves
-of the chips by their numbers and, on a grid, along every even dimension; the least counts. Other
-halves of an irregular graph may be joined by less: the least of all is not looked for.
-
-The units of a fabric's levels as a tree: which chips and switches each holds.
-
-Pictures of topologies as text: chips with their ranks, unit by unit.
+The picture draws the fabric's levels as a tree of units, each with its chips and switches. What
+follows from the figures: links by level, diameter, bisection, of an instance as its file has it,
+links that are down left out. Bisections are between the halves of the chips by their numbers and,
+on a grid, along every even dimension; the least counts. Other halves of an irregular graph may be
+joined by less: finding the least of all is NP-hard, and not tried.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
