@@ -174,7 +174,7 @@ class _Posts:
 
 def _unannounced(program: Program, structure: Structure, posts: _Posts) -> Iterator[str]:
     """Predicates that are computed, but before whose first use Sync has posted nothing."""
-    for number, (block, span) in enumerate(zip(program.blocks, structure.spans, strict=True)):
+    for number, (block, span) in enumerate(zip(program.blocks, structure.block_rows, strict=True)):
         home = program.buffers[program.tensors[block.predicate].buffer]
         if home.kind not in READ_ONLY and not posts.before[span.decides]:
             predicate = f"predicate t{block.predicate}"
@@ -205,10 +205,10 @@ class _Knowledge:
         self._structure = structure
         self._posts = posts
         self._passed_over = [
-            posts.behind[span.ends] - posts.behind[span.decides] for span in structure.spans
+            posts.behind[span.ends] - posts.behind[span.decides] for span in structure.block_rows
         ]
         self._repeated = [
-            posts.behind[span.ends] - posts.behind[span.opens] for span in structure.spans
+            posts.behind[span.ends] - posts.behind[span.opens] for span in structure.block_rows
         ]
 
     def breaches(self, events: Sequence[_Event]) -> Iterator[str]:
@@ -240,7 +240,7 @@ class _Knowledge:
             elif opcode in (TEST, CASE):
                 jumping[block] = known + self._passed_over[block]
             else:
-                is_loop = self._structure.rows[self._structure.spans[block].opens][0] == LOOP
+                is_loop = self._structure.rows[self._structure.block_rows[block].opens][0] == LOOP
                 known = jumping[block] if is_loop else min(known, jumping[block])
 
     def _at_loop(self, known: int, block: int, ends: Mapping[int, int] | None) -> int:
@@ -249,7 +249,7 @@ class _Knowledge:
             return known  # Sync posts nothing in the loop: what is known stays so
         if ends is None:
             return _NOTHING
-        return min(known, ends[self._structure.spans[block].ends] - self._repeated[block])
+        return min(known, ends[self._structure.block_rows[block].ends] - self._repeated[block])
 
 
 RULES = (

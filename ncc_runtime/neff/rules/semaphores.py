@@ -77,7 +77,7 @@ def _awaited_values_are_reached(program: Program) -> Iterator[str]:
     reach = _reached(program, structure)
     for engine in ENGINES:
         table = program.queues[engine]
-        stretches = structure.stretches(engine, np.arange(len(table)))
+        stretches = structure.phases(engine, np.arange(len(table)))
         waits = table.wait_sem != NONE
         final = np.where(waits, reach[table.wait_sem, stretches], 0)
         for pc in np.flatnonzero(waits & (table.wait_value > final)).tolist():
@@ -97,7 +97,7 @@ def _reached(program: Program, structure: Structure) -> np.ndarray:
     reach = np.zeros((len(program.semaphores) + 1, len(structure.rows) + 1), np.int64)
     for engine, table in program.queues.items():
         pcs = np.flatnonzero(table.post_sem != NONE)
-        np.add.at(reach, (table.post_sem[pcs], structure.stretches(engine, pcs)), 1)
+        np.add.at(reach, (table.post_sem[pcs], structure.phases(engine, pcs)), 1)
     reach = np.cumsum(reach, axis=1)
     made = stream_counts(program, structure)
     for number, stream in streams_by_semaphore(program).items():
