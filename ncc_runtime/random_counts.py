@@ -27,7 +27,7 @@ from scipy.sparse.csgraph import connected_components
 from ncc_runtime.execution.values.kernels.compute import KERNELS
 from ncc_runtime.execution.values.kernels.work import Work
 from ncc_runtime.execution.variable_sizes import Table
-from ncc_runtime.inputs import Words
+from ncc_runtime.inputs import WordValues
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import Program, Tensor
 from ncc_runtime.neff.shared.dtypes import DType
@@ -340,14 +340,14 @@ def largest(dtype: DType) -> int:
 _NO_BOUND = np.iinfo(np.int64).max
 
 
-def drawn_counts(program: Program, given: Given, seed: int) -> Mapping[int, Words]:
+def drawn_counts(program: Program, given: Given, seed: int) -> Mapping[int, WordValues]:
     """By input, the words of tables of counts that are not given; the same for the same seed."""
     cells = cells_of(program, given)
     if not cells.tables:
         return {}
     value, free = _Draw(cells, seed).values(), cells.is_free
     return {
-        number: Words(cells.rank[own], cells.word[own], value[own])
+        number: WordValues(cells.rank[own], cells.word[own], value[own])
         for number in np.unique(cells.input[free]).tolist()
         for own in [np.flatnonzero(free & (cells.input == number))]
     }

@@ -29,7 +29,7 @@ from ncc_runtime.group_rules.verdict import Verdict, refuse, warnings
 from ncc_runtime.host_memory import check_budget, check_slice
 from ncc_runtime.inputs import (
     Given,
-    Words,
+    WordValues,
     bound_inputs,
     check_constants,
     check_type,
@@ -156,7 +156,7 @@ class Model:
         )
         return decisions_without_values(self.executable, options.trip_counts, inputs)
 
-    def _draw(self, given: Mapping[int, np.ndarray], seed: int) -> Mapping[int, Words]:
+    def _draw(self, given: Mapping[int, np.ndarray], seed: int) -> Mapping[int, WordValues]:
         """Tables of counts that fit, where a seed fills them."""
         program = self.executable.program
         if not any(one.op.is_counted for one in program.placeholders):

@@ -84,7 +84,7 @@ def matched_blocks_of(program: Program) -> Mapping[int, int]:
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Ranks as people write them: `0-3,8`."""
+    """Ascending numbers, such as ranks, with consecutive ones joined: `0-3,8`."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][1] + 1:

@@ -16,7 +16,7 @@ from ncc_runtime.report.row_texts import placeholder_text, row_texts
 
 
 @attrs.frozen
-class Piece:
+class PathInterval:
     """A stretch of time and the event it belongs to; of an increment, who waited for it."""
 
     event: int  # NO_EVENT: before the first event
@@ -26,7 +26,7 @@ class Piece:
 
 
 @attrs.frozen
-class Step:
+class PathStep:
     """Pieces in a row that belong together."""
 
     what: str  # `p3 all-reduce.1`, `Tensor of rank 0: dot y f32[8,8]`, `launch`
@@ -45,7 +45,7 @@ class Step:
 class CriticalPath:
     """The steps, in order of time; their times add up to the run's."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[PathStep, ...]
 
     @property
     def time_ps(self) -> int:
@@ -56,7 +56,7 @@ class CriticalPath:
         """What sharing added to events of the path."""
         return sum(step.slowed_ps for step in self.steps)
 
-    def longest(self, count: int) -> tuple[Step, ...]:
+    def longest(self, count: int) -> tuple[PathStep, ...]:
         """The steps that take most, in order of time."""
         ranked = sorted(range(len(self.steps)), key=lambda at: (-self.steps[at].time_ps, at))
         return tuple(self.steps[at] for at in sorted(ranked[:count]))
@@ -64,30 +64,30 @@ class CriticalPath:
 
 def critical_path(trace: Trace) -> CriticalPath:
     """Why the run took as long as it did."""
-    words = _Words(trace)
-    steps = [_step(trace, words, pieces) for pieces in _joined(words, pieces_of(trace))]
+    words = _EventTexts(trace)
+    steps = [_step(trace, words, pieces) for pieces in _joined(words, intervals_of(trace))]
     return CriticalPath(tuple(steps))
 
 
-def pieces_of(trace: Trace) -> list[Piece]:
+def intervals_of(trace: Trace) -> list[PathInterval]:
     """The chain piece by piece, in order of time, from 0 to the run's end."""
-    found: list[Piece] = []
+    found: list[PathInterval] = []
     if not len(trace):
         return found
     event, until = trace.last_event, trace.time_ps
     while event != NO_EVENT:
         start, cause = int(trace.start_ps[event]), int(trace.cause[event])
         assert start <= until, f"event {event} started after what waited for it"
-        found.append(Piece(event, start, until, is_under_way=False))
+        found.append(PathInterval(event, start, until, is_under_way=False))
         until = start
         made = int(trace.end_ps[cause]) if cause != NO_EVENT else until
         if made < until:
-            found.append(Piece(event, made, until, is_under_way=True))
+            found.append(PathInterval(event, made, until, is_under_way=True))
             until = made
         assert len(found) <= 2 * len(trace), "causes go round in a circle"
         event = cause
     if until > 0:
-        found.append(Piece(NO_EVENT, 0, until, is_under_way=False))
+        found.append(PathInterval(NO_EVENT, 0, until, is_under_way=False))
     return found[::-1]
 
 
@@ -95,9 +95,9 @@ Key = tuple[str, int, int]
 """What makes pieces one step: a collective; an engine of a rank."""
 
 
-def _joined(words: "_Words", pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+def _joined(words: "_EventTexts", pieces: Sequence[PathInterval]) -> Iterator[list[PathInterval]]:
     """Neighbours with one key, together."""
-    run: list[Piece] = []
+    run: list[PathInterval] = []
     key: Key | None = None
     for piece in pieces:
         own = words.key(piece.event)
@@ -110,14 +110,14 @@ def _joined(words: "_Words", pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
         yield run
 
 
-def _step(trace: Trace, words: "_Words", pieces: Sequence[Piece]) -> Step:
+def _step(trace: Trace, words: "_EventTexts", pieces: Sequence[PathInterval]) -> PathStep:
     events = list(dict.fromkeys(piece.event for piece in pieces))
     start, end = pieces[0].start_ps, pieces[-1].end_ps
     if events[0] == NO_EVENT:
-        return Step("launch", "launch", None, (), start, end - start, 0, 0, 0, "the host")
+        return PathStep("launch", "launch", None, (), start, end - start, 0, 0, 0, "the host")
     kind, number, _ = words.key(events[0])
     ranks = tuple(sorted({int(trace.rank[event]) for event in events}))
-    return Step(
+    return PathStep(
         what=words.what(events),
         kind=kind,
         placeholder=number if kind == "collective" else None,
@@ -131,7 +131,7 @@ def _step(trace: Trace, words: "_Words", pieces: Sequence[Piece]) -> Step:
     )
 
 
-class _Words:
+class _EventTexts:
     """Events in words; texts of a queue are worked out when first needed."""
 
     def __init__(self, trace: Trace) -> None:

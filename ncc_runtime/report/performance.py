@@ -10,7 +10,7 @@ from rich.table import Table
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.machine_model.parts import Kind
 from ncc_runtime.neff.stages import ranks_text
-from ncc_runtime.report.critical_path import CriticalPath, Step, critical_path
+from ncc_runtime.report.critical_path import CriticalPath, PathStep, critical_path
 from ncc_runtime.report.overlap import AllReduces, Hideable, Overlap, all_reduces, overlap
 from ncc_runtime.report.utilisation import SHARED, Utilisation, utilisation
 
@@ -92,7 +92,7 @@ def _parts(use: Utilisation, kind: Kind) -> list[dict[str, Any]]:
     return [attrs.asdict(part) for part in use.parts[kind][:BUSIEST]]
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: PathStep) -> dict[str, Any]:
     return {
         "what": step.what,
         "kind": step.kind,

@@ -83,7 +83,7 @@ SwitchName: TypeAlias = tuple[int, str]
 
 
 @attrs.frozen(eq=False)
-class Wiring:
+class InstanceWiring:
     """The directed links of one instance, sorted by the node they leave, then by port."""
 
     chips: int
@@ -154,7 +154,7 @@ def _checked_dims(spec: Spec) -> tuple[int, ...]:
     return dims
 
 
-def wire(spec: Spec) -> Wiring:
+def wire(spec: Spec) -> InstanceWiring:
     """The links of one instance; TopologyError if some chip cannot be reached."""
     builder = _Builder(spec, spec.number("chips.count"))
     levels = levels_of(spec)
@@ -286,7 +286,7 @@ class _Builder:
         rates = np.full(len(src), rate, np.int64)
         self.rows.append((src, dst, port, rates, latency))
 
-    def wiring(self, axes: tuple[Axis, ...]) -> Wiring:
+    def wiring(self, axes: tuple[Axis, ...]) -> InstanceWiring:
         """All links, sorted by their sources; those of one stay in the order they came in."""
         none: Column = np.zeros(0, np.int64)
         rows = self.rows or [(none, none, [], none, none)]
@@ -296,7 +296,7 @@ class _Builder:
         words = [word for row in rows for word in row[2]]
         order = np.argsort(src, kind="stable")
         self._check_reach(src, dst)
-        return Wiring(
+        return InstanceWiring(
             chips=self.chips,
             switches=tuple(self.names),
             src=src[order].astype(np.int32),
@@ -412,7 +412,7 @@ class Links:
         return f"{self.name(link)}>{self.end(int(self.dst[link]))}"
 
 
-def ends_in_all(wiring: Wiring, ends: np.ndarray, nodes: int) -> np.ndarray:
+def ends_in_all(wiring: InstanceWiring, ends: np.ndarray, nodes: int) -> np.ndarray:
     """Ends of one instance's links, for every instance after another, read-only."""
     each = np.arange(nodes, dtype=np.int64)[:, None]
     chips, switches = wiring.chips, len(wiring.switches)
@@ -426,7 +426,7 @@ def ends_in_all(wiring: Wiring, ends: np.ndarray, nodes: int) -> np.ndarray:
     return column
 
 
-def trunks_of(wiring: Wiring, states: LinkStates) -> tuple[Wiring, LinkStates]:
+def trunks_of(wiring: InstanceWiring, states: LinkStates) -> tuple[InstanceWiring, LinkStates]:
     """The wiring of an instance with one link for every trunk, and the states of all instances."""
     nodes = len(wiring.switches) + wiring.chips
     key = wiring.src.astype(np.int64) * nodes + wiring.dst

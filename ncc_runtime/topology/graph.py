@@ -12,7 +12,15 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import TopologyError
-from ncc_runtime.topology.fabric import Axis, Level, Links, Wiring, ends_in_all, trunks_of, wire
+from ncc_runtime.topology.fabric import (
+    Axis,
+    InstanceWiring,
+    Level,
+    Links,
+    ends_in_all,
+    trunks_of,
+    wire,
+)
 from ncc_runtime.topology.format.load import load_spec
 from ncc_runtime.topology.format.rows import checked_slowed, link_states, speeds_percent
 from ncc_runtime.topology.format.spec import (
@@ -468,7 +476,7 @@ def _core_ports(spec: Spec, levels: Sequence[Level]) -> tuple[str, ...]:
     return words
 
 
-def _links(spec: Spec, wiring: Wiring, nodes: int) -> Links:
+def _links(spec: Spec, wiring: InstanceWiring, nodes: int) -> Links:
     """The links of one instance, repeated with its chips' numbers for every other."""
     switches = [f"s{number}{half}" for number, half in wiring.switches]
     ends = [*range(wiring.chips), *switches]

@@ -14,11 +14,11 @@ from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.report.row_texts import placeholder_text
 from ncc_runtime.report.timeline.tracks import (
     Argument,
-    Batch,
     Content,
     Samples,
     Slices,
     Texts,
+    TimelineBatch,
     Track,
     lanes,
 )
@@ -85,7 +85,7 @@ def contents(trace: Trace, ranks: np.ndarray) -> Iterator[Content]:
     if not wanted.any():
         return
     nothing = _concatenated([])
-    yield Batch(
+    yield TimelineBatch(
         (Track(LINKS, 0, "links", trace.executable.ranks),), _slices(trace, nothing, nothing.link)
     )
     portion = np.where(entries > 0, (np.cumsum(entries) - 1) // MOST, -1)
@@ -109,7 +109,7 @@ def _portion(trace: Trace, carried: Carried) -> Iterator[Content]:
     track = _tracks_of(stretches)
     for some in _pieces(len(track)):
         slices = _slices(trace, stretches.taken(some), track[some])
-        yield Batch(
+        yield TimelineBatch(
             tuple(
                 Track(one, LINKS, link_name(trace.executable, _link_of(one)), 2 * _link_of(one))
                 for one in np.unique(slices.track).tolist()

@@ -18,10 +18,10 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 from ncc_runtime.report.timeline.tracks import (
     Argument,
     Around,
-    Batch,
     Samples,
     Slices,
     Texts,
+    TimelineBatch,
     Track,
 )
 
@@ -123,7 +123,7 @@ class PerfettoWriter:
         self._count = 0
         self._forget()
 
-    def write(self, content: Batch | Samples) -> None:
+    def write(self, content: TimelineBatch | Samples) -> None:
         """Append tracks, then slices or samples."""
         for track in content.tracks:
             self._packet(pb.TracePacket(track_descriptor=_descriptor(track)))

@@ -76,7 +76,7 @@ class Around:
 
 
 @attrs.frozen(eq=False)
-class Batch:
+class TimelineBatch:
     """Some tracks that are new, and slices on them."""
 
     tracks: tuple[Track, ...]
@@ -95,7 +95,7 @@ class Samples:
     value: np.ndarray  # (n,) float64
 
 
-Content = Batch | Samples
+Content = TimelineBatch | Samples
 """What writers get, one after another."""
 
 
@@ -133,7 +133,7 @@ def group_number(rank: int) -> int:
     return (rank + 1) << _RANKS
 
 
-def batches(trace: Trace, ranks: np.ndarray) -> Iterator[Batch]:
+def batches(trace: Trace, ranks: np.ndarray) -> Iterator[TimelineBatch]:
     """All that some ranks (bool by rank) did, queue by queue, each rank's in order."""
     texts = _Texts(trace.executable)
     arrows = arrows_of(trace)
@@ -142,7 +142,7 @@ def batches(trace: Trace, ranks: np.ndarray) -> Iterator[Batch]:
         Track(group_number(rank), 0, _about(trace.executable, rank), rank)
         for rank in np.flatnonzero(ranks).tolist()
     )
-    yield Batch(groups, _Slices(trace, 0, texts, arrows).of(nothing))
+    yield TimelineBatch(groups, _Slices(trace, 0, texts, arrows).of(nothing))
     for number, events in trace.blocks(range(len(trace.executable.queues)), ranks):
         yield from _Slices(trace, number, texts, arrows).batches(events)
 
@@ -174,7 +174,7 @@ class _Slices:
     _texts: _Texts
     _arrows: Arrows
 
-    def batches(self, events: np.ndarray) -> Iterator[Batch]:
+    def batches(self, events: np.ndarray) -> Iterator[TimelineBatch]:
         """Slices of events: whole ranks, by rank, in order."""
         queue = self._trace.executable.queues[self._number]
         lane = np.zeros(len(events), np.int64)
@@ -190,7 +190,7 @@ class _Slices:
             details = self._waits(events[some], wait[0][some], wait[1][some]) if wait else ()
             own = self.of(events[some], lane[some], details)
             around = None if runs is None else self._around(runs, low, len(own))
-            yield Batch(self._tracks(own, queue.name), own, around, len(own))
+            yield TimelineBatch(self._tracks(own, queue.name), own, around, len(own))
 
     def of(
         self,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.group_rules.verdict import spans
+from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.topology.fabric import Level
 from ncc_runtime.topology.format.spec import (
     ALIASES,
@@ -346,7 +346,7 @@ def ranks_by_chip(topology: Topology, placement: PlacedRanks | None) -> list[str
         return [""] * topology.chips
     order = np.argsort(placement.chip, kind="stable")
     cuts = np.searchsorted(placement.chip[order], np.arange(1, topology.chips))
-    found = (spans(ranks.tolist()) for ranks in np.split(order, cuts))
+    found = (ranks_text(ranks.tolist()) for ranks in np.split(order, cuts))
     return [f"[{ranks}]" if ranks else "-" for ranks in found]
 
 
@@ -457,7 +457,7 @@ def _core_ports(topology: Topology) -> Iterable[str]:
         cores = (np.flatnonzero((sites[0] == code) | (sites[1] == code)).tolist() for code in known)
         where = f"{_PARITY[row]} row, {_PARITY[column]} column"
         rows.append(
-            (f"{_PARITY[plane]} plane, {where}" if is_turned else where, *map(spans, cores))
+            (f"{_PARITY[plane]} plane, {where}" if is_turned else where, *map(ranks_text, cores))
         )
     yield from _aligned(rows)
     yield ""
