@@ -24,7 +24,7 @@ from ncc_runtime.execution.scheduler import Batch, Scheduler
 from ncc_runtime.execution.trace import Trace, Traffic, TrafficCounter, traffic_of
 from ncc_runtime.execution.variable_sizes import SizeRecord, assumed, check_counts
 from ncc_runtime.group_rules.judge import verdicts
-from ncc_runtime.group_rules.limits import Use, limit_verdicts
+from ncc_runtime.group_rules.limits import LimitUse, limit_verdicts
 from ncc_runtime.group_rules.verdict import Verdict, refuse, warnings
 from ncc_runtime.host_memory import check_budget, check_slice
 from ncc_runtime.inputs import (
@@ -291,7 +291,7 @@ def _plans(options: LoadOptions) -> "tuple[PlanFile, ...]":
         return read_plans(options.plans)
 
 
-def _uses(executable: Executable) -> Iterator[Use]:
+def _uses(executable: Executable) -> Iterator[LimitUse]:
     """How every placeholder was filled, a group of each size."""
     rings = [queue for queue in executable.queues if isinstance(queue, DmaQueue)]
     found = {(queue.name, int(one)) for queue in rings for one in np.unique(queue.placeholder)}
@@ -300,7 +300,7 @@ def _uses(executable: Executable) -> Iterator[Use]:
         groups = executable.program.placeholders[number].groups
         for algorithm, size in zip(filled.algorithms, filled.group_sizes, strict=True):
             ranks = next((group for group in groups if len(group) == size), ())
-            yield Use(number, algorithm, ranks, lanes[number])
+            yield LimitUse(number, algorithm, ranks, lanes[number])
 
 
 def program_of(neff: Neff | Sequence[tuple[Neff, Sequence[int]]]) -> Program:

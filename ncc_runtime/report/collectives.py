@@ -112,7 +112,7 @@ SHOWN = 5
 
 
 @attrs.frozen
-class Joined:
+class JoinedCollective:
     """A collective of several operands; times in microseconds, of all its runs together."""
 
     row: CollectiveRow
@@ -123,7 +123,7 @@ class Joined:
         return self.one_by_one_us - (self.row.time_us or 0.0)
 
 
-def joined(executable: Executable, rows: Sequence[CollectiveRow]) -> tuple[Joined, ...]:
+def joined(executable: Executable, rows: Sequence[CollectiveRow]) -> tuple[JoinedCollective, ...]:
     """Those of several operands that ran, by a clock."""
     program = executable.program
     wanted = [row for row in rows if row.operands > 1 and row.runs]
@@ -136,7 +136,7 @@ def joined(executable: Executable, rows: Sequence[CollectiveRow]) -> tuple[Joine
     found = []
     for row in wanted:
         price_ps = sum(map(prices.time_ps, _parts(program.placeholders[row.id])))
-        found.append(Joined(row, price_ps * (row.runs or 0) / 1e6))
+        found.append(JoinedCollective(row, price_ps * (row.runs or 0) / 1e6))
     return tuple(found)
 
 
@@ -163,7 +163,7 @@ class _Prices:
         return self._known[key]
 
 
-def lines(found: Sequence[Joined]) -> Iterator[str]:
+def lines(found: Sequence[JoinedCollective]) -> Iterator[str]:
     """All together, then those that gain most."""
     if len(found) > 1:
         took = sum(one.row.time_us or 0.0 for one in found)
@@ -182,6 +182,6 @@ def lines(found: Sequence[Joined]) -> Iterator[str]:
         )
 
 
-def by_id(found: Sequence[Joined]) -> Mapping[int, float]:
+def by_id(found: Sequence[JoinedCollective]) -> Mapping[int, float]:
     """What each would take one by one, by placeholder."""
     return {one.row.id: one.one_by_one_us for one in found}

@@ -17,7 +17,7 @@ from ncc_runtime.report.row_texts import placeholder_text, row_texts
 
 @attrs.frozen
 class PathInterval:
-    """A stretch of time and the event it belongs to; of an increment, who waited for it."""
+    """An interval and its event; of an increment in flight, the event that waited for it."""
 
     event: int  # NO_EVENT: before the first event
     start_ps: int
@@ -27,7 +27,7 @@ class PathInterval:
 
 @attrs.frozen
 class PathStep:
-    """Pieces in a row that belong together."""
+    """Neighbouring intervals of one collective, engine or CC-core."""
 
     what: str  # `p3 all-reduce.1`, `Tensor of rank 0: dot y f32[8,8]`, `launch`
     kind: str  # collective, engine, launch
@@ -65,54 +65,56 @@ class CriticalPath:
 def critical_path(trace: Trace) -> CriticalPath:
     """Why the run took as long as it did."""
     words = _EventTexts(trace)
-    steps = [_step(trace, words, pieces) for pieces in _joined(words, intervals_of(trace))]
+    steps = [_step(trace, words, intervals) for intervals in _joined(words, intervals_of(trace))]
     return CriticalPath(tuple(steps))
 
 
 def intervals_of(trace: Trace) -> list[PathInterval]:
-    """The chain piece by piece, in order of time, from 0 to the run's end."""
-    found: list[PathInterval] = []
+    """The chain, in order of time, from 0 to the run's end."""
+    chain: list[PathInterval] = []
     if not len(trace):
-        return found
+        return chain
     event, until = trace.last_event, trace.time_ps
     while event != NO_EVENT:
         start, cause = int(trace.start_ps[event]), int(trace.cause[event])
         assert start <= until, f"event {event} started after what waited for it"
-        found.append(PathInterval(event, start, until, is_under_way=False))
+        chain.append(PathInterval(event, start, until, is_under_way=False))
         until = start
         made = int(trace.end_ps[cause]) if cause != NO_EVENT else until
         if made < until:
-            found.append(PathInterval(event, made, until, is_under_way=True))
+            chain.append(PathInterval(event, made, until, is_under_way=True))
             until = made
-        assert len(found) <= 2 * len(trace), "causes go round in a circle"
+        assert len(chain) <= 2 * len(trace), "causes go round in a circle"
         event = cause
     if until > 0:
-        found.append(PathInterval(NO_EVENT, 0, until, is_under_way=False))
-    return found[::-1]
+        chain.append(PathInterval(NO_EVENT, 0, until, is_under_way=False))
+    return chain[::-1]
 
 
 Key = tuple[str, int, int]
-"""What makes pieces one step: a collective; an engine of a rank."""
+"""Kind, number and rank; neighbouring intervals of one key are one step."""
 
 
-def _joined(words: "_EventTexts", pieces: Sequence[PathInterval]) -> Iterator[list[PathInterval]]:
+def _joined(
+    words: "_EventTexts", intervals: Sequence[PathInterval]
+) -> Iterator[list[PathInterval]]:
     """Neighbours with one key, together."""
     run: list[PathInterval] = []
     key: Key | None = None
-    for piece in pieces:
-        own = words.key(piece.event)
+    for interval in intervals:
+        own = words.key(interval.event)
         if run and own != key:
             yield run
             run = []
         key = own
-        run.append(piece)
+        run.append(interval)
     if run:
         yield run
 
 
-def _step(trace: Trace, words: "_EventTexts", pieces: Sequence[PathInterval]) -> PathStep:
-    events = list(dict.fromkeys(piece.event for piece in pieces))
-    start, end = pieces[0].start_ps, pieces[-1].end_ps
+def _step(trace: Trace, words: "_EventTexts", intervals: Sequence[PathInterval]) -> PathStep:
+    events = list(dict.fromkeys(interval.event for interval in intervals))
+    start, end = intervals[0].start_ps, intervals[-1].end_ps
     if events[0] == NO_EVENT:
         return PathStep("launch", "launch", None, (), start, end - start, 0, 0, 0, "the host")
     kind, number, _ = words.key(events[0])
@@ -124,7 +126,9 @@ def _step(trace: Trace, words: "_EventTexts", pieces: Sequence[PathInterval]) ->
         ranks=ranks,
         start_ps=start,
         time_ps=end - start,
-        under_way_ps=sum(one.end_ps - one.start_ps for one in pieces if one.is_under_way),
+        under_way_ps=sum(
+            interval.end_ps - interval.start_ps for interval in intervals if interval.is_under_way
+        ),
         slowed_ps=sum(int(trace.slowed_ps[event]) for event in events),
         events=len(events),
         late=words.late(events[0]),

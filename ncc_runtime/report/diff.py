@@ -25,7 +25,7 @@ from ncc_runtime.topology.routes import TRANSPORTS, Routes, Transport
 
 
 @attrs.frozen
-class Traffic:
+class CollectiveTraffic:
     """Bytes of all ranks together, and instructions that some rank performs."""
 
     bytes_by_transport: tuple[int, ...]  # by Transport code
@@ -43,7 +43,7 @@ class Traffic:
         return max(self.bytes_by_link, key=lambda item: item[1], default=("-", 0))
 
 
-def traffic_of(executable: Executable) -> tuple[Traffic, ...]:
+def traffic_of(executable: Executable) -> tuple[CollectiveTraffic, ...]:
     """What every placeholder sends, in order; of variable size, what is assumed of it."""
     executable, _ = assumed(executable)
     count, routes = len(executable.program.placeholders), executable.routes
@@ -61,7 +61,7 @@ def traffic_of(executable: Executable) -> tuple[Traffic, ...]:
                 if peers is not None:
                     _add_writes(routes, queue, peers, by_transport, by_link)
     return tuple(
-        Traffic(
+        CollectiveTraffic(
             tuple(by_transport[number].tolist()),
             tuple(
                 (executable.topology.links.name(link), int(by_link[number, link]))
@@ -118,7 +118,7 @@ class DiffSide:
     """Equal collectives on one of the two placements; the traffic of one run of one of them."""
 
     algorithm: str
-    traffic: Traffic
+    traffic: CollectiveTraffic
     mean_time_us: float  # over all runs of all of them
 
 
