@@ -212,7 +212,7 @@ class _Builder:
             if self.ins is None or self.outs is None:
                 below = "the level below has no switches of its units"
                 raise self.spec.error(f"level.{level.name}.joins", f"switches, but {below}")
-            ends = [_by_unit(one, units, level.size) for one in (self.ins, self.outs)]
+            ends = [_by_unit(side, units, level.size) for side in (self.ins, self.outs)]
         else:
             chips = np.arange(self.chips, dtype=np.int32).reshape(units, level.size, self.unit)
             whole = level.joins is Joins.CHIPS
@@ -241,7 +241,7 @@ class _Builder:
 
     def _direct(self, number: int, level: Level, into: Column, out: Column) -> None:
         """Links between units themselves."""
-        for source, target, port, dimension in _ways(number, level):
+        for source, target, port, dimension in _unit_links(number, level):
             src, dst = out[:, source].ravel(), into[:, target].ravel()
             words = [port[k] for _ in range(len(out)) for k in range(len(source))]
             delay = level.latency_ps[dimension] + self._delay(src)
@@ -334,17 +334,17 @@ def _by_unit(switches: Column, units: int, size: int) -> Column:
     return np.ascontiguousarray(by_unit.reshape(-1, size))
 
 
-def _ways(number: int, level: Level) -> Iterator[tuple[Column, Column, list[str], int]]:
+def _unit_links(number: int, level: Level) -> Iterator[tuple[Column, Column, list[str], int]]:
     """Sources, targets and ports of links between units, and their dimension."""
     units = np.arange(level.size)
     if level.is_grid or level.kind in (LevelKind.TORUS, LevelKind.RING, LevelKind.LINE):
-        yield from _grid_ways(number, level)
+        yield from _grid_links(number, level)
         return
     prefix = f"{level.name}" if number else "p"
     if level.kind is LevelKind.FULL:
         source, target = (side.ravel() for side in np.meshgrid(units, units, indexing="ij"))
-        apart = source != target
-        source, target = source[apart], target[apart]
+        differs = source != target
+        source, target = source[differs], target[differs]
         words = [f"{prefix}{k}" for _ in units for k in range(level.size - 1)]
     else:
         both = np.array([(*pair, *pair[::-1]) for pair in level.pairs], np.int64).reshape(-1, 2)
@@ -354,7 +354,7 @@ def _ways(number: int, level: Level) -> Iterator[tuple[Column, Column, list[str]
     yield source, target, words, 0
 
 
-def _grid_ways(number: int, level: Level) -> Iterator[tuple[Column, Column, list[str], int]]:
+def _grid_links(number: int, level: Level) -> Iterator[tuple[Column, Column, list[str], int]]:
     """One step along every dimension, in the order N, W, S, E, D, U of ports."""
     units, rank = np.arange(level.size), len(level.dims)
     inner = min(rank, 2)
@@ -363,12 +363,12 @@ def _grid_ways(number: int, level: Level) -> Iterator[tuple[Column, Column, list
     for axis, step in order:
         extent, stride = level.dims[axis], math.prod(level.dims[axis + 1 :])
         place = units // stride % extent
-        moved = (place + step) % extent
-        is_there = moved != place
+        next_place = (place + step) % extent
+        exists = next_place != place
         if level.kind is LevelKind.LINE:
-            is_there &= moved == place + step
-        source = units[is_there]
-        target = (units + (moved - place) * stride)[is_there]
+            exists &= next_place == place + step
+        source = units[exists]
+        target = (units + (next_place - place) * stride)[exists]
         down, up = _axis_ports(number, level, rank - 1 - axis)
         yield source, target, [up if step == 1 else down] * len(source), axis
 
@@ -412,7 +412,7 @@ class Links:
         return f"{self.name(link)}>{self.end(int(self.dst[link]))}"
 
 
-def ends_in_all(wiring: InstanceWiring, ends: np.ndarray, nodes: int) -> np.ndarray:
+def ends_of_instances(wiring: InstanceWiring, ends: np.ndarray, nodes: int) -> np.ndarray:
     """Ends of one instance's links, for every instance after another, read-only."""
     each = np.arange(nodes, dtype=np.int64)[:, None]
     chips, switches = wiring.chips, len(wiring.switches)
@@ -426,7 +426,7 @@ def ends_in_all(wiring: InstanceWiring, ends: np.ndarray, nodes: int) -> np.ndar
     return column
 
 
-def trunks_of(wiring: InstanceWiring, states: LinkStates) -> tuple[InstanceWiring, LinkStates]:
+def with_trunks(wiring: InstanceWiring, states: LinkStates) -> tuple[InstanceWiring, LinkStates]:
     """The wiring of an instance with one link for every trunk, and the states of all instances."""
     nodes = len(wiring.switches) + wiring.chips
     key = wiring.src.astype(np.int64) * nodes + wiring.dst
@@ -472,14 +472,17 @@ def _by_trunk(trunk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _carried(rates: np.ndarray, trunk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(rows, trunks): the most that some links carry, each the same, int64; how many, int32."""
+    """(rows, trunks): the most that equal shares over some links carry, int64; how many, int32.
+
+    The k fastest links of a trunk carry k times the rate of the slowest of them.
+    """
     shape = len(rates), int(trunk.max()) + 1
-    found, parallel = np.zeros(shape, np.int64), np.zeros(shape, np.int32)
+    most, parallel = np.zeros(shape, np.int64), np.zeros(shape, np.int32)
     for kind, row in enumerate(rates):
         order = np.lexsort((-row, trunk))  # of every trunk the fastest first
-        its, links = trunk[order], np.arange(1, len(row) + 1)
-        links -= np.searchsorted(its, its)
-        np.maximum.at(found[kind], its, row[order] * links)
-        is_most = (row[order] * links == found[kind, its]) & (row[order] > 0)
-        np.maximum.at(parallel[kind], its[is_most], links[is_most].astype(np.int32))
-    return found, parallel
+        by_trunk, links = trunk[order], np.arange(1, len(row) + 1)
+        links -= np.searchsorted(by_trunk, by_trunk)
+        np.maximum.at(most[kind], by_trunk, row[order] * links)
+        is_most = (row[order] * links == most[kind, by_trunk]) & (row[order] > 0)
+        np.maximum.at(parallel[kind], by_trunk[is_most], links[is_most].astype(np.int32))
+    return most, parallel

@@ -17,9 +17,9 @@ from ncc_runtime.topology.fabric import (
     InstanceWiring,
     Level,
     Links,
-    ends_in_all,
-    trunks_of,
+    ends_of_instances,
     wire,
+    with_trunks,
 )
 from ncc_runtime.topology.format.load import load_spec
 from ncc_runtime.topology.format.rows import checked_slowed, link_states, speeds_percent
@@ -89,12 +89,12 @@ class Collectives:
 
 @attrs.frozen
 class IntraChip:
-    """The ways inside a chip; cores are divided over its dies in order."""
+    """Transfers inside a chip; cores are divided over its dies in order."""
 
     latency_ps: int
     dies: int
     die_latency_ps: int  # on top, between dies
-    core_bandwidth_bytes_per_s: int  # each way, of one physical core; 0: no limit is known
+    core_bandwidth_bytes_per_s: int  # in each direction, of one physical core; 0: no limit is known
 
 
 @attrs.frozen
@@ -209,7 +209,7 @@ class Topology:
 
     @property
     def rank_chip_bandwidth_bytes_per_s(self) -> int:
-        """A rank's way into or out of its chip's fabric; 0: no limit is known."""
+        """A rank's rate into or out of its chip's fabric; 0: no limit is known."""
         return self.intra_chip.core_bandwidth_bytes_per_s * self.lnc
 
     @property
@@ -483,7 +483,7 @@ def _links(spec: Spec, wiring: InstanceWiring, nodes: int) -> Links:
     src, dst = ([ends[end] for end in side.tolist()] for side in (wiring.src, wiring.dst))
     edges = list(zip(src, dst, wiring.port, strict=True))
     states = link_states(spec, edges, nodes, wiring.bandwidth_bytes_per_s)
-    wiring, states = trunks_of(wiring, states)
+    wiring, states = with_trunks(wiring, states)
     fastest = int(states.bandwidth_bytes_per_s.max(initial=0))
     if fastest > LARGEST:
         where = f"level.{spec.levels[-1].name}" if spec.levels else "link.bandwidth_bytes_per_s"
@@ -491,8 +491,8 @@ def _links(spec: Spec, wiring: InstanceWiring, nodes: int) -> Links:
     latency = np.tile(wiring.latency_ps, nodes)
     latency.setflags(write=False)
     return Links(
-        src=ends_in_all(wiring, wiring.src, nodes),
-        dst=ends_in_all(wiring, wiring.dst, nodes),
+        src=ends_of_instances(wiring, wiring.src, nodes),
+        dst=ends_of_instances(wiring, wiring.dst, nodes),
         bandwidth_bytes_per_s=states.bandwidth_bytes_per_s,
         latency_ps=latency,
         is_down=states.is_down,

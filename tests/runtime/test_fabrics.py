@@ -243,7 +243,7 @@ def test_ways_go_round_what_is_down_by_the_fewest_links_left(topology: Topology)
         lengths[f"c{a}"].get(f"c{b}") for a, b in zip(src.tolist(), dst.tolist(), strict=True)
     ]
     if None in wanted:
-        with pytest.raises(TopologyError, match=r"leave no way from c\d+ to c\d+"):
+        with pytest.raises(TopologyError, match=r"leave no route from c\d+ to c\d+"):
             chip_pairs(topology)
         return
     routes = chip_pairs(topology)
@@ -339,7 +339,7 @@ def test_a_port_of_a_switch_that_is_down_leaves_another_way(tmp_path: Path) -> N
     ]
     assert "c0>s0 of every instance: down (s)" in describe(topology)
     file.write_text(f'name = "worn"\nbase = "dgx-h100"\n{fault}')
-    with pytest.raises(TopologyError, match="leave no way from c0 to c1"):
+    with pytest.raises(TopologyError, match="leave no route from c0 to c1"):
         chip_pairs(build(str(file)))
 
 

@@ -414,14 +414,14 @@ def _faults(topology: Topology) -> Iterable[str]:
     if topology.faults:
         yield ""
     for fault in topology.faults:
-        ends = ((f"c{end}" if isinstance(end, int) else end for end in way) for way in fault.ends)
-        ways = ", ".join(">".join(way) for way in ends)
+        ends = ((f"c{end}" if isinstance(end, int) else end for end in pair) for pair in fault.ends)
+        links = ", ".join(">".join(pair) for pair in ends)
         port = f" by {fault.port}" if fault.port else ""
         where = "every instance" if fault.node is None else f"instance {fault.node}"
         state = [] if fault.is_down is None else ["down" if fault.is_down else "up"]
         if fault.bandwidth_bytes_per_s is not None:
             state.append(f"at {_rate(fault.bandwidth_bytes_per_s)}")
-        yield f"  {ways}{port} of {where}: {', '.join(state)} ({fault.source})"
+        yield f"  {links}{port} of {where}: {', '.join(state)} ({fault.source})"
 
 
 def _slowed(topology: Topology) -> Iterable[str]:
