@@ -1,8 +1,7 @@
 """Files of named arrays, in and out; `.npz` or `.safetensors`.
 
-What is read is looked at before it is loaded: names, types and shapes come from the directory of a
-file and the headers of its members, and an array is decompressed when somebody takes it. So a
-file is refused without cost, however much it would unpack to.
+Names, types and shapes come from the directory of a file and the headers of its members; an array
+is decompressed only when it is used. So a file is refused without cost, however large it unpacks.
 """
 
 import ast

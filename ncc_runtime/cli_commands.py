@@ -1,8 +1,6 @@
-"""The commands of `nccrt` that look at collectives: explain, diff, bench.
+"""Commands of `nccrt` beside run and list: explain, diff, bench, and calibrate.
 
-The command `nccrt calibrate`: measured rows beside the model, and constants fitted to them.
-
-What `nccrt run --trace` asks for: the timeline as a file, with a progress bar on a terminal.
+Also what `nccrt run --trace` writes: the timeline as a file, with a progress bar on a terminal.
 """
 
 import json

@@ -29,7 +29,7 @@ def check_constants(program: Program) -> None:
 
 
 @attrs.frozen(eq=False)
-class Words:
+class WordValues:
     """What some words of a parameter hold, where not any number will do."""
 
     rank: np.ndarray  # (n,) int64, counted among the ranks that have it
@@ -37,7 +37,7 @@ class Words:
     value: np.ndarray  # (n,) int64
 
 
-Draw: TypeAlias = Callable[[Mapping[int, np.ndarray], int], Mapping[int, Words]]
+Draw: TypeAlias = Callable[[Mapping[int, np.ndarray], int], Mapping[int, WordValues]]
 """By parameter, words that are not just any numbers, from what is given and the seed."""
 
 
@@ -195,7 +195,7 @@ def bound_inputs(
     )
 
 
-def _with_words(array: np.ndarray, words: Words | None) -> np.ndarray:
+def _with_words(array: np.ndarray, words: WordValues | None) -> np.ndarray:
     """The array, with what some of its words hold."""
     if words is not None:
         flat = array.reshape(len(array), -1)
@@ -219,7 +219,7 @@ def _check_complete(program: Program, given: Given) -> None:
 
 
 @attrs.frozen(eq=False)
-class _Wanted:
+class _AcceptedArrays:
     """What arrays a parameter takes."""
 
     tensor: Tensor
@@ -240,14 +240,14 @@ class _Wanted:
         return own, alike, tuple(size * tiles for size, tiles in sizes)
 
 
-def _wanted(program: Program, number: int) -> _Wanted:
+def _wanted(program: Program, number: int) -> _AcceptedArrays:
     before = 0
     for stage in stages_of(program):
         before += len(stage.program.inputs)
         if number < before:
             break
     sharding = program.parameter(number).sharding
-    return _Wanted(
+    return _AcceptedArrays(
         program.tensors[program.inputs[number]],
         stage.ranks,
         None if sharding is None else program.shardings[sharding],

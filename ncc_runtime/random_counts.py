@@ -1,24 +1,21 @@
-"""Numbers at random for tables of counts that nobody gave, which fit each other and the buffers.
+"""Random numbers for tables of counts that nobody gave, which fit each other and the buffers.
 
-Counts are drawn first, one for each class of equal cells, at most what a buffer has room for; then
-offsets inside what is left. Where offsets are free, every receiver deals its result out to the
-updates that come, in an order of its own; where the program computes them, an even share is taken
-to fit. A count whose offsets cannot fit, for one word stands in two places, is 0: that always fits.
-
-Which words of parameters tables of counts are made of, and which parameters reach them.
-
-A table is followed back through what only moves words, on a rank or between ranks: its words are
-traced by performing the same moves on the numbers of the words. What computes ends the way, and
+A variable-size collective reads its counts and offsets from tensors. A table of them is followed
+back (`Sources`) to parameters and constants through instructions and collectives that only move
+words, by performing the same moves on the numbers of the words. It ends at what computes, and at
 what is written several times, as the state of a loop is.
 
-The words of all ranks that counts come from, and what must be equal or fit among them.
+A cell is one word of a parameter on one rank, or of a constant. What two tables state about one
+transfer is one count: such cells are in one class of an equivalence relation. Cells that nobody
+gave are free, all others are fixed.
 
-A cell is one word of a parameter on one rank, or a constant. What two tables say of one transfer is
-one count: its cells form a class. Cells that nobody gave are free, all others are fixed.
-
-Which parameters that a seed filled are behind counts that do not fit.
+Counts are drawn first, one for each class, at most what a buffer has room for; then offsets inside
+what is left. Where offsets are free, every receiver deals its result out to the updates that
+arrive, in an order of its own; where the program computes them, an even share is assumed to fit. A
+count whose offsets cannot fit, because one word stands in two places, is 0: that always fits.
 """
 
+import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -30,7 +27,7 @@ from scipy.sparse.csgraph import connected_components
 from ncc_runtime.execution.values.kernels.compute import KERNELS
 from ncc_runtime.execution.values.kernels.work import Work
 from ncc_runtime.execution.variable_sizes import Table
-from ncc_runtime.inputs import Words
+from ncc_runtime.inputs import WordValues
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import Program, Tensor
 from ncc_runtime.neff.shared.dtypes import DType
@@ -43,15 +40,15 @@ UNKNOWN = -1
 MOST_WORDS = 1 << 24
 """Of all ranks, of a tensor that is followed; larger ones are no tables, nor made into them."""
 
-_SAME = ("copy", "convert")
-_MOVED = ("broadcast", "concatenate", "reshape", "reverse", "slice", "transpose")
+_UNCHANGED = ("copy", "convert")
+_REARRANGING = ("broadcast", "concatenate", "reshape", "reverse", "slice", "transpose")
 
 _Writer: TypeAlias = tuple[Instr | Placeholder, int]
 """What writes a tensor, and the tensor."""
 
 
 class Sources:
-    """The way back from tensors of one stage to its inputs and constants, as numbered words.
+    """From which words of its inputs and constants the tensors of one stage are copied.
 
     `first` is the number of the first word of each input, whose words on all ranks are numbered
     through, rank after rank; `constant` numbers the words of a constant, alike on all ranks.
@@ -62,27 +59,20 @@ class Sources:
     ) -> None:
         self._program, self._ranks = stage.program, stage.ranks
         self._first, self._constant_words = first, constant
-        inputs = enumerate(self._program.inputs)
-        self._inputs = {self._program.tensors[one].buffer: k for k, one in inputs}
+        tensors, inputs = self._program.tensors, enumerate(self._program.inputs)
+        self._inputs = {tensors[tensor].buffer: number for number, tensor in inputs}
         self._writers: dict[int, list[_Writer]] = {}  # by buffer
-        self._feeding: dict[int, set[int]] = {}  # buffers from which one is computed
-        for row in self._rows():
-            self._note(row, row.results, row.operands)
-        for one in self._program.placeholders:
-            self._note(one, one.results, (*one.operands, *one.counts))
-
-    def _rows(self) -> Iterator[Instr]:
-        for table in self._program.queues.values():
-            yield from (row for row in table if row.results)
-
-    def _note(
-        self, writer: Instr | Placeholder, results: Sequence[int], operands: Sequence[int]
-    ) -> None:
-        read = {int(self._program.tensors[one].buffer) for one in operands}
-        for result in results:
-            buffer = self._program.tensors[result].buffer
-            self._writers.setdefault(buffer, []).append((writer, result))
-            self._feeding.setdefault(buffer, set()).update(read)
+        self._feeding: dict[int, set[int]] = {}  # buffers that its writers read
+        writers: list[Instr | Placeholder] = [
+            row for table in self._program.queues.values() for row in table if row.results
+        ]
+        for writer in (*writers, *self._program.placeholders):
+            counts = writer.counts if isinstance(writer, Placeholder) else ()
+            read = {int(tensors[tensor].buffer) for tensor in (*writer.operands, *counts)}
+            for result in writer.results:
+                buffer = tensors[result].buffer
+                self._writers.setdefault(buffer, []).append((writer, result))
+                self._feeding.setdefault(buffer, set()).update(read)
 
     def of(self, number: int) -> np.ndarray:
         """Where each word of a tensor comes from, (ranks, elements) int64: a number, or UNKNOWN."""
@@ -92,24 +82,25 @@ class Sources:
         if unknown.size > MOST_WORDS:
             return unknown
         if tensor.buffer in self._inputs:
-            given = self._inputs[tensor.buffer]
-            return self._part(self._given(given), self._program.inputs[given], tensor)
+            number = self._inputs[tensor.buffer]
+            source = self._program.inputs[number]
+            shape = len(self._ranks), self._program.tensors[source].elements
+            words = self._first[number] + np.arange(math.prod(shape), dtype=np.int64)
+            return self._view(words.reshape(shape), source, tensor)
         if tensor.buffer in self._program.constants:
             return self._constant(tensor)
         if len(writers) != 1:
             return unknown
         writer, result = writers[0]
-        moved = self._moved(writer) if isinstance(writer, Instr) else self._sent(writer, result)
-        return unknown if moved is None else self._part(moved, result, tensor)
+        if isinstance(writer, Instr):
+            written = self._through_instruction(writer)
+        else:
+            written = self._through_collective(writer, result)
+        return unknown if written is None else self._view(written, result, tensor)
 
     def _unknown(self, tensor: Tensor) -> np.ndarray:
         shape = len(self._ranks), tensor.elements
         return np.broadcast_to(np.int64(UNKNOWN), shape)
-
-    def _given(self, number: int) -> np.ndarray:
-        words = self._program.tensors[self._program.inputs[number]].elements
-        size = len(self._ranks) * words
-        return self._first[number] + np.arange(size, dtype=np.int64).reshape(-1, words)
 
     def _constant(self, tensor: Tensor) -> np.ndarray:
         data = self._program.constants[tensor.buffer]
@@ -118,21 +109,21 @@ class Sources:
         words = first + np.arange(tensor.elements, dtype=np.int64)
         return np.broadcast_to(words, (len(self._ranks), tensor.elements))
 
-    def _part(self, whole: np.ndarray, of: int, view: Tensor) -> np.ndarray:
-        """What a tensor holds of another one of the same buffer, UNKNOWN where they do not fit."""
+    def _view(self, words: np.ndarray, of: int, view: Tensor) -> np.ndarray:
+        """The words of a tensor in those of another of its buffer; UNKNOWN if they do not fit."""
         other, width = self._program.tensors[of], view.dtype.size_bytes
         start, rest = divmod(view.offset - other.offset, width)
         end = start + view.elements
-        if rest or start < 0 or end > whole.shape[1] or other.dtype != view.dtype:
+        if rest or start < 0 or end > words.shape[1] or other.dtype != view.dtype:
             return self._unknown(view)
-        return whole[:, start:end]
+        return words[:, start:end]
 
-    def _moved(self, row: Instr) -> np.ndarray | None:
-        """What an instruction that moves words writes; None for other instructions."""
-        if row.opcode not in (*_SAME, *_MOVED):
+    def _through_instruction(self, row: Instr) -> np.ndarray | None:
+        """What an instruction that only moves words writes; None for other instructions."""
+        if row.opcode not in (*_UNCHANGED, *_REARRANGING):
             return None
         sources = [self.of(operand) for operand in row.operands]
-        if row.opcode in _SAME:
+        if row.opcode in _UNCHANGED:
             return sources[0]
         tensors, ranks = self._program.tensors, len(self._ranks)
         shaped = [
@@ -144,8 +135,8 @@ class Sources:
         work = Work(self._program, row.opcode, attributes, results, self._ranks)
         return np.asarray(KERNELS[row.opcode](work, shaped)[0]).reshape(ranks, -1)
 
-    def _sent(self, placeholder: Placeholder, result: int) -> np.ndarray | None:
-        """What a collective that moves words writes; None for others, and between stages."""
+    def _through_collective(self, placeholder: Placeholder, result: int) -> np.ndarray | None:
+        """What a collective that only moves words writes; None for others, and between stages."""
         ranks = sorted(rank for group in placeholder.groups for rank in group)
         if ranks != self._ranks.tolist() or len({len(group) for group in placeholder.groups}) != 1:
             return None
@@ -155,23 +146,23 @@ class Sources:
         groups = np.searchsorted(self._ranks, np.array(placeholder.groups))
         by_member = source[groups]  # (groups, members, words)
         if placeholder.op is CollectiveOp.ALL_GATHER:
-            found = np.repeat(by_member.reshape(len(groups), 1, -1), groups.shape[1], axis=1)
+            received = np.repeat(by_member.reshape(len(groups), 1, -1), groups.shape[1], axis=1)
         else:
             cut = by_member.reshape(*groups.shape, groups.shape[1], -1)
-            found = cut.swapaxes(1, 2).reshape(by_member.shape)
-        whole: np.ndarray = np.empty((len(self._ranks), found.shape[2]), np.int64)
-        whole[groups] = found
-        return whole
+            received = cut.swapaxes(1, 2).reshape(by_member.shape)
+        by_rank: np.ndarray = np.empty((len(self._ranks), received.shape[2]), np.int64)
+        by_rank[groups] = received
+        return by_rank
 
     def reaching(self, number: int) -> tuple[int, ...]:
-        """The inputs, by number, from which a tensor follows in any way."""
-        seen: set[int] = set()
+        """The inputs, by number, on which a tensor depends, computed from or copied."""
+        visited: set[int] = set()
         left = {int(self._program.tensors[number].buffer)}
         while left:
             buffer = left.pop()
-            seen.add(buffer)
-            left |= self._feeding.get(buffer, set()) - seen
-        return tuple(sorted(given for buffer, given in self._inputs.items() if buffer in seen))
+            visited.add(buffer)
+            left |= self._feeding.get(buffer, set()) - visited
+        return tuple(sorted(number for buffer, number in self._inputs.items() if buffer in visited))
 
 
 Given: TypeAlias = Mapping[int, np.ndarray]
@@ -179,7 +170,7 @@ Given: TypeAlias = Mapping[int, np.ndarray]
 
 
 @attrs.frozen(eq=False)
-class Asked:
+class TableCells:
     """The tables of one collective as cells, (groups, senders, members, updates) each."""
 
     table: Table
@@ -190,7 +181,7 @@ class Asked:
 
 
 @attrs.frozen(eq=False)
-class Cells:
+class CountCells:
     """Every cell that a table names: cell c is word[c] of input[c] on row rank[c] of it."""
 
     input: np.ndarray  # (n,) int64, UNKNOWN for a constant
@@ -198,7 +189,7 @@ class Cells:
     word: np.ndarray  # (n,) int64
     fixed: np.ndarray  # (n,) int64, what it is, UNKNOWN where it is free
     most: np.ndarray  # (n,) int64, the largest number that its type holds
-    asked: tuple[Asked, ...]
+    tables: tuple[TableCells, ...]  # by collective
 
     @property
     def is_free(self) -> np.ndarray:
@@ -207,8 +198,8 @@ class Cells:
 
 
 @attrs.frozen(eq=False)
-class _Part:
-    """The words of an input or of constants on all ranks, before it is known who names them."""
+class _NumberedWords:
+    """The words of an input or constant on all ranks, whether or not a table names them."""
 
     first: int  # the number of the first one
     words: int  # of a rank
@@ -219,103 +210,121 @@ class _Part:
 
 @attrs.define(eq=False)
 class _Numbering:
-    """Cells by large numbers, and tables that name them: (ranks, words), by placeholder."""
+    """Every word of inputs and constants numbered through, and the tables in these numbers.
+
+    Most words are in no table of counts, so that cells are numbered anew afterwards (`_compact`).
+    """
 
     end: int = 0
-    parts: list[_Part] = attrs.field(factory=list)
+    parts: list[_NumberedWords] = attrs.field(factory=list)
     tables: dict[tuple[int, int], np.ndarray] = attrs.field(factory=dict)
+    """(ranks, words), by placeholder and place among its tables of counts."""
     inputs: int = 0  # of the stages so far
 
     def add(self, stage: Stage, ranks: int, given: Given) -> None:
-        """The cells and tables of one program, `ranks` in the world."""
+        """The words and tables of one program, `ranks` in the world."""
         first = [self._input(stage, tensor, given) for tensor in stage.program.inputs]
         sources = Sources(stage, first, self._constant)
-        for number, one in enumerate(stage.program.placeholders):
-            for place, tensor in enumerate(one.counts if one.op.is_counted else ()):
+        for number, placeholder in enumerate(stage.program.placeholders):
+            counts = placeholder.counts if placeholder.op.is_counted else ()
+            for place, tensor in enumerate(counts):
                 words = sources.of(tensor)
                 none: np.ndarray = np.full((ranks, words.shape[1]), UNKNOWN, np.int64)
                 self.tables.setdefault((number, place), none)[stage.ranks] = words
 
     def _constant(self, values: np.ndarray) -> int:
-        return self._part((1, len(values)), UNKNOWN, values[None], np.iinfo(np.int64).max)
+        return self._number(1, len(values), UNKNOWN, values[None], np.iinfo(np.int64).max)
 
-    def _input(self, stage: Stage, tensor: int, given: Given) -> int:
-        what, number = stage.program.tensors[tensor], self.inputs
+    def _input(self, stage: Stage, number: int, given: Given) -> int:
+        tensor, ranks = stage.program.tensors[number], len(stage.ranks)
+        values = given[self.inputs].reshape(ranks, -1) if self.inputs in given else None
         self.inputs += 1
-        values = given[number].reshape(len(stage.ranks), -1) if number in given else None
-        shape = len(stage.ranks), what.elements
-        return self._part(shape, number, values, largest(what.dtype))
+        return self._number(ranks, tensor.elements, self.inputs - 1, values, largest(tensor.dtype))
 
-    def _part(
-        self, shape: tuple[int, int], number: int, values: np.ndarray | None, most: int
+    def _number(
+        self, ranks: int, words: int, number: int, values: np.ndarray | None, most: int
     ) -> int:
         first = self.end
-        self.parts.append(_Part(first, shape[1], number, values, most))
-        self.end += shape[0] * shape[1]
+        self.parts.append(_NumberedWords(first, words, number, values, most))
+        self.end += ranks * words
         return first
 
 
-def cells_of(program: Program, given: Given) -> Cells:
+def cells_of(program: Program, given: Given) -> CountCells:
     """The cells of all tables of counts of a program, or of several that are joined."""
-    numbering = _Numbering()
-    for stage in stages_of(program):
+    numbering, stages = _Numbering(), stages_of(program)
+    for stage in stages:
         numbering.add(stage, program.ranks, given)
-    tables = numbering.tables
-    asked = tuple(_asked(program, number, tables) for number in sorted({key[0] for key in tables}))
-    return _compact(numbering.parts, asked)
+    words = numbering.tables
+    tables = tuple(
+        _cells_of_table(program, stages, k, words) for k in sorted({k for k, _ in words})
+    )
+    return _compact(numbering.parts, tables)
 
 
-def _asked(program: Program, number: int, tables: Mapping[tuple[int, int], np.ndarray]) -> Asked:
+def _cells_of_table(
+    program: Program,
+    stages: Sequence[Stage],
+    number: int,
+    words: Mapping[tuple[int, int], np.ndarray],
+) -> TableCells:
     placeholder = program.placeholders[number]
-    stage = next(one for one in stages_of(program) if one.groups_with_own_ranks(placeholder))
+    stage = next(stage for stage in stages if stage.groups_with_own_ranks(placeholder))
     own = stage.program.placeholders[number]
     table = Table.of(stage.program, own)
     groups = np.array(placeholder.groups)
-    members = groups.shape[1]
     shapes = [stage.program.tensors[tensor].shape for tensor in own.counts]
     stacked = [
-        tables[number, place].reshape(program.ranks, *shape) for place, shape in enumerate(shapes)
+        words[number, place].reshape(program.ranks, *shape) for place, shape in enumerate(shapes)
     ]
-    said = table.said(stacked, members)
-    target = None if said.target is None else said.target[groups]
-    received = said.received[groups].swapaxes(1, 2)
-    return Asked(table, said.rows[groups], said.source[groups], received, target)
+    read = table.said(stacked, groups.shape[1])
+    return TableCells(
+        table=table,
+        rows=read.rows[groups],
+        source=read.source[groups],
+        received=read.received[groups].swapaxes(1, 2),
+        target=None if read.target is None else read.target[groups],
+    )
 
 
-def columns_of(asked: Asked) -> Iterator[np.ndarray]:
+def columns_of(cells: TableCells) -> Iterator[np.ndarray]:
     """All cells that a collective names."""
-    yield from (asked.rows, asked.source, asked.received)
-    if asked.target is not None:
-        yield asked.target
+    yield from (cells.rows, cells.source, cells.received)
+    if cells.target is not None:
+        yield cells.target
 
 
-def _compact(parts: Sequence[_Part], asked: tuple[Asked, ...]) -> Cells:
-    """Cells that are named, numbered from 0."""
-    named = [column.ravel() for one in asked for column in columns_of(one)]
-    every = np.unique(np.concatenate([np.zeros(0, np.int64), *named]))
-    every = every[every != UNKNOWN]
-    first, words, inputs, most = (
-        np.array([getattr(one, name) for one in parts], np.int64)
+def _compact(parts: Sequence[_NumberedWords], tables: tuple[TableCells, ...]) -> CountCells:
+    """The words that tables name, numbered from 0."""
+    named = [column.ravel() for table in tables for column in columns_of(table)]
+    words = np.unique(np.concatenate([np.zeros(0, np.int64), *named]))
+    words = words[words != UNKNOWN]
+    first, per_rank, inputs, most = (
+        np.array([getattr(part, name) for part in parts], np.int64)
         for name in ("first", "words", "input", "most")
     )
-    part = np.searchsorted(first, every, side="right") - 1
-    rank, word = np.divmod(every - first[part], np.maximum(words[part], 1))
-    fixed: np.ndarray = np.full(len(every), UNKNOWN, np.int64)
-    for number, one in enumerate(parts):
-        if one.values is not None:
-            own = part == number
-            fixed[own] = np.maximum(one.values[rank[own], word[own]].astype(np.int64), 0)
-    renamed = tuple(_renamed(one, every) for one in asked)
-    return Cells(inputs[part], rank, word, fixed, most[part], renamed)
+    part_of = np.searchsorted(first, words, side="right") - 1
+    rank, word = np.divmod(words - first[part_of], np.maximum(per_rank[part_of], 1))
+    fixed: np.ndarray = np.full(len(words), UNKNOWN, np.int64)
+    for number, part in enumerate(parts):
+        if part.values is not None:
+            own = part_of == number
+            fixed[own] = np.maximum(part.values[rank[own], word[own]].astype(np.int64), 0)
 
+    def renumbered(column: np.ndarray) -> np.ndarray:
+        return np.where(column == UNKNOWN, UNKNOWN, np.searchsorted(words, column))
 
-def _renamed(asked: Asked, every: np.ndarray) -> Asked:
-    def new(column: np.ndarray) -> np.ndarray:
-        return np.where(column == UNKNOWN, UNKNOWN, np.searchsorted(every, column))
-
-    target = None if asked.target is None else new(asked.target)
-    rows, source, received = (new(one) for one in (asked.rows, asked.source, asked.received))
-    return Asked(asked.table, rows, source, received, target)
+    compact = tuple(
+        attrs.evolve(
+            table,
+            rows=renumbered(table.rows),
+            source=renumbered(table.source),
+            received=renumbered(table.received),
+            target=None if table.target is None else renumbered(table.target),
+        )
+        for table in tables
+    )
+    return CountCells(inputs[part_of], rank, word, fixed, most[part_of], compact)
 
 
 def largest(dtype: DType) -> int:
@@ -331,14 +340,14 @@ def largest(dtype: DType) -> int:
 _NO_BOUND = np.iinfo(np.int64).max
 
 
-def drawn_counts(program: Program, given: Given, seed: int) -> Mapping[int, Words]:
+def drawn_counts(program: Program, given: Given, seed: int) -> Mapping[int, WordValues]:
     """By input, the words of tables of counts that are not given; the same for the same seed."""
     cells = cells_of(program, given)
-    if not cells.asked:
+    if not cells.tables:
         return {}
     value, free = _Draw(cells, seed).values(), cells.is_free
     return {
-        number: Words(cells.rank[own], cells.word[own], value[own])
+        number: WordValues(cells.rank[own], cells.word[own], value[own])
         for number in np.unique(cells.input[free]).tolist()
         for own in [np.flatnonzero(free & (cells.input == number))]
     }
@@ -346,14 +355,14 @@ def drawn_counts(program: Program, given: Given, seed: int) -> Mapping[int, Word
 
 @attrs.frozen(eq=False)
 class _Range:
-    """From where to where cells may be; (n,) int64, the last included."""
+    """Bounds of cells, (n,) int64 each, inclusive."""
 
     least: np.ndarray
     most: np.ndarray
 
 
 @attrs.frozen(eq=False)
-class _Room:
+class _Slots:
     """Rows of a receiver that are kept for each update; (groups, senders, members, updates)."""
 
     start: np.ndarray
@@ -363,37 +372,38 @@ class _Room:
 class _Draw:
     """One draw of all cells."""
 
-    def __init__(self, cells: Cells, seed: int) -> None:
+    def __init__(self, cells: CountCells, seed: int) -> None:
         self._cells, self._seed = cells, seed
         self._class = self._classes()
-        fixed = self._joined(np.arange(len(cells.fixed)), cells.fixed, np.maximum, UNKNOWN)
+        fixed = self._over_class(np.arange(len(cells.fixed)), cells.fixed, np.maximum, UNKNOWN)
         self._is_bound = fixed != UNKNOWN
         self._value = np.where(cells.is_free, fixed, cells.fixed)
-        self._rooms = [
-            self._room(one, most)
-            for one, most in zip(cells.asked, self._result_rows(), strict=True)
+        self._slots = [
+            self._slots_of(table, result_rows)
+            for table, result_rows in zip(cells.tables, self._result_rows(), strict=True)
         ]
 
     def values(self) -> np.ndarray:
         """(cells,) int64, fixed ones as they are."""
         generator = np.random.default_rng(self._seed)
-        self._take(self._counts(), generator)
+        self._draw(self._counts(), generator)
         offsets = self._offsets()
-        while (bad := self._misfits(offsets)).any():
-            self._value[bad] = 0
+        while (misfits := self._misfits(offsets)).any():
+            self._value[misfits] = 0
             offsets = self._offsets()
-        self._take(offsets, generator)
+        self._draw(offsets, generator)
         return np.where(self._value == UNKNOWN, 0, self._value)
 
     def _classes(self) -> np.ndarray:
         """(cells,) the class of each: cells of one class are equal."""
         pairs = []
-        for one in self._cells.asked:
-            pairs.append((one.rows, one.received))
-            if one.table.op is CollectiveOp.ALL_GATHER_V:
-                pairs += [(one.rows, one.rows[:, :, :1]), (one.source, one.source[:, :, :1])]
-            if one.table.op is CollectiveOp.REDUCE_SCATTER_V:
-                pairs.append((one.rows, one.rows[:, :1]))
+        for table in self._cells.tables:
+            rows, source = table.rows, table.source
+            pairs.append((rows, table.received))
+            if table.table.op is CollectiveOp.ALL_GATHER_V:  # a sender sends all the same rows
+                pairs += [(rows, rows[:, :, :1]), (source, source[:, :, :1])]
+            if table.table.op is CollectiveOp.REDUCE_SCATTER_V:  # all send a receiver as many
+                pairs.append((rows, rows[:, :1]))
         ends = [np.broadcast_arrays(*pair) for pair in pairs]
         first, second = (np.concatenate([end[k].ravel() for end in ends]) for k in (0, 1))
         known = (first != UNKNOWN) & (second != UNKNOWN)
@@ -402,119 +412,122 @@ class _Draw:
         graph = coo_array(edges, shape=(size, size))
         return np.asarray(connected_components(graph, directed=False)[1], np.int64)
 
-    def _joined(
-        self, cells: np.ndarray, values: np.ndarray, join: np.ufunc, start: int
+    def _over_class(
+        self, cells: np.ndarray, values: np.ndarray, combine: np.ufunc, start: int
     ) -> np.ndarray:
-        """(cells,) what is joined of values over the class of each; `start` where there is none."""
+        """(cells,) the values of each cell's whole class combined, `start` if there are none."""
         known = cells != UNKNOWN
-        whole: np.ndarray = np.full(len(self._cells.fixed), start, np.int64)
-        join.at(whole, self._class[cells[known]], np.broadcast_to(values, cells.shape)[known])
-        return np.asarray(whole[self._class])
+        by_class: np.ndarray = np.full(len(self._cells.fixed), start, np.int64)
+        values = np.broadcast_to(values, cells.shape)
+        combine.at(by_class, self._class[cells[known]], values[known])
+        return np.asarray(by_class[self._class])
 
-    def _held(self, cells: np.ndarray, unknown: np.ndarray) -> np.ndarray:
-        """What cells hold; something else where there is no cell, or nothing yet."""
+    def _value_of(self, cells: np.ndarray, unknown: np.ndarray) -> np.ndarray:
+        """What cells hold; `unknown` where there is no cell, or no value yet."""
         if not len(self._value):
             return np.broadcast_to(unknown, cells.shape)
         value = self._value[np.maximum(cells, 0)]
         return np.where((cells == UNKNOWN) | (value == UNKNOWN), unknown, value)
 
     def _result_rows(self) -> list[int]:
-        """How many rows of each result are dealt out: who shares targets deals out as many."""
+        """Rows of each result to deal out: tables that share targets deal out equally many."""
+        tables = self._cells.tables
         least: np.ndarray = np.full(len(self._value) + 1, _NO_BOUND)
-        for one in self._cells.asked:
-            if one.target is not None:
-                np.minimum.at(least, one.target, one.table.result_rows)
+        for table in tables:
+            if table.target is not None:
+                np.minimum.at(least, table.target, table.table.result_rows)
         least[UNKNOWN] = _NO_BOUND
         return [
-            one.table.result_rows
-            if one.target is None
-            else min(one.table.result_rows, int(least[one.target].min(initial=_NO_BOUND)))
-            for one in self._cells.asked
+            table.table.result_rows
+            if table.target is None
+            else min(table.table.result_rows, int(least[table.target].min(initial=_NO_BOUND)))
+            for table in tables
         ]
 
-    def _room(self, asked: Asked, result_rows: int) -> _Room:
+    def _slots_of(self, cells: TableCells, result_rows: int) -> _Slots:
         """What each update may fill, of its sender's rows and of its receiver's."""
-        operand, shape = asked.table.operand_rows, asked.rows.shape
+        operand_rows, shape = cells.table.operand_rows, cells.rows.shape
         entries = shape[2] * shape[3]
         start: np.ndarray = np.zeros(shape, np.int64)
-        rows: np.ndarray = np.full(shape, asked.table.most)
-        if asked.target is not None:
-            start, rows = self._dealt(asked, result_rows)
-        from_where = self._held(asked.source, np.zeros(1, np.int64))
-        sent = np.where(asked.source == UNKNOWN, operand // entries, operand - from_where)
-        return _Room(start, np.maximum(np.minimum(rows, sent), 0))
+        rows: np.ndarray = np.full(shape, cells.table.most)
+        if cells.target is not None:
+            start, rows = self._deal(cells, cells.target, result_rows)
+        behind_source = operand_rows - self._value_of(cells.source, np.zeros(1, np.int64))
+        sent = np.where(cells.source == UNKNOWN, operand_rows // entries, behind_source)
+        return _Slots(start, np.maximum(np.minimum(rows, sent), 0))
 
-    def _dealt(self, asked: Asked, result_rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """First rows and numbers of rows of a receiver's updates, all of its result in all."""
-        assert asked.target is not None
+    def _deal(
+        self, cells: TableCells, target: np.ndarray, result_rows: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """First rows and numbers of rows of a receiver's updates, which fill all of its result."""
         none: np.ndarray = np.full(1, UNKNOWN)
-        shape = asked.target.swapaxes(1, 2).shape
-        cells, known = (
-            one.swapaxes(1, 2).reshape(*shape[:2], -1)
-            for one in (asked.target, self._held(asked.rows, self._held(asked.received, none)))
+        shape = target.swapaxes(1, 2).shape  # (groups, members, senders, updates)
+        counts = self._value_of(cells.rows, self._value_of(cells.received, none))
+        # A receiver's updates, of all senders, along one axis.
+        offsets, counts = (
+            column.swapaxes(1, 2).reshape(*shape[:2], -1) for column in (target, counts)
         )
-        generator = np.random.default_rng([self._seed, cells.shape[2]])
-        order = generator.random(cells.shape).argsort(axis=2)
-        rows = _shares(np.take_along_axis(known, order, 2), result_rows)
+        generator = np.random.default_rng([self._seed, offsets.shape[2]])
+        order = generator.random(offsets.shape).argsort(axis=2)
+        rows = _shares(np.take_along_axis(counts, order, 2), result_rows)
         start = rows.cumsum(axis=2) - rows
-        back = order.argsort(axis=2)
-        start, rows = (np.take_along_axis(one, back, 2) for one in (start, rows))
-        is_computed = (cells == UNKNOWN).any(axis=2, keepdims=True)
-        rows = np.where(is_computed, result_rows // cells.shape[2], rows)
-        held = self._held(cells, none)
-        is_held = (held != UNKNOWN).all(axis=2, keepdims=True)
-        start = np.where(is_held, held, start)
-        rows = np.where(is_held, _gaps(held, result_rows), rows)
+        back = order.argsort(axis=2)  # the inverse permutation
+        start, rows = (np.take_along_axis(column, back, 2) for column in (start, rows))
+        is_computed = (offsets == UNKNOWN).any(axis=2, keepdims=True)
+        rows = np.where(is_computed, result_rows // offsets.shape[2], rows)
+        given = self._value_of(offsets, none)
+        is_given = (given != UNKNOWN).all(axis=2, keepdims=True)
+        start = np.where(is_given, given, start)
+        rows = np.where(is_given, _gaps(given, result_rows), rows)
         return start.reshape(shape).swapaxes(1, 2), rows.reshape(shape).swapaxes(1, 2)
 
     def _counts(self) -> _Range:
-        """Between 0 and what there is room for; cells that count nothing are in no range."""
+        """Between 0 and what there is room for; cells that are no counts have an empty range."""
         most = np.minimum(self._most_of_type(), _NO_BOUND - 1)
-        count: np.ndarray = np.zeros(len(self._value), bool)
-        for one, room in zip(self._cells.asked, self._rooms, strict=True):
-            for cells in (one.rows, one.received):
-                most = np.minimum(most, self._joined(cells, room.rows, np.minimum, _NO_BOUND))
-                count |= self._joined(cells, np.ones(1, np.int64), np.maximum, 0) > 0
-        return _Range(np.zeros(len(self._value), np.int64), np.where(count, most, UNKNOWN))
+        is_count: np.ndarray = np.zeros(len(self._value), bool)
+        for table, slots in zip(self._cells.tables, self._slots, strict=True):
+            for cells in (table.rows, table.received):
+                most = np.minimum(most, self._over_class(cells, slots.rows, np.minimum, _NO_BOUND))
+                is_count |= self._over_class(cells, np.ones(1, np.int64), np.maximum, 0) > 0
+        return _Range(np.zeros(len(self._value), np.int64), np.where(is_count, most, UNKNOWN))
 
     def _most_of_type(self) -> np.ndarray:
         every = np.arange(len(self._value))
-        return self._joined(every, self._cells.most, np.minimum, _NO_BOUND)
+        return self._over_class(every, self._cells.most, np.minimum, _NO_BOUND)
 
     def _offsets(self) -> _Range:
-        """Where the rows that are counted lie inside their room; other cells are not bound."""
+        """Where counted rows lie inside their slots; other cells have the bounds of their type."""
         least: np.ndarray = np.zeros(len(self._value), np.int64)
         most = self._most_of_type()
-        for one, room in zip(self._cells.asked, self._rooms, strict=True):
-            rows = self._moved(one, room)
-            ends = one.table.operand_rows - rows
-            most = np.minimum(most, self._joined(one.source, ends, np.minimum, _NO_BOUND))
-            if one.target is None:
+        for table, slots in zip(self._cells.tables, self._slots, strict=True):
+            # Counts that the program computes are assumed to fill their slots.
+            rows = self._value_of(table.rows, self._value_of(table.received, slots.rows))
+            last = table.table.operand_rows - rows
+            most = np.minimum(most, self._over_class(table.source, last, np.minimum, _NO_BOUND))
+            if table.target is None:
                 continue
-            start = np.where(rows > 0, room.start, 0)
-            ends = np.where(rows > 0, room.start + room.rows - rows, one.table.result_rows)
-            least = np.maximum(least, self._joined(one.target, start, np.maximum, 0))
-            most = np.minimum(most, self._joined(one.target, ends, np.minimum, _NO_BOUND))
+            start = np.where(rows > 0, slots.start, 0)
+            last = np.where(rows > 0, slots.start + slots.rows - rows, table.table.result_rows)
+            least = np.maximum(least, self._over_class(table.target, start, np.maximum, 0))
+            most = np.minimum(most, self._over_class(table.target, last, np.minimum, _NO_BOUND))
         return _Range(least, most)
 
-    def _moved(self, asked: Asked, room: _Room) -> np.ndarray:
-        """How many rows each update has, as many as there is room for where that is computed."""
-        return self._held(asked.rows, self._held(asked.received, room.rows))
-
     def _misfits(self, offsets: _Range) -> np.ndarray:
-        """(cells,) bool: counts of rows that can lie nowhere, and that can be 0."""
+        """(cells,) bool: counts of rows that fit nowhere, and that may be set to 0."""
         value = self._value
-        here = np.where(value == UNKNOWN, offsets.least, value)
-        wrong = (here < offsets.least) | (here > offsets.most)
-        found: np.ndarray = np.zeros(len(value), bool)
-        for one in self._cells.asked:
-            offsets_of = [one.source] if one.target is None else [one.source, one.target]
-            bad = np.logical_or.reduce([_named(wrong, cells) for cells in offsets_of])
-            for counts in (one.rows, one.received):
-                found |= self._joined(counts, bad.astype(np.int64), np.maximum, 0) > 0
-        return np.asarray(found & ~self._is_bound & (value > 0))
+        offset = np.where(value == UNKNOWN, offsets.least, value)
+        is_outside = (offset < offsets.least) | (offset > offsets.most)
+        is_outside = np.append(is_outside, False)  # which UNKNOWN, -1, finds
+        misfits: np.ndarray = np.zeros(len(value), bool)
+        for table in self._cells.tables:
+            bad = is_outside[table.source]
+            if table.target is not None:
+                bad = bad | is_outside[table.target]
+            for counts in (table.rows, table.received):
+                misfits |= self._over_class(counts, bad.astype(np.int64), np.maximum, 0) > 0
+        return np.asarray(misfits & ~self._is_bound & (value > 0))
 
-    def _take(self, bounds: _Range, generator: np.random.Generator) -> None:
+    def _draw(self, bounds: _Range, generator: np.random.Generator) -> None:
         """Draw a number for every class that has none yet and has a range."""
         classes, first = np.unique(self._class, return_index=True)
         least, most = bounds.least[first], bounds.most[first]
@@ -525,28 +538,23 @@ class _Draw:
         self._value[is_open] = drawn[self._class][is_open]
 
 
-def _named(which: np.ndarray, cells: np.ndarray) -> np.ndarray:
-    """Where cells are some of those that are chosen, bool."""
-    return np.asarray(np.append(which, False)[cells])  # UNKNOWN is the last
-
-
-def _shares(known: np.ndarray, rows: int) -> np.ndarray:
-    """How many rows everybody gets along the last axis: what is known, or a share of the rest."""
-    is_open = known == UNKNOWN
-    left = np.maximum(rows - known.sum(axis=-1, where=~is_open, keepdims=True), 0)
+def _shares(counts: np.ndarray, rows: int) -> np.ndarray:
+    """Rows of every update along the last axis: its count if known, or a share of the rest."""
+    is_open = counts == UNKNOWN
+    left = np.maximum(rows - counts.sum(axis=-1, where=~is_open, keepdims=True), 0)
     share, rest = np.divmod(left, np.maximum(is_open.sum(axis=-1, keepdims=True), 1))
     place = is_open.cumsum(axis=-1) - 1
-    return np.where(is_open, share + (place < rest), known)
+    return np.where(is_open, share + (place < rest), counts)
 
 
 def _gaps(starts: np.ndarray, end: int) -> np.ndarray:
     """From each start, along the last axis, how many rows there are until the next one."""
     order = starts.argsort(axis=-1, kind="stable")
-    inorder = np.take_along_axis(starts, order, axis=-1)
-    after = np.concatenate([inorder[..., 1:], np.full_like(inorder[..., :1], end)], axis=-1)
-    found = np.empty_like(starts)
-    np.put_along_axis(found, order, np.minimum(after, end) - inorder, axis=-1)
-    return np.maximum(found, 0)
+    ascending = np.take_along_axis(starts, order, axis=-1)
+    after = np.concatenate([ascending[..., 1:], np.full_like(ascending[..., :1], end)], axis=-1)
+    gaps = np.empty_like(starts)
+    np.put_along_axis(gaps, order, np.minimum(after, end) - ascending, axis=-1)
+    return np.maximum(gaps, 0)
 
 
 NAMED = 4
@@ -554,26 +562,26 @@ NAMED = 4
 
 
 def random_parameters(program: Program, fault: str, given: Container[int]) -> str:
-    """Those not given from which the tables follow that a fault is about, as a message says it.
+    """The parameters not given on which the tables of a collective depend, for a message.
 
-    A fault begins with the name of its collective.
+    `fault` begins with the name of the collective.
     """
-    found: dict[int, str] = {}
-    known = 0
+    names: dict[int, str] = {}
+    first = 0  # number of the stage's first parameter
     for stage in stages_of(program):
         sources = Sources(stage, (), len)
         tables = [
             tensor
-            for one in stage.program.placeholders
-            if one.op.is_counted and fault.startswith(f"{Table.of(stage.program, one).name}: ")
-            for tensor in one.counts
+            for placeholder in stage.program.placeholders
+            if placeholder.op.is_counted
+            and fault.startswith(f"{Table.of(stage.program, placeholder).name}: ")
+            for tensor in placeholder.counts
         ]
-        reached = {one for tensor in tables for one in sources.reaching(tensor)}
-        for number in sorted(known + one for one in reached):
-            tensor = stage.program.inputs[number - known]
-            if number not in given:
-                found[number] = f"arg{number} {stage.program.tensors[tensor].type_text}"
-        known += len(stage.program.inputs)
-    names = list(found.values())
+        for number in sorted({number for tensor in tables for number in sources.reaching(tensor)}):
+            tensor = stage.program.inputs[number]
+            if first + number not in given:
+                text = stage.program.tensors[tensor].type_text
+                names[first + number] = f"arg{first + number} {text}"
+        first += len(stage.program.inputs)
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{', '.join(names[:NAMED])}{more}"
+    return f"{', '.join(list(names.values())[:NAMED])}{more}"

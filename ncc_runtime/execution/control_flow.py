@@ -22,7 +22,7 @@ from ncc_runtime.execution.scheduler import Batch, Decide
 from ncc_runtime.lowering.engine_queues import contained
 from ncc_runtime.lowering.executable import CcQueue, Decision, Executable, Jump
 from ncc_runtime.neff.program import Block, BlockKind
-from ncc_runtime.neff.stages import twins_of
+from ncc_runtime.neff.stages import matched_blocks_of
 
 if TYPE_CHECKING:  # slow to import, and only values need it
     from ncc_runtime.execution.values.machine import Machine
@@ -53,7 +53,7 @@ class ValueDecisions:
         enters = selected(block, value)
         queue = self._executable.queues[batch.queue]
         if isinstance(queue, CcQueue):
-            alike = twins_of(self._executable.program)
+            alike = matched_blocks_of(self._executable.program)
             key = (queue.stream, alike.get(jump.block, jump.block))
             if key not in self._guards:
                 self._guards[key] = _Guard(self._executable, key[1])
@@ -113,7 +113,7 @@ class _Guard:
 
 def _guarded(executable: Executable, block: int) -> Iterator[int]:
     """The collectives in a block, or in what other stages have in its place."""
-    twins = twins_of(executable.program)
+    twins = matched_blocks_of(executable.program)
     for stage in executable.stages:
         for other, numbers in contained(stage.program).items():
             if twins.get(other, other) == block:

@@ -35,23 +35,23 @@ _REDUCTIONS = (Reduction.ADD, Reduction.MINIMUM, Reduction.MAXIMUM)
 
 
 def verdicts(program: Program, placement: Placement) -> tuple[Verdict, ...]:
-    """Every rule that speaks of the program's collectives there, in program order."""
+    """What every rule that applies says of the program's collectives, in program order."""
     if placement.topology.rules == "none":
         return ()
-    judge = _Judge.of(placement)
-    known: dict[object, tuple[Verdict, ...]] = {}
-    found: list[Verdict] = []
-    for number, one in enumerate(program.placeholders):
-        key = one.op, one.reduction, one.groups, one.pairs
-        if key not in known:
-            known[key] = judge.verdicts(one)
-        found += (attrs.evolve(verdict, placeholder=number) for verdict in known[key])
-    return (*found, *groups_verdicts(program, placement))
+    judge = _GroupJudge.of(placement)
+    cache: dict[object, tuple[Verdict, ...]] = {}
+    judged: list[Verdict] = []
+    for number, placeholder in enumerate(program.placeholders):
+        key = placeholder.op, placeholder.reduction, placeholder.groups, placeholder.pairs
+        if key not in cache:
+            cache[key] = judge.verdicts(placeholder)
+        judged += (attrs.evolve(verdict, placeholder=number) for verdict in cache[key])
+    return (*judged, *groups_verdicts(program, placement))
 
 
 @attrs.define
-class _Judge:
-    """The rules of one placement, and what they have said of its groups so far."""
+class _GroupJudge:
+    """The rules of one placement, with a cache of its groups' verdicts."""
 
     placement: Placement
     rules: tuple[GroupRule, ...]
@@ -59,13 +59,13 @@ class _Judge:
     masks: np.ndarray  # (groups, cores) bool, what `allowed` lists
     links: frozenset[tuple[int, int]]  # chips that a link joins, and chips and switches
     switches: dict[int, list[int]]  # that have a port for a chip
-    known: dict[tuple[Ranks, CollectiveOp | None], Verdict | None] = attrs.field(factory=dict)
+    cache: dict[tuple[Ranks, CollectiveOp | None], Verdict | None] = attrs.field(factory=dict)
 
     @classmethod
-    def of(cls, placement: Placement) -> "_Judge":
+    def of(cls, placement: Placement) -> "_GroupJudge":
         topology = placement.topology
-        its_rules = rules_of(topology)
-        allowed = {cores: rule for rule in its_rules for cores in rule.groups}
+        group_rules = rules_of(topology)
+        allowed = {cores: rule for rule in group_rules for cores in rule.groups}
         masks = np.zeros((len(allowed), topology.ranks_per_node), bool)
         for mask, cores in zip(masks, allowed, strict=True):
             mask[list(cores)] = True
@@ -75,41 +75,39 @@ class _Judge:
         for source, target in ends:
             if source >= links.chips:
                 switches.setdefault(target, []).append(source)
-        return cls(placement, its_rules, allowed, masks, ends, switches)
+        return cls(placement, group_rules, allowed, masks, ends, switches)
 
     def verdicts(self, placeholder: Placeholder) -> tuple[Verdict, ...]:
-        """One for every rule that allows, and every rule that refuses, something of it."""
+        """One for every rule that allows or refuses one of its groups or chains."""
         op, reduction = placeholder.op, placeholder.reduction
-        found: dict[tuple[str, bool], Verdict] = {}
+        by_rule: dict[tuple[str, bool], Verdict] = {}
         if reduction is not None and reduction not in _REDUCTIONS:
             verdict = _verdict(rules.REDUCTIONS, (), allowed=False)
             fact = f"{op.value} by {reduction.value}: {verdict.fact}"
-            found[verdict.rule, False] = attrs.evolve(verdict, fact=fact)
-        judged = self._pairs(placeholder) if placeholder.pairs else self._groups(placeholder)
+            by_rule[verdict.rule, False] = attrs.evolve(verdict, fact=fact)
+        if placeholder.pairs:
+            judged = list(self._pairs(placeholder))
+        else:  # a group of one does not communicate
+            groups = (group for group in placeholder.groups if len(group) > 1)
+            verdicts_of = ((group, self._group(group, op)) for group in groups)
+            judged = [(group, verdict) for group, verdict in verdicts_of if verdict is not None]
         for ranks, verdict in judged:
-            if (verdict.rule, verdict.allowed) not in found:
+            if (verdict.rule, verdict.allowed) not in by_rule:
                 where = cores_text(self.placement.topology, places_of(self.placement, ranks))
                 fact = f"{op.value} over {where}: {verdict.fact}"
-                found[verdict.rule, verdict.allowed] = attrs.evolve(verdict, fact=fact)
-        return tuple(found.values())
-
-    def _groups(self, placeholder: Placeholder) -> Iterator[tuple[Ranks, Verdict]]:
-        """Every group with its verdict; a group of one is no communication."""
-        for group in placeholder.groups:
-            judged = self._group(group, placeholder.op) if len(group) > 1 else None
-            if judged is not None:
-                yield group, judged
+                by_rule[verdict.rule, verdict.allowed] = attrs.evolve(verdict, fact=fact)
+        return tuple(by_rule.values())
 
     def _pairs(self, placeholder: Placeholder) -> Iterator[tuple[Ranks, Verdict]]:
-        """Every chain of the source-target pairs, or a pair of it that is apart."""
+        """Every chain of the source-target pairs, or a pair of it between distant chips."""
         for chain in chains(placeholder.pairs):
-            apart = next((pair for pair in chain.pairs() if not self._is_adjacent(*pair)), None)
-            if not chain.is_ring and apart is None and self._is_adjacent(*chain.ends):
+            distant = next((pair for pair in chain.pairs() if not self._is_adjacent(*pair)), None)
+            if not chain.is_ring and distant is None and self._is_adjacent(*chain.ends):
                 yield chain.ranks, self._refused(rules.RING_OF_PAIRS, chain.ranks, closes=True)
             elif not chain.is_ring:
                 yield chain.ranks, self._refused(rules.RING_OF_PAIRS, chain.ranks)
-            elif apart is not None:
-                yield apart, self._refused(rules.ADJACENT_PAIRS, chain.ranks)
+            elif distant is not None:
+                yield distant, self._refused(rules.ADJACENT_PAIRS, chain.ranks)
             else:
                 yield chain.ranks, _verdict(rules.RING_OF_PAIRS, chain.ranks, allowed=True)
 
@@ -123,17 +121,17 @@ class _Judge:
     def _group(self, group: Ranks, op: CollectiveOp) -> Verdict | None:
         """By the rules for its cores; None where no rule is known."""
         key = group, op if op in _WITH_OWN_RULES else None
-        if key not in self.known:
+        if key not in self.cache:
             own = variable_size.judged(self.placement, group, op)
             parts = self._parts(group)
             if own is not None:
                 verdict = _verdict(own.rule, group, allowed=own.allowed)
-                self.known[key] = self._advised(verdict, own.nearest)
+                self.cache[key] = self._advised(verdict, own.nearest)
             elif op is CollectiveOp.ALL_TO_ALL and len(parts) > 1:
-                self.known[key] = self._refused(rules.ALL_TO_ALL_INSIDE, group)
+                self.cache[key] = self._refused(rules.ALL_TO_ALL_INSIDE, group)
             else:
-                self.known[key] = self._judged(group, parts)
-        return self.known[key]
+                self.cache[key] = self._judged(group, parts)
+        return self.cache[key]
 
     def _judged(self, group: Ranks, parts: np.ndarray) -> Verdict | None:
         if not (parts == parts[0]).all():
@@ -147,12 +145,13 @@ class _Judge:
 
     def _broken(self, cores: np.ndarray) -> GroupRule:
         """The rule of the nearest groups of the same size, or else that which has the sizes."""
-        alike = np.flatnonzero(self.masks.sum(1) == cores.sum())
-        if not len(alike):
+        same_size = np.flatnonzero(self.masks.sum(1) == cores.sum())
+        if not len(same_size):
             return next(rule for rule in self.rules if rule.is_size_rule)
         listed = list(self.allowed.values())
-        nearest = listed[alike[(self.masks[alike] ^ cores).sum(1).argmin()]]
-        others = {listed[mask].id: listed[mask] for mask in alike if listed[mask] is not nearest}
+        nearest = listed[same_size[(self.masks[same_size] ^ cores).sum(1).argmin()]]
+        listed_of_size = [listed[mask] for mask in same_size]
+        others = {rule.id: rule for rule in listed_of_size if rule is not nearest}
         also = [rule.fact.split(" take ")[-1] for rule in others.values()]
         return attrs.evolve(nearest, fact=", or ".join([nearest.fact, *also]))
 

@@ -18,7 +18,7 @@ from ncc_runtime.placement import Placement
 
 
 @attrs.frozen
-class Use:
+class LimitUse:
     """How one group of a placeholder has been filled."""
 
     placeholder: int
@@ -27,12 +27,12 @@ class Use:
     channels: int
 
 
-def limit_verdicts(placement: Placement, uses: Iterable[Use]) -> tuple[Verdict, ...]:
+def limit_verdicts(placement: Placement, uses: Iterable[LimitUse]) -> tuple[Verdict, ...]:
     """The limits that filled groups exceed."""
     return tuple(verdict for use in uses for verdict in _exceeded(placement, use))
 
 
-def _exceeded(placement: Placement, use: Use) -> Iterator[Verdict]:
+def _exceeded(placement: Placement, use: LimitUse) -> Iterator[Verdict]:
     amounts: list[tuple[Limit, int, str]] = [(CHANNELS, use.channels, "channels")]
     if use.algorithm.startswith("kangaring"):
         amounts.append((KANGARING_RANKS, len(use.ranks), "ranks"))

@@ -1,20 +1,18 @@
-"""A verdict: what one rule says of a group, as data and as one line.
+"""Verdicts: what one rule says of a group, as data and as one line.
 
-The allowed group nearest to one that is refused.
-
-Of all that the rules allow, the one with the smallest symmetric difference; then the closest in
-size, then on all of the group's instances before on one of them, then the first that is listed.
-
-The chains that source-target pairs form, and which of them close to rings.
+With it what verdicts are made of: the nearest allowed group to one that is refused, by the smallest
+symmetric difference, then the closest in size, then on all of the group's instances before on one
+of them, then the first that is listed; and the chains that source-target pairs form, with which of
+them close to rings.
 """
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 import numpy as np
 
 from ncc_runtime.errors import PlacementError
+from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.topology.graph import Topology
 
 Ranks = tuple[int, ...]
@@ -22,7 +20,7 @@ Ranks = tuple[int, ...]
 Places = tuple[tuple[int, int], ...]
 """Cores as (instance, logical core), sorted."""
 
-MOST_SPANS = 8
+MOST_RANGES = 8
 """A message lists no more runs of numbers than this."""
 
 
@@ -79,21 +77,21 @@ def cores_text(topology: Topology, places: Places) -> str:
     for node, core in places:
         by_node.setdefault(node, []).append(core)
     by_cores: dict[Ranks, list[int]] = {}
-    for node, its_cores in by_node.items():
-        by_cores.setdefault(tuple(its_cores), []).append(node)
+    for node, own_cores in by_node.items():
+        by_cores.setdefault(tuple(own_cores), []).append(node)
     texts = []
     for cores, nodes in by_cores.items():
         word = "instance" if len(nodes) == 1 else "instances"
         where = f" of {word} {_short(nodes)}" if topology.nodes > 1 else ""
         texts.append(f"{'cores' if len(cores) > 1 else 'core'} {_short(cores)}{where}")
-    return ", ".join(texts[:MOST_SPANS]) + (", …" if len(texts) > MOST_SPANS else "")
+    return ", ".join(texts[:MOST_RANGES]) + (", …" if len(texts) > MOST_RANGES else "")
 
 
 def _short(numbers: Sequence[int]) -> str:
-    runs = spans(numbers).split(",")
-    if len(runs) <= MOST_SPANS:
+    runs = ranks_text(numbers).split(",")
+    if len(runs) <= MOST_RANGES:
         return ",".join(runs)
-    return f"{','.join(runs[:MOST_SPANS])},… ({len(numbers)} in all)"
+    return f"{','.join(runs[:MOST_RANGES])},… ({len(numbers)} in all)"
 
 
 def nearest_group(masks: np.ndarray, parts: np.ndarray, *, alone: bool = False) -> np.ndarray:
@@ -146,7 +144,7 @@ def _closest(
 
 
 @attrs.frozen
-class Chain:
+class PairChain:
     """Ranks of which each sends to the next; in a ring the last sends to the first."""
 
     ranks: Ranks
@@ -162,26 +160,18 @@ class Chain:
         return zip(self.ranks, targets, strict=False)
 
 
-def chains(pairs: Sequence[tuple[int, int]]) -> Iterator[Chain]:
+def chains(pairs: Sequence[tuple[int, int]]) -> Iterator[PairChain]:
     """Every chain, open ones first; a rank that sends to itself is in none."""
     after = {source: target for source, target in pairs if source != target}
     entered = set(after.values())
-    seen: set[int] = set()
+    visited: set[int] = set()
     for first in (*(source for source in after if source not in entered), *after):
-        if first in seen:
+        if first in visited:
             continue
         chain, rank = [first], after[first]
         while rank != first and rank in after:
             chain.append(rank)
             rank = after[rank]
         chain += [rank] if rank != first else []
-        seen.update(chain)
-        yield Chain(tuple(chain), rank == first)
-
-
-def spans(ranks: Sequence[int]) -> str:
-    """Sorted numbers with consecutive ones joined: `0-3,8`."""
-    runs = itertools.groupby(enumerate(ranks), key=lambda pair: pair[1] - pair[0])
-    members = ([rank for _, rank in run] for _, run in runs)
-    texts = (f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in members)
-    return ",".join(texts)
+        visited.update(chain)
+        yield PairChain(tuple(chain), rank == first)

@@ -3,10 +3,9 @@
 One program has one spelling in bytes. A file is accepted only if it is exactly what `pack` makes of
 the program that it holds, so no part of it goes unread.
 
-The 1,024-byte header of a `.neff`: AWS's public fields, and the hashes that guard the file.
-
-Source: neuron-runtime/explore/work-with-neff-files.rst of the AWS Neuron SDK. The first 32 bytes of
-`pad` are ours: SHA-256 of the header with those bytes zeroed.
+The header of 1,024 bytes has AWS's public fields and the hashes that guard the file. Source:
+neuron-runtime/explore/work-with-neff-files.rst of the AWS Neuron SDK. The first 32 bytes of `pad`
+are ours: SHA-256 of the header with those bytes zeroed.
 """
 
 import errno

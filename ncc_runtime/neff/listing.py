@@ -1,12 +1,9 @@
 """The listing of a program: what `nccc list` prints and `listing_parse` reads back.
 
-A row is words between blanks. Ids say what they number: b buffers, t tensors, s shardings, r
-regions, v values of a region, p placeholders, k blocks, # attributes, @ origins. What follows `;`
-is derived and not read, and neither is how far rows inside blocks are moved to the right.
-
-Rows of cells as lines whose cells stand below one another; the shape of every listing.
-
-The spelling of scalar constants, shared by who writes and who reads them.
+A row is words between blanks, in columns that are aligned. Ids say what they number: b buffers,
+t tensors, s shardings, r regions, v values of a region, p placeholders, k blocks, # attributes,
+@ origins. What follows `;` is derived and not read, and neither is the indentation inside blocks.
+Scalar constants have one spelling, which both sides share.
 """
 
 import json

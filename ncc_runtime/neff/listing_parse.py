@@ -1,8 +1,7 @@
-"""Read a listing back: one reader per section, one row per line.
+"""Read a listing back: one reader for each section, one row for each line.
 
-One row of a listing as words, taken from left to right with complaints that name the line.
-
-Readers of what rows of a listing are made of: enumerations, attributes, placeholders.
+`Row` takes the words of a line from left to right, with complaints that name the line; the readers
+of enumerations, attributes and placeholders are made of it, and those of sections of them.
 """
 
 import enum
@@ -43,7 +42,7 @@ _WORD = re.compile(r'((?:"(?:[^"\\]|\\.)*"|[^\s";])+)|;.*|(")')
 _INTEGER = re.compile(r"-?\d{1,20}", re.ASCII)
 
 
-class Row:
+class ListingRow:
     """The words of a line and how far they are read."""
 
     def __init__(self, number: int, line: str) -> None:
@@ -140,7 +139,7 @@ _TENSOR = re.compile(r"t(\d{1,20})", re.ASCII)
 _Member = TypeVar("_Member", bound=enum.Enum)
 
 
-def choice(row: Row, kind: type[_Member], what: str) -> _Member:
+def choice(row: ListingRow, kind: type[_Member], what: str) -> _Member:
     """The next word as a member of an enumeration."""
     word = row.word(what)
     try:
@@ -150,7 +149,7 @@ def choice(row: Row, kind: type[_Member], what: str) -> _Member:
         raise row.wrong(f"{word!r} is no {what}, known: {known}") from error
 
 
-def attributes(row: Row) -> Mapping[str, AttributeValue]:
+def attributes(row: ListingRow) -> Mapping[str, AttributeValue]:
     """The rest of the row as `name=value` words."""
     found: dict[str, AttributeValue] = {}
     while not row.is_done():
@@ -165,7 +164,7 @@ def attributes(row: Row) -> Mapping[str, AttributeValue]:
     return found
 
 
-def region_instr(row: Row) -> RegionInstr:
+def region_instr(row: ListingRow) -> RegionInstr:
     """One operation of a region, behind its value number."""
     opcode, dtype = row.word("opcode"), choice(row, DType, "dtype")
     operands = row.ids("v")
@@ -173,7 +172,7 @@ def region_instr(row: Row) -> RegionInstr:
     return RegionInstr(opcode, operands, dtype, attributes(row), constant)
 
 
-def block(row: Row) -> Block:
+def block(row: ListingRow) -> Block:
     """A loop or a branch, behind its id."""
     kind, name = choice(row, BlockKind, "kind of block"), row.name("name")
     row.keyword("predicate")
@@ -187,7 +186,7 @@ def block(row: Row) -> Block:
     return Block(kind, name, predicate, index, of, trip_count)
 
 
-def placeholder(row: Row) -> Placeholder:
+def placeholder(row: ListingRow) -> Placeholder:
     """A placeholder, behind its id."""
     op = choice(row, CollectiveOp, "collective")
     reduces = any(row.peek() == reduction.value for reduction in Reduction)
@@ -218,7 +217,7 @@ def placeholder(row: Row) -> Placeholder:
     )
 
 
-def _members(row: Row) -> Groups:
+def _members(row: ListingRow) -> Groups:
     return parse_groups(row.match(_MEMBERS, "{{0,1},{2,3}}")[0]).expand()
 
 
@@ -234,9 +233,9 @@ _COSTS = {"flops": "flops", "elements": "elements", "read": "bytes_in", "written
 
 def parse_program(text: str) -> Program:
     """The program of a listing; NeffError with the line that is not one. Does not `check` it."""
-    draft, head = _Draft(), Row(1, "")
+    draft, head = _ProgramDraft(), ListingRow(1, "")
     for number, line in enumerate(text.split("\n"), start=1):
-        row = Row(number, line)
+        row = ListingRow(number, line)
         if row.is_done():
             continue
         try:
@@ -250,13 +249,13 @@ def parse_program(text: str) -> Program:
         raise head.wrong(" ".join(str(error).splitlines())) from error
 
 
-class _Draft:
+class _ProgramDraft:
     """A program under construction; `read` takes one row after the other."""
 
     def __init__(self) -> None:
         self._head: tuple[str, int, int, int] | None = None
         self._engine = Engine.TENSOR
-        self._section: Callable[[Row], None] = self._program
+        self._section: Callable[[ListingRow], None] = self._program
         self._buffers: list[Buffer] = []
         self._tensors: list[Tensor] = []
         self._inputs: tuple[int, ...] = ()
@@ -273,7 +272,7 @@ class _Draft:
         self._origins: list[Origin] = []
         self._blocks: list[Block] = []
         self._rows: dict[Engine, list[Instr]] = {engine: [] for engine in ENGINES}
-        self._sections: dict[str, Callable[[Row], None]] = {
+        self._sections: dict[str, Callable[[ListingRow], None]] = {
             "buffers": self._buffer,
             "tensors": self._tensor,
             "inputs": self._input,
@@ -290,7 +289,7 @@ class _Draft:
             "queue": self._instr,
         }
 
-    def read(self, row: Row, indented: bool) -> None:
+    def read(self, row: ListingRow, indented: bool) -> None:
         """A title, which starts at the margin, or a row of the section it opened."""
         if indented or self._head is None:
             self._section(row)
@@ -328,7 +327,7 @@ class _Draft:
             shardings=tuple(self._shardings),
         )
 
-    def _program(self, row: Row) -> None:
+    def _program(self, row: ListingRow) -> None:
         row.keyword("program")
         name = row.name("name")
         sizes = []
@@ -337,14 +336,14 @@ class _Draft:
             sizes.append(row.integer(word))
         self._head = (name, sizes[0], sizes[1], sizes[2])
 
-    def _buffer(self, row: Row) -> None:
+    def _buffer(self, row: ListingRow) -> None:
         row.numbered("b", len(self._buffers))
         kind = choice(row, BufferKind, "buffer kind")
         address = int(row.match(_HEX, "address")[0], 16)
         size_bytes = row.integer("size")
         self._buffers.append(Buffer(row.name("name"), kind, size_bytes, address))
 
-    def _tensor(self, row: Row) -> None:
+    def _tensor(self, row: ListingRow) -> None:
         row.numbered("t", len(self._tensors))
         dtype, dimensions = row.match(_TYPE, "type").groups()
         buffer, offset = map(int, row.match(_HOME, "place such as b0+0").groups())
@@ -353,25 +352,25 @@ class _Draft:
             Tensor(name, BufferId(buffer), DType(dtype), _numbers(dimensions), offset)
         )
 
-    def _input(self, row: Row) -> None:
+    def _input(self, row: ListingRow) -> None:
         self._inputs += row.ids("t")
 
-    def _sharding(self, row: Row) -> None:
+    def _sharding(self, row: ListingRow) -> None:
         row.numbered("s", len(self._shardings))
         tiles = row.match(_LIST, "tiles such as [2,1]")[1]
         row.keyword("parts")
         parts = row.match(_LIST, "parts such as [0,1]")[1]
         self._shardings.append(Sharding(_numbers(tiles), _numbers(parts)))
 
-    def _parameter(self, row: Row) -> None:
+    def _parameter(self, row: ListingRow) -> None:
         row.keyword(str(len(self._parameters)))
         name, sharding = row.name("name"), _reference(row, "s")
         self._parameters.append(Parameter(name, None if sharding == NONE else sharding))
 
-    def _output(self, row: Row) -> None:
+    def _output(self, row: ListingRow) -> None:
         self._outputs += row.ids("t")
 
-    def _constant(self, row: Row) -> None:
+    def _constant(self, row: ListingRow) -> None:
         buffer, offset = map(int, row.match(_HOME, "place such as b0+0").groups())
         data = self._constants.setdefault(buffer, bytearray())
         if offset != len(data):
@@ -379,21 +378,21 @@ class _Draft:
         if not row.is_done():
             data += bytes.fromhex(row.match(_BYTES, "bytes in hex")[0])
 
-    def _semaphore(self, row: Row) -> None:
+    def _semaphore(self, row: ListingRow) -> None:
         name = row.name("name")
         if name in self._semaphore_ids:
             raise row.wrong(f"two semaphores are called {name!r}")
         self._semaphore_ids[name] = len(self._semaphores)
         self._semaphores.append(Semaphore(name, row.name("owner")))
 
-    def _attribute(self, row: Row) -> None:
+    def _attribute(self, row: ListingRow) -> None:
         row.numbered("#", len(self._attributes))
         found = attributes(row)
         if names_block(found) != NONE:
             self._naming_rows.setdefault(names_block(found), len(self._attributes))
         self._attributes.append(found)
 
-    def _region(self, row: Row) -> None:
+    def _region(self, row: ListingRow) -> None:
         if row.peek().startswith("v") and self._regions:
             last = self._regions[-1]
             row.numbered("v", len(last.value_dtypes()))
@@ -407,19 +406,19 @@ class _Draft:
         row.keyword("gives")
         self._regions.append(Region(name, tuple(parameters), (), row.ids("v")))
 
-    def _placeholder(self, row: Row) -> None:
+    def _placeholder(self, row: ListingRow) -> None:
         row.numbered("p", len(self._placeholders))
         self._placeholders.append(placeholder(row))
 
-    def _origin(self, row: Row) -> None:
+    def _origin(self, row: ListingRow) -> None:
         row.numbered("@", len(self._origins))
         self._origins.append(Origin(row.name("node"), row.name("place")))
 
-    def _block(self, row: Row) -> None:
+    def _block(self, row: ListingRow) -> None:
         row.numbered("k", len(self._blocks))
         self._blocks.append(block(row))
 
-    def _instr(self, row: Row) -> None:
+    def _instr(self, row: ListingRow) -> None:
         row.keyword(str(len(self._rows[self._engine])))
         opcode = row.word("opcode")
         results = row.ids("t")
@@ -447,17 +446,17 @@ class _Draft:
             )
         )
 
-    def _naming(self, row: Row, block: int) -> int:
+    def _naming(self, row: ListingRow, block: int) -> int:
         """The first row of attributes that names this block and nothing else."""
         if block not in self._naming_rows:
             raise row.wrong(f"no row of attributes is block={block}")
         return self._naming_rows[block]
 
-    def _awaited(self, row: Row) -> tuple[int, int]:
+    def _awaited(self, row: ListingRow) -> tuple[int, int]:
         match = row.match(_AWAITED, "semaphore>=value")
         return self._named(row, match["name"]), int(match["value"])
 
-    def _named(self, row: Row, word: str) -> int:
+    def _named(self, row: ListingRow, word: str) -> int:
         name = row.unquoted(word)
         if name not in self._semaphore_ids:
             raise row.wrong(f"no semaphore is called {name!r}")
@@ -475,7 +474,7 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.split(",") if number)
 
 
-def _reference(row: Row, prefix: str) -> int:
+def _reference(row: ListingRow, prefix: str) -> int:
     """The id behind `#`, `p`, `k`, `s` or `@` if the next word is one, else NONE."""
     return int(row.match(_REFERENCE, "id")[1]) if _is_reference(row.peek(), prefix) else NONE
 

@@ -1,17 +1,12 @@
 """Several programs of one world, each on its own ranks: pipeline stages.
 
-A stage is a program and the ranks that run it. Stages that have been joined share one numbering of
-buffers, tensors, placeholders and all else; a collective that takes in ranks of several stages is
-one placeholder. A program alone is one stage of all ranks.
-
-Joins stages into one program: one numbering of everything, shared collectives once.
-
-Nothing is moved: addresses and semaphores stay those of each stage's own program, since no rank
-runs two of them.
+A stage is a program and the ranks that run it. Joining stages (`joined`) gives them one numbering
+of buffers, tensors, placeholders and all else; a collective that takes in ranks of several stages
+is one placeholder. Addresses and semaphores stay those of each stage's own program, since no rank
+runs two of them. A program alone is one stage of all ranks.
 """
 
 import heapq
-import itertools
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -19,7 +14,7 @@ import numpy as np
 
 from ncc_runtime.errors import MismatchError
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
-from ncc_runtime.neff.program import AttributeValue, BufferId, Program, TensorId
+from ncc_runtime.neff.program import BufferId, Program, TensorId
 from ncc_runtime.neff.shared.groups import Groups
 from ncc_runtime.neff.table import NONE, InstrTable
 
@@ -41,8 +36,8 @@ class Stage:
     def groups_with_own_ranks(self, placeholder: Placeholder) -> Groups:
         """The groups of a collective that name a rank of the stage, of a permute the pairs."""
         own = set(self.ranks.tolist())
-        found = placeholder.pairs if is_permute(placeholder) else placeholder.groups
-        return tuple(group for group in found if own.intersection(group))
+        groups = placeholder.pairs if is_permute(placeholder) else placeholder.groups
+        return tuple(group for group in groups if own.intersection(group))
 
 
 def is_permute(placeholder: Placeholder) -> bool:
@@ -72,7 +67,8 @@ class JointProgram(Program):
     """
 
     stages: tuple[Stage, ...] = ()
-    twins: Mapping[int, int] = attrs.field(factory=dict)  # block → the same one of a stage before
+    matched_blocks: Mapping[int, int] = attrs.field(factory=dict)
+    """A block → the same loop or branch of a stage before, around collectives that they share."""
 
 
 def stages_of(program: Program) -> tuple[Stage, ...]:
@@ -82,13 +78,13 @@ def stages_of(program: Program) -> tuple[Stage, ...]:
     return (Stage(program, np.arange(program.ranks, dtype=np.int32), program.name),)
 
 
-def twins_of(program: Program) -> Mapping[int, int]:
-    """Blocks that stand for a block of a stage before, around collectives that they share."""
-    return program.twins if isinstance(program, JointProgram) else {}
+def matched_blocks_of(program: Program) -> Mapping[int, int]:
+    """Blocks that are a block of a stage before, each with that; {} of a program alone."""
+    return program.matched_blocks if isinstance(program, JointProgram) else {}
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Ranks as people write them: `0-3,8`."""
+    """Ascending numbers, such as ranks, with consecutive ones joined: `0-3,8`."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][1] + 1:
@@ -101,63 +97,69 @@ def ranks_text(ranks: Sequence[int]) -> str:
 Place = tuple[int, int]
 """A stage, and a number in its own program."""
 
+Collective = Mapping[int, int]
+"""A collective by stage: its number in the stage's own program."""
+
 REGIONS = ("region", "scatter_region", "select_region")
 """Attributes that are numbers of regions."""
 
 
 def joined(
-    stages: Sequence[Stage], shared: Sequence[Mapping[int, int]], twins: Mapping[Place, Place]
+    stages: Sequence[Stage], shared: Sequence[Collective], matched_blocks: Mapping[Place, Place]
 ) -> JointProgram:
     """The stages as one program.
 
-    `shared` are the collectives that stages share: by stage, the number there. `twins` are blocks
-    around them that are one loop or branch: each with that of a stage before it.
+    `shared` are the collectives in which several stages take part. `matched_blocks` are blocks
+    around them that are one loop or branch: each with that of a stage before it. MismatchError if
+    no order of the collectives agrees with that of every stream.
     """
-    programs = [stage.program for stage in stages]
-    bases = _bases(programs)
-    places = _places(stages, shared)
-    moved = [
-        _moved(
-            program, base, {its[stage]: number for number, its in enumerate(places) if stage in its}
+    offsets = _offsets([stage.program for stage in stages])
+    collectives = _in_order(stages, shared)
+    programs = [
+        _renumbered(
+            stage.program,
+            offset,
+            {mine[number]: joint for joint, mine in enumerate(collectives) if number in mine},
         )
-        for stage, (program, base) in enumerate(zip(programs, bases, strict=True))
+        for number, (stage, offset) in enumerate(zip(stages, offsets, strict=True))
     ]
-    tensors = tuple(itertools.chain.from_iterable(one.tensors for one in moved))
-    whole = JointProgram(
-        name=" + ".join(one.name for one in moved),
-        replica_count=moved[0].replica_count,
-        num_partitions=moved[0].num_partitions,
-        hbm_bytes=max(one.hbm_bytes for one in moved),
-        buffers=tuple(itertools.chain.from_iterable(one.buffers for one in moved)),
-        tensors=tensors,
-        inputs=tuple(itertools.chain.from_iterable(one.inputs for one in moved)),
-        outputs=tuple(itertools.chain.from_iterable(one.outputs for one in moved)),
-        constants={key: data for one in moved for key, data in one.constants.items()},
-        regions=tuple(itertools.chain.from_iterable(one.regions for one in moved)),
-        attributes=tuple(itertools.chain.from_iterable(one.attributes for one in moved)),
-        semaphores=max((one.semaphores for one in moved), key=len),
-        placeholders=tuple(_placeholder(stages, moved, its) for its in places),
+    joint = JointProgram(
+        name=" + ".join(program.name for program in programs),
+        replica_count=programs[0].replica_count,
+        num_partitions=programs[0].num_partitions,
+        hbm_bytes=max(program.hbm_bytes for program in programs),
+        buffers=tuple(row for program in programs for row in program.buffers),
+        tensors=tuple(row for program in programs for row in program.tensors),
+        inputs=tuple(row for program in programs for row in program.inputs),
+        outputs=tuple(row for program in programs for row in program.outputs),
+        constants={key: data for program in programs for key, data in program.constants.items()},
+        regions=tuple(row for program in programs for row in program.regions),
+        attributes=tuple(row for program in programs for row in program.attributes),
+        semaphores=max((program.semaphores for program in programs), key=len),
+        placeholders=tuple(_placeholder(stages, programs, mine) for mine in collectives),
         queues={},
-        origins=tuple(itertools.chain.from_iterable(one.origins for one in moved)),
-        blocks=tuple(itertools.chain.from_iterable(one.blocks for one in moved)),
+        origins=tuple(row for program in programs for row in program.origins),
+        blocks=tuple(row for program in programs for row in program.blocks),
         parameters=tuple(
-            one.parameter(number) for one in moved for number in range(len(one.inputs))
+            program.parameter(number)
+            for program in programs
+            for number in range(len(program.inputs))
         ),
-        shardings=tuple(itertools.chain.from_iterable(one.shardings for one in moved)),
-        twins={
-            bases[stage].blocks + block: bases[other].blocks + twin
-            for (stage, block), (other, twin) in twins.items()
+        shardings=tuple(row for program in programs for row in program.shardings),
+        matched_blocks={
+            offsets[stage].blocks + block: offsets[first].blocks + match
+            for (stage, block), (first, match) in matched_blocks.items()
         },
     )
     parts = (
-        attrs.evolve(stage, program=_own(whole, moved[number], places, number))
+        attrs.evolve(stage, program=_of_stage(joint, programs[number], collectives, number))
         for number, stage in enumerate(stages)
     )
-    return attrs.evolve(whole, stages=tuple(parts))
+    return attrs.evolve(joint, stages=tuple(parts))
 
 
 @attrs.frozen
-class _Base:
+class _Offsets:
     """How many of everything the stages before have."""
 
     buffers: int = 0
@@ -169,100 +171,108 @@ class _Base:
     shardings: int = 0
 
 
-def _bases(programs: Sequence[Program]) -> list[_Base]:
-    found = [_Base()]
+def _offsets(programs: Sequence[Program]) -> list[_Offsets]:
+    offsets = [_Offsets()]
     for program in programs:
         counts = {
-            field.name: getattr(found[-1], field.name) + len(getattr(program, field.name))
-            for field in attrs.fields(_Base)
+            field.name: getattr(offsets[-1], field.name) + len(getattr(program, field.name))
+            for field in attrs.fields(_Offsets)
         }
-        found.append(_Base(**counts))
-    return found[:-1]
+        offsets.append(_Offsets(**counts))
+    return offsets[:-1]
 
 
-def _places(
-    stages: Sequence[Stage], shared: Sequence[Mapping[int, int]]
-) -> tuple[Mapping[int, int], ...]:
-    """The collectives in an order that keeps that of every stream: by stage, the number there."""
-    partners = {place: one for one in shared for place in one.items()}
-    before: dict[Place, int] = {}  # by first place of a collective, what it waits for
-    behind: dict[Place, list[Place]] = {}
-    whole: dict[Place, Mapping[int, int]] = {}
-    for stage, its in enumerate(stages):
-        latest: dict[int, Place] = {}
-        for number, placeholder in enumerate(its.program.placeholders):
-            one = partners.get((stage, number), {stage: number})
-            first = min(one.items())
-            whole[first] = one
-            before.setdefault(first, 0)
+def _in_order(stages: Sequence[Stage], shared: Sequence[Collective]) -> tuple[Collective, ...]:
+    """The collectives in an order that keeps that of every stream: a topological sort.
+
+    Of those that may come next, the one with the lowest number in its first stage does.
+    """
+    collective_at = {place: mine for mine in shared for place in mine.items()}
+    collectives: dict[Place, Collective] = {}  # by place in the first stage that has it
+    waits_for: dict[Place, int] = {}  # how many in front of it are not yet in the order
+    successors: dict[Place, list[Place]] = {}
+    for stage, own in enumerate(stages):
+        latest: dict[int, Place] = {}  # by stream
+        for number, placeholder in enumerate(own.program.placeholders):
+            mine = collective_at.get((stage, number), {stage: number})
+            first = min(mine.items())
+            collectives[first] = mine
+            waits_for.setdefault(first, 0)
             if placeholder.stream in latest:
-                behind.setdefault(latest[placeholder.stream], []).append(first)
-                before[first] += 1
+                successors.setdefault(latest[placeholder.stream], []).append(first)
+                waits_for[first] += 1
             latest[placeholder.stream] = first
-    ready = [(number, stage) for (stage, number), count in before.items() if not count]
+    ready = [(number, stage) for (stage, number), count in waits_for.items() if not count]
     heapq.heapify(ready)
-    found = []
+    order = []
     while ready:
         number, stage = heapq.heappop(ready)
-        found.append(whole[stage, number])
-        for other in behind.get((stage, number), ()):
-            before[other] -= 1
-            if not before[other]:
-                heapq.heappush(ready, other[::-1])
-    if len(found) < len(whole):
+        order.append(collectives[stage, number])
+        for successor in successors.get((stage, number), ()):
+            waits_for[successor] -= 1
+            if not waits_for[successor]:
+                heapq.heappush(ready, successor[::-1])
+    if len(order) < len(collectives):
         raise MismatchError("shared collectives have no order that all programs keep")
-    return tuple(found)
+    return tuple(order)
 
 
-def _moved(program: Program, base: _Base, numbers: Mapping[int, int]) -> Program:
-    """A program with the numbers of the whole, but for its semaphores."""
+def _renumbered(program: Program, offset: _Offsets, joint: Mapping[int, int]) -> Program:
+    """A program in the joint numbering, but for its semaphores.
+
+    `joint` has the joint number of each of its placeholders.
+    """
     placeholders = (
         attrs.evolve(
-            one,
-            operands=tuple(tensor + base.tensors for tensor in one.operands),
-            results=tuple(tensor + base.tensors for tensor in one.results),
-            counts=tuple(tensor + base.tensors for tensor in one.counts),
+            placeholder,
+            operands=tuple(tensor + offset.tensors for tensor in placeholder.operands),
+            results=tuple(tensor + offset.tensors for tensor in placeholder.results),
+            counts=tuple(tensor + offset.tensors for tensor in placeholder.counts),
         )
-        for one in program.placeholders
+        for placeholder in program.placeholders
+    )
+    tensors = (
+        attrs.evolve(tensor, buffer=BufferId(tensor.buffer + offset.buffers))
+        for tensor in program.tensors
+    )
+    parameters = (
+        parameter
+        if parameter.sharding is None
+        else attrs.evolve(parameter, sharding=parameter.sharding + offset.shardings)
+        for parameter in program.parameters
+    )
+    more = {"block": offset.blocks, **dict.fromkeys(REGIONS, offset.regions)}
+    attributes = (
+        {
+            name: value + more[name] if name in more and isinstance(value, int) else value
+            for name, value in row.items()
+        }
+        for row in program.attributes
     )
     return attrs.evolve(
         program,
-        tensors=tuple(
-            attrs.evolve(one, buffer=BufferId(one.buffer + base.buffers)) for one in program.tensors
-        ),
-        inputs=tuple(TensorId(one + base.tensors) for one in program.inputs),
-        outputs=tuple(TensorId(one + base.tensors) for one in program.outputs),
-        constants={BufferId(key + base.buffers): data for key, data in program.constants.items()},
-        attributes=tuple(_attributes(one, base) for one in program.attributes),
+        tensors=tuple(tensors),
+        inputs=tuple(TensorId(tensor + offset.tensors) for tensor in program.inputs),
+        outputs=tuple(TensorId(tensor + offset.tensors) for tensor in program.outputs),
+        constants={BufferId(key + offset.buffers): data for key, data in program.constants.items()},
+        attributes=tuple(attributes),
         placeholders=tuple(placeholders),
-        queues={engine: _table(table, base, numbers) for engine, table in program.queues.items()},
+        queues={engine: _table(table, offset, joint) for engine, table in program.queues.items()},
         blocks=tuple(
-            attrs.evolve(one, predicate=TensorId(one.predicate + base.tensors))
-            for one in program.blocks
+            attrs.evolve(block, predicate=TensorId(block.predicate + offset.tensors))
+            for block in program.blocks
         ),
-        parameters=tuple(
-            one
-            if one.sharding is None
-            else attrs.evolve(one, sharding=one.sharding + base.shardings)
-            for one in program.parameters
-        ),
+        parameters=tuple(parameters),
     )
 
 
-def _attributes(row: Mapping[str, AttributeValue], base: _Base) -> Mapping[str, AttributeValue]:
-    more = {"block": base.blocks, **dict.fromkeys(REGIONS, base.regions)}
-    return {
-        name: value + more[name] if name in more and isinstance(value, int) else value
-        for name, value in row.items()
-    }
-
-
-def _table(table: InstrTable, base: _Base, numbers: Mapping[int, int]) -> InstrTable:
-    renumbered = np.array([numbers[n] for n in sorted(numbers)] + [NONE], np.int32)
+def _table(table: InstrTable, offset: _Offsets, joint: Mapping[int, int]) -> InstrTable:
+    # NONE is -1, so that it finds the last entry, which is NONE again.
+    renumbered = np.array([joint[number] for number in sorted(joint)] + [NONE], np.int32)
     columns = {
-        "tensors": table.tensors + np.int32(base.tensors),
-        "attribute": _plus(table.attribute, base.attributes),
-        "origin": _plus(table.origin, base.origins),
+        "tensors": table.tensors + np.int32(offset.tensors),
+        "attribute": _plus(table.attribute, offset.attributes),
+        "origin": _plus(table.origin, offset.origins),
         "placeholder": renumbered[table.placeholder],
     }
     for column in columns.values():
@@ -275,14 +285,15 @@ def _plus(column: np.ndarray, more: int) -> np.ndarray:
 
 
 def _placeholder(
-    stages: Sequence[Stage], moved: Sequence[Program], its: Mapping[int, int]
+    stages: Sequence[Stage], programs: Sequence[Program], mine: Collective
 ) -> JointPlaceholder:
-    """A collective as its first stage has it, over the groups of all who take part."""
+    """A collective as its first stage has it, over the groups of all ranks that take part."""
     sides = [
-        (stages[stage], moved[stage].placeholders[number]) for stage, number in sorted(its.items())
+        (stages[stage], programs[stage].placeholders[number])
+        for stage, number in sorted(mine.items())
     ]
     groups = dict.fromkeys(
-        group for stage, one in sides for group in stage.groups_with_own_ranks(one)
+        group for stage, own in sides for group in stage.groups_with_own_ranks(own)
     )
     first = sides[0][1]
     fields = {field.name: getattr(first, field.name) for field in attrs.fields(type(first))}
@@ -291,29 +302,31 @@ def _placeholder(
     return JointPlaceholder(**fields, ranks=tuple(ranks.tolist()))
 
 
-def _own(whole: Program, own: Program, places: Sequence[Mapping[int, int]], stage: int) -> Program:
-    """The program of one stage, in the numbers of the whole."""
-    placeholders = list(whole.placeholders)
-    for number, its in enumerate(places):
-        if stage in its:
-            mine = own.placeholders[its[stage]]
+def _of_stage(
+    joint: Program, own: Program, collectives: Sequence[Collective], stage: int
+) -> Program:
+    """The program of one stage, with the tables of the joint program."""
+    placeholders = list(joint.placeholders)
+    for number, mine in enumerate(collectives):
+        if stage in mine:
+            placeholder = own.placeholders[mine[stage]]
             placeholders[number] = attrs.evolve(
                 placeholders[number],
-                operands=mine.operands,
-                results=mine.results,
-                counts=mine.counts,
-                in_place=mine.in_place,
-                channel_id=mine.channel_id,
-                name=mine.name,
+                operands=placeholder.operands,
+                results=placeholder.results,
+                counts=placeholder.counts,
+                in_place=placeholder.in_place,
+                channel_id=placeholder.channel_id,
+                name=placeholder.name,
             )
     return attrs.evolve(
         own,
-        buffers=whole.buffers,
-        tensors=whole.tensors,
-        regions=whole.regions,
-        attributes=whole.attributes,
+        buffers=joint.buffers,
+        tensors=joint.tensors,
+        regions=joint.regions,
+        attributes=joint.attributes,
         placeholders=tuple(placeholders),
-        origins=whole.origins,
-        blocks=whole.blocks,
-        shardings=whole.shardings,
+        origins=joint.origins,
+        blocks=joint.blocks,
+        shardings=joint.shardings,
     )

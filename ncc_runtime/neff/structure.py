@@ -1,7 +1,7 @@
 """Control flow of a program, read without trust: where its blocks open, decide and end.
 
-Every queue holds the same control rows in the same order, so these cut all queues into stretches
-that belong together: stretch i of each queue comes before its control row i, and that row ends it.
+Every queue holds the same control rows in the same order, so these cut all queues into phases that
+belong together: phase i of each queue comes before its control row i, and that row ends it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,24 +39,22 @@ def control_rows(program: Program, table: InstrTable) -> tuple[ControlRow, ...]:
     pcs = np.flatnonzero(np.isin(table.opcode, codes)).tolist() if codes else []
     return tuple(
         ControlRow(
-            pc, table.opcode_names[table.opcode[pc]], _block(program, int(table.attribute[pc]))
+            pc,
+            table.opcode_names[table.opcode[pc]],
+            NONE if attribute == NONE else _block(program.attributes[attribute]),
         )
-        for pc in pcs
+        for pc, attribute in zip(pcs, table.attribute[pcs].tolist(), strict=True)
     )
 
 
-def _block(program: Program, attribute: int) -> int:
-    return _named(program.attributes[attribute]) if attribute != NONE else NONE
-
-
-def _named(attributes: Mapping[str, AttributeValue]) -> int:
+def _block(attributes: Mapping[str, AttributeValue]) -> int:
     value = attributes.get("block")
     return value if type(value) is int else NONE
 
 
 def names_block(attributes: Mapping[str, AttributeValue]) -> int:
     """The block that these attributes name, if they say nothing else; else NONE."""
-    return _named(attributes) if len(attributes) == 1 else NONE
+    return _block(attributes) if len(attributes) == 1 else NONE
 
 
 def nesting_breaches(rows: Iterable[ControlRow]) -> Iterator[tuple[ControlRow, str]]:
@@ -66,9 +64,9 @@ def nesting_breaches(rows: Iterable[ControlRow]) -> Iterator[tuple[ControlRow, s
         if row.opcode in (LOOP, CASE):
             open_rows.append(row)
             continue
-        wanted = (LOOP,) if row.opcode == TEST else (TEST, CASE)
+        behind = (LOOP,) if row.opcode == TEST else (TEST, CASE)
         latest = open_rows[-1] if open_rows else None
-        if latest is None or latest.block != row.block or latest.opcode not in wanted:
+        if latest is None or latest.block != row.block or latest.opcode not in behind:
             yield row, f"{row} behind {latest or 'no open block'}"
         elif row.opcode == TEST:
             open_rows[-1] = row
@@ -78,8 +76,8 @@ def nesting_breaches(rows: Iterable[ControlRow]) -> Iterator[tuple[ControlRow, s
 
 
 @attrs.frozen
-class Span:
-    """Where a block stands: positions in Structure.rows. A case opens and decides in one row."""
+class BlockRows:
+    """Control rows of a block: indices of Structure.rows. A case opens and decides in one row."""
 
     opens: int
     decides: int
@@ -92,14 +90,14 @@ class Structure:
 
     rows: tuple[tuple[str, int], ...]  # opcode and block
     pcs: Mapping[Engine, np.ndarray]  # of those rows in each queue
-    spans: tuple[Span, ...]  # by block
+    block_rows: tuple[BlockRows, ...]  # by block
 
-    def stretches(self, engine: Engine, pcs: np.ndarray | Sequence[int]) -> np.ndarray:
-        """The stretch that each of a queue's rows belongs to."""
+    def phases(self, engine: Engine, pcs: np.ndarray | Sequence[int]) -> np.ndarray:
+        """The phase that each of a queue's rows belongs to."""
         return np.searchsorted(self.pcs[engine], pcs)
 
     def ends(self, engine: Engine, length: int) -> np.ndarray:
-        """How many rows a queue has up to the end of each stretch, its control row included."""
+        """How many rows a queue has up to the end of each phase, its control row included."""
         return np.append(self.pcs[engine] + 1, length)
 
 
@@ -113,58 +111,55 @@ def structure_of(program: Program) -> Structure | None:
     places: dict[tuple[str, int], int] = {}
     for place, row in enumerate(first):
         places[row.opcode, row.block] = place
-    wanted = {
+    every_row = {
         (opcode, number)
         for number, block in enumerate(program.blocks)
         for opcode in BLOCK_ROWS[block.kind]
     }
-    if len(places) != len(first) or places.keys() != wanted:
+    if len(places) != len(first) or places.keys() != every_row:
         return None
-    spans = (
-        Span(*(places[opcode, number] for opcode in _opens_decides_ends(block.kind)))
+    opens_decides_ends = {BlockKind.LOOP: (LOOP, TEST, END), BlockKind.CASE: (CASE, CASE, END)}
+    block_rows = (
+        BlockRows(*(places[opcode, number] for opcode in opens_decides_ends[block.kind]))
         for number, block in enumerate(program.blocks)
     )
     pcs = {engine: np.array([row.pc for row in rows], np.int64) for engine, rows in queues.items()}
-    return Structure(tuple(places), pcs, tuple(spans))
+    return Structure(tuple(places), pcs, tuple(block_rows))
 
 
-def _opens_decides_ends(kind: BlockKind) -> tuple[str, str, str]:
-    return (LOOP, TEST, END) if kind is BlockKind.LOOP else (CASE, CASE, END)
-
-
-def triggers_by_stretch(program: Program, structure: Structure) -> Iterator[tuple[int, int]]:
-    """(stretch, stream) of every trigger; how triggers within a stretch are ordered is not said."""
+def triggers_by_phase(program: Program, structure: Structure) -> Iterator[tuple[int, int]]:
+    """(phase, stream) of every trigger; in no order within a phase."""
     for engine in ENGINES:
         column = program.queues[engine].placeholder
         pcs = np.flatnonzero(column != NONE)
-        stretches = structure.stretches(engine, pcs)
-        for stretch, number in zip(stretches.tolist(), column[pcs].tolist(), strict=True):
-            yield stretch, program.placeholders[number].stream
+        phases = structure.phases(engine, pcs)
+        for phase, number in zip(phases.tolist(), column[pcs].tolist(), strict=True):
+            yield phase, program.placeholders[number].stream
 
 
 def acknowledgements(program: Program, structure: Structure) -> Iterator[tuple[int, int]]:
-    """(stretch, stream) of every acknowledgement; it belongs to the stretch that its row ends.
+    """(phase, stream) of every acknowledgement; it belongs to the phase that its row ends.
 
     A stream whose placeholders stand in a block, at any depth, reads the block's predicate too; it
     counts one on its semaphore when it has.
     """
     streams: dict[int, list[int]] = {}
-    for stretch, stream in triggers_by_stretch(program, structure):
-        streams.setdefault(stream, []).append(stretch)
-    ordered = {stream: np.sort(stretches) for stream, stretches in streams.items()}
-    for span in structure.spans:
-        for stream, stretches in sorted(ordered.items()):
-            first = int(np.searchsorted(stretches, span.opens, side="right"))
-            if first < len(stretches) and stretches[first] <= span.ends:
-                yield span.decides, stream
+    for phase, stream in triggers_by_phase(program, structure):
+        streams.setdefault(stream, []).append(phase)
+    ordered = {stream: np.sort(phases) for stream, phases in streams.items()}
+    for rows in structure.block_rows:
+        for stream, phases in sorted(ordered.items()):
+            first = int(np.searchsorted(phases, rows.opens, side="right"))
+            if first < len(phases) and phases[first] <= rows.ends:
+                yield rows.decides, stream
 
 
 def stream_counts(program: Program, structure: Structure) -> Mapping[int, np.ndarray]:
-    """What each stream's semaphore holds at the end of every stretch, with every block run once."""
+    """What each stream's semaphore holds at the end of every phase, with every block run once."""
     made: dict[int, np.ndarray] = {}
-    events = (triggers_by_stretch(program, structure), acknowledgements(program, structure))
-    for stretch, stream in (event for kind in events for event in kind):
+    events = (triggers_by_phase(program, structure), acknowledgements(program, structure))
+    for phase, stream in (event for kind in events for event in kind):
         if stream not in made:
             made[stream] = np.zeros(len(structure.rows) + 1, np.int64)
-        made[stream][stretch] += 1
+        made[stream][phase] += 1
     return {stream: np.cumsum(counts) for stream, counts in made.items()}

@@ -1,10 +1,8 @@
 """`nccrt bench`: time, bandwidth and algorithm of one collective, size by size.
 
-Time is the clock's, from the first rank's start to the last one's end, as `nccrt run` has it for a
-collective; the launch is not part of it. Columns and factors are nccom-test's. Source: AWS Neuron
-SDK docs, nccom-test.rst.
-
-Programs of one collective, made through the contract: what `nccrt bench` measures.
+A program of one collective is made for each size, through the contract. Time is the clock's, from
+the first rank's start to the last one's end, as `nccrt run` has it for a collective; the launch is
+not part of it. Columns and factors are nccom-test's. Source: AWS Neuron SDK docs, nccom-test.rst.
 """
 
 import io

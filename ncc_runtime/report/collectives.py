@@ -1,10 +1,8 @@
-"""One row per collective of a run: what filled it, how long it took, what it moved.
-
-What collectives of several operands took, and would take one operand after the other.
+"""One row per collective of a run: what filled it, how long it took, how many bytes it sent.
 
 `bucket` joins small collectives, and frameworks do; either way a placeholder has several operands
-and starts once. One by one, each operand would start, by its cheapest algorithm, when the one
-before it is complete: that is the sum of prices.
+and starts once. For comparison, the time that the operands would take in sequence: each would
+start, by its cheapest algorithm, when the one before it is complete, so it is the sum of prices.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -114,7 +112,7 @@ SHOWN = 5
 
 
 @attrs.frozen
-class Joined:
+class JoinedCollective:
     """A collective of several operands; times in microseconds, of all its runs together."""
 
     row: CollectiveRow
@@ -125,7 +123,7 @@ class Joined:
         return self.one_by_one_us - (self.row.time_us or 0.0)
 
 
-def joined(executable: Executable, rows: Sequence[CollectiveRow]) -> tuple[Joined, ...]:
+def joined(executable: Executable, rows: Sequence[CollectiveRow]) -> tuple[JoinedCollective, ...]:
     """Those of several operands that ran, by a clock."""
     program = executable.program
     wanted = [row for row in rows if row.operands > 1 and row.runs]
@@ -138,7 +136,7 @@ def joined(executable: Executable, rows: Sequence[CollectiveRow]) -> tuple[Joine
     found = []
     for row in wanted:
         price_ps = sum(map(prices.time_ps, _parts(program.placeholders[row.id])))
-        found.append(Joined(row, price_ps * (row.runs or 0) / 1e6))
+        found.append(JoinedCollective(row, price_ps * (row.runs or 0) / 1e6))
     return tuple(found)
 
 
@@ -165,7 +163,7 @@ class _Prices:
         return self._known[key]
 
 
-def lines(found: Sequence[Joined]) -> Iterator[str]:
+def lines(found: Sequence[JoinedCollective]) -> Iterator[str]:
     """All together, then those that gain most."""
     if len(found) > 1:
         took = sum(one.row.time_us or 0.0 for one in found)
@@ -184,6 +182,6 @@ def lines(found: Sequence[Joined]) -> Iterator[str]:
         )
 
 
-def by_id(found: Sequence[Joined]) -> Mapping[int, float]:
+def by_id(found: Sequence[JoinedCollective]) -> Mapping[int, float]:
     """What each would take one by one, by placeholder."""
     return {one.row.id: one.one_by_one_us for one in found}

@@ -1,8 +1,8 @@
 """The chain of events that a run's time is made of, walked back from the last event.
 
-Each event started when what it waited for last was there: its own queue, an increment, the ring's
-previous transfer. So stretches of events and of increments under way tile the whole run, and add up
-to its time. Stretches of one collective, or of one engine of a rank, in a row are one step.
+Each event started when the latest of what it waited for was there: its own queue, an increment, the
+ring's previous transfer. So intervals of events and of increments in flight tile the whole run, and
+add up to its time. Intervals of one collective, or of one engine of a rank, in a row are one step.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,8 +16,8 @@ from ncc_runtime.report.row_texts import placeholder_text, row_texts
 
 
 @attrs.frozen
-class Piece:
-    """A stretch of time and the event it belongs to; of an increment, who waited for it."""
+class PathInterval:
+    """An interval and its event; of an increment in flight, the event that waited for it."""
 
     event: int  # NO_EVENT: before the first event
     start_ps: int
@@ -26,8 +26,8 @@ class Piece:
 
 
 @attrs.frozen
-class Step:
-    """Pieces in a row that belong together."""
+class PathStep:
+    """Neighbouring intervals of one collective, engine or CC-core."""
 
     what: str  # `p3 all-reduce.1`, `Tensor of rank 0: dot y f32[8,8]`, `launch`
     kind: str  # collective, engine, launch
@@ -45,7 +45,7 @@ class Step:
 class CriticalPath:
     """The steps, in order of time; their times add up to the run's."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[PathStep, ...]
 
     @property
     def time_ps(self) -> int:
@@ -56,7 +56,7 @@ class CriticalPath:
         """What sharing added to events of the path."""
         return sum(step.slowed_ps for step in self.steps)
 
-    def longest(self, count: int) -> tuple[Step, ...]:
+    def longest(self, count: int) -> tuple[PathStep, ...]:
         """The steps that take most, in order of time."""
         ranked = sorted(range(len(self.steps)), key=lambda at: (-self.steps[at].time_ps, at))
         return tuple(self.steps[at] for at in sorted(ranked[:count]))
@@ -64,74 +64,78 @@ class CriticalPath:
 
 def critical_path(trace: Trace) -> CriticalPath:
     """Why the run took as long as it did."""
-    words = _Words(trace)
-    steps = [_step(trace, words, pieces) for pieces in _joined(words, pieces_of(trace))]
+    words = _EventTexts(trace)
+    steps = [_step(trace, words, intervals) for intervals in _joined(words, intervals_of(trace))]
     return CriticalPath(tuple(steps))
 
 
-def pieces_of(trace: Trace) -> list[Piece]:
-    """The chain piece by piece, in order of time, from 0 to the run's end."""
-    found: list[Piece] = []
+def intervals_of(trace: Trace) -> list[PathInterval]:
+    """The chain, in order of time, from 0 to the run's end."""
+    chain: list[PathInterval] = []
     if not len(trace):
-        return found
+        return chain
     event, until = trace.last_event, trace.time_ps
     while event != NO_EVENT:
         start, cause = int(trace.start_ps[event]), int(trace.cause[event])
         assert start <= until, f"event {event} started after what waited for it"
-        found.append(Piece(event, start, until, is_under_way=False))
+        chain.append(PathInterval(event, start, until, is_under_way=False))
         until = start
         made = int(trace.end_ps[cause]) if cause != NO_EVENT else until
         if made < until:
-            found.append(Piece(event, made, until, is_under_way=True))
+            chain.append(PathInterval(event, made, until, is_under_way=True))
             until = made
-        assert len(found) <= 2 * len(trace), "causes go round in a circle"
+        assert len(chain) <= 2 * len(trace), "causes go round in a circle"
         event = cause
     if until > 0:
-        found.append(Piece(NO_EVENT, 0, until, is_under_way=False))
-    return found[::-1]
+        chain.append(PathInterval(NO_EVENT, 0, until, is_under_way=False))
+    return chain[::-1]
 
 
 Key = tuple[str, int, int]
-"""What makes pieces one step: a collective; an engine of a rank."""
+"""Kind, number and rank; neighbouring intervals of one key are one step."""
 
 
-def _joined(words: "_Words", pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+def _joined(
+    words: "_EventTexts", intervals: Sequence[PathInterval]
+) -> Iterator[list[PathInterval]]:
     """Neighbours with one key, together."""
-    run: list[Piece] = []
+    run: list[PathInterval] = []
     key: Key | None = None
-    for piece in pieces:
-        own = words.key(piece.event)
+    for interval in intervals:
+        own = words.key(interval.event)
         if run and own != key:
             yield run
             run = []
         key = own
-        run.append(piece)
+        run.append(interval)
     if run:
         yield run
 
 
-def _step(trace: Trace, words: "_Words", pieces: Sequence[Piece]) -> Step:
-    events = list(dict.fromkeys(piece.event for piece in pieces))
-    start, end = pieces[0].start_ps, pieces[-1].end_ps
+def _step(trace: Trace, words: "_EventTexts", intervals: Sequence[PathInterval]) -> PathStep:
+    events = list(dict.fromkeys(interval.event for interval in intervals))
+    start, end = intervals[0].start_ps, intervals[-1].end_ps
     if events[0] == NO_EVENT:
-        return Step("launch", "launch", None, (), start, end - start, 0, 0, 0, "the host")
+        return PathStep("launch", "launch", None, (), start, end - start, 0, 0, 0, "the host")
     kind, number, _ = words.key(events[0])
     ranks = tuple(sorted({int(trace.rank[event]) for event in events}))
-    return Step(
+    return PathStep(
         what=words.what(events),
         kind=kind,
         placeholder=number if kind == "collective" else None,
         ranks=ranks,
         start_ps=start,
         time_ps=end - start,
-        under_way_ps=sum(one.end_ps - one.start_ps for one in pieces if one.is_under_way),
+        under_way_ps=sum(
+            interval.end_ps - interval.start_ps for interval in intervals if interval.is_under_way
+        ),
         slowed_ps=sum(int(trace.slowed_ps[event]) for event in events),
         events=len(events),
         late=words.late(events[0]),
     )
 
 
-class _Words:
+class _EventTexts:
     """Events in words; texts of a queue are worked out when first needed."""
 
     def __init__(self, trace: Trace) -> None:

@@ -1,8 +1,7 @@
-"""What two placements of one program change, collective by collective.
+"""What two placements of one program change, collective by collective: `nccrt diff`.
 
-What one collective takes each time it runs, counted from its descriptors: bytes, rows.
-
-What `nccrt diff` prints: two lines for every kind of collective that changed.
+What a collective takes is counted from its descriptors, for one time that it runs: bytes, rows.
+Two lines are printed for every kind of collective that changed.
 """
 
 import enum
@@ -17,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ncc_runtime.execution.variable_sizes import assumed
-from ncc_runtime.lowering.choices import collective_key
+from ncc_runtime.lowering.choices import alike_as
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable
 from ncc_runtime.neff.program import Program
 from ncc_runtime.report.collectives import REMOTE
@@ -26,7 +25,7 @@ from ncc_runtime.topology.routes import TRANSPORTS, Routes, Transport
 
 
 @attrs.frozen
-class Moved:
+class CollectiveTraffic:
     """Bytes of all ranks together, and instructions that some rank performs."""
 
     bytes_by_transport: tuple[int, ...]  # by Transport code
@@ -41,11 +40,11 @@ class Moved:
     @property
     def busiest_link(self) -> tuple[str, int]:
         """The link that carries most, and how much; `-` if none carries any."""
-        return max(self.bytes_by_link, key=lambda one: one[1], default=("-", 0))
+        return max(self.bytes_by_link, key=lambda item: item[1], default=("-", 0))
 
 
-def moved(executable: Executable) -> tuple[Moved, ...]:
-    """What every placeholder takes, in order; of variable size, what is assumed of it."""
+def traffic_of(executable: Executable) -> tuple[CollectiveTraffic, ...]:
+    """What every placeholder sends, in order; of variable size, what is assumed of it."""
     executable, _ = assumed(executable)
     count, routes = len(executable.program.placeholders), executable.routes
     by_transport = np.zeros((count, len(TRANSPORTS)), np.int64)
@@ -59,11 +58,15 @@ def moved(executable: Executable) -> tuple[Moved, ...]:
                 int
             )
             for peers in (queue.peer, queue.also_peer):
-                _add_writes(routes, queue, peers, (by_transport, by_link))
+                if peers is not None:
+                    _add_writes(routes, queue, peers, by_transport, by_link)
     return tuple(
-        Moved(
+        CollectiveTraffic(
             tuple(by_transport[number].tolist()),
-            _named(executable, by_link[number]),
+            tuple(
+                (executable.topology.links.name(link), int(by_link[number, link]))
+                for link in np.flatnonzero(by_link[number]).tolist()
+            ),
             int(steps[number]),
             int(runs[number]),
         )
@@ -72,12 +75,13 @@ def moved(executable: Executable) -> tuple[Moved, ...]:
 
 
 def _add_writes(
-    routes: Routes, queue: DmaQueue, peers: np.ndarray | None, found: tuple[np.ndarray, np.ndarray]
+    routes: Routes,
+    queue: DmaQueue,
+    peers: np.ndarray,
+    by_transport: np.ndarray,
+    by_link: np.ndarray,
 ) -> None:
-    """Add what a ring writes at `peers` to the bytes by transport and by link."""
-    if peers is None:
-        return
-    by_transport, by_link = found
+    """Add what a ring writes at `peers` to (placeholders, transports) and (placeholders, links)."""
     row, sender = np.nonzero(peers != IDLE)
     number, target = queue.placeholder[row], peers[row, sender]
     size = np.broadcast_to(queue.size_bytes, peers.shape)[row, sender].astype(np.int64)
@@ -93,15 +97,10 @@ def _active_rows(queue: CcQueue, count: int) -> np.ndarray:
     for post in queue.sync.posts:
         active = active | (post.rank != IDLE)
     cells = active.sum(axis=1)
-    found = np.zeros(count, np.int64)
+    active_cells = np.zeros(count, np.int64)
     own = queue.placeholder != IDLE
-    np.add.at(found, queue.placeholder[own], cells[own])
-    return found
-
-
-def _named(executable: Executable, amounts: np.ndarray) -> tuple[tuple[str, int], ...]:
-    names = executable.topology.links
-    return tuple((names.name(int(one)), int(amounts[one])) for one in np.flatnonzero(amounts))
+    np.add.at(active_cells, queue.placeholder[own], cells[own])
+    return active_cells
 
 
 class Change(enum.Enum):
@@ -115,34 +114,34 @@ class Change(enum.Enum):
 
 
 @attrs.frozen
-class Side:
-    """One of the collectives that are alike, run once on one of the places."""
+class DiffSide:
+    """Equal collectives on one of the two placements; the traffic of one run of one of them."""
 
     algorithm: str
-    moved: Moved
-    mean_time_us: float  # over all of them, as often as they run
+    traffic: CollectiveTraffic
+    mean_time_us: float  # over all runs of all of them
 
 
 @attrs.frozen(eq=False)
 class Compared:
-    """Collectives that are alike on both places."""
+    """Collectives that are equal to each other on both placements."""
 
     ids: tuple[int, ...]
     op: str
-    runs: int  # of all of them together: more than they are where they stand in loops
-    sides: tuple[Side, Side]
+    runs: int  # of all of them together: more than there are ids where they stand in loops
+    sides: tuple[DiffSide, DiffSide]
 
     @property
     def changes(self) -> tuple[Change, ...]:
         """In what the sides differ."""
-        one, two = self.sides
-        rows = [(side.moved.cc_instructions, side.moved.descriptor_runs) for side in self.sides]
+        a, b = self.sides
+        rows = [(side.traffic.cc_instructions, side.traffic.descriptor_runs) for side in self.sides]
         differs = {
-            Change.ALGORITHM: one.algorithm != two.algorithm,
-            Change.TRANSPORT: one.moved.bytes_by_transport != two.moved.bytes_by_transport,
-            Change.LINKS: one.moved.bytes_by_link != two.moved.bytes_by_link,
+            Change.ALGORITHM: a.algorithm != b.algorithm,
+            Change.TRANSPORT: a.traffic.bytes_by_transport != b.traffic.bytes_by_transport,
+            Change.LINKS: a.traffic.bytes_by_link != b.traffic.bytes_by_link,
             Change.INSTRUCTIONS: rows[0] != rows[1],
-            Change.TIME: one.mean_time_us != two.mean_time_us,
+            Change.TIME: a.mean_time_us != b.mean_time_us,
         }
         return tuple(change for change, is_so in differs.items() if is_so)
 
@@ -165,18 +164,18 @@ class Diff:
 def compared(executables: tuple[Executable, Executable], runs: tuple[Run, Run]) -> Diff:
     """Compare two places of one program, each of which has been run with a clock."""
     program = executables[0].program
-    facts = [moved(one) for one in executables]
+    traffic = [traffic_of(executable) for executable in executables]
     alike: dict[object, list[int]] = {}
     for number, placeholder in enumerate(program.placeholders):
-        names = tuple(one.lowered[number].name for one in executables)
-        key = (collective_key(program, placeholder), names, *(one[number] for one in facts))
+        names = tuple(executable.filled[number].name for executable in executables)
+        key = (alike_as(program, placeholder), names, *(each[number] for each in traffic))
         alike.setdefault(key, []).append(number)
     rows = []
     for ids in alike.values():
         count = sum(runs[0].collectives[number].runs or 0 for number in ids)
         sides = [
-            Side(one.lowered[ids[0]].name, fact[ids[0]], _mean_time_us(run, ids))
-            for one, fact, run in zip(executables, facts, runs, strict=True)
+            DiffSide(executable.filled[ids[0]].name, each[ids[0]], _mean_time_us(run, ids))
+            for executable, each, run in zip(executables, traffic, runs, strict=True)
         ]
         op = program.placeholders[ids[0]].op.value
         rows.append(Compared(tuple(ids), op, count, (sides[0], sides[1])))
@@ -193,18 +192,18 @@ def _mean_time_us(run: Run, ids: Sequence[int]) -> float:
 
 def why_nothing(diff: Diff) -> str:
     """Why the places make no difference to the program."""
-    one, two = (executable.placement for executable in diff.executables)
+    a, b = (executable.placement for executable in diff.executables)
     if not diff.rows:
         return "the program has no collectives, and its engines run alike on both"
-    columns = ((one.node, two.node), (one.chip, two.chip), (one.core, two.core))
+    columns = ((a.node, b.node), (a.chip, b.chip), (a.core, b.core))
     is_same = all(np.array_equal(mine, theirs) for mine, theirs in columns)
     names = {executable.topology.name for executable in diff.executables}
     if is_same and len(names) == 1:
         return "every rank is on the same core of the same machine"
     if is_same:
         return "ranks are on equal cores, and what the programs use is the same on both topologies"
-    if np.array_equal(one.chip, two.chip):
-        return "ranks are on other cores of the same chips, and all their ways are equally long"
+    if np.array_equal(a.chip, b.chip):
+        return "ranks are on other cores of the same chips, and all their routes are equally long"
     return "ranks are on other chips, but every group sits alike and uses the same links"
 
 
@@ -242,13 +241,13 @@ def _place(executable: Executable) -> dict[str, Any]:
     }
 
 
-def _side(side: Side) -> dict[str, Any]:
+def _side(side: DiffSide) -> dict[str, Any]:
     return {
         "algorithm": side.algorithm,
-        "bytes_by_transport": {one.value: side.moved.of(one) for one in REMOTE},
-        "bytes_by_link": dict(side.moved.bytes_by_link),
-        "cc_instructions": side.moved.cc_instructions,
-        "descriptor_runs": side.moved.descriptor_runs,
+        "bytes_by_transport": {transport.value: side.traffic.of(transport) for transport in REMOTE},
+        "bytes_by_link": dict(side.traffic.bytes_by_link),
+        "cc_instructions": side.traffic.cc_instructions,
+        "descriptor_runs": side.traffic.descriptor_runs,
         "mean_time_us": side.mean_time_us,
     }
 
@@ -320,16 +319,16 @@ def _table(rows: list[Compared]) -> Table:
     return table
 
 
-def _cells(side: Side) -> list[str]:
-    moved = side.moved
-    name, most = moved.busiest_link
+def _cells(side: DiffSide) -> list[str]:
+    traffic = side.traffic
+    name, most = traffic.busiest_link
     return [
         side.algorithm,
-        *(str(moved.of(transport)) for transport in REMOTE),
-        str(len(moved.bytes_by_link)),
+        *(str(traffic.of(transport)) for transport in REMOTE),
+        str(len(traffic.bytes_by_link)),
         name,
         str(most),
-        str(moved.cc_instructions),
-        str(moved.descriptor_runs),
+        str(traffic.cc_instructions),
+        str(traffic.descriptor_runs),
         f"{side.mean_time_us:.3f}",
     ]

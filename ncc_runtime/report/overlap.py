@@ -1,20 +1,18 @@
 """How much communication hides behind computation.
 
-A rank computes while an engine of it works; a collective is under way from its trigger until it is
+A rank computes while an engine of it works; a collective is in flight from its trigger until it is
 reported complete. What no engine of the rank covers is exposed. How much could be hidden at best is
 known for an all-reduce: no more than it takes, and no more than there is to compute that needs
-nothing of the result and gives nothing to the operand.
+nothing of the result and gives nothing to the operand (`Independence`).
 
-What stretches of time cover, on all ranks at once.
+Intervals of all ranks are handled at once (`Cover`): every rank's time has its own part of one
+line, time t of rank r being r * (length + 1) + t. So one pass over arrays joins, adds up and
+intersects intervals of any number of ranks.
 
-Every rank's time has its own part of one line: time t of rank r lies at r * (length + 1) + t. So
-one pass over arrays joins, adds up and intersects stretches of any number of ranks.
-
-Which instructions of a rank a collective needs, and which need it, by the data they touch.
-
-Events are taken in the order in which they start. A race-free program has written what it reads by
-then, so the last writer of every byte is who made it. What is read again from a reused buffer is no
-dependence. Events are few on one rank; sets of collectives are bits of a whole number.
+Dependences are followed through the data that instructions touch, in the order in which events
+start. A race-free program has written what it reads by then, so the last writer of every byte is
+its producer. What is read again from a reused buffer is no dependence. Events are few on one rank;
+sets of collectives are bits of a whole number.
 """
 
 import bisect
@@ -31,21 +29,26 @@ from ncc_runtime.neff.program import Program
 
 @attrs.frozen(eq=False)
 class Cover:
-    """The union of stretches of time, rank by rank."""
+    """The union of intervals, rank by rank."""
 
     ranks: int
-    length_ps: int  # no stretch ends later
+    length_ps: int  # no interval ends later
     low: np.ndarray  # (n,) int64, on the line, ascending
     high: np.ndarray  # (n,) int64, behind the last covered picosecond
 
     @classmethod
     def of(
-        cls, ranks: int, length_ps: int, rank: np.ndarray, spans: tuple[np.ndarray, np.ndarray]
+        cls,
+        ranks: int,
+        length_ps: int,
+        rank: np.ndarray,
+        start_ps: np.ndarray,
+        end_ps: np.ndarray,
     ) -> "Cover":
-        """What stretches (starts, ends) of ranks cover together."""
+        """What intervals of ranks cover together."""
         assert ranks * (length_ps + 1) < 2**63, "the line is longer than int64 counts"
         before = rank.astype(np.int64) * (length_ps + 1)
-        low, high = before + spans[0], before + spans[1]
+        low, high = before + start_ps, before + end_ps
         order = np.argsort(low, kind="stable")
         order = order[(high > low)[order]]
         low, reach = low[order], np.maximum.accumulate(high[order])
@@ -59,16 +62,16 @@ class Cover:
         return np.diff(self._before(edges))
 
     def within_ps(self, rank: np.ndarray, start_ps: np.ndarray, end_ps: np.ndarray) -> np.ndarray:
-        """How much is covered of each of these stretches, int64."""
+        """How much is covered of each of these intervals, int64."""
         before = rank.astype(np.int64) * (self.length_ps + 1)
         return np.asarray(self._before(before + end_ps) - self._before(before + start_ps))
 
     def shared_by_rank_ps(self, other: "Cover") -> np.ndarray:
         """How much both cover of each rank's time, (ranks,) int64."""
         inside = self._before(other.high) - self._before(other.low)
-        found = np.zeros(self.ranks, np.int64)
-        np.add.at(found, other.low // (self.length_ps + 1), inside)
-        return found
+        shared = np.zeros(self.ranks, np.int64)
+        np.add.at(shared, other.low // (self.length_ps + 1), inside)
+        return shared
 
     def _before(self, at: np.ndarray) -> np.ndarray:
         """How much is covered before places on the line."""
@@ -100,8 +103,8 @@ def independence(trace: Trace, rank: int, runs: np.ndarray) -> Independence | No
 
     `runs` are positions in `trace.runs`. None if that is too much to find out.
     """
-    wanted = np.arange(trace.executable.representatives) == rank
-    blocks = list(trace.blocks(trace.queues_of(EngineQueue), wanted))
+    is_rank = np.arange(trace.executable.seen) == rank
+    blocks = list(trace.blocks(trace.queues_of(EngineQueue), is_rank))
     computing = [_working(trace, number, events) for number, events in blocks]
     count = sum(map(len, computing))
     if count > MOST_EVENTS or count * len(runs) > MOST_PAIRS:
@@ -112,8 +115,8 @@ def independence(trace: Trace, rank: int, runs: np.ndarray) -> Independence | No
     bits = {int(run): bit for bit, run in enumerate(runs.tolist())}
     bit_of = [bits.get(run) for run in own.tolist()] + [None] * (len(events) - len(own))
     order = np.lexsort((events, trace.end_ps[events], trace.start_ps[events])).tolist()
-    makers = _makers(touched, order)
-    needs, needed = _closures(makers, bit_of, order)
+    producers = _producers(touched, order)
+    needs, needed = _closures(producers, bit_of, order)
     tied = [needs[at] | needed[at] for at in range(len(own), len(events))]
     return Independence(events[len(own) :], ~_bits(tied, len(runs)).T)
 
@@ -121,7 +124,9 @@ def independence(trace: Trace, rank: int, runs: np.ndarray) -> Independence | No
 def _bits(numbers: Sequence[int], width: int) -> np.ndarray:
     """The lowest bits of whole numbers, (numbers, width) bool."""
     size = -(-width // 8)
-    columns = np.frombuffer(b"".join(one.to_bytes(size, "little") for one in numbers), np.uint8)
+    columns = np.frombuffer(
+        b"".join(number.to_bytes(size, "little") for number in numbers), np.uint8
+    )
     bits = np.unpackbits(columns.reshape(len(numbers), size), axis=1, bitorder="little")
     return bits[:, :width].astype(bool)
 
@@ -143,11 +148,11 @@ def _touched(
     trace: Trace, rank: int, queues: Sequence[int], computing: Sequence[np.ndarray]
 ) -> list[Touched]:
     """Of the collectives' runs of a rank, then of its computing events."""
-    found: list[Touched] = []
+    touched: list[Touched] = []
     program = trace.executable.stage_of(rank).program
     for number in trace.runs.placeholder[trace.runs.rank == rank].tolist():
         placeholder = program.placeholders[number]
-        found.append(
+        touched.append(
             (
                 _ranges(program, (*placeholder.operands, *placeholder.counts)),
                 _ranges(program, placeholder.results),
@@ -159,19 +164,19 @@ def _touched(
         rows = [
             (_ranges(program, row.operands), _ranges(program, row.results)) for row in queue.table
         ]
-        found += [rows[row] for row in trace.row[events].tolist()]
-    return found
+        touched += [rows[row] for row in trace.row[events].tolist()]
+    return touched
 
 
 def _ranges(program: Program, tensors: Sequence[int]) -> list[Range]:
     return [
-        (program.address(one), program.address(one) + program.tensors[one].size_bytes)
-        for one in tensors
+        (program.address(tensor), program.address(tensor) + program.tensors[tensor].size_bytes)
+        for tensor in tensors
     ]
 
 
 class _LastWriters:
-    """Who wrote every address last; what nobody wrote has no maker."""
+    """Which event wrote every address last; what none wrote has no producer."""
 
     def __init__(self) -> None:
         self._low: list[int] = [0]
@@ -190,40 +195,40 @@ class _LastWriters:
         low, high = place
         first = bisect.bisect_right(self._low, low) - 1
         last = bisect.bisect_left(self._low, high)
-        yield from (one for one in self._writer[first:last] if one is not None)
+        yield from (writer for writer in self._writer[first:last] if writer is not None)
 
     def _cut(self, at: int) -> None:
-        """Let a stretch begin here."""
+        """Let an interval of addresses begin here."""
         after = bisect.bisect_right(self._low, at)
         if self._low[after - 1] != at:
             self._low.insert(after, at)
             self._writer.insert(after, self._writer[after - 1])
 
 
-def _makers(touched: Sequence[Touched], order: Sequence[int]) -> list[set[int]]:
-    """Who made what each one reads."""
-    last, found = _LastWriters(), [set[int]() for _ in touched]
+def _producers(touched: Sequence[Touched], order: Sequence[int]) -> list[set[int]]:
+    """The events that wrote what each reads."""
+    last, producers = _LastWriters(), [set[int]() for _ in touched]
     for at in order:
         reads, writes = touched[at]
         for place in reads:
-            found[at].update(last.read(place))
+            producers[at].update(last.read(place))
         for place in writes:
             last.write(place, at)
-    return found
+    return producers
 
 
 def _closures(
-    makers: Sequence[set[int]], bit_of: Sequence[int | None], order: Sequence[int]
+    producers: Sequence[set[int]], bit_of: Sequence[int | None], order: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """Of each one, the collectives that it needs, and those that need it, as bits."""
+    """The collectives that each event needs, and those that need it, as bits."""
     own = [0 if bit is None else 1 << bit for bit in bit_of]
-    needs, needed = [0] * len(makers), [0] * len(makers)
+    needs, needed = [0] * len(producers), [0] * len(producers)
     for at in order:
-        for maker in makers[at]:
-            needs[at] |= needs[maker] | own[maker]
+        for producer in producers[at]:
+            needs[at] |= needs[producer] | own[producer]
     for at in reversed(order):
-        for maker in makers[at]:
-            needed[maker] |= needed[at] | own[at]
+        for producer in producers[at]:
+            needed[producer] |= needed[at] | own[at]
     return needs, needed
 
 
@@ -277,18 +282,18 @@ def busy_cover(trace: Trace) -> Cover:
         queue = trace.executable.queues[number]
         assert isinstance(queue, EngineQueue)
         events = events[works(queue)[trace.row[events]]]
-        found = trace.rank[events], trace.start_ps[events], trace.end_ps[events]
-        for column, more in zip(columns, found, strict=True):
-            column.append(more)
+        more = trace.rank[events], trace.start_ps[events], trace.end_ps[events]
+        for column, values in zip(columns, more, strict=True):
+            column.append(values)
     rank, start, end = (np.concatenate(column) for column in columns)
-    return Cover.of(trace.executable.representatives, trace.time_ps, rank, (start, end))
+    return Cover.of(trace.executable.seen, trace.time_ps, rank, start, end)
 
 
 def _runs_cover(trace: Trace, own: np.ndarray) -> Cover:
-    """When some of these runs of collectives are under way."""
+    """When some of these runs of collectives are in flight."""
     runs = trace.runs
-    spans = trace.start_ps[runs.first[own]], trace.end_ps[runs.last[own]]
-    return Cover.of(trace.executable.representatives, trace.time_ps, runs.rank[own], spans)
+    start, end = trace.start_ps[runs.first[own]], trace.end_ps[runs.last[own]]
+    return Cover.of(trace.executable.seen, trace.time_ps, runs.rank[own], start, end)
 
 
 def overlap(trace: Trace) -> Overlap:
@@ -297,7 +302,7 @@ def overlap(trace: Trace) -> Overlap:
     collective = moving.by_rank_ps()
     exposed = collective - busy.shared_by_rank_ps(moving)
     return Overlap(
-        ranks=trace.executable.representatives,
+        ranks=trace.executable.seen,
         compute_ps=int(busy.by_rank_ps().sum()),
         collective_ps=int(collective.sum()),
         exposed_ps=int(exposed.sum()),
@@ -311,7 +316,7 @@ def all_reduces(trace: Trace) -> AllReduces | None:
     Programs that run together are added up, each by its first rank.
     """
     placeholders, runs = trace.executable.program.placeholders, trace.runs
-    is_sum = np.array([one.op is CollectiveOp.ALL_REDUCE for one in placeholders], bool)
+    is_sum = np.array([p.op is CollectiveOp.ALL_REDUCE for p in placeholders], bool)
     first = np.array([int(stage.ranks[0]) for stage in trace.executable.stages])
     own = np.flatnonzero(np.isin(runs.rank, first) & is_sum[runs.placeholder])
     if not len(own):
@@ -319,19 +324,19 @@ def all_reduces(trace: Trace) -> AllReduces | None:
     independent_ps, free = np.zeros(len(own), np.int64), [np.zeros(0, np.int64)]
     for rank in first.tolist():
         mine = runs.rank[own] == rank
-        found = independence(trace, rank, own[mine])
-        if found is None:
+        free_of = independence(trace, rank, own[mine])
+        if free_of is None:
             return None
-        columns = [found.events[row] for row in found.of_run]
+        columns = [free_of.events[row] for row in free_of.of_run]
         independent_ps[mine] = [_covered_ps(trace, events) for events in columns]
-        free.append(found.events[found.of_run.any(axis=0)])
+        free.append(free_of.events[free_of.of_run.any(axis=0)])
     return _added_up(trace, own, independent_ps, _covered_ps(trace, np.concatenate(free)))
 
 
 def _covered_ps(trace: Trace, events: np.ndarray) -> int:
     """How long some of these events go on, rank by rank."""
-    spans = trace.start_ps[events], trace.end_ps[events]
-    cover = Cover.of(trace.executable.representatives, trace.time_ps, trace.rank[events], spans)
+    start, end = trace.start_ps[events], trace.end_ps[events]
+    cover = Cover.of(trace.executable.seen, trace.time_ps, trace.rank[events], start, end)
     return int(cover.by_rank_ps().sum())
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.machine_model.parts import Kind
 from ncc_runtime.neff.stages import ranks_text
-from ncc_runtime.report.critical_path import CriticalPath, Step, critical_path
+from ncc_runtime.report.critical_path import CriticalPath, PathStep, critical_path
 from ncc_runtime.report.overlap import AllReduces, Hideable, Overlap, all_reduces, overlap
 from ncc_runtime.report.utilisation import SHARED, Utilisation, utilisation
 
@@ -25,7 +25,7 @@ _WORDS = {Kind.LINK: "link", Kind.HBM: "memory", Kind.DMA: "DMA engines", Kind.E
 
 @attrs.frozen(eq=False)
 class Performance:
-    """Everything about a run's time that is worked out only when somebody wants to read it."""
+    """What a run's time was spent on, each part computed when it is first read."""
 
     trace: Trace
 
@@ -51,48 +51,45 @@ class Performance:
         return int(self.trace.slowed_ps.sum()) // self.trace.executable.representatives
 
 
-def as_json(one: Performance) -> dict[str, Any]:
+def as_json(performance: Performance) -> dict[str, Any]:
     """The object `timeline` of a run; times in microseconds, of one rank on average."""
-    both = one.overlap
+    both, reduces = performance.overlap, performance.all_reduces
     return {
         "compute_us": both.mean_us(both.compute_ps),
         "collective_us": both.mean_us(both.collective_ps),
         "exposed_us": both.mean_us(both.exposed_ps),
         "most_exposed_us": both.most_exposed_ps / 1e6,
         "hidden_share": both.hidden_share,
-        "all_reduce": _all_reduces(one.all_reduces),
-        "slowed_us": one.slowed_ps / 1e6,
-        "slowed_on_critical_path_us": one.path.slowed_ps / 1e6,
+        "all_reduce": None if reduces is None else _all_reduces(reduces),
+        "slowed_us": performance.slowed_ps / 1e6,
+        "slowed_on_critical_path_us": performance.path.slowed_ps / 1e6,
         "utilisation": {
-            **{kind.value: _parts(one.use, kind) for kind in SHARED},
-            "engines": [attrs.asdict(engine) for engine in one.use.engines],
+            **{
+                kind.value: [attrs.asdict(part) for part in performance.use.parts[kind][:BUSIEST]]
+                for kind in SHARED
+            },
+            "engines": [attrs.asdict(engine) for engine in performance.use.engines],
         },
-        "critical_path": [_step(step) for step in one.path.steps],
+        "critical_path": [_step(step) for step in performance.path.steps],
     }
 
 
-def _all_reduces(found: AllReduces | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    each = [{"id": number, **_hideable(one)} for number, one in found.each.items()]
-    return {**_hideable(found.together), "each": each}
+def _all_reduces(reduces: AllReduces) -> dict[str, Any]:
+    each = [{"id": number, **_hideable(alone)} for number, alone in reduces.each.items()]
+    return {**_hideable(reduces.together), "each": each}
 
 
-def _hideable(found: Hideable) -> dict[str, Any]:
+def _hideable(hideable: Hideable) -> dict[str, Any]:
     return {
-        "time_us": found.all_reduce_ps / 1e6,
-        "independent_compute_us": found.independent_ps / 1e6,
-        "possible_us": found.most_ps / 1e6,
-        "hidden_us": found.hidden_ps / 1e6,
-        "hidden_share_of_possible": found.share,
+        "time_us": hideable.all_reduce_ps / 1e6,
+        "independent_compute_us": hideable.independent_ps / 1e6,
+        "possible_us": hideable.most_ps / 1e6,
+        "hidden_us": hideable.hidden_ps / 1e6,
+        "hidden_share_of_possible": hideable.share,
     }
 
 
-def _parts(use: Utilisation, kind: Kind) -> list[dict[str, Any]]:
-    return [attrs.asdict(part) for part in use.parts[kind][:BUSIEST]]
-
-
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: PathStep) -> dict[str, Any]:
     return {
         "what": step.what,
         "kind": step.kind,
@@ -107,44 +104,40 @@ def _step(step: Step) -> dict[str, Any]:
     }
 
 
-def lines(one: Performance) -> Iterator[str]:
-    """What a text says of it, but for the critical path."""
-    both = one.overlap
+def lines(performance: Performance) -> Iterator[str]:
+    """Its summary as text, without the critical path."""
+    both = performance.overlap
     if both.hidden_share is not None:
         yield (
             f"a rank on average: compute {both.mean_us(both.compute_ps):.3f} us, collectives "
             f"{both.mean_us(both.collective_ps):.3f} us, {both.mean_us(both.exposed_ps):.3f} us of "
             f"them exposed ({both.hidden_share:.1%} hidden)"
         )
-    if one.all_reduces is not None:
-        yield from _all_reduce_lines(one.all_reduces)
-    if busiest := ", ".join(_busiest(one.use)):
+    if performance.all_reduces is not None:
+        yield from _all_reduce_lines(performance.all_reduces)
+    if busiest := ", ".join(_busiest(performance.use)):
         yield f"busiest: {busiest}"
-    if one.slowed_ps or one.path.slowed_ps:
+    if performance.slowed_ps or performance.path.slowed_ps:
         yield (
-            f"lost by sharing: {one.slowed_ps / 1e6:.3f} us of a rank on average, "
-            f"{one.path.slowed_ps / 1e6:.3f} us on the critical path"
+            f"lost by sharing: {performance.slowed_ps / 1e6:.3f} us of a rank on average, "
+            f"{performance.path.slowed_ps / 1e6:.3f} us on the critical path"
         )
 
 
-def _all_reduce_lines(found: AllReduces) -> Iterator[str]:
+def _all_reduce_lines(reduces: AllReduces) -> Iterator[str]:
     """All together, then those that leave most exposed of what could be hidden."""
-    yield f"all-reduces {_beside(found.together)}"
-    if len(found.each) > 1:
-        left = sorted(found.each, key=lambda number: _left_ps(found.each[number]), reverse=True)
-        for number in sorted(left[:LONGEST]):
-            yield f"  p{number} {_beside(found.each[number])}"
+    yield f"all-reduces {_hidden_text(reduces.together)}"
+    if len(reduces.each) > 1:
+        exposed = {number: one.most_ps - one.hidden_ps for number, one in reduces.each.items()}
+        for number in sorted(sorted(exposed, key=exposed.__getitem__, reverse=True)[:LONGEST]):
+            yield f"  p{number} {_hidden_text(reduces.each[number])}"
 
 
-def _left_ps(one: Hideable) -> int:
-    return one.most_ps - one.hidden_ps
-
-
-def _beside(one: Hideable) -> str:
-    share = "" if one.share is None else f", {one.share:.1%} of what could be"
+def _hidden_text(hideable: Hideable) -> str:
+    share = "" if hideable.share is None else f", {hideable.share:.1%} of what could be"
     return (
-        f"{one.all_reduce_ps / 1e6:.3f} us beside {one.independent_ps / 1e6:.3f} us of "
-        f"independent compute: {one.hidden_ps / 1e6:.3f} us hidden{share}"
+        f"{hideable.all_reduce_ps / 1e6:.3f} us beside {hideable.independent_ps / 1e6:.3f} us of "
+        f"independent compute: {hideable.hidden_ps / 1e6:.3f} us hidden{share}"
     )
 
 
@@ -160,16 +153,16 @@ def table(path: CriticalPath) -> Table:
     """The longest steps of the critical path, in order of time."""
     shown = path.longest(LONGEST)
     more = f", the longest {len(shown)} of {len(path.steps)} steps" * (len(shown) < len(path.steps))
-    found = Table(box=None, pad_edge=False, title=f"critical path{more}", title_justify="left")
+    steps = Table(box=None, pad_edge=False, title=f"critical path{more}", title_justify="left")
     for name in ("start us", "time us"):
-        found.add_column(name, justify="right", no_wrap=True)
+        steps.add_column(name, justify="right", no_wrap=True)
     for name in ("step", "ranks", "waited for"):
-        found.add_column(name, no_wrap=name == "ranks")  # long sentences go on in the next line
+        steps.add_column(name, no_wrap=name == "ranks")  # long sentences go on in the next line
     for step in shown:
         times = (f"{step.start_ps / 1e6:.3f}", f"{step.time_ps / 1e6:.3f}")
         words = (step.what, _few(step.ranks), step.late)
-        found.add_row(*times, *(word.replace("[", "\\[") for word in words))
-    return found
+        steps.add_row(*times, *(word.replace("[", "\\[") for word in words))
+    return steps
 
 
 def _few(ranks: Sequence[int]) -> str:

@@ -1,9 +1,4 @@
-"""What a run gave, as the caller gets it.
-
-What reports of a placed program begin with: what it is and where it is.
-
-Proofs as people and scripts read them.
-"""
+"""The result of a run, as the caller gets it, and how its program and proofs are reported."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

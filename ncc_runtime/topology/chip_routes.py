@@ -1,23 +1,18 @@
 """Routes between the chips of one instance, as ragged tables of link ids.
 
-A grid of chips is routed in dimension order (grid_ways.py). Any other graph, and any pair whose way
-has a link down, takes a path of fewest links with the lowest ids (graph_ways.py). Every pair has
-one way, which data and its semaphore both take. All of it is assumed: AWS publishes no routing.
+Every pair of chips has one route, which data and its semaphore both take. All of it is assumed:
+AWS publishes no routing.
 
-Up to DENSE_CHIPS chips there is one table of all pairs; beyond, one is made of those that a query
-asks for.
+On a grid (`GridRoutes`) routes are in dimension order: the last dimension first, each the shorter
+way round, so on a torus columns (E, W), rows (N, S), planes (D, U). Halfway round, an even
+coordinate goes up and an odd one down, which loads both directions alike.
 
-Ways through any graph of chips and switches: the fewest links, of those the lowest ids.
+On any other graph of chips and switches (`GraphRoutes`), and between chips whose grid route has a
+link down, a route has the fewest links. Of equal ones, each chip and switch takes the lowest link
+that leads closer: the distances to a target make a table of next links.
 
-At every chip and switch the lowest link leads on that leads closer. Distances are searched from
-the targets of a query backwards, so many at once that memory stays small, and kept where that is
-little.
-
-Ways on a grid: dimension order, the last dimension first, each the shorter way round.
-
-Halfway round, an even coordinate goes up and an odd one down, so that both directions carry the
-same. On a torus that is columns (E, W), rows (N, S), planes (D, U). Assumed: AWS publishes no
-routing. Queries are whole arrays of pairs of chips.
+Queries are whole arrays of pairs of chips. Up to DENSE_CHIPS chips there is one table of all
+pairs (`ChipRoutes`); beyond, a table is made of the pairs that a query names (`LargeRoutes`).
 """
 
 from typing import TypeAlias
@@ -32,206 +27,199 @@ from ncc_runtime.topology.quadrants import NO_PORT, opposite, port_codes
 
 UNREACHABLE = -1
 
-LARGEST_TABLE = 8_000_000
-"""Links times targets of one search."""
+DENSE_CHIPS = 160
+"""Instances of more chips have no table of all pairs."""
 
-LARGEST_KEPT = 16_000_000
-"""Nodes times targets of a graph whose searches are kept."""
+LARGEST_SEARCH = 8_000_000
+"""Links times targets of one search, which bounds its memory."""
 
-SWITCHES = 4
-"""Ports of a chip that are tried before a search."""
+LARGEST_CACHE = 16_000_000
+"""Nodes times targets of an instance whose searches are cached."""
 
-Walked = list[tuple[np.ndarray, np.ndarray, np.ndarray]]
-"""Step by step (pairs, number of the step, link)."""
+SWITCH_PORTS = 4
+"""Ports of a chip that are tried for a switch next to both chips, before a search."""
+
+Hops: TypeAlias = list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+"""Links of routes in any order, as (pairs, place of the link in the route, link)."""
 
 
-@attrs.define(eq=False)
-class _Kept:
-    """What is known of some targets, a column each; forgotten when there is no room."""
+@attrs.frozen(eq=False)
+class RouteRows:
+    """Routes by row: the k-th is links[start[k]:start[k + 1]], numbered as in instance 0."""
 
-    column: np.ndarray  # (chips,) int32: which one of a target; UNREACHABLE if it is not known
-    away: np.ndarray  # (nodes, columns) int32: links that are left to go
-    onward: np.ndarray  # (nodes, columns) int32: the link to take
-    used: int = 0  # columns
+    start: np.ndarray  # (rows + 1,) int64
+    links: np.ndarray  # (m,) int32
+    hops: np.ndarray  # (rows,) int32, links of the route, UNREACHABLE without a route
+    latency_ps: np.ndarray  # (rows,) int64, sum over its links
+    bandwidth_bytes_per_s: np.ndarray  # (rows,) int64, slowest link; largest if none
+    leaves: np.ndarray  # (rows,) int8, port code of the first link, NO_PORT if unknown
+    enters: np.ndarray  # (rows,) int8, port code at which the last link arrives
+
+
+@attrs.frozen(eq=False)
+class ChipRoutes(RouteRows):
+    """All routes of an instance; those whose links are down or slowed alike share their rows."""
+
+    chips: int
+    variant: np.ndarray  # (nodes,) int32
+
+    def pair(self, node: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        """The row of two chips of one instance, chips numbered inside it."""
+        return (self.variant[node] * self.chips + source) * self.chips + target
+
+    def rows(
+        self, node: np.ndarray, source: np.ndarray, target: np.ndarray
+    ) -> tuple[RouteRows, np.ndarray]:
+        """A table of routes, and the rows in it of the pairs, in the shape of the query."""
+        return self, self.pair(node, source, target)
+
+
+@attrs.frozen(eq=False)
+class LargeRoutes:
+    """Routes of an instance of many chips, found query by query."""
+
+    router: "_Router"
+    chips: int
+    variant: np.ndarray  # (nodes,) int32
+
+    def rows(
+        self, node: np.ndarray, source: np.ndarray, target: np.ndarray
+    ) -> tuple[RouteRows, np.ndarray]:
+        """A table of routes, and the rows in it of the pairs, in the shape of the query."""
+        chips = np.int64(self.chips)
+        pair = (self.variant[node].astype(np.int64) * chips + source) * chips + target
+        keys, index = np.unique(pair, return_inverse=True)
+        rest, to = np.divmod(keys, chips)
+        variant, from_ = np.divmod(rest, chips)
+        return self.router.routes(variant, from_, to), index.reshape(pair.shape)
+
+
+RouteTable: TypeAlias = ChipRoutes | LargeRoutes
+
+
+def chip_routes(topology: Topology) -> RouteTable:
+    """The routes of a topology, for all its instances."""
+    chips, variant = topology.chips_per_node, topology.links.variant
+    router = _Router.of(topology)
+    if chips > DENSE_CHIPS:
+        return LargeRoutes(router, chips, variant)
+    variants = int(variant.max()) + 1
+    number, source, target = (
+        side.ravel() for side in np.indices((variants, chips, chips), sparse=False)
+    )
+    table = router.routes(number, source, target)
+    columns = {field.name: getattr(table, field.name) for field in attrs.fields(RouteRows)}
+    for column in columns.values():
+        column.setflags(write=False)
+    return ChipRoutes(**columns, chips=chips, variant=variant)
+
+
+@attrs.frozen(eq=False)
+class _Router:
+    """The links of an instance, by variant: instances with the same faults are one variant."""
+
+    graphs: "tuple[GraphRoutes, ...]"  # by variant
+    grid: "GridRoutes | None"
+    rates: np.ndarray  # (variants, links) int64
+    latency_ps: np.ndarray  # (links,) int64
+    port: np.ndarray  # (links,) int8
 
     @classmethod
-    def nothing(cls, nodes: int, chips: int) -> "_Kept":
-        """Room for all targets, or as many as LARGEST_KEPT holds."""
-        columns = min(chips, LARGEST_KEPT // max(1, nodes))
-        away, onward = (np.empty((nodes, columns), np.int32) for _ in range(2))
-        return cls(np.full(chips, UNREACHABLE, np.int32), away, onward)
+    def of(cls, topology: Topology) -> "_Router":
+        links, count = topology.links, topology.links_per_node
+        _, instances = np.unique(links.variant, return_index=True)  # the first of each variant
+        by_instance = (len(links.variant), count)
+        is_up = ~links.is_down.reshape(by_instance)[instances]
+        chips = topology.chips_per_node
+        # Switches are numbered after the chips of all instances; here after those of one.
+        src, dst = (
+            np.where(side >= links.chips, side - links.chips + chips, side).astype(np.int64)
+            for side in (links.src[:count], links.dst[:count])
+        )
+        return cls(
+            graphs=tuple(
+                GraphRoutes(topology, int(node), src, dst, up)
+                for node, up in zip(instances, is_up, strict=True)
+            ),
+            grid=GridRoutes.of(topology.axes, src, links.port) if topology.axes else None,
+            rates=links.bandwidth_bytes_per_s.reshape(by_instance)[instances],
+            latency_ps=links.latency_ps[:count],
+            port=port_codes(topology),
+        )
 
-    def add(self, targets: np.ndarray, away: np.ndarray, onward: np.ndarray) -> None:
-        """Keep what was found of targets that fit."""
-        some = slice(self.used, self.used + len(targets))
-        self.away[:, some], self.onward[:, some] = away, onward
-        self.column[targets] = np.arange(some.start, some.stop)
-        self.used = some.stop
+    def routes(self, variant: np.ndarray, source: np.ndarray, target: np.ndarray) -> RouteRows:
+        """The routes of pairs of chips of instances of so-numbered variants."""
+        if self.grid is None:
+            start, links, hops = self._through_graphs(variant, source, target)
+        else:
+            start, links = self.grid.routes(source, target)
+            hops = np.diff(start).astype(np.int32)
+            start, links, hops = self._with_detours(variant, source, target, start, links, hops)
+        counts = np.diff(start)
+        row = np.repeat(np.arange(len(counts)), counts)
+        slowest = np.full(len(counts), np.iinfo(np.int64).max)
+        latency = np.zeros(len(counts), np.int64)
+        some = np.flatnonzero(counts)
+        if len(some):
+            at = start[:-1][some]
+            slowest[some] = np.minimum.reduceat(self.rates[variant[row], links], at)
+            latency[some] = np.add.reduceat(self.latency_ps[links], at)
+        return RouteRows(start, links, hops, latency, slowest, *self._ends(links, start))
 
-    def has_room_for(self, targets: int) -> bool:
-        """Whether so many more fit, if need be after all else is forgotten."""
-        if self.used + targets > self.away.shape[1]:
-            self.column[:] = UNREACHABLE
-            self.used = 0
-        return targets <= self.away.shape[1]
-
-
-@attrs.frozen(eq=False)
-class GraphWays:
-    """The links of one instance, some of which may be down; sorted by source."""
-
-    nodes: int
-    chips: int
-    src: np.ndarray  # (n,) int64
-    dst: np.ndarray  # (n,)
-    is_up: np.ndarray  # (n,) bool
-    kept: _Kept = attrs.field(init=False, repr=False)
-    index: tuple[np.ndarray, np.ndarray] = attrs.field(init=False, repr=False)
-    ports: np.ndarray = attrs.field(init=False, repr=False)
-
-    @kept.default
-    def _nothing_yet(self) -> _Kept:
-        return _Kept.nothing(self.nodes, self.chips)
-
-    @index.default
-    def _links_by_ends(self) -> tuple[np.ndarray, np.ndarray]:
-        """Keys of both ends in order, and the links that are up and have them."""
-        up = np.flatnonzero(self.is_up)
-        key = self.src[up] * self.nodes + self.dst[up]
-        order = np.argsort(key, kind="stable")
-        return key[order], up[order].astype(np.int32)
-
-    @ports.default
-    def _first_ports_to_switches(self) -> np.ndarray:
-        """(chips, SWITCHES): the links of every chip as far as they lead to switches."""
-        ports = np.full((self.chips, SWITCHES), UNREACHABLE, np.int32)
-        up = np.flatnonzero(self.is_up & (self.src < self.chips))
-        place = np.arange(len(up)) - np.searchsorted(self.src[up], self.src[up])
-        few = np.flatnonzero(place < SWITCHES)
-        to_switch = np.where(self.dst[up[few]] >= self.chips, up[few], UNREACHABLE)
-        ports[self.src[up[few]], place[few]] = to_switch
-        before = np.logical_and.accumulate(ports != UNREACHABLE, axis=1)
-        return np.where(before, ports, np.int32(UNREACHABLE))
-
-    def ways(
-        self, source: np.ndarray, target: np.ndarray
+    def _through_graphs(
+        self, variant: np.ndarray, source: np.ndarray, target: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(start, links, hops) of the ways between pairs; hops are UNREACHABLE without a way."""
-        hops = np.zeros(len(source), np.int32)
-        runs: Walked = []
-        far = np.flatnonzero(source != target)
-        for step in (self._direct, self._over_switch):
-            links = step(source[far], target[far])
-            is_found = links[0] != UNREACHABLE
-            hops[far[is_found]] = len(links)
-            for number, link in enumerate(links):
-                found = link[is_found]
-                runs.append((far[is_found], np.full(len(found), number), found))
-            far = far[~is_found]
-        targets, column = np.unique(target[far], return_inverse=True)
-        each = max(1, LARGEST_TABLE // max(1, len(self.src)))
-        order = np.argsort(column, kind="stable")
-        for begin in range(0, len(targets), each):
-            some = targets[begin : begin + each]
-            edges = np.searchsorted(column[order], [begin, begin + len(some)])
-            pairs = order[edges[0] : edges[1]]
-            away, onward = self._known(some)
-            here = source[far[pairs]]
-            hops[far[pairs]] = away[here, column[pairs] - begin]
-            runs += self._walked(far[pairs], here, column[pairs] - begin, onward)
-        return (*_joined(runs, len(source)), hops)
+        """(start, links, hops) of fewest links, each pair in the graph of its variant."""
+        rows = [np.flatnonzero(variant == number) for number in range(len(self.graphs))]
+        parts = [
+            graph.routes(source[some], target[some])
+            for graph, some in zip(self.graphs, rows, strict=True)
+        ]
+        return _in_order(rows, parts)
 
-    def _direct(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray]:
-        """The lowest link that is up from one to the other, or UNREACHABLE."""
-        keys, links = self.index
-        wanted = source.astype(np.int64) * self.nodes + target
-        at = np.searchsorted(keys, wanted)
-        found = np.full(len(wanted), UNREACHABLE, np.int32)
-        inside = np.flatnonzero(at < len(keys))
-        same = inside[keys[at[inside]] == wanted[inside]]
-        found[same] = links[at[same]]
-        return (found,)
+    def _with_detours(
+        self,
+        variant: np.ndarray,
+        source: np.ndarray,
+        target: np.ndarray,
+        start: np.ndarray,
+        links: np.ndarray,
+        hops: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Routes of the grid, those with a link that is down replaced by routes of the graph."""
+        is_up = np.array([graph.is_up for graph in self.graphs])
+        if is_up.all():
+            return start, links, hops
+        row = np.repeat(np.arange(len(hops)), hops)
+        broken = np.unique(row[~is_up[variant[row], links]])
+        if not len(broken):
+            return start, links, hops
+        intact = np.setdiff1d(np.arange(len(hops)), broken)
+        starts = np.concatenate(([0], np.cumsum(hops[intact], dtype=np.int64)))
+        detours = self._through_graphs(variant[broken], source[broken], target[broken])
+        on_grid = (starts, links[np.isin(row, intact)], hops[intact])
+        return _in_order([intact, broken], [on_grid, detours])
 
-    def _over_switch(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Into a switch that both have, and out of it, where no lower link leads elsewhere."""
-        first = np.full(len(source), UNREACHABLE, np.int32)
-        second = first.copy()
-        for port in self.ports.T:
-            open_ = np.flatnonzero((first == UNREACHABLE) & (port[source] != UNREACHABLE))
-            into = port[source[open_]]
-            (out,) = self._direct(self.dst[into], target[open_])
-            joins = out != UNREACHABLE
-            first[open_[joins]], second[open_[joins]] = into[joins], out[joins]
-        return first, second
-
-    def _known(self, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(nodes, targets): links that are left to go, and the link to take."""
-        new = targets[self.kept.column[targets] == UNREACHABLE]
-        if len(new) and not self.kept.has_room_for(len(targets)):
-            return self._search(targets)
-        new = targets[self.kept.column[targets] == UNREACHABLE]
-        if len(new):
-            self.kept.add(new, *self._search(new))
-        columns = self.kept.column[targets]
-        return self.kept.away[:, columns], self.kept.onward[:, columns]
-
-    def _search(self, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import dijkstra
-
-        up = np.flatnonzero(self.is_up)
-        onward = np.full((self.nodes, len(targets)), UNREACHABLE, np.int32)
-        src, dst = self.src[up], self.dst[up]
-        ones = np.ones(len(up), np.int8)
-        back = csr_array((ones, (dst, src)), shape=(self.nodes, self.nodes))
-        found = dijkstra(back, indices=targets, unweighted=True).T
-        away = np.where(np.isinf(found), UNREACHABLE, found).astype(np.int32)
-        heads = np.flatnonzero(np.diff(src, prepend=-1))
-        if len(heads):
-            largest = np.int32(np.iinfo(np.int32).max)
-            closer = (away[dst] == away[src] - 1) & (away[src] > 0)
-            numbers = np.where(closer, up[:, None].astype(np.int32), largest)
-            lowest = np.minimum.reduceat(numbers, heads, axis=0)
-            onward[src[heads]] = np.where(lowest == largest, UNREACHABLE, lowest)
-        return away, onward
-
-    def _walked(
-        self, pairs: np.ndarray, node: np.ndarray, column: np.ndarray, onward: np.ndarray
-    ) -> Walked:
-        """All the way; a pair without one stays where it is."""
-        found: Walked = []
-        step = 0
-        while len(pairs):
-            link = onward[node, column]
-            goes = link != UNREACHABLE
-            pairs, column, link = pairs[goes], column[goes], link[goes]
-            found.append((pairs, np.full(len(pairs), step), link))
-            node, step = self.dst[link], step + 1
-        return found
-
-
-def _joined(runs: Walked, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Links in the order of pairs and steps."""
-    none = np.zeros(0, np.int64)
-    pair, step, link = (
-        np.concatenate([none, *(run[column] for run in runs)]) for column in range(3)
-    )
-    start = np.zeros(count + 1, np.int64)
-    np.cumsum(np.bincount(pair, minlength=count), out=start[1:])
-    links = np.empty(len(link), np.int32)
-    links[start[pair] + step] = link
-    return start, links
+    def _ends(self, links: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The ports by which every route leaves its first chip and enters its last."""
+        leaves = np.full(len(start) - 1, NO_PORT, np.int8)
+        enters = leaves.copy()
+        some = np.diff(start) > 0
+        code = self.port[links]
+        leaves[some] = code[start[:-1][some]]
+        enters[some] = opposite(code[start[1:][some] - 1])
+        return leaves, enters
 
 
 @attrs.frozen(eq=False)
-class GridWays:
+class GridRoutes:
     """The grid of one instance, whose links are numbered as in the first."""
 
     axes: tuple[Axis, ...]  # slowest first
     link_at: np.ndarray  # (chips, 2 * axes) int32: the link of an axis down, and up; -1: none
 
     @classmethod
-    def of(cls, axes: tuple[Axis, ...], src: np.ndarray, port: tuple[str, ...]) -> "GridWays":
+    def of(cls, axes: tuple[Axis, ...], src: np.ndarray, port: tuple[str, ...]) -> "GridRoutes":
         """From the columns of the links of the first instance."""
         column = {}
         for number, axis in enumerate(axes):
@@ -242,8 +230,8 @@ class GridWays:
             link_at[chip, [column[word] for word in words.split(BETWEEN_PORTS)]] = link
         return cls(axes, link_at)
 
-    def ways(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(start, links) of the ways between pairs of chips, one after another."""
+    def routes(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(start, links) of the routes between pairs of chips, one after another."""
         steps = [self._steps(axis, source, target) for axis in self.axes]
         start = np.zeros(len(source) + 1, np.int64)
         np.cumsum(np.sum([abs(one) for one in steps], axis=0), out=start[1:])
@@ -276,173 +264,208 @@ def _moved(axis: Axis, chip: np.ndarray, steps: np.ndarray) -> np.ndarray:
     return np.asarray(chip + ((place + steps) % axis.extent - place) * axis.stride)
 
 
-__all__ = ["UNREACHABLE", "ChipRoutes", "LargeRoutes", "RouteTable", "Ways", "chip_routes"]
-
-DENSE_CHIPS = 160
-"""Instances of more chips have no table of all pairs."""
-
-
 @attrs.frozen(eq=False)
-class Ways:
-    """Routes by row: the k-th is links[start[k]:start[k + 1]], numbered as in instance 0."""
+class GraphRoutes:
+    """Routes of fewest links in one instance, some of whose links may be down."""
 
-    start: np.ndarray  # (rows + 1,) int64
-    links: np.ndarray  # (m,) int32
-    hops: np.ndarray  # (rows,) int32, links of the way, UNREACHABLE where no way is left
-    latency_ps: np.ndarray  # (rows,) int64, of its links
-    bandwidth_bytes_per_s: np.ndarray  # (rows,) int64, slowest link; largest if none
-    leaves: np.ndarray  # (rows,) int8, port code of the first link, NO_PORT if unknown
-    enters: np.ndarray  # (rows,) int8, port code at which the last link arrives
+    topology: Topology
+    instance: int  # whose faults count
+    src: np.ndarray  # (n,) int64 ascending: chips of the instance from 0, then its switches
+    dst: np.ndarray  # (n,)
+    is_up: np.ndarray  # (n,) bool
+    cache: "_SearchCache" = attrs.field(init=False, repr=False)
+    index: tuple[np.ndarray, np.ndarray] = attrs.field(init=False, repr=False)
+    ports: np.ndarray = attrs.field(init=False, repr=False)
+
+    @property
+    def chips(self) -> int:
+        return self.topology.chips_per_node
+
+    @property
+    def nodes(self) -> int:
+        """Chips and switches of the instance."""
+        return self.chips + self.topology.switches_per_node
+
+    @cache.default
+    def _empty_cache(self) -> "_SearchCache":
+        return _SearchCache.empty(self.nodes, self.chips)
+
+    @index.default
+    def _links_by_ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """Keys of both ends in order, and the links that are up and have them."""
+        up = np.flatnonzero(self.is_up)
+        key = self.src[up] * self.nodes + self.dst[up]
+        order = np.argsort(key, kind="stable")
+        return key[order], up[order].astype(np.int32)
+
+    @ports.default
+    def _first_ports_to_switches(self) -> np.ndarray:
+        """(chips, SWITCH_PORTS): the first links of every chip, as far as they lead to switches."""
+        ports = np.full((self.chips, SWITCH_PORTS), UNREACHABLE, np.int32)
+        up = np.flatnonzero(self.is_up & (self.src < self.chips))
+        place = np.arange(len(up)) - np.searchsorted(self.src[up], self.src[up])
+        few = np.flatnonzero(place < SWITCH_PORTS)
+        to_switch = np.where(self.dst[up[few]] >= self.chips, up[few], UNREACHABLE)
+        ports[self.src[up[few]], place[few]] = to_switch
+        before = np.logical_and.accumulate(ports != UNREACHABLE, axis=1)
+        return np.where(before, ports, np.int32(UNREACHABLE))
+
+    def routes(
+        self, source: np.ndarray, target: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(start, links, hops) of routes between pairs; hops are UNREACHABLE without a route.
+
+        Neighbours, and chips at one switch, need no search; most pairs of large fabrics are such.
+        """
+        hops = np.zeros(len(source), np.int32)
+        found: Hops = []
+        left = np.flatnonzero(source != target)
+        for shortcut in (self._direct, self._over_switch):
+            route = shortcut(source[left], target[left])
+            is_found = route[0] != UNREACHABLE
+            hops[left[is_found]] = len(route)
+            for place, links in enumerate(route):
+                links = links[is_found]
+                found.append((left[is_found], np.full(len(links), place), links))
+            left = left[~is_found]
+        targets, column = np.unique(target[left], return_inverse=True)
+        order = np.argsort(column, kind="stable")
+        at_once = max(1, LARGEST_SEARCH // max(1, len(self.src)))
+        for begin in range(0, len(targets), at_once):
+            some = targets[begin : begin + at_once]
+            first, last = np.searchsorted(column[order], [begin, begin + len(some)])
+            pairs = order[first:last]
+            distance, next_link = self._known(some)
+            node, place, columns = source[left[pairs]], 0, column[pairs] - begin
+            hops[left[pairs]] = distance[node, columns]
+            pairs = left[pairs]
+            while len(pairs):  # all routes one link further; those that have arrived drop out
+                link = next_link[node, columns]
+                goes_on = link != UNREACHABLE
+                pairs, columns, link = pairs[goes_on], columns[goes_on], link[goes_on]
+                found.append((pairs, np.full(len(pairs), place), link))
+                node, place = self.dst[link], place + 1
+        return (*_joined(found, len(source)), hops)
+
+    def _direct(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray]:
+        """The lowest link that is up from one to the other, or UNREACHABLE."""
+        keys, links = self.index
+        wanted = source.astype(np.int64) * self.nodes + target
+        at = np.searchsorted(keys, wanted)
+        found = np.full(len(wanted), UNREACHABLE, np.int32)
+        inside = np.flatnonzero(at < len(keys))
+        same = inside[keys[at[inside]] == wanted[inside]]
+        found[same] = links[at[same]]
+        return (found,)
+
+    def _over_switch(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Into a switch that both have, and out of it, where no lower link leads elsewhere."""
+        first = np.full(len(source), UNREACHABLE, np.int32)
+        second = first.copy()
+        for port in self.ports.T:
+            open_ = np.flatnonzero((first == UNREACHABLE) & (port[source] != UNREACHABLE))
+            into = port[source[open_]]
+            (out,) = self._direct(self.dst[into], target[open_])
+            joins = out != UNREACHABLE
+            first[open_[joins]], second[open_[joins]] = into[joins], out[joins]
+        return first, second
+
+    def _known(self, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`_search`, of targets that are not in the cache alone."""
+        new = targets[self.cache.column[targets] == UNREACHABLE]
+        if len(new) and not self.cache.has_room_for(len(targets)):
+            return self._search(targets)
+        new = targets[self.cache.column[targets] == UNREACHABLE]
+        if len(new):
+            self.cache.add(new, *self._search(new))
+        columns = self.cache.column[targets]
+        return self.cache.distance[:, columns], self.cache.next_link[:, columns]
+
+    def _search(self, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(nodes, targets) int32 twice: links to each target, and the lowest that leads closer."""
+        distance = self._distances(targets)
+        up = np.flatnonzero(self.is_up)
+        src, dst = self.src[up], self.dst[up]
+        next_link = np.full((self.nodes, len(targets)), UNREACHABLE, np.int32)
+        first = np.flatnonzero(np.diff(src, prepend=-1))  # link of each node that has any
+        if len(first):
+            none = np.int32(np.iinfo(np.int32).max)
+            closer = (distance[dst] == distance[src] - 1) & (distance[src] > 0)
+            numbers = np.where(closer, up[:, None].astype(np.int32), none)
+            lowest = np.minimum.reduceat(numbers, first, axis=0)
+            next_link[src[first]] = np.where(lowest == none, UNREACHABLE, lowest)
+        return distance, next_link
+
+    def _distances(self, targets: np.ndarray) -> np.ndarray:
+        """(nodes, targets) int32: links from every node to each target, or UNREACHABLE."""
+        distance = np.full((self.nodes, len(targets)), UNREACHABLE, np.int32)
+        if self.chips <= DENSE_CHIPS:
+            import networkx
+
+            graph = self.topology.graph(self.instance, up_only=True).reverse(copy=False)
+            names = list(graph)
+            number = {name: node for node, name in enumerate(names)}
+            for column, target in enumerate(targets.tolist()):
+                lengths = networkx.single_source_shortest_path_length(graph, names[target])
+                nodes = [number[name] for name in lengths]
+                distance[nodes, column] = list(lengths.values())
+            return distance
+        # From 1,024 chips to each other networkx searches for 1.2 s, scipy for 0.2 s, though
+        # scipy takes longer to load.
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import dijkstra
+
+        up = np.flatnonzero(self.is_up)
+        ones = np.ones(len(up), np.int8)
+        backwards = csr_array((ones, (self.dst[up], self.src[up])), shape=(self.nodes, self.nodes))
+        lengths = dijkstra(backwards, indices=targets, unweighted=True).T
+        is_reached = ~np.isinf(lengths)
+        distance[is_reached] = lengths[is_reached]
+        return distance
 
 
-@attrs.frozen(eq=False)
-class ChipRoutes(Ways):
-    """All routes of an instance; those whose links are down or slowed alike share their rows."""
+@attrs.define(eq=False)
+class _SearchCache:
+    """Searches so far, a column for each target; emptied when there is no room."""
 
-    chips: int
-    variant: np.ndarray  # (nodes,) int32
-
-    def pair(self, node: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        """The row of two chips of one instance, chips numbered inside it."""
-        return (self.variant[node] * self.chips + source) * self.chips + target
-
-    def rows(
-        self, node: np.ndarray, source: np.ndarray, target: np.ndarray
-    ) -> tuple[Ways, np.ndarray]:
-        """Ways, and which of them are those of pairs of chips of instances."""
-        return self, self.pair(node, source, target)
-
-
-@attrs.frozen(eq=False)
-class LargeRoutes:
-    """Routes that are found when they are asked for."""
-
-    router: "_Router"
-    chips: int
-    variant: np.ndarray  # (nodes,) int32
-
-    def rows(
-        self, node: np.ndarray, source: np.ndarray, target: np.ndarray
-    ) -> tuple[Ways, np.ndarray]:
-        """Ways, and which of them are those of pairs of chips of instances."""
-        chips = np.int64(self.chips)
-        pair = (self.variant[node].astype(np.int64) * chips + source) * chips + target
-        keys, index = np.unique(pair, return_inverse=True)
-        rest, to = np.divmod(keys, chips)
-        variant, from_ = np.divmod(rest, chips)
-        return self.router.ways(variant, from_, to), index.reshape(pair.shape)
-
-
-RouteTable: TypeAlias = ChipRoutes | LargeRoutes
-
-
-def chip_routes(topology: Topology) -> RouteTable:
-    """The routes of a topology, for all its instances."""
-    chips, variant = topology.chips_per_node, topology.links.variant
-    router = _Router.of(topology)
-    if chips > DENSE_CHIPS:
-        return LargeRoutes(router, chips, variant)
-    variants = int(variant.max()) + 1
-    number, source, target = (
-        side.ravel() for side in np.indices((variants, chips, chips), sparse=False)
-    )
-    ways = router.ways(number, source, target)
-    columns = {field.name: getattr(ways, field.name) for field in attrs.fields(Ways)}
-    for column in columns.values():
-        column.setflags(write=False)
-    return ChipRoutes(**columns, chips=chips, variant=variant)
-
-
-@attrs.frozen(eq=False)
-class _Router:
-    """The links of every kind of instance of a topology, by variant."""
-
-    graphs: tuple[GraphWays, ...]
-    grid: GridWays | None
-    rates: np.ndarray  # (variants, links) int64
-    latency_ps: np.ndarray  # (links,) int64
-    port: np.ndarray  # (links,) int8
+    column: np.ndarray  # (chips,) int32: which one a target has; UNREACHABLE: none
+    distance: np.ndarray  # (nodes, columns) int32: links to the target
+    next_link: np.ndarray  # (nodes, columns) int32: the first of them
+    used: int = 0  # columns
 
     @classmethod
-    def of(cls, topology: Topology) -> "_Router":
-        links, count = topology.links, topology.links_per_node
-        _, nodes = np.unique(links.variant, return_index=True)
-        by_node = (len(links.variant), count)
-        is_up = ~links.is_down.reshape(by_node)[nodes]
-        chips = topology.chips_per_node
-        src, dst = (
-            np.where(side >= links.chips, side - links.chips + chips, side).astype(np.int64)
-            for side in (links.src[:count], links.dst[:count])
-        )
-        ends = chips + topology.switches_per_node
-        axes = topology.axes
-        return cls(
-            graphs=tuple(GraphWays(ends, chips, src, dst, up) for up in is_up),
-            grid=GridWays.of(axes, src, links.port) if axes else None,
-            rates=links.bandwidth_bytes_per_s.reshape(by_node)[nodes],
-            latency_ps=links.latency_ps[:count],
-            port=port_codes(topology),
-        )
+    def empty(cls, nodes: int, chips: int) -> "_SearchCache":
+        """Room for all targets, or as many as LARGEST_CACHE holds."""
+        columns = min(chips, LARGEST_CACHE // max(1, nodes))
+        distance, next_link = (np.empty((nodes, columns), np.int32) for _ in range(2))
+        return cls(np.full(chips, UNREACHABLE, np.int32), distance, next_link)
 
-    def ways(self, variant: np.ndarray, source: np.ndarray, target: np.ndarray) -> Ways:
-        """The routes of pairs of chips of instances of so-numbered variants."""
-        if self.grid is None:
-            start, links, hops = self._through_graphs(variant, source, target)
-        else:
-            start, links = self.grid.ways(source, target)
-            hops = np.diff(start).astype(np.int32)
-            start, links, hops = self._around(variant, (source, target), (start, links, hops))
-        counts = np.diff(start)
-        row = np.repeat(np.arange(len(counts)), counts)
-        slowest = np.full(len(counts), np.iinfo(np.int64).max)
-        latency = np.zeros(len(counts), np.int64)
-        some = np.flatnonzero(counts)
-        if len(some):
-            at = start[:-1][some]
-            slowest[some] = np.minimum.reduceat(self.rates[variant[row], links], at)
-            latency[some] = np.add.reduceat(self.latency_ps[links], at)
-        return Ways(start, links, hops, latency, slowest, *self._ends(links, start))
+    def add(self, targets: np.ndarray, distance: np.ndarray, next_link: np.ndarray) -> None:
+        """Add the search of targets that fit."""
+        some = slice(self.used, self.used + len(targets))
+        self.distance[:, some], self.next_link[:, some] = distance, next_link
+        self.column[targets] = np.arange(some.start, some.stop)
+        self.used = some.stop
 
-    def _through_graphs(
-        self, variant: np.ndarray, source: np.ndarray, target: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        pairs, found = [], []
-        for number, graph in enumerate(self.graphs):
-            some = np.flatnonzero(variant == number)
-            pairs.append(some)
-            found.append(graph.ways(source[some], target[some]))
-        return _in_order(pairs, found)
+    def has_room_for(self, targets: int) -> bool:
+        """Whether so many more fit, if need be after the cache is emptied."""
+        if self.used + targets > self.distance.shape[1]:
+            self.column[:] = UNREACHABLE
+            self.used = 0
+        return targets <= self.distance.shape[1]
 
-    def _around(
-        self,
-        variant: np.ndarray,
-        ends: tuple[np.ndarray, np.ndarray],
-        straight: tuple[np.ndarray, np.ndarray, np.ndarray],
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Straight ways, but for those with a link that is down."""
-        _, links, hops = straight
-        is_up = np.array([graph.is_up for graph in self.graphs])
-        if is_up.all():
-            return straight
-        row = np.repeat(np.arange(len(hops)), hops)
-        broken = np.unique(row[~is_up[variant[row], links]])
-        if not len(broken):
-            return straight
-        kept = np.setdiff1d(np.arange(len(hops)), broken)
-        whole = np.isin(row, kept)
-        starts = np.concatenate(([0], np.cumsum(hops[kept], dtype=np.int64)))
-        detours = self._through_graphs(variant[broken], ends[0][broken], ends[1][broken])
-        return _in_order([kept, broken], [(starts, links[whole], hops[kept]), detours])
 
-    def _ends(self, links: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The ports by which every route leaves its first chip and enters its last."""
-        leaves = np.full(len(start) - 1, NO_PORT, np.int8)
-        enters = leaves.copy()
-        some = np.diff(start) > 0
-        code = self.port[links]
-        leaves[some] = code[start[:-1][some]]
-        enters[some] = opposite(code[start[1:][some] - 1])
-        return leaves, enters
+def _joined(hops: Hops, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Links in the order of pairs and steps."""
+    none = np.zeros(0, np.int64)
+    pair, step, link = (
+        np.concatenate([none, *(part[column] for part in hops)]) for column in range(3)
+    )
+    start = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(pair, minlength=count), out=start[1:])
+    links = np.empty(len(link), np.int32)
+    links[start[pair] + step] = link
+    return start, links
 
 
 def _in_order(

@@ -1,17 +1,17 @@
-"""Directed cycles through all of some chips over links that no two of the cycles share.
+"""Directed Hamiltonian cycles of some chips, no two of which share a link.
 
-A ring algorithm sends along such a cycle, and one ring per cycle uses every link once. On a grid of
-rings and lines they are made (grid_cycles.py). Elsewhere, and on small grids or where links are
-down, they are searched by depth first with a budget, first in the order of chips, then, if that
-finds none, where the fewest ways lead on (Warnsdorff). A group without a cycle is an answer too.
+A ring algorithm sends along such a cycle, and one ring for each cycle uses every link once. On a
+grid of rings and lines cycles are constructed. Elsewhere, and on small grids or where links are
+down, they are searched depth first with a budget: in the order of chips, then, if that finds none,
+by Warnsdorff's rule, towards the chip with the fewest neighbours left. No cycle is an answer too.
+networkx has no search for Hamiltonian cycles of general graphs.
 
-Hamiltonian cycles of grids of rings and lines that share no link, made and not searched.
-
-A torus of d rings is d sets of cycles, one along each dimension, that together have every link. On
-a square of links whose opposite sides belong to one set each, the two sets may change sides; that
-joins cycles where the two sides of a set were of different ones. Squares are taken in a fixed
-scramble until every set is one cycle; what is left then is changed a square at a time, as long as
-there is no more of it. Tori have so many cycles: A. Kotzig, "Every Cartesian product of two
+The construction: a torus of d rings is the union of d 2-factors, which are sets of disjoint cycles
+through all places; at first one for each dimension. Take a square of links, two opposite sides in
+one 2-factor and two in another. If the 2-factors exchange these sides, both are 2-factors still,
+and cycles whose sides lay in two cycles become one cycle. Squares are taken in a fixed random order
+until every 2-factor is one cycle; after that, squares that join cycles of one 2-factor and do not
+split more of the other. Tori have such decompositions: A. Kotzig, "Every Cartesian product of two
 circuits is decomposable into two Hamiltonian circuits", 1973; M. F. Foregger, "Hamiltonian
 decompositions of products of cycles", Discrete Mathematics 24, 1978, of three.
 
@@ -19,6 +19,7 @@ Along a line, copies of these cycles are spliced end to end. A grid of lines alo
 some extent is even: there and back, column by column.
 """
 
+import functools
 import itertools
 import math
 from collections import Counter
@@ -28,14 +29,178 @@ from functools import lru_cache
 import attrs
 import numpy as np
 
-from ncc_runtime.topology.fabric import Axis, Links
+from ncc_runtime.topology.fabric import Axis
 from ncc_runtime.topology.graph import Topology
 
+BUDGET = 20_000
+"""Steps of a search before it settles for what it has found (a guess)."""
+
+SEARCHED = 32
+"""On a grid, groups of more chips construct cycles before they search (a guess)."""
+
+Cycle = tuple[int, ...]
+"""Chips in the order of the links; the last has a link to the first."""
+
+Edges = frozenset[tuple[int, int]]
+"""Links as (source, target)."""
+
+LinkCounts = Counter[tuple[int, int]]
+"""How many links lead from one chip to another; a trunk counts each of its parallel links."""
+
+
+def disjoint_cycles(topology: Topology, chips: Sequence[int]) -> tuple[Cycle, ...]:
+    """As many cycles as are found, each beginning with the first of the chips.
+
+    Chips are numbered through all instances. A cycle is followed by its reverse where the links go
+    both ways. Of parallel links each may be in a cycle. One chip is a cycle without links; () if
+    there is none.
+    """
+    links, group = topology.links, tuple(chips)
+    if len(group) == 1:
+        return (group,)
+    largest = max(links.src.max(initial=0), links.dst.max(initial=0), *group)
+    inside = np.zeros(int(largest) + 1, bool)
+    inside[list(group)] = True
+    rows = np.flatnonzero(~links.is_down & inside[links.src] & inside[links.dst])
+    ends = zip(links.src[rows].tolist(), links.dst[rows].tolist(), strict=True)
+    counts = Counter(dict(zip(ends, links.parallel_links[rows].tolist(), strict=True)))
+    most = min(sum(counts[edge] for edge in counts if edge[0] == chip) for chip in group)
+    searched = functools.partial(_searched_cycles, frozenset(counts), group)
+    constructed = functools.partial(_constructed_cycles, topology.axes, counts, group)
+    best: tuple[Cycle, ...] = ()
+    in_turn = (searched, constructed) if len(group) <= SEARCHED else (constructed, searched)
+    for cycles_of in in_turn:
+        if len(best) < most:
+            best = max(best, cycles_of(), key=len)
+    return best
+
+
+def _constructed_cycles(
+    axes: tuple[Axis, ...], counts: LinkCounts, chips: tuple[int, ...]
+) -> tuple[Cycle, ...]:
+    """Those of the grid that the chips fill, both ways, as far as their links are up."""
+    grid = _grid_of(axes, chips)
+    if grid is None:
+        return ()
+    rings, lines, table = grid
+    cycles: list[Cycle] = []
+    left = counts.copy()
+    for order in grid_cycles(rings, lines):
+        cycle = tuple(table[order].tolist())
+        at = cycle.index(chips[0])
+        cycle = cycle[at:] + cycle[:at]
+        for directed in (cycle, (cycle[0], *cycle[:0:-1])):
+            if all(left[edge] > 0 for edge in _edges(directed)):
+                left.subtract(_edges(directed))
+                cycles.append(directed)
+    return tuple(cycles)
+
+
+Grid = tuple[tuple[int, ...], tuple[int, ...], np.ndarray]
+"""Extents of rings and of lines, and the chips row-major in that order of dimensions."""
+
+
+def _grid_of(axes: tuple[Axis, ...], chips: tuple[int, ...]) -> Grid | None:
+    """The grid that chips of one instance fill; None if they do not."""
+    per_node = math.prod(axis.extent for axis in axes)
+    group = np.array(chips, np.int64)
+    if not axes or len(np.unique(group // per_node)) > 1:
+        return None
+    dimensions = []
+    for axis in axes:
+        places = _places(axis, group % per_node)
+        if places is None:
+            return None
+        closes = axis.wraps and len(places) == axis.extent  # a ring of chips along the axis
+        dimensions.append((not closes, -len(places), axis, places))
+    if math.prod(len(places) for *_, places in dimensions) != len(chips):
+        return None
+    dimensions.sort(key=lambda dimension: dimension[:2])  # rings before lines, the longest first
+    table = np.array(chips[0] // per_node * per_node)
+    for _, _, axis, places in dimensions:
+        table = np.add.outer(table, places * axis.stride)
+    rings, lines = (
+        tuple(len(places) for line, _, _, places in dimensions if line is is_line)
+        for is_line in (False, True)
+    )
+    return rings, lines, table.ravel()
+
+
+def _places(axis: Axis, chips: np.ndarray) -> np.ndarray | None:
+    """Places along an axis that chips take, each beside the one before; None if they are apart."""
+    there = np.unique(chips // axis.stride % axis.extent)
+    apart = np.flatnonzero(np.diff(there) != 1)
+    if len(apart) == 1 and axis.wraps and there[0] == 0 and there[-1] == axis.extent - 1:
+        return np.roll(there, -int(apart[0]) - 1)
+    return None if len(apart) else there
+
+
+@lru_cache(maxsize=256)
+def _searched_cycles(edges: Edges, chips: tuple[int, ...]) -> tuple[Cycle, ...]:
+    return _searched(edges, chips, greedy=False) or _searched(edges, chips, greedy=True)
+
+
+def _searched(edges: Edges, chips: tuple[int, ...], *, greedy: bool) -> tuple[Cycle, ...]:
+    best: tuple[Cycle, ...] = ()
+    steps = [BUDGET]
+    for cycle in _cycles(edges, chips, steps, greedy=greedy):
+        pair = _with_reverse(cycle, edges)
+        left = edges - {edge for directed in pair for edge in _edges(directed)}
+        others = _cycles(left, chips, steps, greedy=greedy)
+        disjoint = pair + next((_with_reverse(other, left) for other in others), ())
+        if len(disjoint) > len(best):
+            best = disjoint
+        if len(best) * len(chips) >= len(edges) or len(best) >= 4 or steps[0] <= 0:
+            break
+    return best
+
+
+def _edges(cycle: Cycle) -> Iterator[tuple[int, int]]:
+    return zip(cycle, cycle[1:] + cycle[:1], strict=True)
+
+
+def _with_reverse(cycle: Cycle, edges: Edges) -> tuple[Cycle, ...]:
+    back = (cycle[0], *cycle[:0:-1])
+    return (cycle, back) if back != cycle and edges.issuperset(_edges(back)) else (cycle,)
+
+
+def _cycles(
+    edges: Edges, chips: tuple[int, ...], steps: list[int], *, greedy: bool
+) -> Iterator[Cycle]:
+    """Hamiltonian cycles in the order of chips, or greedily; stops when `steps` has run out."""
+    after: dict[int, list[int]] = {chip: [] for chip in chips}
+    for src, dst in sorted(edges):
+        after[src].append(dst)
+    path, visited = [chips[0]], {chips[0]}
+
+    def neighbours(chip: int) -> Iterator[int]:
+        if not greedy:
+            return iter(after[chip])
+        left = {dst: sum(far not in visited for far in after[dst]) for dst in after[chip]}
+        return iter(sorted(after[chip], key=left.__getitem__))
+
+    choices = [neighbours(chips[0])]
+    while choices and steps[0] > 0:
+        steps[0] -= 1
+        chip = next((dst for dst in choices[-1] if dst not in visited), None)
+        if chip is None:
+            choices.pop()
+            visited.discard(path.pop())
+            continue
+        path.append(chip)
+        visited.add(chip)
+        choices.append(neighbours(chip))
+        if len(path) == len(chips) and (chip, chips[0]) in edges:
+            yield tuple(path)
+
+
+# Cycles of grids, which are constructed.
+
 MOST_SQUARES = 400
-"""Squares that are changed one by one before what is found is enough."""
+"""Squares exchanged after no more join both 2-factors, before what there is is enough (a guess)."""
 
 ATTEMPTS = 6
-"""Scrambles that are tried of a torus of up to SMALL places, two of a larger one."""
+"""Random orders tried on a torus of up to SMALL places; two on a larger one (guesses)."""
 
 SMALL = 64
 
@@ -49,16 +214,17 @@ Order = list[int]
 """Places of a grid, row-major, in the order of an undirected cycle."""
 
 
-def grid_cycles(rings: Sequence[int], lines: Sequence[int]) -> list[Order]:
+@lru_cache(maxsize=64)
+def grid_cycles(rings: tuple[int, ...], lines: tuple[int, ...]) -> list[Order]:
     """Undirected cycles through the places of a grid: first its rings' dimensions, then lines'.
 
     Rings of two, which have both links between their places, come after longer ones. Extents of 1
     do not count.
     """
-    rings, lines = ([one for one in extents if one > 1] for extents in (rings, lines))
+    rings, lines = (tuple(e for e in extents if e > 1) for extents in (rings, lines))
     if not rings:
         return _of_lines(lines)
-    cycles = _of_rings(tuple(rings))
+    cycles = _of_rings(rings)
     for extent in lines:
         cycles = _stacked(cycles, extent)
     return cycles
@@ -71,7 +237,7 @@ def _of_rings(dims: tuple[int, ...]) -> list[Order]:
         return [_zigzag(dims[0], begin) for begin in range(2)]
     best: list[Order] = []
     for attempt in range(ATTEMPTS if math.prod(dims) <= SMALL else 2):
-        best = max(best, _Sets.of(dims, attempt).cycles(), key=len)
+        best = max(best, _TwoFactors.of(dims, attempt).cycles(), key=len)
         if len(best) == len(dims):
             return best
     spliced = _stacked(_of_rings(dims[:-1]), 2) if dims[-1] == 2 else []
@@ -81,23 +247,23 @@ def _of_rings(dims: tuple[int, ...]) -> list[Order]:
 def _zigzag(extent: int, begin: int) -> Order:
     """Round two rings of an even extent, across both links of every pair but one in turn."""
     sides = [(begin + place) % 2 for place in range(extent)]
-    return [2 * place + side for place, one in enumerate(sides) for side in (one, 1 - one)]
+    return [2 * place + side for place, first in enumerate(sides) for side in (first, 1 - first)]
 
 
 @attrs.define(eq=False)
-class _Sets:
-    """Which set every link of a torus belongs to; a place has two links of every set."""
+class _TwoFactors:
+    """Which 2-factor every link of a torus belongs to; a place has two links of each."""
 
     up: list[list[int]]  # [dimension][place]: the next place up
     down: list[list[int]]
-    squares: list[Square]  # scrambled
-    owner: list[list[int]]  # [dimension][place]: the set of the link up
-    labels: list[list[int]] = attrs.field(factory=list)  # [set][place]: its cycle
-    counts: list[int] = attrs.field(factory=list)  # cycles by set
+    squares: list[Square]  # in random order
+    owner: list[list[int]]  # [dimension][place]: the 2-factor of the link up
+    labels: list[list[int]] = attrs.field(factory=list)  # [factor][place]: its cycle
+    counts: list[int] = attrs.field(factory=list)  # cycles by factor
 
     @classmethod
-    def of(cls, dims: tuple[int, ...], attempt: int) -> "_Sets":
-        """Every dimension as a set of its own."""
+    def of(cls, dims: tuple[int, ...], attempt: int) -> "_TwoFactors":
+        """Every dimension as a 2-factor of its own."""
         table = np.arange(math.prod(dims)).reshape(dims)
         axes = range(len(dims))
         up, down = ([np.roll(table, s, a).ravel().tolist() for a in axes] for s in (-1, 1))
@@ -107,104 +273,99 @@ class _Sets:
         return cls(up, down, [squares[k] for k in order], owner)
 
     def cycles(self) -> list[Order]:
-        """The sets that have become one cycle each."""
+        """The 2-factors that have become one cycle each."""
+        self.labels, self.counts = [[] for _ in self.up], [0] * len(self.up)
         self._label(range(len(self.up)))
         self._join()
-        self._change()
-        return [self._walk(one, 0) for one, count in enumerate(self.counts) if count == 1]
+        self._improve()
+        return [self._walk(factor, 0) for factor, count in enumerate(self.counts) if count == 1]
 
     def _join(self) -> None:
-        """Change sides where that joins cycles of both sets; labels are merged as it goes."""
+        """Exchange sides where that joins cycles of both; a union-find tracks merged labels."""
         parents = [list(range(count)) for count in self.counts]
         for square in self.squares:
-            sets = self._sides(square)
-            if sets is None:
+            factors = self._sides(square)
+            if factors is None:
                 continue
             pairs = [
-                [_root(parents[one], self.labels[one][end]) for end in self._ends(square, side)]
-                for side, one in enumerate(sets)
+                [_root(parents[k], self.labels[k][end]) for end in self._ends(square, side)]
+                for side, k in enumerate(factors)
             ]
             if all(here != there for here, there in pairs):
-                self._exchange(square, sets)
-                for one, (here, there) in zip(sets, pairs, strict=True):
-                    parents[one][here] = there
+                self._exchange(square, factors)
+                for factor, (here, there) in zip(factors, pairs, strict=True):
+                    parents[factor][here] = there
         self._label(range(len(self.up)))
 
-    def _change(self) -> None:
-        """Change sides where that joins cycles of one set and leaves no more in all."""
+    def _improve(self) -> None:
+        """Exchange sides where that joins cycles of one and leaves no more cycles in all."""
         if max(self.counts) == 1:
             return
-        changed = 0
+        exchanged = 0
         for square in itertools.islice(itertools.cycle(self.squares), 40 * MOST_SQUARES):
-            sets = self._sides(square)
-            if sets is None or not self._joins(square, sets):
+            factors = self._sides(square)
+            if factors is None or not self._joins(square, factors):
                 continue
             before = self.labels[:], self.counts[:]
-            self._exchange(square, sets)
-            self._label(sets)
+            self._exchange(square, factors)
+            self._label(factors)
             if sum(self.counts) > sum(before[1]):
-                self._exchange(square, sets[::-1])
+                self._exchange(square, factors[::-1])
                 self.labels, self.counts = before
-            changed += 1
-            if max(self.counts) == 1 or changed == MOST_SQUARES:
+            exchanged += 1
+            if max(self.counts) == 1 or exchanged == MOST_SQUARES:
                 return
 
     def _sides(self, square: Square) -> tuple[int, int] | None:
-        """The two sets whose opposite sides a square has, or None."""
-        one, two, three, four = (self.owner[axis][place] for axis, place in square)
-        return (one, three) if one == two != three == four else None
+        """The two 2-factors that have opposite sides of a square each, or None."""
+        left, right, top, bottom = (self.owner[axis][place] for axis, place in square)
+        return (left, top) if left == right != top == bottom else None
 
     def _ends(self, square: Square, side: int) -> tuple[int, int]:
         """A place on each of two opposite sides."""
         return square[2 * side][1], square[2 * side + 1][1]
 
-    def _joins(self, square: Square, sets: tuple[int, int]) -> bool:
-        """Whether the opposite sides of one of its sets are of different cycles."""
-        for side, one in enumerate(sets):
+    def _joins(self, square: Square, factors: tuple[int, int]) -> bool:
+        """Whether the opposite sides of one of the two are in different cycles."""
+        for side, factor in enumerate(factors):
             here, there = self._ends(square, side)
-            if self.labels[one][here] != self.labels[one][there]:
+            if self.labels[factor][here] != self.labels[factor][there]:
                 return True
         return False
 
-    def _exchange(self, square: Square, sets: tuple[int, int]) -> None:
+    def _exchange(self, square: Square, factors: tuple[int, int]) -> None:
         for number, (axis, place) in enumerate(square):
-            self.owner[axis][place] = sets[1 - number // 2]
+            self.owner[axis][place] = factors[1 - number // 2]
 
-    def _label(self, sets: Sequence[int]) -> None:
-        """Number the cycles of some sets anew."""
-        if not self.labels:
-            self.labels, self.counts = [[] for _ in self.up], [0] * len(self.up)
-        for one in sets:
-            self.labels[one], self.counts[one] = self._cycles(one)
+    def _label(self, factors: Sequence[int]) -> None:
+        """Number the cycles of some 2-factors anew."""
+        for factor in factors:
+            label, count = [-1] * len(self.up[0]), 0
+            for start in range(len(label)):
+                if label[start] < 0:
+                    for place in self._walk(factor, start):
+                        label[place] = count
+                    count += 1
+            self.labels[factor], self.counts[factor] = label, count
 
-    def _cycles(self, one: int) -> tuple[list[int], int]:
-        """By place, the number of its cycle in a set; and how many there are."""
-        label, count = [-1] * len(self.up[0]), 0
-        for start in range(len(label)):
-            if label[start] >= 0:
-                continue
-            for place in self._walk(one, start):
-                label[place] = count
-            count += 1
-        return label, count
-
-    def _walk(self, one: int, start: int) -> Order:
-        """The cycle of a set through a place."""
-        order, place, came = [start], start, (-1, -1)
+    def _walk(self, factor: int, start: int) -> Order:
+        """The cycle of a 2-factor through a place."""
+        order, place, last = [start], start, (-1, -1)
         while True:
-            came, place = self._onward(one, place, came)
+            last, place = self._next(factor, place, last)
             if place == start:
                 return order
             order.append(place)
 
-    def _onward(self, one: int, place: int, came: Edge) -> tuple[Edge, int]:
+    def _next(self, factor: int, place: int, last: Edge) -> tuple[Edge, int]:
+        """The other link of a place than the last, and where it leads."""
         for axis, owner in enumerate(self.owner):
             below = self.down[axis][place]
-            if owner[place] == one and (axis, place) != came:
+            if owner[place] == factor and (axis, place) != last:
                 return (axis, place), self.up[axis][place]
-            if owner[below] == one and (axis, below) != came:
+            if owner[below] == factor and (axis, below) != last:
                 return (axis, below), below
-        raise AssertionError(f"place {place} has no second link of set {one}")
+        raise AssertionError(f"place {place} has no second link of 2-factor {factor}")
 
 
 def _root(parents: list[int], label: int) -> int:
@@ -216,14 +377,14 @@ def _root(parents: list[int], label: int) -> int:
 
 def _squares(dims: Sequence[int], up: Sequence[Sequence[int]]) -> Iterator[Square]:
     """All squares of links; on a ring of two with either link on each side."""
-    for one, two in itertools.combinations(range(len(dims)), 2):
+    for first, second in itertools.combinations(range(len(dims)), 2):
         for place in range(len(up[0])):
-            across, along = up[two][place], up[one][place]
+            across, along = up[second][place], up[first][place]
             sides = (
-                _links(dims, up, one, place),
-                _links(dims, up, one, across),
-                _links(dims, up, two, place),
-                _links(dims, up, two, along),
+                _links(dims, up, first, place),
+                _links(dims, up, first, across),
+                _links(dims, up, second, place),
+                _links(dims, up, second, along),
             )
             yield from itertools.product(*sides)
 
@@ -240,29 +401,30 @@ def _stacked(cycles: Sequence[Order], extent: int) -> list[Order]:
     Between two copies a cycle leaves one of its links in each and takes two along the line; places
     are then row-major with the line as the last dimension.
     """
-    found = [[place * extent for place in cycle] for cycle in cycles]
+    through_copies = [[place * extent for place in cycle] for cycle in cycles]
     for copy in range(1, extent):
-        taken: set[int] = set()  # places whose link along the line is used up
+        used: set[int] = set()  # places whose link along the line is used up
         spliced = []
-        for cycle, whole in zip(cycles, found, strict=False):
-            at = _gap(whole, copy - 1, extent, taken)
+        for cycle, so_far in zip(cycles, through_copies, strict=False):
+            at = _gap(so_far, copy - 1, extent, used)
             if at is None:
                 continue
-            ends = [whole[at], whole[(at + 1) % len(whole)]]
-            taken.update(ends)
+            ends = [so_far[at], so_far[(at + 1) % len(so_far)]]
+            used.update(ends)
             begin, end = (place // extent for place in ends)
             inner = [place * extent + copy for place in _between(cycle, begin, end)]
-            spliced.append((cycle, whole[: at + 1] + inner + whole[at + 1 :]))
-        cycles, found = [one for one, _ in spliced], [one for _, one in spliced]
-    return found
+            spliced.append((cycle, so_far[: at + 1] + inner + so_far[at + 1 :]))
+        cycles = [cycle for cycle, _ in spliced]
+        through_copies = [so_far for _, so_far in spliced]
+    return through_copies
 
 
-def _gap(whole: Order, copy: int, extent: int, taken: set[int]) -> int | None:
+def _gap(cycle: Order, copy: int, extent: int, used: set[int]) -> int | None:
     """Where in a cycle two neighbours of a copy follow each other whose links up are free."""
-    for at, place in enumerate(whole):
-        after = whole[(at + 1) % len(whole)]
+    for at, place in enumerate(cycle):
+        after = cycle[(at + 1) % len(cycle)]
         inside = place % extent == copy == after % extent
-        if inside and place not in taken and after not in taken:
+        if inside and place not in used and after not in used:
             return at
     return None
 
@@ -295,180 +457,3 @@ def _winding(dims: Sequence[int]) -> list[tuple[int, ...]]:
         turns = (paths if first % 2 == 0 else paths[::-1] for first in range(extent))
         paths = [(first, *rest) for first, turn in enumerate(turns) for rest in turn]
     return paths
-
-
-BUDGET = 20_000
-"""Steps of a search before it settles for what it has found."""
-
-SEARCHED = 32
-"""Of a group of more chips on a grid, cycles are made before they are searched."""
-
-Cycle = tuple[int, ...]
-"""Chips in the order of the links; the last has a link to the first."""
-
-Edges = frozenset[tuple[int, int]]
-"""Links as (source, target)."""
-
-Strands = Counter[tuple[int, int]]
-"""How many links carry from one chip to another, those of a trunk one by one."""
-
-
-def disjoint_cycles(topology: Topology, chips: Sequence[int]) -> tuple[Cycle, ...]:
-    """As many cycles as are found, each beginning with the first of the chips.
-
-    A cycle is followed by its reverse where the links go both ways. Of the links of a trunk each
-    may be in a cycle. One chip is a cycle without links, of no cycle at all () is returned.
-    """
-    links, group = topology.links, tuple(chips)
-    if len(group) == 1:
-        return (group,)
-    strands = _strands(links, group)
-    most = min(sum(strands[edge] for edge in strands if edge[0] == chip) for chip in group)
-    ways = [_searched_cycles, _made_cycles]
-    found: tuple[Cycle, ...] = ()
-    for way in ways if len(group) <= SEARCHED else ways[::-1]:
-        if len(found) < most:
-            found = max(found, way(topology.axes, strands, group), key=len)
-    return found
-
-
-def _strands(links: Links, chips: tuple[int, ...]) -> Strands:
-    last = max(links.src.max(initial=0), links.dst.max(initial=0), *chips)
-    wanted = np.zeros(int(last) + 1, bool)
-    wanted[list(chips)] = True
-    inside = np.flatnonzero(~links.is_down & wanted[links.src] & wanted[links.dst])
-    ends = zip(links.src[inside].tolist(), links.dst[inside].tolist(), strict=True)
-    return Counter(dict(zip(ends, links.strands[inside].tolist(), strict=True)))
-
-
-def _made_cycles(
-    axes: tuple[Axis, ...], strands: Strands, chips: tuple[int, ...]
-) -> tuple[Cycle, ...]:
-    """Those of the grid that the chips fill, both ways, as far as their links are up."""
-    grid = _grid_of(axes, chips)
-    if grid is None:
-        return ()
-    rings, lines, table = grid
-    found: list[Cycle] = []
-    left = strands.copy()
-    for order in _of_grid(rings, lines):
-        cycle = _turned(tuple(table[order].tolist()), chips[0])
-        for one in (cycle, (cycle[0], *cycle[:0:-1])):
-            if all(left[edge] > 0 for edge in _edges(one)):
-                left.subtract(_edges(one))
-                found.append(one)
-    return tuple(found)
-
-
-_of_grid = lru_cache(maxsize=64)(grid_cycles)
-
-
-Grid = tuple[tuple[int, ...], tuple[int, ...], np.ndarray]
-"""Extents of rings and of lines, and the chips row-major in that order of dimensions."""
-
-
-def _grid_of(axes: tuple[Axis, ...], chips: tuple[int, ...]) -> Grid | None:
-    """The grid that chips of one instance fill; None if they do not."""
-    per_node = math.prod(axis.extent for axis in axes)
-    group = np.array(chips, np.int64)
-    if not axes or len(np.unique(group // per_node)) > 1:
-        return None
-    found = [_places(axis, group % per_node) for axis in axes]
-    if any(one is None for one in found):
-        return None
-    spans = [(axis, one) for axis, one in zip(axes, found, strict=True) if one is not None]
-    if math.prod(len(places) for _, places in spans) != len(chips):
-        return None
-    spans.sort(key=lambda span: (not _closes(*span), -len(span[1])))
-    table = np.array(chips[0] // per_node * per_node)
-    for axis, places in spans:
-        table = np.add.outer(table, places * axis.stride)
-    rings, lines = (
-        tuple(len(span[1]) for span in spans if _closes(*span) is closes)
-        for closes in (True, False)
-    )
-    return rings, lines, table.ravel()
-
-
-def _closes(axis: Axis, places: np.ndarray) -> bool:
-    """Whether the chips close a ring along an axis."""
-    return axis.wraps and len(places) == axis.extent
-
-
-def _places(axis: Axis, chips: np.ndarray) -> np.ndarray | None:
-    """Places along an axis that chips take, each beside the one before; None if they are apart."""
-    there = np.unique(chips // axis.stride % axis.extent)
-    apart = np.flatnonzero(np.diff(there) != 1)
-    if len(apart) == 1 and axis.wraps and there[0] == 0 and there[-1] == axis.extent - 1:
-        return np.roll(there, -int(apart[0]) - 1)
-    return None if len(apart) else there
-
-
-def _turned(cycle: Cycle, first: int) -> Cycle:
-    at = cycle.index(first)
-    return cycle[at:] + cycle[:at]
-
-
-def _searched_cycles(
-    _: tuple[Axis, ...], strands: Strands, chips: tuple[int, ...]
-) -> tuple[Cycle, ...]:
-    return _disjoint_cycles(frozenset(strands), chips)
-
-
-@lru_cache(maxsize=256)
-def _disjoint_cycles(edges: Edges, chips: tuple[int, ...]) -> tuple[Cycle, ...]:
-    return _searched(edges, chips, greedy=False) or _searched(edges, chips, greedy=True)
-
-
-def _searched(edges: Edges, chips: tuple[int, ...], *, greedy: bool) -> tuple[Cycle, ...]:
-    best: tuple[Cycle, ...] = ()
-    steps = [BUDGET]
-    for cycle in _cycles(edges, chips, steps, greedy=greedy):
-        taken = _both_ways(cycle, edges)
-        left = edges - {edge for one in taken for edge in _edges(one)}
-        others = _cycles(left, chips, steps, greedy=greedy)
-        found = taken + next((_both_ways(other, left) for other in others), ())
-        if len(found) > len(best):
-            best = found
-        if len(best) * len(chips) >= len(edges) or len(best) >= 4 or steps[0] <= 0:
-            break
-    return best
-
-
-def _edges(cycle: Cycle) -> Iterator[tuple[int, int]]:
-    return zip(cycle, cycle[1:] + cycle[:1], strict=True)
-
-
-def _both_ways(cycle: Cycle, edges: Edges) -> tuple[Cycle, ...]:
-    back = (cycle[0], *cycle[:0:-1])
-    return (cycle, back) if back != cycle and edges.issuperset(_edges(back)) else (cycle,)
-
-
-def _cycles(
-    edges: Edges, chips: tuple[int, ...], steps: list[int], *, greedy: bool
-) -> Iterator[Cycle]:
-    """Hamiltonian cycles in the order of chips, or greedily; stops when `steps` has run out."""
-    after: dict[int, list[int]] = {chip: [] for chip in chips}
-    for src, dst in sorted(edges):
-        after[src].append(dst)
-    path, seen = [chips[0]], {chips[0]}
-
-    def onward(chip: int) -> Iterator[int]:
-        if not greedy:
-            return iter(after[chip])
-        left = {one: sum(far not in seen for far in after[one]) for one in after[chip]}
-        return iter(sorted(after[chip], key=left.__getitem__))
-
-    choices = [onward(chips[0])]
-    while choices and steps[0] > 0:
-        steps[0] -= 1
-        chip = next((one for one in choices[-1] if one not in seen), None)
-        if chip is None:
-            choices.pop()
-            seen.discard(path.pop())
-            continue
-        path.append(chip)
-        seen.add(chip)
-        choices.append(onward(chip))
-        if len(path) == len(chips) and (chip, chips[0]) in edges:
-            yield tuple(path)

@@ -1,9 +1,10 @@
-"""What levels make of a fabric: the directed links of one instance, and its grid if it is one.
+"""What levels make of a fabric: the directed links of one instance, then of all instances.
 
 Nodes are the chips 0..n-1, then switches. A level joins `size` units, each all that the levels
-before it hold: the chips of one place of every unit, or all chips, or the units' switches. A link
-has the latency of its level, and of the switch that it leaves. A switch whose ports carry more
-than it can switch (oversubscription) is two nodes with a link between.
+below hold: the chips of one place of every unit, or all chips, or the units' switches. A link has
+the latency of its level, and of the switch that it leaves. A switch whose ports carry more than it
+can switch (oversubscription) is two nodes with a link between. Fabrics of tori, rings and lines
+alone also have axes, as a grid of chips.
 
     name   ports of a chip
     torus  N W S E, and D U of a third dimension; of an outer level its name before the letter
@@ -11,15 +12,12 @@ than it can switch (oversubscription) is two nodes with a link between.
     full   p0, p1, … in the order of targets, of a graph in that of its pairs
     switch the name of the level; a switch's own are p0, p1, … down and the name of a level up
 
-The directed links of all instances as columns, and how listings name them.
-
-Parallel links between the same two ends, joined into trunks of one summed rate.
-
-A torus of an extent of 2 wraps onto the neighbour that it already has, and a graph may list a pair
-more than once. A copy is dealt evenly over the links of its trunk (assumed): its DMA engines, each
-with its own write of the semaphore, take them in turn, so that data and its semaphore stay on one
-path. A trunk is then the same as one link of the sum of the rates. Where faults leave links of
-different rates, the fastest are dealt to, as many of them as carry the most.
+Parallel links between the same two ends are one trunk (link aggregation) of their summed rate. A
+torus of an extent of 2 has them, since it wraps onto the neighbour that is there already, and a
+graph may list a pair more than once. A copy is dealt evenly over the links of a trunk (assumed):
+its DMA engines, each with its own write of the semaphore, take them in turn, so that data and its
+semaphore stay on one path. Where faults leave links of different rates, the fastest are dealt to,
+as many of them as carry the most.
 """
 
 import math
@@ -85,7 +83,7 @@ SwitchName: TypeAlias = tuple[int, str]
 
 
 @attrs.frozen(eq=False)
-class Wiring:
+class InstanceWiring:
     """The directed links of one instance, sorted by the node they leave, then by port."""
 
     chips: int
@@ -156,7 +154,7 @@ def _checked_dims(spec: Spec) -> tuple[int, ...]:
     return dims
 
 
-def wire(spec: Spec) -> Wiring:
+def wire(spec: Spec) -> InstanceWiring:
     """The links of one instance; TopologyError if some chip cannot be reached."""
     builder = _Builder(spec, spec.number("chips.count"))
     levels = levels_of(spec)
@@ -214,7 +212,7 @@ class _Builder:
             if self.ins is None or self.outs is None:
                 below = "the level below has no switches of its units"
                 raise self.spec.error(f"level.{level.name}.joins", f"switches, but {below}")
-            ends = [_by_unit(one, units, level.size) for one in (self.ins, self.outs)]
+            ends = [_by_unit(side, units, level.size) for side in (self.ins, self.outs)]
         else:
             chips = np.arange(self.chips, dtype=np.int32).reshape(units, level.size, self.unit)
             whole = level.joins is Joins.CHIPS
@@ -243,7 +241,7 @@ class _Builder:
 
     def _direct(self, number: int, level: Level, into: Column, out: Column) -> None:
         """Links between units themselves."""
-        for source, target, port, dimension in _ways(number, level):
+        for source, target, port, dimension in _unit_links(number, level):
             src, dst = out[:, source].ravel(), into[:, target].ravel()
             words = [port[k] for _ in range(len(out)) for k in range(len(source))]
             delay = level.latency_ps[dimension] + self._delay(src)
@@ -288,7 +286,7 @@ class _Builder:
         rates = np.full(len(src), rate, np.int64)
         self.rows.append((src, dst, port, rates, latency))
 
-    def wiring(self, axes: tuple[Axis, ...]) -> Wiring:
+    def wiring(self, axes: tuple[Axis, ...]) -> InstanceWiring:
         """All links, sorted by their sources; those of one stay in the order they came in."""
         none: Column = np.zeros(0, np.int64)
         rows = self.rows or [(none, none, [], none, none)]
@@ -298,7 +296,7 @@ class _Builder:
         words = [word for row in rows for word in row[2]]
         order = np.argsort(src, kind="stable")
         self._check_reach(src, dst)
-        return Wiring(
+        return InstanceWiring(
             chips=self.chips,
             switches=tuple(self.names),
             src=src[order].astype(np.int32),
@@ -336,17 +334,17 @@ def _by_unit(switches: Column, units: int, size: int) -> Column:
     return np.ascontiguousarray(by_unit.reshape(-1, size))
 
 
-def _ways(number: int, level: Level) -> Iterator[tuple[Column, Column, list[str], int]]:
+def _unit_links(number: int, level: Level) -> Iterator[tuple[Column, Column, list[str], int]]:
     """Sources, targets and ports of links between units, and their dimension."""
     units = np.arange(level.size)
     if level.is_grid or level.kind in (LevelKind.TORUS, LevelKind.RING, LevelKind.LINE):
-        yield from _grid_ways(number, level)
+        yield from _grid_links(number, level)
         return
     prefix = f"{level.name}" if number else "p"
     if level.kind is LevelKind.FULL:
         source, target = (side.ravel() for side in np.meshgrid(units, units, indexing="ij"))
-        apart = source != target
-        source, target = source[apart], target[apart]
+        differs = source != target
+        source, target = source[differs], target[differs]
         words = [f"{prefix}{k}" for _ in units for k in range(level.size - 1)]
     else:
         both = np.array([(*pair, *pair[::-1]) for pair in level.pairs], np.int64).reshape(-1, 2)
@@ -356,7 +354,7 @@ def _ways(number: int, level: Level) -> Iterator[tuple[Column, Column, list[str]
     yield source, target, words, 0
 
 
-def _grid_ways(number: int, level: Level) -> Iterator[tuple[Column, Column, list[str], int]]:
+def _grid_links(number: int, level: Level) -> Iterator[tuple[Column, Column, list[str], int]]:
     """One step along every dimension, in the order N, W, S, E, D, U of ports."""
     units, rank = np.arange(level.size), len(level.dims)
     inner = min(rank, 2)
@@ -365,12 +363,12 @@ def _grid_ways(number: int, level: Level) -> Iterator[tuple[Column, Column, list
     for axis, step in order:
         extent, stride = level.dims[axis], math.prod(level.dims[axis + 1 :])
         place = units // stride % extent
-        moved = (place + step) % extent
-        is_there = moved != place
+        next_place = (place + step) % extent
+        exists = next_place != place
         if level.kind is LevelKind.LINE:
-            is_there &= moved == place + step
-        source = units[is_there]
-        target = (units + (moved - place) * stride)[is_there]
+            exists &= next_place == place + step
+        source = units[exists]
+        target = (units + (next_place - place) * stride)[exists]
         down, up = _axis_ports(number, level, rank - 1 - axis)
         yield source, target, [up if step == 1 else down] * len(source), axis
 
@@ -388,7 +386,7 @@ class Links:
     bandwidth_bytes_per_s: np.ndarray  # (n,) int64
     latency_ps: np.ndarray  # (n,) int64
     is_down: np.ndarray  # (n,) bool: nothing may use it
-    strands: np.ndarray  # (n,) int32: links that carry it, those of a trunk one by one
+    parallel_links: np.ndarray  # (n,) int32: links of a trunk that carry bytes, else 1
     variant: np.ndarray  # (nodes,) int32: instances of one number have the same links
     port: tuple[str, ...]  # of the links of one instance: N, W, S, E or p0, p1, …
     chips: int  # of all instances
@@ -414,7 +412,7 @@ class Links:
         return f"{self.name(link)}>{self.end(int(self.dst[link]))}"
 
 
-def ends_in_all(wiring: Wiring, ends: np.ndarray, nodes: int) -> np.ndarray:
+def ends_of_instances(wiring: InstanceWiring, ends: np.ndarray, nodes: int) -> np.ndarray:
     """Ends of one instance's links, for every instance after another, read-only."""
     each = np.arange(nodes, dtype=np.int64)[:, None]
     chips, switches = wiring.chips, len(wiring.switches)
@@ -428,7 +426,7 @@ def ends_in_all(wiring: Wiring, ends: np.ndarray, nodes: int) -> np.ndarray:
     return column
 
 
-def trunks_of(wiring: Wiring, states: LinkStates) -> tuple[Wiring, LinkStates]:
+def with_trunks(wiring: InstanceWiring, states: LinkStates) -> tuple[InstanceWiring, LinkStates]:
     """The wiring of an instance with one link for every trunk, and the states of all instances."""
     nodes = len(wiring.switches) + wiring.chips
     key = wiring.src.astype(np.int64) * nodes + wiring.dst
@@ -459,9 +457,9 @@ def _states(states: LinkStates, trunk: np.ndarray) -> LinkStates:
     order, begins = _by_trunk(trunk)
     all_down = np.logical_and.reduceat(is_down[:, order], begins, axis=1)
     kinds, kind = np.unique(np.where(is_down, 0, rates), axis=0, return_inverse=True)
-    carried, strands = (column[kind.ravel()] for column in _carried(kinds, trunk))
+    carried, parallel = (column[kind.ravel()] for column in _carried(kinds, trunk))
     slowest = np.minimum.reduceat(rates[:, order], begins, axis=1)
-    columns = all_down.ravel(), np.where(all_down, slowest, carried).ravel(), strands.ravel()
+    columns = all_down.ravel(), np.where(all_down, slowest, carried).ravel(), parallel.ravel()
     for column in columns:
         column.setflags(write=False)
     return LinkStates(*columns, states.variant)
@@ -474,14 +472,17 @@ def _by_trunk(trunk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _carried(rates: np.ndarray, trunk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(rows, trunks): the most that some links carry, each the same, int64; how many, int32."""
+    """(rows, trunks): the most that equal shares over some links carry, int64; how many, int32.
+
+    The k fastest links of a trunk carry k times the rate of the slowest of them.
+    """
     shape = len(rates), int(trunk.max()) + 1
-    found, strands = np.zeros(shape, np.int64), np.zeros(shape, np.int32)
+    most, parallel = np.zeros(shape, np.int64), np.zeros(shape, np.int32)
     for kind, row in enumerate(rates):
         order = np.lexsort((-row, trunk))  # of every trunk the fastest first
-        its, links = trunk[order], np.arange(1, len(row) + 1)
-        links -= np.searchsorted(its, its)
-        np.maximum.at(found[kind], its, row[order] * links)
-        is_most = (row[order] * links == found[kind, its]) & (row[order] > 0)
-        np.maximum.at(strands[kind], its[is_most], links[is_most].astype(np.int32))
-    return found, strands
+        by_trunk, links = trunk[order], np.arange(1, len(row) + 1)
+        links -= np.searchsorted(by_trunk, by_trunk)
+        np.maximum.at(most[kind], by_trunk, row[order] * links)
+        is_most = (row[order] * links == most[kind, by_trunk]) & (row[order] > 0)
+        np.maximum.at(parallel[kind], by_trunk[is_most], links[is_most].astype(np.int32))
+    return most, parallel

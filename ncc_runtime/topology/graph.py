@@ -6,12 +6,21 @@ is a logical core: `lnc` physical cores with all their engines, DMA rings and CC
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
 
 from ncc_runtime.errors import TopologyError
-from ncc_runtime.topology.fabric import Axis, Level, Links, Wiring, ends_in_all, trunks_of, wire
+from ncc_runtime.topology.fabric import (
+    Axis,
+    InstanceWiring,
+    Level,
+    Links,
+    ends_of_instances,
+    wire,
+    with_trunks,
+)
 from ncc_runtime.topology.format.load import load_spec
 from ncc_runtime.topology.format.rows import checked_slowed, link_states, speeds_percent
 from ncc_runtime.topology.format.spec import (
@@ -24,6 +33,9 @@ from ncc_runtime.topology.format.spec import (
     SlowedCore,
     Spec,
 )
+
+if TYPE_CHECKING:
+    import networkx
 
 LEVELS = FabricShape.LEVELS
 
@@ -77,12 +89,12 @@ class Collectives:
 
 @attrs.frozen
 class IntraChip:
-    """The ways inside a chip; cores are divided over its dies in order."""
+    """Transfers inside a chip; cores are divided over its dies in order."""
 
     latency_ps: int
     dies: int
     die_latency_ps: int  # on top, between dies
-    core_bandwidth_bytes_per_s: int  # each way, of one physical core; 0: no limit is known
+    core_bandwidth_bytes_per_s: int  # in each direction, of one physical core; 0: no limit is known
 
 
 @attrs.frozen
@@ -197,7 +209,7 @@ class Topology:
 
     @property
     def rank_chip_bandwidth_bytes_per_s(self) -> int:
-        """A rank's way into or out of its chip's fabric; 0: no limit is known."""
+        """A rank's rate into or out of its chip's fabric; 0: no limit is known."""
         return self.intra_chip.core_bandwidth_bytes_per_s * self.lnc
 
     @property
@@ -217,6 +229,68 @@ class Topology:
             return 0
         sharing = self.efa.chips_per_adapter * self.ranks_per_chip
         return max(1, self.efa.adapter_bandwidth_bytes_per_s // sharing)
+
+    def graph(self, node: int | None = None, *, up_only: bool = False) -> "networkx.DiGraph":
+        """The wiring as a networkx graph: of all instances, or of one instance alone.
+
+        Nodes have the names of listings and come in the order of their numbers: chips (`c4`), then
+        switches (`s36`). Of several instances the adapters follow (`n0.efa3`), joined to their
+        chips and to a node `network`; bytes take them only from one instance to another. A node
+        has a `kind`, and as `node` its instance.
+
+        An edge is one direction of a link. Its attributes are `bandwidth_bytes_per_s`,
+        `latency_ps`, `parallel_links`, `is_down`, and but at adapters `name` (`c0.E`) and `link`,
+        its row in `links`. Parallel links are one edge of their summed rate, as they are one trunk
+        in `links`: a copy is dealt over all of them, so that a MultiDiGraph would say no more. The
+        edges into `network` have its latency. `up_only` leaves out edges that are down.
+        """
+        import networkx  # loads slowly, and most commands need no graph
+
+        links = self.links
+        nodes = range(self.nodes) if node is None else (node,)
+        graph = networkx.DiGraph(name=self.name)
+        for kind, each in (("chip", self.chips_per_node), ("switch", self.switches_per_node)):
+            first = 0 if kind == "chip" else self.chips
+            for instance in nodes:
+                ends = range(first + instance * each, first + (instance + 1) * each)
+                graph.add_nodes_from(map(links.end, ends), kind=kind, node=instance)
+        names = {end: links.end(end) for end in np.unique([links.src, links.dst]).tolist()}
+        for link in range(nodes[0] * self.links_per_node, (nodes[-1] + 1) * self.links_per_node):
+            is_down = bool(links.is_down[link])
+            if is_down and up_only:
+                continue
+            graph.add_edge(
+                names[int(links.src[link])],
+                names[int(links.dst[link])],
+                name=links.name(link),
+                link=link,
+                bandwidth_bytes_per_s=int(links.bandwidth_bytes_per_s[link]),
+                latency_ps=int(links.latency_ps[link]),
+                parallel_links=int(links.parallel_links[link]),
+                is_down=is_down,
+            )
+        if len(nodes) > 1 and self.efa is not None:
+            self._add_network(graph, self.efa)
+        return graph
+
+    def _add_network(self, graph: "networkx.DiGraph", efa: "Efa") -> None:
+        """The adapters of all instances, between their chips and the network."""
+        graph.add_node("network", kind="network")
+        figures = {
+            "bandwidth_bytes_per_s": efa.adapter_bandwidth_bytes_per_s,
+            "latency_ps": 0,
+            "parallel_links": 1,
+            "is_down": False,
+        }
+        for chip in range(self.chips):
+            node, adapter = divmod(chip // efa.chips_per_adapter, efa.adapters)
+            name = f"n{node}.efa{adapter}"
+            if name not in graph:
+                graph.add_node(name, kind="adapter", node=node)
+                graph.add_edge(name, "network", **{**figures, "latency_ps": efa.latency_ps})
+                graph.add_edge("network", name, **figures)
+            graph.add_edge(self.links.end(chip), name, **figures)
+            graph.add_edge(name, self.links.end(chip), **figures)
 
     def engines_percent(self, chip: np.ndarray, core: np.ndarray) -> np.ndarray:
         """How fast the engines of logical cores run, of their kind's speed, int64.
@@ -402,14 +476,14 @@ def _core_ports(spec: Spec, levels: Sequence[Level]) -> tuple[str, ...]:
     return words
 
 
-def _links(spec: Spec, wiring: Wiring, nodes: int) -> Links:
+def _links(spec: Spec, wiring: InstanceWiring, nodes: int) -> Links:
     """The links of one instance, repeated with its chips' numbers for every other."""
     switches = [f"s{number}{half}" for number, half in wiring.switches]
     ends = [*range(wiring.chips), *switches]
     src, dst = ([ends[end] for end in side.tolist()] for side in (wiring.src, wiring.dst))
     edges = list(zip(src, dst, wiring.port, strict=True))
     states = link_states(spec, edges, nodes, wiring.bandwidth_bytes_per_s)
-    wiring, states = trunks_of(wiring, states)
+    wiring, states = with_trunks(wiring, states)
     fastest = int(states.bandwidth_bytes_per_s.max(initial=0))
     if fastest > LARGEST:
         where = f"level.{spec.levels[-1].name}" if spec.levels else "link.bandwidth_bytes_per_s"
@@ -417,12 +491,12 @@ def _links(spec: Spec, wiring: Wiring, nodes: int) -> Links:
     latency = np.tile(wiring.latency_ps, nodes)
     latency.setflags(write=False)
     return Links(
-        src=ends_in_all(wiring, wiring.src, nodes),
-        dst=ends_in_all(wiring, wiring.dst, nodes),
+        src=ends_of_instances(wiring, wiring.src, nodes),
+        dst=ends_of_instances(wiring, wiring.dst, nodes),
         bandwidth_bytes_per_s=states.bandwidth_bytes_per_s,
         latency_ps=latency,
         is_down=states.is_down,
-        strands=states.strands,
+        parallel_links=states.parallel_links,
         variant=states.variant,
         port=wiring.port,
         chips=nodes * wiring.chips,

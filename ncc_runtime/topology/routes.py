@@ -1,8 +1,8 @@
 """Routes: over which links, adapters and transports bytes go from one rank to another.
 
-Queries are whole arrays of rank pairs. Inside an instance the way is chip_routes'; a core that does
-not sit at the port by which it leaves, or is entered, crosses its chip first, or last. Between
-instances every rank uses its own chip's adapter (assumed; AWS publishes no routing).
+Queries are whole arrays of rank pairs. Inside an instance routes are those of `chip_routes`; a core
+that does not sit at the port by which it leaves, or is entered, crosses its chip first, or last.
+Between instances every rank uses its own chip's adapter (assumed; AWS publishes no routing).
 """
 
 import enum
@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import TopologyError
-from ncc_runtime.topology.chip_routes import UNREACHABLE, RouteTable, Ways, chip_routes
+from ncc_runtime.topology.chip_routes import UNREACHABLE, RouteRows, RouteTable, chip_routes
 from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.quadrants import (
     NO_PORT,
@@ -59,7 +59,7 @@ class Routes:
     """Routes between placed ranks: whole arrays of (src, dst) at once, or one pair for listings.
 
     Queries take rank numbers that broadcast against each other and return arrays of that shape.
-    TopologyError if links that are down leave two ranks of an instance without a way.
+    TopologyError if links that are down leave two ranks of an instance without a route.
     """
 
     topology: Topology
@@ -89,7 +89,7 @@ class Routes:
 
     def __attrs_post_init__(self) -> None:
         if self.topology.links.is_down.any():
-            self._check_ways()
+            self._check_reachable()
 
     def transport(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
         """Codes of the transports, uint8; TRANSPORTS[code] is the transport."""
@@ -105,23 +105,23 @@ class Routes:
         return np.where(src == dst, np.uint8(Transport.LOCAL.code), codes)
 
     def hops(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        """Links of the way, int32, two through a switch; 0 on a chip and over EFA."""
-        inside, ways, pair = self._pairs(src, dst)
-        return np.where(inside, ways.hops[pair], np.int32(0))
+        """Links of the route, int32, two through a switch; 0 on a chip and over EFA."""
+        inside, table, pair = self._pairs(src, dst)
+        return np.where(inside, table.hops[pair], np.int32(0))
 
     def links_ps(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        """The latency of the links of the way, int64; 0 on a chip and over EFA."""
-        inside, ways, pair = self._pairs(src, dst)
-        return np.where(inside, ways.latency_ps[pair], np.int64(0))
+        """The latency of the links of the route, int64; 0 on a chip and over EFA."""
+        inside, table, pair = self._pairs(src, dst)
+        return np.where(inside, table.latency_ps[pair], np.int64(0))
 
     def bandwidth_bytes_per_s(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        """The slowest part of each way for one copy, nothing else running, int64.
+        """The slowest part of each route for one copy, nothing else running, int64.
 
         Bounded by the sender's DMA engines of one channel and the memory stacks, then by the
-        slowest link, the ways out of and into the cores of a chip, or the shares of adapters.
+        slowest link, the ports of the cores to the fabric of their chip, or the shares of adapters.
         """
         codes = self.transport(src, dst)
-        _, ways, pair = self._pairs(src, dst)
+        _, table, pair = self._pairs(src, dst)
         sender, receiver = self._ranks(src, dst)
         topology = self.topology
         slowest = np.minimum(
@@ -129,7 +129,7 @@ class Routes:
         )
         limits = {
             Transport.INTRA_CHIP: topology.rank_chip_bandwidth_bytes_per_s or slowest,
-            Transport.NEURONLINK: ways.bandwidth_bytes_per_s[pair],
+            Transport.NEURONLINK: table.bandwidth_bytes_per_s[pair],
             Transport.EFA: topology.rank_efa_bandwidth_bytes_per_s,
         }
         for transport, limit in limits.items():
@@ -144,7 +144,7 @@ class Routes:
         return np.maximum(1, whole * percent // (100 * topology.rank_dma_channels))
 
     def latency_ps(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        """Time of the first byte under way, without DMA and semaphore costs, int64."""
+        """Time of the first byte in flight, without DMA and semaphore costs, int64."""
         fixed = latency_by_transport(self.topology)[self.transport(src, dst)]
         return np.asarray(fixed + self.links_ps(src, dst) + self.crossing_ps(src, dst))
 
@@ -154,10 +154,10 @@ class Routes:
         Once where the sender sits at another port than the first link's, once where the receiver
         does not sit where the last link arrives; 0 where ports are unknown.
         """
-        inside, ways, pair = self._pairs(src, dst)
+        inside, table, pair = self._pairs(src, dst)
         if not self.topology.core_ports:
             return np.zeros(inside.shape, np.int32)
-        leaves, enters = ways.leaves[pair], ways.enters[pair]
+        leaves, enters = table.leaves[pair], table.enters[pair]
         count = (~self._is_at(src, leaves)).astype(np.int32) + ~self._is_at(dst, enters)
         return np.where(inside, count, np.int32(0))
 
@@ -177,12 +177,12 @@ class Routes:
     def link_runs(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Links of many routes: the k-th pair, flattened, uses links[start[k]:start[k + 1]]."""
         src, dst = self._ranks(src, dst)
-        inside, ways, pair = self._pairs(src, dst)
-        hops = np.where(inside, ways.hops[pair], 0).ravel().astype(np.int64)
+        inside, table, pair = self._pairs(src, dst)
+        hops = np.where(inside, table.hops[pair], 0).ravel().astype(np.int64)
         start = np.concatenate(([0], np.cumsum(hops)))
         node = self.placement.chip[src] // self.topology.chips_per_node
         within = np.arange(start[-1]) - np.repeat(start[:-1], hops)
-        local = ways.links[np.repeat(ways.start[pair.ravel()], hops) + within]
+        local = table.links[np.repeat(table.start[pair.ravel()], hops) + within]
         return start, local + np.repeat(node.ravel() * self.topology.links_per_node, hops)
 
     def links(self, src: int, dst: int) -> tuple[int, ...]:
@@ -210,8 +210,8 @@ class Routes:
     def _steps(self, src: int, dst: int) -> Iterator[str]:
         """A NeuronLink route link by link, `c0:W>E` where it crosses its first or last chip."""
         chip, here, there = self.placement.chip, np.array(src), np.array(dst)
-        _, ways, pair = self._pairs(here, there)
-        leaves, enters = int(ways.leaves[pair]), int(ways.enters[pair])
+        _, table, pair = self._pairs(here, there)
+        leaves, enters = int(table.leaves[pair]), int(table.enters[pair])
         if not self._is_at(here, np.array(leaves)):
             yield f"c{chip[src]}:{PORTS[self.port[src]]}>{PORTS[leaves]}"
         for link in self.links(src, dst):
@@ -219,20 +219,20 @@ class Routes:
         if not self._is_at(there, np.array(enters)):
             yield f"c{chip[dst]}:{PORTS[enters]}>{PORTS[self.port[dst]]}"
 
-    def _check_ways(self) -> None:
+    def _check_reachable(self) -> None:
         """Refuse ranks that links down have cut off; TopologyError names the pairs of chips."""
         per_node = self.topology.chips_per_node
         apart: list[str] = []
         for node in range(self.topology.nodes):
             chips = np.unique(self.placement.chip[self.placement.chip // per_node == node])
             within = chips - node * per_node
-            ways, rows = self.table.rows(np.array(node), within[:, None], within)
-            from_, to = np.nonzero(ways.hops[rows] == UNREACHABLE)
+            table, rows = self.table.rows(np.array(node), within[:, None], within)
+            from_, to = np.nonzero(table.hops[rows] == UNREACHABLE)
             apart += [f"c{chips[a]} to c{chips[b]}" for a, b in zip(from_, to, strict=True)]
         if apart:
             more = f" and {len(apart) - MOST_NAMED} more" if len(apart) > MOST_NAMED else ""
             raise TopologyError(
-                f"{self.topology.name}: links that are down leave no way from "
+                f"{self.topology.name}: links that are down leave no route from "
                 f"{', '.join(apart[:MOST_NAMED])}{more}"
             )
 
@@ -261,15 +261,15 @@ class Routes:
                 )
         return both[0], both[1]
 
-    def _pairs(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, Ways, np.ndarray]:
-        """Whether both sides share an instance, ways, and which is that of their chips."""
+    def _pairs(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, RouteRows, np.ndarray]:
+        """Whether both sides share an instance, a table of routes, and the rows of their chips."""
         src, dst = self._ranks(src, dst)
         per_node = self.topology.chips_per_node
         node_a, chip_a = np.divmod(self.placement.chip[src], per_node)
         node_b, chip_b = np.divmod(self.placement.chip[dst], per_node)
         inside = node_a == node_b
-        ways, pair = self.table.rows(node_a, chip_a, np.asarray(np.where(inside, chip_b, chip_a)))
-        return inside, ways, pair
+        table, pair = self.table.rows(node_a, chip_a, np.asarray(np.where(inside, chip_b, chip_a)))
+        return inside, table, pair
 
 
 def latency_by_transport(topology: Topology) -> np.ndarray:

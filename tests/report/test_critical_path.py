@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from ncc_runtime.execution.trace import NO_EVENT, Reason, Trace
-from ncc_runtime.report.critical_path import CriticalPath, Step, critical_path, pieces_of
+from ncc_runtime.report.critical_path import CriticalPath, PathStep, critical_path, intervals_of
 from ncc_runtime.report.performance import table
 from ncc_runtime.report.summary import WIDTH
 from tests.report.traces import LAUNCH_PS, all_reduce, simple, written
@@ -28,7 +28,7 @@ def by_hand() -> Trace:
 
 
 def test_pieces_tile_the_run():
-    pieces = [(one.event, one.start_ps, one.end_ps) for one in pieces_of(by_hand())]
+    pieces = [(one.event, one.start_ps, one.end_ps) for one in intervals_of(by_hand())]
     assert pieces == [
         (NO_EVENT, 0, 100),
         (0, 100, 200),
@@ -92,13 +92,13 @@ def test_causes_that_lead_in_a_circle_are_a_fault():
         ("GpSimd", 0, 0, 5, 5, 0, Reason.QUEUE, 0),
     ]
     with pytest.raises(AssertionError, match="circle"):
-        pieces_of(written(all_reduce(), rows))
+        intervals_of(written(all_reduce(), rows))
 
 
 def test_long_names_do_not_crowd_out_the_times_of_steps():
     name = "concatenate a.value.with.a.name.of.some.length f32[4,64]"
     head = f"Sync of rank 0: {name}", "engine", None, (0, 1)
-    step = Step(*head, 12_345_000_000, 6_000, 0, 0, 1, f"{name} (sync)")
+    step = PathStep(*head, 12_345_000_000, 6_000, 0, 0, 1, f"{name} (sync)")
     out = io.StringIO()
     Console(file=out, width=WIDTH).print(table(CriticalPath((step,))))
     text = " ".join(out.getvalue().split())

@@ -32,7 +32,7 @@ def test_what_stretches_cover_is_what_a_bitmap_says(seed: int):
         end = start + generator.integers(0, 11, 12)
         for one, low, high in zip(rank, start, end, strict=True):
             bitmap[one, low:high] = True
-        covers.append(Cover.of(3, 100, rank, (start, end)))
+        covers.append(Cover.of(3, 100, rank, start, end))
     a, b = covers
     assert a.by_rank_ps().tolist() == first.sum(axis=1).tolist()
     assert a.shared_by_rank_ps(b).tolist() == (first & second).sum(axis=1).tolist()
@@ -42,7 +42,7 @@ def test_what_stretches_cover_is_what_a_bitmap_says(seed: int):
 
 def test_nothing_covers_nothing():
     nothing = np.zeros(0, np.int64)
-    cover = Cover.of(2, 10, nothing, (nothing, nothing))
+    cover = Cover.of(2, 10, nothing, nothing, nothing)
     assert cover.by_rank_ps().tolist() == [0, 0]
     assert cover.shared_by_rank_ps(cover).tolist() == [0, 0]
 

@@ -139,7 +139,7 @@ def test_time_and_bytes_of_a_diff_are_of_one_run_of_one_collective() -> None:
     (row,), (rows,) = one.rows, three.rows
     assert (row.runs, rows.runs) == (1, 3)
     for once, often in zip(row.sides, rows.sides, strict=True):
-        assert often.moved == once.moved
+        assert often.traffic == once.traffic
         assert 0.5 * once.mean_time_us < often.mean_time_us < 1.5 * once.mean_time_us
 
 
@@ -154,7 +154,7 @@ def test_spreading_a_chip_over_chips_changes_transport_and_links() -> None:
     program = collective_program(CollectiveOp.ALL_GATHER, 4, [64])
     (row,) = compare(program, "linear", "spread").rows
     assert {Change.TRANSPORT, Change.LINKS, Change.TIME} <= set(row.changes)
-    inside, apart = (side.moved.bytes_by_transport for side in row.sides)
+    inside, apart = (side.traffic.bytes_by_transport for side in row.sides)
     assert inside[1] == 3 * 4 * 64 * 4
     assert inside[2] == 0
     assert apart[1] == 0
@@ -167,8 +167,8 @@ def test_a_second_instance_changes_the_algorithm() -> None:
     assert Change.ALGORITHM in row.changes
     buffer = (1 << 20) * 4
     # Both instances must learn the other's sum: the least that may cross is a buffer each way.
-    assert row.sides[0].moved.bytes_by_transport[3] == 0
-    assert row.sides[1].moved.bytes_by_transport[3] >= 2 * buffer
+    assert row.sides[0].traffic.bytes_by_transport[3] == 0
+    assert row.sides[1].traffic.bytes_by_transport[3] >= 2 * buffer
 
 
 def test_bytes_by_transport_equal_those_that_a_run_counts() -> None:
@@ -180,4 +180,4 @@ def test_bytes_by_transport_equal_those_that_a_run_counts() -> None:
     ]
     for side, run in zip(diff.rows[0].sides, runs, strict=True):
         counted = run.collectives[0].bytes_by_transport
-        assert tuple(counted.values()) == side.moved.bytes_by_transport[1:]
+        assert tuple(counted.values()) == side.traffic.bytes_by_transport[1:]

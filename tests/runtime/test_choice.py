@@ -17,7 +17,7 @@ from ncc_runtime.machine_model.parts import Kind
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import PlaceOptions, place_on
-from ncc_runtime.report.diff import moved
+from ncc_runtime.report.diff import traffic_of
 from ncc_runtime.report.explain import explained, links_of, touched, why
 from tests.programs import collective_program
 
@@ -165,7 +165,7 @@ def test_a_price_counts_the_bytes_that_descriptors_move(
     (candidate,) = (one for one in choice.candidates if one.name == name)
     assert candidate.price is not None
     model = ncc_runtime.load(program, **attrs.asdict(place), algorithms={op.value: name})
-    (counted,) = moved(model.executable)
+    (counted,) = traffic_of(model.executable)
     assert links_of(chooser.parts, candidate.price) == dict(counted.bytes_by_link)
     efa = counted.bytes_by_transport[3]
     assert touched(chooser.parts, candidate.price, Kind.EFA)[1] == 2 * efa
@@ -182,7 +182,7 @@ def test_bytes_that_chunks_do_not_divide_are_counted_as_descriptors_move_them(
     for name, price in prices(choice).items():
         forced = {"all-reduce": name}
         executable = ncc_runtime.load(program, **attrs.asdict(place), algorithms=forced).executable
-        (counted,) = moved(executable)
+        (counted,) = traffic_of(executable)
         assert links_of(chooser.parts, price) == dict(counted.bytes_by_link), name
         assert touched(chooser.parts, price, Kind.EFA)[1] == 2 * counted.bytes_by_transport[3], name
         assert touched(chooser.parts, price, Kind.HBM)[1] == memory_bytes(executable), name

@@ -32,7 +32,7 @@ def strands(topology: Topology) -> Counter[tuple[int, int]]:
     """Links that are up by their ends, those in parallel one by one."""
     links, found = topology.links, Counter[tuple[int, int]]()
     for link in np.flatnonzero(~links.is_down).tolist():
-        found[int(links.src[link]), int(links.dst[link])] += int(links.strands[link])
+        found[int(links.src[link]), int(links.dst[link])] += int(links.parallel_links[link])
     return found
 
 
@@ -77,7 +77,7 @@ def test_cycles_of_a_grid_pass_every_place_and_share_no_link(
     rings: list[int], lines: list[int]
 ) -> None:
     dims = (*rings, *(extent for extent in lines if extent > 1))
-    cycles = grid_cycles(rings, lines)
+    cycles = grid_cycles(tuple(rings), tuple(lines))
     places = list(itertools.product(*map(range, dims)))
     used: Counter[frozenset[int]] = Counter()
     for cycle in cycles:
@@ -108,7 +108,7 @@ def test_cycles_of_a_grid_pass_every_place_and_share_no_link(
     ],
 )
 def test_lines_keep_the_cycles_of_the_rings(rings: list[int], lines: list[int], count: int) -> None:
-    assert len(grid_cycles(rings, lines)) == count
+    assert len(grid_cycles(tuple(rings), tuple(lines))) == count
 
 
 def test_a_part_of_a_torus_has_the_cycles_of_its_own_grid() -> None:

@@ -164,7 +164,7 @@ def test_large_fabrics_are_routed_as_small_ones(topology: Topology, data: st.Dat
     dense = chip_pairs(topology)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "DENSE_CHIPS", 0)
-        patch.setattr(chip_routes, "LARGEST_KEPT", data.draw(st.sampled_from((0, 99, 10**6))))
+        patch.setattr(chip_routes, "LARGEST_CACHE", data.draw(st.sampled_from((0, 99, 10**6))))
         sparse = chip_pairs(topology)
     ranks = st.lists(st.integers(0, topology.chips - 1), min_size=1, max_size=9)
     src, dst = np.array(data.draw(ranks))[:, None], np.array(data.draw(ranks))
@@ -205,26 +205,45 @@ def test_1024_chips_are_routed_over_links_that_join_them(rows: str) -> None:
         assert (routes.bandwidth_bytes_per_s(ranks, peers)[apart] <= slowest).all()
 
 
-def joined(topology: Topology) -> networkx.DiGraph:
-    """Chips, switches and the links that are up."""
-    graph, links = networkx.DiGraph(), topology.links
-    graph.add_nodes_from(range(topology.chips))
-    up = ~links.is_down
-    graph.add_edges_from(zip(links.src[up].tolist(), links.dst[up].tolist(), strict=True))
-    return graph
+@given(topology=worn_fabrics())
+@settings(max_examples=60)
+def test_the_graph_has_every_link_with_its_figures(topology: Topology) -> None:
+    graph, links = topology.graph(), topology.links
+    chips = [name for name, kind in graph.nodes(data="kind") if kind == "chip"]
+    assert chips == [f"c{chip}" for chip in range(topology.chips)]
+    joins = [(a, b, data) for a, b, data in graph.edges(data=True) if "link" in data]
+    assert len(joins) == len(links)
+    for source, target, data in joins:
+        link = data["link"]
+        assert links.step(link) == f"{data['name']}>{target}"
+        assert source == links.end(links.src[link])
+        for figure in ("bandwidth_bytes_per_s", "latency_ps", "parallel_links", "is_down"):
+            assert data[figure] == getattr(links, figure)[link]
+
+
+def test_instances_meet_in_the_network() -> None:
+    graph = build("trn1", nodes=2).graph()
+    path = networkx.shortest_path(graph, "c1", "c16", weight="latency_ps")
+    assert path == ["c1", "n0.efa0", "network", "n1.efa0", "c16"]
+    assert graph.edges["n0.efa0", "network"]["latency_ps"] == build("trn1").efa.latency_ps
+    assert "network" not in build("trn1", nodes=2).graph(1)
 
 
 @given(topology=worn_fabrics())
 @settings(max_examples=60)
 def test_ways_go_round_what_is_down_by_the_fewest_links_left(topology: Topology) -> None:
-    lengths = dict(networkx.all_pairs_shortest_path_length(joined(topology)))
+    lengths = {}
+    for node in range(topology.nodes):
+        lengths.update(networkx.all_pairs_shortest_path_length(topology.graph(node, up_only=True)))
     chips = np.arange(topology.chips)
     src, dst = (side.ravel() for side in np.meshgrid(chips, chips, indexing="ij"))
     inside = src // topology.chips_per_node == dst // topology.chips_per_node
     src, dst = src[inside], dst[inside]
-    wanted = [lengths[a].get(b) for a, b in zip(src.tolist(), dst.tolist(), strict=True)]
+    wanted = [
+        lengths[f"c{a}"].get(f"c{b}") for a, b in zip(src.tolist(), dst.tolist(), strict=True)
+    ]
     if None in wanted:
-        with pytest.raises(TopologyError, match=r"leave no way from c\d+ to c\d+"):
+        with pytest.raises(TopologyError, match=r"leave no route from c\d+ to c\d+"):
             chip_pairs(topology)
         return
     routes = chip_pairs(topology)
@@ -320,7 +339,7 @@ def test_a_port_of_a_switch_that_is_down_leaves_another_way(tmp_path: Path) -> N
     ]
     assert "c0>s0 of every instance: down (s)" in describe(topology)
     file.write_text(f'name = "worn"\nbase = "dgx-h100"\n{fault}')
-    with pytest.raises(TopologyError, match="leave no way from c0 to c1"):
+    with pytest.raises(TopologyError, match="leave no route from c0 to c1"):
         chip_pairs(build(str(file)))
 
 

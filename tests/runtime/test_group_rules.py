@@ -13,7 +13,7 @@ import ncc_compiler
 import ncc_runtime
 from ncc_runtime.errors import PlacementError, TopologyError
 from ncc_runtime.group_rules.judge import verdicts
-from ncc_runtime.group_rules.limits import Use, limit_verdicts
+from ncc_runtime.group_rules.limits import LimitUse, limit_verdicts
 from ncc_runtime.group_rules.rules import LIMITS, RULES, rules_of
 from ncc_runtime.group_rules.variable_size import COUNTED_RULES
 from ncc_runtime.group_rules.verdict import Ranks, Verdict, refusals, warnings
@@ -271,12 +271,16 @@ def test_a_rank_is_in_16_replica_groups_at_most() -> None:
 @pytest.mark.parametrize(
     ("rule", "allowed", "refused"),
     [
-        ("limit-G2", Use(0, "ring", every(1, 8), 32), Use(0, "ring", every(1, 8), 33)),
-        ("limit-G3", Use(0, "kangaring", every(1, 256), 1), Use(0, "kangaring", every(1, 512), 1)),
-        ("limit-G4", Use(0, "mesh", every(1, 512), 1), Use(0, "mesh", every(1, 516), 1)),
+        ("limit-G2", LimitUse(0, "ring", every(1, 8), 32), LimitUse(0, "ring", every(1, 8), 33)),
+        (
+            "limit-G3",
+            LimitUse(0, "kangaring", every(1, 256), 1),
+            LimitUse(0, "kangaring", every(1, 512), 1),
+        ),
+        ("limit-G4", LimitUse(0, "mesh", every(1, 512), 1), LimitUse(0, "mesh", every(1, 516), 1)),
     ],
 )
-def test_an_algorithm_has_its_limit(rule: str, allowed: Use, refused: Use) -> None:
+def test_an_algorithm_has_its_limit(rule: str, allowed: LimitUse, refused: LimitUse) -> None:
     placement = place(build("trn2", nodes=16), 1024)
     assert limit_verdicts(placement, [allowed]) == ()
     (verdict,) = limit_verdicts(placement, [refused])

@@ -298,7 +298,7 @@ def test_no_route_uses_a_link_that_is_down_and_all_pairs_are_reached(topology: T
     )
     placement = place(topology, topology.chips, "spread")
     if not whole:
-        with pytest.raises(TopologyError, match=r"leave no way from c\d+ to c\d+"):
+        with pytest.raises(TopologyError, match=r"leave no route from c\d+ to c\d+"):
             Routes(topology, placement)
         return
     routes, ranks = Routes(topology, placement), np.arange(topology.chips)
@@ -354,7 +354,7 @@ def test_a_chip_without_links_is_named_unless_no_rank_is_on_it(tmp_path: Path) -
     rows = [FAULT.replace("[0, 1]", f"[0, {chip}]") for chip in (1, 3, 4, 12)]
     topology = worn_trn2(tmp_path, "".join(rows))
     with pytest.raises(
-        TopologyError, match=r"worn: .*no way from c0 to c1, c0 to c2.* and 22 more"
+        TopologyError, match=r"worn: .*no route from c0 to c1, c0 to c2.* and 22 more"
     ):
         Routes(topology, place(topology, 64))
     places = tmp_path / "places.json"

@@ -58,7 +58,7 @@ def test_a_fault_of_one_parallel_link_leaves_what_the_others_carry(fault: str) -
     links = build_levels(f'{rows}[[fault]]\n{fault}\nsource = "s"\n').links
     there = np.flatnonzero((links.src == 0) & (links.dst == 1))
     rate = links.bandwidth_bytes_per_s[there] // GB
-    state = rate, links.is_down[there], links.strands[there]
+    state = rate, links.is_down[there], links.parallel_links[there]
     assert [column.tolist() for column in state] == [[one] for one in FAULTS[fault]]
 
 

@@ -144,7 +144,7 @@ def test_a_loop_is_one_whichever_neighbours_meet_first():
 def test_blocks_without_a_common_order_are_told_program_by_program():
     executable = placed(EARLY, LATE)
     assert isinstance(executable.program, JointProgram)
-    one_loop = attrs.evolve(executable.program, twins={1: 0})
+    one_loop = attrs.evolve(executable.program, matched_blocks={1: 0})
     counters, _ = proofs(attrs.evolve(executable, program=one_loop))
     assert counters.breaches == (
         "shared collectives and blocks have no order that all programs keep\n"

@@ -42,17 +42,13 @@ def _blocks_have_their_rows(program: Program) -> Iterator[str]:
                 yield f"{place}: {row.opcode} of block {row.block}, there are {count}"
         counts = Counter((row.block, row.opcode) for row in rows)
         for number, block in enumerate(program.blocks):
-            for fault in _miscounted(number, block, counts):
-                yield f"queue {engine.value}: {fault}"
-
-
-def _miscounted(number: int, block: Block, counts: Mapping[tuple[int, str], int]) -> Iterator[str]:
-    for opcode in CONTROL:
-        found, wanted = counts[number, opcode], opcode in BLOCK_ROWS[block.kind]
-        if found != wanted:
-            yield (
-                f"{block.kind.value} k{number} has {found} rows {opcode!r}, must have {int(wanted)}"
-            )
+            for opcode in CONTROL:
+                count, needed = counts[number, opcode], int(opcode in BLOCK_ROWS[block.kind])
+                if count != needed:
+                    yield (
+                        f"queue {engine.value}: {block.kind.value} k{number} has {count} rows "
+                        f"{opcode!r}, must have {needed}"
+                    )
 
 
 @rule("neff-C2")
@@ -66,15 +62,15 @@ def _blocks_are_nested(program: Program) -> Iterator[str]:
 @rule("neff-C3")
 def _queues_agree(program: Program) -> Iterator[str]:
     first, *others = ENGINES
-    wanted = [str(row) for row in control_rows(program, program.queues[first])]
+    expected = [str(row) for row in control_rows(program, program.queues[first])]
     for engine in others:
-        found = [str(row) for row in control_rows(program, program.queues[engine])]
-        if found != wanted:
-            pairs = enumerate(itertools.zip_longest(found, wanted, fillvalue="none"))
-            at, here, there = next((at, *pair) for at, pair in pairs if pair[0] != pair[1])
+        rows = [str(row) for row in control_rows(program, program.queues[engine])]
+        if rows != expected:
+            pairs = enumerate(itertools.zip_longest(rows, expected, fillvalue="none"))
+            at, row, other = next((at, *pair) for at, pair in pairs if pair[0] != pair[1])
             yield (
-                f"queue {engine.value}: control row {at} is {here}, "
-                f"that of queue {first.value} is {there}"
+                f"queue {engine.value}: control row {at} is {row}, "
+                f"that of queue {first.value} is {other}"
             )
 
 
@@ -83,31 +79,27 @@ def _predicates_are_scalars_apart(program: Program) -> Iterator[str]:
     """A predicate's bytes belong to it alone, or somebody could change them."""
     for number, block in enumerate(program.blocks):
         view = program.tensors[block.predicate]
-        dtypes = _predicate_dtypes(block)
+        dtypes = (DType.PRED,) if block.kind is BlockKind.LOOP else (DType.PRED, DType.S32)
         if view.shape or view.dtype not in dtypes:
-            known = " or ".join(f"{dtype.value}[]" for dtype in dtypes)
+            allowed = " or ".join(f"{dtype.value}[]" for dtype in dtypes)
             predicate = f"predicate t{block.predicate} is {view.type_text}"
-            yield f"block k{number}: {predicate}, must be {known}"
-    homes = {program.tensors[block.predicate].buffer for block in program.blocks}
+            yield f"block k{number}: {predicate}, must be {allowed}"
+    buffers = {program.tensors[block.predicate].buffer for block in program.blocks}
     intervals = (
         Interval(
             buffer.address,
             buffer.end,
-            number in homes,
-            f"{'predicate' if number in homes else buffer.kind.value} b{number} ({buffer.name})",
+            number in buffers,
+            f"{'predicate' if number in buffers else buffer.kind.value} b{number} ({buffer.name})",
         )
         for number, buffer in enumerate(program.buffers)
     )
-    for one, other in meetings(intervals):
-        yield f"{other.name} overlaps {one.name} at {other.start:#x}"
-    yield from _other_tenants(program)
+    for lower, other in meetings(intervals):
+        yield f"{other.name} overlaps {lower.name} at {other.start:#x}"
+    yield from _shared_predicates(program)
 
 
-def _predicate_dtypes(block: Block) -> tuple[DType, ...]:
-    return (DType.PRED,) if block.kind is BlockKind.LOOP else (DType.PRED, DType.S32)
-
-
-def _other_tenants(program: Program) -> Iterator[str]:
+def _shared_predicates(program: Program) -> Iterator[str]:
     """Tensors of a predicate's buffer that are no other view of the predicate's own bytes."""
     predicates = {program.tensors[block.predicate].buffer: block for block in program.blocks}
     for number, tensor in enumerate(program.tensors):
@@ -137,7 +129,7 @@ def _number_breaches(program: Program, block: Block) -> Iterator[str]:
 
 @rule("neff-C6")
 def _predicates_are_known_to_be_written(program: Program) -> Iterator[str]:
-    """Who comes to `test` or `case` has waited for all that Sync posted before its own such row."""
+    """A queue at `test` or `case` has waited for all that Sync posted before its own such row."""
     structure = structure_of(program)
     if structure is None or not structure.rows:
         return
@@ -149,34 +141,34 @@ def _predicates_are_known_to_be_written(program: Program) -> Iterator[str]:
     if len(semaphores) > 1:
         yield f"Sync owns {len(semaphores)} semaphores, with control flow at most 1"
         return
-    posts = _Posts.of(program, structure)
-    yield from _unannounced(program, structure, posts)
+    posts = _SyncPosts.of(program, structure)
+    yield from _unsynchronised(program, structure, posts)
     for engine in ENGINES:
         if engine is not Engine.SYNC:
             events = _events(program.queues[engine], semaphores, structure.pcs[engine])
-            yield from _Knowledge(engine, structure, posts).breaches(events)
+            yield from _KnownPosts(engine, structure, posts).breaches(events)
 
 
 @attrs.frozen
-class _Posts:
+class _SyncPosts:
     """Sync's posts around each control row, with every block run once."""
 
     before: tuple[int, ...]
     behind: tuple[int, ...]  # with the row's own
 
     @classmethod
-    def of(cls, program: Program, structure: Structure) -> "_Posts":
+    def of(cls, program: Program, structure: Structure) -> "_SyncPosts":
         posted = program.queues[Engine.SYNC].post_sem >= 0
         behind = np.cumsum(posted)[structure.pcs[Engine.SYNC]]
         before = behind - posted[structure.pcs[Engine.SYNC]]
         return cls(tuple(before.tolist()), tuple(behind.tolist()))
 
 
-def _unannounced(program: Program, structure: Structure, posts: _Posts) -> Iterator[str]:
+def _unsynchronised(program: Program, structure: Structure, posts: _SyncPosts) -> Iterator[str]:
     """Predicates that are computed, but before whose first use Sync has posted nothing."""
-    for number, (block, span) in enumerate(zip(program.blocks, structure.spans, strict=True)):
-        home = program.buffers[program.tensors[block.predicate].buffer]
-        if home.kind not in READ_ONLY and not posts.before[span.decides]:
+    for number, (block, rows) in enumerate(zip(program.blocks, structure.block_rows, strict=True)):
+        buffer = program.buffers[program.tensors[block.predicate].buffer]
+        if buffer.kind not in READ_ONLY and not posts.before[rows.decides]:
             predicate = f"predicate t{block.predicate}"
             yield f"block k{number}: Sync posts nothing before {predicate} is read"
 
@@ -197,22 +189,22 @@ def _events(table: InstrTable, semaphores: Sequence[int], pcs: np.ndarray) -> Se
 _NOTHING = -(2**62)
 
 
-class _Knowledge:
+class _KnownPosts:
     """A lower bound of Sync's semaphore in one queue, row by row."""
 
-    def __init__(self, engine: Engine, structure: Structure, posts: _Posts) -> None:
+    def __init__(self, engine: Engine, structure: Structure, posts: _SyncPosts) -> None:
         self._engine = engine
         self._structure = structure
         self._posts = posts
         self._passed_over = [
-            posts.behind[span.ends] - posts.behind[span.decides] for span in structure.spans
+            posts.behind[rows.ends] - posts.behind[rows.decides] for rows in structure.block_rows
         ]
         self._repeated = [
-            posts.behind[span.ends] - posts.behind[span.opens] for span in structure.spans
+            posts.behind[rows.ends] - posts.behind[rows.opens] for rows in structure.block_rows
         ]
 
     def breaches(self, events: Sequence[_Event]) -> Iterator[str]:
-        # what an iteration leaves known without help of what was known before its loop
+        # First what an iteration leaves known by its own waits, nothing known before the loop.
         ends = dict(self._run(events, None))
         for place, known in self._run(events, ends):
             opcode, block = self._structure.rows[place]
@@ -228,7 +220,7 @@ class _Knowledge:
     ) -> Iterator[tuple[int, int]]:
         """(control row, known there); `ends` says what is known at each `end`, None: nothing."""
         known = 0
-        jumping: dict[int, int] = {}  # block → known by who jumps behind its end
+        jumping: dict[int, int] = {}  # by block, what is known on a jump behind it
         for place, value in events:
             if place == _NOWHERE:
                 known = max(known, value)
@@ -240,7 +232,7 @@ class _Knowledge:
             elif opcode in (TEST, CASE):
                 jumping[block] = known + self._passed_over[block]
             else:
-                is_loop = self._structure.rows[self._structure.spans[block].opens][0] == LOOP
+                is_loop = self._structure.rows[self._structure.block_rows[block].opens][0] == LOOP
                 known = jumping[block] if is_loop else min(known, jumping[block])
 
     def _at_loop(self, known: int, block: int, ends: Mapping[int, int] | None) -> int:
@@ -249,7 +241,7 @@ class _Knowledge:
             return known  # Sync posts nothing in the loop: what is known stays so
         if ends is None:
             return _NOTHING
-        return min(known, ends[self._structure.spans[block].ends] - self._repeated[block])
+        return min(known, ends[self._structure.block_rows[block].ends] - self._repeated[block])
 
 
 RULES = (

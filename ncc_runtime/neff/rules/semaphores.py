@@ -1,11 +1,10 @@
-"""Semaphores: who owns them, who may increment them, and which values can be reached.
-
-Triggers: each placeholder once, and every stream's in one order that semaphores enforce.
+"""Semaphores: who owns them, who may increment them, which values can be reached; and triggers.
 
 A stream completes its placeholders in the order of their triggers, and its semaphore counts them.
-So every rank must trigger them in the same order on every run: by the queue's own order, or, where
-several queues trigger, because each trigger is known to be done before the next one starts. With
-control flow what is known depends on the way a run takes; there, one queue triggers a stream.
+So each placeholder is triggered once, and every rank triggers those of a stream in the same order
+on every run: by the queue's own order, or, where several queues trigger, because each trigger is
+known to be done before the next one starts. With control flow what is known depends on the path
+that a run takes; there, one queue triggers a stream.
 """
 
 import itertools
@@ -78,12 +77,12 @@ def _awaited_values_are_reached(program: Program) -> Iterator[str]:
     reach = _reached(program, structure)
     for engine in ENGINES:
         table = program.queues[engine]
-        stretches = structure.stretches(engine, np.arange(len(table)))
+        phases = structure.phases(engine, np.arange(len(table)))
         waits = table.wait_sem != NONE
-        final = np.where(waits, reach[table.wait_sem, stretches], 0)
+        final = np.where(waits, reach[table.wait_sem, phases], 0)
         for pc in np.flatnonzero(waits & (table.wait_value > final)).tolist():
             name = program.semaphores[int(table.wait_sem[pc])].name
-            by_then = "ends at" if stretches[pc] == len(structure.rows) else "is by then"
+            by_then = "ends at" if phases[pc] == len(structure.rows) else "is by then"
             yield (
                 f"queue {engine.value}, pc {pc}: waits for {name} >= {table.wait_value[pc]}, "
                 f"which {by_then} {final[pc]}"
@@ -91,14 +90,14 @@ def _awaited_values_are_reached(program: Program) -> Iterator[str]:
 
 
 def _reached(program: Program, structure: Structure) -> np.ndarray:
-    """What each semaphore holds at the end of each stretch, (semaphores + 1, stretches).
+    """What each semaphore holds at the end of each phase, (semaphores + 1, phases).
 
     Every block counts once. The last row is for NONE to index.
     """
     reach = np.zeros((len(program.semaphores) + 1, len(structure.rows) + 1), np.int64)
     for engine, table in program.queues.items():
         pcs = np.flatnonzero(table.post_sem != NONE)
-        np.add.at(reach, (table.post_sem[pcs], structure.stretches(engine, pcs)), 1)
+        np.add.at(reach, (table.post_sem[pcs], structure.phases(engine, pcs)), 1)
     reach = np.cumsum(reach, axis=1)
     made = stream_counts(program, structure)
     for number, stream in streams_by_semaphore(program).items():
@@ -146,7 +145,7 @@ RULES = (
 
 
 @attrs.frozen
-class _Trigger:
+class _TriggerSite:
     """Where a placeholder is triggered."""
 
     queue: int
@@ -156,11 +155,11 @@ class _Trigger:
         return f"queue {ENGINES[self.queue].value}, pc {self.pc}"
 
 
-def _triggers(program: Program) -> Iterator[tuple[int, _Trigger]]:
+def _triggers(program: Program) -> Iterator[tuple[int, _TriggerSite]]:
     for queue, engine in enumerate(ENGINES):
         column = program.queues[engine].placeholder
         for pc in np.flatnonzero(column != NONE).tolist():
-            yield int(column[pc]), _Trigger(queue, pc)
+            yield int(column[pc]), _TriggerSite(queue, pc)
 
 
 @rule("neff-P7")
@@ -181,37 +180,38 @@ def _streams_have_one_order(program: Program) -> Iterator[str]:
         elif number in triggers:
             streams.setdefault(placeholder.stream, []).append(number)
     pairs = [pair for ids in streams.values() for pair in itertools.pairwise(ids)]
-    crossing = any(triggers[one].queue != triggers[other].queue for one, other in pairs)
+    crosses = any(triggers[a].queue != triggers[b].queue for a, b in pairs)
     flat = not program.blocks
-    known = _known_at_triggers(program, triggers, streams) if crossing and flat else {}
-    for one, other in pairs:
-        first, second = triggers[one], triggers[other]
+    known = _greedy_run(program, streams) if crosses and flat else {}
+    for a, b in pairs:
+        first, second = triggers[a], triggers[b]
         if first.queue == second.queue:
             ordered = first.pc < second.pc
         elif flat:  # triggers that a run never reaches are the deadlock proof's to report
-            ordered = other not in known or known[other][first.queue] > first.pc
+            ordered = b not in known or known[b][first.queue] > first.pc
         else:
             ordered = False
         if not ordered:
             missed = "without waiting for" if flat else "with control flow, not in the queue of"
-            yield f"placeholder p{other}: triggered at {second} {missed} p{one}"
+            yield f"placeholder p{b}: triggered at {second} {missed} p{a}"
 
 
 _Clock = list[int]  # per queue, how many of its instructions are known to be done
 
 
-def _known_at_triggers(
-    program: Program, triggers: dict[int, _Trigger], streams: dict[int, list[int]]
-) -> dict[int, _Clock]:
-    """What is known to be done when each placeholder is triggered, from one greedy run."""
-    run = _Run(program, streams)
+def _greedy_run(program: Program, streams: dict[int, list[int]]) -> dict[int, _Clock]:
+    """What is known to be done when each placeholder that the run reaches is triggered."""
+    run = _GreedyRun(program, streams)
     while run.advance():
         pass
-    return {number: run.known[number] for number in triggers if number in run.known}
+    return run.known
 
 
-class _Run:
-    """One greedy run of the queues; counters only grow, so its order of advance is irrelevant."""
+class _GreedyRun:
+    """One greedy run of the queues, with vector clocks.
+
+    Counters only grow, so a queue that can advance stays able to: the order does not matter.
+    """
 
     def __init__(self, program: Program, streams: dict[int, list[int]]) -> None:
         self.known: dict[int, _Clock] = {}

@@ -1,9 +1,8 @@
 """Which instruction triggered a collective, and which instructions waited for it, run by run.
 
-What events of engines and CC-cores waited for: semaphores of their rank, and which value.
-
-Values in a program count as if every block ran once; each jump that a rank took shifts them. Rows
-in which a rank has nothing to do are no events, so jumps are seen by where the rank is found next.
+A wait names a semaphore of the rank and a value. Values in a program count as if every block ran
+once; each jump that a rank took shifts them. Rows in which a rank has nothing to do are no events,
+so a jump shows only in where the rank's next event is.
 """
 
 from collections.abc import Mapping

@@ -10,7 +10,14 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ncc_runtime.report.timeline.tracks import Argument, Batch, Samples, Slices, Texts, Track
+from ncc_runtime.report.timeline.tracks import (
+    Argument,
+    Samples,
+    Slices,
+    Texts,
+    TimelineBatch,
+    Track,
+)
 
 _GROUP_BITS = 32
 
@@ -24,7 +31,7 @@ class ChromeWriter:
         self._between = "\n"  # what stands before the next line
         self._stream.write(b'{"displayTimeUnit": "ns", "traceEvents": [')
 
-    def write(self, content: Batch | Samples) -> None:
+    def write(self, content: TimelineBatch | Samples) -> None:
         """Append tracks, then slices or samples."""
         lines = [line for track in content.tracks for line in _named(track)]
         if isinstance(content, Samples):

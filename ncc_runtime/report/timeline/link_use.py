@@ -1,7 +1,7 @@
 """Links and adapters over time: how much they carry, and for which collective.
 
-A transfer is taken to go at one rate from its start to its end. Links are taken a few at a time, as
-many as have some MOST transfers together, so that memory does not grow with the run.
+A transfer is assumed to go at one rate from its start to its end. Links are processed a few at a
+time, as many as have about MOST transfers together, so that memory does not grow with the run.
 """
 
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.report.row_texts import placeholder_text
 from ncc_runtime.report.timeline.tracks import (
     Argument,
-    Batch,
     Content,
     Samples,
     Slices,
     Texts,
+    TimelineBatch,
     Track,
     lanes,
 )
@@ -31,7 +31,7 @@ COUNTERS = 1 << 57
 """The first number of a counter's track."""
 
 MOST = 1 << 16
-"""Transfers over the links that are looked at together, unless one link has more."""
+"""Transfers over the links that are processed together, unless one link has more."""
 
 PIECE = 1 << 12
 """Slices or samples of a batch."""
@@ -41,7 +41,7 @@ _LANES = 1 << 12  # of a link, at most
 
 @attrs.frozen(eq=False)
 class Carried:
-    """Transfers as links see them: one entry for each link of each way, columns."""
+    """Transfers by link, as columns: one entry for each link of each transfer's route."""
 
     link: np.ndarray  # int64; behind the links, adapters out, then in
     sender: np.ndarray  # int64, rank
@@ -50,7 +50,7 @@ class Carried:
     bytes: np.ndarray  # int64
     placeholder: np.ndarray
 
-    def taken(self, some: np.ndarray | slice) -> "Carried":
+    def select(self, some: np.ndarray | slice) -> "Carried":
         """Some entries, in this order."""
         columns = (getattr(self, field.name)[some] for field in attrs.fields(Carried))
         return Carried(*columns)
@@ -62,9 +62,9 @@ def link_name(executable: Executable, link: int) -> str:
     if link < len(links):
         return links.name(link)
     assert efa is not None, "only adapters come behind the links"
-    way, adapter = divmod(link - len(links), efa.adapters * executable.topology.nodes)
+    direction, adapter = divmod(link - len(links), efa.adapters * executable.topology.nodes)
     node, number = divmod(adapter, efa.adapters)
-    return f"n{node}.efa{number} {'in' if way else 'out'}"
+    return f"n{node}.efa{number} {'in' if direction else 'out'}"
 
 
 def link_count(executable: Executable) -> int:
@@ -75,23 +75,23 @@ def link_count(executable: Executable) -> int:
 
 
 def contents(trace: Trace, ranks: np.ndarray) -> Iterator[Content]:
-    """Slices and counters of the links that some ranks (bool by rank) send over, by whomever."""
+    """Slices and counters of all use of the links that some ranks (bool by rank) send over."""
     count = link_count(trace.executable)
-    entries, wanted = np.zeros(count, np.int64), np.zeros(count, bool)
+    entries, is_shown = np.zeros(count, np.int64), np.zeros(count, bool)
     for carried in _carried(trace):
         entries += np.bincount(carried.link, minlength=count)
-        wanted[carried.link[ranks[carried.sender]]] = True
-    entries[~wanted] = 0
-    if not wanted.any():
+        is_shown[carried.link[ranks[carried.sender]]] = True
+    entries[~is_shown] = 0
+    if not is_shown.any():
         return
     nothing = _concatenated([])
-    yield Batch(
+    yield TimelineBatch(
         (Track(LINKS, 0, "links", trace.executable.ranks),), _slices(trace, nothing, nothing.link)
     )
     portion = np.where(entries > 0, (np.cumsum(entries) - 1) // MOST, -1)
     for number in np.unique(portion[entries > 0]).tolist():
         own = portion == number
-        some = [carried.taken(own[carried.link]) for carried in _carried(trace)]
+        some = [carried.select(own[carried.link]) for carried in _carried(trace)]
         yield from _portion(trace, _concatenated(some))
 
 
@@ -105,14 +105,17 @@ def _concatenated(parts: list[Carried]) -> Carried:
 
 def _portion(trace: Trace, carried: Carried) -> Iterator[Content]:
     """Of all transfers over some links, the slices and the counters."""
-    stretches = _stretches(carried)
-    track = _tracks_of(stretches)
+    intervals = _intervals(carried)
+    lane = lanes(intervals.link, intervals.start_ps, intervals.end_ps)
+    assert np.max(lane, initial=0) < _LANES, "more collectives on a link than lanes"
+    track = LINKS + (intervals.link + 1) * _LANES + lane
     for some in _pieces(len(track)):
-        slices = _slices(trace, stretches.taken(some), track[some])
-        yield Batch(
+        slices = _slices(trace, intervals.select(some), track[some])
+        yield TimelineBatch(
             tuple(
-                Track(one, LINKS, link_name(trace.executable, _link_of(one)), 2 * _link_of(one))
-                for one in np.unique(slices.track).tolist()
+                Track(number, LINKS, link_name(trace.executable, link), 2 * link)
+                for number in np.unique(slices.track).tolist()
+                for link in [number % LINKS // _LANES - 1]
             ),
             slices,
         )
@@ -123,17 +126,6 @@ def _portion(trace: Trace, carried: Carried) -> Iterator[Content]:
 
 def _pieces(count: int) -> Iterator[slice]:
     return (slice(low, low + PIECE) for low in range(0, count, PIECE))
-
-
-def _tracks_of(stretches: Carried) -> np.ndarray:
-    """Numbers of tracks: link and lane, as many lanes as overlap."""
-    lane = lanes(stretches.link, stretches.start_ps, stretches.end_ps)
-    assert np.max(lane, initial=0) < _LANES, "more collectives on a link than lanes"
-    return np.asarray(LINKS + (stretches.link + 1) * _LANES + lane)
-
-
-def _link_of(track: int) -> int:
-    return track % LINKS // _LANES - 1
 
 
 def _carried(trace: Trace) -> Iterator[Carried]:
@@ -178,38 +170,39 @@ def _links(executable: Executable, src: np.ndarray, dst: np.ndarray) -> tuple[np
     return np.concatenate((which, over, over)), np.concatenate(passed).astype(np.int64)
 
 
-def _stretches(carried: Carried) -> Carried:
-    """Transfers for one collective that touch in time, on one link, as one entry; by link."""
-    order = np.lexsort((carried.start_ps, carried.placeholder, carried.link))
-    one = carried.taken(order)
-    if not len(order):
-        return one
-    same = (one.link[1:] == one.link[:-1]) & (one.placeholder[1:] == one.placeholder[:-1])
-    part = np.append(0, np.cumsum(~same))
-    before = part * (int(one.end_ps.max()) + 1)
-    reach = np.maximum.accumulate(before + one.end_ps)
-    first = np.flatnonzero(np.append(True, before[1:] + one.start_ps[1:] > reach[:-1]))
-    found = attrs.evolve(
-        one.taken(first),
-        end_ps=np.maximum.reduceat(one.end_ps, first),
-        bytes=np.add.reduceat(one.bytes, first),
+def _intervals(carried: Carried) -> Carried:
+    """Transfers of one collective on one link that touch in time, joined to one entry; by link."""
+    carried = carried.select(np.lexsort((carried.start_ps, carried.placeholder, carried.link)))
+    if not len(carried.link):
+        return carried
+    link, placeholder = carried.link, carried.placeholder
+    same = (link[1:] == link[:-1]) & (placeholder[1:] == placeholder[:-1])
+    # Each link and collective gets a part of one time line, so that one running maximum serves all.
+    offset = np.append(0, np.cumsum(~same)) * (int(carried.end_ps.max()) + 1)
+    reach = np.maximum.accumulate(offset + carried.end_ps)
+    begins = np.append(True, offset[1:] + carried.start_ps[1:] > reach[:-1])
+    first = np.flatnonzero(begins)
+    joined = attrs.evolve(
+        carried.select(first),
+        end_ps=np.maximum.reduceat(carried.end_ps, first),
+        bytes=np.add.reduceat(carried.bytes, first),
     )
-    return found.taken(np.lexsort((found.start_ps, found.link)))
+    return joined.select(np.lexsort((joined.start_ps, joined.link)))
 
 
-def _slices(trace: Trace, stretches: Carried, track: np.ndarray) -> Slices:
-    """One for every stretch."""
-    numbers, code = np.unique(stretches.placeholder, return_inverse=True)
-    names = [placeholder_text(trace.executable, one) for one in numbers.tolist()]
+def _slices(trace: Trace, intervals: Carried, track: np.ndarray) -> Slices:
+    """One for every interval."""
+    numbers, code = np.unique(intervals.placeholder, return_inverse=True)
+    names = [placeholder_text(trace.executable, number) for number in numbers.tolist()]
     return Slices(
         category="link",
         track=track,
-        start_ps=stretches.start_ps,
-        end_ps=stretches.end_ps,
+        start_ps=intervals.start_ps,
+        end_ps=intervals.end_ps,
         name=Texts(code, names),
         arguments=(
-            Argument("placeholder", stretches.placeholder.astype(np.int64)),
-            Argument("bytes", stretches.bytes),
+            Argument("placeholder", intervals.placeholder.astype(np.int64)),
+            Argument("bytes", intervals.bytes),
         ),
         arrives=np.zeros(len(code), np.int64),
         leaves=(),
@@ -222,21 +215,21 @@ def _samples(
     """What links carry in GB/s, at each time at which that changes."""
     tracks = tuple(
         Track(
-            COUNTERS + one,
+            COUNTERS + number,
             LINKS,
-            f"{link_name(executable, one)} GB/s",
-            2 * one + 1,
+            f"{link_name(executable, number)} GB/s",
+            2 * number + 1,
             is_counter=True,
         )
-        for one in np.unique(link).tolist()
+        for number in np.unique(link).tolist()
     )
     return Samples(tracks, COUNTERS + link, time_ps, rate / 1e9)
 
 
 def rates_over_time(carried: Carried) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(link, time, bytes a second from then on), by link, then in order of time; whole numbers."""
-    took = np.maximum(carried.end_ps - carried.start_ps, 1)
-    rate = np.rint(carried.bytes * (1e12 / took)).astype(np.int64)
+    duration = np.maximum(carried.end_ps - carried.start_ps, 1)
+    rate = np.rint(carried.bytes * (1e12 / duration)).astype(np.int64)
     link, time_ps = np.tile(carried.link, 2), np.append(carried.start_ps, carried.end_ps)
     change = np.append(rate, -rate)
     order = np.lexsort((time_ps, link))

@@ -1,13 +1,11 @@
 """The timeline as a Perfetto trace, `.pftrace`, which ui.perfetto.dev opens.
 
 Times are whole nanoseconds there, rounded down; arguments have the picoseconds. Words are stored
-once and named by number (Perfetto's interned data). Packets of slices are encoded many at a time by
-`wire`; field numbers and all other packets are those of the package perfetto.
+once and referred to by number (Perfetto's interned data).
 
-Protocol buffer messages as columns: many alike are encoded by a few array operations.
-
-A column of encoded fields is a matrix of bytes with a mask of those that count, so that rows may
-be of different lengths. Source: protobuf.dev, Encoding.
+Packets of slices are many, so they are encoded as columns: a column of encoded fields is a matrix
+of bytes with a mask of those that count, since rows have different lengths. Source: protobuf.dev,
+Encoding. Field numbers and all other packets are those of the package perfetto.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,10 +18,10 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 from ncc_runtime.report.timeline.tracks import (
     Argument,
     Around,
-    Batch,
     Samples,
     Slices,
     Texts,
+    TimelineBatch,
     Track,
 )
 
@@ -125,7 +123,7 @@ class PerfettoWriter:
         self._count = 0
         self._forget()
 
-    def write(self, content: Batch | Samples) -> None:
+    def write(self, content: TimelineBatch | Samples) -> None:
         """Append tracks, then slices or samples."""
         for track in content.tracks:
             self._packet(pb.TracePacket(track_descriptor=_descriptor(track)))

@@ -1,16 +1,12 @@
-"""The tracks of a run: every rank's engines, CC-cores and DMA rings, with all that they did.
+"""What goes into a timeline, as columns: tracks, slices with arguments and arrows, counters.
 
-A collective is a slice around the rows of its CC-core, from its trigger to its report.
+Tracks are every rank's engines, CC-cores and DMA rings, in one group for each rank, and links in
+one more. A collective is a slice around the rows of its CC-core, from its trigger to its report.
+Numbers of tracks are unique; arrows join the slices that have the same number.
 
-What goes into a timeline, as columns: tracks, slices with arguments and arrows, counters.
-
-Tracks stand in groups: one of every rank, one of the links. Numbers of tracks are unique; arrows
-join the slices that name the same number.
-
-Side by side what overlaps: a viewer wants the slices of one track to follow each other.
-
-A DMA ring starts its next run of descriptors before the last one has arrived, so its slices lie on
-as many lanes as are under way at a time.
+A viewer wants the slices of one track to follow each other. A DMA ring starts its next run of
+descriptors before the last one has arrived, so its slices lie on as many tracks as are in flight at
+a time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,7 +51,7 @@ class Argument:
 
 @attrs.frozen(eq=False)
 class Slices:
-    """Stretches of time on tracks; those of one track follow each other, in order."""
+    """Intervals on tracks; those of one track follow each other, in order."""
 
     category: str
     track: np.ndarray  # (n,) int64
@@ -80,7 +76,7 @@ class Around:
 
 
 @attrs.frozen(eq=False)
-class Batch:
+class TimelineBatch:
     """Some tracks that are new, and slices on them."""
 
     tracks: tuple[Track, ...]
@@ -99,15 +95,15 @@ class Samples:
     value: np.ndarray  # (n,) float64
 
 
-Content = Batch | Samples
+Content = TimelineBatch | Samples
 """What writers get, one after another."""
 
 
 def lanes(track: np.ndarray, start_ps: np.ndarray, end_ps: np.ndarray) -> np.ndarray:
     """A lane for every slice so that those of one track and lane do not overlap, int64.
 
-    Slices are sorted by track, an ascending number, then by start. A stretch in which something is
-    always under way has as many lanes as overlap most, and uses them in turn.
+    Slices are sorted by track, an ascending number, then by start. In a busy period some slice
+    is always open; it has as many lanes as overlap most, and uses them in turn.
     """
     if not len(track):
         return np.zeros(0, np.int64)
@@ -116,11 +112,11 @@ def lanes(track: np.ndarray, start_ps: np.ndarray, end_ps: np.ndarray) -> np.nda
     start, reach = before + start_ps, np.maximum.accumulate(before + end_ps)
     at = np.arange(len(track))
     opens = np.append(True, start[1:] >= reach[:-1])
-    stretch = np.cumsum(opens) - 1
+    period = np.cumsum(opens) - 1
     first = np.flatnonzero(opens)
     done = np.minimum(np.searchsorted(reach, start, side="right"), at)
     width = np.maximum.reduceat(at - done + 1, first)
-    return np.asarray((at - first[stretch]) % width[stretch])
+    return np.asarray((at - first[period]) % width[period])
 
 
 PIECE = 1 << 12
@@ -137,18 +133,18 @@ def group_number(rank: int) -> int:
     return (rank + 1) << _RANKS
 
 
-def batches(trace: Trace, ranks: np.ndarray) -> Iterator[Batch]:
+def batches(trace: Trace, ranks: np.ndarray) -> Iterator[TimelineBatch]:
     """All that some ranks (bool by rank) did, queue by queue, each rank's in order."""
-    texts = _Texts(trace.executable)
+    texts = _SharedTexts(trace.executable)
     arrows = arrows_of(trace)
     nothing = np.zeros(0, np.int64)
     groups = tuple(
         Track(group_number(rank), 0, _about(trace.executable, rank), rank)
         for rank in np.flatnonzero(ranks).tolist()
     )
-    yield Batch(groups, _Slices(trace, 0, texts, arrows).of(nothing))
+    yield TimelineBatch(groups, _QueueSlices(trace, 0, texts, arrows).of(nothing))
     for number, events in trace.blocks(range(len(trace.executable.queues)), ranks):
-        yield from _Slices(trace, number, texts, arrows).batches(events)
+        yield from _QueueSlices(trace, number, texts, arrows).batches(events)
 
 
 def _about(executable: Executable, rank: int) -> str:
@@ -156,7 +152,7 @@ def _about(executable: Executable, rank: int) -> str:
     return f"rank {rank} (node {place.node[rank]}, chip {place.chip[rank]})"
 
 
-class _Texts:
+class _SharedTexts:
     """Words that many slices share, worked out when first needed."""
 
     def __init__(self, executable: Executable) -> None:
@@ -170,15 +166,15 @@ class _Texts:
 
 
 @attrs.frozen(eq=False)
-class _Slices:
+class _QueueSlices:
     """Slices of one queue."""
 
     _trace: Trace
     _number: int
-    _texts: _Texts
+    _texts: _SharedTexts
     _arrows: Arrows
 
-    def batches(self, events: np.ndarray) -> Iterator[Batch]:
+    def batches(self, events: np.ndarray) -> Iterator[TimelineBatch]:
         """Slices of events: whole ranks, by rank, in order."""
         queue = self._trace.executable.queues[self._number]
         lane = np.zeros(len(events), np.int64)
@@ -194,7 +190,7 @@ class _Slices:
             details = self._waits(events[some], wait[0][some], wait[1][some]) if wait else ()
             own = self.of(events[some], lane[some], details)
             around = None if runs is None else self._around(runs, low, len(own))
-            yield Batch(self._tracks(own, queue.name), own, around, len(own))
+            yield TimelineBatch(self._tracks(own, queue.name), own, around, len(own))
 
     def of(
         self,
@@ -207,7 +203,7 @@ class _Slices:
         queue = trace.executable.queues[self._number]
         row = trace.row[events]
         if isinstance(queue, DmaQueue):
-            details = self._moves(queue, row, trace.rank[events])
+            details = self._transfers(queue, row, trace.rank[events])
         leaves = self._arrows.leaving(events)
         return Slices(
             category=_category(queue),
@@ -229,8 +225,8 @@ class _Slices:
     def _tracks(self, slices: Slices, name: str) -> tuple[Track, ...]:
         """The tracks of slices."""
         return tuple(
-            Track(one, one >> _RANKS << _RANKS, name, self._number)
-            for one in np.unique(slices.track).tolist()
+            Track(number, number >> _RANKS << _RANKS, name, self._number)
+            for number in np.unique(slices.track).tolist()
         )
 
     def _common(self, events: np.ndarray) -> Iterator[Argument]:
@@ -248,9 +244,9 @@ class _Slices:
     @staticmethod
     def _places(row: np.ndarray, texts: RowTexts) -> Iterator[Argument]:
         """Lines of the user's code."""
-        known = np.array([bool(place) for place in texts.place], bool)
-        if known.any():
-            yield Argument("line", Texts(row, texts.place), known[row])
+        has_place = np.array([bool(place) for place in texts.place], bool)
+        if has_place.any():
+            yield Argument("line", Texts(row, texts.place), has_place[row])
 
     def _waits(
         self, events: np.ndarray, sem: np.ndarray, value: np.ndarray
@@ -265,16 +261,18 @@ class _Slices:
         names = Texts(code, words)
         return Argument("waited_for", names, given), Argument("until", value, given)
 
-    def _moves(self, queue: DmaQueue, row: np.ndarray, rank: np.ndarray) -> tuple[Argument, ...]:
-        """What rings moved, from these ranks to whom, and by which way."""
+    def _transfers(
+        self, queue: DmaQueue, row: np.ndarray, rank: np.ndarray
+    ) -> tuple[Argument, ...]:
+        """Sizes, receivers and routes of transfers that these ranks send."""
         sizes = np.broadcast_to(queue.size_bytes, queue.peer.shape)[row, rank].astype(np.int64)
-        found = [Argument("bytes", sizes)]
+        arguments = [Argument("bytes", sizes)]
         for prefix, peers in (("", queue.peer), ("also_", queue.also_peer)):
             if peers is not None:
-                found += self._way(prefix, rank, peers[row, rank])
-        return tuple(found)
+                arguments += self._route(prefix, rank, peers[row, rank])
+        return tuple(arguments)
 
-    def _way(self, prefix: str, rank: np.ndarray, peer: np.ndarray) -> Iterator[Argument]:
+    def _route(self, prefix: str, rank: np.ndarray, peer: np.ndarray) -> Iterator[Argument]:
         given = peer != IDLE
         to, ranks = np.where(given, peer, rank).astype(np.int64), self._trace.executable.ranks
         keys, code = np.unique(rank * np.int64(ranks) + to, return_inverse=True)
@@ -294,18 +292,18 @@ class _Slices:
         return own[by_place], first[by_place], last[by_place]
 
     def _around(
-        self, found: tuple[np.ndarray, np.ndarray, np.ndarray], low: int, count: int
+        self, runs_of: tuple[np.ndarray, np.ndarray, np.ndarray], low: int, count: int
     ) -> Around:
         """The collectives that begin among `count` events from `low` on."""
         trace, runs = self._trace, self._trace.runs
         run, first, last = (
-            column[np.searchsorted(found[1], low) : np.searchsorted(found[1], low + count)]
-            for column in found
+            column[np.searchsorted(runs_of[1], low) : np.searchsorted(runs_of[1], low + count)]
+            for column in runs_of
         )
         placeholder, begin, end = runs.placeholder[run], runs.first[run], runs.last[run]
         numbers, code = np.unique(placeholder, return_inverse=True)
-        names = [placeholder_text(trace.executable, one) for one in numbers.tolist()]
-        ways = [trace.executable.lowered[one].name for one in numbers.tolist()]
+        names = [placeholder_text(trace.executable, number) for number in numbers.tolist()]
+        algorithms = [trace.executable.filled[number].name for number in numbers.tolist()]
         start, done = trace.start_ps[begin], trace.end_ps[end]
         slices = Slices(
             category="collective",
@@ -315,7 +313,7 @@ class _Slices:
             name=Texts(code, names),
             arguments=(
                 Argument("placeholder", placeholder.astype(np.int64)),
-                Argument("algorithm", Texts(code, ways)),
+                Argument("algorithm", Texts(code, algorithms)),
                 Argument("start_ps", start),
                 Argument("duration_ps", done - start),
             ),

@@ -16,7 +16,7 @@ import numpy as np
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.neff.whole_file import check_target, replacing
 from ncc_runtime.report.timeline import link_use, tracks
-from ncc_runtime.report.timeline.tracks import Batch, Content, Samples
+from ncc_runtime.report.timeline.tracks import Content, Samples, TimelineBatch
 
 SUFFIXES = (".pftrace", ".json", ".pftrace.gz", ".json.gz")
 
@@ -24,7 +24,7 @@ SUFFIXES = (".pftrace", ".json", ".pftrace.gz", ".json.gz")
 class Writer(Protocol):
     """Takes what a timeline has, batch by batch."""
 
-    def write(self, content: Batch | Samples) -> None: ...
+    def write(self, content: TimelineBatch | Samples) -> None: ...
 
     def end(self) -> None: ...
 
@@ -41,7 +41,7 @@ def write_timeline(
         writer = _writer(path, stream)
         for content in contents(trace, ranks):
             writer.write(content)
-            if advance is not None and isinstance(content, Batch):
+            if advance is not None and isinstance(content, TimelineBatch):
                 advance(content.events)
         writer.end()
 

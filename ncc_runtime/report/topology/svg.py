@@ -1,10 +1,9 @@
 """A topology as SVG: chips as boxes with their ranks, links as lines with rates, levels as frames.
 
-A line stands for both directions of the links between two neighbours; a pointer on it tells each
-one's name, end and rate. What wraps round ends in a stub that names where it goes on. Lines of
-links that are down are dashed, of slowed ones coloured and labelled.
-
-What an SVG picture consists of: boxes, lines and texts, in the order that they are drawn.
+A line stands for both directions of the links between two neighbours; a tooltip has each one's
+name, end and rate. What wraps round ends in a stub that names where it goes on. Lines of links that
+are down are dashed, of slowed ones coloured and labelled. A `Canvas` holds boxes, lines, texts in
+the order in which they are drawn.
 """
 
 import math

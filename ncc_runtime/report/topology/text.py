@@ -1,14 +1,10 @@
-"""A topology as text: a picture of its chips, what a rank has, and every figure's source.
+"""A topology as text (`nccrt topology show`): its chips, what a rank has, every figure's source.
 
-What follows from a topology's figures: its links by level, its diameter, its bisection.
-
-Of an instance as its file has it, links that are down left out. Bisections are between the halves
-of the chips by their numbers and, on a grid, along every even dimension; the least counts. Other
-halves of an irregular graph may be joined by less: the least of all is not looked for.
-
-The units of a fabric's levels as a tree: which chips and switches each holds.
-
-Pictures of topologies as text: chips with their ranks, unit by unit.
+The picture draws the fabric's levels as a tree of units, each with its chips and switches. What
+follows from the figures: links by level, diameter, bisection, of an instance as its file has it,
+links that are down left out. Bisections are between the halves of the chips by their numbers and,
+on a grid, along every even dimension; the least counts. Other halves of an irregular graph may be
+joined by less: finding the least of all is NP-hard, and not tried.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.group_rules.verdict import spans
+from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.topology.fabric import Level
 from ncc_runtime.topology.format.spec import (
     ALIASES,
@@ -33,9 +29,6 @@ from ncc_runtime.topology.routes import PlacedRanks
 
 LARGEST_SEARCHED = 1024
 """Of more chips an instance neither diameter nor bisection is searched."""
-
-_UNITS = 2**30
-"""What a flow is counted in at most, so that it fits 32 bits."""
 
 
 @attrs.frozen
@@ -112,20 +105,21 @@ def diameter(topology: Topology) -> tuple[int, float] | None:
 
     A switch counts two. None of one chip, of more than LARGEST_SEARCHED, or of chips cut off.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import dijkstra
+    import networkx
 
     chips = topology.chips_per_node
     if not 1 < chips <= LARGEST_SEARCHED:
         return None
-    src, dst, rate = _links(topology)
-    ends = chips + topology.switches_per_node
-    up = rate > 0
-    edges = coo_array((np.ones(int(up.sum())), (src[up], dst[up])), shape=(ends, ends)).tocsr()
-    away = dijkstra(edges, indices=np.arange(chips), unweighted=True)[:, :chips]
-    if np.isinf(away).any():
-        return None
-    return int(away.max()), float(away.sum() / (chips * (chips - 1)))
+    graph = topology.graph(0, up_only=True)
+    names = list(graph)[:chips]
+    furthest = total = 0
+    for chip in names:
+        lengths = networkx.single_source_shortest_path_length(graph, chip)
+        if any(other not in lengths for other in names):
+            return None
+        away = [lengths[other] for other in names]
+        furthest, total = max(furthest, *away), total + sum(away)
+    return furthest, total / (chips * (chips - 1))
 
 
 def bisection(topology: Topology) -> Bisection | None:
@@ -140,29 +134,29 @@ def bisection(topology: Topology) -> Bisection | None:
         if axis.extent % 2 == 0:
             at = number // axis.stride % axis.extent
             halves[f"halves along dimension {place}"] = at < axis.extent // 2
-    found = [Bisection(words, _passing(topology, side)) for words, side in halves.items()]
-    return min(found, key=lambda one: one.bytes_per_s)
+    cuts = [Bisection(words, _cut(topology, half)) for words, half in halves.items()]
+    return min(cuts, key=lambda cut: cut.bytes_per_s)
 
 
-def _passing(topology: Topology, side: np.ndarray) -> int:
-    """Bytes a second out of some chips of an instance into the others, to a billionth."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import maximum_flow
+def _cut(topology: Topology, half: np.ndarray) -> int:
+    """Bytes a second out of some chips of an instance into the others: the minimum cut.
+
+    Each half is one node of the graph that is cut, so that only switches are left to be assigned
+    to a side.
+    """
+    import networkx
 
     src, dst, rate = _links(topology)
-    chips = topology.chips_per_node
-    if not topology.switches_per_node:
-        return int(rate[side[src] & ~side[dst]].sum())
-    ends = chips + topology.switches_per_node
-    unit = max(1, int(rate.sum()) // _UNITS + 1)
-    most = np.full(chips, _UNITS)
-    pairs = (
-        np.concatenate((src, np.full(int(side.sum()), ends), np.flatnonzero(~side))),
-        np.concatenate((dst, np.flatnonzero(side), np.full(int((~side).sum()), ends + 1))),
-    )
-    capacity = np.concatenate((rate // unit, most)).astype(np.int32)
-    graph = coo_array((capacity, pairs), shape=(ends + 2, ends + 2)).tocsr()
-    return int(maximum_flow(graph, ends, ends + 1).flow_value) * unit
+    switches = range(topology.chips_per_node, topology.chips_per_node + topology.switches_per_node)
+    part = np.concatenate((np.where(half, -1, -2), switches)).astype(np.int64)
+    ends, joined = np.unique((part[src], part[dst]), axis=1, return_inverse=True)
+    capacity = np.zeros(ends.shape[1], np.int64)
+    np.add.at(capacity, joined.ravel(), rate)
+    graph = networkx.DiGraph()
+    graph.add_nodes_from((-1, -2))
+    edges = zip(*ends.tolist(), capacity.tolist(), strict=True)
+    graph.add_weighted_edges_from(edges, weight="capacity")
+    return int(networkx.minimum_cut_value(graph, -1, -2))
 
 
 @attrs.frozen
@@ -352,7 +346,7 @@ def ranks_by_chip(topology: Topology, placement: PlacedRanks | None) -> list[str
         return [""] * topology.chips
     order = np.argsort(placement.chip, kind="stable")
     cuts = np.searchsorted(placement.chip[order], np.arange(1, topology.chips))
-    found = (spans(ranks.tolist()) for ranks in np.split(order, cuts))
+    found = (ranks_text(ranks.tolist()) for ranks in np.split(order, cuts))
     return [f"[{ranks}]" if ranks else "-" for ranks in found]
 
 
@@ -420,14 +414,14 @@ def _faults(topology: Topology) -> Iterable[str]:
     if topology.faults:
         yield ""
     for fault in topology.faults:
-        ends = ((f"c{end}" if isinstance(end, int) else end for end in way) for way in fault.ends)
-        ways = ", ".join(">".join(way) for way in ends)
+        ends = ((f"c{end}" if isinstance(end, int) else end for end in pair) for pair in fault.ends)
+        links = ", ".join(">".join(pair) for pair in ends)
         port = f" by {fault.port}" if fault.port else ""
         where = "every instance" if fault.node is None else f"instance {fault.node}"
         state = [] if fault.is_down is None else ["down" if fault.is_down else "up"]
         if fault.bandwidth_bytes_per_s is not None:
             state.append(f"at {_rate(fault.bandwidth_bytes_per_s)}")
-        yield f"  {ways}{port} of {where}: {', '.join(state)} ({fault.source})"
+        yield f"  {links}{port} of {where}: {', '.join(state)} ({fault.source})"
 
 
 def _slowed(topology: Topology) -> Iterable[str]:
@@ -463,7 +457,7 @@ def _core_ports(topology: Topology) -> Iterable[str]:
         cores = (np.flatnonzero((sites[0] == code) | (sites[1] == code)).tolist() for code in known)
         where = f"{_PARITY[row]} row, {_PARITY[column]} column"
         rows.append(
-            (f"{_PARITY[plane]} plane, {where}" if is_turned else where, *map(spans, cores))
+            (f"{_PARITY[plane]} plane, {where}" if is_turned else where, *map(ranks_text, cores))
         )
     yield from _aligned(rows)
     yield ""

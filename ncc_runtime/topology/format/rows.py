@@ -1,21 +1,16 @@
-"""The `[[level]]` rows of a topology's TOML: what joins chips, from the innermost level out.
+"""The rows of a topology's TOML: `[[level]]`, `[[fault]]` and `[[core]]`.
 
-A row with a `kind` makes a level of so many units, each all that the levels before it hold. A row
-without one overrides figures of the base's level of that name. A cluster comes last and is the
-network between instances.
+A `[[level]]` with a `kind` joins so many units, each all that the levels before it hold, from the
+innermost level out. One without overrides figures of the base's level of that name. A cluster comes
+last and is the network between instances.
 
-Links that are down or slowed: the `[[fault]]` rows of a topology's TOML, and what they change.
+A `[[fault]]` takes links down or slows them. It names `from` and `to`, the links one way, or
+`between = [a, b]`, both ways, by the chips' numbers inside an instance, or the names of switches.
+`port` picks one of several links between them, `node` one instance. It says `down = true` or
+`bandwidth_bytes_per_s`, and from what source.
 
-A row names `from` and `to`, the links one way, or `between = [a, b]`, both ways, by the chips'
-numbers inside an instance, or the names of switches. `port` picks one of several links between
-them, `node` one instance. It says `down = true` or `bandwidth_bytes_per_s`, and where that is known
-from.
-
-Cores that run slower than their kind: the `[[core]]` rows of a topology's TOML.
-
-A row names a chip of the instance and one of its physical cores, and says by percents of the full
-speed how fast its engines and its DMA engines are, and where that is known from. `node` picks one
-instance.
+A `[[core]]` slows one physical core of a chip: by percents of the full speed its engines and its
+DMA engines. `node` picks one instance.
 """
 
 from collections.abc import Mapping, Sequence
@@ -240,7 +235,7 @@ class LinkStates:
 
     is_down: np.ndarray  # (n,) bool
     bandwidth_bytes_per_s: np.ndarray  # (n,) int64
-    strands: np.ndarray  # (n,) int32: links that carry it, those of a trunk one by one
+    parallel_links: np.ndarray  # (n,) int32: links of a trunk that carry bytes, else 1
     variant: np.ndarray  # (nodes,) int32: instances of one number have the same links
 
 

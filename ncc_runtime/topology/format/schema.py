@@ -21,8 +21,8 @@ from ncc_runtime.topology.format.spec import (
     LEVEL_KEYS,
     FabricShape,
     Joins,
-    Kind,
     LevelKind,
+    ValueKind,
 )
 from ncc_runtime.topology.format.toml_file import TomlFile
 
@@ -48,23 +48,23 @@ def _or_list(one: Schema) -> Schema:
 _SHAPES = [shape.value for shape in FabricShape if shape is not FabricShape.LEVELS]
 _PAIR = {"type": "array", "items": _CHIP, "minItems": 2, "maxItems": 2, "uniqueItems": True}
 _WORDS = {"type": "array", "items": {"type": "string", "pattern": _PERMUTED}}
-_KINDS: Mapping[Kind, Schema] = {
-    Kind.COUNT: _integer(1, LARGEST_COUNT),
-    Kind.CHIPS: _integer(1, LARGEST_CHIPS),
-    Kind.CHIPS_OR_NONE: _integer(0, LARGEST_CHIPS),
-    Kind.AMOUNT: _integer(1, LARGEST),
-    Kind.RATE: _integer(LEAST_RATE, LARGEST),
-    Kind.FLOPS: _integer(1, 4 * LARGEST),
-    Kind.WIDTH: _integer(1, 65_536),
-    Kind.CLOCK: _integer(1, 10**12),
-    Kind.DELAY: _integer(0, LARGEST),
-    Kind.COUNTS: {"type": "array", "items": _integer(1, LARGEST_CHIPS), "minItems": 1},
-    Kind.PAIRS: {"type": "array", "items": _PAIR, "minItems": 1},
-    Kind.SHAPE: {"enum": _SHAPES},
-    Kind.PORT_WORDS: {**_WORDS, "anyOf": [{"minItems": n, "maxItems": n} for n in (4, 8)]},
-    Kind.RATES: _or_list(_integer(LEAST_RATE, LARGEST)),
-    Kind.DELAYS: _or_list(_integer(0, LARGEST)),
-    Kind.RATIO: {"type": "number", "minimum": 1, "maximum": 1000},
+_KINDS: Mapping[ValueKind, Schema] = {
+    ValueKind.COUNT: _integer(1, LARGEST_COUNT),
+    ValueKind.CHIPS: _integer(1, LARGEST_CHIPS),
+    ValueKind.CHIPS_OR_NONE: _integer(0, LARGEST_CHIPS),
+    ValueKind.AMOUNT: _integer(1, LARGEST),
+    ValueKind.RATE: _integer(LEAST_RATE, LARGEST),
+    ValueKind.FLOPS: _integer(1, 4 * LARGEST),
+    ValueKind.WIDTH: _integer(1, 65_536),
+    ValueKind.CLOCK: _integer(1, 10**12),
+    ValueKind.DELAY: _integer(0, LARGEST),
+    ValueKind.COUNTS: {"type": "array", "items": _integer(1, LARGEST_CHIPS), "minItems": 1},
+    ValueKind.PAIRS: {"type": "array", "items": _PAIR, "minItems": 1},
+    ValueKind.SHAPE: {"enum": _SHAPES},
+    ValueKind.PORT_WORDS: {**_WORDS, "anyOf": [{"minItems": n, "maxItems": n} for n in (4, 8)]},
+    ValueKind.RATES: _or_list(_integer(LEAST_RATE, LARGEST)),
+    ValueKind.DELAYS: _or_list(_integer(0, LARGEST)),
+    ValueKind.RATIO: {"type": "number", "minimum": 1, "maximum": 1000},
 }
 
 
@@ -106,7 +106,7 @@ def _insert(tables: Schema, path: Sequence[str], leaf: Schema) -> None:
     _insert(table["properties"], path[1:], leaf)
 
 
-def _leaf(kind: Kind) -> Schema:
+def _leaf(kind: ValueKind) -> Schema:
     """A figure: a value of some kind, and where it was read."""
     return {
         "type": "object",

@@ -75,7 +75,7 @@ class Joins(enum.Enum):
     SWITCHES = "switches"  # the switches of the units, by their up-links
 
 
-class Kind(enum.Enum):
+class ValueKind(enum.Enum):
     """What a leaf's value may be; the value is the phrase of the complaint."""
 
     COUNT = f"an integer from 1 to {LARGEST_COUNT}"
@@ -102,63 +102,69 @@ Value = int | float | str | tuple[str, ...] | tuple[int, ...] | tuple[tuple[int,
 ENGINE_NAMES = ("Tensor", "Vector", "Scalar", "GpSimd", "Sync")
 
 _ENGINE_KEYS = {
-    **{f"engine.{name}.clock_hz": Kind.CLOCK for name in ENGINE_NAMES},
-    **{f"engine.Tensor.flops_per_s.{kind}": Kind.FLOPS for kind in ("bf16", "f16", "f8", "f32")},
-    **{f"engine.{name}.elements_per_cycle": Kind.WIDTH for name in ("Vector", "Scalar", "GpSimd")},
+    **{f"engine.{name}.clock_hz": ValueKind.CLOCK for name in ENGINE_NAMES},
+    **{
+        f"engine.Tensor.flops_per_s.{kind}": ValueKind.FLOPS
+        for kind in ("bf16", "f16", "f8", "f32")
+    },
+    **{
+        f"engine.{name}.elements_per_cycle": ValueKind.WIDTH
+        for name in ("Vector", "Scalar", "GpSimd")
+    },
 }
 
 _ALWAYS = {
-    "chips.count": Kind.CHIPS,
-    "chips.cores": Kind.COUNT,
-    "lnc.allowed": Kind.COUNTS,
-    "lnc.default": Kind.COUNT,
-    "hbm.stacks": Kind.COUNT,
-    "hbm.stack_bytes": Kind.AMOUNT,
-    "hbm.stack_bandwidth_bytes_per_s": Kind.RATE,
-    "dma.engines_per_core": Kind.COUNT,
-    "dma.engine_bandwidth_bytes_per_s": Kind.RATE,
-    "dma.rings_per_engine": Kind.COUNT,
-    "dma.descriptor_bytes": Kind.AMOUNT,
-    "dma.ring_descriptors": Kind.AMOUNT,
-    "dma.packet_bytes": Kind.AMOUNT,
-    "dma.reduce_passes": Kind.COUNT,
-    "cc.cores_per_core": Kind.COUNT,
-    "cc.engines_per_channel": Kind.COUNT,
-    "cc.start_ps": Kind.DELAY,
-    "cc.instruction_ps": Kind.DELAY,
-    "cc.packet_bytes": Kind.AMOUNT,
-    "intra_chip.latency_ps": Kind.DELAY,
-    "intra_chip.dies": Kind.COUNT,
-    "intra_chip.die_latency_ps": Kind.DELAY,
-    "fabric.shape": Kind.SHAPE,
-    "efa.adapters": Kind.CHIPS_OR_NONE,
+    "chips.count": ValueKind.CHIPS,
+    "chips.cores": ValueKind.COUNT,
+    "lnc.allowed": ValueKind.COUNTS,
+    "lnc.default": ValueKind.COUNT,
+    "hbm.stacks": ValueKind.COUNT,
+    "hbm.stack_bytes": ValueKind.AMOUNT,
+    "hbm.stack_bandwidth_bytes_per_s": ValueKind.RATE,
+    "dma.engines_per_core": ValueKind.COUNT,
+    "dma.engine_bandwidth_bytes_per_s": ValueKind.RATE,
+    "dma.rings_per_engine": ValueKind.COUNT,
+    "dma.descriptor_bytes": ValueKind.AMOUNT,
+    "dma.ring_descriptors": ValueKind.AMOUNT,
+    "dma.packet_bytes": ValueKind.AMOUNT,
+    "dma.reduce_passes": ValueKind.COUNT,
+    "cc.cores_per_core": ValueKind.COUNT,
+    "cc.engines_per_channel": ValueKind.COUNT,
+    "cc.start_ps": ValueKind.DELAY,
+    "cc.instruction_ps": ValueKind.DELAY,
+    "cc.packet_bytes": ValueKind.AMOUNT,
+    "intra_chip.latency_ps": ValueKind.DELAY,
+    "intra_chip.dies": ValueKind.COUNT,
+    "intra_chip.die_latency_ps": ValueKind.DELAY,
+    "fabric.shape": ValueKind.SHAPE,
+    "efa.adapters": ValueKind.CHIPS_OR_NONE,
     **_ENGINE_KEYS,
 }
-_WITH_LINKS = {"link.bandwidth_bytes_per_s": Kind.RATE, "link.latency_ps": Kind.DELAY}
-_WITH_EFA = {"efa.adapter_bandwidth_bytes_per_s": Kind.RATE, "efa.latency_ps": Kind.DELAY}
+_WITH_LINKS = {"link.bandwidth_bytes_per_s": ValueKind.RATE, "link.latency_ps": ValueKind.DELAY}
+_WITH_EFA = {"efa.adapter_bandwidth_bytes_per_s": ValueKind.RATE, "efa.latency_ps": ValueKind.DELAY}
 _SELDOM = {
-    "intra_chip.core_bandwidth_bytes_per_s": Kind.RATE,
-    "chips.hosts": Kind.COUNT,
+    "intra_chip.core_bandwidth_bytes_per_s": ValueKind.RATE,
+    "chips.hosts": ValueKind.COUNT,
 }
 _WIRING = {
-    "fabric.dims": Kind.COUNTS,
-    "fabric.links": Kind.PAIRS,
-    "fabric.core_ports": Kind.PORT_WORDS,
+    "fabric.dims": ValueKind.COUNTS,
+    "fabric.links": ValueKind.PAIRS,
+    "fabric.core_ports": ValueKind.PORT_WORDS,
 }
 
-KEYS: Mapping[str, Kind] = MappingProxyType(
+KEYS: Mapping[str, ValueKind] = MappingProxyType(
     {**_ALWAYS, **_WITH_LINKS, **_WITH_EFA, **_SELDOM, **_WIRING}
 )
 
-LEVEL_KEYS: Mapping[str, Kind] = MappingProxyType(
+LEVEL_KEYS: Mapping[str, ValueKind] = MappingProxyType(
     {
-        "dims": Kind.COUNTS,
-        "size": Kind.CHIPS,
-        "links": Kind.PAIRS,
-        "bandwidth_bytes_per_s": Kind.RATES,
-        "latency_ps": Kind.DELAYS,
-        "oversubscription": Kind.RATIO,
-        "adapters": Kind.CHIPS_OR_NONE,
+        "dims": ValueKind.COUNTS,
+        "size": ValueKind.CHIPS,
+        "links": ValueKind.PAIRS,
+        "bandwidth_bytes_per_s": ValueKind.RATES,
+        "latency_ps": ValueKind.DELAYS,
+        "oversubscription": ValueKind.RATIO,
+        "adapters": ValueKind.CHIPS_OR_NONE,
     }
 )
 """What a row of `[[level]]` may state as figures, beside its name, kind and what it joins."""
@@ -263,7 +269,7 @@ class Spec:
         value = self.figures[key].value if key in self.figures else otherwise
         assert isinstance(value, int | float), key
         if value != value:  # TOML's nan, which no limit of a schema refuses
-            raise self.error(key, f"{value} is not {Kind.RATIO.value}")
+            raise self.error(key, f"{value} is not {ValueKind.RATIO.value}")
         return value
 
     def pairs(self, key: str) -> tuple[tuple[int, int], ...]:

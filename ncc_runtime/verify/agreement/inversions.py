@@ -162,7 +162,7 @@ def _streams(
         for pc, number in enumerate(program.queues[engine].placeholder.tolist()):
             if number != NONE:
                 stream = program.placeholders[number].stream
-                (stretch,) = structure.stretches(engine, [pc]).tolist()
+                (stretch,) = structure.phases(engine, [pc]).tolist()
                 queue_of[stream] = queue
                 items.setdefault(stream, []).append((stretch, False, number))
     for stretch, stream in acknowledgements(program, structure):

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, EngineQueue, Executable
-from ncc_runtime.neff.stages import participants, twins_of
+from ncc_runtime.neff.stages import matched_blocks_of, participants
 from ncc_runtime.neff.structure import Structure
 from ncc_runtime.verify.places import collective
 from ncc_runtime.verify.stage_parts import StagePart
@@ -47,7 +47,7 @@ def events_of(executable: Executable, parts: _Parts) -> tuple[tuple[Event, ...],
 def own_events(executable: Executable, one: tuple[StagePart, Structure]) -> tuple[Event, ...]:
     """The control rows of a stage as events."""
     part, structure = one
-    twins = twins_of(executable.program)
+    twins = matched_blocks_of(executable.program)
     numbers = ((opcode, part.first_block + block) for opcode, block in structure.rows)
     return tuple((opcode, twins.get(block, block)) for opcode, block in numbers)
 
@@ -58,13 +58,13 @@ def _unlike(executable: Executable, parts: _Parts) -> tuple[str, ...]:
     found = [
         part.first_block + block
         for part, structure in parts
-        for block in range(len(structure.spans))
+        for block in range(len(structure.block_rows))
     ]
     if sorted(found) != list(range(len(blocks))):
         return ("the blocks of the stages are not those of the program",)
     return tuple(
         f"k{block} stands for k{first}, which is a {blocks[first].kind.value}"
-        for block, first in twins_of(executable.program).items()
+        for block, first in matched_blocks_of(executable.program).items()
         if blocks[block].kind is not blocks[first].kind
     )
 
@@ -102,7 +102,7 @@ def _triggered(
         if isinstance(queue, EngineQueue):
             column = queue.table.placeholder
             rows = np.flatnonzero((column != IDLE) & np.isin(column, list(shared)))
-            stretches = structure.stretches(queue.engine, rows).tolist()
+            stretches = structure.phases(queue.engine, rows).tolist()
             for stretch, number in zip(stretches, column[rows].tolist(), strict=True):
                 found.setdefault(stretch, []).append(number)
     return found

@@ -24,7 +24,7 @@ from ncc_runtime.lowering.executable import (
 )
 from ncc_runtime.neff.isa import CASE, END, TEST
 from ncc_runtime.neff.program import BlockKind
-from ncc_runtime.neff.stages import twins_of
+from ncc_runtime.neff.stages import matched_blocks_of
 from ncc_runtime.neff.structure import Structure, structure_of
 from ncc_runtime.verify.counting.events import Event, events_of, own_events
 from ncc_runtime.verify.counting.increments import first_runner
@@ -91,7 +91,7 @@ def flow_of(executable: Executable) -> tuple[Flow | None, tuple[str, ...]]:
     if faults:
         return None, faults
     marks, limits, breaches = _marked(executable, parts, events)
-    flow = Flow(events, marks, limits, lengths, twins_of(executable.program))
+    flow = Flow(events, marks, limits, lengths, matched_blocks_of(executable.program))
     return (None if breaches else flow), breaches
 
 
@@ -170,9 +170,9 @@ class _Marking:
         """By its jumps: a loop begins where its end goes back to, a branch ends where it goes."""
         marks: np.ndarray = np.full(len(self._structure.rows), UNMARKED, np.int64)
         for row, jump in queue.jumps.items():
-            if not 0 <= jump.block < len(self._structure.spans):
+            if not 0 <= jump.block < len(self._structure.block_rows):
                 continue
-            span = self._structure.spans[jump.block]
+            span = self._structure.block_rows[jump.block]
             if jump.decision is Decision.ALWAYS:
                 marks[span.opens] = jump.target
                 marks[span.ends] = row + 1
@@ -200,7 +200,7 @@ class _Marking:
         for queue in self._executable.queues:
             if isinstance(queue, EngineQueue):
                 rows = np.flatnonzero(queue.table.placeholder != IDLE)
-                stretches = self._structure.stretches(queue.engine, rows)
+                stretches = self._structure.phases(queue.engine, rows)
                 found[queue.table.placeholder[rows]] = stretches
         return found
 
@@ -240,7 +240,7 @@ class _Marking:
 
     def _wanted(self, marks: np.ndarray) -> Iterator[tuple[int, tuple[int, Decision, int]]]:
         """(row, (block, decision, target)) of the jumps that the marked events ask for."""
-        for block, span in enumerate(self._structure.spans):
+        for block, span in enumerate(self._structure.block_rows):
             places = (span.opens, span.decides, span.ends)
             opens, decides, ends = (int(marks[place]) for place in places)
             if UNMARKED in (opens, decides, ends):

@@ -80,11 +80,11 @@ class Ways:
     def after(self, row: int) -> int:
         """The stretch behind a `loop` or `end`."""
         loop = self.closed_at(row)
-        return row + 1 if loop == START else self.structure.spans[loop].opens + 1
+        return row + 1 if loop == START else self.structure.block_rows[loop].opens + 1
 
     def behind(self, block: int) -> int:
         """The stretch of who leaves a block or passes over it."""
-        return self.structure.spans[block].ends + 1
+        return self.structure.block_rows[block].ends + 1
 
     def decided_at(self, row: int) -> int:
         """The block that a `test` or `case` decides on, START for other rows."""
@@ -128,7 +128,7 @@ class Ways:
 
         They follow one another, decide by one tensor and are different ones of equally many.
         """
-        spans = self.structure.spans
+        spans = self.structure.block_rows
         ended = {spans[block].ends: block for block in range(len(self.blocks))}
         groups: dict[int, list[int]] = {}
         for block in sorted(range(len(self.blocks)), key=lambda one: spans[one].opens):
@@ -149,7 +149,7 @@ class Ways:
 
     def outside(self, blocks: frozenset[int], loop: int) -> frozenset[int]:
         """Those blocks that do not lie in a loop."""
-        spans, around = self.structure.spans, self.structure.spans[loop]
+        spans, around = self.structure.block_rows, self.structure.block_rows[loop]
         return frozenset(one for one in blocks if not around.opens < spans[one].opens < around.ends)
 
 
@@ -201,14 +201,14 @@ class Walk:
         """Where the outermost loop around the beginning opens and ends; START, START for none."""
         around = (
             (span.opens, span.ends)
-            for block, span in zip(self.ways.blocks, self.ways.structure.spans, strict=True)
+            for block, span in zip(self.ways.blocks, self.ways.structure.block_rows, strict=True)
             if block.kind is BlockKind.LOOP and span.opens < self.begin.stretch <= span.ends
         )
         return min(around, default=(START, START))
 
     def _side_way(self, block: int, barred: frozenset[int], trail: Trail) -> None:
         """Enter a block, up to its end; from a loop's condition, once more up to its `test`."""
-        span = self.ways.structure.spans[block]
+        span = self.ways.structure.block_rows[block]
         again = span.opens < self.begin.stretch <= span.decides
         if not self.traveller.wants((span.opens if again else span.decides) + 1, span.ends):
             return

@@ -145,7 +145,7 @@ class Search:
 
     def barred(self, begin: Begin) -> frozenset[int]:
         """Branches that are not taken on the occasion of a stretch: others were."""
-        spans = self.ways.structure.spans
+        spans = self.ways.structure.block_rows
         taken = {
             block
             for block in self._others
@@ -165,7 +165,7 @@ class Search:
         writes = np.flatnonzero(meets & accesses.is_write)
         pairs = zip(accesses.chain[writes].tolist(), accesses.item[writes].tolist(), strict=True)
         between = [int(stretch[chain][item]) for chain, item in pairs]
-        spans = self.ways.structure.spans
+        spans = self.ways.structure.block_rows
         places = [spans[one].decides for one in (*self._others[block], block)]
         return not any(min(places) < at <= max(places) for at in between)
 

@@ -52,20 +52,20 @@ def _trigger_stretches(
     for items in chains:
         if items.engine is not None:
             rows = np.flatnonzero(items.subject != IDLE)
-            found[items.subject[rows]] = structure.stretches(items.engine, rows)
+            found[items.subject[rows]] = structure.phases(items.engine, rows)
     return found
 
 
 def _engine(items: Items, ways: Ways) -> tuple[np.ndarray, np.ndarray]:
     assert items.engine is not None
     controls = np.append(ways.structure.pcs[items.engine], -1).astype(np.int64)
-    return ways.structure.stretches(items.engine, items.first), controls
+    return ways.structure.phases(items.engine, items.first), controls
 
 
 def _stream(items: Items, ways: Ways, triggered: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     controls: np.ndarray = np.full(ways.stretches, -1, np.int64)
     is_control = items.kind == Kind.CONTROL
-    decides = np.array([span.decides for span in ways.structure.spans], np.int64)
+    decides = np.array([span.decides for span in ways.structure.block_rows], np.int64)
     stretch: np.ndarray = np.zeros(len(items), np.int64)
     stretch[~is_control] = triggered[items.subject[~is_control]]
     stretch[is_control] = decides[items.subject[is_control]]
