@@ -133,7 +133,7 @@ class Model:
                 recorded, traffic, sizes = self._perform(machine, options)
             outputs = machine.outputs()
             if options.clock:
-                trace = simulate(sizes.sized(), recorded, sizes.turns(), options.watch)
+                trace = simulate(sizes.sized(), recorded, sizes.repeated(), options.watch)
         return Run(
             outputs=outputs,
             trace=trace,

@@ -13,7 +13,7 @@ import numpy as np
 
 from ncc_runtime.calibration.rows import Row
 from ncc_runtime.collectives.choose import Candidate, Chooser
-from ncc_runtime.collectives.cost.machine import Machine
+from ncc_runtime.collectives.cost.model import PricingModel
 from ncc_runtime.collectives.plan import Job
 from ncc_runtime.errors import InputError, NccError
 from ncc_runtime.execution.clock.clock import collective_ps
@@ -62,7 +62,7 @@ class _Place:
 
     placement: Placement
     chooser: Chooser
-    machine: Machine
+    machine: PricingModel
 
 
 class Predictor:

@@ -30,9 +30,8 @@ from ncc_runtime.collectives.algorithms import (
     tree,
     variable_size,
 )
-from ncc_runtime.collectives.cost.machine import Groups, LoadsKey, Machine
+from ncc_runtime.collectives.cost.model import Groups, LoadsKey, PricingModel, TransferLoads
 from ncc_runtime.collectives.cost.price import Price, least_ps, priced
-from ncc_runtime.collectives.cost.usage import Loads
 from ncc_runtime.collectives.layout import Arrange, Layout, Members, UnsuitedError
 from ncc_runtime.collectives.plan import Fold, Job, Plan
 from ncc_runtime.collectives.plan_memory import shortage
@@ -364,7 +363,7 @@ class Chooser:
         self._streams = streams
         self._seen = seen
         self._made = Candidates(placement, forced, room_bytes, seen)
-        self._loads: dict[LoadsKey, Loads] = {}
+        self._loads: dict[LoadsKey, TransferLoads] = {}
         self._prices: dict[Candidate, Candidate] = {}  # what a candidate is with its price
 
     def unfolded(self) -> "Chooser":
@@ -454,13 +453,13 @@ class Chooser:
             self._prices[one] = self.priced_on(self.machine(job), job, one)
         return self._prices[one]
 
-    def machine(self, job: Job) -> Machine:
+    def machine(self, job: Job) -> PricingModel:
         """What a placeholder is priced on."""
         cores = self.parts.model.cc_cores_of(job.placeholder.stream, self._streams)
-        return Machine(self.parts, cores, self._loads, self._folded_parts)
+        return PricingModel(self.parts, cores, self._loads, self._folded_parts)
 
     @staticmethod
-    def priced_on(machine: Machine, job: Job, one: Candidate) -> Candidate:
+    def priced_on(machine: PricingModel, job: Job, one: Candidate) -> Candidate:
         """A candidate that can run, with its price."""
         teams = one.teams
         if job.placeholder.op.is_counted:
@@ -468,7 +467,7 @@ class Chooser:
         return attrs.evolve(one, price=priced(machine, teams, job.buffers.element_bytes))
 
 
-def _bounded(machine: Machine, one: Candidate) -> Candidate:
+def _bounded(machine: PricingModel, one: Candidate) -> Candidate:
     """The candidate with the least that it can cost."""
     return attrs.evolve(one, least_ps=least_ps(machine, one.teams))
 

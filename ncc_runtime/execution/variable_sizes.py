@@ -180,7 +180,7 @@ class SizeRecord:
         self._times[number][row, ranks] += 1
         self._seen[number].append((ranks, sizes))
 
-    def turns(self) -> Mapping[int, Sequence[np.ndarray]]:
+    def repeated(self) -> Mapping[int, Sequence[np.ndarray]]:
         """Of rings that perform rows several times: for each rank all sizes, in order."""
         ranks = self._executable.ranks
         return {

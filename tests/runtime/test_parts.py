@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ncc_runtime.collectives.cost.usage import Load, Loads
+from ncc_runtime.collectives.cost.model import TransferLoad, TransferLoads
 from ncc_runtime.collectives.plan import IDLE, Copy, Piece, Space, Transfer
 from ncc_runtime.machine_model.parts import UNLIMITED, Kind, Parts
 from ncc_runtime.machine_model.timing import TimingModel
@@ -45,15 +45,15 @@ def piece(owner: np.ndarray | None = None) -> Piece:
 
 def load_of(
     parts: Parts, peer: list[int], sources: int, lane: int = 0, also: Copy | None = None
-) -> Load:
+) -> TransferLoad:
     """A transfer of four members on the four ranks of a chip, 100 bytes each."""
     pieces = (piece(),) * sources
     size = np.full(4, 100, np.int64)
     move = Transfer(np.array(peer, np.int32), pieces, piece(), size, also, lane)
-    return Loads(parts, np.arange(4)[None]).of(move)
+    return TransferLoads(parts, np.arange(4)[None]).of(move)
 
 
-def amounts(parts: Parts, load: Load, kind: Kind) -> list[int]:
+def amounts(parts: Parts, load: TransferLoad, kind: Kind) -> list[int]:
     """What 100 bytes of every active member take of the parts of a kind."""
     return list(load.unit[parts.span(kind)] * 100)
 
@@ -154,19 +154,19 @@ def test_writes_and_reads_of_neighbours_pass_the_ways_of_both_cores() -> None:
     move = Transfer(
         np.array([0, IDLE, IDLE, IDLE], np.int32), (piece(owner),), piece(), np.full(4, 100)
     )
-    read = Loads(parts, np.arange(4)[None]).of(move)
+    read = TransferLoads(parts, np.arange(4)[None]).of(move)
     assert amounts(parts, read, Kind.CHIP) == [0, 0, 100, 0, 100, 0, 0, 0]
 
 
 def test_reading_from_the_other_die_takes_the_way_there() -> None:
     parts = parts_of(build("trn2"), 4)
-    flights = []
+    latencies = []
     for of in (0, 1, 2):
         owner = np.array([of, IDLE, IDLE, IDLE], np.int32)
         move = Transfer(
             np.array([0, IDLE, IDLE, IDLE], np.int32), (piece(owner),), piece(), np.full(4, 100)
         )
-        flights.append(Loads(parts, np.arange(4)[None]).of(move).flight_ps)
+        latencies.append(TransferLoads(parts, np.arange(4)[None]).of(move).latency_ps)
     chip = parts.routes.topology.intra_chip
-    assert flights[1] - flights[0] == chip.latency_ps
-    assert flights[2] - flights[1] == chip.die_latency_ps
+    assert latencies[1] - latencies[0] == chip.latency_ps
+    assert latencies[2] - latencies[1] == chip.die_latency_ps

@@ -40,8 +40,7 @@ from types import MappingProxyType
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.cost.machine import Groups, Machine
-from ncc_runtime.collectives.cost.usage import Load
+from ncc_runtime.collectives.cost.model import Groups, PricingModel, TransferLoad
 from ncc_runtime.collectives.plan import IDLE, Plan, Round, Transfer
 from ncc_runtime.machine_model.parts import Kind
 
@@ -79,7 +78,7 @@ def last_of(*reaches: Reach) -> Reach:
     return max(reaches, key=lambda reach: reach.end_ps, default=Reach())
 
 
-Passed = tuple[Load, np.ndarray]
+Passed = tuple[TransferLoad, np.ndarray]
 """A transfer: what it takes of the machine, and bytes by active member."""
 
 
@@ -105,7 +104,7 @@ class Step:
 class Steps:
     """The steps of one team; those that are alike are worked out once."""
 
-    def __init__(self, machine: Machine, groups: Groups, width: int) -> None:
+    def __init__(self, machine: PricingModel, groups: Groups, width: int) -> None:
         self._machine, self._width = machine, width
         self._loads = machine.loads(groups)
         self._known: dict[Hashable, Step] = {}
@@ -121,7 +120,7 @@ class Steps:
 
     def of(self, moves: Sequence[Transfer], passed: Sequence[Passed]) -> Step:
         """The transfers of one strand in a round."""
-        key = tuple((load, load.told(sizes, self._width)) for load, sizes in passed)
+        key = tuple((load, load.size_key(sizes, self._width)) for load, sizes in passed)
         if key not in self._known:
             self._known[key] = self._step(moves, passed)
         return self._known[key]
@@ -142,10 +141,10 @@ class Steps:
         # rings that work side by side are advanced one after the other
         fixed = len(lanes) * self._machine.row_ps + self._machine.parts.model.semaphore_local_ps
         return Step(
-            fixed + max(load.flight_ps for load, _ in passed),
-            fixed + max(load.passing_ps for load, _ in passed),
-            max(load.ready_ps for load, _ in passed),
-            max(load.read_ps for load, _ in passed),
+            fixed + max(load.latency_ps for load, _ in passed),
+            fixed + max(load.average_latency_ps for load, _ in passed),
+            max(load.grant_ps for load, _ in passed),
+            max(load.release_ps for load, _ in passed),
             max((busy_ps, *in_turn)),
             kind,
             amounts,
@@ -239,7 +238,7 @@ _Ways = tuple[bytes, ...]  # peers of transfers
 class _Passed:
     """What went the ways of one load so far."""
 
-    load: Load
+    load: TransferLoad
     sizes: np.ndarray  # (active members,) int64, bytes of all transfers together
     times: int = 0
 
@@ -272,7 +271,7 @@ class _Stretch:
 class Chain:
     """All rounds of a team's plan."""
 
-    def __init__(self, machine: Machine, plan: Plan, groups: Groups, width: int) -> None:
+    def __init__(self, machine: PricingModel, plan: Plan, groups: Groups, width: int) -> None:
         self._machine = machine
         self._steps = Steps(machine, groups, width)
         self._meetings = Meetings(plan.columns)
@@ -467,7 +466,7 @@ class Price:
         return max(self.bound_ps_by_kind, key=lambda kind: self.bound_ps_by_kind[kind]).value
 
 
-def priced(machine: Machine, teams: Sequence[tuple[Plan, Groups]], width: int) -> Price:
+def priced(machine: PricingModel, teams: Sequence[tuple[Plan, Groups]], width: int) -> Price:
     """The price of plans that run at the same time; `width` is the size of an element."""
     seen = None if machine.fold is None else machine.fold.teams(teams)
     if seen is None:
@@ -493,7 +492,7 @@ def priced(machine: Machine, teams: Sequence[tuple[Plan, Groups]], width: int) -
     )
 
 
-def least_ps(machine: Machine, teams: Sequence[tuple[Plan, Groups]]) -> int:
+def least_ps(machine: PricingModel, teams: Sequence[tuple[Plan, Groups]]) -> int:
     """No more than the price: what the rounds of a strand take if all of them go the best way."""
     parts, model = machine.parts, machine.parts.model
     efa = parts.routes.topology.efa

@@ -1,7 +1,7 @@
 """When every row of every queue runs on the device model, in whole picoseconds.
 
 Queues run side by side and wait for semaphores; transfers that meet where there is not enough for
-all share it (`shares.py`). The same executable and decisions give the same times everywhere.
+all share it (`max_min.py`). The same executable and decisions give the same times everywhere.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,8 +14,8 @@ from ncc_runtime.execution.clock import kernel
 from ncc_runtime.execution.clock.event_log import IN_MEMORY, EventLog, trace_of
 from ncc_runtime.execution.clock.instances import Instances, alike_instances, all_apart
 from ncc_runtime.execution.clock.kernel import LEAST_ROOM
-from ncc_runtime.execution.clock.programs import Program, ProgramTables, Turns
-from ncc_runtime.execution.clock.shares import HIGHEST
+from ncc_runtime.execution.clock.max_min import HIGHEST
+from ncc_runtime.execution.clock.programs import ClockProgram, ProgramTables, RunSizes
 from ncc_runtime.execution.clock.tables import (
     BEYOND,
     COUNTS,
@@ -23,14 +23,14 @@ from ncc_runtime.execution.clock.tables import (
     EVENTS,
     INCREMENTS,
     INCREMENTS_FULL,
+    KEPT_LEVEL,
     LARGEST,
     LATEST,
-    LEAST_SLOW,
-    LEFT,
-    LEVEL,
+    LEAST_CAP_LEVEL,
     LOG_FULL,
     NONE,
     RING,
+    STEPS_LEFT,
     WAITING,
     Machine,
     empty,
@@ -44,10 +44,10 @@ from ncc_runtime.machine_model.parts import Parts
 from ncc_runtime.machine_model.timing import PS_PER_S, TimingModel
 
 Watch = Callable[[int], None]
-"""Who hears how far the clock is."""
+"""Called with the number of events so far, for progress bars."""
 
 STEPS_A_CALL = 1 << 21
-"""Rows performed and rates found until the kernel returns: some tenths of a second."""
+"""Rows performed and rates worked out until the kernel returns: some tenths of a second."""
 
 AT_END = 2**62
 """The row of a process that has nothing to perform, behind all that a queue could have."""
@@ -65,26 +65,26 @@ def collective_ps(executable: Executable) -> int:
 def simulate(
     executable: Executable,
     decisions: Decisions,
-    turns: Turns = MappingProxyType({}),
+    run_sizes: RunSizes = MappingProxyType({}),
     watch: Watch | None = None,
     in_memory: int = IN_MEMORY,
 ) -> Trace:
     """The times of one execution whose loops and conditionals go as decided.
 
-    `turns` are for rings whose transfers move another size each time. Several times a second
-    `watch` hears how many events there are. Of more than `in_memory` the trace is on disk.
-    DeadlockError if not every row can be performed.
+    `run_sizes` are for rings whose transfers move another size each time. Several times a second
+    `watch` is called with the number of events so far. A trace of more than `in_memory` events is
+    kept on disk. DeadlockError if not every row can be performed.
     """
     model = TimingModel.from_topology(executable.topology)
     parts = Parts(executable.routes, model, executable.ranks)
     instances = alike_instances(executable, parts, decisions)
-    if turns:
+    if run_sizes:
         instances = all_apart(executable)
     log = EventLog(in_memory)
-    machine = _run(executable, parts, (decisions, turns, instances), log, watch)
+    machine = _run(executable, parts, decisions, run_sizes, instances, log, watch)
     if instances.ranks < executable.seen and _left(machine).any():
         instances, log = all_apart(executable), EventLog(in_memory)  # who is stuck, of every rank
-        machine = _run(executable, parts, (decisions, turns, instances), log, watch)
+        machine = _run(executable, parts, decisions, run_sizes, instances, log, watch)
     stuck = tuple(_stuck(executable, machine))
     if stuck:
         held = machine.semaphore["held"].reshape(executable.seen, -1)
@@ -95,13 +95,14 @@ def simulate(
 def _run(
     executable: Executable,
     parts: Parts,
-    what: tuple[Decisions, Turns, Instances],
+    decisions: Decisions,
+    run_sizes: RunSizes,
+    instances: Instances,
     log: EventLog,
     watch: Watch | None,
 ) -> Machine:
     """One instance of those that are alike, at the end of the run."""
-    decisions, turns, instances = what
-    program = ProgramTables(executable, parts, instances).program(decisions, turns)
+    program = ProgramTables(executable, parts, instances).program(decisions, run_sizes)
     machine = machine_of(executable, parts.model, program, instances.ranks)
     machine = machine._replace(event=log.first_table(program.events + 1))
     while (why := kernel.run(machine)) != DONE:
@@ -111,7 +112,7 @@ def _run(
         elif why == INCREMENTS_FULL:
             machine = _with_more_increments(machine)
         else:  # here Python hears of signals
-            machine.counts[LEFT] = STEPS_A_CALL
+            machine.counts[STEPS_LEFT] = STEPS_A_CALL
             if watch is not None:
                 watch(int(machine.counts[EVENTS]) * instances.count)
     _check_time(executable, machine)
@@ -142,10 +143,12 @@ def launch_ps(executable: Executable, model: TimingModel) -> int:
     return model.launch_ps + model.barrier_ps(chips)
 
 
-def machine_of(executable: Executable, model: TimingModel, program: Program, ranks: int) -> Machine:
+def machine_of(
+    executable: Executable, model: TimingModel, program: ClockProgram, ranks: int
+) -> Machine:
     """Everything before the first row, of the first ranks."""
     sizes = empty("sizes", 1)
-    widest = int((program.way["end_use"] - program.way["first_use"]).max(initial=1))
+    widest = int((program.route["end_use"] - program.route["first_use"]).max(initial=1))
     sizes[0] = (
         ranks,
         max(1, executable.semaphore_count),
@@ -160,8 +163,8 @@ def machine_of(executable: Executable, model: TimingModel, program: Program, ran
     counts = np.zeros(COUNTS, np.int64)
     counts[WAITING], counts[INCREMENTS] = len(process), program.increments.sum()
     counts[LARGEST] = program.increments.max(initial=0)
-    counts[LEVEL] = counts[LEAST_SLOW] = HIGHEST
-    counts[LEFT] = STEPS_A_CALL
+    counts[KEPT_LEVEL] = counts[LEAST_CAP_LEVEL] = HIGHEST
+    counts[STEPS_LEFT] = STEPS_A_CALL
     offsets = int((program.queue["offset"] != NONE).sum()) * ranks
     return Machine(
         sizes=sizes,
@@ -171,12 +174,12 @@ def machine_of(executable: Executable, model: TimingModel, program: Program, ran
         post=program.post,
         posted=program.posted,
         jump=program.jump,
-        way=program.way,
+        route=program.route,
         use=program.use,
         process=process,
         part=program.part,
         node=empty("node", len(process) * widest),
-        turn=program.turn,
+        branch=program.branch,
         offset=np.zeros(offsets * int(sizes[0]["semaphores"]), np.int64),
         semaphore=semaphore,
         increment=increment,
@@ -188,7 +191,7 @@ def machine_of(executable: Executable, model: TimingModel, program: Program, ran
 def _processes(executable: Executable, start_ps: int, ranks: int) -> np.ndarray:
     queues = len(executable.queues)
     process = empty("process", queues * ranks)
-    for field in ("last", "way", "end", "next", "place"):
+    for field in ("last", "route", "end", "next", "place"):
         process[field] = NONE
     process["free"] = start_ps
     process["percent"] = 100
@@ -205,7 +208,7 @@ def _processes(executable: Executable, start_ps: int, ranks: int) -> np.ndarray:
     return process
 
 
-def _semaphores(program: Program) -> tuple[np.ndarray, np.ndarray]:
+def _semaphores(program: ClockProgram) -> tuple[np.ndarray, np.ndarray]:
     """All semaphores at zero, each with room for what it gets if every row runs once."""
     room = program.increments
     semaphore = empty("semaphore", len(room))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from ncc_runtime.execution.clock.cells import Alike, alike, pairs
+from ncc_runtime.execution.clock.columns import DistinctRows, distinct_rows, paired_rows
 from ncc_runtime.execution.control_flow import Decisions, PlannedDecisions
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable, Post, Queue, Sync
 from ncc_runtime.machine_model.instances import are_placed_alike, is_repeated, maps_of
@@ -103,11 +103,11 @@ def _rows_alike(queue: Queue, count: int) -> bool:
         else:
             same += [queue.sources[..., k] != IDLE for k in range(queue.sources.shape[2])]
     return all(is_repeated(column, count) for column in same) and all(
-        maps_of(_whole(alike(column), column), count) is not None for column in partners
+        maps_of(_whole(distinct_rows(column), column), count) is not None for column in partners
     )
 
 
-def _whole(rows: Alike, column: np.ndarray) -> np.ndarray:
+def _whole(rows: DistinctRows, column: np.ndarray) -> np.ndarray:
     """The different rows of a column, of all ranks."""
     return np.broadcast_to(rows.rows, (len(rows.rows), column.shape[1]))
 
@@ -134,13 +134,13 @@ class _Makers:
 
     def _different(self, queue: int, post: Post) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Semaphores that rows which differ increment, and who does."""
-        rank, sem = alike(post.rank), alike(post.sem)
+        rank, sem = distinct_rows(post.rank), distinct_rows(post.sem)
         everybody = _whole(rank, post.rank)
         nodes = maps_of(everybody, self._count)
         assert nodes is not None
         maps = self._numbers(nodes)
         first = queue * np.int64(self._ranks)
-        for one, other, _ in pairs(rank, sem):
+        for one, other, _ in paired_rows(rank, sem):
             ranks = everybody[one, : self._ranks]
             row, own = np.nonzero(ranks != IDLE)
             which = np.broadcast_to(sem.rows[other, : self._ranks], ranks.shape)[row, own]
@@ -162,7 +162,7 @@ class _Makers:
         return bool(is_new.all() and (self._maker[key] == maker).all())
 
 
-def folded(ranks: Alike, count: int) -> Alike:
+def folded(ranks: DistinctRows, count: int) -> DistinctRows:
     """A column of ranks as places in their instances."""
     rows = ranks.rows
-    return Alike(np.where(rows == IDLE, IDLE, rows % count), ranks.index)
+    return DistinctRows(np.where(rows == IDLE, IDLE, rows % count), ranks.index)
