@@ -1,11 +1,13 @@
-"""The clock's loop: every row of every queue, in dependency order, and shared transfers in time.
+"""The clock's loop: every row of every queue in dependency order, and flows in order of time.
 
-A row starts when its queue is free and the value that it waits for has been seen. Whatever no
-shared transfer under way holds up is worked off at once, whatever its time: it cannot be changed
-by what comes later. Then time goes on to where the next shared transfers begin or end. So times
-are exact, and rows that share nothing cost no event.
+A row starts when its queue is free and the value that it waits for has been seen. Rows that wait
+for no flow under way are performed at once, whatever their time: nothing that happens later can
+change it. Then time advances to where the next flows begin or end (max_min.py). So times are exact,
+and rows that share nothing need no event queue.
 
-Semaphores in the kernel: when each reached each of its values, and who sleeps until it does.
+A semaphore is the list of times at which it reached each of its values, so a row that is performed
+late in the loop still finds when its value was seen. Processes sleep on a semaphore until it
+holds the value that they wait for.
 """
 
 from ncc_runtime.execution.clock import max_min
@@ -42,7 +44,7 @@ LEAST_ROOM = 4
 
 @compiled
 def wake(m: Machine, process: int) -> None:
-    """Look at a process again, after those that are waiting already."""
+    """Put a process into the queue of those to look at."""
     if m.process[process].is_todo:
         return
     m.process[process].is_todo = 1
@@ -54,7 +56,7 @@ def wake(m: Machine, process: int) -> None:
 
 @compiled
 def sleep(m: Machine, process: int, key: int, value: int) -> None:
-    """Do not look at a process before a semaphore holds a value."""
+    """Leave a process alone until a semaphore holds a value."""
     m.process[process].awaited = value
     m.process[process].next = m.semaphore[key].sleeper
     m.semaphore[key].sleeper = process
@@ -81,7 +83,7 @@ def increment(m: Machine, key: int, time: int, event: int, pushed: int) -> None:
 
 @compiled
 def _wake_up(m: Machine, key: int) -> None:
-    """Look at those again that sleep for no more than a semaphore holds."""
+    """Wake those that wait for no more than a semaphore holds."""
     semaphore = m.semaphore[key]
     before, process = NONE, semaphore.sleeper
     while process != NONE:
@@ -99,9 +101,9 @@ def _wake_up(m: Machine, key: int) -> None:
 
 @compiled
 def consume(m: Machine, key: int, value: int) -> None:
-    """A queue has seen a value: if no other asks, nobody needs increments up to there.
+    """A queue has seen a value: if it is the only one, nobody needs increments up to there.
 
-    The queue was not free again before it saw them, so later rows do not start by them.
+    The queue was not free again before it saw them, so its later rows do not start by them.
     """
     semaphore = m.semaphore[key]
     if semaphore.has_one and value > semaphore.consumed:
@@ -110,7 +112,7 @@ def consume(m: Machine, key: int, value: int) -> None:
 
 @compiled
 def _make_room(m: Machine, key: int) -> None:
-    """Drop what nobody asks for, if that is half of it; the last is needed for the next."""
+    """Drop what is consumed, if that is half of it; the next increment needs the last one."""
     semaphore = m.semaphore[key]
     more = min(semaphore.consumed, semaphore.held - 1) - semaphore.dropped
     if more <= 0 or 2 * more < semaphore.room:
@@ -124,7 +126,7 @@ def _make_room(m: Machine, key: int) -> None:
 
 @compiled
 def _move(m: Machine, key: int) -> None:
-    """Twice the room, at the end; `has_room` has said that it is there."""
+    """Twice the room, at the end of the table; `has_room` has made sure that it is there."""
     semaphore = m.semaphore[key]
     old, new = semaphore.start, m.counts[INCREMENTS]
     room = max(LEAST_ROOM, 2 * semaphore.room)
@@ -145,27 +147,30 @@ def has_room(m: Machine, semaphores: int) -> bool:
 
 @entry
 def run(m: Machine) -> int:
-    """Go on until everything has been performed, there is no room, or time to pause: DONE, ..."""
+    """Go on until everything has been performed, a table is full, or it is time to pause.
+
+    DONE, LOG_FULL, INCREMENTS_FULL or PAUSED; the caller makes room and calls again.
+    """
     while True:
-        full = _work_off(m)
+        full = _perform_ready(m)
         if full != DONE:
             return full
         if m.counts[HEAP] == 0:
             return DONE
         if m.counts[STEPS_LEFT] <= 0:
             return PAUSED
-        _go_on(m)
+        _advance(m)
 
 
 @compiled
-def _work_off(m: Machine) -> int:
-    """Perform what waits for nothing that is under way."""
+def _perform_ready(m: Machine) -> int:
+    """Perform every row that waits for no flow under way."""
     sizes = m.sizes[0]
     while m.counts[WAITING] > 0:
         process = m.process[m.counts[HEAD]].todo
         is_ring = m.queue[process // sizes.ranks].kind == RING
-        went_on = True
-        while went_on:
+        progress = True
+        while progress:
             if sizes.is_recorded and m.counts[EVENTS] - m.counts[TAKEN] == len(m.event):
                 return LOG_FULL
             if m.counts[STEPS_LEFT] <= 0:
@@ -173,7 +178,7 @@ def _work_off(m: Machine) -> int:
             m.counts[STEPS_LEFT] -= 1
             if not has_room(m, sizes.most_posts):
                 return INCREMENTS_FULL
-            went_on = _ring(m, process) if is_ring else _row(m, process)
+            progress = _ring(m, process) if is_ring else _row(m, process)
         m.process[process].is_todo = 0
         m.counts[HEAD] = (m.counts[HEAD] + 1) % len(m.process)
         m.counts[WAITING] -= 1
@@ -181,8 +186,8 @@ def _work_off(m: Machine) -> int:
 
 
 @compiled
-def _go_on(m: Machine) -> None:
-    """Go to the next time at which shared transfers begin or end."""
+def _advance(m: Machine) -> None:
+    """Advance to the next time at which flows begin or end."""
     now = m.process[m.process[0].heap].due
     while m.counts[HEAP] > 0 and m.process[m.process[0].heap].due == now:
         process = max_min.take(m)
@@ -197,7 +202,7 @@ def _go_on(m: Machine) -> None:
 
 @compiled
 def _row(m: Machine, process: int) -> bool:
-    """Perform the next row of an engine or a CC-core, if it can be; whether it was."""
+    """Perform the next row of an engine or a CC-core, if its value is there; whether it was."""
     it = m.process[process]
     if it.route != NONE:
         return _complete_row(m, process)
@@ -276,7 +281,7 @@ def _is_idle(m: Machine, process: int) -> bool:
 
 @compiled
 def _ring(m: Machine, process: int) -> bool:
-    """Perform what a DMA ring is to do next, if it can be; whether it was."""
+    """Perform the next row that was pushed to a DMA ring, if there is one; whether it was."""
     it, sizes = m.process[process], m.sizes[0]
     if it.route != NONE:
         return _complete_transfer(m, process)
