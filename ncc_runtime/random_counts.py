@@ -28,8 +28,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from ncc_runtime.execution.values.kernels.compute import KERNELS
-from ncc_runtime.execution.values.kernels.work import Work
-from ncc_runtime.execution.variable_sizes import Table
+from ncc_runtime.execution.values.kernels.work import KernelCall
+from ncc_runtime.execution.variable_sizes import CountsTable
 from ncc_runtime.inputs import Words
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import Program, Tensor
@@ -141,7 +141,7 @@ class Sources:
         ]
         attributes = {} if row.attribute == NONE else self._program.attributes[row.attribute]
         results = tuple(tensors[result] for result in row.results)
-        work = Work(self._program, row.opcode, attributes, results, self._ranks)
+        work = KernelCall(self._program, row.opcode, attributes, results, self._ranks)
         return np.asarray(KERNELS[row.opcode](work, shaped)[0]).reshape(ranks, -1)
 
     def _sent(self, placeholder: Placeholder, result: int) -> np.ndarray | None:
@@ -182,7 +182,7 @@ Given: TypeAlias = Mapping[int, np.ndarray]
 class Asked:
     """The tables of one collective as cells, (groups, senders, members, updates) each."""
 
-    table: Table
+    table: CountsTable
     rows: np.ndarray
     source: np.ndarray
     received: np.ndarray
@@ -269,7 +269,7 @@ def _asked(program: Program, number: int, tables: Mapping[tuple[int, int], np.nd
     placeholder = program.placeholders[number]
     stage = next(one for one in stages_of(program) if one.groups_with_own_ranks(placeholder))
     own = stage.program.placeholders[number]
-    table = Table.of(stage.program, own)
+    table = CountsTable.of(stage.program, own)
     groups = np.array(placeholder.groups)
     members = groups.shape[1]
     shapes = [stage.program.tensors[tensor].shape for tensor in own.counts]
@@ -565,7 +565,8 @@ def random_parameters(program: Program, fault: str, given: Container[int]) -> st
         tables = [
             tensor
             for one in stage.program.placeholders
-            if one.op.is_counted and fault.startswith(f"{Table.of(stage.program, one).name}: ")
+            if one.op.is_counted
+            and fault.startswith(f"{CountsTable.of(stage.program, one).name}: ")
             for tensor in one.counts
         ]
         reached = {one for tensor in tables for one in sources.reaching(tensor)}

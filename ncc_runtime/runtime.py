@@ -20,7 +20,7 @@ from ncc_runtime.execution.control_flow import (
     ValueDecisions,
     decisions_without_values,
 )
-from ncc_runtime.execution.scheduler import Batch, Scheduler
+from ncc_runtime.execution.scheduler import RowBatch, Scheduler
 from ncc_runtime.execution.trace import Trace, Traffic, TrafficCounter, traffic_of
 from ncc_runtime.execution.variable_sizes import SizeRecord, assumed, check_counts
 from ncc_runtime.group_rules.judge import verdicts
@@ -49,7 +49,7 @@ from ncc_runtime.verify import prove
 from ncc_runtime.verify.proof import Proof
 
 if TYPE_CHECKING:  # slow to import, and only values and users' plans need them
-    from ncc_runtime.execution.values.machine import Machine
+    from ncc_runtime.execution.values.devices import Devices
     from ncc_runtime.plans.files import PlanFile
 
 
@@ -72,7 +72,7 @@ class Model:
         self.executable = executable
         self.plans = tuple(plans)  # that users wrote, which fill some placeholders
         self.verdicts = tuple(verdicts)  # what the hardware's rules say of its groups
-        self._machines: dict[tuple[int, bool], Machine] = {}
+        self._machines: dict[tuple[int, bool], Devices] = {}
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -181,16 +181,16 @@ class Model:
                 "not tell what fits: give them"
             ) from None
 
-    def _machine(self, options: RunOptions) -> "Machine":
-        from ncc_runtime.execution.values.machine import Machine
+    def _machine(self, options: RunOptions) -> "Devices":
+        from ncc_runtime.execution.values.devices import Devices
 
         key = (options.threads, options.checked)
         if key not in self._machines:
-            self._machines = {key: Machine(self.executable, options.threads, options.checked)}
+            self._machines = {key: Devices(self.executable, options.threads, options.checked)}
         return self._machines[key]
 
     def _perform(
-        self, machine: "Machine", options: RunOptions
+        self, machine: "Devices", options: RunOptions
     ) -> tuple[RecordedDecisions, tuple[Traffic, ...], SizeRecord]:
         """Compute what the devices would hold; what was decided, what was moved, in which sizes."""
         import threadpoolctl
@@ -198,7 +198,7 @@ class Model:
         queues, counter = self.executable.queues, TrafficCounter(self.executable)
         sizes = SizeRecord(self.executable)
 
-        def perform(batches: Sequence[Batch]) -> None:
+        def perform(batches: Sequence[RowBatch]) -> None:
             machine.perform(batches)
             for batch in batches:
                 queue = queues[batch.queue]

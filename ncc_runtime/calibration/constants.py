@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ncc_runtime.calibration.predict import Overrides, named, overridden
-from ncc_runtime.calibration.rows import Row
+from ncc_runtime.calibration.rows import MeasuredRow
 
 BEGIN: Overrides = MappingProxyType(
     {
@@ -33,7 +33,7 @@ Constants = Mapping[tuple[str, str], int]
 """Values by generation and key."""
 
 
-def shipped(row: Row) -> Overrides:
+def shipped(row: MeasuredRow) -> Overrides:
     """The free constants of a row's preset."""
     with named(row):
         topology = overridden(row, {})

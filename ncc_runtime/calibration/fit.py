@@ -38,7 +38,7 @@ from ncc_runtime.calibration.constants import (
     shipped,
 )
 from ncc_runtime.calibration.predict import Overrides, Prediction, Predictor
-from ncc_runtime.calibration.rows import Row
+from ncc_runtime.calibration.rows import MeasuredRow
 
 LARGER = 16
 """A constant grows by one part in so many to see what it does."""
@@ -64,7 +64,7 @@ class Lines:
 
 def lines_at(
     predictor: Predictor,
-    rows: Sequence[Row],
+    rows: Sequence[MeasuredRow],
     constants: Constants,
     predicted: Sequence[Prediction],
 ) -> Lines:
@@ -158,7 +158,7 @@ Fitted = Mapping[str, Overrides]
 """Constants by generation."""
 
 
-def fitted(predictor: Predictor, rows: Sequence[Row]) -> Fitted:
+def fitted(predictor: Predictor, rows: Sequence[MeasuredRow]) -> Fitted:
     """The constants of every generation that has rows; what no row tells is as shipped."""
     there = {name: shipped(its[0]) for name, its in by(rows, predictor.generation).items()}
     begin = {free_of(name, key): BEGIN[key] for name, its in there.items() for key in its}
@@ -177,9 +177,11 @@ def fitted(predictor: Predictor, rows: Sequence[Row]) -> Fitted:
     )
 
 
-def by(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
+def by(
+    rows: Iterable[MeasuredRow], key: Callable[[MeasuredRow], str]
+) -> dict[str, list[MeasuredRow]]:
     """Rows in groups, groups in the order of their first row."""
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[MeasuredRow]] = {}
     for row in rows:
         found.setdefault(key(row), []).append(row)
     return found
@@ -188,7 +190,7 @@ def by(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
 class _Distance:
     """How far times are from what was measured."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[MeasuredRow]) -> None:
         self.rows = rows
         tables = by(rows, lambda row: row.table)
         self._measured = np.array([row.time_us for row in rows])

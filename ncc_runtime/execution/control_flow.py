@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ncc_runtime.errors import ControlError
-from ncc_runtime.execution.scheduler import Batch, Decide
+from ncc_runtime.execution.scheduler import Decide, RowBatch
 from ncc_runtime.lowering.engine_queues import contained
 from ncc_runtime.lowering.executable import CcQueue, Decision, Executable, Jump
 from ncc_runtime.neff.program import Block, BlockKind
 from ncc_runtime.neff.stages import twins_of
 
 if TYPE_CHECKING:  # slow to import, and only values need it
-    from ncc_runtime.execution.values.machine import Machine
+    from ncc_runtime.execution.values.devices import Devices
 from collections import Counter
 from collections.abc import Callable
 
@@ -42,12 +42,12 @@ from ncc_runtime.neff.structure import control_rows
 class ValueDecisions:
     """Reads each rank's predicate when its queue comes to it."""
 
-    def __init__(self, executable: Executable, machine: "Machine") -> None:
+    def __init__(self, executable: Executable, machine: "Devices") -> None:
         self._executable = executable
         self._machine = machine
         self._guards: dict[tuple[int, int], _Guard] = {}
 
-    def __call__(self, batch: Batch, jump: Jump) -> np.ndarray:
+    def __call__(self, batch: RowBatch, jump: Jump) -> np.ndarray:
         block = self._executable.program.blocks[jump.block]
         value = self._machine.predicate(block.predicate, batch.ranks)
         enters = selected(block, value)
@@ -128,7 +128,7 @@ class RecordedDecisions:
         self._ranks = ranks
         self._taken: dict[tuple[int, int], list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
 
-    def __call__(self, batch: Batch, jump: Jump) -> np.ndarray:
+    def __call__(self, batch: RowBatch, jump: Jump) -> np.ndarray:
         enters = self._decide(batch, jump)
         self._taken[batch.queue, batch.row].append((batch.ranks, enters))
         return enters
@@ -349,7 +349,7 @@ def _performed_slices(
     """The queues run to their ends; of their rows only those that write these buffers compute."""
     import threadpoolctl
 
-    from ncc_runtime.execution.values.machine import Machine
+    from ncc_runtime.execution.values.devices import Devices
 
     tensors = executable.program.tensors
     rows: set[tuple[int, int]] = set()
@@ -364,10 +364,10 @@ def _performed_slices(
                 written |= results
     reduced = _with_memory_of(executable, frozenset(written), numbers)
     inputs.check_bytes(executable.ranks * reduced.hbm_bytes)
-    machine = Machine(reduced)
+    machine = Devices(reduced)
     machine.load(inputs.load(number) for number in numbers)
 
-    def perform(batches: Sequence[Batch]) -> None:
+    def perform(batches: Sequence[RowBatch]) -> None:
         needed = [batch for batch in batches if (batch.queue, batch.row) in rows]
         if needed:
             machine.perform(needed)
@@ -426,7 +426,7 @@ class _SliceDecisions:
         self._open, self._read = open_blocks, read
         self._turns: dict[tuple[int, int], np.ndarray] = {}  # by queue and row, of every rank
 
-    def __call__(self, batch: Batch, jump: Jump) -> np.ndarray:
+    def __call__(self, batch: RowBatch, jump: Jump) -> np.ndarray:
         if jump.block in self._open:
             return self._read(batch, jump)
         none: np.ndarray = np.zeros(self._ranks, np.int64)

@@ -227,7 +227,7 @@ def _provider(executable: Executable, rank: int, sem: int) -> str:
 
 
 @attrs.frozen(eq=False)
-class Batch:
+class RowBatch:
     """One row of one queue, ready on some ranks."""
 
     queue: int  # position in Executable.queues
@@ -237,13 +237,13 @@ class Batch:
     wait_value: np.ndarray  # (r,) int64, and the value it has been seen to reach
 
 
-Perform = Callable[[Sequence[Batch]], None]
+Perform = Callable[[Sequence[RowBatch]], None]
 
 
 class Decide(Protocol):
     """Where control flow goes: True where a rank enters the rows behind a `test` or `case`."""
 
-    def __call__(self, batch: Batch, jump: Jump) -> np.ndarray: ...
+    def __call__(self, batch: RowBatch, jump: Jump) -> np.ndarray: ...
 
 
 class Scheduler:
@@ -295,12 +295,12 @@ class Scheduler:
         if self._programs or self._rings.pending():
             raise deadlock_report(self.executable, self._stuck(), self.semaphores)
 
-    def _everything_ready(self) -> list[Batch]:
+    def _everything_ready(self) -> list[RowBatch]:
         found = [batch for queue in list(self._programs) for batch in self._ready(queue)]
-        found += [Batch(*ready) for ready in self._rings.ready()]
+        found += [RowBatch(*ready) for ready in self._rings.ready()]
         return found
 
-    def _ready(self, queue: int) -> Iterator[Batch]:
+    def _ready(self, queue: int) -> Iterator[RowBatch]:
         """The batches of one program that may start now: one per row some ranks stand at."""
         if queue in self._asleep:
             sem, posts = self._asleep[queue]
@@ -321,15 +321,15 @@ class Scheduler:
         if rows[0] >= length:
             self._programs.remove(queue)
 
-    def _ready_at(self, queue: int, row: int, ranks: np.ndarray) -> Iterator[Batch]:
+    def _ready_at(self, queue: int, row: int, ranks: np.ndarray) -> Iterator[RowBatch]:
         sem, value = self._awaited(queue, row, ranks)
         enough = (self.semaphores[ranks, sem] >= value) | (sem == IDLE)
         room = self._rings.room(queue, row)
         free = enough if room is None else enough & room[ranks]
         if free.all():
-            yield Batch(queue, row, ranks, sem, value)
+            yield RowBatch(queue, row, ranks, sem, value)
         elif free.any():
-            yield Batch(queue, row, ranks[free], sem[free], value[free])
+            yield RowBatch(queue, row, ranks[free], sem[free], value[free])
         elif not enough.any() and ranks is self._runners[queue] and (sem == sem[0]).all():
             self._asleep[queue] = (int(sem[0]), int(self._posts[sem[0]]))
 
@@ -343,7 +343,7 @@ class Scheduler:
             sem, value = np.full(len(ranks), sem[0]), np.full(len(ranks), value[0])
         return sem, value if offsets is None else value + offsets[ranks, sem]
 
-    def _complete(self, batch: Batch) -> None:
+    def _complete(self, batch: RowBatch) -> None:
         """Move on, increment what the row posts, push what it pushes."""
         queue = self._queues[batch.queue]
         if isinstance(queue, DmaQueue):
@@ -358,7 +358,7 @@ class Scheduler:
             self.semaphores[rank, sem] += 1  # ranks of a row share none that is waited for
             self._posts[sem] += 1
 
-    def _move_on(self, batch: Batch) -> None:
+    def _move_on(self, batch: RowBatch) -> None:
         counter = self._counters[batch.queue]
         counter[batch.ranks] = batch.row + 1
         jump = _jumps(self._queues[batch.queue]).get(batch.row)
@@ -395,10 +395,12 @@ def _jumps(queue: Queue) -> Mapping[int, Jump]:
     return _NO_JUMPS if isinstance(queue, DmaQueue) else queue.jumps
 
 
-def _random_pick(scheduler: Scheduler, generator: np.random.Generator) -> Callable[[], list[Batch]]:
+def _random_pick(
+    scheduler: Scheduler, generator: np.random.Generator
+) -> Callable[[], list[RowBatch]]:
     """One random batch of a random non-empty subset of its ranks at a time."""
 
-    def pick() -> list[Batch]:
+    def pick() -> list[RowBatch]:
         batches = scheduler._everything_ready()
         if not batches:
             return []

@@ -26,7 +26,7 @@ _Text: TypeAlias = Callable[[tuple[int, int, int]], str]
 
 
 @attrs.frozen(eq=False)
-class Said:
+class Counts:
     """What the tables of some ranks say, (ranks, members, updates) int64; rows of dimension 0."""
 
     rows: np.ndarray  # that go to each member
@@ -36,7 +36,7 @@ class Said:
 
 
 @attrs.frozen
-class Table:
+class CountsTable:
     """A counted collective: what its numbers count, and what they may be."""
 
     name: str
@@ -46,7 +46,7 @@ class Table:
     most: int  # rows of one transfer
 
     @classmethod
-    def of(cls, program: Program, placeholder: Placeholder) -> "Table":
+    def of(cls, program: Program, placeholder: Placeholder) -> "CountsTable":
         """The facts of a placeholder; its groups are of one size."""
         shapes = [
             program.tensors[tensor].shape
@@ -58,18 +58,18 @@ class Table:
         name = f"{placeholder.name or 'a collective'} ({placeholder.op.value})"
         return cls(name, placeholder.op, operand, result, slot)
 
-    def said(self, tables: Sequence[np.ndarray], members: int) -> Said:
+    def said(self, tables: Sequence[np.ndarray], members: int) -> Counts:
         """What tables say, each [ranks, *shape]."""
         wide = [table.astype(np.int64) for table in tables]
         if self.op is CollectiveOp.RAGGED_ALL_TO_ALL:
             source, rows, target, received = (
                 table.reshape(len(table), members, -1) for table in wide
             )
-            return Said(rows, source, received, target)
+            return Counts(rows, source, received, target)
         rows, source, received = (wide[0][:, row, :, None] for row in range(3))
-        return Said(rows, source, received, None)
+        return Counts(rows, source, received, None)
 
-    def check_own(self, said: Said, ranks: np.ndarray, groups: np.ndarray) -> None:
+    def check_own(self, said: Counts, ranks: np.ndarray, groups: np.ndarray) -> None:
         """CountsError for the first number that fits no buffer; `groups` are those of the ranks."""
         for wrong, text in self._own_faults(said):
             if wrong.any():
@@ -79,7 +79,7 @@ class Table:
                 said_text = text(at).format(peer=peer)
                 raise CountsError(f"{self.name}: rank {int(ranks[rank])} {said_text}")
 
-    def _own_faults(self, said: Said) -> Iterator[tuple[np.ndarray, _Text]]:
+    def _own_faults(self, said: Counts) -> Iterator[tuple[np.ndarray, _Text]]:
         rows, source, target = said.rows, said.source, said.target
         yield (
             (rows < 0) | (rows > self.most),
@@ -116,7 +116,7 @@ class Table:
     def _where(self) -> str:
         return "the output" if self.op is CollectiveOp.RAGGED_ALL_TO_ALL else "a slot"
 
-    def check_group(self, said: Said, group: Sequence[int]) -> None:
+    def check_group(self, said: Counts, group: Sequence[int]) -> None:
         """CountsError for the first numbers of a group that do not fit each other."""
         rows, received = said.rows, said.received.swapaxes(0, 1)
         if self.op is CollectiveOp.REDUCE_SCATTER_V:
@@ -277,7 +277,7 @@ def check_counts(executable: Executable) -> None:
             tables = [table for table in known if table is not None]
             if len(tables) < len(known):
                 continue
-            table = Table.of(program, placeholder)
+            table = CountsTable.of(program, placeholder)
             for group in placeholder.groups:
                 members = len(group)
                 alike = [np.stack([one] * members) for one in tables]

@@ -7,7 +7,7 @@ their instance, sit alike; the first instance's stand for all.
 import attrs
 import numpy as np
 
-from ncc_runtime.machine_model.parts import Kind, Parts
+from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.timing import duration_ps
 
 IDLE = -1
@@ -26,7 +26,7 @@ def are_placed_alike(parts: Parts) -> bool:
         place.core,
         topology.engines_percent(place.chip, place.core),
         topology.links.is_down,
-        *(parts.rates[parts.span(kind)] for kind in Kind),
+        *(parts.rates[parts.span(kind)] for kind in PartKind),
     ]
     return (
         bool((place.chip // topology.chips_per_node == node).all())
@@ -65,9 +65,11 @@ def maps_of(ranks: np.ndarray, count: int) -> np.ndarray | None:
 def part_classes(parts: Parts, count: int) -> np.ndarray:
     """Of every part, and of the pools of ranks behind them, the alike one of the first instance."""
     spans = [(parts.count, parts.count + parts.ranks)]
-    for kind in Kind:
+    for kind in PartKind:
         first, end = parts.span(kind).start, parts.span(kind).stop
-        between = (first + end) // 2 if kind in (Kind.CHIP, Kind.EFA) else end  # out, then in
+        between = (
+            (first + end) // 2 if kind in (PartKind.CHIP, PartKind.EFA) else end
+        )  # out, then in
         spans += [(first, between), (between, end)]
     number = np.arange(parts.count + parts.ranks)
     for first, end in spans:
@@ -89,7 +91,8 @@ class FirstParts:
         classes = part_classes(parts, count)[: parts.count]
         kept, number = np.unique(classes, return_inverse=True)
         kinds = np.repeat(
-            np.arange(len(Kind)), [parts.span(one).stop - parts.span(one).start for one in Kind]
+            np.arange(len(PartKind)),
+            [parts.span(one).stop - parts.span(one).start for one in PartKind],
         )
         return cls(number, parts.rates[kept], kinds[kept])
 
@@ -98,15 +101,15 @@ class FirstParts:
         """How many there are."""
         return len(self.rates)
 
-    def span(self, kind: Kind) -> slice:
+    def span(self, kind: PartKind) -> slice:
         """The parts of one kind."""
-        code = tuple(Kind).index(kind)
+        code = tuple(PartKind).index(kind)
         first, end = np.searchsorted(self.kinds, (code, code + 1)).tolist()
         return slice(first, end)
 
-    def kind(self, part: int) -> Kind:
+    def kind(self, part: int) -> PartKind:
         """What a part is."""
-        return tuple(Kind)[int(self.kinds[part])]
+        return tuple(PartKind)[int(self.kinds[part])]
 
     def time_ps(self, amounts: np.ndarray) -> np.ndarray:
         """What amounts take, each part alone with them."""

@@ -13,7 +13,7 @@ import numpy as np
 from ncc_runtime.collectives.plan import IDLE, Transfer
 from ncc_runtime.collectives.symmetry import FoldedParts
 from ncc_runtime.machine_model.instances import FirstParts
-from ncc_runtime.machine_model.parts import Kind, Parts
+from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.timing import duration_ps
 from ncc_runtime.machine_model.usage import (
     completion_ps,
@@ -160,7 +160,7 @@ class PricingModel:
     @_seconds.default
     def _seconds_of_parts(self) -> np.ndarray:
         seconds = 1 / self.vector.rates
-        seconds[self.vector.span(Kind.CC_CORE)] /= self.cc_cores
+        seconds[self.vector.span(PartKind.CC_CORE)] /= self.cc_cores
         return np.asarray(seconds)
 
     def loads(self, groups: Groups) -> TransferLoads:
@@ -186,11 +186,11 @@ class PricingModel:
     def time_ps(self, amounts: np.ndarray) -> np.ndarray:
         """(parts,) what amounts take, each part alone with them."""
         times = self.vector.time_ps(amounts)
-        rows = self.vector.span(Kind.CC_CORE)
+        rows = self.vector.span(PartKind.CC_CORE)
         times[rows] = -(-times[rows] // self.cc_cores)
         return times
 
-    def busiest(self, amounts: np.ndarray) -> tuple[int, Kind]:
+    def busiest(self, amounts: np.ndarray) -> tuple[int, PartKind]:
         """The longest of these times, and the kind of its part.
 
         Floats find the part, which is quick; its time is then worked out in whole picoseconds.
@@ -198,4 +198,4 @@ class PricingModel:
         part = int((amounts * self._seconds).argmax())
         kind = self.vector.kind(part)
         time_ps = int(duration_ps(int(amounts[part]), int(self.vector.rates[part])))
-        return (-(-time_ps // self.cc_cores) if kind is Kind.CC_CORE else time_ps), kind
+        return (-(-time_ps // self.cc_cores) if kind is PartKind.CC_CORE else time_ps), kind

@@ -33,7 +33,7 @@ import numpy as np
 
 from ncc_runtime.collectives.cost.model import Groups, PricingModel, TransferLoad
 from ncc_runtime.collectives.plan import IDLE, Plan, Round, Transfer
-from ncc_runtime.machine_model.parts import Kind
+from ncc_runtime.machine_model.parts import PartKind
 
 
 @attrs.frozen(eq=False)
@@ -42,7 +42,7 @@ class Price:
 
     latency_ps: int
     bandwidth_ps: int
-    bound_ps_by_kind: Mapping[Kind, int]  # of bandwidth_ps: which parts were the busiest
+    bound_ps_by_kind: Mapping[PartKind, int]  # of bandwidth_ps: which parts were the busiest
     is_chain: bool  # rounds in turn decide, not the busiest part
     bytes_by_part: np.ndarray = attrs.field(repr=False)  # (parts,) int64, of all rounds
 
@@ -113,7 +113,7 @@ class ChainTime:
     """How long rounds in turn take: latencies, and which kinds of parts were busy how long."""
 
     latency_ps: int = 0
-    busy: tuple[tuple[Kind, int], ...] = ()
+    busy: tuple[tuple[PartKind, int], ...] = ()
 
     @property
     def end_ps(self) -> int:
@@ -130,7 +130,7 @@ class ChainTime:
         """The same so much later."""
         return attrs.evolve(self, latency_ps=self.latency_ps + latency_ps)
 
-    def until(self, end_ps: int, kind: Kind) -> "ChainTime":
+    def until(self, end_ps: int, kind: PartKind) -> "ChainTime":
         """The same with a kind of part busy until then, if that is later."""
         more = end_ps - self.end_ps
         return self.then(ChainTime(0, ((kind, more),))) if more > 0 else self
@@ -160,7 +160,7 @@ class RoundCost:
     grant_ps: int  # until signals that targets are free, and sources written, have come
     release_ps: int  # until owners have seen that they have been read
     busy_ps: int
-    kind: Kind  # of the busiest part
+    kind: PartKind  # of the busiest part
     amounts: np.ndarray  # (parts,) no less than what it takes
     crosses: bool  # between instances
 
@@ -215,7 +215,7 @@ class RoundCosts:
             busy_ps=max((busy_ps, *in_turn)),
             kind=kind,
             amounts=total,
-            crosses=bool(total[self._machine.vector.span(Kind.EFA)].any()),
+            crosses=bool(total[self._machine.vector.span(PartKind.EFA)].any()),
         )
 
     def side_by_side(self, costs: Sequence[RoundCost]) -> tuple[Sequence[RoundCost], ChainTime]:
@@ -233,7 +233,7 @@ class RoundCosts:
     def _in_turns(self, costs: Sequence[RoundCost]) -> tuple[Sequence[RoundCost], ChainTime]:
         amounts = np.array([cost.amounts for cost in costs])
         span = self._machine.vector.span
-        shared = np.r_[tuple(span(kind) for kind in (Kind.LINK, Kind.DMA, Kind.EFA))]
+        shared = np.r_[tuple(span(kind) for kind in (PartKind.LINK, PartKind.DMA, PartKind.EFA))]
         turns = max(1, int((amounts[:, shared] > 0).sum(axis=0).max(initial=0)))
         whole_ps, kind = self._machine.busiest(amounts.sum(axis=0))
         turn_ps = whole_ps // turns
@@ -355,7 +355,7 @@ class PlanRun:
         self._phase = _Phase()
         self._free_ps: np.ndarray = np.zeros(machine.vector.count, np.int64)  # parts, after phases
         self._served: dict[_Strand, ChainTime] = {}  # when parts are done with earlier phases
-        self._served_by: dict[_Strand, Kind] = {}
+        self._served_by: dict[_Strand, PartKind] = {}
         self._phase_floor = ChainTime()  # when the last round of the phase before began
         self._last_begin = ChainTime()  # of a round
         self._turns_delay = ChainTime()  # by which the last strand that takes turns is late
@@ -483,7 +483,7 @@ class PlanRun:
         self._served.update(dict.fromkeys(strands, served))
         self._served_by.update(dict.fromkeys(strands, kind))
 
-    def _slow_others(self, begin_ps: int, end_ps: int, kind: Kind) -> None:
+    def _slow_others(self, begin_ps: int, end_ps: int, kind: PartKind) -> None:
         """Other strands that such a part still serves get half of it while this phase runs."""
         for strand in self._served.keys() - self._phase.strands:
             left_ps = self._served[strand].end_ps - begin_ps

@@ -32,7 +32,7 @@ from ncc_runtime.execution.clock.tables import (
     RING,
     STEPS_LEFT,
     WAITING,
-    Machine,
+    ClockState,
     empty,
 )
 from ncc_runtime.execution.control_flow import Decisions, PlannedDecisions
@@ -100,7 +100,7 @@ def _run(
     instances: Instances,
     log: EventLog,
     watch: Watch | None,
-) -> Machine:
+) -> ClockState:
     """One instance of those that are alike, at the end of the run."""
     program = ProgramTables(executable, parts, instances).program(decisions, run_sizes)
     machine = machine_of(executable, parts.model, program, instances.ranks)
@@ -120,7 +120,7 @@ def _run(
     return machine
 
 
-def _check_time(executable: Executable, machine: Machine) -> None:
+def _check_time(executable: Executable, machine: ClockState) -> None:
     """LoweringError once times are too long for reports, which add them up over all ranks."""
     most_ps = BEYOND // executable.seen - 1
     if int(machine.counts[LATEST]) > most_ps:
@@ -145,7 +145,7 @@ def launch_ps(executable: Executable, model: TimingModel) -> int:
 
 def machine_of(
     executable: Executable, model: TimingModel, program: ClockProgram, ranks: int
-) -> Machine:
+) -> ClockState:
     """Everything before the first row, of the first ranks."""
     sizes = empty("sizes", 1)
     widest = int((program.route["end_use"] - program.route["first_use"]).max(initial=1))
@@ -166,7 +166,7 @@ def machine_of(
     counts[KEPT_LEVEL] = counts[LEAST_CAP_LEVEL] = HIGHEST
     counts[STEPS_LEFT] = STEPS_A_CALL
     offsets = int((program.queue["offset"] != NONE).sum()) * ranks
-    return Machine(
+    return ClockState(
         sizes=sizes,
         cells=program.cells,
         queue=program.queue,
@@ -218,13 +218,13 @@ def _semaphores(program: ClockProgram) -> tuple[np.ndarray, np.ndarray]:
     return semaphore, empty("increment", int(room.sum()) + spare)
 
 
-def _with_more_increments(machine: Machine) -> Machine:
+def _with_more_increments(machine: ClockState) -> ClockState:
     """The same with twice the room for them."""
     more = empty("increment", max(64, len(machine.increment)))
     return machine._replace(increment=np.concatenate((machine.increment, more)))
 
 
-def _stuck(executable: Executable, machine: Machine) -> Iterator[Stuck]:
+def _stuck(executable: Executable, machine: ClockState) -> Iterator[Stuck]:
     """Who has rows left, and the semaphores that they wait for."""
     ranks = executable.seen
     for process in np.flatnonzero(_left(machine)).tolist():
@@ -235,7 +235,7 @@ def _stuck(executable: Executable, machine: Machine) -> Iterator[Stuck]:
         yield Stuck(number, row, rank, sem, int(machine.process[process]["awaited"]))
 
 
-def _left(machine: Machine) -> np.ndarray:
+def _left(machine: ClockState) -> np.ndarray:
     """Which processes have rows to perform, bool."""
     length = np.where(machine.queue["kind"] == RING, 0, machine.queue["length"])
     left: np.ndarray = machine.process["row"] < np.repeat(length, machine.sizes[0]["ranks"])

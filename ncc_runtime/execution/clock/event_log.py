@@ -34,7 +34,7 @@ from ncc_runtime.execution.clock.tables import (
     RING,
     SEMAPHORE,
     TAKEN,
-    Machine,
+    ClockState,
     empty,
 )
 from ncc_runtime.execution.trace import Trace
@@ -71,7 +71,7 @@ class EventLog:
         """An empty table for so many events, or for as many as memory may hold."""
         return empty("event", max(1, min(events, self._in_memory)))
 
-    def room(self, machine: Machine) -> Machine:
+    def room(self, machine: ClockState) -> ClockState:
         """The same machine with room for more events: a longer table, or an emptied one."""
         table, noted = machine.event, int(machine.counts[EVENTS])
         if noted > MOST_EVENTS - len(table):
@@ -86,7 +86,7 @@ class EventLog:
         machine.counts[TAKEN] = noted
         return machine
 
-    def close(self, machine: Machine) -> None:
+    def close(self, machine: ClockState) -> None:
         """The run is over."""
         rest = machine.event[: machine.counts[EVENTS] - machine.counts[TAKEN]]
         if self.is_on_disk:
@@ -316,7 +316,7 @@ def narrowest(count: int) -> type[np.signedinteger]:
 
 
 def trace_of(
-    executable: Executable, machine: Machine, instances: Instances, log: EventLog
+    executable: Executable, machine: ClockState, instances: Instances, log: EventLog
 ) -> Trace:
     """The trace of every rank that has columns, on disk if it is too large for memory."""
     machine = machine._replace(event=empty("event", 0), increment=empty("increment", 0))
@@ -395,7 +395,7 @@ class RepeatedTrace(Trace):
         return np.repeat(self._event[name], self._instances.count)
 
 
-def _sources(machine: Machine, instances: Instances, event: np.ndarray) -> np.ndarray:
+def _sources(machine: ClockState, instances: Instances, event: np.ndarray) -> np.ndarray:
     """From which instance the increment came that each event waited for, rows of origin.
 
     What a ring waits for is pushed by its own rank.

@@ -35,7 +35,7 @@ from ncc_runtime.execution.clock.tables import (
     STEPS_LEFT,
     TAKEN,
     WAITING,
-    Machine,
+    ClockState,
 )
 
 LEAST_ROOM = 4
@@ -43,7 +43,7 @@ LEAST_ROOM = 4
 
 
 @compiled
-def wake(m: Machine, process: int) -> None:
+def wake(m: ClockState, process: int) -> None:
     """Put a process into the queue of those to look at."""
     if m.process[process].is_todo:
         return
@@ -55,7 +55,7 @@ def wake(m: Machine, process: int) -> None:
 
 
 @compiled
-def sleep(m: Machine, process: int, key: int, value: int) -> None:
+def sleep(m: ClockState, process: int, key: int, value: int) -> None:
     """Leave a process alone until a semaphore holds a value."""
     m.process[process].awaited = value
     m.process[process].next = m.semaphore[key].sleeper
@@ -63,7 +63,7 @@ def sleep(m: Machine, process: int, key: int, value: int) -> None:
 
 
 @compiled
-def increment(m: Machine, key: int, time: int, event: int, pushed: int) -> None:
+def increment(m: ClockState, key: int, time: int, event: int, pushed: int) -> None:
     """A semaphore is seen to grow at a time, by an event; `pushed`: the ring's row, or NONE.
 
     Increments of one queue are seen in its order, so none is seen before the one before it.
@@ -82,7 +82,7 @@ def increment(m: Machine, key: int, time: int, event: int, pushed: int) -> None:
 
 
 @compiled
-def _wake_up(m: Machine, key: int) -> None:
+def _wake_up(m: ClockState, key: int) -> None:
     """Wake those that wait for no more than a semaphore holds."""
     semaphore = m.semaphore[key]
     before, process = NONE, semaphore.sleeper
@@ -100,7 +100,7 @@ def _wake_up(m: Machine, key: int) -> None:
 
 
 @compiled
-def consume(m: Machine, key: int, value: int) -> None:
+def consume(m: ClockState, key: int, value: int) -> None:
     """A queue has seen a value: if it is the only one, nobody needs increments up to there.
 
     The queue was not free again before it saw them, so its later rows do not start by them.
@@ -111,7 +111,7 @@ def consume(m: Machine, key: int, value: int) -> None:
 
 
 @compiled
-def _make_room(m: Machine, key: int) -> None:
+def _make_room(m: ClockState, key: int) -> None:
     """Drop what is consumed, if that is half of it; the next increment needs the last one."""
     semaphore = m.semaphore[key]
     more = min(semaphore.consumed, semaphore.held - 1) - semaphore.dropped
@@ -125,7 +125,7 @@ def _make_room(m: Machine, key: int) -> None:
 
 
 @compiled
-def _move(m: Machine, key: int) -> None:
+def _move(m: ClockState, key: int) -> None:
     """Twice the room, at the end of the table; `has_room` has made sure that it is there."""
     semaphore = m.semaphore[key]
     old, new = semaphore.start, m.counts[INCREMENTS]
@@ -138,7 +138,7 @@ def _move(m: Machine, key: int) -> None:
 
 
 @compiled
-def has_room(m: Machine, semaphores: int) -> bool:
+def has_room(m: ClockState, semaphores: int) -> bool:
     """Whether so many semaphores could move."""
     need = semaphores * max(LEAST_ROOM, 2 * m.counts[LARGEST])
     fits: bool = m.counts[INCREMENTS] + need <= len(m.increment)
@@ -146,7 +146,7 @@ def has_room(m: Machine, semaphores: int) -> bool:
 
 
 @entry
-def run(m: Machine) -> int:
+def run(m: ClockState) -> int:
     """Go on until everything has been performed, a table is full, or it is time to pause.
 
     DONE, LOG_FULL, INCREMENTS_FULL or PAUSED; the caller makes room and calls again.
@@ -163,7 +163,7 @@ def run(m: Machine) -> int:
 
 
 @compiled
-def _perform_ready(m: Machine) -> int:
+def _perform_ready(m: ClockState) -> int:
     """Perform every row that waits for no flow under way."""
     sizes = m.sizes[0]
     while m.counts[WAITING] > 0:
@@ -186,7 +186,7 @@ def _perform_ready(m: Machine) -> int:
 
 
 @compiled
-def _advance(m: Machine) -> None:
+def _advance(m: ClockState) -> None:
     """Advance to the next time at which flows begin or end."""
     now = m.process[m.process[0].heap].due
     while m.counts[HEAP] > 0 and m.process[m.process[0].heap].due == now:
@@ -201,7 +201,7 @@ def _advance(m: Machine) -> None:
 
 
 @compiled
-def _row(m: Machine, process: int) -> bool:
+def _row(m: ClockState, process: int) -> bool:
     """Perform the next row of an engine or a CC-core, if its value is there; whether it was."""
     it = m.process[process]
     if it.route != NONE:
@@ -232,7 +232,7 @@ def _row(m: Machine, process: int) -> bool:
 
 
 @compiled
-def _begin_row(m: Machine, process: int, start: int, cause: int, reason: int) -> None:
+def _begin_row(m: ClockState, process: int, start: int, cause: int, reason: int) -> None:
     """Begin a row of an engine or a CC-core, and complete it if it moves nothing."""
     it, ranks = m.process[process], m.sizes[0].ranks
     queue, rank = m.queue[process // ranks], process % ranks
@@ -251,7 +251,7 @@ def _begin_row(m: Machine, process: int, start: int, cause: int, reason: int) ->
 
 
 @compiled
-def _complete_row(m: Machine, process: int) -> bool:
+def _complete_row(m: ClockState, process: int) -> bool:
     """Complete an instruction whose bytes have been moved; whether they have."""
     it = m.process[process]
     if it.end == NONE:
@@ -266,7 +266,7 @@ def _complete_row(m: Machine, process: int) -> bool:
 
 
 @compiled
-def _is_idle(m: Machine, process: int) -> bool:
+def _is_idle(m: ClockState, process: int) -> bool:
     """Whether a rank neither waits nor increments in its row: it takes no time."""
     ranks, number = m.sizes[0].ranks, m.process[process].row
     queue, rank = m.queue[process // ranks], process % ranks
@@ -280,7 +280,7 @@ def _is_idle(m: Machine, process: int) -> bool:
 
 
 @compiled
-def _ring(m: Machine, process: int) -> bool:
+def _ring(m: ClockState, process: int) -> bool:
     """Perform the next row that was pushed to a DMA ring, if there is one; whether it was."""
     it, sizes = m.process[process], m.sizes[0]
     if it.route != NONE:
@@ -307,7 +307,7 @@ def _ring(m: Machine, process: int) -> bool:
 
 
 @compiled
-def _complete_transfer(m: Machine, process: int) -> bool:
+def _complete_transfer(m: ClockState, process: int) -> bool:
     """Complete a ring's transfer whose bytes have been moved; whether they have."""
     it, sizes = m.process[process], m.sizes[0]
     if it.end == NONE:
@@ -326,7 +326,7 @@ def _complete_transfer(m: Machine, process: int) -> bool:
 
 
 @compiled
-def _send(m: Machine, process: int, number: int, begun: int, size: int) -> None:
+def _send(m: ClockState, process: int, number: int, begun: int, size: int) -> None:
     """Let bytes flow over a route from a time on: alone, or as a flow that shares its parts."""
     it, route = m.process[process], m.route[number]
     it.route, it.begun = number, begun
@@ -342,7 +342,7 @@ def _send(m: Machine, process: int, number: int, begun: int, size: int) -> None:
 
 @compiled
 def _report(
-    m: Machine,
+    m: ClockState,
     process: int,
     row: int,
     start: int,
@@ -376,7 +376,7 @@ def _report(
 
 
 @compiled
-def _move_on(m: Machine, process: int) -> None:
+def _move_on(m: ClockState, process: int) -> None:
     """To the next row, or to where a control row leads."""
     it, sizes = m.process[process], m.sizes[0]
     queue, rank = m.queue[process // sizes.ranks], process % sizes.ranks
@@ -393,7 +393,7 @@ def _move_on(m: Machine, process: int) -> None:
 
 
 @compiled
-def _goes_on(m: Machine, number: int, rank: int) -> bool:
+def _goes_on(m: ClockState, number: int, rank: int) -> bool:
     """Whether a rank goes on behind a control row, this time."""
     jump, branch = m.jump[number], m.branch[number * m.sizes[0].ranks + rank]
     if jump.how == ALWAYS:

@@ -34,12 +34,12 @@ from ncc_runtime.execution.clock.tables import (
     PICKED,
     STEPS_LEFT,
     TIGHT,
-    Machine,
+    ClockState,
 )
 
 
 @compiled
-def put(m: Machine, process: int, time: int) -> None:
+def put(m: ClockState, process: int, time: int) -> None:
     """Add a process to the heap, or give it another time."""
     at = m.process[process].place
     if at == NONE:
@@ -50,7 +50,7 @@ def put(m: Machine, process: int, time: int) -> None:
 
 
 @compiled
-def take(m: Machine) -> int:
+def take(m: ClockState) -> int:
     """Take the first process out of the heap."""
     first: int = m.process[0].heap
     m.process[first].place = NONE
@@ -61,14 +61,14 @@ def take(m: Machine) -> int:
 
 
 @compiled
-def _is_before(m: Machine, one: int, other: int) -> bool:
+def _is_before(m: ClockState, one: int, other: int) -> bool:
     first, second = m.process[one].due, m.process[other].due
     is_before: bool = first < second or (first == second and one < other)
     return is_before
 
 
 @compiled
-def _rise(m: Machine, process: int, at: int) -> int:
+def _rise(m: ClockState, process: int, at: int) -> int:
     """Move a process up from a free place; where it comes to."""
     while at > 0:
         above = (at - 1) // 2
@@ -81,7 +81,7 @@ def _rise(m: Machine, process: int, at: int) -> int:
 
 
 @compiled
-def _sink(m: Machine, process: int, at: int) -> None:
+def _sink(m: ClockState, process: int, at: int) -> None:
     """Move a process down from a free place, and let it stand there."""
     while True:
         below = 2 * at + 1
@@ -99,7 +99,7 @@ def _sink(m: Machine, process: int, at: int) -> None:
 
 
 @compiled
-def _stand(m: Machine, process: int, at: int) -> None:
+def _stand(m: ClockState, process: int, at: int) -> None:
     m.process[at].heap = process
     m.process[process].place = at
 
@@ -115,7 +115,7 @@ HIGHEST = 2**62
 
 
 @compiled
-def join(m: Machine, process: int) -> None:
+def join(m: ClockState, process: int) -> None:
     """A flow begins: it joins the lists of its parts."""
     flow = m.process[process]
     node = process * m.sizes[0].widest
@@ -136,7 +136,7 @@ def join(m: Machine, process: int) -> None:
 
 
 @compiled
-def leave(m: Machine, process: int) -> None:
+def leave(m: ClockState, process: int) -> None:
     """A flow ends: it leaves the lists of its parts."""
     flow = m.process[process]
     node = process * m.sizes[0].widest
@@ -157,7 +157,7 @@ def leave(m: Machine, process: int) -> None:
 
 
 @compiled
-def _note(m: Machine, part: int) -> None:
+def _note(m: ClockState, part: int) -> None:
     """Add a part to those that the next sharing looks at."""
     if not m.part[part].is_changed:
         m.part[part].is_changed = 1
@@ -166,7 +166,7 @@ def _note(m: Machine, part: int) -> None:
 
 
 @compiled
-def _affect(m: Machine, process: int) -> None:
+def _affect(m: ClockState, process: int) -> None:
     """The rate of a flow is to be worked out again."""
     if m.process[process].is_affected:
         return
@@ -178,7 +178,7 @@ def _affect(m: Machine, process: int) -> None:
 
 
 @compiled
-def _note_tight_parts(m: Machine, process: int) -> None:
+def _note_tight_parts(m: ClockState, process: int) -> None:
     """Look at the tight parts of a flow."""
     flow = m.process[process]
     for at in range(flow.first_use, flow.end_use):
@@ -188,7 +188,7 @@ def _note_tight_parts(m: Machine, process: int) -> None:
 
 
 @compiled
-def update_rates(m: Machine, now: int) -> None:
+def update_rates(m: ClockState, now: int) -> None:
     """Give every flow that the changes can reach its new rate, and its new end in the heap."""
     for at in range(m.counts[AFFECTED]):
         _limit_level(m, m.process[at].affected)
@@ -208,7 +208,7 @@ def update_rates(m: Machine, now: int) -> None:
 
 
 @compiled
-def _limit_level(m: Machine, process: int) -> None:
+def _limit_level(m: ClockState, process: int) -> None:
     """Lower KEPT_LEVEL to where the first part of a flow is used up: below, it changes nothing."""
     flow = m.process[process]
     for at in range(flow.first_use, flow.end_use):
@@ -223,7 +223,7 @@ def _limit_level(m: Machine, process: int) -> None:
 
 
 @compiled
-def _used_up(m: Machine, node: int, spare: int, level: int) -> int:
+def _used_up(m: ClockState, node: int, spare: int, level: int) -> int:
     """The level at which a part is used up, if flows below a level keep their rates."""
     weight = 0
     while node != NONE:
@@ -238,7 +238,7 @@ def _used_up(m: Machine, node: int, spare: int, level: int) -> int:
 
 
 @compiled
-def _reach(m: Machine) -> None:
+def _reach(m: ClockState) -> None:
     """Breadth first: the flows that a change can reach, and the tight parts between them."""
     for at in range(m.counts[AFFECTED]):
         _note_tight_parts(m, m.process[at].affected)
@@ -257,7 +257,7 @@ def _reach(m: Machine) -> None:
 
 
 @compiled
-def _reach_users(m: Machine, number: int) -> None:
+def _reach_users(m: ClockState, number: int) -> None:
     """The flows of a part that a change can reach, and what the others leave to them."""
     part = m.part[number]
     node, spare, weight = part.user, part.capacity, 0
@@ -274,7 +274,7 @@ def _reach_users(m: Machine, number: int) -> None:
 
 
 @compiled
-def _fill(m: Machine) -> None:
+def _fill(m: ClockState) -> None:
     """Rates by progressive filling."""
     left = m.counts[AFFECTED]
     for at in range(left):
@@ -292,7 +292,7 @@ def _fill(m: Machine) -> None:
 
 
 @compiled
-def _lowest_level(m: Machine) -> int:
+def _lowest_level(m: ClockState) -> int:
     """The lowest level at which a part is used up; NONE if none limits any flow any more.
 
     Parts without a flow that lacks a rate leave the list; levels that nothing has changed are kept.
@@ -317,7 +317,7 @@ def _lowest_level(m: Machine) -> int:
 
 
 @compiled
-def _fix(m: Machine, process: int, rate: int, level: int) -> None:
+def _fix(m: ClockState, process: int, rate: int, level: int) -> None:
     """Give a flow its rate, and take it from its parts."""
     if rate < 1:
         rate, m.counts[IS_CRAMPED] = 1, 1
@@ -332,7 +332,7 @@ def _fix(m: Machine, process: int, rate: int, level: int) -> None:
 
 
 @compiled
-def _fix_capped(m: Machine, left: int, level: int) -> int:
+def _fix_capped(m: ClockState, left: int, level: int) -> int:
     """Flows whose cap lies below this level get their cap; how many still lack a rate."""
     kept, least = 0, HIGHEST
     for at in range(left):
@@ -351,7 +351,7 @@ def _fix_capped(m: Machine, left: int, level: int) -> int:
 
 
 @compiled
-def _fix_tightest(m: Machine, level: int) -> None:
+def _fix_tightest(m: ClockState, level: int) -> None:
     """The flows of all parts that are used up at this level stop there."""
     for at in range(m.counts[PICKED]):
         node = m.part[m.part[at].picked].user
@@ -363,7 +363,7 @@ def _fix_tightest(m: Machine, level: int) -> None:
 
 
 @compiled
-def _fix_rest(m: Machine, left: int) -> None:
+def _fix_rest(m: ClockState, left: int) -> None:
     """Nothing but their caps limits the flows that still lack a rate."""
     for at in range(left):
         flow = m.process[m.process[at].waiting]
@@ -372,7 +372,7 @@ def _fix_rest(m: Machine, left: int) -> None:
 
 
 @compiled
-def _settle(m: Machine, process: int, now: int) -> None:
+def _settle(m: ClockState, process: int, now: int) -> None:
     """Go on at the new rate from now."""
     flow = m.process[process]
     if flow.new_rate == flow.rate:

@@ -19,7 +19,7 @@ from ncc_runtime.execution.clock.tables import NONE, empty
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, DmaQueue
 from ncc_runtime.machine_model.instances import part_classes
-from ncc_runtime.machine_model.parts import Kind, Parts
+from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.usage import first_byte_ps, transfer_usage
 
 MEGA = 10**6
@@ -125,7 +125,7 @@ class RouteRecords:
         entries = (np.concatenate([one[k] for one in self._entries]) for k in range(3))
         route, part, times = self._joined(*entries)
         parts = self._parts
-        of_rank = parts.rates[parts.span(Kind.DMA)].reshape(parts.ranks, parts.groups)
+        of_rank = parts.rates[parts.span(PartKind.DMA)].reshape(parts.ranks, parts.groups)
         rates = np.concatenate((parts.rates, of_rank.sum(axis=1)))
         capacity = np.maximum(1, rates // MEGA)
 

@@ -134,7 +134,7 @@ RECORDS = {
 """Records by the field of Machine they are of; numbers are int64 but for events, times in ps."""
 
 
-class Machine(NamedTuple):
+class ClockState(NamedTuple):
     """The tables; those from `process` on change."""
 
     sizes: np.ndarray  # (1,)

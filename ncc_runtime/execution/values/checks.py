@@ -16,7 +16,7 @@ from ncc_runtime.neff.program import Tensor
 _NOBODY = -1
 
 
-class Owners:
+class ByteOwners:
     """The buffer each byte was last written as; channel buffers follow the program's buffers."""
 
     def __init__(self, executable: Executable, stride: int) -> None:

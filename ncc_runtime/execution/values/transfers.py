@@ -14,7 +14,7 @@ import numpy as np
 from ncc_runtime.execution.values.kernels.elementwise import FUNCTIONS
 from ncc_runtime.execution.values.kernels.numbers import canonical_nans, widened
 from ncc_runtime.execution.values.memory import Arena
-from ncc_runtime.execution.variable_sizes import Said, Table
+from ncc_runtime.execution.variable_sizes import Counts, CountsTable
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, Load
 from ncc_runtime.neff.placeholder import Placeholder
@@ -220,7 +220,7 @@ class _Meeting:
 
     def __init__(self, executable: Executable, number: int) -> None:
         placeholder: Placeholder = executable.program.placeholders[number]
-        self._table = Table.of(executable.program, placeholder)
+        self._table = CountsTable.of(executable.program, placeholder)
         self._groups = {rank: group for group in placeholder.groups for rank in group}
         self._times: dict[int, int] = {}  # by rank, how often it has come here
         self._waiting: dict[tuple[tuple[int, ...], int], dict[int, Mapping[str, np.ndarray]]] = {}
@@ -246,5 +246,7 @@ class _Meeting:
 
     def _meet(self, here: Mapping[int, Mapping[str, np.ndarray]], group: tuple[int, ...]) -> None:
         columns = {name: np.stack([here[rank][name] for rank in group]) for name in here[group[0]]}
-        said = Said(columns["rows"], columns["source"], columns["received"], columns.get("target"))
+        said = Counts(
+            columns["rows"], columns["source"], columns["received"], columns.get("target")
+        )
         self._table.check_group(said, group)

@@ -17,11 +17,11 @@ from ncc_runtime.execution.values.kernels.ordering import ORDERING_KERNELS
 from ncc_runtime.execution.values.kernels.products import convolution, dot, ragged_dot
 from ncc_runtime.execution.values.kernels.regions import evaluate, fold
 from ncc_runtime.execution.values.kernels.windows import reduce_window, select_and_scatter
-from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, Work
+from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, KernelCall
 from ncc_runtime.neff.isa import OPCODES, Shape
 
 
-def compute(work: Work, operands: Arrays) -> Arrays:
+def compute(work: KernelCall, operands: Arrays) -> Arrays:
     """The results of an instruction, each [ranks, *shape] of its tensor."""
     if not any(math.prod(result.shape) for result in work.results):
         # kernels may make arrays as long as one dimension, which is anything beside an empty one
@@ -43,7 +43,7 @@ _MOVES = (Shape.MOVE, Shape.MAP, Shape.FOLD)
 """What leaves NaNs alone; regions have settled which NaN stands for those that they compute."""
 
 
-def _iota(work: Work, _: Arrays) -> Arrays:
+def _iota(work: KernelCall, _: Arrays) -> Arrays:
     result = work.results[0]
     dimension = work.integer("iota_dimension")
     numbers = np.arange(result.shape[dimension]).astype(result.dtype.numpy)
@@ -52,15 +52,15 @@ def _iota(work: Work, _: Arrays) -> Arrays:
     return [np.broadcast_to(numbers.reshape(shape), (len(work.ranks), *result.shape))]
 
 
-def _partition_id(work: Work, _: Arrays) -> Arrays:
+def _partition_id(work: KernelCall, _: Arrays) -> Arrays:
     return [(work.ranks % work.program.num_partitions).astype(work.results[0].dtype.numpy)]
 
 
-def _replica_id(work: Work, _: Arrays) -> Arrays:
+def _replica_id(work: KernelCall, _: Arrays) -> Arrays:
     return [(work.ranks // work.program.num_partitions).astype(work.results[0].dtype.numpy)]
 
 
-def _broadcast(work: Work, operands: Arrays) -> Arrays:
+def _broadcast(work: KernelCall, operands: Arrays) -> Arrays:
     shape = work.results[0].shape
     spread = [1] * len(shape)
     for axis, dimension in enumerate(work.integers("dimensions")):
@@ -70,31 +70,31 @@ def _broadcast(work: Work, operands: Arrays) -> Arrays:
     return [np.broadcast_to(operand.reshape(len(operand), *spread), (len(work.ranks), *shape))]
 
 
-def _reshape(work: Work, operands: Arrays) -> Arrays:
+def _reshape(work: KernelCall, operands: Arrays) -> Arrays:
     return [operands[0].reshape(len(work.ranks), *work.results[0].shape)]
 
 
-def _transpose(work: Work, operands: Arrays) -> Arrays:
+def _transpose(work: KernelCall, operands: Arrays) -> Arrays:
     return [operands[0].transpose(0, *(axis + 1 for axis in work.integers("dimensions")))]
 
 
-def _slice(work: Work, operands: Arrays) -> Arrays:
+def _slice(work: KernelCall, operands: Arrays) -> Arrays:
     bounds = (work.integers(name) for name in ("start", "limit", "stride"))
     cut = tuple(slice(*bound) for bound in zip(*bounds, strict=True))
     return [operands[0][(slice(None), *cut)]]
 
 
-def _concatenate(work: Work, operands: Arrays) -> Arrays:
+def _concatenate(work: KernelCall, operands: Arrays) -> Arrays:
     return [np.concatenate(operands, axis=work.integer("dimension") + 1)]
 
 
-def _reduce(work: Work, operands: Arrays) -> Arrays:
+def _reduce(work: KernelCall, operands: Arrays) -> Arrays:
     count = len(operands) // 2
     region = work.program.regions[work.integer("region")]
     return fold(region, operands[:count], operands[count:], work.integers("dimensions"))
 
 
-def _map(work: Work, operands: Arrays) -> Arrays:
+def _map(work: KernelCall, operands: Arrays) -> Arrays:
     results = evaluate(work.program.regions[work.integer("region")], operands)
     return [np.broadcast_to(result, operands[0].shape) for result in results]
 

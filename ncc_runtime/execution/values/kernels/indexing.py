@@ -19,7 +19,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.execution.values.kernels.regions import evaluate
-from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, Work
+from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, KernelCall
 from ncc_runtime.neff.program import Region
 
 _FAR = 2**62
@@ -104,14 +104,14 @@ def counted(shape: tuple[int, ...], axis: int) -> np.ndarray:
     return np.broadcast_to(column, shape)
 
 
-def _dynamic_slice(work: Work, operands: Arrays) -> Arrays:
+def _dynamic_slice(work: KernelCall, operands: Arrays) -> Arrays:
     array, sizes = operands[0], work.results[0].shape
     if not work.results[0].elements:
         return [np.empty((len(array), *sizes), array.dtype)]
     return [windows_at(array, _starts(operands[1:]), sizes, array.shape[:1])]
 
 
-def _dynamic_update_slice(_: Work, operands: Arrays) -> Arrays:
+def _dynamic_update_slice(_: KernelCall, operands: Arrays) -> Arrays:
     result = operands[0].copy()
     update_slice(result, *operands[1:])
     return [result]
@@ -123,7 +123,7 @@ def update_slice(array: np.ndarray, update: np.ndarray, *starts: np.ndarray) -> 
         _write_window(array, _starts(starts), update)
 
 
-def _gather(work: Work, operands: Arrays) -> Arrays:
+def _gather(work: KernelCall, operands: Arrays) -> Arrays:
     array, vector_dim = operands[0], work.integer("index_vector_dim")
     sizes = work.integers("slice_sizes")
     if not (array.size and work.results[0].elements and all(sizes)):
@@ -150,7 +150,7 @@ def batching_axes(dimensions: tuple[int, ...], vector_dim: int) -> list[int]:
     return [d + 1 - (d > vector_dim) for d in dimensions]
 
 
-def _pad(work: Work, operands: Arrays) -> Arrays:
+def _pad(work: KernelCall, operands: Arrays) -> Arrays:
     """Elements go to every (interior + 1)-th place from `low` on, as far as there are places."""
     array, value = operands
     shape = work.results[0].shape
@@ -170,7 +170,7 @@ def _pad(work: Work, operands: Arrays) -> Arrays:
     return [result]
 
 
-def _reverse(work: Work, operands: Arrays) -> Arrays:
+def _reverse(work: KernelCall, operands: Arrays) -> Arrays:
     return [np.flip(operands[0], tuple(d + 1 for d in work.integers("dimensions")))]
 
 
@@ -198,7 +198,7 @@ class _Layout:
     update_full: list[int]
 
 
-def scatter(work: Work, operands: Arrays) -> Arrays:
+def scatter(work: KernelCall, operands: Arrays) -> Arrays:
     """The operands with updates joined to them; windows that do not fit are left out."""
     count = len(operands) // 2
     arrays, updates = operands[:count], operands[count + 1 :]
@@ -214,7 +214,7 @@ def scatter(work: Work, operands: Arrays) -> Arrays:
     return [table.reshape(shape).transpose(order) for table in tables]
 
 
-def _layout(work: Work, array: np.ndarray, update: np.ndarray) -> _Layout:
+def _layout(work: KernelCall, array: np.ndarray, update: np.ndarray) -> _Layout:
     window_axes = [d + 1 for d in work.integers("update_window_dims")]
     dropped = {*work.integers("inserted_window_dims"), *work.integers("input_batching_dims")}
     kept = [d for d in range(array.ndim - 1) if d not in dropped]
@@ -245,7 +245,7 @@ def _update_rows(update: np.ndarray, layout: _Layout) -> np.ndarray:
 
 
 def _targets(
-    work: Work, layout: _Layout, array: np.ndarray, indices: np.ndarray, update: np.ndarray
+    work: KernelCall, layout: _Layout, array: np.ndarray, indices: np.ndarray, update: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The target row of each update row, and whether its whole window fits."""
     starts = _window_starts(work, indices, array.ndim - 1)
@@ -264,7 +264,7 @@ def _targets(
     return np.broadcast_to(rows, whole).reshape(-1), spread.reshape(-1)
 
 
-def _window_starts(work: Work, indices: np.ndarray, rank: int) -> np.ndarray:
+def _window_starts(work: KernelCall, indices: np.ndarray, rank: int) -> np.ndarray:
     """[operand dimension, ranks, *batch]: where each window starts."""
     vector_dim = work.integer("index_vector_dim")
     vectors = index_vectors(indices, vector_dim)

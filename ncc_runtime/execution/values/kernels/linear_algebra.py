@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import lapack as scipy_lapack
 
-from ncc_runtime.execution.values.kernels.work import Arrays, Work
+from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall
 from ncc_runtime.neff.shared.lapack import COMPLEX_NAMES
 
 Options = Mapping[str, Any]
@@ -22,7 +22,7 @@ _BLOCK = 64
 """Rows of workspace for each column: what LAPACK's own blocks ask for, or more."""
 
 
-def lapack(work: Work, operands: Arrays) -> Arrays:
+def lapack(work: KernelCall, operands: Arrays) -> Arrays:
     """The results of a routine on every matrix of the batch."""
     routine = str(work.attributes["routine"])
     compute = _ROUTINES[routine]

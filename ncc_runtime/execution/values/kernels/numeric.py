@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ncc_runtime.execution.values.kernels.numbers import widened
-from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, Work
+from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, KernelCall
 from ncc_runtime.neff.shared.dtypes import DType
 
 _TRANSFORMS: Mapping[str, Callable[..., np.ndarray]] = {
@@ -22,7 +22,7 @@ _TRANSFORMS: Mapping[str, Callable[..., np.ndarray]] = {
 }
 
 
-def fft(work: Work, operands: Arrays) -> Arrays:
+def fft(work: KernelCall, operands: Arrays) -> Arrays:
     """The transform in the precision of the operand."""
     (array,), (result,) = operands, work.results
     if not array.size or not result.elements:
@@ -34,7 +34,7 @@ def fft(work: Work, operands: Arrays) -> Arrays:
     return [found.astype(result.dtype.numpy, copy=False)]
 
 
-def cholesky(work: Work, operands: Arrays) -> Arrays:
+def cholesky(work: KernelCall, operands: Arrays) -> Arrays:
     """The triangle L or its adjoint; all NaN where the matrix is not positive definite."""
     matrices = widened(operands[0])
     stack = matrices.reshape(math.prod(matrices.shape[:-2]), *matrices.shape[-2:])
@@ -54,7 +54,7 @@ def _factors(stack: np.ndarray, upper: bool) -> np.ndarray:
     return np.concatenate([_factors(stack[:half], upper), _factors(stack[half:], upper)])
 
 
-def triangular_solve(work: Work, operands: Arrays) -> Arrays:
+def triangular_solve(work: KernelCall, operands: Arrays) -> Arrays:
     """Substitution: each row that is known is taken out of all rows that are not yet."""
     matrix, known = map(widened, operands)
     is_lower, on_left = bool(work.attributes["lower"]), bool(work.attributes["left_side"])
@@ -75,7 +75,7 @@ def triangular_solve(work: Work, operands: Arrays) -> Arrays:
         return [found.astype(work.results[0].dtype.numpy, copy=False)]
 
 
-def _lapack(work: Work, operands: Arrays) -> Arrays:
+def _lapack(work: KernelCall, operands: Arrays) -> Arrays:
     from ncc_runtime.execution.values.kernels.linear_algebra import (
         lapack,  # scipy takes a while to load
     )
@@ -98,7 +98,7 @@ _WEYL = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))
 _HALF = np.uint64(32)
 
 
-def rng_bit_generator(work: Work, operands: Arrays) -> Arrays:
+def rng_bit_generator(work: KernelCall, operands: Arrays) -> Arrays:
     """The next state, and random bits in every element."""
     (state,), bits = operands, work.results[1]
     is_wide = bits.dtype.size_bytes == np.dtype(np.uint64).itemsize

@@ -18,7 +18,7 @@ import numpy as np
 
 from ncc_runtime.execution.values.kernels.numbers import total_order
 from ncc_runtime.execution.values.kernels.regions import evaluate
-from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, Work
+from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, KernelCall
 from ncc_runtime.neff.program import Region, RegionInstr
 
 
@@ -128,7 +128,7 @@ def _meanings(region: Region, side: int, known: dict[object, int]) -> list[int |
     return found
 
 
-def _sort(work: Work, operands: Arrays) -> Arrays:
+def _sort(work: KernelCall, operands: Arrays) -> Arrays:
     axis = work.integer("dimension") + 1
     arrays = [np.moveaxis(array, axis, -1) for array in operands]
     if arrays[0].shape[-1] < 2 or not arrays[0].size:
@@ -215,7 +215,7 @@ def _merged(region: Region, arrays: Arrays, order: np.ndarray, width: int) -> np
     return result
 
 
-def _topk(work: Work, operands: Arrays) -> Arrays:
+def _topk(work: KernelCall, operands: Arrays) -> Arrays:
     """The first k in the total order, or in the reverse of it; equals by their places."""
     count, key = work.integer("k"), total_order(operands[0])
     if work.attributes["largest"]:

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from ncc_runtime.execution.values.kernels.windows import element_under, spread
-from ncc_runtime.execution.values.kernels.work import Arrays, Work
+from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window, read_labels, read_window
 
@@ -20,7 +20,7 @@ PATCH_ELEMENTS = 1 << 19
 _EXACT_BITS = 53  # of a float64
 
 
-def dot(work: Work, operands: Arrays) -> Arrays:
+def dot(work: KernelCall, operands: Arrays) -> Arrays:
     """Batch dimensions, then what is left of the left operand, then of the right one."""
     left, right = operands
     left_batch, right_batch = work.integers("lhs_batch"), work.integers("rhs_batch")
@@ -40,7 +40,7 @@ def dot(work: Work, operands: Arrays) -> Arrays:
     return [_rounded(work, product.reshape(count, *batch, *rows, *columns))]
 
 
-def ragged_dot(work: Work, operands: Arrays) -> Arrays:
+def ragged_dot(work: KernelCall, operands: Arrays) -> Arrays:
     """One matrix product for each group of each rank, of the rows (or sums) that are in it."""
     left, right, sizes = operands
     left_batch, right_batch = work.integers("lhs_batch"), work.integers("rhs_batch")
@@ -102,7 +102,7 @@ def _sizes(array: np.ndarray, axes: tuple[int, ...]) -> list[int]:
     return [array.shape[axis + 1] for axis in axes]
 
 
-def _summands(work: Work, operands: Arrays, count: int) -> Arrays:
+def _summands(work: KernelCall, operands: Arrays, count: int) -> Arrays:
     """The operands in the dtype that `count` of their products are summed in."""
     dtype = _summing_dtype(work.results[0].dtype, operands, count)
     return [array.astype(dtype, copy=False) for array in operands]
@@ -127,7 +127,7 @@ def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
         return np.matmul(left, right)
 
 
-def _rounded(work: Work, sums: np.ndarray) -> np.ndarray:
+def _rounded(work: KernelCall, sums: np.ndarray) -> np.ndarray:
     dtype = work.results[0].dtype
     if dtype is DType.PRED:
         return sums != 0
@@ -136,7 +136,7 @@ def _rounded(work: Work, sums: np.ndarray) -> np.ndarray:
         return whole.astype(dtype.numpy, copy=False)
 
 
-def convolution(work: Work, operands: Arrays) -> Arrays:
+def convolution(work: KernelCall, operands: Arrays) -> Arrays:
     """The elements under each element of the kernel side by side, multiplied by the kernel."""
     window = read_window(str(work.attributes["window"]))
     labels = read_labels(str(work.attributes["dim_labels"]))
@@ -157,7 +157,7 @@ def convolution(work: Work, operands: Arrays) -> Arrays:
 
 
 def _grouped_source(
-    work: Work, source: np.ndarray, labels: ConvolutionLabels, groups: int
+    work: KernelCall, source: np.ndarray, labels: ConvolutionLabels, groups: int
 ) -> np.ndarray:
     """The input as [ranks, groups, batch, spatial…, features]."""
     batch, features, *spatial = (axis + 1 for axis in labels.input_dimensions)

@@ -12,7 +12,7 @@ import numpy as np
 from ncc_runtime.execution.values.kernels.elementwise import FUNCTIONS
 from ncc_runtime.execution.values.kernels.numbers import canonical_nans, widened
 from ncc_runtime.execution.values.kernels.regions import evaluate, single_opcode
-from ncc_runtime.execution.values.kernels.work import Arrays, Work
+from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall
 from ncc_runtime.neff.program import Region
 from ncc_runtime.neff.shared.windows import Window, WindowDimension, read_window
 
@@ -63,7 +63,7 @@ def element_under(
     return array[tuple(cut)]
 
 
-def reduce_window(work: Work, operands: Arrays) -> Arrays:
+def reduce_window(work: KernelCall, operands: Arrays) -> Arrays:
     """A fold of what lies under the window, at each of its positions."""
     window = read_window(str(work.attributes["window"]))
     arrays, initial = operands[: len(operands) // 2], operands[len(operands) // 2 :]
@@ -180,7 +180,7 @@ def _covered(shape: tuple[int, ...], window: Window) -> np.ndarray:
     return spread(np.ones(shape, np.bool_), window, np.False_, 0)
 
 
-def select_and_scatter(work: Work, operands: Arrays) -> Arrays:
+def select_and_scatter(work: KernelCall, operands: Arrays) -> Arrays:
     """Every window's choice among the first operand's elements receives the second's."""
     operand, source, initial = operands
     window = read_window(str(work.attributes["window"]))
@@ -189,7 +189,7 @@ def select_and_scatter(work: Work, operands: Arrays) -> Arrays:
         return [_scattered(work, [operand, source, initial], chosen, window)]
 
 
-def _chosen(work: Work, operand: np.ndarray, window: Window) -> np.ndarray:
+def _chosen(work: KernelCall, operand: np.ndarray, window: Window) -> np.ndarray:
     """Which element of the window is selected at each position; -1: there is none."""
     select = work.region("select_region")
     padded = spread(operand, window, operand.dtype.type(0), 1)
@@ -207,7 +207,9 @@ def _chosen(work: Work, operand: np.ndarray, window: Window) -> np.ndarray:
     return chosen
 
 
-def _scattered(work: Work, operands: Arrays, chosen: np.ndarray, window: Window) -> np.ndarray:
+def _scattered(
+    work: KernelCall, operands: Arrays, chosen: np.ndarray, window: Window
+) -> np.ndarray:
     """Sources joined in their order: an element meets earlier positions by later offsets."""
     operand, source, initial = operands
     scatter = work.region("scatter_region")

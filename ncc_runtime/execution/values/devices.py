@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from ncc_runtime.execution.scheduler import Batch
-from ncc_runtime.execution.values.checks import Owners
+from ncc_runtime.execution.scheduler import RowBatch
+from ncc_runtime.execution.values.checks import ByteOwners
 from ncc_runtime.execution.values.kernels.compute import compute
 from ncc_runtime.execution.values.kernels.indexing import update_slice
-from ncc_runtime.execution.values.kernels.work import Work
+from ncc_runtime.execution.values.kernels.work import KernelCall
 from ncc_runtime.execution.values.memory import Arena
 from ncc_runtime.execution.values.transfers import LengthRegisters, transfer
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable
@@ -24,7 +24,7 @@ SPLIT_WORK = 1 << 20
 Task = Callable[[], None]
 
 
-class Machine:
+class Devices:
     """Memory of all ranks and what instructions do to it; reusable over runs."""
 
     def __init__(self, executable: Executable, threads: int = 1, checked: bool = False) -> None:
@@ -33,7 +33,7 @@ class Machine:
         self.arena = Arena(executable.ranks, executable.hbm_bytes)
         self._threads = threads
         self._checked = checked
-        self._owners: Owners | None = None
+        self._owners: ByteOwners | None = None
         self._registers = LengthRegisters(executable, self.arena)
         self._pool: ThreadPoolExecutor | None = None
         if any("lapack" in queue.names() for queue in executable.program.queues.values()):
@@ -46,7 +46,7 @@ class Machine:
         """Host memory it keeps between runs."""
         return self.arena.bytes.nbytes
 
-    def __enter__(self) -> "Machine":
+    def __enter__(self) -> "Devices":
         if self._threads > 1:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="rank")
         return self
@@ -60,7 +60,7 @@ class Machine:
         """Write parameters, each [ranks, *shape], and constants."""
         self._registers = LengthRegisters(self.executable, self.arena)
         if self._checked:
-            self._owners = Owners(self.executable, self.arena.bytes.shape[1])
+            self._owners = ByteOwners(self.executable, self.arena.bytes.shape[1])
         stages = self.executable.stages
         targets = [(stage.rows, tensor) for stage in stages for tensor in stage.program.inputs]
         for (rows, tensor), array in zip(targets, inputs, strict=True):
@@ -88,7 +88,7 @@ class Machine:
             self._owners.read_tensor(view, ranks, "control flow")
         return self._views[tensor][ranks]
 
-    def perform(self, batches: Sequence[Batch]) -> None:
+    def perform(self, batches: Sequence[RowBatch]) -> None:
         """Perform batches that are ready together; their order cannot matter."""
         tasks = [task for batch in batches for task in self._tasks(batch)]
         if self._pool is None or len(tasks) == 1:
@@ -103,7 +103,7 @@ class Machine:
         address = self.executable.program.address(number)
         return self.arena.tensor(tensor.dtype.numpy, tensor.shape, address)
 
-    def _tasks(self, batch: Batch) -> list[Task]:
+    def _tasks(self, batch: RowBatch) -> list[Task]:
         queue = self.executable.queues[batch.queue]
         if isinstance(queue, EngineQueue):
             return self._compute_tasks(queue, batch)
@@ -113,7 +113,7 @@ class Machine:
             self._registers.load(queue, batch.row, batch.ranks)
         return []
 
-    def _compute_tasks(self, queue: EngineQueue, batch: Batch) -> list[Task]:
+    def _compute_tasks(self, queue: EngineQueue, batch: RowBatch) -> list[Task]:
         table, row = queue.table, batch.row
         name = table.opcode_names[int(table.opcode[row])]
         if OPCODES[name].shape is Shape.CONTROL:
@@ -122,14 +122,14 @@ class Machine:
         shares = self._shares(batch.ranks, work)
         return [functools.partial(self._compute, queue, row, ranks) for ranks in shares]
 
-    def _transfer_tasks(self, batch: Batch) -> list[Task]:
+    def _transfer_tasks(self, batch: RowBatch) -> list[Task]:
         queue, row = self.settled(batch)
         work = int(queue.size_bytes[row, batch.ranks].max(initial=0))
         shares = self._shares(batch.ranks, work)
         at = row, batch.row
         return [functools.partial(self._transfer, queue, at, ranks) for ranks in shares]
 
-    def settled(self, batch: Batch) -> tuple[DmaQueue, int]:
+    def settled(self, batch: RowBatch) -> tuple[DmaQueue, int]:
         """A ring and a row of it that says what a batch of transfers really moves."""
         queue = self.executable.queues[batch.queue]
         assert isinstance(queue, DmaQueue), queue.name
@@ -157,7 +157,7 @@ class Machine:
             for tensor in instr.operands:
                 self._owners.read_tensor(program.tensors[tensor], ranks, place)
         chosen = _selection(ranks)
-        work = Work(
+        work = KernelCall(
             program=program,
             opcode=instr.opcode,
             attributes=_attributes(program, instr.attribute),
