@@ -276,7 +276,7 @@ def _asked(program: Program, number: int, tables: Mapping[tuple[int, int], np.nd
     stacked = [
         tables[number, place].reshape(program.ranks, *shape) for place, shape in enumerate(shapes)
     ]
-    said = table.said(stacked, members)
+    said = table.counts_of(stacked, members)
     target = None if said.target is None else said.target[groups]
     received = said.received[groups].swapaxes(1, 2)
     return Asked(table, said.rows[groups], said.source[groups], received, target)

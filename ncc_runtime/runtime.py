@@ -203,7 +203,7 @@ class Model:
             for batch in batches:
                 queue = queues[batch.queue]
                 if isinstance(queue, DmaQueue):
-                    moved, row = machine.settled(batch)
+                    moved, row = machine.resolved(batch)
                     counter.add(moved, row, batch.ranks)
                     if moved is not queue:
                         sizes.add(

@@ -1,46 +1,49 @@
 """Where control flow goes: by the predicates in memory, or by trip counts when there are no values.
 
-A predicate that guards a collective must be the same on every rank of its groups: ranks that part
-would wait for each other for ever, so the first difference stops the run.
+With values (`ValueDecisions`), a predicate that guards a collective must be the same on every rank
+of its groups: ranks that diverge would wait for each other for ever, so the first difference stops
+the run.
 
-Control flow of a run without values: from the slice of the program that predicates follow from.
-
-A slice is all rows that a predicate depends on, backwards through buffers and the predicates
-of blocks around those rows (Weiser, Program Slicing, 1981). Where it meets no result of a
+Without values (`decisions_without_values`), the user or the compiler says how often a loop runs;
+for what neither says, the slice of the program that the predicate follows from is performed. A
+slice is all rows that a predicate depends on, backwards through buffers and the predicates of
+blocks around those rows (Weiser, Program Slicing, 1981). Where it contains no result of a
 collective and no input that is missing, its rows alone are performed, in memory of its own, while
-the queues run as they do with values. What users say of a loop replaces its slice.
+the queues run as they do with values.
+
+The clock reads decisions that were recorded, or planned.
 """
 
-from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import attrs
 import numpy as np
 
 from ncc_runtime.errors import ControlError
-from ncc_runtime.execution.scheduler import Decide, RowBatch
+from ncc_runtime.execution.scheduler import Decide, RowBatch, Scheduler
 from ncc_runtime.lowering.engine_queues import contained
-from ncc_runtime.lowering.executable import CcQueue, Decision, Executable, Jump
-from ncc_runtime.neff.program import Block, BlockKind
-from ncc_runtime.neff.stages import twins_of
+from ncc_runtime.lowering.executable import CcQueue, Decision, EngineQueue, Executable, Jump
+from ncc_runtime.neff.isa import CASE, END, LOOP
+from ncc_runtime.neff.program import (
+    ALIGNMENT,
+    Block,
+    BlockKind,
+    BufferId,
+    BufferKind,
+    Program,
+    TensorId,
+)
+from ncc_runtime.neff.stages import JointProgram, twins_of
+from ncc_runtime.neff.structure import control_rows
 
 if TYPE_CHECKING:  # slow to import, and only values need it
     from ncc_runtime.execution.values.devices import Devices
-from collections import Counter
-from collections.abc import Callable
-
-import attrs
-
-from ncc_runtime.execution.scheduler import Scheduler
-from ncc_runtime.lowering.executable import EngineQueue
-from ncc_runtime.neff.isa import CASE, END, LOOP
-from ncc_runtime.neff.program import ALIGNMENT, BufferId, BufferKind, Program, TensorId
-from ncc_runtime.neff.stages import JointProgram
-from ncc_runtime.neff.structure import control_rows
 
 
 class ValueDecisions:
-    """Reads each rank's predicate when its queue comes to it."""
+    """Reads each rank's predicate when its queue reaches it."""
 
     def __init__(self, executable: Executable, machine: "Devices") -> None:
         self._executable = executable
@@ -72,7 +75,7 @@ def selected(block: Block, value: np.ndarray) -> np.ndarray:
 
 
 class _Guard:
-    """The predicates of one block, in the order each rank comes to them."""
+    """The predicates of one block that guards a collective, in the order each rank reads them."""
 
     def __init__(self, executable: Executable, block: int) -> None:
         self._name = executable.program.blocks[block].name
@@ -93,8 +96,8 @@ class _Guard:
                 self._values.append({})
             known = self._values[occasion]
             for value in np.unique(values[there]).tolist():
-                alike = ranks[there][values[there] == value]
-                known.setdefault(int(value), set()).update(alike.tolist())
+                equal = ranks[there][values[there] == value]
+                known.setdefault(int(value), set()).update(equal.tolist())
             if len(known) > 1:
                 self._check(known, occasion)
         self._seen[ranks] += 1
@@ -150,7 +153,7 @@ ALWAYS_ON = 2**62
 class PlannedDecisions:
     """Counts trips without values: those the user names, else those the compiler knows.
 
-    Blocks of `others` are decided by somebody else, and never asked for.
+    Blocks of `others` are decided elsewhere; their trips are not looked up here.
     """
 
     def __init__(
@@ -229,7 +232,7 @@ def decisions_without_values(
     buffers = frozenset().union(*(one.buffers for one in slices.values()))
     numbers = sorted(set().union(*(one.inputs for one in slices.values())))
     planned = PlannedDecisions(executable, trip_counts, open_blocks)
-    return _performed_slices(executable, planned, frozenset(open_blocks), inputs, buffers, numbers)
+    return _perform_slices(executable, planned, frozenset(open_blocks), inputs, buffers, numbers)
 
 
 def _what_is_undecided(program: Program, reasons: Mapping[int, str]) -> str:
@@ -250,7 +253,7 @@ def _what_is_undecided(program: Program, reasons: Mapping[int, str]) -> str:
 
 @attrs.frozen
 class _Slice:
-    """What a predicate follows from."""
+    """What a predicate depends on."""
 
     buffers: frozenset[int]
     inputs: frozenset[int]
@@ -338,7 +341,7 @@ def _enclosing_blocks(program: Program, queue: EngineQueue) -> Iterator[frozense
             inside -= {control[pc].block}
 
 
-def _performed_slices(
+def _perform_slices(
     executable: Executable,
     planned: PlannedDecisions,
     open_blocks: Container[int],
@@ -413,7 +416,7 @@ def _with_memory_of(
 
 
 class _SliceDecisions:
-    """Counts the turns of blocks that are planned, and reads the predicates of the others."""
+    """Counts the trips of blocks that are planned, and reads the predicates of the others."""
 
     def __init__(
         self,
@@ -424,13 +427,13 @@ class _SliceDecisions:
     ) -> None:
         self._ranks, self._planned = ranks, planned
         self._open, self._read = open_blocks, read
-        self._turns: dict[tuple[int, int], np.ndarray] = {}  # by queue and row, of every rank
+        self._trips: dict[tuple[int, int], np.ndarray] = {}  # by queue and row, of every rank
 
     def __call__(self, batch: RowBatch, jump: Jump) -> np.ndarray:
         if jump.block in self._open:
             return self._read(batch, jump)
         none: np.ndarray = np.zeros(self._ranks, np.int64)
-        turns = self._turns.setdefault((batch.queue, batch.row), none)
-        enters = turns[batch.ranks] < self._planned.trips(jump)
-        turns[batch.ranks] = np.where(enters, turns[batch.ranks] + 1, 0)
+        trips = self._trips.setdefault((batch.queue, batch.row), none)
+        enters = trips[batch.ranks] < self._planned.trips(jump)
+        trips[batch.ranks] = np.where(enters, trips[batch.ranks] + 1, 0)
         return np.asarray(enters)

@@ -22,22 +22,22 @@ _BLOCK = 64
 """Rows of workspace for each column: what LAPACK's own blocks ask for, or more."""
 
 
-def lapack(work: KernelCall, operands: Arrays) -> Arrays:
+def lapack(call: KernelCall, operands: Arrays) -> Arrays:
     """The results of a routine on every matrix of the batch."""
-    routine = str(work.attributes["routine"])
+    routine = str(call.attributes["routine"])
     compute = _ROUTINES[routine]
     rank = operands[0].ndim - (1 if routine.startswith("gtsv") else 2)
     batch = operands[0].shape[:rank]
     count = math.prod(batch)
     given = [array.reshape(count, *array.shape[rank:]) for array in operands]
-    shapes = [(len(work.ranks), *result.shape) for result in work.results]
+    shapes = [(len(call.ranks), *result.shape) for result in call.results]
     results = [
         np.zeros((count, *shape[rank:]), result.dtype.numpy)
-        for shape, result in zip(shapes, work.results, strict=True)
+        for shape, result in zip(shapes, call.results, strict=True)
     ]
     with np.errstate(all="ignore"):
         for k in range(count):
-            found = compute(work.attributes, *(array[k] for array in given))
+            found = compute(call.attributes, *(array[k] for array in given))
             for result, one in zip(results, found, strict=True):
                 if one is not None:
                     result[k] = one

@@ -128,12 +128,12 @@ def _meanings(region: Region, side: int, known: dict[object, int]) -> list[int |
     return found
 
 
-def _sort(work: KernelCall, operands: Arrays) -> Arrays:
-    axis = work.integer("dimension") + 1
+def _sort(call: KernelCall, operands: Arrays) -> Arrays:
+    axis = call.integer("dimension") + 1
     arrays = [np.moveaxis(array, axis, -1) for array in operands]
     if arrays[0].shape[-1] < 2 or not arrays[0].size:
         return [array.copy() for array in operands]
-    region = work.region()
+    region = call.region()
     order = _order_by_keys(region, arrays)
     if order is None:
         order = _order_by_merging(region, arrays)
@@ -215,14 +215,14 @@ def _merged(region: Region, arrays: Arrays, order: np.ndarray, width: int) -> np
     return result
 
 
-def _topk(work: KernelCall, operands: Arrays) -> Arrays:
+def _topk(call: KernelCall, operands: Arrays) -> Arrays:
     """The first k in the total order, or in the reverse of it; equals by their places."""
-    count, key = work.integer("k"), total_order(operands[0])
-    if work.attributes["largest"]:
+    count, key = call.integer("k"), total_order(operands[0])
+    if call.attributes["largest"]:
         key = ~key
     order = np.argsort(key, axis=-1, kind="stable")[..., :count]
     values = np.take_along_axis(operands[0], order, axis=-1)
-    return [values, order.astype(work.results[1].dtype.numpy)]
+    return [values, order.astype(call.results[1].dtype.numpy)]
 
 
 ORDERING_KERNELS: Mapping[str, Kernel] = {"sort": _sort, "topk": _topk}

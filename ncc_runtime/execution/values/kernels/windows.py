@@ -63,15 +63,15 @@ def element_under(
     return array[tuple(cut)]
 
 
-def reduce_window(work: KernelCall, operands: Arrays) -> Arrays:
+def reduce_window(call: KernelCall, operands: Arrays) -> Arrays:
     """A fold of what lies under the window, at each of its positions."""
-    window = read_window(str(work.attributes["window"]))
+    window = read_window(str(call.attributes["window"]))
     arrays, initial = operands[: len(operands) // 2], operands[len(operands) // 2 :]
-    opcode = single_opcode(work.region())
+    opcode = single_opcode(call.region())
     neutral = NEUTRAL[opcode](widened(arrays[0]).dtype) if opcode in NEUTRAL else None
     with np.errstate(all="ignore"):
         if neutral is None:
-            return _in_order(work.region(), arrays, initial, window)
+            return _in_order(call.region(), arrays, initial, window)
         return [_by_halves(arrays[0], initial[0], window, opcode, neutral)]
 
 
@@ -180,18 +180,18 @@ def _covered(shape: tuple[int, ...], window: Window) -> np.ndarray:
     return spread(np.ones(shape, np.bool_), window, np.False_, 0)
 
 
-def select_and_scatter(work: KernelCall, operands: Arrays) -> Arrays:
+def select_and_scatter(call: KernelCall, operands: Arrays) -> Arrays:
     """Every window's choice among the first operand's elements receives the second's."""
     operand, source, initial = operands
-    window = read_window(str(work.attributes["window"]))
+    window = read_window(str(call.attributes["window"]))
     with np.errstate(all="ignore"):
-        chosen = _chosen(work, operand, window)
-        return [_scattered(work, [operand, source, initial], chosen, window)]
+        chosen = _chosen(call, operand, window)
+        return [_scattered(call, [operand, source, initial], chosen, window)]
 
 
-def _chosen(work: KernelCall, operand: np.ndarray, window: Window) -> np.ndarray:
+def _chosen(call: KernelCall, operand: np.ndarray, window: Window) -> np.ndarray:
     """Which element of the window is selected at each position; -1: there is none."""
-    select = work.region("select_region")
+    select = call.region("select_region")
     padded = spread(operand, window, operand.dtype.type(0), 1)
     there = _covered(operand.shape[1:], window)
     best: np.ndarray | None = None
@@ -208,11 +208,11 @@ def _chosen(work: KernelCall, operand: np.ndarray, window: Window) -> np.ndarray
 
 
 def _scattered(
-    work: KernelCall, operands: Arrays, chosen: np.ndarray, window: Window
+    call: KernelCall, operands: Arrays, chosen: np.ndarray, window: Window
 ) -> np.ndarray:
     """Sources joined in their order: an element meets earlier positions by later offsets."""
     operand, source, initial = operands
-    scatter = work.region("scatter_region")
+    scatter = call.region("scatter_region")
     start = initial.reshape(-1, *([1] * (operand.ndim - 1)))
     result = np.broadcast_to(start, operand.shape).copy()
     canvas = spread(result, window, operand.dtype.type(0), 1)
