@@ -1,4 +1,4 @@
-"""What the model says of a measured row: the clock's time of what the price chooses.
+"""The model's time of a measured row: that of the clock, for the algorithm that the price chooses.
 
 Constants can be overridden. What does not depend on them is made once: programs, plans, and the
 executables that plans are filled to.
@@ -57,7 +57,7 @@ class _Prepared:
 
 
 @attrs.frozen(eq=False)
-class _Place:
+class _Setting:
     """Where rows run, with some constants."""
 
     placement: Placement
@@ -68,7 +68,7 @@ class _Place:
 class Predictor:
     """Predicts rows; remembers what it has made for them.
 
-    After each run of the clock `watch` hears how many there were.
+    After each run of the clock `watch` is called with how many there were.
     """
 
     def __init__(self, watch: Callable[[int], None] | None = None) -> None:
@@ -76,7 +76,7 @@ class Predictor:
         self._prepared: dict[MeasuredRow, _Prepared] = {}
         self._generations: dict[str, str] = {}
         self._overrides: Overrides = NONE
-        self._places: dict[_Where, _Place] = {}  # of the last constants
+        self._places: dict[_Where, _Setting] = {}  # of the last constants
         self._chosen: dict[_Case, str] = {}
         self._times: dict[tuple[_Case, str], float] = {}
 
@@ -148,7 +148,7 @@ class Predictor:
             self._prepared[what] = _Prepared(program, job, found)
         return self._prepared[what]
 
-    def _place(self, row: MeasuredRow, overrides: Overrides) -> _Place:
+    def _place(self, row: MeasuredRow, overrides: Overrides) -> _Setting:
         """Shared by rows of one place; only those of the last constants are kept."""
         if overrides != self._overrides:
             self._places.clear()
@@ -157,7 +157,7 @@ class Predictor:
         if where not in self._places:
             made, placement = self._prepare(row), _placement(row, overrides)
             chooser = chooser_of(made.program, placement, {})
-            self._places[where] = _Place(placement, chooser, chooser.machine(made.job))
+            self._places[where] = _Setting(placement, chooser, chooser.machine(made.job))
         return self._places[where]
 
 

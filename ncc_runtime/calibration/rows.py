@@ -1,7 +1,7 @@
 """Measured rows: one collective on one instance type, its size and the time it took.
 
-A file is one JSON object with `rows`, each with the keys of `Row`; other keys are remarks. Sizes
-are nccom-test's: of the buffer of an all-reduce, of the larger side otherwise.
+A file is one JSON object with `rows`, each with the keys of `MeasuredRow`; other keys are remarks.
+Sizes are nccom-test's: of the buffer of an all-reduce, of the larger side otherwise.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,8 @@
-"""Instances of a placement that are alike: what one of them does, the others do as well.
+"""Symmetry between instances: where all are alike, the first one's ranks and parts represent all.
 
-The ranks of an instance are numbered one after another. Ranks of one *place*, their number inside
-their instance, sit alike; the first instance's stand for all.
+The ranks of an instance are numbered one after another. A rank's *place* is its number inside its
+instance. Ranks of one place are symmetric where they run on the same core at the same rates, and
+communicate with ranks of one place.
 """
 
 import attrs
@@ -36,7 +37,7 @@ def are_placed_alike(parts: Parts) -> bool:
 
 
 def is_repeated(column: np.ndarray, count: int) -> bool:
-    """Whether each of so many equal parts of the last dimension is the same."""
+    """Whether the last dimension, cut into `count` blocks, holds one block again and again."""
     if count == 1 or column.shape[-1] == 1 or column.strides[-1] == 0:
         return True
     width = column.shape[-1] // count
@@ -44,16 +45,16 @@ def is_repeated(column: np.ndarray, count: int) -> bool:
 
 
 def maps_of(ranks: np.ndarray, count: int) -> np.ndarray | None:
-    """Which instance each instance's ranks turn to, (different, count, ranks of one).
+    """With which instance the ranks of each instance communicate, (rows, count, ranks of one).
 
-    `ranks` has rows (different, ranks), IDLE for nobody. None unless ranks of a place all turn to
-    one place, at home or each in another instance.
+    `ranks` (rows, ranks) holds the partner of each rank, IDLE for none. None unless all ranks of
+    one place have partners of one place, all in their own instances or each in another one.
     """
     width = ranks.shape[1] // count
-    cells = ranks.reshape(len(ranks), count, width)
-    busy = cells != IDLE
+    partner = ranks.reshape(len(ranks), count, width)
+    busy = partner != IDLE
     own = np.arange(count)[:, None]
-    node, place = np.where(busy, cells // width, own), np.where(busy, cells % width, IDLE)
+    node, place = np.where(busy, partner // width, own), np.where(busy, partner % width, IDLE)
     is_equitable = (
         (place == place[:, :1]).all()
         and (np.sort(node, axis=1) == own).all()
@@ -63,7 +64,7 @@ def maps_of(ranks: np.ndarray, count: int) -> np.ndarray | None:
 
 
 def part_classes(parts: Parts, count: int) -> np.ndarray:
-    """Of every part, and of the pools of ranks behind them, the alike one of the first instance."""
+    """For every part, and every rank's pool of DMA engines behind them, the first instance's."""
     spans = [(parts.count, parts.count + parts.ranks)]
     for kind in PartKind:
         first, end = parts.span(kind).start, parts.span(kind).stop
@@ -79,15 +80,15 @@ def part_classes(parts: Parts, count: int) -> np.ndarray:
 
 @attrs.frozen(eq=False)
 class FirstParts:
-    """Parts of the first instance, numbered by themselves, each for all that are alike to it."""
+    """Parts of the first instance, numbered anew, each representing its symmetric ones."""
 
-    number: np.ndarray  # of every part, that of the one that stands for it
+    number: np.ndarray  # (parts,) of every part, its representative
     rates: np.ndarray
     kinds: np.ndarray  # codes of Kind, ascending
 
     @classmethod
     def of(cls, parts: Parts, count: int) -> "FirstParts":
-        """Those of so many alike instances."""
+        """The parts of the first of `count` symmetric instances."""
         classes = part_classes(parts, count)[: parts.count]
         kept, number = np.unique(classes, return_inverse=True)
         kinds = np.repeat(

@@ -1,8 +1,9 @@
 """Parts of the machine that transfers share: what the price and the clock charge bytes to.
 
-Every part is a row of one vector: first the directed links, then the groups of DMA engines of every
-rank, the memory stacks, every rank's ways out of its chip's memory and into it, every rank's shares
-of adapters out and in, every rank's CC-core. A part without a limit runs at UNLIMITED.
+Every part is an entry of one vector: first the directed links, then the groups of DMA engines of
+every rank, the memory stacks, every rank's ports out of its core and into it on the chip, every
+rank's shares of adapters out and in, every rank's CC-core. A part without a limit runs at
+UNLIMITED. usage.py says which parts a transfer uses.
 
 A rank's DMA engines are divided into groups of `cc.engines_per_channel`; the ring of a stream's
 lane runs on one of them.
@@ -124,11 +125,11 @@ class Parts:
         return self._first(PartKind.DMA) + np.asarray(ranks, np.int64) * self.groups + group
 
     def chip_out(self, ranks: np.ndarray) -> np.ndarray:
-        """What other ranks of the chip read or are sent of ranks' memory passes this."""
+        """The ports by which bytes of these ranks' memory go to other cores of the chip."""
         return np.asarray(ranks, np.int64) + self._first(PartKind.CHIP)
 
     def chip_in(self, ranks: np.ndarray) -> np.ndarray:
-        """What ranks read or are sent of the memory of other ranks of the chip passes this."""
+        """The ports by which bytes of other cores of the chip come to these ranks."""
         return np.asarray(ranks, np.int64) + (self._first(PartKind.CHIP) + self.ranks)
 
     def adapters(self, senders: np.ndarray, receivers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

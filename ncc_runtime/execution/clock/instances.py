@@ -1,10 +1,11 @@
-"""Instances whose ranks do the same at the same times: one of them is simulated for all.
+"""Symmetry reduction: of instances whose ranks do the same at the same times one is simulated.
 
-Ranks of one *place*, their number inside their instance, are a class. Classes are equitable where
-every row of a class sends to, reads from and increments ranks of one class, all in their own
-instances or all in others, each another one: then whatever a rank is sent, and whatever meets its
-bytes on a part of the machine, is the same for all ranks of its class, and so are their times. A
-semaphore that only one queue of one rank increments is seen to grow in one order anywhere.
+Ranks of one *place*, their number inside their instance, form a class. The partition is equitable
+(as in colour refinement of graphs) where every row of a class sends to, reads from and increments
+ranks of one class, all in their own instances or each in another one. Then what a rank receives,
+and what its bytes compete with on a part of the machine, is the same for all ranks of its class,
+and so are their times. A semaphore that only one queue of one rank increments grows in the same
+order everywhere.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable, Post, Qu
 from ncc_runtime.machine_model.instances import are_placed_alike, is_repeated, maps_of
 from ncc_runtime.machine_model.parts import Parts
 
-_MAKER = 1 << 32  # more than there are maps between instances
+_MAPS = 1 << 32  # more than there are maps between instances
 
 
 @attrs.frozen(eq=False)
@@ -28,7 +29,7 @@ class Instances:
     count: int
     ranks: int  # of one
     source: np.ndarray  # (ranks * semaphores,) row of `origin`
-    origin: np.ndarray  # (maps, count) whose increments an instance sees; row 0: its own
+    origin: np.ndarray  # (maps, count) whose increments each instance sees; row 0: its own
 
     def alone(self) -> "Instances":
         """The first as if there were no other."""
@@ -53,7 +54,7 @@ def alike_instances(executable: Executable, parts: Parts, decisions: Decisions) 
         return all_apart(executable)
     if not all(_rows_alike(queue, count) for queue in executable.queues):
         return all_apart(executable)
-    return _Makers(executable, count).found() or all_apart(executable)
+    return _Incrementers(executable, count).instances() or all_apart(executable)
 
 
 def of_one(queue: Queue, ranks: int) -> Queue:
@@ -89,7 +90,7 @@ def _controlled_alike(executable: Executable, decisions: Decisions) -> bool:
 
 
 def _rows_alike(queue: Queue, count: int) -> bool:
-    """Whether the rows of a queue do alike things in all instances."""
+    """Whether the rows of a queue do the same in all instances."""
     sync = queue.sync
     same = [sync.wait_sem, sync.wait_value, *(post.sem for post in sync.posts)]
     partners = [post.rank for post in sync.posts]
@@ -112,23 +113,23 @@ def _whole(rows: DistinctRows, column: np.ndarray) -> np.ndarray:
     return np.broadcast_to(rows.rows, (len(rows.rows), column.shape[1]))
 
 
-class _Makers:
-    """Who increments each semaphore of one instance."""
+class _Incrementers:
+    """Which queue and rank increments each semaphore of one instance."""
 
     def __init__(self, executable: Executable, count: int) -> None:
         self._executable, self._count = executable, count
         self._ranks = executable.ranks // count
         self._width = max(1, executable.semaphore_count)
         self._maps: dict[bytes, int] = {np.arange(count).tobytes(): 0}
-        self._maker = np.full(self._ranks * self._width, IDLE, np.int64)
+        self._incrementer = np.full(self._ranks * self._width, IDLE, np.int64)
 
-    def found(self) -> Instances | None:
-        """None if a semaphore is incremented by several queues or ranks."""
+    def instances(self) -> Instances | None:
+        """The instances as one; None if several queues or ranks increment one semaphore."""
         for number, queue in enumerate(self._executable.queues):
             for post in queue.sync.posts:
                 if not all(self._add(*one) for one in self._different(number, post)):
                     return None
-        source = np.where(self._maker == IDLE, 0, self._maker % _MAKER)
+        source = np.where(self._incrementer == IDLE, 0, self._incrementer % _MAPS)
         maps = np.stack([np.frombuffer(one, np.int64) for one in self._maps])
         return Instances(self._count, self._ranks, source, np.argsort(maps, axis=1))
 
@@ -145,7 +146,7 @@ class _Makers:
             row, own = np.nonzero(ranks != IDLE)
             which = np.broadcast_to(sem.rows[other, : self._ranks], ranks.shape)[row, own]
             key = (ranks[row, own] % self._ranks).astype(np.int64) * self._width + which
-            yield key, (first + own) * _MAKER + maps[one[row], own]
+            yield key, (first + own) * _MAPS + maps[one[row], own]
 
     def _numbers(self, nodes: np.ndarray) -> np.ndarray:
         """The numbers of maps, (different, ranks of one)."""
@@ -154,12 +155,12 @@ class _Makers:
         numbers = [known.setdefault(one.tobytes(), len(known)) for one in flat]
         return np.array(numbers, np.int64).reshape(len(nodes), -1)
 
-    def _add(self, key: np.ndarray, maker: np.ndarray) -> bool:
-        """Note who increments; whether nobody else does."""
-        before = self._maker[key]
-        self._maker[key] = maker
-        is_new = (before == IDLE) | (before == maker)
-        return bool(is_new.all() and (self._maker[key] == maker).all())
+    def _add(self, key: np.ndarray, incrementer: np.ndarray) -> bool:
+        """Note who increments semaphores; whether nobody else does."""
+        before = self._incrementer[key]
+        self._incrementer[key] = incrementer
+        is_new = (before == IDLE) | (before == incrementer)
+        return bool(is_new.all() and (self._incrementer[key] == incrementer).all())
 
 
 def folded(ranks: DistinctRows, count: int) -> DistinctRows:
