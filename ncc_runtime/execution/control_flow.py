@@ -56,8 +56,8 @@ class ValueDecisions:
         enters = selected(block, value)
         queue = self._executable.queues[batch.queue]
         if isinstance(queue, CcQueue):
-            alike = twins_of(self._executable.program)
-            key = (queue.stream, alike.get(jump.block, jump.block))
+            matched = twins_of(self._executable.program)
+            key = (queue.stream, matched.get(jump.block, jump.block))
             if key not in self._guards:
                 self._guards[key] = _Guard(self._executable, key[1])
             self._guards[key].compare(batch.ranks, value)
@@ -213,7 +213,7 @@ class Inputs:
 def decisions_without_values(
     executable: Executable, trip_counts: Mapping[str, int], inputs: Inputs
 ) -> Decisions:
-    """Where control flow goes without values; ControlError names every loop that nobody decides."""
+    """Where control flow goes without values; ControlError names loops that nothing decides."""
     check_names(executable.program.blocks, trip_counts)
     open_blocks = undecided(executable.program.blocks, trip_counts)
     if not open_blocks:
@@ -239,10 +239,10 @@ def _what_is_undecided(program: Program, reasons: Mapping[int, str]) -> str:
     names: dict[str, tuple[BlockKind, str]] = {}
     for block, reason in reasons.items():
         names.setdefault(program.blocks[block].name, (program.blocks[block].kind, reason))
-    alike = Counter(block.name for block in program.blocks if block.index == 0)
+    same_name = Counter(block.name for block in program.blocks if block.index == 0)
     what = [
         f"{'how often' if kind is BlockKind.LOOP else 'which branch of'} {name} runs"
-        + (f" (one number for all {alike[name]} of that name)" if alike[name] > 1 else "")
+        + (f" (one number for all {same_name[name]} of that name)" if same_name[name] > 1 else "")
         for name, (kind, _) in names.items()
     ]
     why = [f"{name} follows from {reason}" for name, (_, reason) in names.items() if reason]
@@ -330,7 +330,7 @@ class _Slicer:
 
 
 def _enclosing_blocks(program: Program, queue: EngineQueue) -> Iterator[frozenset[int]]:
-    """Of every row of a queue, the blocks that it stands in."""
+    """Of every row of a queue, the blocks around it."""
     control = {row.pc: row for row in control_rows(program, queue.table)}
     inside: frozenset[int] = frozenset()
     for pc in range(len(queue.table)):
@@ -356,7 +356,7 @@ def _perform_slices(
 
     tensors = executable.program.tensors
     rows: set[tuple[int, int]] = set()
-    written = set(buffers)  # also what nobody needs of rows with several results
+    written = set(buffers)  # also results that nothing reads, of rows with several
     for number, queue in enumerate(executable.queues):
         if not isinstance(queue, EngineQueue):
             continue

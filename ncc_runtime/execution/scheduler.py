@@ -139,9 +139,9 @@ class Rings:
             ranks = np.flatnonzero(ring.done < ring.pushed)
             rows = ring.rows[ranks, ring.done[ranks]]
             for row in np.unique(rows).tolist():
-                alike = ranks[rows == row]
-                tail = ring.queue.sync.wait_sem[row, alike]
-                yield number, row, alike, tail, ring.done[alike] + 1
+                at_row = ranks[rows == row]
+                tail = ring.queue.sync.wait_sem[row, at_row]
+                yield number, row, at_row, tail, ring.done[at_row] + 1
 
     def complete(self, queue: int, ranks: np.ndarray) -> None:
         """The rows that ranks stood at are done."""

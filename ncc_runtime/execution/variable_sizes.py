@@ -147,10 +147,10 @@ class CountsTable:
             there = np.flatnonzero(count > 0)
             there = there[np.argsort(start[there], kind="stable")]
             ends = start[there] + count[there]
-            meets = np.flatnonzero(ends[:-1] > start[there][1:])
-            if len(meets):
+            overlaps = np.flatnonzero(ends[:-1] > start[there][1:])
+            if len(overlaps):
                 updates = target.shape[2]
-                first, second = (int(one) for one in there[meets[0] : meets[0] + 2])
+                first, second = (int(one) for one in there[overlaps[0] : overlaps[0] + 2])
                 raise CountsError(
                     f"{self.name}: rows {start[first]}..{start[first] + count[first]} from rank "
                     f"{group[first // updates]} and rows "

@@ -1,4 +1,4 @@
-"""Symmetry between instances: where all are alike, the first one's ranks and parts represent all.
+"""Symmetry between instances: the first one's ranks and parts represent those of all.
 
 The ranks of an instance are numbered one after another. A rank's *place* is its number inside its
 instance. Ranks of one place are symmetric where they run on the same core at the same rates, and

@@ -133,7 +133,7 @@ class Parts:
         return np.asarray(ranks, np.int64) + (self._first(PartKind.CHIP) + self.ranks)
 
     def adapters(self, senders: np.ndarray, receivers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The senders' shares on the way out, the receivers' on the way in."""
+        """The senders' outgoing shares, the receivers' incoming ones."""
         first = self._first(PartKind.EFA)
         out, into = np.asarray(senders, np.int64), np.asarray(receivers, np.int64)
         return out + first, into + (first + self.ranks)

@@ -1,7 +1,8 @@
 """When every row of every queue runs on the device model, in whole picoseconds.
 
-Queues run side by side and wait for semaphores; transfers that meet where there is not enough for
-all share it (`max_min.py`). The same executable and decisions give the same times everywhere.
+Queues run side by side and wait for semaphores; transfers share links, memory and engines that
+cannot serve all of them (`max_min.py`). The same executable and decisions give the same times
+everywhere.
 """
 
 from collections.abc import Callable, Iterator
@@ -101,7 +102,7 @@ def _run(
     log: EventLog,
     watch: Watch | None,
 ) -> ClockState:
-    """One instance of those that are alike, at the end of the run."""
+    """The state at the end of the run, of one of the symmetric instances."""
     program = ProgramTables(executable, parts, instances).program(decisions, run_sizes)
     machine = machine_of(executable, parts.model, program, instances.ranks)
     machine = machine._replace(event=log.first_table(program.events + 1))

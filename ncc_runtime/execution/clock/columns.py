@@ -65,7 +65,7 @@ class ColumnPool:
 def paired_rows(
     one: DistinctRows, other: DistinctRows, block: int = 1 << 20
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Which rows of two columns stand together, and how often; about `block` cells at a time."""
+    """Which rows of two columns occur together, and how often; about `block` cells at a time."""
     both, times = np.unique(one.index * len(other.rows) + other.index, return_counts=True)
     first, second = np.divmod(both, len(other.rows))
     step = max(1, block // one.rows.shape[1])

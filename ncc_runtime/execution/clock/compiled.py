@@ -109,7 +109,7 @@ def entry(function: Function) -> Function:
 
 
 def _made(function: Function, no_cpython_wrapper: bool) -> Function:
-    # the arrays of a Machine are many: passing them on, and counting references to them, took
+    # the arrays of a ClockState are many: passing them on, and counting references to them, took
     # longer than the work; entries hold the arrays, and nothing in the kernel makes any
     made: Function = _jit(
         cache=_cache() is not None,

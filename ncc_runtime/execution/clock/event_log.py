@@ -4,7 +4,7 @@
 without a name, which goes with the process however that ends. `trace_of` makes one of three traces:
 
 - `Trace`, the columns as they are, where they fit in memory and one instance is all there is.
-- `RepeatedTrace`, where one instance was simulated for all that are alike. An event of all
+- `RepeatedTrace`, where one instance was simulated for all symmetric ones. An event of all
   instances stands together, in their order, so causes stay before what they cause. Columns are
   made when they are first read.
 - `SortedTrace`, where memory is too small: a second file, by queue, by rank, then in order, so that
@@ -176,7 +176,7 @@ def _bytes(count: int, kind: np.dtype[np.generic]) -> int:
 
 
 class SortedTrace(Trace):
-    """Events of alike instances, or of one, noted once; the file is made when it is first read."""
+    """Events of one instance, logged once for all; the file is made when it is first read."""
 
     def __init__(
         self,
@@ -333,7 +333,7 @@ def trace_of(
 
 
 class RepeatedTrace(Trace):
-    """Events of alike instances, noted once."""
+    """Events of symmetric instances, logged once for all."""
 
     def __init__(
         self, executable: Executable, event: np.ndarray, source: np.ndarray, instances: Instances
@@ -396,15 +396,17 @@ class RepeatedTrace(Trace):
 
 
 def _sources(machine: ClockState, instances: Instances, event: np.ndarray) -> np.ndarray:
-    """From which instance the increment came that each event waited for, rows of origin.
+    """The instance that made the increment each event waited for last, as rows of origin.
 
     What a ring waits for is pushed by its own rank.
     """
     source = np.zeros(len(event), np.int64)
     queues = machine.queue
-    came = np.flatnonzero((event["reason"] == SEMAPHORE) & (queues["kind"][event["queue"]] != RING))
-    queue, row, rank = (event[name][came].astype(np.int64) for name in ("queue", "row", "rank"))
+    waited = np.flatnonzero(
+        (event["reason"] == SEMAPHORE) & (queues["kind"][event["queue"]] != RING)
+    )
+    queue, row, rank = (event[name][waited].astype(np.int64) for name in ("queue", "row", "rank"))
     at = machine.row["wait_sem"][queues["base"][queue] + row] + queues["wait_sem"][queue] * rank
     key = rank * machine.sizes[0]["semaphores"] + machine.cells[at]
-    source[came] = instances.source[key]
+    source[waited] = instances.source[key]
     return source

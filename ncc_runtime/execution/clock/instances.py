@@ -24,7 +24,7 @@ _MAPS = 1 << 32  # more than there are maps between instances
 
 @attrs.frozen(eq=False)
 class Instances:
-    """How many instances are alike, and from which each gets the increments of a semaphore."""
+    """How many instances are symmetric, and from which each gets the increments of a semaphore."""
 
     count: int
     ranks: int  # of one
@@ -44,7 +44,7 @@ def all_apart(executable: Executable) -> Instances:
 
 
 def alike_instances(executable: Executable, parts: Parts, decisions: Decisions) -> Instances:
-    """The instances of an executable as one, where they are alike."""
+    """The instances of an executable as one where they are symmetric, else every rank."""
     count = executable.topology.nodes
     if (
         count == 1
@@ -77,7 +77,7 @@ def of_one(queue: Queue, ranks: int) -> Queue:
 
 
 def _controlled_alike(executable: Executable, decisions: Decisions) -> bool:
-    """Whether all ranks run all queues, and control flow goes the same way on all of them."""
+    """Whether all ranks run all queues, and control flow decides the same on all of them."""
     queues = executable.queues
     if any(queue.ranks is not None for queue in queues):
         return False

@@ -17,7 +17,7 @@ One exception: a flow gets 1 MB/s even where its share is less, so levels may si
 on all is reached.
 
 At the top is the heap of flows that are next to begin or to end. It knows where each process
-stands, so that one whose end changes can be moved: `Machine.process` has the heap in its field
+stands, so that one whose end changes can be moved: `ClockState.process` has the heap in its field
 `heap`, the time of a process in `due`, its place in the heap in `place`, or NONE. Of equal times
 the lower process comes first.
 """

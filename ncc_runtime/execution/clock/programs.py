@@ -1,4 +1,4 @@
-"""The executable as the records that the kernel reads: queues, rows, increments, control flow."""
+"""The executable as the kernel's records (tables.py): queues, rows, increments, control flow."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -41,12 +41,12 @@ from ncc_runtime.lowering.executable import (
 from ncc_runtime.machine_model.parts import Parts
 
 RunSizes: TypeAlias = Mapping[int, Sequence[np.ndarray]]
-"""By queue, for rings that perform a row several times: for each rank all sizes, in order."""
+"""By queue, for rings that perform a row several times: all sizes of each rank, in order."""
 
 
 @attrs.frozen(eq=False)
 class ClockProgram:
-    """Records by their field of Machine; they do not change while the kernel runs."""
+    """Records by their field of ClockState; they do not change while the kernel runs."""
 
     cells: np.ndarray
     queue: np.ndarray
@@ -137,7 +137,8 @@ class ProgramTables:
         for name, column in columns.items():
             pooled = self._cells.add(column)
             rows[name], record[name] = pooled.offset, pooled.stride
-        record["kind"], record["length"] = _kind(queue), len(rows)
+        kinds = {EngineQueue: ENGINE, CcQueue: CC_CORE, DmaQueue: RING}
+        record["kind"], record["length"] = kinds[type(queue)], len(rows)
         record["tail"] = NONE
         if isinstance(queue, DmaQueue):
             record["tail"] = self._tails[queue.stream, queue.lane]
@@ -207,7 +208,7 @@ class ProgramTables:
         return int(self._increments.sum()) - before
 
     def _count(self, rank: DistinctRows, sem: DistinctRows) -> None:
-        """Add the increments of one post; rows that are alike are counted together."""
+        """Add the increments of one post; equal rows are counted together."""
         width = max(1, self._executable.semaphore_count)
         for one, other, times in paired_rows(rank, sem):
             to, which = np.broadcast_arrays(rank.rows[one], sem.rows[other])
@@ -266,9 +267,3 @@ def _check_size(queue: Queue, most: int) -> None:
             f"{queue.name} moves {most:,} bytes in one instruction, more than the {limit:,} that "
             "the clock can count; run it without the clock, or split the array"
         )
-
-
-def _kind(queue: Queue) -> int:
-    if isinstance(queue, EngineQueue):
-        return ENGINE
-    return CC_CORE if isinstance(queue, CcQueue) else RING

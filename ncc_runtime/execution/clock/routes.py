@@ -132,7 +132,7 @@ class RouteRecords:
         routes, part_records = empty("route", self._count), empty("part", len(capacity))
         routes["cap"] = np.iinfo(np.int64).max
         np.minimum.at(routes["cap"], route, np.maximum(1, capacity[part] // times))
-        # one instance is simulated for all that are alike: its flows load its own parts with what
+        # one instance is simulated for all symmetric ones: its flows load its own parts with what
         # other instances' flows would load them with
         route, part, times = self._joined(route, self._classes[part], times)
         demand = times * routes["cap"][route]

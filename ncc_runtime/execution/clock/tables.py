@@ -3,9 +3,9 @@
 A *process* is a queue of one rank: number queue * ranks + rank. A *row* is numbered through all
 queues. A *flow* is a process whose bytes are under way on parts that it has to share.
 
-A column of rows by ranks lies in the pool `Machine.cells`, equal rows once: the cell of a row and
-rank is cells[offset of the row + stride of the queue * rank]; the stride is 0 if all ranks have the
-same. So the record of a row holds offsets, and the record of its queue, in fields of the same name,
+A column of rows by ranks lies in the pool `ClockState.cells`, equal rows once: the cell of a row
+and rank is cells[offset of the row + stride of the queue * rank]; the stride is 0 if all ranks have
+the same. So the record of a row holds offsets, and the record of its queue, in fields of the same name,
 the strides.
 """
 
@@ -49,11 +49,11 @@ DONE, LOG_FULL, INCREMENTS_FULL, PAUSED = range(4)
     TAKEN,
     STEPS_LEFT,
 ) = range(16)
-"""Numbers in Machine.counts: of `todo`, its head and length; events; increments that have room,
+"""Numbers in ClockState.counts: of `todo`, its head and length; events; increments that have room,
 and the most of one semaphore; parts that changed; flows and parts of one sharing; of the heap; the
 end of all events; of one sharing: the level up to which rates stay, the least `cap_level` of flows
 without a rate, the tightest parts; whether a flow had less than 1 MB/s; events that have been moved
-out of Machine.event; the steps left until the kernel returns."""
+out of ClockState.event; the steps left until the kernel returns."""
 COUNTS = 16
 
 
@@ -131,11 +131,11 @@ RECORDS = {
         ]
     ),
 }
-"""Records by the field of Machine they are of; numbers are int64 but for events, times in ps."""
+"""Records by the field of ClockState; numbers are int64 but for events, times in ps."""
 
 
 class ClockState(NamedTuple):
-    """The tables; those from `process` on change."""
+    """The tables of a run; those from `process` on change while the kernel runs."""
 
     sizes: np.ndarray  # (1,)
     cells: np.ndarray  # int64

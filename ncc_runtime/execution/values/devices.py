@@ -144,7 +144,7 @@ class Devices:
         return np.array_split(ranks, min(self._threads, len(ranks)))
 
     def _transfer(self, queue: DmaQueue, at: tuple[int, int], ranks: np.ndarray) -> None:
-        """A row of a ring for some ranks, and where it stands in the program."""
+        """Perform a row for some ranks; `at`: the row of `queue`, and its number in the program."""
         if self._byte_owners is not None:
             self._byte_owners.transfer(queue, at, ranks)
         transfer(self.executable, self.arena, queue, at[0], ranks)

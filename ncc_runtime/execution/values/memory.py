@@ -1,6 +1,6 @@
 """The memory of all ranks: one arena [ranks, bytes], and typed views of it.
 
-Ranks' copies of one buffer lie in one array, so a step that all ranks do alike is one numpy call.
+Ranks' copies of one buffer lie in one array, so a row that all ranks perform is one numpy call.
 """
 
 import math

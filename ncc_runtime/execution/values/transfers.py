@@ -223,7 +223,7 @@ class _GroupTables:
         placeholder: Placeholder = executable.program.placeholders[number]
         self._table = CountsTable.of(executable.program, placeholder)
         self._groups = {rank: group for group in placeholder.groups for rank in group}
-        self._times: dict[int, int] = {}  # by rank, how often it has come here
+        self._times: dict[int, int] = {}  # by rank, how often it has run the collective
         self._waiting: dict[tuple[tuple[int, ...], int], dict[int, Mapping[str, np.ndarray]]] = {}
 
     def add(self, ranks: np.ndarray, tables: list[np.ndarray]) -> None:

@@ -40,7 +40,7 @@ def compute(call: KernelCall, operands: Arrays) -> Arrays:
 
 _ELEMENTWISE = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
 _MOVES = (Shape.MOVE, Shape.MAP, Shape.FOLD)
-"""What leaves NaNs alone; regions have settled which NaN stands for those that they compute."""
+"""Opcodes that leave NaNs alone; regions have made those that they compute canonical."""
 
 
 def _iota(call: KernelCall, _: Arrays) -> Arrays:

@@ -284,18 +284,18 @@ def _join(region: Region, tables: Arrays, targets: np.ndarray, updates: Arrays) 
     targets, updates = targets[order], [update[order] for update in updates]
     if _is_associative(region):
         targets, updates = _joined_pairwise(region, targets, updates)
-    turn = _turns(targets)
-    by_turn = np.argsort(turn, kind="stable")
-    ends = np.cumsum(np.bincount(turn)).tolist()
+    repetition = _repetitions(targets)
+    by_repetition = np.argsort(repetition, kind="stable")
+    ends = np.cumsum(np.bincount(repetition)).tolist()
     for start, end in itertools.pairwise([0, *ends]):
-        now = by_turn[start:end]
+        now = by_repetition[start:end]
         rows = targets[now]
         given = [table[rows] for table in tables] + [update[now] for update in updates]
         for table, joined in zip(tables, evaluate(region, given), strict=True):
             table[rows] = joined
 
 
-def _turns(targets: np.ndarray) -> np.ndarray:
+def _repetitions(targets: np.ndarray) -> np.ndarray:
     """How many equal targets stand before each, where equal ones are neighbours."""
     positions = np.arange(len(targets))
     is_first = np.ones(len(targets), bool)
@@ -308,7 +308,7 @@ def _joined_pairwise(
 ) -> tuple[np.ndarray, Arrays]:
     """One row for each target, of rows whose equal targets are neighbours."""
     while (targets[1:] == targets[:-1]).any():
-        kept = np.flatnonzero(_turns(targets) % 2 == 0)
+        kept = np.flatnonzero(_repetitions(targets) % 2 == 0)
         following = np.append(targets[1:], -1)
         has_partner = following[kept] == targets[kept]
         left = kept[has_partner]

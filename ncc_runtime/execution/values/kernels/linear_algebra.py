@@ -140,13 +140,13 @@ def _syevd(options: Options, matrix: np.ndarray) -> Found:
     """LAPACK takes NaN for small and would give finite numbers."""
     if not matrix.size:
         return None, None, 0
-    wanted = options["jobz"] == "V"
+    with_vectors = options["jobz"] == "V"
     triangle = np.tril(matrix) if options["uplo"] == "L" else np.triu(matrix)
     if not np.isfinite(triangle).all():
-        return np.nan if wanted else None, np.nan, 0
+        return np.nan if with_vectors else None, np.nan, 0
     decompose = _routine("syevd", matrix.dtype)
-    values, vectors, info = decompose(matrix, compute_v=wanted, lower=options["uplo"] == "L")
-    return vectors if wanted else None, values, info
+    values, vectors, info = decompose(matrix, compute_v=with_vectors, lower=options["uplo"] == "L")
+    return vectors if with_vectors else None, values, info
 
 
 def _eigh(options: Options, matrix: np.ndarray) -> Found:
@@ -160,8 +160,8 @@ def _svd(name: str) -> "Compute":
     def compute(options: Options, matrix: np.ndarray) -> Found:
         job, (rows, columns) = options["jobz"], matrix.shape
         if not matrix.size:
-            wanted = job == "A"
-            both = (np.eye(rows), np.eye(columns)) if wanted else (None, None)
+            with_vectors = job == "A"
+            both = (np.eye(rows), np.eye(columns)) if with_vectors else (None, None)
             return matrix, None, *both, 0
         left, values, right, info = _routine(name, matrix.dtype)(
             matrix, compute_uv=job != "N", full_matrices=job == "A"
@@ -200,11 +200,11 @@ def _gees(options: Options, matrix: np.ndarray) -> Found:
     is_real = matrix.dtype.kind == "f"
     if not matrix.size:
         return *((None,) * (4 if is_real else 3)), 0, 0
-    wanted = options["jobvs"] == "V"
+    with_vectors = options["jobvs"] == "V"
     form, count, *values, vectors, _work, info = _routine("gees", matrix.dtype)(
-        lambda *_: False, matrix, compute_v=wanted, sort_t=0
+        lambda *_: False, matrix, compute_v=with_vectors, sort_t=0
     )
-    return form, vectors if wanted else None, *values, count, info
+    return form, vectors if with_vectors else None, *values, count, info
 
 
 def _gehrd(options: Options, matrix: np.ndarray) -> Found:
@@ -248,7 +248,7 @@ def _gtsv_perturbed(
 
     By machine precision times the largest element of U, and again by twice as much until the
     quotient is finite: as LAPACK's lagts does with a negative job. No step makes a pivot that is
-    NaN divide, so a matrix that is not finite is told from the others first.
+    NaN divide, so matrices that are not finite are separated from the others first.
     """
     if not all(np.isfinite(diagonal).all() for diagonal in (lower[1:], middle, upper[:-1])):
         return (np.full_like(given, np.nan),)

@@ -91,7 +91,7 @@ METHOD_KERNELS: Mapping[str, Kernel] = {
 }
 
 
-_TURNS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))
@@ -164,9 +164,9 @@ def _three_fry(
     keys = (*key, key[0] ^ key[1] ^ _PARITY)
     x, y = counter[0] + keys[0], counter[1] + keys[1]
     for group in range(5):
-        for turn in _TURNS[group % 2]:
+        for rotation in _ROTATIONS[group % 2]:
             x = x + y
-            y = (y << np.uint32(turn) | y >> np.uint32(32 - turn)) ^ x
+            y = (y << np.uint32(rotation) | y >> np.uint32(32 - rotation)) ^ x
         x = x + keys[(group + 1) % 3]
         y = y + keys[(group + 2) % 3] + np.uint32(group + 1)
     return x, y

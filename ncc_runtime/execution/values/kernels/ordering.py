@@ -1,6 +1,6 @@
 """Kernels that put elements in order.
 
-A comparator that asks for the order of keys (one key or several, each a function of one element of
+A comparator that orders by keys (one key or several, each a function of one element of
 every operand, compared by LT or GT) becomes a stable argsort of those keys. Any other comparator
 runs on whole arrays in a merge sort: all pairs of runs at once, each place by binary search.
 
@@ -8,7 +8,7 @@ Comparators of sorts, and the keys that the usual ones compare.
 
 A comparator takes two scalars of each operand, side by side. If it is `key(left) < key(right)`, or
 that for a first key and, where the first keys are equal, for a second and so on, then sorting by
-the keys does what it asks. A key is whatever the region computes from one side alone.
+the keys does the same. A key is whatever the region computes from one side alone.
 """
 
 from collections.abc import Iterator, Mapping

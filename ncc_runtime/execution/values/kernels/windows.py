@@ -109,7 +109,7 @@ NEUTRAL: Mapping[str, Callable[[np.dtype], np.generic | None]] = {
     "or": _zero,
     "xor": _zero,
 }
-"""Operations whose folds may be grouped in any way, and what changes nothing under them.
+"""Associative operations, whose folds may be regrouped, and their neutral elements.
 
 Sums and products of floats are grouped too: pairs of halves, which errs less than one by one.
 """
@@ -210,7 +210,7 @@ def _chosen(call: KernelCall, operand: np.ndarray, window: Window) -> np.ndarray
 def _scattered(
     call: KernelCall, operands: Arrays, chosen: np.ndarray, window: Window
 ) -> np.ndarray:
-    """Sources joined in their order: an element meets earlier positions by later offsets."""
+    """Sources joined in their order: at an element, later offsets are earlier positions."""
     operand, source, initial = operands
     scatter = call.region("scatter_region")
     start = initial.reshape(-1, *([1] * (operand.ndim - 1)))
