@@ -5,8 +5,8 @@ queues. A *flow* is a process whose bytes are under way on parts that it has to 
 
 A column of rows by ranks lies in the pool `ClockState.cells`, equal rows once: the cell of a row
 and rank is cells[offset of the row + stride of the queue * rank]; the stride is 0 if all ranks have
-the same. So the record of a row holds offsets, and the record of its queue, in fields of the same name,
-the strides.
+the same. So the record of a row holds offsets, and the record of its queue, in fields of the same
+name, the strides.
 """
 
 from typing import NamedTuple
