@@ -25,7 +25,7 @@ _Text: TypeAlias = Callable[[tuple[int, int, int]], str]
 
 
 @attrs.frozen(eq=False)
-class Counts:
+class RowCounts:
     """The numbers of some ranks' tables, (ranks, members, updates) int64; rows of dimension 0."""
 
     rows: np.ndarray  # that go to each member
@@ -57,18 +57,18 @@ class CountsTable:
         name = f"{placeholder.name or 'a collective'} ({placeholder.op.value})"
         return cls(name, placeholder.op, operand, result, slot)
 
-    def counts_of(self, tables: Sequence[np.ndarray], members: int) -> Counts:
+    def counts_of(self, tables: Sequence[np.ndarray], members: int) -> RowCounts:
         """The numbers of tables, each [ranks, *shape]."""
         wide = [table.astype(np.int64) for table in tables]
         if self.op is CollectiveOp.RAGGED_ALL_TO_ALL:
             source, rows, target, received = (
                 table.reshape(len(table), members, -1) for table in wide
             )
-            return Counts(rows, source, received, target)
+            return RowCounts(rows, source, received, target)
         rows, source, received = (wide[0][:, row, :, None] for row in range(3))
-        return Counts(rows, source, received, None)
+        return RowCounts(rows, source, received, None)
 
-    def check_own(self, counts: Counts, ranks: np.ndarray, groups: np.ndarray) -> None:
+    def check_own(self, counts: RowCounts, ranks: np.ndarray, groups: np.ndarray) -> None:
         """CountsError for the first number that fits no buffer; `groups` are those of the ranks."""
         for wrong, text in self._own_faults(counts):
             if wrong.any():
@@ -78,7 +78,7 @@ class CountsTable:
                 fault = text(at).format(peer=peer)
                 raise CountsError(f"{self.name}: rank {int(ranks[rank])} {fault}")
 
-    def _own_faults(self, counts: Counts) -> Iterator[tuple[np.ndarray, _Text]]:
+    def _own_faults(self, counts: RowCounts) -> Iterator[tuple[np.ndarray, _Text]]:
         rows, source, target = counts.rows, counts.source, counts.target
         yield (
             (rows < 0) | (rows > self.most),
@@ -115,7 +115,7 @@ class CountsTable:
     def _where(self) -> str:
         return "the output" if self.op is CollectiveOp.RAGGED_ALL_TO_ALL else "a slot"
 
-    def check_group(self, counts: Counts, group: Sequence[int]) -> None:
+    def check_group(self, counts: RowCounts, group: Sequence[int]) -> None:
         """CountsError for the first numbers of a group that do not fit each other."""
         rows, received = counts.rows, counts.received.swapaxes(0, 1)
         if self.op is CollectiveOp.REDUCE_SCATTER_V:

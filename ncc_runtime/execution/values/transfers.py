@@ -15,7 +15,7 @@ import numpy as np
 from ncc_runtime.execution.values.kernels.elementwise import FUNCTIONS
 from ncc_runtime.execution.values.kernels.numbers import canonical_nans, widened
 from ncc_runtime.execution.values.memory import Arena
-from ncc_runtime.execution.variable_sizes import Counts, CountsTable
+from ncc_runtime.execution.variable_sizes import CountsTable, RowCounts
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, Load
 from ncc_runtime.neff.placeholder import Placeholder
@@ -249,7 +249,7 @@ class _GroupTables:
         self, here: Mapping[int, Mapping[str, np.ndarray]], group: tuple[int, ...]
     ) -> None:
         columns = {name: np.stack([here[rank][name] for rank in group]) for name in here[group[0]]}
-        counts = Counts(
+        counts = RowCounts(
             columns["rows"], columns["source"], columns["received"], columns.get("target")
         )
         self._table.check_group(counts, group)

@@ -188,7 +188,7 @@ _ASSOCIATIVE = frozenset({"add", "and", "maximum", "minimum", "multiply", "or", 
 
 
 @attrs.frozen
-class _Layout:
+class _ScatterLayout:
     """How operands and updates become tables of rows; axes count the ranks."""
 
     cut: list[int]  # of the operand: what a target row is an index of
@@ -214,7 +214,7 @@ def scatter(call: KernelCall, operands: Arrays) -> Arrays:
     return [table.reshape(shape).transpose(order) for table in tables]
 
 
-def _layout(call: KernelCall, array: np.ndarray, update: np.ndarray) -> _Layout:
+def _layout(call: KernelCall, array: np.ndarray, update: np.ndarray) -> _ScatterLayout:
     window_axes = [d + 1 for d in call.integers("update_window_dims")]
     dropped = {*call.integers("inserted_window_dims"), *call.integers("input_batching_dims")}
     kept = [d for d in range(array.ndim - 1) if d not in dropped]
@@ -222,7 +222,7 @@ def _layout(call: KernelCall, array: np.ndarray, update: np.ndarray) -> _Layout:
     indexed = call.integers("scatter_dims_to_operand_dims")
     full = [d for d in kept if d not in indexed and update.shape[axis_of[d]] == array.shape[d + 1]]
     cut = [d for d in range(array.ndim - 1) if d not in full]
-    return _Layout(
+    return _ScatterLayout(
         cut=[d + 1 for d in cut],
         full=[d + 1 for d in full],
         outer=[axis for axis in range(1, update.ndim) if axis not in window_axes],
@@ -237,7 +237,7 @@ def _rows(array: np.ndarray, cut: list[int], full: list[int]) -> np.ndarray:
     return np.array(array.transpose(0, *cut, *full).reshape(-1, width), order="C")
 
 
-def _update_rows(update: np.ndarray, layout: _Layout) -> np.ndarray:
+def _update_rows(update: np.ndarray, layout: _ScatterLayout) -> np.ndarray:
     """A row for each rank, index and element of the cut window, in this order."""
     inner = [axis for axis in layout.update_cut if axis is not None]
     width = math.prod(update.shape[axis] for axis in layout.update_full)
@@ -245,7 +245,11 @@ def _update_rows(update: np.ndarray, layout: _Layout) -> np.ndarray:
 
 
 def _targets(
-    call: KernelCall, layout: _Layout, array: np.ndarray, indices: np.ndarray, update: np.ndarray
+    call: KernelCall,
+    layout: _ScatterLayout,
+    array: np.ndarray,
+    indices: np.ndarray,
+    update: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The target row of each update row, and whether its whole window fits."""
     starts = _window_starts(call, indices, array.ndim - 1)

@@ -34,10 +34,10 @@ class Key:
 def sort_keys(region: Region) -> list[Key] | None:
     """The keys of a comparator, most significant first; nothing if it is of another form."""
     (result,) = region.results
-    return _Reading(region).keys(result)
+    return _ComparatorReader(region).keys(result)
 
 
-class _Reading:
+class _ComparatorReader:
     """A comparator whose parameters 2k are left and 2k + 1 right."""
 
     def __init__(self, region: Region) -> None:
