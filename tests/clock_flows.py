@@ -13,7 +13,7 @@ import numpy as np
 
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, EngineQueue, Executable
-from ncc_runtime.machine_model.parts import Kind, Parts
+from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.timing import PS_PER_S, TimingModel
 from ncc_runtime.neff.isa import OPCODES, Engine, Shape
 from ncc_runtime.topology.routes import TRANSPORTS, Transport
@@ -116,7 +116,7 @@ def _least_share(
 def capacities(parts: Parts, is_exact: bool) -> dict[Part, Number]:
     """MB/s of every part, and of all DMA engines of a rank together ("all", rank)."""
     rates: dict[Part, int] = dict(enumerate(parts.rates.tolist()))
-    channels = parts.rates[parts.span(Kind.DMA)].reshape(parts.ranks, -1).sum(axis=1)
+    channels = parts.rates[parts.span(PartKind.DMA)].reshape(parts.ranks, -1).sum(axis=1)
     rates |= {("all", rank): rate for rank, rate in enumerate(channels.tolist())}
     if is_exact:
         return {part: Fraction(rate, MEGA) for part, rate in rates.items()}

@@ -15,7 +15,7 @@ from ncc_runtime.execution.control_flow import (
 )
 from ncc_runtime.execution.scheduler import Scheduler
 from ncc_runtime.execution.trace import Trace
-from ncc_runtime.execution.values.machine import Machine
+from ncc_runtime.execution.values.devices import Devices
 from ncc_runtime.inputs import bound_inputs
 from ncc_runtime.lowering.executable import DmaQueue, Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
@@ -31,7 +31,7 @@ def planned(executable: Executable, trip_counts: Mapping[str, int] | None = None
 
 def recorded(executable: Executable, inputs: Sequence[np.ndarray]) -> Decisions:
     """What the values decide."""
-    machine = Machine(executable)
+    machine = Devices(executable)
     machine.load(bound_inputs(executable.program, dict(enumerate(inputs)), None))
     decisions = RecordedDecisions(executable.ranks, ValueDecisions(executable, machine))
     with machine:

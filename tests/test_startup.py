@@ -21,7 +21,7 @@ HEAVY = (
 LATE = (
     "networkx",
     "threadpoolctl",
-    "ncc_runtime.execution.values.machine",
+    "ncc_runtime.execution.values.devices",
     "ncc_runtime.plans.files",
     "ncc_runtime.verify.agreement.mismatch",
 )

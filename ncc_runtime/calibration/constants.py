@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ncc_runtime.calibration.predict import Overrides, named, overridden
-from ncc_runtime.calibration.rows import Row
+from ncc_runtime.calibration.rows import MeasuredRow
 
 BEGIN: Overrides = MappingProxyType(
     {
@@ -13,13 +13,13 @@ BEGIN: Overrides = MappingProxyType(
         "intra_chip.die_latency_ps": 1_000_000,
     }
 )
-"""What is fitted, and where the search begins; all else is published, or no row can tell it."""
+"""What is fitted, and where the search begins; all else is published, or no row depends on it."""
 
 LEAST_PS, MOST_PS = 10_000, 50_000_000
-"""Where constants are looked for."""
+"""The lower bound of the search."""
 
 BOUNDS: Overrides = MappingProxyType({"intra_chip.die_latency_ps": 1_800_000})
-"""Where one is looked for no further. A hop of a ring over all ranks of trn2 takes 1 to 2 us (AWS
+"""An upper bound of the search. A hop of a ring over all ranks of trn2 takes 1 to 2 us (AWS
 Neuron docs, intranode-collective-comm.rst); without its dies it takes 1.5, and one of four crosses.
 """
 
@@ -33,7 +33,7 @@ Constants = Mapping[tuple[str, str], int]
 """Values by generation and key."""
 
 
-def shipped(row: Row) -> Overrides:
+def shipped(row: MeasuredRow) -> Overrides:
     """The free constants of a row's preset."""
     with named(row):
         topology = overridden(row, {})
@@ -55,5 +55,5 @@ def of_generation(constants: Constants, generation: str) -> Overrides:
 
 
 def most_ps(constants: Constants) -> list[int]:
-    """Up to where each constant is looked for."""
+    """The upper bound of each constant."""
     return [BOUNDS.get(key, MOST_PS) for _, key in constants]

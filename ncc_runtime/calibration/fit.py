@@ -1,22 +1,19 @@
-"""Fits the few free constants to measured rows.
+"""Fits the few free constants to measured rows: a trust-region search with linear models.
 
-What is brought down is the mean over tables of each table's mean fourth power of
-predicted / measured - 1, the error that is printed: no table counts more for having more rows, and
-the rows that are furthest off count most, so that the worst comes down together with the median.
+The objective is the mean over tables of each table's mean fourth power of predicted / measured - 1,
+the error that is printed. No table counts more for having more rows, and the rows that are furthest
+off count most, so that the worst improves together with the median.
 
-The search draws a line through the clock's time of every row, looks along the lines for better
-constants within its reach, and asks the clock: if it agrees, the search goes there, if not, its
-reach becomes shorter. There is no chance in it, and it begins at constants of its own, not at those
-that are shipped: equal rows give equal constants.
+1. Around the best constants so far, the clock's time of every row is linear (`Lines`): a time is
+   made of sums and maxima of constants, so the line stays close until another chain of events
+   becomes the longest, or another plan is chosen.
+2. Along the lines the objective is a convex quartic (`Quartic`). Projected Newton steps find its
+   minimum inside the box that the reach of the search allows.
+3. The clock evaluates the rows there. If the objective has improved, the search moves there, else
+   its reach shrinks.
 
-Times of rows when constants change a little: a straight line for each row.
-
-A time is made of sums and maxima of constants, so that a line stays close to it until another chain
-of events becomes the longest, or another plan is chosen.
-
-The least of a mean of fourth powers along lines, in a box: Newton's method, projected.
-
-The mean is convex, so that there is one least value, wherever the descent begins.
+Nothing is random, and the search begins at constants of its own, not at the shipped ones: equal
+rows give equal constants.
 """
 
 import math
@@ -38,10 +35,10 @@ from ncc_runtime.calibration.constants import (
     shipped,
 )
 from ncc_runtime.calibration.predict import Overrides, Prediction, Predictor
-from ncc_runtime.calibration.rows import Row
+from ncc_runtime.calibration.rows import MeasuredRow
 
 LARGER = 16
-"""A constant grows by one part in so many to see what it does."""
+"""Finite differences: a constant grows by one part in so many."""
 
 
 @attrs.frozen(eq=False)
@@ -57,18 +54,18 @@ class Lines:
         return np.asarray(self.times + (constants - self.at) @ self.slopes)
 
     @property
-    def is_told(self) -> np.ndarray:
+    def has_effect(self) -> np.ndarray:
         """(constants,) bool, which of them change any time."""
         return np.asarray(self.slopes.any(axis=1))
 
 
 def lines_at(
     predictor: Predictor,
-    rows: Sequence[Row],
+    rows: Sequence[MeasuredRow],
     constants: Constants,
     predicted: Sequence[Prediction],
 ) -> Lines:
-    """Lines through what is predicted with some constants, by what is chosen with them."""
+    """Lines through the predicted times, for the algorithms that are chosen there."""
     slopes = np.zeros((len(constants), len(rows)))
     for number, ((where, key), value) in enumerate(constants.items()):
         more = value // LARGER + 1
@@ -118,7 +115,7 @@ class Quartic:
         return np.asarray(self.offset + at @ self.slopes)
 
 
-def least_of(quartic: Quartic, begin: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+def minimum(quartic: Quartic, begin: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """The variables between low and high where it is least."""
     at = np.clip(begin, low, high)
     for _ in range(STEPS):
@@ -158,17 +155,19 @@ Fitted = Mapping[str, Overrides]
 """Constants by generation."""
 
 
-def fitted(predictor: Predictor, rows: Sequence[Row]) -> Fitted:
-    """The constants of every generation that has rows; what no row tells is as shipped."""
+def fitted(predictor: Predictor, rows: Sequence[MeasuredRow]) -> Fitted:
+    """The constants of every generation that has rows; one that no row depends on is as shipped."""
     there = {name: shipped(its[0]) for name, its in by(rows, predictor.generation).items()}
     begin = {free_of(name, key): BEGIN[key] for name, its in there.items() for key in its}
     found, lines = _searched(predictor, _Distance(rows), begin)
-    told = {free for free, is_told in zip(begin, lines.is_told, strict=True) if is_told}
+    fixed_by_rows = {
+        free for free, has_effect in zip(begin, lines.has_effect, strict=True) if has_effect
+    }
     return MappingProxyType(
         {
             name: MappingProxyType(
                 {
-                    key: value if free_of(name, key) in told else there[name][key]
+                    key: value if free_of(name, key) in fixed_by_rows else there[name][key]
                     for key, value in of_generation(found, name).items()
                 }
             )
@@ -177,9 +176,11 @@ def fitted(predictor: Predictor, rows: Sequence[Row]) -> Fitted:
     )
 
 
-def by(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
+def by(
+    rows: Iterable[MeasuredRow], key: Callable[[MeasuredRow], str]
+) -> dict[str, list[MeasuredRow]]:
     """Rows in groups, groups in the order of their first row."""
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[MeasuredRow]] = {}
     for row in rows:
         found.setdefault(key(row), []).append(row)
     return found
@@ -188,7 +189,7 @@ def by(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
 class _Distance:
     """How far times are from what was measured."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[MeasuredRow]) -> None:
         self.rows = rows
         tables = by(rows, lambda row: row.table)
         self._measured = np.array([row.time_us for row in rows])
@@ -205,8 +206,8 @@ class _Distance:
 
 
 @attrs.frozen(eq=False)
-class _Point:
-    """Constants, and what the clock says of the rows with them."""
+class _Trial:
+    """Constants, and the times of the rows that the clock gives with them."""
 
     constants: Constants
     predicted: tuple[Prediction, ...]
@@ -234,7 +235,7 @@ def _searched(
     return dict(zip(begin, last, strict=True)), lines
 
 
-def _point(predictor: Predictor, distance: _Distance, constants: Constants) -> _Point:
+def _point(predictor: Predictor, distance: _Distance, constants: Constants) -> _Trial:
     overrides = {
         name: of_generation(constants, name) for name in by(distance.rows, predictor.generation)
     }
@@ -242,13 +243,13 @@ def _point(predictor: Predictor, distance: _Distance, constants: Constants) -> _
         predictor.predict(row, overrides[predictor.generation(row)]) for row in distance.rows
     )
     times = np.array([one.time_us for one in predicted])
-    return _Point(constants, predicted, float(distance(times)))
+    return _Trial(constants, predicted, float(distance(times)))
 
 
 def _along(lines: Lines, distance: _Distance, reach: float, most_ps: Sequence[int]) -> np.ndarray:
     """The best constants by the lines, within reach of where these were drawn."""
     low, high = np.maximum(1 / reach, LEAST_PS / lines.at), np.minimum(reach, most_ps / lines.at)
-    found = least_of(distance.along(lines), np.ones(len(low)), low, high)
+    found = minimum(distance.along(lines), np.ones(len(low)), low, high)
     return np.round(found * lines.at)
 
 

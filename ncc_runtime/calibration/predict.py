@@ -1,4 +1,4 @@
-"""What the model says of a measured row: the clock's time of what the price chooses.
+"""The model's time of a measured row: that of the clock, for the algorithm that the price chooses.
 
 Constants can be overridden. What does not depend on them is made once: programs, plans, and the
 executables that plans are filled to.
@@ -11,9 +11,9 @@ from types import MappingProxyType
 import attrs
 import numpy as np
 
-from ncc_runtime.calibration.rows import Row
+from ncc_runtime.calibration.rows import MeasuredRow
 from ncc_runtime.collectives.choose import Candidate, Chooser
-from ncc_runtime.collectives.cost.machine import Machine
+from ncc_runtime.collectives.cost.model import PricingModel
 from ncc_runtime.collectives.plan import Job
 from ncc_runtime.errors import InputError, NccError
 from ncc_runtime.execution.clock.clock import collective_ps
@@ -32,7 +32,7 @@ Overrides = Mapping[str, int]
 
 NONE: Overrides = MappingProxyType({})
 
-_Case = tuple[Row, tuple[tuple[str, int], ...]]
+_Case = tuple[MeasuredRow, tuple[tuple[str, int], ...]]
 """What was measured, and overrides."""
 
 _Where = tuple[str, int, int | None, int, bool]
@@ -57,34 +57,34 @@ class _Prepared:
 
 
 @attrs.frozen(eq=False)
-class _Place:
+class _Setting:
     """Where rows run, with some constants."""
 
     placement: Placement
     chooser: Chooser
-    machine: Machine
+    machine: PricingModel
 
 
 class Predictor:
     """Predicts rows; remembers what it has made for them.
 
-    After each run of the clock `watch` hears how many there were.
+    After each run of the clock `watch` is called with how many there were.
     """
 
     def __init__(self, watch: Callable[[int], None] | None = None) -> None:
         self._watch = watch
-        self._prepared: dict[Row, _Prepared] = {}
+        self._prepared: dict[MeasuredRow, _Prepared] = {}
         self._generations: dict[str, str] = {}
         self._overrides: Overrides = NONE
-        self._places: dict[_Where, _Place] = {}  # of the last constants
+        self._places: dict[_Where, _Setting] = {}  # of the last constants
         self._chosen: dict[_Case, str] = {}
         self._times: dict[tuple[_Case, str], float] = {}
 
-    def predict_us(self, row: Row, overrides: Overrides = NONE) -> float:
+    def predict_us(self, row: MeasuredRow, overrides: Overrides = NONE) -> float:
         """The time of a row."""
         return self.predict(row, overrides).time_us
 
-    def predict(self, row: Row, overrides: Overrides = NONE) -> Prediction:
+    def predict(self, row: MeasuredRow, overrides: Overrides = NONE) -> Prediction:
         """The time of a row and by what; InputError if it cannot be placed."""
         case = _case(row, overrides)
         with named(row):
@@ -93,7 +93,7 @@ class Predictor:
             name = self._chosen[case]
             return Prediction(self.clock_us(row, name, overrides), name)
 
-    def clock_us(self, row: Row, name: str, overrides: Overrides = NONE) -> float:
+    def clock_us(self, row: MeasuredRow, name: str, overrides: Overrides = NONE) -> float:
         """The time of a row by one algorithm."""
         key = _case(row, overrides), name
         if key not in self._times:
@@ -102,7 +102,7 @@ class Predictor:
                 self._watch(len(self._times))
         return self._times[key]
 
-    def _choose(self, row: Row, overrides: Overrides) -> str:
+    def _choose(self, row: MeasuredRow, overrides: Overrides) -> str:
         made, there = self._prepare(row), self._place(row, overrides)
         priced = [
             one if one.reason else there.chooser.priced_on(there.machine, made.job, one)
@@ -110,7 +110,7 @@ class Predictor:
         ]
         return there.chooser.best(made.job, priced).chosen.name
 
-    def _simulated_us(self, row: Row, name: str, overrides: Overrides) -> float:
+    def _simulated_us(self, row: MeasuredRow, name: str, overrides: Overrides) -> float:
         place_there = self._place(row, overrides)
         there = attrs.evolve(
             self._executable(row, name),
@@ -120,7 +120,7 @@ class Predictor:
         )
         return collective_ps(there) / 1e6
 
-    def generation(self, row: Row) -> str:
+    def generation(self, row: MeasuredRow) -> str:
         """The generation of a row's instance, whose constants it has."""
         if row.instance not in self._generations:
             with named(row):
@@ -128,7 +128,7 @@ class Predictor:
             self._generations[row.instance] = spec.generation or row.instance
         return self._generations[row.instance]
 
-    def _executable(self, row: Row, name: str) -> Executable:
+    def _executable(self, row: MeasuredRow, name: str) -> Executable:
         """A row's program by one algorithm, which is the same for any constants."""
         made = self._prepare(row)
         if name not in made.executables:
@@ -138,7 +138,7 @@ class Predictor:
             made.executables[name] = filled
         return made.executables[name]
 
-    def _prepare(self, row: Row) -> _Prepared:
+    def _prepare(self, row: MeasuredRow) -> _Prepared:
         what = _unmeasured(row)
         if what not in self._prepared:
             program = _program(row)
@@ -148,7 +148,7 @@ class Predictor:
             self._prepared[what] = _Prepared(program, job, found)
         return self._prepared[what]
 
-    def _place(self, row: Row, overrides: Overrides) -> _Place:
+    def _place(self, row: MeasuredRow, overrides: Overrides) -> _Setting:
         """Shared by rows of one place; only those of the last constants are kept."""
         if overrides != self._overrides:
             self._places.clear()
@@ -157,12 +157,12 @@ class Predictor:
         if where not in self._places:
             made, placement = self._prepare(row), _placement(row, overrides)
             chooser = chooser_of(made.program, placement, {})
-            self._places[where] = _Place(placement, chooser, chooser.machine(made.job))
+            self._places[where] = _Setting(placement, chooser, chooser.machine(made.job))
         return self._places[where]
 
 
 @contextmanager
-def named(row: Row) -> Iterator[None]:
+def named(row: MeasuredRow) -> Iterator[None]:
     """What cannot be placed says which row it is."""
     try:
         yield
@@ -172,16 +172,16 @@ def named(row: Row) -> Iterator[None]:
         raise InputError(f"{row.origin}: {error}") from error
 
 
-def _unmeasured(row: Row) -> Row:
+def _unmeasured(row: MeasuredRow) -> MeasuredRow:
     """What was measured, whatever came out: rows of one collective are predicted together."""
     return attrs.evolve(row, table="", time_us=0)
 
 
-def _case(row: Row, overrides: Overrides) -> _Case:
+def _case(row: MeasuredRow, overrides: Overrides) -> _Case:
     return _unmeasured(row), tuple(sorted(overrides.items()))
 
 
-def overridden(row: Row, overrides: Overrides) -> Topology:
+def overridden(row: MeasuredRow, overrides: Overrides) -> Topology:
     """The instances of a row with other values of some figures."""
     spec = load_spec(row.instance)
     changed = {key: Figure(value, "overridden") for key, value in overrides.items()}
@@ -189,7 +189,7 @@ def overridden(row: Row, overrides: Overrides) -> Topology:
     return build_spec(attrs.evolve(spec, figures=figures), row.nodes, row.lnc)
 
 
-def _placement(row: Row, overrides: Overrides) -> Placement:
+def _placement(row: MeasuredRow, overrides: Overrides) -> Placement:
     topology = overridden(row, overrides)
     placed = place(topology, row.ranks)
     if not row.is_across_dies:
@@ -200,7 +200,7 @@ def _placement(row: Row, overrides: Overrides) -> Placement:
     return attrs.evolve(placed, core=np.array([0, other], np.int32))
 
 
-def _program(row: Row) -> Program:
+def _program(row: MeasuredRow) -> Program:
     """The row's collective; in a sendrecv rank 0 sends to rank 1."""
     operator = OPERATORS[row.op]
     program = program_of_case(Case(operator, row.ranks, DTYPES[row.dtype], row.size_bytes))

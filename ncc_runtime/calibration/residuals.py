@@ -9,7 +9,7 @@ import attrs
 from ncc_runtime.calibration.constants import free_of, shipped
 from ncc_runtime.calibration.fit import Fitted, by, fitted
 from ncc_runtime.calibration.predict import Overrides, Prediction, Predictor
-from ncc_runtime.calibration.rows import Row
+from ncc_runtime.calibration.rows import MeasuredRow
 from ncc_runtime.report.run import SCHEMA
 
 
@@ -17,7 +17,7 @@ from ncc_runtime.report.run import SCHEMA
 class Residual:
     """A row beside what the model says of it."""
 
-    row: Row
+    row: MeasuredRow
     predicted: Prediction
 
     @property
@@ -36,7 +36,7 @@ class Calibration:
 
 
 def calibrated(
-    predictor: Predictor, rows: Sequence[Row], *, is_fitted: bool, leave_one_out: bool
+    predictor: Predictor, rows: Sequence[MeasuredRow], *, is_fitted: bool, leave_one_out: bool
 ) -> Calibration:
     """The rows by the constants that are shipped, or by those that fit them best."""
     constants = fitted(predictor, rows) if is_fitted else _shipped(predictor, rows)
@@ -51,16 +51,16 @@ def calibrated(
     return Calibration(constants, _residuals(predictor, rows, constants), left_out)
 
 
-def _shipped(predictor: Predictor, rows: Sequence[Row]) -> Fitted:
+def _shipped(predictor: Predictor, rows: Sequence[MeasuredRow]) -> Fitted:
     return {name: shipped(its[0]) for name, its in by(rows, predictor.generation).items()}
 
 
-def _without(rows: Sequence[Row], table: str) -> list[Row]:
+def _without(rows: Sequence[MeasuredRow], table: str) -> list[MeasuredRow]:
     return [row for row in rows if row.table != table]
 
 
 def _by_the_others(
-    predictor: Predictor, table: Sequence[Row], others: Sequence[Row]
+    predictor: Predictor, table: Sequence[MeasuredRow], others: Sequence[MeasuredRow]
 ) -> tuple[Residual, ...]:
     """A table by constants that are fitted to the others; as shipped where none is of its kind."""
     found = fitted(predictor, others) if others else {}
@@ -69,7 +69,7 @@ def _by_the_others(
 
 
 def _residuals(
-    predictor: Predictor, rows: Sequence[Row], constants: Mapping[str, Overrides]
+    predictor: Predictor, rows: Sequence[MeasuredRow], constants: Mapping[str, Overrides]
 ) -> tuple[Residual, ...]:
     return tuple(
         Residual(row, predictor.predict(row, constants[predictor.generation(row)])) for row in rows

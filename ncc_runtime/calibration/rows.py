@@ -1,7 +1,7 @@
 """Measured rows: one collective on one instance type, its size and the time it took.
 
-A file is one JSON object with `rows`, each with the keys of `Row`; other keys are remarks. Sizes
-are nccom-test's: of the buffer of an all-reduce, of the larger side otherwise.
+A file is one JSON object with `rows`, each with the keys of `MeasuredRow`; other keys are remarks.
+Sizes are nccom-test's: of the buffer of an all-reduce, of the larger side otherwise.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ OTHER_DIE = "cross die"
 
 
 @attrs.frozen
-class Row:
+class MeasuredRow:
     """One measurement."""
 
     table: str  # rows that were measured together
@@ -37,7 +37,7 @@ class Row:
         return self.pair.startswith(OTHER_DIE)
 
 
-def read_rows(path: str) -> tuple[Row, ...]:
+def read_rows(path: str) -> tuple[MeasuredRow, ...]:
     """The rows of a file; InputError says which is wrong, and in what."""
     try:
         document = json_of(read_file(path, MOST_JSON_BYTES))
@@ -51,7 +51,7 @@ def read_rows(path: str) -> tuple[Row, ...]:
     return tuple(_row(f"{path}: row {number}", row) for number, row in enumerate(rows))
 
 
-def _row(place: str, row: object) -> Row:
+def _row(place: str, row: object) -> MeasuredRow:
     if not isinstance(row, dict):
         raise InputError(f"{place}: {row!r} is not an object")
     op, dtype = _word(place, row, "op"), _word(place, row, "dtype")
@@ -63,7 +63,7 @@ def _row(place: str, row: object) -> Row:
         raise InputError(f"{place}: a collective has at least 2 ranks, not {ranks}")
     if OPERATORS[op].is_exchange and ranks != 2:
         raise InputError(f"{place}: a sendrecv is between 2 ranks, not {ranks}")
-    found = Row(
+    found = MeasuredRow(
         table=_word(place, row, "table"),
         instance=_word(place, row, "instance"),
         nodes=_count(place, row, "nodes") if "nodes" in row else 1,

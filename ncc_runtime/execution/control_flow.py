@@ -1,60 +1,63 @@
 """Where control flow goes: by the predicates in memory, or by trip counts when there are no values.
 
-A predicate that guards a collective must be the same on every rank of its groups: ranks that part
-would wait for each other for ever, so the first difference stops the run.
+With values (`ValueDecisions`), a predicate that guards a collective must be the same on every rank
+of its groups: ranks that diverge would wait for each other for ever, so the first difference stops
+the run.
 
-Control flow of a run without values: from the slice of the program that predicates follow from.
-
-A slice is all rows that a predicate depends on, backwards through buffers and the predicates
-of blocks around those rows (Weiser, Program Slicing, 1981). Where it meets no result of a
+Without values (`decisions_without_values`), the user or the compiler says how often a loop runs;
+for what neither says, the slice of the program that the predicate follows from is performed. A
+slice is all rows that a predicate depends on, backwards through buffers and the predicates of
+blocks around those rows (Weiser, Program Slicing, 1981). Where it contains no result of a
 collective and no input that is missing, its rows alone are performed, in memory of its own, while
-the queues run as they do with values. What users say of a loop replaces its slice.
+the queues run as they do with values.
+
+The clock reads decisions that were recorded, or planned.
 """
 
-from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import attrs
 import numpy as np
 
 from ncc_runtime.errors import ControlError
-from ncc_runtime.execution.scheduler import Batch, Decide
+from ncc_runtime.execution.scheduler import Decide, RowBatch, Scheduler
 from ncc_runtime.lowering.engine_queues import contained
-from ncc_runtime.lowering.executable import CcQueue, Decision, Executable, Jump
-from ncc_runtime.neff.program import Block, BlockKind
-from ncc_runtime.neff.stages import matched_blocks_of
+from ncc_runtime.lowering.executable import CcQueue, Decision, EngineQueue, Executable, Jump
+from ncc_runtime.neff.isa import CASE, END, LOOP
+from ncc_runtime.neff.program import (
+    ALIGNMENT,
+    Block,
+    BlockKind,
+    BufferId,
+    BufferKind,
+    Program,
+    TensorId,
+)
+from ncc_runtime.neff.stages import JointProgram, twins_of
+from ncc_runtime.neff.structure import control_rows
 
 if TYPE_CHECKING:  # slow to import, and only values need it
-    from ncc_runtime.execution.values.machine import Machine
-from collections import Counter
-from collections.abc import Callable
-
-import attrs
-
-from ncc_runtime.execution.scheduler import Scheduler
-from ncc_runtime.lowering.executable import EngineQueue
-from ncc_runtime.neff.isa import CASE, END, LOOP
-from ncc_runtime.neff.program import ALIGNMENT, BufferId, BufferKind, Program, TensorId
-from ncc_runtime.neff.stages import JointProgram
-from ncc_runtime.neff.structure import control_rows
+    from ncc_runtime.execution.values.devices import Devices
 
 
 class ValueDecisions:
-    """Reads each rank's predicate when its queue comes to it."""
+    """Reads each rank's predicate when its queue reaches it."""
 
-    def __init__(self, executable: Executable, machine: "Machine") -> None:
+    def __init__(self, executable: Executable, machine: "Devices") -> None:
         self._executable = executable
         self._machine = machine
         self._guards: dict[tuple[int, int], _Guard] = {}
 
-    def __call__(self, batch: Batch, jump: Jump) -> np.ndarray:
+    def __call__(self, batch: RowBatch, jump: Jump) -> np.ndarray:
         block = self._executable.program.blocks[jump.block]
         value = self._machine.predicate(block.predicate, batch.ranks)
         enters = selected(block, value)
         queue = self._executable.queues[batch.queue]
         if isinstance(queue, CcQueue):
-            alike = matched_blocks_of(self._executable.program)
-            key = (queue.stream, alike.get(jump.block, jump.block))
+            matched = twins_of(self._executable.program)
+            key = (queue.stream, matched.get(jump.block, jump.block))
             if key not in self._guards:
                 self._guards[key] = _Guard(self._executable, key[1])
             self._guards[key].compare(batch.ranks, value)
@@ -72,7 +75,7 @@ def selected(block: Block, value: np.ndarray) -> np.ndarray:
 
 
 class _Guard:
-    """The predicates of one block, in the order each rank comes to them."""
+    """The predicates of one block that guards a collective, in the order each rank reads them."""
 
     def __init__(self, executable: Executable, block: int) -> None:
         self._name = executable.program.blocks[block].name
@@ -93,8 +96,8 @@ class _Guard:
                 self._values.append({})
             known = self._values[occasion]
             for value in np.unique(values[there]).tolist():
-                alike = ranks[there][values[there] == value]
-                known.setdefault(int(value), set()).update(alike.tolist())
+                equal = ranks[there][values[there] == value]
+                known.setdefault(int(value), set()).update(equal.tolist())
             if len(known) > 1:
                 self._check(known, occasion)
         self._seen[ranks] += 1
@@ -113,7 +116,7 @@ class _Guard:
 
 def _guarded(executable: Executable, block: int) -> Iterator[int]:
     """The collectives in a block, or in what other stages have in its place."""
-    twins = matched_blocks_of(executable.program)
+    twins = twins_of(executable.program)
     for stage in executable.stages:
         for other, numbers in contained(stage.program).items():
             if twins.get(other, other) == block:
@@ -128,7 +131,7 @@ class RecordedDecisions:
         self._ranks = ranks
         self._taken: dict[tuple[int, int], list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
 
-    def __call__(self, batch: Batch, jump: Jump) -> np.ndarray:
+    def __call__(self, batch: RowBatch, jump: Jump) -> np.ndarray:
         enters = self._decide(batch, jump)
         self._taken[batch.queue, batch.row].append((batch.ranks, enters))
         return enters
@@ -150,7 +153,7 @@ ALWAYS_ON = 2**62
 class PlannedDecisions:
     """Counts trips without values: those the user names, else those the compiler knows.
 
-    Blocks of `others` are decided by somebody else, and never asked for.
+    Blocks of `others` are decided elsewhere; their trips are not looked up here.
     """
 
     def __init__(
@@ -210,12 +213,12 @@ class Inputs:
 def decisions_without_values(
     executable: Executable, trip_counts: Mapping[str, int], inputs: Inputs
 ) -> Decisions:
-    """Where control flow goes without values; ControlError names every loop that nobody decides."""
+    """Where control flow goes without values; ControlError names loops that nothing decides."""
     check_names(executable.program.blocks, trip_counts)
     open_blocks = undecided(executable.program.blocks, trip_counts)
     if not open_blocks:
         return PlannedDecisions(executable, trip_counts)
-    if executable.representatives < executable.ranks:
+    if executable.seen < executable.ranks:
         raise ControlError(_what_is_undecided(executable.program, dict.fromkeys(open_blocks, "")))
     slicer = _Slicer(executable, open_blocks)
     slices = {block: slicer.slice_of(block) for block in open_blocks}
@@ -229,17 +232,17 @@ def decisions_without_values(
     buffers = frozenset().union(*(one.buffers for one in slices.values()))
     numbers = sorted(set().union(*(one.inputs for one in slices.values())))
     planned = PlannedDecisions(executable, trip_counts, open_blocks)
-    return _performed_slices(executable, planned, frozenset(open_blocks), inputs, buffers, numbers)
+    return _perform_slices(executable, planned, frozenset(open_blocks), inputs, buffers, numbers)
 
 
 def _what_is_undecided(program: Program, reasons: Mapping[int, str]) -> str:
     names: dict[str, tuple[BlockKind, str]] = {}
     for block, reason in reasons.items():
         names.setdefault(program.blocks[block].name, (program.blocks[block].kind, reason))
-    alike = Counter(block.name for block in program.blocks if block.index == 0)
+    same_name = Counter(block.name for block in program.blocks if block.index == 0)
     what = [
         f"{'how often' if kind is BlockKind.LOOP else 'which branch of'} {name} runs"
-        + (f" (one number for all {alike[name]} of that name)" if alike[name] > 1 else "")
+        + (f" (one number for all {same_name[name]} of that name)" if same_name[name] > 1 else "")
         for name, (kind, _) in names.items()
     ]
     why = [f"{name} follows from {reason}" for name, (_, reason) in names.items() if reason]
@@ -250,7 +253,7 @@ def _what_is_undecided(program: Program, reasons: Mapping[int, str]) -> str:
 
 @attrs.frozen
 class _Slice:
-    """What a predicate follows from."""
+    """What a predicate depends on."""
 
     buffers: frozenset[int]
     inputs: frozenset[int]
@@ -327,7 +330,7 @@ class _Slicer:
 
 
 def _enclosing_blocks(program: Program, queue: EngineQueue) -> Iterator[frozenset[int]]:
-    """Of every row of a queue, the blocks that it stands in."""
+    """Of every row of a queue, the blocks around it."""
     control = {row.pc: row for row in control_rows(program, queue.table)}
     inside: frozenset[int] = frozenset()
     for pc in range(len(queue.table)):
@@ -338,7 +341,7 @@ def _enclosing_blocks(program: Program, queue: EngineQueue) -> Iterator[frozense
             inside -= {control[pc].block}
 
 
-def _performed_slices(
+def _perform_slices(
     executable: Executable,
     planned: PlannedDecisions,
     open_blocks: Container[int],
@@ -349,11 +352,11 @@ def _performed_slices(
     """The queues run to their ends; of their rows only those that write these buffers compute."""
     import threadpoolctl
 
-    from ncc_runtime.execution.values.machine import Machine
+    from ncc_runtime.execution.values.devices import Devices
 
     tensors = executable.program.tensors
     rows: set[tuple[int, int]] = set()
-    written = set(buffers)  # also what nobody needs of rows with several results
+    written = set(buffers)  # also results that nothing reads, of rows with several
     for number, queue in enumerate(executable.queues):
         if not isinstance(queue, EngineQueue):
             continue
@@ -364,10 +367,10 @@ def _performed_slices(
                 written |= results
     reduced = _with_memory_of(executable, frozenset(written), numbers)
     inputs.check_bytes(executable.ranks * reduced.hbm_bytes)
-    machine = Machine(reduced)
+    machine = Devices(reduced)
     machine.load(inputs.load(number) for number in numbers)
 
-    def perform(batches: Sequence[Batch]) -> None:
+    def perform(batches: Sequence[RowBatch]) -> None:
         needed = [batch for batch in batches if (batch.queue, batch.row) in rows]
         if needed:
             machine.perform(needed)
@@ -413,7 +416,7 @@ def _with_memory_of(
 
 
 class _SliceDecisions:
-    """Counts the turns of blocks that are planned, and reads the predicates of the others."""
+    """Counts the trips of blocks that are planned, and reads the predicates of the others."""
 
     def __init__(
         self,
@@ -424,13 +427,13 @@ class _SliceDecisions:
     ) -> None:
         self._ranks, self._planned = ranks, planned
         self._open, self._read = open_blocks, read
-        self._turns: dict[tuple[int, int], np.ndarray] = {}  # by queue and row, of every rank
+        self._trips: dict[tuple[int, int], np.ndarray] = {}  # by queue and row, of every rank
 
-    def __call__(self, batch: Batch, jump: Jump) -> np.ndarray:
+    def __call__(self, batch: RowBatch, jump: Jump) -> np.ndarray:
         if jump.block in self._open:
             return self._read(batch, jump)
         none: np.ndarray = np.zeros(self._ranks, np.int64)
-        turns = self._turns.setdefault((batch.queue, batch.row), none)
-        enters = turns[batch.ranks] < self._planned.trips(jump)
-        turns[batch.ranks] = np.where(enters, turns[batch.ranks] + 1, 0)
+        trips = self._trips.setdefault((batch.queue, batch.row), none)
+        enters = trips[batch.ranks] < self._planned.trips(jump)
+        trips[batch.ranks] = np.where(enters, trips[batch.ranks] + 1, 0)
         return np.asarray(enters)

@@ -1,17 +1,17 @@
 """Runs the queues of all ranks in parallel, ordered by semaphores only.
 
 An engine or CC-core queue is a program counter per rank; a DMA ring is a list of pushed rows per
-rank. What is ready on several ranks at the same row forms one batch; whatever is ready on several
-queues at the same time is unordered by the program and may run side by side. Nothing here knows
+rank. A row that may start on several ranks forms one batch; batches of several queues that may
+start at the same time are unordered by the program and may run side by side. Nothing here knows
 what an instruction does: `perform` does it, and `decide` says where control flow goes. Semaphores
-only grow and have one incrementing queue each, so every order of ready batches ends in the same
-state (docs/isa.md). An ADVANCE also waits until its ring has room, which the ring itself makes.
+only grow and have one incrementing queue each, so every order of batches ends in the same state
+(docs/isa.md).
 
-DMA rings at run time: the rows that CC-cores have pushed, and how many are done, per rank.
+A ring holds a limited number of descriptors. An ADVANCE also waits until what it pushes fits beside
+what the ring has not done yet.
 
-A ring holds so many descriptors: what is pushed next has to fit beside what is not done yet.
-
-Says why a program is stuck: who waits where, for what, and who would have to provide it.
+Where nothing can go on, `deadlock_report` names who waits where, for what, and which queue would
+have to increment it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,8 +36,8 @@ from ncc_runtime.lowering.executable import (
 )
 
 
-class _Ring:
-    """One ring on every rank."""
+class _RingState:
+    """One ring at run time, on every rank: rows that were pushed, and how many are done."""
 
     def __init__(self, queue: DmaQueue, ranks: int, depth: int) -> None:
         self.queue = queue
@@ -95,7 +95,7 @@ class Rings:
         self._executable = executable
         depth = executable.topology.rank_ring_descriptors
         self._rings = {
-            number: _Ring(queue, executable.ranks, depth)
+            number: _RingState(queue, executable.ranks, depth)
             for number, queue in enumerate(executable.queues)
             if isinstance(queue, DmaQueue)
         }
@@ -114,7 +114,7 @@ class Rings:
         return None if room is None else room | ~pushes
 
     def push(self, queue: int, row: int, ranks: np.ndarray) -> None:
-        """What an ADVANCE of a CC-core hands over, on the ranks that do so."""
+        """Push what an ADVANCE of a CC-core pushes, on the ranks where it does."""
         pushed = self._pushed(queue, row)
         if pushed is None:
             return
@@ -123,7 +123,7 @@ class Rings:
         if len(ranks):
             ring.push(ranks, run)
 
-    def _pushed(self, queue: int, row: int) -> tuple[_Ring, int, np.ndarray] | None:
+    def _pushed(self, queue: int, row: int) -> tuple[_RingState, int, np.ndarray] | None:
         """Of an ADVANCE the ring, the row of it that it pushes, and where, (ranks,) bool."""
         program = self._executable.queues[queue]
         if not isinstance(program, CcQueue) or program.opcode[row] != CcOpcode.ADVANCE:
@@ -139,9 +139,9 @@ class Rings:
             ranks = np.flatnonzero(ring.done < ring.pushed)
             rows = ring.rows[ranks, ring.done[ranks]]
             for row in np.unique(rows).tolist():
-                alike = ranks[rows == row]
-                tail = ring.queue.sync.wait_sem[row, alike]
-                yield number, row, alike, tail, ring.done[alike] + 1
+                at_row = ranks[rows == row]
+                tail = ring.queue.sync.wait_sem[row, at_row]
+                yield number, row, at_row, tail, ring.done[at_row] + 1
 
     def complete(self, queue: int, ranks: np.ndarray) -> None:
         """The rows that ranks stood at are done."""
@@ -195,7 +195,7 @@ def _line(executable: Executable, stuck: Stuck, semaphores: np.ndarray) -> str:
 
 
 def _room(executable: Executable, stuck: Stuck) -> str:
-    """Which ring is too small for which run; anything else would have started."""
+    """Which ring is too small for what is pushed; any other row would have started."""
     core = executable.queues[stuck.queue]
     assert isinstance(core, CcQueue), core.name
     ring = next(
@@ -227,7 +227,7 @@ def _provider(executable: Executable, rank: int, sem: int) -> str:
 
 
 @attrs.frozen(eq=False)
-class Batch:
+class RowBatch:
     """One row of one queue, ready on some ranks."""
 
     queue: int  # position in Executable.queues
@@ -237,13 +237,13 @@ class Batch:
     wait_value: np.ndarray  # (r,) int64, and the value it has been seen to reach
 
 
-Perform = Callable[[Sequence[Batch]], None]
+Perform = Callable[[Sequence[RowBatch]], None]
 
 
 class Decide(Protocol):
     """Where control flow goes: True where a rank enters the rows behind a `test` or `case`."""
 
-    def __call__(self, batch: Batch, jump: Jump) -> np.ndarray: ...
+    def __call__(self, batch: RowBatch, jump: Jump) -> np.ndarray: ...
 
 
 class Scheduler:
@@ -277,7 +277,7 @@ class Scheduler:
         ]
 
     def _at_start(self, runners: np.ndarray, length: int) -> np.ndarray:
-        """Where ranks stand before the first row; who does not run the queue is at its end."""
+        """Program counters before the first row; ranks that do not run the queue are at its end."""
         counter: np.ndarray = np.full(len(self._everybody), length, np.int64)
         counter[runners] = 0
         return counter
@@ -295,12 +295,12 @@ class Scheduler:
         if self._programs or self._rings.pending():
             raise deadlock_report(self.executable, self._stuck(), self.semaphores)
 
-    def _everything_ready(self) -> list[Batch]:
+    def _everything_ready(self) -> list[RowBatch]:
         found = [batch for queue in list(self._programs) for batch in self._ready(queue)]
-        found += [Batch(*ready) for ready in self._rings.ready()]
+        found += [RowBatch(*ready) for ready in self._rings.ready()]
         return found
 
-    def _ready(self, queue: int) -> Iterator[Batch]:
+    def _ready(self, queue: int) -> Iterator[RowBatch]:
         """The batches of one program that may start now: one per row some ranks stand at."""
         if queue in self._asleep:
             sem, posts = self._asleep[queue]
@@ -321,15 +321,15 @@ class Scheduler:
         if rows[0] >= length:
             self._programs.remove(queue)
 
-    def _ready_at(self, queue: int, row: int, ranks: np.ndarray) -> Iterator[Batch]:
+    def _ready_at(self, queue: int, row: int, ranks: np.ndarray) -> Iterator[RowBatch]:
         sem, value = self._awaited(queue, row, ranks)
         enough = (self.semaphores[ranks, sem] >= value) | (sem == IDLE)
         room = self._rings.room(queue, row)
         free = enough if room is None else enough & room[ranks]
         if free.all():
-            yield Batch(queue, row, ranks, sem, value)
+            yield RowBatch(queue, row, ranks, sem, value)
         elif free.any():
-            yield Batch(queue, row, ranks[free], sem[free], value[free])
+            yield RowBatch(queue, row, ranks[free], sem[free], value[free])
         elif not enough.any() and ranks is self._runners[queue] and (sem == sem[0]).all():
             self._asleep[queue] = (int(sem[0]), int(self._posts[sem[0]]))
 
@@ -343,7 +343,7 @@ class Scheduler:
             sem, value = np.full(len(ranks), sem[0]), np.full(len(ranks), value[0])
         return sem, value if offsets is None else value + offsets[ranks, sem]
 
-    def _complete(self, batch: Batch) -> None:
+    def _complete(self, batch: RowBatch) -> None:
         """Move on, increment what the row posts, push what it pushes."""
         queue = self._queues[batch.queue]
         if isinstance(queue, DmaQueue):
@@ -355,10 +355,12 @@ class Scheduler:
             rank, sem = post.rank[batch.row, batch.ranks], post.sem[batch.row, batch.ranks]
             if rank.min(initial=0) == IDLE:
                 rank, sem = rank[rank != IDLE], sem[rank != IDLE]
-            self.semaphores[rank, sem] += 1  # ranks of a row share none that is waited for
+            # += counts equal indices once, but no two ranks of a row increment one semaphore that
+            # is waited for
+            self.semaphores[rank, sem] += 1
             self._posts[sem] += 1
 
-    def _move_on(self, batch: Batch) -> None:
+    def _move_on(self, batch: RowBatch) -> None:
         counter = self._counters[batch.queue]
         counter[batch.ranks] = batch.row + 1
         jump = _jumps(self._queues[batch.queue]).get(batch.row)
@@ -395,10 +397,12 @@ def _jumps(queue: Queue) -> Mapping[int, Jump]:
     return _NO_JUMPS if isinstance(queue, DmaQueue) else queue.jumps
 
 
-def _random_pick(scheduler: Scheduler, generator: np.random.Generator) -> Callable[[], list[Batch]]:
+def _random_pick(
+    scheduler: Scheduler, generator: np.random.Generator
+) -> Callable[[], list[RowBatch]]:
     """One random batch of a random non-empty subset of its ranks at a time."""
 
-    def pick() -> list[Batch]:
+    def pick() -> list[RowBatch]:
         batches = scheduler._everything_ready()
         if not batches:
             return []

@@ -1,4 +1,4 @@
-"""What a run was: when every row of every queue ran on every rank, and what it waited for."""
+"""The trace of a run: when every row of every queue ran on every rank, and what it waited for."""
 
 import enum
 import itertools
@@ -19,7 +19,7 @@ NO_EVENT = -1
 BLOCK = 1 << 16
 """Events of a block, unless one rank has more in a queue."""
 
-_SCANNED = 1 << 18  # events looked at together when a block is collected
+_SCANNED = 1 << 18  # events counted together
 
 
 class Reason(enum.IntEnum):
@@ -62,8 +62,9 @@ class Trace:
     """Events as flat columns: one row of one queue, performed by one rank.
 
     Events of one queue and rank stand in the order in which they were performed. Integer columns
-    may be of any width that holds their values. Of a folded executable, events are of the ranks
-    that have columns; a cause is one of a rank that is alike to the one that was waited for.
+    may be of any width that holds their values. Of a symmetry-reduced executable, events are of
+    the ranks that have columns; a cause is one of a rank that represents the one that was waited
+    for.
     """
 
     executable: Executable
@@ -74,7 +75,7 @@ class Trace:
     end_ps: np.ndarray  # (n,) int64
     cause: np.ndarray  # (n,) the event that it waited for last, NO_EVENT
     reason: np.ndarray  # (n,) uint8, Reason
-    slowed_ps: np.ndarray  # (n,) how much longer than alone it took as others shared its way
+    slowed_ps: np.ndarray  # (n,) how much longer it took than alone, as others used the same parts
 
     def __len__(self) -> int:
         return len(self.row)
@@ -115,8 +116,8 @@ class Trace:
             if ranks is not None:
                 counts = np.where(ranks, counts, 0)
             for low, high in _cuts(counts, most):
-                wanted = np.flatnonzero(counts[low:high]) + low
-                yield queue, self._events(queue, wanted)
+                some = np.flatnonzero(counts[low:high]) + low
+                yield queue, self._events(queue, some)
 
     def count(self, ranks: np.ndarray | None = None) -> int:
         """Events of some ranks (bool by rank), or of all."""
@@ -126,7 +127,7 @@ class Trace:
     @cached_property
     def _counts(self) -> np.ndarray:
         """How many events each queue has on each rank, (queues, ranks) int64."""
-        queues, ranks = len(self.executable.queues), self.executable.representatives
+        queues, ranks = len(self.executable.queues), self.executable.seen
         found = np.zeros(queues * ranks, np.int64)
         for at in range(0, len(self), _SCANNED):
             queue = self.queue[at : at + _SCANNED].astype(np.int64)
@@ -139,7 +140,7 @@ class Trace:
     def _order(self) -> np.ndarray:
         """(n,) the events by queue, by rank, then in order; int32 where that counts them."""
         width = np.int32 if len(self) <= np.iinfo(np.int32).max else np.int64
-        order = _stable_order(self.rank, self.executable.representatives).astype(width)
+        order = _stable_order(self.rank, self.executable.seen).astype(width)
         of_queue = _stable_order(self.queue[order], len(self.executable.queues))
         return np.asarray(order[of_queue])
 
@@ -152,12 +153,12 @@ class Trace:
         """(queues * ranks + 1,) where the events of each queue and rank begin in that order."""
         return np.append(0, np.cumsum(self._counts))
 
-    def _events(self, queue: int, wanted: np.ndarray) -> np.ndarray:
+    def _events(self, queue: int, ranks: np.ndarray) -> np.ndarray:
         """The events of a queue on some ranks, ascending, by rank, then in order; int64."""
-        cells = queue * self.executable.representatives + wanted
-        first, behind = self._starts[cells], self._starts[cells + 1]
+        number = queue * self.executable.seen + ranks
+        first, behind = self._starts[number], self._starts[number + 1]
         apart = np.flatnonzero(first[1:] != behind[:-1]) + 1
-        lows, highs = first[np.append(0, apart)], behind[np.append(apart, len(cells)) - 1]
+        lows, highs = first[np.append(0, apart)], behind[np.append(apart, len(number)) - 1]
         runs = [self._ordered(low, high) for low, high in zip(lows, highs, strict=True)]
         return np.concatenate(runs).astype(np.int64)
 
@@ -253,7 +254,7 @@ class TrafficCounter:
     def __init__(self, executable: Executable) -> None:
         self._executable = executable
         count = len(executable.program.placeholders)
-        self._sent = np.zeros((count, len(TRANSPORTS), executable.representatives), np.int64)
+        self._sent = np.zeros((count, len(TRANSPORTS), executable.seen), np.int64)
 
     def add(self, queue: DmaQueue, row: int | np.ndarray, ranks: np.ndarray) -> None:
         """Rows performed on ranks: one on several, or one for each of them."""
@@ -272,7 +273,7 @@ class TrafficCounter:
     def _count(
         self, number: np.ndarray, senders: np.ndarray, receivers: np.ndarray, sizes: np.ndarray
     ) -> None:
-        """Bytes on their way from ranks to ranks; IDLE on either side for none."""
+        """Count bytes from ranks to ranks; IDLE on either side for none."""
         moving = (senders != IDLE) & (receivers != IDLE)
         if moving.any():
             senders, receivers = senders[moving], receivers[moving]
@@ -280,8 +281,8 @@ class TrafficCounter:
             np.add.at(self._sent, (number[moving], transport, senders), sizes[moving])
 
     def traffic(self) -> tuple[Traffic, ...]:
-        """The counts, per placeholder; ranks that others stand for send as much as these."""
-        instances = self._executable.ranks // self._executable.representatives
+        """The counts, per placeholder; ranks without columns send what their representatives do."""
+        instances = self._executable.ranks // self._executable.seen
         return tuple(Traffic(np.tile(sent, instances)) for sent in self._sent)
 
 

@@ -1,13 +1,12 @@
-"""How many bytes transfers of counted collectives move: what a run has seen, or what is assumed.
+"""Variable-size collectives (all-to-all-v and the like): their tables of counts, and their sizes.
 
-The clock and the reports read the sizes of an executable; here they are set to what was moved. In
-a loop that is the mean of all turns for the reports, while the clock gets every one. Without
-values, sizes follow from counts that are constants of the program; else a slot is taken to be full,
-and where offsets are free every transfer to have an even share of what there is.
+Tables are checked so that counts and offsets fit the buffers and each other: a rank's own numbers
+when they are known, those of a group when all of its ranks' are.
 
-What tables of counts must say so that they fit each other and the buffers.
-
-A rank's own numbers are checked when they are known; those of a group when all of its are.
+The clock and the reports read the sizes of an executable, so these are set to what was moved. In a
+loop that is the mean of all trips for the reports, while the clock gets the size of every trip.
+Without values, sizes follow from counts that are constants of the program; otherwise a slot is
+assumed to be full, and where offsets are free every transfer to have an even share of the buffer.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,8 +25,8 @@ _Text: TypeAlias = Callable[[tuple[int, int, int]], str]
 
 
 @attrs.frozen(eq=False)
-class Said:
-    """What the tables of some ranks say, (ranks, members, updates) int64; rows of dimension 0."""
+class RowCounts:
+    """The numbers of some ranks' tables, (ranks, members, updates) int64; rows of dimension 0."""
 
     rows: np.ndarray  # that go to each member
     source: np.ndarray  # from which row of the operand on
@@ -36,7 +35,7 @@ class Said:
 
 
 @attrs.frozen
-class Table:
+class CountsTable:
     """A counted collective: what its numbers count, and what they may be."""
 
     name: str
@@ -46,7 +45,7 @@ class Table:
     most: int  # rows of one transfer
 
     @classmethod
-    def of(cls, program: Program, placeholder: Placeholder) -> "Table":
+    def of(cls, program: Program, placeholder: Placeholder) -> "CountsTable":
         """The facts of a placeholder; its groups are of one size."""
         shapes = [
             program.tensors[tensor].shape
@@ -58,29 +57,29 @@ class Table:
         name = f"{placeholder.name or 'a collective'} ({placeholder.op.value})"
         return cls(name, placeholder.op, operand, result, slot)
 
-    def said(self, tables: Sequence[np.ndarray], members: int) -> Said:
-        """What tables say, each [ranks, *shape]."""
+    def counts_of(self, tables: Sequence[np.ndarray], members: int) -> RowCounts:
+        """The numbers of tables, each [ranks, *shape]."""
         wide = [table.astype(np.int64) for table in tables]
         if self.op is CollectiveOp.RAGGED_ALL_TO_ALL:
             source, rows, target, received = (
                 table.reshape(len(table), members, -1) for table in wide
             )
-            return Said(rows, source, received, target)
+            return RowCounts(rows, source, received, target)
         rows, source, received = (wide[0][:, row, :, None] for row in range(3))
-        return Said(rows, source, received, None)
+        return RowCounts(rows, source, received, None)
 
-    def check_own(self, said: Said, ranks: np.ndarray, groups: np.ndarray) -> None:
+    def check_own(self, counts: RowCounts, ranks: np.ndarray, groups: np.ndarray) -> None:
         """CountsError for the first number that fits no buffer; `groups` are those of the ranks."""
-        for wrong, text in self._own_faults(said):
+        for wrong, text in self._own_faults(counts):
             if wrong.any():
                 rank, member, update = np.unravel_index(int(wrong.argmax()), wrong.shape)
                 at = int(rank), int(member), int(update)
                 peer = int(groups[rank, member])
-                said_text = text(at).format(peer=peer)
-                raise CountsError(f"{self.name}: rank {int(ranks[rank])} {said_text}")
+                fault = text(at).format(peer=peer)
+                raise CountsError(f"{self.name}: rank {int(ranks[rank])} {fault}")
 
-    def _own_faults(self, said: Said) -> Iterator[tuple[np.ndarray, _Text]]:
-        rows, source, target = said.rows, said.source, said.target
+    def _own_faults(self, counts: RowCounts) -> Iterator[tuple[np.ndarray, _Text]]:
+        rows, source, target = counts.rows, counts.source, counts.target
         yield (
             (rows < 0) | (rows > self.most),
             lambda at: (
@@ -116,9 +115,9 @@ class Table:
     def _where(self) -> str:
         return "the output" if self.op is CollectiveOp.RAGGED_ALL_TO_ALL else "a slot"
 
-    def check_group(self, said: Said, group: Sequence[int]) -> None:
+    def check_group(self, counts: RowCounts, group: Sequence[int]) -> None:
         """CountsError for the first numbers of a group that do not fit each other."""
-        rows, received = said.rows, said.received.swapaxes(0, 1)
+        rows, received = counts.rows, counts.received.swapaxes(0, 1)
         if self.op is CollectiveOp.REDUCE_SCATTER_V:
             self._check_joined(rows, group)
         wrong = rows != received
@@ -128,8 +127,8 @@ class Table:
                 f"{self.name}: rank {group[at[0]]} sends {rows[at]} rows to rank {group[at[1]]}, "
                 f"which expects {received[at]}: what is sent and what is received must be equal"
             )
-        if said.target is not None:
-            self._check_disjoint(said.target, rows, group)
+        if counts.target is not None:
+            self._check_disjoint(counts.target, rows, group)
 
     def _check_joined(self, rows: np.ndarray, group: Sequence[int]) -> None:
         wrong = rows != rows[:1]
@@ -148,10 +147,10 @@ class Table:
             there = np.flatnonzero(count > 0)
             there = there[np.argsort(start[there], kind="stable")]
             ends = start[there] + count[there]
-            meets = np.flatnonzero(ends[:-1] > start[there][1:])
-            if len(meets):
+            overlaps = np.flatnonzero(ends[:-1] > start[there][1:])
+            if len(overlaps):
                 updates = target.shape[2]
-                first, second = (int(one) for one in there[meets[0] : meets[0] + 2])
+                first, second = (int(one) for one in there[overlaps[0] : overlaps[0] + 2])
                 raise CountsError(
                     f"{self.name}: rows {start[first]}..{start[first] + count[first]} from rank "
                     f"{group[first // updates]} and rows "
@@ -180,8 +179,8 @@ class SizeRecord:
         self._times[number][row, ranks] += 1
         self._seen[number].append((ranks, sizes))
 
-    def turns(self) -> Mapping[int, Sequence[np.ndarray]]:
-        """Of rings that perform rows several times: for each rank all sizes, in order."""
+    def repeated(self) -> Mapping[int, Sequence[np.ndarray]]:
+        """By queue, for rings that perform a row several times: sizes of each rank, in order."""
         ranks = self._executable.ranks
         return {
             number: _by_rank(self._seen[number], ranks)
@@ -227,20 +226,20 @@ def _with_sizes(executable: Executable, sizes: Mapping[int, np.ndarray]) -> Exec
 
 
 def assumed(executable: Executable) -> tuple[Executable, tuple[str, ...]]:
-    """The executable with the sizes that are assumed without values, and what is said of them."""
-    said = {
+    """The executable with the sizes that are assumed without values, and notes for the report."""
+    words_of = {
         number: _words(executable, placeholder)
         for number, placeholder in enumerate(executable.program.placeholders)
         if placeholder.op.is_counted
     }
-    if not said:
+    if not words_of:
         return executable, ()
     sizes = {
-        number: _assumed_sizes(executable.program, queue, said)
+        number: _assumed_sizes(executable.program, queue, words_of)
         for number, queue in enumerate(executable.queues)
         if isinstance(queue, DmaQueue) and queue.registers is not None
     }
-    return _with_sizes(executable, sizes), tuple(_notes(executable.program, said))
+    return _with_sizes(executable, sizes), tuple(_notes(executable.program, words_of))
 
 
 _Words = np.ndarray | None
@@ -277,20 +276,20 @@ def check_counts(executable: Executable) -> None:
             tables = [table for table in known if table is not None]
             if len(tables) < len(known):
                 continue
-            table = Table.of(program, placeholder)
+            table = CountsTable.of(program, placeholder)
             for group in placeholder.groups:
                 members = len(group)
-                alike = [np.stack([one] * members) for one in tables]
-                said = table.said(alike, members)
+                same = [np.stack([one] * members) for one in tables]
+                counts = table.counts_of(same, members)
                 ranks = np.array(group)
-                table.check_own(said, ranks, np.stack([ranks] * members))
-                table.check_group(said, group)
+                table.check_own(counts, ranks, np.stack([ranks] * members))
+                table.check_group(counts, group)
 
 
-def _assumed_sizes(program: Program, queue: DmaQueue, said: Mapping[int, _Words]) -> np.ndarray:
+def _assumed_sizes(program: Program, queue: DmaQueue, words_of: Mapping[int, _Words]) -> np.ndarray:
     assert queue.registers is not None, queue.name
     sizes = queue.size_bytes.astype(np.int64)
-    for number, words in said.items():
+    for number, words in words_of.items():
         own = np.flatnonzero(queue.placeholder == number)
         placeholder = program.placeholders[number]
         width = program.row_bytes(placeholder)
@@ -307,10 +306,10 @@ def _assumed_sizes(program: Program, queue: DmaQueue, said: Mapping[int, _Words]
     return sizes
 
 
-def _notes(program: Program, said: Mapping[int, _Words]) -> Sequence[str]:
-    """What the report says of collectives whose counts are not known."""
+def _notes(program: Program, words_of: Mapping[int, _Words]) -> Sequence[str]:
+    """Notes for the report on collectives whose counts are not known."""
     found = []
-    for number, words in said.items():
+    for number, words in words_of.items():
         placeholder = program.placeholders[number]
         if words is None:
             is_ragged = placeholder.op is CollectiveOp.RAGGED_ALL_TO_ALL

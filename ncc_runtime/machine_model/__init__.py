@@ -1,1 +1,1 @@
-"""The machine as price and clock see it: time constants, shared parts, alike instances."""
+"""The machine as price and clock see it: time constants, shared parts, what a transfer uses."""

@@ -1,13 +1,14 @@
-"""Instances of a placement that are alike: what one of them does, the others do as well.
+"""Symmetry between instances: the first one's ranks and parts represent those of all.
 
-The ranks of an instance are numbered one after another. Ranks of one *place*, their number inside
-their instance, sit alike; the first instance's stand for all.
+The ranks of an instance are numbered one after another. A rank's *place* is its number inside its
+instance. Ranks of one place are symmetric where they run on the same core at the same rates, and
+communicate with ranks of one place.
 """
 
 import attrs
 import numpy as np
 
-from ncc_runtime.machine_model.parts import Kind, Parts
+from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.timing import duration_ps
 
 IDLE = -1
@@ -26,7 +27,7 @@ def are_placed_alike(parts: Parts) -> bool:
         place.core,
         topology.engines_percent(place.chip, place.core),
         topology.links.is_down,
-        *(parts.rates[parts.span(kind)] for kind in Kind),
+        *(parts.rates[parts.span(kind)] for kind in PartKind),
     ]
     return (
         bool((place.chip // topology.chips_per_node == node).all())
@@ -36,7 +37,7 @@ def are_placed_alike(parts: Parts) -> bool:
 
 
 def is_repeated(column: np.ndarray, count: int) -> bool:
-    """Whether each of so many equal parts of the last dimension is the same."""
+    """Whether the last dimension, cut into `count` blocks, holds one block again and again."""
     if count == 1 or column.shape[-1] == 1 or column.strides[-1] == 0:
         return True
     width = column.shape[-1] // count
@@ -44,16 +45,16 @@ def is_repeated(column: np.ndarray, count: int) -> bool:
 
 
 def maps_of(ranks: np.ndarray, count: int) -> np.ndarray | None:
-    """Which instance each instance's ranks turn to, (different, count, ranks of one).
+    """With which instance the ranks of each instance communicate, (rows, count, ranks of one).
 
-    `ranks` has rows (different, ranks), IDLE for nobody. None unless ranks of a place all turn to
-    one place, at home or each in another instance.
+    `ranks` (rows, ranks) holds the partner of each rank, IDLE for none. None unless all ranks of
+    one place have partners of one place, all in their own instances or each in another one.
     """
     width = ranks.shape[1] // count
-    cells = ranks.reshape(len(ranks), count, width)
-    busy = cells != IDLE
+    partner = ranks.reshape(len(ranks), count, width)
+    busy = partner != IDLE
     own = np.arange(count)[:, None]
-    node, place = np.where(busy, cells // width, own), np.where(busy, cells % width, IDLE)
+    node, place = np.where(busy, partner // width, own), np.where(busy, partner % width, IDLE)
     is_equitable = (
         (place == place[:, :1]).all()
         and (np.sort(node, axis=1) == own).all()
@@ -63,11 +64,13 @@ def maps_of(ranks: np.ndarray, count: int) -> np.ndarray | None:
 
 
 def part_classes(parts: Parts, count: int) -> np.ndarray:
-    """Of every part, and of the pools of ranks behind them, the alike one of the first instance."""
+    """For every part, and every rank's pool of DMA engines behind them, the first instance's."""
     spans = [(parts.count, parts.count + parts.ranks)]
-    for kind in Kind:
+    for kind in PartKind:
         first, end = parts.span(kind).start, parts.span(kind).stop
-        between = (first + end) // 2 if kind in (Kind.CHIP, Kind.EFA) else end  # out, then in
+        between = (
+            (first + end) // 2 if kind in (PartKind.CHIP, PartKind.EFA) else end
+        )  # out, then in
         spans += [(first, between), (between, end)]
     number = np.arange(parts.count + parts.ranks)
     for first, end in spans:
@@ -77,19 +80,20 @@ def part_classes(parts: Parts, count: int) -> np.ndarray:
 
 @attrs.frozen(eq=False)
 class FirstParts:
-    """Parts of the first instance, numbered by themselves, each for all that are alike to it."""
+    """Parts of the first instance, numbered anew, each representing its symmetric ones."""
 
-    number: np.ndarray  # of every part, that of the one that stands for it
+    number: np.ndarray  # (parts,) of every part, its representative
     rates: np.ndarray
     kinds: np.ndarray  # codes of Kind, ascending
 
     @classmethod
     def of(cls, parts: Parts, count: int) -> "FirstParts":
-        """Those of so many alike instances."""
+        """The parts of the first of `count` symmetric instances."""
         classes = part_classes(parts, count)[: parts.count]
         kept, number = np.unique(classes, return_inverse=True)
         kinds = np.repeat(
-            np.arange(len(Kind)), [parts.span(one).stop - parts.span(one).start for one in Kind]
+            np.arange(len(PartKind)),
+            [parts.span(one).stop - parts.span(one).start for one in PartKind],
         )
         return cls(number, parts.rates[kept], kinds[kept])
 
@@ -98,15 +102,15 @@ class FirstParts:
         """How many there are."""
         return len(self.rates)
 
-    def span(self, kind: Kind) -> slice:
+    def span(self, kind: PartKind) -> slice:
         """The parts of one kind."""
-        code = tuple(Kind).index(kind)
+        code = tuple(PartKind).index(kind)
         first, end = np.searchsorted(self.kinds, (code, code + 1)).tolist()
         return slice(first, end)
 
-    def kind(self, part: int) -> Kind:
+    def kind(self, part: int) -> PartKind:
         """What a part is."""
-        return tuple(Kind)[int(self.kinds[part])]
+        return tuple(PartKind)[int(self.kinds[part])]
 
     def time_ps(self, amounts: np.ndarray) -> np.ndarray:
         """What amounts take, each part alone with them."""

@@ -1,8 +1,9 @@
 """Parts of the machine that transfers share: what the price and the clock charge bytes to.
 
-Every part is a row of one vector: first the directed links, then the groups of DMA engines of every
-rank, the memory stacks, every rank's ways out of its chip's memory and into it, every rank's shares
-of adapters out and in, every rank's CC-core. A part without a limit runs at UNLIMITED.
+Every part is an entry of one vector: first the directed links, then the groups of DMA engines of
+every rank, the memory stacks, every rank's ports out of its core and into it on the chip, every
+rank's shares of adapters out and in, every rank's CC-core. A part without a limit runs at
+UNLIMITED. usage.py says which parts a transfer uses.
 
 A rank's DMA engines are divided into groups of `cc.engines_per_channel`; the ring of a stream's
 lane runs on one of them.
@@ -22,7 +23,7 @@ UNLIMITED = 10**15
 """The rate of a part that limits nothing, bytes a second."""
 
 
-class Kind(enum.Enum):
+class PartKind(enum.Enum):
     """Kinds of parts, in the order of the vector; the value is the word of reports."""
 
     LINK = "neuronlink"
@@ -57,53 +58,53 @@ class Parts:
         topology, place = self._topology, self.routes.placement
         on_chip = place.core.astype(np.int64) * topology.hbm.stacks // topology.ranks_per_chip
         stacks = place.chip * np.int64(topology.hbm.stacks) + on_chip
-        return np.asarray(self._first(Kind.HBM) + stacks)
+        return np.asarray(self._first(PartKind.HBM) + stacks)
 
     @rates.default
     def _rates_of_parts(self) -> np.ndarray:
         topology, counts = self._topology, self._counts
         rates = {
-            Kind.LINK: np.maximum(topology.links.bandwidth_bytes_per_s, 1),
-            Kind.DMA: np.repeat(
+            PartKind.LINK: np.maximum(topology.links.bandwidth_bytes_per_s, 1),
+            PartKind.DMA: np.repeat(
                 self.routes.channel_bandwidth_bytes_per_s(np.arange(self.ranks)), self.groups
             ),
-            Kind.HBM: topology.hbm.stack_bandwidth_bytes_per_s,
-            Kind.CHIP: topology.rank_chip_bandwidth_bytes_per_s or UNLIMITED,
-            Kind.EFA: topology.rank_efa_bandwidth_bytes_per_s or UNLIMITED,
-            Kind.CC_CORE: max(1, PS_PER_S // max(1, self.model.cc_instruction_ps)),
+            PartKind.HBM: topology.hbm.stack_bandwidth_bytes_per_s,
+            PartKind.CHIP: topology.rank_chip_bandwidth_bytes_per_s or UNLIMITED,
+            PartKind.EFA: topology.rank_efa_bandwidth_bytes_per_s or UNLIMITED,
+            PartKind.CC_CORE: max(1, PS_PER_S // max(1, self.model.cc_instruction_ps)),
         }
-        return np.concatenate([np.broadcast_to(rates[kind], counts[kind]) for kind in Kind])
+        return np.concatenate([np.broadcast_to(rates[kind], counts[kind]) for kind in PartKind])
 
     @property
     def _topology(self) -> Topology:
         return self.routes.topology
 
     @property
-    def _counts(self) -> dict[Kind, int]:
+    def _counts(self) -> dict[PartKind, int]:
         topology, twice = self._topology, 2 * self.ranks
         return {
-            Kind.LINK: len(topology.links),
-            Kind.DMA: self.groups * self.ranks,
-            Kind.HBM: topology.chips * topology.hbm.stacks,
-            Kind.CHIP: twice,
-            Kind.EFA: twice,
-            Kind.CC_CORE: self.ranks,
+            PartKind.LINK: len(topology.links),
+            PartKind.DMA: self.groups * self.ranks,
+            PartKind.HBM: topology.chips * topology.hbm.stacks,
+            PartKind.CHIP: twice,
+            PartKind.EFA: twice,
+            PartKind.CC_CORE: self.ranks,
         }
 
     @cached_property
-    def _edges(self) -> dict[Kind, tuple[int, int]]:
+    def _edges(self) -> dict[PartKind, tuple[int, int]]:
         counts = self._counts
-        ends = np.cumsum([counts[kind] for kind in Kind]).tolist()
-        return {kind: (end - counts[kind], end) for kind, end in zip(Kind, ends, strict=True)}
+        ends = np.cumsum([counts[kind] for kind in PartKind]).tolist()
+        return {kind: (end - counts[kind], end) for kind, end in zip(PartKind, ends, strict=True)}
 
-    def _first(self, kind: Kind) -> int:
+    def _first(self, kind: PartKind) -> int:
         return self._edges[kind][0]
 
-    def span(self, kind: Kind) -> slice:
+    def span(self, kind: PartKind) -> slice:
         """The parts of one kind."""
         return slice(*self._edges[kind])
 
-    def kind(self, part: int) -> Kind:
+    def kind(self, part: int) -> PartKind:
         """What a part is."""
         return next(kind for kind, (_, end) in self._edges.items() if part < end)
 
@@ -121,22 +122,22 @@ class Parts:
     ) -> np.ndarray:
         """The DMA engines of ranks that serve the ring of a stream's lane."""
         group = (np.asarray(stream, np.int64) + lane) % self.groups
-        return self._first(Kind.DMA) + np.asarray(ranks, np.int64) * self.groups + group
+        return self._first(PartKind.DMA) + np.asarray(ranks, np.int64) * self.groups + group
 
     def chip_out(self, ranks: np.ndarray) -> np.ndarray:
-        """What other ranks of the chip read or are sent of ranks' memory passes this."""
-        return np.asarray(ranks, np.int64) + self._first(Kind.CHIP)
+        """The ports by which bytes of these ranks' memory go to other cores of the chip."""
+        return np.asarray(ranks, np.int64) + self._first(PartKind.CHIP)
 
     def chip_in(self, ranks: np.ndarray) -> np.ndarray:
-        """What ranks read or are sent of the memory of other ranks of the chip passes this."""
-        return np.asarray(ranks, np.int64) + (self._first(Kind.CHIP) + self.ranks)
+        """The ports by which bytes of other cores of the chip come to these ranks."""
+        return np.asarray(ranks, np.int64) + (self._first(PartKind.CHIP) + self.ranks)
 
     def adapters(self, senders: np.ndarray, receivers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The senders' shares on the way out, the receivers' on the way in."""
-        first = self._first(Kind.EFA)
+        """The senders' outgoing shares, the receivers' incoming ones."""
+        first = self._first(PartKind.EFA)
         out, into = np.asarray(senders, np.int64), np.asarray(receivers, np.int64)
         return out + first, into + (first + self.ranks)
 
     def cc_core(self, ranks: np.ndarray) -> np.ndarray:
         """The CC-cores of ranks."""
-        return np.asarray(ranks, np.int64) + self._first(Kind.CC_CORE)
+        return np.asarray(ranks, np.int64) + self._first(PartKind.CC_CORE)

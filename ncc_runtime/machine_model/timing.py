@@ -1,6 +1,6 @@
 """Time constants and formulas: whole numbers of picoseconds, rounded up.
 
-The only home of time constants that no topology file holds; each has a source, is `assumed`, or is
+All time constants that no topology file holds are here; each has a source, is `assumed`, or is
 `fitted` to what is published. What transfers share is in `parts.py`. Rates are those of one rank,
 which at LNC 2 has both cores' engines, DMA rings and CC-cores.
 """
@@ -136,7 +136,7 @@ class TimingModel:
         return -(-self.cc_instruction_ps // self.cc_cores_of(stream, streams))
 
     def barrier_ps(self, chips: int) -> int:
-        """What ranks of so many chips take to meet before an execution."""
+        """How long the barrier before an execution takes, for ranks of so many chips."""
         return self.execution_barrier_ps * (chips - 1).bit_length()
 
     def work_per_s(self, engine: Engine, dtype: DType) -> int:
@@ -176,14 +176,14 @@ class TimingModel:
         return np.asarray(fixed + np.asarray(descriptors, np.int64) * self.descriptor_ps + stream)
 
     def latency_ps(self, transport: np.ndarray, links_ps: np.ndarray) -> np.ndarray:
-        """Time of the first byte under way: Routes.latency_ps without Routes.crossing_ps."""
+        """Latency of the first byte: Routes.latency_ps without Routes.crossing_ps."""
         links = np.asarray(links_ps, np.int64)
         return np.asarray(self.transport_latency_ps[np.asarray(transport)] + links)
 
     def semaphore_ps(self, transport: np.ndarray, links_ps: np.ndarray) -> np.ndarray:
         """Time of a semaphore write that follows no data, such as a credit, until it is seen.
 
-        One that follows data on the same way arrives with it and costs semaphore_local_ps or
+        One that follows data over the same route arrives with it and costs semaphore_local_ps or
         semaphore_remote_ps alone.
         """
         is_local = np.asarray(transport) == Transport.LOCAL.code

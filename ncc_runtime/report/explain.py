@@ -17,7 +17,7 @@ from ncc_runtime.collectives.choose import Candidate, Choice
 from ncc_runtime.collectives.cost.price import Price
 from ncc_runtime.lowering.choices import collective_key, groups_of, job_of, priced_choices
 from ncc_runtime.lowering.executable import Executable
-from ncc_runtime.machine_model.parts import Kind, Parts
+from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import Placement
@@ -138,12 +138,12 @@ def why(row: Explained) -> str:
 
 def links_of(parts: Parts, price: Price) -> dict[str, int]:
     """Bytes by directed link, of links that carry any."""
-    amounts = price.bytes_by_part[parts.span(Kind.LINK)]
+    amounts = price.bytes_by_part[parts.span(PartKind.LINK)]
     names = parts.routes.topology.links
     return {names.name(int(link)): int(amounts[link]) for link in np.flatnonzero(amounts)}
 
 
-def touched(parts: Parts, price: Price, kind: Kind) -> tuple[int, int]:
+def touched(parts: Parts, price: Price, kind: PartKind) -> tuple[int, int]:
     """Bytes at the busiest part of a kind, and at all of them."""
     amounts = price.bytes_by_part[parts.span(kind)]
     return int(amounts.max(initial=0)), int(amounts.sum())
@@ -202,9 +202,15 @@ def _candidate(parts: Parts, one: Candidate) -> dict[str, Any]:
         "bandwidth_us_by_part": {kind.value: time / 1e6 for kind, time in shares},
         "decided_by": price.decided_by,
         "bytes_by_link": links_of(parts, price),
-        "hbm_bytes": dict(zip(("busiest", "all"), touched(parts, price, Kind.HBM), strict=True)),
-        "dma_bytes": dict(zip(("busiest", "all"), touched(parts, price, Kind.DMA), strict=True)),
-        "efa_bytes": dict(zip(("busiest", "all"), touched(parts, price, Kind.EFA), strict=True)),
+        "hbm_bytes": dict(
+            zip(("busiest", "all"), touched(parts, price, PartKind.HBM), strict=True)
+        ),
+        "dma_bytes": dict(
+            zip(("busiest", "all"), touched(parts, price, PartKind.DMA), strict=True)
+        ),
+        "efa_bytes": dict(
+            zip(("busiest", "all"), touched(parts, price, PartKind.EFA), strict=True)
+        ),
     }
 
 
@@ -292,8 +298,8 @@ def _cells(parts: Parts, one: Candidate) -> Iterator[str]:
     yield max(links, key=lambda name: links[name], default="-")
     yield str(max(links.values(), default=0))
     yield str(sum(links.values()))
-    yield from map(str, touched(parts, price, Kind.HBM))
-    yield str(touched(parts, price, Kind.EFA)[1] // 2)  # each byte leaves once and arrives once
+    yield from map(str, touched(parts, price, PartKind.HBM))
+    yield str(touched(parts, price, PartKind.EFA)[1] // 2)  # each byte leaves once and arrives once
 
 
 def _closing(row: Explained) -> Iterator[str]:

@@ -48,7 +48,7 @@ class Performance:
     @property
     def slowed_ps(self) -> int:
         """What sharing parts added to events, of one rank on average."""
-        return int(self.trace.slowed_ps.sum()) // self.trace.executable.representatives
+        return int(self.trace.slowed_ps.sum()) // self.trace.executable.seen
 
 
 def as_json(performance: Performance) -> dict[str, Any]:

@@ -10,13 +10,13 @@ from ncc_runtime.execution.trace import Trace, works
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, EngineQueue, Executable
 from ncc_runtime.machine_model.instances import part_classes
-from ncc_runtime.machine_model.parts import Kind, Parts
+from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.timing import PS_PER_S, TimingModel
 from ncc_runtime.neff.isa import ENGINES
 from ncc_runtime.report.row_texts import program_of
 from ncc_runtime.topology.routes import Transport
 
-SHARED = (Kind.LINK, Kind.HBM, Kind.DMA, Kind.EFA)
+SHARED = (PartKind.LINK, PartKind.HBM, PartKind.DMA, PartKind.EFA)
 """The kinds of parts that reports name."""
 
 
@@ -45,7 +45,7 @@ class EngineUse:
 class Utilisation:
     """Parts that were used, most used first."""
 
-    parts: dict[Kind, tuple[PartUse, ...]]
+    parts: dict[PartKind, tuple[PartUse, ...]]
     engines: tuple[EngineUse, ...]
 
 
@@ -116,7 +116,7 @@ def _written(
         yield share, amounts[over]
 
 
-def _used(parts: Parts, kind: Kind, amounts: np.ndarray, trace: Trace) -> tuple[PartUse, ...]:
+def _used(parts: Parts, kind: PartKind, amounts: np.ndarray, trace: Trace) -> tuple[PartUse, ...]:
     """The parts of a kind that anything passed, most used first."""
     span = parts.span(kind)
     passed, rates = amounts[span], parts.rates[span]
@@ -133,15 +133,15 @@ def _used(parts: Parts, kind: Kind, amounts: np.ndarray, trace: Trace) -> tuple[
     )
 
 
-def _name(executable: Executable, parts: Parts, kind: Kind, at: int) -> str:
+def _name(executable: Executable, parts: Parts, kind: PartKind, at: int) -> str:
     """The part of a kind by its number there."""
     topology = executable.topology
-    if kind is Kind.LINK:
+    if kind is PartKind.LINK:
         return topology.links.name(at)
-    if kind is Kind.HBM:
+    if kind is PartKind.HBM:
         chip, stack = divmod(at, topology.hbm.stacks)
         return f"c{chip}.hbm{stack}"
-    if kind is Kind.EFA:
+    if kind is PartKind.EFA:
         way, rank = divmod(at, executable.ranks)
         return f"r{rank}.efa {'in' if way else 'out'}"
     rank, group = divmod(at, parts.groups)

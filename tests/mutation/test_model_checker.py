@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ncc_runtime.errors import DeadlockError
-from ncc_runtime.execution.scheduler import Batch, Scheduler
+from ncc_runtime.execution.scheduler import RowBatch, Scheduler
 from ncc_runtime.lowering.executable import Executable, Jump
 from tests import mutant_edits as edit
 from tests.model_checker import Graph, check
@@ -94,11 +94,11 @@ class _Run:
             [Follower(way) for _ in range(executable.ranks)] for _ in executable.queues
         ]
 
-    def decide(self, batch: Batch, jump: Jump) -> np.ndarray:
+    def decide(self, batch: RowBatch, jump: Jump) -> np.ndarray:
         mine = self._followers[batch.queue]
         return np.array([mine[rank].enters(jump) for rank in batch.ranks.tolist()])
 
-    def perform(self, batches: list[Batch]) -> None:
+    def perform(self, batches: list[RowBatch]) -> None:
         for batch in batches:
             name = self.executable.queues[batch.queue].name
             for rank in batch.ranks.tolist():

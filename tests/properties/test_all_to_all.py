@@ -16,7 +16,7 @@ from ncc_runtime.collectives.layout import Layout, UnsuitedError
 from ncc_runtime.collectives.plan import IDLE, Plan
 from ncc_runtime.lowering.choices import groups_of, job_of
 from ncc_runtime.lowering.executable import Executable
-from ncc_runtime.machine_model.parts import Kind
+from ncc_runtime.machine_model.parts import PartKind
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.report.explain import as_json, as_text, explained
 from tests.clock_runs import timed
@@ -306,7 +306,7 @@ def test_no_plan_asks_less_of_links_than_their_bound(layout: Layout, blocks: int
     job = job_of(program, program.placeholders[0])
     chooser = Chooser(layout.placement, {})
     group = tuple(range(min(members, chooser.parts.ranks)))
-    links = chooser.parts.span(Kind.LINK)
+    links = chooser.parts.span(PartKind.LINK)
     least = detours_ps(chooser.parts, job, [group], blocks * members * WORD)
     for one in chooser.unpriced(job, [group]):
         if not one.reason and one.name in ("direct", "torus") and len(group) == members:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import ncc_compiler
 import ncc_runtime
 from ncc_compiler.ir.text.printer import print_module
-from ncc_runtime.execution.values import machine
+from ncc_runtime.execution.values import devices
 from tests.draws_graphs import Case, cases
 
 
@@ -15,7 +15,7 @@ from tests.draws_graphs import Case, cases
 def every_batch_is_split():
     """Batches are shared out over threads however small they are."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(machine, "SPLIT_WORK", 1)
+    patch.setattr(devices, "SPLIT_WORK", 1)
     yield
     patch.undo()
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from ncc_runtime.execution.trace import NO_EVENT, Reason
-from ncc_runtime.machine_model.parts import Kind
+from ncc_runtime.machine_model.parts import PartKind
 from ncc_runtime.report.utilisation import utilisation
 from tests.report.test_timeline_files import bytes_by_link
 from tests.report.traces import all_reduce, placed, simple, written
@@ -13,7 +13,7 @@ from tests.report.traces import all_reduce, placed, simple, written
 
 def test_links_have_the_bytes_that_went_over_them():
     trace = simple(all_reduce(elements=4096))
-    found = {part.name: part.bytes for part in utilisation(trace).parts[Kind.LINK]}
+    found = {part.name: part.bytes for part in utilisation(trace).parts[PartKind.LINK]}
     assert found == bytes_by_link(trace)
 
 
@@ -37,7 +37,7 @@ def test_memory_is_read_at_the_sources_and_written_at_the_target():
             size = int(queue.size_bytes[cell])
             wanted[f"c{chip[cell[1]]}.hbm0"] += size * int((queue.sources[cell] >= 0).sum())
             wanted[f"c{chip[queue.peer[cell]]}.hbm0"] += size
-    found = {part.name: part.bytes for part in utilisation(trace).parts[Kind.HBM]}
+    found = {part.name: part.bytes for part in utilisation(trace).parts[PartKind.HBM]}
     assert found == wanted
 
 
@@ -50,8 +50,8 @@ def test_between_instances_adapters_are_used_and_no_link():
     program = collective_program(CollectiveOp.ALL_REDUCE, 2, [4096])
     executable = lower(program, place_on(PlaceOptions("trn1.32xlarge", nodes=2), 2), {})
     use = utilisation(simple(executable)).parts
-    assert use[Kind.LINK] == ()
-    assert {part.name for part in use[Kind.EFA]} == {
+    assert use[PartKind.LINK] == ()
+    assert {part.name for part in use[PartKind.EFA]} == {
         "r0.efa out",
         "r0.efa in",
         "r1.efa out",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import ncc_compiler
-from ncc_runtime.execution.scheduler import Batch, Scheduler
+from ncc_runtime.execution.scheduler import RowBatch, Scheduler
 from ncc_runtime.execution.trace import NO_EVENT, Reason, Trace
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable, Jump
 from ncc_runtime.lowering.lower import lower
@@ -58,14 +58,14 @@ class _SimpleClock:
         self._free: dict[tuple[int, int], tuple[int, int]] = {}
         self._turns: dict[tuple[int, int, int], int] = defaultdict(int)
 
-    def perform(self, batches: Sequence[Batch]) -> None:
+    def perform(self, batches: Sequence[RowBatch]) -> None:
         for batch in batches:
             queue = self._queues[batch.queue]
             for at, rank in enumerate(batch.ranks.tolist()):
                 if isinstance(queue, DmaQueue) or self._is_active(batch, at):
                     self._row(batch, at, rank)
 
-    def decide(self, batch: Batch, jump: Jump) -> np.ndarray:
+    def decide(self, batch: RowBatch, jump: Jump) -> np.ndarray:
         """Loops take as many turns as the compiler saw."""
         trips, found = self._blocks[jump.block].trip_count, []
         for rank in batch.ranks.tolist():
@@ -74,14 +74,14 @@ class _SimpleClock:
             found.append(turn < trips)
         return np.array(found)
 
-    def _is_active(self, batch: Batch, at: int) -> bool:
+    def _is_active(self, batch: RowBatch, at: int) -> bool:
         posts = self._queues[batch.queue].sync.posts
         rank = batch.ranks[at]
         return batch.wait_sem[at] != IDLE or any(
             post.rank[batch.row, rank] != IDLE for post in posts
         )
 
-    def _row(self, batch: Batch, at: int, rank: int) -> None:
+    def _row(self, batch: RowBatch, at: int, rank: int) -> None:
         queue, event = self._queues[batch.queue], len(self.rows)
         is_ring = isinstance(queue, DmaQueue)
         start, cause = self._free.get((batch.queue, rank), (LAUNCH_PS, NO_EVENT))

@@ -15,7 +15,7 @@ from ncc_runtime.calibration.constants import BEGIN, BOUNDS, COMMON
 from ncc_runtime.calibration.fit import fitted
 from ncc_runtime.calibration.predict import Predictor, overridden
 from ncc_runtime.calibration.residuals import Calibration, calibrated
-from ncc_runtime.calibration.rows import Row, read_rows
+from ncc_runtime.calibration.rows import MeasuredRow, read_rows
 from ncc_runtime.cli import cli, main
 from ncc_runtime.errors import InputError
 from ncc_runtime.topology.graph import build
@@ -32,7 +32,7 @@ ROW: dict[str, Any] = {
     "size_bytes": 4096,
     "time_us": 2.0,
 }
-SENDRECV = Row("pairs", "trn2.3xlarge", 1, 1, 2, "sendrecv", "fp32", 4096, 12.0)
+SENDRECV = MeasuredRow("pairs", "trn2.3xlarge", 1, 1, 2, "sendrecv", "fp32", 4096, 12.0)
 
 
 def file_of(folder: Path, *rows: dict[str, Any]) -> str:
@@ -41,10 +41,10 @@ def file_of(folder: Path, *rows: dict[str, Any]) -> str:
     return str(path)
 
 
-def measured_by(constants: dict[str, int]) -> tuple[Row, ...]:
+def measured_by(constants: dict[str, int]) -> tuple[MeasuredRow, ...]:
     """Rows of trn1 that are exactly what the model says with these constants."""
     rows = [
-        Row(table, "trn1.2xlarge", 1, None, 2, "all_reduce", "fp32", size, 1.0)
+        MeasuredRow(table, "trn1.2xlarge", 1, None, 2, "all_reduce", "fp32", size, 1.0)
         for table, size in (("short", 1024), ("long", 65536))
     ]
     predictor = Predictor()

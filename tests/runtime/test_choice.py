@@ -13,7 +13,7 @@ from ncc_runtime.collectives.cost.price import Price
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.choices import groups_of, job_of
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
-from ncc_runtime.machine_model.parts import Kind
+from ncc_runtime.machine_model.parts import PartKind
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import PlaceOptions, place_on
@@ -168,7 +168,7 @@ def test_a_price_counts_the_bytes_that_descriptors_move(
     (counted,) = traffic_of(model.executable)
     assert links_of(chooser.parts, candidate.price) == dict(counted.bytes_by_link)
     efa = counted.bytes_by_transport[3]
-    assert touched(chooser.parts, candidate.price, Kind.EFA)[1] == 2 * efa
+    assert touched(chooser.parts, candidate.price, PartKind.EFA)[1] == 2 * efa
 
 
 @pytest.mark.parametrize("elements", [1, 5, 1000])
@@ -184,8 +184,10 @@ def test_bytes_that_chunks_do_not_divide_are_counted_as_descriptors_move_them(
         executable = ncc_runtime.load(program, **attrs.asdict(place), algorithms=forced).executable
         (counted,) = traffic_of(executable)
         assert links_of(chooser.parts, price) == dict(counted.bytes_by_link), name
-        assert touched(chooser.parts, price, Kind.EFA)[1] == 2 * counted.bytes_by_transport[3], name
-        assert touched(chooser.parts, price, Kind.HBM)[1] == memory_bytes(executable), name
+        assert (
+            touched(chooser.parts, price, PartKind.EFA)[1] == 2 * counted.bytes_by_transport[3]
+        ), name
+        assert touched(chooser.parts, price, PartKind.HBM)[1] == memory_bytes(executable), name
 
 
 @pytest.mark.parametrize("op", UNROOTED)

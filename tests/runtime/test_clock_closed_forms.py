@@ -5,7 +5,7 @@ import pytest
 
 from ncc_runtime.execution.trace import Reason, Trace
 from ncc_runtime.lowering.executable import CcQueue, DmaQueue, EngineQueue
-from ncc_runtime.machine_model.parts import Kind
+from ncc_runtime.machine_model.parts import PartKind
 from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.placeholder import CollectiveOp
@@ -205,7 +205,7 @@ def test_three_links_in_a_line_are_shared_as_the_textbook_says(tmp_path):
     pairs = [(0, 12), (1, 4), (5, 8), (6, 9), (10, 13)]
     topology = topology_file(tmp_path, LINE)
     _, reference = agreed(permute(pairs, 8 * MIB, 16, topology))
-    links = reference.parts.span(Kind.LINK)
+    links = reference.parts.span(PartKind.LINK)
     found = set()
     for instant in reference.network.instants:
         rates = [

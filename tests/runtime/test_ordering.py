@@ -6,7 +6,7 @@ import pytest
 
 from ncc_runtime.execution.values.kernels.compute import KERNELS
 from ncc_runtime.execution.values.kernels.ordering import sort_keys
-from ncc_runtime.execution.values.kernels.work import Work
+from ncc_runtime.execution.values.kernels.work import KernelCall
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import BufferId, Region, RegionInstr, Tensor
 from ncc_runtime.neff.shared.dtypes import DType
@@ -35,10 +35,10 @@ BY_TWO = (
 )
 
 
-def work(opcode: str, dtypes, shape, body: Region, **attributes) -> Work:
+def work(opcode: str, dtypes, shape, body: Region, **attributes) -> KernelCall:
     tensors = tuple(Tensor("", BufferId(0), dtype, shape) for dtype in dtypes)
     program = attrs.evolve(collective_program(CollectiveOp.ALL_REDUCE, 2, [4]), regions=(body,))
-    return Work(program, opcode, {**attributes, "region": 0}, tensors, np.arange(3))
+    return KernelCall(program, opcode, {**attributes, "region": 0}, tensors, np.arange(3))
 
 
 def sort(body: Region, *arrays: np.ndarray) -> list[np.ndarray]:

@@ -14,7 +14,7 @@ import ncc_runtime
 from ncc_compiler.ir.text.printer import print_module
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.errors import DeadlockError, LoweringError
-from ncc_runtime.execution.scheduler import Batch, Scheduler
+from ncc_runtime.execution.scheduler import RowBatch, Scheduler
 from ncc_runtime.lowering.cc_isa import DESCRIPTOR_BYTES, CcOpcode
 from ncc_runtime.lowering.executable import (
     IDLE,
@@ -175,11 +175,11 @@ def long_runs(descriptors_each: int) -> Executable:
     return ring(4, 2 * 4 * descriptors_each * DESCRIPTOR_BYTES // 4)
 
 
-def nothing(batches: Sequence[Batch]) -> None:
+def nothing(batches: Sequence[RowBatch]) -> None:
     assert batches
 
 
-def one_trip(batch: Batch, jump: Jump) -> np.ndarray:
+def one_trip(batch: RowBatch, jump: Jump) -> np.ndarray:
     return np.ones(len(batch.ranks), bool)
 
 
@@ -206,7 +206,7 @@ def most_waiting(executable: Executable, seed: int | None) -> int:
     }
     most = 0
 
-    def perform(batches: Sequence[Batch]) -> None:
+    def perform(batches: Sequence[RowBatch]) -> None:
         nonlocal most
         done = []
         for batch in batches:

@@ -1,7 +1,8 @@
 """When every row of every queue runs on the device model, in whole picoseconds.
 
-Queues run side by side and wait for semaphores; transfers that meet where there is not enough for
-all share it (`shares.py`). The same executable and decisions give the same times everywhere.
+Queues run side by side and wait for semaphores; transfers share links, memory and engines that
+cannot serve all of them (`max_min.py`). The same executable and decisions give the same times
+everywhere.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,8 +15,8 @@ from ncc_runtime.execution.clock import kernel
 from ncc_runtime.execution.clock.event_log import IN_MEMORY, EventLog, trace_of
 from ncc_runtime.execution.clock.instances import Instances, alike_instances, all_apart
 from ncc_runtime.execution.clock.kernel import LEAST_ROOM
-from ncc_runtime.execution.clock.programs import Program, ProgramTables, Turns
-from ncc_runtime.execution.clock.shares import HIGHEST
+from ncc_runtime.execution.clock.max_min import HIGHEST
+from ncc_runtime.execution.clock.programs import ClockProgram, ProgramTables, RunSizes
 from ncc_runtime.execution.clock.tables import (
     BEYOND,
     COUNTS,
@@ -23,16 +24,16 @@ from ncc_runtime.execution.clock.tables import (
     EVENTS,
     INCREMENTS,
     INCREMENTS_FULL,
+    KEPT_LEVEL,
     LARGEST,
     LATEST,
-    LEAST_SLOW,
-    LEFT,
-    LEVEL,
+    LEAST_CAP_LEVEL,
     LOG_FULL,
     NONE,
     RING,
+    STEPS_LEFT,
     WAITING,
-    Machine,
+    ClockState,
     empty,
 )
 from ncc_runtime.execution.control_flow import Decisions, PlannedDecisions
@@ -44,10 +45,10 @@ from ncc_runtime.machine_model.parts import Parts
 from ncc_runtime.machine_model.timing import PS_PER_S, TimingModel
 
 Watch = Callable[[int], None]
-"""Who hears how far the clock is."""
+"""Called with the number of events so far, for progress bars."""
 
 STEPS_A_CALL = 1 << 21
-"""Rows performed and rates found until the kernel returns: some tenths of a second."""
+"""Rows performed and rates worked out until the kernel returns: some tenths of a second."""
 
 AT_END = 2**62
 """The row of a process that has nothing to perform, behind all that a queue could have."""
@@ -65,29 +66,29 @@ def collective_ps(executable: Executable) -> int:
 def simulate(
     executable: Executable,
     decisions: Decisions,
-    turns: Turns = MappingProxyType({}),
+    run_sizes: RunSizes = MappingProxyType({}),
     watch: Watch | None = None,
     in_memory: int = IN_MEMORY,
 ) -> Trace:
     """The times of one execution whose loops and conditionals go as decided.
 
-    `turns` are for rings whose transfers move another size each time. Several times a second
-    `watch` hears how many events there are. Of more than `in_memory` the trace is on disk.
-    DeadlockError if not every row can be performed.
+    `run_sizes` are for rings whose transfers move another size each time. Several times a second
+    `watch` is called with the number of events so far. A trace of more than `in_memory` events is
+    kept on disk. DeadlockError if not every row can be performed.
     """
     model = TimingModel.from_topology(executable.topology)
     parts = Parts(executable.routes, model, executable.ranks)
     instances = alike_instances(executable, parts, decisions)
-    if turns:
+    if run_sizes:
         instances = all_apart(executable)
     log = EventLog(in_memory)
-    machine = _run(executable, parts, (decisions, turns, instances), log, watch)
-    if instances.ranks < executable.representatives and _left(machine).any():
+    machine = _run(executable, parts, decisions, run_sizes, instances, log, watch)
+    if instances.ranks < executable.seen and _left(machine).any():
         instances, log = all_apart(executable), EventLog(in_memory)  # who is stuck, of every rank
-        machine = _run(executable, parts, (decisions, turns, instances), log, watch)
+        machine = _run(executable, parts, decisions, run_sizes, instances, log, watch)
     stuck = tuple(_stuck(executable, machine))
     if stuck:
-        held = machine.semaphore["held"].reshape(executable.representatives, -1)
+        held = machine.semaphore["held"].reshape(executable.seen, -1)
         raise deadlock_report(executable, stuck, held)
     return trace_of(executable, machine, instances, log)
 
@@ -95,13 +96,14 @@ def simulate(
 def _run(
     executable: Executable,
     parts: Parts,
-    what: tuple[Decisions, Turns, Instances],
+    decisions: Decisions,
+    run_sizes: RunSizes,
+    instances: Instances,
     log: EventLog,
     watch: Watch | None,
-) -> Machine:
-    """One instance of those that are alike, at the end of the run."""
-    decisions, turns, instances = what
-    program = ProgramTables(executable, parts, instances).program(decisions, turns)
+) -> ClockState:
+    """The state at the end of the run, of one of the symmetric instances."""
+    program = ProgramTables(executable, parts, instances).program(decisions, run_sizes)
     machine = machine_of(executable, parts.model, program, instances.ranks)
     machine = machine._replace(event=log.first_table(program.events + 1))
     while (why := kernel.run(machine)) != DONE:
@@ -111,7 +113,7 @@ def _run(
         elif why == INCREMENTS_FULL:
             machine = _with_more_increments(machine)
         else:  # here Python hears of signals
-            machine.counts[LEFT] = STEPS_A_CALL
+            machine.counts[STEPS_LEFT] = STEPS_A_CALL
             if watch is not None:
                 watch(int(machine.counts[EVENTS]) * instances.count)
     _check_time(executable, machine)
@@ -119,13 +121,11 @@ def _run(
     return machine
 
 
-def _check_time(executable: Executable, machine: Machine) -> None:
+def _check_time(executable: Executable, machine: ClockState) -> None:
     """LoweringError once times are too long for reports, which add them up over all ranks."""
-    most_ps = BEYOND // executable.representatives - 1
+    most_ps = BEYOND // executable.seen - 1
     if int(machine.counts[LATEST]) > most_ps:
-        ranks = (
-            "a rank" if executable.representatives == 1 else f"{executable.representatives:,} ranks"
-        )
+        ranks = "a rank" if executable.seen == 1 else f"{executable.seen:,} ranks"
         raise LoweringError(
             f"the run takes more than {most_ps // PS_PER_S:,} s, the most that the clock can count "
             f"for {ranks}; run fewer trips of its loops, or run it without the clock"
@@ -144,10 +144,12 @@ def launch_ps(executable: Executable, model: TimingModel) -> int:
     return model.launch_ps + model.barrier_ps(chips)
 
 
-def machine_of(executable: Executable, model: TimingModel, program: Program, ranks: int) -> Machine:
+def machine_of(
+    executable: Executable, model: TimingModel, program: ClockProgram, ranks: int
+) -> ClockState:
     """Everything before the first row, of the first ranks."""
     sizes = empty("sizes", 1)
-    widest = int((program.way["end_use"] - program.way["first_use"]).max(initial=1))
+    widest = int((program.route["end_use"] - program.route["first_use"]).max(initial=1))
     sizes[0] = (
         ranks,
         max(1, executable.semaphore_count),
@@ -162,10 +164,10 @@ def machine_of(executable: Executable, model: TimingModel, program: Program, ran
     counts = np.zeros(COUNTS, np.int64)
     counts[WAITING], counts[INCREMENTS] = len(process), program.increments.sum()
     counts[LARGEST] = program.increments.max(initial=0)
-    counts[LEVEL] = counts[LEAST_SLOW] = HIGHEST
-    counts[LEFT] = STEPS_A_CALL
+    counts[KEPT_LEVEL] = counts[LEAST_CAP_LEVEL] = HIGHEST
+    counts[STEPS_LEFT] = STEPS_A_CALL
     offsets = int((program.queue["offset"] != NONE).sum()) * ranks
-    return Machine(
+    return ClockState(
         sizes=sizes,
         cells=program.cells,
         queue=program.queue,
@@ -173,12 +175,12 @@ def machine_of(executable: Executable, model: TimingModel, program: Program, ran
         post=program.post,
         posted=program.posted,
         jump=program.jump,
-        way=program.way,
+        route=program.route,
         use=program.use,
         process=process,
         part=program.part,
         node=empty("node", len(process) * widest),
-        turn=program.turn,
+        branch=program.branch,
         offset=np.zeros(offsets * int(sizes[0]["semaphores"]), np.int64),
         semaphore=semaphore,
         increment=increment,
@@ -190,7 +192,7 @@ def machine_of(executable: Executable, model: TimingModel, program: Program, ran
 def _processes(executable: Executable, start_ps: int, ranks: int) -> np.ndarray:
     queues = len(executable.queues)
     process = empty("process", queues * ranks)
-    for field in ("last", "way", "end", "next", "place"):
+    for field in ("last", "route", "end", "next", "place"):
         process[field] = NONE
     process["free"] = start_ps
     process["percent"] = 100
@@ -207,7 +209,7 @@ def _processes(executable: Executable, start_ps: int, ranks: int) -> np.ndarray:
     return process
 
 
-def _semaphores(program: Program) -> tuple[np.ndarray, np.ndarray]:
+def _semaphores(program: ClockProgram) -> tuple[np.ndarray, np.ndarray]:
     """All semaphores at zero, each with room for what it gets if every row runs once."""
     room = program.increments
     semaphore = empty("semaphore", len(room))
@@ -217,15 +219,15 @@ def _semaphores(program: Program) -> tuple[np.ndarray, np.ndarray]:
     return semaphore, empty("increment", int(room.sum()) + spare)
 
 
-def _with_more_increments(machine: Machine) -> Machine:
+def _with_more_increments(machine: ClockState) -> ClockState:
     """The same with twice the room for them."""
     more = empty("increment", max(64, len(machine.increment)))
     return machine._replace(increment=np.concatenate((machine.increment, more)))
 
 
-def _stuck(executable: Executable, machine: Machine) -> Iterator[Stuck]:
+def _stuck(executable: Executable, machine: ClockState) -> Iterator[Stuck]:
     """Who has rows left, and the semaphores that they wait for."""
-    ranks = executable.representatives
+    ranks = executable.seen
     for process in np.flatnonzero(_left(machine)).tolist():
         number, rank = divmod(process, ranks)
         row = int(machine.process[process]["row"])
@@ -234,7 +236,7 @@ def _stuck(executable: Executable, machine: Machine) -> Iterator[Stuck]:
         yield Stuck(number, row, rank, sem, int(machine.process[process]["awaited"]))
 
 
-def _left(machine: Machine) -> np.ndarray:
+def _left(machine: ClockState) -> np.ndarray:
     """Which processes have rows to perform, bool."""
     length = np.where(machine.queue["kind"] == RING, 0, machine.queue["length"])
     left: np.ndarray = machine.process["row"] < np.repeat(length, machine.sizes[0]["ranks"])

@@ -1,14 +1,12 @@
 """Compiles the functions of the clock's kernel with numba, and keeps the machine code on disk.
 
-numba's own cache looks at the file of a function only, not at those of the functions it calls: here
-the folder of the cache is named by all sources of this package together, so no old code survives a
-change.
+numba's own cache looks at the file of a function only, not at those of the functions that it calls.
+Here the name of the cache's folder is a hash of all sources of this package, so no old code
+survives a change.
 
-The folders where numba keeps the machine code of the clock, one for each version of its sources.
-
-They lie in the user's cache, or in a temporary folder of the user's own where that cannot be
-written. Every process holds a lock on the folder it uses. Folders that nobody uses, nor has begun
-to use for a day, are removed but for the newest few.
+Folders lie in the user's cache, or where that cannot be written in a temporary folder of the user's
+own. Every process holds a lock on the folder that it uses. Folders that no process uses, and that
+none has begun to use for a day, are removed but for the newest few.
 """
 
 import contextlib
@@ -111,7 +109,7 @@ def entry(function: Function) -> Function:
 
 
 def _made(function: Function, no_cpython_wrapper: bool) -> Function:
-    # the arrays of a Machine are many: passing them on, and counting references to them, took
+    # the arrays of a ClockState are many: passing them on, and counting references to them, took
     # longer than the work; entries hold the arrays, and nothing in the kernel makes any
     made: Function = _jit(
         cache=_cache() is not None,

@@ -1,6 +1,7 @@
-"""How long rows of engines and CC-cores take by themselves, whole arrays of picoseconds.
+"""What rows and increments cost on the clock, as whole arrays of picoseconds.
 
-How long increments are under way until they are seen, per post of a queue, as columns.
+Rows of engines and CC-cores take an overhead and, for engines, time to compute. Increments of
+semaphores take a latency until they are seen. What transfers cost is in routes.py.
 """
 
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import LoweringError
-from ncc_runtime.execution.clock.cells import Alike, alike
+from ncc_runtime.execution.clock.columns import DistinctRows, distinct_rows
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import (
     IDLE,
@@ -19,27 +20,29 @@ from ncc_runtime.lowering.executable import (
     Post,
     Queue,
 )
+from ncc_runtime.machine_model.parts import Parts
 from ncc_runtime.machine_model.timing import TimingModel, duration_ps
+from ncc_runtime.machine_model.usage import completion_ps, signal_ps
 from ncc_runtime.neff.isa import OPCODES, Engine, Shape
 from ncc_runtime.neff.program import Program, TensorId
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.table import InstrTable
 
 MOST_WORK_S = 90_000
-"""One instruction takes less: the kernel multiplies picoseconds by 100, in 63 bits."""
+"""Seconds that one instruction may take: the kernel multiplies picoseconds by 100, in 63 bits."""
 
 
 @attrs.frozen(eq=False)
-class Costs:
-    """Of one queue's rows."""
+class RowCosts:
+    """What the rows of one queue take, each by itself."""
 
     overhead: np.ndarray  # (n,) int64 ps, before anything is moved
     work: np.ndarray  # (n,) int64 ps, while it is
     traffic: np.ndarray  # (n,) int64 bytes, to and from memory
 
 
-def engine_costs(program: Program, model: TimingModel, queue: EngineQueue) -> Costs:
-    """Of instructions; those of one dtype are priced together."""
+def engine_costs(program: Program, model: TimingModel, queue: EngineQueue) -> RowCosts:
+    """Of instructions, one dtype after another. LoweringError for one of a day or more."""
     table = queue.table
     work = np.zeros(len(table), np.int64)
     amounts = table.flops if queue.engine is Engine.TENSOR else table.elements
@@ -59,7 +62,7 @@ def engine_costs(program: Program, model: TimingModel, queue: EngineQueue) -> Co
                 )
             work[rows] = duration_ps(amounts[rows], rate)
     overhead = np.full(len(table), model.instruction_ps(queue.engine), np.int64)
-    return Costs(overhead, work, np.where(moves, table.bytes_in + table.bytes_out, 0))
+    return RowCosts(overhead, work, np.where(moves, table.bytes_in + table.bytes_out, 0))
 
 
 def _dtype(program: Program, table: InstrTable, row: int) -> DType | None:
@@ -73,7 +76,7 @@ def _dtype(program: Program, table: InstrTable, row: int) -> DType | None:
     return program.tensors[TensorId(tensor)].dtype
 
 
-def cc_costs(executable: Executable, model: TimingModel, queue: CcQueue) -> Costs:
+def cc_costs(executable: Executable, model: TimingModel, queue: CcQueue) -> RowCosts:
     """Of CC-core rows; the wait for a trigger also pays for the start of its collective.
 
     It pays for its LOADs too: a row and a read of local memory each.
@@ -88,63 +91,47 @@ def cc_costs(executable: Executable, model: TimingModel, queue: CcQueue) -> Cost
     known = first[queue.placeholder[first] < len(loads)]
     overhead[known] += loads[queue.placeholder[known]] * (row_ps + model.semaphore_local_ps)
     nothing = np.zeros(len(queue.opcode), np.int64)
-    return Costs(overhead, nothing, nothing)
+    return RowCosts(overhead, nothing, nothing)
 
 
-class Flights:
-    """Flight times of the increments of one executable on one topology."""
+class SemaphoreLatencies:
+    """How long increments are under way until they are seen; see machine_model/usage.py."""
 
-    def __init__(self, executable: Executable, model: TimingModel, ranks: int) -> None:
-        self._executable = executable
-        self._ranks = ranks  # whose increments are asked for, the first ones
-        self._model = model
+    def __init__(self, executable: Executable, parts: Parts, ranks: int) -> None:
+        """`ranks`: how many of the first ranks increment."""
+        self._parts, self._model, self._ranks = parts, parts.model, ranks
         self._triggers = [facts.trigger_sem for facts in executable.streams]
 
-    def of(self, queue: Queue) -> Iterator[Alike]:
-        """Per post, ps by row and rank, as many as Sync.posts; anything where there is none."""
-        if isinstance(queue, EngineQueue):
-            yield from map(self._of_engine, queue.sync.posts)
-        elif isinstance(queue, CcQueue):
-            signals = queue.opcode == CcOpcode.SIGNAL
-            yield from (self._of_cc(post, signals) for post in queue.sync.posts)
-        else:
-            arrivals = {0} if queue.also_peer is None else {0, 2}
-            for number, post in enumerate(queue.sync.posts):
-                follows = number in arrivals or number == 1
-                yield self._of_arrival(post) if follows else self._of_signal(post)
+    def of(self, queue: Queue) -> Iterator[DistinctRows]:
+        """A column of ps for each post of the queue; any value where a row does not post."""
+        for number, post in enumerate(queue.sync.posts):
+            if isinstance(queue, EngineQueue):
+                yield self._of_engine(post)
+            elif isinstance(queue, CcQueue):
+                yield self._of_cc(post, queue.opcode == CcOpcode.SIGNAL)
+            else:
+                # arrivals at the peers (posts 0 and 2) and the ring's own completion (post 1)
+                # follow the data; other posts signal owners of sources that they have been read
+                follows = number < 2 or (number == 2 and queue.also_peer is not None)
+                rows = distinct_rows(post.rank)
+                latency_ps = completion_ps if follows else signal_ps
+                yield DistinctRows(latency_ps(self._parts, *self._ends(rows.rows)), rows.index)
 
-    def _of_engine(self, post: Post) -> Alike:
-        rows, model = alike(post.sem), self._model
+    def _of_engine(self, post: Post) -> DistinctRows:
+        rows, model = distinct_rows(post.sem), self._model
         is_trigger = np.isin(rows.rows, self._triggers)
-        flight = np.where(is_trigger, model.trigger_ps, model.semaphore_local_ps)
-        return Alike(flight, rows.index)
+        latency = np.where(is_trigger, model.trigger_ps, model.semaphore_local_ps)
+        return DistinctRows(latency, rows.index)
 
-    def _of_cc(self, post: Post, signals: np.ndarray) -> Alike:
-        rows = alike(post.rank)
-        away = self._signal_ps(rows.rows)
-        home = np.full_like(away, self._model.semaphore_local_ps)
-        index = rows.index + np.where(signals, 0, len(away))
-        return Alike(np.concatenate((away, home)), index)
-
-    def _of_arrival(self, post: Post) -> Alike:
-        """The word follows its data, its write is left to pay."""
-        rows, model = alike(post.rank), self._model
-        to, mine = self._ends(rows.rows)
-        local, remote = model.semaphore_local_ps, model.semaphore_remote_ps
-        return Alike(np.where(to == mine, local, remote), rows.index)
-
-    def _of_signal(self, post: Post) -> Alike:
-        rows = alike(post.rank)
-        return Alike(self._signal_ps(rows.rows), rows.index)
+    def _of_cc(self, post: Post, is_signal: np.ndarray) -> DistinctRows:
+        """A SIGNAL goes to other ranks, all other rows increment semaphores of their own."""
+        rows = distinct_rows(post.rank)
+        away = signal_ps(self._parts, *self._ends(rows.rows))
+        own = np.full_like(away, self._model.semaphore_local_ps)
+        index = rows.index + np.where(is_signal, 0, len(away))
+        return DistinctRows(np.concatenate((away, own)), index)
 
     def _ends(self, rank: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Whose semaphore it is, the own where there is none, and whose increment."""
-        mine = np.broadcast_to(np.arange(self._ranks), (len(rank), self._ranks))
-        return np.where(rank == IDLE, mine, rank), mine
-
-    def _signal_ps(self, rank: np.ndarray) -> np.ndarray:
-        """Of increments of other ranks' semaphores, no data before them."""
-        to, mine = self._ends(rank)
-        routes = self._executable.routes
-        way = routes.transport(mine, to), routes.links_ps(mine, to)
-        return self._model.semaphore_ps(*way) + routes.crossing_ps(mine, to)
+        """(rows, ranks) who increments, and whose semaphore; the own where there is none."""
+        src = np.broadcast_to(np.arange(self._ranks), (len(rank), self._ranks))
+        return src, np.where(rank == IDLE, src, rank)

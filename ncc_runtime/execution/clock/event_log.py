@@ -1,17 +1,15 @@
-"""Events as the kernel notes them: in memory, and beyond a limit in a temporary file.
+"""From the kernel's event table to a trace, in memory or on disk, of one instance or of all.
 
-The file has no name, so it goes with the process, however that ends.
+`EventLog` takes events as the kernel logs them: in memory, and beyond a limit in a temporary file
+without a name, which goes with the process however that ends. `trace_of` makes one of three traces:
 
-A trace too large for memory: in a temporary file, by queue, by rank, then in order.
-
-So a block of a queue is one stretch of the file, and events are numbered as they lie there. The
-file is mapped; pages that were read are let go after a few reads, so memory does not grow with the
-run, whoever reads, but by what is read at once: 8 bytes an event of a whole column.
-
-The trace of all ranks, of what the kernel has noted of one instance of those that are alike.
-
-An event of all instances stands together, in their order: causes stay before what they cause.
-Columns of so many are made when they are first read.
+- `Trace`, the columns as they are, where they fit in memory and one instance is all there is.
+- `RepeatedTrace`, where one instance was simulated for all symmetric ones. An event of all
+  instances stands together, in their order, so causes stay before what they cause. Columns are
+  made when they are first read.
+- `SortedTrace`, where memory is too small: a second file, by queue, by rank, then in order, so that
+  all events of a queue and rank are one range of the file. The file is mapped; pages are dropped
+  after a few reads, so memory grows with what is read at once and not with the run.
 """
 
 import contextlib
@@ -36,7 +34,7 @@ from ncc_runtime.execution.clock.tables import (
     RING,
     SEMAPHORE,
     TAKEN,
-    Machine,
+    ClockState,
     empty,
 )
 from ncc_runtime.execution.trace import Trace
@@ -62,7 +60,7 @@ class EventLog:
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether memory did not do."""
+        """Whether events have been moved to a file."""
         return self._file is not None
 
     def has_memory_for(self, events: int) -> bool:
@@ -70,11 +68,11 @@ class EventLog:
         return events <= self._in_memory
 
     def first_table(self, events: int) -> np.ndarray:
-        """An empty table for so many, as far as memory is for."""
+        """An empty table for so many events, or for as many as memory may hold."""
         return empty("event", max(1, min(events, self._in_memory)))
 
-    def room(self, machine: Machine) -> Machine:
-        """The same with room for more events."""
+    def room(self, machine: ClockState) -> ClockState:
+        """The same machine with room for more events: a longer table, or an emptied one."""
         table, noted = machine.event, int(machine.counts[EVENTS])
         if noted > MOST_EVENTS - len(table):
             raise LoweringError(
@@ -88,7 +86,7 @@ class EventLog:
         machine.counts[TAKEN] = noted
         return machine
 
-    def close(self, machine: Machine) -> None:
+    def close(self, machine: ClockState) -> None:
         """The run is over."""
         rest = machine.event[: machine.counts[EVENTS] - machine.counts[TAKEN]]
         if self.is_on_disk:
@@ -112,7 +110,7 @@ class EventLog:
             yield some
 
     def _append(self, events: np.ndarray) -> None:
-        with told_of_no_room():
+        with refusing_full_disk():
             if self._file is None:
                 self._file = cast("BinaryIO", tempfile.TemporaryFile(prefix="ncc-"))  # noqa: SIM115
                 weakref.finalize(self, self._file.close)
@@ -120,8 +118,8 @@ class EventLog:
 
 
 @contextlib.contextmanager
-def told_of_no_room() -> Iterator[None]:
-    """LoweringError where a temporary file cannot be written."""
+def refusing_full_disk() -> Iterator[None]:
+    """A context in which a temporary file that cannot be written is a LoweringError."""
     try:
         yield
     except OSError as error:
@@ -142,7 +140,7 @@ class EventFile:
         kinds = {name: kind[0] for name, kind in (RECORDS["event"].fields or {}).items()}
         kinds["cause"] = np.dtype(narrowest(count))
         places = list(itertools.accumulate(map(partial(_bytes, count), kinds.values()), initial=0))
-        with told_of_no_room(), tempfile.TemporaryFile(prefix="ncc-") as file:
+        with refusing_full_disk(), tempfile.TemporaryFile(prefix="ncc-") as file:
             if hasattr(os, "posix_fallocate"):  # all of it now: later, a full disk is a crash
                 os.posix_fallocate(file.fileno(), 0, places[-1])
             else:
@@ -158,16 +156,16 @@ class EventFile:
         """One field of all events."""
         self._reads += 1
         if self._reads % _READS == 0:
-            self.let_go()
+            self.drop_pages()
         return self._columns[name]
 
     def write(self, places: np.ndarray, events: np.ndarray) -> None:
         """Put events to their places."""
         for name, column in self._columns.items():
             column[places] = events[name]
-        self.let_go()
+        self.drop_pages()
 
-    def let_go(self) -> None:
+    def drop_pages(self) -> None:
         """Keep nothing of it in memory; what was written stays in the file."""
         self._map.madvise(mmap.MADV_DONTNEED)
 
@@ -178,7 +176,7 @@ def _bytes(count: int, kind: np.dtype[np.generic]) -> int:
 
 
 class SortedTrace(Trace):
-    """Events of alike instances, or of one, noted once; the file is made when it is first read."""
+    """Events of one instance, logged once for all; the file is made when it is first read."""
 
     def __init__(
         self,
@@ -188,7 +186,7 @@ class SortedTrace(Trace):
         latest_ps: int,
         sources: Callable[[np.ndarray], np.ndarray],
     ) -> None:
-        """`sources` says whence the increments came that events waited for, as rows of origin."""
+        """`sources`: from which instance the increment of each event came, as rows of origin."""
         object.__setattr__(self, "executable", executable)
         vars(self).update(_log=log, _instances=instances, _latest_ps=latest_ps, _sources=sources)
 
@@ -318,9 +316,9 @@ def narrowest(count: int) -> type[np.signedinteger]:
 
 
 def trace_of(
-    executable: Executable, machine: Machine, instances: Instances, log: EventLog
+    executable: Executable, machine: ClockState, instances: Instances, log: EventLog
 ) -> Trace:
-    """Every event of every rank that is seen; on disk what memory is not for."""
+    """The trace of every rank that has columns, on disk if it is too large for memory."""
     machine = machine._replace(event=empty("event", 0), increment=empty("increment", 0))
     if instances.ranks == executable.representatives:
         instances = instances.alone()
@@ -331,11 +329,11 @@ def trace_of(
     event = log.events
     if instances.count == 1:
         return Trace(executable, *(event[name] for name in RECORDS["event"].names or ()))
-    return AlikeTrace(executable, event, sources(event), instances)
+    return RepeatedTrace(executable, event, sources(event), instances)
 
 
-class AlikeTrace(Trace):
-    """Events of alike instances, noted once."""
+class RepeatedTrace(Trace):
+    """Events of symmetric instances, logged once for all."""
 
     def __init__(
         self, executable: Executable, event: np.ndarray, source: np.ndarray, instances: Instances
@@ -344,7 +342,7 @@ class AlikeTrace(Trace):
         vars(self).update(_event=event, _source=source, _instances=instances)
 
     _event: np.ndarray
-    _source: np.ndarray  # whence the increment came that each waited for, rows of Instances.origin
+    _source: np.ndarray  # (n,) row of Instances.origin: where the awaited increment came from
     _instances: Instances
 
     def __len__(self) -> int:
@@ -397,16 +395,18 @@ class AlikeTrace(Trace):
         return np.repeat(self._event[name], self._instances.count)
 
 
-def _sources(machine: Machine, instances: Instances, event: np.ndarray) -> np.ndarray:
-    """Whence the increment came that each event waited for last, rows of Instances.origin.
+def _sources(machine: ClockState, instances: Instances, event: np.ndarray) -> np.ndarray:
+    """The instance that made the increment each event waited for last, as rows of origin.
 
     What a ring waits for is pushed by its own rank.
     """
     source = np.zeros(len(event), np.int64)
     queues = machine.queue
-    came = np.flatnonzero((event["reason"] == SEMAPHORE) & (queues["kind"][event["queue"]] != RING))
-    queue, row, rank = (event[name][came].astype(np.int64) for name in ("queue", "row", "rank"))
+    waited = np.flatnonzero(
+        (event["reason"] == SEMAPHORE) & (queues["kind"][event["queue"]] != RING)
+    )
+    queue, row, rank = (event[name][waited].astype(np.int64) for name in ("queue", "row", "rank"))
     at = machine.row["wait_sem"][queues["base"][queue] + row] + queues["wait_sem"][queue] * rank
     key = rank * machine.sizes[0]["semaphores"] + machine.cells[at]
-    source[came] = instances.source[key]
+    source[waited] = instances.source[key]
     return source

@@ -1,10 +1,11 @@
-"""Instances whose ranks do the same at the same times: one of them is simulated for all.
+"""Symmetry reduction: of instances whose ranks do the same at the same times one is simulated.
 
-Ranks of one *place*, their number inside their instance, are a class. Classes are equitable where
-every row of a class sends to, reads from and increments ranks of one class, all in their own
-instances or all in others, each another one: then whatever a rank is sent, and whatever meets its
-bytes on a part of the machine, is the same for all ranks of its class, and so are their times. A
-semaphore that only one queue of one rank increments is seen to grow in one order anywhere.
+Ranks of one *place*, their number inside their instance, form a class. The partition is equitable
+(as in colour refinement of graphs) where every row of a class sends to, reads from and increments
+ranks of one class, all in their own instances or each in another one. Then what a rank receives,
+and what its bytes compete with on a part of the machine, is the same for all ranks of its class,
+and so are their times. A semaphore that only one queue of one rank increments grows in the same
+order everywhere.
 """
 
 from collections.abc import Iterator
@@ -12,23 +13,23 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from ncc_runtime.execution.clock.cells import Alike, alike, pairs
+from ncc_runtime.execution.clock.columns import DistinctRows, distinct_rows, paired_rows
 from ncc_runtime.execution.control_flow import Decisions, PlannedDecisions
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable, Post, Queue, Sync
 from ncc_runtime.machine_model.instances import are_placed_alike, is_repeated, maps_of
 from ncc_runtime.machine_model.parts import Parts
 
-_MAKER = 1 << 32  # more than there are maps between instances
+_MAPS = 1 << 32  # more than there are maps between instances
 
 
 @attrs.frozen(eq=False)
 class Instances:
-    """How many instances are alike, and from which each gets the increments of a semaphore."""
+    """How many instances are symmetric, and from which each gets the increments of a semaphore."""
 
     count: int
     ranks: int  # of one
     source: np.ndarray  # (ranks * semaphores,) row of `origin`
-    origin: np.ndarray  # (maps, count) whose increments an instance sees; row 0: its own
+    origin: np.ndarray  # (maps, count) whose increments each instance sees; row 0: its own
 
     def alone(self) -> "Instances":
         """The first as if there were no other."""
@@ -45,7 +46,7 @@ def all_apart(executable: Executable) -> Instances:
 
 
 def alike_instances(executable: Executable, parts: Parts, decisions: Decisions) -> Instances:
-    """The instances of an executable as one, where they are alike."""
+    """The instances of an executable as one where they are symmetric, else every rank."""
     count = executable.topology.nodes
     if (
         count == 1
@@ -55,7 +56,7 @@ def alike_instances(executable: Executable, parts: Parts, decisions: Decisions) 
         return all_apart(executable)
     if not all(_rows_alike(queue, count) for queue in executable.queues):
         return all_apart(executable)
-    return _Makers(executable, count).found() or all_apart(executable)
+    return _Incrementers(executable, count).instances() or all_apart(executable)
 
 
 def of_one(queue: Queue, ranks: int) -> Queue:
@@ -78,7 +79,7 @@ def of_one(queue: Queue, ranks: int) -> Queue:
 
 
 def _controlled_alike(executable: Executable, decisions: Decisions) -> bool:
-    """Whether all ranks run all queues, and control flow goes the same way on all of them."""
+    """Whether all ranks run all queues, and control flow decides the same on all of them."""
     queues = executable.queues
     if any(queue.ranks is not None for queue in queues):
         return False
@@ -91,7 +92,7 @@ def _controlled_alike(executable: Executable, decisions: Decisions) -> bool:
 
 
 def _rows_alike(queue: Queue, count: int) -> bool:
-    """Whether the rows of a queue do alike things in all instances."""
+    """Whether the rows of a queue do the same in all instances."""
     sync = queue.sync
     same = [sync.wait_sem, sync.wait_value, *(post.sem for post in sync.posts)]
     partners = [post.rank for post in sync.posts]
@@ -105,49 +106,49 @@ def _rows_alike(queue: Queue, count: int) -> bool:
         else:
             same += [queue.sources[..., k] != IDLE for k in range(queue.sources.shape[2])]
     return all(is_repeated(column, count) for column in same) and all(
-        maps_of(_whole(alike(column), column), count) is not None for column in partners
+        maps_of(_whole(distinct_rows(column), column), count) is not None for column in partners
     )
 
 
-def _whole(rows: Alike, column: np.ndarray) -> np.ndarray:
+def _whole(rows: DistinctRows, column: np.ndarray) -> np.ndarray:
     """The different rows of a column, of all ranks."""
     return np.broadcast_to(rows.rows, (len(rows.rows), column.shape[1]))
 
 
-class _Makers:
-    """Who increments each semaphore of one instance."""
+class _Incrementers:
+    """Which queue and rank increments each semaphore of one instance."""
 
     def __init__(self, executable: Executable, count: int) -> None:
         self._executable, self._count = executable, count
         self._ranks = executable.ranks // count
         self._width = max(1, executable.semaphore_count)
         self._maps: dict[bytes, int] = {np.arange(count).tobytes(): 0}
-        self._maker = np.full(self._ranks * self._width, IDLE, np.int64)
+        self._incrementer = np.full(self._ranks * self._width, IDLE, np.int64)
 
-    def found(self) -> Instances | None:
-        """None if a semaphore is incremented by several queues or ranks."""
+    def instances(self) -> Instances | None:
+        """The instances as one; None if several queues or ranks increment one semaphore."""
         for number, queue in enumerate(self._executable.queues):
             for post in queue.sync.posts:
                 if not all(self._add(*one) for one in self._different(number, post)):
                     return None
-        source = np.where(self._maker == IDLE, 0, self._maker % _MAKER)
+        source = np.where(self._incrementer == IDLE, 0, self._incrementer % _MAPS)
         maps = np.stack([np.frombuffer(one, np.int64) for one in self._maps])
         return Instances(self._count, self._ranks, source, np.argsort(maps, axis=1))
 
     def _different(self, queue: int, post: Post) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Semaphores that rows which differ increment, and who does."""
-        rank, sem = alike(post.rank), alike(post.sem)
+        rank, sem = distinct_rows(post.rank), distinct_rows(post.sem)
         everybody = _whole(rank, post.rank)
         nodes = maps_of(everybody, self._count)
         assert nodes is not None
         maps = self._numbers(nodes)
         first = queue * np.int64(self._ranks)
-        for one, other, _ in pairs(rank, sem):
+        for one, other, _ in paired_rows(rank, sem):
             ranks = everybody[one, : self._ranks]
             row, own = np.nonzero(ranks != IDLE)
             which = np.broadcast_to(sem.rows[other, : self._ranks], ranks.shape)[row, own]
             key = (ranks[row, own] % self._ranks).astype(np.int64) * self._width + which
-            yield key, (first + own) * _MAKER + maps[one[row], own]
+            yield key, (first + own) * _MAPS + maps[one[row], own]
 
     def _numbers(self, nodes: np.ndarray) -> np.ndarray:
         """The numbers of maps, (different, ranks of one)."""
@@ -156,15 +157,15 @@ class _Makers:
         numbers = [known.setdefault(one.tobytes(), len(known)) for one in flat]
         return np.array(numbers, np.int64).reshape(len(nodes), -1)
 
-    def _add(self, key: np.ndarray, maker: np.ndarray) -> bool:
-        """Note who increments; whether nobody else does."""
-        before = self._maker[key]
-        self._maker[key] = maker
-        is_new = (before == IDLE) | (before == maker)
-        return bool(is_new.all() and (self._maker[key] == maker).all())
+    def _add(self, key: np.ndarray, incrementer: np.ndarray) -> bool:
+        """Note who increments semaphores; whether nobody else does."""
+        before = self._incrementer[key]
+        self._incrementer[key] = incrementer
+        is_new = (before == IDLE) | (before == incrementer)
+        return bool(is_new.all() and (self._incrementer[key] == incrementer).all())
 
 
-def folded(ranks: Alike, count: int) -> Alike:
+def folded(ranks: DistinctRows, count: int) -> DistinctRows:
     """A column of ranks as places in their instances."""
     rows = ranks.rows
-    return Alike(np.where(rows == IDLE, IDLE, rows % count), ranks.index)
+    return DistinctRows(np.where(rows == IDLE, IDLE, rows % count), ranks.index)

@@ -1,14 +1,16 @@
-"""The clock's loop: every row of every queue, in dependency order, and shared transfers in time.
+"""The clock's loop: every row of every queue in dependency order, and flows in order of time.
 
-A row starts when its queue is free and the value that it waits for has been seen. Whatever no
-shared transfer under way holds up is worked off at once, whatever its time: it cannot be changed
-by what comes later. Then time goes on to where the next shared transfers begin or end. So times
-are exact, and rows that share nothing cost no event.
+A row starts when its queue is free and the value that it waits for has been seen. Rows that wait
+for no flow under way are performed at once, whatever their time: nothing that happens later can
+change it. Then time advances to where the next flows begin or end (max_min.py). So times are exact,
+and rows that share nothing need no event queue.
 
-Semaphores in the kernel: when each reached each of its values, and who sleeps until it does.
+A semaphore is the list of times at which it reached each of its values, so a row that is performed
+late in the loop still finds when its value was seen. Processes sleep on a semaphore until it
+holds the value that they wait for.
 """
 
-from ncc_runtime.execution.clock import shares
+from ncc_runtime.execution.clock import max_min
 from ncc_runtime.execution.clock.compiled import compiled, entry
 from ncc_runtime.execution.clock.tables import (
     ALWAYS,
@@ -23,7 +25,6 @@ from ncc_runtime.execution.clock.tables import (
     INCREMENTS_FULL,
     LARGEST,
     LATEST,
-    LEFT,
     LOG_FULL,
     NONE,
     PAUSED,
@@ -31,9 +32,10 @@ from ncc_runtime.execution.clock.tables import (
     RING,
     RING_BUSY,
     SEMAPHORE,
+    STEPS_LEFT,
     TAKEN,
     WAITING,
-    Machine,
+    ClockState,
 )
 
 LEAST_ROOM = 4
@@ -41,8 +43,8 @@ LEAST_ROOM = 4
 
 
 @compiled
-def wake(m: Machine, process: int) -> None:
-    """Look at a process again, after those that are waiting already."""
+def wake(m: ClockState, process: int) -> None:
+    """Put a process into the queue of those to look at."""
     if m.process[process].is_todo:
         return
     m.process[process].is_todo = 1
@@ -53,20 +55,19 @@ def wake(m: Machine, process: int) -> None:
 
 
 @compiled
-def sleep(m: Machine, process: int, key: int, value: int) -> None:
-    """Do not look at a process before a semaphore holds a value."""
+def sleep(m: ClockState, process: int, key: int, value: int) -> None:
+    """Leave a process alone until a semaphore holds a value."""
     m.process[process].awaited = value
     m.process[process].next = m.semaphore[key].sleeper
     m.semaphore[key].sleeper = process
 
 
 @compiled
-def increment(m: Machine, key: int, what: tuple[int, int, int]) -> None:
-    """A semaphore is seen to grow: when, by which event, and the row of a ring that this pushes.
+def increment(m: ClockState, key: int, time: int, event: int, pushed: int) -> None:
+    """A semaphore is seen to grow at a time, by an event; `pushed`: the ring's row, or NONE.
 
-    Increments of one queue are seen in its order.
+    Increments of one queue are seen in its order, so none is seen before the one before it.
     """
-    time, event, pushed = what
     semaphore = m.semaphore[key]
     if semaphore.held - semaphore.dropped == semaphore.room:
         _make_room(m, key)
@@ -81,8 +82,8 @@ def increment(m: Machine, key: int, what: tuple[int, int, int]) -> None:
 
 
 @compiled
-def _wake_up(m: Machine, key: int) -> None:
-    """Look at those again that sleep for no more than a semaphore holds."""
+def _wake_up(m: ClockState, key: int) -> None:
+    """Wake those that wait for no more than a semaphore holds."""
     semaphore = m.semaphore[key]
     before, process = NONE, semaphore.sleeper
     while process != NONE:
@@ -99,21 +100,21 @@ def _wake_up(m: Machine, key: int) -> None:
 
 
 @compiled
-def is_asked(m: Machine, key: int, value: int) -> None:
-    """A queue has seen a value: if no other asks, nobody needs increments up to there.
+def consume(m: ClockState, key: int, value: int) -> None:
+    """A queue has seen a value: if it is the only one, nobody needs increments up to there.
 
-    The queue was not free again before it saw them, so later rows do not start by them.
+    The queue was not free again before it saw them, so its later rows do not start by them.
     """
     semaphore = m.semaphore[key]
-    if semaphore.has_one and value > semaphore.asked:
-        semaphore.asked = value
+    if semaphore.has_one and value > semaphore.consumed:
+        semaphore.consumed = value
 
 
 @compiled
-def _make_room(m: Machine, key: int) -> None:
-    """Drop what nobody asks for, if that is half of it; the last is needed for the next."""
+def _make_room(m: ClockState, key: int) -> None:
+    """Drop what is consumed, if that is half of it; the next increment needs the last one."""
     semaphore = m.semaphore[key]
-    more = min(semaphore.asked, semaphore.held - 1) - semaphore.dropped
+    more = min(semaphore.consumed, semaphore.held - 1) - semaphore.dropped
     if more <= 0 or 2 * more < semaphore.room:
         _move(m, key)
         return
@@ -124,8 +125,8 @@ def _make_room(m: Machine, key: int) -> None:
 
 
 @compiled
-def _move(m: Machine, key: int) -> None:
-    """Twice the room, at the end; `has_room` has said that it is there."""
+def _move(m: ClockState, key: int) -> None:
+    """Twice the room, at the end of the table; `has_room` has made sure that it is there."""
     semaphore = m.semaphore[key]
     old, new = semaphore.start, m.counts[INCREMENTS]
     room = max(LEAST_ROOM, 2 * semaphore.room)
@@ -137,7 +138,7 @@ def _move(m: Machine, key: int) -> None:
 
 
 @compiled
-def has_room(m: Machine, semaphores: int) -> bool:
+def has_room(m: ClockState, semaphores: int) -> bool:
     """Whether so many semaphores could move."""
     need = semaphores * max(LEAST_ROOM, 2 * m.counts[LARGEST])
     fits: bool = m.counts[INCREMENTS] + need <= len(m.increment)
@@ -145,36 +146,39 @@ def has_room(m: Machine, semaphores: int) -> bool:
 
 
 @entry
-def run(m: Machine) -> int:
-    """Go on until everything has been performed, there is no room, or time to pause: DONE, ..."""
+def run(m: ClockState) -> int:
+    """Go on until everything has been performed, a table is full, or it is time to pause.
+
+    DONE, LOG_FULL, INCREMENTS_FULL or PAUSED; the caller makes room and calls again.
+    """
     while True:
-        full = _work_off(m)
+        full = _perform_ready(m)
         if full != DONE:
             return full
         if m.counts[HEAP] == 0:
             return DONE
-        if m.counts[LEFT] <= 0:
+        if m.counts[STEPS_LEFT] <= 0:
             return PAUSED
-        _go_on(m)
+        _advance(m)
 
 
 @compiled
-def _work_off(m: Machine) -> int:
-    """Perform what waits for nothing that is under way."""
+def _perform_ready(m: ClockState) -> int:
+    """Perform every row that waits for no flow under way."""
     sizes = m.sizes[0]
     while m.counts[WAITING] > 0:
         process = m.process[m.counts[HEAD]].todo
         is_ring = m.queue[process // sizes.ranks].kind == RING
-        went_on = True
-        while went_on:
+        progress = True
+        while progress:
             if sizes.is_recorded and m.counts[EVENTS] - m.counts[TAKEN] == len(m.event):
                 return LOG_FULL
-            if m.counts[LEFT] <= 0:
+            if m.counts[STEPS_LEFT] <= 0:
                 return PAUSED
-            m.counts[LEFT] -= 1
+            m.counts[STEPS_LEFT] -= 1
             if not has_room(m, sizes.most_posts):
                 return INCREMENTS_FULL
-            went_on = _ring(m, process) if is_ring else _row(m, process)
+            progress = _ring(m, process) if is_ring else _row(m, process)
         m.process[process].is_todo = 0
         m.counts[HEAD] = (m.counts[HEAD] + 1) % len(m.process)
         m.counts[WAITING] -= 1
@@ -182,25 +186,25 @@ def _work_off(m: Machine) -> int:
 
 
 @compiled
-def _go_on(m: Machine) -> None:
-    """Go to the next time at which shared transfers begin or end."""
+def _advance(m: ClockState) -> None:
+    """Advance to the next time at which flows begin or end."""
     now = m.process[m.process[0].heap].due
     while m.counts[HEAP] > 0 and m.process[m.process[0].heap].due == now:
-        process = shares.take(m)
+        process = max_min.take(m)
         if m.process[process].is_moving:
-            shares.leave(m, process)
+            max_min.leave(m, process)
             m.process[process].end = now
             wake(m, process)
         else:
-            shares.join(m, process)
-    shares.share(m, now)
+            max_min.join(m, process)
+    max_min.update_rates(m, now)
 
 
 @compiled
-def _row(m: Machine, process: int) -> bool:
-    """Perform the next row of an engine or a CC-core, if it can be; whether it was."""
+def _row(m: ClockState, process: int) -> bool:
+    """Perform the next row of an engine or a CC-core, if its value is there; whether it was."""
     it = m.process[process]
-    if it.way != NONE:
+    if it.route != NONE:
         return _complete_row(m, process)
     ranks = m.sizes[0].ranks
     queue, rank = m.queue[process // ranks], process % ranks
@@ -222,48 +226,47 @@ def _row(m: Machine, process: int) -> bool:
             seen = m.increment[semaphore.start + value - 1 - semaphore.dropped]
             if seen.seen >= start:
                 start, cause, reason = seen.seen, seen.maker, SEMAPHORE
-        is_asked(m, key, value)
-    _begin_row(m, process, (start, cause, reason))
+        consume(m, key, value)
+    _begin_row(m, process, start, cause, reason)
     return True
 
 
 @compiled
-def _begin_row(m: Machine, process: int, why: tuple[int, int, int]) -> None:
+def _begin_row(m: ClockState, process: int, start: int, cause: int, reason: int) -> None:
     """Begin a row of an engine or a CC-core, and complete it if it moves nothing."""
-    start, cause, reason = why
     it, ranks = m.process[process], m.sizes[0].ranks
     queue, rank = m.queue[process // ranks], process % ranks
     row = m.row[queue.base + it.row]
     begun = start - (-row.overhead * 100 // it.percent)
     end = begun - (-row.work * 100 // it.percent)
-    way = m.cells[row.way + queue.way * rank]
-    if way != NONE:
+    route = m.cells[row.route + queue.route * rank]
+    if route != NONE:
         it.start, it.cause, it.reason, it.floor = start, cause, reason, end
-        _send(m, process, way, (begun, m.cells[row.size + queue.size * rank]))
+        _send(m, process, route, begun, m.cells[row.size + queue.size * rank])
         return
     if queue.kind == ENGINE or not _is_idle(m, process):
-        _report(m, process, it.row, (start, end, cause, reason, 0))
+        _report(m, process, it.row, start, end, cause, reason, 0)
         it.free = end
     _move_on(m, process)
 
 
 @compiled
-def _complete_row(m: Machine, process: int) -> bool:
+def _complete_row(m: ClockState, process: int) -> bool:
     """Complete an instruction whose bytes have been moved; whether they have."""
     it = m.process[process]
     if it.end == NONE:
         return False
     end = max(it.end, it.floor)
     alone = max(it.begun + it.alone, it.floor)
-    it.way = NONE
-    _report(m, process, it.row, (it.start, end, it.cause, it.reason, end - alone))
+    it.route = NONE
+    _report(m, process, it.row, it.start, end, it.cause, it.reason, end - alone)
     it.free = end
     _move_on(m, process)
     return True
 
 
 @compiled
-def _is_idle(m: Machine, process: int) -> bool:
+def _is_idle(m: ClockState, process: int) -> bool:
     """Whether a rank neither waits nor increments in its row: it takes no time."""
     ranks, number = m.sizes[0].ranks, m.process[process].row
     queue, rank = m.queue[process // ranks], process % ranks
@@ -277,10 +280,10 @@ def _is_idle(m: Machine, process: int) -> bool:
 
 
 @compiled
-def _ring(m: Machine, process: int) -> bool:
-    """Perform what a DMA ring is to do next, if it can be; whether it was."""
+def _ring(m: ClockState, process: int) -> bool:
+    """Perform the next row that was pushed to a DMA ring, if there is one; whether it was."""
     it, sizes = m.process[process], m.sizes[0]
-    if it.way != NONE:
+    if it.route != NONE:
         return _complete_transfer(m, process)
     queue, rank = m.queue[process // sizes.ranks], process % sizes.ranks
     key = rank * sizes.semaphores + queue.tail
@@ -292,19 +295,19 @@ def _ring(m: Machine, process: int) -> bool:
     if push.seen >= it.free:
         it.start, it.cause, it.reason = push.seen, push.maker, SEMAPHORE
     row = m.row[queue.base + push.pushed]
-    way = m.cells[row.way + queue.way * rank]
+    route = m.cells[row.route + queue.route * rank]
     size = m.cells[row.size + queue.size * rank]
-    if queue.turns != NONE:
-        size = m.cells[m.cells[queue.turns + rank] + it.row]
+    if queue.run_sizes != NONE:
+        size = m.cells[m.cells[queue.run_sizes + rank] + it.row]
     count = -(-max(size, 1) // sizes.descriptor_bytes)
     # its engines move the bytes of one transfer after those of the one before
-    begun = max(it.start + m.way[way].lead + count * sizes.descriptor_ps, it.end)
-    _send(m, process, way, (begun, size))
+    begun = max(it.start + m.route[route].lead + count * sizes.descriptor_ps, it.end)
+    _send(m, process, route, begun, size)
     return True
 
 
 @compiled
-def _complete_transfer(m: Machine, process: int) -> bool:
+def _complete_transfer(m: ClockState, process: int) -> bool:
     """Complete a ring's transfer whose bytes have been moved; whether they have."""
     it, sizes = m.process[process], m.sizes[0]
     if it.end == NONE:
@@ -312,36 +315,43 @@ def _complete_transfer(m: Machine, process: int) -> bool:
     queue, rank = m.queue[process // sizes.ranks], process % sizes.ranks
     key = rank * sizes.semaphores + queue.tail
     row = m.increment[m.semaphore[key].start + it.row - m.semaphore[key].dropped].pushed
-    way = m.way[it.way]
-    it.way = NONE
+    route = m.route[it.route]
+    it.route = NONE
     slowed = it.end - it.begun - it.alone
-    _report(m, process, row, (it.start, it.end + way.latency, it.cause, it.reason, slowed))
-    it.free = it.end - way.lead
+    _report(m, process, row, it.start, it.end + route.latency, it.cause, it.reason, slowed)
+    it.free = it.end - route.lead
     it.row += 1
-    is_asked(m, key, it.row)
+    consume(m, key, it.row)
     return True
 
 
 @compiled
-def _send(m: Machine, process: int, way: int, what: tuple[int, int]) -> None:
-    """Let bytes flow from a time on: alone on their way, or sharing it as time goes on."""
-    begun, size = what
-    it, its_way = m.process[process], m.way[way]
-    it.way, it.begun = way, begun
-    it.alone = -(-size * shares.MICRO // its_way.cap)
-    if its_way.is_shared and size > 0:
-        it.first_use, it.end_use = its_way.first_use, its_way.end_use
-        it.cap, it.packet, it.slow = its_way.cap, its_way.packet, its_way.slow
-        it.end, it.left, it.since = NONE, size * shares.MICRO, begun
-        shares.put(m, process, begun)
+def _send(m: ClockState, process: int, number: int, begun: int, size: int) -> None:
+    """Let bytes flow over a route from a time on: alone, or as a flow that shares its parts."""
+    it, route = m.process[process], m.route[number]
+    it.route, it.begun = number, begun
+    it.alone = -(-size * max_min.MICRO // route.cap)
+    if route.is_shared and size > 0:
+        it.first_use, it.end_use = route.first_use, route.end_use
+        it.cap, it.weight, it.cap_level = route.cap, route.weight, route.cap_level
+        it.end, it.left, it.since = NONE, size * max_min.MICRO, begun
+        max_min.put(m, process, begun)
     else:
         it.end = begun + it.alone
 
 
 @compiled
-def _report(m: Machine, process: int, row: int, what: tuple[int, int, int, int, int]) -> None:
-    """Note the event, and make its increments."""
-    start, end, cause, reason, slowed = what
+def _report(
+    m: ClockState,
+    process: int,
+    row: int,
+    start: int,
+    end: int,
+    cause: int,
+    reason: int,
+    slowed: int,
+) -> None:
+    """Log the event, and make its increments."""
     sizes = m.sizes[0]
     number, rank = process // sizes.ranks, process % sizes.ranks
     event = m.counts[EVENTS]
@@ -361,12 +371,12 @@ def _report(m: Machine, process: int, row: int, what: tuple[int, int, int, int, 
         to = m.cells[posted.rank + post.rank * rank]
         if to != NONE:
             key = to * sizes.semaphores + m.cells[posted.sem + post.sem * rank]
-            seen = end + m.cells[posted.flight + post.flight * rank]
-            increment(m, key, (seen, event, pushed))
+            seen = end + m.cells[posted.latency + post.latency * rank]
+            increment(m, key, seen, event, pushed)
 
 
 @compiled
-def _move_on(m: Machine, process: int) -> None:
+def _move_on(m: ClockState, process: int) -> None:
     """To the next row, or to where a control row leads."""
     it, sizes = m.process[process], m.sizes[0]
     queue, rank = m.queue[process // sizes.ranks], process % sizes.ranks
@@ -383,17 +393,17 @@ def _move_on(m: Machine, process: int) -> None:
 
 
 @compiled
-def _goes_on(m: Machine, number: int, rank: int) -> bool:
+def _goes_on(m: ClockState, number: int, rank: int) -> bool:
     """Whether a rank goes on behind a control row, this time."""
-    jump, turn = m.jump[number], m.turn[number * m.sizes[0].ranks + rank]
+    jump, branch = m.jump[number], m.branch[number * m.sizes[0].ranks + rank]
     if jump.how == ALWAYS:
         return False
-    taken = turn.taken
-    turn.taken = taken + 1
+    taken = branch.taken
+    branch.taken = taken + 1
     if jump.how == COUNTED:
         if taken < jump.trips:
             return True
-        turn.taken = 0
+        branch.taken = 0
         return False
-    goes_on: bool = m.cells[turn.first + taken] != 0
+    goes_on: bool = m.cells[branch.first + taken] != 0
     return goes_on

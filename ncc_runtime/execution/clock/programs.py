@@ -1,4 +1,4 @@
-"""The executable as the records that the kernel reads: queues, rows, increments, control flow."""
+"""The executable as the kernel's records (tables.py): queues, rows, increments, control flow."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
@@ -7,10 +7,17 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import LoweringError
-from ncc_runtime.execution.clock.cells import Alike, Cells, alike, pairs, shared_cell
-from ncc_runtime.execution.clock.costs import Costs, Flights, cc_costs, engine_costs
+from ncc_runtime.execution.clock.columns import (
+    ColumnPool,
+    DistinctRows,
+    constant_column,
+    distinct_rows,
+    paired_rows,
+)
+from ncc_runtime.execution.clock.costs import RowCosts, SemaphoreLatencies, cc_costs, engine_costs
 from ncc_runtime.execution.clock.instances import Instances, folded, of_one
-from ncc_runtime.execution.clock.shares import MICRO
+from ncc_runtime.execution.clock.max_min import MICRO
+from ncc_runtime.execution.clock.routes import RouteRecords
 from ncc_runtime.execution.clock.tables import (
     ALWAYS,
     CC_CORE,
@@ -21,7 +28,6 @@ from ncc_runtime.execution.clock.tables import (
     RING,
     empty,
 )
-from ncc_runtime.execution.clock.usage import WayTable
 from ncc_runtime.execution.control_flow import Decisions, PlannedDecisions
 from ncc_runtime.lowering.executable import (
     CcQueue,
@@ -34,13 +40,13 @@ from ncc_runtime.lowering.executable import (
 )
 from ncc_runtime.machine_model.parts import Parts
 
-Turns: TypeAlias = Mapping[int, Sequence[np.ndarray]]
-"""By DMA ring: for each rank the sizes of all that it performs, in order."""
+RunSizes: TypeAlias = Mapping[int, Sequence[np.ndarray]]
+"""By queue, for rings that perform a row several times: all sizes of each rank, in order."""
 
 
 @attrs.frozen(eq=False)
-class Program:
-    """Records by their field of Machine; they do not change while the kernel runs."""
+class ClockProgram:
+    """Records by their field of ClockState; they do not change while the kernel runs."""
 
     cells: np.ndarray
     queue: np.ndarray
@@ -48,10 +54,10 @@ class Program:
     post: np.ndarray
     posted: np.ndarray
     jump: np.ndarray
-    way: np.ndarray
+    route: np.ndarray
     use: np.ndarray
     part: np.ndarray
-    turn: np.ndarray
+    branch: np.ndarray
     most_posts: int
     increments: np.ndarray  # (ranks * semaphores,) of each semaphore, if every row runs once
     has_one: np.ndarray  # (ranks * semaphores,) whether one queue only waits for it, taking time
@@ -64,9 +70,9 @@ class ProgramTables:
     def __init__(self, executable: Executable, parts: Parts, instances: Instances) -> None:
         self._executable, self._parts = executable, parts
         self._ranks = instances.ranks
-        self._cells = Cells()
-        self._ways = WayTable(parts, instances)
-        self._flights = Flights(executable, parts.model, instances.ranks)
+        self._cells = ColumnPool()
+        self._routes = RouteRecords(parts, instances)
+        self._latencies = SemaphoreLatencies(executable, parts, instances.ranks)
         self._queue = empty("queue", len(executable.queues))
         self._rows: list[np.ndarray] = [empty("row", 0)]
         self._posts: list[np.ndarray] = [empty("post", 0)]
@@ -82,32 +88,32 @@ class ProgramTables:
             for lane, (tail, _) in facts.rings.items()
         }
 
-    def program(self, decisions: Decisions, turns: Turns) -> Program:
+    def program(self, decisions: Decisions, run_sizes: RunSizes) -> ClockProgram:
         """The records of an executable whose control flow goes as decided."""
         queues = self._executable.queues
         if self._ranks < self._executable.representatives:
             queues = tuple(of_one(queue, self._ranks) for queue in queues)
         for number, queue in enumerate(queues):
             self._add_queue(number, queue)
-        self._queue["turns"] = NONE
-        for number, sizes in turns.items():
-            places = [self._cells.append(of_rank) for of_rank in sizes]
-            self._queue[number]["turns"] = self._cells.append(np.array(places))
+        self._queue["run_sizes"] = NONE
+        for number, sizes in run_sizes.items():
+            offsets = [self._cells.append(of_rank) for of_rank in sizes]
+            self._queue[number]["run_sizes"] = self._cells.append(np.array(offsets))
         length = self._queue["length"]
         self._queue["base"] = np.cumsum(length) - length
-        way, use, part = self._ways.records(len(queues) * self._ranks)
-        jump, turn = self._control(decisions)
-        return Program(
-            cells=self._cells.take(),
+        route, use, part = self._routes.records(len(queues) * self._ranks)
+        jump, branch = self._control(decisions)
+        return ClockProgram(
+            cells=self._cells.cells(),
             queue=self._queue,
             row=np.concatenate(self._rows),
             post=np.concatenate(self._posts),
             posted=np.concatenate(self._posted),
             jump=jump,
-            way=way,
+            route=route,
             use=use,
             part=part,
-            turn=turn,
+            branch=branch,
             most_posts=max((len(queue.sync.posts) for queue in queues), default=0),
             increments=self._increments,
             has_one=(self._waiters == 1).ravel(),
@@ -120,18 +126,19 @@ class ProgramTables:
         costs = self._costs(queue)
         rows["overhead"], rows["work"] = costs.overhead, costs.work
         rows["pushed"] = queue.ring_row if isinstance(queue, CcQueue) else NONE
-        way, size = self._moved(number, queue, costs)
+        route, size = self._moved(number, queue, costs)
         columns = {
-            "wait_sem": alike(sync.wait_sem),
-            "wait_value": alike(sync.wait_value),
-            "way": way,
+            "wait_sem": distinct_rows(sync.wait_sem),
+            "wait_value": distinct_rows(sync.wait_value),
+            "route": route,
             "size": size,
         }
         _check_size(queue, int(size.rows.max(initial=0)))
         for name, column in columns.items():
-            placed = self._cells.add(column)
-            rows[name], record[name] = placed.at, placed.step
-        record["kind"], record["length"] = _kind(queue), len(rows)
+            pooled = self._cells.add(column)
+            rows[name], record[name] = pooled.offset, pooled.stride
+        kinds = {EngineQueue: ENGINE, CcQueue: CC_CORE, DmaQueue: RING}
+        record["kind"], record["length"] = kinds[type(queue)], len(rows)
         record["tail"] = NONE
         if isinstance(queue, DmaQueue):
             record["tail"] = self._tails[queue.stream, queue.lane]
@@ -145,63 +152,65 @@ class ProgramTables:
         self._events += self._most_events(queue, columns, made)
         record["end_post"] = sum(len(posts) for posts in self._posts)
 
-    def _waits(self, sems: Alike, costs: Costs) -> np.ndarray:
+    def _waits(self, sems: DistinctRows, costs: RowCosts) -> np.ndarray:
         """For which semaphores a queue waits, (ranks, semaphores) int64; rows without time: 2."""
         found = np.zeros_like(self._waiters)
         row, rank = np.nonzero(sems.rows != NONE)
         found[rank if sems.rows.shape[1] > 1 else slice(None), sems.rows[row, rank]] = 1
         return found if costs.overhead.all() else 2 * found
 
-    def _costs(self, queue: Queue) -> Costs:
+    def _costs(self, queue: Queue) -> RowCosts:
         executable, model = self._executable, self._parts.model
         if isinstance(queue, EngineQueue):
             return engine_costs(executable.program, model, queue)
         if isinstance(queue, CcQueue):
             return cc_costs(executable, model, queue)
         nothing = np.zeros(len(queue.opcode), np.int64)
-        return Costs(nothing, nothing, nothing)
+        return RowCosts(nothing, nothing, nothing)
 
-    def _moved(self, number: int, queue: Queue, costs: Costs) -> tuple[Alike, Alike]:
-        """The ways of a queue's rows, and how many bytes go."""
+    def _moved(
+        self, number: int, queue: Queue, costs: RowCosts
+    ) -> tuple[DistinctRows, DistinctRows]:
+        """The routes of a queue's rows, and how many bytes go."""
         if isinstance(queue, DmaQueue):
-            return self._ways.add_ring(queue, number), alike(queue.size_bytes)
+            return self._routes.add_ring(queue, number), distinct_rows(queue.size_bytes)
         rows = len(costs.traffic)
         if not costs.traffic.any():
-            return shared_cell(NONE, rows), shared_cell(0, rows)
-        engine = self._ways.add_engine(number)
+            return constant_column(NONE, rows), constant_column(0, rows)
+        engine = self._routes.add_engine(number)
         either = np.concatenate((np.full_like(engine.rows, NONE), engine.rows))
-        way = Alike(either, (costs.traffic > 0).astype(np.int64))
-        return way, Alike(costs.traffic[:, None], np.arange(rows))
+        route = DistinctRows(either, (costs.traffic > 0).astype(np.int64))
+        return route, DistinctRows(costs.traffic[:, None], np.arange(rows))
 
-    def _most_events(self, queue: Queue, columns: dict[str, Alike], increments: int) -> int:
-        """How many rows of all ranks are noted, or a few more: idle ones are not."""
+    def _most_events(self, queue: Queue, columns: dict[str, DistinctRows], increments: int) -> int:
+        """How many events a queue has on all ranks, or a few more; idle rows have none."""
         ranks = self._ranks
-        cells = len(columns["way"].index) * (ranks if queue.ranks is None else len(queue.ranks))
+        cells = len(columns["route"].index) * (ranks if queue.ranks is None else len(queue.ranks))
         if isinstance(queue, EngineQueue):
             return cells
         if isinstance(queue, DmaQueue):
-            return _busy_cells(columns["way"], ranks)
+            return _busy_cells(columns["route"], ranks)
         return min(cells, _busy_cells(columns["wait_sem"], ranks) + increments)
 
     def _add_posts(self, queue: Queue) -> int:
         """Add the posts of a queue; how many increments its rows make."""
         before = int(self._increments.sum())
-        for post, flight in zip(queue.sync.posts, self._flights.of(queue), strict=True):
-            rank, sem = folded(alike(post.rank), self._ranks), alike(post.sem)
+        for post, latency in zip(queue.sync.posts, self._latencies.of(queue), strict=True):
+            rank, sem = folded(distinct_rows(post.rank), self._ranks), distinct_rows(post.sem)
             self._count(rank, sem)
             record, posted = empty("post", 1), empty("posted", len(post.rank))
             record["base"] = sum(len(rows) for rows in self._posted)
-            for name, column in {"rank": rank, "sem": sem, "flight": flight}.items():
-                placed = self._cells.add(column)
-                posted[name], record[name] = placed.at, placed.step
+            for name, column in {"rank": rank, "sem": sem, "latency": latency}.items():
+                pooled = self._cells.add(column)
+                posted[name], record[name] = pooled.offset, pooled.stride
             self._posts.append(record)
             self._posted.append(posted)
         return int(self._increments.sum()) - before
 
-    def _count(self, rank: Alike, sem: Alike) -> None:
-        """Add the increments of one post; rows that are alike are counted together."""
+    def _count(self, rank: DistinctRows, sem: DistinctRows) -> None:
+        """Add the increments of one post; equal rows are counted together."""
         width = max(1, self._executable.semaphore_count)
-        for one, other, times in pairs(rank, sem):
+        for one, other, times in paired_rows(rank, sem):
             to, which = np.broadcast_arrays(rank.rows[one], sem.rows[other])
             made = to != NONE
             many = np.broadcast_to(times[:, None], made.shape)[made]
@@ -224,7 +233,7 @@ class ProgramTables:
         """The jumps of all queues, and what each rank decides at them."""
         ranks, width = self._ranks, max(1, self._executable.semaphore_count)
         jumps = empty("jump", len(self._jumps))
-        turns = empty("turn", len(self._jumps) * ranks)
+        branches = empty("branch", len(self._jumps) * ranks)
         for number, (queue, row, jump) in enumerate(self._jumps):
             shift = np.zeros((len(jump.shift), width), np.int64)
             shift[:, : jump.shift.shape[1]] = jump.shift
@@ -238,32 +247,23 @@ class ProgramTables:
                 record["how"], record["trips"] = COUNTED, decisions.trips(jump)
             else:
                 record["how"] = RECORDED
-                its_turns = turns[number * ranks : (number + 1) * ranks]
-                its_turns["first"] = self._taken(decisions.taken(queue, row))
-        return jumps, turns
-
-    def _taken(self, per_rank: Sequence[np.ndarray]) -> list[int]:
-        """Where each rank's decisions stand."""
-        return [self._cells.append(taken) for taken in per_rank]
+                of_jump = branches[number * ranks : (number + 1) * ranks]
+                taken = decisions.taken(queue, row)
+                of_jump["first"] = [self._cells.append(of_rank) for of_rank in taken]
+        return jumps, branches
 
 
-def _busy_cells(column: Alike, ranks: int) -> int:
+def _busy_cells(column: DistinctRows, ranks: int) -> int:
     """In how many cells of rows and ranks there is something."""
     there = (column.rows != NONE).sum(axis=1) * (ranks // column.rows.shape[1])
     return int(there[column.index].sum())
 
 
 def _check_size(queue: Queue, most: int) -> None:
-    """Refuse bytes that cannot be counted in the units of shares."""
+    """Refuse bytes that cannot be counted in millionths."""
     limit = (1 << 62) // MICRO
     if most > limit:
         raise LoweringError(
             f"{queue.name} moves {most:,} bytes in one instruction, more than the {limit:,} that "
             "the clock can count; run it without the clock, or split the array"
         )
-
-
-def _kind(queue: Queue) -> int:
-    if isinstance(queue, EngineQueue):
-        return ENGINE
-    return CC_CORE if isinstance(queue, CcQueue) else RING

@@ -1,8 +1,12 @@
 """What the kernel of the clock reads and writes: a few arrays of records, all whole numbers.
 
 A *process* is a queue of one rank: number queue * ranks + rank. A *row* is numbered through all
-queues. A *column* of rows by ranks lies in `Machine.cells`, rows that are alike once: the cell of
-a row and rank is cells[at of the row + step of the queue * rank]; step is 0 if ranks are alike.
+queues. A *flow* is a process whose bytes are under way on parts that it has to share.
+
+A column of rows by ranks lies in the pool `ClockState.cells`, equal rows once: the cell of a row
+and rank is cells[offset of the row + stride of the queue * rank]; the stride is 0 if all ranks have
+the same. So the record of a row holds offsets, and the record of its queue, in fields of the same
+name, the strides.
 """
 
 from typing import NamedTuple
@@ -13,7 +17,7 @@ ENGINE, CC_CORE, RING = 0, 1, 2
 """Kinds of queues."""
 
 NONE = -1
-"""No event, process, node, row, jump, way or time."""
+"""No event, process, node, row, jump, route or time."""
 
 ALWAYS, COUNTED, RECORDED = 0, 1, 2
 """How a jump is decided."""
@@ -38,18 +42,18 @@ DONE, LOG_FULL, INCREMENTS_FULL, PAUSED = range(4)
     TIGHT,
     HEAP,
     LATEST,
-    LEVEL,
-    LEAST_SLOW,
+    KEPT_LEVEL,
+    LEAST_CAP_LEVEL,
     PICKED,
     IS_CRAMPED,
     TAKEN,
-    LEFT,
+    STEPS_LEFT,
 ) = range(16)
-"""Numbers in Machine.counts: of `todo`, its head and length; events; increments that have a place,
+"""Numbers in ClockState.counts: of `todo`, its head and length; events; increments that have room,
 and the most of one semaphore; parts that changed; flows and parts of one sharing; of the heap; the
-end of all events; of one sharing: the level up to which rates stay, the least `slow` of flows that
-wait, the tightest parts; whether a flow had less than 1 MB/s; events that have been taken out of
-Machine.event; what the kernel may do before it returns."""
+end of all events; of one sharing: the level up to which rates stay, the least `cap_level` of flows
+without a rate, the tightest parts; whether a flow had less than 1 MB/s; events that have been moved
+out of ClockState.event; the steps left until the kernel returns."""
 COUNTS = 16
 
 
@@ -59,57 +63,58 @@ def _record(names: str) -> np.dtype[np.void]:
 
 RECORDS = {
     # of a program: ranks, semaphores of a rank, whether events are kept, posts of a row at most,
-    # parts of a way at most, and what a descriptor holds and costs
+    # parts of a route at most, and what a descriptor holds and costs
     "sizes": _record(
         "ranks semaphores is_recorded most_posts widest descriptor_bytes descriptor_ps"
     ),
-    # of a queue: kind, number of rows, number of its row 0, steps of its columns, its posts, the
-    # tail semaphore of a ring, the place of its first offset; where it stands in `cells`, by rank,
-    # where the sizes of what it performs stand, if they differ from time to time
+    # of a queue: kind, number of rows, number of its row 0, strides of its columns, its posts, the
+    # tail semaphore of a ring, the place of its first offset; if the sizes of its transfers differ
+    # from trip to trip: the offset in `cells` of one offset a rank, at which its sizes lie
     "queue": _record(
-        "kind length base wait_sem wait_value size way first_post end_post tail offset turns"
+        "kind length base wait_sem wait_value size route first_post end_post tail offset run_sizes"
     ),
-    # of a row: ps before its work and of it at full speed, where its cells are, what it pushes to
-    # a ring, its jump
-    "row": _record("overhead work wait_sem wait_value size way pushed jump"),
-    # of a post of a queue: the number of its first row in `posted`, steps of its columns
-    "post": _record("base rank sem flight"),
-    # of a row of a post: where its cells are
-    "posted": _record("rank sem flight"),
+    # of a row: ps before its work and of it at full speed, offsets of its cells, the row of a ring
+    # that it pushes, its jump
+    "row": _record("overhead work wait_sem wait_value size route pushed jump"),
+    # of a post of a queue: the number of its first row in `posted`, strides of its columns
+    "post": _record("base rank sem latency"),
+    # of a row of a post: offsets of its cells
+    "posted": _record("rank sem latency"),
     # of a control row: where it leads, how it is decided, trips if COUNTED, shift of waits
     "jump": _record("target how trips shift shift_step"),
-    # of a jump and rank: decisions taken, and where they stand in `cells` if RECORDED
-    "turn": _record("taken first"),
-    # of a way of transfers: ps until bytes flow, ps from the last byte until completion, MB/s
-    # alone, its share where it competes, from which share on it has as much as alone, its uses,
-    # whether it may have to share
-    "way": _record("lead latency cap packet slow first_use end_use is_shared"),
-    # of a way and part: how often each byte passes the part
+    # of a jump and rank: decisions taken, and where they begin in `cells` if RECORDED
+    "branch": _record("taken first"),
+    # of a route: ps until bytes flow, ps from the last byte until completion, MB/s alone, its
+    # weight where it competes, the level at which it has as much as alone, its uses, whether it may
+    # have to share
+    "route": _record("lead latency cap weight cap_level first_use end_use is_shared"),
+    # of a route and part: how often each byte passes the part
     "use": _record("part times"),
     # of a part: MB/s it has, MB/s its flows would take alone, first node of their list; whether
-    # it cannot serve all, whether it is noted as changed; while shares are found: MB/s left,
-    # packets waiting, share of each; lists: of changed parts, of tight ones, of the tightest
+    # it cannot serve all, whether it is in the list of changed ones; while shares are worked out:
+    # MB/s left, weight of flows without a rate, level that this gives them; lists: of changed
+    # parts, of tight ones, of the tightest
     "part": _record(
-        "capacity demand user is_tight is_changed spare weight share changed tight picked"
+        "capacity demand user is_tight is_changed spare weight level changed tight picked"
     ),
     # of a flow and part: neighbours in the list of the part; the flow, how often it passes
     "node": _record("next back process times"),
     # of a process: next row (of a ring: rows performed), when it is free, its last event, percent
     # of its speed; the value it sleeps for, who sleeps for the same semaphore, whether it is in
-    # `todo`; its flow: way, start of the row, begin, time alone and end of the bytes, the row's end
-    # at the earliest, cause and reason, 1e-6 bytes left at a time; whether shares are found for it,
-    # the share at which it got its rate, its rate to be, rate, what Machine.way has of it, whether
-    # bytes flow; its time and place in the heap; lists: of processes to look at, of flows whose
-    # shares are found and of those still without, the heap
+    # `todo`; its flow: route, start of the row, begin, time alone and end of the bytes, the row's
+    # end at the earliest, cause and reason, 1e-6 bytes left at a time; whether its rate is being
+    # worked out, the level at which it got its rate, its new rate, rate, what its route has,
+    # whether bytes flow; its time and place in the heap; lists: of processes to look at, of flows
+    # whose rates are worked out and of those still without, the heap
     "process": _record(
-        "row free last percent awaited next is_todo way start begun alone end floor cause reason "
-        "left since is_affected level fresh rate packet slow cap first_use end_use is_moving due "
-        "place todo affected waiting heap"
+        "row free last percent awaited next is_todo route start begun alone end floor cause reason "
+        "left since is_affected level new_rate rate weight cap_level cap first_use end_use "
+        "is_moving due place todo affected waiting heap"
     ),
     # of a semaphore of a rank: value, where its increments are, room for them, who sleeps for it;
-    # how many of the first are dropped, up to which value nobody asks any more, whether one queue
-    # only asks, so that they can be
-    "semaphore": _record("held start room sleeper dropped asked has_one"),
+    # how many of the first are dropped, up to which value they are consumed, whether only one queue
+    # waits for it, so that they can be dropped
+    "semaphore": _record("held start room sleeper dropped consumed has_one"),
     # of an increment: when it is seen, the event that made it, the row of a ring that it pushes
     "increment": _record("seen maker pushed"),
     # of an event: see trace.Trace; 39 bytes, since there are so many
@@ -126,11 +131,11 @@ RECORDS = {
         ]
     ),
 }
-"""Records by the field of Machine they are of; numbers are int64 but for events, times in ps."""
+"""Records by the field of ClockState; numbers are int64 but for events, times in ps."""
 
 
-class Machine(NamedTuple):
-    """The tables; those from `process` on change."""
+class ClockState(NamedTuple):
+    """The tables of a run; those from `process` on change while the kernel runs."""
 
     sizes: np.ndarray  # (1,)
     cells: np.ndarray  # int64
@@ -139,12 +144,12 @@ class Machine(NamedTuple):
     post: np.ndarray
     posted: np.ndarray
     jump: np.ndarray
-    way: np.ndarray
+    route: np.ndarray
     use: np.ndarray
     process: np.ndarray
     part: np.ndarray
-    node: np.ndarray  # process * widest + place among the uses of its way
-    turn: np.ndarray  # jump * ranks + rank
+    node: np.ndarray  # process * widest + place among the uses of its route
+    branch: np.ndarray  # jump * ranks + rank
     offset: np.ndarray  # int64, (place of a queue + rank) * semaphores + semaphore
     semaphore: np.ndarray  # rank * semaphores + semaphore
     increment: np.ndarray

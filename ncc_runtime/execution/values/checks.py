@@ -16,7 +16,7 @@ from ncc_runtime.neff.program import Tensor
 _NOBODY = -1
 
 
-class Owners:
+class ByteOwners:
     """The buffer each byte was last written as; channel buffers follow the program's buffers."""
 
     def __init__(self, executable: Executable, stride: int) -> None:
@@ -48,7 +48,7 @@ class Owners:
         self._owner[ranks, start : start + tensor.size_bytes] = tensor.buffer
 
     def transfer(self, queue: DmaQueue, at: tuple[int, int], ranks: np.ndarray) -> None:
-        """Check the reads of a row of descriptors, and where it stands, and record its writes."""
+        """Check the reads of a row, record its writes; `at`: the row, its number in the program."""
         row, pc = at
         number, scratch = int(queue.placeholder[row]), self._scratch[queue.stream]
         moving = (queue.peer[row, ranks] != IDLE) & (queue.size_bytes[row, ranks] > 0)

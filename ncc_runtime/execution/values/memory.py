@@ -1,6 +1,6 @@
 """The memory of all ranks: one arena [ranks, bytes], and typed views of it.
 
-Ranks' copies of one buffer lie in one array, so a step that all ranks do alike is one numpy call.
+Ranks' copies of one buffer lie in one array, so a row that all ranks perform is one numpy call.
 """
 
 import math
@@ -34,22 +34,22 @@ class Arena:
         return row
 
     def windows(self, dtype: np.dtype, elements: int) -> np.ndarray:
-        """Every stretch of `elements` elements as [rank, element offset, element]; a view.
+        """Every run of `elements` elements as [rank, element offset, element]; a view.
 
-        Indexing it with (ranks, offsets) gathers or scatters one stretch a rank in one call.
+        Indexing it with (ranks, offsets) gathers or scatters one run a rank in one call.
         """
         words = _typed(self.bytes, _carrier(dtype))
         count = words.shape[1] - elements + 1
-        stretches = np.lib.stride_tricks.as_strided(
+        runs = np.lib.stride_tricks.as_strided(
             words,
             shape=(self.ranks, count, elements),
             strides=(words.strides[0], dtype.itemsize, dtype.itemsize),
         )
-        return stretches.view(dtype)
+        return runs.view(dtype)
 
 
 def _carrier(dtype: np.dtype) -> np.dtype:
-    """A dtype of numpy's own of the same size: strides are not to be had for all others."""
+    """A dtype of numpy's own of the same size: as_strided refuses some of the others."""
     return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
 
 

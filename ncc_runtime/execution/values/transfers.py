@@ -3,7 +3,8 @@
 Small transfers of many ranks are one gather and one scatter over the arena's windows; large ones
 go rank by rank at the speed of memory, which needs no index arrays and no temporaries.
 
-Length registers: LOAD rows fill them from memory, and transfers move what they say.
+Sizes and offsets of variable-size collectives are known only at run time: LOAD rows of a CC-core
+read them from memory into length registers, and transfers take them from there.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ import numpy as np
 from ncc_runtime.execution.values.kernels.elementwise import FUNCTIONS
 from ncc_runtime.execution.values.kernels.numbers import canonical_nans, widened
 from ncc_runtime.execution.values.memory import Arena
-from ncc_runtime.execution.variable_sizes import Said, Table
+from ncc_runtime.execution.variable_sizes import CountsTable, RowCounts
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, RegisterLoad
 from ncc_runtime.neff.placeholder import Placeholder
@@ -34,10 +35,10 @@ def transfer(
     sizes = queue.size_bytes[row, ranks]
     opcode = DmaOpcode(int(queue.opcode[row]))
     for size in np.unique(sizes[sizes > 0]).tolist():
-        _Move(queue, row, ranks[sizes == size], size).perform(arena, opcode, placeholder)
+        _SizedTransfers(queue, row, ranks[sizes == size], size).perform(arena, opcode, placeholder)
 
 
-class _Move:
+class _SizedTransfers:
     """Transfers of one size in one row: from whose memory and where, to whom and where."""
 
     def __init__(self, queue: DmaQueue, row: int, ranks: np.ndarray, size: int) -> None:
@@ -130,7 +131,7 @@ class LengthRegisters:
     def __init__(self, executable: Executable, arena: Arena) -> None:
         self._executable, self._arena = executable, arena
         self._files: dict[int, np.ndarray] = {}  # by stream: (ranks, registers) int64
-        self._meetings: dict[int, _Meeting] = {}  # by placeholder
+        self._tables: dict[int, _GroupTables] = {}  # by placeholder
         for queue in executable.queues:
             if isinstance(queue, CcQueue) and queue.loads:
                 width = max(load.first + load.words for load in queue.loads.values())
@@ -156,8 +157,8 @@ class LengthRegisters:
         return np.stack(rows).view(dtype)
 
     def _check(self, number: int, ranks: np.ndarray) -> None:
-        if number not in self._meetings:
-            self._meetings[number] = _Meeting(self._executable, number)
+        if number not in self._tables:
+            self._tables[number] = _GroupTables(self._executable, number)
         for stage in self._executable.stages:
             own = ranks[np.isin(ranks, stage.ranks)]
             if len(own):
@@ -171,10 +172,10 @@ class LengthRegisters:
                     )[own]
                     for tensor in tensors
                 ]
-                self._meetings[number].tell(own, tables)
+                self._tables[number].add(own, tables)
 
-    def settled(self, queue: DmaQueue, row: int) -> DmaQueue:
-        """A ring of one row: this one, with the sizes and addresses that the registers say."""
+    def resolved(self, queue: DmaQueue, row: int) -> DmaQueue:
+        """A ring of one row: this one, with the sizes and addresses that the registers hold."""
         registers = queue.registers
         assert registers is not None, f"{queue.name} uses no registers"
         placeholder = self._executable.program.placeholders[int(queue.placeholder[row])]
@@ -215,21 +216,21 @@ def _held(file: np.ndarray, register: np.ndarray) -> np.ndarray:
     return np.where(register == IDLE, 0, found)
 
 
-class _Meeting:
+class _GroupTables:
     """The tables of one collective, rank by rank and time by time, until a group is complete."""
 
     def __init__(self, executable: Executable, number: int) -> None:
         placeholder: Placeholder = executable.program.placeholders[number]
-        self._table = Table.of(executable.program, placeholder)
+        self._table = CountsTable.of(executable.program, placeholder)
         self._groups = {rank: group for group in placeholder.groups for rank in group}
-        self._times: dict[int, int] = {}  # by rank, how often it has come here
+        self._times: dict[int, int] = {}  # by rank, how often it has run the collective
         self._waiting: dict[tuple[tuple[int, ...], int], dict[int, Mapping[str, np.ndarray]]] = {}
 
-    def tell(self, ranks: np.ndarray, tables: list[np.ndarray]) -> None:
-        """What the tables of ranks say this time; CountsError if they do not fit."""
+    def add(self, ranks: np.ndarray, tables: list[np.ndarray]) -> None:
+        """Add the tables of ranks; CountsError if they do not fit, or those of a complete group."""
         groups = np.array([self._groups[rank] for rank in ranks.tolist()])
-        said = self._table.said(tables, groups.shape[1])
-        self._table.check_own(said, ranks, groups)
+        counts = self._table.counts_of(tables, groups.shape[1])
+        self._table.check_own(counts, ranks, groups)
         for place, rank in enumerate(ranks.tolist()):
             time = self._times.get(rank, 0)
             self._times[rank] = time + 1
@@ -237,14 +238,18 @@ class _Meeting:
             here = self._waiting.setdefault(key, {})
             here[rank] = {
                 name: column[place]
-                for name, column in attrs.asdict(said, recurse=False).items()
+                for name, column in attrs.asdict(counts, recurse=False).items()
                 if column is not None
             }
             if len(here) == len(key[0]):
                 del self._waiting[key]
-                self._meet(here, key[0])
+                self._check_group(here, key[0])
 
-    def _meet(self, here: Mapping[int, Mapping[str, np.ndarray]], group: tuple[int, ...]) -> None:
+    def _check_group(
+        self, here: Mapping[int, Mapping[str, np.ndarray]], group: tuple[int, ...]
+    ) -> None:
         columns = {name: np.stack([here[rank][name] for rank in group]) for name in here[group[0]]}
-        said = Said(columns["rows"], columns["source"], columns["received"], columns.get("target"))
-        self._table.check_group(said, group)
+        counts = RowCounts(
+            columns["rows"], columns["source"], columns["received"], columns.get("target")
+        )
+        self._table.check_group(counts, group)

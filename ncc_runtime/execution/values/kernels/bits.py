@@ -118,7 +118,7 @@ def _few_bits() -> Mapping[np.dtype, int]:
 
 
 def _repacked(array: np.ndarray, from_bits: int, dtype: DType) -> np.ndarray:
-    """By way of bits, lowest first, in a last dimension."""
+    """The same bits, lowest first, cut into elements of another width in a last dimension."""
     bits = _to_bits(array, from_bits)
     if from_bits > dtype.bits:
         return _from_bits(bits.reshape(*array.shape, from_bits // dtype.bits, dtype.bits), dtype)

@@ -17,85 +17,85 @@ from ncc_runtime.execution.values.kernels.ordering import ORDERING_KERNELS
 from ncc_runtime.execution.values.kernels.products import convolution, dot, ragged_dot
 from ncc_runtime.execution.values.kernels.regions import evaluate, fold
 from ncc_runtime.execution.values.kernels.windows import reduce_window, select_and_scatter
-from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, Work
+from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, KernelCall
 from ncc_runtime.neff.isa import OPCODES, Shape
 
 
-def compute(work: Work, operands: Arrays) -> Arrays:
+def compute(call: KernelCall, operands: Arrays) -> Arrays:
     """The results of an instruction, each [ranks, *shape] of its tensor."""
-    if not any(math.prod(result.shape) for result in work.results):
+    if not any(math.prod(result.shape) for result in call.results):
         # kernels may make arrays as long as one dimension, which is anything beside an empty one
-        ranks = len(work.ranks)
-        return [np.empty((ranks, *one.shape), one.dtype.numpy) for one in work.results]
-    shape = OPCODES[work.opcode].shape
+        ranks = len(call.ranks)
+        return [np.empty((ranks, *one.shape), one.dtype.numpy) for one in call.results]
+    shape = OPCODES[call.opcode].shape
     if shape in _ELEMENTWISE:
-        dtype = work.results[0].dtype
-        results = [elementwise.apply(work.opcode, operands, dtype, work.attributes)]
+        dtype = call.results[0].dtype
+        results = [elementwise.apply(call.opcode, operands, dtype, call.attributes)]
     else:
-        results = KERNELS[work.opcode](work, operands)
-    if shape in _MOVES or (operands and keeps_bits(work.opcode, operands[0].dtype)):
+        results = KERNELS[call.opcode](call, operands)
+    if shape in _MOVES or (operands and keeps_bits(call.opcode, operands[0].dtype)):
         return results
     return [canonical_nans(result) for result in results]
 
 
 _ELEMENTWISE = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
 _MOVES = (Shape.MOVE, Shape.MAP, Shape.FOLD)
-"""What leaves NaNs alone; regions have settled which NaN stands for those that they compute."""
+"""Opcodes that leave NaNs alone; regions have made those that they compute canonical."""
 
 
-def _iota(work: Work, _: Arrays) -> Arrays:
-    result = work.results[0]
-    dimension = work.integer("iota_dimension")
+def _iota(call: KernelCall, _: Arrays) -> Arrays:
+    result = call.results[0]
+    dimension = call.integer("iota_dimension")
     numbers = np.arange(result.shape[dimension]).astype(result.dtype.numpy)
     shape = [1] * (len(result.shape) + 1)
     shape[dimension + 1] = -1
-    return [np.broadcast_to(numbers.reshape(shape), (len(work.ranks), *result.shape))]
+    return [np.broadcast_to(numbers.reshape(shape), (len(call.ranks), *result.shape))]
 
 
-def _partition_id(work: Work, _: Arrays) -> Arrays:
-    return [(work.ranks % work.program.num_partitions).astype(work.results[0].dtype.numpy)]
+def _partition_id(call: KernelCall, _: Arrays) -> Arrays:
+    return [(call.ranks % call.program.num_partitions).astype(call.results[0].dtype.numpy)]
 
 
-def _replica_id(work: Work, _: Arrays) -> Arrays:
-    return [(work.ranks // work.program.num_partitions).astype(work.results[0].dtype.numpy)]
+def _replica_id(call: KernelCall, _: Arrays) -> Arrays:
+    return [(call.ranks // call.program.num_partitions).astype(call.results[0].dtype.numpy)]
 
 
-def _broadcast(work: Work, operands: Arrays) -> Arrays:
-    shape = work.results[0].shape
+def _broadcast(call: KernelCall, operands: Arrays) -> Arrays:
+    shape = call.results[0].shape
     spread = [1] * len(shape)
-    for axis, dimension in enumerate(work.integers("dimensions")):
+    for axis, dimension in enumerate(call.integers("dimensions")):
         spread[dimension] = operands[0].shape[axis + 1]
-    order = np.argsort(work.integers("dimensions"), kind="stable")
+    order = np.argsort(call.integers("dimensions"), kind="stable")
     operand = operands[0].transpose(0, *(int(axis) + 1 for axis in order))
-    return [np.broadcast_to(operand.reshape(len(operand), *spread), (len(work.ranks), *shape))]
+    return [np.broadcast_to(operand.reshape(len(operand), *spread), (len(call.ranks), *shape))]
 
 
-def _reshape(work: Work, operands: Arrays) -> Arrays:
-    return [operands[0].reshape(len(work.ranks), *work.results[0].shape)]
+def _reshape(call: KernelCall, operands: Arrays) -> Arrays:
+    return [operands[0].reshape(len(call.ranks), *call.results[0].shape)]
 
 
-def _transpose(work: Work, operands: Arrays) -> Arrays:
-    return [operands[0].transpose(0, *(axis + 1 for axis in work.integers("dimensions")))]
+def _transpose(call: KernelCall, operands: Arrays) -> Arrays:
+    return [operands[0].transpose(0, *(axis + 1 for axis in call.integers("dimensions")))]
 
 
-def _slice(work: Work, operands: Arrays) -> Arrays:
-    bounds = (work.integers(name) for name in ("start", "limit", "stride"))
+def _slice(call: KernelCall, operands: Arrays) -> Arrays:
+    bounds = (call.integers(name) for name in ("start", "limit", "stride"))
     cut = tuple(slice(*bound) for bound in zip(*bounds, strict=True))
     return [operands[0][(slice(None), *cut)]]
 
 
-def _concatenate(work: Work, operands: Arrays) -> Arrays:
-    return [np.concatenate(operands, axis=work.integer("dimension") + 1)]
+def _concatenate(call: KernelCall, operands: Arrays) -> Arrays:
+    return [np.concatenate(operands, axis=call.integer("dimension") + 1)]
 
 
-def _reduce(work: Work, operands: Arrays) -> Arrays:
+def _reduce(call: KernelCall, operands: Arrays) -> Arrays:
     count = len(operands) // 2
-    region = work.program.regions[work.integer("region")]
-    return fold(region, operands[:count], operands[count:], work.integers("dimensions"))
+    region = call.program.regions[call.integer("region")]
+    return fold(region, operands[:count], operands[count:], call.integers("dimensions"))
 
 
-def _map(work: Work, operands: Arrays) -> Arrays:
-    results = evaluate(work.program.regions[work.integer("region")], operands)
+def _map(call: KernelCall, operands: Arrays) -> Arrays:
+    results = evaluate(call.program.regions[call.integer("region")], operands)
     return [np.broadcast_to(result, operands[0].shape) for result in results]
 
 

@@ -113,7 +113,7 @@ def choose(
     """Of two numbers the one that comes first, NaN in both parts if any of the four parts is.
 
     Equal ones differ in the signs of zeros only, which `of_parts` settles as it does for floats. So
-    the choice does not hang on the order in which many numbers meet.
+    the choice does not depend on the order in which numbers are joined.
     """
     before = compare(is_first, is_first)
 

@@ -19,7 +19,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.execution.values.kernels.regions import evaluate
-from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, Work
+from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, KernelCall
 from ncc_runtime.neff.program import Region
 
 _FAR = 2**62
@@ -104,14 +104,14 @@ def counted(shape: tuple[int, ...], axis: int) -> np.ndarray:
     return np.broadcast_to(column, shape)
 
 
-def _dynamic_slice(work: Work, operands: Arrays) -> Arrays:
-    array, sizes = operands[0], work.results[0].shape
-    if not work.results[0].elements:
+def _dynamic_slice(call: KernelCall, operands: Arrays) -> Arrays:
+    array, sizes = operands[0], call.results[0].shape
+    if not call.results[0].elements:
         return [np.empty((len(array), *sizes), array.dtype)]
     return [windows_at(array, _starts(operands[1:]), sizes, array.shape[:1])]
 
 
-def _dynamic_update_slice(_: Work, operands: Arrays) -> Arrays:
+def _dynamic_update_slice(_: KernelCall, operands: Arrays) -> Arrays:
     result = operands[0].copy()
     update_slice(result, *operands[1:])
     return [result]
@@ -123,25 +123,25 @@ def update_slice(array: np.ndarray, update: np.ndarray, *starts: np.ndarray) -> 
         _write_window(array, _starts(starts), update)
 
 
-def _gather(work: Work, operands: Arrays) -> Arrays:
-    array, vector_dim = operands[0], work.integer("index_vector_dim")
-    sizes = work.integers("slice_sizes")
-    if not (array.size and work.results[0].elements and all(sizes)):
+def _gather(call: KernelCall, operands: Arrays) -> Arrays:
+    array, vector_dim = operands[0], call.integer("index_vector_dim")
+    sizes = call.integers("slice_sizes")
+    if not (array.size and call.results[0].elements and all(sizes)):
         # XLA reads zeros where there is nothing, also through a window that is collapsed to nothing
-        return [np.zeros((len(array), *work.results[0].shape), array.dtype)]
+        return [np.zeros((len(array), *call.results[0].shape), array.dtype)]
     vectors = index_vectors(operands[1], vector_dim)
     batch = vectors.shape[:-1]
-    batching = work.integers("operand_batching_dims")
+    batching = call.integers("operand_batching_dims")
     starts = [np.zeros(batch, np.int64) for _ in sizes]
-    for number, dimension in enumerate(work.integers("start_index_map")):
+    for number, dimension in enumerate(call.integers("start_index_map")):
         starts[dimension] = vectors[..., number]
-    axes = batching_axes(work.integers("start_indices_batching_dims"), vector_dim)
+    axes = batching_axes(call.integers("start_indices_batching_dims"), vector_dim)
     for dimension, axis in zip(batching, axes, strict=True):
         starts[dimension] = counted(batch, axis)
-    dropped = (*work.integers("collapsed_slice_dims"), *batching)
+    dropped = (*call.integers("collapsed_slice_dims"), *batching)
     kept = [size for d, size in enumerate(sizes) if d not in dropped]
     found = windows_at(array, starts, sizes, batch).reshape(*batch, *kept)
-    offsets = [d + 1 for d in work.integers("offset_dims")]
+    offsets = [d + 1 for d in call.integers("offset_dims")]
     return [np.moveaxis(found, range(len(batch), found.ndim), offsets)]
 
 
@@ -150,14 +150,14 @@ def batching_axes(dimensions: tuple[int, ...], vector_dim: int) -> list[int]:
     return [d + 1 - (d > vector_dim) for d in dimensions]
 
 
-def _pad(work: Work, operands: Arrays) -> Arrays:
+def _pad(call: KernelCall, operands: Arrays) -> Arrays:
     """Elements go to every (interior + 1)-th place from `low` on, as far as there are places."""
     array, value = operands
-    shape = work.results[0].shape
+    shape = call.results[0].shape
     result = np.empty((len(array), *shape), array.dtype)
     result[:] = value.reshape(-1, *([1] * len(shape)))
     targets, sources = [slice(None)], [slice(None)]
-    numbers = (work.integers("low"), work.integers("interior"), array.shape[1:], shape)
+    numbers = (call.integers("low"), call.integers("interior"), array.shape[1:], shape)
     for low, interior, size, places in zip(*numbers, strict=True):
         step = interior + 1
         first = min(max(0, -(low // step)), size)  # the first element at a place of 0 or more
@@ -170,8 +170,8 @@ def _pad(work: Work, operands: Arrays) -> Arrays:
     return [result]
 
 
-def _reverse(work: Work, operands: Arrays) -> Arrays:
-    return [np.flip(operands[0], tuple(d + 1 for d in work.integers("dimensions")))]
+def _reverse(call: KernelCall, operands: Arrays) -> Arrays:
+    return [np.flip(operands[0], tuple(d + 1 for d in call.integers("dimensions")))]
 
 
 INDEXING_KERNELS: Mapping[str, Kernel] = {
@@ -188,7 +188,7 @@ _ASSOCIATIVE = frozenset({"add", "and", "maximum", "minimum", "multiply", "or", 
 
 
 @attrs.frozen
-class _Layout:
+class _ScatterLayout:
     """How operands and updates become tables of rows; axes count the ranks."""
 
     cut: list[int]  # of the operand: what a target row is an index of
@@ -198,31 +198,31 @@ class _Layout:
     update_full: list[int]
 
 
-def scatter(work: Work, operands: Arrays) -> Arrays:
+def scatter(call: KernelCall, operands: Arrays) -> Arrays:
     """The operands with updates joined to them; windows that do not fit are left out."""
     count = len(operands) // 2
     arrays, updates = operands[:count], operands[count + 1 :]
     if not arrays[0].size or not updates[0].size:
         return [array.copy() for array in arrays]
-    layout = _layout(work, arrays[0], updates[0])
-    targets, fits = _targets(work, layout, arrays[0], operands[count], updates[0])
+    layout = _layout(call, arrays[0], updates[0])
+    targets, fits = _targets(call, layout, arrays[0], operands[count], updates[0])
     tables = [_rows(array, layout.cut, layout.full) for array in arrays]
     found = [_update_rows(update, layout)[fits] for update in updates]
-    _join(work.region(), tables, targets[fits], found)
+    _join(call.region(), tables, targets[fits], found)
     order = np.argsort([0, *layout.cut, *layout.full])
     shape = [arrays[0].shape[axis] for axis in (0, *layout.cut, *layout.full)]
     return [table.reshape(shape).transpose(order) for table in tables]
 
 
-def _layout(work: Work, array: np.ndarray, update: np.ndarray) -> _Layout:
-    window_axes = [d + 1 for d in work.integers("update_window_dims")]
-    dropped = {*work.integers("inserted_window_dims"), *work.integers("input_batching_dims")}
+def _layout(call: KernelCall, array: np.ndarray, update: np.ndarray) -> _ScatterLayout:
+    window_axes = [d + 1 for d in call.integers("update_window_dims")]
+    dropped = {*call.integers("inserted_window_dims"), *call.integers("input_batching_dims")}
     kept = [d for d in range(array.ndim - 1) if d not in dropped]
     axis_of: dict[int, int] = dict(zip(kept, window_axes, strict=True))
-    indexed = work.integers("scatter_dims_to_operand_dims")
+    indexed = call.integers("scatter_dims_to_operand_dims")
     full = [d for d in kept if d not in indexed and update.shape[axis_of[d]] == array.shape[d + 1]]
     cut = [d for d in range(array.ndim - 1) if d not in full]
-    return _Layout(
+    return _ScatterLayout(
         cut=[d + 1 for d in cut],
         full=[d + 1 for d in full],
         outer=[axis for axis in range(1, update.ndim) if axis not in window_axes],
@@ -237,7 +237,7 @@ def _rows(array: np.ndarray, cut: list[int], full: list[int]) -> np.ndarray:
     return np.array(array.transpose(0, *cut, *full).reshape(-1, width), order="C")
 
 
-def _update_rows(update: np.ndarray, layout: _Layout) -> np.ndarray:
+def _update_rows(update: np.ndarray, layout: _ScatterLayout) -> np.ndarray:
     """A row for each rank, index and element of the cut window, in this order."""
     inner = [axis for axis in layout.update_cut if axis is not None]
     width = math.prod(update.shape[axis] for axis in layout.update_full)
@@ -245,10 +245,14 @@ def _update_rows(update: np.ndarray, layout: _Layout) -> np.ndarray:
 
 
 def _targets(
-    work: Work, layout: _Layout, array: np.ndarray, indices: np.ndarray, update: np.ndarray
+    call: KernelCall,
+    layout: _ScatterLayout,
+    array: np.ndarray,
+    indices: np.ndarray,
+    update: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The target row of each update row, and whether its whole window fits."""
-    starts = _window_starts(work, indices, array.ndim - 1)
+    starts = _window_starts(call, indices, array.ndim - 1)
     batch = starts.shape[1:]
     window = [1 if axis is None else update.shape[axis] for axis in layout.update_cut]
     fits = np.ones(batch, bool)
@@ -264,16 +268,16 @@ def _targets(
     return np.broadcast_to(rows, whole).reshape(-1), spread.reshape(-1)
 
 
-def _window_starts(work: Work, indices: np.ndarray, rank: int) -> np.ndarray:
+def _window_starts(call: KernelCall, indices: np.ndarray, rank: int) -> np.ndarray:
     """[operand dimension, ranks, *batch]: where each window starts."""
-    vector_dim = work.integer("index_vector_dim")
+    vector_dim = call.integer("index_vector_dim")
     vectors = index_vectors(indices, vector_dim)
     batch = vectors.shape[:-1]
     starts = np.zeros((rank, *batch), np.int64)
-    for number, dimension in enumerate(work.integers("scatter_dims_to_operand_dims")):
+    for number, dimension in enumerate(call.integers("scatter_dims_to_operand_dims")):
         starts[dimension] = vectors[..., number]
-    axes = batching_axes(work.integers("scatter_indices_batching_dims"), vector_dim)
-    for dimension, axis in zip(work.integers("input_batching_dims"), axes, strict=True):
+    axes = batching_axes(call.integers("scatter_indices_batching_dims"), vector_dim)
+    for dimension, axis in zip(call.integers("input_batching_dims"), axes, strict=True):
         starts[dimension] = counted(batch, axis)
     return starts
 
@@ -284,18 +288,18 @@ def _join(region: Region, tables: Arrays, targets: np.ndarray, updates: Arrays) 
     targets, updates = targets[order], [update[order] for update in updates]
     if _is_associative(region):
         targets, updates = _joined_pairwise(region, targets, updates)
-    turn = _turns(targets)
-    by_turn = np.argsort(turn, kind="stable")
-    ends = np.cumsum(np.bincount(turn)).tolist()
+    repetition = _repetitions(targets)
+    by_repetition = np.argsort(repetition, kind="stable")
+    ends = np.cumsum(np.bincount(repetition)).tolist()
     for start, end in itertools.pairwise([0, *ends]):
-        now = by_turn[start:end]
+        now = by_repetition[start:end]
         rows = targets[now]
         given = [table[rows] for table in tables] + [update[now] for update in updates]
         for table, joined in zip(tables, evaluate(region, given), strict=True):
             table[rows] = joined
 
 
-def _turns(targets: np.ndarray) -> np.ndarray:
+def _repetitions(targets: np.ndarray) -> np.ndarray:
     """How many equal targets stand before each, where equal ones are neighbours."""
     positions = np.arange(len(targets))
     is_first = np.ones(len(targets), bool)
@@ -308,7 +312,7 @@ def _joined_pairwise(
 ) -> tuple[np.ndarray, Arrays]:
     """One row for each target, of rows whose equal targets are neighbours."""
     while (targets[1:] == targets[:-1]).any():
-        kept = np.flatnonzero(_turns(targets) % 2 == 0)
+        kept = np.flatnonzero(_repetitions(targets) % 2 == 0)
         following = np.append(targets[1:], -1)
         has_partner = following[kept] == targets[kept]
         left = kept[has_partner]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import lapack as scipy_lapack
 
-from ncc_runtime.execution.values.kernels.work import Arrays, Work
+from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall
 from ncc_runtime.neff.shared.lapack import COMPLEX_NAMES
 
 Options = Mapping[str, Any]
@@ -22,22 +22,22 @@ _BLOCK = 64
 """Rows of workspace for each column: what LAPACK's own blocks ask for, or more."""
 
 
-def lapack(work: Work, operands: Arrays) -> Arrays:
+def lapack(call: KernelCall, operands: Arrays) -> Arrays:
     """The results of a routine on every matrix of the batch."""
-    routine = str(work.attributes["routine"])
+    routine = str(call.attributes["routine"])
     compute = _ROUTINES[routine]
     rank = operands[0].ndim - (1 if routine.startswith("gtsv") else 2)
     batch = operands[0].shape[:rank]
     count = math.prod(batch)
     given = [array.reshape(count, *array.shape[rank:]) for array in operands]
-    shapes = [(len(work.ranks), *result.shape) for result in work.results]
+    shapes = [(len(call.ranks), *result.shape) for result in call.results]
     results = [
         np.zeros((count, *shape[rank:]), result.dtype.numpy)
-        for shape, result in zip(shapes, work.results, strict=True)
+        for shape, result in zip(shapes, call.results, strict=True)
     ]
     with np.errstate(all="ignore"):
         for k in range(count):
-            found = compute(work.attributes, *(array[k] for array in given))
+            found = compute(call.attributes, *(array[k] for array in given))
             for result, one in zip(results, found, strict=True):
                 if one is not None:
                     result[k] = one
@@ -140,13 +140,13 @@ def _syevd(options: Options, matrix: np.ndarray) -> Found:
     """LAPACK takes NaN for small and would give finite numbers."""
     if not matrix.size:
         return None, None, 0
-    wanted = options["jobz"] == "V"
+    with_vectors = options["jobz"] == "V"
     triangle = np.tril(matrix) if options["uplo"] == "L" else np.triu(matrix)
     if not np.isfinite(triangle).all():
-        return np.nan if wanted else None, np.nan, 0
+        return np.nan if with_vectors else None, np.nan, 0
     decompose = _routine("syevd", matrix.dtype)
-    values, vectors, info = decompose(matrix, compute_v=wanted, lower=options["uplo"] == "L")
-    return vectors if wanted else None, values, info
+    values, vectors, info = decompose(matrix, compute_v=with_vectors, lower=options["uplo"] == "L")
+    return vectors if with_vectors else None, values, info
 
 
 def _eigh(options: Options, matrix: np.ndarray) -> Found:
@@ -160,8 +160,8 @@ def _svd(name: str) -> "Compute":
     def compute(options: Options, matrix: np.ndarray) -> Found:
         job, (rows, columns) = options["jobz"], matrix.shape
         if not matrix.size:
-            wanted = job == "A"
-            both = (np.eye(rows), np.eye(columns)) if wanted else (None, None)
+            with_vectors = job == "A"
+            both = (np.eye(rows), np.eye(columns)) if with_vectors else (None, None)
             return matrix, None, *both, 0
         left, values, right, info = _routine(name, matrix.dtype)(
             matrix, compute_uv=job != "N", full_matrices=job == "A"
@@ -200,11 +200,11 @@ def _gees(options: Options, matrix: np.ndarray) -> Found:
     is_real = matrix.dtype.kind == "f"
     if not matrix.size:
         return *((None,) * (4 if is_real else 3)), 0, 0
-    wanted = options["jobvs"] == "V"
+    with_vectors = options["jobvs"] == "V"
     form, count, *values, vectors, _work, info = _routine("gees", matrix.dtype)(
-        lambda *_: False, matrix, compute_v=wanted, sort_t=0
+        lambda *_: False, matrix, compute_v=with_vectors, sort_t=0
     )
-    return form, vectors if wanted else None, *values, count, info
+    return form, vectors if with_vectors else None, *values, count, info
 
 
 def _gehrd(options: Options, matrix: np.ndarray) -> Found:
@@ -248,7 +248,7 @@ def _gtsv_perturbed(
 
     By machine precision times the largest element of U, and again by twice as much until the
     quotient is finite: as LAPACK's lagts does with a negative job. No step makes a pivot that is
-    NaN divide, so a matrix that is not finite is told from the others first.
+    NaN divide, so matrices that are not finite are separated from the others first.
     """
     if not all(np.isfinite(diagonal).all() for diagonal in (lower[1:], middle, upper[:-1])):
         return (np.full_like(given, np.nan),)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ncc_runtime.execution.values.kernels.numbers import widened
-from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, Work
+from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, KernelCall
 from ncc_runtime.neff.shared.dtypes import DType
 
 _TRANSFORMS: Mapping[str, Callable[..., np.ndarray]] = {
@@ -22,25 +22,25 @@ _TRANSFORMS: Mapping[str, Callable[..., np.ndarray]] = {
 }
 
 
-def fft(work: Work, operands: Arrays) -> Arrays:
+def fft(call: KernelCall, operands: Arrays) -> Arrays:
     """The transform in the precision of the operand."""
-    (array,), (result,) = operands, work.results
+    (array,), (result,) = operands, call.results
     if not array.size or not result.elements:
-        return [np.zeros((len(work.ranks), *result.shape), result.dtype.numpy)]
-    lengths = work.integers("fft_length")
+        return [np.zeros((len(call.ranks), *result.shape), result.dtype.numpy)]
+    lengths = call.integers("fft_length")
     axes = tuple(range(array.ndim - len(lengths), array.ndim))
     with np.errstate(all="ignore"):
-        found = _TRANSFORMS[str(work.attributes["fft_type"])](array, s=lengths, axes=axes)
+        found = _TRANSFORMS[str(call.attributes["fft_type"])](array, s=lengths, axes=axes)
     return [found.astype(result.dtype.numpy, copy=False)]
 
 
-def cholesky(work: Work, operands: Arrays) -> Arrays:
+def cholesky(call: KernelCall, operands: Arrays) -> Arrays:
     """The triangle L or its adjoint; all NaN where the matrix is not positive definite."""
     matrices = widened(operands[0])
     stack = matrices.reshape(math.prod(matrices.shape[:-2]), *matrices.shape[-2:])
-    factors = _factors(stack, not work.attributes["lower"])
+    factors = _factors(stack, not call.attributes["lower"])
     factors[np.isnan(factors).any(axis=(-1, -2))] = np.nan  # LAPACK lets some of them pass
-    return [factors.reshape(matrices.shape).astype(work.results[0].dtype.numpy, copy=False)]
+    return [factors.reshape(matrices.shape).astype(call.results[0].dtype.numpy, copy=False)]
 
 
 def _factors(stack: np.ndarray, upper: bool) -> np.ndarray:
@@ -54,33 +54,33 @@ def _factors(stack: np.ndarray, upper: bool) -> np.ndarray:
     return np.concatenate([_factors(stack[:half], upper), _factors(stack[half:], upper)])
 
 
-def triangular_solve(work: Work, operands: Arrays) -> Arrays:
+def triangular_solve(call: KernelCall, operands: Arrays) -> Arrays:
     """Substitution: each row that is known is taken out of all rows that are not yet."""
     matrix, known = map(widened, operands)
-    is_lower, on_left = bool(work.attributes["lower"]), bool(work.attributes["left_side"])
-    if work.attributes["transpose_a"] == "ADJOINT":
+    is_lower, on_left = bool(call.attributes["lower"]), bool(call.attributes["left_side"])
+    if call.attributes["transpose_a"] == "ADJOINT":
         matrix = matrix.conj()
-    is_transposed = work.attributes["transpose_a"] != "NO_TRANSPOSE"
+    is_transposed = call.attributes["transpose_a"] != "NO_TRANSPOSE"
     if is_transposed is on_left:  # X A = B is the transpose of A' X' = B'
         matrix, is_lower = matrix.swapaxes(-1, -2), not is_lower
     rows = np.array(known if on_left else known.swapaxes(-1, -2), order="C")
     size = matrix.shape[-1]
     with np.errstate(all="ignore"):
         for k in range(size) if is_lower else reversed(range(size)):
-            if not work.attributes["unit_diagonal"]:
+            if not call.attributes["unit_diagonal"]:
                 rows[..., k, :] /= matrix[..., k, k, None]
             rest = slice(k + 1, size) if is_lower else slice(0, k)
             rows[..., rest, :] -= matrix[..., rest, k, None] * rows[..., k, None, :]
         found = rows if on_left else rows.swapaxes(-1, -2)
-        return [found.astype(work.results[0].dtype.numpy, copy=False)]
+        return [found.astype(call.results[0].dtype.numpy, copy=False)]
 
 
-def _lapack(work: Work, operands: Arrays) -> Arrays:
+def _lapack(call: KernelCall, operands: Arrays) -> Arrays:
     from ncc_runtime.execution.values.kernels.linear_algebra import (
         lapack,  # scipy takes a while to load
     )
 
-    return lapack(work, operands)
+    return lapack(call, operands)
 
 
 METHOD_KERNELS: Mapping[str, Kernel] = {
@@ -91,19 +91,19 @@ METHOD_KERNELS: Mapping[str, Kernel] = {
 }
 
 
-_TURNS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))
 _HALF = np.uint64(32)
 
 
-def rng_bit_generator(work: Work, operands: Arrays) -> Arrays:
+def rng_bit_generator(call: KernelCall, operands: Arrays) -> Arrays:
     """The next state, and random bits in every element."""
-    (state,), bits = operands, work.results[1]
+    (state,), bits = operands, call.results[1]
     is_wide = bits.dtype.size_bytes == np.dtype(np.uint64).itemsize
     with np.errstate(over="ignore"):
-        if work.attributes["algorithm"] == "rng_three_fry":
+        if call.attributes["algorithm"] == "rng_three_fry":
             numbers, blocks = _three_fry_array(state, bits.shape, is_wide)
         else:
             numbers, blocks = _philox_array(state, bits.shape, is_wide)
@@ -164,9 +164,9 @@ def _three_fry(
     keys = (*key, key[0] ^ key[1] ^ _PARITY)
     x, y = counter[0] + keys[0], counter[1] + keys[1]
     for group in range(5):
-        for turn in _TURNS[group % 2]:
+        for rotation in _ROTATIONS[group % 2]:
             x = x + y
-            y = (y << np.uint32(turn) | y >> np.uint32(32 - turn)) ^ x
+            y = (y << np.uint32(rotation) | y >> np.uint32(32 - rotation)) ^ x
         x = x + keys[(group + 1) % 3]
         y = y + keys[(group + 2) % 3] + np.uint32(group + 1)
     return x, y

@@ -1,6 +1,6 @@
 """Kernels that put elements in order.
 
-A comparator that asks for the order of keys (one key or several, each a function of one element of
+A comparator that orders by keys (one key or several, each a function of one element of
 every operand, compared by LT or GT) becomes a stable argsort of those keys. Any other comparator
 runs on whole arrays in a merge sort: all pairs of runs at once, each place by binary search.
 
@@ -8,7 +8,7 @@ Comparators of sorts, and the keys that the usual ones compare.
 
 A comparator takes two scalars of each operand, side by side. If it is `key(left) < key(right)`, or
 that for a first key and, where the first keys are equal, for a second and so on, then sorting by
-the keys does what it asks. A key is whatever the region computes from one side alone.
+the keys does the same. A key is whatever the region computes from one side alone.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ import numpy as np
 
 from ncc_runtime.execution.values.kernels.numbers import total_order
 from ncc_runtime.execution.values.kernels.regions import evaluate
-from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, Work
+from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, KernelCall
 from ncc_runtime.neff.program import Region, RegionInstr
 
 
@@ -34,10 +34,10 @@ class Key:
 def sort_keys(region: Region) -> list[Key] | None:
     """The keys of a comparator, most significant first; nothing if it is of another form."""
     (result,) = region.results
-    return _Reading(region).keys(result)
+    return _ComparatorReader(region).keys(result)
 
 
-class _Reading:
+class _ComparatorReader:
     """A comparator whose parameters 2k are left and 2k + 1 right."""
 
     def __init__(self, region: Region) -> None:
@@ -128,12 +128,12 @@ def _meanings(region: Region, side: int, known: dict[object, int]) -> list[int |
     return found
 
 
-def _sort(work: Work, operands: Arrays) -> Arrays:
-    axis = work.integer("dimension") + 1
+def _sort(call: KernelCall, operands: Arrays) -> Arrays:
+    axis = call.integer("dimension") + 1
     arrays = [np.moveaxis(array, axis, -1) for array in operands]
     if arrays[0].shape[-1] < 2 or not arrays[0].size:
         return [array.copy() for array in operands]
-    region = work.region()
+    region = call.region()
     order = _order_by_keys(region, arrays)
     if order is None:
         order = _order_by_merging(region, arrays)
@@ -215,14 +215,14 @@ def _merged(region: Region, arrays: Arrays, order: np.ndarray, width: int) -> np
     return result
 
 
-def _topk(work: Work, operands: Arrays) -> Arrays:
+def _topk(call: KernelCall, operands: Arrays) -> Arrays:
     """The first k in the total order, or in the reverse of it; equals by their places."""
-    count, key = work.integer("k"), total_order(operands[0])
-    if work.attributes["largest"]:
+    count, key = call.integer("k"), total_order(operands[0])
+    if call.attributes["largest"]:
         key = ~key
     order = np.argsort(key, axis=-1, kind="stable")[..., :count]
     values = np.take_along_axis(operands[0], order, axis=-1)
-    return [values, order.astype(work.results[1].dtype.numpy)]
+    return [values, order.astype(call.results[1].dtype.numpy)]
 
 
 ORDERING_KERNELS: Mapping[str, Kernel] = {"sort": _sort, "topk": _topk}

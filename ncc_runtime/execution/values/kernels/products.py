@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from ncc_runtime.execution.values.kernels.windows import element_under, spread
-from ncc_runtime.execution.values.kernels.work import Arrays, Work
+from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window, read_labels, read_window
 
@@ -20,48 +20,48 @@ PATCH_ELEMENTS = 1 << 19
 _EXACT_BITS = 53  # of a float64
 
 
-def dot(work: Work, operands: Arrays) -> Arrays:
+def dot(call: KernelCall, operands: Arrays) -> Arrays:
     """Batch dimensions, then what is left of the left operand, then of the right one."""
     left, right = operands
-    left_batch, right_batch = work.integers("lhs_batch"), work.integers("rhs_batch")
-    left_sum, right_sum = work.integers("lhs_contracting"), work.integers("rhs_contracting")
+    left_batch, right_batch = call.integers("lhs_batch"), call.integers("rhs_batch")
+    left_sum, right_sum = call.integers("lhs_contracting"), call.integers("rhs_contracting")
     left_free = _others(left.ndim - 1, left_batch + left_sum)
     right_free = _others(right.ndim - 1, right_batch + right_sum)
     batch, rows, inner = (_sizes(left, axes) for axes in (left_batch, left_free, left_sum))
     columns = _sizes(right, right_free)
-    left, right = _summands(work, operands, math.prod(inner))
+    left, right = _summands(call, operands, math.prod(inner))
     left = left.transpose(0, *(axis + 1 for axis in (*left_batch, *left_free, *left_sum)))
     right = right.transpose(0, *(axis + 1 for axis in (*right_batch, *right_sum, *right_free)))
-    count, width, depth = len(work.ranks), math.prod(batch), math.prod(inner)
+    count, width, depth = len(call.ranks), math.prod(batch), math.prod(inner)
     product = _product(
         left.reshape(count, width, math.prod(rows), depth),
         right.reshape(count, width, depth, math.prod(columns)),
     )
-    return [_rounded(work, product.reshape(count, *batch, *rows, *columns))]
+    return [_rounded(call, product.reshape(count, *batch, *rows, *columns))]
 
 
-def ragged_dot(work: Work, operands: Arrays) -> Arrays:
+def ragged_dot(call: KernelCall, operands: Arrays) -> Arrays:
     """One matrix product for each group of each rank, of the rows (or sums) that are in it."""
     left, right, sizes = operands
-    left_batch, right_batch = work.integers("lhs_batch"), work.integers("rhs_batch")
-    left_sum, right_sum = work.integers("lhs_contracting"), work.integers("rhs_contracting")
+    left_batch, right_batch = call.integers("lhs_batch"), call.integers("rhs_batch")
+    left_sum, right_sum = call.integers("lhs_contracting"), call.integers("rhs_contracting")
     left_free = _others(left.ndim - 1, left_batch + left_sum)
-    right_free = _others(right.ndim - 1, right_batch + right_sum + work.integers("rhs_group"))
-    ragged = work.integer("lhs_ragged")
+    right_free = _others(right.ndim - 1, right_batch + right_sum + call.integers("rhs_group"))
+    ragged = call.integer("lhs_ragged")
     is_summed = ragged in left_sum
     siblings = left_sum if is_summed else left_free
     place = siblings.index(ragged)
     outer = _sizes(left, left_batch + siblings[:place])
     rows, others = left.shape[ragged + 1], _sizes(left, siblings[place + 1 :])
     depth, width = math.prod(_sizes(left, left_sum)), math.prod(_sizes(right, right_free))
-    ranks, count = len(work.ranks), sizes.shape[-1]
+    ranks, count = len(call.ranks), sizes.shape[-1]
     batches, parts, rest = (
         math.prod(_sizes(left, left_batch)),
         math.prod(outer[len(left_batch) :]),
         math.prod(others),
     )
 
-    wide_left, wide_right = _summands(work, [left, right], depth)
+    wide_left, wide_right = _summands(call, [left, right], depth)
     axes = (*left_batch, *siblings, *(left_free if is_summed else left_sum))
     wide_left = wide_left.transpose(0, *(axis + 1 for axis in axes))
     wide_left = wide_left.reshape(ranks, batches, parts, rows, rest, -1)
@@ -70,7 +70,7 @@ def ragged_dot(work: Work, operands: Arrays) -> Arrays:
         into: tuple[int, ...] = (ranks, batches, parts, rows, rest, width)
         result = np.zeros((ranks, count, batches, wide_left.shape[-1], width), wide_left.dtype)
     else:
-        axes = (*work.integers("rhs_group"), *right_batch, *right_sum, *right_free)
+        axes = (*call.integers("rhs_group"), *right_batch, *right_sum, *right_free)
         into = (ranks, count, batches, depth, width)
         result = np.zeros((ranks, batches, parts, rows, rest, width), wide_left.dtype)
     wide_right = wide_right.transpose(0, *(axis + 1 for axis in axes)).reshape(into)
@@ -91,7 +91,7 @@ def ragged_dot(work: Work, operands: Arrays) -> Arrays:
         else:
             product = _product(one, wide_right[rank, group, batch])
             result[which][inside] += product.reshape(-1, rest, width)
-    return [_rounded(work, result.reshape(ranks, *work.results[0].shape))]
+    return [_rounded(call, result.reshape(ranks, *call.results[0].shape))]
 
 
 def _others(rank: int, taken: tuple[int, ...]) -> tuple[int, ...]:
@@ -102,9 +102,9 @@ def _sizes(array: np.ndarray, axes: tuple[int, ...]) -> list[int]:
     return [array.shape[axis + 1] for axis in axes]
 
 
-def _summands(work: Work, operands: Arrays, count: int) -> Arrays:
+def _summands(call: KernelCall, operands: Arrays, count: int) -> Arrays:
     """The operands in the dtype that `count` of their products are summed in."""
-    dtype = _summing_dtype(work.results[0].dtype, operands, count)
+    dtype = _summing_dtype(call.results[0].dtype, operands, count)
     return [array.astype(dtype, copy=False) for array in operands]
 
 
@@ -127,8 +127,8 @@ def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
         return np.matmul(left, right)
 
 
-def _rounded(work: Work, sums: np.ndarray) -> np.ndarray:
-    dtype = work.results[0].dtype
+def _rounded(call: KernelCall, sums: np.ndarray) -> np.ndarray:
+    dtype = call.results[0].dtype
     if dtype is DType.PRED:
         return sums != 0
     with np.errstate(all="ignore"):
@@ -136,15 +136,15 @@ def _rounded(work: Work, sums: np.ndarray) -> np.ndarray:
         return whole.astype(dtype.numpy, copy=False)
 
 
-def convolution(work: Work, operands: Arrays) -> Arrays:
+def convolution(call: KernelCall, operands: Arrays) -> Arrays:
     """The elements under each element of the kernel side by side, multiplied by the kernel."""
-    window = read_window(str(work.attributes["window"]))
-    labels = read_labels(str(work.attributes["dim_labels"]))
+    window = read_window(str(call.attributes["window"]))
+    labels = read_labels(str(call.attributes["dim_labels"]))
     takes, _, *spatial = labels.kernel_dimensions
     depth = math.prod(_sizes(operands[1], (takes, *spatial)))
-    source, kernel = _summands(work, operands, depth)
-    groups = max(work.integer("feature_groups"), work.integer("batch_groups"))
-    source = _grouped_source(work, source, labels, groups)
+    source, kernel = _summands(call, operands, depth)
+    groups = max(call.integer("feature_groups"), call.integer("batch_groups"))
+    source = _grouped_source(call, source, labels, groups)
     source = spread(source, window, source.dtype.type(0), first=3)
     taps = _grouped_kernel(kernel, labels, window, groups)
     total = _sum_over_taps(source, taps, window)  # [ranks, groups, batch, spatial…, features]
@@ -153,16 +153,16 @@ def convolution(work: Work, operands: Arrays) -> Arrays:
     features = merged.shape[2] * merged.shape[3]
     merged = merged.reshape(*merged.shape[:2], features, *merged.shape[4:])
     order = np.argsort(labels.result_dimensions, kind="stable")
-    return [_rounded(work, merged.transpose(0, *(int(axis) + 1 for axis in order)))]
+    return [_rounded(call, merged.transpose(0, *(int(axis) + 1 for axis in order)))]
 
 
 def _grouped_source(
-    work: Work, source: np.ndarray, labels: ConvolutionLabels, groups: int
+    call: KernelCall, source: np.ndarray, labels: ConvolutionLabels, groups: int
 ) -> np.ndarray:
     """The input as [ranks, groups, batch, spatial…, features]."""
     batch, features, *spatial = (axis + 1 for axis in labels.input_dimensions)
     moved = source.transpose(0, batch, *spatial, features)
-    if work.integer("batch_groups") > 1:
+    if call.integer("batch_groups") > 1:
         return moved.reshape(len(moved), groups, moved.shape[1] // groups, *moved.shape[2:])
     split = moved.reshape(*moved.shape[:-1], groups, moved.shape[-1] // groups)
     return np.moveaxis(split, -2, 1)

@@ -13,8 +13,8 @@ _SUMS = {"add": np.add, "multiply": np.multiply}
 def evaluate(region: Region, arguments: list[np.ndarray]) -> list[np.ndarray]:
     """The region's results, elementwise over arguments of one shape.
 
-    What only moves keeps its bits; of what is computed, a NaN that leaves or is looked at is
-    made the one NaN.
+    Values that are only moved keep their bits; of those computed, a NaN that is a
+    result, or whose bits are observed, becomes the canonical one.
     """
     values = list(arguments)
     seen = _seen(region)

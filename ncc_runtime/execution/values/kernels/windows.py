@@ -12,7 +12,7 @@ import numpy as np
 from ncc_runtime.execution.values.kernels.elementwise import FUNCTIONS
 from ncc_runtime.execution.values.kernels.numbers import canonical_nans, widened
 from ncc_runtime.execution.values.kernels.regions import evaluate, single_opcode
-from ncc_runtime.execution.values.kernels.work import Arrays, Work
+from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall
 from ncc_runtime.neff.program import Region
 from ncc_runtime.neff.shared.windows import Window, WindowDimension, read_window
 
@@ -63,15 +63,15 @@ def element_under(
     return array[tuple(cut)]
 
 
-def reduce_window(work: Work, operands: Arrays) -> Arrays:
+def reduce_window(call: KernelCall, operands: Arrays) -> Arrays:
     """A fold of what lies under the window, at each of its positions."""
-    window = read_window(str(work.attributes["window"]))
+    window = read_window(str(call.attributes["window"]))
     arrays, initial = operands[: len(operands) // 2], operands[len(operands) // 2 :]
-    opcode = single_opcode(work.region())
+    opcode = single_opcode(call.region())
     neutral = NEUTRAL[opcode](widened(arrays[0]).dtype) if opcode in NEUTRAL else None
     with np.errstate(all="ignore"):
         if neutral is None:
-            return _in_order(work.region(), arrays, initial, window)
+            return _in_order(call.region(), arrays, initial, window)
         return [_by_halves(arrays[0], initial[0], window, opcode, neutral)]
 
 
@@ -109,7 +109,7 @@ NEUTRAL: Mapping[str, Callable[[np.dtype], np.generic | None]] = {
     "or": _zero,
     "xor": _zero,
 }
-"""Operations whose folds may be grouped in any way, and what changes nothing under them.
+"""Associative operations, whose folds may be regrouped, and their neutral elements.
 
 Sums and products of floats are grouped too: pairs of halves, which errs less than one by one.
 """
@@ -180,18 +180,18 @@ def _covered(shape: tuple[int, ...], window: Window) -> np.ndarray:
     return spread(np.ones(shape, np.bool_), window, np.False_, 0)
 
 
-def select_and_scatter(work: Work, operands: Arrays) -> Arrays:
+def select_and_scatter(call: KernelCall, operands: Arrays) -> Arrays:
     """Every window's choice among the first operand's elements receives the second's."""
     operand, source, initial = operands
-    window = read_window(str(work.attributes["window"]))
+    window = read_window(str(call.attributes["window"]))
     with np.errstate(all="ignore"):
-        chosen = _chosen(work, operand, window)
-        return [_scattered(work, [operand, source, initial], chosen, window)]
+        chosen = _chosen(call, operand, window)
+        return [_scattered(call, [operand, source, initial], chosen, window)]
 
 
-def _chosen(work: Work, operand: np.ndarray, window: Window) -> np.ndarray:
+def _chosen(call: KernelCall, operand: np.ndarray, window: Window) -> np.ndarray:
     """Which element of the window is selected at each position; -1: there is none."""
-    select = work.region("select_region")
+    select = call.region("select_region")
     padded = spread(operand, window, operand.dtype.type(0), 1)
     there = _covered(operand.shape[1:], window)
     best: np.ndarray | None = None
@@ -207,10 +207,12 @@ def _chosen(work: Work, operand: np.ndarray, window: Window) -> np.ndarray:
     return chosen
 
 
-def _scattered(work: Work, operands: Arrays, chosen: np.ndarray, window: Window) -> np.ndarray:
-    """Sources joined in their order: an element meets earlier positions by later offsets."""
+def _scattered(
+    call: KernelCall, operands: Arrays, chosen: np.ndarray, window: Window
+) -> np.ndarray:
+    """Sources joined in their order: at an element, later offsets are earlier positions."""
     operand, source, initial = operands
-    scatter = work.region("scatter_region")
+    scatter = call.region("scatter_region")
     start = initial.reshape(-1, *([1] * (operand.ndim - 1)))
     result = np.broadcast_to(start, operand.shape).copy()
     canvas = spread(result, window, operand.dtype.type(0), 1)

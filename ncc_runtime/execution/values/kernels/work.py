@@ -9,7 +9,7 @@ from ncc_runtime.neff.program import AttributeValue, Program, Region, Tensor
 
 
 @attrs.frozen(eq=False)
-class Work:
+class KernelCall:
     """One instruction on some ranks: what a kernel needs beside its operands."""
 
     program: Program
@@ -36,5 +36,5 @@ class Work:
 
 
 Arrays = list[np.ndarray]
-Kernel = Callable[[Work, Arrays], Arrays]
+Kernel = Callable[[KernelCall, Arrays], Arrays]
 """Results, each [ranks, *shape], from operands of that form."""

@@ -1,22 +1,25 @@
-"""Shares of what is contended: weighted max-min fairness in whole MB/s, after every change.
+"""Flows on parts of the machine that they share: weighted max-min fairness, in whole MB/s.
 
-A part that could serve all its flows at the rates they would have alone is no constraint; flows
-are followed only through the others. On these the flows get rates in proportion to their packets,
-the tightest part first, and what a flow cannot use is left to the rest. Shares are rounded down,
-completions up, parts are taken in the order of their numbers: nothing depends on anything else.
+Rates are worked out anew whenever a flow begins or ends. Progressive filling raises the rates of
+all flows together, in proportion to their weights, until a part is used up; its flows keep what
+they have, and the rest go on. A flow also stops at its cap, the rate that it would have alone.
+Source: Bertsekas and Gallager, Data Networks, section 6.5.2.
 
-The *level* of a flow is the share per packet at which it got its rate; flows get theirs in the
-order of levels. Until the level of a flow that leaves, or the one at which the first part of a flow
-that joins can give no more, all goes as it did before the change: flows of lower levels keep their
-rates, and what lies behind them is not reached. Where a flow gets 1 MB/s though its share is less,
-shares may sink again: from then on all is reached.
+A part that could serve all its flows at their caps is no constraint; flows are connected only
+through the others, the *tight* parts. Rates are rounded down, completions up, parts are taken in
+the order of their numbers: the result depends on nothing else.
 
-Source: Bertsekas and Gallager, Data Networks, section 6.5.2 (progressive filling).
+Most changes reach few flows. The *level* of a flow is the rate per weight at which it stopped;
+filling stops flows in the order of levels. Up to the level of a flow that ends, or up to the level
+at which the first part of a flow that begins is used up, filling goes as it did before the change:
+flows of lower levels keep their rates, and what is connected only through them is not reached.
+One exception: a flow gets 1 MB/s even where its share is less, so levels may sink again; from then
+on all is reached.
 
-The processes whose transfers are next to begin or to end: a heap that knows their places.
-
-Of equal times the lower process comes first. The heap is the field `heap` of Machine.process, the
-time of a process its `due`, its place in the heap `place`, or NONE.
+At the top is the heap of flows that are next to begin or to end. It knows where each process
+stands, so that one whose end changes can be moved: `ClockState.process` has the heap in its field
+`heap`, the time of a process in `due`, its place in the heap in `place`, or NONE. Of equal times
+the lower process comes first.
 """
 
 from ncc_runtime.execution.clock.compiled import compiled
@@ -25,19 +28,19 @@ from ncc_runtime.execution.clock.tables import (
     CHANGED,
     HEAP,
     IS_CRAMPED,
-    LEAST_SLOW,
-    LEFT,
-    LEVEL,
+    KEPT_LEVEL,
+    LEAST_CAP_LEVEL,
     NONE,
     PICKED,
+    STEPS_LEFT,
     TIGHT,
-    Machine,
+    ClockState,
 )
 
 
 @compiled
-def put(m: Machine, process: int, time: int) -> None:
-    """Add a process, or give it another time."""
+def put(m: ClockState, process: int, time: int) -> None:
+    """Add a process to the heap, or give it another time."""
     at = m.process[process].place
     if at == NONE:
         at = m.counts[HEAP]
@@ -47,8 +50,8 @@ def put(m: Machine, process: int, time: int) -> None:
 
 
 @compiled
-def take(m: Machine) -> int:
-    """Take out the first."""
+def take(m: ClockState) -> int:
+    """Take the first process out of the heap."""
     first: int = m.process[0].heap
     m.process[first].place = NONE
     m.counts[HEAP] -= 1
@@ -58,14 +61,14 @@ def take(m: Machine) -> int:
 
 
 @compiled
-def _is_before(m: Machine, one: int, other: int) -> bool:
+def _is_before(m: ClockState, one: int, other: int) -> bool:
     first, second = m.process[one].due, m.process[other].due
     is_before: bool = first < second or (first == second and one < other)
     return is_before
 
 
 @compiled
-def _rise(m: Machine, process: int, at: int) -> int:
+def _rise(m: ClockState, process: int, at: int) -> int:
     """Move a process up from a free place; where it comes to."""
     while at > 0:
         above = (at - 1) // 2
@@ -78,7 +81,7 @@ def _rise(m: Machine, process: int, at: int) -> int:
 
 
 @compiled
-def _sink(m: Machine, process: int, at: int) -> None:
+def _sink(m: ClockState, process: int, at: int) -> None:
     """Move a process down from a free place, and let it stand there."""
     while True:
         below = 2 * at + 1
@@ -96,7 +99,7 @@ def _sink(m: Machine, process: int, at: int) -> None:
 
 
 @compiled
-def _stand(m: Machine, process: int, at: int) -> None:
+def _stand(m: ClockState, process: int, at: int) -> None:
     m.process[at].heap = process
     m.process[process].place = at
 
@@ -105,15 +108,15 @@ MICRO = 1_000_000
 """Work is counted in 1e-6 byte: at 1 MB/s one of them goes in a picosecond."""
 
 FINE = 16
-"""Binary digits that shares per packet have behind the point."""
+"""Binary digits of a level behind the point; levels are MB/s per weight."""
 
 HIGHEST = 2**62
 """A level above all others."""
 
 
 @compiled
-def join(m: Machine, process: int) -> None:
-    """A flow begins: it uses its parts."""
+def join(m: ClockState, process: int) -> None:
+    """A flow begins: it joins the lists of its parts."""
     flow = m.process[process]
     node = process * m.sizes[0].widest
     for at in range(flow.first_use, flow.end_use):
@@ -128,13 +131,13 @@ def join(m: Machine, process: int) -> None:
         _note(m, number)
         node += 1
     flow.is_moving, flow.rate, flow.level = 1, 0, HIGHEST
-    m.counts[LEVEL] = min(m.counts[LEVEL], flow.slow)
+    m.counts[KEPT_LEVEL] = min(m.counts[KEPT_LEVEL], flow.cap_level)
     _affect(m, process)
 
 
 @compiled
-def leave(m: Machine, process: int) -> None:
-    """A flow is over."""
+def leave(m: ClockState, process: int) -> None:
+    """A flow ends: it leaves the lists of its parts."""
     flow = m.process[process]
     node = process * m.sizes[0].widest
     for at in range(flow.first_use, flow.end_use):
@@ -150,12 +153,12 @@ def leave(m: Machine, process: int) -> None:
         _note(m, number)
         node += 1
     flow.is_moving = 0
-    m.counts[LEVEL] = min(m.counts[LEVEL], flow.level)
+    m.counts[KEPT_LEVEL] = min(m.counts[KEPT_LEVEL], flow.level)
 
 
 @compiled
-def _note(m: Machine, part: int) -> None:
-    """Look at a part before rates are found."""
+def _note(m: ClockState, part: int) -> None:
+    """Add a part to those that the next sharing looks at."""
     if not m.part[part].is_changed:
         m.part[part].is_changed = 1
         m.part[m.counts[CHANGED]].changed = part
@@ -163,20 +166,20 @@ def _note(m: Machine, part: int) -> None:
 
 
 @compiled
-def _affect(m: Machine, process: int) -> None:
-    """The rate of a flow is to be found again."""
+def _affect(m: ClockState, process: int) -> None:
+    """The rate of a flow is to be worked out again."""
     if m.process[process].is_affected:
         return
     m.process[process].is_affected = 1
-    m.process[process].fresh = 0
+    m.process[process].new_rate = 0
     m.process[m.counts[AFFECTED]].affected = process
     m.counts[AFFECTED] += 1
-    _note_tight(m, process)
+    _note_tight_parts(m, process)
 
 
 @compiled
-def _note_tight(m: Machine, process: int) -> None:
-    """Look at the parts of a flow that cannot serve all."""
+def _note_tight_parts(m: ClockState, process: int) -> None:
+    """Look at the tight parts of a flow."""
     flow = m.process[process]
     for at in range(flow.first_use, flow.end_use):
         part = m.part[m.use[at].part]
@@ -185,14 +188,14 @@ def _note_tight(m: Machine, process: int) -> None:
 
 
 @compiled
-def share(m: Machine, now: int) -> None:
-    """Give every flow that a change can reach its new rate, and its new end in the heap."""
+def update_rates(m: ClockState, now: int) -> None:
+    """Give every flow that the changes can reach its new rate, and its new end in the heap."""
     for at in range(m.counts[AFFECTED]):
         _limit_level(m, m.process[at].affected)
     if m.counts[IS_CRAMPED]:
-        m.counts[LEVEL] = 0
+        m.counts[KEPT_LEVEL] = 0
     _reach(m)
-    m.counts[LEFT] -= m.counts[AFFECTED]
+    m.counts[STEPS_LEFT] -= m.counts[AFFECTED]
     _fill(m)
     for at in range(m.counts[AFFECTED]):
         process = m.process[at].affected
@@ -201,26 +204,26 @@ def share(m: Machine, now: int) -> None:
     for at in range(m.counts[CHANGED]):
         m.part[m.part[at].changed].is_changed = 0
     m.counts[CHANGED] = m.counts[AFFECTED] = m.counts[TIGHT] = 0
-    m.counts[LEVEL] = m.counts[LEAST_SLOW] = HIGHEST
+    m.counts[KEPT_LEVEL] = m.counts[LEAST_CAP_LEVEL] = HIGHEST
 
 
 @compiled
-def _limit_level(m: Machine, process: int) -> None:
-    """Before which level a flow that joins changes nothing: where its first part is used up."""
+def _limit_level(m: ClockState, process: int) -> None:
+    """Lower KEPT_LEVEL to where the first part of a flow is used up: below, it changes nothing."""
     flow = m.process[process]
     for at in range(flow.first_use, flow.end_use):
         part = m.part[m.use[at].part]
         if part.demand > part.capacity:
             before = 0
             level = _used_up(m, part.user, part.capacity, before)
-            while before < level < m.counts[LEVEL]:
+            while before < level < m.counts[KEPT_LEVEL]:
                 before = level
                 level = _used_up(m, part.user, part.capacity, before)
-            m.counts[LEVEL] = min(m.counts[LEVEL], level)
+            m.counts[KEPT_LEVEL] = min(m.counts[KEPT_LEVEL], level)
 
 
 @compiled
-def _used_up(m: Machine, node: int, spare: int, level: int) -> int:
+def _used_up(m: ClockState, node: int, spare: int, level: int) -> int:
     """The level at which a part is used up, if flows below a level keep their rates."""
     weight = 0
     while node != NONE:
@@ -229,16 +232,16 @@ def _used_up(m: Machine, node: int, spare: int, level: int) -> int:
         if flow.level < level:
             spare -= user.times * flow.rate
         else:
-            weight += user.times * flow.packet
+            weight += user.times * flow.weight
         node = user.next
     return (max(0, spare) << FINE) // weight if weight > 0 else HIGHEST
 
 
 @compiled
-def _reach(m: Machine) -> None:
-    """Find the flows that a change can reach, and the parts that cannot serve all of them."""
+def _reach(m: ClockState) -> None:
+    """Breadth first: the flows that a change can reach, and the tight parts between them."""
     for at in range(m.counts[AFFECTED]):
-        _note_tight(m, m.process[at].affected)
+        _note_tight_parts(m, m.process[at].affected)
     looked = 0
     while looked < m.counts[CHANGED]:
         number = m.part[looked].changed
@@ -254,46 +257,46 @@ def _reach(m: Machine) -> None:
 
 
 @compiled
-def _reach_users(m: Machine, number: int) -> None:
-    """Find the flows of a part that a change can reach, and what the others leave to them."""
+def _reach_users(m: ClockState, number: int) -> None:
+    """The flows of a part that a change can reach, and what the others leave to them."""
     part = m.part[number]
     node, spare, weight = part.user, part.capacity, 0
     while node != NONE:
         user = m.node[node]
         flow = m.process[user.process]
-        if flow.level < m.counts[LEVEL]:
+        if flow.level < m.counts[KEPT_LEVEL]:
             spare -= user.times * flow.rate
         else:
-            weight += user.times * flow.packet
+            weight += user.times * flow.weight
             _affect(m, user.process)
         node = user.next
-    part.spare, part.weight, part.share = max(0, spare), weight, NONE
+    part.spare, part.weight, part.level = max(0, spare), weight, NONE
 
 
 @compiled
-def _fill(m: Machine) -> None:
+def _fill(m: ClockState) -> None:
     """Rates by progressive filling."""
     left = m.counts[AFFECTED]
     for at in range(left):
         process = m.process[at].affected
         m.process[at].waiting = process
-        m.counts[LEAST_SLOW] = min(m.counts[LEAST_SLOW], m.process[process].slow)
-    fine = _least_share(m)
-    while fine != NONE:
-        if fine >= m.counts[LEAST_SLOW]:
-            left = _fix_slow(m, left, fine)
+        m.counts[LEAST_CAP_LEVEL] = min(m.counts[LEAST_CAP_LEVEL], m.process[process].cap_level)
+    level = _lowest_level(m)
+    while level != NONE:
+        if level >= m.counts[LEAST_CAP_LEVEL]:
+            left = _fix_capped(m, left, level)
         else:
-            _fix_tightest(m, fine)
-        fine = _least_share(m)
+            _fix_tightest(m, level)
+        level = _lowest_level(m)
     _fix_rest(m, left)
 
 
 @compiled
-def _least_share(m: Machine) -> int:
-    """The least share per packet of any part; NONE if none limits anybody any more.
+def _lowest_level(m: ClockState) -> int:
+    """The lowest level at which a part is used up; NONE if none limits any flow any more.
 
-    Parts that nobody waits for leave the list; shares that nothing has changed are kept. The parts
-    with the least share are picked.
+    Parts without a flow that lacks a rate leave the list; levels that nothing has changed are kept.
+    The parts with the lowest level are picked.
     """
     least, kept, picked = HIGHEST, 0, 0
     for at in range(m.counts[TIGHT]):
@@ -302,11 +305,11 @@ def _least_share(m: Machine) -> int:
         if part.weight > 0:
             m.part[kept].tight = number
             kept += 1
-            if part.share == NONE:
-                part.share = (part.spare << FINE) // part.weight
-            if part.share < least:
-                least, picked = part.share, 0
-            if part.share == least:
+            if part.level == NONE:
+                part.level = (part.spare << FINE) // part.weight
+            if part.level < least:
+                least, picked = part.level, 0
+            if part.level == least:
                 m.part[picked].picked = number
                 picked += 1
     m.counts[TIGHT], m.counts[PICKED] = kept, picked
@@ -314,66 +317,66 @@ def _least_share(m: Machine) -> int:
 
 
 @compiled
-def _fix(m: Machine, process: int, rate: int, level: int) -> None:
-    """A flow has its rate: its parts have so much less to give."""
+def _fix(m: ClockState, process: int, rate: int, level: int) -> None:
+    """Give a flow its rate, and take it from its parts."""
     if rate < 1:
         rate, m.counts[IS_CRAMPED] = 1, 1
     flow = m.process[process]
-    flow.fresh, flow.level = rate, level
+    flow.new_rate, flow.level = rate, level
     for at in range(flow.first_use, flow.end_use):
         use = m.use[at]
         part = m.part[use.part]
-        part.weight -= use.times * flow.packet
+        part.weight -= use.times * flow.weight
         part.spare = max(0, part.spare - use.times * rate)
-        part.share = NONE
+        part.level = NONE
 
 
 @compiled
-def _fix_slow(m: Machine, left: int, fine: int) -> int:
-    """Flows that cannot use so much get what they have alone; how many still wait."""
+def _fix_capped(m: ClockState, left: int, level: int) -> int:
+    """Flows whose cap lies below this level get their cap; how many still lack a rate."""
     kept, least = 0, HIGHEST
     for at in range(left):
         process = m.process[at].waiting
         flow = m.process[process]
-        if flow.fresh != 0:
+        if flow.new_rate != 0:
             continue
-        if flow.slow <= fine:
-            _fix(m, process, flow.cap, flow.slow)
+        if flow.cap_level <= level:
+            _fix(m, process, flow.cap, flow.cap_level)
         else:
-            least = min(least, flow.slow)
+            least = min(least, flow.cap_level)
             m.process[kept].waiting = process
             kept += 1
-    m.counts[LEAST_SLOW] = least
+    m.counts[LEAST_CAP_LEVEL] = least
     return kept
 
 
 @compiled
-def _fix_tightest(m: Machine, fine: int) -> None:
-    """The flows of all parts that have no more to give get this share, all the same one."""
+def _fix_tightest(m: ClockState, level: int) -> None:
+    """The flows of all parts that are used up at this level stop there."""
     for at in range(m.counts[PICKED]):
         node = m.part[m.part[at].picked].user
         while node != NONE:
             process = m.node[node].process
             node = m.node[node].next
-            if m.process[process].fresh == 0:
-                _fix(m, process, (fine * m.process[process].packet) >> FINE, fine)
+            if m.process[process].new_rate == 0:
+                _fix(m, process, (level * m.process[process].weight) >> FINE, level)
 
 
 @compiled
-def _fix_rest(m: Machine, left: int) -> None:
-    """Nothing limits those that still wait."""
+def _fix_rest(m: ClockState, left: int) -> None:
+    """Nothing but their caps limits the flows that still lack a rate."""
     for at in range(left):
         flow = m.process[m.process[at].waiting]
-        if flow.fresh == 0:
-            flow.fresh, flow.level = flow.cap, flow.slow
+        if flow.new_rate == 0:
+            flow.new_rate, flow.level = flow.cap, flow.cap_level
 
 
 @compiled
-def _settle(m: Machine, process: int, now: int) -> None:
+def _settle(m: ClockState, process: int, now: int) -> None:
     """Go on at the new rate from now."""
     flow = m.process[process]
-    if flow.fresh == flow.rate:
+    if flow.new_rate == flow.rate:
         return
     flow.left = max(0, flow.left - flow.rate * (now - flow.since))
-    flow.since, flow.rate = now, flow.fresh
+    flow.since, flow.rate = now, flow.new_rate
     put(m, process, now - (-flow.left // flow.rate))

@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from ncc_runtime.execution.scheduler import Batch
-from ncc_runtime.execution.values.checks import Owners
+from ncc_runtime.execution.scheduler import RowBatch
+from ncc_runtime.execution.values.checks import ByteOwners
 from ncc_runtime.execution.values.kernels.compute import compute
 from ncc_runtime.execution.values.kernels.indexing import update_slice
-from ncc_runtime.execution.values.kernels.work import Work
+from ncc_runtime.execution.values.kernels.work import KernelCall
 from ncc_runtime.execution.values.memory import Arena
 from ncc_runtime.execution.values.transfers import LengthRegisters, transfer
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable
@@ -19,12 +19,12 @@ from ncc_runtime.neff.program import Program, TensorId
 from ncc_runtime.neff.table import Instr
 
 SPLIT_WORK = 1 << 20
-"""Bytes and multiply-adds a batch must cost before its ranks are shared out over threads."""
+"""Bytes and multiply-adds that a batch must cost before its ranks are divided among threads."""
 
 Task = Callable[[], None]
 
 
-class Machine:
+class Devices:
     """Memory of all ranks and what instructions do to it; reusable over runs."""
 
     def __init__(self, executable: Executable, threads: int = 1, checked: bool = False) -> None:
@@ -33,7 +33,7 @@ class Machine:
         self.arena = Arena(executable.ranks, executable.hbm_bytes)
         self._threads = threads
         self._checked = checked
-        self._owners: Owners | None = None
+        self._byte_owners: ByteOwners | None = None
         self._registers = LengthRegisters(executable, self.arena)
         self._pool: ThreadPoolExecutor | None = None
         if any("lapack" in queue.names() for queue in executable.program.queues.values()):
@@ -46,7 +46,7 @@ class Machine:
         """Host memory it keeps between runs."""
         return self.arena.bytes.nbytes
 
-    def __enter__(self) -> "Machine":
+    def __enter__(self) -> "Devices":
         if self._threads > 1:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="rank")
         return self
@@ -60,7 +60,7 @@ class Machine:
         """Write parameters, each [ranks, *shape], and constants."""
         self._registers = LengthRegisters(self.executable, self.arena)
         if self._checked:
-            self._owners = Owners(self.executable, self.arena.bytes.shape[1])
+            self._byte_owners = ByteOwners(self.executable, self.arena.bytes.shape[1])
         stages = self.executable.stages
         targets = [(stage.rows, tensor) for stage in stages for tensor in stage.program.inputs]
         for (rows, tensor), array in zip(targets, inputs, strict=True):
@@ -75,20 +75,20 @@ class Machine:
         """Copies of the results, each [ranks that run its program, *shape]."""
         stages = self.executable.stages
         found = [(stage, tensor) for stage in stages for tensor in stage.program.outputs]
-        if self._owners is not None:
+        if self._byte_owners is not None:
             for number, (stage, tensor) in enumerate(found):
                 view = stage.program.tensors[tensor]
-                self._owners.read_tensor(view, stage.ranks, f"output {number}")
+                self._byte_owners.read_tensor(view, stage.ranks, f"output {number}")
         return [self._views[tensor][stage.rows].copy() for stage, tensor in found]
 
     def predicate(self, tensor: int, ranks: np.ndarray) -> np.ndarray:
         """A scalar of the ranks, as it is now, (r,)."""
-        if self._owners is not None:
+        if self._byte_owners is not None:
             view = self.executable.program.tensors[TensorId(tensor)]
-            self._owners.read_tensor(view, ranks, "control flow")
+            self._byte_owners.read_tensor(view, ranks, "control flow")
         return self._views[tensor][ranks]
 
-    def perform(self, batches: Sequence[Batch]) -> None:
+    def perform(self, batches: Sequence[RowBatch]) -> None:
         """Perform batches that are ready together; their order cannot matter."""
         tasks = [task for batch in batches for task in self._tasks(batch)]
         if self._pool is None or len(tasks) == 1:
@@ -103,7 +103,7 @@ class Machine:
         address = self.executable.program.address(number)
         return self.arena.tensor(tensor.dtype.numpy, tensor.shape, address)
 
-    def _tasks(self, batch: Batch) -> list[Task]:
+    def _tasks(self, batch: RowBatch) -> list[Task]:
         queue = self.executable.queues[batch.queue]
         if isinstance(queue, EngineQueue):
             return self._compute_tasks(queue, batch)
@@ -113,51 +113,51 @@ class Machine:
             self._registers.load(queue, batch.row, batch.ranks)
         return []
 
-    def _compute_tasks(self, queue: EngineQueue, batch: Batch) -> list[Task]:
+    def _compute_tasks(self, queue: EngineQueue, batch: RowBatch) -> list[Task]:
         table, row = queue.table, batch.row
         name = table.opcode_names[int(table.opcode[row])]
         if OPCODES[name].shape is Shape.CONTROL:
             return []
         work = int(table.flops[row]) + int(table.bytes_in[row] + table.bytes_out[row])
-        shares = self._shares(batch.ranks, work)
-        return [functools.partial(self._compute, queue, row, ranks) for ranks in shares]
+        parts = self._divided(batch.ranks, work)
+        return [functools.partial(self._compute, queue, row, ranks) for ranks in parts]
 
-    def _transfer_tasks(self, batch: Batch) -> list[Task]:
-        queue, row = self.settled(batch)
+    def _transfer_tasks(self, batch: RowBatch) -> list[Task]:
+        queue, row = self.resolved(batch)
         work = int(queue.size_bytes[row, batch.ranks].max(initial=0))
-        shares = self._shares(batch.ranks, work)
+        parts = self._divided(batch.ranks, work)
         at = row, batch.row
-        return [functools.partial(self._transfer, queue, at, ranks) for ranks in shares]
+        return [functools.partial(self._transfer, queue, at, ranks) for ranks in parts]
 
-    def settled(self, batch: Batch) -> tuple[DmaQueue, int]:
+    def resolved(self, batch: RowBatch) -> tuple[DmaQueue, int]:
         """A ring and a row of it that says what a batch of transfers really moves."""
         queue = self.executable.queues[batch.queue]
         assert isinstance(queue, DmaQueue), queue.name
         if queue.registers is None:
             return queue, batch.row
-        return self._registers.settled(queue, batch.row), 0
+        return self._registers.resolved(queue, batch.row), 0
 
-    def _shares(self, ranks: np.ndarray, work_per_rank: int) -> list[np.ndarray]:
-        """The ranks, cut into a share per thread where the work is worth it."""
+    def _divided(self, ranks: np.ndarray, work_per_rank: int) -> list[np.ndarray]:
+        """The ranks, cut into a part per thread where the work is worth it."""
         if self._pool is None or work_per_rank * len(ranks) < SPLIT_WORK:
             return [ranks]
         return np.array_split(ranks, min(self._threads, len(ranks)))
 
     def _transfer(self, queue: DmaQueue, at: tuple[int, int], ranks: np.ndarray) -> None:
-        """A row of a ring for some ranks, and where it stands in the program."""
-        if self._owners is not None:
-            self._owners.transfer(queue, at, ranks)
+        """Perform a row for some ranks; `at`: the row of `queue`, and its number in the program."""
+        if self._byte_owners is not None:
+            self._byte_owners.transfer(queue, at, ranks)
         transfer(self.executable, self.arena, queue, at[0], ranks)
 
     def _compute(self, queue: EngineQueue, row: int, ranks: np.ndarray) -> None:
         program = self.executable.program
         instr = queue.table[row]
-        if self._owners is not None:
+        if self._byte_owners is not None:
             place = f"queue {queue.name}, pc {row}"
             for tensor in instr.operands:
-                self._owners.read_tensor(program.tensors[tensor], ranks, place)
+                self._byte_owners.read_tensor(program.tensors[tensor], ranks, place)
         chosen = _selection(ranks)
-        work = Work(
+        call = KernelCall(
             program=program,
             opcode=instr.opcode,
             attributes=_attributes(program, instr.attribute),
@@ -168,10 +168,10 @@ class Machine:
         if isinstance(chosen, slice) and _is_update_in_place(program, instr):
             update_slice(*operands)
             return
-        for tensor, array in zip(instr.results, compute(work, operands), strict=True):
+        for tensor, array in zip(instr.results, compute(call, operands), strict=True):
             self._views[tensor][chosen] = array
-            if self._owners is not None:
-                self._owners.write_tensor(program.tensors[tensor], ranks)
+            if self._byte_owners is not None:
+                self._byte_owners.write_tensor(program.tensors[tensor], ranks)
 
 
 def _is_update_in_place(program: Program, instr: Instr) -> bool:
