@@ -73,8 +73,8 @@ import numpy as np
 
 from ncc_runtime.collectives.algorithms.synthesised import is_regular
 from ncc_runtime.collectives.algorithms.variable_size import as_if_full
-from ncc_runtime.collectives.forwarding.link_graph import Wires, wires_of
-from ncc_runtime.collectives.layout import Layout, Members, UnsuitedError
+from ncc_runtime.collectives.forwarding.link_graph import LinkGraph, link_graph_of
+from ncc_runtime.collectives.layout import GroupLayout, Members, UnsuitedError
 from ncc_runtime.collectives.plan import Job
 from ncc_runtime.machine_model.parts import Kind, Parts
 from ncc_runtime.machine_model.timing import PS_PER_S, duration_ps
@@ -158,7 +158,7 @@ LARGEST_CAPACITY = 1 << 24
 
 
 @lru_cache(maxsize=64)
-def tight_cuts(wires: Wires, held: tuple[int, ...]) -> tuple[tuple[np.ndarray, int], ...]:
+def tight_cuts(wires: LinkGraph, held: tuple[int, ...]) -> tuple[tuple[np.ndarray, int], ...]:
     """Sets of chips, (chips,) bool, with the bytes a second that lead out of them.
 
     `held` are the members of each chip. Edges are taken as if each had its links for itself.
@@ -179,7 +179,7 @@ def tight_cuts(wires: Wires, held: tuple[int, ...]) -> tuple[tuple[np.ndarray, i
     return tuple(found.values())
 
 
-def _side(wires: Wires, held: np.ndarray, goal: tuple[int, float]) -> np.ndarray:
+def _side(wires: LinkGraph, held: np.ndarray, goal: tuple[int, float]) -> np.ndarray:
     """(chips,) bool, the chips that a smallest cut keeps from a chip, given a time."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
@@ -244,9 +244,9 @@ def cut_ps(parts: Parts, job: Job, groups: Sequence[Members], size_bytes: int) -
 def _worst(parts: Parts, op: CollectiveOp, group: Members, size_bytes: int) -> int:
     placement = parts.routes.placement
     assert isinstance(placement, Placement), "ranks are placed"
-    layout = Layout.of(placement, group)
+    layout = GroupLayout.of(placement, group)
     try:
-        wires = wires_of(layout)
+        wires = link_graph_of(layout)
     except UnsuitedError:
         return 0
     if is_regular(layout, wires):

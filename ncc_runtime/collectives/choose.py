@@ -33,8 +33,8 @@ from ncc_runtime.collectives.algorithms import (
 from ncc_runtime.collectives.cost.machine import Groups, LoadsKey, Machine
 from ncc_runtime.collectives.cost.price import Price, least_ps, priced
 from ncc_runtime.collectives.cost.usage import Loads
-from ncc_runtime.collectives.layout import Arrange, Layout, Members, UnsuitedError
-from ncc_runtime.collectives.plan import Fold, Job, Plan
+from ncc_runtime.collectives.layout import Arrange, GroupLayout, Members, UnsuitedError
+from ncc_runtime.collectives.plan import Job, Plan, Symmetry
 from ncc_runtime.collectives.plan_memory import shortage
 from ncc_runtime.collectives.symmetry import FoldedParts, fold_of, is_folded_truly
 from ncc_runtime.errors import LoweringError
@@ -67,12 +67,12 @@ class Sketch:
 
     algorithm: Algorithm
     arranged: tuple[Hashable, ...]
-    folds: tuple[Fold | None, ...]
+    folds: tuple[Symmetry | None, ...]
 
     def whole(self, job: Job, plans: Sequence[Plan]) -> list[Plan]:
         """Plans of all members in place of those that are sketched."""
         return [
-            plan if plan.fold is None else self.algorithm.build(job, how)
+            plan if plan.symmetry is None else self.algorithm.build(job, how)
             for plan, how in zip(plans, self.arranged, strict=True)
         ]
 
@@ -82,7 +82,7 @@ class Sketch:
         They are priced together, so that none is folded beside one that cannot be.
         """
         for plan, how, fold in zip(plans, self.arranged, self.folds, strict=True):
-            if (plan.fold is None) != (fold is None):
+            if (plan.symmetry is None) != (fold is None):
                 return False
             if not is_folded_truly(partial(self._built, how), job, plan):
                 return False
@@ -125,9 +125,9 @@ class Candidates:
         self._seen = seen
         self._is_folded = True  # plans may be
         self._arranged: dict[tuple[Arrange, Hashable], Hashable | UnsuitedError] = {}
-        self._layouts: dict[Members, Layout] = {}
+        self._layouts: dict[Members, GroupLayout] = {}
         self._keys: dict[Members, Hashable] = {}  # of groups, equal where they sit alike
-        self._folds: dict[Members, Fold | None] = {}
+        self._folds: dict[Members, Symmetry | None] = {}
         self._sure: dict[tuple[Sketch, bool], Candidate] = {}  # by whether plans may be folded
 
     def unfolded(self) -> "Candidates":
@@ -146,7 +146,7 @@ class Candidates:
         if is_free and not algorithm.is_published and _is_known(self._placement.topology, groups):
             known = f"{self._placement.topology.instance} takes what is published of it"
             return Candidate(name, None, f"{known}; --algorithm takes this all the same")
-        alike: dict[tuple[Hashable, Fold | None], list[Members]] = {}
+        alike: dict[tuple[Hashable, Symmetry | None], list[Members]] = {}
         for group in groups:
             arranged = self._arrange(algorithm, group)
             if isinstance(arranged, UnsuitedError):
@@ -154,12 +154,13 @@ class Candidates:
             alike.setdefault((arranged, self._fold(group)), []).append(group)
         try:
             plans = tuple(
-                algorithm.build(attrs.evolve(job, fold=fold), arranged) for arranged, fold in alike
+                algorithm.build(attrs.evolve(job, symmetry=fold), arranged)
+                for arranged, fold in alike
             )
         except UnsuitedError as reason:
             return Candidate(name, None, str(reason))
         ranks = (np.array(its_groups, np.int32) for its_groups in alike.values())
-        is_sure = all(plan.fold is None for plan in plans)
+        is_sure = all(plan.symmetry is None for plan in plans)
         sketch = None if is_sure else Sketch(algorithm, *zip(*alike, strict=True))
         teams = tuple(zip(plans, ranks, strict=True))
         return self._roomy(job, Candidate(name, None, teams=teams, sketch=sketch))
@@ -175,7 +176,7 @@ class Candidates:
 
     def _made_sure(self, job: Job, one: Candidate, sketch: Sketch) -> Candidate:
         before = self._sure.get((sketch, True))
-        if before is not None and all(plan.fold is None for plan, _ in before.teams):
+        if before is not None and all(plan.symmetry is None for plan, _ in before.teams):
             return before
         plans = [plan for plan, _ in one.teams]
         try:
@@ -205,7 +206,7 @@ class Candidates:
         short = f"its channel buffer takes {need} bytes a rank and {room} are left"
         return Candidate(one.name, None, short)
 
-    def _fold(self, group: Members) -> Fold | None:
+    def _fold(self, group: Members) -> Symmetry | None:
         if self._seen is None:
             return None
         if group not in self._folds:
@@ -225,7 +226,7 @@ class Candidates:
         key = algorithm.arrange, self._key(group)
         if key not in self._arranged:
             if group not in self._layouts:
-                self._layouts[group] = Layout.of(self._placement, group)
+                self._layouts[group] = GroupLayout.of(self._placement, group)
             try:
                 self._arranged[key] = algorithm.arrange(self._layouts[group])
             except UnsuitedError as reason:

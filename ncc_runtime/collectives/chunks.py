@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.plan import Piece, Space
+from ncc_runtime.collectives.plan import Location, Space
 
 ALIGNMENT = 64
 """Slots of scratch begin at multiples of this many bytes."""
@@ -38,13 +38,13 @@ class Extent:
         """The size of chunk `chunk[m]` at every member m, (members,)."""
         return self._picked(self.sizes, chunk)
 
-    def piece(self, chunk: np.ndarray, owner: np.ndarray | None = None) -> Piece:
+    def piece(self, chunk: np.ndarray, owner: np.ndarray | None = None) -> Location:
         """Where chunk `chunk[m]` lies at every member m, or at its `owner[m]`."""
-        return Piece(self.space, self._picked(self.offsets, chunk, owner), self.tensor, owner)
+        return Location(self.space, self._picked(self.offsets, chunk, owner), self.tensor, owner)
 
-    def at(self, chunk: np.ndarray, peer: np.ndarray) -> Piece:
+    def at(self, chunk: np.ndarray, peer: np.ndarray) -> Location:
         """Where chunk `chunk[m]` lies at the member that m writes to."""
-        return Piece(self.space, self._picked(self.offsets, chunk, peer), self.tensor)
+        return Location(self.space, self._picked(self.offsets, chunk, peer), self.tensor)
 
     def moved(self, space: Space, offsets: np.ndarray | None = None) -> "Extent":
         """The same pieces in another space, where nothing else is said at the same offsets."""
@@ -116,7 +116,9 @@ def sliced(
     return found
 
 
-def alone(extents: Sequence[Extent], whole: Sequence[Extent], space: Space) -> list[Extent]:
+def in_own_buffers(
+    extents: Sequence[Extent], whole: Sequence[Extent], space: Space
+) -> list[Extent]:
     """The same shares of chunks, each chunk in a buffer of its own; `whole` are all chunks."""
     found = []
     for extent, chunks in zip(extents, whole, strict=True):

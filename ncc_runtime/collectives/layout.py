@@ -17,7 +17,7 @@ Members: TypeAlias = tuple[int, ...]
 
 Arranged = TypeVar("Arranged")
 
-Arrange: TypeAlias = "Callable[[Layout], Hashable]"
+Arrange: TypeAlias = "Callable[[GroupLayout], Hashable]"
 """Gives what an algorithm makes its plan of; raises UnsuitedError."""
 
 
@@ -35,14 +35,14 @@ class Seat:
 
 
 @attrs.frozen(eq=False)
-class Layout:
+class GroupLayout:
     """The seats of one group's members, and the links between their chips."""
 
     seats: tuple[Seat, ...]
     placement: Placement
 
     @classmethod
-    def of(cls, placement: Placement, ranks: Sequence[int]) -> "Layout":
+    def of(cls, placement: Placement, ranks: Sequence[int]) -> "GroupLayout":
         """The layout of a group of ranks, in the group's order."""
         columns = (placement.node, placement.chip, placement.core)
         seats = zip(*(column[list(ranks)].tolist() for column in columns), strict=True)
@@ -61,7 +61,7 @@ class Layout:
         return self._by([seat.node for seat in self.seats])
 
     @cached_property
-    def _inside(self) -> tuple[tuple[Hashable, "Layout"], ...]:
+    def _inside(self) -> tuple[tuple[Hashable, "GroupLayout"], ...]:
         """The members of every instance, and what is equal where they sit alike."""
         layouts = [self.within(members) for members in self._nodes]
         return tuple((layout.shape(), layout) for layout in layouts)
@@ -83,7 +83,7 @@ class Layout:
         seats = tuple((seat.chip - first, seat.core) for seat in self.seats)
         return int(topology.links.variant[self.seats[0].node]), seats
 
-    def each_arranged(self, arrange: "Callable[[Layout], Arranged]") -> list["Arranged"]:
+    def each_arranged(self, arrange: "Callable[[GroupLayout], Arranged]") -> list["Arranged"]:
         """What becomes of the members of every instance, by their place among these.
 
         Instances where they sit alike are arranged once.
@@ -96,9 +96,9 @@ class Layout:
             arranged.append(found[shape])
         return arranged
 
-    def within(self, members: Sequence[int]) -> "Layout":
+    def within(self, members: Sequence[int]) -> "GroupLayout":
         """The layout of some of the members, renumbered in this order."""
-        return Layout(tuple(self.seats[member] for member in members), self.placement)
+        return GroupLayout(tuple(self.seats[member] for member in members), self.placement)
 
     def chip_cycles(self) -> tuple[tuple[Members, ...], ...]:
         """Cycles over links that no two share, as clusters: the members of each chip in turn.

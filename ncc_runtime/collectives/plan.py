@@ -30,7 +30,7 @@ class Space(enum.Enum):
 
 
 @attrs.frozen(eq=False)
-class Piece:
+class Location:
     """Where a transfer reads or writes, per member.
 
     A source may lie in the memory of another member, `owner`, on the same chip: then in its
@@ -44,15 +44,15 @@ class Piece:
 
 
 @attrs.frozen(eq=False)
-class Copy:
+class SecondTarget:
     """The second place where a transfer writes what it has read once; another member's."""
 
     peer: np.ndarray  # (members,) int32, IDLE for none
-    target: Piece
+    target: Location
 
 
 @attrs.frozen(eq=False)
-class After:
+class Dependencies:
     """What a transfer waits for, one by one, instead of all that was sent before.
 
     Columns name transfers of earlier rounds by number, counted through the plan, IDLE for none.
@@ -65,7 +65,7 @@ class After:
 
 
 @attrs.frozen(eq=False)
-class Count:
+class CountEntries:
     """What says, when a counted collective runs, how many rows a transfer moves and from where.
 
     Columns name entries of the mover's tables of counts, which are numbered through, table after
@@ -88,17 +88,17 @@ class Transfer:
     """
 
     peer: np.ndarray  # (members,) int32: member written to, IDLE for none
-    sources: tuple[Piece, ...]
-    target: Piece
+    sources: tuple[Location, ...]
+    target: Location
     size_bytes: np.ndarray  # (members,) int64
-    also: Copy | None = None  # the same bytes once more (one read, two writes)
+    also: SecondTarget | None = None  # the same bytes once more (one read, two writes)
     lane: int = 0  # DMA ring of the stream; a channel is (sender, receiver, lane)
     consumed: np.ndarray | None = None  # (members,) int32: whose slot is free once this has read
     credit: int = 0
     divisor: int = 1  # of what is joined, before it is rounded: completes an average
     strand: int | None = None  # waits for what came in transfers of this strand; None: for all
-    after: After | None = None  # waits for these alone; None: as the strand says
-    count: Count | None = None  # of a counted collective
+    after: Dependencies | None = None  # waits for these alone; None: as the strand says
+    count: CountEntries | None = None  # of a counted collective
 
 
 @attrs.frozen(eq=False)
@@ -109,7 +109,7 @@ class Round:
 
 
 @attrs.frozen
-class Fold:
+class Symmetry:
     """The first members of a group stand for all of it, who come in as many at a time, alike.
 
     A plan that is made so has offsets and sizes of the first members only; who sends to whom is
@@ -117,12 +117,12 @@ class Fold:
     these are alike to the first.
     """
 
-    seen: int
-    turn: int = 0  # so many times `seen` members come last
+    representatives: int
+    rotation: int = 0
 
     def over_all(self, column: np.ndarray, members: int) -> np.ndarray:
         """What holds for those that are seen, for all who are alike to them."""
-        return np.tile(column, members // self.seen)
+        return np.tile(column, members // self.representatives)
 
 
 @attrs.frozen(eq=False)
@@ -133,13 +133,13 @@ class Plan:
     members: int
     rounds: tuple[Round, ...]
     scratch_bytes: int = 0
-    fold: Fold | None = None  # None: columns are of all members
+    symmetry: Symmetry | None = None  # None: columns are of all members
     is_even: bool = False  # it is known that members of one part move as many bytes
 
     @property
     def columns(self) -> int:
         """How many members have offsets and sizes, the first ones."""
-        return self.members if self.fold is None else self.fold.seen
+        return self.members if self.symmetry is None else self.symmetry.representatives
 
     @property
     def transfers(self) -> int:
@@ -170,7 +170,9 @@ class Job:
 
     placeholder: Placeholder
     buffers: Buffers
-    fold: Fold | None = None  # where only times are asked for; not every algorithm makes use of it
+    symmetry: Symmetry | None = (
+        None  # where only times are asked for; not every algorithm makes use of it
+    )
 
 
 def divisor(job: Job, members: int) -> int:
@@ -178,11 +180,11 @@ def divisor(job: Job, members: int) -> int:
     return members if job.placeholder.reduction is Reduction.AVERAGE else 1
 
 
-def home(members: int) -> np.ndarray:
+def self_peers(members: int) -> np.ndarray:
     """The peer column of a transfer that every member makes to itself."""
     return np.arange(members, dtype=np.int32)
 
 
 def columns_of(job: Job, members: int) -> int:
     """How many members have offsets and sizes: the first ones, where these stand for all."""
-    return members if job.fold is None else job.fold.seen
+    return members if job.symmetry is None else job.symmetry.representatives

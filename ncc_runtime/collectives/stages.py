@@ -13,42 +13,51 @@ Reductions of more sources than one descriptor takes: joined from left to right,
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.chunks import Extent, Scratch, alone, renumbered, sliced, whole_chunks
-from ncc_runtime.collectives.layout import Layout, Members
+from ncc_runtime.collectives.chunks import (
+    Extent,
+    Scratch,
+    in_own_buffers,
+    renumbered,
+    sliced,
+    whole_chunks,
+)
+from ncc_runtime.collectives.layout import GroupLayout, Members
 from ncc_runtime.collectives.plan import (
     IDLE,
-    Fold,
     Job,
-    Piece,
+    Location,
     Plan,
     Round,
     Space,
+    Symmetry,
     Transfer,
     divisor,
-    home,
+    self_peers,
 )
 
 
-class Roles:
+class Subgroups:
     """Equal teams that cover all members; `orders[t][r]` is the member of role r in team t.
 
     Columns of members say something of everybody. Where the first members stand for all, `role`
     is of them alone, and so is what follows from it.
     """
 
-    def __init__(self, orders: Sequence[Sequence[int]] | np.ndarray, fold: Fold | None) -> None:
+    def __init__(self, orders: Sequence[Sequence[int]] | np.ndarray, fold: Symmetry | None) -> None:
         self.orders: np.ndarray = np.array(orders, np.int32)
         self.chunks = self.orders  # whose a chunk is, whoever comes first
-        if fold is not None and fold.turn:
-            self.orders = (self.orders - np.int32(fold.turn * fold.seen)) % self.orders.size
+        if fold is not None and fold.rotation:
+            self.orders = (
+                self.orders - np.int32(fold.rotation * fold.representatives)
+            ) % self.orders.size
         teams, self.count = self.orders.shape
         self.members = self.orders.size
-        self.fold = fold
+        self.symmetry = fold
         self.roles: np.ndarray = np.empty(self.members, np.int64)  # of all members
         self.team: np.ndarray = np.empty(self.members, np.int64)
         self.roles[self.orders] = np.arange(self.count)
@@ -60,12 +69,12 @@ class Roles:
     @property
     def seen(self) -> int:
         """How many members `role` has, the first ones."""
-        return self.members if self.fold is None else self.fold.seen
+        return self.members if self.symmetry is None else self.symmetry.representatives
 
     @cached_property
     def home(self) -> np.ndarray:
         """Everybody at itself, (members,) int32."""
-        return _sealed(home(self.members))
+        return _sealed(self_peers(self.members))
 
     def member(self, role: np.ndarray) -> np.ndarray:
         """By member, who plays the given role in its team, (members,) int32."""
@@ -97,12 +106,8 @@ def _sealed(column: np.ndarray) -> np.ndarray:
     return column
 
 
-Strand: TypeAlias = "list[Round]"
-"""Rounds that wait for each other and for no other strand."""
-
-
 @attrs.frozen
-class Wiring:
+class Arrangement:
     """An arrangement of one team: orders of its members, one per channel, and their structure."""
 
     orders: tuple[Members, ...]  # per channel, by role
@@ -111,7 +116,7 @@ class Wiring:
 
 
 @attrs.frozen
-class Track:
+class Strand:
     """Whose arrivals the transfers of a stage wait for, and the DMA rings they go into."""
 
     strand: int
@@ -120,8 +125,8 @@ class Track:
     def transfer(
         self,
         peer: np.ndarray,
-        sources: tuple[Piece, ...],
-        target: Piece,
+        sources: tuple[Location, ...],
+        target: Location,
         size_bytes: np.ndarray,
         turn: int = 0,
     ) -> Transfer:
@@ -136,11 +141,11 @@ class Track:
         )
 
 
-class Stage(Protocol):
+class StageAlgorithm(Protocol):
     """What every team does at once. Chunk r of an extent belongs to role r of the team."""
 
     @property
-    def roles(self) -> Roles: ...
+    def roles(self) -> Subgroups: ...
 
     @property
     def goes_by_chunk(self) -> bool:
@@ -148,10 +153,10 @@ class Stage(Protocol):
 
     def reduce_scatter(
         self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
-    ) -> Strand:
+    ) -> list[Round]:
         """Chunk r of the extents, reduced and divided, at role r in chunk r of the targets."""
 
-    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> Strand:
+    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
         """Chunk r of `own` at role r, in chunk r of the targets of everybody."""
 
 
@@ -159,11 +164,11 @@ class Stage(Protocol):
 class StageKind:
     """How a team is arranged for a stage, and the stage."""
 
-    arrange: Callable[[Layout], Wiring]  # raises UnsuitedError
-    stage: Callable[[Roles, Any, Track], Stage]  # given the form of the wiring
+    arrange: Callable[[GroupLayout], Arrangement]  # raises UnsuitedError
+    stage: Callable[[Subgroups, Any, Strand], StageAlgorithm]  # given the form of the wiring
 
 
-def all_reduce(name: str, job: Job, stages: Sequence[Stage], chunks: Members = ()) -> Plan:
+def all_reduce(name: str, job: Job, stages: Sequence[StageAlgorithm], chunks: Members = ()) -> Plan:
     """Reduce-scatter, then all-gather; every stage has a slice of every chunk."""
     members, scratch = stages[0].roles.members, Scratch()
     order = np.array(chunks or range(members))
@@ -175,37 +180,37 @@ def all_reduce(name: str, job: Job, stages: Sequence[Stage], chunks: Members = (
         strands.append(rounds + stage.all_gather(results, results))
     is_even = _is_even(stages, job.buffers.operand_elements)
     together = side_by_side(strands)
-    return Plan(name, members, together, scratch.bytes, stages[0].roles.fold, is_even)
+    return Plan(name, members, together, scratch.bytes, stages[0].roles.symmetry, is_even)
 
 
-def reduce_scatter(name: str, job: Job, stages: Sequence[Stage]) -> Plan:
+def reduce_scatter(name: str, job: Job, stages: Sequence[StageAlgorithm]) -> Plan:
     """Chunk m of every operand, reduced, at member m; every stage has a slice of every chunk."""
     members, scratch = stages[0].roles.members, Scratch()
     (whole,) = operand_slices(job, members, 1)
     strands = []
     for stage, extents in zip(stages, operand_slices(job, members, len(stages)), strict=True):
         owned = renumbered(extents, stage.roles.chunks[0])
-        targets = alone(owned, whole, Space.RESULT)
+        targets = in_own_buffers(owned, whole, Space.RESULT)
         strands.append(stage.reduce_scatter(owned, targets, scratch, divisor(job, members)))
     is_even = _is_even(stages, job.buffers.operand_elements)
     together = side_by_side(strands)
-    return Plan(name, members, together, scratch.bytes, stages[0].roles.fold, is_even)
+    return Plan(name, members, together, scratch.bytes, stages[0].roles.symmetry, is_even)
 
 
-def all_gather(name: str, job: Job, stages: Sequence[Stage]) -> Plan:
+def all_gather(name: str, job: Job, stages: Sequence[StageAlgorithm]) -> Plan:
     """The operand of member m in chunk m of every result; every stage has a slice of it."""
     members = stages[0].roles.members
     (whole,) = result_slices(job, members, 1)
     strands = []
     for stage, extents in zip(stages, result_slices(job, members, len(stages)), strict=True):
         owned = renumbered(extents, stage.roles.chunks[0])
-        strands.append(stage.all_gather(alone(owned, whole, Space.OPERAND), owned))
+        strands.append(stage.all_gather(in_own_buffers(owned, whole, Space.OPERAND), owned))
     is_even = _is_even(stages, job.buffers.result_elements)
     rounds = side_by_side(strands)
-    return Plan(name, members, rounds, fold=stages[0].roles.fold, is_even=is_even)
+    return Plan(name, members, rounds, symmetry=stages[0].roles.symmetry, is_even=is_even)
 
 
-def _is_even(stages: Sequence[Stage], elements: Sequence[int]) -> bool:
+def _is_even(stages: Sequence[StageAlgorithm], elements: Sequence[int]) -> bool:
     """Whether buffers of so many elements go in chunks of one size, chunk by chunk."""
     roles = stages[0].roles
     return all(stage.goes_by_chunk for stage in stages) and not any(
@@ -214,7 +219,7 @@ def _is_even(stages: Sequence[Stage], elements: Sequence[int]) -> bool:
 
 
 def kept(
-    roles: Roles, track: Track, own: Sequence[Extent], targets: Sequence[Extent]
+    roles: Subgroups, track: Strand, own: Sequence[Extent], targets: Sequence[Extent]
 ) -> tuple[Transfer, ...]:
     """Copies of what a member gives to an all-gather into its own result, if it is not there."""
     mine = roles.home
@@ -250,7 +255,7 @@ FAR = np.iinfo(np.int64).max
 
 
 @attrs.frozen(eq=False)
-class Source:
+class ExtentSource:
     """An extent to read, and in whose memory it lies."""
 
     extent: Extent
@@ -263,20 +268,20 @@ class Parcel:
 
     peer: np.ndarray  # (members,) int32, IDLE for none
     chunks: np.ndarray  # (members, k) int64, IDLE beyond a member's last
-    fold: Fold | None = None  # whose first members the chunks are of
+    symmetry: Symmetry | None = None  # whose first members the chunks are of
 
     def peer_of(self, sends: np.ndarray) -> np.ndarray:
         """Its peers, where those that are seen send, and who is alike."""
         if sends.all():
             return self.peer
         everybody = sends
-        if self.fold is not None:
-            everybody = self.fold.over_all(sends, len(self.peer))
+        if self.symmetry is not None:
+            everybody = self.symmetry.over_all(sends, len(self.peer))
         return np.where(everybody, self.peer, np.int32(IDLE))
 
 
 def transfers(
-    parcel: Parcel, sources: Sequence[Source], target: Extent, track: Track, turn: int = 0
+    parcel: Parcel, sources: Sequence[ExtentSource], target: Extent, track: Strand, turn: int = 0
 ) -> Iterator[Transfer]:
     """As few transfers as the chunks make contiguous runs, at the sources and at the target."""
     runs = _Runs.of(parcel, sources, target)
@@ -287,10 +292,10 @@ def transfers(
         yield track.transfer(
             parcel.peer_of(begins.any(axis=1)),
             tuple(
-                Piece(source.extent.space, offset, source.extent.tensor, source.owner)
+                Location(source.extent.space, offset, source.extent.tensor, source.owner)
                 for source, offset in zip(sources, pieces, strict=False)
             ),
-            Piece(target.space, pieces[-1], target.tensor),
+            Location(target.space, pieces[-1], target.tensor),
             size,
             turn,
         )
@@ -307,7 +312,7 @@ class _Runs:
     count: int
 
     @classmethod
-    def of(cls, parcel: Parcel, sources: Sequence[Source], target: Extent) -> "_Runs":
+    def of(cls, parcel: Parcel, sources: Sequence[ExtentSource], target: Extent) -> "_Runs":
         peers = parcel.peer[: len(parcel.chunks)]
         there = (parcel.chunks != IDLE) & (peers != IDLE)[:, None]
         chunk = np.where(there, parcel.chunks, 0)
@@ -339,21 +344,21 @@ MOST_SOURCES = 16
 class Join:
     """Pieces of every member's memory, joined into a piece of its own."""
 
-    sources: Sequence[Piece]
-    target: Piece
+    sources: Sequence[Location]
+    target: Location
     size_bytes: np.ndarray  # (members,) int64
-    home: np.ndarray  # (members,) int32, everybody at itself
+    self_peers: np.ndarray  # (members,) int32, everybody at itself
 
 
-def chained(
-    join: Join, track: Track, scratch: Scratch, parts: int, turn: int = 0
+def chained_reduction(
+    join: Join, track: Strand, scratch: Scratch, parts: int, turn: int = 0
 ) -> list[Transfer]:
     """Transfers that each wait for the one before; the last one divides and writes the target."""
-    mine, sources = join.home, list(join.sources)
+    mine, sources = join.self_peers, list(join.sources)
     moves = []
     while len(sources) > MOST_SOURCES:
         at = scratch.take(int(join.size_bytes.max(initial=0)))
-        sum_so_far = Piece(Space.SCRATCH, np.full(len(join.size_bytes), at, np.int64))
+        sum_so_far = Location(Space.SCRATCH, np.full(len(join.size_bytes), at, np.int64))
         first = tuple(sources[:MOST_SOURCES])
         moves.append(track.transfer(mine, first, sum_so_far, join.size_bytes, turn))
         sources[:MOST_SOURCES] = [sum_so_far]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.plan import IDLE, Copy, Fold, Job, Plan, Round, Transfer
+from ncc_runtime.collectives.plan import IDLE, Job, Plan, Round, SecondTarget, Symmetry, Transfer
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.machine_model.instances import FirstParts, maps_of
 
@@ -19,7 +19,7 @@ class UnfoldedError(LoweringError):
     """The ranks of one instance do not stand for those of the others."""
 
 
-def fold_of(group: np.ndarray, seen: int) -> Fold | None:
+def fold_of(group: np.ndarray, seen: int) -> Symmetry | None:
     """How the members of an instance stand for a group; None where the group is in one.
 
     `seen` are the ranks of an instance. UnfoldedError if its members are not alike.
@@ -33,7 +33,7 @@ def fold_of(group: np.ndarray, seen: int) -> Fold | None:
     block = group.reshape(-1, count)
     if (block % seen != block[0] % seen).any() or (block // seen != block[:, :1] // seen).any():
         raise UnfoldedError("members of a group do not come instance by instance, alike")
-    return Fold(count)
+    return Symmetry(count)
 
 
 def seen_members(groups: np.ndarray, seen: int) -> np.ndarray:
@@ -88,7 +88,7 @@ def _of_first(move: Transfer, count: int) -> Transfer:
         ),
         target=move.target,
         size_bytes=move.size_bytes,
-        also=None if also is None else Copy(also.peer[:count], also.target),
+        also=None if also is None else SecondTarget(also.peer[:count], also.target),
         lane=move.lane,
         consumed=None if consumed is None else consumed[:count],
         credit=move.credit,
@@ -99,17 +99,20 @@ def _of_first(move: Transfer, count: int) -> Transfer:
 
 def is_folded_truly(build: Callable[[Job], Plan], job: Job, plan: Plan) -> bool:
     """Whether other members have the plans that the first ones have in a folded one of the job."""
-    if plan.fold is None:
+    if plan.symmetry is None:
         return True
-    if not _turns_alike(plan, plan.fold):
+    if not _turns_alike(plan, plan.symmetry):
         return False
-    blocks = plan.members // plan.fold.seen
+    blocks = plan.members // plan.symmetry.representatives
     turns = () if plan.is_even else {blocks // 2, blocks - 1} - {0}
-    others = (build(attrs.evolve(job, fold=attrs.evolve(plan.fold, turn=turn))) for turn in turns)
+    others = (
+        build(attrs.evolve(job, symmetry=attrs.evolve(plan.symmetry, rotation=turn)))
+        for turn in turns
+    )
     return all(_are_alike(plan, other) for other in others)
 
 
-def _turns_alike(plan: Plan, fold: Fold) -> bool:
+def _turns_alike(plan: Plan, fold: Symmetry) -> bool:
     """Whether members of a place turn to members of one place."""
     seen: dict[int, np.ndarray] = {}
     known = set()
@@ -122,7 +125,7 @@ def _turns_alike(plan: Plan, fold: Fold) -> bool:
             if content in known:
                 continue
             known.add(content)
-            if maps_of(column[None], plan.members // fold.seen) is None:
+            if maps_of(column[None], plan.members // fold.representatives) is None:
                 return False
     return True
 
@@ -132,8 +135,8 @@ def _are_alike(one: Plan, other: Plan) -> bool:
         len(each.transfers) for each in other.rounds
     ]:
         return False
-    assert one.fold is not None, "a whole plan is alike to itself"
-    seen = one.fold.seen
+    assert one.symmetry is not None, "a whole plan is alike to itself"
+    seen = one.symmetry.representatives
     return one.scratch_bytes == other.scratch_bytes and all(
         _moves_alike(first, second, seen)
         for first, second in zip(_transfers(one), _transfers(other), strict=True)

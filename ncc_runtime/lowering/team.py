@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.plan import After, Piece, Space, Transfer
+from ncc_runtime.collectives.plan import Dependencies, Location, Space, Transfer
 from ncc_runtime.collectives.symmetry import UnfoldedError
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.channels import Channels
@@ -82,7 +82,7 @@ class Events:
         self._arrived.append(arrived[0])
         self._also_arrived.append(arrived[1] if len(arrived) > 1 else NO_WAIT)
 
-    def waits(self, after: After) -> list[Condition]:
+    def waits(self, after: Dependencies) -> list[Condition]:
         """The conditions of the next transfer's columns; `fill` says what they are."""
         first = self._handed_out
         self._handed_out += len(after.arrived) + len(after.sent)
@@ -148,7 +148,7 @@ class Addresses:
     ranks: np.ndarray | None = None  # who takes part; None: everybody
     tables: tuple[Load, ...] = ()  # of counts
 
-    def base(self, piece: Piece) -> int | np.ndarray:
+    def base(self, piece: Location) -> int | np.ndarray:
         """The address that the piece's offsets count from."""
         if piece.space is Space.SCRATCH:
             return self.scratch
@@ -437,7 +437,7 @@ class TeamRows:
         return [MemberRows(rows, zeros, self._seen, IDLE) for rows in seen]
 
     def _addressed(
-        self, pieces: Sequence[Piece | None], owners: Sequence[np.ndarray | None]
+        self, pieces: Sequence[Location | None], owners: Sequence[np.ndarray | None]
     ) -> MemberRows:
         """Addresses of pieces, IDLE for none, in the memory of their owners; None: the own."""
         nowhere: np.ndarray = np.full(self._seen.shape[1], IDLE, np.int64)

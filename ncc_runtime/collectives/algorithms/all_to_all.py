@@ -26,21 +26,21 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.chunks import Scratch
-from ncc_runtime.collectives.layout import Layout, Members
+from ncc_runtime.collectives.layout import GroupLayout, Members
 from ncc_runtime.collectives.plan import (
     Job,
-    Piece,
+    Location,
     Plan,
     Round,
     Space,
     Transfer,
     columns_of,
-    home,
+    self_peers,
 )
 
 
 @attrs.frozen(cache_hash=True, slots=False)
-class Shifts:
+class GroupShifts:
     """All shifts of a group, numbered by their distance; number 0 is everybody to itself."""
 
     shape: tuple[int, ...]  # of the box that the members fill
@@ -81,7 +81,7 @@ class Shifts:
                     yield first + (turn + ring) % count, ring
 
 
-def arrange(layout: Layout) -> Shifts:
+def arrange(layout: GroupLayout) -> GroupShifts:
     """The box that a group fills, whatever the group's order is."""
     topology = layout.placement.topology
     node, chip, core = np.array(
@@ -98,14 +98,14 @@ def arrange(layout: Layout) -> Shifts:
         shape = tuple(int(side.max()) + 1 for side in sides)
         if np.prod(shape) == len(chip):
             order = np.lexsort(sides[::-1])
-            return Shifts(shape, tuple(order.tolist()))
-    return Shifts((len(chip),), tuple(order.tolist()))
+            return GroupShifts(shape, tuple(order.tolist()))
+    return GroupShifts((len(chip),), tuple(order.tolist()))
 
 
-def pairwise(job: Job, shifts: Shifts) -> Plan:
+def pairwise(job: Job, shifts: GroupShifts) -> Plan:
     """P-1 rounds of one chunk each, never two to one member."""
     members = shifts.members
-    mine = home(members)[: columns_of(job, members)].astype(np.int64)
+    mine = self_peers(members)[: columns_of(job, members)].astype(np.int64)
     sizes = _chunk_bytes(job, members)
     rounds = []
     for shift in range(members):
@@ -119,7 +119,7 @@ def pairwise(job: Job, shifts: Shifts) -> Plan:
                 )
             )
         )
-    return Plan("pairwise", members, tuple(rounds), fold=job.fold, is_even=True)
+    return Plan("pairwise", members, tuple(rounds), symmetry=job.symmetry, is_even=True)
 
 
 def bruck(job: Job, members: int) -> Plan:
@@ -128,7 +128,7 @@ def bruck(job: Job, members: int) -> Plan:
     What is `way` places from its goal waits in scratch, by its way, until the digits left are
     gone. The last digit takes it to the result.
     """
-    scratch, everybody = Scratch(), home(members)
+    scratch, everybody = Scratch(), self_peers(members)
     mine = everybody[: columns_of(job, members)].astype(np.int64)
     digits = [1 << bit for bit in reversed(range((members - 1).bit_length()))]
     sizes = _chunk_bytes(job, members)
@@ -148,7 +148,7 @@ def bruck(job: Job, members: int) -> Plan:
                 )
             )
         )
-    return Plan("bruck", members, tuple(rounds), scratch.bytes, job.fold, is_even=True)
+    return Plan("bruck", members, tuple(rounds), scratch.bytes, job.symmetry, is_even=True)
 
 
 @attrs.frozen(eq=False)
@@ -186,7 +186,7 @@ def _move(
 ) -> Transfer:
     return Transfer(
         peer=peer,
-        sources=(Piece(*source, tensor),),
-        target=Piece(*target, tensor),
+        sources=(Location(*source, tensor),),
+        target=Location(*target, tensor),
         size_bytes=np.full(len(source[1]), size, np.int64),
     )

@@ -26,12 +26,11 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.chunks import Extent, Scratch
-from ncc_runtime.collectives.forwarding.grids import Grid, grid_of
-from ncc_runtime.collectives.forwarding.link_graph import wires_of
-from ncc_runtime.collectives.forwarding.proxies import Crew
-from ncc_runtime.collectives.layout import Layout, UnsuitedError
-from ncc_runtime.collectives.plan import IDLE, LANES, Job, Piece, Plan, Round, Space, Transfer
-from ncc_runtime.collectives.stages import Strand, Track, operand_slices, side_by_side
+from ncc_runtime.collectives.forwarding.link_graph import TorusGrid, link_graph_of, torus_grid_of
+from ncc_runtime.collectives.forwarding.schedule import ProxyRanks
+from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
+from ncc_runtime.collectives.plan import IDLE, LANES, Job, Location, Plan, Round, Space, Transfer
+from ncc_runtime.collectives.stages import Strand, operand_slices, side_by_side
 
 SLICE_BYTES = 16 * 1024
 """Least size of a slice of a chunk where chunks could stay whole; assumed."""
@@ -41,17 +40,17 @@ SLICE_BYTES = 16 * 1024
 class Group:
     """Who is on which chip, and the grid of the chips."""
 
-    crew: Crew
-    grid: Grid
+    crew: ProxyRanks
+    grid: TorusGrid
 
     def table(self, order: tuple[int, ...]) -> np.ndarray:
         """(chips along the dimensions in this order, places), the members."""
         return self.crew.table[np.transpose(self.grid.table, order)]
 
 
-def arrange(layout: Layout) -> Group:
+def arrange(layout: GroupLayout) -> Group:
     """UnsuitedError unless the chips fill a torus and have one number of members each."""
-    grid, crew = grid_of(layout, wires_of(layout)), Crew.of(layout)
+    grid, crew = torus_grid_of(layout, link_graph_of(layout)), ProxyRanks.of(layout)
     if crew.planes != crew.places:
         raise UnsuitedError("its chips hold different numbers of members")
     return Group(crew, grid)
@@ -64,9 +63,9 @@ def all_to_all(job: Job, group: Group) -> Plan:
     strands = []
     for number, extents in enumerate(operand_slices(job, members, slices)):
         rings = LANES // slices
-        track = Track(number, tuple(range(number * rings, (number + 1) * rings)))
+        track = Strand(number, tuple(range(number * rings, (number + 1) * rings)))
         rooms = [_Room.of(extent, scratch, dims - 1) for extent in extents]
-        strand: Strand = []
+        strand: list[Round] = []
         for phase in range(dims):
             moves = [
                 move
@@ -136,14 +135,14 @@ class _Course:
         """(sides, planes), the members of the planes."""
         return np.asarray(self.table[..., list(self.planes)])
 
-    def moves(self, phase: int, room: _Room, track: Track) -> Iterator[Transfer]:
+    def moves(self, phase: int, room: _Room, track: Strand) -> Iterator[Transfer]:
         """Everything that goes along one dimension, to all members along it by turns."""
         side = self.sides[phase]
         by_step = [self._sent(phase, (step + 1) % side, room, track) for step in range(side)]
         for turn in zip(*by_step, strict=True):
             yield from turn
 
-    def _sent(self, phase: int, step: int, room: _Room, track: Track) -> Iterator[Transfer]:
+    def _sent(self, phase: int, step: int, room: _Room, track: Strand) -> Iterator[Transfer]:
         """What goes so many chips further along a dimension."""
         pieces = self._passed(phase, step, room) if phase else self._collected(step, room)
         peer = self._column(np.roll(self.agents, -step, phase), IDLE).astype(np.int32)
@@ -151,7 +150,7 @@ class _Course:
             sizes = self._column(np.full(self.agents.shape, size), 0)
             yield track.transfer(peer, (source,), target, sizes, step)
 
-    def _collected(self, step: int, room: _Room) -> Iterator[tuple[Piece, Piece, int]]:
+    def _collected(self, step: int, room: _Room) -> Iterator[tuple[Location, Location, int]]:
         """From the operands of all members of the chip, each chunk by itself."""
         here, dims = self._coordinate(0), len(self.sides)
         goals = np.roll(self.agents, -step, 0).reshape(self.sides[0], -1, len(self.planes))
@@ -166,7 +165,9 @@ class _Course:
                     slot = (number * self.sides[0] + here) * self.places + seat
                     yield source, self._slot(room, 0, slot), room.slot_bytes
 
-    def _passed(self, phase: int, step: int, room: _Room) -> Iterator[tuple[Piece, Piece, int]]:
+    def _passed(
+        self, phase: int, step: int, room: _Room
+    ) -> Iterator[tuple[Location, Location, int]]:
         """What came along the dimension before, as far as it lies together there and here."""
         here, side = self._coordinate(phase), self.sides[phase]
         came = math.prod(self.sides[:phase]) * self.places  # sources whose data lies together
@@ -205,17 +206,17 @@ class _Course:
 
     def _chunk(
         self, room: _Room, space: Space, member: np.ndarray, owner: np.ndarray | None = None
-    ) -> Piece:
+    ) -> Location:
         """The chunk of a member, in the own buffer or in that of an owner."""
         members = np.broadcast_to(member, self.agents.shape)
         offset = self._column(room.chunks.offsets[0][members], 0)
         owners = None if owner is None else self._column(owner, IDLE).astype(np.int32)
-        return Piece(space, offset, room.chunks.tensor, owners)
+        return Location(space, offset, room.chunks.tensor, owners)
 
-    def _slot(self, room: _Room, stop: int, slot: np.ndarray) -> Piece:
+    def _slot(self, room: _Room, stop: int, slot: np.ndarray) -> Location:
         """A slot of scratch."""
         where = np.broadcast_to(room.waiting[stop] + slot * room.slot_bytes, self.agents.shape)
-        return Piece(Space.SCRATCH, self._column(where, 0))
+        return Location(Space.SCRATCH, self._column(where, 0))
 
     def _column(self, what: np.ndarray, idle: int) -> np.ndarray:
         """(members,) int64, `what` at the agents."""

@@ -21,10 +21,10 @@ import numpy as np
 
 from ncc_runtime.collectives import stages
 from ncc_runtime.collectives.algorithms import kangaring, mesh, rdh, ring
-from ncc_runtime.collectives.chunks import Extent, Scratch, alone, renumbered, sliced
-from ncc_runtime.collectives.layout import Layout, Members, UnsuitedError
+from ncc_runtime.collectives.chunks import Extent, Scratch, in_own_buffers, renumbered, sliced
+from ncc_runtime.collectives.layout import GroupLayout, Members, UnsuitedError
 from ncc_runtime.collectives.plan import LANES, Job, Plan, Round, Space, divisor
-from ncc_runtime.collectives.stages import Roles, Stage, StageKind, Strand, Track
+from ncc_runtime.collectives.stages import StageAlgorithm, StageKind, Strand, Subgroups
 
 PIPELINE_SLICES = 3
 """Source: nec.h, NEC_HIER_CC_PIPELINE_STAGE_N."""
@@ -66,7 +66,7 @@ class Hierarchical:
         """What it is called among the algorithms."""
         return f"hier.{self.inside}.{self.between}"
 
-    def arrange(self, layout: Layout) -> Hierarchy:
+    def arrange(self, layout: GroupLayout) -> Hierarchy:
         """UnsuitedError unless several instances hold as many members each, placed alike."""
         nodes = layout.by_node()
         if len(nodes) == 1:
@@ -96,7 +96,7 @@ class Hierarchical:
             tower.all_reduce(renumbered(extents, order), scratch, (divisor(job, members), width))
             for tower, extents in zip(self._towers(job, slices), cut, strict=True)
         ]
-        return Plan(self.name, members, slices.pipelined(towers), scratch.bytes, job.fold)
+        return Plan(self.name, members, slices.pipelined(towers), scratch.bytes, job.symmetry)
 
     def reduce_scatter(self, job: Job, hierarchy: Hierarchy) -> Plan:
         """Every member sends (X-1)/X of a Y-th of the operand to other instances."""
@@ -107,11 +107,14 @@ class Hierarchical:
         cut = stages.operand_slices(job, members, slices.count)
         towers = [
             tower.reduce_scatter(
-                extents, alone(extents, whole, Space.RESULT), scratch, divisor(job, members)
+                extents,
+                in_own_buffers(extents, whole, Space.RESULT),
+                scratch,
+                divisor(job, members),
             )
             for tower, extents in zip(self._towers(job, slices), cut, strict=True)
         ]
-        return Plan(self.name, members, slices.pipelined(towers), scratch.bytes, job.fold)
+        return Plan(self.name, members, slices.pipelined(towers), scratch.bytes, job.symmetry)
 
     def all_gather(self, job: Job, hierarchy: Hierarchy) -> Plan:
         """Every member sends X-1 chunks to other instances."""
@@ -120,10 +123,10 @@ class Hierarchical:
         (whole,) = stages.result_slices(job, slices.members, 1)
         cut = stages.result_slices(job, slices.members, slices.count)
         towers = [
-            tower.all_gather(alone(extents, whole, Space.OPERAND), extents)
+            tower.all_gather(in_own_buffers(extents, whole, Space.OPERAND), extents)
             for tower, extents in zip(self._towers(job, slices), cut, strict=True)
         ]
-        return Plan(self.name, slices.members, slices.pipelined(towers), fold=job.fold)
+        return Plan(self.name, slices.members, slices.pipelined(towers), symmetry=job.symmetry)
 
     def _towers(self, job: Job, slices: "_Slices") -> Iterator["_Tower"]:
         """The stages of every strand, slice by slice and channel by channel."""
@@ -133,8 +136,10 @@ class Hierarchical:
             track = slices.track(number)
             yield _Tower(
                 nodes,
-                INSIDE[self.inside].stage(Roles(nodes, job.fold), hierarchy.inside, track),
-                BETWEEN[self.between].stage(Roles(nodes.T, job.fold), hierarchy.between, track),
+                INSIDE[self.inside].stage(Subgroups(nodes, job.symmetry), hierarchy.inside, track),
+                BETWEEN[self.between].stage(
+                    Subgroups(nodes.T, job.symmetry), hierarchy.between, track
+                ),
             )
 
 
@@ -168,10 +173,10 @@ class _Slices:
     def count(self) -> int:
         return self.channels * self.beats
 
-    def track(self, number: int) -> Track:
+    def track(self, number: int) -> Strand:
         """The strand and its DMA rings."""
         rings = max(1, min(LANES // self.count, len(rdh.LANES)))
-        return Track(number, tuple((number * rings + k) % LANES for k in range(rings)))
+        return Strand(number, tuple((number * rings + k) % LANES for k in range(rings)))
 
     def pipelined(self, towers: Sequence[Floors]) -> tuple[Round, ...]:
         """A slice goes inside as soon as the one before has been sent to other instances.
@@ -186,7 +191,7 @@ class _Slices:
             ]
             for first in range(0, self.count, self.channels)
         ]
-        rounds: Strand = []
+        rounds: list[Round] = []
         for before, between, _ in slices:
             rounds += (*before, *between[:1])
         rounds += stages.side_by_side([between[1:] for _, between, _ in slices])
@@ -200,8 +205,8 @@ class _Tower:
     """The stages of one strand."""
 
     nodes: np.ndarray  # (X, Y) int32, member by instance and role inside
-    inside: Stage
-    between: Stage
+    inside: StageAlgorithm
+    between: StageAlgorithm
 
     def all_reduce(self, extents: list[Extent], scratch: Scratch, cut: tuple[int, int]) -> Floors:
         """The chunk of a role inside is cut once more, for the roles between."""

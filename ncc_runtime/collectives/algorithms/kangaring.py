@@ -21,23 +21,23 @@ import numpy as np
 from ncc_runtime.collectives import stages
 from ncc_runtime.collectives.algorithms.ring import SLOTS, slices_of
 from ncc_runtime.collectives.chunks import Extent, Scratch
-from ncc_runtime.collectives.layout import Layout, Members, UnsuitedError
+from ncc_runtime.collectives.layout import GroupLayout, Members, UnsuitedError
 from ncc_runtime.collectives.plan import (
     IDLE,
-    Copy,
     Job,
-    Piece,
+    Location,
     Plan,
     Round,
+    SecondTarget,
     Space,
     Transfer,
     divisor,
 )
-from ncc_runtime.collectives.stages import Roles, StageKind, Strand, Track, Wiring
+from ncc_runtime.collectives.stages import Arrangement, StageKind, Strand, Subgroups
 from ncc_runtime.group_rules.rules import KANGARING_RANKS
 
 
-def arrange(layout: Layout) -> Wiring:
+def arrange(layout: GroupLayout) -> Arrangement:
     """Pairs along the cycles of the chips; UnsuitedError unless whole chips close a ring.
 
     Roles 2k and 2k+1 are the primary and the secondary of pair k.
@@ -52,7 +52,7 @@ def arrange(layout: Layout) -> Wiring:
     found = layout.chip_cycles()
     if not found:
         raise UnsuitedError("no links close a ring over its chips")
-    return Wiring(tuple(_paired(cycle, number) for number, cycle in enumerate(found)))
+    return Arrangement(tuple(_paired(cycle, number) for number, cycle in enumerate(found)))
 
 
 def _paired(cycle: Sequence[Members], number: int) -> Members:
@@ -62,7 +62,7 @@ def _paired(cycle: Sequence[Members], number: int) -> Members:
     return tuple(members)
 
 
-def all_reduce(job: Job, wiring: Wiring) -> Plan:
+def all_reduce(job: Job, wiring: Arrangement) -> Plan:
     """The ring of pairs both ways round, with one chunk for each pair, which its primary keeps."""
     members, scratch = len(wiring.orders[0]), Scratch()
     rings = _rings(job, wiring, slices_of(wiring, job.buffers.operand_elements, job))
@@ -73,16 +73,16 @@ def all_reduce(job: Job, wiring: Wiring) -> Plan:
         kept = [(result, ring.primaries) for result in results]
         rounds = ring.reduce_pairs(extents, kept, scratch, divisor(job, members))
         strands.append(rounds + ring.gather_pairs(results))
-    return Plan("kangaring", members, stages.side_by_side(strands), scratch.bytes, job.fold)
+    return Plan("kangaring", members, stages.side_by_side(strands), scratch.bytes, job.symmetry)
 
 
-def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
+def reduce_scatter(job: Job, wiring: Arrangement) -> Plan:
     """A pair has a chunk for each of its members; the primary hands over the secondary's."""
     rings = _rings(job, wiring, slices_of(wiring, job.buffers.operand_elements, job))
     return stages.reduce_scatter("kangaring", job, rings)
 
 
-def all_gather(job: Job, wiring: Wiring) -> Plan:
+def all_gather(job: Job, wiring: Arrangement) -> Plan:
     """A pair has a chunk of each of its members; the primary reads the secondary's."""
     rings = _rings(job, wiring, 1)
     return stages.all_gather("kangaring", job, rings)
@@ -92,8 +92,8 @@ def all_gather(job: Job, wiring: Wiring) -> Plan:
 class KangaRing:
     """One ring of pairs per team; as a stage, chunk r of an extent belongs to role r."""
 
-    roles: Roles
-    track: Track
+    roles: Subgroups
+    track: Strand
     _columns: dict[int, np.ndarray] = attrs.field(init=False, factory=dict)  # by step
 
     @property
@@ -103,7 +103,7 @@ class KangaRing:
 
     def reduce_scatter(
         self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
-    ) -> Strand:
+    ) -> list[Round]:
         """Chunk r of the extents, reduced and divided, at role r in chunk r of the targets."""
         owners = (self.primaries, self.secondaries)
         kept = [
@@ -114,7 +114,7 @@ class KangaRing:
         shares = [_every_other(extent, half) for half in range(2) for extent in extents]
         return self.reduce_pairs(shares, kept, scratch, parts)
 
-    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> Strand:
+    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
         """Chunk r of `own` at role r, in chunk r of the targets of everybody."""
         halves = [_every_other(target, half) for half in range(2) for target in targets]
         given = [_every_other(extent, half) for half in range(2) for extent in own]
@@ -138,7 +138,7 @@ class KangaRing:
         kept: Sequence[tuple[Extent, np.ndarray]],
         scratch: Scratch,
         parts: int,
-    ) -> Strand:
+    ) -> list[Round]:
         """Chunk k of the extents, reduced, from pair k's primary to whom `kept` names."""
         slots = [
             [scratch.take(int(extent.sizes.max(initial=0))) for _ in range(SLOTS)]
@@ -167,7 +167,7 @@ class KangaRing:
 
     def gather_pairs(
         self, targets: Sequence[Extent], own: Sequence[Extent] = (), *, are_swapped: bool = False
-    ) -> Strand:
+    ) -> list[Round]:
         """Chunk k of everybody's targets, which begins at pair k's primary.
 
         With `own` it begins there for the first half of the targets and at the secondary for the
@@ -185,14 +185,14 @@ class KangaRing:
                 rounds.append(Round(tuple(moves)))
         return rounds
 
-    def _first(self, own: Sequence[Extent], k: int) -> tuple[Piece, np.ndarray]:
+    def _first(self, own: Sequence[Extent], k: int) -> tuple[Location, np.ndarray]:
         """Where a pair's chunk begins, and who of the pair lacks it."""
         if k < len(own) // 2:
             return own[k].piece(self._chunk(0)), self.secondaries
         return own[k].piece(self._chunk(0), self.secondaries), self.primaries
 
     def _spread(
-        self, step: int, target: Extent, first: tuple[Piece, np.ndarray] | None
+        self, step: int, target: Extent, first: tuple[Location, np.ndarray] | None
     ) -> Transfer:
         """A chunk to the successor and to the secondary; in the end to the secondary alone."""
         chunk, successor = self._chunk(-step), self._shifted(1)
@@ -201,12 +201,14 @@ class KangaRing:
         if step == self._pairs - 1:
             return self.track.transfer(beside, (source,), target.at(chunk, beside), size)
         moved = self.track.transfer(successor, (source,), target.at(chunk, successor), size)
-        return attrs.evolve(moved, also=Copy(beside, target.at(chunk, beside)))
+        return attrs.evolve(moved, also=SecondTarget(beside, target.at(chunk, beside)))
 
-    def _reduce(self, extent: Extent, step: int, slots: Sequence[int], target: Piece) -> Transfer:
+    def _reduce(
+        self, extent: Extent, step: int, slots: Sequence[int], target: Location
+    ) -> Transfer:
         """What came in, the own share and the secondary's, on to the successor."""
         chunk = self._chunk(-1 - step)
-        sources: tuple[Piece, ...] = (extent.piece(chunk), extent.piece(chunk, self.secondaries))
+        sources: tuple[Location, ...] = (extent.piece(chunk), extent.piece(chunk, self.secondaries))
         if step:
             sources = (self._slot(slots, step - 1), *sources)
         moved = self.track.transfer(self._shifted(1), sources, target, extent.size(chunk))
@@ -242,8 +244,8 @@ class KangaRing:
             self._columns[step] = found
         return self._columns[step]
 
-    def _slot(self, slots: Sequence[int], step: int) -> Piece:
-        return Piece(Space.SCRATCH, self.roles.everywhere(slots[step % SLOTS]))
+    def _slot(self, slots: Sequence[int], step: int) -> Location:
+        return Location(Space.SCRATCH, self.roles.everywhere(slots[step % SLOTS]))
 
 
 def _every_other(extent: Extent, half: int) -> Extent:
@@ -251,15 +253,15 @@ def _every_other(extent: Extent, half: int) -> Extent:
     return attrs.evolve(extent, offsets=extent.offsets[:, half::2], sizes=extent.sizes[:, half::2])
 
 
-def _rings(job: Job, wiring: Wiring, slices: int) -> list[KangaRing]:
+def _rings(job: Job, wiring: Arrangement, slices: int) -> list[KangaRing]:
     """A ring of pairs for every cycle and slice.
 
     Who is a primary on a cycle is none on the next, so that two cycles share their DMA rings.
     """
     return [
         KangaRing(
-            Roles([order], job.fold),
-            Track(cycle * slices + part, (cycle // 2 * slices + part,)),
+            Subgroups([order], job.symmetry),
+            Strand(cycle * slices + part, (cycle // 2 * slices + part,)),
         )
         for cycle, order in enumerate(wiring.orders)
         for part in range(slices)

@@ -27,18 +27,17 @@ import numpy as np
 
 from ncc_runtime.collectives import stages
 from ncc_runtime.collectives.chunks import Extent, Scratch
-from ncc_runtime.collectives.layout import Layout, Members, UnsuitedError
-from ncc_runtime.collectives.plan import IDLE, Job, Piece, Plan, Round, Space, Transfer
+from ncc_runtime.collectives.layout import GroupLayout, Members, UnsuitedError
+from ncc_runtime.collectives.plan import IDLE, Job, Location, Plan, Round, Space, Transfer
 from ncc_runtime.collectives.stages import (
     MOST_SOURCES,
+    Arrangement,
     Join,
-    Roles,
-    Stage,
+    StageAlgorithm,
     StageKind,
     Strand,
-    Track,
-    Wiring,
-    chained,
+    Subgroups,
+    chained_reduction,
     side_by_side,
 )
 from ncc_runtime.group_rules.rules import MESH_CHIPS
@@ -47,7 +46,7 @@ from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.quadrants import NO_PORT, planes_of_cores, ports_of_cores
 
 
-def doors(layout: Layout, clusters: tuple[Members, ...]) -> tuple[Members, ...]:
+def ingress_places(layout: GroupLayout, clusters: tuple[Members, ...]) -> tuple[Members, ...]:
     """[source][target]: the place in the target cluster that receives for it.
 
     It is at the port by which the route enters the chip. Where no port is published, or no member
@@ -91,7 +90,7 @@ def _routes(topology: Topology) -> RouteTable:
 
 
 @attrs.frozen
-class Send:
+class MeshSend:
     """One role writes to another what a role on its chip, or all of its chip, has to give."""
 
     sender: int
@@ -99,9 +98,9 @@ class Send:
     chip: int  # of the sender, as a number of the form
 
 
-def matchings(sends: Iterable[Send]) -> list[list[Send]]:
+def matchings(sends: Iterable[MeshSend]) -> list[list[MeshSend]]:
     """Each send in the first set that has neither its sender nor its receiver yet."""
-    found: list[list[Send]] = []
+    found: list[list[MeshSend]] = []
     sending: dict[int, int] = {}  # bits: the sets a role sends in
     receiving: dict[int, int] = {}
     for send in sends:
@@ -116,11 +115,11 @@ def matchings(sends: Iterable[Send]) -> list[list[Send]]:
 
 
 @attrs.frozen
-class Form:
+class MeshForm:
     """Roles chip by chip, and where on a chip it is that bytes from another arrive."""
 
     sizes: tuple[int, ...]  # members of each chip
-    doors: tuple[tuple[int, ...], ...]  # [source chip][target chip]: place on the target
+    ingress_places: tuple[tuple[int, ...], ...]  # [source chip][target chip]: place on the target
 
     @property
     def chips(self) -> int:
@@ -137,7 +136,7 @@ class Form:
         return sum(self.sizes[:chip]) + place % self.sizes[chip]
 
 
-def arrange(layout: Layout) -> Wiring:
+def arrange(layout: GroupLayout) -> Arrangement:
     """Members by chip, chips in order; UnsuitedError if there are too many to write to."""
     by_chip = sorted(layout.by_chip(), key=lambda cluster: layout.seats[cluster[0]].chip)
     clusters = tuple(
@@ -151,7 +150,9 @@ def arrange(layout: Layout) -> Wiring:
             f"{max(sizes)} members share a chip, a descriptor joins {MOST_SOURCES} at most"
         )
     order = tuple(member for cluster in clusters for member in cluster)
-    return Wiring((order,), Form(sizes, doors(layout, clusters)), _place_by_place(sizes))
+    return Arrangement(
+        (order,), MeshForm(sizes, ingress_places(layout, clusters)), _place_by_place(sizes)
+    )
 
 
 def _place_by_place(sizes: Sequence[int]) -> Members:
@@ -161,17 +162,17 @@ def _place_by_place(sizes: Sequence[int]) -> Members:
     return tuple(rank[place] for place in places)
 
 
-def all_reduce(job: Job, wiring: Wiring) -> Plan:
+def all_reduce(job: Job, wiring: Arrangement) -> Plan:
     """Every member sends a part for each other chip and its whole chunk to everybody."""
     return stages.all_reduce("mesh", job, [_mesh(job, wiring)], wiring.chunks)
 
 
-def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
+def reduce_scatter(job: Job, wiring: Arrangement) -> Plan:
     """Every member gets one part of its chunk from every other chip."""
     return stages.reduce_scatter("mesh", job, [_mesh(job, wiring)])
 
 
-def all_gather(job: Job, wiring: Wiring) -> Plan:
+def all_gather(job: Job, wiring: Arrangement) -> Plan:
     """Every chip gets every chunk from elsewhere once, then its members exchange them."""
     return stages.all_gather("mesh", job, [_mesh(job, wiring)])
 
@@ -180,9 +181,9 @@ def all_gather(job: Job, wiring: Wiring) -> Plan:
 class Mesh:
     """A mesh of every team; chunk k of an extent belongs to role k."""
 
-    roles: Roles
-    form: Form
-    track: Track
+    roles: Subgroups
+    form: MeshForm
+    track: Strand
     chip: np.ndarray = attrs.field(init=False)  # by role
     first: np.ndarray = attrs.field(init=False)  # by role, the first of its chip
 
@@ -212,7 +213,7 @@ class Mesh:
 
     def reduce_scatter(
         self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
-    ) -> Strand:
+    ) -> list[Round]:
         """Chunk r of the extents, reduced and divided, at role r in chunk r of the targets."""
         slots = [
             [scratch.take(int(extent.sizes.max(initial=0))) for _ in range(self.chips)]
@@ -220,7 +221,7 @@ class Mesh:
         ]
         sends = [
             self._part(
-                extent, served, Piece(Space.SCRATCH, self._everywhere(its_slots[served.turn]))
+                extent, served, Location(Space.SCRATCH, self._everywhere(its_slots[served.turn]))
             )
             for served in _served(self.form)
             for extent, its_slots in zip(extents, slots, strict=True)
@@ -234,12 +235,12 @@ class Mesh:
                 extent.size(role),
                 self.roles.home,
             )
-            moves = chained(join, self.track, scratch, parts)
+            moves = chained_reduction(join, self.track, scratch, parts)
             joins.append([Round((move,)) for move in moves])
         last = side_by_side(joins)
         return [Round(tuple(sends)), *last] if sends else list(last)
 
-    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> Strand:
+    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
         """Chunk r of `own` at role r, in chunk r of the targets of everybody."""
         grouped = all(extent.space is Space.OPERAND for extent in own)
         sets = _sets(self.form, grouped)
@@ -259,14 +260,14 @@ class Mesh:
     def _everywhere(self, offset: int) -> np.ndarray:
         return self.roles.everywhere(offset)
 
-    def _part(self, extent: Extent, served: "_Served", slot: Piece) -> Transfer:
+    def _part(self, extent: Extent, served: "_Served", slot: Location) -> Transfer:
         """The receivers' chunks of all members of the senders' chips, joined."""
         peer = self.roles.members_of(served.receiver)
         chunk = np.maximum(served.receiver, 0)[self.roles.role]
         sources = self._on_chip(extent, chunk, served.size)
         return self.track.transfer(peer, sources, slot, extent.size(chunk))
 
-    def _on_chip(self, extent: Extent, chunk: np.ndarray, size: int) -> tuple[Piece, ...]:
+    def _on_chip(self, extent: Extent, chunk: np.ndarray, size: int) -> tuple[Location, ...]:
         """A chunk in the memory of everybody on a chip of `size` members."""
         if size == 1:
             return (extent.piece(chunk),)
@@ -274,16 +275,16 @@ class Mesh:
         owners = [np.minimum(self.first + place, last) for place in range(size)]
         return tuple(extent.piece(chunk, self.roles.members_of(owner)) for owner in owners)
 
-    def _parts(self, extent: Extent, slots: Sequence[int]) -> list[Piece]:
+    def _parts(self, extent: Extent, slots: Sequence[int]) -> list[Location]:
         """What the last step joins: a part from every chip."""
-        received = [Piece(Space.SCRATCH, self._everywhere(slot)) for slot in slots]
+        received = [Location(Space.SCRATCH, self._everywhere(slot)) for slot in slots]
         if self.chips == 1:
             return list(self._on_chip(extent, self.roles.role, self.widest))
         if self.widest == 1:
             return [extent.piece(self.roles.role), *received[1:]]
         return received
 
-    def _chunks(self, sends: Sequence[Send], grouped: bool) -> Iterator[np.ndarray]:
+    def _chunks(self, sends: Sequence[MeshSend], grouped: bool) -> Iterator[np.ndarray]:
         """Chunks that a set of sends moves, one transfer after another; by role, IDLE for none."""
         for place in range(self.widest if grouped else 1):
             chunk = np.full(self.roles.count, IDLE, np.int64)
@@ -297,7 +298,7 @@ class Mesh:
     def _deposit(
         self,
         extents: tuple[Extent, Extent],
-        moved: tuple[Sequence[Send], np.ndarray],
+        moved: tuple[Sequence[MeshSend], np.ndarray],
     ) -> Iterator[Transfer]:
         """A chunk that lies at its owner, into the result of a member of another chip."""
         (source, target), (sends, chunk) = extents, moved
@@ -314,7 +315,7 @@ class Mesh:
             peer, (piece,), target.at(mine, np.maximum(peer, 0)), target.size(mine)
         )
 
-    def _held(self, sets: Sequence[Sequence[Send]], grouped: bool) -> np.ndarray:
+    def _held(self, sets: Sequence[Sequence[MeshSend]], grouped: bool) -> np.ndarray:
         """By member, the chunks for others on its chip, (members, k), IDLE beyond the last."""
         held: list[list[int]] = [[] if grouped else [role] for role in range(self.roles.count)]
         for send in (send for one_set in sets for send in one_set):
@@ -339,9 +340,9 @@ class Mesh:
         found: list[Transfer] = []
         for shift in range(1, self.widest):
             neighbour = np.where(shift < size, self.first + (place + shift) % size, IDLE)
-            parcel = stages.Parcel(self.roles.members_of(neighbour), chunks, self.roles.fold)
+            parcel = stages.Parcel(self.roles.members_of(neighbour), chunks, self.roles.symmetry)
             for source, target in zip(sources, targets, strict=True):
-                found += stages.transfers(parcel, [stages.Source(source)], target, self.track)
+                found += stages.transfers(parcel, [stages.ExtentSource(source)], target, self.track)
         return found
 
 
@@ -355,7 +356,7 @@ class _Served:
 
 
 @lru_cache(maxsize=8)
-def _served(form: Form) -> tuple[_Served, ...]:
+def _served(form: MeshForm) -> tuple[_Served, ...]:
     """Who joins and writes the parts for whom; chip t places behind fills slot t."""
     sizes = form.sizes
     if form.chips == 1:
@@ -372,31 +373,31 @@ def _served(form: Form) -> tuple[_Served, ...]:
 
 
 @lru_cache(maxsize=8)
-def _sets(form: Form, grouped: bool) -> Sequence[Sequence[Send]]:
+def _sets(form: MeshForm, grouped: bool) -> Sequence[Sequence[MeshSend]]:
     """The sends of an all-gather, of a chip together or one by one, as few sets."""
     return matchings(_by_chip(form) if grouped else _one_by_one(form))
 
 
-def _by_chip(form: Form) -> Iterator[Send]:
+def _by_chip(form: MeshForm) -> Iterator[MeshSend]:
     """One member of a chip for every other chip, which sends for all of its own."""
     for turn in range(1, form.chips):
         for chip in range(form.chips):
             target = (chip + turn) % form.chips
-            receiver = form.role(target, form.doors[chip][target])
-            yield Send(form.role(chip, turn - 1), receiver, chip)
+            receiver = form.role(target, form.ingress_places[chip][target])
+            yield MeshSend(form.role(chip, turn - 1), receiver, chip)
 
 
-def _one_by_one(form: Form) -> Iterator[Send]:
+def _one_by_one(form: MeshForm) -> Iterator[MeshSend]:
     """Every member for itself to every other chip, at the same place there."""
     for turn in range(1, form.chips):
         for chip, size in enumerate(form.sizes):
             target = (chip + turn) % form.chips
             for place in range(size):
-                yield Send(form.role(chip, place), form.role(target, place), chip)
+                yield MeshSend(form.role(chip, place), form.role(target, place), chip)
 
 
-def _mesh(job: Job, wiring: Wiring) -> Stage:
-    return STAGE.stage(Roles(wiring.orders, job.fold), wiring.form, Track(0, (0,)))
+def _mesh(job: Job, wiring: Arrangement) -> StageAlgorithm:
+    return STAGE.stage(Subgroups(wiring.orders, job.symmetry), wiring.form, Strand(0, (0,)))
 
 
 STAGE = StageKind(arrange, Mesh)

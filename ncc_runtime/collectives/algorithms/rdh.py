@@ -26,16 +26,15 @@ import numpy as np
 
 from ncc_runtime.collectives import stages
 from ncc_runtime.collectives.chunks import Extent, Scratch
-from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.collectives.plan import IDLE, Job, Plan, Round, Space, Transfer
 from ncc_runtime.collectives.stages import (
     MOST_SOURCES,
-    Roles,
-    Stage,
+    Arrangement,
+    StageAlgorithm,
     StageKind,
     Strand,
-    Track,
-    Wiring,
+    Subgroups,
 )
 from ncc_runtime.topology.format.spec import FabricShape
 
@@ -44,7 +43,7 @@ LANES = (0, 1, 2, 3)
 
 
 @attrs.frozen
-class Form:
+class CubeForm:
     """How many roles share a chip, and how many chips an instance."""
 
     local: int
@@ -60,7 +59,7 @@ class Form:
         return np.asarray(label - inner + turned)
 
 
-def arrange(layout: Layout) -> Wiring:
+def arrange(layout: GroupLayout) -> Arrangement:
     """Places, then corners; UnsuitedError unless chips are alike and a power of two."""
     cubes = [
         [[members[k] for k in cluster] for cluster in labelled]
@@ -78,16 +77,16 @@ def arrange(layout: Layout) -> Wiring:
         raise UnsuitedError(
             f"{local} members share a chip, a descriptor joins {MOST_SOURCES} at most"
         )
-    form, corners = Form(local, len(cubes[0])), np.arange(len(clusters))
+    form, corners = CubeForm(local, len(cubes[0])), np.arange(len(clusters))
     order = tuple(
         clusters[label][place]
         for place in range(local)
         for label in form.turned(corners, np.array(place)).tolist()
     )
-    return Wiring((order,), form)
+    return Arrangement((order,), form)
 
 
-def _labelled(layout: Layout) -> list[list[int]]:
+def _labelled(layout: GroupLayout) -> list[list[int]]:
     """Members of one instance by chip, chips in the order of their labels."""
     topology = layout.placement.topology
     chips = {
@@ -124,17 +123,17 @@ def _gray(number: int) -> int:
     return number ^ number >> 1
 
 
-def all_reduce(job: Job, wiring: Wiring) -> Plan:
+def all_reduce(job: Job, wiring: Arrangement) -> Plan:
     """2 log2(chips) sends, of 2(chips-1)/chips of a chip member's share of the buffer in all."""
     return stages.all_reduce("rdh", job, [_rdh(job, wiring)])
 
 
-def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
+def reduce_scatter(job: Job, wiring: Arrangement) -> Plan:
     """log2(chips) sends, each half as long as the one before."""
     return stages.reduce_scatter("rdh", job, [_rdh(job, wiring)])
 
 
-def all_gather(job: Job, wiring: Wiring) -> Plan:
+def all_gather(job: Job, wiring: Arrangement) -> Plan:
     """log2(chips) sends, each twice as long as the one before, then the exchange on the chip."""
     return stages.all_gather("rdh", job, [_rdh(job, wiring)])
 
@@ -143,9 +142,9 @@ def all_gather(job: Job, wiring: Wiring) -> Plan:
 class Rdh:
     """Cubes of every team; chunk k of an extent belongs to role k."""
 
-    roles: Roles
-    form: Form
-    track: Track
+    roles: Subgroups
+    form: CubeForm
+    track: Strand
     _ends: dict[int, np.ndarray] = attrs.field(init=False, factory=dict)  # by axis
 
     @property
@@ -170,7 +169,7 @@ class Rdh:
 
     def reduce_scatter(
         self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
-    ) -> Strand:
+    ) -> list[Round]:
         """Chunk r of the extents, reduced and divided, at role r in chunk r of the targets."""
         strands = [
             self._reduce_one(extent, target, scratch, parts)
@@ -178,7 +177,7 @@ class Rdh:
         ]
         return list(stages.side_by_side(strands))
 
-    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> Strand:
+    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
         """Chunk r of `own` at role r, in chunk r of the targets of everybody."""
         kept = stages.kept(self.roles, self.track, own, targets)
         rounds = []
@@ -192,20 +191,22 @@ class Rdh:
         around = self._around(targets)
         return [*rounds, Round(tuple(around))] if around else rounds
 
-    def _reduce_one(self, extent: Extent, target: Extent, scratch: Scratch, parts: int) -> Strand:
+    def _reduce_one(
+        self, extent: Extent, target: Extent, scratch: Scratch, parts: int
+    ) -> list[Round]:
         role = self.roles.role
-        joined, rounds = [stages.Source(extent)], []
+        joined, rounds = [stages.ExtentSource(extent)], []
         if self.local > 1 and self.axes:
             share = self._slot(extent, len(self.axes), scratch)
             rounds.append(Round(tuple(self._join_on_chip(extent, share))))
-            joined = [stages.Source(share)]
+            joined = [stages.ExtentSource(share)]
         elif self.local > 1:
             joined = self._shares(extent)
         for axis in reversed(self.axes):
             slot = self._slot(extent, axis, scratch)
             parcel = self._parcel(self._across_axis(axis), self._range(role ^ 1 << axis, axis))
             rounds.append(Round(tuple(stages.transfers(parcel, joined, slot, self.track))))
-            joined = [*joined, stages.Source(slot)]
+            joined = [*joined, stages.ExtentSource(slot)]
         parcel = self._parcel(self.roles.home, role[:, None])
         last = stages.transfers(parcel, joined, target, self.track)
         rounds.append(Round(tuple(attrs.evolve(move, divisor=parts) for move in last)))
@@ -219,10 +220,10 @@ class Rdh:
             parcel = self._parcel(self.roles.home, chunks)
             yield from stages.transfers(parcel, self._shares(extent), share, self.track, turn)
 
-    def _shares(self, extent: Extent) -> list[stages.Source]:
+    def _shares(self, extent: Extent) -> list[stages.ExtentSource]:
         """The extent in the memory of every member of the chip."""
         return [
-            stages.Source(extent, self._peer(self._mate(np.array(place))))
+            stages.ExtentSource(extent, self._peer(self._mate(np.array(place))))
             for place in range(self.local)
         ]
 
@@ -286,7 +287,7 @@ class Rdh:
         parcel = self._parcel(self._across_axis(axis), self._range(self.roles.role, axis))
         found: list[Transfer] = []
         for source, target in zip(sources, targets, strict=True):
-            found += stages.transfers(parcel, [stages.Source(source)], target, self.track)
+            found += stages.transfers(parcel, [stages.ExtentSource(source)], target, self.track)
         return found
 
     def _around(self, targets: Sequence[Extent]) -> list[Transfer]:
@@ -297,11 +298,11 @@ class Rdh:
             peer = self._peer(self._mate((place + shift) % self.local))
             parcel = self._parcel(peer, self._range(role, len(self.axes)))
             for target in targets:
-                found += stages.transfers(parcel, [stages.Source(target)], target, self.track)
+                found += stages.transfers(parcel, [stages.ExtentSource(target)], target, self.track)
         return found
 
     def _parcel(self, peer: np.ndarray, chunks: np.ndarray) -> stages.Parcel:
-        return stages.Parcel(peer, chunks, self.roles.fold)
+        return stages.Parcel(peer, chunks, self.roles.symmetry)
 
     def _across_axis(self, axis: int) -> np.ndarray:
         """By member, who is at the other end of an axis."""
@@ -328,8 +329,8 @@ def _is_ascending(extent: Extent) -> bool:
     return bool((extent.offsets[:, 1:] >= extent.offsets[:, :-1]).all())
 
 
-def _rdh(job: Job, wiring: Wiring) -> Stage:
-    return STAGE.stage(Roles(wiring.orders, job.fold), wiring.form, Track(0, LANES))
+def _rdh(job: Job, wiring: Arrangement) -> StageAlgorithm:
+    return STAGE.stage(Subgroups(wiring.orders, job.symmetry), wiring.form, Strand(0, LANES))
 
 
 STAGE = StageKind(arrange, Rdh)

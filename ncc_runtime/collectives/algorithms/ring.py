@@ -19,9 +19,9 @@ import attrs
 
 from ncc_runtime.collectives import stages
 from ncc_runtime.collectives.chunks import Extent, Scratch
-from ncc_runtime.collectives.layout import Layout
-from ncc_runtime.collectives.plan import Job, Piece, Plan, Round, Space, Transfer
-from ncc_runtime.collectives.stages import Roles, StageKind, Strand, Track, Wiring
+from ncc_runtime.collectives.layout import GroupLayout
+from ncc_runtime.collectives.plan import Job, Location, Plan, Round, Space, Transfer
+from ncc_runtime.collectives.stages import Arrangement, StageKind, Strand, Subgroups
 
 SLOTS = 2
 """Chunks a member's scratch can hold: one arrives while the other is read (double buffering)."""
@@ -30,18 +30,18 @@ SLICED_BYTES = 2 * 64 * 1024
 """Chunks from this size on are cut in two; assumed: below, a half is no full descriptor."""
 
 
-def arrange(layout: Layout) -> Wiring:
+def arrange(layout: GroupLayout) -> Arrangement:
     """Rings over the cycles of the wiring; where there are none, one in the group's order.
 
     On several instances the chains of the instances are joined one after another.
     """
-    cycles = layout.each_arranged(Layout.chip_cycles)
+    cycles = layout.each_arranged(GroupLayout.chip_cycles)
     rings = [
         [[members[k] for cluster in cycle for k in cluster] for cycle in inside] or [list(members)]
         for members, inside in zip(layout.by_node(), cycles, strict=True)
     ]
     channels = min(len(orders) for orders in rings)
-    return Wiring(
+    return Arrangement(
         tuple(
             tuple(member for orders in rings for member in orders[channel])
             for channel in range(channels)
@@ -49,19 +49,19 @@ def arrange(layout: Layout) -> Wiring:
     )
 
 
-def all_reduce(job: Job, wiring: Wiring) -> Plan:
+def all_reduce(job: Job, wiring: Arrangement) -> Plan:
     """2(P-1) sends of a share of one chunk per member, tensor and cycle."""
     slices = slices_of(wiring, job.buffers.operand_elements, job)
     return stages.all_reduce("ring", job, _rings(job, wiring, slices))
 
 
-def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
+def reduce_scatter(job: Job, wiring: Arrangement) -> Plan:
     """P-1 sends of a share of one chunk per member, tensor and cycle."""
     slices = slices_of(wiring, job.buffers.operand_elements, job)
     return stages.reduce_scatter("ring", job, _rings(job, wiring, slices))
 
 
-def all_gather(job: Job, wiring: Wiring) -> Plan:
+def all_gather(job: Job, wiring: Arrangement) -> Plan:
     """P-1 sends of a share of one chunk per member, tensor and cycle."""
     return stages.all_gather("ring", job, _rings(job, wiring, 1))
 
@@ -70,8 +70,8 @@ def all_gather(job: Job, wiring: Wiring) -> Plan:
 class Ring:
     """One ring per team; chunk k of an extent belongs to role k."""
 
-    roles: Roles
-    track: Track
+    roles: Subgroups
+    track: Strand
 
     @property
     def goes_by_chunk(self) -> bool:
@@ -80,7 +80,7 @@ class Ring:
 
     def reduce_scatter(
         self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
-    ) -> Strand:
+    ) -> list[Round]:
         """Chunk r of the extents, reduced and divided, at role r in chunk r of the targets."""
         slots = [
             [self._slot(scratch.take(int(extent.sizes.max(initial=0)))) for _ in range(SLOTS)]
@@ -93,7 +93,7 @@ class Ring:
         rounds.append(Round(moves))
         return rounds
 
-    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> Strand:
+    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
         """Chunk r of `own` at role r, in chunk r of the targets of everybody."""
         rounds = [
             self._forward(step, targets if step else own, targets)
@@ -104,12 +104,12 @@ class Ring:
         return [first, *rounds[1:]] if first.transfers else []
 
     def _reduce_step(
-        self, extents: Sequence[Extent], step: int, slots: Sequence[Sequence[Piece]]
+        self, extents: Sequence[Extent], step: int, slots: Sequence[Sequence[Location]]
     ) -> Round:
         chunk = (self.roles.role - 1 - step) % self.roles.count
         transfers = []
         for k, extent in enumerate(extents):
-            sources: tuple[Piece, ...] = (extent.piece(chunk),)
+            sources: tuple[Location, ...] = (extent.piece(chunk),)
             if step:
                 sources = (slots[k][(step - 1) % SLOTS], *sources)
             read = len(extents) * (step - SLOTS) + k + 1  # slots that must be free by then
@@ -130,14 +130,14 @@ class Ring:
         self,
         extents: Sequence[Extent],
         targets: Sequence[Extent],
-        slots: Sequence[Sequence[Piece]],
+        slots: Sequence[Sequence[Location]],
     ) -> Round:
         """The chunk a member keeps: its own share joined to what came in last; a copy if alone."""
         role, mine = self.roles.role, self.roles.home
         steps = self.roles.count - 1
         transfers = []
         for k, (extent, target) in enumerate(zip(extents, targets, strict=True)):
-            sources: tuple[Piece, ...] = (extent.piece(role),)
+            sources: tuple[Location, ...] = (extent.piece(role),)
             if steps:
                 sources = (slots[k][(steps - 1) % SLOTS], *sources)
             kept = self.track.transfer(mine, sources, target.piece(role), extent.size(role))
@@ -156,19 +156,19 @@ class Ring:
             )
         )
 
-    def _slot(self, offset: int) -> Piece:
-        return Piece(Space.SCRATCH, self.roles.everywhere(offset))
+    def _slot(self, offset: int) -> Location:
+        return Location(Space.SCRATCH, self.roles.everywhere(offset))
 
 
-def _rings(job: Job, wiring: Wiring, slices: int) -> list[Ring]:
+def _rings(job: Job, wiring: Arrangement, slices: int) -> list[Ring]:
     return [
-        Ring(Roles([order], job.fold), Track(cycle * slices + part, (cycle,)))
+        Ring(Subgroups([order], job.symmetry), Strand(cycle * slices + part, (cycle,)))
         for cycle, order in enumerate(wiring.orders)
         for part in range(slices)
     ]
 
 
-def slices_of(wiring: Wiring, elements: Sequence[int], job: Job) -> int:
+def slices_of(wiring: Arrangement, elements: Sequence[int], job: Job) -> int:
     """In how many slices chunks go on each cycle: from some size on in two."""
     cycles, members = len(wiring.orders), len(wiring.orders[0])
     largest = max((-(-count // members) for count in elements), default=0)

@@ -23,12 +23,10 @@ from functools import lru_cache
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.forwarding.grids import Grid, grid_of
-from ncc_runtime.collectives.forwarding.link_graph import wires_of
-from ncc_runtime.collectives.forwarding.proxies import Crew
-from ncc_runtime.collectives.forwarding.sends import Sends
-from ncc_runtime.collectives.forwarding.strands import Relayed, larger_bytes, strands_of
-from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives.forwarding.link_graph import TorusGrid, link_graph_of, torus_grid_of
+from ncc_runtime.collectives.forwarding.planner import ForwardingPlanner, larger_bytes, strand_count
+from ncc_runtime.collectives.forwarding.schedule import ChipSchedule, ProxyRanks
+from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.collectives.plan import Job, Plan
 
 MOST_SLICES = 3
@@ -39,7 +37,7 @@ Order = tuple[int, ...]
 
 
 @lru_cache(maxsize=64)
-def forwards(grid: Grid, is_pod: bool) -> Sends:
+def forwards(grid: TorusGrid, is_pod: bool) -> ChipSchedule:
     """An all-gather; with pods the dimension that joins hosts comes first in every order."""
     orders = slices(grid, is_pod)
     found = [
@@ -56,15 +54,15 @@ def forwards(grid: Grid, is_pod: bool) -> Sends:
     way = turn * count + number
     owners = np.repeat(np.arange(len(grid.chips)), count)
     columns = (column[order] for column in (slot, source, target, unit, way))
-    return Sends(owners, *columns)
+    return ChipSchedule(owners, *columns)
 
 
 @lru_cache(maxsize=64)
-def backwards(grid: Grid, is_pod: bool) -> Sends:
+def backwards(grid: TorusGrid, is_pod: bool) -> ChipSchedule:
     """A reduce-scatter: the sends of an all-gather in the opposite direction and order."""
     sends = forwards(grid, is_pod)
     last = sends.count - 1
-    return Sends(
+    return ChipSchedule(
         sends.owners,
         last - sends.slot[::-1],
         sends.target[::-1],
@@ -75,7 +73,7 @@ def backwards(grid: Grid, is_pod: bool) -> Sends:
 
 
 @lru_cache(maxsize=64)
-def slices(grid: Grid, is_pod: bool) -> tuple[Order, ...]:
+def slices(grid: TorusGrid, is_pod: bool) -> tuple[Order, ...]:
     """The order of each slice, such that all dimensions are busy equally long."""
     orders = _orders(grid, is_pod)
     loads = np.array([_loads(grid, order) for order in orders])  # (orders, dims)
@@ -90,7 +88,7 @@ def slices(grid: Grid, is_pod: bool) -> tuple[Order, ...]:
     )
 
 
-def _orders(grid: Grid, is_pod: bool) -> list[Order]:
+def _orders(grid: TorusGrid, is_pod: bool) -> list[Order]:
     """One order for every dimension that is last in it."""
     count = len(grid.dims)
     first = () if not is_pod or grid.outer is None else (grid.outer,)
@@ -101,7 +99,7 @@ def _orders(grid: Grid, is_pod: bool) -> list[Order]:
     return [(*first, *order) for order in turned] or [first]
 
 
-def _loads(grid: Grid, order: Order) -> np.ndarray:
+def _loads(grid: TorusGrid, order: Order) -> np.ndarray:
     """(dims,) time that a slice of size 1 keeps the links of each dimension busy."""
     found = np.zeros(len(grid.dims))
     held = 1.0 / len(grid.chips)
@@ -112,7 +110,7 @@ def _loads(grid: Grid, order: Order) -> np.ndarray:
     return found
 
 
-def _bucket(grid: Grid, order: Order, step: int, number: int) -> tuple[np.ndarray, ...]:
+def _bucket(grid: TorusGrid, order: Order, step: int, number: int) -> tuple[np.ndarray, ...]:
     """Slots, sources, targets, owners of units, number of the slice, and turns of all its sends."""
     table = grid.table
     held = table[..., None]  # (dims, blocks): owners of what each chip has
@@ -135,48 +133,48 @@ def _bucket(grid: Grid, order: Order, step: int, number: int) -> tuple[np.ndarra
 
 
 @attrs.frozen(cache_hash=True)
-class Group:
+class TorusGroup:
     """Who is on which chip, and the grid of the chips."""
 
-    crew: Crew
-    grid: Grid
+    crew: ProxyRanks
+    grid: TorusGrid
 
 
 @attrs.frozen
-class Bucket:
+class BucketAlgorithm:
     """One kind of torus algorithm, by name."""
 
     name: str
     is_pod: bool = False
 
-    def arrange(self, layout: Layout) -> Group:
+    def arrange(self, layout: GroupLayout) -> TorusGroup:
         """UnsuitedError unless the chips fill a torus, for a pod of several hosts."""
-        grid = grid_of(layout, wires_of(layout))
+        grid = torus_grid_of(layout, link_graph_of(layout))
         if self.is_pod and grid.outer is None:
             raise UnsuitedError("its members are on one host")
-        return Group(Crew.of(layout), grid)
+        return TorusGroup(ProxyRanks.of(layout), grid)
 
-    def all_gather(self, job: Job, group: Group) -> Plan:
+    def all_gather(self, job: Job, group: TorusGroup) -> Plan:
         """Every chunk goes along the dimensions, slice by slice."""
         sends = forwards(group.grid, self.is_pod)
-        strands = strands_of(larger_bytes(job) // (len(sends.owners) * group.crew.planes))
-        return Relayed(self.name, group.crew).all_gather(job, sends, strands)
+        strands = strand_count(larger_bytes(job) // (len(sends.owners) * group.crew.planes))
+        return ForwardingPlanner(self.name, group.crew).all_gather(job, sends, strands)
 
-    def reduce_scatter(self, job: Job, group: Group) -> Plan:
+    def reduce_scatter(self, job: Job, group: TorusGroup) -> Plan:
         """The same backwards."""
         sends = backwards(group.grid, self.is_pod)
-        strands = strands_of(larger_bytes(job) // (len(sends.owners) * group.crew.planes))
-        return Relayed(self.name, group.crew).reduce_scatter(job, sends, strands)
+        strands = strand_count(larger_bytes(job) // (len(sends.owners) * group.crew.planes))
+        return ForwardingPlanner(self.name, group.crew).reduce_scatter(job, sends, strands)
 
-    def all_reduce(self, job: Job, group: Group) -> Plan:
+    def all_reduce(self, job: Job, group: TorusGroup) -> Plan:
         """Both, one after the other."""
         both = (
             backwards(group.grid, self.is_pod),
             forwards(group.grid, self.is_pod),
         )
-        strands = strands_of(larger_bytes(job) // (len(both[0].owners) * group.crew.planes))
-        return Relayed(self.name, group.crew).all_reduce(job, both, strands)
+        strands = strand_count(larger_bytes(job) // (len(both[0].owners) * group.crew.planes))
+        return ForwardingPlanner(self.name, group.crew).all_reduce(job, both, strands)
 
 
-KINDS: tuple[Bucket, ...] = (Bucket("torus"), Bucket("pod", is_pod=True))
+KINDS: tuple[BucketAlgorithm, ...] = (BucketAlgorithm("torus"), BucketAlgorithm("pod", is_pod=True))
 """Every torus algorithm."""

@@ -14,18 +14,18 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.chunks import Extent, Scratch, sliced, whole_chunks
-from ncc_runtime.collectives.layout import Layout
+from ncc_runtime.collectives.layout import GroupLayout
 from ncc_runtime.collectives.plan import (
     IDLE,
-    Copy,
     Job,
-    Piece,
+    Location,
     Plan,
     Round,
+    SecondTarget,
     Space,
     Transfer,
     divisor,
-    home,
+    self_peers,
 )
 from ncc_runtime.collectives.stages import side_by_side
 
@@ -36,7 +36,7 @@ SLICE_BYTES = 64 * 1024
 """The least a slice holds: one full descriptor."""
 
 
-def arrange(layout: Layout) -> tuple[int, ...]:
+def arrange(layout: GroupLayout) -> tuple[int, ...]:
     """The members instance by instance and chip by chip, so that low edges are short."""
     chip = [seat.chip for seat in layout.seats]
     return tuple(
@@ -137,7 +137,7 @@ class _Step:
     def up(self, level: int) -> Iterator[Transfer]:
         """Members of a level join what their children sent and send it to their parents."""
         tree = self.tree
-        mine, parent = home(tree.members), tree.parent
+        mine, parent = self_peers(tree.members), tree.parent
         for side in range(2):
             is_side = tree.children[side, parent] == mine
             here = (tree.depth == level) & (parent != IDLE) & is_side
@@ -149,7 +149,7 @@ class _Step:
 
     def top(self) -> Iterator[Transfer]:
         """The root joins everything in its result."""
-        mine = home(self.tree.members)
+        mine = self_peers(self.tree.members)
         for children, alike in self._by_children(self.tree.parent == IDLE):
             peer = np.where(alike, mine, IDLE)
             for k, extent in enumerate(self.share):
@@ -163,7 +163,7 @@ class _Step:
             result = self._result(extent)
             moved = self._move(left, (result,), result, extent)
             if (right != IDLE).any():
-                moved = attrs.evolve(moved, also=Copy(right, result))
+                moved = attrs.evolve(moved, also=SecondTarget(right, result))
             if (left != IDLE).any():
                 yield moved
 
@@ -175,22 +175,22 @@ class _Step:
             if alike.any():
                 yield children, alike
 
-    def _joined(self, k: int, children: int) -> tuple[Piece, ...]:
+    def _joined(self, k: int, children: int) -> tuple[Location, ...]:
         """The own share of an extent, then what so many children sent."""
         came = (self._slot(side, k) for side in range(children))
         return (self._piece(self.share[k]), *came)
 
-    def _slot(self, side: int, k: int) -> Piece:
-        return Piece(Space.SCRATCH, np.full(self.tree.members, self.slots[side][k], np.int64))
+    def _slot(self, side: int, k: int) -> Location:
+        return Location(Space.SCRATCH, np.full(self.tree.members, self.slots[side][k], np.int64))
 
-    def _result(self, extent: Extent) -> Piece:
+    def _result(self, extent: Extent) -> Location:
         return self._piece(extent.moved(Space.RESULT))
 
-    def _piece(self, extent: Extent) -> Piece:
+    def _piece(self, extent: Extent) -> Location:
         return extent.piece(np.zeros(self.tree.members, np.int64))
 
     def _move(
-        self, peer: np.ndarray, sources: tuple[Piece, ...], target: Piece, extent: Extent
+        self, peer: np.ndarray, sources: tuple[Location, ...], target: Location, extent: Extent
     ) -> Transfer:
         size = extent.size(np.zeros(self.tree.members, np.int64))
         return Transfer(

@@ -13,23 +13,25 @@ Colours of chips are refined by the colours of their neighbours until nothing pa
 chip is told from those alike, and so on (McKay and Piperno, "Practical graph isomorphism, II",
 2014). Only one chip of those alike is tried: where that is no matter of symmetry, as it is on a
 torus, groups wired alike may get different numbers, and are served as well.
+
+Groups whose chips fill a torus, or a part of one on which rings close in every dimension.
 """
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.topology.chip_routes import RouteTable, chip_routes
 from ncc_runtime.topology.graph import Topology
 
-MOST_UNITS = 4
+MOST_CHUNKS = 4
 """Units that the fastest link carries in a slot at most, where links have different rates."""
 
 
 @attrs.frozen(cache_hash=True)
-class Wires:
+class LinkGraph:
     """Edges between chips 0..chips-1, and how much their links carry."""
 
     chips: int
@@ -45,7 +47,7 @@ class Wires:
         """
         rates = np.array(self.rates, np.float64)
         most = rates.max(initial=1.0)
-        found = [np.floor(rates * count / most + 1e-9) for count in range(1, MOST_UNITS + 1)]
+        found = [np.floor(rates * count / most + 1e-9) for count in range(1, MOST_CHUNKS + 1)]
         used = [units.sum() / count for count, units in enumerate(found, 1)]
         best = found[int(np.argmax(np.round(used, 6)))].astype(np.int64)
         return best if self.joins_all(best > 0) else np.maximum(best, 1)
@@ -60,7 +62,7 @@ class Wires:
         return bool(reached.all())
 
     @property
-    def reversed(self) -> "Wires":
+    def reversed(self) -> "LinkGraph":
         """Every edge the other way, on the links that it had."""
         return attrs.evolve(self, edges=tuple((b, a, links) for a, b, links in self.edges))
 
@@ -76,7 +78,7 @@ class Wires:
         return np.bincount(ends, slowest, self.chips)
 
 
-def wires_of(layout: Layout) -> Wires:
+def link_graph_of(layout: GroupLayout) -> LinkGraph:
     """The wires of a group on one instance; UnsuitedError if it is on several or on one chip."""
     if len(layout.by_node()) > 1:
         raise UnsuitedError("its members are on several instances")
@@ -97,7 +99,7 @@ def routes_of(topology: Topology) -> RouteTable:
 
 
 @lru_cache(maxsize=64)
-def _wires(topology: Topology, table: RouteTable, chips: tuple[int, ...]) -> Wires:
+def _wires(topology: Topology, table: RouteTable, chips: tuple[int, ...]) -> LinkGraph:
     node, per_node = chips[0] // topology.chips_per_node, topology.chips_per_node
     within = np.array(chips, np.int64) - node * per_node
     number = {int(chip): place for place, chip in enumerate(within)}
@@ -114,10 +116,10 @@ def _wires(topology: Topology, table: RouteTable, chips: tuple[int, ...]) -> Wir
                 edges.append((place, other, links))
     first = node * topology.links_per_node
     rates = topology.links.bandwidth_bytes_per_s[np.array(list(known), np.int64) + first]
-    return Wires(len(chips), tuple(edges), tuple(map(int, rates)))
+    return LinkGraph(len(chips), tuple(edges), tuple(map(int, rates)))
 
 
-def numbered(wires: Wires) -> np.ndarray:
+def canonical_order(wires: LinkGraph) -> np.ndarray:
     """(chips,) int64, the chips in the order of their new numbers."""
     ways = _ways(wires)
     colours = _refined(np.zeros(wires.chips, np.int64), ways)
@@ -129,7 +131,7 @@ def numbered(wires: Wires) -> np.ndarray:
     return np.argsort(colours)
 
 
-def renumbered(wires: Wires, order: np.ndarray) -> Wires:
+def relabelled(wires: LinkGraph, order: np.ndarray) -> LinkGraph:
     """The same wires with chip order[k] as chip k, edges by their ends and links by their edges."""
     number = np.argsort(order)
     edges = [(int(number[a]), int(number[b]), links) for a, b, links in wires.edges]
@@ -141,11 +143,11 @@ def renumbered(wires: Wires, order: np.ndarray) -> Wires:
     return attrs.evolve(wires, edges=found, rates=tuple(wires.rates[link] for link in known))
 
 
-def _figures(wires: Wires, links: tuple[int, ...]) -> tuple[int, ...]:
+def _figures(wires: LinkGraph, links: tuple[int, ...]) -> tuple[int, ...]:
     return (len(links), *(wires.rates[link] for link in links))
 
 
-def _ways(wires: Wires) -> np.ndarray:
+def _ways(wires: LinkGraph) -> np.ndarray:
     """(chips, chips) int64, alike for pairs with the same edges there and back."""
     held: dict[tuple[int, int], list[tuple[int, ...]]] = {}
     for source, target, links in wires.edges:
@@ -168,3 +170,67 @@ def _refined(colours: np.ndarray, ways: np.ndarray) -> np.ndarray:
         if int(colours.max(initial=-1)) + 1 == count:
             return colours
         count = int(colours.max(initial=-1)) + 1
+
+
+@attrs.frozen(cache_hash=True, slots=False)
+class TorusGrid:
+    """Chips in the order of the group's wires, row-major over dimensions of more than one chip."""
+
+    dims: tuple[int, ...]
+    chips: tuple[int, ...]  # by place in the grid
+    rates: tuple[int, ...]  # of the slowest link along each dimension, bytes a second
+    is_even: bool  # whether all links of a dimension run at one rate
+    outer: int | None  # the dimension that joins hosts; None: there is none
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        """(dims), the chips."""
+        return np.array(self.chips, np.int64).reshape(self.dims)
+
+
+def torus_grid_of(layout: GroupLayout, wires: LinkGraph) -> TorusGrid:
+    """The grid that a group fills; UnsuitedError if rings of single links do not close on it."""
+    topology = layout.placement.topology
+    axes = topology.axes
+    if not axes:
+        raise UnsuitedError("its chips are on no torus")
+    chips = np.array([layout.seats[cluster[0]].chip for cluster in layout.by_chip()], np.int64)
+    within = chips % topology.chips_per_node
+    places = [within // axis.stride % axis.extent for axis in axes]
+    there = [np.unique(place) for place in places]
+    if int(np.prod([len(values) for values in there])) != len(chips):
+        raise UnsuitedError("its chips fill no part of a torus")
+    for axis, values in zip(axes, there, strict=True):
+        closes = axis.wraps and len(values) == axis.extent
+        apart = int(values[-1] - values[0])
+        is_pair = len(values) == 2 and (apart == 1 or (axis.wraps and apart == axis.extent - 1))
+        if len(values) > 1 and not closes and not is_pair:
+            raise UnsuitedError("its chips close no ring in some dimension of the torus")
+    order = np.lexsort(places[::-1])
+    some = [number for number, values in enumerate(there) if len(values) > 1]
+    dims = tuple(len(there[number]) for number in some)
+    table = order.reshape(dims)
+    rates = [_rates(wires, table, axis) for axis in range(len(dims))]
+    outer = topology.hosts_per_node > 1 and 0 in some
+    return TorusGrid(
+        dims=dims,
+        chips=tuple(order.tolist()),
+        rates=tuple(min(one) for one in rates),
+        is_even=all(len(set(one)) == 1 for one in rates),
+        outer=0 if outer else None,
+    )
+
+
+def _rates(wires: LinkGraph, table: np.ndarray, axis: int) -> list[int]:
+    """The rates of all links along a dimension; UnsuitedError if one is down."""
+    direct = {(a, b): links for a, b, links in wires.edges if len(links) == 1}
+    found = []
+    for step in (1, -1):
+        ends = zip(
+            table.ravel().tolist(), np.roll(table, -step, axis).ravel().tolist(), strict=True
+        )
+        for pair in ends:
+            if pair not in direct:
+                raise UnsuitedError("no single link joins some neighbours of the torus")
+            found.append(wires.rates[direct[pair][0]])
+    return found

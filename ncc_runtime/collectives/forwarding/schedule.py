@@ -1,4 +1,14 @@
-"""What agents do along sends between chips, before it is known where anything lies.
+"""The members of a group by chip: who of each chip sends and receives for it, in planes.
+
+A plane has one member of every chip, its agents; there are as many planes as the chip with fewest
+members has members. Units belong to places of chips; where a chip has more places than there are
+planes, an agent serves several places, one after another: its turns.
+
+Sends between the chips of a group in order of time, which agents carry out (`courses.py`).
+
+Colours of edges such that two of one source, or of one target, differ: what can go at once.
+
+What agents do along sends between chips, before it is known where anything lies.
 
     all-gather       a slot's sends are a round: an agent passes on a unit that came before, and
                      copies what came to the other members of its chip, as far as it can with what
@@ -13,20 +23,179 @@ Where what is sent in a reduce-scatter waits: numbered places in the scratch of 
 """
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.forwarding.proxies import Crew
-from ncc_runtime.collectives.forwarding.sends import Sends, turns
-from ncc_runtime.collectives.layout import UnsuitedError
+from ncc_runtime.collectives.layout import GroupLayout, Members, UnsuitedError
 from ncc_runtime.collectives.plan import IDLE
 from ncc_runtime.collectives.stages import MOST_SOURCES
 
 
+@attrs.frozen(cache_hash=True, slots=False)
+class ProxyRanks:
+    """Members of every chip, chips in the order of the group's wires."""
+
+    clusters: tuple[Members, ...]
+
+    @classmethod
+    def of(cls, layout: GroupLayout) -> "ProxyRanks":
+        """The crew of a group, the members of a chip in the order of their cores."""
+        return cls(
+            tuple(
+                tuple(sorted(cluster, key=lambda member: layout.seats[member].core))
+                for cluster in layout.by_chip()
+            )
+        )
+
+    def reordered(self, order: np.ndarray) -> "ProxyRanks":
+        """The same with chip order[k] as chip k."""
+        return ProxyRanks(tuple(self.clusters[chip] for chip in order))
+
+    @cached_property
+    def chips(self) -> int:
+        return len(self.clusters)
+
+    @cached_property
+    def members(self) -> int:
+        return sum(map(len, self.clusters))
+
+    @cached_property
+    def planes(self) -> int:
+        """Members of the chip that has fewest."""
+        return min(map(len, self.clusters))
+
+    @cached_property
+    def places(self) -> int:
+        """Members of the chip that has most."""
+        return max(map(len, self.clusters))
+
+    @cached_property
+    def turns(self) -> int:
+        """How many places an agent serves at most."""
+        return -(-self.places // self.planes)
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """(chips,) int64, members of each."""
+        return np.array([len(cluster) for cluster in self.clusters], np.int64)
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        """(chips, places) int32, the members, counted round where a chip has fewer."""
+        rows = [[one[k % len(one)] for k in range(self.places)] for one in self.clusters]
+        return np.array(rows, np.int32)
+
+    def neighbours(self, step: int, turn: int = 0) -> np.ndarray:
+        """(chips, planes) int32, who sits `step` places on from the agents, or from their turn."""
+        place = np.arange(self.planes) + turn * self.planes
+        return np.take_along_axis(self.table, (place + step) % self.sizes[:, None], axis=1)
+
+    def column(self, where: np.ndarray, what: np.ndarray, idle: int = IDLE) -> np.ndarray:
+        """(members,) int64, `what` at the members `where`, elsewhere `idle`."""
+        found = np.full(self.members, idle, np.int64)
+        found[where.ravel()] = what.ravel()
+        return found
+
+
+@attrs.frozen(eq=False, slots=False)
+class ChipSchedule:
+    """Every unit goes from its owner to every chip; or, backwards in time, the other way."""
+
+    owners: np.ndarray  # (units,) int64, the chip where a unit begins, or ends
+    slot: np.ndarray  # (sends,) int64, ascending
+    source: np.ndarray  # (sends,) int64
+    target: np.ndarray  # (sends,) int64
+    unit: np.ndarray  # (sends,) int64
+    way: np.ndarray  # (sends,) int64: of a slot and way, no two have one source or one target
+
+    @property
+    def count(self) -> int:
+        """The number of slots."""
+        return int(self.slot.max(initial=-1)) + 1
+
+    @property
+    def most_targets(self) -> int:
+        """To how many chips a chip sends at most."""
+        ends = np.unique(np.stack((self.source, self.target)), axis=1)
+        return int(np.bincount(ends[0], minlength=1).max())
+
+    @cached_property
+    def turn(self) -> np.ndarray:
+        """(sends,) int64, how often its source has sent the unit before."""
+        return running_counts(self.source * len(self.owners) + self.unit)
+
+    @cached_property
+    def times(self) -> np.ndarray:
+        """(chips, units) int64, how often a chip sends a unit in all."""
+        chips = 1 + max(
+            int(ends.max(initial=0)) for ends in (self.source, self.target, self.owners)
+        )
+        key = self.source * len(self.owners) + self.unit
+        return np.bincount(key, minlength=chips * len(self.owners)).reshape(chips, -1)
+
+
+def running_counts(column: np.ndarray) -> np.ndarray:
+    """(n,) int64, how often the value of a row stands in earlier rows."""
+    order = np.argsort(column, kind="stable")
+    counts = np.unique(column, return_counts=True)[1]
+    found: np.ndarray = np.empty(len(column), np.int64)
+    found[order] = np.arange(len(column)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return found
+
+
+FREE = -1
+
+
+def edge_colouring(ends: Sequence[tuple[int, int]], nodes: int) -> list[int]:
+    """A colour for every edge, by as few colours as the busiest node has edges out or in.
+
+    Source: König's theorem by alternating paths (Gabow, "Using Euler partitions to edge color
+    bipartite multigraphs", 1976, describes this baseline).
+    """
+    degree = [0] * (2 * nodes)
+    for source, target in ends:
+        degree[source] += 1
+        degree[nodes + target] += 1
+    most = max(degree, default=0)
+    at = [[FREE] * most for _ in range(2 * nodes)]  # by node (sources, then targets) and colour
+    for edge, (source, target) in enumerate(ends):
+        one, other = at[source].index(FREE), at[nodes + target].index(FREE)
+        if one != other:
+            _swap(at, ends, nodes + target, (one, other))
+        at[source][one] = at[nodes + target][one] = edge
+    found = [FREE] * len(ends)
+    for row in at[:nodes]:
+        for colour, edge in enumerate(row):
+            if edge != FREE:
+                found[edge] = colour
+    return found
+
+
+def _swap(
+    at: list[list[int]], ends: Sequence[tuple[int, int]], node: int, colours: tuple[int, int]
+) -> None:
+    """Exchange two colours along the path from a node, so that the first is free there."""
+    nodes = len(at) // 2
+    first, second = colours
+    path, wanted = [], first
+    while at[node][wanted] != FREE:
+        edge = at[node][wanted]
+        path.append((edge, wanted))
+        source, target = ends[edge][0], nodes + ends[edge][1]
+        node = source if node == target else target
+        wanted = second if wanted == first else first
+    for edge, colour in path:
+        for end in (ends[edge][0], nodes + ends[edge][1]):
+            at[end][colour] = FREE
+    for edge, colour in path:
+        for end in (ends[edge][0], nodes + ends[edge][1]):
+            at[end][second if colour == first else first] = edge
+
+
 @attrs.frozen(eq=False)
-class Arrivals:
+class PartialSums:
     """What has come to chips before they send on, or complete a unit."""
 
     place: np.ndarray  # (sends,) int64, where it arrives
@@ -42,7 +211,7 @@ class Arrivals:
         return self.kids.shape[1]
 
     @classmethod
-    def of(cls, sends: Sends, chips: int) -> "Arrivals":
+    def of(cls, sends: ChipSchedule, chips: int) -> "PartialSums":
         """Every arrival has a place of its own, so that nothing is ever overwritten."""
         held: list[list[list[int]]] = [[[] for _ in sends.owners] for _ in range(chips)]
         count = [0] * chips
@@ -67,16 +236,16 @@ class Arrivals:
             places=max(count, default=0),
         )
 
-    def complete(self, sends: Sends, sizes: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    def complete(self, sends: ChipSchedule, sizes: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
         """By slot, units that are complete at different owners and alike in number of sources."""
         has = (self.home_kids != IDLE).sum(axis=1)
-        for some in together(self.home_slot, has, sizes[sends.owners]):
-            turn = turns(sends.owners[some])
+        for some in equal_rows(self.home_slot, has, sizes[sends.owners]):
+            turn = running_counts(sends.owners[some])
             for one in range(int(turn.max()) + 1):
                 yield int(self.home_slot[some[0]]), some[turn == one]
 
 
-def together(*columns: np.ndarray) -> Iterator[np.ndarray]:
+def equal_rows(*columns: np.ndarray) -> Iterator[np.ndarray]:
     """Numbers of rows that are equal in all columns, in the order of these."""
     if not len(columns[0]):
         return
@@ -94,7 +263,7 @@ def _table(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
 
 
 @attrs.frozen(eq=False)
-class Hop:
+class ForwardingStep:
     """One transfer of every agent, for buffers anywhere."""
 
     peer: np.ndarray  # (members,) int32, IDLE for none
@@ -108,23 +277,25 @@ class Hop:
 
 
 @attrs.frozen(eq=False)
-class Course:
+class ForwardingSchedule:
     """Rounds of hops, and the places of scratch that they take."""
 
-    rounds: tuple[tuple[Hop, ...], ...]
+    rounds: tuple[tuple[ForwardingStep, ...], ...]
     places: int = 0
 
 
 @lru_cache(maxsize=64)
-def gathering(crew: Crew, sends: Sends, is_by_member: bool) -> Course:
+def forwarded_all_gather(
+    crew: ProxyRanks, sends: ChipSchedule, is_by_member: bool
+) -> ForwardingSchedule:
     """Everybody gets all units; by member, they begin in operands, else in results of agents."""
     agents = _Agents(crew, sends, is_by_member)
-    rounds: list[tuple[Hop, ...]] = []
+    rounds: list[tuple[ForwardingStep, ...]] = []
     came = (sends.owners, np.arange(len(sends.owners)))
     for slot in range(sends.count + 1):
         at = np.flatnonzero(sends.slot == slot)
-        hops: list[Hop] = []
-        for some in together(sends.way[at]):
+        hops: list[ForwardingStep] = []
+        for some in equal_rows(sends.way[at]):
             hops += agents.passed_on(at[some], is_first=is_by_member and not slot)
         if is_by_member and not slot:
             hops += agents.kept()
@@ -134,34 +305,36 @@ def gathering(crew: Crew, sends: Sends, is_by_member: bool) -> Course:
             hops += agents.copied(*came)
             came = sends.target[at], sends.unit[at]
         rounds.append(tuple(hops))
-    return Course(tuple(hops for hops in rounds if hops))
+    return ForwardingSchedule(tuple(hops for hops in rounds if hops))
 
 
 @lru_cache(maxsize=64)
-def reducing(crew: Crew, sends: Sends, is_by_member: bool) -> Course:
+def forwarded_reduce_scatter(
+    crew: ProxyRanks, sends: ChipSchedule, is_by_member: bool
+) -> ForwardingSchedule:
     """All units, joined over everybody, at the members they belong to, or at agents."""
     agents = _Agents(crew, sends, is_by_member)
-    came = Arrivals.of(sends, crew.chips)
+    came = PartialSums.of(sends, crew.chips)
     if came.most + crew.places > MOST_SOURCES:
         raise UnsuitedError(
             f"a chip joins {came.most + crew.places} pieces, a descriptor {MOST_SOURCES} at most"
         )
-    rounds: list[list[Hop]] = [[] for _ in range(sends.count + 1)]
-    alike = together(sends.slot, sends.way, came.before, crew.sizes[sends.source])
+    rounds: list[list[ForwardingStep]] = [[] for _ in range(sends.count + 1)]
+    alike = equal_rows(sends.slot, sends.way, came.before, crew.sizes[sends.source])
     for some in alike:
         rounds[int(sends.slot[some[0]])] += agents.joined(some, came)
     for number, (slot, units) in enumerate(came.complete(sends, crew.sizes)):
         rounds[slot] += agents.finished(units, came, number)
     places = came.places * agents.turns
-    return Course(tuple(tuple(hops) for hops in rounds if hops), places)
+    return ForwardingSchedule(tuple(tuple(hops) for hops in rounds if hops), places)
 
 
 @attrs.frozen(eq=False)
 class _Agents:
     """Whose turn it is, as columns over members."""
 
-    crew: Crew
-    sends: Sends
+    crew: ProxyRanks
+    sends: ChipSchedule
     is_by_member: bool  # units belong to members; else to agents, which have one turn
 
     @property
@@ -174,7 +347,7 @@ class _Agents:
         """Places of a unit."""
         return self.crew.places if self.is_by_member else self.crew.planes
 
-    def passed_on(self, some: np.ndarray, is_first: bool) -> Iterator[Hop]:
+    def passed_on(self, some: np.ndarray, is_first: bool) -> Iterator[ForwardingStep]:
         """Sends of one way and slot; the k-th of a unit also goes to the agent's k-th neighbour."""
         sends = self.sends
         for turn in range(self.turns):
@@ -185,7 +358,7 @@ class _Agents:
             second = np.where(
                 peer == IDLE, np.int32(IDLE), self._beside(source, sends.turn[some] + 1)
             )
-            yield Hop(
+            yield ForwardingStep(
                 peer,
                 column,
                 int(sends.way[some[0]]),
@@ -193,9 +366,9 @@ class _Agents:
                 also=second if (second != IDLE).any() else None,
             )
 
-    def kept(self) -> Iterator[Hop]:
+    def kept(self) -> Iterator[ForwardingStep]:
         """What agents are to pass on, from operands on their chip into their results."""
-        turn_of = turns(self.sends.owners)
+        turn_of = running_counts(self.sends.owners)
         for number in range(int(turn_of.max(initial=-1)) + 1):
             units = np.flatnonzero(turn_of == number)
             chips = self.sends.owners[units]
@@ -206,22 +379,26 @@ class _Agents:
                 if (peer != IDLE).any():
                     owner = self._seats(chips, turn)
                     columns = self.crew.column(agents, column, 0)
-                    yield Hop(peer, columns, number + turn, owners=(owner,), is_beside=True)
+                    yield ForwardingStep(
+                        peer, columns, number + turn, owners=(owner,), is_beside=True
+                    )
 
-    def copied(self, chip: np.ndarray, unit: np.ndarray) -> Iterator[Hop]:
+    def copied(self, chip: np.ndarray, unit: np.ndarray) -> Iterator[ForwardingStep]:
         """Units that agents have got, to the members that their sends leave out, two at a time."""
         sent = self.sends.times[chip, unit]
         way = 0
         for begin in range(self.crew.places - 1):
             some = np.flatnonzero(sent == begin)
-            turn_of = turns(chip[some])
+            turn_of = running_counts(chip[some])
             for number in range(int(turn_of.max(initial=-1)) + 1):
                 few = some[turn_of == number]
                 for hop in self._to_neighbours(chip[few], unit[few], begin + 1):
                     way += 1
                     yield attrs.evolve(hop, way=way)
 
-    def _to_neighbours(self, chips: np.ndarray, units: np.ndarray, begin: int) -> Iterator[Hop]:
+    def _to_neighbours(
+        self, chips: np.ndarray, units: np.ndarray, begin: int
+    ) -> Iterator[ForwardingStep]:
         agents = self.crew.neighbours(0)[chips]
         for turn in range(self.turns):
             column, is_there = self._served(units, turn)
@@ -232,9 +409,9 @@ class _Agents:
                 first, second = (np.where(active, one, np.int32(IDLE)) for one in (first, second))
                 if (first != IDLE).any():
                     also = second if (second != IDLE).any() else None
-                    yield Hop(first, columns, 0, also=also, is_beside=True)
+                    yield ForwardingStep(first, columns, 0, also=also, is_beside=True)
 
-    def joined(self, some: np.ndarray, came: Arrivals) -> Iterator[Hop]:
+    def joined(self, some: np.ndarray, came: PartialSums) -> Iterator[ForwardingStep]:
         """Sends of one way, slot and number of sources."""
         source = self.sends.source[some]
         agents = self.crew.neighbours(0)[source]
@@ -242,7 +419,7 @@ class _Agents:
             peer, column = self._sent(some, turn)
             if (peer != IDLE).any():
                 goal = self._places(agents, came.place[some], turn * came.places)
-                yield Hop(
+                yield ForwardingStep(
                     peer,
                     column,
                     int(self.sends.way[some[0]]),
@@ -251,7 +428,7 @@ class _Agents:
                     goal=goal,
                 )
 
-    def finished(self, units: np.ndarray, came: Arrivals, way: int) -> Iterator[Hop]:
+    def finished(self, units: np.ndarray, came: PartialSums, way: int) -> Iterator[ForwardingStep]:
         """Units of which everything has come, joined into what they are for."""
         chips = self.sends.owners[units]
         agents = self.crew.neighbours(0)[chips]
@@ -260,7 +437,7 @@ class _Agents:
             seats = self.crew.neighbours(0, turn)[chips]
             peer = self._column(agents, np.where(is_there, seats, IDLE))
             if (peer != IDLE).any():
-                yield Hop(
+                yield ForwardingStep(
                     peer,
                     self.crew.column(agents, column, 0),
                     way,

@@ -19,34 +19,39 @@ import numpy as np
 
 from ncc_runtime.collectives import stages
 from ncc_runtime.collectives.chunks import ALIGNMENT, Extent, Scratch, sliced, whole_chunks
-from ncc_runtime.collectives.forwarding.proxies import Crew
-from ncc_runtime.collectives.forwarding.schedule import Course, Hop, gathering, reducing
-from ncc_runtime.collectives.forwarding.sends import Sends
+from ncc_runtime.collectives.forwarding.schedule import (
+    ChipSchedule,
+    ForwardingSchedule,
+    ForwardingStep,
+    ProxyRanks,
+    forwarded_all_gather,
+    forwarded_reduce_scatter,
+)
 from ncc_runtime.collectives.plan import (
     IDLE,
     LANES,
-    Copy,
     Job,
-    Piece,
+    Location,
     Plan,
     Round,
+    SecondTarget,
     Space,
     Transfer,
     divisor,
 )
-from ncc_runtime.collectives.stages import Strand, Track
+from ncc_runtime.collectives.stages import Strand
 
 
 @attrs.frozen(eq=False)
-class Relay:
+class ForwardingStrand:
     """The DMA rings of what goes between chips, and of what is copied on them."""
 
-    track: Track
-    beside: Track
+    track: Strand
+    beside: Strand
 
     def all_gather(
-        self, course: Course, own: Sequence[Extent], targets: Sequence[Extent]
-    ) -> Strand:
+        self, course: ForwardingSchedule, own: Sequence[Extent], targets: Sequence[Extent]
+    ) -> list[Round]:
         """What `own` has, in the targets of everybody."""
         return [
             Round(
@@ -59,20 +64,20 @@ class Relay:
             for hops in course.rounds
         ]
 
-    def _copied(self, hop: Hop, source: Extent, target: Extent) -> Transfer:
+    def _copied(self, hop: ForwardingStep, source: Extent, target: Extent) -> Transfer:
         owner = hop.owners[0] if hop.owners else None
         move = self._transfer(hop, (source.piece(hop.column, owner),), target)
         if hop.also is None:
             return move
-        return attrs.evolve(move, also=Copy(hop.also, target.piece(hop.column)))
+        return attrs.evolve(move, also=SecondTarget(hop.also, target.piece(hop.column)))
 
     def reduce_scatter(
         self,
-        course: Course,
+        course: ForwardingSchedule,
         extents: Sequence[Extent],
         targets: Sequence[Extent],
         scratch: tuple[Scratch, int],
-    ) -> Strand:
+    ) -> list[Round]:
         """What all have in the extents, joined, and divided by what comes with the scratch."""
         room, parts = scratch
         slots = []
@@ -91,25 +96,27 @@ class Relay:
         ]
 
     def _joined(
-        self, hop: Hop, share: tuple[Extent, Extent], slot: tuple[int, int], parts: int
+        self, hop: ForwardingStep, share: tuple[Extent, Extent], slot: tuple[int, int], parts: int
     ) -> Transfer:
         (extent, target), (first, size) = share, slot
         alone = len(hop.owners) == 1
         operands = (extent.piece(hop.column, None if alone else owner) for owner in hop.owners)
-        partial = (Piece(Space.SCRATCH, first + size * place) for place in hop.places)
+        partial = (Location(Space.SCRATCH, first + size * place) for place in hop.places)
         move = self._transfer(hop, (*operands, *partial), target)
         if hop.goal is None:
             return attrs.evolve(move, divisor=parts)
-        return attrs.evolve(move, target=Piece(Space.SCRATCH, first + size * hop.goal))
+        return attrs.evolve(move, target=Location(Space.SCRATCH, first + size * hop.goal))
 
-    def _transfer(self, hop: Hop, sources: tuple[Piece, ...], target: Extent) -> Transfer:
+    def _transfer(
+        self, hop: ForwardingStep, sources: tuple[Location, ...], target: Extent
+    ) -> Transfer:
         """Columns of targets lie alike in everybody's memory."""
         track = self.beside if hop.is_beside else self.track
         size = np.where(hop.peer == IDLE, 0, target.size(hop.column))
         return track.transfer(hop.peer, sources, target.piece(hop.column), size, hop.way)
 
 
-def by_place(crew: Crew, slices: Sequence[Sequence[Extent]]) -> list[Extent]:
+def by_place(crew: ProxyRanks, slices: Sequence[Sequence[Extent]]) -> list[Extent]:
     """Chunks of members, cut into slices: columns are (chip, slice) by place on the chip."""
     number = len(slices)
     member = crew.table[:, None, :].repeat(number, axis=1)  # (chips, slices, places)
@@ -153,7 +160,7 @@ def by_strand(job: Job, strands: int, shape: tuple[int, int]) -> list[list[Exten
     return found
 
 
-LEAST_BYTES = 64 * 1024
+LEAST_SEND_BYTES = 64 * 1024
 """Least size of what is sent at once where there is a choice; assumed: a full descriptor."""
 
 STRAND_BYTES = 128 * 1024
@@ -162,24 +169,24 @@ STRAND_BYTES = 128 * 1024
 STRANDS = 4
 """Strands side by side at most: one for each group of DMA engines (assumed)."""
 
-BEATS = 8
+PIPELINE_DEPTH = 8
 """Parts of an all-reduce that follow each other at most (assumed)."""
 
 
 @attrs.frozen(eq=False)
-class Relayed:
+class ForwardingPlanner:
     """The members of a group, and the name of what finds sends for them."""
 
     name: str
-    crew: Crew
+    crew: ProxyRanks
 
-    def all_gather(self, job: Job, sends: Sends, strands: int) -> Plan:
+    def all_gather(self, job: Job, sends: ChipSchedule, strands: int) -> Plan:
         """The operand of member m in chunk m of every result; chips own as many units each."""
         members, rounds = self.crew.members, []
         slices = len(sends.owners) // self.crew.chips
         if self.crew.places == 1:
             strands = min(strands, max(1, LANES // sends.most_targets))
-        course = gathering(self.crew, sends, is_by_member=True)
+        course = forwarded_all_gather(self.crew, sends, is_by_member=True)
         (whole,) = stages.result_slices(job, members, 1)
         cut = stages.result_slices(job, members, slices * strands)
         for strand in range(strands):
@@ -188,44 +195,44 @@ class Relayed:
             rounds.append(self._gatherer(strand, strands).all_gather(course, own, targets))
         return Plan(self.name, members, stages.side_by_side(rounds))
 
-    def _gatherer(self, strand: int, strands: int) -> Relay:
+    def _gatherer(self, strand: int, strands: int) -> ForwardingStrand:
         """Half of the rings are for copies on chips; where there are none, all are for sends."""
         if self.crew.places > 1:
-            return Relay(_track(strand, strand % 2), _track(strand, 2 + strand % 2))
+            return ForwardingStrand(_track(strand, strand % 2), _track(strand, 2 + strand % 2))
         width = LANES // strands
         rings = (width * strand + (way + strand) % width for way in range(width))
-        return Relay(*(Track(strand, tuple(rings)),) * 2)
+        return ForwardingStrand(*(Strand(strand, tuple(rings)),) * 2)
 
-    def reduce_scatter(self, job: Job, sends: Sends, strands: int) -> Plan:
+    def reduce_scatter(self, job: Job, sends: ChipSchedule, strands: int) -> Plan:
         """Chunk m of every operand, reduced, at member m; chips own as many units each."""
         members, scratch, rounds = self.crew.members, Scratch(), []
         slices = len(sends.owners) // self.crew.chips
-        course = reducing(self.crew, sends, is_by_member=True)
+        course = forwarded_reduce_scatter(self.crew, sends, is_by_member=True)
         (whole,) = stages.operand_slices(job, members, 1)
         cut = stages.operand_slices(job, members, slices * strands)
         for strand in range(strands):
             extents = by_place(self.crew, cut[strand::strands])
             chunks = by_place(self.crew, [whole] * slices)
             targets = within_chunks(extents, chunks, Space.RESULT)
-            relay = Relay(*(_track(strand, strand % 4),) * 2)
+            relay = ForwardingStrand(*(_track(strand, strand % 4),) * 2)
             parts = divisor(job, members)
             rounds.append(relay.reduce_scatter(course, extents, targets, (scratch, parts)))
         return Plan(self.name, members, stages.side_by_side(rounds), scratch.bytes)
 
-    def all_reduce(self, job: Job, sends: tuple[Sends, Sends], strands: int) -> Plan:
+    def all_reduce(self, job: Job, sends: tuple[ChipSchedule, ChipSchedule], strands: int) -> Plan:
         """A reduce-scatter and an all-gather, strand by strand."""
-        crew, scratch, rounds = self.crew, Scratch(), list[Strand]()
+        crew, scratch, rounds = self.crew, Scratch(), list[list[Round]]()
         units, parts = len(sends[0].owners), divisor(job, crew.members)
         beats = 1
         if strands == STRANDS:
             unit_bytes = larger_bytes(job) // (crew.planes * units * strands)
-            beats = min(BEATS, max(1, unit_bytes // LEAST_BYTES))
-        inward = reducing(crew, sends[0], is_by_member=False)
-        outward = gathering(crew, sends[1], is_by_member=False)
+            beats = min(PIPELINE_DEPTH, max(1, unit_bytes // LEAST_SEND_BYTES))
+        inward = forwarded_reduce_scatter(crew, sends[0], is_by_member=False)
+        outward = forwarded_all_gather(crew, sends[1], is_by_member=False)
         for number, extents in enumerate(by_strand(job, beats * strands, (crew.planes, units))):
             results = [extent.moved(Space.RESULT) for extent in extents]
-            first = Relay(*(_track(number, number % 2),) * 2)
-            second = Relay(_track(number, 2), _track(number, 3))
+            first = ForwardingStrand(*(_track(number, number % 2),) * 2)
+            second = ForwardingStrand(_track(number, 2), _track(number, 3))
             begun = [Round(())] * (number // strands * (len(inward.rounds) - 1))
             reduced = first.reduce_scatter(inward, extents, results, (scratch, parts))
             rounds.append([*begun, *reduced, *second.all_gather(outward, results, results)])
@@ -240,11 +247,11 @@ def larger_bytes(job: Job) -> int:
     return elements * job.buffers.element_bytes
 
 
-def strands_of(unit_bytes: int) -> int:
+def strand_count(unit_bytes: int) -> int:
     """In how many strands units of a size go."""
     return int(min(STRANDS, max(1, unit_bytes // STRAND_BYTES)))
 
 
-def _track(strand: int, block: int) -> Track:
+def _track(strand: int, block: int) -> Strand:
     """Four DMA rings, one for each group of engines; strands begin with another of them."""
-    return Track(strand, tuple(4 * block + (way + strand) % 4 for way in range(4)))
+    return Strand(strand, tuple(4 * block + (way + strand) % 4 for way in range(4)))
