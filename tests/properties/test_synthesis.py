@@ -57,7 +57,7 @@ def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Buffers of some bytes go in as many slices, strands and beats as large ones."""
     monkeypatch.setattr(planner, "LEAST_SEND_BYTES", 8)
     monkeypatch.setattr(planner, "STRAND_BYTES", 8)
-    monkeypatch.setattr(synthesised, "LEAST_BYTES", 8)
+    monkeypatch.setattr(synthesised, "LEAST_SEND_BYTES", 8)
 
 
 def cube() -> LinkGraph:
@@ -100,9 +100,9 @@ def test_on_any_worn_wiring_plans_are_right_in_any_order(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for module, name in (
-            (planner, "LEAST_BYTES"),
+            (planner, "LEAST_SEND_BYTES"),
             (planner, "STRAND_BYTES"),
-            (synthesised, "LEAST_BYTES"),
+            (synthesised, "LEAST_SEND_BYTES"),
         ):
             patch.setattr(module, name, data.draw(st.sampled_from((8, 64, 1 << 16))))
         try:
