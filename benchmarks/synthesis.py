@@ -108,18 +108,18 @@ def _cube() -> str:
 def searched(case: Case, slices: int) -> str:
     """One line of the search."""
     placement = place_on(case.options, case.ranks)
-    wires = link_graph_of(GroupLayout.of(placement, range(case.ranks)))
-    owners = tuple(np.repeat(np.arange(wires.chips), slices).tolist())
+    graph = link_graph_of(GroupLayout.of(placement, range(case.ranks)))
+    owners = tuple(np.repeat(np.arange(graph.chips), slices).tolist())
     greedy_all_gather.cache_clear()
     start = time.perf_counter()
-    found = greedy_all_gather(wires, owners)
+    found = greedy_all_gather(graph, owners)
     seconds = time.perf_counter() - start
-    per_slot = max(wires.rates) / int(wires.units.max())
-    cuts = tight_cuts(wires, (1,) * wires.chips)
+    per_slot = max(graph.rates) / int(graph.capacities.max())
+    cuts = tight_cuts(graph, (1,) * graph.chips)
     least = slices * max(inside.sum() * per_slot / out for inside, out in cuts)
     return (
-        f"{case.name}, {slices} units a chunk: {found.count} slots, at least {least:.2f}, "
-        f"ratio {found.count / least:.3f}, {seconds:.3f} s"
+        f"{case.name}, {slices} units a chunk: {found.slots} slots, at least {least:.2f}, "
+        f"ratio {found.slots / least:.3f}, {seconds:.3f} s"
     )
 
 

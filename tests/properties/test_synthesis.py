@@ -158,9 +158,9 @@ def test_what_is_executed_is_proved_and_right(
 def test_an_all_gather_of_64_chips_takes_no_more_than_15_percent_over_its_bound(
     slices: int,
 ) -> None:
-    wires = cube()
-    found = greedy_all_gather(wires, tuple(np.repeat(np.arange(64), slices).tolist()))
-    assert found.count <= 63 * slices / 6 * 1.15
+    graph = cube()
+    found = greedy_all_gather(graph, tuple(np.repeat(np.arange(64), slices).tolist()))
+    assert found.slots <= 63 * slices / 6 * 1.15
 
 
 @settings(max_examples=40)
@@ -169,20 +169,20 @@ def test_every_unit_reaches_every_chip_once_over_links_that_are_free(
     data: st.DataObject, topology: Topology, slices: int
 ) -> None:
     try:
-        wires = link_graph_of(data.draw(groups_on(topology)))
+        graph = link_graph_of(data.draw(groups_on(topology)))
     except (UnsuitedError, ncc_runtime.errors.TopologyError):
         return
-    owners = np.repeat(np.arange(wires.chips), slices)
-    found = greedy_all_gather(wires, tuple(owners.tolist()))
-    has = np.zeros((wires.chips, len(owners)), int)
+    owners = np.repeat(np.arange(graph.chips), slices)
+    found = greedy_all_gather(graph, tuple(owners.tolist()))
+    has = np.zeros((graph.chips, len(owners)), int)
     has[owners, np.arange(len(owners))] = 1
-    source, target = wires.columns
-    for slot in range(found.count):
+    source, target = graph.columns
+    for slot in range(found.slots):
         at = np.flatnonzero(found.slot == slot)
-        assert has[source[found.edge[at]], found.unit[at]].all()
-        np.add.at(has, (target[found.edge[at]], found.unit[at]), 1)
-        taken = [link for edge in found.edge[at] for link in wires.edges[edge][2]]
-        assert (np.bincount(taken, minlength=len(wires.rates)) <= wires.units).all()
+        assert has[source[found.edge[at]], found.chunk[at]].all()
+        np.add.at(has, (target[found.edge[at]], found.chunk[at]), 1)
+        taken = [link for edge in found.edge[at] for link in graph.edges[edge][2]]
+        assert (np.bincount(taken, minlength=len(graph.rates)) <= graph.capacities).all()
     assert (has == 1).all()
 
 
@@ -198,20 +198,20 @@ def test_as_few_colours_as_the_busiest_node_has_edges(ends: list[tuple[int, int]
 
 def test_a_slow_link_carries_fewer_units_in_the_same_time() -> None:
     edges = ((0, 1, (0,)), (1, 0, (1,)), (0, 2, (2,)), (2, 0, (3,)))
-    assert LinkGraph(3, edges, (128, 128, 64, 64)).units.tolist() == [2, 2, 1, 1]
-    assert LinkGraph(3, edges, (96, 96, 96, 96)).units.tolist() == [1, 1, 1, 1]
+    assert LinkGraph(3, edges, (128, 128, 64, 64)).capacities.tolist() == [2, 2, 1, 1]
+    assert LinkGraph(3, edges, (96, 96, 96, 96)).capacities.tolist() == [1, 1, 1, 1]
 
 
 def has_all(sends: ChipSchedule) -> bool:
     """Whether sends that only pass on what is there bring every unit to every chip."""
     has = np.zeros((int(sends.owners.max()) + 1, len(sends.owners)), int)
     has[sends.owners, np.arange(len(sends.owners))] = 1
-    for slot in range(sends.count):
+    for slot in range(sends.slots):
         at = np.flatnonzero(sends.slot == slot)
-        assert has[sends.source[at], sends.unit[at]].all()
+        assert has[sends.source[at], sends.chunk[at]].all()
         for ends in (sends.source, sends.target):
-            assert len(set(zip(ends[at], sends.way[at], strict=True))) == len(at)
-        np.add.at(has, (sends.target[at], sends.unit[at]), 1)
+            assert len(set(zip(ends[at], sends.colour[at], strict=True))) == len(at)
+        np.add.at(has, (sends.target[at], sends.chunk[at]), 1)
     return bool((has == 1).all())
 
 
@@ -220,19 +220,19 @@ def test_buckets_bring_everything_everywhere_in_as_many_steps_as_rings_have(
     dims: tuple[int, ...],
 ) -> None:
     grid = TorusGrid(dims, tuple(range(int(np.prod(dims)))), (1,) * len(dims), True, None)
-    sends = torus.forwards(grid, is_pod=False)
+    sends = torus.all_gather_sends(grid, is_pod=False)
     assert has_all(sends)
-    assert sends.count == sum(dims) - len(dims)
+    assert sends.slots == sum(dims) - len(dims)
 
 
 def test_dimensions_of_other_rates_are_busy_equally_long() -> None:
     grid = TorusGrid((4, 4, 4), tuple(range(64)), (64, 128, 128), True, 0)
-    sends = torus.forwards(grid, is_pod=False)
+    sends = torus.all_gather_sends(grid, is_pod=False)
     place = np.array(np.unravel_index([sends.source, sends.target], grid.dims))
     along = (place[:, 0] != place[:, 1]).argmax(axis=0)
     busy = np.bincount(along) / np.array(grid.rates)
     assert busy.max() / busy.mean() < 1.05
-    pods = torus.forwards(grid, is_pod=True)
+    pods = torus.all_gather_sends(grid, is_pod=True)
     place = np.array(np.unravel_index([pods.source, pods.target], grid.dims))
     assert (pods.slot[(place[0, 0] != place[0, 1])] < 3).all()
 
@@ -277,7 +277,7 @@ def test_chips_with_fewer_links_complete_more_of_an_all_reduce(tmp_path: Path) -
         "fabric.links = [[0, 1], [1, 2], [2, 0], [2, 3]]\nefa.adapters = 4",
     )
     layout = layout_of((path, 1, 2), 16)
-    owners = synthesised.shared(link_graph_of(layout), 4)
+    owners = synthesised.weighted_owners(link_graph_of(layout), 4)
     counts = np.bincount(owners, minlength=4)
     assert counts[3] > counts[0] > 0
     assert counts[2] == counts.min()
@@ -335,11 +335,11 @@ def test_whichever_link_of_a_torus_is_down_the_wiring_that_is_searched_is_the_sa
         layout = layout_of((str(path), 1, 2), 64)
         group = synthesised.arrange(layout)
         # the chips that have a link less are those of the members that the fault names
-        short = np.flatnonzero(np.bincount(group.wires.columns[0]) == 3)
-        clusters = [group.crew.clusters[chip] for chip in short]
+        short = np.flatnonzero(np.bincount(group.graph.columns[0]) == 3)
+        clusters = [group.proxies.clusters[chip] for chip in short]
         chips = {layout.seats[member].chip for cluster in clusters for member in cluster}
         assert chips == set(ends)
-        found.add(group.wires)
+        found.add(group.graph)
     assert len(found) == 1
 
 
@@ -366,12 +366,12 @@ def test_renumbered_wires_are_the_same_links_between_the_same_chips(
     drawn = data.draw(st.lists(pairs, max_size=20))
     edges = tuple((*pair, (number, len(drawn))) for number, pair in enumerate(drawn))
     rates = data.draw(st.lists(st.integers(1, 3), min_size=len(drawn), max_size=len(drawn)))
-    wires = LinkGraph(chips, edges, (*rates, 7))
-    order = canonical_order(wires)
+    graph = LinkGraph(chips, edges, (*rates, 7))
+    order = canonical_order(graph)
     assert sorted(order.tolist()) == list(range(chips))
-    new = relabelled(wires, order)
+    new = relabelled(graph, order)
     # the same ends and rates, and one link that all edges share
-    old = sorted((a, b, *(wires.rates[link] for link in links)) for a, b, links in edges)
+    old = sorted((a, b, *(graph.rates[link] for link in links)) for a, b, links in edges)
     assert old == sorted(
         (int(order[a]), int(order[b]), *(new.rates[link] for link in links))
         for a, b, links in new.edges
@@ -443,22 +443,22 @@ def test_the_bound_of_links_alone_is_kept_beside_that_of_joining(down: str) -> N
 def test_of_schedules_with_fewest_slots_an_even_one_is_taken(
     down: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wires = link_graph_of(GroupLayout.of(place_on(PlaceOptions(down), 64), range(64)))
+    graph = link_graph_of(GroupLayout.of(place_on(PlaceOptions(down), 64), range(64)))
     owners = tuple(np.repeat(np.arange(16), 2).tolist())
 
     def joined_by_busiest(draws: int) -> int:
         monkeypatch.setattr(synthesised, "DRAWS", draws)
-        synthesised.backwards.cache_clear()
-        sends = synthesised.backwards(wires, owners)
+        synthesised.reduce_scatter_sends.cache_clear()
+        sends = synthesised.reduce_scatter_sends(graph, owners)
         before: np.ndarray = np.zeros((16, len(owners)), np.int64)
-        work: np.ndarray = np.zeros((sends.count, 16), np.int64)
+        work: np.ndarray = np.zeros((sends.slots, 16), np.int64)
         for slot, source, target, unit in zip(
-            sends.slot, sends.source, sends.target, sends.unit, strict=True
+            sends.slot, sends.source, sends.target, sends.chunk, strict=True
         ):
             work[slot, source] += 4 + before[source, unit]
             before[target, unit] += 1
         return int(work.max(axis=1).sum())
 
     first, drawn = joined_by_busiest(1), joined_by_busiest(64)
-    synthesised.backwards.cache_clear()
+    synthesised.reduce_scatter_sends.cache_clear()
     assert drawn < first
