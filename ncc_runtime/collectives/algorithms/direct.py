@@ -1,9 +1,11 @@
-"""Direct algorithms: every member writes straight to where the data belongs, in one round.
+"""Direct algorithms, in one round: every member writes straight to where the data belongs.
 
-All-reduce of a group on one chip: everybody reads the operands where they lie.
+    all-to-all   member r writes chunk j of its operand at chunk r of member j's result
+    permute      every source writes its buffer at its target
+    all-reduce   of a group on one chip: everybody reads the operands where they lie
 
-Each joins the same sources in the order of the group into its own result, so all get the same bits.
-It is one hop, without scratch, for P times the reads of a mesh.
+In the all-reduce each member reduces the same sources in the order of the group into its own
+result, so all get the same bits. It is one hop, without scratch, for P times the reads of a mesh.
 
 Source: AWS Neuron SDK, nec.h (1DEV special cases of a mesh program); AWS Neuron docs,
 intranode-collective-comm.rst (a rank reads its neighbours' chunks over intra-chip paths).

@@ -6,7 +6,7 @@
                      one read, two writes
 
 A pair touches HBM 4 times a step instead of 6 in reduce-scatter, 3 instead of 4 in all-gather. The
-two of a pair change roles from one cycle to the next. Where it reduces, chunks go in slices as in a
+two of a pair swap roles from one cycle to the next. Where it reduces, chunks go in slices as in a
 ring, each with a DMA ring of its own (assumed).
 
 Source: AWS Neuron docs, intranode-collective-comm.rst (pairs, touches, alternating roles); nec.h
@@ -40,7 +40,7 @@ from ncc_runtime.group_rules.rules import KANGARING_RANKS
 def arrange(layout: GroupLayout) -> Arrangement:
     """Pairs along the cycles of the chips; UnsuitedError unless whole chips close a ring.
 
-    Roles 2k and 2k+1 are the primary and the secondary of pair k.
+    Positions 2k and 2k+1 are the primary and the secondary of pair k.
     """
     per_chip = layout.placement.topology.ranks_per_chip
     if len(layout.by_node()) > 1:
@@ -90,21 +90,25 @@ def all_gather(job: Job, wiring: Arrangement) -> Plan:
 
 @attrs.frozen(eq=False)
 class KangaRing:
-    """One ring of pairs per team; as a stage, chunk r of an extent belongs to role r."""
+    """One ring of pairs per subgroup; as a stage, chunk r of an extent belongs to position r."""
 
-    roles: Subgroups
-    track: Strand
+    subgroups: Subgroups
+    strand: Strand
     _columns: dict[int, np.ndarray] = attrs.field(init=False, factory=dict)  # by step
 
     @property
     def goes_by_chunk(self) -> bool:
-        """Whether transfers are of one chunk each, the same ones for every role."""
+        """Whether transfers are of one chunk each, the same ones for every position."""
         return True
 
     def reduce_scatter(
-        self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
+        self,
+        extents: Sequence[Extent],
+        targets: Sequence[Extent],
+        scratch: Scratch,
+        divided_by: int = 1,
     ) -> list[Round]:
-        """Chunk r of the extents, reduced and divided, at role r in chunk r of the targets."""
+        """Chunk r of the extents, reduced and divided, at position r in chunk r of the targets."""
         owners = (self.primaries, self.secondaries)
         kept = [
             (_every_other(target, half), owner)
@@ -112,22 +116,22 @@ class KangaRing:
             for target in targets
         ]
         shares = [_every_other(extent, half) for half in range(2) for extent in extents]
-        return self.reduce_pairs(shares, kept, scratch, parts)
+        return self.reduce_pairs(shares, kept, scratch, divided_by)
 
     def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
-        """Chunk r of `own` at role r, in chunk r of the targets of everybody."""
+        """Chunk r of `own` at position r, in chunk r of the targets of everybody."""
         halves = [_every_other(target, half) for half in range(2) for target in targets]
         given = [_every_other(extent, half) for half in range(2) for extent in own]
-        keep = stages.kept(self.roles, self.track, own, targets)
+        keep = stages.kept(self.subgroups, self.strand, own, targets)
         if own[0].space is Space.OPERAND:
             first, *rest = self.gather_pairs(halves, given)
             return [Round((*first.transfers, *keep)), *rest]
-        swap = self.roles.member(self.roles.roles ^ 1)
-        role = self.roles.role
+        swap = self.subgroups.member(self.subgroups.positions ^ 1)
+        position = self.subgroups.position
         swapped = [
-            self.track.transfer(swap, (source.piece(role),), target.at(role, swap), size)
+            self.strand.transfer(swap, (source.piece(position),), target.at(position, swap), size)
             for source, target in zip(own, targets, strict=True)
-            for size in (target.size(role),)
+            for size in (target.size(position),)
         ]
         first = Round((*swapped, *keep))
         return [first, *self.gather_pairs(halves, are_swapped=True)]
@@ -137,7 +141,7 @@ class KangaRing:
         extents: Sequence[Extent],
         kept: Sequence[tuple[Extent, np.ndarray]],
         scratch: Scratch,
-        parts: int,
+        divided_by: int,
     ) -> list[Round]:
         """Chunk k of the extents, reduced, from pair k's primary to whom `kept` names."""
         slots = [
@@ -159,7 +163,7 @@ class KangaRing:
             attrs.evolve(
                 self._reduce(extent, last, slots[k], target.at(self._chunk(-1 - last), owner)),
                 peer=owner,
-                divisor=parts,
+                divisor=divided_by,
             )
             for k, (extent, (target, owner)) in enumerate(zip(extents, kept, strict=True))
         ]
@@ -199,8 +203,8 @@ class KangaRing:
         source, beside = first or (target.piece(chunk), self.secondaries)
         size = target.size(chunk)
         if step == self._pairs - 1:
-            return self.track.transfer(beside, (source,), target.at(chunk, beside), size)
-        moved = self.track.transfer(successor, (source,), target.at(chunk, successor), size)
+            return self.strand.transfer(beside, (source,), target.at(chunk, beside), size)
+        moved = self.strand.transfer(successor, (source,), target.at(chunk, successor), size)
         return attrs.evolve(moved, also=SecondTarget(beside, target.at(chunk, beside)))
 
     def _reduce(
@@ -211,7 +215,7 @@ class KangaRing:
         sources: tuple[Location, ...] = (extent.piece(chunk), extent.piece(chunk, self.secondaries))
         if step:
             sources = (self._slot(slots, step - 1), *sources)
-        moved = self.track.transfer(self._shifted(1), sources, target, extent.size(chunk))
+        moved = self.strand.transfer(self._shifted(1), sources, target, extent.size(chunk))
         return attrs.evolve(moved, consumed=self._shifted(-1) if step else None)
 
     @property
@@ -226,11 +230,11 @@ class KangaRing:
 
     @property
     def _pairs(self) -> int:
-        return self.roles.count // 2
+        return self.subgroups.size // 2
 
     def _chunk(self, shift: int) -> np.ndarray:
         """By member, the number of the pair `shift` places on."""
-        return np.asarray((self.roles.role // 2 + shift) % self._pairs)
+        return np.asarray((self.subgroups.position // 2 + shift) % self._pairs)
 
     def _shifted(self, step: int) -> np.ndarray:
         return self._at_primaries(2 * step)
@@ -238,14 +242,14 @@ class KangaRing:
     def _at_primaries(self, step: int) -> np.ndarray:
         """At every primary who stands `step` places on, IDLE at the secondaries."""
         if step not in self._columns:
-            is_primary = self.roles.roles % 2 == 0
-            found = np.where(is_primary, self.roles.shifted(step), np.int32(IDLE))
+            is_primary = self.subgroups.positions % 2 == 0
+            found = np.where(is_primary, self.subgroups.shifted(step), np.int32(IDLE))
             found.setflags(write=False)
             self._columns[step] = found
         return self._columns[step]
 
     def _slot(self, slots: Sequence[int], step: int) -> Location:
-        return Location(Space.SCRATCH, self.roles.everywhere(slots[step % SLOTS]))
+        return Location(Space.SCRATCH, self.subgroups.everywhere(slots[step % SLOTS]))
 
 
 def _every_other(extent: Extent, half: int) -> Extent:
@@ -268,5 +272,5 @@ def _rings(job: Job, wiring: Arrangement, slices: int) -> list[KangaRing]:
     ]
 
 
-STAGE = StageKind(arrange, lambda roles, _, track: KangaRing(roles, track))
+STAGE = StageKind(arrange, lambda subgroups, _, strand: KangaRing(subgroups, strand))
 """KangaRing as a part of a hierarchy."""

@@ -1,22 +1,20 @@
 """Mesh algorithms: everybody writes to everybody, in steps whose number does not grow.
 
-    reduce-scatter   step 0: members share out the others of every other chip; for each of theirs
-                     they join the chunks of their own chip's members and write them there
-                     step 1: each joins the parts of all chips
-    all-gather       step 0: members share out the other chips; to each of theirs they write the
-                     chunks of all members of their own chip, at the member nearest to its port
-                     step 1: the members of a chip write each other what they hold
+    reduce-scatter   step 0: the members of a chip share out the members of every other chip; for
+                     each of theirs they reduce the chunks of their own chip's members, write there
+                     step 1: each reduces the partial sums of all chips
+    all-gather       step 0: the members of a chip share out the other chips; to each of theirs they
+                     write the chunks of all members of their own chip, at its ingress rank
+                     step 1: the members of a chip write each other what they have got
     all-reduce       the first, then the second; what an all-gather starts from is then no operand,
                      so each writes its own chunk to every chip
 
-All goes through one DMA ring of each member.
+The ingress rank of a chip is the member nearest to the port by which bytes from the other chip
+enter. All goes through one DMA ring of each member. A transfer of a plan has every member send and
+receive at most once, so sends are cut into matchings.
 
 Source: AWS Neuron docs, intranode-collective-comm.rst (steps, destinations shared out, nearest
 rank); nec.h (at most 128 chips, one channel).
-
-Doors: the members of a chip at which bytes from another chip arrive first.
-
-Sets of sends in which nobody sends or receives twice: what one transfer of a plan can hold.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +30,6 @@ from ncc_runtime.collectives.plan import IDLE, Job, Location, Plan, Round, Space
 from ncc_runtime.collectives.stages import (
     MOST_SOURCES,
     Arrangement,
-    Join,
     StageAlgorithm,
     StageKind,
     Strand,
@@ -91,7 +88,7 @@ def _routes(topology: Topology) -> RouteTable:
 
 @attrs.frozen
 class MeshSend:
-    """One role writes to another what a role on its chip, or all of its chip, has to give."""
+    """One position writes to another: its own chunk, or a chunk of each member of its chip."""
 
     sender: int
     receiver: int
@@ -99,9 +96,9 @@ class MeshSend:
 
 
 def matchings(sends: Iterable[MeshSend]) -> list[list[MeshSend]]:
-    """Each send in the first set that has neither its sender nor its receiver yet."""
+    """Sets in which nobody sends or receives twice: each send goes into the first it fits in."""
     found: list[list[MeshSend]] = []
-    sending: dict[int, int] = {}  # bits: the sets a role sends in
+    sending: dict[int, int] = {}  # bits: the sets a position sends in
     receiving: dict[int, int] = {}
     for send in sends:
         taken = sending.get(send.sender, 0) | receiving.get(send.receiver, 0)
@@ -116,14 +113,14 @@ def matchings(sends: Iterable[MeshSend]) -> list[list[MeshSend]]:
 
 @attrs.frozen
 class MeshForm:
-    """Roles chip by chip, and where on a chip it is that bytes from another arrive."""
+    """Positions chip by chip, and where on a chip it is that bytes from another arrive."""
 
     sizes: tuple[int, ...]  # members of each chip
     ingress_places: tuple[tuple[int, ...], ...]  # [source chip][target chip]: place on the target
 
     @property
     def chips(self) -> int:
-        """Chips of a team."""
+        """Chips of a subgroup."""
         return len(self.sizes)
 
     @property
@@ -131,8 +128,8 @@ class MeshForm:
         """Members of the chip that has most."""
         return max(self.sizes)
 
-    def role(self, chip: int, place: int) -> int:
-        """The role of a place on a chip, places counted round."""
+    def position(self, chip: int, place: int) -> int:
+        """The position of a place on a chip, places counted round."""
         return sum(self.sizes[:chip]) + place % self.sizes[chip]
 
 
@@ -156,7 +153,7 @@ def arrange(layout: GroupLayout) -> Arrangement:
 
 
 def _place_by_place(sizes: Sequence[int]) -> Members:
-    """Chunks of roles such that what a place of a chip gets from the others is one range."""
+    """Chunks of positions such that what a place of a chip gets from the others is one range."""
     places = [(place, chip) for chip, size in enumerate(sizes) for place in range(size)]
     rank = {place: number for number, place in enumerate(sorted(places))}
     return tuple(rank[place] for place in places)
@@ -179,13 +176,13 @@ def all_gather(job: Job, wiring: Arrangement) -> Plan:
 
 @attrs.frozen(eq=False)
 class Mesh:
-    """A mesh of every team; chunk k of an extent belongs to role k."""
+    """A mesh of every subgroup; chunk k of an extent belongs to position k."""
 
-    roles: Subgroups
+    subgroups: Subgroups
     form: MeshForm
-    track: Strand
-    chip: np.ndarray = attrs.field(init=False)  # by role
-    first: np.ndarray = attrs.field(init=False)  # by role, the first of its chip
+    strand: Strand
+    chip: np.ndarray = attrs.field(init=False)  # by position
+    first: np.ndarray = attrs.field(init=False)  # by position, the first of its chip
 
     @chip.default
     def _chip_of_roles(self) -> np.ndarray:
@@ -198,7 +195,7 @@ class Mesh:
 
     @property
     def chips(self) -> int:
-        """Chips of a team."""
+        """Chips of a subgroup."""
         return self.form.chips
 
     @property
@@ -208,13 +205,17 @@ class Mesh:
 
     @property
     def goes_by_chunk(self) -> bool:
-        """Whether transfers are of one chunk each, the same ones for every role."""
+        """Whether transfers are of one chunk each, the same ones for every position."""
         return False
 
     def reduce_scatter(
-        self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
+        self,
+        extents: Sequence[Extent],
+        targets: Sequence[Extent],
+        scratch: Scratch,
+        divided_by: int = 1,
     ) -> list[Round]:
-        """Chunk r of the extents, reduced and divided, at role r in chunk r of the targets."""
+        """Chunk r of the extents, reduced and divided, at position r in chunk r of the targets."""
         slots = [
             [scratch.take(int(extent.sizes.max(initial=0))) for _ in range(self.chips)]
             for extent in extents
@@ -226,22 +227,24 @@ class Mesh:
             for served in _served(self.form)
             for extent, its_slots in zip(extents, slots, strict=True)
         ]
-        role = self.roles.role
+        position = self.subgroups.position
         joins = []
         for extent, target, its_slots in zip(extents, targets, slots, strict=True):
-            join = Join(
+            moves = chained_reduction(
                 self._parts(extent, its_slots),
-                target.piece(role),
-                extent.size(role),
-                self.roles.home,
+                target.piece(position),
+                extent.size(position),
+                self.subgroups.self_peers,
+                self.strand,
+                scratch,
+                divided_by,
             )
-            moves = chained_reduction(join, self.track, scratch, parts)
             joins.append([Round((move,)) for move in moves])
         last = side_by_side(joins)
         return [Round(tuple(sends)), *last] if sends else list(last)
 
     def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
-        """Chunk r of `own` at role r, in chunk r of the targets of everybody."""
+        """Chunk r of `own` at position r, in chunk r of the targets of everybody."""
         grouped = all(extent.space is Space.OPERAND for extent in own)
         sets = _sets(self.form, grouped)
         sends = [
@@ -252,47 +255,47 @@ class Mesh:
             for move in self._deposit((source, target), (one_set, chunk))
         ]
         if grouped:
-            sends += self._around(own, targets, self.roles.role[:, None])
-        sends += stages.kept(self.roles, self.track, own, targets)
+            sends += self._around(own, targets, self.subgroups.position[:, None])
+        sends += stages.kept(self.subgroups, self.strand, own, targets)
         exchange = self._around(targets, targets, self._held(sets, grouped))
         return [Round(tuple(moves)) for moves in (sends, exchange) if moves]
 
     def _everywhere(self, offset: int) -> np.ndarray:
-        return self.roles.everywhere(offset)
+        return self.subgroups.everywhere(offset)
 
     def _part(self, extent: Extent, served: "_Served", slot: Location) -> Transfer:
         """The receivers' chunks of all members of the senders' chips, joined."""
-        peer = self.roles.members_of(served.receiver)
-        chunk = np.maximum(served.receiver, 0)[self.roles.role]
+        peer = self.subgroups.members_of(served.receiver)
+        chunk = np.maximum(served.receiver, 0)[self.subgroups.position]
         sources = self._on_chip(extent, chunk, served.size)
-        return self.track.transfer(peer, sources, slot, extent.size(chunk))
+        return self.strand.transfer(peer, sources, slot, extent.size(chunk))
 
     def _on_chip(self, extent: Extent, chunk: np.ndarray, size: int) -> tuple[Location, ...]:
         """A chunk in the memory of everybody on a chip of `size` members."""
         if size == 1:
             return (extent.piece(chunk),)
-        last = np.minimum(self.first + size, self.roles.count) - 1
+        last = np.minimum(self.first + size, self.subgroups.size) - 1
         owners = [np.minimum(self.first + place, last) for place in range(size)]
-        return tuple(extent.piece(chunk, self.roles.members_of(owner)) for owner in owners)
+        return tuple(extent.piece(chunk, self.subgroups.members_of(owner)) for owner in owners)
 
     def _parts(self, extent: Extent, slots: Sequence[int]) -> list[Location]:
         """What the last step joins: a part from every chip."""
         received = [Location(Space.SCRATCH, self._everywhere(slot)) for slot in slots]
         if self.chips == 1:
-            return list(self._on_chip(extent, self.roles.role, self.widest))
+            return list(self._on_chip(extent, self.subgroups.position, self.widest))
         if self.widest == 1:
-            return [extent.piece(self.roles.role), *received[1:]]
+            return [extent.piece(self.subgroups.position), *received[1:]]
         return received
 
     def _chunks(self, sends: Sequence[MeshSend], grouped: bool) -> Iterator[np.ndarray]:
-        """Chunks that a set of sends moves, one transfer after another; by role, IDLE for none."""
+        """By position, the chunk that each transfer of a matching moves, IDLE for none."""
         for place in range(self.widest if grouped else 1):
-            chunk = np.full(self.roles.count, IDLE, np.int64)
+            chunk = np.full(self.subgroups.size, IDLE, np.int64)
             for send in sends:
                 if not grouped:
                     chunk[send.sender] = send.sender
                 elif place < self.form.sizes[send.chip]:
-                    chunk[send.sender] = self.form.role(send.chip, place)
+                    chunk[send.sender] = self.form.position(send.chip, place)
             yield chunk
 
     def _deposit(
@@ -302,32 +305,34 @@ class Mesh:
     ) -> Iterator[Transfer]:
         """A chunk that lies at its owner, into the result of a member of another chip."""
         (source, target), (sends, chunk) = extents, moved
-        receiver = np.full(self.roles.count, IDLE, np.int64)
+        receiver = np.full(self.subgroups.size, IDLE, np.int64)
         for send in sends:
             receiver[send.sender] = send.receiver
         receiver[chunk == IDLE] = IDLE
-        peer = self.roles.members_of(receiver)
-        owner = self.roles.members_of(np.where(chunk == IDLE, np.arange(len(chunk)), chunk))
-        is_own = bool((owner == self.roles.home).all())
-        mine = np.maximum(chunk, 0)[self.roles.role]
+        peer = self.subgroups.members_of(receiver)
+        owner = self.subgroups.members_of(np.where(chunk == IDLE, np.arange(len(chunk)), chunk))
+        is_own = bool((owner == self.subgroups.self_peers).all())
+        mine = np.maximum(chunk, 0)[self.subgroups.position]
         piece = source.piece(mine, None if is_own else owner)
-        yield self.track.transfer(
+        yield self.strand.transfer(
             peer, (piece,), target.at(mine, np.maximum(peer, 0)), target.size(mine)
         )
 
     def _held(self, sets: Sequence[Sequence[MeshSend]], grouped: bool) -> np.ndarray:
         """By member, the chunks for others on its chip, (members, k), IDLE beyond the last."""
-        held: list[list[int]] = [[] if grouped else [role] for role in range(self.roles.count)]
+        held: list[list[int]] = [
+            [] if grouped else [position] for position in range(self.subgroups.size)
+        ]
         for send in (send for one_set in sets for send in one_set):
             if grouped:
                 size = self.form.sizes[send.chip]
-                held[send.receiver] += [self.form.role(send.chip, k) for k in range(size)]
+                held[send.receiver] += [self.form.position(send.chip, k) for k in range(size)]
             else:
                 held[send.receiver].append(send.sender)
         table = np.full((len(held), max(map(len, held))), IDLE, np.int64)
-        for role, chunks in enumerate(held):
-            table[role, : len(chunks)] = chunks
-        return table[self.roles.role]
+        for position, chunks in enumerate(held):
+            table[position, : len(chunks)] = chunks
+        return table[self.subgroups.position]
 
     def _around(
         self, sources: Sequence[Extent], targets: Sequence[Extent], chunks: np.ndarray
@@ -335,15 +340,17 @@ class Mesh:
         """Chunks that members hold, to everybody else on their chips."""
         if not chunks.size:
             return []
-        place = np.arange(self.roles.count) - self.first
+        place = np.arange(self.subgroups.size) - self.first
         size = np.take(self.form.sizes, self.chip)
-        found: list[Transfer] = []
+        symmetry = self.subgroups.symmetry
+        moves: list[Transfer] = []
         for shift in range(1, self.widest):
             neighbour = np.where(shift < size, self.first + (place + shift) % size, IDLE)
-            parcel = stages.Parcel(self.roles.members_of(neighbour), chunks, self.roles.symmetry)
+            peer = self.subgroups.members_of(neighbour)
             for source, target in zip(sources, targets, strict=True):
-                found += stages.transfers(parcel, [stages.ExtentSource(source)], target, self.track)
-        return found
+                read = [stages.ExtentSource(source)]
+                moves += stages.coalesced(peer, chunks, read, target, self.strand, symmetry)
+        return moves
 
 
 @attrs.frozen(eq=False)
@@ -352,7 +359,7 @@ class _Served:
 
     turn: int
     size: int
-    receiver: np.ndarray  # by role, IDLE for none
+    receiver: np.ndarray  # by position, IDLE for none
 
 
 @lru_cache(maxsize=8)
@@ -368,7 +375,7 @@ def _served(form: MeshForm) -> tuple[_Served, ...]:
             for place in range(sizes[target]):
                 key = turn, place // size, size
                 column = columns.setdefault(key, np.full(sum(sizes), IDLE, np.int64))
-                column[form.role(chip, place)] = form.role(target, place)
+                column[form.position(chip, place)] = form.position(target, place)
     return tuple(_Served(turn, size, column) for (turn, _, size), column in columns.items())
 
 
@@ -383,8 +390,8 @@ def _by_chip(form: MeshForm) -> Iterator[MeshSend]:
     for turn in range(1, form.chips):
         for chip in range(form.chips):
             target = (chip + turn) % form.chips
-            receiver = form.role(target, form.ingress_places[chip][target])
-            yield MeshSend(form.role(chip, turn - 1), receiver, chip)
+            receiver = form.position(target, form.ingress_places[chip][target])
+            yield MeshSend(form.position(chip, turn - 1), receiver, chip)
 
 
 def _one_by_one(form: MeshForm) -> Iterator[MeshSend]:
@@ -393,7 +400,7 @@ def _one_by_one(form: MeshForm) -> Iterator[MeshSend]:
         for chip, size in enumerate(form.sizes):
             target = (chip + turn) % form.chips
             for place in range(size):
-                yield MeshSend(form.role(chip, place), form.role(target, place), chip)
+                yield MeshSend(form.position(chip, place), form.position(target, place), chip)
 
 
 def _mesh(job: Job, wiring: Arrangement) -> StageAlgorithm:

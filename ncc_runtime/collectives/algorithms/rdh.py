@@ -8,12 +8,12 @@
 
 Axes are labelled with the Gray code of rows and columns, so that both ends of an axis of a 4x4
 torus are neighbours. Members at the same place of their chips form a cube, and each place begins
-with another axis, so that all links of a chip are at work in every step. A role is place * chips +
-corner, so everything that goes across is a range of roles; the corner is the label, its bits of
-the axes inside an instance turned by the place.
+with another axis, so that all links of a chip are at work in every step. A position is
+place * chips + corner, so everything that goes across is a range of positions; the corner is the
+label, its bits of the axes inside an instance rotated by the place.
 
 Source: AWS Neuron docs, intranode-collective-comm.rst (stages, 4D hypercube),
-internode-collective-comm.rst (N = 2^p); the labels are derived, AWS publishes none. The turn is
+internode-collective-comm.rst (N = 2^p); the labels are derived, AWS publishes none. The rotation is
 assumed: over one link at a time RDH would take longer than mesh for every size.
 """
 
@@ -44,7 +44,7 @@ LANES = (0, 1, 2, 3)
 
 @attrs.frozen
 class CubeForm:
-    """How many roles share a chip, and how many chips an instance."""
+    """How many positions share a chip, and how many chips an instance."""
 
     local: int
     inside: int
@@ -140,11 +140,11 @@ def all_gather(job: Job, wiring: Arrangement) -> Plan:
 
 @attrs.frozen(eq=False)
 class Rdh:
-    """Cubes of every team; chunk k of an extent belongs to role k."""
+    """Cubes of every subgroup; chunk k of an extent belongs to position k."""
 
-    roles: Subgroups
+    subgroups: Subgroups
     form: CubeForm
-    track: Strand
+    strand: Strand
     _ends: dict[int, np.ndarray] = attrs.field(init=False, factory=dict)  # by axis
 
     @property
@@ -155,7 +155,7 @@ class Rdh:
     @property
     def chips(self) -> int:
         """Corners of a cube."""
-        return self.roles.count // self.local
+        return self.subgroups.size // self.local
 
     @property
     def axes(self) -> range:
@@ -164,22 +164,26 @@ class Rdh:
 
     @property
     def goes_by_chunk(self) -> bool:
-        """Whether transfers are of one chunk each, the same ones for every role."""
+        """Whether transfers are of one chunk each, the same ones for every position."""
         return False
 
     def reduce_scatter(
-        self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
+        self,
+        extents: Sequence[Extent],
+        targets: Sequence[Extent],
+        scratch: Scratch,
+        divided_by: int = 1,
     ) -> list[Round]:
-        """Chunk r of the extents, reduced and divided, at role r in chunk r of the targets."""
+        """Chunk r of the extents, reduced and divided, at position r in chunk r of the targets."""
         strands = [
-            self._reduce_one(extent, target, scratch, parts)
+            self._reduce_one(extent, target, scratch, divided_by)
             for extent, target in zip(extents, targets, strict=True)
         ]
         return list(stages.side_by_side(strands))
 
     def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
-        """Chunk r of `own` at role r, in chunk r of the targets of everybody."""
-        kept = stages.kept(self.roles, self.track, own, targets)
+        """Chunk r of `own` at position r, in chunk r of the targets of everybody."""
+        kept = stages.kept(self.subgroups, self.strand, own, targets)
         rounds = []
         for axis in self.axes:
             sources = targets if axis else own
@@ -192,51 +196,51 @@ class Rdh:
         return [*rounds, Round(tuple(around))] if around else rounds
 
     def _reduce_one(
-        self, extent: Extent, target: Extent, scratch: Scratch, parts: int
+        self, extent: Extent, target: Extent, scratch: Scratch, divided_by: int
     ) -> list[Round]:
-        role = self.roles.role
-        joined, rounds = [stages.ExtentSource(extent)], []
+        position = self.subgroups.position
+        sources, rounds = [stages.ExtentSource(extent)], []
         if self.local > 1 and self.axes:
             share = self._slot(extent, len(self.axes), scratch)
-            rounds.append(Round(tuple(self._join_on_chip(extent, share))))
-            joined = [stages.ExtentSource(share)]
+            rounds.append(Round(tuple(self._reduce_on_chip(extent, share))))
+            sources = [stages.ExtentSource(share)]
         elif self.local > 1:
-            joined = self._shares(extent)
+            sources = self._shares(extent)
         for axis in reversed(self.axes):
             slot = self._slot(extent, axis, scratch)
-            parcel = self._parcel(self._across_axis(axis), self._range(role ^ 1 << axis, axis))
-            rounds.append(Round(tuple(stages.transfers(parcel, joined, slot, self.track))))
-            joined = [*joined, stages.ExtentSource(slot)]
-        parcel = self._parcel(self.roles.home, role[:, None])
-        last = stages.transfers(parcel, joined, target, self.track)
-        rounds.append(Round(tuple(attrs.evolve(move, divisor=parts) for move in last)))
+            halves = self._range(position ^ 1 << axis, axis)  # what the other end keeps
+            sends = self._coalesced(self._across_axis(axis), halves, sources, slot)
+            rounds.append(Round(tuple(sends)))
+            sources = [*sources, stages.ExtentSource(slot)]
+        last = self._coalesced(self.subgroups.self_peers, position[:, None], sources, target)
+        rounds.append(Round(tuple(attrs.evolve(move, divisor=divided_by) for move in last)))
         return rounds
 
-    def _join_on_chip(self, extent: Extent, share: Extent) -> Iterator[Transfer]:
+    def _reduce_on_chip(self, extent: Extent, share: Extent) -> Iterator[Transfer]:
         """What all members of a chip have for the cube of each, some chunks in every DMA ring."""
-        held = self._range(self.roles.role, len(self.axes))
-        rings = min(self.chips, len(self.track.lanes))
-        for turn, chunks in enumerate(np.array_split(held, rings, axis=1)):
-            parcel = self._parcel(self.roles.home, chunks)
-            yield from stages.transfers(parcel, self._shares(extent), share, self.track, turn)
+        held = self._range(self.subgroups.position, len(self.axes))
+        rings = min(self.chips, len(self.strand.lanes))
+        mine, sources = self.subgroups.self_peers, self._shares(extent)
+        for lane_index, chunks in enumerate(np.array_split(held, rings, axis=1)):
+            yield from self._coalesced(mine, chunks, sources, share, lane_index)
 
     def _shares(self, extent: Extent) -> list[stages.ExtentSource]:
         """The extent in the memory of every member of the chip."""
         return [
-            stages.ExtentSource(extent, self._peer(self._mate(np.array(place))))
+            stages.ExtentSource(extent, self.subgroups.member(self._on_same_chip(np.array(place))))
             for place in range(self.local)
         ]
 
-    def _mate(self, place: np.ndarray) -> np.ndarray:
-        """By member, the role of the given place on its chip."""
-        mine, corner = np.divmod(self.roles.roles, self.chips)
+    def _on_same_chip(self, place: np.ndarray) -> np.ndarray:
+        """By member, the position that the given place on its chip has."""
+        mine, corner = np.divmod(self.subgroups.positions, self.chips)
         label = self.form.turned(corner, mine)
         return np.asarray(place * self.chips + self.form.turned(label, -place))
 
     def _slot(self, extent: Extent, axis: int, scratch: Scratch) -> Extent:
         """Room for a range of chunks that is left after an axis, one behind the other.
 
-        They lie in the order of roles, or as they lie in the extent if that is where all are read.
+        They lie in the order of positions, or as in the extent if that is where all are read.
         """
         if _is_even(extent) and (self.local > 1 or _is_ascending(extent)):
             return self._even_slot(extent, axis, scratch)
@@ -246,7 +250,7 @@ class Rdh:
             np.broadcast_to(extent.rows(table, known), shape)
             for table in (extent.sizes, extent.offsets)
         )
-        held = self._range(self.roles.roles[known], axis)
+        held = self._range(self.subgroups.positions[known], axis)
         if self.local == 1:
             order = np.argsort(np.take_along_axis(begins, held, axis=1), axis=1, kind="stable")
             held = np.take_along_axis(held, order, axis=1)
@@ -271,7 +275,7 @@ class Rdh:
     @cached_property
     def _known(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Whose slots there are: members that are seen, and those across; and the row of each."""
-        members, seen = self.roles.home, self.roles.seen
+        members, seen = self.subgroups.self_peers, self.subgroups.columns
         if seen == len(members):
             return members, None
         across = [self._across_axis(axis)[:seen] for axis in self.axes]
@@ -284,39 +288,44 @@ class Rdh:
         self, sources: Sequence[Extent], targets: Sequence[Extent], axis: int
     ) -> list[Transfer]:
         """Everything that is held before an axis, to the other end of it."""
-        parcel = self._parcel(self._across_axis(axis), self._range(self.roles.role, axis))
-        found: list[Transfer] = []
-        for source, target in zip(sources, targets, strict=True):
-            found += stages.transfers(parcel, [stages.ExtentSource(source)], target, self.track)
-        return found
+        peer, held = self._across_axis(axis), self._range(self.subgroups.position, axis)
+        return [
+            move
+            for source, target in zip(sources, targets, strict=True)
+            for move in self._coalesced(peer, held, [stages.ExtentSource(source)], target)
+        ]
 
     def _around(self, targets: Sequence[Extent]) -> list[Transfer]:
         """Everything that the cube of a member holds, to the others on its chip."""
-        role, place = self.roles.role, self.roles.roles // self.chips
-        found: list[Transfer] = []
+        held = self._range(self.subgroups.position, len(self.axes))
+        place = self.subgroups.positions // self.chips
+        moves: list[Transfer] = []
         for shift in range(1, self.local):
-            peer = self._peer(self._mate((place + shift) % self.local))
-            parcel = self._parcel(peer, self._range(role, len(self.axes)))
+            peer = self.subgroups.member(self._on_same_chip((place + shift) % self.local))
             for target in targets:
-                found += stages.transfers(parcel, [stages.ExtentSource(target)], target, self.track)
-        return found
+                moves += self._coalesced(peer, held, [stages.ExtentSource(target)], target)
+        return moves
 
-    def _parcel(self, peer: np.ndarray, chunks: np.ndarray) -> stages.Parcel:
-        return stages.Parcel(peer, chunks, self.roles.symmetry)
+    def _coalesced(
+        self,
+        peer: np.ndarray,
+        chunks: np.ndarray,
+        sources: Sequence[stages.ExtentSource],
+        target: Extent,
+        lane_index: int = 0,
+    ) -> Iterator[Transfer]:
+        symmetry = self.subgroups.symmetry
+        return stages.coalesced(peer, chunks, sources, target, self.strand, symmetry, lane_index)
 
     def _across_axis(self, axis: int) -> np.ndarray:
         """By member, who is at the other end of an axis."""
         if axis not in self._ends:
-            self._ends[axis] = self._peer(self.roles.roles ^ 1 << axis)
+            self._ends[axis] = self.subgroups.member(self.subgroups.positions ^ 1 << axis)
         return self._ends[axis]
 
-    def _peer(self, role: np.ndarray) -> np.ndarray:
-        """By member, who plays the given role in its team."""
-        return self.roles.member(role)
-
-    def _range(self, role: np.ndarray, axis: int) -> np.ndarray:
-        """Roles that agree with `role[m]` on the axes from `axis` on, (members, 2^axis)."""
-        return (role >> axis << axis)[:, None] + np.arange(1 << axis)
+    def _range(self, position: np.ndarray, axis: int) -> np.ndarray:
+        """Positions that agree with `position[m]` on the axes from `axis` on, (members, 2^axis)."""
+        return (position >> axis << axis)[:, None] + np.arange(1 << axis)
 
 
 def _is_even(extent: Extent) -> bool:

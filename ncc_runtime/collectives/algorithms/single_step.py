@@ -20,7 +20,7 @@ from ncc_runtime.collectives.plan import (
     divisor,
     self_peers,
 )
-from ncc_runtime.collectives.stages import Join, Strand, chained_reduction, side_by_side
+from ncc_runtime.collectives.stages import Strand, chained_reduction, side_by_side
 
 MOST_MEMBERS = 128
 """Slots of a whole buffer that everybody has; assumed, as many as a mesh has chips."""
@@ -35,26 +35,28 @@ def arrange(layout: GroupLayout) -> int:
 
 def all_reduce(job: Job, members: int) -> Plan:
     """P-1 sends of the whole buffer."""
-    scratch, track = Scratch(), Strand(0, (0,))
+    scratch, strand = Scratch(), Strand(0, (0,))
     width = job.buffers.element_bytes
     sends, joins = [], []
     for extent in whole_chunks(Space.OPERAND, job.buffers.operand_elements, 1, width):
         size, begin = np.repeat(extent.sizes[0], members), np.repeat(extent.offsets[0], members)
         slots = np.array([scratch.take(int(size[0])) for _ in range(members)])
-        sends += _sends(extent, slots, track)
-        join = Join(
+        sends += _sends(extent, slots, strand)
+        moves = chained_reduction(
             [Location(Space.SCRATCH, np.full(members, slot, np.int64)) for slot in slots],
             Location(Space.RESULT, begin, extent.tensor),
             size,
             self_peers(members),
+            strand,
+            scratch,
+            divisor(job, members),
         )
-        moves = chained_reduction(join, track, scratch, divisor(job, members))
         joins.append([Round((move,)) for move in moves])
     rounds = (Round(tuple(sends)), *side_by_side(joins))
     return Plan("single-step-mesh", members, rounds, scratch.bytes)
 
 
-def _sends(extent: Extent, slots: np.ndarray, track: Strand) -> list[Transfer]:
+def _sends(extent: Extent, slots: np.ndarray, strand: Strand) -> list[Transfer]:
     """The whole buffer into the sender's slot at every other member, and then at home.
 
     When what stays at home has arrived, the DMA ring has read all that it sends, and the operand
@@ -67,5 +69,5 @@ def _sends(extent: Extent, slots: np.ndarray, track: Strand) -> list[Transfer]:
     found = []
     for shift in range(1, members):
         peer = ((mine + shift) % members).astype(np.int32)
-        found.append(track.transfer(peer, *moved))
-    return [*found, track.transfer(mine, *moved)]
+        found.append(strand.transfer(peer, *moved))
+    return [*found, strand.transfer(mine, *moved)]

@@ -110,13 +110,13 @@ class _Tree:
         return len(self.parent)
 
     def rounds(
-        self, share: list[Extent], track: tuple[int, int], scratch: Scratch, parts: int
+        self, share: list[Extent], strand: tuple[int, int], scratch: Scratch, parts: int
     ) -> Iterator[Round]:
-        """Up from the deepest level, one round each, then down; `track` is strand and lane."""
+        """Up from the deepest level, one round each, then down; `strand` is strand and lane."""
         slots = [
             [scratch.take(int(extent.sizes.max(initial=0))) for extent in share] for _ in range(2)
         ]
-        step = _Step(self, share, slots, *track)
+        step = _Step(self, share, slots, *strand)
         for level in range(int(self.depth.max()), 0, -1):
             yield Round(tuple(step.up(level)))
         yield Round(tuple(attrs.evolve(move, divisor=parts) for move in step.top()))

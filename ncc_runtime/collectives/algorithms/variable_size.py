@@ -26,7 +26,7 @@ from ncc_runtime.collectives.plan import (
     divisor,
     self_peers,
 )
-from ncc_runtime.collectives.stages import Join, Strand, chained_reduction
+from ncc_runtime.collectives.stages import Strand, chained_reduction
 from ncc_runtime.neff.placeholder import CollectiveOp, even_share
 
 MOST_ENTRIES = 4096
@@ -68,15 +68,17 @@ def reduce_scatter(job: Job, shifts: GroupShifts) -> Plan:
     first = _to_slots(shifts, Space.SCRATCH, (slot, operand), stride)
     mine = self_peers(members).astype(np.int64)
     zero = np.zeros(members, np.int64)
-    join = Join(
+    moves = chained_reduction(
         [Location(Space.SCRATCH, np.full(members, at, np.int64)) for at in slots],
         Location(Space.RESULT, zero),
         np.full(members, min(slot, operand), np.int64),
         self_peers(members),
+        Strand(0, (0,)),
+        scratch,
+        divisor(job, members),
     )
-    joins = chained_reduction(join, Strand(0, (0,)), scratch, divisor(job, members))
-    joins = [attrs.evolve(one, count=CountEntries(rows=mine), strand=None) for one in joins]
-    rounds = [Round((one,)) for one in joins]
+    counted = (attrs.evolve(move, count=CountEntries(rows=mine), strand=None) for move in moves)
+    rounds = [Round((move,)) for move in counted]
     return Plan("direct", members, (first, *rounds), scratch.bytes)
 
 
