@@ -73,22 +73,22 @@ class Hierarchical:
             raise UnsuitedError("all its members are on one instance")
         if len({len(members) for members in nodes}) > 1:
             raise UnsuitedError("its instances hold different numbers of members")
-        wirings = layout.each_arranged(INSIDE[self.inside].arrange)
-        if len({wiring.form for wiring in wirings}) > 1:
+        arranged = layout.each_arranged(INSIDE[self.inside].arrange)
+        if len({arrangement.form for arrangement in arranged}) > 1:
             raise UnsuitedError("its members are not placed alike on every instance")
         orders = [
-            [tuple(members[k] for k in order) for order in wiring.orders]
-            for members, wiring in zip(nodes, wirings, strict=True)
+            [tuple(members[k] for k in order) for order in arrangement.orders]
+            for members, arrangement in zip(nodes, arranged, strict=True)
         ]
         first = [channels[0][0] for channels in orders]
         across = BETWEEN[self.between].arrange(layout.within(first))
         channels = zip(*(orders[node] for node in across.orders[0]), strict=False)
-        return Hierarchy(tuple(channels), wirings[0].form, across.form, wirings[0].chunks)
+        return Hierarchy(tuple(channels), arranged[0].form, across.form, arranged[0].chunks)
 
     def all_reduce(self, job: Job, hierarchy: Hierarchy) -> Plan:
         """Every member sends 2(X-1)/X of a Y-th of the buffer to other instances."""
         elements = sum(job.buffers.operand_elements)
-        slices = _Slices(hierarchy, elements * job.buffers.element_bytes)
+        slices = _Pipeline(hierarchy, elements * job.buffers.element_bytes)
         members, width, scratch = slices.members, job.buffers.element_bytes, Scratch()
         cut = stages.operand_slices(job, slices.inside, slices.count, len(hierarchy.channels[0]))
         order = np.array(hierarchy.chunks or range(slices.inside))
@@ -101,7 +101,7 @@ class Hierarchical:
     def reduce_scatter(self, job: Job, hierarchy: Hierarchy) -> Plan:
         """Every member sends (X-1)/X of a Y-th of the operand to other instances."""
         elements = sum(job.buffers.operand_elements)
-        slices = _Slices(hierarchy, elements * job.buffers.element_bytes)
+        slices = _Pipeline(hierarchy, elements * job.buffers.element_bytes)
         members, scratch = slices.members, Scratch()
         (whole,) = stages.operand_slices(job, members, 1)
         cut = stages.operand_slices(job, members, slices.count)
@@ -119,7 +119,7 @@ class Hierarchical:
     def all_gather(self, job: Job, hierarchy: Hierarchy) -> Plan:
         """Every member sends X-1 chunks to other instances."""
         elements = sum(job.buffers.result_elements)
-        slices = _Slices(hierarchy, elements * job.buffers.element_bytes)
+        slices = _Pipeline(hierarchy, elements * job.buffers.element_bytes)
         (whole,) = stages.result_slices(job, slices.members, 1)
         cut = stages.result_slices(job, slices.members, slices.count)
         strands = [
@@ -128,7 +128,7 @@ class Hierarchical:
         ]
         return Plan(self.name, slices.members, slices.pipelined(strands), symmetry=job.symmetry)
 
-    def _strands(self, job: Job, slices: "_Slices") -> Iterator["_HierarchyStrand"]:
+    def _strands(self, job: Job, slices: "_Pipeline") -> Iterator["_HierarchyStrand"]:
         """The stages of every strand, slice by slice and channel by channel."""
         hierarchy = slices.hierarchy
         for number in range(slices.count):
@@ -144,8 +144,8 @@ class Hierarchical:
 
 
 @attrs.frozen(eq=False)
-class _Slices:
-    """How a buffer goes in slices and channels; a slice of a channel is a strand."""
+class _Pipeline:
+    """How a buffer goes in slices and channels: a slice of a channel is a strand."""
 
     hierarchy: Hierarchy
     size_bytes: int
@@ -178,7 +178,7 @@ class _Slices:
         rings = max(1, min(LANES // self.count, len(rdh.LANES)))
         return Strand(number, tuple((number * rings + k) % LANES for k in range(rings)))
 
-    def pipelined(self, strands: Sequence[Phases]) -> tuple[Round, ...]:
+    def pipelined(self, phases: Sequence[Phases]) -> tuple[Round, ...]:
         """A slice goes inside as soon as the one before has been sent to other instances.
 
         A CC-core works in order, so what waits for the network comes last: the first sends of all
@@ -187,7 +187,7 @@ class _Slices:
         slices = [
             [
                 stages.side_by_side(strands)
-                for strands in zip(*strands[first : first + self.channels], strict=True)
+                for strands in zip(*phases[first : first + self.channels], strict=True)
             ]
             for first in range(0, self.count, self.channels)
         ]
@@ -202,7 +202,7 @@ class _Slices:
 
 @attrs.frozen(eq=False)
 class _HierarchyStrand:
-    """The stages of one strand."""
+    """The stages of one strand: what it does in each phase."""
 
     nodes: np.ndarray  # (X, Y) int32, member by instance and position inside
     inside: StageAlgorithm
@@ -215,17 +215,17 @@ class _HierarchyStrand:
         results = [extent.moved(Space.RESULT) for extent in extents]
         pieces = sliced(results, len(self.nodes), width)
         shares = [self._shares(alike) for alike in zip(*pieces, strict=True)]
-        joined = self.between.reduce_scatter(shares, shares, scratch, divided_by)
+        reduced = self.between.reduce_scatter(shares, shares, scratch, divided_by)
         return (
             self.inside.reduce_scatter(extents, results, scratch),
-            joined + self.between.all_gather(shares, shares),
+            reduced + self.between.all_gather(shares, shares),
             self.inside.all_gather(results, results),
         )
 
     def reduce_scatter(
         self, extents: list[Extent], targets: list[Extent], scratch: Scratch, divided_by: int
     ) -> Phases:
-        """What is joined inside an instance, a chunk for every instance, lies in scratch."""
+        """What is reduced inside an instance, a chunk for every instance, lies in scratch."""
         count, slots = len(self.nodes), []
         for extent in extents:
             size = int(extent.sizes.max(initial=0))
@@ -241,20 +241,20 @@ class _HierarchyStrand:
             attrs.evolve(target, offsets=target.offsets[:, :count], sizes=target.sizes[:, :count])
             for target in targets
         ]
-        joined = self.inside.reduce_scatter(self._per_node(extents), within, scratch)
-        return joined, self.between.reduce_scatter(slots, results, scratch, divided_by), []
+        reduced = self.inside.reduce_scatter(self._per_node(extents), within, scratch)
+        return reduced, self.between.reduce_scatter(slots, results, scratch, divided_by), []
 
     def all_gather(self, own: list[Extent], targets: list[Extent]) -> Phases:
-        """Every member has X chunks in the end of the first phase, and passes all of them on."""
+        """After the first phase every member has X chunks; all of them go round its instance."""
         within = self._per_node(targets)
-        first = self.between.all_gather(self._per_role(own), self._per_role(targets))
+        first = self.between.all_gather(self._per_position(own), self._per_position(targets))
         return [], first, self.inside.all_gather(within, within)
 
     def _per_node(self, extents: Sequence[Extent]) -> list[Extent]:
         """Chunks by member as chunks by position inside: extents for every instance."""
-        return [one for node in self.nodes for one in renumbered(extents, node)]
+        return [extent for node in self.nodes for extent in renumbered(extents, node)]
 
-    def _per_role(self, extents: Sequence[Extent]) -> list[Extent]:
+    def _per_position(self, extents: Sequence[Extent]) -> list[Extent]:
         """Chunks by member as chunks by position between, in a table by position inside."""
         mine, row = self.nodes.T, self.inside.subgroups.positions
         return [

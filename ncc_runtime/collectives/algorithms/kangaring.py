@@ -62,10 +62,10 @@ def _paired(cycle: Sequence[Members], number: int) -> Members:
     return tuple(members)
 
 
-def all_reduce(job: Job, wiring: Arrangement) -> Plan:
+def all_reduce(job: Job, arrangement: Arrangement) -> Plan:
     """The ring of pairs both ways round, with one chunk for each pair, which its primary keeps."""
-    members, scratch = len(wiring.orders[0]), Scratch()
-    rings = _rings(job, wiring, slices_of(wiring, job.buffers.operand_elements, job))
+    members, scratch = len(arrangement.orders[0]), Scratch()
+    rings = _rings(job, arrangement, slices_of(arrangement, job.buffers.operand_elements, job))
     strands = []
     slices = stages.operand_slices(job, members // 2, len(rings))
     for ring, extents in zip(rings, slices, strict=True):
@@ -76,15 +76,15 @@ def all_reduce(job: Job, wiring: Arrangement) -> Plan:
     return Plan("kangaring", members, stages.side_by_side(strands), scratch.bytes, job.symmetry)
 
 
-def reduce_scatter(job: Job, wiring: Arrangement) -> Plan:
+def reduce_scatter(job: Job, arrangement: Arrangement) -> Plan:
     """A pair has a chunk for each of its members; the primary hands over the secondary's."""
-    rings = _rings(job, wiring, slices_of(wiring, job.buffers.operand_elements, job))
+    rings = _rings(job, arrangement, slices_of(arrangement, job.buffers.operand_elements, job))
     return stages.reduce_scatter("kangaring", job, rings)
 
 
-def all_gather(job: Job, wiring: Arrangement) -> Plan:
+def all_gather(job: Job, arrangement: Arrangement) -> Plan:
     """A pair has a chunk of each of its members; the primary reads the secondary's."""
-    rings = _rings(job, wiring, 1)
+    rings = _rings(job, arrangement, 1)
     return stages.all_gather("kangaring", job, rings)
 
 
@@ -257,7 +257,7 @@ def _every_other(extent: Extent, half: int) -> Extent:
     return attrs.evolve(extent, offsets=extent.offsets[:, half::2], sizes=extent.sizes[:, half::2])
 
 
-def _rings(job: Job, wiring: Arrangement, slices: int) -> list[KangaRing]:
+def _rings(job: Job, arrangement: Arrangement, slices: int) -> list[KangaRing]:
     """A ring of pairs for every cycle and slice.
 
     Who is a primary on a cycle is none on the next, so that two cycles share their DMA rings.
@@ -267,7 +267,7 @@ def _rings(job: Job, wiring: Arrangement, slices: int) -> list[KangaRing]:
             Subgroups([order], job.symmetry),
             Strand(cycle * slices + part, (cycle // 2 * slices + part,)),
         )
-        for cycle, order in enumerate(wiring.orders)
+        for cycle, order in enumerate(arrangement.orders)
         for part in range(slices)
     ]
 

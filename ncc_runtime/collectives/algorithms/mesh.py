@@ -44,7 +44,7 @@ from ncc_runtime.topology.quadrants import NO_PORT, planes_of_cores, ports_of_co
 
 
 def ingress_places(layout: GroupLayout, clusters: tuple[Members, ...]) -> tuple[Members, ...]:
-    """[source][target]: the place in the target cluster that receives for it.
+    """[source][target]: the place of the ingress rank in the target cluster.
 
     It is at the port by which the route enters the chip. Where no port is published, or no member
     is at it, places take turns.
@@ -53,7 +53,7 @@ def ingress_places(layout: GroupLayout, clusters: tuple[Members, ...]) -> tuple[
     port, plane = ports_of_cores(topology), planes_of_cores(topology)
     begins = np.array([layout.seats[source[0]].chip for source in clusters])
     entered = _entry_ports(topology, begins % topology.chips_per_node)
-    found = []
+    places = []
     for number, source in enumerate(clusters):
         begin = layout.seats[source[0]]
         row = []
@@ -70,15 +70,15 @@ def ingress_places(layout: GroupLayout, clusters: tuple[Members, ...]) -> tuple[
             if code == NO_PORT or not near:
                 near = list(range(len(seats)))
             row.append(near[number % len(near)])
-        found.append(tuple(row))
-    return tuple(found)
+        places.append(tuple(row))
+    return tuple(places)
 
 
 def _entry_ports(topology: Topology, chips: np.ndarray) -> np.ndarray:
     """The port by which the first instance's routes enter, int8, by source and target chip."""
     first = np.zeros((len(chips), len(chips)), np.int64)
-    ways, rows = _routes(topology).rows(first, chips[:, None], chips)
-    return np.asarray(ways.enters[rows])
+    routes, rows = _routes(topology).rows(first, chips[:, None], chips)
+    return np.asarray(routes.enters[rows])
 
 
 @lru_cache(maxsize=8)
@@ -97,18 +97,18 @@ class MeshSend:
 
 def matchings(sends: Iterable[MeshSend]) -> list[list[MeshSend]]:
     """Sets in which nobody sends or receives twice: each send goes into the first it fits in."""
-    found: list[list[MeshSend]] = []
+    sets: list[list[MeshSend]] = []
     sending: dict[int, int] = {}  # bits: the sets a position sends in
     receiving: dict[int, int] = {}
     for send in sends:
         taken = sending.get(send.sender, 0) | receiving.get(send.receiver, 0)
-        free = (~taken & (taken + 1)).bit_length() - 1
-        if free == len(found):
-            found.append([])
-        found[free].append(send)
+        free = (~taken & (taken + 1)).bit_length() - 1  # the lowest bit that is 0
+        if free == len(sets):
+            sets.append([])
+        sets[free].append(send)
         sending[send.sender] = sending.get(send.sender, 0) | 1 << free
         receiving[send.receiver] = receiving.get(send.receiver, 0) | 1 << free
-    return found
+    return sets
 
 
 @attrs.frozen
@@ -159,19 +159,24 @@ def _place_by_place(sizes: Sequence[int]) -> Members:
     return tuple(rank[place] for place in places)
 
 
-def all_reduce(job: Job, wiring: Arrangement) -> Plan:
+def all_reduce(job: Job, arrangement: Arrangement) -> Plan:
     """Every member sends a part for each other chip and its whole chunk to everybody."""
-    return stages.all_reduce("mesh", job, [_mesh(job, wiring)], wiring.chunks)
+    return stages.all_reduce("mesh", job, [_stage(job, arrangement)], arrangement.chunks)
 
 
-def reduce_scatter(job: Job, wiring: Arrangement) -> Plan:
+def reduce_scatter(job: Job, arrangement: Arrangement) -> Plan:
     """Every member gets one part of its chunk from every other chip."""
-    return stages.reduce_scatter("mesh", job, [_mesh(job, wiring)])
+    return stages.reduce_scatter("mesh", job, [_stage(job, arrangement)])
 
 
-def all_gather(job: Job, wiring: Arrangement) -> Plan:
+def all_gather(job: Job, arrangement: Arrangement) -> Plan:
     """Every chip gets every chunk from elsewhere once, then its members exchange them."""
-    return stages.all_gather("mesh", job, [_mesh(job, wiring)])
+    return stages.all_gather("mesh", job, [_stage(job, arrangement)])
+
+
+def _stage(job: Job, arrangement: Arrangement) -> StageAlgorithm:
+    subgroups = Subgroups(arrangement.orders, job.symmetry)
+    return STAGE.stage(subgroups, arrangement.form, Strand(0, (0,)))
 
 
 @attrs.frozen(eq=False)
@@ -221,17 +226,15 @@ class Mesh:
             for extent in extents
         ]
         sends = [
-            self._part(
-                extent, served, Location(Space.SCRATCH, self._everywhere(its_slots[served.turn]))
-            )
+            self._partial_sum(extent, served, by_chip[served.shift])
             for served in _served(self.form)
-            for extent, its_slots in zip(extents, slots, strict=True)
+            for extent, by_chip in zip(extents, slots, strict=True)
         ]
         position = self.subgroups.position
-        joins = []
-        for extent, target, its_slots in zip(extents, targets, slots, strict=True):
+        reductions = []
+        for extent, target, by_chip in zip(extents, targets, slots, strict=True):
             moves = chained_reduction(
-                self._parts(extent, its_slots),
+                self._last_sources(extent, by_chip),
                 target.piece(position),
                 extent.size(position),
                 self.subgroups.self_peers,
@@ -239,36 +242,34 @@ class Mesh:
                 scratch,
                 divided_by,
             )
-            joins.append([Round((move,)) for move in moves])
-        last = side_by_side(joins)
+            reductions.append([Round((move,)) for move in moves])
+        last = side_by_side(reductions)
         return [Round(tuple(sends)), *last] if sends else list(last)
 
     def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
         """Chunk r of `own` at position r, in chunk r of the targets of everybody."""
-        grouped = all(extent.space is Space.OPERAND for extent in own)
-        sets = _sets(self.form, grouped)
+        # operands can be read by a proxy on the same chip; what has just been reduced cannot
+        by_chip = all(extent.space is Space.OPERAND for extent in own)
+        matched = _matched_sends(self.form, by_chip)
         sends = [
-            move
-            for one_set in sets
-            for chunk in self._chunks(one_set, grouped)
+            self._sent(matching, chunk, source, target)
+            for matching in matched
+            for chunk in self._chunks(matching, by_chip)
             for source, target in zip(own, targets, strict=True)
-            for move in self._deposit((source, target), (one_set, chunk))
         ]
-        if grouped:
+        if by_chip:
             sends += self._around(own, targets, self.subgroups.position[:, None])
         sends += stages.kept(self.subgroups, self.strand, own, targets)
-        exchange = self._around(targets, targets, self._held(sets, grouped))
+        exchange = self._around(targets, targets, self._received(matched, by_chip))
         return [Round(tuple(moves)) for moves in (sends, exchange) if moves]
 
-    def _everywhere(self, offset: int) -> np.ndarray:
-        return self.subgroups.everywhere(offset)
-
-    def _part(self, extent: Extent, served: "_Served", slot: Location) -> Transfer:
-        """The receivers' chunks of all members of the senders' chips, joined."""
+    def _partial_sum(self, extent: Extent, served: "_Served", slot: int) -> Transfer:
+        """The receivers' chunks of all members of the senders' chips, reduced into a slot."""
         peer = self.subgroups.members_of(served.receiver)
         chunk = np.maximum(served.receiver, 0)[self.subgroups.position]
         sources = self._on_chip(extent, chunk, served.size)
-        return self.strand.transfer(peer, sources, slot, extent.size(chunk))
+        target = Location(Space.SCRATCH, self.subgroups.everywhere(slot))
+        return self.strand.transfer(peer, sources, target, extent.size(chunk))
 
     def _on_chip(self, extent: Extent, chunk: np.ndarray, size: int) -> tuple[Location, ...]:
         """A chunk in the memory of everybody on a chip of `size` members."""
@@ -278,59 +279,55 @@ class Mesh:
         owners = [np.minimum(self.first + place, last) for place in range(size)]
         return tuple(extent.piece(chunk, self.subgroups.members_of(owner)) for owner in owners)
 
-    def _parts(self, extent: Extent, slots: Sequence[int]) -> list[Location]:
-        """What the last step joins: a part from every chip."""
-        received = [Location(Space.SCRATCH, self._everywhere(slot)) for slot in slots]
+    def _last_sources(self, extent: Extent, slots: Sequence[int]) -> list[Location]:
+        """What the last step reduces: a partial sum of every chip."""
+        received = [Location(Space.SCRATCH, self.subgroups.everywhere(slot)) for slot in slots]
         if self.chips == 1:
             return list(self._on_chip(extent, self.subgroups.position, self.widest))
         if self.widest == 1:
             return [extent.piece(self.subgroups.position), *received[1:]]
         return received
 
-    def _chunks(self, sends: Sequence[MeshSend], grouped: bool) -> Iterator[np.ndarray]:
+    def _chunks(self, matching: Sequence[MeshSend], by_chip: bool) -> Iterator[np.ndarray]:
         """By position, the chunk that each transfer of a matching moves, IDLE for none."""
-        for place in range(self.widest if grouped else 1):
+        for place in range(self.widest if by_chip else 1):
             chunk = np.full(self.subgroups.size, IDLE, np.int64)
-            for send in sends:
-                if not grouped:
+            for send in matching:
+                if not by_chip:
                     chunk[send.sender] = send.sender
                 elif place < self.form.sizes[send.chip]:
                     chunk[send.sender] = self.form.position(send.chip, place)
             yield chunk
 
-    def _deposit(
-        self,
-        extents: tuple[Extent, Extent],
-        moved: tuple[Sequence[MeshSend], np.ndarray],
-    ) -> Iterator[Transfer]:
+    def _sent(
+        self, matching: Sequence[MeshSend], chunk: np.ndarray, source: Extent, target: Extent
+    ) -> Transfer:
         """A chunk that lies at its owner, into the result of a member of another chip."""
-        (source, target), (sends, chunk) = extents, moved
         receiver = np.full(self.subgroups.size, IDLE, np.int64)
-        for send in sends:
+        for send in matching:
             receiver[send.sender] = send.receiver
         receiver[chunk == IDLE] = IDLE
         peer = self.subgroups.members_of(receiver)
         owner = self.subgroups.members_of(np.where(chunk == IDLE, np.arange(len(chunk)), chunk))
         is_own = bool((owner == self.subgroups.self_peers).all())
-        mine = np.maximum(chunk, 0)[self.subgroups.position]
-        piece = source.piece(mine, None if is_own else owner)
-        yield self.strand.transfer(
-            peer, (piece,), target.at(mine, np.maximum(peer, 0)), target.size(mine)
-        )
+        moved = np.maximum(chunk, 0)[self.subgroups.position]
+        read = source.piece(moved, None if is_own else owner)
+        written = target.at(moved, np.maximum(peer, 0))
+        return self.strand.transfer(peer, (read,), written, target.size(moved))
 
-    def _held(self, sets: Sequence[Sequence[MeshSend]], grouped: bool) -> np.ndarray:
+    def _received(self, matched: Sequence[Sequence[MeshSend]], by_chip: bool) -> np.ndarray:
         """By member, the chunks for others on its chip, (members, k), IDLE beyond the last."""
-        held: list[list[int]] = [
-            [] if grouped else [position] for position in range(self.subgroups.size)
+        received: list[list[int]] = [
+            [] if by_chip else [position] for position in range(self.subgroups.size)
         ]
-        for send in (send for one_set in sets for send in one_set):
-            if grouped:
+        for send in (send for matching in matched for send in matching):
+            if by_chip:
                 size = self.form.sizes[send.chip]
-                held[send.receiver] += [self.form.position(send.chip, k) for k in range(size)]
+                received[send.receiver] += [self.form.position(send.chip, k) for k in range(size)]
             else:
-                held[send.receiver].append(send.sender)
-        table = np.full((len(held), max(map(len, held))), IDLE, np.int64)
-        for position, chunks in enumerate(held):
+                received[send.receiver].append(send.sender)
+        table = np.full((len(received), max(map(len, received))), IDLE, np.int64)
+        for position, chunks in enumerate(received):
             table[position, : len(chunks)] = chunks
         return table[self.subgroups.position]
 
@@ -355,56 +352,51 @@ class Mesh:
 
 @attrs.frozen(eq=False)
 class _Served:
-    """Parts of chunks that members of chips of one size send to members `turn` chips on."""
+    """Whose partial sums members of chips of one size write to members `shift` chips on."""
 
-    turn: int
-    size: int
+    shift: int
+    size: int  # members of the senders' chips
     receiver: np.ndarray  # by position, IDLE for none
 
 
 @lru_cache(maxsize=8)
 def _served(form: MeshForm) -> tuple[_Served, ...]:
-    """Who joins and writes the parts for whom; chip t places behind fills slot t."""
+    """The sends of a reduce-scatter; what comes from the chip t places behind fills slot t."""
     sizes = form.sizes
     if form.chips == 1:
         return ()
     columns: dict[tuple[int, int, int], np.ndarray] = {}
-    for turn in range(0 if form.widest > 1 else 1, form.chips):
+    for shift in range(0 if form.widest > 1 else 1, form.chips):
         for chip, size in enumerate(sizes):
-            target = (chip + turn) % form.chips
+            target = (chip + shift) % form.chips
             for place in range(sizes[target]):
-                key = turn, place // size, size
+                # a smaller chip serves a larger one in several transfers
+                key = shift, place // size, size
                 column = columns.setdefault(key, np.full(sum(sizes), IDLE, np.int64))
                 column[form.position(chip, place)] = form.position(target, place)
-    return tuple(_Served(turn, size, column) for (turn, _, size), column in columns.items())
+    return tuple(_Served(shift, size, column) for (shift, _, size), column in columns.items())
 
 
 @lru_cache(maxsize=8)
-def _sets(form: MeshForm, grouped: bool) -> Sequence[Sequence[MeshSend]]:
-    """The sends of an all-gather, of a chip together or one by one, as few sets."""
-    return matchings(_by_chip(form) if grouped else _one_by_one(form))
+def _matched_sends(form: MeshForm, by_chip: bool) -> Sequence[Sequence[MeshSend]]:
+    """The sends of an all-gather, in which a proxy sends for its chip or everybody for itself.
 
-
-def _by_chip(form: MeshForm) -> Iterator[MeshSend]:
-    """One member of a chip for every other chip, which sends for all of its own."""
-    for turn in range(1, form.chips):
-        for chip in range(form.chips):
-            target = (chip + turn) % form.chips
-            receiver = form.position(target, form.ingress_places[chip][target])
-            yield MeshSend(form.position(chip, turn - 1), receiver, chip)
-
-
-def _one_by_one(form: MeshForm) -> Iterator[MeshSend]:
-    """Every member for itself to every other chip, at the same place there."""
-    for turn in range(1, form.chips):
+    By chip, one member of it for every other chip, to the ingress rank there; else every member to
+    every other chip, at the same place there.
+    """
+    sends = []
+    for shift in range(1, form.chips):
         for chip, size in enumerate(form.sizes):
-            target = (chip + turn) % form.chips
-            for place in range(size):
-                yield MeshSend(form.position(chip, place), form.position(target, place), chip)
-
-
-def _mesh(job: Job, wiring: Arrangement) -> StageAlgorithm:
-    return STAGE.stage(Subgroups(wiring.orders, job.symmetry), wiring.form, Strand(0, (0,)))
+            target = (chip + shift) % form.chips
+            if by_chip:
+                receiver = form.position(target, form.ingress_places[chip][target])
+                sends.append(MeshSend(form.position(chip, shift - 1), receiver, chip))
+            else:
+                sends += [
+                    MeshSend(form.position(chip, place), form.position(target, place), chip)
+                    for place in range(size)
+                ]
+    return matchings(sends)
 
 
 STAGE = StageKind(arrange, Mesh)

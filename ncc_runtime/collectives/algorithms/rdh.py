@@ -1,7 +1,7 @@
 """Recursive halving and doubling (RDH) along the axes of a hypercube of chips.
 
-    reduce-scatter   step 0: of the members of a chip each joins one share of what all of them have;
-                     then, axis after axis, half of what is left goes across, joined to what came in
+    reduce-scatter   step 0: of the members of a chip each reduces one share of what all have; then,
+                     axis after axis, half of what is left goes across, reduced with what came in
     all-gather       axis after axis, everything held goes across; in the end the members of a chip
                      write each other what they hold
     all-reduce       the first, then the second
@@ -49,14 +49,14 @@ class CubeForm:
     local: int
     inside: int
 
-    def turned(self, label: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Labels with their bits inside an instance turned upwards by so many places."""
+    def rotated(self, label: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Labels with their bits inside an instance rotated upwards by so many places."""
         axes = self.inside.bit_length() - 1
         if not axes:
             return label
         by, inner = places % axes, label % self.inside
-        turned = (inner << by | inner >> axes - by) % self.inside
-        return np.asarray(label - inner + turned)
+        rotated = (inner << by | inner >> axes - by) % self.inside
+        return np.asarray(label - inner + rotated)
 
 
 def arrange(layout: GroupLayout) -> Arrangement:
@@ -81,7 +81,7 @@ def arrange(layout: GroupLayout) -> Arrangement:
     order = tuple(
         clusters[label][place]
         for place in range(local)
-        for label in form.turned(corners, np.array(place)).tolist()
+        for label in form.rotated(corners, np.array(place)).tolist()
     )
     return Arrangement((order,), form)
 
@@ -123,19 +123,19 @@ def _gray(number: int) -> int:
     return number ^ number >> 1
 
 
-def all_reduce(job: Job, wiring: Arrangement) -> Plan:
+def all_reduce(job: Job, arrangement: Arrangement) -> Plan:
     """2 log2(chips) sends, of 2(chips-1)/chips of a chip member's share of the buffer in all."""
-    return stages.all_reduce("rdh", job, [_rdh(job, wiring)])
+    return stages.all_reduce("rdh", job, [_stage(job, arrangement)])
 
 
-def reduce_scatter(job: Job, wiring: Arrangement) -> Plan:
+def reduce_scatter(job: Job, arrangement: Arrangement) -> Plan:
     """log2(chips) sends, each half as long as the one before."""
-    return stages.reduce_scatter("rdh", job, [_rdh(job, wiring)])
+    return stages.reduce_scatter("rdh", job, [_stage(job, arrangement)])
 
 
-def all_gather(job: Job, wiring: Arrangement) -> Plan:
+def all_gather(job: Job, arrangement: Arrangement) -> Plan:
     """log2(chips) sends, each twice as long as the one before, then the exchange on the chip."""
-    return stages.all_gather("rdh", job, [_rdh(job, wiring)])
+    return stages.all_gather("rdh", job, [_stage(job, arrangement)])
 
 
 @attrs.frozen(eq=False)
@@ -234,8 +234,8 @@ class Rdh:
     def _on_same_chip(self, place: np.ndarray) -> np.ndarray:
         """By member, the position that the given place on its chip has."""
         mine, corner = np.divmod(self.subgroups.positions, self.chips)
-        label = self.form.turned(corner, mine)
-        return np.asarray(place * self.chips + self.form.turned(label, -place))
+        label = self.form.rotated(corner, mine)
+        return np.asarray(place * self.chips + self.form.rotated(label, -place))
 
     def _slot(self, extent: Extent, axis: int, scratch: Scratch) -> Extent:
         """Room for a range of chunks that is left after an axis, one behind the other.
@@ -338,8 +338,10 @@ def _is_ascending(extent: Extent) -> bool:
     return bool((extent.offsets[:, 1:] >= extent.offsets[:, :-1]).all())
 
 
-def _rdh(job: Job, wiring: Arrangement) -> StageAlgorithm:
-    return STAGE.stage(Subgroups(wiring.orders, job.symmetry), wiring.form, Strand(0, LANES))
+def _stage(job: Job, arrangement: Arrangement) -> StageAlgorithm:
+    return STAGE.stage(
+        Subgroups(arrangement.orders, job.symmetry), arrangement.form, Strand(0, LANES)
+    )
 
 
 STAGE = StageKind(arrange, Rdh)

@@ -31,7 +31,7 @@ SLICED_BYTES = 2 * 64 * 1024
 
 
 def arrange(layout: GroupLayout) -> Arrangement:
-    """Rings over the cycles of the wiring; where there are none, one in the group's order.
+    """Rings over the cycles of the arrangement; where there are none, one in the group's order.
 
     On several instances the chains of the instances are joined one after another.
     """
@@ -49,21 +49,21 @@ def arrange(layout: GroupLayout) -> Arrangement:
     )
 
 
-def all_reduce(job: Job, wiring: Arrangement) -> Plan:
+def all_reduce(job: Job, arrangement: Arrangement) -> Plan:
     """2(P-1) sends of a share of one chunk per member, tensor and cycle."""
-    slices = slices_of(wiring, job.buffers.operand_elements, job)
-    return stages.all_reduce("ring", job, _rings(job, wiring, slices))
+    slices = slices_of(arrangement, job.buffers.operand_elements, job)
+    return stages.all_reduce("ring", job, _rings(job, arrangement, slices))
 
 
-def reduce_scatter(job: Job, wiring: Arrangement) -> Plan:
+def reduce_scatter(job: Job, arrangement: Arrangement) -> Plan:
     """P-1 sends of a share of one chunk per member, tensor and cycle."""
-    slices = slices_of(wiring, job.buffers.operand_elements, job)
-    return stages.reduce_scatter("ring", job, _rings(job, wiring, slices))
+    slices = slices_of(arrangement, job.buffers.operand_elements, job)
+    return stages.reduce_scatter("ring", job, _rings(job, arrangement, slices))
 
 
-def all_gather(job: Job, wiring: Arrangement) -> Plan:
+def all_gather(job: Job, arrangement: Arrangement) -> Plan:
     """P-1 sends of a share of one chunk per member, tensor and cycle."""
-    return stages.all_gather("ring", job, _rings(job, wiring, 1))
+    return stages.all_gather("ring", job, _rings(job, arrangement, 1))
 
 
 @attrs.frozen(eq=False)
@@ -169,17 +169,17 @@ class Ring:
         return Location(Space.SCRATCH, self.subgroups.everywhere(offset))
 
 
-def _rings(job: Job, wiring: Arrangement, slices: int) -> list[Ring]:
+def _rings(job: Job, arrangement: Arrangement, slices: int) -> list[Ring]:
     return [
         Ring(Subgroups([order], job.symmetry), Strand(cycle * slices + part, (cycle,)))
-        for cycle, order in enumerate(wiring.orders)
+        for cycle, order in enumerate(arrangement.orders)
         for part in range(slices)
     ]
 
 
-def slices_of(wiring: Arrangement, elements: Sequence[int], job: Job) -> int:
+def slices_of(arrangement: Arrangement, elements: Sequence[int], job: Job) -> int:
     """In how many slices chunks go on each cycle: from some size on in two."""
-    cycles, members = len(wiring.orders), len(wiring.orders[0])
+    cycles, members = len(arrangement.orders), len(arrangement.orders[0])
     largest = max((-(-count // members) for count in elements), default=0)
     share_bytes = largest * job.buffers.element_bytes // cycles
     return 2 if share_bytes >= SLICED_BYTES else 1
