@@ -18,7 +18,7 @@ Members: TypeAlias = tuple[int, ...]
 Arranged = TypeVar("Arranged")
 
 Arrange: TypeAlias = "Callable[[GroupLayout], Hashable]"
-"""Gives what an algorithm makes its plan of; raises UnsuitedError."""
+"""Gives the arrangement that an algorithm makes its plan of; raises UnsuitedError."""
 
 
 class UnsuitedError(Exception):
@@ -71,30 +71,28 @@ class GroupLayout:
         return self._by([seat.chip for seat in self.seats])
 
     def _by(self, keys: Sequence[int]) -> tuple[Members, ...]:
-        found: dict[int, list[int]] = {}
+        members_of: dict[int, list[int]] = {}
         for member, key in enumerate(keys):
-            found.setdefault(key, []).append(member)
-        return tuple(tuple(members) for members in found.values())
+            members_of.setdefault(key, []).append(member)
+        return tuple(tuple(members) for members in members_of.values())
 
     def shape(self) -> Hashable:
-        """Equal for members of one instance each who sit alike, between links that are alike."""
+        """Equal for members of one instance each with the same seats and the same links."""
         topology = self.placement.topology
         first = self.seats[0].node * topology.chips_per_node
         seats = tuple((seat.chip - first, seat.core) for seat in self.seats)
         return int(topology.links.variant[self.seats[0].node]), seats
 
     def each_arranged(self, arrange: "Callable[[GroupLayout], Arranged]") -> list["Arranged"]:
-        """What becomes of the members of every instance, by their place among these.
+        """The arrangement of the members of every instance, by their place among these.
 
         Instances where they sit alike are arranged once.
         """
-        found: dict[Hashable, Arranged] = {}
-        arranged = []
+        by_shape: dict[Hashable, Arranged] = {}
         for shape, layout in self._inside:
-            if shape not in found:
-                found[shape] = arrange(layout)
-            arranged.append(found[shape])
-        return arranged
+            if shape not in by_shape:
+                by_shape[shape] = arrange(layout)
+        return [by_shape[shape] for shape, _ in self._inside]
 
     def within(self, members: Sequence[int]) -> "GroupLayout":
         """The layout of some of the members, renumbered in this order."""
@@ -112,5 +110,5 @@ class GroupLayout:
         cycles = disjoint_cycles(topology, tuple(clusters))
         if not cycles and topology.switches_per_node and len(self.by_node()) == 1:
             cycles = (tuple(sorted(clusters)),)
-        some = cycles[: topology.rank_dma_channels]
-        return tuple(tuple(clusters[chip] for chip in cycle) for cycle in some)
+        used = cycles[: topology.rank_dma_channels]
+        return tuple(tuple(clusters[chip] for chip in cycle) for cycle in used)
