@@ -1,6 +1,6 @@
 """Ring algorithms: every member talks to its successor on a cycle only.
 
-    reduce-scatter   step k: position r sends chunk (r-1-k) on, adding its own share to what came in
+    reduce-scatter   step k: position r sends chunk (r-1-k) on, adding its own share to what it got
     all-gather       step k: position r passes chunk (r-k) on
     all-reduce       the first, then the second
 
@@ -31,7 +31,7 @@ SLICED_BYTES = 2 * 64 * 1024
 
 
 def arrange(layout: GroupLayout) -> Arrangement:
-    """Rings over the cycles of the arrangement; where there are none, one in the group's order.
+    """Rings over the cycles of the links; where there are none, one in the group's order.
 
     On several instances the chains of the instances are joined one after another.
     """

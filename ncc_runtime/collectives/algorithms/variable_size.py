@@ -48,7 +48,7 @@ def ragged_all_to_all(job: Job, shifts: GroupShifts) -> Plan:
             entry = peer * updates + update
             count = CountEntries(rows=entries + entry, source=entry, target=2 * entries + entry)
             zero = np.zeros(members, np.int64)
-            transfers.append(_sent(lane, peer, Location(Space.RESULT, zero), (most, count)))
+            transfers.append(_sent(lane, peer, Location(Space.RESULT, zero), most, count))
     return Plan("direct", members, (Round(tuple(transfers)),))
 
 
@@ -56,16 +56,16 @@ def into_slots(job: Job, shifts: GroupShifts) -> Plan:
     """All-to-all and all-gather: member r's rows for member j land at slot r of j's result."""
     operand, result = _bytes(job)
     slot = result // shifts.members
-    return Plan("direct", shifts.members, (_to_slots(shifts, Space.RESULT, (slot, operand)),))
+    return Plan("direct", shifts.members, (_to_slots(shifts, Space.RESULT, slot, operand),))
 
 
 def reduce_scatter(job: Job, shifts: GroupShifts) -> Plan:
-    """Into a slot of the peer's channel buffer each; then the owner joins as many rows of all."""
+    """Into a slot of the peer's channel buffer each; then the owner reduces as many rows of all."""
     members = shifts.members
     scratch, (operand, slot) = Scratch(), _bytes(job)
     slots = [scratch.take(slot) for _ in range(members)]
     stride = slots[1] if members > 1 else slot
-    first = _to_slots(shifts, Space.SCRATCH, (slot, operand), stride)
+    first = _to_slots(shifts, Space.SCRATCH, slot, operand, stride)
     mine = self_peers(members).astype(np.int64)
     zero = np.zeros(members, np.int64)
     moves = chained_reduction(
@@ -83,7 +83,7 @@ def reduce_scatter(job: Job, shifts: GroupShifts) -> Plan:
 
 
 def assumed(job: Job, plan: Plan) -> Plan:
-    """The plan with the sizes that are taken for granted where counts are not known.
+    """The plan with the sizes that are assumed where counts are not known.
 
     Slots are full; where offsets are free every transfer has an even share of what there is.
     """
@@ -111,7 +111,7 @@ _AS_IF = {
 
 
 def as_if_full(job: Job) -> Job:
-    """The collective without counts that moves what is taken for granted of a counted one."""
+    """The collective without counts that moves what is assumed of a variable-size one."""
     if not job.placeholder.op.is_counted:
         return job
     op, members = _AS_IF[job.placeholder.op], max(map(len, job.placeholder.groups))
@@ -133,28 +133,26 @@ def _bytes(job: Job) -> tuple[int, int]:
     return job.buffers.operand_elements[0] * width, job.buffers.result_elements[0] * width
 
 
-def _to_slots(shifts: GroupShifts, space: Space, sizes: tuple[int, int], stride: int = 0) -> Round:
-    """One transfer to every member, at the sender's slot; sizes are of a slot and of the operand.
+def _to_slots(shifts: GroupShifts, space: Space, slot: int, operand: int, stride: int = 0) -> Round:
+    """One transfer to every member, at the sender's slot; bytes of a slot and of the operand.
 
     The first row of the table says how many rows, the second from where.
     """
-    slot, operand = sizes
     members = shifts.members
     target = Location(space, self_peers(members).astype(np.int64) * (stride or slot))
     issued = ((lane, shifts.peers(number)) for number, lane in shifts.in_rings(LANES))
     peers = ((lane, peer.astype(np.int64)) for lane, peer in issued)
     return Round(
         tuple(
-            _sent(lane, peer, target, (min(slot, operand), CountEntries(peer, members + peer)))
+            _sent(lane, peer, target, min(slot, operand), CountEntries(peer, members + peer))
             for lane, peer in peers
         )
     )
 
 
 def _sent(
-    lane: int, peer: np.ndarray, target: Location, most: tuple[int, CountEntries]
+    lane: int, peer: np.ndarray, target: Location, size: int, count: CountEntries
 ) -> Transfer:
-    size, count = most
     return Transfer(
         peer=peer.astype(np.int32),
         sources=(Location(Space.OPERAND, np.zeros(len(peer), np.int64)),),
