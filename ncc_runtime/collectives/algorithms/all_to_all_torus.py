@@ -193,7 +193,7 @@ class _OrderedPlanes:
             yield begin, end, sources[:, begin]
 
     def _coordinate(self, dim: int) -> np.ndarray:
-        """By agent, where it is along a dimension."""
+        """By proxy, where it is along a dimension."""
         where = np.arange(self.sides[dim]).reshape(-1, *(1,) * (len(self.sides) - dim))
         return np.broadcast_to(where, self.proxies.shape)
 

@@ -1,6 +1,6 @@
 """KangaRing: a ring of primaries, each with a secondary on its chip that it reads and writes.
 
-    reduce-scatter   a primary joins what came in, its own share and its secondary's: three reads,
+    reduce-scatter   a primary reduces what it got, its own share and its secondary's: three reads,
                      one write
     all-gather       a primary reads a chunk once and writes it to its successor and its secondary:
                      one read, two writes

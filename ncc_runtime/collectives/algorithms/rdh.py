@@ -39,7 +39,7 @@ from ncc_runtime.collectives.stages import (
 from ncc_runtime.topology.format.spec import FabricShape
 
 LANES = (0, 1, 2, 3)
-"""DMA rings; the first sends, all join what lies on the chip. Assumed."""
+"""DMA rings; the first sends, all reduce what lies on the chip. Assumed."""
 
 
 @attrs.frozen
@@ -274,12 +274,12 @@ class Rdh:
 
     @cached_property
     def _known(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Whose slots there are: members that are seen, and those across; and the row of each."""
-        members, seen = self.subgroups.self_peers, self.subgroups.columns
-        if seen == len(members):
+        """Whose slots there are: representatives, and those across; and the row of each."""
+        members, columns = self.subgroups.self_peers, self.subgroups.columns
+        if columns == len(members):
             return members, None
-        across = [self._across_axis(axis)[:seen] for axis in self.axes]
-        known = np.unique(np.concatenate((members[:seen], *across)))
+        across = [self._across_axis(axis)[:columns] for axis in self.axes]
+        known = np.unique(np.concatenate((members[:columns], *across)))
         row = np.full(len(members), IDLE, np.int64)
         row[known] = np.arange(len(known))
         return known, row

@@ -1,6 +1,6 @@
 """Single-step mesh all-reduce: everybody writes its whole buffer to everybody, then reduces alone.
 
-All join the same sources in the order of the group, so all get the same bits. It is one hop instead
+All reduce the same sources in the order of the group, so all get the same bits. It is one hop instead
 of the four of a mesh, for P times the traffic.
 
 Source: AWS Neuron docs, intranode-collective-comm.rst and internode-collective-comm.rst.
@@ -37,7 +37,7 @@ def all_reduce(job: Job, members: int) -> Plan:
     """P-1 sends of the whole buffer."""
     scratch, strand = Scratch(), Strand(0, (0,))
     width = job.buffers.element_bytes
-    sends, joins = [], []
+    sends, reductions = [], []
     for extent in whole_chunks(Space.OPERAND, job.buffers.operand_elements, 1, width):
         size, begin = np.repeat(extent.sizes[0], members), np.repeat(extent.offsets[0], members)
         slots = np.array([scratch.take(int(size[0])) for _ in range(members)])
@@ -51,8 +51,8 @@ def all_reduce(job: Job, members: int) -> Plan:
             scratch,
             divisor(job, members),
         )
-        joins.append([Round((move,)) for move in moves])
-    rounds = (Round(tuple(sends)), *side_by_side(joins))
+        reductions.append([Round((move,)) for move in moves])
+    rounds = (Round(tuple(sends)), *side_by_side(reductions))
     return Plan("single-step-mesh", members, rounds, scratch.bytes)
 
 
