@@ -136,7 +136,7 @@ class Ring:
         targets: Sequence[Extent],
         slots: Sequence[Sequence[Location]],
     ) -> Round:
-        """The chunk a member keeps: its own share reduced with what it got last; a copy if alone."""
+        """The chunk a member keeps: its own share and what it got last; a copy if alone."""
         position, mine = self.subgroups.position, self.subgroups.self_peers
         steps = self.subgroups.size - 1
         transfers = []

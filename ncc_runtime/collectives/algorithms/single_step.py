@@ -1,7 +1,7 @@
 """Single-step mesh all-reduce: everybody writes its whole buffer to everybody, then reduces alone.
 
-All reduce the same sources in the order of the group, so all get the same bits. It is one hop instead
-of the four of a mesh, for P times the traffic.
+All reduce the same sources in the order of the group, so all get the same bits. It is one hop
+instead of the four of a mesh, for P times the traffic.
 
 Source: AWS Neuron docs, intranode-collective-comm.rst and internode-collective-comm.rst.
 """
