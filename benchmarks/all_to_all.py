@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from ncc_runtime.collectives.algorithms import direct
-from ncc_runtime.collectives.algorithms.all_to_all import Shifts
+from ncc_runtime.collectives.algorithms.all_to_all import GroupShifts
 from ncc_runtime.collectives.bounds import bound_of
 from ncc_runtime.collectives.choose import Candidate, Chooser
 from ncc_runtime.collectives.layout import Members
@@ -61,7 +61,7 @@ adapters = {value = 0, source = "assumed"}
 """
 
 
-class ByTurns(Shifts):
+class ByTurns(GroupShifts):
     """Shifts of member numbers, each in the next ring."""
 
     def in_rings(self, rings: int) -> Iterator[tuple[int, int]]:

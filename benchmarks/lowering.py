@@ -23,7 +23,7 @@ import numpy as np
 import ncc_compiler
 from ncc_runtime.collectives.algorithms import ring
 from ncc_runtime.collectives.choose import ALGORITHMS
-from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.collectives.plan import Job, Plan
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.choices import job_of
@@ -53,7 +53,7 @@ def program(ranks: int, size: int) -> Program:
     return program_of(ncc_compiler.compile_text(TEXT.format(elements=size // 4, ranks=ranks)))
 
 
-def plan_of(name: str, job: Job, layout: Layout) -> Plan:
+def plan_of(name: str, job: Job, layout: GroupLayout) -> Plan:
     if name == ONE_CHANNEL:
         wiring = ring.arrange(layout)
         return ring.all_reduce(job, attrs.evolve(wiring, orders=wiring.orders[:1]))
@@ -68,7 +68,9 @@ def measure(name: str, ranks: int, size: int) -> dict[str, float | str]:
     everybody = tuple(range(ranks))
     try:
         start = time.perf_counter()
-        plan = plan_of(name, job_of(what, what.placeholders[0]), Layout.of(placement, everybody))
+        plan = plan_of(
+            name, job_of(what, what.placeholders[0]), GroupLayout.of(placement, everybody)
+        )
         planned = time.perf_counter()
         teams = [[ReplicaGroups(plan, np.array([everybody], np.int32))]]
         executable = lower_plans(what, placement, teams)

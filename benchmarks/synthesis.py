@@ -22,11 +22,11 @@ from pathlib import Path
 import attrs
 import numpy as np
 
+from ncc_runtime.collectives.algorithms.synthesised import greedy_all_gather
 from ncc_runtime.collectives.bounds import bound_of, tight_cuts
 from ncc_runtime.collectives.choose import Chooser
-from ncc_runtime.collectives.forwarding.link_graph import wires_of
-from ncc_runtime.collectives.forwarding.slots import gathered
-from ncc_runtime.collectives.layout import Layout
+from ncc_runtime.collectives.forwarding.link_graph import link_graph_of
+from ncc_runtime.collectives.layout import GroupLayout
 from ncc_runtime.execution.clock.clock import collective_ps
 from ncc_runtime.lowering.choices import groups_of, job_of
 from ncc_runtime.lowering.lower import lower
@@ -108,18 +108,18 @@ def _cube() -> str:
 def searched(case: Case, slices: int) -> str:
     """One line of the search."""
     placement = place_on(case.options, case.ranks)
-    wires = wires_of(Layout.of(placement, range(case.ranks)))
-    owners = tuple(np.repeat(np.arange(wires.chips), slices).tolist())
-    gathered.cache_clear()
+    graph = link_graph_of(GroupLayout.of(placement, range(case.ranks)))
+    owners = tuple(np.repeat(np.arange(graph.chips), slices).tolist())
+    greedy_all_gather.cache_clear()
     start = time.perf_counter()
-    found = gathered(wires, owners)
+    found = greedy_all_gather(graph, owners)
     seconds = time.perf_counter() - start
-    per_slot = max(wires.rates) / int(wires.units.max())
-    cuts = tight_cuts(wires, (1,) * wires.chips)
+    per_slot = max(graph.rates) / int(graph.capacities.max())
+    cuts = tight_cuts(graph, (1,) * graph.chips)
     least = slices * max(inside.sum() * per_slot / out for inside, out in cuts)
     return (
-        f"{case.name}, {slices} units a chunk: {found.count} slots, at least {least:.2f}, "
-        f"ratio {found.count / least:.3f}, {seconds:.3f} s"
+        f"{case.name}, {slices} units a chunk: {found.slots} slots, at least {least:.2f}, "
+        f"ratio {found.slots / least:.3f}, {seconds:.3f} s"
     )
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ncc_runtime.collectives.choose import ALGORITHMS
-from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.collectives.plan import Buffers, Job, Plan
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.shared.reductions import Reduction
@@ -39,7 +39,7 @@ class Case:
 
     op: CollectiveOp
     name: str
-    layout: Layout
+    layout: GroupLayout
     sizes: tuple[int, ...]
     in_place: bool = False
 
@@ -70,14 +70,14 @@ class Case:
 
 def layout_of(
     machine: tuple[str, int, int], ranks: int, group: list[int] | None = None, how: str = "linear"
-) -> Layout:
+) -> GroupLayout:
     """The layout of a group, of all ranks if none is given."""
     name, nodes, lnc = machine
     placement = place(build(name, nodes, lnc), ranks, how)
-    return Layout.of(placement, range(ranks) if group is None else group)
+    return GroupLayout.of(placement, range(ranks) if group is None else group)
 
 
-def suited(op: CollectiveOp, layout: Layout) -> list[str]:
+def suited(op: CollectiveOp, layout: GroupLayout) -> list[str]:
     """The algorithms that work for a group."""
     found = []
     for name, algorithm in ALGORITHMS[op].items():
@@ -90,7 +90,7 @@ def suited(op: CollectiveOp, layout: Layout) -> list[str]:
 
 
 @st.composite
-def layouts(draw: st.DrawFn) -> Layout:
+def layouts(draw: st.DrawFn) -> GroupLayout:
     """All ranks of a placement, or some in any order."""
     machine = draw(st.sampled_from(MACHINES))
     nodes = machine[1]

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.plan import IDLE, After, Piece, Plan, Space, Transfer
+from ncc_runtime.collectives.plan import IDLE, Dependencies, Location, Plan, Space, Transfer
 
 MOST_AT_ONCE = 40
 
@@ -28,7 +28,7 @@ class _Memory:
     scratch: np.ndarray
     written: np.ndarray  # bytes of scratch that have been written to
 
-    def at(self, piece: Piece, place: int, size: int) -> np.ndarray:
+    def at(self, piece: Location, place: int, size: int) -> np.ndarray:
         buffers = self.operands if piece.space is Space.OPERAND else self.results
         memory = self.scratch if piece.space is Space.SCRATCH else buffers[piece.tensor]
         offset = int(piece.offset[place])
@@ -187,7 +187,7 @@ class PlanRun:
         return (total // divisor if divisor > 1 else total).astype(self._dtype).view(np.uint8)
 
 
-def _named(after: After, member: int) -> Iterator[tuple[int, bool]]:
+def _named(after: Dependencies, member: int) -> Iterator[tuple[int, bool]]:
     """The numbers that a member's columns name, and whether it made these transfers itself."""
     for columns, is_own in ((after.arrived, False), (after.sent, True)):
         yield from ((int(one[member]), is_own) for one in columns if one[member] != IDLE)
@@ -201,7 +201,7 @@ def _sender(move: Transfer, number: int, member: int) -> int:
     raise AssertionError(f"transfer {number} is awaited by member {member}, nobody writes to it")
 
 
-def _targets(move: Transfer, member: int) -> Iterator[tuple[int, Piece]]:
+def _targets(move: Transfer, member: int) -> Iterator[tuple[int, Location]]:
     yield int(move.peer[member]), move.target
     if move.also is not None and move.also.peer[member] != IDLE:
         yield int(move.also.peer[member]), move.also.target

@@ -1,8 +1,8 @@
 """What no algorithm can beat: lower bounds of a placeholder's time on this placement.
 
-For a group cut into clusters (its ranks, its chips, its instances), at least so many bytes leave
-cluster i, enter it, and cross between clusters in all; n members, k of them in cluster i of c, N
-bytes on the larger side of a rank:
+**Bytes between clusters.** For a group cut into clusters (its ranks, its chips, its instances), at
+least so many bytes leave cluster i, enter it, and cross between clusters in all; n members, k of
+them in cluster i of c, N bytes on the larger side of a rank:
 
     operator         leave i          enter i          in all
     all-reduce       N                N                2(c-1)N
@@ -15,54 +15,43 @@ bytes on the larger side of a rank:
     scatter          the rest         kN/n, others     their sum
     permute          what its pairs carry between clusters
 
-Bytes over the rates of what they must pass give the bandwidth bound; the way of the farthest pair
+Bytes over the rates of what they must pass give the bandwidth bound; the route of the farthest pair
 that depend on each other gives the latency bound.
 
-Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
-JPDC 2009, theorem 1 (2(c-1)N for all-reduce); the others are the same counts of what each cluster
-must learn. What joining takes, and worse clusters where the wiring is irregular, is in
-`least_work.py`; what an all-to-all takes of links for going further than one is in `detours.py`.
-
-What an all-to-all takes of links at least, since bytes pass more links than one on their way.
-
-Give every link any length. A piece of data goes from member to member, each time the way that is
-routed between their chips, so it passes links of no less than the shortest such way together, even
-if others take it further. So all pieces together pass at least bytes times shortest ways, and in a
-second no more can pass than the sum of rate times length over all links:
-
-    time >= sum over pairs of bytes * shortest way / sum over links of rate * length
-
-This holds for any lengths. Those that are tried are powers of how busy links are if everything
-goes its direct way: where some links are busier than others, high powers leave these alone. Of a
-group on several instances nothing is said: its bytes may go round over the network.
-
-Source: duality of linear programs, for multicommodity flow as in Shahrokhi and Matula, "The maximum
-concurrent flow problem", JACM 1990; lengths are those of routes that the hardware fixes.
-
-Tight cuts of irregular wiring: sets of a group's chips that few links lead out of.
-
-For every chip, what all others have to give it is taken as a flow; where the links do not carry it
-in the time that is known to be needed, the chips on their side of the smallest cut need longer,
-and with that time the flow is tried once more. Any set gives a bound that holds; these give the
-tightest that one target allows.
-
-Source: Zhao, Pal, Chugh, Wang et al., "ForestColl: efficient collective communications on
-heterogeneous network fabrics" (2024): the time of an all-gather is that of its worst cut.
-
-Further bounds: what joining takes of DMA engines, and what irregular wiring lets through.
-
-With n members on several chips, of which chip i has h(i), at least so many bytes pass the DMA
-engines of a group for each byte of a buffer of N, where a byte that is joined passes them k times
-(`dma.reduce_passes`), and once for each place that it is written to:
+**Reductions.** With n members on several chips, of which chip i has h(i), at least so many bytes
+pass the DMA engines of a group for each byte of a buffer, where a byte that is reduced passes them
+k times (`dma.reduce_passes`), and once for each place that it is written to:
 
     reduce-scatter   k n + the sum of min(h(i), k) over all chips but one
     all-reduce       the same + n - 2
 
-for every operand is joined somewhere; every chip but one sends what has been joined on it, which is
-joined again, or its operands one by one; and a descriptor writes what it joins to two places.
+for every operand is reduced somewhere; every chip but one sends what has been reduced on it, which
+is reduced again, or its operands one by one; and a descriptor writes what it reduces to two places.
 
-Through the links that lead out of a set of chips pass at least the bytes that `bounds.py` counts of
-a cluster. Sets are those of `cuts.py`, with all other chips and switches on either side.
+**Cuts of irregular wiring.** Any set of chips is a cluster, so any set gives a bound. For every
+chip, what all others have to give it is taken as a flow; where the links do not carry it in the
+time that is known to be needed, the chips on their side of the minimum cut need longer, and with
+that time the flow is tried once more. These sets give the tightest bound that one target allows.
+Chips and switches outside the group may be on either side.
+
+**Detours of an all-to-all**, whose bytes pass more links than one. Give every link any length. A
+piece of data goes from member to member, each time the route between their chips, so it passes
+links of no less than the shortest such path together, even if others take it further. So all pieces
+together pass at least bytes times shortest paths, and in a second no more can pass than the sum of
+rate times length over all links:
+
+    time >= sum over pairs of bytes * shortest path / sum over links of rate * length
+
+This holds for any lengths. Those that are tried are powers of how busy links are if everything goes
+its direct route: where some links are busier than others, high powers leave these alone. Of a group
+on several instances nothing is said: its bytes may go round over the network.
+
+Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+JPDC 2009, theorem 1 (2(c-1)N for all-reduce); the others are the same counts of what each cluster
+must learn. Zhao, Pal, Chugh, Wang et al., "ForestColl: efficient collective communications on
+heterogeneous network fabrics", 2024 (the time of an all-gather is that of its worst cut). Duality
+of linear programs, for multicommodity flow as in Shahrokhi and Matula, "The maximum concurrent flow
+problem", JACM 1990; lengths are those of routes that the hardware fixes.
 """
 
 from collections.abc import Sequence
@@ -73,222 +62,13 @@ import numpy as np
 
 from ncc_runtime.collectives.algorithms.synthesised import is_regular
 from ncc_runtime.collectives.algorithms.variable_size import as_if_full
-from ncc_runtime.collectives.forwarding.link_graph import Wires, wires_of
-from ncc_runtime.collectives.layout import Layout, Members, UnsuitedError
+from ncc_runtime.collectives.forwarding.link_graph import LinkGraph, link_graph_of
+from ncc_runtime.collectives.layout import GroupLayout, Members, UnsuitedError
 from ncc_runtime.collectives.plan import Job
-from ncc_runtime.machine_model.parts import PartKind, Parts
+from ncc_runtime.machine_model.parts import Kind, Parts
 from ncc_runtime.machine_model.timing import PS_PER_S, duration_ps
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.placement import Placement
-
-POWERS = (0, 1, 2, 4, 16, 64, 256)
-MOST_CHIPS = 512
-"""Chips of a group beyond which shortest ways are not looked for."""
-
-ROUNDING = 1e-12
-"""More than what sums of float64 lose of such a bound, as a part of it."""
-
-
-@attrs.frozen(eq=False)
-class _Pairs:
-    """All pairs of chips of a group on one instance, (chips, chips) row-major."""
-
-    chips: int
-    bytes: np.ndarray  # (pairs,) int64
-    start: np.ndarray  # (pairs + 1,) of each pair's links
-    links: np.ndarray  # int32
-
-    def shortest(self, length: np.ndarray) -> np.ndarray:
-        """(pairs,) float64, lengths of ways through any chips of the group."""
-        along = np.concatenate(([0.0], np.cumsum(length[self.links])))
-        way = (along[self.start[1:]] - along[self.start[:-1]]).reshape(self.chips, self.chips)
-        for chip in range(self.chips):
-            way = np.minimum(way, way[:, chip, None] + way[None, chip])
-        return way.ravel()
-
-
-def detours_ps(parts: Parts, job: Job, groups: Sequence[Members], size_bytes: int) -> int:
-    """The time of an all-to-all on the links of the instance where most ranks take part."""
-    if job.placeholder.op is not CollectiveOp.ALL_TO_ALL:
-        return 0
-    routes = parts.routes
-    chip, per_node = routes.placement.chip.astype(np.int64), routes.topology.chips_per_node
-    there = np.bincount(chip[np.concatenate(groups)] // per_node)
-    node = int(there.argmax())
-    found = [_pairs(parts, group, node, size_bytes) for group in groups]
-    pairs = [one for one in found if one is not None]
-    rates = parts.rates[parts.span(PartKind.LINK)].astype(np.float64)
-    loads = np.zeros(len(rates))
-    for one in pairs:
-        each = np.repeat(one.bytes, np.diff(one.start))
-        loads += np.bincount(one.links, each, len(rates))
-    busy = loads / rates
-    if not busy.any():
-        return 0
-    seconds = 0.0
-    for power in POWERS:
-        length = np.where(busy > 0, (busy / busy.max()) ** power, 0.0)
-        passed = sum(float(one.bytes @ one.shortest(length)) for one in pairs)
-        seconds = max(seconds, passed / float(rates @ length))
-    return int(seconds * PS_PER_S * (1 - ROUNDING))
-
-
-def _pairs(parts: Parts, group: Members, node: int, size_bytes: int) -> _Pairs | None:
-    """None if the group is elsewhere too, has fewer than two chips there, or too many."""
-    routes = parts.routes
-    ranks = np.array(group, np.int64)
-    chip = routes.placement.chip[ranks].astype(np.int64)
-    here = ranks[chip // routes.topology.chips_per_node == node]
-    if len(here) < len(ranks):
-        return None
-    _, first, held = np.unique(routes.placement.chip[here], return_index=True, return_counts=True)
-    if not 1 < len(held) <= MOST_CHIPS:
-        return None
-    ends = here[first]
-    source, target = np.repeat(ends, len(ends)), np.tile(ends, len(ends))
-    start, links = routes.link_runs(source, target)
-    amounts = np.outer(held, held) * (size_bytes // len(group))
-    return _Pairs(len(held), amounts.ravel(), start, links)
-
-
-TRIES = 8
-"""Cuts looked at for one target at most; each is tighter than the one before."""
-
-LARGEST_CAPACITY = 1 << 24
-
-
-@lru_cache(maxsize=64)
-def tight_cuts(wires: Wires, held: tuple[int, ...]) -> tuple[tuple[np.ndarray, int], ...]:
-    """Sets of chips, (chips,) bool, with the bytes a second that lead out of them.
-
-    `held` are the members of each chip. Edges are taken as if each had its links for itself.
-    """
-    source, target = wires.columns
-    rate = np.array([min(wires.rates[link] for link in links) for _, _, links in wires.edges])
-    found: dict[bytes, tuple[np.ndarray, int]] = {}
-    for chip in range(wires.chips):
-        inside = np.arange(wires.chips) != chip
-        for _ in range(TRIES):
-            out = int(rate[inside[source] & ~inside[target]].sum())
-            found[inside.tobytes()] = inside, out
-            time = np.array(held)[inside].sum() / out
-            tighter = _side(wires, np.array(held), (chip, time))
-            if tighter.tobytes() in found or not tighter.any():
-                break
-            inside = tighter
-    return tuple(found.values())
-
-
-def _side(wires: Wires, held: np.ndarray, goal: tuple[int, float]) -> np.ndarray:
-    """(chips,) bool, the chips that a smallest cut keeps from a chip, given a time."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
-
-    chip, time = goal
-    source, target = wires.columns
-    rate = np.array([min(wires.rates[link] for link in links) for _, _, links in wires.edges])
-    supply = np.where(np.arange(wires.chips) == chip, 0, held)
-    scale = LARGEST_CAPACITY / max(1.0, float((rate * time).max()), float(supply.max()))
-    start = wires.chips
-    rows = np.append(source, np.full(wires.chips, start))
-    columns = np.append(target, np.arange(wires.chips))
-    amounts = np.rint(np.append(rate * time, supply) * scale).astype(np.int32)
-    graph = csr_array((amounts, (rows, columns)), shape=(start + 1, start + 1))
-    flow = maximum_flow(graph, start, chip).flow
-    left = graph - flow
-    left.data = np.maximum(left.data, 0)
-    left.eliminate_zeros()
-    reached = breadth_first_order(left, start, return_predecessors=False)
-    side = np.zeros(start + 1, bool)
-    side[reached] = True
-    side[chip] = False
-    return side[:start]
-
-
-CUT_OPS = (
-    CollectiveOp.ALL_REDUCE,
-    CollectiveOp.ALL_GATHER,
-    CollectiveOp.REDUCE_SCATTER,
-    CollectiveOp.ALL_TO_ALL,
-)
-
-
-def joining_ps(parts: Parts, job: Job, groups: Sequence[Members], size_bytes: int) -> int:
-    """The time of all DMA engines of the group that has most to join."""
-    op, place, topology = job.placeholder.op, parts.routes.placement, parts.routes.topology
-    if op not in (CollectiveOp.ALL_REDUCE, CollectiveOp.REDUCE_SCATTER):
-        return 0
-    passes, slowest = topology.dma.reduce_passes, 0
-    for group in groups:
-        held = np.unique(place.chip[list(group)], return_counts=True)[1]
-        if len(group) > 1:
-            sent = np.sort(np.minimum(held, passes))[:-1].sum()
-            times = passes * len(group) + int(sent)
-            times += (len(group) - 2) * (op is CollectiveOp.ALL_REDUCE)
-            ranks = np.array(group)
-            rate = int(parts.routes.channel_bandwidth_bytes_per_s(ranks).sum())
-            whole = min(rate * topology.rank_dma_channels, 9 * 10**15)
-            slowest = max(slowest, int(duration_ps(times * size_bytes, whole)))
-    return slowest
-
-
-def cut_ps(parts: Parts, job: Job, groups: Sequence[Members], size_bytes: int) -> int:
-    """The time of the worst set of chips of a group whose wiring is irregular."""
-    if job.placeholder.op not in CUT_OPS:
-        return 0
-    return max(
-        (_worst(parts, job.placeholder.op, group, size_bytes) for group in groups), default=0
-    )
-
-
-def _worst(parts: Parts, op: CollectiveOp, group: Members, size_bytes: int) -> int:
-    placement = parts.routes.placement
-    assert isinstance(placement, Placement), "ranks are placed"
-    layout = Layout.of(placement, group)
-    try:
-        wires = wires_of(layout)
-    except UnsuitedError:
-        return 0
-    if is_regular(layout, wires):
-        return 0
-    clusters = layout.by_chip()
-    held = np.array([len(cluster) for cluster in clusters], np.int64)
-    chips = np.array([layout.seats[cluster[0]].chip for cluster in clusters])
-    slowest = 0
-    for inside, _ in tight_cuts(wires, tuple(held.tolist())):
-        for side in (inside, ~inside):
-            some = int(held[side].sum())
-            leaving = _leaving(op, (some, len(group)), size_bytes)
-            slowest = max(slowest, int(duration_ps(leaving, _rate_out(parts, chips, side))))
-    return slowest
-
-
-def _leaving(op: CollectiveOp, members: tuple[int, int], size_bytes: int) -> int:
-    """The least bytes that leave so many members of all."""
-    some, of_all = members
-    rest = of_all - some
-    return {
-        CollectiveOp.ALL_REDUCE: size_bytes,
-        CollectiveOp.ALL_GATHER: some * size_bytes // of_all,
-        CollectiveOp.REDUCE_SCATTER: rest * size_bytes // of_all,
-        CollectiveOp.ALL_TO_ALL: some * rest * size_bytes // of_all,
-    }[op]
-
-
-def _rate_out(parts: Parts, chips: np.ndarray, inside: np.ndarray) -> int:
-    """Bytes a second out of some chips of a group; others are on the side that lets less pass."""
-    links, topology = parts.routes.topology.links, parts.routes.topology
-    first = int(chips[0]) // topology.chips_per_node * topology.links_per_node
-    of_node = slice(first, first + topology.links_per_node)
-    src, dst = links.src[of_node].astype(np.int64), links.dst[of_node].astype(np.int64)
-    rate = np.where(links.is_down[of_node], 0, links.bandwidth_bytes_per_s[of_node])
-    ends = int(max(src.max(initial=0), dst.max(initial=0), chips.max())) + 1
-    found = []
-    for others in (False, True):
-        is_in = np.full(ends, others)
-        is_in[chips] = inside
-        found.append(int(rate[is_in[src] & ~is_in[dst]].sum()))
-    return max(1, min(found))
 
 
 @attrs.frozen
@@ -298,7 +78,7 @@ class Bound:
     latency_ps: int
     bandwidth_ps: int
     passes: str  # what the bytes of the bandwidth bound must pass
-    links_ps: int = 0  # what links alone take, whatever joining takes
+    links_ps: int = 0  # what links alone take, whatever reductions take
 
     @property
     def time_ps(self) -> int:
@@ -325,22 +105,22 @@ def bound_of(parts: Parts, job: Job, groups: Sequence[Members]) -> Bound:
     ranks, chips = np.arange(parts.ranks), place.chip.astype(np.int64)
     nodes = chips // topology.chips_per_node
     dma = np.full(parts.ranks, topology.rank_dma_bandwidth_bytes_per_s)
-    found = [
-        _per_cluster(_flow(job, groups, ranks), PartKind.DMA.value, (dma, dma)),
+    bounds = [
+        _per_cluster(_flow(job, groups, ranks), Kind.DMA.value, dma, dma),
         _stacks(parts, _flow(job, groups, ranks)),
-        _per_cluster(_flow(job, groups, chips), PartKind.LINK.value, _ports(parts, chips, nodes)),
+        _per_cluster(_flow(job, groups, chips), Kind.LINK.value, *_ports(parts, chips, nodes)),
     ]
     size = larger_side_bytes(job)
-    found.append((joining_ps(parts, job, groups, size), PartKind.DMA.value))
-    found.append((cut_ps(parts, job, groups, size), PartKind.LINK.value))
-    found.append((detours_ps(parts, job, groups, size), PartKind.LINK.value))
+    bounds.append((reductions_ps(parts, job, groups, size), Kind.DMA.value))
+    bounds.append((cut_ps(parts, job, groups, size), Kind.LINK.value))
+    bounds.append((detours_ps(parts, job, groups, size), Kind.LINK.value))
     if topology.efa is not None and topology.nodes > 1:
         share = np.bincount(nodes, minlength=topology.nodes)
         rate = share * topology.rank_efa_bandwidth_bytes_per_s
         flow = _flow(job, groups, nodes)
-        found.append(_per_cluster(flow, PartKind.EFA.value, (rate, rate)))
-    bandwidth, passes = max(found, key=lambda one: one[0])
-    links = max(time for time, what in found if what == PartKind.LINK.value)
+        bounds.append(_per_cluster(flow, Kind.EFA.value, rate, rate))
+    bandwidth, passes = max(bounds, key=lambda bound: bound[0])
+    links = max(time for time, what in bounds if what == Kind.LINK.value)
     return Bound(_latency_ps(parts, job, groups), bandwidth, passes, links)
 
 
@@ -398,9 +178,8 @@ def _of_group(
     return table[op]
 
 
-def _per_cluster(flow: _Flow, passes: str, rates: tuple[np.ndarray, np.ndarray]) -> tuple[int, str]:
-    """The most time of a cluster's way out, its way in, and of all ways out together."""
-    out, into = rates
+def _per_cluster(flow: _Flow, passes: str, out: np.ndarray, into: np.ndarray) -> tuple[int, str]:
+    """The most time of what leaves a cluster, of what enters it, and of all that leaves one."""
     busy = (flow.leaving > 0) | (flow.entering > 0)
     able = busy & (out[: len(busy)] > 0) & (into[: len(busy)] > 0)
     if not able.any():
@@ -418,7 +197,7 @@ def _stacks(parts: Parts, flow: _Flow) -> tuple[int, str]:
     """What leaves a rank is read from its memory stack, what enters is written into it."""
     touched = np.bincount(parts.stack, flow.leaving + flow.entering, parts.count)
     times = parts.time_ps(np.rint(touched).astype(np.int64))
-    return int(times.max(initial=0)), PartKind.HBM.value
+    return int(times.max(initial=0)), Kind.HBM.value
 
 
 def _ports(parts: Parts, chips: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -437,7 +216,7 @@ def _ports(parts: Parts, chips: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarr
 
 
 def _latency_ps(parts: Parts, job: Job, groups: Sequence[Members]) -> int:
-    """The start, and a transfer over the longest way between members that depend on each other."""
+    """The start, and a transfer between the farthest members that depend on each other."""
     routes, model = parts.routes, parts.model
     slowest = 0
     for group in groups:
@@ -451,8 +230,216 @@ def _latency_ps(parts: Parts, job: Job, groups: Sequence[Members]) -> int:
         src, dst = src[src != dst], dst[src != dst]
         if src.size:
             none = np.zeros(src.shape, np.int64)
-            way = model.transfer_ps(
+            times = model.transfer_ps(
                 routes.transport(src, dst), routes.links_ps(src, dst), none, none + 1
             )
-            slowest = max(slowest, int(way.max()) + model.semaphore_remote_ps)
+            slowest = max(slowest, int(times.max()) + model.semaphore_remote_ps)
     return model.cc_start_ps + slowest
+
+
+CUT_OPS = (
+    CollectiveOp.ALL_REDUCE,
+    CollectiveOp.ALL_GATHER,
+    CollectiveOp.REDUCE_SCATTER,
+    CollectiveOp.ALL_TO_ALL,
+)
+
+
+def reductions_ps(parts: Parts, job: Job, groups: Sequence[Members], size_bytes: int) -> int:
+    """The time of all DMA engines of the group that has most to reduce."""
+    op, place, topology = job.placeholder.op, parts.routes.placement, parts.routes.topology
+    if op not in (CollectiveOp.ALL_REDUCE, CollectiveOp.REDUCE_SCATTER):
+        return 0
+    passes, slowest = topology.dma.reduce_passes, 0
+    for group in groups:
+        held = np.unique(place.chip[list(group)], return_counts=True)[1]
+        if len(group) > 1:
+            sent = np.sort(np.minimum(held, passes))[:-1].sum()
+            times = passes * len(group) + int(sent)
+            times += (len(group) - 2) * (op is CollectiveOp.ALL_REDUCE)
+            ranks = np.array(group)
+            rate = int(parts.routes.channel_bandwidth_bytes_per_s(ranks).sum())
+            whole = min(rate * topology.rank_dma_channels, 9 * 10**15)
+            slowest = max(slowest, int(duration_ps(times * size_bytes, whole)))
+    return slowest
+
+
+def cut_ps(parts: Parts, job: Job, groups: Sequence[Members], size_bytes: int) -> int:
+    """The time of the worst set of chips of a group whose wiring is irregular."""
+    if job.placeholder.op not in CUT_OPS:
+        return 0
+    return max(
+        (_worst(parts, job.placeholder.op, group, size_bytes) for group in groups), default=0
+    )
+
+
+def _worst(parts: Parts, op: CollectiveOp, group: Members, size_bytes: int) -> int:
+    placement = parts.routes.placement
+    assert isinstance(placement, Placement), "ranks are placed"
+    layout = GroupLayout.of(placement, group)
+    try:
+        graph = link_graph_of(layout)
+    except UnsuitedError:
+        return 0
+    if is_regular(layout, graph):
+        return 0
+    clusters = layout.by_chip()
+    held = np.array([len(cluster) for cluster in clusters], np.int64)
+    chips = np.array([layout.seats[cluster[0]].chip for cluster in clusters])
+    slowest = 0
+    for inside, _ in tight_cuts(graph, tuple(held.tolist())):
+        for side in (inside, ~inside):
+            some = int(held[side].sum())
+            leaving = _leaving(op, some, len(group), size_bytes)
+            slowest = max(slowest, int(duration_ps(leaving, _rate_out(parts, chips, side))))
+    return slowest
+
+
+def _leaving(op: CollectiveOp, some: int, members: int, size_bytes: int) -> int:
+    """The least bytes that leave some of the members."""
+    rest = members - some
+    return {
+        CollectiveOp.ALL_REDUCE: size_bytes,
+        CollectiveOp.ALL_GATHER: some * size_bytes // members,
+        CollectiveOp.REDUCE_SCATTER: rest * size_bytes // members,
+        CollectiveOp.ALL_TO_ALL: some * rest * size_bytes // members,
+    }[op]
+
+
+def _rate_out(parts: Parts, chips: np.ndarray, inside: np.ndarray) -> int:
+    """Bytes a second out of some chips of a group; others are on the side that lets less pass."""
+    links, topology = parts.routes.topology.links, parts.routes.topology
+    first = int(chips[0]) // topology.chips_per_node * topology.links_per_node
+    of_node = slice(first, first + topology.links_per_node)
+    src, dst = links.src[of_node].astype(np.int64), links.dst[of_node].astype(np.int64)
+    rate = np.where(links.is_down[of_node], 0, links.bandwidth_bytes_per_s[of_node])
+    ends = int(max(src.max(initial=0), dst.max(initial=0), chips.max())) + 1
+    found = []
+    for others in (False, True):
+        is_in = np.full(ends, others)
+        is_in[chips] = inside
+        found.append(int(rate[is_in[src] & ~is_in[dst]].sum()))
+    return max(1, min(found))
+
+
+TRIES = 8
+"""Cuts looked at for one target at most; each is tighter than the one before."""
+
+LARGEST_CAPACITY = 1 << 24
+
+
+@lru_cache(maxsize=64)
+def tight_cuts(graph: LinkGraph, held: tuple[int, ...]) -> tuple[tuple[np.ndarray, int], ...]:
+    """Sets of chips, (chips,) bool, with the bytes a second that lead out of them.
+
+    `held` are the members of each chip. Edges are taken as if each had its links for itself.
+    """
+    source, target = graph.columns
+    rate = np.array([min(graph.rates[link] for link in links) for _, _, links in graph.edges])
+    found: dict[bytes, tuple[np.ndarray, int]] = {}
+    for chip in range(graph.chips):
+        inside = np.arange(graph.chips) != chip
+        for _ in range(TRIES):
+            out = int(rate[inside[source] & ~inside[target]].sum())
+            found[inside.tobytes()] = inside, out
+            time = np.array(held)[inside].sum() / out
+            tighter = _source_side(graph, np.array(held), chip, time)
+            if tighter.tobytes() in found or not tighter.any():
+                break
+            inside = tighter
+    return tuple(found.values())
+
+
+def _source_side(graph: LinkGraph, held: np.ndarray, chip: int, time: float) -> np.ndarray:
+    """(chips,) bool, the chips that a minimum cut separates from a chip, given a time."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+    source, target = graph.columns
+    rate = np.array([min(graph.rates[link] for link in links) for _, _, links in graph.edges])
+    supply = np.where(np.arange(graph.chips) == chip, 0, held)
+    scale = LARGEST_CAPACITY / max(1.0, float((rate * time).max()), float(supply.max()))
+    start = graph.chips
+    rows = np.append(source, np.full(graph.chips, start))
+    columns = np.append(target, np.arange(graph.chips))
+    amounts = np.rint(np.append(rate * time, supply) * scale).astype(np.int32)
+    network = csr_array((amounts, (rows, columns)), shape=(start + 1, start + 1))
+    flow = maximum_flow(network, start, chip).flow
+    left = network - flow
+    left.data = np.maximum(left.data, 0)
+    left.eliminate_zeros()
+    reached = breadth_first_order(left, start, return_predecessors=False)
+    side = np.zeros(start + 1, bool)
+    side[reached] = True
+    side[chip] = False
+    return side[:start]
+
+
+POWERS = (0, 1, 2, 4, 16, 64, 256)
+MOST_CHIPS = 512
+"""Chips of a group beyond which shortest paths are not looked for."""
+
+ROUNDING = 1e-12
+"""More than what sums of float64 lose of such a bound, as a part of it."""
+
+
+@attrs.frozen(eq=False)
+class _Pairs:
+    """All pairs of chips of a group on one instance, (chips, chips) row-major."""
+
+    chips: int
+    bytes: np.ndarray  # (pairs,) int64
+    start: np.ndarray  # (pairs + 1,) of each pair's links
+    links: np.ndarray  # int32
+
+    def shortest(self, length: np.ndarray) -> np.ndarray:
+        """(pairs,) float64, lengths of shortest paths through any chips of the group."""
+        along = np.concatenate(([0.0], np.cumsum(length[self.links])))
+        path = (along[self.start[1:]] - along[self.start[:-1]]).reshape(self.chips, self.chips)
+        for chip in range(self.chips):  # Floyd and Warshall
+            path = np.minimum(path, path[:, chip, None] + path[None, chip])
+        return path.ravel()
+
+
+def detours_ps(parts: Parts, job: Job, groups: Sequence[Members], size_bytes: int) -> int:
+    """The time of an all-to-all on the links of the instance where most ranks take part."""
+    if job.placeholder.op is not CollectiveOp.ALL_TO_ALL:
+        return 0
+    routes = parts.routes
+    chip, per_node = routes.placement.chip.astype(np.int64), routes.topology.chips_per_node
+    there = np.bincount(chip[np.concatenate(groups)] // per_node)
+    node = int(there.argmax())
+    every = [_pairs(parts, group, node, size_bytes) for group in groups]
+    pairs = [of_group for of_group in every if of_group is not None]
+    rates = parts.rates[parts.span(Kind.LINK)].astype(np.float64)
+    loads = np.zeros(len(rates))
+    for of_group in pairs:
+        each = np.repeat(of_group.bytes, np.diff(of_group.start))
+        loads += np.bincount(of_group.links, each, len(rates))
+    busy = loads / rates
+    if not busy.any():
+        return 0
+    seconds = 0.0
+    for power in POWERS:
+        length = np.where(busy > 0, (busy / busy.max()) ** power, 0.0)
+        passed = sum(float(of_group.bytes @ of_group.shortest(length)) for of_group in pairs)
+        seconds = max(seconds, passed / float(rates @ length))
+    return int(seconds * PS_PER_S * (1 - ROUNDING))
+
+
+def _pairs(parts: Parts, group: Members, node: int, size_bytes: int) -> _Pairs | None:
+    """None if the group is elsewhere too, has fewer than two chips there, or too many."""
+    routes = parts.routes
+    ranks = np.array(group, np.int64)
+    chip = routes.placement.chip[ranks].astype(np.int64)
+    here = ranks[chip // routes.topology.chips_per_node == node]
+    if len(here) < len(ranks):
+        return None
+    _, first, held = np.unique(routes.placement.chip[here], return_index=True, return_counts=True)
+    if not 1 < len(held) <= MOST_CHIPS:
+        return None
+    ends = here[first]
+    source, target = np.repeat(ends, len(ends)), np.tile(ends, len(ends))
+    start, links = routes.link_runs(source, target)
+    amounts = np.outer(held, held) * (size_bytes // len(group))
+    return _Pairs(len(held), amounts.ravel(), start, links)

@@ -1,7 +1,8 @@
-"""Pieces of buffers that the steps of an algorithm work on, and how to cut them.
+"""Chunks of buffers that the steps of an algorithm move, and how to cut them.
 
-An extent is one tensor's share of every chunk. What moves chunk k moves chunk k of each extent:
-several tensors in one operator, and chunks that do not lie in one piece, are several extents.
+An extent is one tensor's share of every chunk: tables of an offset and a size by chunk. What moves
+chunk k moves chunk k of each extent: several tensors in one operator, and chunks that do not lie in
+one piece, are several extents.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.plan import Piece, Space
+from ncc_runtime.collectives.plan import Location, Space
 
 ALIGNMENT = 64
 """Slots of scratch begin at multiples of this many bytes."""
@@ -17,10 +18,10 @@ ALIGNMENT = 64
 
 @attrs.frozen(eq=False)
 class Extent:
-    """A piece of every chunk: columns are (members or 1, chunks) int64, in bytes.
+    """Offset and size of a piece of every chunk: tables (members or 1, chunks) int64, in bytes.
 
-    Columns of chunks may be of the first members only, who stand for the others; those of members
-    are of all, and what is not asked for is left away.
+    One row is for all members alike. Columns of chunks that methods take may be of representatives
+    only (`plan.Symmetry`); columns of members are of all, and cut to as many.
     """
 
     space: Space
@@ -28,7 +29,7 @@ class Extent:
     offsets: np.ndarray
     sizes: np.ndarray
     row: np.ndarray | None = None  # (members,) whose row a member has; None: its own
-    is_window: bool = False  # rows have a member's own chunks alone, a range of a power of two
+    is_window: bool = False  # rows have a member's own chunks alone, an aligned power of two
 
     @property
     def chunks(self) -> int:
@@ -38,16 +39,16 @@ class Extent:
         """The size of chunk `chunk[m]` at every member m, (members,)."""
         return self._picked(self.sizes, chunk)
 
-    def piece(self, chunk: np.ndarray, owner: np.ndarray | None = None) -> Piece:
+    def piece(self, chunk: np.ndarray, owner: np.ndarray | None = None) -> Location:
         """Where chunk `chunk[m]` lies at every member m, or at its `owner[m]`."""
-        return Piece(self.space, self._picked(self.offsets, chunk, owner), self.tensor, owner)
+        return Location(self.space, self._picked(self.offsets, chunk, owner), self.tensor, owner)
 
-    def at(self, chunk: np.ndarray, peer: np.ndarray) -> Piece:
+    def at(self, chunk: np.ndarray, peer: np.ndarray) -> Location:
         """Where chunk `chunk[m]` lies at the member that m writes to."""
-        return Piece(self.space, self._picked(self.offsets, chunk, peer), self.tensor)
+        return Location(self.space, self._picked(self.offsets, chunk, peer), self.tensor)
 
     def moved(self, space: Space, offsets: np.ndarray | None = None) -> "Extent":
-        """The same pieces in another space, where nothing else is said at the same offsets."""
+        """The same pieces in another space, at the same offsets unless others are given."""
         there = self.offsets if offsets is None else offsets
         return attrs.evolve(self, space=space, offsets=there)
 
@@ -55,7 +56,7 @@ class Extent:
         self, table: np.ndarray, chunk: np.ndarray, member: np.ndarray | None = None
     ) -> np.ndarray:
         """The cells of several chunks per member, or per its `member[m]`, (members, k)."""
-        if self.is_window:
+        if self.is_window:  # aligned, so a chunk's place in the window is its low bits
             chunk = chunk % table.shape[1]
         if table.shape[0] == 1:
             return np.take(table[0], chunk)
@@ -77,21 +78,21 @@ class Extent:
         return np.asarray(table[self._rows(len(chunk), member), chunk])
 
     def _rows(self, count: int, member: np.ndarray | None) -> np.ndarray:
-        """The rows of the first members, or of those that they name."""
+        """The rows of the first members, or of the members given."""
         rows = np.arange(count) if member is None else member[:count]
         return rows if self.row is None else self.row[rows]
 
 
 def whole_chunks(space: Space, elements: Sequence[int], chunks: int, width: int) -> list[Extent]:
     """Every tensor cut into chunks of whole elements; the first ones hold one more if need be."""
-    found = []
+    extents = []
     for tensor, count in enumerate(elements):
         base, extra = divmod(count, chunks)
         sizes = np.full(chunks, base, np.int64)
         sizes[:extra] += 1
         edges = np.concatenate(([0], np.cumsum(sizes)))
-        found.append(Extent(space, tensor, edges[None, :-1] * width, sizes[None] * width))
-    return found
+        extents.append(Extent(space, tensor, edges[None, :-1] * width, sizes[None] * width))
+    return extents
 
 
 def sliced(
@@ -102,28 +103,30 @@ def sliced(
     If there are enough, all slices but the last hold a multiple of `pieces` elements, for they are
     cut into as many.
     """
-    found: list[list[Extent]] = [[] for _ in range(parts)]
+    by_part: list[list[Extent]] = [[] for _ in range(parts)]
     for extent in extents:
         is_enough = bool((extent.sizes >= parts * pieces * width).all())
         grain = pieces * width if is_enough else width
         base, extra = np.divmod(extent.sizes // grain, parts)
-        for part, slices in enumerate(found):
+        for part, slices in enumerate(by_part):
             start = (base * part + np.minimum(extra, part)) * grain
             size = (base + (part < extra)) * grain
             if part == parts - 1:
                 size = extent.sizes - start
             slices.append(attrs.evolve(extent, offsets=extent.offsets + start, sizes=size))
-    return found
+    return by_part
 
 
-def alone(extents: Sequence[Extent], whole: Sequence[Extent], space: Space) -> list[Extent]:
+def in_own_buffers(
+    extents: Sequence[Extent], whole: Sequence[Extent], space: Space
+) -> list[Extent]:
     """The same shares of chunks, each chunk in a buffer of its own; `whole` are all chunks."""
-    found = []
+    moved = []
     for extent, chunks in zip(extents, whole, strict=True):
         # all chunks are of one size where they have owners (rule neff-P5)
         start = extent.offsets.min() - chunks.offsets.min()
-        found.append(extent.moved(space, np.full_like(extent.offsets, start)))
-    return found
+        moved.append(extent.moved(space, np.full_like(extent.offsets, start)))
+    return moved
 
 
 def renumbered(extents: Sequence[Extent], order: np.ndarray) -> list[Extent]:

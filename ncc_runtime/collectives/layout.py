@@ -17,8 +17,8 @@ Members: TypeAlias = tuple[int, ...]
 
 Arranged = TypeVar("Arranged")
 
-Arrange: TypeAlias = "Callable[[Layout], Hashable]"
-"""Gives what an algorithm makes its plan of; raises UnsuitedError."""
+Arrange: TypeAlias = "Callable[[GroupLayout], Hashable]"
+"""Gives the arrangement that an algorithm makes its plan of; raises UnsuitedError."""
 
 
 class UnsuitedError(Exception):
@@ -35,14 +35,14 @@ class Seat:
 
 
 @attrs.frozen(eq=False)
-class Layout:
+class GroupLayout:
     """The seats of one group's members, and the links between their chips."""
 
     seats: tuple[Seat, ...]
     placement: Placement
 
     @classmethod
-    def of(cls, placement: Placement, ranks: Sequence[int]) -> "Layout":
+    def of(cls, placement: Placement, ranks: Sequence[int]) -> "GroupLayout":
         """The layout of a group of ranks, in the group's order."""
         columns = (placement.node, placement.chip, placement.core)
         seats = zip(*(column[list(ranks)].tolist() for column in columns), strict=True)
@@ -61,7 +61,7 @@ class Layout:
         return self._by([seat.node for seat in self.seats])
 
     @cached_property
-    def _inside(self) -> tuple[tuple[Hashable, "Layout"], ...]:
+    def _inside(self) -> tuple[tuple[Hashable, "GroupLayout"], ...]:
         """The members of every instance, and what is equal where they sit alike."""
         layouts = [self.within(members) for members in self._nodes]
         return tuple((layout.shape(), layout) for layout in layouts)
@@ -71,34 +71,32 @@ class Layout:
         return self._by([seat.chip for seat in self.seats])
 
     def _by(self, keys: Sequence[int]) -> tuple[Members, ...]:
-        found: dict[int, list[int]] = {}
+        members_of: dict[int, list[int]] = {}
         for member, key in enumerate(keys):
-            found.setdefault(key, []).append(member)
-        return tuple(tuple(members) for members in found.values())
+            members_of.setdefault(key, []).append(member)
+        return tuple(tuple(members) for members in members_of.values())
 
     def shape(self) -> Hashable:
-        """Equal for members of one instance each who sit alike, between links that are alike."""
+        """Equal for members of one instance each with the same seats and the same links."""
         topology = self.placement.topology
         first = self.seats[0].node * topology.chips_per_node
         seats = tuple((seat.chip - first, seat.core) for seat in self.seats)
         return int(topology.links.variant[self.seats[0].node]), seats
 
-    def each_arranged(self, arrange: "Callable[[Layout], Arranged]") -> list["Arranged"]:
-        """What becomes of the members of every instance, by their place among these.
+    def each_arranged(self, arrange: "Callable[[GroupLayout], Arranged]") -> list["Arranged"]:
+        """The arrangement of the members of every instance, by their place among these.
 
         Instances where they sit alike are arranged once.
         """
-        found: dict[Hashable, Arranged] = {}
-        arranged = []
+        by_shape: dict[Hashable, Arranged] = {}
         for shape, layout in self._inside:
-            if shape not in found:
-                found[shape] = arrange(layout)
-            arranged.append(found[shape])
-        return arranged
+            if shape not in by_shape:
+                by_shape[shape] = arrange(layout)
+        return [by_shape[shape] for shape, _ in self._inside]
 
-    def within(self, members: Sequence[int]) -> "Layout":
+    def within(self, members: Sequence[int]) -> "GroupLayout":
         """The layout of some of the members, renumbered in this order."""
-        return Layout(tuple(self.seats[member] for member in members), self.placement)
+        return GroupLayout(tuple(self.seats[member] for member in members), self.placement)
 
     def chip_cycles(self) -> tuple[tuple[Members, ...], ...]:
         """Cycles over links that no two share, as clusters: the members of each chip in turn.
@@ -112,5 +110,5 @@ class Layout:
         cycles = disjoint_cycles(topology, tuple(clusters))
         if not cycles and topology.switches_per_node and len(self.by_node()) == 1:
             cycles = (tuple(sorted(clusters)),)
-        some = cycles[: topology.rank_dma_channels]
-        return tuple(tuple(clusters[chip] for chip in cycle) for cycle in some)
+        used = cycles[: topology.rank_dma_channels]
+        return tuple(tuple(clusters[chip] for chip in cycle) for cycle in used)

@@ -1,10 +1,13 @@
 """A transfer plan: what the members of a group move, round by round, as data.
 
-A member reads its own memory, or the operand of a member on its chip, and writes at one peer (or
-at home), or the same bytes at two. In a round every transfer reads the state left by earlier
-rounds; a member may start a transfer when everything sent to it in earlier rounds has arrived, or
+A member reads its own memory, or the operand of a member on its chip, and writes at one peer (which
+may be itself), or the same bytes at two. In a round every transfer reads the state left by earlier
+rounds. A member may start a transfer when everything sent to it in earlier rounds has arrived, or
 all of the transfer's strand, or just what the transfer says. Plans name members, 0..members-1;
 ranks and addresses come later.
+
+A strand is a part of a plan whose rounds wait for each other and for no other strand: it carries a
+slice of every chunk, as a channel of NCCL does. A lane is one of the DMA rings of the stream.
 """
 
 import enum
@@ -30,7 +33,7 @@ class Space(enum.Enum):
 
 
 @attrs.frozen(eq=False)
-class Piece:
+class Location:
     """Where a transfer reads or writes, per member.
 
     A source may lie in the memory of another member, `owner`, on the same chip: then in its
@@ -44,15 +47,15 @@ class Piece:
 
 
 @attrs.frozen(eq=False)
-class Copy:
-    """The second place where a transfer writes what it has read once; another member's."""
+class SecondTarget:
+    """The second target of a transfer, in another member's memory: one read, two writes."""
 
     peer: np.ndarray  # (members,) int32, IDLE for none
-    target: Piece
+    target: Location
 
 
 @attrs.frozen(eq=False)
-class After:
+class Dependencies:
     """What a transfer waits for, one by one, instead of all that was sent before.
 
     Columns name transfers of earlier rounds by number, counted through the plan, IDLE for none.
@@ -65,10 +68,10 @@ class After:
 
 
 @attrs.frozen(eq=False)
-class Count:
-    """What says, when a counted collective runs, how many rows a transfer moves and from where.
+class CountEntries:
+    """The entries that say how many rows a transfer of a variable-size collective moves, and where.
 
-    Columns name entries of the mover's tables of counts, which are numbered through, table after
+    Columns name entries of the sender's tables of counts, which are numbered through, table after
     table; IDLE where it makes no transfer. Sizes are the most that there can be.
     """
 
@@ -88,17 +91,17 @@ class Transfer:
     """
 
     peer: np.ndarray  # (members,) int32: member written to, IDLE for none
-    sources: tuple[Piece, ...]
-    target: Piece
+    sources: tuple[Location, ...]
+    target: Location
     size_bytes: np.ndarray  # (members,) int64
-    also: Copy | None = None  # the same bytes once more (one read, two writes)
+    also: SecondTarget | None = None  # the same bytes once more (one read, two writes)
     lane: int = 0  # DMA ring of the stream; a channel is (sender, receiver, lane)
     consumed: np.ndarray | None = None  # (members,) int32: whose slot is free once this has read
     credit: int = 0
-    divisor: int = 1  # of what is joined, before it is rounded: completes an average
-    strand: int | None = None  # waits for what came in transfers of this strand; None: for all
-    after: After | None = None  # waits for these alone; None: as the strand says
-    count: Count | None = None  # of a counted collective
+    divisor: int = 1  # of the reduced sum, before it is rounded: completes an average
+    strand: int | None = None  # waits for arrivals of this strand; None: for all
+    after: Dependencies | None = None  # waits for these alone; None: as the strand says
+    count: CountEntries | None = None  # of a variable-size collective
 
 
 @attrs.frozen(eq=False)
@@ -109,19 +112,19 @@ class Round:
 
 
 @attrs.frozen
-class GroupSymmetry:
-    """The first members of a group stand for all of it, who come in as many at a time, alike.
+class Symmetry:
+    """A symmetry of a group: its first members represent all, in blocks of as many.
 
-    A plan that is made so has offsets and sizes of the first members only; who sends to whom is
-    still said of all. With a turn, members are numbered from others on: so a plan tells whether
-    these are alike to the first.
+    A plan made with it has offsets and sizes of the representatives only; peers are still of all
+    members. With a rotation, members are numbered from a later block on. If the plan stays the
+    same, that block is equivalent to the first (`symmetry.py`).
     """
 
-    representatives: int  # members 0..representatives-1
-    rotation: int = 0  # so many times `representatives` members come last
+    representatives: int
+    rotation: int = 0  # how many blocks come last instead of first
 
     def over_all(self, column: np.ndarray, members: int) -> np.ndarray:
-        """What holds for those that are seen, for all who are alike to them."""
+        """A column over representatives, repeated for all that they represent."""
         return np.tile(column, members // self.representatives)
 
 
@@ -133,8 +136,8 @@ class Plan:
     members: int
     rounds: tuple[Round, ...]
     scratch_bytes: int = 0
-    symmetry: GroupSymmetry | None = None  # None: columns are of all members
-    is_even: bool = False  # it is known that members of one part move as many bytes
+    symmetry: Symmetry | None = None  # None: columns are of all members
+    is_even: bool = False  # it is known that equivalent members move as many bytes
 
     @property
     def columns(self) -> int:
@@ -160,7 +163,7 @@ class Buffers:
     operand_elements: tuple[int, ...]
     result_elements: tuple[int, ...]
     in_place: bool = False
-    row_bytes: int = 0  # of a counted collective, of a row of dimension 0
+    row_bytes: int = 0  # of a variable-size collective, of a row of dimension 0
     entries: int = 0  # in a table of ragged-all-to-all
 
 
@@ -170,9 +173,7 @@ class Job:
 
     placeholder: Placeholder
     buffers: Buffers
-    symmetry: GroupSymmetry | None = (
-        None  # where only times are asked for; not every algorithm makes use of it
-    )
+    symmetry: Symmetry | None = None  # for times only; algorithms may ignore it
 
 
 def divisor(job: Job, members: int) -> int:
@@ -180,11 +181,11 @@ def divisor(job: Job, members: int) -> int:
     return members if job.placeholder.reduction is Reduction.AVERAGE else 1
 
 
-def home(members: int) -> np.ndarray:
-    """The peer column of a transfer that every member makes to itself."""
+def self_peers(members: int) -> np.ndarray:
+    """The peer column of local transfers: every member itself, (members,) int32."""
     return np.arange(members, dtype=np.int32)
 
 
 def columns_of(job: Job, members: int) -> int:
-    """How many members have offsets and sizes: the first ones, where these stand for all."""
+    """How many members have offsets and sizes: the first ones, where these represent all."""
     return members if job.symmetry is None else job.symmetry.representatives

@@ -1,4 +1,4 @@
-"""Whether the host can hold what plans are lowered to, asked before they are."""
+"""Whether the host can hold the queues that plans are lowered to, checked before lowering."""
 
 from collections.abc import Sequence
 
@@ -20,16 +20,16 @@ MIB = 1 << 20
 
 
 def check_room(teams: Sequence[tuple[Plan, int]], seen: int, ranks: int) -> None:
-    """LoweringError if the host has no room for them."""
+    """LoweringError if the host has no memory for the queues of plans, each of so many members."""
     short = shortage(teams, seen, ranks)
     if short:
         raise LoweringError(short)
 
 
 def shortage(teams: Sequence[tuple[Plan, int]], seen: int, ranks: int) -> str:
-    """What is short if plans with so many members that are seen take more memory than is free; "".
+    """Why the host cannot hold the queues of plans, each of so many members; "" if it can.
 
-    `seen` are the ranks that get columns.
+    `seen` are the ranks that get queues: all, or those of the first instance.
     """
     cells = sum(plan.transfers * members for plan, members in teams)
     lanes = max((len(plan.lanes) for plan, _ in teams), default=0)

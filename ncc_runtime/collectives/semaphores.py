@@ -1,8 +1,8 @@
-"""The semaphores that plans take, counted before any is handed out.
+"""The semaphores that plans take, counted before any is allocated.
 
 Every semaphore is one number: stream, what it counts, lane, the rank it lies at, the other end.
 What several placeholders take together is the union of their numbers, for they share channels.
-`lowering/channels.py` and `lowering/stream.py` hand them out.
+Lowering allocates them.
 """
 
 import itertools
@@ -18,8 +18,8 @@ DATA, READY, FREE, RING, TRIGGER = range(5)
 _KINDS = 5
 _LANES = 1 << 10
 
-_MANY = 1 << 16
-"""Pairs that are looked at together, about."""
+_BATCH = 1 << 16
+"""Pairs of ranks that are numbered together, about."""
 
 NO_SEMAPHORES: np.ndarray = np.empty(0, np.int64)
 
@@ -36,16 +36,16 @@ def semaphores_of(
     """
     most = ranks if seen is None else seen
     everybody = np.arange(most, dtype=np.int64)
-    found = [_numbers(stream, TRIGGER, 0, (everybody, 0 * everybody, ranks))]
+    numbers = [_numbers(stream, TRIGGER, 0, everybody, 0 * everybody, ranks)]
     for lane in frozenset[int]().union(*(plan.lanes for plan, _ in teams)):
         for which in (0, 1):  # tail and completions
-            ends = everybody, np.full(most, which, np.int64), ranks
-            found.append(_numbers(stream, RING, lane, ends))
+            other = np.full(most, which, np.int64)
+            numbers.append(_numbers(stream, RING, lane, everybody, other, ranks))
     for plan, groups in teams:
         members = groups.astype(np.int64)
-        for its_lane, senders, receivers, is_freed in _together(_channels(plan)):
+        for lane_of, senders, receivers, is_freed in _batched(_channels(plan)):
             first, last = members[:, senders], members[:, receivers]
-            lanes = np.broadcast_to(its_lane, first.shape)
+            lanes = np.broadcast_to(lane_of, first.shape)
             here, remote = last < most, (first != last) & (first < most)
             freed = is_freed & (first < most)
             for kind, where, at, other in (
@@ -53,9 +53,8 @@ def semaphores_of(
                 (READY, remote, first, last),
                 (FREE, freed, first, last),
             ):
-                ends = at[where], other[where], ranks
-                found.append(_numbers(stream, kind, lanes[where], ends))
-    return np.unique(np.concatenate(found))
+                numbers.append(_numbers(stream, kind, lanes[where], at[where], other[where], ranks))
+    return np.unique(np.concatenate(numbers))
 
 
 def by_rank(semaphores: np.ndarray, ranks: int) -> np.ndarray:
@@ -69,33 +68,37 @@ def _ends(ranks: int) -> int:
 
 
 def _numbers(
-    stream: int, kind: int, lane: int | np.ndarray, ends: tuple[np.ndarray, np.ndarray, int]
+    stream: int,
+    kind: int,
+    lane: int | np.ndarray,
+    at: np.ndarray,
+    other: np.ndarray,
+    ranks: int,
 ) -> np.ndarray:
     """Numbers of semaphores that lie at ranks, with another end each."""
-    at, other, ranks = ends
     assert np.all(lane < _LANES), "lanes are few"
     place = ((stream * _KINDS + kind) * _LANES + lane) * ranks + at
     return np.asarray(place * _ends(ranks) + other)
 
 
-def _together(
+def _batched(
     channels: Iterator[Channel],
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """The same, many at once: of each pair the lane, both ends, and if slots are handed back."""
-    some: list[Channel] = []
-    for one in itertools.chain(channels, [None]):
-        if one is not None:
-            some.append(one)
-        if some and (one is None or len(some) * len(some[-1][1]) >= _MANY):
-            counts = [len(senders) for _, senders, _, _ in some]
-            lanes, senders, receivers, are_freed = zip(*some, strict=True)
+    """The same in batches: of each pair the lane, both ends, and if slots are handed back."""
+    batch: list[Channel] = []
+    for channel in itertools.chain(channels, [None]):
+        if channel is not None:
+            batch.append(channel)
+        if batch and (channel is None or len(batch) * len(batch[-1][1]) >= _BATCH):
+            counts = [len(senders) for _, senders, _, _ in batch]
+            lanes, senders, receivers, are_freed = zip(*batch, strict=True)
             yield (
                 np.repeat(lanes, counts),
                 np.concatenate(senders),
                 np.concatenate(receivers),
                 np.repeat(are_freed, counts),
             )
-            some = []
+            batch = []
 
 
 def _channels(plan: Plan) -> Iterator[Channel]:
@@ -107,7 +110,10 @@ def _channels(plan: Plan) -> Iterator[Channel]:
                 (move.lane, move.credit > 0, move.peer.tobytes()),
                 None if move.also is None else move.also.peer.tobytes(),
                 None if move.consumed is None else move.consumed.tobytes(),
-                *[None if one.owner is None else one.owner.tobytes() for one in move.sources],
+                *[
+                    None if source.owner is None else source.owner.tobytes()
+                    for source in move.sources
+                ],
             )
             if key not in known:
                 known.add(key)

@@ -1,99 +1,107 @@
-"""Stages: reduce-scatter and all-gather of equal teams, of which algorithms are put together.
+"""Stages: reduce-scatter and all-gather of subgroups, of which algorithms are put together.
 
-A stage alone makes an algorithm of one group. Several beside each other are strands, each with a
-slice of every chunk; several behind each other, on teams that cross, are a hierarchy.
+A stage is what all subgroups of a group do at once. One stage over the whole group is an algorithm
+by itself. Several beside each other are strands, each with a slice of every chunk. Several after
+each other, on subgroups that cross (inside instances, then between them), are a hierarchy.
 
-Who plays which part: members of equal teams, in an order, as columns.
+Members of a subgroup have positions, as ranks have in an MPI sub-communicator. Algorithms compute
+with positions, all members at once: columns over members.
 
-Sets of chunks on their way to one peer, chunks that lie side by side as one transfer.
-
-Reductions of more sources than one descriptor takes: joined from left to right, one by one.
+Also here, for every algorithm: `coalesced` makes one transfer of chunks that lie side by side, and
+`chained_reduction` splits a reduction of more sources than one descriptor takes.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.chunks import Extent, Scratch, alone, renumbered, sliced, whole_chunks
-from ncc_runtime.collectives.layout import Layout, Members
+from ncc_runtime.collectives.chunks import (
+    Extent,
+    Scratch,
+    in_own_buffers,
+    renumbered,
+    sliced,
+    whole_chunks,
+)
+from ncc_runtime.collectives.layout import GroupLayout, Members
 from ncc_runtime.collectives.plan import (
     IDLE,
-    GroupSymmetry,
     Job,
-    Piece,
+    Location,
     Plan,
     Round,
     Space,
+    Symmetry,
     Transfer,
     divisor,
-    home,
+    self_peers,
 )
 
 
-class Roles:
-    """Equal teams that cover all members; `orders[t][r]` is the member of role r in team t.
+class Subgroups:
+    """Subgroups of one size that cover a group; `orders[s, p]` is the member at position p of s.
 
-    Columns of members say something of everybody. Where the first members stand for all, `role`
-    is of them alone, and so is what follows from it.
+    Columns of peers are of all members. Where the first members represent all (`plan.Symmetry`),
+    `position` is of these alone, and so are offsets and sizes that follow from it.
     """
 
     def __init__(
-        self, orders: Sequence[Sequence[int]] | np.ndarray, symmetry: GroupSymmetry | None
+        self, orders: Sequence[Sequence[int]] | np.ndarray, symmetry: Symmetry | None
     ) -> None:
         self.orders: np.ndarray = np.array(orders, np.int32)
-        self.chunks = self.orders  # whose a chunk is, whoever comes first
+        self.chunks = self.orders  # whose a chunk is, whichever members are the first
         if symmetry is not None and symmetry.rotation:
-            self.orders = (
-                self.orders - np.int32(symmetry.rotation * symmetry.representatives)
-            ) % self.orders.size
-        teams, self.count = self.orders.shape
+            rotated = symmetry.rotation * symmetry.representatives
+            self.orders = (self.orders - np.int32(rotated)) % self.orders.size
+        subgroups, self.size = self.orders.shape
         self.members = self.orders.size
         self.symmetry = symmetry
-        self.roles: np.ndarray = np.empty(self.members, np.int64)  # of all members
-        self.team: np.ndarray = np.empty(self.members, np.int64)
-        self.roles[self.orders] = np.arange(self.count)
-        self.team[self.orders] = np.arange(teams)[:, None]
-        self.role = self.roles[: self.seen]
-        self._shifted: dict[int, np.ndarray] = {}  # by step; a ring asks for two, every round
-        self._named: dict[bytes, np.ndarray] = {}  # by roles that are named
+        self.positions: np.ndarray = np.empty(self.members, np.int64)  # of all members
+        self.subgroup: np.ndarray = np.empty(self.members, np.int64)
+        self.positions[self.orders] = np.arange(self.size)
+        self.subgroup[self.orders] = np.arange(subgroups)[:, None]
+        self.position = self.positions[: self.columns]
+        # equal columns are one array: a ring has many rounds, and two columns of peers in all
+        self._shifted: dict[int, np.ndarray] = {}
+        self._members_of: dict[bytes, np.ndarray] = {}
 
     @property
-    def seen(self) -> int:
-        """How many members `role` has, the first ones."""
+    def columns(self) -> int:
+        """How many members have offsets and sizes, the first ones."""
         return self.members if self.symmetry is None else self.symmetry.representatives
 
     @cached_property
-    def home(self) -> np.ndarray:
-        """Everybody at itself, (members,) int32."""
-        return _sealed(home(self.members))
+    def self_peers(self) -> np.ndarray:
+        """Every member itself, (members,) int32."""
+        return _sealed(self_peers(self.members))
 
-    def member(self, role: np.ndarray) -> np.ndarray:
-        """By member, who plays the given role in its team, (members,) int32."""
-        return np.asarray(self.orders[self.team, role % self.count])
+    def member(self, position: np.ndarray) -> np.ndarray:
+        """By member, who has the given position in its subgroup, (members,) int32."""
+        return np.asarray(self.orders[self.subgroup, position % self.size])
 
     def shifted(self, step: int) -> np.ndarray:
-        """By member, who stands `step` places on in its team, (members,) int32."""
+        """By member, who is `step` positions on in its subgroup, (members,) int32."""
         if step not in self._shifted:
-            self._shifted[step] = _sealed(self.member(self.roles + step))
+            self._shifted[step] = _sealed(self.member(self.positions + step))
         return self._shifted[step]
 
-    def members_of(self, roles: np.ndarray) -> np.ndarray:
-        """By member, who plays the role that a column by role names, IDLE for none; int32."""
-        key = roles.tobytes()
-        if key not in self._named:
-            named = roles[self.roles]
-            found = self.orders[self.team, np.where(named == IDLE, 0, named)]
-            members = np.where(named == IDLE, np.int32(IDLE), found).astype(np.int32)
-            self._named[key] = _sealed(members)
-        return self._named[key]
+    def members_of(self, by_position: np.ndarray) -> np.ndarray:
+        """By member, who has the position that a column over positions names; IDLE stays; int32."""
+        key = by_position.tobytes()
+        if key not in self._members_of:
+            position = by_position[self.positions]
+            member = self.orders[self.subgroup, np.where(position == IDLE, 0, position)]
+            column = np.where(position == IDLE, np.int32(IDLE), member).astype(np.int32)
+            self._members_of[key] = _sealed(column)
+        return self._members_of[key]
 
     def everywhere(self, offset: int) -> np.ndarray:
-        """The same offset at every member that is seen."""
-        return np.full(self.seen, offset, np.int64)
+        """The same offset at every member that has a column."""
+        return np.full(self.columns, offset, np.int64)
 
 
 def _sealed(column: np.ndarray) -> np.ndarray:
@@ -101,75 +109,78 @@ def _sealed(column: np.ndarray) -> np.ndarray:
     return column
 
 
-Strand: TypeAlias = "list[Round]"
-"""Rounds that wait for each other and for no other strand."""
+@attrs.frozen
+class Arrangement:
+    """How one subgroup is arranged: orders of its members, one per channel, and their structure."""
+
+    orders: tuple[Members, ...]  # per channel, by position
+    form: Hashable = ()  # in positions, alike in all channels
+    chunks: Members = ()  # by position, the chunk that suits it where it may choose; (): its number
 
 
 @attrs.frozen
-class Wiring:
-    """An arrangement of one team: orders of its members, one per channel, and their structure."""
+class Strand:
+    """Rounds that wait for each other and for no other strand, and the DMA rings they go into.
 
-    orders: tuple[Members, ...]  # per channel, by role
-    form: Hashable = ()  # in roles, alike in all channels
-    chunks: Members = ()  # by role, the chunk that suits it where it may choose; (): its number
+    NCCL calls this a channel; here a channel is (sender, receiver, lane).
+    """
 
-
-@attrs.frozen
-class Track:
-    """Whose arrivals the transfers of a stage wait for, and the DMA rings they go into."""
-
-    strand: int
+    number: int
     lanes: tuple[int, ...]
 
     def transfer(
         self,
         peer: np.ndarray,
-        sources: tuple[Piece, ...],
-        target: Piece,
+        sources: tuple[Location, ...],
+        target: Location,
         size_bytes: np.ndarray,
-        turn: int = 0,
+        lane_index: int = 0,
     ) -> Transfer:
-        """A transfer in one of the rings, by turns."""
+        """A transfer in one of the rings, counted round."""
         return Transfer(
             peer=peer,
             sources=sources,
             target=target,
             size_bytes=size_bytes,
-            lane=self.lanes[turn % len(self.lanes)],
-            strand=self.strand,
+            lane=self.lanes[lane_index % len(self.lanes)],
+            strand=self.number,
         )
 
 
-class Stage(Protocol):
-    """What every team does at once. Chunk r of an extent belongs to role r of the team."""
+class StageAlgorithm(Protocol):
+    """What every subgroup does at once. Chunk p of an extent belongs to position p of each."""
 
     @property
-    def roles(self) -> Roles: ...
+    def subgroups(self) -> Subgroups: ...
 
     @property
     def goes_by_chunk(self) -> bool:
-        """Whether transfers are of one chunk each, the same ones for every role."""
+        """Whether transfers are of one chunk each, the same ones for every position."""
 
     def reduce_scatter(
-        self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
-    ) -> Strand:
-        """Chunk r of the extents, reduced and divided, at role r in chunk r of the targets."""
+        self,
+        extents: Sequence[Extent],
+        targets: Sequence[Extent],
+        scratch: Scratch,
+        divided_by: int = 1,
+    ) -> list[Round]:
+        """Chunk p of the extents, reduced and divided, at position p in chunk p of the targets."""
 
-    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> Strand:
-        """Chunk r of `own` at role r, in chunk r of the targets of everybody."""
+    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
+        """Chunk p of `own` at position p, in chunk p of the targets of everybody."""
 
 
 @attrs.frozen
 class StageKind:
-    """How a team is arranged for a stage, and the stage."""
+    """How a subgroup is arranged for a stage, and the stage."""
 
-    arrange: Callable[[Layout], Wiring]  # raises UnsuitedError
-    stage: Callable[[Roles, Any, Track], Stage]  # given the form of the wiring
+    arrange: Callable[[GroupLayout], Arrangement]  # raises UnsuitedError
+    stage: Callable[[Subgroups, Any, Strand], StageAlgorithm]  # given the form of the arrangement
 
 
-def all_reduce(name: str, job: Job, stages: Sequence[Stage], chunks: Members = ()) -> Plan:
+def all_reduce(name: str, job: Job, stages: Sequence[StageAlgorithm], chunks: Members = ()) -> Plan:
     """Reduce-scatter, then all-gather; every stage has a slice of every chunk."""
-    members, scratch = stages[0].roles.members, Scratch()
+    members, scratch = stages[0].subgroups.members, Scratch()
     order = np.array(chunks or range(members))
     strands = []
     for stage, extents in zip(stages, operand_slices(job, members, len(stages)), strict=True):
@@ -179,54 +190,55 @@ def all_reduce(name: str, job: Job, stages: Sequence[Stage], chunks: Members = (
         strands.append(rounds + stage.all_gather(results, results))
     is_even = _is_even(stages, job.buffers.operand_elements)
     together = side_by_side(strands)
-    return Plan(name, members, together, scratch.bytes, stages[0].roles.symmetry, is_even)
+    return Plan(name, members, together, scratch.bytes, stages[0].subgroups.symmetry, is_even)
 
 
-def reduce_scatter(name: str, job: Job, stages: Sequence[Stage]) -> Plan:
+def reduce_scatter(name: str, job: Job, stages: Sequence[StageAlgorithm]) -> Plan:
     """Chunk m of every operand, reduced, at member m; every stage has a slice of every chunk."""
-    members, scratch = stages[0].roles.members, Scratch()
+    members, scratch = stages[0].subgroups.members, Scratch()
     (whole,) = operand_slices(job, members, 1)
     strands = []
     for stage, extents in zip(stages, operand_slices(job, members, len(stages)), strict=True):
-        owned = renumbered(extents, stage.roles.chunks[0])
-        targets = alone(owned, whole, Space.RESULT)
+        owned = renumbered(extents, stage.subgroups.chunks[0])
+        targets = in_own_buffers(owned, whole, Space.RESULT)
         strands.append(stage.reduce_scatter(owned, targets, scratch, divisor(job, members)))
     is_even = _is_even(stages, job.buffers.operand_elements)
     together = side_by_side(strands)
-    return Plan(name, members, together, scratch.bytes, stages[0].roles.symmetry, is_even)
+    return Plan(name, members, together, scratch.bytes, stages[0].subgroups.symmetry, is_even)
 
 
-def all_gather(name: str, job: Job, stages: Sequence[Stage]) -> Plan:
+def all_gather(name: str, job: Job, stages: Sequence[StageAlgorithm]) -> Plan:
     """The operand of member m in chunk m of every result; every stage has a slice of it."""
-    members = stages[0].roles.members
+    members = stages[0].subgroups.members
     (whole,) = result_slices(job, members, 1)
     strands = []
     for stage, extents in zip(stages, result_slices(job, members, len(stages)), strict=True):
-        owned = renumbered(extents, stage.roles.chunks[0])
-        strands.append(stage.all_gather(alone(owned, whole, Space.OPERAND), owned))
+        owned = renumbered(extents, stage.subgroups.chunks[0])
+        strands.append(stage.all_gather(in_own_buffers(owned, whole, Space.OPERAND), owned))
     is_even = _is_even(stages, job.buffers.result_elements)
     rounds = side_by_side(strands)
-    return Plan(name, members, rounds, symmetry=stages[0].roles.symmetry, is_even=is_even)
+    return Plan(name, members, rounds, symmetry=stages[0].subgroups.symmetry, is_even=is_even)
 
 
-def _is_even(stages: Sequence[Stage], elements: Sequence[int]) -> bool:
+def _is_even(stages: Sequence[StageAlgorithm], elements: Sequence[int]) -> bool:
     """Whether buffers of so many elements go in chunks of one size, chunk by chunk."""
-    roles = stages[0].roles
+    members = stages[0].subgroups.members
     return all(stage.goes_by_chunk for stage in stages) and not any(
-        count % roles.members for count in elements
+        count % members for count in elements
     )
 
 
 def kept(
-    roles: Roles, track: Track, own: Sequence[Extent], targets: Sequence[Extent]
+    subgroups: Subgroups, strand: Strand, own: Sequence[Extent], targets: Sequence[Extent]
 ) -> tuple[Transfer, ...]:
     """Copies of what a member gives to an all-gather into its own result, if it is not there."""
-    mine = roles.home
+    mine, position = subgroups.self_peers, subgroups.position
     return tuple(
-        track.transfer(mine, (source.piece(roles.role),), target.piece(roles.role), size)
+        strand.transfer(
+            mine, (source.piece(position),), target.piece(position), target.size(position)
+        )
         for source, target in zip(own, targets, strict=True)
         if source.space is not target.space
-        for size in (target.size(roles.role),)
     )
 
 
@@ -250,116 +262,93 @@ def side_by_side(strands: Sequence[Sequence[Round]]) -> tuple[Round, ...]:
     )
 
 
-FAR = np.iinfo(np.int64).max
-
-
 @attrs.frozen(eq=False)
-class Source:
+class ExtentSource:
     """An extent to read, and in whose memory it lies."""
 
     extent: Extent
     owner: np.ndarray | None = None  # (members,) int32; None: the own
 
 
-@attrs.frozen(eq=False)
-class Parcel:
-    """Chunks that every member sends at once to its peer."""
-
-    peer: np.ndarray  # (members,) int32, IDLE for none
-    chunks: np.ndarray  # (members, k) int64, IDLE beyond a member's last
-    symmetry: GroupSymmetry | None = None  # whose first members the chunks are of
-
-    def peer_of(self, sends: np.ndarray) -> np.ndarray:
-        """Its peers, where those that are seen send, and who is alike."""
-        if sends.all():
-            return self.peer
-        everybody = sends
-        if self.symmetry is not None:
-            everybody = self.symmetry.over_all(sends, len(self.peer))
-        return np.where(everybody, self.peer, np.int32(IDLE))
-
-
-def transfers(
-    parcel: Parcel, sources: Sequence[Source], target: Extent, track: Track, turn: int = 0
+def coalesced(
+    peer: np.ndarray,
+    chunks: np.ndarray,
+    sources: Sequence[ExtentSource],
+    target: Extent,
+    strand: Strand,
+    symmetry: Symmetry | None = None,
+    lane_index: int = 0,
 ) -> Iterator[Transfer]:
-    """As few transfers as the chunks make contiguous runs, at the sources and at the target."""
-    runs = _Runs.of(parcel, sources, target)
-    for run in range(runs.count):
-        begins = runs.begins == run
-        size = (runs.size * (runs.number == run)).sum(axis=1)
-        pieces = [_first(at, begins) for at in runs.offsets]
-        yield track.transfer(
-            parcel.peer_of(begins.any(axis=1)),
+    """Chunks to a peer in as few transfers as they make contiguous runs.
+
+    `peer` is (members,) int32, IDLE for none; `chunks` (members or representatives, k) int64, IDLE
+    beyond a member's last. A run is contiguous at all sources and at the target. Transfer number r
+    moves run r of every member that has one.
+    """
+    peers = peer[: len(chunks)]
+    is_sent = (chunks != IDLE) & (peers != IDLE)[:, None]
+    chunk = np.where(is_sent, chunks, 0)
+    offsets = [
+        source.extent.cells(source.extent.offsets, chunk, source.owner) for source in sources
+    ]
+    offsets.append(target.cells(target.offsets, chunk, np.where(peers == IDLE, 0, peers)))
+    size = np.where(is_sent, sources[0].extent.cells(sources[0].extent.sizes, chunk), 0)
+    # chunks in the order in which they lie at the target, those that are not sent last
+    last = np.iinfo(np.int64).max
+    order = np.argsort(np.where(is_sent, offsets[-1], last), axis=1, kind="stable")
+    is_sent, size, *offsets = (
+        np.take_along_axis(cells, order, axis=1) for cells in (is_sent, size, *offsets)
+    )
+    follows = is_sent[:, 1:] & np.all(
+        [at[:, :-1] + size[:, :-1] == at[:, 1:] for at in offsets], axis=0
+    )
+    column = np.zeros((len(chunk), 1), int)
+    run = np.concatenate((column, np.cumsum(~follows, 1)), 1)
+    is_first = is_sent & np.concatenate((column == 0, ~follows), 1)
+    for number in range(int(np.where(is_first, run, IDLE).max(initial=IDLE)) + 1):
+        begins = is_first & (run == number)  # at most one of each member
+        sends = begins.any(axis=1)
+        peer_of_run = peer
+        if not sends.all():
+            everybody = sends if symmetry is None else symmetry.over_all(sends, len(peer))
+            peer_of_run = np.where(everybody, peer, np.int32(IDLE))
+        *reads, write = (np.where(begins, at, 0).sum(axis=1) for at in offsets)
+        yield strand.transfer(
+            peer_of_run,
             tuple(
-                Piece(source.extent.space, offset, source.extent.tensor, source.owner)
-                for source, offset in zip(sources, pieces, strict=False)
+                Location(source.extent.space, read, source.extent.tensor, source.owner)
+                for source, read in zip(sources, reads, strict=True)
             ),
-            Piece(target.space, pieces[-1], target.tensor),
-            size,
-            turn,
+            Location(target.space, write, target.tensor),
+            (size * (run == number)).sum(axis=1),
+            lane_index,
         )
-
-
-@attrs.frozen(eq=False)
-class _Runs:
-    """All chunks in the order in which they lie, numbered by run; arrays are (members, k)."""
-
-    offsets: list[np.ndarray]  # at every source, then at the target
-    size: np.ndarray  # 0 beyond a member's last
-    number: np.ndarray
-    begins: np.ndarray  # the number where a run begins, IDLE elsewhere
-    count: int
-
-    @classmethod
-    def of(cls, parcel: Parcel, sources: Sequence[Source], target: Extent) -> "_Runs":
-        peers = parcel.peer[: len(parcel.chunks)]
-        there = (parcel.chunks != IDLE) & (peers != IDLE)[:, None]
-        chunk = np.where(there, parcel.chunks, 0)
-        peer = np.where(peers == IDLE, 0, peers)
-        at = [source.extent.cells(source.extent.offsets, chunk, source.owner) for source in sources]
-        at.append(target.cells(target.offsets, chunk, peer))
-        size = np.where(there, sources[0].extent.cells(sources[0].extent.sizes, chunk), 0)
-        order = np.argsort(np.where(there, at[-1], FAR), axis=1, kind="stable")
-        there, size, *at = (np.take_along_axis(one, order, axis=1) for one in (there, size, *at))
-        is_next = there[:, 1:] & np.all(
-            [one[:, :-1] + size[:, :-1] == one[:, 1:] for one in at], axis=0
-        )
-        number = np.concatenate((np.zeros((len(chunk), 1), int), np.cumsum(~is_next, 1)), 1)
-        is_first = there & np.concatenate((np.ones((len(chunk), 1), bool), ~is_next), 1)
-        begins = np.where(is_first, number, IDLE)
-        return cls(at, size, number, begins, int(begins.max(initial=IDLE)) + 1)
-
-
-def _first(offsets: np.ndarray, begins: np.ndarray) -> np.ndarray:
-    """By member, the offset where a run begins, 0 if it has none."""
-    return np.where(begins, offsets, 0).sum(axis=1)
 
 
 MOST_SOURCES = 16
 """Sources of one descriptor; assumed: AWS publishes no limit of its reducing descriptors."""
 
 
-@attrs.frozen(eq=False)
-class Join:
-    """Pieces of every member's memory, joined into a piece of its own."""
-
-    sources: Sequence[Piece]
-    target: Piece
-    size_bytes: np.ndarray  # (members,) int64
-    home: np.ndarray  # (members,) int32, everybody at itself
-
-
-def chained(
-    join: Join, track: Track, scratch: Scratch, parts: int, turn: int = 0
+def chained_reduction(
+    sources: Sequence[Location],
+    target: Location,
+    size_bytes: np.ndarray,
+    mine: np.ndarray,
+    strand: Strand,
+    scratch: Scratch,
+    divided_by: int,
 ) -> list[Transfer]:
-    """Transfers that each wait for the one before; the last one divides and writes the target."""
-    mine, sources = join.home, list(join.sources)
+    """Locations in every member's memory reduced from left to right into a location of its own.
+
+    `mine` is every member itself. Each transfer waits for the one before; the last one divides and
+    writes the target.
+    """
+    left = list(sources)
     moves = []
-    while len(sources) > MOST_SOURCES:
-        at = scratch.take(int(join.size_bytes.max(initial=0)))
-        sum_so_far = Piece(Space.SCRATCH, np.full(len(join.size_bytes), at, np.int64))
-        first = tuple(sources[:MOST_SOURCES])
-        moves.append(track.transfer(mine, first, sum_so_far, join.size_bytes, turn))
-        sources[:MOST_SOURCES] = [sum_so_far]
-    last = track.transfer(mine, tuple(sources), join.target, join.size_bytes, turn)
-    return [*moves, attrs.evolve(last, divisor=parts)]
+    while len(left) > MOST_SOURCES:
+        at = scratch.take(int(size_bytes.max(initial=0)))
+        partial = Location(Space.SCRATCH, np.full(len(size_bytes), at, np.int64))
+        moves.append(strand.transfer(mine, tuple(left[:MOST_SOURCES]), partial, size_bytes))
+        left[:MOST_SOURCES] = [partial]
+    last = strand.transfer(mine, tuple(left), target, size_bytes)
+    return [*moves, attrs.evolve(last, divisor=divided_by)]

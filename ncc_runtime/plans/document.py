@@ -20,13 +20,13 @@ import numpy as np
 from ncc_runtime.collectives.plan import (
     IDLE,
     LANES,
-    After,
-    Copy,
-    Count,
+    CountEntries,
+    Dependencies,
     Job,
-    Piece,
+    Location,
     Plan,
     Round,
+    SecondTarget,
     Space,
     Transfer,
     divisor,
@@ -304,12 +304,12 @@ def _transfer(move: Transfer) -> TransferText:
     )
 
 
-def _count(count: Count) -> CountText:
+def _count(count: CountEntries) -> CountText:
     source, target = (None if one is None else _column(one) for one in (count.source, count.target))
     return CountText(_column(count.rows), source, target)
 
 
-def _piece(piece: Piece) -> PieceText:
+def _piece(piece: Location) -> PieceText:
     owner = None if piece.owner is None else _column(piece.owner)
     space: Any = piece.space.value
     return PieceText(space, _column(piece.offset), piece.tensor, owner)
@@ -343,14 +343,14 @@ class _Reading:
         def column(cells: Column, dtype: type[np.integer] = np.int32) -> np.ndarray:
             return self._column(cells, dtype, where)
 
-        def piece(text: PieceText) -> Piece:
+        def piece(text: PieceText) -> Location:
             owner = None if text.owner is None else column(text.owner)
-            return Piece(Space(text.space), column(text.offset, np.int64), text.tensor, owner)
+            return Location(Space(text.space), column(text.offset, np.int64), text.tensor, owner)
 
         after = None
         if move.after is not None:
             both = (move.after.arrived, move.after.sent)
-            after = After(*(tuple(map(column, one)) for one in both))
+            after = Dependencies(*(tuple(map(column, one)) for one in both))
         return Transfer(
             peer=column(move.peer),
             sources=tuple(map(piece, move.sources)),
@@ -358,7 +358,7 @@ class _Reading:
             size_bytes=column(move.bytes, np.int64),
             also=None
             if move.also is None
-            else Copy(column(move.also.peer), piece(move.also.target)),
+            else SecondTarget(column(move.also.peer), piece(move.also.target)),
             lane=move.lane,
             consumed=None if move.consumed is None else column(move.consumed),
             credit=move.credit,
@@ -368,11 +368,11 @@ class _Reading:
             count=None if move.count is None else self._count(move.count, column),
         )
 
-    def _count(self, text: CountText, column: Callable[..., np.ndarray]) -> Count:
+    def _count(self, text: CountText, column: Callable[..., np.ndarray]) -> CountEntries:
         source, target = (
             None if one is None else column(one, np.int64) for one in (text.source, text.target)
         )
-        return Count(column(text.rows, np.int64), source, target)
+        return CountEntries(column(text.rows, np.int64), source, target)
 
     def _column(self, cells: Column, dtype: type[np.integer], where: str) -> np.ndarray:
         limits = np.iinfo(dtype)
@@ -510,7 +510,7 @@ class _Checking:
             yield from self._piece(name, piece, (where, move.size_bytes))
 
     def _piece(
-        self, name: str, piece: Piece, extent: tuple[np.ndarray, np.ndarray]
+        self, name: str, piece: Location, extent: tuple[np.ndarray, np.ndarray]
     ) -> Iterator[str]:
         where, size = extent
         room = self._room(piece)
@@ -533,7 +533,7 @@ class _Checking:
         if (start % max(1, self.job.buffers.element_bytes)).any():
             yield f"{name} begins inside of an element"
 
-    def _room(self, piece: Piece) -> int | None:
+    def _room(self, piece: Location) -> int | None:
         buffers = self.job.buffers
         if piece.space is Space.SCRATCH:
             return self.plan.scratch_bytes

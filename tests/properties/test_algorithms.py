@@ -12,7 +12,7 @@ import ncc_compiler
 import ncc_runtime
 from ncc_runtime.collectives.algorithms import hierarchical, tree
 from ncc_runtime.collectives.choose import ALGORITHMS
-from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.collectives.plan import Plan, Round
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
@@ -90,7 +90,9 @@ def test_every_algorithm_gives_what_numpy_gives_when_it_is_executed(
         return load_on(drawn.program, on, LoadOptions(algorithms=algorithms))
 
     placed = loaded({}).executable.placement
-    names = set.intersection(*(set(suited(op, Layout.of(placed, one))) for one in drawn.groups))
+    names = set.intersection(
+        *(set(suited(op, GroupLayout.of(placed, one))) for one in drawn.groups)
+    )
     model = loaded({op.value: data.draw(st.sampled_from(sorted(names)))})
     inputs = inputs_of(drawn, seed)
     for run in (model.run(inputs, checked=True), model.run(inputs, shuffle_seed=seed)):
@@ -122,7 +124,7 @@ def test_every_algorithm_gives_what_numpy_gives_when_it_is_executed(
     ],
 )
 def test_a_group_that_does_not_suit_is_refused_with_the_reason(
-    op: CollectiveOp, name: str, layout: Layout, reason: str
+    op: CollectiveOp, name: str, layout: GroupLayout, reason: str
 ) -> None:
     with pytest.raises(UnsuitedError, match=reason):
         Case(op, name, layout, (layout.members,)).plan()
@@ -199,6 +201,6 @@ def test_a_plan_that_waits_too_little_gives_something_else(name: str) -> None:
 
 def test_a_tree_keeps_the_members_of_a_chip_together() -> None:
     placement = place_on(PlaceOptions("trn1.32xlarge", placement="spread"), 32)
-    layout = Layout.of(placement, range(32))
+    layout = GroupLayout.of(placement, range(32))
     chips = [layout.seats[member].chip for member in tree.arrange(layout)]
     assert chips == sorted(chips)

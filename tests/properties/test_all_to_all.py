@@ -12,7 +12,7 @@ from benchmarks.all_to_all import AS_FAST
 from ncc_runtime.collectives.algorithms import all_to_all, all_to_all_torus
 from ncc_runtime.collectives.bounds import Bound, bound_of, detours_ps
 from ncc_runtime.collectives.choose import Chooser
-from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.collectives.plan import IDLE, Plan
 from ncc_runtime.lowering.choices import groups_of, job_of
 from ncc_runtime.lowering.executable import Executable
@@ -72,7 +72,7 @@ def test_by_dimensions_everybody_gets_what_numpy_gives(
 
 @settings(max_examples=30)
 @given(layout=layouts(), seed=st.integers(0, 99))
-def test_in_shifts_everybody_gets_what_numpy_gives(layout: Layout, seed: int) -> None:
+def test_in_shifts_everybody_gets_what_numpy_gives(layout: GroupLayout, seed: int) -> None:
     sizes = (2 * layout.members,)
     gives_what_numpy_gives(Case(ALL_TO_ALL, "direct", layout, sizes), seed)
 
@@ -80,7 +80,7 @@ def test_in_shifts_everybody_gets_what_numpy_gives(layout: Layout, seed: int) ->
 @settings(max_examples=60)
 @given(layout=layouts(), rings=st.integers(1, 16))
 def test_shifts_are_turns_of_the_group_of_which_each_is_issued_once(
-    layout: Layout, rings: int
+    layout: GroupLayout, rings: int
 ) -> None:
     group = all_to_all.arrange(layout)
     peers = np.array([group.peers(number) for number in range(group.members)])
@@ -300,7 +300,7 @@ def test_where_no_byte_passes_a_link_explain_says_so() -> None:
 
 @settings(max_examples=15)
 @given(layout=layouts(), blocks=st.integers(1, 4096))
-def test_no_plan_asks_less_of_links_than_their_bound(layout: Layout, blocks: int) -> None:
+def test_no_plan_asks_less_of_links_than_their_bound(layout: GroupLayout, blocks: int) -> None:
     members = layout.members
     program = collective_program(ALL_TO_ALL, members, (blocks * members,))
     job = job_of(program, program.placeholders[0])

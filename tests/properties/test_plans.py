@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ncc_compiler
-from ncc_runtime.collectives.plan import Copy, Piece, Plan, Round, Space, Transfer, home
+from ncc_runtime.collectives.plan import (
+    Location,
+    Plan,
+    Round,
+    SecondTarget,
+    Space,
+    Transfer,
+    self_peers,
+)
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.executable import IDLE, DmaQueue
 from ncc_runtime.lowering.listing import list_executable
@@ -66,17 +74,17 @@ def with_the_next(words: int) -> Plan:
     """Each of four members adds the operand of the next one to its own, and sends nothing."""
     at = np.zeros(4, np.int64)
     sources = (
-        Piece(Space.OPERAND, at),
-        Piece(Space.OPERAND, at, owner=np.roll(home(4), -1)),
+        Location(Space.OPERAND, at),
+        Location(Space.OPERAND, at, owner=np.roll(self_peers(4), -1)),
     )
     size = np.full(4, words * WORD, np.int64)
-    move = Transfer(home(4), sources, Piece(Space.RESULT, at), size)
+    move = Transfer(self_peers(4), sources, Location(Space.RESULT, at), size)
     return Plan("with the next", 4, (Round((move,)),))
 
 
 def one_slot_at_two(steps: int) -> Plan:
     """Member 0 writes word after word into one slot of members 1 and 2, as they hand it back."""
-    slot = Piece(Space.SCRATCH, np.zeros(3, np.int64))
+    slot = Location(Space.SCRATCH, np.zeros(3, np.int64))
     size = np.full(3, WORD, np.int64)
     to_one, to_two, at_home, from_first = (
         np.array(peers, np.int32) for peers in ((1, -1, -1), (2, -1, -1), (-1, 1, 2), (-1, 0, 0))
@@ -84,10 +92,10 @@ def one_slot_at_two(steps: int) -> Plan:
     rounds = []
     for step in range(steps):
         at = np.full(3, step * WORD, np.int64)
-        word = Piece(Space.OPERAND, at)
-        both = Copy(to_two, slot)
+        word = Location(Space.OPERAND, at)
+        both = SecondTarget(to_two, slot)
         sent = Transfer(to_one, (word,), slot, size, also=both, credit=step)
-        kept = Transfer(at_home, (slot,), Piece(Space.RESULT, at), size, consumed=from_first)
+        kept = Transfer(at_home, (slot,), Location(Space.RESULT, at), size, consumed=from_first)
         rounds += [Round((sent,)), Round((kept,))]
     return Plan("one slot", 3, tuple(rounds), scratch_bytes=WORD)
 
@@ -228,13 +236,13 @@ def _one_write(peer: int, also: int | None) -> Model:
     def only(rank: int) -> np.ndarray:
         return np.array([rank, *[IDLE] * 7], np.int32)
 
-    result = Piece(Space.RESULT, nowhere)
+    result = Location(Space.RESULT, nowhere)
     move = Transfer(
         only(peer),
-        (Piece(Space.OPERAND, nowhere),),
+        (Location(Space.OPERAND, nowhere),),
         result,
         np.full(8, words * WORD, np.int64),
-        also=None if also is None else Copy(only(also), result),
+        also=None if also is None else SecondTarget(only(also), result),
     )
     program = collective_program(CollectiveOp.ALL_REDUCE, 8, [words], dtype=DType.S32)
     return with_plan(program, Plan("one", 8, (Round((move,)),)), np.arange(8).reshape(1, 8))
@@ -250,12 +258,12 @@ def test_an_operand_of_another_chip_cannot_be_read() -> None:
 
 
 def test_only_operands_are_read_in_anothers_memory() -> None:
-    other = home(4)[::-1].copy()
+    other = self_peers(4)[::-1].copy()
     nowhere = np.zeros(4, np.int64)
     move = Transfer(
-        home(4),
-        (Piece(Space.RESULT, nowhere, owner=other),),
-        Piece(Space.RESULT, nowhere),
+        self_peers(4),
+        (Location(Space.RESULT, nowhere, owner=other),),
+        Location(Space.RESULT, nowhere),
         np.full(4, WORD, np.int64),
     )
     program = collective_program(CollectiveOp.ALL_REDUCE, 4, [4], dtype=DType.S32)
@@ -266,9 +274,9 @@ def test_only_operands_are_read_in_anothers_memory() -> None:
 def test_rings_without_neighbours_or_copies_hold_no_columns_for_them() -> None:
     program = collective_program(CollectiveOp.ALL_REDUCE, 4, [16], dtype=DType.S32)
     moved = Transfer(
-        home(4),
-        (Piece(Space.OPERAND, np.zeros(4, np.int64)),),
-        Piece(Space.RESULT, np.zeros(4, np.int64)),
+        self_peers(4),
+        (Location(Space.OPERAND, np.zeros(4, np.int64)),),
+        Location(Space.RESULT, np.zeros(4, np.int64)),
         np.full(4, 64, np.int64),
     )
     model = with_plan(program, Plan("copy", 4, (Round((moved,)),)), np.arange(4).reshape(1, 4))

@@ -10,14 +10,19 @@ from hypothesis import strategies as st
 
 import ncc_runtime
 from ncc_runtime.collectives.algorithms import synthesised, torus
+from ncc_runtime.collectives.algorithms.synthesised import greedy_all_gather
 from ncc_runtime.collectives.bounds import bound_of
 from ncc_runtime.collectives.choose import ALGORITHMS, Chooser
-from ncc_runtime.collectives.forwarding import strands
-from ncc_runtime.collectives.forwarding.grids import Grid
-from ncc_runtime.collectives.forwarding.link_graph import Wires, numbered, renumbered, wires_of
-from ncc_runtime.collectives.forwarding.sends import Sends, coloured
-from ncc_runtime.collectives.forwarding.slots import gathered
-from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives.forwarding import planner
+from ncc_runtime.collectives.forwarding.link_graph import (
+    LinkGraph,
+    TorusGrid,
+    canonical_order,
+    link_graph_of,
+    relabelled,
+)
+from ncc_runtime.collectives.forwarding.schedule import ChipSchedule, edge_colouring
+from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.execution.clock.clock import collective_ps
 from ncc_runtime.lowering.choices import groups_of, job_of
 from ncc_runtime.lowering.lower import lower
@@ -50,12 +55,12 @@ def down(tmp_path: Path) -> str:
 @pytest.fixture
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """Buffers of some bytes go in as many slices, strands and beats as large ones."""
-    monkeypatch.setattr(strands, "LEAST_BYTES", 8)
-    monkeypatch.setattr(strands, "STRAND_BYTES", 8)
-    monkeypatch.setattr(synthesised, "LEAST_BYTES", 8)
+    monkeypatch.setattr(planner, "LEAST_SEND_BYTES", 8)
+    monkeypatch.setattr(planner, "STRAND_BYTES", 8)
+    monkeypatch.setattr(synthesised, "LEAST_SEND_BYTES", 8)
 
 
-def cube() -> Wires:
+def cube() -> LinkGraph:
     """A 4x4x4 torus."""
     chips = np.arange(64).reshape(4, 4, 4)
     pairs = {
@@ -65,7 +70,7 @@ def cube() -> Wires:
         for a, b in zip(chips.ravel(), np.roll(chips, step, axis).ravel(), strict=True)
     }
     edges = tuple((*pair, (number,)) for number, pair in enumerate(sorted(pairs)))
-    return Wires(64, edges, (128,) * len(edges))
+    return LinkGraph(64, edges, (128,) * len(edges))
 
 
 def plan_gives_what_numpy_gives(case: Case, seed: int) -> None:
@@ -80,12 +85,12 @@ def plan_gives_what_numpy_gives(case: Case, seed: int) -> None:
 
 
 @st.composite
-def groups_on(draw: st.DrawFn, topology: Topology) -> Layout:
+def groups_on(draw: st.DrawFn, topology: Topology) -> GroupLayout:
     """Some ranks of a drawn topology, in any order."""
     ranks = draw(st.integers(2, min(24, topology.ranks_per_node))) * topology.nodes
     placement = place(topology, ranks, draw(st.sampled_from(("linear", "spread"))))
     order = draw(st.permutations(range(ranks // topology.nodes)))
-    return Layout.of(placement, order[: draw(st.integers(2, len(order)))])
+    return GroupLayout.of(placement, order[: draw(st.integers(2, len(order)))])
 
 
 @settings(max_examples=60)
@@ -95,9 +100,9 @@ def test_on_any_worn_wiring_plans_are_right_in_any_order(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for module, name in (
-            (strands, "LEAST_BYTES"),
-            (strands, "STRAND_BYTES"),
-            (synthesised, "LEAST_BYTES"),
+            (planner, "LEAST_SEND_BYTES"),
+            (planner, "STRAND_BYTES"),
+            (synthesised, "LEAST_SEND_BYTES"),
         ):
             patch.setattr(module, name, data.draw(st.sampled_from((8, 64, 1 << 16))))
         try:
@@ -153,9 +158,9 @@ def test_what_is_executed_is_proved_and_right(
 def test_an_all_gather_of_64_chips_takes_no_more_than_15_percent_over_its_bound(
     slices: int,
 ) -> None:
-    wires = cube()
-    found = gathered(wires, tuple(np.repeat(np.arange(64), slices).tolist()))
-    assert found.count <= 63 * slices / 6 * 1.15
+    graph = cube()
+    found = greedy_all_gather(graph, tuple(np.repeat(np.arange(64), slices).tolist()))
+    assert found.slots <= 63 * slices / 6 * 1.15
 
 
 @settings(max_examples=40)
@@ -164,27 +169,27 @@ def test_every_unit_reaches_every_chip_once_over_links_that_are_free(
     data: st.DataObject, topology: Topology, slices: int
 ) -> None:
     try:
-        wires = wires_of(data.draw(groups_on(topology)))
+        graph = link_graph_of(data.draw(groups_on(topology)))
     except (UnsuitedError, ncc_runtime.errors.TopologyError):
         return
-    owners = np.repeat(np.arange(wires.chips), slices)
-    found = gathered(wires, tuple(owners.tolist()))
-    has = np.zeros((wires.chips, len(owners)), int)
+    owners = np.repeat(np.arange(graph.chips), slices)
+    found = greedy_all_gather(graph, tuple(owners.tolist()))
+    has = np.zeros((graph.chips, len(owners)), int)
     has[owners, np.arange(len(owners))] = 1
-    source, target = wires.columns
-    for slot in range(found.count):
+    source, target = graph.columns
+    for slot in range(found.slots):
         at = np.flatnonzero(found.slot == slot)
-        assert has[source[found.edge[at]], found.unit[at]].all()
-        np.add.at(has, (target[found.edge[at]], found.unit[at]), 1)
-        taken = [link for edge in found.edge[at] for link in wires.edges[edge][2]]
-        assert (np.bincount(taken, minlength=len(wires.rates)) <= wires.units).all()
+        assert has[source[found.edge[at]], found.chunk[at]].all()
+        np.add.at(has, (target[found.edge[at]], found.chunk[at]), 1)
+        taken = [link for edge in found.edge[at] for link in graph.edges[edge][2]]
+        assert (np.bincount(taken, minlength=len(graph.rates)) <= graph.capacities).all()
     assert (has == 1).all()
 
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=30))
 def test_as_few_colours_as_the_busiest_node_has_edges(ends: list[tuple[int, int]]) -> None:
-    colours = coloured(ends, 7)
+    colours = edge_colouring(ends, 7)
     for side in (0, 1):
         assert len({(end[side], c) for end, c in zip(ends, colours, strict=True)}) == len(ends)
     counts = [np.bincount([end[side] for end in ends] or [0]).max() for side in (0, 1)]
@@ -193,20 +198,20 @@ def test_as_few_colours_as_the_busiest_node_has_edges(ends: list[tuple[int, int]
 
 def test_a_slow_link_carries_fewer_units_in_the_same_time() -> None:
     edges = ((0, 1, (0,)), (1, 0, (1,)), (0, 2, (2,)), (2, 0, (3,)))
-    assert Wires(3, edges, (128, 128, 64, 64)).units.tolist() == [2, 2, 1, 1]
-    assert Wires(3, edges, (96, 96, 96, 96)).units.tolist() == [1, 1, 1, 1]
+    assert LinkGraph(3, edges, (128, 128, 64, 64)).capacities.tolist() == [2, 2, 1, 1]
+    assert LinkGraph(3, edges, (96, 96, 96, 96)).capacities.tolist() == [1, 1, 1, 1]
 
 
-def has_all(sends: Sends) -> bool:
+def has_all(sends: ChipSchedule) -> bool:
     """Whether sends that only pass on what is there bring every unit to every chip."""
     has = np.zeros((int(sends.owners.max()) + 1, len(sends.owners)), int)
     has[sends.owners, np.arange(len(sends.owners))] = 1
-    for slot in range(sends.count):
+    for slot in range(sends.slots):
         at = np.flatnonzero(sends.slot == slot)
-        assert has[sends.source[at], sends.unit[at]].all()
+        assert has[sends.source[at], sends.chunk[at]].all()
         for ends in (sends.source, sends.target):
-            assert len(set(zip(ends[at], sends.way[at], strict=True))) == len(at)
-        np.add.at(has, (sends.target[at], sends.unit[at]), 1)
+            assert len(set(zip(ends[at], sends.colour[at], strict=True))) == len(at)
+        np.add.at(has, (sends.target[at], sends.chunk[at]), 1)
     return bool((has == 1).all())
 
 
@@ -214,20 +219,20 @@ def has_all(sends: Sends) -> bool:
 def test_buckets_bring_everything_everywhere_in_as_many_steps_as_rings_have(
     dims: tuple[int, ...],
 ) -> None:
-    grid = Grid(dims, tuple(range(int(np.prod(dims)))), (1,) * len(dims), True, None)
-    sends = torus.forwards(grid, is_pod=False)
+    grid = TorusGrid(dims, tuple(range(int(np.prod(dims)))), (1,) * len(dims), True, None)
+    sends = torus.all_gather_sends(grid, is_pod=False)
     assert has_all(sends)
-    assert sends.count == sum(dims) - len(dims)
+    assert sends.slots == sum(dims) - len(dims)
 
 
 def test_dimensions_of_other_rates_are_busy_equally_long() -> None:
-    grid = Grid((4, 4, 4), tuple(range(64)), (64, 128, 128), True, 0)
-    sends = torus.forwards(grid, is_pod=False)
+    grid = TorusGrid((4, 4, 4), tuple(range(64)), (64, 128, 128), True, 0)
+    sends = torus.all_gather_sends(grid, is_pod=False)
     place = np.array(np.unravel_index([sends.source, sends.target], grid.dims))
     along = (place[:, 0] != place[:, 1]).argmax(axis=0)
     busy = np.bincount(along) / np.array(grid.rates)
     assert busy.max() / busy.mean() < 1.05
-    pods = torus.forwards(grid, is_pod=True)
+    pods = torus.all_gather_sends(grid, is_pod=True)
     place = np.array(np.unravel_index([pods.source, pods.target], grid.dims))
     assert (pods.slot[(place[0, 0] != place[0, 1])] < 3).all()
 
@@ -272,7 +277,7 @@ def test_chips_with_fewer_links_complete_more_of_an_all_reduce(tmp_path: Path) -
         "fabric.links = [[0, 1], [1, 2], [2, 0], [2, 3]]\nefa.adapters = 4",
     )
     layout = layout_of((path, 1, 2), 16)
-    owners = synthesised.shared(wires_of(layout), 4)
+    owners = synthesised.weighted_owners(link_graph_of(layout), 4)
     counts = np.bincount(owners, minlength=4)
     assert counts[3] > counts[0] > 0
     assert counts[2] == counts.min()
@@ -330,11 +335,11 @@ def test_whichever_link_of_a_torus_is_down_the_wiring_that_is_searched_is_the_sa
         layout = layout_of((str(path), 1, 2), 64)
         group = synthesised.arrange(layout)
         # the chips that have a link less are those of the members that the fault names
-        short = np.flatnonzero(np.bincount(group.wires.columns[0]) == 3)
-        clusters = [group.crew.clusters[chip] for chip in short]
+        short = np.flatnonzero(np.bincount(group.graph.columns[0]) == 3)
+        clusters = [group.proxies.clusters[chip] for chip in short]
         chips = {layout.seats[member].chip for cluster in clusters for member in cluster}
         assert chips == set(ends)
-        found.add(group.wires)
+        found.add(group.graph)
     assert len(found) == 1
 
 
@@ -349,7 +354,7 @@ def test_a_cube_without_a_link_is_numbered_alike_whatever_its_chips_are_called(
     named = data.draw(st.permutations(range(64)))
     other = tuple((named[a], named[b], links) for a, b, links in edges)
     one, two = (attrs.evolve(whole, edges=some) for some in (edges, other))
-    assert renumbered(one, numbered(one)) == renumbered(two, numbered(two))
+    assert relabelled(one, canonical_order(one)) == relabelled(two, canonical_order(two))
 
 
 @settings(max_examples=60)
@@ -361,12 +366,12 @@ def test_renumbered_wires_are_the_same_links_between_the_same_chips(
     drawn = data.draw(st.lists(pairs, max_size=20))
     edges = tuple((*pair, (number, len(drawn))) for number, pair in enumerate(drawn))
     rates = data.draw(st.lists(st.integers(1, 3), min_size=len(drawn), max_size=len(drawn)))
-    wires = Wires(chips, edges, (*rates, 7))
-    order = numbered(wires)
+    graph = LinkGraph(chips, edges, (*rates, 7))
+    order = canonical_order(graph)
     assert sorted(order.tolist()) == list(range(chips))
-    new = renumbered(wires, order)
+    new = relabelled(graph, order)
     # the same ends and rates, and one link that all edges share
-    old = sorted((a, b, *(wires.rates[link] for link in links)) for a, b, links in edges)
+    old = sorted((a, b, *(graph.rates[link] for link in links)) for a, b, links in edges)
     assert old == sorted(
         (int(order[a]), int(order[b]), *(new.rates[link] for link in links))
         for a, b, links in new.edges
@@ -438,22 +443,22 @@ def test_the_bound_of_links_alone_is_kept_beside_that_of_joining(down: str) -> N
 def test_of_schedules_with_fewest_slots_an_even_one_is_taken(
     down: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wires = wires_of(Layout.of(place_on(PlaceOptions(down), 64), range(64)))
+    graph = link_graph_of(GroupLayout.of(place_on(PlaceOptions(down), 64), range(64)))
     owners = tuple(np.repeat(np.arange(16), 2).tolist())
 
     def joined_by_busiest(draws: int) -> int:
         monkeypatch.setattr(synthesised, "DRAWS", draws)
-        synthesised.backwards.cache_clear()
-        sends = synthesised.backwards(wires, owners)
+        synthesised.reduce_scatter_sends.cache_clear()
+        sends = synthesised.reduce_scatter_sends(graph, owners)
         before: np.ndarray = np.zeros((16, len(owners)), np.int64)
-        work: np.ndarray = np.zeros((sends.count, 16), np.int64)
+        work: np.ndarray = np.zeros((sends.slots, 16), np.int64)
         for slot, source, target, unit in zip(
-            sends.slot, sends.source, sends.target, sends.unit, strict=True
+            sends.slot, sends.source, sends.target, sends.chunk, strict=True
         ):
             work[slot, source] += 4 + before[source, unit]
             before[target, unit] += 1
         return int(work.max(axis=1).sum())
 
     first, drawn = joined_by_busiest(1), joined_by_busiest(64)
-    synthesised.backwards.cache_clear()
+    synthesised.reduce_scatter_sends.cache_clear()
     assert drawn < first

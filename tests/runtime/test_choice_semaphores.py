@@ -113,6 +113,6 @@ def test_semaphores_are_the_same_however_many_pairs_are_counted_together(
     (chosen,) = ProgramChooser(program, placement, {"all-reduce": name}).choose()
     teams = [(team.plan, team.ranks) for team in chosen.replica_groups]
     expected = semaphores_of(0, 16, teams)
-    monkeypatch.setattr(semaphores, "_MANY", 1)
+    monkeypatch.setattr(semaphores, "_BATCH", 1)
     np.testing.assert_array_equal(semaphores_of(0, 16, teams), expected)
     assert len(expected) > 16

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ncc_runtime
-from ncc_runtime.collectives.layout import Layout
+from ncc_runtime.collectives.layout import GroupLayout
 from ncc_runtime.errors import TopologyError
 from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.neff.placeholder import CollectiveOp
@@ -359,7 +359,7 @@ def test_a_level_of_the_base_is_overridden_by_its_name(tmp_path: Path) -> None:
 
 def test_only_switches_close_a_ring_in_the_order_of_chips() -> None:
     placement = place(build("dgx-h100"), 8)
-    (cycle,) = Layout.of(placement, [3, 1, 0, 2, 7, 6, 5, 4]).chip_cycles()
+    (cycle,) = GroupLayout.of(placement, [3, 1, 0, 2, 7, 6, 5, 4]).chip_cycles()
     assert [placement.chip[[3, 1, 0, 2, 7, 6, 5, 4]][one] for (one,) in cycle] == list(range(8))
 
 
@@ -384,7 +384,7 @@ def test_every_algorithm_that_suits_chips_of_a_fabric_is_proved_and_timed(
     name: str, op: CollectiveOp
 ) -> None:
     program = collective_program(op, 8, [1024])
-    layout = Layout.of(place(build(name), 8, "spread"), range(8))
+    layout = GroupLayout.of(place(build(name), 8, "spread"), range(8))
     for algorithm in suited(op, layout):
         model = ncc_runtime.load(
             program, name, placement="spread", algorithms={op.value: algorithm}

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from ncc_runtime.collectives.plan import (
     IDLE,
-    After,
-    Piece,
+    Dependencies,
+    Location,
     Plan,
     Round,
     Space,
     Transfer,
-    home,
+    self_peers,
 )
 from ncc_runtime.lowering.choices import job_of
 from ncc_runtime.neff.placeholder import CollectiveOp
@@ -30,11 +30,11 @@ def column(*members: int) -> np.ndarray:
     return np.array(members, np.int32)
 
 
-def passed_on(after: After | None) -> Plan:
+def passed_on(after: Dependencies | None) -> Plan:
     """Member 0 sends a word to member 1, who passes it on to member 2 by another lane."""
     at, size = np.zeros(3, np.int64), np.full(3, 4, np.int64)
-    result = Piece(Space.RESULT, at)
-    first = Transfer(column(1, IDLE, IDLE), (Piece(Space.OPERAND, at),), result, size)
+    result = Location(Space.RESULT, at)
+    first = Transfer(column(1, IDLE, IDLE), (Location(Space.OPERAND, at),), result, size)
     second = Transfer(column(IDLE, 2, IDLE), (result,), result, size, lane=1, after=after)
     return Plan("passed-on", 3, (Round((first,)), Round((second,))))
 
@@ -45,7 +45,7 @@ def last_of(plan: Plan, seed: int) -> int:
     return int(PlanRun(plan, Given(operands, [1]), seed).results()[2][0][0])
 
 
-ARRIVED = After(arrived=(column(IDLE, 0, IDLE),))
+ARRIVED = Dependencies(arrived=(column(IDLE, 0, IDLE),))
 
 
 def test_a_transfer_waits_for_what_it_names() -> None:
@@ -53,7 +53,7 @@ def test_a_transfer_waits_for_what_it_names() -> None:
 
 
 def test_a_transfer_that_names_nothing_waits_for_nothing() -> None:
-    found = {last_of(passed_on(After()), seed) for seed in range(20)}
+    found = {last_of(passed_on(Dependencies()), seed) for seed in range(20)}
     assert 7 in found
     assert len(found) == 2
 
@@ -61,8 +61,8 @@ def test_a_transfer_that_names_nothing_waits_for_nothing() -> None:
 def test_what_a_member_has_waited_for_it_need_not_name_again() -> None:
     plan = passed_on(ARRIVED)
     (again,) = plan.rounds[1].transfers
-    other = Piece(Space.RESULT, np.full(3, 4, np.int64))
-    third = attrs.evolve(again, lane=2, target=other, after=After())
+    other = Location(Space.RESULT, np.full(3, 4, np.int64))
+    third = attrs.evolve(again, lane=2, target=other, after=Dependencies())
     longer = attrs.evolve(plan, rounds=(*plan.rounds, Round((third,))))
     for seed in range(20):
         operands = [[np.array([7, 8], np.int32)] for _ in range(3)]
@@ -73,12 +73,12 @@ def test_what_a_member_has_waited_for_it_need_not_name_again() -> None:
 @pytest.mark.parametrize(
     ("after", "said"),
     [
-        (After(arrived=(column(IDLE, 1, IDLE),)), "of no earlier round"),
-        (After(sent=(column(IDLE, 0, IDLE),)), "what member 1 does not make"),
-        (After(arrived=(column(IDLE, 9, IDLE),)), "of no earlier round"),
+        (Dependencies(arrived=(column(IDLE, 1, IDLE),)), "of no earlier round"),
+        (Dependencies(sent=(column(IDLE, 0, IDLE),)), "what member 1 does not make"),
+        (Dependencies(arrived=(column(IDLE, 9, IDLE),)), "of no earlier round"),
     ],
 )
-def test_a_name_that_means_nothing_is_refused(after: After, said: str) -> None:
+def test_a_name_that_means_nothing_is_refused(after: Dependencies, said: str) -> None:
     with pytest.raises(AssertionError, match=said):
         last_of(passed_on(after), 0)
 
@@ -86,7 +86,7 @@ def test_a_name_that_means_nothing_is_refused(after: After, said: str) -> None:
 def test_what_nobody_writes_cannot_be_awaited() -> None:
     plan = passed_on(ARRIVED)
     (second,) = plan.rounds[1].transfers
-    own = Transfer(home(3), second.sources, second.target, second.size_bytes, lane=2)
+    own = Transfer(self_peers(3), second.sources, second.target, second.size_bytes, lane=2)
     first = attrs.evolve(plan.rounds[0], transfers=(own,))
     with pytest.raises(AssertionError, match="awaited by member 1, nobody writes to it"):
         last_of(attrs.evolve(plan, rounds=(first, plan.rounds[1])), 0)

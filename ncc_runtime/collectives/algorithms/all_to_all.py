@@ -1,22 +1,22 @@
-"""All-to-all in rounds: fewer at once than direct (`pairwise`), or fewer in all (`bruck`).
+"""All-to-all in rounds: fewer sends at once than direct (`pairwise`), or fewer in all (`bruck`).
 
     pairwise   a round for each shift of the group: nobody receives from two at once
-    bruck      round k: of every chunk's way, its number of places on, one binary digit is gone
+    bruck      a round for each binary digit of the distance that a chunk goes
 
-Source: Bruck et al., "Efficient algorithms for all-to-all communications in multiport
-message-passing systems", IEEE TPDS 1997; pairwise exchange as in MPI implementations.
+In a shift every member sends to the one that sits equally far from it. A distance is one of
+instances, of chips along every dimension of the fabric, and of places on a chip, each modulo its
+size. So in a shift all routes have the same directions, and all links, adapters and cores carry as
+much. A group whose members fill no such box goes round in the order of its seats.
 
-Shifts of a group: every member sends to who sits equally far from it, in an order for DMA rings.
-
-A distance is one of instances, of chips along every dimension of the fabric, and of places on a
-chip; each is counted round. So in a shift everybody goes the same way, and what one link, adapter
-or core is asked for, all are. A group whose members fill no such box goes round in the order of
-its seats.
+`direct.py` sends all shifts at once; `GroupShifts.in_rings` gives their order in the DMA rings:
 
     ring 0   shifts 0, 1, 2, 3           what is under way at once, one shift of each ring, goes
     ring 1   shifts 5, 6, 7, 4           to places evenly spread over the group, so that all links
     ring 2   shifts 10, 11, 8, 9         carry some of it at any time; rings begin one further
     ...                                  each, or all would go the same way along the last dimension
+
+Source: Bruck et al., "Efficient algorithms for all-to-all communications in multiport
+message-passing systems", IEEE TPDS 1997; pairwise exchange as in MPI implementations.
 """
 
 from collections.abc import Iterator
@@ -26,21 +26,21 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.chunks import Scratch
-from ncc_runtime.collectives.layout import Layout, Members
+from ncc_runtime.collectives.layout import GroupLayout, Members
 from ncc_runtime.collectives.plan import (
     Job,
-    Piece,
+    Location,
     Plan,
     Round,
     Space,
     Transfer,
     columns_of,
-    home,
+    self_peers,
 )
 
 
 @attrs.frozen(cache_hash=True, slots=False)
-class Shifts:
+class GroupShifts:
     """All shifts of a group, numbered by their distance; number 0 is everybody to itself."""
 
     shape: tuple[int, ...]  # of the box that the members fill
@@ -81,7 +81,7 @@ class Shifts:
                     yield first + (turn + ring) % count, ring
 
 
-def arrange(layout: Layout) -> Shifts:
+def arrange(layout: GroupLayout) -> GroupShifts:
     """The box that a group fills, whatever the group's order is."""
     topology = layout.placement.topology
     node, chip, core = np.array(
@@ -98,14 +98,14 @@ def arrange(layout: Layout) -> Shifts:
         shape = tuple(int(side.max()) + 1 for side in sides)
         if np.prod(shape) == len(chip):
             order = np.lexsort(sides[::-1])
-            return Shifts(shape, tuple(order.tolist()))
-    return Shifts((len(chip),), tuple(order.tolist()))
+            return GroupShifts(shape, tuple(order.tolist()))
+    return GroupShifts((len(chip),), tuple(order.tolist()))
 
 
-def pairwise(job: Job, shifts: Shifts) -> Plan:
+def pairwise(job: Job, shifts: GroupShifts) -> Plan:
     """P-1 rounds of one chunk each, never two to one member."""
     members = shifts.members
-    mine = home(members)[: columns_of(job, members)].astype(np.int64)
+    mine = self_peers(members)[: columns_of(job, members)].astype(np.int64)
     sizes = _chunk_bytes(job, members)
     rounds = []
     for shift in range(members):
@@ -125,10 +125,10 @@ def pairwise(job: Job, shifts: Shifts) -> Plan:
 def bruck(job: Job, members: int) -> Plan:
     """ceil(log2 P) rounds of about half of the chunks each.
 
-    What is `way` places from its goal waits in scratch, by its way, until the digits left are
-    gone. The last digit takes it to the result.
+    A chunk goes `distance` places on, one binary digit of it in each round, the highest first. It
+    waits in scratch, by its distance, until the last digit takes it to the result.
     """
-    scratch, everybody = Scratch(), home(members)
+    scratch, everybody = Scratch(), self_peers(members)
     mine = everybody[: columns_of(job, members)].astype(np.int64)
     digits = [1 << bit for bit in reversed(range((members - 1).bit_length()))]
     sizes = _chunk_bytes(job, members)
@@ -139,37 +139,25 @@ def bruck(job: Job, members: int) -> Plan:
     )
     rounds = [Round(tuple(kept))]
     for digit in digits:
-        hop = _Hop((everybody + digit) % members, mine, digit)
-        ways = [way for way in range(1, members) if way & digit]
-        rounds.append(
-            Round(
-                tuple(
-                    hop.move(way, k, size, slots[k]) for way in ways for k, size in enumerate(sizes)
-                )
-            )
-        )
+        peer = (everybody + digit) % members
+        moves = []
+        for distance in range(1, members):
+            if not distance & digit:
+                continue
+            gone, left = distance & ~(2 * digit - 1), distance & (digit - 1)
+            for k, size in enumerate(sizes):
+                source = (Space.OPERAND, (mine + distance) % members * size)
+                if gone:  # it arrived by the lowest of the higher digits
+                    at = slots[k][gone & -gone] + distance * size
+                    source = (Space.SCRATCH, np.full_like(mine, at))
+                # at the peer: its result has the chunk by where it began, `distance` places before
+                target = (Space.RESULT, (mine + digit - distance) % members * size)
+                if left:
+                    at = slots[k][digit] + distance * size
+                    target = (Space.SCRATCH, np.full_like(mine, at))
+                moves.append(_move(peer, source, target, k, size))
+        rounds.append(Round(tuple(moves)))
     return Plan("bruck", members, tuple(rounds), scratch.bytes, job.symmetry, is_even=True)
-
-
-@attrs.frozen(eq=False)
-class _Hop:
-    """Everybody's chunks go `digit` places on."""
-
-    peer: np.ndarray  # (members,) int32
-    mine: np.ndarray  # (members that are seen,) int64, who they are
-    digit: int
-
-    def move(self, way: int, tensor: int, size: int, slots: dict[int, int]) -> Transfer:
-        """Every member's chunk with this way."""
-        members, mine, digit = len(self.peer), self.mine, self.digit
-        gone, left = way & ~(2 * digit - 1), way & (digit - 1)
-        source = (Space.OPERAND, (mine + way) % members * size)
-        if gone:  # it came by the lowest of the higher digits
-            source = (Space.SCRATCH, np.full_like(mine, slots[gone & -gone] + way * size))
-        target = (Space.RESULT, (mine + digit - way) % members * size)
-        if left:
-            target = (Space.SCRATCH, np.full_like(mine, slots[digit] + way * size))
-        return _move(self.peer, source, target, tensor, size)
 
 
 def _chunk_bytes(job: Job, members: int) -> list[int]:
@@ -186,7 +174,7 @@ def _move(
 ) -> Transfer:
     return Transfer(
         peer=peer,
-        sources=(Piece(*source, tensor),),
-        target=Piece(*target, tensor),
+        sources=(Location(*source, tensor),),
+        target=Location(*target, tensor),
         size_bytes=np.full(len(source[1]), size, np.int64),
     )

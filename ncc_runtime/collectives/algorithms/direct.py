@@ -1,9 +1,11 @@
-"""Direct algorithms: every member writes straight to where the data belongs, in one round.
+"""Direct algorithms, in one round: every member writes straight to where the data belongs.
 
-All-reduce of a group on one chip: everybody reads the operands where they lie.
+    all-to-all   member r writes chunk j of its operand at chunk r of member j's result
+    permute      every source writes its buffer at its target
+    all-reduce   of a group on one chip: everybody reads the operands where they lie
 
-Each joins the same sources in the order of the group into its own result, so all get the same bits.
-It is one hop, without scratch, for P times the reads of a mesh.
+In the all-reduce each member reduces the same sources in the order of the group into its own
+result, so all get the same bits. It is one hop, without scratch, for P times the reads of a mesh.
 
 Source: AWS Neuron SDK, nec.h (1DEV special cases of a mesh program); AWS Neuron docs,
 intranode-collective-comm.rst (a rank reads its neighbours' chunks over intra-chip paths).
@@ -11,34 +13,34 @@ intranode-collective-comm.rst (a rank reads its neighbours' chunks over intra-ch
 
 import numpy as np
 
-from ncc_runtime.collectives.algorithms.all_to_all import Shifts
+from ncc_runtime.collectives.algorithms.all_to_all import GroupShifts
 from ncc_runtime.collectives.chunks import sliced, whole_chunks
-from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.collectives.plan import (
     IDLE,
     LANES,
     Job,
-    Piece,
+    Location,
     Plan,
     Round,
     Space,
     Transfer,
     columns_of,
     divisor,
-    home,
+    self_peers,
 )
 from ncc_runtime.collectives.stages import MOST_SOURCES
 
 
-def arrange(layout: Layout) -> int:
+def arrange(layout: GroupLayout) -> int:
     """The number of members; where they sit makes no difference."""
     return layout.members
 
 
-def all_to_all(job: Job, shifts: Shifts) -> Plan:
+def all_to_all(job: Job, shifts: GroupShifts) -> Plan:
     """Member r sends chunk j to member j, which stores it as chunk r; P-1 remote sends each."""
-    seen = columns_of(job, shifts.members)
-    mine, transfers = home(shifts.members)[:seen].astype(np.int64), []
+    columns = columns_of(job, shifts.members)
+    mine, transfers = self_peers(shifts.members)[:columns].astype(np.int64), []
     for number, lane in shifts.in_rings(LANES):
         peer = shifts.peers(number)
         for tensor, elements in enumerate(job.buffers.operand_elements):
@@ -46,9 +48,11 @@ def all_to_all(job: Job, shifts: Shifts) -> Plan:
             transfers.append(
                 Transfer(
                     peer=peer,
-                    sources=(Piece(Space.OPERAND, peer[:seen] * np.int64(chunk_bytes), tensor),),
-                    target=Piece(Space.RESULT, mine * chunk_bytes, tensor),
-                    size_bytes=np.full(seen, chunk_bytes, np.int64),
+                    sources=(
+                        Location(Space.OPERAND, peer[:columns] * np.int64(chunk_bytes), tensor),
+                    ),
+                    target=Location(Space.RESULT, mine * chunk_bytes, tensor),
+                    size_bytes=np.full(columns, chunk_bytes, np.int64),
                     lane=lane,
                 )
             )
@@ -64,14 +68,14 @@ def permute(job: Job, members: int) -> Plan:
     peer = np.full(members, IDLE, np.int32)
     for source, target in job.placeholder.pairs:
         peer[source] = target
-    silent = home(members)
+    silent = self_peers(members)
     silent[peer[peer != IDLE]] = IDLE
     nowhere = np.zeros(members, np.int64)
     transfers = []
     for tensor, elements in enumerate(job.buffers.operand_elements):
         size = np.full(members, elements * job.buffers.element_bytes, np.int64)
-        result = Piece(Space.RESULT, nowhere, tensor)
-        operand = Piece(Space.OPERAND, nowhere, tensor)
+        result = Location(Space.RESULT, nowhere, tensor)
+        operand = Location(Space.OPERAND, nowhere, tensor)
         transfers.append(Transfer(peer, (operand,), result, size))
         transfers.append(Transfer(silent, (), result, size, lane=1))
     return Plan("direct", members, (Round(tuple(transfers)),))
@@ -84,7 +88,7 @@ SHARE_BYTES = 8 * 1024
 """No ring has less than this; assumed."""
 
 
-def arrange_on_one_chip(layout: Layout) -> int:
+def arrange_on_one_chip(layout: GroupLayout) -> int:
     """The number of members; UnsuitedError unless they share a chip."""
     if len(layout.by_chip()) > 1:
         raise UnsuitedError("its members are on several chips")
@@ -106,7 +110,7 @@ def all_reduce(job: Job, members: int) -> Plan:
     zero = np.zeros(members, np.int64)
     moves = [
         Transfer(
-            peer=home(members),
+            peer=self_peers(members),
             sources=tuple(
                 extent.piece(zero, np.full(members, owner, np.int32)) for owner in range(members)
             ),

@@ -4,9 +4,9 @@
     reduce-scatter   inside, then between
     all-gather       between, then inside: what the network carries is not yet copied
 
-Of X instances with Y members each, those of one role inside form a team between instances, Y teams
-of X. Each works on its Y-th part of the buffer. Large buffers go in slices, as a pipeline: while
-one is between instances, the next is inside.
+Of X instances with Y members each, those at one position inside form a subgroup between instances:
+Y subgroups of X. Each works on its Y-th part of the buffer. Large buffers go in slices, as a
+pipeline: while one is between instances, the next is inside.
 
 Source: AWS Neuron docs, internode-collective-comm.rst (order of stages, same-index ranks); nec.h
 (intra and inter algorithms, three stages of the pipeline).
@@ -21,10 +21,10 @@ import numpy as np
 
 from ncc_runtime.collectives import stages
 from ncc_runtime.collectives.algorithms import kangaring, mesh, rdh, ring
-from ncc_runtime.collectives.chunks import Extent, Scratch, alone, renumbered, sliced
-from ncc_runtime.collectives.layout import Layout, Members, UnsuitedError
+from ncc_runtime.collectives.chunks import Extent, Scratch, in_own_buffers, renumbered, sliced
+from ncc_runtime.collectives.layout import GroupLayout, Members, UnsuitedError
 from ncc_runtime.collectives.plan import LANES, Job, Plan, Round, Space, divisor
-from ncc_runtime.collectives.stages import Roles, Stage, StageKind, Strand, Track
+from ncc_runtime.collectives.stages import StageAlgorithm, StageKind, Strand, Subgroups
 
 PIPELINE_SLICES = 3
 """Source: nec.h, NEC_HIER_CC_PIPELINE_STAGE_N."""
@@ -40,7 +40,7 @@ BETWEEN: Mapping[str, StageKind] = MappingProxyType(
 INSIDE: Mapping[str, StageKind] = MappingProxyType({**BETWEEN, "kangaring": kangaring.STAGE})
 """What a stage inside instances can be."""
 
-Floors: TypeAlias = tuple[Sequence[Round], Sequence[Round], Sequence[Round]]
+Phases: TypeAlias = tuple[Sequence[Round], Sequence[Round], Sequence[Round]]
 """What a strand does inside instances, then between them, then inside again."""
 
 
@@ -48,10 +48,10 @@ Floors: TypeAlias = tuple[Sequence[Round], Sequence[Round], Sequence[Round]]
 class Hierarchy:
     """Orders inside every instance, alike in structure, and the structure between instances."""
 
-    channels: tuple[tuple[Members, ...], ...]  # [channel][instance][role inside]
+    channels: tuple[tuple[Members, ...], ...]  # [channel][instance][position inside]
     inside: Hashable  # forms of the stages
     between: Hashable
-    chunks: Members  # by role inside, the chunk of a buffer that suits it; (): its number
+    chunks: Members  # by position inside, the chunk of a buffer that suits it; (): its number
 
 
 @attrs.frozen
@@ -66,81 +66,86 @@ class Hierarchical:
         """What it is called among the algorithms."""
         return f"hier.{self.inside}.{self.between}"
 
-    def arrange(self, layout: Layout) -> Hierarchy:
+    def arrange(self, layout: GroupLayout) -> Hierarchy:
         """UnsuitedError unless several instances hold as many members each, placed alike."""
         nodes = layout.by_node()
         if len(nodes) == 1:
             raise UnsuitedError("all its members are on one instance")
         if len({len(members) for members in nodes}) > 1:
             raise UnsuitedError("its instances hold different numbers of members")
-        wirings = layout.each_arranged(INSIDE[self.inside].arrange)
-        if len({wiring.form for wiring in wirings}) > 1:
+        arranged = layout.each_arranged(INSIDE[self.inside].arrange)
+        if len({arrangement.form for arrangement in arranged}) > 1:
             raise UnsuitedError("its members are not placed alike on every instance")
         orders = [
-            [tuple(members[k] for k in order) for order in wiring.orders]
-            for members, wiring in zip(nodes, wirings, strict=True)
+            [tuple(members[k] for k in order) for order in arrangement.orders]
+            for members, arrangement in zip(nodes, arranged, strict=True)
         ]
         first = [channels[0][0] for channels in orders]
         across = BETWEEN[self.between].arrange(layout.within(first))
         channels = zip(*(orders[node] for node in across.orders[0]), strict=False)
-        return Hierarchy(tuple(channels), wirings[0].form, across.form, wirings[0].chunks)
+        return Hierarchy(tuple(channels), arranged[0].form, across.form, arranged[0].chunks)
 
     def all_reduce(self, job: Job, hierarchy: Hierarchy) -> Plan:
         """Every member sends 2(X-1)/X of a Y-th of the buffer to other instances."""
         elements = sum(job.buffers.operand_elements)
-        slices = _Slices(hierarchy, elements * job.buffers.element_bytes)
+        slices = _Pipeline(hierarchy, elements * job.buffers.element_bytes)
         members, width, scratch = slices.members, job.buffers.element_bytes, Scratch()
         cut = stages.operand_slices(job, slices.inside, slices.count, len(hierarchy.channels[0]))
         order = np.array(hierarchy.chunks or range(slices.inside))
-        towers = [
-            tower.all_reduce(renumbered(extents, order), scratch, (divisor(job, members), width))
-            for tower, extents in zip(self._towers(job, slices), cut, strict=True)
+        strands = [
+            strand.all_reduce(renumbered(extents, order), scratch, divisor(job, members), width)
+            for strand, extents in zip(self._strands(job, slices), cut, strict=True)
         ]
-        return Plan(self.name, members, slices.pipelined(towers), scratch.bytes, job.symmetry)
+        return Plan(self.name, members, slices.pipelined(strands), scratch.bytes, job.symmetry)
 
     def reduce_scatter(self, job: Job, hierarchy: Hierarchy) -> Plan:
         """Every member sends (X-1)/X of a Y-th of the operand to other instances."""
         elements = sum(job.buffers.operand_elements)
-        slices = _Slices(hierarchy, elements * job.buffers.element_bytes)
+        slices = _Pipeline(hierarchy, elements * job.buffers.element_bytes)
         members, scratch = slices.members, Scratch()
         (whole,) = stages.operand_slices(job, members, 1)
         cut = stages.operand_slices(job, members, slices.count)
-        towers = [
-            tower.reduce_scatter(
-                extents, alone(extents, whole, Space.RESULT), scratch, divisor(job, members)
+        strands = [
+            strand.reduce_scatter(
+                extents,
+                in_own_buffers(extents, whole, Space.RESULT),
+                scratch,
+                divisor(job, members),
             )
-            for tower, extents in zip(self._towers(job, slices), cut, strict=True)
+            for strand, extents in zip(self._strands(job, slices), cut, strict=True)
         ]
-        return Plan(self.name, members, slices.pipelined(towers), scratch.bytes, job.symmetry)
+        return Plan(self.name, members, slices.pipelined(strands), scratch.bytes, job.symmetry)
 
     def all_gather(self, job: Job, hierarchy: Hierarchy) -> Plan:
         """Every member sends X-1 chunks to other instances."""
         elements = sum(job.buffers.result_elements)
-        slices = _Slices(hierarchy, elements * job.buffers.element_bytes)
+        slices = _Pipeline(hierarchy, elements * job.buffers.element_bytes)
         (whole,) = stages.result_slices(job, slices.members, 1)
         cut = stages.result_slices(job, slices.members, slices.count)
-        towers = [
-            tower.all_gather(alone(extents, whole, Space.OPERAND), extents)
-            for tower, extents in zip(self._towers(job, slices), cut, strict=True)
+        strands = [
+            strand.all_gather(in_own_buffers(extents, whole, Space.OPERAND), extents)
+            for strand, extents in zip(self._strands(job, slices), cut, strict=True)
         ]
-        return Plan(self.name, slices.members, slices.pipelined(towers), symmetry=job.symmetry)
+        return Plan(self.name, slices.members, slices.pipelined(strands), symmetry=job.symmetry)
 
-    def _towers(self, job: Job, slices: "_Slices") -> Iterator["_Tower"]:
+    def _strands(self, job: Job, slices: "_Pipeline") -> Iterator["_HierarchyStrand"]:
         """The stages of every strand, slice by slice and channel by channel."""
         hierarchy = slices.hierarchy
         for number in range(slices.count):
             nodes = np.array(hierarchy.channels[number % slices.channels], np.int32)
-            track = slices.track(number)
-            yield _Tower(
+            strand = slices.strand(number)
+            yield _HierarchyStrand(
                 nodes,
-                INSIDE[self.inside].stage(Roles(nodes, job.symmetry), hierarchy.inside, track),
-                BETWEEN[self.between].stage(Roles(nodes.T, job.symmetry), hierarchy.between, track),
+                INSIDE[self.inside].stage(Subgroups(nodes, job.symmetry), hierarchy.inside, strand),
+                BETWEEN[self.between].stage(
+                    Subgroups(nodes.T, job.symmetry), hierarchy.between, strand
+                ),
             )
 
 
 @attrs.frozen(eq=False)
-class _Slices:
-    """How a buffer goes in slices and channels; a slice of a channel is a strand."""
+class _Pipeline:
+    """How a buffer goes in slices and channels: a slice of a channel is a strand."""
 
     hierarchy: Hierarchy
     size_bytes: int
@@ -159,21 +164,21 @@ class _Slices:
         return len(self.hierarchy.channels[0]) * self.inside
 
     @property
-    def beats(self) -> int:
+    def depth(self) -> int:
         """Slices that follow each other."""
         share_bytes = self.size_bytes // (self.inside * self.channels)
         return min(PIPELINE_SLICES, max(1, share_bytes // SLICED_BYTES))
 
     @property
     def count(self) -> int:
-        return self.channels * self.beats
+        return self.channels * self.depth
 
-    def track(self, number: int) -> Track:
+    def strand(self, number: int) -> Strand:
         """The strand and its DMA rings."""
         rings = max(1, min(LANES // self.count, len(rdh.LANES)))
-        return Track(number, tuple((number * rings + k) % LANES for k in range(rings)))
+        return Strand(number, tuple((number * rings + k) % LANES for k in range(rings)))
 
-    def pipelined(self, towers: Sequence[Floors]) -> tuple[Round, ...]:
+    def pipelined(self, phases: Sequence[Phases]) -> tuple[Round, ...]:
         """A slice goes inside as soon as the one before has been sent to other instances.
 
         A CC-core works in order, so what waits for the network comes last: the first sends of all
@@ -182,11 +187,11 @@ class _Slices:
         slices = [
             [
                 stages.side_by_side(strands)
-                for strands in zip(*towers[first : first + self.channels], strict=True)
+                for strands in zip(*phases[first : first + self.channels], strict=True)
             ]
             for first in range(0, self.count, self.channels)
         ]
-        rounds: Strand = []
+        rounds: list[Round] = []
         for before, between, _ in slices:
             rounds += (*before, *between[:1])
         rounds += stages.side_by_side([between[1:] for _, between, _ in slices])
@@ -196,30 +201,31 @@ class _Slices:
 
 
 @attrs.frozen(eq=False)
-class _Tower:
-    """The stages of one strand."""
+class _HierarchyStrand:
+    """The stages of one strand: what it does in each phase."""
 
-    nodes: np.ndarray  # (X, Y) int32, member by instance and role inside
-    inside: Stage
-    between: Stage
+    nodes: np.ndarray  # (X, Y) int32, member by instance and position inside
+    inside: StageAlgorithm
+    between: StageAlgorithm
 
-    def all_reduce(self, extents: list[Extent], scratch: Scratch, cut: tuple[int, int]) -> Floors:
-        """The chunk of a role inside is cut once more, for the roles between."""
-        parts, width = cut
+    def all_reduce(
+        self, extents: list[Extent], scratch: Scratch, divided_by: int, width: int
+    ) -> Phases:
+        """The chunk of a position inside is cut once more, for the positions between."""
         results = [extent.moved(Space.RESULT) for extent in extents]
         pieces = sliced(results, len(self.nodes), width)
         shares = [self._shares(alike) for alike in zip(*pieces, strict=True)]
-        joined = self.between.reduce_scatter(shares, shares, scratch, parts)
+        reduced = self.between.reduce_scatter(shares, shares, scratch, divided_by)
         return (
             self.inside.reduce_scatter(extents, results, scratch),
-            joined + self.between.all_gather(shares, shares),
+            reduced + self.between.all_gather(shares, shares),
             self.inside.all_gather(results, results),
         )
 
     def reduce_scatter(
-        self, extents: list[Extent], targets: list[Extent], scratch: Scratch, parts: int
-    ) -> Floors:
-        """What is joined inside an instance, a chunk for every instance, lies in scratch."""
+        self, extents: list[Extent], targets: list[Extent], scratch: Scratch, divided_by: int
+    ) -> Phases:
+        """What is reduced inside an instance, a chunk for every instance, lies in scratch."""
         count, slots = len(self.nodes), []
         for extent in extents:
             size = int(extent.sizes.max(initial=0))
@@ -235,22 +241,22 @@ class _Tower:
             attrs.evolve(target, offsets=target.offsets[:, :count], sizes=target.sizes[:, :count])
             for target in targets
         ]
-        joined = self.inside.reduce_scatter(self._per_node(extents), within, scratch)
-        return joined, self.between.reduce_scatter(slots, results, scratch, parts), []
+        reduced = self.inside.reduce_scatter(self._per_node(extents), within, scratch)
+        return reduced, self.between.reduce_scatter(slots, results, scratch, divided_by), []
 
-    def all_gather(self, own: list[Extent], targets: list[Extent]) -> Floors:
-        """Every member has X chunks in the end of the first floor, and passes all of them on."""
+    def all_gather(self, own: list[Extent], targets: list[Extent]) -> Phases:
+        """After the first phase every member has X chunks; all of them go round its instance."""
         within = self._per_node(targets)
-        first = self.between.all_gather(self._per_role(own), self._per_role(targets))
+        first = self.between.all_gather(self._per_position(own), self._per_position(targets))
         return [], first, self.inside.all_gather(within, within)
 
     def _per_node(self, extents: Sequence[Extent]) -> list[Extent]:
-        """Chunks by member as chunks by role inside: extents for every instance."""
-        return [one for node in self.nodes for one in renumbered(extents, node)]
+        """Chunks by member as chunks by position inside: extents for every instance."""
+        return [extent for node in self.nodes for extent in renumbered(extents, node)]
 
-    def _per_role(self, extents: Sequence[Extent]) -> list[Extent]:
-        """Chunks by member as chunks by role between, in a table by role inside."""
-        mine, row = self.nodes.T, self.inside.roles.roles
+    def _per_position(self, extents: Sequence[Extent]) -> list[Extent]:
+        """Chunks by member as chunks by position between, in a table by position inside."""
+        mine, row = self.nodes.T, self.inside.subgroups.positions
         return [
             attrs.evolve(
                 extent, offsets=extent.offsets[0, mine], sizes=extent.sizes[0, mine], row=row
@@ -259,12 +265,12 @@ class _Tower:
         ]
 
     def _shares(self, pieces: Sequence[Extent]) -> Extent:
-        """Piece x of the chunk of every member's role inside, as chunk x."""
+        """Piece x of the chunk of every member's position inside, as chunk x."""
         return attrs.evolve(
             pieces[0],
             offsets=np.stack([piece.offsets[0] for piece in pieces], axis=1),
             sizes=np.stack([piece.sizes[0] for piece in pieces], axis=1),
-            row=self.inside.roles.roles,
+            row=self.inside.subgroups.positions,
         )
 
 

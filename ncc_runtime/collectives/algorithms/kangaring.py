@@ -1,12 +1,12 @@
 """KangaRing: a ring of primaries, each with a secondary on its chip that it reads and writes.
 
-    reduce-scatter   a primary joins what came in, its own share and its secondary's: three reads,
+    reduce-scatter   a primary reduces what it got, its own share and its secondary's: three reads,
                      one write
     all-gather       a primary reads a chunk once and writes it to its successor and its secondary:
                      one read, two writes
 
 A pair touches HBM 4 times a step instead of 6 in reduce-scatter, 3 instead of 4 in all-gather. The
-two of a pair change roles from one cycle to the next. Where it reduces, chunks go in slices as in a
+two of a pair swap roles from one cycle to the next. Where it reduces, chunks go in slices as in a
 ring, each with a DMA ring of its own (assumed).
 
 Source: AWS Neuron docs, intranode-collective-comm.rst (pairs, touches, alternating roles); nec.h
@@ -21,26 +21,26 @@ import numpy as np
 from ncc_runtime.collectives import stages
 from ncc_runtime.collectives.algorithms.ring import SLOTS, slices_of
 from ncc_runtime.collectives.chunks import Extent, Scratch
-from ncc_runtime.collectives.layout import Layout, Members, UnsuitedError
+from ncc_runtime.collectives.layout import GroupLayout, Members, UnsuitedError
 from ncc_runtime.collectives.plan import (
     IDLE,
-    Copy,
     Job,
-    Piece,
+    Location,
     Plan,
     Round,
+    SecondTarget,
     Space,
     Transfer,
     divisor,
 )
-from ncc_runtime.collectives.stages import Roles, StageKind, Strand, Track, Wiring
+from ncc_runtime.collectives.stages import Arrangement, StageKind, Strand, Subgroups
 from ncc_runtime.group_rules.rules import KANGARING_RANKS
 
 
-def arrange(layout: Layout) -> Wiring:
+def arrange(layout: GroupLayout) -> Arrangement:
     """Pairs along the cycles of the chips; UnsuitedError unless whole chips close a ring.
 
-    Roles 2k and 2k+1 are the primary and the secondary of pair k.
+    Positions 2k and 2k+1 are the primary and the secondary of pair k.
     """
     per_chip = layout.placement.topology.ranks_per_chip
     if len(layout.by_node()) > 1:
@@ -52,7 +52,7 @@ def arrange(layout: Layout) -> Wiring:
     found = layout.chip_cycles()
     if not found:
         raise UnsuitedError("no links close a ring over its chips")
-    return Wiring(tuple(_paired(cycle, number) for number, cycle in enumerate(found)))
+    return Arrangement(tuple(_paired(cycle, number) for number, cycle in enumerate(found)))
 
 
 def _paired(cycle: Sequence[Members], number: int) -> Members:
@@ -62,10 +62,10 @@ def _paired(cycle: Sequence[Members], number: int) -> Members:
     return tuple(members)
 
 
-def all_reduce(job: Job, wiring: Wiring) -> Plan:
+def all_reduce(job: Job, arrangement: Arrangement) -> Plan:
     """The ring of pairs both ways round, with one chunk for each pair, which its primary keeps."""
-    members, scratch = len(wiring.orders[0]), Scratch()
-    rings = _rings(job, wiring, slices_of(wiring, job.buffers.operand_elements, job))
+    members, scratch = len(arrangement.orders[0]), Scratch()
+    rings = _rings(job, arrangement, slices_of(arrangement, job.buffers.operand_elements, job))
     strands = []
     slices = stages.operand_slices(job, members // 2, len(rings))
     for ring, extents in zip(rings, slices, strict=True):
@@ -76,35 +76,39 @@ def all_reduce(job: Job, wiring: Wiring) -> Plan:
     return Plan("kangaring", members, stages.side_by_side(strands), scratch.bytes, job.symmetry)
 
 
-def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
+def reduce_scatter(job: Job, arrangement: Arrangement) -> Plan:
     """A pair has a chunk for each of its members; the primary hands over the secondary's."""
-    rings = _rings(job, wiring, slices_of(wiring, job.buffers.operand_elements, job))
+    rings = _rings(job, arrangement, slices_of(arrangement, job.buffers.operand_elements, job))
     return stages.reduce_scatter("kangaring", job, rings)
 
 
-def all_gather(job: Job, wiring: Wiring) -> Plan:
+def all_gather(job: Job, arrangement: Arrangement) -> Plan:
     """A pair has a chunk of each of its members; the primary reads the secondary's."""
-    rings = _rings(job, wiring, 1)
+    rings = _rings(job, arrangement, 1)
     return stages.all_gather("kangaring", job, rings)
 
 
 @attrs.frozen(eq=False)
 class KangaRing:
-    """One ring of pairs per team; as a stage, chunk r of an extent belongs to role r."""
+    """One ring of pairs per subgroup; as a stage, chunk r of an extent belongs to position r."""
 
-    roles: Roles
-    track: Track
+    subgroups: Subgroups
+    strand: Strand
     _columns: dict[int, np.ndarray] = attrs.field(init=False, factory=dict)  # by step
 
     @property
     def goes_by_chunk(self) -> bool:
-        """Whether transfers are of one chunk each, the same ones for every role."""
+        """Whether transfers are of one chunk each, the same ones for every position."""
         return True
 
     def reduce_scatter(
-        self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
-    ) -> Strand:
-        """Chunk r of the extents, reduced and divided, at role r in chunk r of the targets."""
+        self,
+        extents: Sequence[Extent],
+        targets: Sequence[Extent],
+        scratch: Scratch,
+        divided_by: int = 1,
+    ) -> list[Round]:
+        """Chunk r of the extents, reduced and divided, at position r in chunk r of the targets."""
         owners = (self.primaries, self.secondaries)
         kept = [
             (_every_other(target, half), owner)
@@ -112,22 +116,22 @@ class KangaRing:
             for target in targets
         ]
         shares = [_every_other(extent, half) for half in range(2) for extent in extents]
-        return self.reduce_pairs(shares, kept, scratch, parts)
+        return self.reduce_pairs(shares, kept, scratch, divided_by)
 
-    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> Strand:
-        """Chunk r of `own` at role r, in chunk r of the targets of everybody."""
+    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
+        """Chunk r of `own` at position r, in chunk r of the targets of everybody."""
         halves = [_every_other(target, half) for half in range(2) for target in targets]
         given = [_every_other(extent, half) for half in range(2) for extent in own]
-        keep = stages.kept(self.roles, self.track, own, targets)
+        keep = stages.kept(self.subgroups, self.strand, own, targets)
         if own[0].space is Space.OPERAND:
             first, *rest = self.gather_pairs(halves, given)
             return [Round((*first.transfers, *keep)), *rest]
-        swap = self.roles.member(self.roles.roles ^ 1)
-        role = self.roles.role
+        swap = self.subgroups.member(self.subgroups.positions ^ 1)
+        position = self.subgroups.position
         swapped = [
-            self.track.transfer(swap, (source.piece(role),), target.at(role, swap), size)
+            self.strand.transfer(swap, (source.piece(position),), target.at(position, swap), size)
             for source, target in zip(own, targets, strict=True)
-            for size in (target.size(role),)
+            for size in (target.size(position),)
         ]
         first = Round((*swapped, *keep))
         return [first, *self.gather_pairs(halves, are_swapped=True)]
@@ -137,8 +141,8 @@ class KangaRing:
         extents: Sequence[Extent],
         kept: Sequence[tuple[Extent, np.ndarray]],
         scratch: Scratch,
-        parts: int,
-    ) -> Strand:
+        divided_by: int,
+    ) -> list[Round]:
         """Chunk k of the extents, reduced, from pair k's primary to whom `kept` names."""
         slots = [
             [scratch.take(int(extent.sizes.max(initial=0))) for _ in range(SLOTS)]
@@ -159,7 +163,7 @@ class KangaRing:
             attrs.evolve(
                 self._reduce(extent, last, slots[k], target.at(self._chunk(-1 - last), owner)),
                 peer=owner,
-                divisor=parts,
+                divisor=divided_by,
             )
             for k, (extent, (target, owner)) in enumerate(zip(extents, kept, strict=True))
         ]
@@ -167,7 +171,7 @@ class KangaRing:
 
     def gather_pairs(
         self, targets: Sequence[Extent], own: Sequence[Extent] = (), *, are_swapped: bool = False
-    ) -> Strand:
+    ) -> list[Round]:
         """Chunk k of everybody's targets, which begins at pair k's primary.
 
         With `own` it begins there for the first half of the targets and at the secondary for the
@@ -185,31 +189,33 @@ class KangaRing:
                 rounds.append(Round(tuple(moves)))
         return rounds
 
-    def _first(self, own: Sequence[Extent], k: int) -> tuple[Piece, np.ndarray]:
+    def _first(self, own: Sequence[Extent], k: int) -> tuple[Location, np.ndarray]:
         """Where a pair's chunk begins, and who of the pair lacks it."""
         if k < len(own) // 2:
             return own[k].piece(self._chunk(0)), self.secondaries
         return own[k].piece(self._chunk(0), self.secondaries), self.primaries
 
     def _spread(
-        self, step: int, target: Extent, first: tuple[Piece, np.ndarray] | None
+        self, step: int, target: Extent, first: tuple[Location, np.ndarray] | None
     ) -> Transfer:
         """A chunk to the successor and to the secondary; in the end to the secondary alone."""
         chunk, successor = self._chunk(-step), self._shifted(1)
         source, beside = first or (target.piece(chunk), self.secondaries)
         size = target.size(chunk)
         if step == self._pairs - 1:
-            return self.track.transfer(beside, (source,), target.at(chunk, beside), size)
-        moved = self.track.transfer(successor, (source,), target.at(chunk, successor), size)
-        return attrs.evolve(moved, also=Copy(beside, target.at(chunk, beside)))
+            return self.strand.transfer(beside, (source,), target.at(chunk, beside), size)
+        moved = self.strand.transfer(successor, (source,), target.at(chunk, successor), size)
+        return attrs.evolve(moved, also=SecondTarget(beside, target.at(chunk, beside)))
 
-    def _reduce(self, extent: Extent, step: int, slots: Sequence[int], target: Piece) -> Transfer:
+    def _reduce(
+        self, extent: Extent, step: int, slots: Sequence[int], target: Location
+    ) -> Transfer:
         """What came in, the own share and the secondary's, on to the successor."""
         chunk = self._chunk(-1 - step)
-        sources: tuple[Piece, ...] = (extent.piece(chunk), extent.piece(chunk, self.secondaries))
+        sources: tuple[Location, ...] = (extent.piece(chunk), extent.piece(chunk, self.secondaries))
         if step:
             sources = (self._slot(slots, step - 1), *sources)
-        moved = self.track.transfer(self._shifted(1), sources, target, extent.size(chunk))
+        moved = self.strand.transfer(self._shifted(1), sources, target, extent.size(chunk))
         return attrs.evolve(moved, consumed=self._shifted(-1) if step else None)
 
     @property
@@ -224,11 +230,11 @@ class KangaRing:
 
     @property
     def _pairs(self) -> int:
-        return self.roles.count // 2
+        return self.subgroups.size // 2
 
     def _chunk(self, shift: int) -> np.ndarray:
         """By member, the number of the pair `shift` places on."""
-        return np.asarray((self.roles.role // 2 + shift) % self._pairs)
+        return np.asarray((self.subgroups.position // 2 + shift) % self._pairs)
 
     def _shifted(self, step: int) -> np.ndarray:
         return self._at_primaries(2 * step)
@@ -236,14 +242,14 @@ class KangaRing:
     def _at_primaries(self, step: int) -> np.ndarray:
         """At every primary who stands `step` places on, IDLE at the secondaries."""
         if step not in self._columns:
-            is_primary = self.roles.roles % 2 == 0
-            found = np.where(is_primary, self.roles.shifted(step), np.int32(IDLE))
+            is_primary = self.subgroups.positions % 2 == 0
+            found = np.where(is_primary, self.subgroups.shifted(step), np.int32(IDLE))
             found.setflags(write=False)
             self._columns[step] = found
         return self._columns[step]
 
-    def _slot(self, slots: Sequence[int], step: int) -> Piece:
-        return Piece(Space.SCRATCH, self.roles.everywhere(slots[step % SLOTS]))
+    def _slot(self, slots: Sequence[int], step: int) -> Location:
+        return Location(Space.SCRATCH, self.subgroups.everywhere(slots[step % SLOTS]))
 
 
 def _every_other(extent: Extent, half: int) -> Extent:
@@ -251,20 +257,20 @@ def _every_other(extent: Extent, half: int) -> Extent:
     return attrs.evolve(extent, offsets=extent.offsets[:, half::2], sizes=extent.sizes[:, half::2])
 
 
-def _rings(job: Job, wiring: Wiring, slices: int) -> list[KangaRing]:
+def _rings(job: Job, arrangement: Arrangement, slices: int) -> list[KangaRing]:
     """A ring of pairs for every cycle and slice.
 
     Who is a primary on a cycle is none on the next, so that two cycles share their DMA rings.
     """
     return [
         KangaRing(
-            Roles([order], job.symmetry),
-            Track(cycle * slices + part, (cycle // 2 * slices + part,)),
+            Subgroups([order], job.symmetry),
+            Strand(cycle * slices + part, (cycle // 2 * slices + part,)),
         )
-        for cycle, order in enumerate(wiring.orders)
+        for cycle, order in enumerate(arrangement.orders)
         for part in range(slices)
     ]
 
 
-STAGE = StageKind(arrange, lambda roles, _, track: KangaRing(roles, track))
+STAGE = StageKind(arrange, lambda subgroups, _, strand: KangaRing(subgroups, strand))
 """KangaRing as a part of a hierarchy."""

@@ -1,22 +1,20 @@
 """Mesh algorithms: everybody writes to everybody, in steps whose number does not grow.
 
-    reduce-scatter   step 0: members share out the others of every other chip; for each of theirs
-                     they join the chunks of their own chip's members and write them there
-                     step 1: each joins the parts of all chips
-    all-gather       step 0: members share out the other chips; to each of theirs they write the
-                     chunks of all members of their own chip, at the member nearest to its port
-                     step 1: the members of a chip write each other what they hold
+    reduce-scatter   step 0: the members of a chip share out the members of every other chip; for
+                     each of theirs they reduce the chunks of their own chip's members, write there
+                     step 1: each reduces the partial sums of all chips
+    all-gather       step 0: the members of a chip share out the other chips; to each of theirs they
+                     write the chunks of all members of their own chip, at its ingress rank
+                     step 1: the members of a chip write each other what they have got
     all-reduce       the first, then the second; what an all-gather starts from is then no operand,
                      so each writes its own chunk to every chip
 
-All goes through one DMA ring of each member.
+The ingress rank of a chip is the member nearest to the port by which bytes from the other chip
+enter. All goes through one DMA ring of each member. A transfer of a plan has every member send and
+receive at most once, so sends are cut into matchings.
 
 Source: AWS Neuron docs, intranode-collective-comm.rst (steps, destinations shared out, nearest
 rank); nec.h (at most 128 chips, one channel).
-
-Doors: the members of a chip at which bytes from another chip arrive first.
-
-Sets of sends in which nobody sends or receives twice: what one transfer of a plan can hold.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,18 +25,16 @@ import numpy as np
 
 from ncc_runtime.collectives import stages
 from ncc_runtime.collectives.chunks import Extent, Scratch
-from ncc_runtime.collectives.layout import Layout, Members, UnsuitedError
-from ncc_runtime.collectives.plan import IDLE, Job, Piece, Plan, Round, Space, Transfer
+from ncc_runtime.collectives.layout import GroupLayout, Members, UnsuitedError
+from ncc_runtime.collectives.plan import IDLE, Job, Location, Plan, Round, Space, Transfer
 from ncc_runtime.collectives.stages import (
     MOST_SOURCES,
-    Join,
-    Roles,
-    Stage,
+    Arrangement,
+    StageAlgorithm,
     StageKind,
     Strand,
-    Track,
-    Wiring,
-    chained,
+    Subgroups,
+    chained_reduction,
     side_by_side,
 )
 from ncc_runtime.group_rules.rules import MESH_CHIPS
@@ -47,8 +43,8 @@ from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.quadrants import NO_PORT, planes_of_cores, ports_of_cores
 
 
-def doors(layout: Layout, clusters: tuple[Members, ...]) -> tuple[Members, ...]:
-    """[source][target]: the place in the target cluster that receives for it.
+def ingress_places(layout: GroupLayout, clusters: tuple[Members, ...]) -> tuple[Members, ...]:
+    """[source][target]: the place of the ingress rank in the target cluster.
 
     It is at the port by which the route enters the chip. Where no port is published, or no member
     is at it, places take turns.
@@ -57,7 +53,7 @@ def doors(layout: Layout, clusters: tuple[Members, ...]) -> tuple[Members, ...]:
     port, plane = ports_of_cores(topology), planes_of_cores(topology)
     begins = np.array([layout.seats[source[0]].chip for source in clusters])
     entered = _entry_ports(topology, begins % topology.chips_per_node)
-    found = []
+    places = []
     for number, source in enumerate(clusters):
         begin = layout.seats[source[0]]
         row = []
@@ -74,15 +70,15 @@ def doors(layout: Layout, clusters: tuple[Members, ...]) -> tuple[Members, ...]:
             if code == NO_PORT or not near:
                 near = list(range(len(seats)))
             row.append(near[number % len(near)])
-        found.append(tuple(row))
-    return tuple(found)
+        places.append(tuple(row))
+    return tuple(places)
 
 
 def _entry_ports(topology: Topology, chips: np.ndarray) -> np.ndarray:
     """The port by which the first instance's routes enter, int8, by source and target chip."""
     first = np.zeros((len(chips), len(chips)), np.int64)
-    ways, rows = _routes(topology).rows(first, chips[:, None], chips)
-    return np.asarray(ways.enters[rows])
+    routes, rows = _routes(topology).rows(first, chips[:, None], chips)
+    return np.asarray(routes.enters[rows])
 
 
 @lru_cache(maxsize=8)
@@ -91,40 +87,40 @@ def _routes(topology: Topology) -> RouteTable:
 
 
 @attrs.frozen
-class Send:
-    """One role writes to another what a role on its chip, or all of its chip, has to give."""
+class MeshSend:
+    """One position writes to another: its own chunk, or a chunk of each member of its chip."""
 
     sender: int
     receiver: int
     chip: int  # of the sender, as a number of the form
 
 
-def matchings(sends: Iterable[Send]) -> list[list[Send]]:
-    """Each send in the first set that has neither its sender nor its receiver yet."""
-    found: list[list[Send]] = []
-    sending: dict[int, int] = {}  # bits: the sets a role sends in
+def matchings(sends: Iterable[MeshSend]) -> list[list[MeshSend]]:
+    """Sets in which nobody sends or receives twice: each send goes into the first it fits in."""
+    sets: list[list[MeshSend]] = []
+    sending: dict[int, int] = {}  # bits: the sets a position sends in
     receiving: dict[int, int] = {}
     for send in sends:
         taken = sending.get(send.sender, 0) | receiving.get(send.receiver, 0)
-        free = (~taken & (taken + 1)).bit_length() - 1
-        if free == len(found):
-            found.append([])
-        found[free].append(send)
+        free = (~taken & (taken + 1)).bit_length() - 1  # the lowest bit that is 0
+        if free == len(sets):
+            sets.append([])
+        sets[free].append(send)
         sending[send.sender] = sending.get(send.sender, 0) | 1 << free
         receiving[send.receiver] = receiving.get(send.receiver, 0) | 1 << free
-    return found
+    return sets
 
 
 @attrs.frozen
-class Form:
-    """Roles chip by chip, and where on a chip it is that bytes from another arrive."""
+class MeshForm:
+    """Positions chip by chip, and where on a chip it is that bytes from another arrive."""
 
     sizes: tuple[int, ...]  # members of each chip
-    doors: tuple[tuple[int, ...], ...]  # [source chip][target chip]: place on the target
+    ingress_places: tuple[tuple[int, ...], ...]  # [source chip][target chip]: place on the target
 
     @property
     def chips(self) -> int:
-        """Chips of a team."""
+        """Chips of a subgroup."""
         return len(self.sizes)
 
     @property
@@ -132,12 +128,12 @@ class Form:
         """Members of the chip that has most."""
         return max(self.sizes)
 
-    def role(self, chip: int, place: int) -> int:
-        """The role of a place on a chip, places counted round."""
+    def position(self, chip: int, place: int) -> int:
+        """The position of a place on a chip, places counted round."""
         return sum(self.sizes[:chip]) + place % self.sizes[chip]
 
 
-def arrange(layout: Layout) -> Wiring:
+def arrange(layout: GroupLayout) -> Arrangement:
     """Members by chip, chips in order; UnsuitedError if there are too many to write to."""
     by_chip = sorted(layout.by_chip(), key=lambda cluster: layout.seats[cluster[0]].chip)
     clusters = tuple(
@@ -151,40 +147,47 @@ def arrange(layout: Layout) -> Wiring:
             f"{max(sizes)} members share a chip, a descriptor joins {MOST_SOURCES} at most"
         )
     order = tuple(member for cluster in clusters for member in cluster)
-    return Wiring((order,), Form(sizes, doors(layout, clusters)), _place_by_place(sizes))
+    return Arrangement(
+        (order,), MeshForm(sizes, ingress_places(layout, clusters)), _place_by_place(sizes)
+    )
 
 
 def _place_by_place(sizes: Sequence[int]) -> Members:
-    """Chunks of roles such that what a place of a chip gets from the others is one range."""
+    """Chunks of positions such that what a place of a chip gets from the others is one range."""
     places = [(place, chip) for chip, size in enumerate(sizes) for place in range(size)]
     rank = {place: number for number, place in enumerate(sorted(places))}
     return tuple(rank[place] for place in places)
 
 
-def all_reduce(job: Job, wiring: Wiring) -> Plan:
+def all_reduce(job: Job, arrangement: Arrangement) -> Plan:
     """Every member sends a part for each other chip and its whole chunk to everybody."""
-    return stages.all_reduce("mesh", job, [_mesh(job, wiring)], wiring.chunks)
+    return stages.all_reduce("mesh", job, [_stage(job, arrangement)], arrangement.chunks)
 
 
-def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
+def reduce_scatter(job: Job, arrangement: Arrangement) -> Plan:
     """Every member gets one part of its chunk from every other chip."""
-    return stages.reduce_scatter("mesh", job, [_mesh(job, wiring)])
+    return stages.reduce_scatter("mesh", job, [_stage(job, arrangement)])
 
 
-def all_gather(job: Job, wiring: Wiring) -> Plan:
+def all_gather(job: Job, arrangement: Arrangement) -> Plan:
     """Every chip gets every chunk from elsewhere once, then its members exchange them."""
-    return stages.all_gather("mesh", job, [_mesh(job, wiring)])
+    return stages.all_gather("mesh", job, [_stage(job, arrangement)])
+
+
+def _stage(job: Job, arrangement: Arrangement) -> StageAlgorithm:
+    subgroups = Subgroups(arrangement.orders, job.symmetry)
+    return STAGE.stage(subgroups, arrangement.form, Strand(0, (0,)))
 
 
 @attrs.frozen(eq=False)
 class Mesh:
-    """A mesh of every team; chunk k of an extent belongs to role k."""
+    """A mesh of every subgroup; chunk k of an extent belongs to position k."""
 
-    roles: Roles
-    form: Form
-    track: Track
-    chip: np.ndarray = attrs.field(init=False)  # by role
-    first: np.ndarray = attrs.field(init=False)  # by role, the first of its chip
+    subgroups: Subgroups
+    form: MeshForm
+    strand: Strand
+    chip: np.ndarray = attrs.field(init=False)  # by position
+    first: np.ndarray = attrs.field(init=False)  # by position, the first of its chip
 
     @chip.default
     def _chip_of_roles(self) -> np.ndarray:
@@ -197,7 +200,7 @@ class Mesh:
 
     @property
     def chips(self) -> int:
-        """Chips of a team."""
+        """Chips of a subgroup."""
         return self.form.chips
 
     @property
@@ -207,126 +210,126 @@ class Mesh:
 
     @property
     def goes_by_chunk(self) -> bool:
-        """Whether transfers are of one chunk each, the same ones for every role."""
+        """Whether transfers are of one chunk each, the same ones for every position."""
         return False
 
     def reduce_scatter(
-        self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
-    ) -> Strand:
-        """Chunk r of the extents, reduced and divided, at role r in chunk r of the targets."""
+        self,
+        extents: Sequence[Extent],
+        targets: Sequence[Extent],
+        scratch: Scratch,
+        divided_by: int = 1,
+    ) -> list[Round]:
+        """Chunk r of the extents, reduced and divided, at position r in chunk r of the targets."""
         slots = [
             [scratch.take(int(extent.sizes.max(initial=0))) for _ in range(self.chips)]
             for extent in extents
         ]
         sends = [
-            self._part(
-                extent, served, Piece(Space.SCRATCH, self._everywhere(its_slots[served.turn]))
-            )
+            self._partial_sum(extent, served, by_chip[served.shift])
             for served in _served(self.form)
-            for extent, its_slots in zip(extents, slots, strict=True)
+            for extent, by_chip in zip(extents, slots, strict=True)
         ]
-        role = self.roles.role
-        joins = []
-        for extent, target, its_slots in zip(extents, targets, slots, strict=True):
-            join = Join(
-                self._parts(extent, its_slots),
-                target.piece(role),
-                extent.size(role),
-                self.roles.home,
+        position = self.subgroups.position
+        reductions = []
+        for extent, target, by_chip in zip(extents, targets, slots, strict=True):
+            moves = chained_reduction(
+                self._last_sources(extent, by_chip),
+                target.piece(position),
+                extent.size(position),
+                self.subgroups.self_peers,
+                self.strand,
+                scratch,
+                divided_by,
             )
-            moves = chained(join, self.track, scratch, parts)
-            joins.append([Round((move,)) for move in moves])
-        last = side_by_side(joins)
+            reductions.append([Round((move,)) for move in moves])
+        last = side_by_side(reductions)
         return [Round(tuple(sends)), *last] if sends else list(last)
 
-    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> Strand:
-        """Chunk r of `own` at role r, in chunk r of the targets of everybody."""
-        grouped = all(extent.space is Space.OPERAND for extent in own)
-        sets = _sets(self.form, grouped)
+    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
+        """Chunk r of `own` at position r, in chunk r of the targets of everybody."""
+        # operands can be read by a proxy on the same chip; what has just been reduced cannot
+        by_chip = all(extent.space is Space.OPERAND for extent in own)
+        matched = _matched_sends(self.form, by_chip)
         sends = [
-            move
-            for one_set in sets
-            for chunk in self._chunks(one_set, grouped)
+            self._sent(matching, chunk, source, target)
+            for matching in matched
+            for chunk in self._chunks(matching, by_chip)
             for source, target in zip(own, targets, strict=True)
-            for move in self._deposit((source, target), (one_set, chunk))
         ]
-        if grouped:
-            sends += self._around(own, targets, self.roles.role[:, None])
-        sends += stages.kept(self.roles, self.track, own, targets)
-        exchange = self._around(targets, targets, self._held(sets, grouped))
+        if by_chip:
+            sends += self._around(own, targets, self.subgroups.position[:, None])
+        sends += stages.kept(self.subgroups, self.strand, own, targets)
+        exchange = self._around(targets, targets, self._received(matched, by_chip))
         return [Round(tuple(moves)) for moves in (sends, exchange) if moves]
 
-    def _everywhere(self, offset: int) -> np.ndarray:
-        return self.roles.everywhere(offset)
-
-    def _part(self, extent: Extent, served: "_Served", slot: Piece) -> Transfer:
-        """The receivers' chunks of all members of the senders' chips, joined."""
-        peer = self.roles.members_of(served.receiver)
-        chunk = np.maximum(served.receiver, 0)[self.roles.role]
+    def _partial_sum(self, extent: Extent, served: "_Served", slot: int) -> Transfer:
+        """The receivers' chunks of all members of the senders' chips, reduced into a slot."""
+        peer = self.subgroups.members_of(served.receiver)
+        chunk = np.maximum(served.receiver, 0)[self.subgroups.position]
         sources = self._on_chip(extent, chunk, served.size)
-        return self.track.transfer(peer, sources, slot, extent.size(chunk))
+        target = Location(Space.SCRATCH, self.subgroups.everywhere(slot))
+        return self.strand.transfer(peer, sources, target, extent.size(chunk))
 
-    def _on_chip(self, extent: Extent, chunk: np.ndarray, size: int) -> tuple[Piece, ...]:
+    def _on_chip(self, extent: Extent, chunk: np.ndarray, size: int) -> tuple[Location, ...]:
         """A chunk in the memory of everybody on a chip of `size` members."""
         if size == 1:
             return (extent.piece(chunk),)
-        last = np.minimum(self.first + size, self.roles.count) - 1
+        last = np.minimum(self.first + size, self.subgroups.size) - 1
         owners = [np.minimum(self.first + place, last) for place in range(size)]
-        return tuple(extent.piece(chunk, self.roles.members_of(owner)) for owner in owners)
+        return tuple(extent.piece(chunk, self.subgroups.members_of(owner)) for owner in owners)
 
-    def _parts(self, extent: Extent, slots: Sequence[int]) -> list[Piece]:
-        """What the last step joins: a part from every chip."""
-        received = [Piece(Space.SCRATCH, self._everywhere(slot)) for slot in slots]
+    def _last_sources(self, extent: Extent, slots: Sequence[int]) -> list[Location]:
+        """What the last step reduces: a partial sum of every chip."""
+        received = [Location(Space.SCRATCH, self.subgroups.everywhere(slot)) for slot in slots]
         if self.chips == 1:
-            return list(self._on_chip(extent, self.roles.role, self.widest))
+            return list(self._on_chip(extent, self.subgroups.position, self.widest))
         if self.widest == 1:
-            return [extent.piece(self.roles.role), *received[1:]]
+            return [extent.piece(self.subgroups.position), *received[1:]]
         return received
 
-    def _chunks(self, sends: Sequence[Send], grouped: bool) -> Iterator[np.ndarray]:
-        """Chunks that a set of sends moves, one transfer after another; by role, IDLE for none."""
-        for place in range(self.widest if grouped else 1):
-            chunk = np.full(self.roles.count, IDLE, np.int64)
-            for send in sends:
-                if not grouped:
+    def _chunks(self, matching: Sequence[MeshSend], by_chip: bool) -> Iterator[np.ndarray]:
+        """By position, the chunk that each transfer of a matching moves, IDLE for none."""
+        for place in range(self.widest if by_chip else 1):
+            chunk = np.full(self.subgroups.size, IDLE, np.int64)
+            for send in matching:
+                if not by_chip:
                     chunk[send.sender] = send.sender
                 elif place < self.form.sizes[send.chip]:
-                    chunk[send.sender] = self.form.role(send.chip, place)
+                    chunk[send.sender] = self.form.position(send.chip, place)
             yield chunk
 
-    def _deposit(
-        self,
-        extents: tuple[Extent, Extent],
-        moved: tuple[Sequence[Send], np.ndarray],
-    ) -> Iterator[Transfer]:
+    def _sent(
+        self, matching: Sequence[MeshSend], chunk: np.ndarray, source: Extent, target: Extent
+    ) -> Transfer:
         """A chunk that lies at its owner, into the result of a member of another chip."""
-        (source, target), (sends, chunk) = extents, moved
-        receiver = np.full(self.roles.count, IDLE, np.int64)
-        for send in sends:
+        receiver = np.full(self.subgroups.size, IDLE, np.int64)
+        for send in matching:
             receiver[send.sender] = send.receiver
         receiver[chunk == IDLE] = IDLE
-        peer = self.roles.members_of(receiver)
-        owner = self.roles.members_of(np.where(chunk == IDLE, np.arange(len(chunk)), chunk))
-        is_own = bool((owner == self.roles.home).all())
-        mine = np.maximum(chunk, 0)[self.roles.role]
-        piece = source.piece(mine, None if is_own else owner)
-        yield self.track.transfer(
-            peer, (piece,), target.at(mine, np.maximum(peer, 0)), target.size(mine)
-        )
+        peer = self.subgroups.members_of(receiver)
+        owner = self.subgroups.members_of(np.where(chunk == IDLE, np.arange(len(chunk)), chunk))
+        is_own = bool((owner == self.subgroups.self_peers).all())
+        moved = np.maximum(chunk, 0)[self.subgroups.position]
+        read = source.piece(moved, None if is_own else owner)
+        written = target.at(moved, np.maximum(peer, 0))
+        return self.strand.transfer(peer, (read,), written, target.size(moved))
 
-    def _held(self, sets: Sequence[Sequence[Send]], grouped: bool) -> np.ndarray:
+    def _received(self, matched: Sequence[Sequence[MeshSend]], by_chip: bool) -> np.ndarray:
         """By member, the chunks for others on its chip, (members, k), IDLE beyond the last."""
-        held: list[list[int]] = [[] if grouped else [role] for role in range(self.roles.count)]
-        for send in (send for one_set in sets for send in one_set):
-            if grouped:
+        received: list[list[int]] = [
+            [] if by_chip else [position] for position in range(self.subgroups.size)
+        ]
+        for send in (send for matching in matched for send in matching):
+            if by_chip:
                 size = self.form.sizes[send.chip]
-                held[send.receiver] += [self.form.role(send.chip, k) for k in range(size)]
+                received[send.receiver] += [self.form.position(send.chip, k) for k in range(size)]
             else:
-                held[send.receiver].append(send.sender)
-        table = np.full((len(held), max(map(len, held))), IDLE, np.int64)
-        for role, chunks in enumerate(held):
-            table[role, : len(chunks)] = chunks
-        return table[self.roles.role]
+                received[send.receiver].append(send.sender)
+        table = np.full((len(received), max(map(len, received))), IDLE, np.int64)
+        for position, chunks in enumerate(received):
+            table[position, : len(chunks)] = chunks
+        return table[self.subgroups.position]
 
     def _around(
         self, sources: Sequence[Extent], targets: Sequence[Extent], chunks: np.ndarray
@@ -334,69 +337,66 @@ class Mesh:
         """Chunks that members hold, to everybody else on their chips."""
         if not chunks.size:
             return []
-        place = np.arange(self.roles.count) - self.first
+        place = np.arange(self.subgroups.size) - self.first
         size = np.take(self.form.sizes, self.chip)
-        found: list[Transfer] = []
+        symmetry = self.subgroups.symmetry
+        moves: list[Transfer] = []
         for shift in range(1, self.widest):
             neighbour = np.where(shift < size, self.first + (place + shift) % size, IDLE)
-            parcel = stages.Parcel(self.roles.members_of(neighbour), chunks, self.roles.symmetry)
+            peer = self.subgroups.members_of(neighbour)
             for source, target in zip(sources, targets, strict=True):
-                found += stages.transfers(parcel, [stages.Source(source)], target, self.track)
-        return found
+                read = [stages.ExtentSource(source)]
+                moves += stages.coalesced(peer, chunks, read, target, self.strand, symmetry)
+        return moves
 
 
 @attrs.frozen(eq=False)
 class _Served:
-    """Parts of chunks that members of chips of one size send to members `turn` chips on."""
+    """Whose partial sums members of chips of one size write to members `shift` chips on."""
 
-    turn: int
-    size: int
-    receiver: np.ndarray  # by role, IDLE for none
+    shift: int
+    size: int  # members of the senders' chips
+    receiver: np.ndarray  # by position, IDLE for none
 
 
 @lru_cache(maxsize=8)
-def _served(form: Form) -> tuple[_Served, ...]:
-    """Who joins and writes the parts for whom; chip t places behind fills slot t."""
+def _served(form: MeshForm) -> tuple[_Served, ...]:
+    """The sends of a reduce-scatter; what comes from the chip t places behind fills slot t."""
     sizes = form.sizes
     if form.chips == 1:
         return ()
     columns: dict[tuple[int, int, int], np.ndarray] = {}
-    for turn in range(0 if form.widest > 1 else 1, form.chips):
+    for shift in range(0 if form.widest > 1 else 1, form.chips):
         for chip, size in enumerate(sizes):
-            target = (chip + turn) % form.chips
+            target = (chip + shift) % form.chips
             for place in range(sizes[target]):
-                key = turn, place // size, size
+                # a smaller chip serves a larger one in several transfers
+                key = shift, place // size, size
                 column = columns.setdefault(key, np.full(sum(sizes), IDLE, np.int64))
-                column[form.role(chip, place)] = form.role(target, place)
-    return tuple(_Served(turn, size, column) for (turn, _, size), column in columns.items())
+                column[form.position(chip, place)] = form.position(target, place)
+    return tuple(_Served(shift, size, column) for (shift, _, size), column in columns.items())
 
 
 @lru_cache(maxsize=8)
-def _sets(form: Form, grouped: bool) -> Sequence[Sequence[Send]]:
-    """The sends of an all-gather, of a chip together or one by one, as few sets."""
-    return matchings(_by_chip(form) if grouped else _one_by_one(form))
+def _matched_sends(form: MeshForm, by_chip: bool) -> Sequence[Sequence[MeshSend]]:
+    """The sends of an all-gather, in which a proxy sends for its chip or everybody for itself.
 
-
-def _by_chip(form: Form) -> Iterator[Send]:
-    """One member of a chip for every other chip, which sends for all of its own."""
-    for turn in range(1, form.chips):
-        for chip in range(form.chips):
-            target = (chip + turn) % form.chips
-            receiver = form.role(target, form.doors[chip][target])
-            yield Send(form.role(chip, turn - 1), receiver, chip)
-
-
-def _one_by_one(form: Form) -> Iterator[Send]:
-    """Every member for itself to every other chip, at the same place there."""
-    for turn in range(1, form.chips):
+    By chip, one member of it for every other chip, to the ingress rank there; else every member to
+    every other chip, at the same place there.
+    """
+    sends = []
+    for shift in range(1, form.chips):
         for chip, size in enumerate(form.sizes):
-            target = (chip + turn) % form.chips
-            for place in range(size):
-                yield Send(form.role(chip, place), form.role(target, place), chip)
-
-
-def _mesh(job: Job, wiring: Wiring) -> Stage:
-    return STAGE.stage(Roles(wiring.orders, job.symmetry), wiring.form, Track(0, (0,)))
+            target = (chip + shift) % form.chips
+            if by_chip:
+                receiver = form.position(target, form.ingress_places[chip][target])
+                sends.append(MeshSend(form.position(chip, shift - 1), receiver, chip))
+            else:
+                sends += [
+                    MeshSend(form.position(chip, place), form.position(target, place), chip)
+                    for place in range(size)
+                ]
+    return matchings(sends)
 
 
 STAGE = StageKind(arrange, Mesh)

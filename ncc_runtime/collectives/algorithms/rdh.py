@@ -1,19 +1,19 @@
 """Recursive halving and doubling (RDH) along the axes of a hypercube of chips.
 
-    reduce-scatter   step 0: of the members of a chip each joins one share of what all of them have;
-                     then, axis after axis, half of what is left goes across, joined to what came in
+    reduce-scatter   step 0: of the members of a chip each reduces one share of what all have; then,
+                     axis after axis, half of what is left goes across, reduced with what came in
     all-gather       axis after axis, everything held goes across; in the end the members of a chip
                      write each other what they hold
     all-reduce       the first, then the second
 
 Axes are labelled with the Gray code of rows and columns, so that both ends of an axis of a 4x4
 torus are neighbours. Members at the same place of their chips form a cube, and each place begins
-with another axis, so that all links of a chip are at work in every step. A role is place * chips +
-corner, so everything that goes across is a range of roles; the corner is the label, its bits of
-the axes inside an instance turned by the place.
+with another axis, so that all links of a chip are at work in every step. A position is
+place * chips + corner, so everything that goes across is a range of positions; the corner is the
+label, its bits of the axes inside an instance rotated by the place.
 
 Source: AWS Neuron docs, intranode-collective-comm.rst (stages, 4D hypercube),
-internode-collective-comm.rst (N = 2^p); the labels are derived, AWS publishes none. The turn is
+internode-collective-comm.rst (N = 2^p); the labels are derived, AWS publishes none. The rotation is
 assumed: over one link at a time RDH would take longer than mesh for every size.
 """
 
@@ -26,41 +26,40 @@ import numpy as np
 
 from ncc_runtime.collectives import stages
 from ncc_runtime.collectives.chunks import Extent, Scratch
-from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.collectives.plan import IDLE, Job, Plan, Round, Space, Transfer
 from ncc_runtime.collectives.stages import (
     MOST_SOURCES,
-    Roles,
-    Stage,
+    Arrangement,
+    StageAlgorithm,
     StageKind,
     Strand,
-    Track,
-    Wiring,
+    Subgroups,
 )
 from ncc_runtime.topology.format.spec import FabricShape
 
 LANES = (0, 1, 2, 3)
-"""DMA rings; the first sends, all join what lies on the chip. Assumed."""
+"""DMA rings; the first sends, all reduce what lies on the chip. Assumed."""
 
 
 @attrs.frozen
-class Form:
-    """How many roles share a chip, and how many chips an instance."""
+class CubeForm:
+    """How many positions share a chip, and how many chips an instance."""
 
     local: int
     inside: int
 
-    def turned(self, label: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Labels with their bits inside an instance turned upwards by so many places."""
+    def rotated(self, label: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Labels with their bits inside an instance rotated upwards by so many places."""
         axes = self.inside.bit_length() - 1
         if not axes:
             return label
         by, inner = places % axes, label % self.inside
-        turned = (inner << by | inner >> axes - by) % self.inside
-        return np.asarray(label - inner + turned)
+        rotated = (inner << by | inner >> axes - by) % self.inside
+        return np.asarray(label - inner + rotated)
 
 
-def arrange(layout: Layout) -> Wiring:
+def arrange(layout: GroupLayout) -> Arrangement:
     """Places, then corners; UnsuitedError unless chips are alike and a power of two."""
     cubes = [
         [[members[k] for k in cluster] for cluster in labelled]
@@ -78,16 +77,16 @@ def arrange(layout: Layout) -> Wiring:
         raise UnsuitedError(
             f"{local} members share a chip, a descriptor joins {MOST_SOURCES} at most"
         )
-    form, corners = Form(local, len(cubes[0])), np.arange(len(clusters))
+    form, corners = CubeForm(local, len(cubes[0])), np.arange(len(clusters))
     order = tuple(
         clusters[label][place]
         for place in range(local)
-        for label in form.turned(corners, np.array(place)).tolist()
+        for label in form.rotated(corners, np.array(place)).tolist()
     )
-    return Wiring((order,), form)
+    return Arrangement((order,), form)
 
 
-def _labelled(layout: Layout) -> list[list[int]]:
+def _labelled(layout: GroupLayout) -> list[list[int]]:
     """Members of one instance by chip, chips in the order of their labels."""
     topology = layout.placement.topology
     chips = {
@@ -124,28 +123,28 @@ def _gray(number: int) -> int:
     return number ^ number >> 1
 
 
-def all_reduce(job: Job, wiring: Wiring) -> Plan:
+def all_reduce(job: Job, arrangement: Arrangement) -> Plan:
     """2 log2(chips) sends, of 2(chips-1)/chips of a chip member's share of the buffer in all."""
-    return stages.all_reduce("rdh", job, [_rdh(job, wiring)])
+    return stages.all_reduce("rdh", job, [_stage(job, arrangement)])
 
 
-def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
+def reduce_scatter(job: Job, arrangement: Arrangement) -> Plan:
     """log2(chips) sends, each half as long as the one before."""
-    return stages.reduce_scatter("rdh", job, [_rdh(job, wiring)])
+    return stages.reduce_scatter("rdh", job, [_stage(job, arrangement)])
 
 
-def all_gather(job: Job, wiring: Wiring) -> Plan:
+def all_gather(job: Job, arrangement: Arrangement) -> Plan:
     """log2(chips) sends, each twice as long as the one before, then the exchange on the chip."""
-    return stages.all_gather("rdh", job, [_rdh(job, wiring)])
+    return stages.all_gather("rdh", job, [_stage(job, arrangement)])
 
 
 @attrs.frozen(eq=False)
 class Rdh:
-    """Cubes of every team; chunk k of an extent belongs to role k."""
+    """Cubes of every subgroup; chunk k of an extent belongs to position k."""
 
-    roles: Roles
-    form: Form
-    track: Track
+    subgroups: Subgroups
+    form: CubeForm
+    strand: Strand
     _ends: dict[int, np.ndarray] = attrs.field(init=False, factory=dict)  # by axis
 
     @property
@@ -156,7 +155,7 @@ class Rdh:
     @property
     def chips(self) -> int:
         """Corners of a cube."""
-        return self.roles.count // self.local
+        return self.subgroups.size // self.local
 
     @property
     def axes(self) -> range:
@@ -165,22 +164,26 @@ class Rdh:
 
     @property
     def goes_by_chunk(self) -> bool:
-        """Whether transfers are of one chunk each, the same ones for every role."""
+        """Whether transfers are of one chunk each, the same ones for every position."""
         return False
 
     def reduce_scatter(
-        self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
-    ) -> Strand:
-        """Chunk r of the extents, reduced and divided, at role r in chunk r of the targets."""
+        self,
+        extents: Sequence[Extent],
+        targets: Sequence[Extent],
+        scratch: Scratch,
+        divided_by: int = 1,
+    ) -> list[Round]:
+        """Chunk r of the extents, reduced and divided, at position r in chunk r of the targets."""
         strands = [
-            self._reduce_one(extent, target, scratch, parts)
+            self._reduce_one(extent, target, scratch, divided_by)
             for extent, target in zip(extents, targets, strict=True)
         ]
         return list(stages.side_by_side(strands))
 
-    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> Strand:
-        """Chunk r of `own` at role r, in chunk r of the targets of everybody."""
-        kept = stages.kept(self.roles, self.track, own, targets)
+    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
+        """Chunk r of `own` at position r, in chunk r of the targets of everybody."""
+        kept = stages.kept(self.subgroups, self.strand, own, targets)
         rounds = []
         for axis in self.axes:
             sources = targets if axis else own
@@ -192,50 +195,52 @@ class Rdh:
         around = self._around(targets)
         return [*rounds, Round(tuple(around))] if around else rounds
 
-    def _reduce_one(self, extent: Extent, target: Extent, scratch: Scratch, parts: int) -> Strand:
-        role = self.roles.role
-        joined, rounds = [stages.Source(extent)], []
+    def _reduce_one(
+        self, extent: Extent, target: Extent, scratch: Scratch, divided_by: int
+    ) -> list[Round]:
+        position = self.subgroups.position
+        sources, rounds = [stages.ExtentSource(extent)], []
         if self.local > 1 and self.axes:
             share = self._slot(extent, len(self.axes), scratch)
-            rounds.append(Round(tuple(self._join_on_chip(extent, share))))
-            joined = [stages.Source(share)]
+            rounds.append(Round(tuple(self._reduce_on_chip(extent, share))))
+            sources = [stages.ExtentSource(share)]
         elif self.local > 1:
-            joined = self._shares(extent)
+            sources = self._shares(extent)
         for axis in reversed(self.axes):
             slot = self._slot(extent, axis, scratch)
-            parcel = self._parcel(self._across_axis(axis), self._range(role ^ 1 << axis, axis))
-            rounds.append(Round(tuple(stages.transfers(parcel, joined, slot, self.track))))
-            joined = [*joined, stages.Source(slot)]
-        parcel = self._parcel(self.roles.home, role[:, None])
-        last = stages.transfers(parcel, joined, target, self.track)
-        rounds.append(Round(tuple(attrs.evolve(move, divisor=parts) for move in last)))
+            halves = self._range(position ^ 1 << axis, axis)  # what the other end keeps
+            sends = self._coalesced(self._across_axis(axis), halves, sources, slot)
+            rounds.append(Round(tuple(sends)))
+            sources = [*sources, stages.ExtentSource(slot)]
+        last = self._coalesced(self.subgroups.self_peers, position[:, None], sources, target)
+        rounds.append(Round(tuple(attrs.evolve(move, divisor=divided_by) for move in last)))
         return rounds
 
-    def _join_on_chip(self, extent: Extent, share: Extent) -> Iterator[Transfer]:
+    def _reduce_on_chip(self, extent: Extent, share: Extent) -> Iterator[Transfer]:
         """What all members of a chip have for the cube of each, some chunks in every DMA ring."""
-        held = self._range(self.roles.role, len(self.axes))
-        rings = min(self.chips, len(self.track.lanes))
-        for turn, chunks in enumerate(np.array_split(held, rings, axis=1)):
-            parcel = self._parcel(self.roles.home, chunks)
-            yield from stages.transfers(parcel, self._shares(extent), share, self.track, turn)
+        held = self._range(self.subgroups.position, len(self.axes))
+        rings = min(self.chips, len(self.strand.lanes))
+        mine, sources = self.subgroups.self_peers, self._shares(extent)
+        for lane_index, chunks in enumerate(np.array_split(held, rings, axis=1)):
+            yield from self._coalesced(mine, chunks, sources, share, lane_index)
 
-    def _shares(self, extent: Extent) -> list[stages.Source]:
+    def _shares(self, extent: Extent) -> list[stages.ExtentSource]:
         """The extent in the memory of every member of the chip."""
         return [
-            stages.Source(extent, self._peer(self._mate(np.array(place))))
+            stages.ExtentSource(extent, self.subgroups.member(self._on_same_chip(np.array(place))))
             for place in range(self.local)
         ]
 
-    def _mate(self, place: np.ndarray) -> np.ndarray:
-        """By member, the role of the given place on its chip."""
-        mine, corner = np.divmod(self.roles.roles, self.chips)
-        label = self.form.turned(corner, mine)
-        return np.asarray(place * self.chips + self.form.turned(label, -place))
+    def _on_same_chip(self, place: np.ndarray) -> np.ndarray:
+        """By member, the position that the given place on its chip has."""
+        mine, corner = np.divmod(self.subgroups.positions, self.chips)
+        label = self.form.rotated(corner, mine)
+        return np.asarray(place * self.chips + self.form.rotated(label, -place))
 
     def _slot(self, extent: Extent, axis: int, scratch: Scratch) -> Extent:
         """Room for a range of chunks that is left after an axis, one behind the other.
 
-        They lie in the order of roles, or as they lie in the extent if that is where all are read.
+        They lie in the order of positions, or as in the extent if that is where all are read.
         """
         if _is_even(extent) and (self.local > 1 or _is_ascending(extent)):
             return self._even_slot(extent, axis, scratch)
@@ -245,7 +250,7 @@ class Rdh:
             np.broadcast_to(extent.rows(table, known), shape)
             for table in (extent.sizes, extent.offsets)
         )
-        held = self._range(self.roles.roles[known], axis)
+        held = self._range(self.subgroups.positions[known], axis)
         if self.local == 1:
             order = np.argsort(np.take_along_axis(begins, held, axis=1), axis=1, kind="stable")
             held = np.take_along_axis(held, order, axis=1)
@@ -269,12 +274,12 @@ class Rdh:
 
     @cached_property
     def _known(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Whose slots there are: members that are seen, and those across; and the row of each."""
-        members, seen = self.roles.home, self.roles.seen
-        if seen == len(members):
+        """Whose slots there are: representatives, and those across; and the row of each."""
+        members, columns = self.subgroups.self_peers, self.subgroups.columns
+        if columns == len(members):
             return members, None
-        across = [self._across_axis(axis)[:seen] for axis in self.axes]
-        known = np.unique(np.concatenate((members[:seen], *across)))
+        across = [self._across_axis(axis)[:columns] for axis in self.axes]
+        known = np.unique(np.concatenate((members[:columns], *across)))
         row = np.full(len(members), IDLE, np.int64)
         row[known] = np.arange(len(known))
         return known, row
@@ -283,39 +288,44 @@ class Rdh:
         self, sources: Sequence[Extent], targets: Sequence[Extent], axis: int
     ) -> list[Transfer]:
         """Everything that is held before an axis, to the other end of it."""
-        parcel = self._parcel(self._across_axis(axis), self._range(self.roles.role, axis))
-        found: list[Transfer] = []
-        for source, target in zip(sources, targets, strict=True):
-            found += stages.transfers(parcel, [stages.Source(source)], target, self.track)
-        return found
+        peer, held = self._across_axis(axis), self._range(self.subgroups.position, axis)
+        return [
+            move
+            for source, target in zip(sources, targets, strict=True)
+            for move in self._coalesced(peer, held, [stages.ExtentSource(source)], target)
+        ]
 
     def _around(self, targets: Sequence[Extent]) -> list[Transfer]:
         """Everything that the cube of a member holds, to the others on its chip."""
-        role, place = self.roles.role, self.roles.roles // self.chips
-        found: list[Transfer] = []
+        held = self._range(self.subgroups.position, len(self.axes))
+        place = self.subgroups.positions // self.chips
+        moves: list[Transfer] = []
         for shift in range(1, self.local):
-            peer = self._peer(self._mate((place + shift) % self.local))
-            parcel = self._parcel(peer, self._range(role, len(self.axes)))
+            peer = self.subgroups.member(self._on_same_chip((place + shift) % self.local))
             for target in targets:
-                found += stages.transfers(parcel, [stages.Source(target)], target, self.track)
-        return found
+                moves += self._coalesced(peer, held, [stages.ExtentSource(target)], target)
+        return moves
 
-    def _parcel(self, peer: np.ndarray, chunks: np.ndarray) -> stages.Parcel:
-        return stages.Parcel(peer, chunks, self.roles.symmetry)
+    def _coalesced(
+        self,
+        peer: np.ndarray,
+        chunks: np.ndarray,
+        sources: Sequence[stages.ExtentSource],
+        target: Extent,
+        lane_index: int = 0,
+    ) -> Iterator[Transfer]:
+        symmetry = self.subgroups.symmetry
+        return stages.coalesced(peer, chunks, sources, target, self.strand, symmetry, lane_index)
 
     def _across_axis(self, axis: int) -> np.ndarray:
         """By member, who is at the other end of an axis."""
         if axis not in self._ends:
-            self._ends[axis] = self._peer(self.roles.roles ^ 1 << axis)
+            self._ends[axis] = self.subgroups.member(self.subgroups.positions ^ 1 << axis)
         return self._ends[axis]
 
-    def _peer(self, role: np.ndarray) -> np.ndarray:
-        """By member, who plays the given role in its team."""
-        return self.roles.member(role)
-
-    def _range(self, role: np.ndarray, axis: int) -> np.ndarray:
-        """Roles that agree with `role[m]` on the axes from `axis` on, (members, 2^axis)."""
-        return (role >> axis << axis)[:, None] + np.arange(1 << axis)
+    def _range(self, position: np.ndarray, axis: int) -> np.ndarray:
+        """Positions that agree with `position[m]` on the axes from `axis` on, (members, 2^axis)."""
+        return (position >> axis << axis)[:, None] + np.arange(1 << axis)
 
 
 def _is_even(extent: Extent) -> bool:
@@ -328,8 +338,10 @@ def _is_ascending(extent: Extent) -> bool:
     return bool((extent.offsets[:, 1:] >= extent.offsets[:, :-1]).all())
 
 
-def _rdh(job: Job, wiring: Wiring) -> Stage:
-    return STAGE.stage(Roles(wiring.orders, job.symmetry), wiring.form, Track(0, LANES))
+def _stage(job: Job, arrangement: Arrangement) -> StageAlgorithm:
+    return STAGE.stage(
+        Subgroups(arrangement.orders, job.symmetry), arrangement.form, Strand(0, LANES)
+    )
 
 
 STAGE = StageKind(arrange, Rdh)

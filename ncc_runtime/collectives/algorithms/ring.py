@@ -1,7 +1,7 @@
 """Ring algorithms: every member talks to its successor on a cycle only.
 
-    reduce-scatter   step k: role r sends chunk (r-1-k) on, adding its own share to what came in
-    all-gather       step k: role r passes chunk (r-k) on
+    reduce-scatter   step k: position r sends chunk (r-1-k) on, adding its own share to what it got
+    all-gather       step k: position r passes chunk (r-k) on
     all-reduce       the first, then the second
 
 Several cycles that share no link carry a slice of every chunk each, in a DMA ring each. On each of
@@ -19,9 +19,9 @@ import attrs
 
 from ncc_runtime.collectives import stages
 from ncc_runtime.collectives.chunks import Extent, Scratch
-from ncc_runtime.collectives.layout import Layout
-from ncc_runtime.collectives.plan import Job, Piece, Plan, Round, Space, Transfer
-from ncc_runtime.collectives.stages import Roles, StageKind, Strand, Track, Wiring
+from ncc_runtime.collectives.layout import GroupLayout
+from ncc_runtime.collectives.plan import Job, Location, Plan, Round, Space, Transfer
+from ncc_runtime.collectives.stages import Arrangement, StageKind, Strand, Subgroups
 
 SLOTS = 2
 """Chunks a member's scratch can hold: one arrives while the other is read (double buffering)."""
@@ -30,18 +30,18 @@ SLICED_BYTES = 2 * 64 * 1024
 """Chunks from this size on are cut in two; assumed: below, a half is no full descriptor."""
 
 
-def arrange(layout: Layout) -> Wiring:
-    """Rings over the cycles of the wiring; where there are none, one in the group's order.
+def arrange(layout: GroupLayout) -> Arrangement:
+    """Rings over the cycles of the links; where there are none, one in the group's order.
 
     On several instances the chains of the instances are joined one after another.
     """
-    cycles = layout.each_arranged(Layout.chip_cycles)
+    cycles = layout.each_arranged(GroupLayout.chip_cycles)
     rings = [
         [[members[k] for cluster in cycle for k in cluster] for cycle in inside] or [list(members)]
         for members, inside in zip(layout.by_node(), cycles, strict=True)
     ]
     channels = min(len(orders) for orders in rings)
-    return Wiring(
+    return Arrangement(
         tuple(
             tuple(member for orders in rings for member in orders[channel])
             for channel in range(channels)
@@ -49,79 +49,83 @@ def arrange(layout: Layout) -> Wiring:
     )
 
 
-def all_reduce(job: Job, wiring: Wiring) -> Plan:
+def all_reduce(job: Job, arrangement: Arrangement) -> Plan:
     """2(P-1) sends of a share of one chunk per member, tensor and cycle."""
-    slices = slices_of(wiring, job.buffers.operand_elements, job)
-    return stages.all_reduce("ring", job, _rings(job, wiring, slices))
+    slices = slices_of(arrangement, job.buffers.operand_elements, job)
+    return stages.all_reduce("ring", job, _rings(job, arrangement, slices))
 
 
-def reduce_scatter(job: Job, wiring: Wiring) -> Plan:
+def reduce_scatter(job: Job, arrangement: Arrangement) -> Plan:
     """P-1 sends of a share of one chunk per member, tensor and cycle."""
-    slices = slices_of(wiring, job.buffers.operand_elements, job)
-    return stages.reduce_scatter("ring", job, _rings(job, wiring, slices))
+    slices = slices_of(arrangement, job.buffers.operand_elements, job)
+    return stages.reduce_scatter("ring", job, _rings(job, arrangement, slices))
 
 
-def all_gather(job: Job, wiring: Wiring) -> Plan:
+def all_gather(job: Job, arrangement: Arrangement) -> Plan:
     """P-1 sends of a share of one chunk per member, tensor and cycle."""
-    return stages.all_gather("ring", job, _rings(job, wiring, 1))
+    return stages.all_gather("ring", job, _rings(job, arrangement, 1))
 
 
 @attrs.frozen(eq=False)
 class Ring:
-    """One ring per team; chunk k of an extent belongs to role k."""
+    """One ring per subgroup; chunk k of an extent belongs to position k."""
 
-    roles: Roles
-    track: Track
+    subgroups: Subgroups
+    strand: Strand
 
     @property
     def goes_by_chunk(self) -> bool:
-        """Whether transfers are of one chunk each, the same ones for every role."""
+        """Whether transfers are of one chunk each, the same ones for every position."""
         return True
 
     def reduce_scatter(
-        self, extents: Sequence[Extent], targets: Sequence[Extent], scratch: Scratch, parts: int = 1
-    ) -> Strand:
-        """Chunk r of the extents, reduced and divided, at role r in chunk r of the targets."""
+        self,
+        extents: Sequence[Extent],
+        targets: Sequence[Extent],
+        scratch: Scratch,
+        divided_by: int = 1,
+    ) -> list[Round]:
+        """Chunk r of the extents, reduced and divided, at position r in chunk r of the targets."""
         slots = [
             [self._slot(scratch.take(int(extent.sizes.max(initial=0)))) for _ in range(SLOTS)]
             for extent in extents
         ]
-        steps = self.roles.count - 1
+        steps = self.subgroups.size - 1
         rounds = [self._reduce_step(extents, step, slots) for step in range(steps)]
         last = self._last_reduction(extents, targets, slots)
-        moves = tuple(attrs.evolve(move, divisor=parts) for move in last.transfers)
+        moves = tuple(attrs.evolve(move, divisor=divided_by) for move in last.transfers)
         rounds.append(Round(moves))
         return rounds
 
-    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> Strand:
-        """Chunk r of `own` at role r, in chunk r of the targets of everybody."""
+    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
+        """Chunk r of `own` at position r, in chunk r of the targets of everybody."""
         rounds = [
             self._forward(step, targets if step else own, targets)
-            for step in range(self.roles.count - 1)
+            for step in range(self.subgroups.size - 1)
         ]
-        keep = stages.kept(self.roles, self.track, own, targets)
+        keep = stages.kept(self.subgroups, self.strand, own, targets)
         first = Round((*(rounds[0].transfers if rounds else ()), *keep))
         return [first, *rounds[1:]] if first.transfers else []
 
     def _reduce_step(
-        self, extents: Sequence[Extent], step: int, slots: Sequence[Sequence[Piece]]
+        self, extents: Sequence[Extent], step: int, slots: Sequence[Sequence[Location]]
     ) -> Round:
-        chunk = (self.roles.role - 1 - step) % self.roles.count
+        chunk = (self.subgroups.position - 1 - step) % self.subgroups.size
         transfers = []
         for k, extent in enumerate(extents):
-            sources: tuple[Piece, ...] = (extent.piece(chunk),)
+            sources: tuple[Location, ...] = (extent.piece(chunk),)
             if step:
                 sources = (slots[k][(step - 1) % SLOTS], *sources)
             read = len(extents) * (step - SLOTS) + k + 1  # slots that must be free by then
             moved = Transfer(
-                self.roles.shifted(1),
+                self.subgroups.shifted(1),
                 sources,
                 slots[k][step % SLOTS],
                 extent.size(chunk),
-                lane=self.track.lanes[0],
-                consumed=self.roles.shifted(-1) if step else None,
+                lane=self.strand.lanes[0],
+                consumed=self.subgroups.shifted(-1) if step else None,
                 credit=read if step >= SLOTS else 0,
-                strand=self.track.strand,
+                strand=self.strand.number,
             )
             transfers.append(moved)
         return Round(tuple(transfers))
@@ -130,50 +134,55 @@ class Ring:
         self,
         extents: Sequence[Extent],
         targets: Sequence[Extent],
-        slots: Sequence[Sequence[Piece]],
+        slots: Sequence[Sequence[Location]],
     ) -> Round:
-        """The chunk a member keeps: its own share joined to what came in last; a copy if alone."""
-        role, mine = self.roles.role, self.roles.home
-        steps = self.roles.count - 1
+        """The chunk a member keeps: its own share and what it got last; a copy if alone."""
+        position, mine = self.subgroups.position, self.subgroups.self_peers
+        steps = self.subgroups.size - 1
         transfers = []
         for k, (extent, target) in enumerate(zip(extents, targets, strict=True)):
-            sources: tuple[Piece, ...] = (extent.piece(role),)
+            sources: tuple[Location, ...] = (extent.piece(position),)
             if steps:
                 sources = (slots[k][(steps - 1) % SLOTS], *sources)
-            kept = self.track.transfer(mine, sources, target.piece(role), extent.size(role))
-            consumed = self.roles.shifted(-1) if steps else None
+            kept = self.strand.transfer(
+                mine, sources, target.piece(position), extent.size(position)
+            )
+            consumed = self.subgroups.shifted(-1) if steps else None
             transfers.append(attrs.evolve(kept, consumed=consumed))
         return Round(tuple(transfers))
 
     def _forward(self, step: int, sources: Sequence[Extent], targets: Sequence[Extent]) -> Round:
-        chunk, peer = (self.roles.role - step) % self.roles.count, self.roles.shifted(1)
+        chunk, peer = (
+            (self.subgroups.position - step) % self.subgroups.size,
+            self.subgroups.shifted(1),
+        )
         return Round(
             tuple(
-                self.track.transfer(
+                self.strand.transfer(
                     peer, (source.piece(chunk),), target.at(chunk, peer), source.size(chunk)
                 )
                 for source, target in zip(sources, targets, strict=True)
             )
         )
 
-    def _slot(self, offset: int) -> Piece:
-        return Piece(Space.SCRATCH, self.roles.everywhere(offset))
+    def _slot(self, offset: int) -> Location:
+        return Location(Space.SCRATCH, self.subgroups.everywhere(offset))
 
 
-def _rings(job: Job, wiring: Wiring, slices: int) -> list[Ring]:
+def _rings(job: Job, arrangement: Arrangement, slices: int) -> list[Ring]:
     return [
-        Ring(Roles([order], job.symmetry), Track(cycle * slices + part, (cycle,)))
-        for cycle, order in enumerate(wiring.orders)
+        Ring(Subgroups([order], job.symmetry), Strand(cycle * slices + part, (cycle,)))
+        for cycle, order in enumerate(arrangement.orders)
         for part in range(slices)
     ]
 
 
-def slices_of(wiring: Wiring, elements: Sequence[int], job: Job) -> int:
+def slices_of(arrangement: Arrangement, elements: Sequence[int], job: Job) -> int:
     """In how many slices chunks go on each cycle: from some size on in two."""
-    cycles, members = len(wiring.orders), len(wiring.orders[0])
+    cycles, members = len(arrangement.orders), len(arrangement.orders[0])
     largest = max((-(-count // members) for count in elements), default=0)
     share_bytes = largest * job.buffers.element_bytes // cycles
     return 2 if share_bytes >= SLICED_BYTES else 1
 
 
-STAGE = StageKind(arrange, lambda roles, _, track: Ring(roles, track))
+STAGE = StageKind(arrange, lambda subgroups, _, strand: Ring(subgroups, strand))

@@ -1,7 +1,7 @@
 """Operators with a root, and barriers: what works for every group, whatever its wiring.
 
     broadcast  chain          root → 1 → 2 → …, segment after segment, from result to result
-    reduce     chain          … → 2 → 1 → root, each joining its own share to what came in
+    reduce     chain          … → 2 → 1 → root, each reducing its own share with what it got
     gather     direct         every member writes at the root
     scatter    direct         the root writes at every member
     barrier    dissemination  in round k a signal to the member 2^k places on
@@ -18,18 +18,18 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.chunks import Extent, whole_chunks
-from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.collectives.plan import (
     IDLE,
     LANES,
     Job,
-    Piece,
+    Location,
     Plan,
     Round,
     Space,
     Transfer,
     divisor,
-    home,
+    self_peers,
 )
 
 SEGMENT_BYTES = 64 * 1024
@@ -39,7 +39,7 @@ MOST_CHAINED = 8192
 """Members of a chain. It has as many rounds as members; assumed: longer ones are of no use."""
 
 
-def arrange(layout: Layout) -> int:
+def arrange(layout: GroupLayout) -> int:
     """The number of members; where they sit makes no difference."""
     return layout.members
 
@@ -56,29 +56,29 @@ def broadcast(job: Job, members: int) -> Plan:
             *chain.moves(segment, np.where(chain.is_root, IDLE, onward), (Space.RESULT,)),
         ]
         rounds.append(Round(tuple(moves)))
-    own = _at_home(job, Space.OPERAND, chain.is_root)
+    own = _local(job, Space.OPERAND, chain.is_root)
     return Plan("chain", members, (Round(tuple(own)), *rounds))
 
 
 def reduce(job: Job, members: int) -> Plan:
-    """Every member but the root sends the whole buffer once, joined to what came from behind it.
+    """Every member but the root sends the whole buffer once, reduced with what it got from behind.
 
     What comes lands in the result; who is not the root clears that at the end.
     """
     chain = _Chain.of(job, members)
-    last, parts = members - 1, divisor(job, members)
+    last, divided_by = members - 1, divisor(job, members)
     onward = np.where(chain.is_root, IDLE, chain.neighbour(-1))
-    far, kept = chain.distance == last, np.where(chain.is_root, home(members), IDLE)
-    own, joined = (Space.OPERAND,), (Space.RESULT, Space.OPERAND)
+    far, kept = chain.distance == last, np.where(chain.is_root, self_peers(members), IDLE)
+    own, both = (Space.OPERAND,), (Space.RESULT, Space.OPERAND)
     rounds = []
     for step in range(last + chain.steps):
         segment = step - (last - chain.distance)
         moves = [
             *chain.moves(segment, np.where(far, onward, IDLE), own),
-            *chain.moves(segment, np.where(far, IDLE, onward), joined),
+            *chain.moves(segment, np.where(far, IDLE, onward), both),
         ]
-        kept_here = chain.moves(segment, kept, joined if last else own)
-        moves += [attrs.evolve(move, divisor=parts) for move in kept_here]
+        kept_here = chain.moves(segment, kept, both if last else own)
+        moves += [attrs.evolve(move, divisor=divided_by) for move in kept_here]
         rounds.append(Round(tuple(moves)))
     return Plan("chain", members, (*rounds, Round(tuple(_cleared(job, ~chain.is_root)))))
 
@@ -86,12 +86,12 @@ def reduce(job: Job, members: int) -> Plan:
 def gather(job: Job, members: int) -> Plan:
     """Every member but the root sends its operand, once."""
     root = _root(job)
-    moves = [*_cleared(job, home(members) != root)]
+    moves = [*_cleared(job, self_peers(members) != root)]
     for tensor, size in enumerate(_sizes(job, job.buffers.operand_elements)):
         for member in range(members):
-            target = Piece(Space.RESULT, np.full(members, member * size, np.int64), tensor)
-            source = Piece(Space.OPERAND, np.zeros(members, np.int64), tensor)
-            moves.append(_single(members, member, root, (source, target), size))
+            target = Location(Space.RESULT, np.full(members, member * size, np.int64), tensor)
+            source = Location(Space.OPERAND, np.zeros(members, np.int64), tensor)
+            moves.append(_single(members, member, root, source, target, size))
     return Plan("direct", members, (Round(tuple(moves)),))
 
 
@@ -102,16 +102,16 @@ def scatter(job: Job, members: int) -> Plan:
     for tensor, size in enumerate(_sizes(job, job.buffers.result_elements)):
         for shift in range(members):
             member = (root + shift) % members
-            source = Piece(Space.OPERAND, np.full(members, member * size, np.int64), tensor)
-            target = Piece(Space.RESULT, np.zeros(members, np.int64), tensor)
-            move = _single(members, root, member, (source, target), size)
+            source = Location(Space.OPERAND, np.full(members, member * size, np.int64), tensor)
+            target = Location(Space.RESULT, np.zeros(members, np.int64), tensor)
+            move = _single(members, root, member, source, target, size)
             moves.append(attrs.evolve(move, lane=shift % LANES))
     return Plan("direct", members, (Round(tuple(moves)),))
 
 
 def barrier(_: Job, members: int) -> Plan:
     """ceil(log2 P) rounds without a byte; after the last one everybody has heard of everybody."""
-    nowhere, mine = Piece(Space.SCRATCH, np.zeros(members, np.int64)), home(members)
+    nowhere, mine = Location(Space.SCRATCH, np.zeros(members, np.int64)), self_peers(members)
     rounds = []
     for step in range((members - 1).bit_length()):
         peer = ((mine + (1 << step)) % members).astype(np.int32)
@@ -158,7 +158,7 @@ class _Chain:
     def neighbour(self, places: int) -> np.ndarray:
         """Who stands so many places further from the root, (members,) int32."""
         members = len(self.distance)
-        return ((home(members) + places) % members).astype(np.int32)
+        return ((self_peers(members) + places) % members).astype(np.int32)
 
     def moves(
         self, segment: np.ndarray, peer: np.ndarray, spaces: tuple[Space, ...]
@@ -188,26 +188,26 @@ def _sizes(job: Job, elements: tuple[int, ...]) -> list[int]:
 
 
 def _single(
-    members: int, sender: int, receiver: int, pieces: tuple[Piece, Piece], size: int
+    members: int, sender: int, receiver: int, source: Location, target: Location, size: int
 ) -> Transfer:
-    """A transfer that one member makes, from the first piece to the second."""
+    """A transfer that one member makes alone."""
     peer = np.full(members, IDLE, np.int32)
     peer[sender] = receiver
-    return Transfer(peer, pieces[:1], pieces[1], np.full(members, size, np.int64))
+    return Transfer(peer, (source,), target, np.full(members, size, np.int64))
 
 
-def _at_home(job: Job, source: Space | None, where: np.ndarray) -> Iterator[Transfer]:
+def _local(job: Job, source: Space | None, where: np.ndarray) -> Iterator[Transfer]:
     """Whole results, from the operands or of zeros, at those members."""
     members = len(where)
     nowhere: np.ndarray = np.zeros(members, np.int64)
-    peer = np.where(where, home(members), IDLE).astype(np.int32)
+    peer = np.where(where, self_peers(members), IDLE).astype(np.int32)
     if not where.any():
         return
     for tensor, size in enumerate(_sizes(job, job.buffers.result_elements)):
-        sources = () if source is None else (Piece(source, nowhere, tensor),)
-        target = Piece(Space.RESULT, nowhere, tensor)
+        sources = () if source is None else (Location(source, nowhere, tensor),)
+        target = Location(Space.RESULT, nowhere, tensor)
         yield Transfer(peer, sources, target, np.full(members, size, np.int64))
 
 
 def _cleared(job: Job, where: np.ndarray) -> Iterator[Transfer]:
-    return _at_home(job, None, where)
+    return _local(job, None, where)

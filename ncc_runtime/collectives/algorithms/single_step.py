@@ -1,7 +1,7 @@
 """Single-step mesh all-reduce: everybody writes its whole buffer to everybody, then reduces alone.
 
-All join the same sources in the order of the group, so all get the same bits. It is one hop instead
-of the four of a mesh, for P times the traffic.
+All reduce the same sources in the order of the group, so all get the same bits. It is one hop
+instead of the four of a mesh, for P times the traffic.
 
 Source: AWS Neuron docs, intranode-collective-comm.rst and internode-collective-comm.rst.
 """
@@ -9,24 +9,24 @@ Source: AWS Neuron docs, intranode-collective-comm.rst and internode-collective-
 import numpy as np
 
 from ncc_runtime.collectives.chunks import Extent, Scratch, whole_chunks
-from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.collectives.plan import (
     Job,
-    Piece,
+    Location,
     Plan,
     Round,
     Space,
     Transfer,
     divisor,
-    home,
+    self_peers,
 )
-from ncc_runtime.collectives.stages import Join, Track, chained, side_by_side
+from ncc_runtime.collectives.stages import Strand, chained_reduction, side_by_side
 
 MOST_MEMBERS = 128
 """Slots of a whole buffer that everybody has; assumed, as many as a mesh has chips."""
 
 
-def arrange(layout: Layout) -> int:
+def arrange(layout: GroupLayout) -> int:
     """The number of members; UnsuitedError if there are too many to write to."""
     if layout.members > MOST_MEMBERS:
         raise UnsuitedError(f"it has more than {MOST_MEMBERS} members")
@@ -35,37 +35,39 @@ def arrange(layout: Layout) -> int:
 
 def all_reduce(job: Job, members: int) -> Plan:
     """P-1 sends of the whole buffer."""
-    scratch, track = Scratch(), Track(0, (0,))
+    scratch, strand = Scratch(), Strand(0, (0,))
     width = job.buffers.element_bytes
-    sends, joins = [], []
+    sends, reductions = [], []
     for extent in whole_chunks(Space.OPERAND, job.buffers.operand_elements, 1, width):
         size, begin = np.repeat(extent.sizes[0], members), np.repeat(extent.offsets[0], members)
         slots = np.array([scratch.take(int(size[0])) for _ in range(members)])
-        sends += _sends(extent, slots, track)
-        join = Join(
-            [Piece(Space.SCRATCH, np.full(members, slot, np.int64)) for slot in slots],
-            Piece(Space.RESULT, begin, extent.tensor),
+        sends += _sends(extent, slots, strand)
+        moves = chained_reduction(
+            [Location(Space.SCRATCH, np.full(members, slot, np.int64)) for slot in slots],
+            Location(Space.RESULT, begin, extent.tensor),
             size,
-            home(members),
+            self_peers(members),
+            strand,
+            scratch,
+            divisor(job, members),
         )
-        moves = chained(join, track, scratch, divisor(job, members))
-        joins.append([Round((move,)) for move in moves])
-    rounds = (Round(tuple(sends)), *side_by_side(joins))
+        reductions.append([Round((move,)) for move in moves])
+    rounds = (Round(tuple(sends)), *side_by_side(reductions))
     return Plan("single-step-mesh", members, rounds, scratch.bytes)
 
 
-def _sends(extent: Extent, slots: np.ndarray, track: Track) -> list[Transfer]:
+def _sends(extent: Extent, slots: np.ndarray, strand: Strand) -> list[Transfer]:
     """The whole buffer into the sender's slot at every other member, and then at home.
 
     When what stays at home has arrived, the DMA ring has read all that it sends, and the operand
     may be written to.
     """
     members = len(slots)
-    mine = home(members)
+    mine = self_peers(members)
     zero = np.zeros(members, np.int64)
-    moved = (extent.piece(zero),), Piece(Space.SCRATCH, slots), extent.size(zero)
+    moved = (extent.piece(zero),), Location(Space.SCRATCH, slots), extent.size(zero)
     found = []
     for shift in range(1, members):
         peer = ((mine + shift) % members).astype(np.int32)
-        found.append(track.transfer(peer, *moved))
-    return [*found, track.transfer(mine, *moved)]
+        found.append(strand.transfer(peer, *moved))
+    return [*found, strand.transfer(mine, *moved)]

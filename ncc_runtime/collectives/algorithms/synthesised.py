@@ -1,9 +1,21 @@
-"""Algorithms found for the wiring of a group: all-gather, reduce-scatter and all-reduce.
+"""Synthesised algorithms: all-gather, reduce-scatter and all-reduce found on a group's link graph.
 
-An all-gather is found slot by slot over the links between the chips of the group (`slots.py`). A
-reduce-scatter is an all-gather on the reversed graph, backwards. An all-reduce is both; there is no
-need that every chip completes as much, so a chip with fewer or slower links completes more: what it
-completes it need not send, or get again. Chips are numbered by how they are wired (`numbering.py`).
+An all-gather is found by greedy matching on the time-expanded network. Time goes in slots, in each
+of which a link carries a few chunks of one size. Slot by slot, every edge that is free takes the
+chunk that fewest chips have, of those that its source has and its target lacks. Where two edges
+would bring a chunk to the same chip, the shorter one does; the other takes something else. Ties are
+broken by a fixed scramble of numbers; another scramble is another draw. Of several draws with
+fewest slots, that is taken in whose slots all chips have most alike to do.
+
+A reduce-scatter is an all-gather on the reversed graph, backwards in time. An all-reduce is a
+reduce-scatter and an all-gather. Nothing requires that every chip owns as much in between, so a
+chip with fewer or slower links owns more: what it owns it need not send, nor get back.
+
+Chips are numbered by how they are wired (`forwarding/link_graph.py`); proxy ranks carry out what is
+found (`forwarding/schedule.py`).
+
+Source: Won, Elavazhagan, Srinivasan, Gupta and Krishna, "TACOS: topology-aware collective algorithm
+synthesizer for distributed machine learning", MICRO 2024 (time-expanded network, greedy matching).
 """
 
 from collections.abc import Callable
@@ -12,211 +24,367 @@ from functools import lru_cache
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.forwarding.grids import grid_of
-from ncc_runtime.collectives.forwarding.link_graph import Wires, numbered, renumbered, wires_of
-from ncc_runtime.collectives.forwarding.proxies import Crew
-from ncc_runtime.collectives.forwarding.schedule import Arrivals
-from ncc_runtime.collectives.forwarding.sends import Sends, coloured, turns
-from ncc_runtime.collectives.forwarding.slots import Slots, gathered
-from ncc_runtime.collectives.forwarding.strands import (
-    LEAST_BYTES,
-    Relayed,
-    larger_bytes,
-    strands_of,
+from ncc_runtime.collectives.forwarding.link_graph import (
+    LinkGraph,
+    canonical_order,
+    link_graph_of,
+    relabelled,
+    torus_grid_of,
 )
-from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives.forwarding.planner import (
+    LEAST_SEND_BYTES,
+    ForwardingPlanner,
+    larger_bytes,
+    strand_count,
+)
+from ncc_runtime.collectives.forwarding.schedule import (
+    ChipSchedule,
+    PartialSums,
+    ProxyRanks,
+    edge_colouring,
+    running_counts,
+)
+from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.collectives.plan import Job, Plan
 from ncc_runtime.topology.format.spec import FabricShape
 
 NAME = "synthesised"
 
 SLICES = (1, 2, 4)
-"""Units of a chunk: more come closer to the bound, by more rounds."""
+"""Slices of a member's chunk: more come closer to the bound, by more rounds."""
 
 WORTH_PERCENT = 98
-"""More units are taken only if they bring the slots of a unit below this."""
+"""More slices are taken only if they bring the slots of a slice below this."""
 
-JOINED = 4
-"""Operands of a chip that are joined with what comes, where slots are compared; as of trn2."""
+REDUCED_OPERANDS = 4
+"""Operands of a chip that are reduced with what it gets, to compare slots; as of trn2."""
 
 LARGEST_SEARCH = 50_000_000
-"""Edges by units by slots, about, that are searched at most: a second or two."""
-
+"""Edges by chunks by slots, about, that are searched at most: a second or two."""
 
 DRAWS = 64
 """Schedules drawn at most, of which the evenest is taken."""
 
 DRAWN_SEARCH = 4_000_000
-"""Edges by units by slots, about, that all draws together search."""
+"""Edges by chunks by slots, about, that all draws together search."""
+
+NEVER = np.inf
 
 
 @attrs.frozen(cache_hash=True)
-class Group:
-    """What a plan is made of: who is on which chip, and what joins the chips."""
+class WiredGroup:
+    """What a plan is made of: the members of each chip, and what joins the chips."""
 
-    crew: Crew
-    wires: Wires
+    proxies: ProxyRanks
+    graph: LinkGraph
 
 
-def arrange(layout: Layout) -> Group:
+def arrange(layout: GroupLayout) -> WiredGroup:
     """UnsuitedError where regular algorithms use every link alike, and where it would take long."""
-    wires = wires_of(layout)
-    if is_regular(layout, wires):
+    graph = link_graph_of(layout)
+    if is_regular(layout, graph):
         raise UnsuitedError("its wiring is regular, and no link is down or slowed")
-    taken = sum(len(links) for _, _, links in wires.edges)
-    slots = wires.chips**2 * taken // (len(wires.edges) * len(wires.rates))
-    if len(wires.edges) * wires.chips * slots > LARGEST_SEARCH:
-        raise UnsuitedError(f"{wires.chips} chips with {len(wires.edges)} ways are too many")
-    order = numbered(wires)
-    return Group(Crew.of(layout).reordered(order), renumbered(wires, order))
+    links_used = sum(len(links) for _, _, links in graph.edges)
+    slots = graph.chips**2 * links_used // (len(graph.edges) * len(graph.rates))
+    if len(graph.edges) * graph.chips * slots > LARGEST_SEARCH:
+        raise UnsuitedError(f"{graph.chips} chips with {len(graph.edges)} ways are too many")
+    order = canonical_order(graph)
+    return WiredGroup(ProxyRanks.of(layout).reordered(order), relabelled(graph, order))
 
 
-def is_regular(layout: Layout, wires: Wires) -> bool:
+def is_regular(layout: GroupLayout, graph: LinkGraph) -> bool:
     """Whether the chips fill an even torus, or are on a fabric that joins all chips alike."""
     topology = layout.placement.topology
     try:
-        return grid_of(layout, wires).is_even
+        return torus_grid_of(layout, graph).is_even
     except UnsuitedError:
         is_drawn = bool(topology.axes) or topology.shape is FabricShape.GRAPH
         return not is_drawn and not topology.faults
 
 
-def all_gather(job: Job, group: Group) -> Plan:
+def all_gather(job: Job, group: WiredGroup) -> Plan:
     """The operand of member m in chunk m of every result."""
-    return Relayed(NAME, group.crew).all_gather(job, *_one_way(job, group, forwards))
+    sends, strands = _with_even_owners(job, group, all_gather_sends)
+    return ForwardingPlanner(NAME, group.proxies).all_gather(job, sends, strands)
 
 
-def reduce_scatter(job: Job, group: Group) -> Plan:
+def reduce_scatter(job: Job, group: WiredGroup) -> Plan:
     """Chunk m of every operand, reduced, at member m."""
-    return Relayed(NAME, group.crew).reduce_scatter(job, *_one_way(job, group, backwards))
+    sends, strands = _with_even_owners(job, group, reduce_scatter_sends)
+    return ForwardingPlanner(NAME, group.proxies).reduce_scatter(job, sends, strands)
 
 
-def all_reduce(job: Job, group: Group) -> Plan:
+def all_reduce(job: Job, group: WiredGroup) -> Plan:
     """A reduce-scatter to as many owners as suit, and an all-gather from them."""
-    agent_bytes = larger_bytes(job) // group.crew.planes
-    owners = shared(group.wires, _most(agent_bytes // group.wires.chips))
-    both = backwards(group.wires, owners), forwards(group.wires, owners)
-    return Relayed(NAME, group.crew).all_reduce(job, both, strands_of(agent_bytes // len(owners)))
+    plane_bytes = larger_bytes(job) // group.proxies.planes
+    owners = weighted_owners(group.graph, _most_slices(plane_bytes // group.graph.chips))
+    return ForwardingPlanner(NAME, group.proxies).all_reduce(
+        job,
+        reduce_scatter_sends(group.graph, owners),
+        all_gather_sends(group.graph, owners),
+        strand_count(plane_bytes // len(owners)),
+    )
 
 
-def _one_way(
-    job: Job, group: Group, way: Callable[[Wires, tuple[int, ...]], Sends]
-) -> tuple[Sends, int]:
-    """The sends of chunks that all chips own alike, and in how many strands they go."""
-    chunk_bytes = larger_bytes(job) // group.crew.members
-    owners = even(group.wires, _most(chunk_bytes), way)
-    return way(group.wires, owners), strands_of(chunk_bytes * group.wires.chips // len(owners))
+def _with_even_owners(
+    job: Job, group: WiredGroup, sends_of: Callable[[LinkGraph, tuple[int, ...]], ChipSchedule]
+) -> tuple[ChipSchedule, int]:
+    """The sends of chunks of which all chips own as many, and in how many strands they go."""
+    chunk_bytes = larger_bytes(job) // group.proxies.members
+    owners = even_owners(group.graph, _most_slices(chunk_bytes), sends_of)
+    strands = strand_count(chunk_bytes * group.graph.chips // len(owners))
+    return sends_of(group.graph, owners), strands
 
 
-def _most(chunk_bytes: int) -> int:
-    """In how many slices a chunk may go."""
-    return min(SLICES[-1], max(1, chunk_bytes // LEAST_BYTES))
+def _most_slices(chunk_bytes: int) -> int:
+    return min(SLICES[-1], max(1, chunk_bytes // LEAST_SEND_BYTES))
 
 
 @lru_cache(maxsize=64)
-def forwards(wires: Wires, owners: tuple[int, ...]) -> Sends:
-    """An all-gather of units from their owners."""
-    return _evenest(wires, owners, is_backwards=False)
+def even_owners(
+    graph: LinkGraph,
+    most: int,
+    sends_of: Callable[[LinkGraph, tuple[int, ...]], ChipSchedule],
+) -> tuple[int, ...]:
+    """By chunk, its owner: every chip owns as many, `most` at most."""
+    tried = [_owners_alike(graph.chips, count) for count in SLICES if count <= most]
+    searched = graph if sends_of is all_gather_sends else graph.reversed
+    return _shortest([(owners, greedy_all_gather(searched, owners).slots) for owners in tried])
 
 
 @lru_cache(maxsize=64)
-def backwards(wires: Wires, owners: tuple[int, ...]) -> Sends:
-    """A reduce-scatter of units to their owners."""
-    return _evenest(wires, owners, is_backwards=True)
+def weighted_owners(graph: LinkGraph, most: int) -> tuple[int, ...]:
+    """By chunk, its owner, such that an all-reduce takes fewest slots a chunk."""
+    tried = [_owners_alike(graph.chips, 1), _owners_by_rate(graph, graph.chips)]
+    if most > 1:
+        tried += [_owners_by_rate(graph, graph.chips * count) for count in (2, 3, 4)]
+    return _shortest(
+        [
+            (
+                owners,
+                greedy_all_gather(graph.reversed, owners).slots
+                + greedy_all_gather(graph, owners).slots,
+            )
+            for owners in tried
+        ]
+    )
 
 
-def _evenest(wires: Wires, owners: tuple[int, ...], *, is_backwards: bool) -> Sends:
+def _shortest(tried: list[tuple[tuple[int, ...], int]]) -> tuple[int, ...]:
+    """The first of owners, with slots, that none beats by much in slots a chunk."""
+    best = min(slots / len(owners) for owners, slots in tried)
+    return next(
+        owners for owners, slots in tried if best * 100 >= WORTH_PERCENT * slots / len(owners)
+    )
+
+
+def _owners_alike(chips: int, slices: int) -> tuple[int, ...]:
+    return tuple(np.repeat(np.arange(chips), slices).tolist())
+
+
+def _owners_by_rate(graph: LinkGraph, count: int) -> tuple[int, ...]:
+    """So many owners that what a chip sends of the others' chunks is as much as its links carry.
+
+    With shares x of chips whose links carry r, (1 - x) / r is equal wherever x is above 0.
+    """
+    rate = np.minimum(*(graph.rate_of(end) for end in graph.columns))
+    is_owner = np.ones(graph.chips, bool)
+    while True:  # shares sum up to 1, so (owners - 1) = time * their rates; drop negative ones
+        time = (is_owner.sum() - 1) / rate[is_owner].sum()
+        share = np.where(is_owner, 1 - time * rate, 0)
+        if (share >= 0).all() or is_owner.sum() == 1:
+            break
+        is_owner &= share >= 0
+    share = np.maximum(share, 0)
+    share = share / share.sum() * count if share.sum() else np.full(len(share), count / len(share))
+    chunks = np.floor(share + 1e-9).astype(np.int64)
+    # largest remainders get one more
+    rest = np.argsort(np.round(chunks - share, 9), kind="stable")[: count - int(chunks.sum())]
+    chunks[rest] += 1
+    return tuple(np.repeat(np.arange(graph.chips), chunks).tolist())
+
+
+@lru_cache(maxsize=64)
+def all_gather_sends(graph: LinkGraph, owners: tuple[int, ...]) -> ChipSchedule:
+    """An all-gather of chunks from their owners."""
+    return _evenest(graph, owners, is_backwards=False)
+
+
+@lru_cache(maxsize=64)
+def reduce_scatter_sends(graph: LinkGraph, owners: tuple[int, ...]) -> ChipSchedule:
+    """A reduce-scatter of chunks to their owners."""
+    return _evenest(graph, owners, is_backwards=True)
+
+
+def _evenest(graph: LinkGraph, owners: tuple[int, ...], *, is_backwards: bool) -> ChipSchedule:
     """Of several draws with fewest slots, that in whose slots chips have most alike to do."""
-    graph = wires.reversed if is_backwards else wires
-    first = gathered(graph, owners)
-    effort = max(1, len(graph.edges) * len(owners) * first.count)
+    searched = graph.reversed if is_backwards else graph
+    first = greedy_all_gather(searched, owners)
+    effort = max(1, len(searched.edges) * len(owners) * first.slots)
     draws = range(1, min(DRAWS, DRAWN_SEARCH // effort))
-    found = [first, *(gathered(graph, owners, draw) for draw in draws)]
-    least = min(one.count for one in found)
-    drawn = [
-        _sends(wires, one.backwards if is_backwards else one) for one in found if one.count == least
+    drawn = [first, *(greedy_all_gather(searched, owners, draw) for draw in draws)]
+    least = min(schedule.slots for schedule in drawn)
+    shortest = [
+        _chip_schedule(graph, schedule.backwards if is_backwards else schedule)
+        for schedule in drawn
+        if schedule.slots == least
     ]
-    return min(drawn, key=lambda sends: _unevenness(sends, wires.chips, is_backwards=is_backwards))
+    return min(shortest, key=lambda sends: _busiest(sends, graph.chips, is_backwards=is_backwards))
 
 
-def _unevenness(sends: Sends, chips: int, *, is_backwards: bool) -> int:
-    """What the busiest chip of each slot joins and sends, or gets and sends, in all slots."""
-    work: np.ndarray = np.zeros((sends.count + 1, chips), np.int64)
+def _busiest(sends: ChipSchedule, chips: int, *, is_backwards: bool) -> int:
+    """What the busiest chip of each slot reduces and sends, or gets and sends, over all slots."""
+    work: np.ndarray = np.zeros((sends.slots + 1, chips), np.int64)
     if is_backwards:
-        came = Arrivals.of(sends, chips)
-        np.add.at(work, (sends.slot, sends.source), came.before + JOINED)
+        received = PartialSums.of(sends, chips).received
+        np.add.at(work, (sends.slot, sends.source), received + REDUCED_OPERANDS)
     else:
         np.add.at(work, (sends.slot, sends.source), 1)
         np.add.at(work, (sends.slot + 1, sends.target), 1)
     return int(work.max(axis=1).sum())
 
 
-def _sends(wires: Wires, found: Slots) -> Sends:
-    """Ways are colours of edges, and for what an edge sends at once beside the first, further."""
-    source, target = wires.columns
-    colours = np.array(coloured([(a, b) for a, b, _ in wires.edges], wires.chips), np.int64)
-    turn = turns(found.slot * len(colours) + found.edge)
-    return Sends(
-        owners=np.array(found.owners, np.int64),
-        slot=found.slot,
-        source=source[found.edge],
-        target=target[found.edge],
-        unit=found.unit,
-        way=colours[found.edge] + turn * (int(colours.max(initial=0)) + 1),
+def _chip_schedule(graph: LinkGraph, schedule: "LinkSchedule") -> ChipSchedule:
+    """Sends by chip. Several chunks that an edge carries in one slot get further colours."""
+    source, target = graph.columns
+    ends = [(a, b) for a, b, _ in graph.edges]
+    colours = np.array(edge_colouring(ends, graph.chips), np.int64)
+    nth = running_counts(schedule.slot * len(colours) + schedule.edge)
+    return ChipSchedule(
+        owners=np.array(schedule.owners, np.int64),
+        slot=schedule.slot,
+        source=source[schedule.edge],
+        target=target[schedule.edge],
+        chunk=schedule.chunk,
+        colour=colours[schedule.edge] + nth * (int(colours.max(initial=0)) + 1),
     )
 
 
-@lru_cache(maxsize=64)
-def even(
-    wires: Wires, most: int, order: Callable[[Wires, tuple[int, ...]], Sends]
-) -> tuple[int, ...]:
-    """Owners of as many units each, at most so many."""
-    found = [_evenly(wires.chips, count) for count in SLICES if count <= most]
-    graph = wires if order is forwards else wires.reversed
-    return _shortest([(owners, gathered(graph, owners).count) for owners in found])
+@attrs.frozen(eq=False)
+class LinkSchedule:
+    """Sends over edges of a link graph by slot; every chunk reaches every chip once."""
+
+    owners: tuple[int, ...]  # by chunk, the chip where it begins
+    slot: np.ndarray  # (sends,) int64, ascending
+    edge: np.ndarray  # (sends,) int64, of the graph
+    chunk: np.ndarray  # (sends,) int64
+
+    @property
+    def slots(self) -> int:
+        """The number of time slots."""
+        return int(self.slot.max(initial=-1)) + 1
+
+    @property
+    def backwards(self) -> "LinkSchedule":
+        """The same sends in the opposite order of time."""
+        last = self.slots - 1
+        return attrs.evolve(
+            self, slot=last - self.slot[::-1], edge=self.edge[::-1], chunk=self.chunk[::-1]
+        )
 
 
 @lru_cache(maxsize=64)
-def shared(wires: Wires, most: int) -> tuple[int, ...]:
-    """Owners of units by which an all-reduce takes fewest slots a unit."""
-    found = [_evenly(wires.chips, 1), _weighted(wires, wires.chips)]
-    if most > 1:
-        found += [_weighted(wires, wires.chips * count) for count in (2, 3, 4)]
-    counts = [
-        (owners, gathered(wires.reversed, owners).count + gathered(wires, owners).count)
-        for owners in found
-    ]
-    return _shortest(counts)
+def greedy_all_gather(graph: LinkGraph, owners: tuple[int, ...], draw: int = 0) -> LinkSchedule:
+    """A schedule by which all chips get all chunks; draws break ties differently."""
+    search = _GreedyMatching.of(graph, owners, draw)
+    sends: list[tuple[np.ndarray, ...]] = []
+    slot = 0
+    while not search.has.all():
+        edges, chunks = search.next_slot()
+        assert len(edges), "every chip has a way to every other"
+        order = np.lexsort((chunks, edges))
+        sends.append((np.full(len(edges), slot), edges[order], chunks[order]))
+        slot += 1
+    none = np.empty(0, np.int64)
+    columns = zip(*sends, strict=True) if sends else ((none,), (none,), (none,))
+    return LinkSchedule(owners, *(np.concatenate(column) for column in columns))
 
 
-def _shortest(found: list[tuple[tuple[int, ...], int]]) -> tuple[int, ...]:
-    """The first that none beats by much in slots a unit."""
-    best = min(count / len(owners) for owners, count in found)
-    return next(
-        owners for owners, count in found if best * 100 >= WORTH_PERCENT * count / len(owners)
-    )
+@attrs.frozen(eq=False)
+class _GreedyMatching:
+    """Which chip has which chunk so far, and what edges can carry."""
+
+    source: np.ndarray  # (edges,) int64
+    target: np.ndarray  # (edges,) int64
+    uses: np.ndarray  # (edges, links) int64, how often an edge takes a link
+    length: np.ndarray  # (edges,) int64, in links
+    capacities: np.ndarray  # (links,) int64, chunks in a slot
+    scramble: np.ndarray  # (edges, chunks) float64 from 0 to below 1, breaks ties
+    has: np.ndarray  # (chips, chunks) bool, what a chip has at the end of the slot
+
+    @classmethod
+    def of(cls, graph: LinkGraph, owners: tuple[int, ...], draw: int) -> "_GreedyMatching":
+        source, target = graph.columns
+        uses = np.zeros((len(source), len(graph.rates)), np.int64)
+        for number, (_, _, links) in enumerate(graph.edges):
+            np.add.at(uses[number], list(links), 1)
+        count = len(owners)
+        has = np.zeros((graph.chips, count), bool)
+        has[list(owners), np.arange(count)] = True
+        cells = len(source) * count
+        scramble = _scrambled(np.arange(cells) + draw * cells).reshape(len(source), count)
+        return cls(source, target, uses, uses.sum(axis=1), graph.capacities, scramble, has)
+
+    def next_slot(self) -> tuple[np.ndarray, np.ndarray]:
+        """The sends of one slot, edges and chunks; afterwards `has` includes what they bring.
+
+        A chunk can be sent on only in a later slot, so sources have what they had at the begin.
+        """
+        left = self.capacities.copy()
+        at_begin = self.has.copy()
+        rarity = at_begin.sum(axis=0)
+        score = np.where(
+            at_begin[self.source] & ~at_begin[self.target], rarity + self.scramble, NEVER
+        )
+        free = np.flatnonzero((score < NEVER).any(axis=1) & self._fits(left))
+        sends: list[tuple[np.ndarray, np.ndarray]] = []
+        while len(free):
+            best = score[free].argmin(axis=1)
+            able = score[free, best] < NEVER
+            edges, chunks = self._granted(free[able], best[able], left)
+            sends.append((edges, chunks))
+            self.has[self.target[edges], chunks] = True
+            free = free[able]
+            free = free[self._fits(left)[free]]
+            score[free] = np.where(self.has[self.target[free]], NEVER, score[free])
+        none = np.empty(0, np.int64)
+        return (
+            np.concatenate([edges for edges, _ in sends] or [none]),
+            np.concatenate([chunks for _, chunks in sends] or [none]),
+        )
+
+    def _fits(self, left: np.ndarray) -> np.ndarray:
+        """(edges,) bool, whether all links of an edge can carry one chunk more."""
+        return np.asarray(~((self.uses > 0) & (left < self.uses)).any(axis=1))
+
+    def _granted(
+        self, edges: np.ndarray, chunks: np.ndarray, left: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of what edges would take: each chunk once a chip, and what their links still carry.
+
+        `left` is lowered by what is granted.
+        """
+        order = np.argsort(self.length[edges], kind="stable")
+        edges, chunks = edges[order], chunks[order]
+        arrivals = self.target[edges] * self.scramble.shape[1] + chunks
+        _, first = np.unique(arrivals, return_index=True)
+        first.sort()
+        edges, chunks = edges[first], chunks[first]
+        used = self.uses[edges].sum(axis=0)
+        if used.max(initial=0) <= 1 and (left >= 1).all():  # no two edges share a link
+            left -= used
+            return edges, chunks
+        granted = []
+        for number, edge in enumerate(edges):
+            if (left >= self.uses[edge]).all():
+                left -= self.uses[edge]
+                granted.append(number)
+        return edges[granted], chunks[granted]
 
 
-def _evenly(chips: int, slices: int) -> tuple[int, ...]:
-    return tuple(np.repeat(np.arange(chips), slices).tolist())
-
-
-def _weighted(wires: Wires, count: int) -> tuple[int, ...]:
-    """So many units such that what a chip sends of the others' is as much as its links carry.
-
-    With shares x of chips whose links carry r, (1 - x) / r is alike wherever x is above 0.
-    """
-    rate = np.minimum(*(wires.rate_of(end) for end in wires.columns))
-    some = np.ones(wires.chips, bool)
-    while True:
-        time = (some.sum() - 1) / rate[some].sum()
-        share = np.where(some, 1 - time * rate, 0)
-        if (share >= 0).all() or some.sum() == 1:
-            break
-        some &= share >= 0
-    share = np.maximum(share, 0)
-    share = share / share.sum() * count if share.sum() else np.full(len(share), count / len(share))
-    units = np.floor(share + 1e-9).astype(np.int64)
-    rest = np.argsort(np.round(units - share, 9), kind="stable")[: count - int(units.sum())]
-    units[rest] += 1
-    return tuple(np.repeat(np.arange(wires.chips), units).tolist())
+def _scrambled(numbers: np.ndarray) -> np.ndarray:
+    """Numbers spread over 0 to below 1, the same everywhere (the finaliser of splitmix64)."""
+    mixed = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return np.asarray(((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(40)) / 2.0**24)

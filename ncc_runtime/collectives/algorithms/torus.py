@@ -1,16 +1,18 @@
 """Torus algorithms: bucket all-gathers and reduce-scatters with all dimensions busy at once.
 
-Who carries them out, and how strands go, is as for synthesised algorithms (`relayed.py`); what is
-sent when is a rule (`buckets.py`). In `pod` the dimension that joins hosts carries only what has
-been joined inside them.
+A bucket all-gather goes dimension after dimension. In the phase of a dimension a chip passes on to
+its neighbour, step by step round the ring, all that it had at the begin of the phase and what comes
+from its other neighbour. A reduce-scatter is the same backwards, an all-reduce both.
 
-Bucket all-gathers on a torus as sends: dimension after dimension, rings in both directions.
+Every member's chunk goes in slices, each along the dimensions in one order and one direction. There
+are slices for every dimension to begin with and both directions, so that at any time some slice
+uses each link. Where dimensions have different rates, more slices finish along the faster ones: the
+last dimension of an order carries most.
 
-A slice of every chunk goes along the dimensions in one order and one direction; there are slices
-for every dimension to begin with and both directions, so that at any time some slice uses each
-link. In each phase a chip passes on, step by step, all that it had at the begin of the phase and
-what comes from its neighbour. A reduce-scatter is the same backwards. Where dimensions have
-different rates, more slices finish along the faster ones.
+`pod` is the same with the dimension that joins hosts first in every order, so that it carries only
+what has been reduced inside hosts, or is not yet copied there.
+
+Proxy ranks carry out the sends (`forwarding/schedule.py`).
 
 Source: Sack and Gropp, "Collective algorithms for multiported torus networks", ACM TOPC 2015;
 Jain and Sabharwal, "Optimal bucket algorithms for large MPI collectives on torus interconnects",
@@ -23,12 +25,10 @@ from functools import lru_cache
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.forwarding.grids import Grid, grid_of
-from ncc_runtime.collectives.forwarding.link_graph import wires_of
-from ncc_runtime.collectives.forwarding.proxies import Crew
-from ncc_runtime.collectives.forwarding.sends import Sends
-from ncc_runtime.collectives.forwarding.strands import Relayed, larger_bytes, strands_of
-from ncc_runtime.collectives.layout import Layout, UnsuitedError
+from ncc_runtime.collectives.forwarding.link_graph import TorusGrid, link_graph_of, torus_grid_of
+from ncc_runtime.collectives.forwarding.planner import ForwardingPlanner, larger_bytes, strand_count
+from ncc_runtime.collectives.forwarding.schedule import ChipSchedule, ProxyRanks
+from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.collectives.plan import Job, Plan
 
 MOST_SLICES = 3
@@ -38,50 +38,105 @@ Order = tuple[int, ...]
 """Dimensions as an all-gather goes through them; the last carries most."""
 
 
+@attrs.frozen(cache_hash=True)
+class TorusGroup:
+    """The members of each chip, and the grid of the chips."""
+
+    proxies: ProxyRanks
+    grid: TorusGrid
+
+
+@attrs.frozen
+class BucketAlgorithm:
+    """One kind of torus algorithm, by name."""
+
+    name: str
+    is_pod: bool = False
+
+    def arrange(self, layout: GroupLayout) -> TorusGroup:
+        """UnsuitedError unless the chips fill a torus, for a pod of several hosts."""
+        grid = torus_grid_of(layout, link_graph_of(layout))
+        if self.is_pod and grid.outer is None:
+            raise UnsuitedError("its members are on one host")
+        return TorusGroup(ProxyRanks.of(layout), grid)
+
+    def all_gather(self, job: Job, group: TorusGroup) -> Plan:
+        """Every chunk goes along the dimensions, slice by slice."""
+        sends = all_gather_sends(group.grid, self.is_pod)
+        strands = self._strands(job, group, sends)
+        return ForwardingPlanner(self.name, group.proxies).all_gather(job, sends, strands)
+
+    def reduce_scatter(self, job: Job, group: TorusGroup) -> Plan:
+        """The same backwards."""
+        sends = reduce_scatter_sends(group.grid, self.is_pod)
+        strands = self._strands(job, group, sends)
+        return ForwardingPlanner(self.name, group.proxies).reduce_scatter(job, sends, strands)
+
+    def all_reduce(self, job: Job, group: TorusGroup) -> Plan:
+        """Both, one after the other."""
+        reducing = reduce_scatter_sends(group.grid, self.is_pod)
+        gathering = all_gather_sends(group.grid, self.is_pod)
+        strands = self._strands(job, group, reducing)
+        planner = ForwardingPlanner(self.name, group.proxies)
+        return planner.all_reduce(job, reducing, gathering, strands)
+
+    @staticmethod
+    def _strands(job: Job, group: TorusGroup, sends: ChipSchedule) -> int:
+        return strand_count(larger_bytes(job) // (len(sends.owners) * group.proxies.planes))
+
+
+KINDS: tuple[BucketAlgorithm, ...] = (BucketAlgorithm("torus"), BucketAlgorithm("pod", is_pod=True))
+"""Every torus algorithm."""
+
+
 @lru_cache(maxsize=64)
-def forwards(grid: Grid, is_pod: bool) -> Sends:
+def all_gather_sends(grid: TorusGrid, is_pod: bool) -> ChipSchedule:
     """An all-gather; with pods the dimension that joins hosts comes first in every order."""
-    orders = slices(grid, is_pod)
-    found = [
-        _bucket(grid, order, step, number * 2 + way)
+    orders = slice_orders(grid, is_pod)
+    count = 2 * len(orders)  # slices of a chunk: both directions of every order
+    buckets = [
+        _bucket(grid, order, step, number * 2 + direction)
         for number, order in enumerate(orders)
-        for way, step in enumerate((1, -1))
+        for direction, step in enumerate((1, -1))
     ]
-    count = 2 * len(orders)
-    slot, source, target, chip, number, turn = (
-        np.concatenate(column) for column in zip(*found, strict=True)
+    slot, source, target, owner, number, nth = (
+        np.concatenate(column) for column in zip(*buckets, strict=True)
     )
-    unit = chip * count + number
-    order = np.lexsort((unit, source, slot))
-    way = turn * count + number
+    chunk = owner * count + number
+    order = np.lexsort((chunk, source, slot))
+    colour = nth * count + number
     owners = np.repeat(np.arange(len(grid.chips)), count)
-    columns = (column[order] for column in (slot, source, target, unit, way))
-    return Sends(owners, *columns)
+    columns = (column[order] for column in (slot, source, target, chunk, colour))
+    return ChipSchedule(owners, *columns)
 
 
 @lru_cache(maxsize=64)
-def backwards(grid: Grid, is_pod: bool) -> Sends:
+def reduce_scatter_sends(grid: TorusGrid, is_pod: bool) -> ChipSchedule:
     """A reduce-scatter: the sends of an all-gather in the opposite direction and order."""
-    sends = forwards(grid, is_pod)
-    last = sends.count - 1
-    return Sends(
-        sends.owners,
-        last - sends.slot[::-1],
-        sends.target[::-1],
-        sends.source[::-1],
-        sends.unit[::-1],
-        sends.way[::-1],
+    sends = all_gather_sends(grid, is_pod)
+    return ChipSchedule(
+        owners=sends.owners,
+        slot=sends.slots - 1 - sends.slot[::-1],
+        source=sends.target[::-1],
+        target=sends.source[::-1],
+        chunk=sends.chunk[::-1],
+        colour=sends.colour[::-1],
     )
 
 
 @lru_cache(maxsize=64)
-def slices(grid: Grid, is_pod: bool) -> tuple[Order, ...]:
+def slice_orders(grid: TorusGrid, is_pod: bool) -> tuple[Order, ...]:
     """The order of each slice, such that all dimensions are busy equally long."""
-    orders = _orders(grid, is_pod)
+    dims = range(len(grid.dims))
+    first = () if not is_pod or grid.outer is None else (grid.outer,)
+    rest = [dim for dim in dims if dim not in first]
+    # one order for every dimension that is last in it
+    rotated = [(*first, *rest[k + 1 :], *rest[: k + 1]) for k in range(len(rest))]
+    orders = rotated or [first]
     loads = np.array([_loads(grid, order) for order in orders])  # (orders, dims)
     each = itertools.product(range(MOST_SLICES + 1), repeat=len(orders))
-    counts = [np.array(one) for one in each if any(one)]
-    times = [float((one @ loads).max() / one.sum()) for one in counts]
+    counts = [np.array(count) for count in each if any(count)]
+    times = [float((count @ loads).max() / count.sum()) for count in counts]
     best = min(range(len(counts)), key=lambda k: (round(times[k], 9), int(counts[k].sum())))
     return tuple(
         order
@@ -90,93 +145,34 @@ def slices(grid: Grid, is_pod: bool) -> tuple[Order, ...]:
     )
 
 
-def _orders(grid: Grid, is_pod: bool) -> list[Order]:
-    """One order for every dimension that is last in it."""
-    count = len(grid.dims)
-    first = () if not is_pod or grid.outer is None else (grid.outer,)
-    rest = [dim for dim in range(count) if dim not in first]
-    turned = [
-        tuple(rest[(k + 1 + j) % len(rest)] for j in range(len(rest))) for k in range(len(rest))
-    ]
-    return [(*first, *order) for order in turned] or [first]
-
-
-def _loads(grid: Grid, order: Order) -> np.ndarray:
+def _loads(grid: TorusGrid, order: Order) -> np.ndarray:
     """(dims,) time that a slice of size 1 keeps the links of each dimension busy."""
-    found = np.zeros(len(grid.dims))
-    held = 1.0 / len(grid.chips)
+    loads = np.zeros(len(grid.dims))
+    held = 1.0 / len(grid.chips)  # what a chip has when a phase begins
     for dim in order:
         size = grid.dims[dim]
-        found[dim] = held * (size - 1) * max(grid.rates) / grid.rates[dim] * (2 if size == 2 else 1)
+        # both directions round a ring of two chips go over the same links
+        shared = 2 if size == 2 else 1
+        loads[dim] = held * (size - 1) * max(grid.rates) / grid.rates[dim] * shared
         held *= size
-    return found
+    return loads
 
 
-def _bucket(grid: Grid, order: Order, step: int, number: int) -> tuple[np.ndarray, ...]:
-    """Slots, sources, targets, owners of units, number of the slice, and turns of all its sends."""
+def _bucket(grid: TorusGrid, order: Order, step: int, number: int) -> tuple[np.ndarray, ...]:
+    """All sends of one slice: slot, source, target, owner, the slice's number, nth of its edge."""
     table = grid.table
-    held = table[..., None]  # (dims, blocks): owners of what each chip has
-    found, slot = [], 0
+    held = table[..., None]  # (dims, chunks): owners of the chunks that each chip has
+    sends, slot = [], 0
     for dim in order:
         passed = held
         for _ in range(grid.dims[dim] - 1):
             target = np.roll(table, -step, dim)
             width = passed.shape[-1]
             source, target = (np.repeat(end.ravel(), width) for end in (table, target))
-            turn = np.tile(np.arange(width), table.size)
-            found.append((np.full(len(turn), slot), source, target, passed.ravel(), turn))
+            nth = np.tile(np.arange(width), table.size)
+            slots = np.full(len(nth), slot)
+            sends.append((slots, source, target, passed.ravel(), np.full_like(slots, number), nth))
             passed = np.roll(passed, step, dim)
             held = np.concatenate((held, passed), axis=-1)
             slot += 1
-    slots, sources, targets, owners, turns = (
-        np.concatenate(column) for column in zip(*found, strict=True)
-    )
-    return slots, sources, targets, owners, np.full(len(slots), number), turns
-
-
-@attrs.frozen(cache_hash=True)
-class Group:
-    """Who is on which chip, and the grid of the chips."""
-
-    crew: Crew
-    grid: Grid
-
-
-@attrs.frozen
-class Bucket:
-    """One kind of torus algorithm, by name."""
-
-    name: str
-    is_pod: bool = False
-
-    def arrange(self, layout: Layout) -> Group:
-        """UnsuitedError unless the chips fill a torus, for a pod of several hosts."""
-        grid = grid_of(layout, wires_of(layout))
-        if self.is_pod and grid.outer is None:
-            raise UnsuitedError("its members are on one host")
-        return Group(Crew.of(layout), grid)
-
-    def all_gather(self, job: Job, group: Group) -> Plan:
-        """Every chunk goes along the dimensions, slice by slice."""
-        sends = forwards(group.grid, self.is_pod)
-        strands = strands_of(larger_bytes(job) // (len(sends.owners) * group.crew.planes))
-        return Relayed(self.name, group.crew).all_gather(job, sends, strands)
-
-    def reduce_scatter(self, job: Job, group: Group) -> Plan:
-        """The same backwards."""
-        sends = backwards(group.grid, self.is_pod)
-        strands = strands_of(larger_bytes(job) // (len(sends.owners) * group.crew.planes))
-        return Relayed(self.name, group.crew).reduce_scatter(job, sends, strands)
-
-    def all_reduce(self, job: Job, group: Group) -> Plan:
-        """Both, one after the other."""
-        both = (
-            backwards(group.grid, self.is_pod),
-            forwards(group.grid, self.is_pod),
-        )
-        strands = strands_of(larger_bytes(job) // (len(both[0].owners) * group.crew.planes))
-        return Relayed(self.name, group.crew).all_reduce(job, both, strands)
-
-
-KINDS: tuple[Bucket, ...] = (Bucket("torus"), Bucket("pod", is_pod=True))
-"""Every torus algorithm."""
+    return tuple(np.concatenate(column) for column in zip(*sends, strict=True))

@@ -14,18 +14,18 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.chunks import Extent, Scratch, sliced, whole_chunks
-from ncc_runtime.collectives.layout import Layout
+from ncc_runtime.collectives.layout import GroupLayout
 from ncc_runtime.collectives.plan import (
     IDLE,
-    Copy,
     Job,
-    Piece,
+    Location,
     Plan,
     Round,
+    SecondTarget,
     Space,
     Transfer,
     divisor,
-    home,
+    self_peers,
 )
 from ncc_runtime.collectives.stages import side_by_side
 
@@ -36,7 +36,7 @@ SLICE_BYTES = 64 * 1024
 """The least a slice holds: one full descriptor."""
 
 
-def arrange(layout: Layout) -> tuple[int, ...]:
+def arrange(layout: GroupLayout) -> tuple[int, ...]:
     """The members instance by instance and chip by chip, so that low edges are short."""
     chip = [seat.chip for seat in layout.seats]
     return tuple(
@@ -60,9 +60,9 @@ def _all_reduce(name: str, job: Job, trees: list["_Tree"]) -> Plan:
     total = sum(int(extent.sizes.sum()) for extent in whole)
     slices = min(MOST_SLICES, max(1, total // len(trees) // SLICE_BYTES))
     shares = sliced(whole, len(trees) * slices, width)
-    scratch, parts = Scratch(), divisor(job, members)
+    scratch, divided_by = Scratch(), divisor(job, members)
     strands = [
-        list(trees[number // slices].rounds(share, (number, number // slices), scratch, parts))
+        list(trees[number // slices].rounds(share, number, number // slices, scratch, divided_by))
         for number, share in enumerate(shares)
     ]
     return Plan(name, members, side_by_side(strands), scratch.bytes)
@@ -110,22 +110,22 @@ class _Tree:
         return len(self.parent)
 
     def rounds(
-        self, share: list[Extent], track: tuple[int, int], scratch: Scratch, parts: int
+        self, share: list[Extent], strand: int, lane: int, scratch: Scratch, divided_by: int
     ) -> Iterator[Round]:
-        """Up from the deepest level, one round each, then down; `track` is strand and lane."""
+        """Up from the deepest level, one round each, then down."""
         slots = [
             [scratch.take(int(extent.sizes.max(initial=0))) for extent in share] for _ in range(2)
         ]
-        step = _Step(self, share, slots, *track)
+        step = _Level(self, share, slots, strand, lane)
         for level in range(int(self.depth.max()), 0, -1):
             yield Round(tuple(step.up(level)))
-        yield Round(tuple(attrs.evolve(move, divisor=parts) for move in step.top()))
+        yield Round(tuple(attrs.evolve(move, divisor=divided_by) for move in step.top()))
         for level in range(int(self.depth.max())):
             yield Round(tuple(step.down(level)))
 
 
 @attrs.frozen(eq=False)
-class _Step:
+class _Level:
     """Transfers of one level of a tree, for one share of the buffers."""
 
     tree: _Tree
@@ -135,25 +135,25 @@ class _Step:
     lane: int
 
     def up(self, level: int) -> Iterator[Transfer]:
-        """Members of a level join what their children sent and send it to their parents."""
+        """Members of a level reduce what their children sent and send it to their parents."""
         tree = self.tree
-        mine, parent = home(tree.members), tree.parent
+        mine, parent = self_peers(tree.members), tree.parent
         for side in range(2):
             is_side = tree.children[side, parent] == mine
             here = (tree.depth == level) & (parent != IDLE) & is_side
             for children, alike in self._by_children(here):
                 peer = np.where(alike, parent, IDLE)
                 for k, extent in enumerate(self.share):
-                    sources = self._joined(k, children)
+                    sources = self._sources(k, children)
                     yield self._move(peer, sources, self._slot(side, k), extent)
 
     def top(self) -> Iterator[Transfer]:
-        """The root joins everything in its result."""
-        mine = home(self.tree.members)
+        """The root reduces everything into its result."""
+        mine = self_peers(self.tree.members)
         for children, alike in self._by_children(self.tree.parent == IDLE):
             peer = np.where(alike, mine, IDLE)
             for k, extent in enumerate(self.share):
-                yield self._move(peer, self._joined(k, children), self._result(extent), extent)
+                yield self._move(peer, self._sources(k, children), self._result(extent), extent)
 
     def down(self, level: int) -> Iterator[Transfer]:
         """Members of a level write the result to their children, both in one go."""
@@ -163,7 +163,7 @@ class _Step:
             result = self._result(extent)
             moved = self._move(left, (result,), result, extent)
             if (right != IDLE).any():
-                moved = attrs.evolve(moved, also=Copy(right, result))
+                moved = attrs.evolve(moved, also=SecondTarget(right, result))
             if (left != IDLE).any():
                 yield moved
 
@@ -175,22 +175,22 @@ class _Step:
             if alike.any():
                 yield children, alike
 
-    def _joined(self, k: int, children: int) -> tuple[Piece, ...]:
+    def _sources(self, k: int, children: int) -> tuple[Location, ...]:
         """The own share of an extent, then what so many children sent."""
-        came = (self._slot(side, k) for side in range(children))
-        return (self._piece(self.share[k]), *came)
+        received = (self._slot(side, k) for side in range(children))
+        return (self._piece(self.share[k]), *received)
 
-    def _slot(self, side: int, k: int) -> Piece:
-        return Piece(Space.SCRATCH, np.full(self.tree.members, self.slots[side][k], np.int64))
+    def _slot(self, side: int, k: int) -> Location:
+        return Location(Space.SCRATCH, np.full(self.tree.members, self.slots[side][k], np.int64))
 
-    def _result(self, extent: Extent) -> Piece:
+    def _result(self, extent: Extent) -> Location:
         return self._piece(extent.moved(Space.RESULT))
 
-    def _piece(self, extent: Extent) -> Piece:
+    def _piece(self, extent: Extent) -> Location:
         return extent.piece(np.zeros(self.tree.members, np.int64))
 
     def _move(
-        self, peer: np.ndarray, sources: tuple[Piece, ...], target: Piece, extent: Extent
+        self, peer: np.ndarray, sources: tuple[Location, ...], target: Location, extent: Extent
     ) -> Transfer:
         size = extent.size(np.zeros(self.tree.members, np.int64))
         return Transfer(

@@ -11,29 +11,29 @@ ragged-all-to-all; metadata of nki.collectives, AWS Neuron SDK.
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.algorithms.all_to_all import Shifts
+from ncc_runtime.collectives.algorithms.all_to_all import GroupShifts
 from ncc_runtime.collectives.chunks import Scratch
 from ncc_runtime.collectives.layout import UnsuitedError
 from ncc_runtime.collectives.plan import (
     LANES,
-    Count,
+    CountEntries,
     Job,
-    Piece,
+    Location,
     Plan,
     Round,
     Space,
     Transfer,
     divisor,
-    home,
+    self_peers,
 )
-from ncc_runtime.collectives.stages import Join, Track, chained
+from ncc_runtime.collectives.stages import Strand, chained_reduction
 from ncc_runtime.neff.placeholder import CollectiveOp, even_share
 
 MOST_ENTRIES = 4096
 """Entries of a table that length registers hold; assumed, as many as ranks of a large run."""
 
 
-def ragged_all_to_all(job: Job, shifts: Shifts) -> Plan:
+def ragged_all_to_all(job: Job, shifts: GroupShifts) -> Plan:
     """Tables: offsets here, rows, offsets there; one entry a member and update."""
     if job.buffers.entries > MOST_ENTRIES:
         raise UnsuitedError(
@@ -46,42 +46,44 @@ def ragged_all_to_all(job: Job, shifts: Shifts) -> Plan:
         peer = shifts.peers(number).astype(np.int64)
         for update in range(updates):
             entry = peer * updates + update
-            count = Count(rows=entries + entry, source=entry, target=2 * entries + entry)
+            count = CountEntries(rows=entries + entry, source=entry, target=2 * entries + entry)
             zero = np.zeros(members, np.int64)
-            transfers.append(_sent(lane, peer, Piece(Space.RESULT, zero), (most, count)))
+            transfers.append(_sent(lane, peer, Location(Space.RESULT, zero), most, count))
     return Plan("direct", members, (Round(tuple(transfers)),))
 
 
-def into_slots(job: Job, shifts: Shifts) -> Plan:
+def into_slots(job: Job, shifts: GroupShifts) -> Plan:
     """All-to-all and all-gather: member r's rows for member j land at slot r of j's result."""
     operand, result = _bytes(job)
     slot = result // shifts.members
-    return Plan("direct", shifts.members, (_to_slots(shifts, Space.RESULT, (slot, operand)),))
+    return Plan("direct", shifts.members, (_to_slots(shifts, Space.RESULT, slot, operand),))
 
 
-def reduce_scatter(job: Job, shifts: Shifts) -> Plan:
-    """Into a slot of the peer's channel buffer each; then the owner joins as many rows of all."""
+def reduce_scatter(job: Job, shifts: GroupShifts) -> Plan:
+    """Into a slot of the peer's channel buffer each; then the owner reduces as many rows of all."""
     members = shifts.members
     scratch, (operand, slot) = Scratch(), _bytes(job)
     slots = [scratch.take(slot) for _ in range(members)]
     stride = slots[1] if members > 1 else slot
-    first = _to_slots(shifts, Space.SCRATCH, (slot, operand), stride)
-    mine = home(members).astype(np.int64)
+    first = _to_slots(shifts, Space.SCRATCH, slot, operand, stride)
+    mine = self_peers(members).astype(np.int64)
     zero = np.zeros(members, np.int64)
-    join = Join(
-        [Piece(Space.SCRATCH, np.full(members, at, np.int64)) for at in slots],
-        Piece(Space.RESULT, zero),
+    moves = chained_reduction(
+        [Location(Space.SCRATCH, np.full(members, at, np.int64)) for at in slots],
+        Location(Space.RESULT, zero),
         np.full(members, min(slot, operand), np.int64),
-        home(members),
+        self_peers(members),
+        Strand(0, (0,)),
+        scratch,
+        divisor(job, members),
     )
-    joins = chained(join, Track(0, (0,)), scratch, divisor(job, members))
-    joins = [attrs.evolve(one, count=Count(rows=mine), strand=None) for one in joins]
-    rounds = [Round((one,)) for one in joins]
+    counted = (attrs.evolve(move, count=CountEntries(rows=mine), strand=None) for move in moves)
+    rounds = [Round((move,)) for move in counted]
     return Plan("direct", members, (first, *rounds), scratch.bytes)
 
 
 def assumed(job: Job, plan: Plan) -> Plan:
-    """The plan with the sizes that are taken for granted where counts are not known.
+    """The plan with the sizes that are assumed where counts are not known.
 
     Slots are full; where offsets are free every transfer has an even share of what there is.
     """
@@ -109,7 +111,7 @@ _AS_IF = {
 
 
 def as_if_full(job: Job) -> Job:
-    """The collective without counts that moves what is taken for granted of a counted one."""
+    """The collective without counts that moves what is assumed of a variable-size one."""
     if not job.placeholder.op.is_counted:
         return job
     op, members = _AS_IF[job.placeholder.op], max(map(len, job.placeholder.groups))
@@ -131,29 +133,29 @@ def _bytes(job: Job) -> tuple[int, int]:
     return job.buffers.operand_elements[0] * width, job.buffers.result_elements[0] * width
 
 
-def _to_slots(shifts: Shifts, space: Space, sizes: tuple[int, int], stride: int = 0) -> Round:
-    """One transfer to every member, at the sender's slot; sizes are of a slot and of the operand.
+def _to_slots(shifts: GroupShifts, space: Space, slot: int, operand: int, stride: int = 0) -> Round:
+    """One transfer to every member, at the sender's slot; bytes of a slot and of the operand.
 
     The first row of the table says how many rows, the second from where.
     """
-    slot, operand = sizes
     members = shifts.members
-    target = Piece(space, home(members).astype(np.int64) * (stride or slot))
+    target = Location(space, self_peers(members).astype(np.int64) * (stride or slot))
     issued = ((lane, shifts.peers(number)) for number, lane in shifts.in_rings(LANES))
     peers = ((lane, peer.astype(np.int64)) for lane, peer in issued)
     return Round(
         tuple(
-            _sent(lane, peer, target, (min(slot, operand), Count(peer, members + peer)))
+            _sent(lane, peer, target, min(slot, operand), CountEntries(peer, members + peer))
             for lane, peer in peers
         )
     )
 
 
-def _sent(lane: int, peer: np.ndarray, target: Piece, most: tuple[int, Count]) -> Transfer:
-    size, count = most
+def _sent(
+    lane: int, peer: np.ndarray, target: Location, size: int, count: CountEntries
+) -> Transfer:
     return Transfer(
         peer=peer.astype(np.int32),
-        sources=(Piece(Space.OPERAND, np.zeros(len(peer), np.int64)),),
+        sources=(Location(Space.OPERAND, np.zeros(len(peer), np.int64)),),
         target=target,
         size_bytes=np.full(len(peer), size, np.int64),
         lane=lane,

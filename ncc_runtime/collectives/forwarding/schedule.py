@@ -1,83 +1,168 @@
-"""What agents do along sends between chips, before it is known where anything lies.
+"""Forwarding schedules: which proxy rank sends, copies or reduces which chunk in which step.
 
-    all-gather       a slot's sends are a round: an agent passes on a unit that came before, and
-                     copies what came to the other members of its chip, as far as it can with what
-                     it sends (one read, two writes)
-    reduce-scatter   the sends of an all-gather backwards: an agent joins what has come of a unit
-                     and the operands of its chip, and writes it to the chip it would get it from
+A `ChipSchedule` says which chip sends which chunk to which chip in which time slot, as schedules of
+TACCL or TE-CCL do. Rules make one (`algorithms/torus.py`), or a search over the link graph
+(`algorithms/synthesised.py`). Here it becomes a `ForwardingSchedule`: steps of ranks, before it is
+known where any buffer lies. `planner.py` makes transfers of these.
 
-The sends of a unit form a tree, so every chip joins all it has of a unit at once, by as few reads
-and writes as there can be. Columns of buffers are units by place: unit * places + place.
+    all-gather       the sends of a slot are one step: a proxy rank passes on a chunk that it got
+                     in an earlier slot. It copies what it gets to the other ranks of its chip, as
+                     far as it can with what it sends anyway (a descriptor reads once, writes twice)
+    reduce-scatter   the sends of an all-gather backwards in time: a proxy reduces the partial sums
+                     that it got of a chunk and the operands of its chip, and writes the sum to the
+                     chip that it would have got the chunk from
 
-Where what is sent in a reduce-scatter waits: numbered places in the scratch of every chip.
+The sends of one chunk form a tree over the chips, rooted at the chunk's owner. So backwards each
+chip reduces all it gets of a chunk at once, with as few reads and writes as there can be.
+
+A plane has one member of every chip: its proxy ranks. There are as many planes as the chip with
+fewest members has members. A chunk of a schedule has a column of buffers for every place on a chip,
+number `chunk * places + place`; a proxy moves the column of its own place. Where a chip has more
+places than there are planes, a proxy serves several of them, one after another: its turns.
+
+Source: Shah et al., "TACCL: guiding collective algorithm synthesis using communication sketches",
+NSDI 2023; Liu et al., "Rethinking machine learning collective communication as a multi-commodity
+flow problem" (TE-CCL), SIGCOMM 2024.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.forwarding.proxies import Crew
-from ncc_runtime.collectives.forwarding.sends import Sends, turns
-from ncc_runtime.collectives.layout import UnsuitedError
+from ncc_runtime.collectives.layout import GroupLayout, Members, UnsuitedError
 from ncc_runtime.collectives.plan import IDLE
 from ncc_runtime.collectives.stages import MOST_SOURCES
 
 
-@attrs.frozen(eq=False)
-class Arrivals:
-    """What has come to chips before they send on, or complete a unit."""
+@attrs.frozen(cache_hash=True, slots=False)
+class ProxyRanks:
+    """The members of every chip, the first of which send and receive for it.
 
-    place: np.ndarray  # (sends,) int64, where it arrives
-    before: np.ndarray  # (sends,) int64, how much of the unit has come to the sender
-    kids: np.ndarray  # (sends, k) int64, the places of that, IDLE beyond the last
-    home_kids: np.ndarray  # (units, k) int64, the same of the owner in the end
-    home_slot: np.ndarray  # (units,) int64, the slot after the last arrival
-    places: int  # of the chip that gets most
+    Chips are in the order of the group's link graph. Place k of a chip is its k-th member.
+    """
 
-    @property
-    def most(self) -> int:
-        """The most that comes of one unit to one chip."""
-        return self.kids.shape[1]
+    clusters: tuple[Members, ...]
 
     @classmethod
-    def of(cls, sends: Sends, chips: int) -> "Arrivals":
-        """Every arrival has a place of its own, so that nothing is ever overwritten."""
-        held: list[list[list[int]]] = [[[] for _ in sends.owners] for _ in range(chips)]
-        count = [0] * chips
-        place, kids = [], []
-        ends = zip(sends.source.tolist(), sends.target.tolist(), sends.unit.tolist(), strict=True)
-        for source, target, unit in ends:
-            kids.append(held[source][unit].copy())
-            held[target][unit].append(count[target])
-            place.append(count[target])
-            count[target] += 1
-        home = [held[owner][unit] for unit, owner in enumerate(sends.owners.tolist())]
-        most = max((len(one) for one in (*kids, *home)), default=0)
-        home_slot = np.zeros(len(sends.owners), np.int64)
-        is_home = sends.target == sends.owners[sends.unit]
-        np.maximum.at(home_slot, sends.unit[is_home], sends.slot[is_home] + 1)
+    def of(cls, layout: GroupLayout) -> "ProxyRanks":
+        """Of a group, the members of a chip in the order of their cores."""
         return cls(
-            place=np.array(place, np.int64),
-            before=np.array([len(one) for one in kids], np.int64),
-            kids=_table(kids, most),
-            home_kids=_table(home, most),
-            home_slot=home_slot,
-            places=max(count, default=0),
+            tuple(
+                tuple(sorted(cluster, key=lambda member: layout.seats[member].core))
+                for cluster in layout.by_chip()
+            )
         )
 
-    def complete(self, sends: Sends, sizes: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """By slot, units that are complete at different owners and alike in number of sources."""
-        has = (self.home_kids != IDLE).sum(axis=1)
-        for some in together(self.home_slot, has, sizes[sends.owners]):
-            turn = turns(sends.owners[some])
-            for one in range(int(turn.max()) + 1):
-                yield int(self.home_slot[some[0]]), some[turn == one]
+    def reordered(self, order: np.ndarray) -> "ProxyRanks":
+        """The same with chip order[k] as chip k."""
+        return ProxyRanks(tuple(self.clusters[chip] for chip in order))
+
+    @cached_property
+    def chips(self) -> int:
+        return len(self.clusters)
+
+    @cached_property
+    def members(self) -> int:
+        return sum(map(len, self.clusters))
+
+    @cached_property
+    def planes(self) -> int:
+        """Proxies of each chip: members of the chip that has fewest."""
+        return min(map(len, self.clusters))
+
+    @cached_property
+    def places(self) -> int:
+        """Members of the chip that has most."""
+        return max(map(len, self.clusters))
+
+    @cached_property
+    def turns(self) -> int:
+        """How many places a proxy serves at most."""
+        return -(-self.places // self.planes)
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """(chips,) int64, members of each."""
+        return np.array([len(cluster) for cluster in self.clusters], np.int64)
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        """(chips, places) int32, the members; a chip with fewer repeats its own."""
+        rows = [
+            [cluster[place % len(cluster)] for place in range(self.places)]
+            for cluster in self.clusters
+        ]
+        return np.array(rows, np.int32)
+
+    def neighbours(self, step: int, turn: int = 0) -> np.ndarray:
+        """(chips, planes) int32, the member `step` places after the one served in a turn.
+
+        Step and turn 0 give the proxies themselves.
+        """
+        place = np.arange(self.planes) + turn * self.planes
+        return np.take_along_axis(self.table, (place + step) % self.sizes[:, None], axis=1)
+
+    def column(self, members: np.ndarray, values: np.ndarray, idle: int = IDLE) -> np.ndarray:
+        """(members,) int64, the values at these members, `idle` elsewhere."""
+        column = np.full(self.members, idle, np.int64)
+        column[members.ravel()] = values.ravel()
+        return column
 
 
-def together(*columns: np.ndarray) -> Iterator[np.ndarray]:
-    """Numbers of rows that are equal in all columns, in the order of these."""
+@attrs.frozen(eq=False, slots=False)
+class ChipSchedule:
+    """Sends between chips: each chunk goes from its owner to every chip, or backwards in time.
+
+    Sends of one slot and colour have different sources and different targets, so that they can be
+    one transfer of a plan.
+    """
+
+    owners: np.ndarray  # (chunks,) int64, the chip where a chunk begins, or ends
+    slot: np.ndarray  # (sends,) int64, ascending
+    source: np.ndarray  # (sends,) int64, chips
+    target: np.ndarray  # (sends,) int64, chips
+    chunk: np.ndarray  # (sends,) int64
+    colour: np.ndarray  # (sends,) int64
+
+    @property
+    def slots(self) -> int:
+        """The number of time slots."""
+        return int(self.slot.max(initial=-1)) + 1
+
+    @property
+    def most_targets(self) -> int:
+        """To how many chips a chip sends at most."""
+        ends = np.unique(np.stack((self.source, self.target)), axis=1)
+        return int(np.bincount(ends[0], minlength=1).max())
+
+    @cached_property
+    def nth_send(self) -> np.ndarray:
+        """(sends,) int64, how often its source has sent the chunk before."""
+        return running_counts(self.source * len(self.owners) + self.chunk)
+
+    @cached_property
+    def send_counts(self) -> np.ndarray:
+        """(chips, chunks) int64, how often a chip sends a chunk in all."""
+        chips = 1 + max(
+            int(ends.max(initial=0)) for ends in (self.source, self.target, self.owners)
+        )
+        key = self.source * len(self.owners) + self.chunk
+        return np.bincount(key, minlength=chips * len(self.owners)).reshape(chips, -1)
+
+
+def running_counts(column: np.ndarray) -> np.ndarray:
+    """(n,) int64, how often the value of a row stands in earlier rows."""
+    order = np.argsort(column, kind="stable")
+    counts = np.unique(column, return_counts=True)[1]
+    running: np.ndarray = np.empty(len(column), np.int64)
+    running[order] = np.arange(len(column)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return running
+
+
+def equal_rows(*columns: np.ndarray) -> Iterator[np.ndarray]:
+    """Numbers of rows that are equal in all columns, in ascending order of their values."""
     if not len(columns[0]):
         return
     _, group = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
@@ -86,233 +171,373 @@ def together(*columns: np.ndarray) -> Iterator[np.ndarray]:
     yield from np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
 
 
-def _table(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
-    found = np.full((len(rows), width), IDLE, np.int64)
-    for number, row in enumerate(rows):
-        found[number, : len(row)] = row
-    return found
+FREE = -1
+
+
+def edge_colouring(ends: Sequence[tuple[int, int]], nodes: int) -> list[int]:
+    """A colour for every edge: edges with one source or one target differ.
+
+    It takes as many colours as the busiest node has edges out or in, which is the least.
+
+    Source: König's theorem by alternating paths (Gabow, "Using Euler partitions to edge color
+    bipartite multigraphs", 1976, describes this baseline).
+    """
+    degree = [0] * (2 * nodes)
+    for source, target in ends:
+        degree[source] += 1
+        degree[nodes + target] += 1
+    most = max(degree, default=0)
+    at = [[FREE] * most for _ in range(2 * nodes)]  # by node (sources, then targets) and colour
+    for edge, (source, target) in enumerate(ends):
+        # One colour is free at the source, one at the target. Where they differ, exchange them
+        # along the alternating path from the target. It does not reach the source: it comes to
+        # sources by edges of the first colour, which the source has none of.
+        first, second = at[source].index(FREE), at[nodes + target].index(FREE)
+        if first != second:
+            _exchange(at, ends, nodes + target, first, second)
+        at[source][first] = at[nodes + target][first] = edge
+    colours = [FREE] * len(ends)
+    for row in at[:nodes]:
+        for colour, edge in enumerate(row):
+            if edge != FREE:
+                colours[edge] = colour
+    return colours
+
+
+def _exchange(
+    at: list[list[int]], ends: Sequence[tuple[int, int]], node: int, first: int, second: int
+) -> None:
+    """Exchange two colours along the path from a node, so that the first is free there."""
+    nodes = len(at) // 2
+    path, colour = [], first
+    while at[node][colour] != FREE:
+        edge = at[node][colour]
+        path.append((edge, colour))
+        source, target = ends[edge][0], nodes + ends[edge][1]
+        node = source if node == target else target
+        colour = second if colour == first else first
+    # two passes: an edge must not clear what its neighbour on the path has just set
+    for edge, colour in path:
+        for end in (ends[edge][0], nodes + ends[edge][1]):
+            at[end][colour] = FREE
+    for edge, colour in path:
+        for end in (ends[edge][0], nodes + ends[edge][1]):
+            at[end][second if colour == first else first] = edge
 
 
 @attrs.frozen(eq=False)
-class Hop:
-    """One transfer of every agent, for buffers anywhere."""
+class ForwardingStep:
+    """One transfer of every proxy that takes part, for buffers anywhere."""
 
     peer: np.ndarray  # (members,) int32, IDLE for none
-    column: np.ndarray  # (members,) int64
-    way: int
-    owners: tuple[np.ndarray, ...] = ()  # (members,) int32: whose operands are read
-    places: tuple[np.ndarray, ...] = ()  # (members,) int64: what is read of scratch
-    goal: np.ndarray | None = None  # (members,) int64, a place of scratch; None: the target
-    also: np.ndarray | None = None  # (members,) int32: the second member that it is written to
-    is_beside: bool = False  # on the chip, beside what is sent
+    column: np.ndarray  # (members,) int64, of the buffers
+    lane_index: int  # which DMA ring of the strand, counted round
+    operand_owners: tuple[np.ndarray, ...] = ()  # (members,) int32: whose operands are read
+    partials: tuple[np.ndarray, ...] = ()  # (members,) int64: buffers of partial sums read
+    partial_target: np.ndarray | None = None  # (members,) int64, such a buffer; None: the target
+    second_peer: np.ndarray | None = None  # (members,) int32: written to as well
+    is_local: bool = False  # on the chip, beside what goes between chips
 
 
 @attrs.frozen(eq=False)
-class Course:
-    """Rounds of hops, and the places of scratch that they take."""
+class ForwardingSchedule:
+    """Steps by round, and how many buffers of partial sums every member needs."""
 
-    rounds: tuple[tuple[Hop, ...], ...]
-    places: int = 0
+    rounds: tuple[tuple[ForwardingStep, ...], ...]
+    partial_buffers: int = 0
 
 
 @lru_cache(maxsize=64)
-def gathering(crew: Crew, sends: Sends, is_by_member: bool) -> Course:
-    """Everybody gets all units; by member, they begin in operands, else in results of agents."""
-    agents = _Agents(crew, sends, is_by_member)
-    rounds: list[tuple[Hop, ...]] = []
-    came = (sends.owners, np.arange(len(sends.owners)))
-    for slot in range(sends.count + 1):
+def forwarded_all_gather(
+    proxies: ProxyRanks, sends: ChipSchedule, is_by_member: bool
+) -> ForwardingSchedule:
+    """All chunks at everybody.
+
+    By member they begin in the operands of all members, else in the results of the proxies.
+    """
+    builder = _StepBuilder(proxies, sends, is_by_member)
+    rounds: list[tuple[ForwardingStep, ...]] = []
+    # what chips have got and must still copy to their other members
+    chips, chunks = sends.owners, np.arange(len(sends.owners))
+    for slot in range(sends.slots + 1):
         at = np.flatnonzero(sends.slot == slot)
-        hops: list[Hop] = []
-        for some in together(sends.way[at]):
-            hops += agents.passed_on(at[some], is_first=is_by_member and not slot)
-        if is_by_member and not slot:
-            hops += agents.kept()
-            first, units = came
-            came = np.append(first, sends.target[at]), np.append(units, sends.unit[at])
+        is_first = is_by_member and not slot
+        steps: list[ForwardingStep] = []
+        for rows in equal_rows(sends.colour[at]):
+            steps += builder.forwarded(at[rows], is_first)
+        if is_first:
+            # results of proxies are only being written: copies of own chunks go with the next slot
+            steps += builder.copied_operands()
+            chips = np.append(chips, sends.target[at])
+            chunks = np.append(chunks, sends.chunk[at])
         else:
-            hops += agents.copied(*came)
-            came = sends.target[at], sends.unit[at]
-        rounds.append(tuple(hops))
-    return Course(tuple(hops for hops in rounds if hops))
+            steps += builder.copied_on_chips(chips, chunks)
+            chips, chunks = sends.target[at], sends.chunk[at]
+        rounds.append(tuple(steps))
+    return ForwardingSchedule(tuple(steps for steps in rounds if steps))
 
 
 @lru_cache(maxsize=64)
-def reducing(crew: Crew, sends: Sends, is_by_member: bool) -> Course:
-    """All units, joined over everybody, at the members they belong to, or at agents."""
-    agents = _Agents(crew, sends, is_by_member)
-    came = Arrivals.of(sends, crew.chips)
-    if came.most + crew.places > MOST_SOURCES:
+def forwarded_reduce_scatter(
+    proxies: ProxyRanks, sends: ChipSchedule, is_by_member: bool
+) -> ForwardingSchedule:
+    """All chunks, reduced over everybody, at the members they belong to, or at proxies."""
+    builder = _StepBuilder(proxies, sends, is_by_member)
+    sums = PartialSums.of(sends, proxies.chips)
+    if sums.most + proxies.places > MOST_SOURCES:
         raise UnsuitedError(
-            f"a chip joins {came.most + crew.places} pieces, a descriptor {MOST_SOURCES} at most"
+            f"a chip joins {sums.most + proxies.places} pieces, a descriptor {MOST_SOURCES} at most"
         )
-    rounds: list[list[Hop]] = [[] for _ in range(sends.count + 1)]
-    alike = together(sends.slot, sends.way, came.before, crew.sizes[sends.source])
-    for some in alike:
-        rounds[int(sends.slot[some[0]])] += agents.joined(some, came)
-    for number, (slot, units) in enumerate(came.complete(sends, crew.sizes)):
-        rounds[slot] += agents.finished(units, came, number)
-    places = came.places * agents.turns
-    return Course(tuple(tuple(hops) for hops in rounds if hops), places)
+    rounds: list[list[ForwardingStep]] = [[] for _ in range(sends.slots + 1)]
+    # one step has one number of sources for all, so sends are told apart by it too
+    for rows in equal_rows(sends.slot, sends.colour, sums.received, proxies.sizes[sends.source]):
+        rounds[int(sends.slot[rows[0]])] += builder.reduced_and_sent(rows, sums)
+    for number, (slot, chunks) in enumerate(sums.completed(sends, proxies.sizes)):
+        rounds[slot] += builder.completed(chunks, sums, number)
+    buffers = sums.buffers * builder.turns
+    return ForwardingSchedule(tuple(tuple(steps) for steps in rounds if steps), buffers)
 
 
 @attrs.frozen(eq=False)
-class _Agents:
-    """Whose turn it is, as columns over members."""
+class PartialSums:
+    """Where the partial sums of a reduce-scatter wait at the chips that they are sent to.
 
-    crew: Crew
-    sends: Sends
-    is_by_member: bool  # units belong to members; else to agents, which have one turn
+    Every send has a buffer of its own at its target, so that nothing is ever overwritten.
+    """
+
+    buffer: np.ndarray  # (sends,) int64, the number of its buffer at the target
+    received: np.ndarray  # (sends,) int64, how many sums of the chunk the source has got before
+    children: np.ndarray  # (sends, k) int64, the buffers of these, IDLE beyond the last
+    owner_children: np.ndarray  # (chunks, k) int64, the same of the owner in the end
+    owner_slot: np.ndarray  # (chunks,) int64, the slot after the owner has got its last
+    buffers: int  # of the chip that gets most
+
+    @property
+    def most(self) -> int:
+        """The most partial sums of one chunk that one chip gets."""
+        return self.children.shape[1]
+
+    @classmethod
+    def of(cls, sends: ChipSchedule, chips: int) -> "PartialSums":
+        """Of a reduce-scatter over so many chips."""
+        held: list[list[list[int]]] = [[[] for _ in sends.owners] for _ in range(chips)]
+        count = [0] * chips
+        buffer, children = [], []
+        ends = zip(sends.source.tolist(), sends.target.tolist(), sends.chunk.tolist(), strict=True)
+        for source, target, chunk in ends:
+            children.append(held[source][chunk].copy())
+            held[target][chunk].append(count[target])
+            buffer.append(count[target])
+            count[target] += 1
+        at_owners = [held[owner][chunk] for chunk, owner in enumerate(sends.owners.tolist())]
+        most = max((len(row) for row in (*children, *at_owners)), default=0)
+        owner_slot = np.zeros(len(sends.owners), np.int64)
+        to_owner = sends.target == sends.owners[sends.chunk]
+        np.maximum.at(owner_slot, sends.chunk[to_owner], sends.slot[to_owner] + 1)
+        return cls(
+            buffer=np.array(buffer, np.int64),
+            received=np.array([len(row) for row in children], np.int64),
+            children=_table(children, most),
+            owner_children=_table(at_owners, most),
+            owner_slot=owner_slot,
+            buffers=max(count, default=0),
+        )
+
+    def completed(self, sends: ChipSchedule, sizes: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """By slot, chunks that are complete at different owners and alike in number of sources."""
+        count = (self.owner_children != IDLE).sum(axis=1)
+        for chunks in equal_rows(self.owner_slot, count, sizes[sends.owners]):
+            nth = running_counts(sends.owners[chunks])
+            for number in range(int(nth.max()) + 1):
+                yield int(self.owner_slot[chunks[0]]), chunks[nth == number]
+
+
+def _table(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
+    table = np.full((len(rows), width), IDLE, np.int64)
+    for number, row in enumerate(rows):
+        table[number, : len(row)] = row
+    return table
+
+
+@attrs.frozen(eq=False)
+class _StepBuilder:
+    """Turns sends of chips into steps of their proxies: columns over members."""
+
+    proxies: ProxyRanks
+    sends: ChipSchedule
+    is_by_member: bool  # columns belong to members; else to proxies, which have one turn
 
     @property
     def turns(self) -> int:
-        """How many places an agent serves at most."""
-        return self.crew.turns if self.is_by_member else 1
+        """How many places a proxy serves at most."""
+        return self.proxies.turns if self.is_by_member else 1
 
     @property
     def width(self) -> int:
-        """Places of a unit."""
-        return self.crew.places if self.is_by_member else self.crew.planes
+        """Columns of a chunk."""
+        return self.proxies.places if self.is_by_member else self.proxies.planes
 
-    def passed_on(self, some: np.ndarray, is_first: bool) -> Iterator[Hop]:
-        """Sends of one way and slot; the k-th of a unit also goes to the agent's k-th neighbour."""
+    def forwarded(self, rows: np.ndarray, is_first: bool) -> Iterator[ForwardingStep]:
+        """Sends of one colour and slot of an all-gather.
+
+        The k-th send of a chunk also writes it to the proxy's k-th neighbour on its own chip.
+        """
         sends = self.sends
         for turn in range(self.turns):
-            peer, column = self._sent(some, turn)
+            peer, column = self._sent(rows, turn)
             if (peer == IDLE).all():
                 continue
-            source = sends.source[some]
-            second = np.where(
-                peer == IDLE, np.int32(IDLE), self._beside(source, sends.turn[some] + 1)
-            )
-            yield Hop(
+            source = sends.source[rows]
+            neighbour = self._neighbour(source, sends.nth_send[rows] + 1)
+            second = np.where(peer == IDLE, np.int32(IDLE), neighbour)
+            yield ForwardingStep(
                 peer,
                 column,
-                int(sends.way[some[0]]),
-                owners=(self._seats(source, turn),) if is_first else (),
-                also=second if (second != IDLE).any() else None,
+                int(sends.colour[rows[0]]),
+                operand_owners=(self._served_members(source, turn),) if is_first else (),
+                second_peer=second if (second != IDLE).any() else None,
             )
 
-    def kept(self) -> Iterator[Hop]:
-        """What agents are to pass on, from operands on their chip into their results."""
-        turn_of = turns(self.sends.owners)
-        for number in range(int(turn_of.max(initial=-1)) + 1):
-            units = np.flatnonzero(turn_of == number)
-            chips = self.sends.owners[units]
+    def copied_operands(self) -> Iterator[ForwardingStep]:
+        """What proxies will forward, from operands on their chip into their own results."""
+        nth = running_counts(self.sends.owners)
+        for number in range(int(nth.max(initial=-1)) + 1):
+            chunks = np.flatnonzero(nth == number)
+            chips = self.sends.owners[chunks]
             for turn in range(self.turns):
-                column, is_there = self._served(units, turn)
-                agents = self.crew.neighbours(0)[chips]
-                peer = self._column(agents, np.where(is_there, agents, IDLE))
+                column, is_there = self._served(chunks, turn)
+                proxies = self.proxies.neighbours(0)[chips]
+                peer = self._ranks(proxies, np.where(is_there, proxies, IDLE))
                 if (peer != IDLE).any():
-                    owner = self._seats(chips, turn)
-                    columns = self.crew.column(agents, column, 0)
-                    yield Hop(peer, columns, number + turn, owners=(owner,), is_beside=True)
+                    yield ForwardingStep(
+                        peer,
+                        self.proxies.column(proxies, column, 0),
+                        number + turn,
+                        operand_owners=(self._served_members(chips, turn),),
+                        is_local=True,
+                    )
 
-    def copied(self, chip: np.ndarray, unit: np.ndarray) -> Iterator[Hop]:
-        """Units that agents have got, to the members that their sends leave out, two at a time."""
-        sent = self.sends.times[chip, unit]
-        way = 0
-        for begin in range(self.crew.places - 1):
-            some = np.flatnonzero(sent == begin)
-            turn_of = turns(chip[some])
-            for number in range(int(turn_of.max(initial=-1)) + 1):
-                few = some[turn_of == number]
-                for hop in self._to_neighbours(chip[few], unit[few], begin + 1):
-                    way += 1
-                    yield attrs.evolve(hop, way=way)
+    def copied_on_chips(self, chips: np.ndarray, chunks: np.ndarray) -> Iterator[ForwardingStep]:
+        """Chunks that chips have got, to the members that no send of the proxy writes to as well.
 
-    def _to_neighbours(self, chips: np.ndarray, units: np.ndarray, begin: int) -> Iterator[Hop]:
-        agents = self.crew.neighbours(0)[chips]
+        A transfer writes two of them. A step has one chunk of a chip.
+        """
+        sent = self.sends.send_counts[chips, chunks]
+        lane_index = 0
+        for count in range(self.proxies.places - 1):
+            rows = np.flatnonzero(sent == count)
+            nth = running_counts(chips[rows])
+            for number in range(int(nth.max(initial=-1)) + 1):
+                alike = rows[nth == number]
+                for step in self._to_neighbours(chips[alike], chunks[alike], count + 1):
+                    lane_index += 1
+                    yield attrs.evolve(step, lane_index=lane_index)
+
+    def _to_neighbours(
+        self, chips: np.ndarray, chunks: np.ndarray, first_step: int
+    ) -> Iterator[ForwardingStep]:
+        """A chunk of each chip from its proxies to their neighbours from `first_step` places on."""
+        proxies = self.proxies.neighbours(0)[chips]
         for turn in range(self.turns):
-            column, is_there = self._served(units, turn)
-            active = self.crew.column(agents, is_there, 0) > 0
-            columns = self.crew.column(agents, column, 0)
-            for step in range(begin, self.crew.places, 2):
-                first, second = (self._beside(chips, step + k) for k in range(2))
-                first, second = (np.where(active, one, np.int32(IDLE)) for one in (first, second))
+            column, is_there = self._served(chunks, turn)
+            active = self.proxies.column(proxies, is_there, 0) > 0
+            columns = self.proxies.column(proxies, column, 0)
+            for step in range(first_step, self.proxies.places, 2):
+                first, second = (
+                    np.where(active, self._neighbour(chips, step + k), np.int32(IDLE))
+                    for k in range(2)
+                )
                 if (first != IDLE).any():
                     also = second if (second != IDLE).any() else None
-                    yield Hop(first, columns, 0, also=also, is_beside=True)
+                    yield ForwardingStep(first, columns, 0, second_peer=also, is_local=True)
 
-    def joined(self, some: np.ndarray, came: Arrivals) -> Iterator[Hop]:
-        """Sends of one way, slot and number of sources."""
-        source = self.sends.source[some]
-        agents = self.crew.neighbours(0)[source]
+    def reduced_and_sent(self, rows: np.ndarray, sums: PartialSums) -> Iterator[ForwardingStep]:
+        """Sends of one colour, slot and number of sources of a reduce-scatter."""
+        source = self.sends.source[rows]
+        proxies = self.proxies.neighbours(0)[source]
         for turn in range(self.turns):
-            peer, column = self._sent(some, turn)
+            peer, column = self._sent(rows, turn)
             if (peer != IDLE).any():
-                goal = self._places(agents, came.place[some], turn * came.places)
-                yield Hop(
+                first = turn * sums.buffers
+                yield ForwardingStep(
                     peer,
                     column,
-                    int(self.sends.way[some[0]]),
-                    owners=self._everybody(source),
-                    places=self._kids(agents, came.kids[some], turn * came.places),
-                    goal=goal,
+                    int(self.sends.colour[rows[0]]),
+                    operand_owners=self._chip_members(source),
+                    partials=self._partials(proxies, sums.children[rows], first),
+                    partial_target=self._buffers(proxies, sums.buffer[rows], first),
                 )
 
-    def finished(self, units: np.ndarray, came: Arrivals, way: int) -> Iterator[Hop]:
-        """Units of which everything has come, joined into what they are for."""
-        chips = self.sends.owners[units]
-        agents = self.crew.neighbours(0)[chips]
+    def completed(
+        self, chunks: np.ndarray, sums: PartialSums, lane_index: int
+    ) -> Iterator[ForwardingStep]:
+        """Chunks of which owners have got all partial sums, reduced into their final place."""
+        chips = self.sends.owners[chunks]
+        proxies = self.proxies.neighbours(0)[chips]
         for turn in range(self.turns):
-            column, is_there = self._served(units, turn)
-            seats = self.crew.neighbours(0, turn)[chips]
-            peer = self._column(agents, np.where(is_there, seats, IDLE))
+            column, is_there = self._served(chunks, turn)
+            served = self.proxies.neighbours(0, turn)[chips]
+            peer = self._ranks(proxies, np.where(is_there, served, IDLE))
             if (peer != IDLE).any():
-                yield Hop(
+                yield ForwardingStep(
                     peer,
-                    self.crew.column(agents, column, 0),
-                    way,
-                    owners=self._everybody(chips),
-                    places=self._kids(agents, came.home_kids[units], turn * came.places),
+                    self.proxies.column(proxies, column, 0),
+                    lane_index,
+                    operand_owners=self._chip_members(chips),
+                    partials=self._partials(
+                        proxies, sums.owner_children[chunks], turn * sums.buffers
+                    ),
                 )
 
-    def _sent(self, some: np.ndarray, turn: int) -> tuple[np.ndarray, np.ndarray]:
-        """By member, whom it sends to, and which column."""
-        agents = self.crew.neighbours(0)
-        column, is_there = self._served(self.sends.unit[some], turn)
-        senders = agents[self.sends.source[some]]
-        peer = np.where(is_there, agents[self.sends.target[some]], IDLE)
-        return self._column(senders, peer), self.crew.column(senders, column, 0)
+    def _sent(self, rows: np.ndarray, turn: int) -> tuple[np.ndarray, np.ndarray]:
+        """By member, the peer of sends and their column."""
+        proxies = self.proxies.neighbours(0)
+        column, is_there = self._served(self.sends.chunk[rows], turn)
+        senders = proxies[self.sends.source[rows]]
+        peer = np.where(is_there, proxies[self.sends.target[rows]], IDLE)
+        return self._ranks(senders, peer), self.proxies.column(senders, column, 0)
 
-    def _served(self, unit: np.ndarray, turn: int) -> tuple[np.ndarray, np.ndarray]:
-        """(n, planes): the columns of units that agents serve in a turn, and whether they exist."""
-        place = np.arange(self.crew.planes) + turn * self.crew.planes
-        column = unit[:, None] * self.width + np.minimum(place, self.width - 1)
+    def _served(self, chunks: np.ndarray, turn: int) -> tuple[np.ndarray, np.ndarray]:
+        """(n, planes): the columns of chunks that proxies serve in a turn, and if they exist."""
+        place = np.arange(self.proxies.planes) + turn * self.proxies.planes
+        column = chunks[:, None] * self.width + np.minimum(place, self.width - 1)
         is_there = np.broadcast_to(place < self.width, column.shape)
         if self.is_by_member:
-            is_there = place < self.crew.sizes[self.sends.owners[unit]][:, None]
+            is_there = place < self.proxies.sizes[self.sends.owners[chunks]][:, None]
         return column, is_there
 
-    def _seats(self, chips: np.ndarray, turn: int) -> np.ndarray:
-        """(members,) int32, at agents whose turn it is."""
-        return self._column(self.crew.neighbours(0)[chips], self.crew.neighbours(0, turn)[chips])
-
-    def _beside(self, chips: np.ndarray, step: np.ndarray | int) -> np.ndarray:
-        """(members,) int32, who sits so many places on from the agents of chips, or IDLE."""
-        steps = np.broadcast_to(step, chips.shape)[:, None]
-        size = self.crew.sizes[chips][:, None]
-        place = (np.arange(self.crew.planes) + steps) % size
-        other = np.take_along_axis(self.crew.table[chips], place, axis=1)
-        return self._column(self.crew.neighbours(0)[chips], np.where(steps < size, other, IDLE))
-
-    def _everybody(self, chips: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The members of the agents' chips, from the agents on; all chips have as many."""
-        agents = self.crew.neighbours(0)[chips]
-        size = int(self.crew.sizes[chips[0]])
-        return tuple(
-            self._column(agents, self.crew.neighbours(step)[chips]) for step in range(size)
+    def _served_members(self, chips: np.ndarray, turn: int) -> np.ndarray:
+        """(members,) int32, at proxies the member that they serve in a turn."""
+        return self._ranks(
+            self.proxies.neighbours(0)[chips], self.proxies.neighbours(0, turn)[chips]
         )
 
-    def _kids(self, agents: np.ndarray, kids: np.ndarray, first: int) -> tuple[np.ndarray, ...]:
-        """Places of scratch; all rows have as many."""
-        count = int((kids[0] != IDLE).sum())
-        return tuple(self._places(agents, kids[:, number], first) for number in range(count))
+    def _neighbour(self, chips: np.ndarray, step: np.ndarray | int) -> np.ndarray:
+        """(members,) int32, at proxies the member so many places on, IDLE once all round."""
+        steps = np.broadcast_to(step, chips.shape)[:, None]
+        size = self.proxies.sizes[chips][:, None]
+        place = (np.arange(self.proxies.planes) + steps) % size
+        other = np.take_along_axis(self.proxies.table[chips], place, axis=1)
+        return self._ranks(self.proxies.neighbours(0)[chips], np.where(steps < size, other, IDLE))
 
-    def _places(self, agents: np.ndarray, place: np.ndarray, first: int) -> np.ndarray:
-        where = np.broadcast_to(place[:, None] + first, agents.shape)
-        return self.crew.column(agents, where, 0)
+    def _chip_members(self, chips: np.ndarray) -> tuple[np.ndarray, ...]:
+        """At proxies all members of their chip, themselves first; all chips have as many."""
+        proxies = self.proxies.neighbours(0)[chips]
+        size = int(self.proxies.sizes[chips[0]])
+        return tuple(
+            self._ranks(proxies, self.proxies.neighbours(step)[chips]) for step in range(size)
+        )
 
-    def _column(self, where: np.ndarray, what: np.ndarray) -> np.ndarray:
-        return self.crew.column(where, what).astype(np.int32)
+    def _partials(
+        self, proxies: np.ndarray, children: np.ndarray, first: int
+    ) -> tuple[np.ndarray, ...]:
+        """At proxies the buffers of children, from buffer `first` on; all rows have as many."""
+        count = int((children[0] != IDLE).sum())
+        return tuple(self._buffers(proxies, children[:, k], first) for k in range(count))
+
+    def _buffers(self, proxies: np.ndarray, buffer: np.ndarray, first: int) -> np.ndarray:
+        numbers = np.broadcast_to(buffer[:, None] + first, proxies.shape)
+        return self.proxies.column(proxies, numbers, 0)
+
+    def _ranks(self, members: np.ndarray, values: np.ndarray) -> np.ndarray:
+        return self.proxies.column(members, values).astype(np.int32)
