@@ -25,8 +25,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from ncc_runtime.execution.values.kernels.compute import KERNELS
-from ncc_runtime.execution.values.kernels.work import Work
-from ncc_runtime.execution.variable_sizes import Table
+from ncc_runtime.execution.values.kernels.work import KernelCall
+from ncc_runtime.execution.variable_sizes import CountsTable
 from ncc_runtime.inputs import WordValues
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import Program, Tensor
@@ -132,7 +132,7 @@ class Sources:
         ]
         attributes = {} if row.attribute == NONE else self._program.attributes[row.attribute]
         results = tuple(tensors[result] for result in row.results)
-        work = Work(self._program, row.opcode, attributes, results, self._ranks)
+        work = KernelCall(self._program, row.opcode, attributes, results, self._ranks)
         return np.asarray(KERNELS[row.opcode](work, shaped)[0]).reshape(ranks, -1)
 
     def _through_collective(self, placeholder: Placeholder, result: int) -> np.ndarray | None:
@@ -173,7 +173,7 @@ Given: TypeAlias = Mapping[int, np.ndarray]
 class TableCells:
     """The tables of one collective as cells, (groups, senders, members, updates) each."""
 
-    table: Table
+    table: CountsTable
     rows: np.ndarray
     source: np.ndarray
     received: np.ndarray
@@ -271,13 +271,13 @@ def _cells_of_table(
     placeholder = program.placeholders[number]
     stage = next(stage for stage in stages if stage.groups_with_own_ranks(placeholder))
     own = stage.program.placeholders[number]
-    table = Table.of(stage.program, own)
+    table = CountsTable.of(stage.program, own)
     groups = np.array(placeholder.groups)
     shapes = [stage.program.tensors[tensor].shape for tensor in own.counts]
     stacked = [
         words[number, place].reshape(program.ranks, *shape) for place, shape in enumerate(shapes)
     ]
-    read = table.said(stacked, groups.shape[1])
+    read = table.counts_of(stacked, groups.shape[1])
     return TableCells(
         table=table,
         rows=read.rows[groups],
@@ -574,7 +574,7 @@ def random_parameters(program: Program, fault: str, given: Container[int]) -> st
             tensor
             for placeholder in stage.program.placeholders
             if placeholder.op.is_counted
-            and fault.startswith(f"{Table.of(stage.program, placeholder).name}: ")
+            and fault.startswith(f"{CountsTable.of(stage.program, placeholder).name}: ")
             for tensor in placeholder.counts
         ]
         for number in sorted({number for tensor in tables for number in sources.reaching(tensor)}):

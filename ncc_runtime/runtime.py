@@ -20,16 +20,16 @@ from ncc_runtime.execution.control_flow import (
     ValueDecisions,
     decisions_without_values,
 )
-from ncc_runtime.execution.scheduler import Batch, Scheduler
+from ncc_runtime.execution.scheduler import RowBatch, Scheduler
 from ncc_runtime.execution.trace import Trace, Traffic, TrafficCounter, traffic_of
 from ncc_runtime.execution.variable_sizes import SizeRecord, assumed, check_counts
 from ncc_runtime.group_rules.judge import verdicts
-from ncc_runtime.group_rules.limits import Use, limit_verdicts
+from ncc_runtime.group_rules.limits import LimitUse, limit_verdicts
 from ncc_runtime.group_rules.verdict import Verdict, refuse, warnings
 from ncc_runtime.host_memory import check_budget, check_slice
 from ncc_runtime.inputs import (
     Given,
-    Words,
+    WordValues,
     bound_inputs,
     check_constants,
     check_type,
@@ -49,7 +49,7 @@ from ncc_runtime.verify import prove
 from ncc_runtime.verify.proof import Proof
 
 if TYPE_CHECKING:  # slow to import, and only values and users' plans need them
-    from ncc_runtime.execution.values.machine import Machine
+    from ncc_runtime.execution.values.devices import Devices
     from ncc_runtime.plans.files import PlanFile
 
 
@@ -72,7 +72,7 @@ class Model:
         self.executable = executable
         self.plans = tuple(plans)  # that users wrote, for some placeholders
         self.verdicts = tuple(verdicts)  # of the hardware's rules on its groups
-        self._machines: dict[tuple[int, bool], Machine] = {}
+        self._machines: dict[tuple[int, bool], Devices] = {}
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ class Model:
                 recorded, traffic, sizes = self._perform(machine, options)
             outputs = machine.outputs()
             if options.clock:
-                trace = simulate(sizes.sized(), recorded, sizes.turns(), options.watch)
+                trace = simulate(sizes.sized(), recorded, sizes.repeated(), options.watch)
         return Run(
             outputs=outputs,
             trace=trace,
@@ -156,7 +156,7 @@ class Model:
         )
         return decisions_without_values(self.executable, options.trip_counts, inputs)
 
-    def _draw(self, given: Mapping[int, np.ndarray], seed: int) -> Mapping[int, Words]:
+    def _draw(self, given: Mapping[int, np.ndarray], seed: int) -> Mapping[int, WordValues]:
         """Tables of counts that fit, where a seed fills them."""
         program = self.executable.program
         if not any(placeholder.op.is_counted for placeholder in program.placeholders):
@@ -181,16 +181,16 @@ class Model:
                 "not tell what fits: give them"
             ) from None
 
-    def _machine(self, options: RunOptions) -> "Machine":
-        from ncc_runtime.execution.values.machine import Machine
+    def _machine(self, options: RunOptions) -> "Devices":
+        from ncc_runtime.execution.values.devices import Devices
 
         key = (options.threads, options.checked)
         if key not in self._machines:
-            self._machines = {key: Machine(self.executable, options.threads, options.checked)}
+            self._machines = {key: Devices(self.executable, options.threads, options.checked)}
         return self._machines[key]
 
     def _perform(
-        self, machine: "Machine", options: RunOptions
+        self, machine: "Devices", options: RunOptions
     ) -> tuple[RecordedDecisions, tuple[Traffic, ...], SizeRecord]:
         """Compute what the devices would hold: the decisions taken, the traffic and its sizes."""
         import threadpoolctl
@@ -198,12 +198,12 @@ class Model:
         queues, counter = self.executable.queues, TrafficCounter(self.executable)
         sizes = SizeRecord(self.executable)
 
-        def perform(batches: Sequence[Batch]) -> None:
+        def perform(batches: Sequence[RowBatch]) -> None:
             machine.perform(batches)
             for batch in batches:
                 queue = queues[batch.queue]
                 if isinstance(queue, DmaQueue):
-                    moved, row = machine.settled(batch)
+                    moved, row = machine.resolved(batch)
                     counter.add(moved, row, batch.ranks)
                     if moved is not queue:
                         sizes.add(
@@ -286,7 +286,7 @@ def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Mode
     return model
 
 
-def _uses(executable: Executable) -> Iterator[Use]:
+def _uses(executable: Executable) -> Iterator[LimitUse]:
     """How every placeholder was lowered, a group of each size."""
     rings = [queue for queue in executable.queues if isinstance(queue, DmaQueue)]
     used = {(ring.name, int(number)) for ring in rings for number in np.unique(ring.placeholder)}
@@ -295,7 +295,7 @@ def _uses(executable: Executable) -> Iterator[Use]:
         groups = executable.program.placeholders[number].groups
         for algorithm, size in zip(collective.algorithms, collective.group_sizes, strict=True):
             ranks = next((group for group in groups if len(group) == size), ())
-            yield Use(number, algorithm, ranks, lanes[number])
+            yield LimitUse(number, algorithm, ranks, lanes[number])
 
 
 def program_of(neff: Neff | Sequence[tuple[Neff, Sequence[int]]]) -> Program:

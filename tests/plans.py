@@ -4,7 +4,16 @@ import attrs
 import numpy as np
 from hypothesis import strategies as st
 
-from ncc_runtime.collectives.plan import IDLE, Copy, Piece, Plan, Round, Space, Transfer, home
+from ncc_runtime.collectives.plan import (
+    IDLE,
+    Location,
+    Plan,
+    Round,
+    SecondTarget,
+    Space,
+    Transfer,
+    self_peers,
+)
 from ncc_runtime.lowering.lower import lower_plans
 from ncc_runtime.lowering.lower_plan import ReplicaGroups
 from ncc_runtime.neff.program import Program
@@ -65,17 +74,19 @@ def four_on_a_chip(words: int) -> Plan:
     Round 0: member m joins quarter m of all operands and writes it into its own result and into
     that of m+1. Round 1: from there to m+2 and m+3, one read and two writes again.
     """
-    mine = home(4)
+    mine = self_peers(4)
     at = mine.astype(np.int64) * (words // 4) * WORD
     size = np.full(4, words // 4 * WORD, np.int64)
 
     def other(step: int) -> np.ndarray:
         return ((mine + step) % 4).astype(np.int32)
 
-    quarters = [Piece(Space.OPERAND, at, owner=other(step) if step else None) for step in range(4)]
-    result = Piece(Space.RESULT, at)
-    first = Transfer(mine, tuple(quarters), result, size, also=Copy(other(1), result))
-    second = Transfer(other(2), (result,), result, size, also=Copy(other(3), result))
+    quarters = [
+        Location(Space.OPERAND, at, owner=other(step) if step else None) for step in range(4)
+    ]
+    result = Location(Space.RESULT, at)
+    first = Transfer(mine, tuple(quarters), result, size, also=SecondTarget(other(1), result))
+    second = Transfer(other(2), (result,), result, size, also=SecondTarget(other(3), result))
     return Plan("quarters", 4, (Round((first,)), Round((second,))))
 
 
@@ -85,14 +96,14 @@ class _Written:
 
     words: int  # of a result and of scratch
     used: dict[Space, int] = attrs.field(factory=lambda: {Space.RESULT: 0, Space.SCRATCH: 0})
-    ready: list[tuple[Piece, int]] = attrs.field(factory=list)  # by earlier rounds, everywhere
+    ready: list[tuple[Location, int]] = attrs.field(factory=list)  # by earlier rounds, everywhere
 
-    def fresh(self, space: Space, size: int, members: int) -> Piece | None:
+    def fresh(self, space: Space, size: int, members: int) -> Location | None:
         start = self.used[space]
         if start + size > self.words:
             return None
         self.used[space] = start + size
-        return Piece(space, np.full(members, start * WORD, np.int64))
+        return Location(space, np.full(members, start * WORD, np.int64))
 
 
 @st.composite
@@ -125,7 +136,9 @@ def _transfer(draw: st.DrawFn, members: int, written: _Written) -> Transfer | No
     second = written.fresh(draw(spaces), size, members) if draw(st.booleans()) else None
     if second is not None:
         others = _peers(draw, members)
-        also = Copy(np.where((peer == IDLE) | (others == peer), np.int32(IDLE), others), second)
+        also = SecondTarget(
+            np.where((peer == IDLE) | (others == peer), np.int32(IDLE), others), second
+        )
     sources = tuple(_source(draw, members, written, size) for _ in range(draw(st.integers(1, 3))))
     size_bytes = np.full(members, size * WORD, np.int64)
     return Transfer(peer, sources, target, size_bytes, also=also, lane=draw(st.integers(0, 1)))
@@ -140,13 +153,13 @@ def _peers(draw: st.DrawFn, members: int) -> np.ndarray:
     return np.where(silent, np.int32(IDLE), peer)
 
 
-def _source(draw: st.DrawFn, members: int, written: _Written, size: int) -> Piece:
+def _source(draw: st.DrawFn, members: int, written: _Written, size: int) -> Location:
     ready = [piece for piece, length in written.ready if length >= size]
     if ready and draw(st.booleans()):
         return draw(st.sampled_from(ready))
     start = draw(st.integers(0, written.words - size)) * WORD
     offset = np.full(members, start, np.int64)
     if draw(st.booleans()):
-        return Piece(Space.OPERAND, offset)
+        return Location(Space.OPERAND, offset)
     owners = draw(st.lists(st.integers(IDLE, members - 1), min_size=members, max_size=members))
-    return Piece(Space.OPERAND, offset, owner=np.array(owners, np.int32))
+    return Location(Space.OPERAND, offset, owner=np.array(owners, np.int32))

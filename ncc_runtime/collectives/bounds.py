@@ -65,7 +65,7 @@ from ncc_runtime.collectives.algorithms.variable_size import as_if_full
 from ncc_runtime.collectives.forwarding.link_graph import LinkGraph, link_graph_of
 from ncc_runtime.collectives.layout import GroupLayout, Members, UnsuitedError
 from ncc_runtime.collectives.plan import Job
-from ncc_runtime.machine_model.parts import Kind, Parts
+from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.timing import PS_PER_S, duration_ps
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.placement import Placement
@@ -106,21 +106,21 @@ def bound_of(parts: Parts, job: Job, groups: Sequence[Members]) -> Bound:
     nodes = chips // topology.chips_per_node
     dma = np.full(parts.ranks, topology.rank_dma_bandwidth_bytes_per_s)
     bounds = [
-        _per_cluster(_flow(job, groups, ranks), Kind.DMA.value, dma, dma),
+        _per_cluster(_flow(job, groups, ranks), PartKind.DMA.value, dma, dma),
         _stacks(parts, _flow(job, groups, ranks)),
-        _per_cluster(_flow(job, groups, chips), Kind.LINK.value, *_ports(parts, chips, nodes)),
+        _per_cluster(_flow(job, groups, chips), PartKind.LINK.value, *_ports(parts, chips, nodes)),
     ]
     size = larger_side_bytes(job)
-    bounds.append((reductions_ps(parts, job, groups, size), Kind.DMA.value))
-    bounds.append((cut_ps(parts, job, groups, size), Kind.LINK.value))
-    bounds.append((detours_ps(parts, job, groups, size), Kind.LINK.value))
+    bounds.append((reductions_ps(parts, job, groups, size), PartKind.DMA.value))
+    bounds.append((cut_ps(parts, job, groups, size), PartKind.LINK.value))
+    bounds.append((detours_ps(parts, job, groups, size), PartKind.LINK.value))
     if topology.efa is not None and topology.nodes > 1:
         share = np.bincount(nodes, minlength=topology.nodes)
         rate = share * topology.rank_efa_bandwidth_bytes_per_s
         flow = _flow(job, groups, nodes)
-        bounds.append(_per_cluster(flow, Kind.EFA.value, rate, rate))
+        bounds.append(_per_cluster(flow, PartKind.EFA.value, rate, rate))
     bandwidth, passes = max(bounds, key=lambda bound: bound[0])
-    links = max(time for time, what in bounds if what == Kind.LINK.value)
+    links = max(time for time, what in bounds if what == PartKind.LINK.value)
     return Bound(_latency_ps(parts, job, groups), bandwidth, passes, links)
 
 
@@ -197,7 +197,7 @@ def _stacks(parts: Parts, flow: _Flow) -> tuple[int, str]:
     """What leaves a rank is read from its memory stack, what enters is written into it."""
     touched = np.bincount(parts.stack, flow.leaving + flow.entering, parts.count)
     times = parts.time_ps(np.rint(touched).astype(np.int64))
-    return int(times.max(initial=0)), Kind.HBM.value
+    return int(times.max(initial=0)), PartKind.HBM.value
 
 
 def _ports(parts: Parts, chips: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -411,7 +411,7 @@ def detours_ps(parts: Parts, job: Job, groups: Sequence[Members], size_bytes: in
     node = int(there.argmax())
     every = [_pairs(parts, group, node, size_bytes) for group in groups]
     pairs = [of_group for of_group in every if of_group is not None]
-    rates = parts.rates[parts.span(Kind.LINK)].astype(np.float64)
+    rates = parts.rates[parts.span(PartKind.LINK)].astype(np.float64)
     loads = np.zeros(len(rates))
     for of_group in pairs:
         each = np.repeat(of_group.bytes, np.diff(of_group.start))

@@ -33,11 +33,10 @@ from ncc_runtime.collectives.algorithms import (
     tree,
     variable_size,
 )
-from ncc_runtime.collectives.cost.machine import Groups, LoadsKey, Machine
+from ncc_runtime.collectives.cost.model import Groups, LoadsKey, PricingModel, TransferLoads
 from ncc_runtime.collectives.cost.price import Price, least_ps, priced
-from ncc_runtime.collectives.cost.usage import Loads
-from ncc_runtime.collectives.layout import Arrange, Layout, Members, UnsuitedError
-from ncc_runtime.collectives.plan import GroupSymmetry, Job, Plan
+from ncc_runtime.collectives.layout import Arrange, GroupLayout, Members, UnsuitedError
+from ncc_runtime.collectives.plan import Symmetry, Job, Plan
 from ncc_runtime.collectives.plan_memory import shortage
 from ncc_runtime.collectives.symmetry import RepresentativeParts, group_symmetry, is_symmetric
 from ncc_runtime.errors import LoweringError
@@ -153,7 +152,7 @@ class AssumedSymmetry:
 
     algorithm: Algorithm
     arrangements: tuple[Hashable, ...]
-    symmetries: tuple[GroupSymmetry | None, ...]
+    symmetries: tuple[Symmetry | None, ...]
 
     def holds(self, job: Job, plans: Sequence[Plan]) -> bool:
         """Whether in all of the plans one instance does stand for all.
@@ -224,9 +223,9 @@ class Planner:
         self._representatives = representatives
         self._is_reducing = representatives is not None  # whether exact plans may be reduced
         self._arrangements: dict[tuple[Arrange, Hashable], Hashable | UnsuitedError] = {}
-        self._layouts: dict[Members, Layout] = {}
+        self._layouts: dict[Members, GroupLayout] = {}
         self._keys: dict[Members, Hashable] = {}  # of groups, equal where they sit alike
-        self._symmetries: dict[Members, GroupSymmetry | None] = {}
+        self._symmetries: dict[Members, Symmetry | None] = {}
         self._exact: dict[tuple[AssumedSymmetry, bool], Candidate] = {}  # by whether it may reduce
 
     def drop_symmetry(self) -> None:
@@ -241,7 +240,7 @@ class Planner:
         if self._is_free(job) and not algorithm.is_published and _is_known(topology, groups):
             known = f"{topology.instance} takes what is published of it"
             return Candidate(name, None, f"{known}; --algorithm takes this all the same")
-        alike: dict[tuple[Hashable, GroupSymmetry | None], list[Members]] = {}
+        alike: dict[tuple[Hashable, Symmetry | None], list[Members]] = {}
         for group in groups:
             arranged = self._arrange(algorithm, group)
             if isinstance(arranged, UnsuitedError):
@@ -316,7 +315,7 @@ class Planner:
         short = f"its channel buffer takes {need} bytes a rank and {room} are left"
         return Candidate(candidate.name, None, short)
 
-    def _symmetry(self, group: Members) -> GroupSymmetry | None:
+    def _symmetry(self, group: Members) -> Symmetry | None:
         if self._representatives is None:
             return None
         if group not in self._symmetries:
@@ -335,7 +334,7 @@ class Planner:
         key = algorithm.arrange, seats
         if key not in self._arrangements:
             if group not in self._layouts:
-                self._layouts[group] = Layout.of(self._placement, group)
+                self._layouts[group] = GroupLayout.of(self._placement, group)
             try:
                 self._arrangements[key] = algorithm.arrange(self._layouts[group])
             except UnsuitedError as reason:
@@ -369,7 +368,7 @@ class Chooser:
         self._streams = streams
         self._representatives = representatives
         self._planner = Planner(placement, forced, room_bytes, representatives)
-        self._loads: dict[LoadsKey, Loads] = {}
+        self._loads: dict[LoadsKey, TransferLoads] = {}
         self._prices: dict[Candidate, Candidate] = {}  # with its price
 
     def drop_symmetry(self) -> None:
@@ -451,7 +450,7 @@ class Chooser:
         return self._prices[exact]
 
     @staticmethod
-    def priced_on(machine: Machine, job: Job, candidate: Candidate) -> Candidate:
+    def priced_on(machine: PricingModel, job: Job, candidate: Candidate) -> Candidate:
         """A candidate that can run, with its price on this machine."""
         replica_groups = candidate.replica_groups
         if job.placeholder.op.is_counted:
@@ -473,13 +472,13 @@ class Chooser:
         assert self._representatives is not None, "every rank stands for itself"
         return FirstParts.of(self.parts, self._placement.ranks // self._representatives)
 
-    def machine(self, job: Job) -> Machine:
+    def machine(self, job: Job) -> PricingModel:
         """What a placeholder is priced on."""
         cores = self.parts.model.cc_cores_of(job.placeholder.stream, self._streams)
         symmetry = None
         if self._representatives is not None:
             symmetry = RepresentativeParts(self._representatives, self._first_parts)
-        return Machine(self.parts, cores, self._loads, symmetry)
+        return PricingModel(self.parts, cores, self._loads, symmetry)
 
 
 def _refusal(job: Job, candidates: Sequence[Candidate]) -> str:

@@ -22,7 +22,15 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.plan import IDLE, Copy, GroupSymmetry, Job, Plan, Round, Transfer
+from ncc_runtime.collectives.plan import (
+    IDLE,
+    Symmetry,
+    Job,
+    Plan,
+    Round,
+    SecondTarget,
+    Transfer,
+)
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.machine_model.instances import FirstParts, is_repeated, maps_of
 
@@ -78,7 +86,7 @@ class RankSymmetry:
         return Ends(senders, receivers, (receivers % count).astype(np.int32), sources[senders])
 
 
-def group_symmetry(group: np.ndarray, representatives: int) -> GroupSymmetry | None:
+def group_symmetry(group: np.ndarray, representatives: int) -> Symmetry | None:
     """How the members of an instance stand for a group; None where the group is in one.
 
     `representatives` are the ranks of an instance. AsymmetryError if its members are not alike.
@@ -93,7 +101,7 @@ def group_symmetry(group: np.ndarray, representatives: int) -> GroupSymmetry | N
     places, nodes = blocks % representatives, blocks // representatives
     if (places != places[0]).any() or (nodes != nodes[:, :1]).any():
         raise AsymmetryError("members of a group do not come instance by instance, alike")
-    return GroupSymmetry(count)
+    return Symmetry(count)
 
 
 def representative_members(groups: np.ndarray, representatives: int) -> np.ndarray:
@@ -158,7 +166,9 @@ def _narrowed(plan: Plan, count: int) -> Plan:
             ),
             target=move.target,
             size_bytes=move.size_bytes,
-            also=None if move.also is None else Copy(move.also.peer[:count], move.also.target),
+            also=None
+            if move.also is None
+            else SecondTarget(move.also.peer[:count], move.also.target),
             lane=move.lane,
             consumed=None if move.consumed is None else move.consumed[:count],
             credit=move.credit,

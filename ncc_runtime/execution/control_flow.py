@@ -35,7 +35,7 @@ from ncc_runtime.neff.program import (
     Program,
     TensorId,
 )
-from ncc_runtime.neff.stages import JointProgram, twins_of
+from ncc_runtime.neff.stages import JointProgram, matched_blocks_of
 from ncc_runtime.neff.structure import control_rows
 
 if TYPE_CHECKING:  # slow to import, and only values need it
@@ -56,7 +56,7 @@ class ValueDecisions:
         enters = selected(block, value)
         queue = self._executable.queues[batch.queue]
         if isinstance(queue, CcQueue):
-            matched = twins_of(self._executable.program)
+            matched = matched_blocks_of(self._executable.program)
             key = (queue.stream, matched.get(jump.block, jump.block))
             if key not in self._guards:
                 self._guards[key] = _Guard(self._executable, key[1])
@@ -116,7 +116,7 @@ class _Guard:
 
 def _guarded(executable: Executable, block: int) -> Iterator[int]:
     """The collectives in a block, or in what other stages have in its place."""
-    twins = twins_of(executable.program)
+    twins = matched_blocks_of(executable.program)
     for stage in executable.stages:
         for other, numbers in contained(stage.program).items():
             if twins.get(other, other) == block:
@@ -218,7 +218,7 @@ def decisions_without_values(
     open_blocks = undecided(executable.program.blocks, trip_counts)
     if not open_blocks:
         return PlannedDecisions(executable, trip_counts)
-    if executable.seen < executable.ranks:
+    if executable.representatives < executable.ranks:
         raise ControlError(_what_is_undecided(executable.program, dict.fromkeys(open_blocks, "")))
     slicer = _Slicer(executable, open_blocks)
     slices = {block: slicer.slice_of(block) for block in open_blocks}

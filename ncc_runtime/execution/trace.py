@@ -127,7 +127,7 @@ class Trace:
     @cached_property
     def _counts(self) -> np.ndarray:
         """How many events each queue has on each rank, (queues, ranks) int64."""
-        queues, ranks = len(self.executable.queues), self.executable.seen
+        queues, ranks = len(self.executable.queues), self.executable.representatives
         found = np.zeros(queues * ranks, np.int64)
         for at in range(0, len(self), _SCANNED):
             queue = self.queue[at : at + _SCANNED].astype(np.int64)
@@ -140,7 +140,7 @@ class Trace:
     def _order(self) -> np.ndarray:
         """(n,) the events by queue, by rank, then in order; int32 where that counts them."""
         width = np.int32 if len(self) <= np.iinfo(np.int32).max else np.int64
-        order = _stable_order(self.rank, self.executable.seen).astype(width)
+        order = _stable_order(self.rank, self.executable.representatives).astype(width)
         of_queue = _stable_order(self.queue[order], len(self.executable.queues))
         return np.asarray(order[of_queue])
 
@@ -155,7 +155,7 @@ class Trace:
 
     def _events(self, queue: int, ranks: np.ndarray) -> np.ndarray:
         """The events of a queue on some ranks, ascending, by rank, then in order; int64."""
-        number = queue * self.executable.seen + ranks
+        number = queue * self.executable.representatives + ranks
         first, behind = self._starts[number], self._starts[number + 1]
         apart = np.flatnonzero(first[1:] != behind[:-1]) + 1
         lows, highs = first[np.append(0, apart)], behind[np.append(apart, len(number)) - 1]
@@ -254,7 +254,7 @@ class TrafficCounter:
     def __init__(self, executable: Executable) -> None:
         self._executable = executable
         count = len(executable.program.placeholders)
-        self._sent = np.zeros((count, len(TRANSPORTS), executable.seen), np.int64)
+        self._sent = np.zeros((count, len(TRANSPORTS), executable.representatives), np.int64)
 
     def add(self, queue: DmaQueue, row: int | np.ndarray, ranks: np.ndarray) -> None:
         """Rows performed on ranks: one on several, or one for each of them."""
@@ -282,7 +282,7 @@ class TrafficCounter:
 
     def traffic(self) -> tuple[Traffic, ...]:
         """The counts, per placeholder; ranks without columns send what their representatives do."""
-        instances = self._executable.ranks // self._executable.seen
+        instances = self._executable.ranks // self._executable.representatives
         return tuple(Traffic(np.tile(sent, instances)) for sent in self._sent)
 
 

@@ -19,7 +19,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.plan import After, Piece, Plan, Space, Transfer
+from ncc_runtime.collectives.plan import Dependencies, Location, Plan, Space, Transfer
 from ncc_runtime.collectives.symmetry import (
     Ends,
     RankSymmetry,
@@ -67,7 +67,7 @@ class Addresses:
     ranks: np.ndarray | None = None  # who takes part; None: everybody
     tables: tuple[RegisterLoad, ...] = ()  # of counts
 
-    def base(self, piece: Piece) -> int | np.ndarray:
+    def base(self, piece: Location) -> int | np.ndarray:
         """The address that the piece's offsets count from."""
         if piece.space is Space.SCRATCH:
             return self.scratch
@@ -515,7 +515,7 @@ class PlanLowering:
         )
 
     def _addressed(
-        self, pieces: Sequence[Piece | None], owners: Sequence[np.ndarray | None]
+        self, pieces: Sequence[Location | None], owners: Sequence[np.ndarray | None]
     ) -> MemberRows:
         """Addresses of pieces, IDLE for none, in the memory of their owners; None: the own."""
         count, ranks = self._members.shape[1], self._groups.ranks
@@ -635,7 +635,7 @@ class AwaitedTransfers:
         self._arrived.append(arrived[0])
         self._also_arrived.append(arrived[1] if len(arrived) > 1 else NO_WAIT)
 
-    def waits(self, after: After) -> list[Condition]:
+    def waits(self, after: Dependencies) -> list[Condition]:
         """The conditions of the next transfer's columns; `fill` says what they are."""
         first = self._handed_out
         self._handed_out += len(after.arrived) + len(after.sent)

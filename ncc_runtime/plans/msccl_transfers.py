@@ -21,7 +21,16 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.chunks import ALIGNMENT, Scratch
-from ncc_runtime.collectives.plan import IDLE, LANES, After, Copy, Piece, Round, Space, Transfer
+from ncc_runtime.collectives.plan import (
+    IDLE,
+    LANES,
+    Dependencies,
+    Location,
+    Round,
+    SecondTarget,
+    Space,
+    Transfer,
+)
 from ncc_runtime.plans.chunk_places import BufferOffset, LocalCopy, Loop
 from ncc_runtime.plans.msccl_file import MOST_GPUS, OUTPUT, StepKind
 from ncc_runtime.plans.msccl_graph import NONE, Graph, places_of
@@ -507,11 +516,13 @@ def rounds_of(singles: MemberTransfers, members: int) -> tuple[Round, ...]:
         found[number, member] = cells
         return list(found)
 
-    def pieces(lying: tuple[np.ndarray, np.ndarray]) -> list[Piece | None]:
+    def pieces(lying: tuple[np.ndarray, np.ndarray]) -> list[Location | None]:
         """By transfer, None where it has none."""
         space, offset = lying
         return [
-            None if area == NONE else Piece(_SPACES[area % len(_SPACES)], row, area // len(_SPACES))
+            None
+            if area == NONE
+            else Location(_SPACES[area % len(_SPACES)], row, area // len(_SPACES))
             for area, row in zip(space[heads].tolist(), rows(offset, np.int64, 0), strict=True)
         ]
 
@@ -533,7 +544,7 @@ def rounds_of(singles: MemberTransfers, members: int) -> tuple[Round, ...]:
             sources=tuple([one for its in its_sources if (one := its[k]) is not None]),
             target=targets[k],
             size_bytes=sizes[k],
-            also=None if (second := its_also[k]) is None else Copy(homes[k], second),
+            also=None if (second := its_also[k]) is None else SecondTarget(homes[k], second),
             lane=singles.lane[head],
             consumed=its_consumed[k],
             credit=its_credit[head],
@@ -609,7 +620,7 @@ def _packed(
 
 def _afters(
     singles: MemberTransfers, members: int, number: np.ndarray, order: np.ndarray, transfers: int
-) -> list[After]:
+) -> list[Dependencies]:
     """What each transfer waits for, where its CC-core has not waited for that or for later.
 
     A wait is a row of these columns: who waits, in which transfer, for which, which comes which
@@ -650,6 +661,6 @@ def _afters(
     table[first + turn, member[kept]] = awaited[kept]
     cells, middle_of, end_of = list(table), middles.tolist(), ends.tolist()
     return [
-        After(tuple(cells[start:middle]), tuple(cells[middle:end]))
+        Dependencies(tuple(cells[start:middle]), tuple(cells[middle:end]))
         for start, middle, end in zip([0, *end_of[:-1]], middle_of, end_of, strict=True)
     ]

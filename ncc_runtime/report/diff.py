@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ncc_runtime.execution.variable_sizes import assumed
-from ncc_runtime.lowering.choices import alike_as
+from ncc_runtime.lowering.choices import collective_key
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable
 from ncc_runtime.neff.program import Program
 from ncc_runtime.report.collectives import REMOTE
@@ -167,14 +167,14 @@ def compared(executables: tuple[Executable, Executable], runs: tuple[Run, Run]) 
     traffic = [traffic_of(executable) for executable in executables]
     alike: dict[object, list[int]] = {}
     for number, placeholder in enumerate(program.placeholders):
-        names = tuple(executable.filled[number].name for executable in executables)
-        key = (alike_as(program, placeholder), names, *(each[number] for each in traffic))
+        names = tuple(executable.lowered[number].name for executable in executables)
+        key = (collective_key(program, placeholder), names, *(each[number] for each in traffic))
         alike.setdefault(key, []).append(number)
     rows = []
     for ids in alike.values():
         count = sum(runs[0].collectives[number].runs or 0 for number in ids)
         sides = [
-            DiffSide(executable.filled[ids[0]].name, each[ids[0]], _mean_time_us(run, ids))
+            DiffSide(executable.lowered[ids[0]].name, each[ids[0]], _mean_time_us(run, ids))
             for executable, each, run in zip(executables, traffic, runs, strict=True)
         ]
         op = program.placeholders[ids[0]].op.value

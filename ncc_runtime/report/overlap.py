@@ -103,7 +103,7 @@ def independence(trace: Trace, rank: int, runs: np.ndarray) -> Independence | No
 
     `runs` are positions in `trace.runs`. None if that is too much to find out.
     """
-    is_rank = np.arange(trace.executable.seen) == rank
+    is_rank = np.arange(trace.executable.representatives) == rank
     blocks = list(trace.blocks(trace.queues_of(EngineQueue), is_rank))
     computing = [_working(trace, number, events) for number, events in blocks]
     count = sum(map(len, computing))
@@ -286,14 +286,14 @@ def busy_cover(trace: Trace) -> Cover:
         for column, values in zip(columns, more, strict=True):
             column.append(values)
     rank, start, end = (np.concatenate(column) for column in columns)
-    return Cover.of(trace.executable.seen, trace.time_ps, rank, start, end)
+    return Cover.of(trace.executable.representatives, trace.time_ps, rank, start, end)
 
 
 def _runs_cover(trace: Trace, own: np.ndarray) -> Cover:
     """When some of these runs of collectives are in flight."""
     runs = trace.runs
     start, end = trace.start_ps[runs.first[own]], trace.end_ps[runs.last[own]]
-    return Cover.of(trace.executable.seen, trace.time_ps, runs.rank[own], start, end)
+    return Cover.of(trace.executable.representatives, trace.time_ps, runs.rank[own], start, end)
 
 
 def overlap(trace: Trace) -> Overlap:
@@ -302,7 +302,7 @@ def overlap(trace: Trace) -> Overlap:
     collective = moving.by_rank_ps()
     exposed = collective - busy.shared_by_rank_ps(moving)
     return Overlap(
-        ranks=trace.executable.seen,
+        ranks=trace.executable.representatives,
         compute_ps=int(busy.by_rank_ps().sum()),
         collective_ps=int(collective.sum()),
         exposed_ps=int(exposed.sum()),
@@ -336,7 +336,9 @@ def all_reduces(trace: Trace) -> AllReduces | None:
 def _covered_ps(trace: Trace, events: np.ndarray) -> int:
     """How long some of these events go on, rank by rank."""
     start, end = trace.start_ps[events], trace.end_ps[events]
-    cover = Cover.of(trace.executable.seen, trace.time_ps, trace.rank[events], start, end)
+    cover = Cover.of(
+        trace.executable.representatives, trace.time_ps, trace.rank[events], start, end
+    )
     return int(cover.by_rank_ps().sum())
 
 

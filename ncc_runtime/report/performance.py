@@ -8,7 +8,7 @@ import attrs
 from rich.table import Table
 
 from ncc_runtime.execution.trace import Trace
-from ncc_runtime.machine_model.parts import Kind
+from ncc_runtime.machine_model.parts import PartKind
 from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.report.critical_path import CriticalPath, PathStep, critical_path
 from ncc_runtime.report.overlap import AllReduces, Hideable, Overlap, all_reduces, overlap
@@ -20,7 +20,12 @@ LONGEST = 5
 BUSIEST = 8
 """Parts of each kind that JSON has."""
 
-_WORDS = {Kind.LINK: "link", Kind.HBM: "memory", Kind.DMA: "DMA engines", Kind.EFA: "adapter"}
+_WORDS = {
+    PartKind.LINK: "link",
+    PartKind.HBM: "memory",
+    PartKind.DMA: "DMA engines",
+    PartKind.EFA: "adapter",
+}
 
 
 @attrs.frozen(eq=False)
@@ -48,7 +53,7 @@ class Performance:
     @property
     def slowed_ps(self) -> int:
         """What sharing parts added to events, of one rank on average."""
-        return int(self.trace.slowed_ps.sum()) // self.trace.executable.seen
+        return int(self.trace.slowed_ps.sum()) // self.trace.executable.representatives
 
 
 def as_json(performance: Performance) -> dict[str, Any]:

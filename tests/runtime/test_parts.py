@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ncc_runtime.collectives.cost.model import TransferLoad, TransferLoads
-from ncc_runtime.collectives.plan import IDLE, Copy, Piece, Space, Transfer
+from ncc_runtime.collectives.plan import IDLE, Location, SecondTarget, Space, Transfer
 from ncc_runtime.machine_model.parts import UNLIMITED, PartKind, Parts
 from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.placement import place
@@ -39,12 +39,12 @@ def slowed(folder: Path, base: str = "trn2.48xlarge", node: str = "", nodes: int
     return build(str(path), nodes)
 
 
-def piece(owner: np.ndarray | None = None) -> Piece:
-    return Piece(Space.OPERAND, np.zeros(4, np.int64), owner=owner)
+def piece(owner: np.ndarray | None = None) -> Location:
+    return Location(Space.OPERAND, np.zeros(4, np.int64), owner=owner)
 
 
 def load_of(
-    parts: Parts, peer: list[int], sources: int, lane: int = 0, also: Copy | None = None
+    parts: Parts, peer: list[int], sources: int, lane: int = 0, also: SecondTarget | None = None
 ) -> TransferLoad:
     """A transfer of four members on the four ranks of a chip, 100 bytes each."""
     pieces = (piece(),) * sources
@@ -118,7 +118,7 @@ def test_a_copy_passes_the_engines_once_and_two_writes_twice() -> None:
     parts = parts_of(build("trn2"), 4)
     to_next = [1, 2, 3, 0]
     assert amounts(parts, load_of(parts, to_next, 1), PartKind.DMA)[::4] == [100] * 4
-    also = Copy(np.array([2, IDLE, 0, 1], np.int32), piece())
+    also = SecondTarget(np.array([2, IDLE, 0, 1], np.int32), piece())
     twice = load_of(parts, to_next, 1, also=also)
     assert amounts(parts, twice, PartKind.DMA)[::4] == [200, 100, 200, 200]
 

@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.plan import IDLE, Transfer
-from ncc_runtime.collectives.symmetry import FoldedParts
+from ncc_runtime.collectives.symmetry import RepresentativeParts
 from ncc_runtime.machine_model.instances import FirstParts
 from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.timing import duration_ps
@@ -154,7 +154,7 @@ class PricingModel:
     parts: Parts
     cc_cores: int = 1  # of a rank, that run the placeholder's stream
     known: dict[LoadsKey, TransferLoads] | None = None  # shared by many sizes; None: by none
-    fold: FoldedParts | None = None  # if the first instance stands for all
+    symmetry: RepresentativeParts | None = None  # if the first instance stands for all
     _seconds: np.ndarray = attrs.field(init=False)  # (parts,) float64, for one byte or instruction
 
     @_seconds.default
@@ -165,7 +165,7 @@ class PricingModel:
 
     def loads(self, groups: Groups) -> TransferLoads:
         """The loads of transfers within groups, which do not depend on sizes."""
-        first = None if self.fold is None else self.fold.parts
+        first = None if self.symmetry is None else self.symmetry.parts
         if self.known is None:
             return TransferLoads(self.parts, groups, first)
         key = len(groups), groups.tobytes(), first is None
@@ -176,7 +176,7 @@ class PricingModel:
     @property
     def vector(self) -> Parts | FirstParts:
         """The parts that amounts are of."""
-        return self.parts if self.fold is None else self.fold.parts
+        return self.parts if self.symmetry is None else self.symmetry.parts
 
     @property
     def row_ps(self) -> int:

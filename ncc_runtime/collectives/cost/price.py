@@ -65,9 +65,9 @@ class Price:
 
 def priced(machine: PricingModel, teams: Sequence[tuple[Plan, Groups]], width: int) -> Price:
     """The price of plans that run at the same time; `width` is the bytes of an element."""
-    seen = None if machine.fold is None else machine.fold.teams(teams)
+    seen = None if machine.symmetry is None else machine.symmetry.teams(teams)
     if seen is None:
-        machine = attrs.evolve(machine, fold=None)
+        machine = attrs.evolve(machine, symmetry=None)
     runs = [PlanRun(machine, *one, width) for one in (teams if seen is None else seen)]
     total: np.ndarray = np.zeros(machine.vector.count, np.int64)
     for run in runs:

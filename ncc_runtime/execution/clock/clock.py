@@ -83,12 +83,12 @@ def simulate(
         instances = all_apart(executable)
     log = EventLog(in_memory)
     machine = _run(executable, parts, decisions, run_sizes, instances, log, watch)
-    if instances.ranks < executable.seen and _left(machine).any():
+    if instances.ranks < executable.representatives and _left(machine).any():
         instances, log = all_apart(executable), EventLog(in_memory)  # who is stuck, of every rank
         machine = _run(executable, parts, decisions, run_sizes, instances, log, watch)
     stuck = tuple(_stuck(executable, machine))
     if stuck:
-        held = machine.semaphore["held"].reshape(executable.seen, -1)
+        held = machine.semaphore["held"].reshape(executable.representatives, -1)
         raise deadlock_report(executable, stuck, held)
     return trace_of(executable, machine, instances, log)
 
@@ -123,9 +123,11 @@ def _run(
 
 def _check_time(executable: Executable, machine: ClockState) -> None:
     """LoweringError once times are too long for reports, which add them up over all ranks."""
-    most_ps = BEYOND // executable.seen - 1
+    most_ps = BEYOND // executable.representatives - 1
     if int(machine.counts[LATEST]) > most_ps:
-        ranks = "a rank" if executable.seen == 1 else f"{executable.seen:,} ranks"
+        ranks = (
+            "a rank" if executable.representatives == 1 else f"{executable.representatives:,} ranks"
+        )
         raise LoweringError(
             f"the run takes more than {most_ps // PS_PER_S:,} s, the most that the clock can count "
             f"for {ranks}; run fewer trips of its loops, or run it without the clock"
@@ -227,7 +229,7 @@ def _with_more_increments(machine: ClockState) -> ClockState:
 
 def _stuck(executable: Executable, machine: ClockState) -> Iterator[Stuck]:
     """Who has rows left, and the semaphores that they wait for."""
-    ranks = executable.seen
+    ranks = executable.representatives
     for process in np.flatnonzero(_left(machine)).tolist():
         number, rank = divmod(process, ranks)
         row = int(machine.process[process]["row"])

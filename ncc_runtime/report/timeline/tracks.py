@@ -303,7 +303,7 @@ class _QueueSlices:
         placeholder, begin, end = runs.placeholder[run], runs.first[run], runs.last[run]
         numbers, code = np.unique(placeholder, return_inverse=True)
         names = [placeholder_text(trace.executable, number) for number in numbers.tolist()]
-        algorithms = [trace.executable.filled[number].name for number in numbers.tolist()]
+        algorithms = [trace.executable.lowered[number].name for number in numbers.tolist()]
         start, done = trace.start_ps[begin], trace.end_ps[end]
         slices = Slices(
             category="collective",
