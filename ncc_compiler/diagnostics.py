@@ -49,7 +49,7 @@ class Source:
 
 @attrs.frozen(eq=False)
 class Span:
-    """A stretch of a source, [start, end) in characters."""
+    """A range of a source, [start, end) in characters."""
 
     source: Source
     start: int

@@ -260,6 +260,16 @@ def test_the_glossary_has_the_words_of_listings_and_reports() -> None:
     assert words - spans == set()
 
 
+def test_words_that_are_ours_are_words_of_the_code() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    ours = {
+        row[0].strip("`*").split()[0] for row in documents.cells(text) if row[1].endswith("Ours.")
+    }
+    code = [path.read_text() for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    named = {word.lower() for file in code for word in re.findall(r"[A-Z]?[a-z]+", file)}
+    assert {word.rstrip("s") for word in ours} - {word.rstrip("s") for word in named} == set()
+
+
 def test_the_glossary_is_in_alphabetical_order() -> None:
     text = (ROOT / "docs" / "glossary.md").read_text()
     words = [row[0].strip("`*").lower() for row in documents.cells(text)]

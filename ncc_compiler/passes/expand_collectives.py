@@ -119,16 +119,16 @@ def _canonical(
         return _with_results(rebuild, node, operands, kinds)
     (dimension,) = node.integers("dimensions")
     chunks = _Chunks(rebuild, node, dimension, group_size(module, node))
-    wires = [chunks.before(operand) for operand in operands]
-    wire_kinds = [chunks.wire_result(rebuild.type_of(wire)) for wire in wires]
+    chunk_operands = [chunks.before(operand) for operand in operands]
+    chunk_types = [chunks.result_of_chunks(rebuild.type_of(operand)) for operand in chunk_operands]
     leading = attrs.evolve(node, attributes={**node.attributes, "dimensions": (0,)})
-    received = _with_results(rebuild, leading, wires, wire_kinds)
-    return [chunks.after(wire, kind) for wire, kind in zip(received, kinds, strict=True)]
+    received = _with_results(rebuild, leading, chunk_operands, chunk_types)
+    return [chunks.after(operand, kind) for operand, kind in zip(received, kinds, strict=True)]
 
 
 @attrs.frozen
 class _Chunks:
-    """The moves around one collective; on the wire an array is [chunks, before, in and after]."""
+    """The moves around one collective; its operands are [chunks, before, in and after]."""
 
     rebuild: Rebuild
     node: Node
@@ -144,13 +144,13 @@ class _Chunks:
             return self._reshape(operand, (1, lead, rest))
         return self._swap(self._reshape(operand, (lead, self.group, rest // self.group)))
 
-    def wire_result(self, kind: ArrayType) -> ArrayType:
+    def result_of_chunks(self, kind: ArrayType) -> ArrayType:
         count = 1 if self.node.op in _CUTS else self.group
         return ArrayType(kind.dtype, (count, *kind.shape[1:]))
 
-    def after(self, wire: NodeId, kind: ArrayType) -> NodeId:
+    def after(self, operand: NodeId, kind: ArrayType) -> NodeId:
         """The result with its chunks back where they belong."""
-        ordered = wire if self.node.op in _CUTS else self._swap(wire)
+        ordered = operand if self.node.op in _CUTS else self._swap(operand)
         return self._reshape(ordered, kind.shape)
 
     def _reshape(self, operand: NodeId, shape: tuple[int, ...]) -> NodeId:

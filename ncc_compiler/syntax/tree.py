@@ -15,7 +15,7 @@ MAX_INLINE_DEPTH = 32
 
 @attrs.frozen(eq=False)
 class Word:
-    """A stretch of text that means one thing: a name without its `%`, an opcode, a literal."""
+    """A piece of text that means one thing: a name without its `%`, an opcode, a literal."""
 
     text: str
     start: int

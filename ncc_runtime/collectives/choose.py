@@ -36,7 +36,7 @@ from ncc_runtime.collectives.algorithms import (
 from ncc_runtime.collectives.cost.model import Groups, LoadsKey, PricingModel, TransferLoads
 from ncc_runtime.collectives.cost.price import Price, least_ps, priced
 from ncc_runtime.collectives.layout import Arrange, GroupLayout, Members, UnsuitedError
-from ncc_runtime.collectives.plan import Symmetry, Job, Plan
+from ncc_runtime.collectives.plan import Job, Plan, Symmetry
 from ncc_runtime.collectives.plan_memory import shortage
 from ncc_runtime.collectives.symmetry import RepresentativeParts, group_symmetry, is_symmetric
 from ncc_runtime.errors import LoweringError

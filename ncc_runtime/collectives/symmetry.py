@@ -24,11 +24,11 @@ import numpy as np
 
 from ncc_runtime.collectives.plan import (
     IDLE,
-    Symmetry,
     Job,
     Plan,
     Round,
     SecondTarget,
+    Symmetry,
     Transfer,
 )
 from ncc_runtime.errors import LoweringError

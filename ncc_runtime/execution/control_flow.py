@@ -116,10 +116,10 @@ class _Guard:
 
 def _guarded(executable: Executable, block: int) -> Iterator[int]:
     """The collectives in a block, or in what other stages have in its place."""
-    twins = matched_blocks_of(executable.program)
+    matched = matched_blocks_of(executable.program)
     for stage in executable.stages:
         for other, numbers in contained(stage.program).items():
-            if twins.get(other, other) == block:
+            if matched.get(other, other) == block:
                 yield from numbers
 
 

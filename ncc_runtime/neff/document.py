@@ -68,7 +68,7 @@ class Var:
 
 
 @attrs.frozen
-class TensorView:
+class TensorEntry:
     """A tensor: a typed view of a var."""
 
     name: str
@@ -98,7 +98,7 @@ class Definition:
     num_partitions: int
     hbm_bytes: int
     var: tuple[Var, ...]
-    tensors: tuple[TensorView, ...]
+    tensors: tuple[TensorEntry, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     regions: tuple[Region, ...]
@@ -138,7 +138,7 @@ def _definition(program: Program) -> Definition:
         hbm_bytes=program.hbm_bytes,
         var=tuple(_var(number, program) for number in range(len(program.buffers))),
         tensors=tuple(
-            TensorView(tensor.name, tensor.buffer, tensor.dtype, tensor.shape, tensor.offset)
+            TensorEntry(tensor.name, tensor.buffer, tensor.dtype, tensor.shape, tensor.offset)
             for tensor in program.tensors
         ),
         inputs=program.inputs,

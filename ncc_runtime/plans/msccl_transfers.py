@@ -386,8 +386,8 @@ def _alike(is_so: Callable[[int], bool], first: int, count: int) -> int:
     return next((more for more in range(1, count) if is_so(first + more) is not at_first), count)
 
 
-def _further(stretch: BufferOffset, more: int) -> BufferOffset:
-    return BufferOffset(stretch.space, stretch.tensor, stretch.offset + more) if more else stretch
+def _further(offset: BufferOffset, more: int) -> BufferOffset:
+    return BufferOffset(offset.space, offset.tensor, offset.offset + more) if more else offset
 
 
 def slots_of(
@@ -486,9 +486,10 @@ def rounds_of(singles: MemberTransfers, members: int) -> tuple[Round, ...]:
     writer, empties = np.array(singles.writer, np.int64), np.array(singles.empties, np.int64)
     widest = max(map(len, singles.sources), default=0)
     sources = [
-        _lying([one[k] if k < len(one) else None for one in singles.sources]) for k in range(widest)
+        _space_and_offset([one[k] if k < len(one) else None for one in singles.sources])
+        for k in range(widest)
     ]
-    target, also = _lying(singles.target), _lying(singles.also)
+    target, also = _space_and_offset(singles.target), _space_and_offset(singles.also)
     # what all cells of a transfer have in common
     kinds = [rounds, lane, np.array(singles.divisor), writer == NONE, peer == member]
     kinds += [space for space, _ in (*sources, target, also)]
@@ -557,13 +558,13 @@ def rounds_of(singles: MemberTransfers, members: int) -> tuple[Round, ...]:
     return tuple(Round(tuple(transfers[one:two])) for one, two in itertools.pairwise(edges))
 
 
-def _lying(stretches: Sequence[BufferOffset | None]) -> tuple[np.ndarray, np.ndarray]:
-    """Of stretches a number of the space and tensor, NONE for none, and the offset."""
+def _space_and_offset(offsets: Sequence[BufferOffset | None]) -> tuple[np.ndarray, np.ndarray]:
+    """The number of the space and tensor (NONE for none) and the offset of each."""
     cells = [
         (NONE, 0)
         if one is None
         else (one.tensor * len(_SPACES) + _SPACES.index(one.space), one.offset)
-        for one in stretches
+        for one in offsets
     ]
     found = np.array(cells, np.int64).reshape(-1, 2)
     return found[:, 0], found[:, 1]
