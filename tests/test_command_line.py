@@ -181,7 +181,7 @@ def test_the_version_is_that_of_the_package(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert MAINS[command](["--version"]) == DONE
-    assert capsys.readouterr().out == f"{command}, version {version('ncc')}\n"
+    assert capsys.readouterr().out == f"{command}, version {version('neuron-ncc')}\n"
 
 
 @both

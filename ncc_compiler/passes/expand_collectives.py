@@ -128,7 +128,7 @@ def _canonical(
 
 @attrs.frozen
 class _Chunks:
-    """The moves around one collective; its operands are [chunks, before, in and after]."""
+    """The moves around one collective; operands are [chunks, leading, rest]."""
 
     rebuild: Rebuild
     node: Node

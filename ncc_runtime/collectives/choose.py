@@ -62,7 +62,7 @@ class Algorithm:
 
     arrange: Arrange
     build: Callable[[Job, Any], Plan]  # given what `arrange` returned
-    is_published: bool = True  # or not in conflict with what is, where that is known
+    is_published: bool = True  # False: not taken by default where AWS publishes what it takes
     most_reduced: int | None = None  # members it is tried for, symmetry-reduced, beside others
 
 
@@ -204,7 +204,7 @@ class Choice:
     candidates: tuple[Candidate, ...]  # in the order of the registry
 
 
-class Planner:
+class CandidateBuilder:
     """Makes the plans of candidates on one placement: estimated at first, exact when asked.
 
     Remembers arrangements, and the candidates that it made exact.
@@ -367,7 +367,7 @@ class Chooser:
         self._forced = forced
         self._streams = streams
         self._representatives = representatives
-        self._planner = Planner(placement, forced, room_bytes, representatives)
+        self._planner = CandidateBuilder(placement, forced, room_bytes, representatives)
         self._loads: dict[LoadsKey, TransferLoads] = {}
         self._prices: dict[Candidate, Candidate] = {}  # with its price
 

@@ -136,15 +136,15 @@ class RepresentativeParts:
     representatives: int
     parts: FirstParts  # what they pass
 
-    def teams(
-        self, teams: Sequence[tuple[Plan, np.ndarray]]
+    def plans(
+        self, plans: Sequence[tuple[Plan, np.ndarray]]
     ) -> list[tuple[Plan, np.ndarray]] | None:
         """Plans for representatives, and their groups; None if a plan has columns of all members.
 
         What is priced are the columns of these members; who they send to may be anybody.
         """
         found = []
-        for plan, groups in teams:
+        for plan, groups in plans:
             count = representative_members(groups, self.representatives).shape[1]
             if count and plan.columns != count:
                 return None

@@ -291,7 +291,7 @@ class _OwnRows:
 
     def ring(self, queue: DmaQueue, rows: np.ndarray) -> DmaQueue:
         """Its rows of a DMA ring."""
-        owner, also, target = queue.source_rank, queue.also_peer, queue.also_target
+        owner, also_peer, also_target = queue.source_rank, queue.also_peer, queue.also_target
         registers = queue.registers
         return attrs.evolve(
             queue,
@@ -305,8 +305,8 @@ class _OwnRows:
             size_bytes=self._own(queue.size_bytes, rows, 0),
             sync=self._sync(queue.sync, rows),
             source_rank=None if owner is None else np.where(self._mask[:, None], owner[rows], IDLE),
-            also_peer=None if also is None else self._own(also, rows),
-            also_target=None if target is None else self._own(target, rows),
+            also_peer=None if also_peer is None else self._own(also_peer, rows),
+            also_target=None if also_target is None else self._own(also_target, rows),
             registers=None
             if registers is None
             else Registers(*(self._own(column, rows) for column in registers.columns)),

@@ -239,20 +239,24 @@ class Topology:
         has a `kind`, and as `node` its instance.
 
         An edge is one direction of a link. Its attributes are `bandwidth_bytes_per_s`,
-        `latency_ps`, `parallel_links`, `is_down`, and but at adapters `name` (`c0.E`) and `link`,
-        its row in `links`. Parallel links are one edge of their summed rate, as they are one trunk
-        in `links`: a copy is dealt over all of them, so that a MultiDiGraph would say no more. The
+        `latency_ps`, `parallel_links` and `is_down`, except at adapters also `name` (`c0.E`) and
+        `link`, its row in `links`. Parallel links are one edge of their summed rate: `links` has merged
+        them into a trunk, over which a copy is dealt, so that a MultiDiGraph would say no more. The
         edges into `network` have its latency. `up_only` leaves out edges that are down.
+        TopologyError if there is no such instance.
         """
+        if node is not None and not 0 <= node < self.nodes:
+            raise TopologyError(f"instance {node} is not there: {self.name} has {self.nodes}")
+
         import networkx  # loads slowly, and most commands need no graph
 
         links = self.links
         nodes = range(self.nodes) if node is None else (node,)
         graph = networkx.DiGraph(name=self.name)
-        for kind, each in (("chip", self.chips_per_node), ("switch", self.switches_per_node)):
+        for kind, per_node in (("chip", self.chips_per_node), ("switch", self.switches_per_node)):
             first = 0 if kind == "chip" else self.chips
             for instance in nodes:
-                ends = range(first + instance * each, first + (instance + 1) * each)
+                ends = range(first + instance * per_node, first + (instance + 1) * per_node)
                 graph.add_nodes_from(map(links.end, ends), kind=kind, node=instance)
         names = {end: links.end(end) for end in np.unique([links.src, links.dst]).tolist()}
         for link in range(nodes[0] * self.links_per_node, (nodes[-1] + 1) * self.links_per_node):

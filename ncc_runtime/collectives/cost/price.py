@@ -63,25 +63,28 @@ class Price:
         return max(self.bound_ps_by_kind, key=lambda kind: self.bound_ps_by_kind[kind]).value
 
 
-def priced(machine: PricingModel, teams: Sequence[tuple[Plan, Groups]], width: int) -> Price:
-    """The price of plans that run at the same time; `width` is the bytes of an element."""
-    seen = None if machine.symmetry is None else machine.symmetry.teams(teams)
-    if seen is None:
-        machine = attrs.evolve(machine, symmetry=None)
-    runs = [PlanRun(machine, *one, width) for one in (teams if seen is None else seen)]
-    total: np.ndarray = np.zeros(machine.vector.count, np.int64)
+def priced(model: PricingModel, plans: Sequence[tuple[Plan, Groups]], element_bytes: int) -> Price:
+    """The price of plans that run at the same time, each for groups of one size."""
+    reduced = None if model.symmetry is None else model.symmetry.plans(plans)
+    if reduced is None:
+        model = attrs.evolve(model, symmetry=None)
+    runs = [
+        PlanRun(model, plan, groups, element_bytes)
+        for plan, groups in (plans if reduced is None else reduced)
+    ]
+    total: np.ndarray = np.zeros(model.vector.count, np.int64)
     for run in runs:
         total += run.total
     first_ps = max((run.first_ps for run in runs), default=0)
     signals_ps = max((run.start_ps + run.end_ps for run in runs), default=0)
     chain = latest(*(run.chain for run in runs))
-    busy_ps, kind = machine.busiest(total)
+    busy_ps, kind = model.busiest(total)
     is_chain = chain.end_ps >= first_ps + busy_ps
     if not is_chain:
         chain = ChainTime(first_ps, ((kind, busy_ps),))
     bounds = {kind: time for kind, time in chain.busy if time}
     return Price(
-        latency_ps=machine.parts.model.cc_start_ps + signals_ps + chain.latency_ps,
+        latency_ps=model.parts.model.cc_start_ps + signals_ps + chain.latency_ps,
         bandwidth_ps=sum(bounds.values()),
         bound_ps_by_kind=MappingProxyType(bounds),
         is_chain=is_chain,
@@ -89,20 +92,20 @@ def priced(machine: PricingModel, teams: Sequence[tuple[Plan, Groups]], width: i
     )
 
 
-def least_ps(machine: PricingModel, teams: Sequence[tuple[Plan, Groups]]) -> int:
+def least_ps(model: PricingModel, plans: Sequence[tuple[Plan, Groups]]) -> int:
     """A lower bound of the price: all rounds of a strand with the least latency and no bytes."""
-    parts, model = machine.parts, machine.parts.model
+    parts, times = model.parts, model.parts.model
     efa = parts.routes.topology.efa
-    start = model.dma_start_ps if efa is None else min(model.dma_start_ps, efa.latency_ps)
-    completion = min(model.semaphore_local_ps, model.semaphore_remote_ps)
-    round_ps = machine.row_ps + model.semaphore_local_ps + start + completion
+    start = times.dma_start_ps if efa is None else min(times.dma_start_ps, efa.latency_ps)
+    completion = min(times.semaphore_local_ps, times.semaphore_remote_ps)
+    round_ps = model.row_ps + times.semaphore_local_ps + start + completion
     most = 0
-    for plan, _ in teams:
+    for plan, _ in plans:
         rounds: Counter[int | None] = Counter()
         for one_round in plan.rounds:
             rounds.update({move.strand for move in one_round.transfers})
         most = max(most, *rounds.values(), 0)
-    return model.cc_start_ps + most * round_ps
+    return times.cc_start_ps + most * round_ps
 
 
 # Times of chains

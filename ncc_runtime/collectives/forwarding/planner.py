@@ -65,7 +65,10 @@ class ForwardingPlanner:
     proxies: ProxyRanks
 
     def all_gather(self, job: Job, sends: ChipSchedule, strands: int) -> Plan:
-        """The operand of member m in chunk m of every result; chips own as many chunks each."""
+        """The operand of member m in chunk m of every result.
+
+        Every chip owns the same number of chunks.
+        """
         members, rounds = self.proxies.members, []
         slices = len(sends.owners) // self.proxies.chips
         if self.proxies.places == 1:
@@ -89,7 +92,10 @@ class ForwardingPlanner:
         return Plan(self.name, members, stages.side_by_side(rounds))
 
     def reduce_scatter(self, job: Job, sends: ChipSchedule, strands: int) -> Plan:
-        """Chunk m of every operand, reduced, at member m; chips own as many chunks each."""
+        """Chunk m of every operand, reduced, at member m.
+
+        Every chip owns the same number of chunks.
+        """
         members, scratch, rounds = self.proxies.members, Scratch(), []
         slices = len(sends.owners) // self.proxies.chips
         schedule = forwarded_reduce_scatter(self.proxies, sends, is_by_member=True)
