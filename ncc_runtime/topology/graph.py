@@ -240,9 +240,9 @@ class Topology:
 
         An edge is one direction of a link. Its attributes are `bandwidth_bytes_per_s`,
         `latency_ps`, `parallel_links` and `is_down`, except at adapters also `name` (`c0.E`) and
-        `link`, its row in `links`. Parallel links are one edge of their summed rate: `links` has merged
-        them into a trunk, over which a copy is dealt, so that a MultiDiGraph would say no more. The
-        edges into `network` have its latency. `up_only` leaves out edges that are down.
+        `link`, its row in `links`. Parallel links are one edge of their summed rate: `links` has
+        merged them into a trunk, over which a copy is dealt, so that a MultiDiGraph would say no
+        more. The edges into `network` have its latency. `up_only` leaves out edges that are down.
         TopologyError if there is no such instance.
         """
         if node is not None and not 0 <= node < self.nodes:

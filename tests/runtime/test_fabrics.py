@@ -205,6 +205,12 @@ def test_1024_chips_are_routed_over_links_that_join_them(rows: str) -> None:
         assert (routes.bandwidth_bytes_per_s(ranks, peers)[apart] <= slowest).all()
 
 
+@pytest.mark.parametrize("node", [-1, 2])
+def test_a_graph_of_an_instance_that_is_not_there_is_refused(node: int) -> None:
+    with pytest.raises(TopologyError, match="is not there"):
+        build("trn2", 2).graph(node)
+
+
 @given(topology=worn_fabrics())
 @settings(max_examples=60)
 def test_the_graph_has_every_link_with_its_figures(topology: Topology) -> None:
