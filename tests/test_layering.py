@@ -351,6 +351,8 @@ def definitions() -> Iterator[tuple[str, str, bool]]:
                 yield module, node.name, False
             elif isinstance(node, ast.arg):
                 yield module, node.arg, False
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield module, node.id, False
 
 
 def test_names_are_the_fields_words() -> None:

@@ -77,10 +77,14 @@ class ChunkCounts:
         """Chunks of an operand or a result."""
         return self.factor * (self.operand_parts if buffer == INPUT else self.result_parts)
 
-    def own(
+    def canonical(
         self, gpu: np.ndarray, buffer: np.ndarray, index: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Chunks by their one name: in place, input and output share memory."""
+        """Buffer and index by which a chunk is known, if it has two.
+
+        In place the input and the output share memory: the smaller of both is a part of the larger
+        one, which names the chunk.
+        """
         if not self.in_place:
             return buffer, index
         larger = INPUT if self.operand_parts > self.result_parts else OUTPUT
@@ -92,7 +96,7 @@ class ChunkCounts:
     def given(self, gpu: int, buffer: int, index: int) -> int | None:
         """Which chunk of the gpu's operand a chunk is before all steps, None if it is none.
 
-        The chunk is named as `own` does.
+        The chunk is named as by `canonical`.
         """
         first = 0
         if self.in_place:

@@ -202,7 +202,7 @@ def performed(graph: Graph, placeholder: Placeholder) -> CheckedResult:
     for gpu in range(shape.gpus):
         if shape.is_cleared(placeholder, gpu):
             continue
-        own = shape.own(np.full(len(index), gpu), np.full(len(index), OUTPUT), index)
+        own = shape.canonical(np.full(len(index), gpu), np.full(len(index), OUTPUT), index)
         for chunk, at in enumerate(chunks_of(np.array(gpu), *own).tolist()):
             expected = shape.contents(placeholder, gpu, chunk)
             found = run.holds(at)

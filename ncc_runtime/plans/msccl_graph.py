@@ -114,7 +114,7 @@ def graph_of(algo: Algo, shape: ChunkCounts) -> Graph:
     steps, gpu = algo.steps, algo.of_block("gpu")
     none: np.ndarray = np.full(len(steps), NONE, np.int64)
     source, target = (
-        chunks_of(gpu, *shape.own(gpu, buffer, index))
+        chunks_of(gpu, *shape.canonical(gpu, buffer, index))
         for buffer, index in (
             (steps.source_buffer, steps.source_index),
             (steps.target_buffer, steps.target_index),

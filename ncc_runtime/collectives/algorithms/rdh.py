@@ -243,7 +243,7 @@ class Rdh:
         They lie in the order of positions, or as in the extent if that is where all are read.
         """
         if _is_even(extent) and (self.local > 1 or _is_ascending(extent)):
-            return self._even_slot(extent, axis, scratch)
+            return self._uniform_slot(extent, axis, scratch)
         known, row = self._known
         shape = (len(known), extent.chunks)
         sizes, begins = (
@@ -265,8 +265,11 @@ class Rdh:
         return attrs.evolve(slot, sizes=kept, row=row, is_window=True)
 
     @staticmethod
-    def _even_slot(extent: Extent, axis: int, scratch: Scratch) -> Extent:
-        """The same where all chunks are of one size: it is alike at every member."""
+    def _uniform_slot(extent: Extent, axis: int, scratch: Scratch) -> Extent:
+        """Scratch for the chunks held before an axis, where all chunks have one size.
+
+        It lies at the same offsets at every member.
+        """
         size = int(extent.sizes[0, 0])
         offsets = np.arange(1 << axis, dtype=np.int64)[None] * size + scratch.take(size << axis)
         slot = extent.moved(Space.SCRATCH, offsets)

@@ -126,36 +126,43 @@ def reduce_scatter_sends(grid: TorusGrid, is_pod: bool) -> ChipSchedule:
 
 @lru_cache(maxsize=64)
 def slice_orders(grid: TorusGrid, is_pod: bool) -> tuple[Order, ...]:
-    """The order of each slice, such that all dimensions are busy equally long."""
+    """The order in which each slice goes along the dimensions, with the load balanced over them.
+
+    Every way to take up to MOST_SLICES slices of each order is tried. The best keeps the busiest
+    dimension busy for the least time per slice; of equal ones it is the one with fewest slices.
+    """
     dims = range(len(grid.dims))
     first = () if not is_pod or grid.outer is None else (grid.outer,)
     rest = [dim for dim in dims if dim not in first]
     # one order for every dimension that is last in it
     rotated = [(*first, *rest[k + 1 :], *rest[: k + 1]) for k in range(len(rest))]
     orders = rotated or [first]
-    loads = np.array([_loads(grid, order) for order in orders])  # (orders, dims)
-    each = itertools.product(range(MOST_SLICES + 1), repeat=len(orders))
-    counts = [np.array(count) for count in each if any(count)]
-    times = [float((count @ loads).max() / count.sum()) for count in counts]
-    best = min(range(len(counts)), key=lambda k: (round(times[k], 9), int(counts[k].sum())))
+    busy = np.array([_busy_times(grid, order) for order in orders])  # (orders, dims)
+    combinations = itertools.product(range(MOST_SLICES + 1), repeat=len(orders))
+    slice_counts = [np.array(counts) for counts in combinations if any(counts)]
+    times = [float((counts @ busy).max() / counts.sum()) for counts in slice_counts]
+    # rounded, so that times that differ by the last bits of float64 count as equal
+    best = min(
+        range(len(slice_counts)), key=lambda k: (round(times[k], 9), int(slice_counts[k].sum()))
+    )
     return tuple(
         order
-        for order, count in zip(orders, counts[best].tolist(), strict=True)
+        for order, count in zip(orders, slice_counts[best].tolist(), strict=True)
         for _ in range(count)
     )
 
 
-def _loads(grid: TorusGrid, order: Order) -> np.ndarray:
+def _busy_times(grid: TorusGrid, order: Order) -> np.ndarray:
     """(dims,) time that a slice of size 1 keeps the links of each dimension busy."""
-    loads = np.zeros(len(grid.dims))
+    busy = np.zeros(len(grid.dims))
     held = 1.0 / len(grid.chips)  # what a chip has when a phase begins
     for dim in order:
         size = grid.dims[dim]
         # both directions round a ring of two chips go over the same links
         shared = 2 if size == 2 else 1
-        loads[dim] = held * (size - 1) * max(grid.rates) / grid.rates[dim] * shared
+        busy[dim] = held * (size - 1) * max(grid.rates) / grid.rates[dim] * shared
         held *= size
-    return loads
+    return busy
 
 
 def _bucket(grid: TorusGrid, order: Order, step: int, number: int) -> tuple[np.ndarray, ...]:

@@ -82,13 +82,13 @@ class ForwardingPlanner:
                     _strand(strand, strand % 2), _strand(strand, 2 + strand % 2)
                 )
             else:
-                width = LANES // strands
-                lanes = (width * strand + (k + strand) % width for k in range(width))
+                lanes_each = LANES // strands
+                lanes = (lanes_each * strand + (k + strand) % lanes_each for k in range(lanes_each))
                 forwarding = _ForwardingStrand.with_one(Strand(strand, tuple(lanes)))
             targets = _by_place(self.proxies, cut[strand::strands])
             chunks = _by_place(self.proxies, [whole] * slices)
-            own = _within_chunks(targets, chunks, Space.OPERAND)
-            rounds.append(forwarding.all_gather(schedule, own, targets))
+            operands = _within_chunks(targets, chunks, Space.OPERAND)
+            rounds.append(forwarding.all_gather(schedule, operands, targets))
         return Plan(self.name, members, stages.side_by_side(rounds))
 
     def reduce_scatter(self, job: Job, sends: ChipSchedule, strands: int) -> Plan:
