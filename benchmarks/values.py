@@ -12,7 +12,6 @@ beside it as .in.npz.
 """
 
 import argparse
-import os
 import platform
 import re
 import statistics
@@ -27,6 +26,12 @@ import numpy as np
 from simulators import METER
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # the peer is the oracle of the tests
+
+from tests.oracle import arrays  # noqa: E402
+from tests.oracle.children import environment  # noqa: E402
+from tests.oracle.xla import FLAGS  # noqa: E402
+
 BIN = Path(sys.executable).parent
 
 PROGRAMS = ("8x1MiB", "8x16MiB", "8x64MiB", "32x16MiB", "tests/data/hlo/mlp_train_dp2_tp4.hlo")
@@ -41,55 +46,11 @@ ENTRY main {{
 }}
 """
 
-NOT_PARTITIONED_AGAIN = (
-    "--xla_disable_hlo_passes=spmd-partitioning,sharding-propagation,shardy-xla,sharding-remover"
+BY_XLA = (
+    "import sys; from pathlib import Path; from tests.oracle.xla_server import run;"
+    "run(Path(sys.argv[1]))"
 )
-
-
-def run_by_xla(model: Path, given: Path, target: Path) -> None:
-    """The peer's whole job, in this process; jax is imported here only."""
-    text = model.read_text()
-    world = [_header_number(text, key) for key in ("replica_count", "num_partitions")]
-    ranks = world[0] * world[1]
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["XLA_FLAGS"] = (
-        f"--xla_force_host_platform_device_count={ranks} {NOT_PARTITIONED_AGAIN}"
-    )
-    import jax
-    from jax._src import compiler
-    from jax.extend import backend
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
-    from jaxlib import _hlo, _jax, xla_client
-
-    cpu = backend.get_backend("cpu")
-    devices = cpu.devices()[:ranks]
-    read = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
-    options = compiler.get_compile_options(
-        num_replicas=world[0],
-        num_partitions=world[1],
-        device_assignment=np.arange(ranks).reshape(world),
-    )
-    program = cpu.compile_and_load(
-        _jax.mlir.hlo_to_stablehlo(read), xla_client.DeviceList(tuple(devices)), options
-    )
-    everywhere = NamedSharding(Mesh(np.array(devices), ("rank",)), PartitionSpec())
-    with np.load(given) as arrays:
-        inputs = [
-            jax.make_array_from_single_device_arrays(
-                array.shape[1:],
-                everywhere,
-                [jax.device_put(part, device) for part, device in zip(array, devices, strict=True)],
-            )
-            for array in (arrays[f"arg{k}"] for k in range(len(arrays)))
-        ]
-    results = program.execute_sharded(inputs).disassemble_into_single_device_arrays()
-    outputs = [np.stack([np.asarray(part) for part in result]) for result in results]
-    np.savez(target, **{f"out{k}": output for k, output in enumerate(outputs)})
-
-
-def _header_number(text: str, key: str) -> int:
-    found = re.search(rf"\b{key}=(\d+)", text.partition("\n")[0])
-    return int(found[1]) if found else 1
+"""The peer's whole job: what the oracle of the tests does with one folder."""
 
 
 @attrs.frozen
@@ -101,13 +62,15 @@ class Used:
     peak_mib: float
 
 
-def used(*commands: list[str]) -> Used:
-    """Run commands one after the other; SystemExit with what one printed if it fails."""
+def used(*commands: list[str], flags: str = "") -> Used:
+    """Run commands one after the other, with XLA's flags for a peer; SystemExit if one fails."""
     wall_s = processor_s = peak_mib = 0.0
     for command in commands:
         start = time.perf_counter()
         metered = [sys.executable, "-I", "-S", "-c", METER, *command]
-        done = subprocess.run(metered, capture_output=True, text=True, check=False, cwd=ROOT)
+        done = subprocess.run(
+            metered, capture_output=True, text=True, check=False, cwd=ROOT, env=environment(flags)
+        )
         wall_s += time.perf_counter() - start
         if done.returncode:
             raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
@@ -117,37 +80,42 @@ def used(*commands: list[str]) -> Used:
     return Used(wall_s, processor_s, peak_mib)
 
 
-def program_in(name: str, folder: Path) -> tuple[Path, Path]:
-    """The HLO text of a program and its inputs."""
+def program_in(name: str, folder: Path) -> list[np.ndarray]:
+    """Write the HLO text of a program into a folder, as model.hlo; its inputs."""
+    model = folder / "model.hlo"
     sizes = re.fullmatch(r"(\d+)x(\d+)([KM])iB", name)
     if not sizes:
-        model = ROOT / name
-        return model, model.with_suffix(".in.npz")
+        model.write_text((ROOT / name).read_text())
+        with np.load((ROOT / name).with_suffix(".in.npz")) as file:
+            return [file[f"arg{k}"] for k in range(len(file.files))]
     ranks, size_bytes = int(sizes[1]), int(sizes[2]) * {"K": 1 << 10, "M": 1 << 20}[sizes[3]]
-    model, given = folder / "all_reduce.hlo", folder / "in.npz"
     model.write_text(ALL_REDUCE.format(ranks=ranks, elements=size_bytes // 4))
     # small whole numbers: sums are the same in any order
     array = np.random.default_rng(0).integers(-9, 9, (ranks, size_bytes // 4))
-    np.savez(given, arg0=array.astype(np.float32))
-    return model, given
+    return [array.astype(np.float32)]
 
 
 def compared(name: str, repeat: int, threads: int) -> str:
     """A line of the table."""
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
-        model, given = program_in(name, folder)
-        neff, mine, theirs = folder / "m.neff", folder / "ours.npz", folder / "xla.npz"
-        compile_it = [str(BIN / "nccc"), "compile", str(model), "-o", str(neff)]
+        inputs = program_in(name, folder)
+        arrays.save(folder / "in.npz", arrays.numbered("in", inputs))  # where XLA's side looks
+        np.savez(folder / "arg.npz", **{f"arg{k}": array for k, array in enumerate(inputs)})
+        neff, mine = folder / "m.neff", folder / "ours.npz"
+        compile_it = [str(BIN / "nccc"), "compile", str(folder / "model.hlo"), "-o", str(neff)]
         run_it = [str(BIN / "nccrt"), "run", str(neff), "--no-clock", "--threads", str(threads)]
-        run_it += ["--inputs", str(given), "--outputs", str(mine)]
-        peer = [sys.executable, __file__, "--by-xla", str(model), str(given), str(theirs)]
+        run_it += ["--inputs", str(folder / "arg.npz"), "--outputs", str(mine)]
+        peer = [sys.executable, "-c", BY_XLA, str(folder)]
+        flags = FLAGS.replace("count=16", f"count={len(inputs[0])}")
         ours: list[Used] = []
         xla: list[Used] = []
         for _ in range(repeat):
             ours.append(used(compile_it, run_it))
-            xla.append(used(peer))
-        _check_equal(mine, theirs)
+            xla.append(used(peer, flags=flags))
+        with np.load(mine) as outputs:
+            for number, theirs in enumerate(arrays.load(folder / "out.npz").values()):
+                np.testing.assert_allclose(outputs[f"out{number}"], theirs, rtol=1e-4, atol=1e-5)
 
     def median(runs: list[Used], field: str) -> float:
         return statistics.median(getattr(run, field) for run in runs)
@@ -159,28 +127,15 @@ def compared(name: str, repeat: int, threads: int) -> str:
     return f"{cells[0]:<40}" + "".join(f"{cell:>10}" for cell in cells[1:])
 
 
-def _check_equal(mine: Path, theirs: Path) -> None:
-    with np.load(mine) as first, np.load(theirs) as second:
-        for ours, peers in zip(first.values(), second.values(), strict=True):
-            np.testing.assert_allclose(ours, peers, rtol=1e-4, atol=1e-5)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("programs", nargs="*", default=PROGRAMS)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--by-xla", nargs=3, type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.by_xla:
-        run_by_xla(*arguments.by_xla)
-        return
     print(f"{time.strftime('%Y-%m-%d')} {platform.machine()}, Python {platform.python_version()}")
-    print(
-        f"{'':40}{'wall s':>10}{'XLA':>10}{'ratio':>10}{'CPU s':>10}{'XLA':>10}{'ratio':>10}",
-        end="",
-    )
-    print(f"{'MiB':>10}{'XLA':>10}{'ratio':>10}")
+    heads = [one for name in ("wall s", "CPU s", "MiB") for one in (name, "XLA", "ratio")]
+    print(f"{'':40}" + "".join(f"{head:>10}" for head in heads))
     for name in arguments.programs:
         print(compared(name, arguments.repeat, arguments.threads), flush=True)
 

@@ -12,15 +12,14 @@ from typing import ClassVar
 
 import attrs
 
-from ncc_compiler.ir.graph import Computation, Module, Node, NodeId, Raw
+from ncc_compiler.ir.graph import Computation, Module, Node, Raw
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild
+from ncc_compiler.passes.rebuild import DROPPED, Rebuild, users_of
 
 _HAS_TOKEN = re.compile(r'\bhas_token\s*=\s*"?(1|true)\b')
 _TOKEN_ATTRIBUTE = re.compile(r',?\s*\bhas_token\s*=\s*(?:"[^"]*"|\w+)')
-_NOWHERE = NodeId(-1)  # the new place of what goes; nothing that stays refers to it
 _PASSES_ON = frozenset(
     {
         *("add", "bitcast", "broadcast", "concatenate", "convert", "copy", "get-tuple-element"),
@@ -60,7 +59,7 @@ def _without_tokens(body: Computation) -> Computation:
     rebuild = Rebuild(body)
     for position, node in enumerate(body.nodes):
         if position in links:
-            rebuild.new_ids.append(_NOWHERE)
+            rebuild.new_ids.append(DROPPED)
             continue
         rewired = rebuild.rewired(node)
         if position in erased:
@@ -74,7 +73,7 @@ def _without_tokens(body: Computation) -> Computation:
 
 def _chains(body: Computation) -> tuple[frozenset[int], frozenset[int]]:
     """Collectives whose tokens go, and the nodes between them, which nobody else uses."""
-    users = _users(body)
+    users = users_of(body)
     erased, links = set[int](), set[int]()
     for position in range(len(body.nodes) - 1, -1, -1):  # users come after what they use
         node = body.nodes[position]
@@ -89,14 +88,6 @@ def _chains(body: Computation) -> tuple[frozenset[int], frozenset[int]]:
         ):
             links.add(position)
     return frozenset(erased), frozenset(links)
-
-
-def _users(body: Computation) -> list[list[int]]:
-    users: list[list[int]] = [[] for _ in body.nodes]
-    for position, node in enumerate(body.nodes):
-        for operand in node.operands:
-            users[operand].append(position)
-    return users
 
 
 def _is_unused(body: Computation, node: Node, users: Iterable[int], links: Collection[int]) -> bool:

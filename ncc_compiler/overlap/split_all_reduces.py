@@ -34,7 +34,7 @@ from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.overlap.cost_model import CONTROL_FLOW, PER_COLLECTIVE_BYTE, START, work_of
 from ncc_compiler.passes.fold_constants import COMPARISONS
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild
+from ncc_compiler.passes.rebuild import DROPPED, Rebuild, users_of
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.groups import Groups
 
@@ -354,7 +354,6 @@ _RULES: Mapping[str, Callable[..., Numbers]] = {
 
 
 _SPLIT = frozenset({"all-reduce", "ncc.avg_all_reduce"})
-_NOWHERE = NodeId(-1)  # the new place of what goes; nothing that stays refers to it
 _MOST_ROUNDS = 8  # of splits, each of sums that the one before has freed
 
 
@@ -391,7 +390,7 @@ class SplitAllReduces(Pass):
             for position, node in enumerate(body.nodes)
             if node.op in _SPLIT and isinstance(node.type, ArrayType) and len(node.operands) == 1
         ]
-        users, taken, splits = _users(body) if sums else [], set[int](), []
+        users, taken, splits = users_of(body) if sums else [], set[int](), []
         numbers, trusts = PerRankValues(module, body), bool(self.trust_shardings)
         replicated = cache(partial(replicated_in_groups, module, body, trust_shardings=trusts))
         for position in sums:
@@ -437,14 +436,6 @@ def _size(groups: Groups) -> int:
     """Members of each group; 0 where they differ."""
     sizes = {len(group) for group in groups}
     return sizes.pop() if len(sizes) == 1 else 0
-
-
-def _users(body: Computation) -> list[list[int]]:
-    users: list[list[int]] = [[] for _ in body.nodes]
-    for position, node in enumerate(body.nodes):
-        for operand in dict.fromkeys(node.operands):
-            users[operand].append(position)
-    return users
 
 
 def _sliced(body: Computation, cone: Cone, groups: Groups, numbers: PerRankValues) -> _Split | None:
@@ -505,7 +496,7 @@ def _split(module: Module, body: Computation, splits: Sequence[_Split]) -> Compu
         elif inside[position].dimension is None and position in inside[position].cone.ends:
             rebuild.new_ids.append(_gathered(rebuild, module, body, inside[position]))
         else:
-            rebuild.new_ids.append(_NOWHERE)
+            rebuild.new_ids.append(DROPPED)
     return rebuild.finish()
 
 

@@ -11,6 +11,9 @@ from ncc_compiler.ir.graph import Attribute, Computation, Literal, Module, Node,
 from ncc_compiler.ir.types import ArrayType, Type
 from ncc_runtime.neff.shared.dtypes import DType
 
+DROPPED = NodeId(-1)
+"""The new id of a node that a pass drops; nothing that stays refers to it."""
+
 
 class Rebuild:
     """A computation in the making, from an old one whose node names stay reserved for it."""
@@ -146,3 +149,12 @@ def reachable(computations: Mapping[str, Computation], entry: str) -> dict[str, 
         reached |= named
         pending += named
     return {name: computation for name, computation in computations.items() if name in reached}
+
+
+def users_of(computation: Computation) -> list[list[int]]:
+    """The nodes that use each node, by position, each once, in program order."""
+    users: list[list[int]] = [[] for _ in computation.nodes]
+    for position, node in enumerate(computation.nodes):
+        for operand in dict.fromkeys(node.operands):
+            users[operand].append(position)
+    return users

@@ -5,12 +5,10 @@ from typing import ClassVar
 
 import attrs
 
-from ncc_compiler.ir.graph import Computation, Module, NodeId
+from ncc_compiler.ir.graph import Computation, Module
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild, reachable
-
-_NOWHERE = NodeId(-1)  # the new place of a dropped node; nothing that stays refers to it
+from ncc_compiler.passes.rebuild import DROPPED, Rebuild, reachable
 
 
 @attrs.frozen
@@ -50,5 +48,5 @@ def _pruned(computation: Computation, roots: Sequence[bool]) -> Computation:
         return computation
     rebuild = Rebuild(computation)
     for node, is_needed in zip(nodes, needed, strict=True):
-        rebuild.new_ids.append(rebuild.add(rebuild.rewired(node)) if is_needed else _NOWHERE)
+        rebuild.new_ids.append(rebuild.add(rebuild.rewired(node)) if is_needed else DROPPED)
     return rebuild.finish()
