@@ -109,7 +109,7 @@ def _pad(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _reverse(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
-    return np.flip(operands[0], node.integers("dimensions")).copy()
+    return np.array(np.flip(operands[0], node.integers("dimensions")))
 
 
 def _get_dimension_size(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
