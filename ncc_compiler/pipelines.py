@@ -23,8 +23,8 @@ from ncc_compiler.passes.remove_dead_code import RemoveDeadCode
 from ncc_compiler.passes.simplify import Simplify
 from ncc_compiler.passes.spell_out import SpellOut
 
-# What code generation needs.
-CANONICAL: Sequence[Pass] = (
+# Ops that code generation does not know become ops that it knows.
+_LEGALIZE: Sequence[Pass] = (
     JoinTransfers(),
     JoinHalves(),
     SpellOut(),
@@ -32,18 +32,14 @@ CANONICAL: Sequence[Pass] = (
     ExpandScans(),
     InlineCalls(),
     ExpandRng(),
-    ExpandCollectives(),
 )
+
+# What code generation needs.
+CANONICAL: Sequence[Pass] = (*_LEGALIZE, ExpandCollectives())
 
 # What costs little and always pays.
 STANDARD: Sequence[Pass] = (
-    JoinTransfers(),
-    JoinHalves(),
-    SpellOut(),
-    ExpandBatchNorm(),
-    ExpandScans(),
-    InlineCalls(),
-    ExpandRng(),
+    *_LEGALIZE,
     Simplify(),
     FoldConstants(),
     CommonSubexpressions(),
@@ -55,13 +51,7 @@ STANDARD: Sequence[Pass] = (
 
 # Also what lets collectives run beside compute.
 THOROUGH: Sequence[Pass] = (
-    JoinTransfers(),
-    JoinHalves(),
-    SpellOut(),
-    ExpandBatchNorm(),
-    ExpandScans(),
-    InlineCalls(),
-    ExpandRng(),
+    *_LEGALIZE,
     Simplify(),
     FoldConstants(),
     CommonSubexpressions(),

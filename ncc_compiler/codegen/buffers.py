@@ -92,15 +92,16 @@ class StepRange:
     def block_starts(self) -> Mapping[int, int]:
         """For the steps in blocks inside of the range, where the outermost block begins."""
         starts: dict[int, int] = {}
-        depth, since = 0, 0
+        depth = outermost = 0
         for row in self.partial.control_steps[self.first_control_step :]:
             if row.opcode in (LOOP, CASE):
-                since = since if depth else row.at
+                if not depth:
+                    outermost = row.at
                 depth += 1
             elif row.opcode == END:
                 depth -= 1
                 if not depth:
-                    starts.update(dict.fromkeys(range(since, row.at), since))
+                    starts.update(dict.fromkeys(range(outermost, row.at), outermost))
         return starts
 
     def predicates(self) -> Mapping[int, int]:
@@ -147,10 +148,8 @@ def write_in_place(step_range: StepRange, live_out: Iterable[int]) -> None:
     for index, step in step_range.steps():
         if step.opcode not in _IN_PLACE:
             continue
-        source, target = (
-            resolved_buffer(partial, step.operands[0]),
-            resolved_buffer(partial, step.results[0]),
-        )
+        source = resolved_buffer(partial, step.operands[0])
+        target = resolved_buffer(partial, step.results[0])
         if source in kept or not (step_range.owns(source) and step_range.owns(target)):
             continue
         is_new = uses.first[target] == index and target not in uses.predicates
@@ -173,19 +172,17 @@ def coalesce_copies(
     sources = Counter(resolved_buffer(partial, source) for source, _ in pairs)
     copies = []
     for source, target in pairs:
-        old, new = resolved_buffer(partial, source), resolved_buffer(partial, target)
-        if old == new:
+        computed, memory = resolved_buffer(partial, source), resolved_buffer(partial, target)
+        if computed == memory:
             continue
-        if step_range.owns(old) and new not in sources and _is_free(uses, new, uses.first[old]):
-            partial.alias_of[old] = new
-        else:
-            copies.append((source, target))
+        if step_range.owns(computed) and memory not in sources:
+            first_write = uses.first[computed]  # a step, or the block at its place
+            is_read_no_more = uses.last_read.get(memory, 0) <= first_write
+            if is_read_no_more or uses.is_last_reader(first_write, memory):
+                partial.alias_of[computed] = memory
+                continue
+        copies.append((source, target))
     return copies
-
-
-def _is_free(uses: _LastUses, buffer: int, step: int) -> bool:
-    """Whether a buffer is read no more when a step, or the block at its place, begins."""
-    return uses.last_read.get(buffer, 0) <= step or uses.is_last_reader(step, buffer)
 
 
 def without_dead_copies(lowered: LoweredProgram, alias_of: Mapping[int, int]) -> LoweredProgram:
@@ -200,17 +197,14 @@ def without_dead_copies(lowered: LoweredProgram, alias_of: Mapping[int, int]) ->
         if not stays:
             steps.append(step)
         elif step.opcode == _UPDATE:
-            steps.append(attrs.evolve(step, costs=_costs_of_update(lowered, step)))
+            # In place, an update writes its slice only, and reads that and its indices.
+            read = [lowered.tensors[tensor].type for tensor in step.operands[1:]]
+            bytes_in, bytes_out = sum(array.size_bytes for array in read), read[0].size_bytes
+            in_place = InstructionCosts(0, read[0].elements, bytes_in, bytes_out)
+            steps.append(attrs.evolve(step, costs=in_place))
         places.append(len(steps))
     control_steps = tuple(attrs.evolve(row, at=places[row.at]) for row in lowered.control_steps)
     return attrs.evolve(lowered, steps=tuple(steps), control_steps=control_steps)
-
-
-def _costs_of_update(lowered: LoweredProgram, step: ProgramStep) -> InstructionCosts:
-    """An update in place writes its slice, and reads that and its indices."""
-    read = [lowered.tensors[tensor].type for tensor in step.operands[1:]]
-    size = read[0].size_bytes
-    return InstructionCosts(0, read[0].elements, sum(array.size_bytes for array in read), size)
 
 
 # In-place collectives and addresses
@@ -225,14 +219,14 @@ class BufferAliases:
 
 
 def alias_in_place_collectives(lowered: LoweredProgram, order: Order) -> BufferAliases:
-    """Results of all-reduces put into the memory of operands that nobody needs any more.
+    """Puts results of all-reduces into the memory of operands that are read no more.
 
-    The operand must be an internal buffer, and whatever else touches its memory must be done
-    before the collective is triggered. None of that looks beyond a row of control flow.
+    The operand must be an internal buffer that is not live across control flow, and whatever else
+    touches its memory must be done before the collective is triggered.
     """
     fixed = live_across_control_flow(lowered)
     alias_of = list(range(len(lowered.buffers)))
-    ends = [_last_two(points) for points in accesses(lowered, order)]
+    last_accesses = [_last_two(points) for points in accesses(lowered, order)]
     steps = set()
     for index, step in enumerate(lowered.steps):
         if not _could_be_in_place(lowered, step, fixed):
@@ -241,35 +235,41 @@ def alias_in_place_collectives(lowered: LoweredProgram, order: Order) -> BufferA
         targets = [lowered.tensors[tensor].buffer for tensor in step.results]
         if len(set(sources)) < len(sources):
             continue
-        known, done = order.before[index], order.done[index]
-        if not all(_is_known_but(ends[buffer], done, known) for buffer in sources):
+        done, before = order.done[index], order.before[index]
+        if not all(_others_are_known(last_accesses[buffer], done, before) for buffer in sources):
             continue
         steps.add(index)
         for source, target in zip(sources, targets, strict=True):
             alias_of[target] = source
             # Earlier accesses to the memory are complete before this step, so before its readers:
             # from here on only the result's accesses count.
-            ends[source] = ends[target]
+            last_accesses[source] = last_accesses[target]
     return BufferAliases(frozenset(steps), tuple(alias_of))
 
 
 def _last_two(points: Sequence[Point]) -> Mapping[int, tuple[int, int]]:
-    """By queue, where the last and the last but one of these points are."""
+    """By queue, the counts of the last and the last but one of these points."""
     last_two: dict[int, tuple[int, int]] = {}
     for point in points:
-        last, second = last_two.get(point.queue, (0, 0))
+        last, before_last = last_two.get(point.queue, (0, 0))
         if point.count > last:
             last_two[point.queue] = (point.count, last)
-        elif point.count > second:
+        elif point.count > before_last:
             last_two[point.queue] = (last, point.count)
     return last_two
 
 
-def _is_known_but(ends: Mapping[int, tuple[int, int]], own: Point, clock: Clock) -> bool:
-    """Whether a clock knows all these points but `own`, which is among them."""
+def _others_are_known(
+    last_two: Mapping[int, tuple[int, int]], collective: Point, clock: Clock
+) -> bool:
+    """Whether a clock knows all accesses to a buffer but that of the collective itself.
+
+    Where the collective is the last access of its queue, the one before it counts; an access
+    behind the collective is unknown to the clock.
+    """
     return all(
-        (second if (queue, last) == (own.queue, own.count) else last) <= clock[queue]
-        for queue, (last, second) in ends.items()
+        (before_last if Point(queue, last) == collective else last) <= clock[queue]
+        for queue, (last, before_last) in last_two.items()
     )
 
 
@@ -339,17 +339,21 @@ def _frontiers(lowered: LoweredProgram, order: Order, aliases: BufferAliases) ->
 
 
 _BLOCK = 256
-"""Segments that are skipped together where none of them is free."""
+"""Segments that the search skips together where none of them can be free."""
 
 
 class _Heap:
-    """Segments [start, next start) of the internal memory, in order and without gaps."""
+    """Segments [start, next start) of the internal memory, in order and without gaps.
+
+    Searched first fit. A clock that is below a block's minimum in any queue is below every frontier
+    of the block there, so no segment of the block is free.
+    """
 
     def __init__(self, start: int, queues: int) -> None:
-        self._count = 0  # of segments; behind them the arrays have room
+        self._count = 0  # of segments; behind them the arrays have room to grow
         self._starts = np.full(_BLOCK + 1, start, np.int64)  # the one behind the last is the end
         self._frontiers = np.zeros((_BLOCK, queues), np.int64)
-        self._least = np.zeros((1, queues), np.int64)  # of the frontiers of each block
+        self._minima = np.zeros((1, queues), np.int64)  # of the frontiers of each block, by queue
 
     @property
     def end(self) -> int:
@@ -357,13 +361,13 @@ class _Heap:
         return int(self._starts[self._count])
 
     def take(self, size: int, known: Clock, frontier: np.ndarray) -> int:
-        """The lowest address where `size` bytes are free to whoever knows `known`."""
+        """The lowest address where `size` bytes are free once the clock is `known`."""
         if size == 0:
             return int(self._starts[0])
         first, last = self._first_fit(size, np.array(known))
         start = int(self._starts[first])
         end = start + size
-        if end < self._starts[last]:  # the last segment is taken in part, its owner keeps the rest
+        if end < self._starts[last]:  # the last segment's owner keeps the rest of it
             self._replace(first, last, np.stack((frontier, self._frontiers[last - 1])))
             self._starts[first + 1] = end
         elif end == self._starts[last]:
@@ -378,39 +382,45 @@ class _Heap:
         added = first + len(frontiers)
         count = self._count + added - last
         if count > len(self._frontiers):
-            blocks = 2 * len(self._least)
+            blocks = 2 * len(self._minima)
             self._starts = np.resize(self._starts, blocks * _BLOCK + 1)
             self._frontiers = np.resize(self._frontiers, (blocks * _BLOCK, frontiers.shape[1]))
-            self._least = np.resize(self._least, (blocks, frontiers.shape[1]))
-        if added != last:
+            self._minima = np.resize(self._minima, (blocks, frontiers.shape[1]))
+        if added != last:  # the segments behind move
             self._starts[added : count + 1] = self._starts[last : self._count + 1].copy()
             self._frontiers[added:count] = self._frontiers[last : self._count].copy()
         self._frontiers[first:added] = frontiers
+        # The minima of changed blocks; all blocks behind the first if segments moved.
         from_block = first // _BLOCK
         to_block = -(-(added if added == last else count) // _BLOCK)
         changed = self._frontiers[from_block * _BLOCK : min(to_block * _BLOCK, count)]
         edges = np.arange(0, len(changed), _BLOCK)
-        self._least[from_block:to_block] = np.minimum.reduceat(changed, edges, axis=0)
+        self._minima[from_block:to_block] = np.minimum.reduceat(changed, edges, axis=0)
         self._count = count
 
     def _first_fit(self, size: int, known: np.ndarray) -> tuple[int, int]:
-        """Segments [first, last) to take; beyond the end when nothing before it fits."""
+        """Segments [first, last) to take; beyond the end when nothing before it fits.
+
+        Looks at maximal runs of free segments, block by block; `run` is one that reaches the end
+        of a block, at `run_end`, and may go on in the next.
+        """
         starts, count = self._starts, self._count
-        least = self._least[: -(-count // _BLOCK)]
-        run, behind = -1, -1  # where a run of free segments begins that ends a block, at `behind`
-        for block in np.flatnonzero((least <= known).all(axis=1)).tolist():
+        minima = self._minima[: -(-count // _BLOCK)]
+        run, run_end = -1, -1
+        for block in np.flatnonzero((minima <= known).all(axis=1)).tolist():
             at = block * _BLOCK
             stop = min(at + _BLOCK, count)
             free = (self._frontiers[at:stop] <= known).all(axis=1)
+            # Between taken neighbours, the edges are the first and the end of each run in turn.
             bounded = np.concatenate(([False], free, [False]))
             edges = np.flatnonzero(bounded[1:] != bounded[:-1]) + at
-            firsts, lasts = edges[::2], edges[1::2]
-            if len(firsts) and firsts[0] == behind:
+            firsts, ends = edges[::2], edges[1::2]
+            if len(firsts) and firsts[0] == run_end:
                 firsts[0] = run
-            fits = np.flatnonzero(starts[lasts] - starts[firsts] >= size)
+            fits = np.flatnonzero(starts[ends] - starts[firsts] >= size)
             if len(fits):
                 first = int(firsts[fits[0]])
                 return first, int(np.searchsorted(starts[: count + 1], starts[first] + size))
-            if len(lasts) and lasts[-1] == stop:
-                run, behind = int(firsts[-1]), stop
-        return (run if behind == count else count), count
+            if len(ends) and ends[-1] == stop:
+                run, run_end = int(firsts[-1]), stop
+        return (run if run_end == count else count), count

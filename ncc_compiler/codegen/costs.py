@@ -1,7 +1,6 @@
 """What an instruction costs: arithmetic, elements and HBM traffic, for the clock to read."""
 
 import math
-from collections.abc import Callable, Mapping
 
 from ncc_compiler.codegen.lowered import InstructionCosts
 from ncc_compiler.diagnostics import CompileError, Diagnostic
@@ -10,65 +9,47 @@ from ncc_compiler.ir.graph import Node
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window
 
-_MOST = 2**63 - 1  # of a column
+_MAX_COUNT = 2**63 - 1  # columns of the instruction table are int64
 
 
 def costs(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> InstructionCosts:
-    """Costs of a node: flops of the Tensor engine, elements that the others walk over."""
-    flops = _FLOPS[node.op](node, results[0], operands) if node.op in _FLOPS else 0
-    elements = _elements(node, results, operands)
-    if max(flops, elements) > _MOST:
-        most = max(flops, elements)
-        text = f"{node.op} takes {most} operations, at most {_MOST} can be counted"
-        raise CompileError([Diagnostic("codegen-C4", text, node.span)])
-    return InstructionCosts(
-        flops=flops,
-        elements=elements,
-        bytes_in=_bytes_read(node, results, operands),
-        bytes_out=sum(array.size_bytes for array in results),
-    )
+    """Costs of a node: flops of the Tensor engine, elements that the others walk over.
 
-
-def _bytes_read(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> int:
-    """All of the operands; of one that is read here and there, as much as is written."""
-    if node.op not in ("dynamic-slice", "gather"):
-        return sum(array.size_bytes for array in operands)
-    indices = sum(array.size_bytes for array in operands[1:])
-    return sum(array.size_bytes for array in results) + indices
-
-
-def _dot_flops(node: Node, result: ArrayType, operands: list[ArrayType]) -> int:
-    """A multiplication and an addition for each result element and contracted index."""
-    contracted = [operands[0].shape[d] for d in node.integers("lhs_contracting_dims")]
-    return 2 * result.elements * math.prod(contracted)
-
-
-def _ragged_dot_flops(node: Node, _: ArrayType, operands: list[ArrayType]) -> int:
-    """A multiplication and an addition for each left element and column that it meets: one group's.
-
-    As if every index of the ragged dimension were in a group.
+    Raises CompileError where they are too many to be counted.
     """
-    names = ("batch_dims", "contracting_dims", "group_dims")
-    taken = [number for name in names for number in node.integers(f"rhs_{name}")]
-    left, right = operands[:2]
-    columns = math.prod(size for d, size in enumerate(right.shape) if d not in taken)
-    return 2 * left.elements * columns
+    flops = 2 * _multiply_adds(node, results, operands)
+    elements = _elements(node, results, operands)
+    if max(flops, elements) > _MAX_COUNT:
+        count = max(flops, elements)
+        text = f"{node.op} takes {count} operations, at most {_MAX_COUNT} can be counted"
+        raise CompileError([Diagnostic("codegen-C4", text, node.span)])
+    bytes_in = sum(array.size_bytes for array in operands)
+    bytes_out = sum(array.size_bytes for array in results)
+    if node.op in ("dynamic-slice", "gather"):  # reads no more of its array than it writes
+        bytes_in += bytes_out - operands[0].size_bytes
+    return InstructionCosts(flops, elements, bytes_in, bytes_out)
 
 
-def _convolution_flops(node: Node, result: ArrayType, operands: list[ArrayType]) -> int:
-    """A multiplication and an addition for each result element and element of its kernel."""
-    labels, kernel = node.attributes["dim_labels"], operands[1]
-    assert isinstance(labels, ConvolutionLabels), node.name
-    features = kernel.shape[labels.kernel_dimensions[1]]
-    return 2 * result.elements * (kernel.elements // max(1, features))
-
-
-_FLOPS: Mapping[str, Callable[[Node, ArrayType, list[ArrayType]], int]] = {
-    "convolution": _convolution_flops,
-    "dot": _dot_flops,
-    "ragged-dot": _ragged_dot_flops,
-}
-"""Arithmetic of the Tensor engine."""
+def _multiply_adds(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> int:
+    """Multiplications of the Tensor engine, each with an addition."""
+    match node.op:
+        case "dot":  # for each element of the result, one for each contracted index
+            contracted = [operands[0].shape[d] for d in node.integers("lhs_contracting_dims")]
+            return results[0].elements * math.prod(contracted)
+        case "ragged-dot":
+            # For each left element, one for each column of its group's right matrix: as if every
+            # index of the ragged dimension were in a group.
+            names = ("batch_dims", "contracting_dims", "group_dims")
+            not_columns = [d for name in names for d in node.integers(f"rhs_{name}")]
+            left, right = operands[:2]
+            columns = (size for d, size in enumerate(right.shape) if d not in not_columns)
+            return left.elements * math.prod(columns)
+        case "convolution":  # for each element of the result, one for each element of its kernel
+            labels, kernel = node.attributes["dim_labels"], operands[1]
+            assert isinstance(labels, ConvolutionLabels), node.name
+            features = kernel.shape[labels.kernel_dimensions[1]]
+            return results[0].elements * (kernel.elements // max(1, features))
+    return 0
 
 
 def _elements(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> int:

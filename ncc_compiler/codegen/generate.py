@@ -44,8 +44,10 @@ class BufferAssignment:
 def emit(lowered: LoweredProgram, order: Order, assignment: BufferAssignment) -> Program:
     """The program; buffers in the memory of another one are gone from it."""
     alias_of = assignment.aliases.alias_of
-    kept = [index for index in range(len(lowered.buffers)) if alias_of[index] == index]
-    number = {index: BufferId(row) for row, index in enumerate(kept)}
+    kept = [
+        (index, buffer) for index, buffer in enumerate(lowered.buffers) if alias_of[index] == index
+    ]
+    number = {index: BufferId(row) for row, (index, _) in enumerate(kept)}
     queues = _Queues(lowered, order, assignment.aliases.steps)
     return Program(
         name=lowered.name,
@@ -54,8 +56,7 @@ def emit(lowered: LoweredProgram, order: Order, assignment: BufferAssignment) ->
         hbm_bytes=assignment.hbm_bytes,
         buffers=tuple(
             Buffer(buffer.name, buffer.kind, buffer.size_bytes, assignment.addresses[index])
-            for index in kept
-            for buffer in (lowered.buffers[index],)
+            for index, buffer in kept
         ),
         tensors=tuple(
             Tensor(
@@ -65,11 +66,7 @@ def emit(lowered: LoweredProgram, order: Order, assignment: BufferAssignment) ->
         ),
         inputs=tuple(map(TensorId, lowered.inputs)),
         outputs=tuple(map(TensorId, lowered.outputs)),
-        constants={
-            number[index]: data
-            for index in kept
-            if (data := lowered.buffers[index].data) is not None
-        },
+        constants={number[index]: buffer.data for index, buffer in kept if buffer.data is not None},
         regions=lowered.regions,
         attributes=tuple(queues.attributes),
         semaphores=queues.semaphores.rows,
@@ -98,7 +95,7 @@ def _awaited(order: Order) -> Iterator[Point]:
 
 
 class _Semaphores:
-    """One counter for every engine that somebody waits for, and one for every stream."""
+    """One counter for every engine that a queue waits for, and one for every stream."""
 
     def __init__(self, order: Order) -> None:
         awaited: list[set[int]] = [set() for _ in range(order.queues)]
@@ -144,24 +141,22 @@ class _Queues:
         barriers, number = iter(order.barriers), itertools.count()
         for item in in_order(lowered):
             if isinstance(item, ControlStep):
-                self._meet(item, next(barriers))
+                self._add_control_rows(item, next(barriers))
                 continue
             index = next(number)
-            self._add(item, order.waits[index], order.done[index], index in in_place)
+            self._add_instruction(item, order.waits[index], order.done[index], index in in_place)
 
-    def _meet(self, control_row: ControlStep, barrier: Barrier) -> None:
+    def _add_control_rows(self, control_step: ControlStep, barrier: Barrier) -> None:
         """The rows of a barrier, and the row of control flow behind it in every queue."""
-        origin, attribute = (
-            self._origin(control_row.origin),
-            self._attribute({"block": control_row.block}),
-        )
+        origin = self._origin(control_step.origin)
+        attribute = self._attribute({"block": control_step.block})
         gather = [self._wait_row(point, origin) for point in barrier.gather]
         if gather and barrier.gathered is not None:
             gather[-1] = attrs.evolve(gather[-1], post_sem=self.semaphores.post(barrier.gathered))
         self.rows[Engine.SYNC].extend(gather)
         for engine, waits, done in zip(ENGINES, barrier.waits, barrier.rows, strict=True):
             row = Instr(
-                control_row.opcode,
+                control_step.opcode,
                 attribute=attribute,
                 post_sem=self.semaphores.post(done),
                 origin=origin,
@@ -175,18 +170,17 @@ class _Queues:
         semaphore, value = self.semaphores.wait(point)
         return Instr(WAIT, wait_sem=semaphore, wait_value=value, origin=origin)
 
-    def _add(
+    def _add_instruction(
         self, step: ProgramStep, points: tuple[Point, ...], done: Point, in_place: bool
     ) -> None:
         """The instruction; it carries its last wait, earlier ones are instructions before it."""
         origin, queue = self._origin(step.origin), self.rows[step.engine]
         queue.extend(self._wait_row(point, origin) for point in points[:-1])
         semaphore, value = self.semaphores.wait(points[-1]) if points else (NONE, 0)
-        placeholder = NONE
+        placeholder, is_trigger = NONE, step.collective is not None
         if step.collective is not None:
             placeholder = len(self.placeholders)
             self.placeholders.append(attrs.evolve(step.collective, in_place=in_place))
-        is_trigger = step.collective is not None
         queue.append(
             Instr(
                 opcode=step.opcode,
@@ -229,7 +223,7 @@ class Neff:
     data: bytes = attrs.field(repr=lambda data: f"<{len(data)} bytes>")
 
     def save(self, path: str | Path) -> None:
-        """Write the file; whoever looks sees the old one or the new one, never a part."""
+        """Write the file atomically: a reader sees the old one or the new one, never a part."""
         container.save(self.data, Path(path))
 
 

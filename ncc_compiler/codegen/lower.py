@@ -54,7 +54,6 @@ from ncc_runtime.neff.isa import CASE, END, LOOP, OPCODES, PTC2, TEST, Engine, S
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import (
     MAX_STREAMS,
-    AttributeValue,
     Block,
     BlockKind,
     BufferKind,
@@ -151,8 +150,11 @@ class Lowering:
                 index = node.attributes["index"]
                 assert isinstance(index, int), node.name
                 return operands[element_span(computation.nodes[node.operands[0]].type, index)]
-            case "reshape" | "bitcast":
-                return (self._view(node, operands[0]),)
+            case "reshape" | "bitcast":  # a view of the operand's buffer
+                source = self.tensors[operands[0]]
+                if source.type == node.type:
+                    return operands
+                return (self._tensor(node.name, node.array, source.buffer),)
             case "while":
                 return lower_while(self, node, operands)
             case "conditional":
@@ -207,19 +209,14 @@ class Lowering:
             self.buffers.append(LogicalBuffer(node.name, BufferKind.ELIDED, size, origin=origin))
         return self._unknown[written]
 
-    def _view(self, node: Node, operand: int) -> int:
-        tensor = self.tensors[operand]
-        if tensor.type == node.type:
-            return operand
-        return self._tensor(node.name, node.array, tensor.buffer)
-
     def _collective(self, node: Node, operands: Value) -> Value:
         """A trigger in the GpSimd queue; some results lie where operands do."""
         match COLLECTIVES[node.op]:
             case CollectiveOp.BARRIER:
                 results = operands
             case op if op.is_counted:
-                results = self.new_value(node)  # the output that it is given, with rows replaced
+                # The result is the output operand with rows replaced: copy it, then write the rows.
+                results = self.new_value(node)
                 self.copy(operands[1], results[0], self.origin(node))
                 operands = (operands[0], *results, *operands[2:])
             case _:
@@ -242,7 +239,10 @@ class Lowering:
         results = self.new_value(node)
         engine, attributes = selection.engine, selection.attributes(node)
         for key, name in REGIONS.get(node.op, {}).items():
-            engine, attributes[name] = self._region(node, key)
+            computation = self._module.computations[node.callee(key)]
+            # The last region decides where there are two: of a select-and-scatter the scatter.
+            engine = ANY_REGION if reduction_of(computation) is None else selection.engine
+            attributes[name] = self.regions.number(computation)
         self.steps.append(
             ProgramStep(
                 selection.opcode,
@@ -255,13 +255,6 @@ class Lowering:
             )
         )
         return results
-
-    def _region(self, node: Node, key: str) -> tuple[Engine, AttributeValue]:
-        """The engine that folds with the region, and the region's row."""
-        computation = self._module.computations[node.callee(key)]
-        is_simple = reduction_of(computation) is not None
-        engine = SELECTORS[node.op].engine if is_simple else ANY_REGION
-        return engine, self.regions.number(computation)
 
     def _arrays(self, value: Value) -> list[ArrayType]:
         return [self.tensors[tensor].type for tensor in value]
@@ -300,38 +293,46 @@ def lower_while(lowering: Lowering, node: Node, initial: Value) -> Value:
     unchanged = invariants(body)
     state = _state(lowering, node, initial, unchanged)
     trips = trip_count(node, condition, body, _known_integers(lowering, initial))
-    block = _open(lowering, node, LOOP)
-    start = len(lowering.steps)
-    (verdict,) = lowering.run(condition, [state])
-    predicate = TensorId(verdict)
-    if not _is_written(lowering, verdict, start):
-        predicate = _copied(lowering, node, verdict)
-    lowering.blocks[block] = Block(BlockKind.LOOP, node.name, predicate, trip_count=trips)
-    _mark(lowering, node, TEST, block)
+    block = _open_block(lowering, node, LOOP)
+    first_step = len(lowering.steps)
+    (predicate,) = lowering.run(condition, [state])
+    # A predicate that the condition does not write is copied: it may lie in the state, which the
+    # body writes again while streams may still read it.
+    buffer = resolved_buffer(lowering, predicate)
+    if not any(
+        resolved_buffer(lowering, result) == buffer
+        for step in lowering.steps[first_step:]
+        for result in step.results
+    ):
+        predicate = _copied_predicate(lowering, node, predicate)
+    lowering.blocks[block] = Block(BlockKind.LOOP, node.name, TensorId(predicate), trip_count=trips)
+    _add_control_step(lowering, node, TEST, block)
     step_range = StepRange.starting_here(lowering)
     result = lowering.run(body, [state])
     pairs = [pair for k, pair in enumerate(zip(result, state, strict=True)) if k not in unchanged]
-    _write(lowering, node, step_range, pairs)
-    _close(lowering, node, block)
+    _parallel_copy(lowering, node, step_range, pairs)
+    _close_block(lowering, node, block)
     return state
 
 
 def lower_conditional(lowering: Lowering, node: Node, operands: Sequence[Value]) -> Value:
     """One block for each branch; `operands` has the predicate and an argument for each."""
-    predicate = TensorId(operands[0][0])
+    (predicate,) = operands[0]
     buffer = resolved_buffer(lowering, predicate)
-    # behind a branch that is passed over, the state may be written before everybody has read it
+    # Behind a branch that is passed over, the state may be written before all streams have read it.
     if lowering.buffers[buffer].kind is not BufferKind.INTERNAL or buffer in lowering.state:
-        predicate = _copied(lowering, node, predicate)
+        predicate = _copied_predicate(lowering, node, predicate)
     names = branch_names(node)
     results = lowering.new_value(node)
     for index, (name, argument) in enumerate(zip(names, operands[1:], strict=True)):
-        block = _open(lowering, node, CASE)
-        lowering.blocks[block] = Block(BlockKind.CASE, node.name, predicate, index, len(names))
+        block = _open_block(lowering, node, CASE)
+        lowering.blocks[block] = Block(
+            BlockKind.CASE, node.name, TensorId(predicate), index, len(names)
+        )
         step_range = StepRange.starting_here(lowering)
         result = lowering.run(lowering.computation(name), [argument])
-        _write(lowering, node, step_range, list(zip(result, results, strict=True)))
-        _close(lowering, node, block)
+        _parallel_copy(lowering, node, step_range, list(zip(result, results, strict=True)))
+        _close_block(lowering, node, block)
     return results
 
 
@@ -339,11 +340,13 @@ def _state(lowering: Lowering, node: Node, initial: Value, unchanged: frozenset[
     """The loop-carried state: in new arrays that are filled here, but for loop invariants."""
     state = []
     for k, (source, kind) in enumerate(zip(initial, leaves(node.type), strict=True)):
-        if k not in unchanged:
-            target = lowering.array(f"{node.name}.{k}", kind, node)
-            lowering.copy(source, target, lowering.origin(node))
-            lowering.state.add(lowering.tensors[target].buffer)
-        state.append(source if k in unchanged else target)
+        if k in unchanged:
+            state.append(source)
+            continue
+        target = lowering.array(f"{node.name}.{k}", kind, node)
+        lowering.copy(source, target, lowering.origin(node))
+        lowering.state.add(lowering.tensors[target].buffer)
+        state.append(target)
     return tuple(state)
 
 
@@ -358,7 +361,7 @@ def _known_integers(lowering: Lowering, value: Value) -> dict[int, int]:
     return known
 
 
-def _open(lowering: Lowering, node: Node, opcode: str) -> int:
+def _open_block(lowering: Lowering, node: Node, opcode: str) -> int:
     """Begin a block, whose row is filled in by the caller."""
     block = len(lowering.blocks)
     lowering.blocks.append(Block(BlockKind.LOOP, node.name, TensorId(0)))
@@ -366,60 +369,52 @@ def _open(lowering: Lowering, node: Node, opcode: str) -> int:
     if lowering.depth > MOST_NESTED:
         text = f"loops and branches nest more than {MOST_NESTED} deep"
         raise CompileError([Diagnostic("codegen-C5", text, node.span)])
-    _mark(lowering, node, opcode, block)
+    _add_control_step(lowering, node, opcode, block)
     return block
 
 
-def _close(lowering: Lowering, node: Node, block: int) -> None:
-    _mark(lowering, node, END, block)
+def _close_block(lowering: Lowering, node: Node, block: int) -> None:
+    _add_control_step(lowering, node, END, block)
     lowering.depth -= 1
 
 
-def _mark(lowering: Lowering, node: Node, opcode: str, block: int) -> None:
+def _add_control_step(lowering: Lowering, node: Node, opcode: str, block: int) -> None:
     lowering.control_steps.append(
         ControlStep(len(lowering.steps), opcode, block, lowering.origin(node))
     )
 
 
-def _is_written(lowering: Lowering, tensor: int, start: int) -> bool:
-    """Whether a step from `start` on has written where the tensor lies."""
-    buffer = resolved_buffer(lowering, tensor)
-    steps = lowering.steps[start:]
-    return any(
-        resolved_buffer(lowering, result) == buffer for step in steps for result in step.results
-    )
-
-
-def _copied(lowering: Lowering, node: Node, tensor: int) -> TensorId:
+def _copied_predicate(lowering: Lowering, node: Node, tensor: int) -> int:
     """The predicate in a buffer of its own."""
     view = lowering.tensors[tensor]
     copied = lowering.array(f"{node.name}.predicate", ArrayType(view.type.dtype), node)
     lowering.copy(tensor, copied, lowering.origin(node))
-    return TensorId(copied)
+    return copied
 
 
-def _write(
+def _parallel_copy(
     lowering: Lowering, node: Node, step_range: StepRange, pairs: Sequence[tuple[int, int]]
 ) -> None:
-    """Copy the first of each pair to the second, all at once: a parallel copy as at SSA's phis."""
+    """Copy the first of each pair to the second, all at once, as at the phis of SSA form.
+
+    A target may be written once no copy that is left reads it.
+    """
     write_in_place(step_range, [source for source, _ in pairs])
     copies = coalesce_copies(step_range, pairs)
-    needed = Counter(resolved_buffer(lowering, source) for source, _ in copies)
+    reads_left = Counter(resolved_buffer(lowering, source) for source, _ in copies)
     while copies:
-        ready = next(
-            (k for k, (_, to) in enumerate(copies) if not needed[resolved_buffer(lowering, to)]), -1
-        )
-        if ready < 0:  # only cycles are left; a copy of one element breaks its cycle
+        is_ready = (not reads_left[resolved_buffer(lowering, target)] for _, target in copies)
+        first_ready = next((k for k, ready in enumerate(is_ready) if ready), None)
+        if first_ready is not None:
+            source, target = copies.pop(first_ready)
+            lowering.copy(source, target, lowering.origin(node))
+        else:  # only cycles are left; a copy of one element breaks its cycle
             source, target = copies[0]
             view = lowering.tensors[source]
             spare = lowering.array(f"{view.name}.spare", view.type, node)
             lowering.copy(source, spare, lowering.origin(node))
-            needed[resolved_buffer(lowering, source)] -= 1
             copies[0] = (spare, target)
-            continue
-        source, target = copies.pop(ready)
-        lowering.copy(source, target, lowering.origin(node))
-        needed[resolved_buffer(lowering, source)] -= 1
+        reads_left[resolved_buffer(lowering, source)] -= 1
 
 
 # Collectives

@@ -11,7 +11,6 @@ then they wait for Sync. So on every path of a run, what was before a control ro
 it; and it is enough to count every block once, in program order.
 """
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
@@ -67,9 +66,9 @@ def order_steps(lowered: LoweredProgram) -> Order:
     walk = _ClockWalk(lowered, tuple(streams))
     for item in in_order(lowered):
         if isinstance(item, ControlStep):
-            walk.meet(item)
+            walk.add_barrier(item)
         else:
-            walk.visit(item)
+            walk.add_step(item)
     return Order(
         tuple(streams),
         tuple(walk.done),
@@ -109,13 +108,13 @@ class _ClockWalk:
     """Clocks after each step, in program order."""
 
     def __init__(self, lowered: LoweredProgram, streams: tuple[int, ...]) -> None:
-        self._draft = lowered
+        self._lowered = lowered
         self._queue_of_stream = {
             stream: len(ENGINES) + index for index, stream in enumerate(streams)
         }
         queues = len(ENGINES) + len(streams)
-        self._latest: list[list[int]] = [[0] * queues for _ in range(queues)]
-        self._after: list[Clock] = []
+        self._latest: list[list[int]] = [[0] * queues for _ in range(queues)]  # clock of each queue
+        self._after: list[Clock] = []  # clock of each step's queue once the step is done
         self._writer: dict[int, int] = {}  # buffer → step, since the last row
         self._readers: dict[int, list[int]] = {}  # buffer → steps, since the last row
         self._streams = streams_in_blocks(lowered)
@@ -125,42 +124,34 @@ class _ClockWalk:
         self.waits: list[tuple[Point, ...]] = []
         self.barriers: list[Barrier] = []
 
-    def visit(self, step: ProgramStep) -> None:
+    def add_step(self, step: ProgramStep) -> None:
+        """An instruction; a collective is done on its stream, which knows what its trigger knew."""
         queue = ENGINES.index(step.engine)
         known = self._latest[queue]
-        self.waits.append(self._wait(known, self._needed(step)))
+        read, written = self._buffers(step.operands), self._buffers(step.results)
+        # Dependences: read after write and write after write, then write after read.
+        producers = {self._writer[buffer] for buffer in read | written if buffer in self._writer}
+        for buffer in written:
+            producers.update(self._readers.pop(buffer, ()))
+        self.waits.append(self._wait(known, producers))
         self.before.append(tuple(known))
         known[queue] += 1
         if step.collective is not None:
             queue = self._queue_of_stream[step.collective.stream]
-            event = self._latest[queue]
-            _join(event, known)
-            event[queue] += 1
-            known = event
+            trigger, known = known, self._latest[queue]
+            _join(known, trigger)
+            known[queue] += 1
         self._after.append(tuple(known))
+        number = len(self.done)
         self.done.append(Point(queue, known[queue]))
-        self._remember(step, len(self.done) - 1)
+        for buffer in read - written:
+            self._readers.setdefault(buffer, []).append(number)
+        self._writer.update(dict.fromkeys(written, number))
 
     def _buffers(self, tensors: Iterable[int]) -> set[int]:
-        return {self._draft.tensors[tensor].buffer for tensor in tensors}
+        return {self._lowered.tensors[tensor].buffer for tensor in tensors}
 
-    def _remember(self, step: ProgramStep, number: int) -> None:
-        for buffer in self._buffers(step.operands):
-            self._readers.setdefault(buffer, []).append(number)
-        for buffer in self._buffers(step.results):
-            self._writer[buffer] = number
-            self._readers.pop(buffer, None)
-
-    def _needed(self, step: ProgramStep) -> set[int]:
-        """The steps that it depends on: read after write, write after read, write after write."""
-        written = self._buffers(step.results)
-        readers = (self._readers.get(buffer, ()) for buffer in written)
-        writers = (self._writer.get(buffer) for buffer in written | self._buffers(step.operands))
-        return {*itertools.chain.from_iterable(readers)}.union(
-            writer for writer in writers if writer is not None
-        )
-
-    def meet(self, row: ControlStep) -> None:
+    def add_barrier(self, row: ControlStep) -> None:
         """A barrier of all queues, then a row of control flow in each engine."""
         sync = self._latest[_SYNC]
         gather = self._gather(sync)
@@ -181,7 +172,7 @@ class _ClockWalk:
         self._readers.clear()
 
     def _gather(self, known: list[int]) -> tuple[Point, ...]:
-        """Sync's waits for everything; streams first, since a done collective tells its trigger."""
+        """Sync's waits for everything; streams first, since a collective implies its trigger."""
         waits = []
         for queue in reversed(range(len(self._latest))):
             point = Point(queue, self._latest[queue][queue])
@@ -194,8 +185,8 @@ class _ClockWalk:
     def _acknowledge(self, row: ControlStep, known: Iterable[int]) -> None:
         """Streams with work in the block read the predicate too, and count that they have.
 
-        Who leaves the block by its `test` or `case` has not waited for that, so whatever is known
-        at its end, the next barrier waits for these streams again.
+        A path that leaves the block by its `test` or `case` has not waited for that: whatever is
+        known at the block's end, the next barrier waits for these streams again.
         """
         queues = {self._queue_of_stream[stream] for stream in self._streams[row.block]}
         if row.opcode == END:
@@ -218,6 +209,7 @@ class _ClockWalk:
 
 
 def _join(clock: list[int], other: Iterable[int]) -> None:
+    """The clock learns what the other knows: the maximum of both, queue by queue."""
     for queue, count in enumerate(other):
         clock[queue] = max(clock[queue], count)
 

@@ -43,29 +43,26 @@ def parameters_of(
 ) -> tuple[tuple[Parameter, ...], tuple[Sharding, ...]]:
     """Parameters in the order of the program's inputs, and the shardings that they have.
 
-    Nothing is said of parameters none of which has a name or a sharding.
+    No parameters are listed where none has a name or a sharding.
     """
     shardings: dict[Sharding, int] = {}
     parameters = []
     for position in entry.parameters():
         node = entry.nodes[position]
-        arrays, name = leaves(node.type), _name(node)
-        of_each = _sharding_texts(node, len(arrays))
-        for k, (array, text) in enumerate(zip(arrays, of_each, strict=True)):
-            found = sharding(text, module.replica_count, module.num_partitions)
-            if found is not None and len(found.tiles) != len(array.shape):
-                found = None
-            number = None if found is None else shardings.setdefault(found, len(shardings))
-            own = f"{name}[{k}]" if name and len(arrays) > 1 else name
-            parameters.append(Parameter(own, number))
-    known = any(one != Parameter() for one in parameters)
-    return tuple(parameters) if known else (), tuple(shardings)
-
-
-def _name(parameter: Node) -> str:
-    metadata = parameter.attributes.get("metadata")
-    match = _OP_NAME.search(metadata.text) if isinstance(metadata, Raw) else None
-    return _ESCAPE.sub(r"\1", match[1]) if match else ""
+        metadata = node.attributes.get("metadata")
+        match = _OP_NAME.search(metadata.text) if isinstance(metadata, Raw) else None
+        name = _ESCAPE.sub(r"\1", match[1]) if match else ""
+        arrays = leaves(node.type)
+        texts = _sharding_texts(node, len(arrays))
+        for k, (array, text) in enumerate(zip(arrays, texts, strict=True)):
+            array_name = f"{name}[{k}]" if name and len(arrays) > 1 else name
+            array_sharding = sharding(text, module.replica_count, module.num_partitions)
+            number = None
+            if array_sharding is not None and len(array_sharding.tiles) == len(array.shape):
+                number = shardings.setdefault(array_sharding, len(shardings))
+            parameters.append(Parameter(array_name, number))
+    is_any_known = any(parameter != Parameter() for parameter in parameters)
+    return tuple(parameters) if is_any_known else (), tuple(shardings)
 
 
 def _sharding_texts(parameter: Node, arrays: int) -> Sequence[str]:
@@ -86,9 +83,9 @@ def _sharding_texts(parameter: Node, arrays: int) -> Sequence[str]:
 
 
 def sharding(text: str, replicas: int, partitions: int) -> Sharding | None:
-    """The sharding of a text without its outer braces; None where it cuts nothing.
+    """The sharding of a text without its outer braces; None where every device has all of it.
 
-    It numbers the devices that run one replica.
+    The text numbers the devices of one replica; all replicas are sharded alike.
     """
     tiling = _mesh(text, partitions) if text.startswith("mesh[") else _tiled(text, partitions)
     if tiling is None or math.prod(tiling[0]) < 2:
@@ -118,8 +115,10 @@ def _tiled(text: str, devices: int) -> _Tiles | None:
     if numbering is None or math.prod(sizes) != devices or len(sizes) < not_tiles:
         return None
     tiles = sizes[: len(sizes) - not_tiles]
+    # The devices that share a tile are next to one another in the numbering.
+    count = math.prod(tiles)
     parts: np.ndarray = np.empty(devices, np.int64)
-    parts[numbering] = np.repeat(np.arange(math.prod(tiles)), devices // max(1, math.prod(tiles)))
+    parts[numbering] = np.repeat(np.arange(count), devices // max(1, count))
     return tiles, parts
 
 
@@ -137,18 +136,18 @@ def _mesh(text: str, devices: int) -> _Tiles | None:
     part: np.ndarray = np.zeros(devices, np.int64)  # by place in the mesh
     for dimension in re.findall(r"\{([^{}]*)\}", match[5]):
         tiles.append(1)
-        for name, before, own, _ in _AXIS.findall(dimension):
+        for name, before, sub_size, _ in _AXIS.findall(dimension):
             if name not in axes:
                 return None
-            # `'b':(2)4` is the part of size 4 of axis b that has 2 before it
-            size = int(own) if own else axes[name]
+            # A sub-axis `'b':(2)4` is the middle factor of axis b reshaped to [2, 4, inner].
+            size = int(sub_size) if sub_size else axes[name]
             inner, rest = divmod(axes[name], int(before or 1) * size) if size else (0, 1)
             if rest or not inner:
                 return None
             part = part * size + coordinate[name] // inner % size
             tiles[-1] *= size
     count = math.prod(tiles)
-    # an axis, or a part of one, that stands there twice leaves tiles that nobody has
+    # An axis, or a sub-axis, that is used twice leaves tiles that no device has.
     if count > devices or (np.bincount(part, minlength=count) != devices // count).any():
         return None
     parts: np.ndarray = np.empty(devices, np.int64)

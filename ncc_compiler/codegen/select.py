@@ -32,8 +32,26 @@ def _none(_: Node) -> Attributes:
     return {}
 
 
+# Attributes that the instruction has as the node does, by kind
+
+
+def _texts(*names: str) -> Callable[[Node], Attributes]:
+    return lambda node: {name: str(node.attributes[name]) for name in names}
+
+
+def _numbers(*names: str) -> Callable[[Node], Attributes]:
+    return lambda node: {name: node.integer(name) for name in names}
+
+
+def _flags(*names: str) -> Callable[[Node], Attributes]:
+    return lambda node: {name: bool(node.attributes[name]) for name in names}
+
+
 def _dimensions(node: Node) -> Attributes:
     return {"dimensions": node.integers("dimensions")}
+
+
+# Attributes that it has in another form, by op
 
 
 def _dimension(node: Node) -> Attributes:
@@ -41,18 +59,9 @@ def _dimension(node: Node) -> Attributes:
     return {"dimension": dimension}
 
 
-def _iota(node: Node) -> Attributes:
-    return {"iota_dimension": node.integer("iota_dimension")}
-
-
 def _compare(node: Node) -> Attributes:
-    kept = {key: node.attributes.get(key) for key in ("direction", "type")}
-    return {key: str(value) for key, value in kept.items() if value is not None}
-
-
-def _kept_bits(node: Node) -> Attributes:
-    names = ("exponent_bits", "mantissa_bits")
-    return {name: kept for name in names if isinstance(kept := node.attributes[name], int)}
+    present = [name for name in ("direction", "type") if node.attributes.get(name) is not None]
+    return _texts(*present)(node)
 
 
 def _slice(node: Node) -> Attributes:
@@ -70,24 +79,16 @@ def _ragged_dot(node: Node) -> Attributes:
     return {**_dot(node), "lhs_ragged": ragged, "rhs_group": node.integers("rhs_group_dims")}
 
 
-def _texts(*names: str) -> Callable[[Node], Attributes]:
-    """Attributes that the instruction spells as the graph does."""
-    return lambda node: {name: str(node.attributes[name]) for name in names}
-
-
 def _convolution(node: Node) -> Attributes:
-    counts: Attributes = {}
-    for name in ("feature", "batch"):
-        counts[f"{name}_groups"] = node.integer(f"{name}_group_count")
-    return {**counts, **_texts("window", "dim_labels")(node)}
+    return {
+        "feature_groups": node.integer("feature_group_count"),
+        "batch_groups": node.integer("batch_group_count"),
+        **_texts("window", "dim_labels")(node),
+    }
 
 
 def _fft(node: Node) -> Attributes:
     return {**_texts("fft_type")(node), "fft_length": node.integers("fft_length")}
-
-
-def _flags(*names: str) -> Callable[[Node], Attributes]:
-    return lambda node: {name: bool(node.attributes[name]) for name in names}
 
 
 def _triangular_solve(node: Node) -> Attributes:
@@ -123,9 +124,7 @@ def _pad(node: Node) -> Attributes:
 
 
 def _topk(node: Node) -> Attributes:
-    count = node.attributes["k"]
-    assert isinstance(count, int), node.name
-    return {"k": count, **_flags("largest")(node)}
+    return {**_numbers("k")(node), **_flags("largest")(node)}
 
 
 def _lapack(node: Node) -> Attributes:
@@ -167,9 +166,11 @@ SELECTORS: Mapping[str, Selection] = {
     "sort": Selection("sort", Engine.GPSIMD, _dimension),
     "topk": Selection("topk", Engine.GPSIMD, _topk),
     "fft": Selection("fft", Engine.GPSIMD, _fft),
-    "iota": Selection("iota", Engine.GPSIMD, _iota),
+    "iota": Selection("iota", Engine.GPSIMD, _numbers("iota_dimension")),
     "map": Selection("map", Engine.VECTOR, _none),  # any region: see ANY_REGION
-    "reduce-precision": Selection("reduce-precision", Engine.VECTOR, _kept_bits),
+    "reduce-precision": Selection(
+        "reduce-precision", Engine.VECTOR, _numbers("exponent_bits", "mantissa_bits")
+    ),
     "reduce": Selection("reduce", Engine.VECTOR, _dimensions),  # any region: see ANY_REGION
     "reduce-window": Selection("reduce-window", Engine.VECTOR, _texts("window")),
     "rng-bit-generator": Selection("rng-bit-generator", Engine.GPSIMD, _texts("algorithm")),

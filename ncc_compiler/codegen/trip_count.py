@@ -10,7 +10,7 @@ from ncc_compiler.codegen.leaves import Leaf, leaves, sources
 from ncc_compiler.ir.graph import Computation, Literal, Node, Raw
 from ncc_compiler.ir.types import ArrayType
 
-_KNOWN = re.compile(r'"known_trip_count"\s*:\s*\{\s*"n"\s*:\s*"(\d{1,18})"')
+_KNOWN_TRIP_COUNT = re.compile(r'"known_trip_count"\s*:\s*\{\s*"n"\s*:\s*"(\d{1,18})"')
 _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
 
 
@@ -33,22 +33,22 @@ class _Test:
 def trip_count(
     loop: Node, condition: Computation, body: Computation, initial: Mapping[int, int]
 ) -> int | None:
-    """How often the body runs, where a counter starts, moves and ends at constants.
+    """How often the body runs: by its induction variable, or as XLA wrote into backend_config.
 
-    `initial` holds whole numbers that arrays of the state are known to start with.
+    `initial` holds the integers that arrays of the state are known to start with.
     """
-    counted = _counted(condition, body, initial)
-    return _known(loop) if counted is None else counted
-
-
-def _known(loop: Node) -> int | None:
-    """The trip count that XLA wrote into backend_config."""
+    count = _trips_of_counter(condition, body, initial)
+    if count is not None:
+        return count
     config = loop.attributes.get("backend_config")
-    match = _KNOWN.search(config.text) if isinstance(config, Raw) else None
+    match = _KNOWN_TRIP_COUNT.search(config.text) if isinstance(config, Raw) else None
     return int(match[1]) if match else None
 
 
-def _counted(condition: Computation, body: Computation, initial: Mapping[int, int]) -> int | None:
+def _trips_of_counter(
+    condition: Computation, body: Computation, initial: Mapping[int, int]
+) -> int | None:
+    """The count where the induction variable starts, moves and ends at constants."""
     fixed = {k: initial[k] for k in invariants(body) if k in initial}
     test = _test(condition, fixed)
     if test is None or test.variable not in initial:
@@ -56,23 +56,19 @@ def _counted(condition: Computation, body: Computation, initial: Mapping[int, in
     step = _step(body, test.variable)
     if step is None:
         return None
-    start, dtype = initial[test.variable], _dtype(condition, test.variable)
-    count = _count(start, step, test)
-    if count is None or dtype is None:
+    start = initial[test.variable]
+    count = _iterations(start, step, test)
+    (parameter,) = condition.parameters()
+    dtype = leaves(condition.nodes[parameter].type)[test.variable].dtype.numpy
+    # numpy knows no bounds of the narrow types of ml_dtypes
+    if count is None or dtype.kind not in "iu" or dtype.isbuiltin != 1:
         return None
     info = np.iinfo(dtype)
     return count if info.min <= start + count * step <= info.max else None
 
 
-def _dtype(condition: Computation, variable: int) -> np.dtype | None:
-    """The element type of the counter, if numpy has it."""
-    (parameter,) = condition.parameters()
-    dtype = leaves(condition.nodes[parameter].type)[variable].dtype.numpy
-    return dtype if dtype.kind in "iu" and dtype.isbuiltin == 1 else None
-
-
 def _constant(computation: Computation, leaf: Leaf) -> int | None:
-    """The value of a whole number that is written in the program."""
+    """The value of an integer scalar that is a constant of the program."""
     node = computation.nodes[leaf[0]]
     literal = node.attributes.get("literal")
     is_scalar = isinstance(node.type, ArrayType) and not node.type.shape
@@ -82,7 +78,7 @@ def _constant(computation: Computation, leaf: Leaf) -> int | None:
 
 
 def _test(condition: Computation, fixed: Mapping[int, int]) -> _Test | None:
-    """The comparison at the root, with the counter on its left."""
+    """The comparison at the condition's root, with the counter on its left."""
     (parameter,), flow = condition.parameters(), sources(condition)
     root = condition.nodes[flow[condition.root][0][0]]
     direction = str(root.attributes.get("direction"))
@@ -116,15 +112,17 @@ def _step(body: Computation, variable: int) -> int | None:
     return amount if node.op == "add" else -amount
 
 
-def _count(start: int, step: int, test: _Test) -> int | None:
+def _iterations(start: int, step: int, test: _Test) -> int | None:
     """Iterations until the test fails; None where it never does without wrapping round."""
     distance = test.limit - start
-    if test.direction in ("LE", "GE"):
-        distance += 1 if test.direction == "LE" else -1
     if test.direction == "NE":
-        ends = distance == 0 or (step != 0 and distance % step == 0 and distance // step > 0)
-        return (distance // step if distance else 0) if ends else None
+        if distance == 0:
+            return 0
+        reaches = step != 0 and distance % step == 0 and distance // step > 0
+        return distance // step if reaches else None
+    if test.direction in ("LE", "GE"):  # as LT and GT of the next integer
+        distance += 1 if test.direction == "LE" else -1
     sign = 1 if test.direction in ("LT", "LE") else -1
     if distance * sign <= 0:
         return 0
-    return -(-distance // step) if step * sign > 0 else None
+    return -(-distance // step) if step * sign > 0 else None  # rounded up

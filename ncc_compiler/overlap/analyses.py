@@ -34,7 +34,7 @@ def feeds_compute(module: Module) -> Mapping[str, tuple[bool, ...]]:
     return {name: tuple(map(bool, fed)) for name, fed in walk.fed.items()}
 
 
-def _whole(node: Node) -> Elements:
+def _all_elements(node: Node) -> Elements:
     kind = node.type
     return frozenset(range(len(kind.elements))) if isinstance(kind, TupleType) else frozenset((0,))
 
@@ -71,7 +71,7 @@ class _BackwardWalk:
         match node.op:
             case "tuple":
                 return [
-                    (operand, _whole(body.nodes[operand]))
+                    (operand, _all_elements(body.nodes[operand]))
                     for k, operand in enumerate(node.operands)
                     if k in demanded
                 ]
@@ -84,26 +84,26 @@ class _BackwardWalk:
                 return self._branches(body, node, demanded)
         if not demanded and node.op not in HEAVY:
             return []
-        return [(operand, _whole(body.nodes[operand])) for operand in node.operands]
+        return [(operand, _all_elements(body.nodes[operand])) for operand in node.operands]
 
     def _loop(self, node: Node, demanded: Elements) -> Elements:
         """The demanded elements of the state: a fixed point over iterations."""
-        condition = node.callee("condition")
-        (tested,) = self.visit(condition, frozenset((0,)))
-        demanded |= tested
+        (by_condition,) = self.visit(node.callee("condition"), frozenset((0,)))
+        demanded |= by_condition
         while True:
-            (needed,) = self.visit(node.callee("body"), demanded)
-            if needed <= demanded:
+            (by_body,) = self.visit(node.callee("body"), demanded)
+            if by_body <= demanded:
                 return demanded
-            demanded |= needed
+            demanded |= by_body
 
     def _branches(
         self, body: Computation, node: Node, demanded: Elements
     ) -> list[tuple[int, Elements]]:
-        pairs = [(int(node.operands[0]), _whole(body.nodes[node.operands[0]]))]
+        """The predicate, and what each branch demands of its argument."""
+        pairs = [(int(node.operands[0]), _all_elements(body.nodes[node.operands[0]]))]
         for name, operand in zip(branch_names(node), node.operands[1:], strict=True):
-            (needed,) = self.visit(name, demanded)
-            pairs.append((operand, needed))
+            (by_branch,) = self.visit(name, demanded)
+            pairs.append((operand, by_branch))
         return pairs
 
 
@@ -172,8 +172,8 @@ _RENAMES = frozenset(
 )
 """Ops whose results are their operands under another name: they take no time or memory."""
 
-_ELSEWHERE = _RENAMES | {"constant", "parameter"}
-"""Ops that make nothing."""
+_WITHOUT_MEMORY = _RENAMES | {"constant", "parameter"}
+"""Ops whose values take no memory that is allocated for them."""
 
 
 @attrs.frozen
@@ -195,7 +195,7 @@ def live_ranges_of(
     """
     makers = _makers(body)
     sizes = [
-        0 if node.op in _ELSEWHERE else sum(array.size_bytes for array in leaves(node.type))
+        0 if node.op in _WITHOUT_MEMORY else sum(array.size_bytes for array in leaves(node.type))
         for node in body.nodes
     ]
     reads: list[tuple[int, ...]] = []
@@ -224,7 +224,7 @@ def _makers(body: Computation) -> list[tuple[int, ...]]:
         operands = node.operands
         source = body.nodes[operands[0]] if operands else node
         if node.op == "get-tuple-element" and source.op == "parameter":
-            makers.append((position,))  # so that elements of a loop's state are told apart
+            makers.append((position,))  # an element of a loop's state has its own live range
             continue
         if node.op == "get-tuple-element" and source.op == "tuple":
             operands = (source.operands[node.integer("index")],)
@@ -236,23 +236,23 @@ def _makers(body: Computation) -> list[tuple[int, ...]]:
 
 
 def peak_bytes(ranges: LiveRanges, order: Sequence[int]) -> int:
-    """The most that lives at once when nodes run in this order, which may be those of a region."""
-    return max(_needs(ranges, order), default=0)
+    """The most bytes live at once when nodes run in this order: of a computation, or a region."""
+    return max(_live_bytes(ranges, order), default=0)
 
 
-def _needs(ranges: LiveRanges, order: Sequence[int]) -> list[int]:
-    """What lives while each node of an order runs, its results included."""
-    left = [len(readers) for readers in ranges.readers]
-    needs, live = [], 0
+def _live_bytes(ranges: LiveRanges, order: Sequence[int]) -> list[int]:
+    """The bytes that are live while each node of an order runs, its results included."""
+    readers_left = [len(readers) for readers in ranges.readers]
+    live_bytes, live = [], 0
     for position in order:
         size = ranges.size_bytes[position]
-        needs.append(live + size)
-        live += size if left[position] else 0
+        live_bytes.append(live + size)
+        live += size if readers_left[position] else 0
         for maker in ranges.reads[position]:
-            left[maker] -= 1
-            if not left[maker]:
+            readers_left[maker] -= 1
+            if not readers_left[maker]:
                 live -= ranges.size_bytes[maker]
-    return needs
+    return live_bytes
 
 
 class MemoryBudget:
@@ -266,9 +266,10 @@ class MemoryBudget:
     def __init__(self, ranges: LiveRanges, region: range, limit_bytes: float) -> None:
         """The limit is at least what the region takes in program order."""
         self._ranges, self._start, self._limit_bytes = ranges, region.start, limit_bytes
-        # By node, when it is its turn in program order; float64, since nothing bounds a size, and
-        # -inf for what has run, which stays so whatever is added.
-        self._needs = np.array(_needs(ranges, region), np.float64)
+        # By node that is left: the bytes live when it runs, if all that is left runs in program
+        # order. float64, since nothing bounds a size; -inf for nodes that have run, which stays
+        # -inf whatever is added.
+        self._needs = np.array(_live_bytes(ranges, region), np.float64)
         self._live_bytes = 0
         self._unread = {  # by maker: its readers; those that have run are dropped at the end only
             position: list(ranges.readers[position])
@@ -307,7 +308,7 @@ class MemoryBudget:
     def _needs_before(self, position: int) -> np.ndarray:
         """What the nodes before this one need if it runs now: its results live all that time.
 
-        What it alone still reads ends behind the reader before it, and no longer here.
+        The live range of what it is the last to read then ends at the reader before it.
         """
         needs = self._needs[self._first : position - self._start].copy()
         if self._unread.get(position):
@@ -320,7 +321,7 @@ class MemoryBudget:
         return needs
 
     def _is_last_reader(self, maker: int, position: int) -> bool:
-        """Whether, in program order, nobody who is left reads the maker's result after this one."""
+        """Whether no node that is left reads the maker's result after this one in program order."""
         readers = self._unread.get(maker)
         if not readers:
             return False

@@ -51,7 +51,15 @@ class AssignStreams(Pass):
         if any(node.op == _BARRIER for node in nodes) or not _has_both(module, deferrable):
             return module
         computations = {
-            name: _with_streams(body, deferrable.get(name, frozenset()))
+            name: attrs.evolve(
+                body,
+                nodes=tuple(
+                    _on_stream(node, DATA_PARALLEL) if position in deferrable[name] else node
+                    for position, node in enumerate(body.nodes)
+                ),
+            )
+            if deferrable.get(name)
+            else body
             for name, body in module.computations.items()
         }
         return attrs.evolve(module, computations=computations)
@@ -66,7 +74,7 @@ def _deferrable_in(
         invariant = None  # all parameters are there before any compute
     elif is_repeated:
         invariant = _invariant_elements(body)
-    early = _there_before_compute(body, invariant)
+    early = _are_before_compute(body, invariant)
     return frozenset(
         position
         for position, node in enumerate(body.nodes)
@@ -84,9 +92,9 @@ def _beside_others(body: Computation, deferrable: frozenset[int]) -> frozenset[i
     collectives = [position for position, node in enumerate(body.nodes) if OPS[node.op].collective]
     staying = [position for position in collectives if position not in deferrable]
     before, behind = ancestors_among(body, staying), descendants_among(body, staying)
-    everybody = (1 << len(staying)) - 1
+    all_staying = (1 << len(staying)) - 1
     return frozenset(
-        position for position in deferrable if before[position] | behind[position] != everybody
+        position for position in deferrable if before[position] | behind[position] != all_staying
     )
 
 
@@ -100,40 +108,33 @@ def _has_both(module: Module, deferrable: Mapping[str, frozenset[int]]) -> bool:
     return any(deferrable.values()) and any(stays)
 
 
-def _there_before_compute(body: Computation, invariant: Container[int] | None) -> list[bool]:
+def _are_before_compute(body: Computation, invariant: Container[int] | None) -> list[bool]:
     """Whether each value comes from constants and parameters, and is computed with little work.
 
-    Of the parameter of a loop or branch, only the elements `invariant` count.
+    Of the parameter of a loop or branch, only the elements `invariant` count; None: all of it.
     """
-    there: list[bool] = []
+    early: list[bool] = []
     for node in body.nodes:
+        # A scan slices weights at the number of its iteration, which takes no compute to know.
         operands = node.operands[:1] if node.op == "dynamic-slice" else node.operands
-        early = all(there[operand] for operand in operands)
+        is_early = all(early[operand] for operand in operands)
         if node.op == "parameter":
-            early = invariant is None
+            is_early = invariant is None
         elif node.op == "get-tuple-element" and body.nodes[operands[0]].op == "parameter":
-            early = invariant is None or node.integer("index") in invariant
+            is_early = invariant is None or node.integer("index") in invariant
         elif node.op in HEAVY or node.op in CONTROL_FLOW or OPS[node.op].collective:
-            early = False
-        there.append(early)
-    return there
+            is_early = False
+        early.append(is_early)
+    return early
 
 
 def _invariant_elements(body: Computation) -> frozenset[int]:
-    """Loop-invariant elements of the state."""
+    """Loop-invariant elements of the state; none if it nests, since `invariants` counts arrays."""
     (parameter,) = body.parameters()
     kind = body.nodes[parameter].type
     if not isinstance(kind, TupleType) or any(isinstance(e, TupleType) for e in kind.elements):
         return frozenset()
     return invariants(body)
-
-
-def _with_streams(body: Computation, deferrable: frozenset[int]) -> Computation:
-    nodes = [
-        _on_stream(node, DATA_PARALLEL) if position in deferrable else node
-        for position, node in enumerate(body.nodes)
-    ]
-    return attrs.evolve(body, nodes=tuple(nodes)) if deferrable else body
 
 
 def _on_stream(node: Node, stream: int) -> Node:

@@ -25,7 +25,7 @@ import attrs
 from ncc_compiler.codegen.leaves import leaves
 from ncc_compiler.ir.collectives import rank_groups, reduction_by_name, reduction_of, written_stream
 from ncc_compiler.ir.graph import Attribute, Computation, Module, Node, NodeId
-from ncc_compiler.ir.types import ArrayType, TupleType, Type
+from ncc_compiler.ir.types import TupleType
 from ncc_compiler.options import BUCKET_LIMIT_BYTES, BUCKET_SMALL_BYTES, SCHEDULE_LIMIT_PERCENT
 from ncc_compiler.overlap.analyses import (
     Bits,
@@ -44,7 +44,13 @@ from ncc_compiler.overlap.cost_model import (
 from ncc_compiler.overlap.erase_tokens import has_token
 from ncc_compiler.overlap.schedule import Schedule, reordered
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild, provenance, rewrite_module, stable_order
+from ncc_compiler.passes.rebuild import (
+    Rebuild,
+    array_types,
+    provenance,
+    rewrite_module,
+    stable_order,
+)
 
 BUCKETED = frozenset(
     {
@@ -60,7 +66,7 @@ _DIVIDING = CONTROL_FLOW | {"ncc.barrier"}
 
 _NOT_COMPARED = frozenset(
     {
-        "channel_id",  # which channel it is says nothing, whether there is one says how ids count
+        "channel_id",  # its presence decides how groups are read, and these are compared
         "constrain_layout",
         "frontend_attributes",
         "metadata",
@@ -126,9 +132,10 @@ class _Bucketing:
         self._body = body
         self._before = before
         self._times = times
-        self._free: dict[int, int] = {}  # by stream: when the buckets before the open ones are done
-        self._of: dict[int, _OpenBucket] = {}  # by number of candidate, of buckets of two and more
-        self._in_buckets: Bits = 0  # all their members
+        self._stream_free: dict[int, int] = {}  # when the buckets before the open ones are done
+        # Of buckets of two and more: the bucket of each candidate, by its number, and all members.
+        self._bucket_of: dict[int, _OpenBucket] = {}
+        self._in_buckets: Bits = 0
         self._changed: dict[int, int] = {}  # by first member: the candidate when it last changed
 
     def run(self, module: Module) -> list[tuple[int, ...]]:
@@ -139,21 +146,24 @@ class _Bucketing:
             region += node.op in _DIVIDING
             if node.op not in BUCKETED:
                 continue
-            alone = self._alone(position, number)
+            single = self._bucket_of_one(position, number)
             number += 1
-            key = (region, _kind(module, self._body, node))
+            key = (region, _compatibility(module, self._body, node))
             bucket = latest.get(key)
-            if bucket is not None and self._may_join(bucket, alone):
-                self._join(bucket, alone)
-            else:
-                latest[key] = alone
-                if bucket is not None:
-                    self._close(bucket)
+            if bucket is not None and self._may_join(bucket, single):
+                self._join(bucket, single)
+                continue
+            latest[key] = single
+            if bucket is not None:  # nothing joins it any more
+                latency = START + PER_COLLECTIVE_BYTE * bucket.size_bytes
+                self._stream_free[bucket.stream] = self._start(bucket) + latency
         return [
-            tuple(bucket.members) for first, bucket in self._of.items() if first == _first(bucket)
+            tuple(bucket.members)
+            for first, bucket in self._bucket_of.items()
+            if first == _first(bucket)
         ]
 
-    def _alone(self, position: int, number: int) -> _OpenBucket:
+    def _bucket_of_one(self, position: int, number: int) -> _OpenBucket:
         node, behind = self._body.nodes[position], self._times.behind
         return _OpenBucket(
             members=[position],
@@ -169,7 +179,7 @@ class _Bucketing:
         """These candidates, all members of their buckets, and what those depend on."""
         left = before & self._in_buckets
         while left:
-            bucket = self._of[left.bit_length() - 1]
+            bucket = self._bucket_of[left.bit_length() - 1]
             before |= bucket.bits | bucket.before
             left &= ~(bucket.bits | bucket.before)
         return before
@@ -194,19 +204,15 @@ class _Bucketing:
 
     def _start(self, bucket: _OpenBucket) -> int:
         """When its operands are there and the stream is free."""
-        return max(bucket.ready, self._free.get(bucket.stream, 0))
-
-    def _close(self, bucket: _OpenBucket) -> None:
-        latency = START + PER_COLLECTIVE_BYTE * bucket.size_bytes
-        self._free[bucket.stream] = self._start(bucket) + latency
+        return max(bucket.ready, self._stream_free.get(bucket.stream, 0))
 
     def _join(self, bucket: _OpenBucket, other: _OpenBucket) -> None:
         first, number = _first(bucket), _first(other)
         if len(bucket.members) == 1:
             bucket.before = self._through_buckets(bucket.before)
-            self._of[first] = bucket
+            self._bucket_of[first] = bucket
             self._in_buckets |= bucket.bits
-        self._of[number] = bucket
+        self._bucket_of[number] = bucket
         self._in_buckets |= other.bits
         bucket.members += other.members
         bucket.size_bytes += other.size_bytes
@@ -214,20 +220,22 @@ class _Bucketing:
         bucket.behind += other.behind
         bucket.bits |= other.bits
         bucket.before |= other.before
-        for changed in [bucket, *self._behind(bucket)]:
-            changed.before |= bucket.before if changed is bucket else bucket.bits | bucket.before
+        dependents = self._dependents(bucket)
+        for dependent in dependents:
+            dependent.before |= bucket.bits | bucket.before
+        for changed in (bucket, *dependents):  # these are the last to have changed now
             self._changed.pop(_first(changed), None)
             self._changed[_first(changed)] = number
 
-    def _behind(self, bucket: _OpenBucket) -> list[_OpenBucket]:
+    def _dependents(self, bucket: _OpenBucket) -> list[_OpenBucket]:
         """The buckets that depend on this one: of those that changed since it was opened."""
-        behind = []
+        dependents = []
         for first, number in reversed(self._changed.items()):
             if number < _first(bucket):
-                break  # those changed before any member of this one came, so they cannot depend
-            if self._of[first].before & bucket.bits:
-                behind.append(self._of[first])
-        return behind
+                break  # this and all before it last changed before the bucket had a member
+            if self._bucket_of[first].before & bucket.bits:
+                dependents.append(self._bucket_of[first])
+        return dependents
 
 
 def _first(bucket: _OpenBucket) -> int:
@@ -235,9 +243,11 @@ def _first(bucket: _OpenBucket) -> int:
     return (bucket.bits & -bucket.bits).bit_length() - 1
 
 
-def _kind(module: Module, body: Computation, node: Node) -> object:
-    """What collectives of one bucket have in common."""
-    dtypes = {array.dtype for operand in body.operands_of(node) for array in _arrays(operand.type)}
+def _compatibility(module: Module, body: Computation, node: Node) -> object:
+    """What collectives of one bucket have in common; of a mix of element types its own name."""
+    dtypes = {
+        array.dtype for operand in body.operands_of(node) for array in array_types(operand.type)
+    }
     compared = sorted(
         (key, value) for key, value in node.attributes.items() if key not in _NOT_COMPARED
     )
@@ -252,11 +262,6 @@ def _kind(module: Module, body: Computation, node: Node) -> object:
     return node.op, dtype, reduction, groups, written_stream(node), tuple(compared)
 
 
-def _arrays(kind: Type) -> list[ArrayType]:
-    kinds = kind.elements if isinstance(kind, TupleType) else (kind,)
-    return [array for array in kinds if isinstance(array, ArrayType)]
-
-
 def _joined(body: Computation, buckets: Sequence[Sequence[int]]) -> Computation:
     """The computation with each bucket where its last member was, what uses it behind that."""
     if not buckets:
@@ -266,11 +271,11 @@ def _joined(body: Computation, buckets: Sequence[Sequence[int]]) -> Computation:
     for members in buckets:  # the last member stands for all: it needs what they need
         uses[max(members)] = [use for position in members for use in body.nodes[position].operands]
     uses = [[last.get(use, use) for use in operands] for operands in uses]
-    rebuild, made = Rebuild(body), {max(members): members for members in buckets}
+    rebuild, bucket_at = Rebuild(body), {max(members): members for members in buckets}
     rebuild.new_ids = [NodeId(-1)] * len(body.nodes)
     for position in stable_order(uses):
-        if position in made:
-            _add_bucket(rebuild, body, made[position])
+        if position in bucket_at:
+            _add_bucket(rebuild, body, bucket_at[position])
         elif position not in last:
             rebuild.new_ids[position] = rebuild.add(rebuild.rewired(body.nodes[position]))
     return rebuild.finish()
@@ -279,7 +284,7 @@ def _joined(body: Computation, buckets: Sequence[Sequence[int]]) -> Computation:
 def _add_bucket(rebuild: Rebuild, body: Computation, members: Sequence[int]) -> None:
     """The collective of all operands, and under the members' names their results."""
     nodes = [body.nodes[position] for position in members]
-    kinds = [array for node in nodes for array in _arrays(node.type)]
+    kinds = [array for node in nodes for array in array_types(node.type)]
     operands = [rebuild.new_ids[operand] for node in nodes for operand in node.operands]
     bucket = attrs.evolve(
         nodes[0],
@@ -287,22 +292,22 @@ def _add_bucket(rebuild: Rebuild, body: Computation, members: Sequence[int]) -> 
         type=TupleType(tuple(kinds)),
         operands=tuple(operands),
     )
-    whole, first = rebuild.add(bucket), 0
+    joined, first = rebuild.add(bucket), 0
     for position, node in zip(members, nodes, strict=True):
         count = len(node.operands)
-        rebuild.new_ids[position] = _result(rebuild, node, whole, range(first, first + count))
+        rebuild.new_ids[position] = _result(rebuild, node, joined, range(first, first + count))
         first += count
 
 
-def _result(rebuild: Rebuild, node: Node, whole: NodeId, elements: range) -> NodeId:
-    """What a member was, taken from the bucket."""
+def _result(rebuild: Rebuild, node: Node, joined: NodeId, elements: range) -> NodeId:
+    """The value of a member, taken from the bucket."""
     if not isinstance(node.type, TupleType):
         element: Mapping[str, Attribute] = {"index": elements[0], **provenance(node)}
         return rebuild.add(
-            Node(node.name, "get-tuple-element", node.type, (whole,), element, node.span)
+            Node(node.name, "get-tuple-element", node.type, (joined,), element, node.span)
         )
     parts = [
-        rebuild.derived(node, "get-tuple-element", kind, [whole], index=k)
+        rebuild.derived(node, "get-tuple-element", kind, [joined], index=k)
         for k, kind in zip(elements, node.type.elements, strict=True)
     ]
     return rebuild.add(Node(node.name, "tuple", node.type, tuple(parts), provenance(node)))
@@ -322,10 +327,9 @@ class SplitVariadicCollectives(Pass):
 
 def _is_splittable(node: Node) -> bool:
     """Whether it has several operands that could be joined again, none of them a token."""
-    is_tuple = node.op in BUCKETED and isinstance(node.type, TupleType)
-    return (
-        is_tuple and len({array.dtype for array in leaves(node.type)}) == 1 and not has_token(node)
-    )
+    if node.op not in BUCKETED or not isinstance(node.type, TupleType) or has_token(node):
+        return False
+    return len({array.dtype for array in leaves(node.type)}) == 1
 
 
 def _split(rebuild: Rebuild, node: Node) -> NodeId:

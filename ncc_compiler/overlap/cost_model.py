@@ -14,23 +14,22 @@ from ncc_compiler.codegen.leaves import leaves
 from ncc_compiler.codegen.select import ANY_REGION, COLLECTIVES, REGIONS, SELECTORS
 from ncc_compiler.ir.collectives import reduction_of
 from ncc_compiler.ir.graph import Computation, Module, Node
-from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.isa import Engine
 
 INSTRUCTION = 32 * 1024
-"""Of any instruction, whatever it does."""
+"""What any instruction takes, besides its work."""
 
 START = 8 * 1024 * 1024
-"""Of a collective of no size: what it saves to have one less."""
+"""What a collective takes before it moves a byte: what one collective less saves."""
 
 PER_COLLECTIVE_BYTE = 8
-"""Bytes go to other ranks that much slower than to memory."""
+"""How much slower a byte goes to other ranks than to memory."""
 
 PER_ELEMENT = 4
-"""Of an element that an engine walks over; most operations move more bytes than that."""
+"""What an element takes that an engine walks over; most operations move more bytes than that."""
 
 CONTROL_FLOW = frozenset({"while", "conditional"})
-"""Ops that all queues meet at."""
+"""Ops that are barriers of all queues."""
 
 HEAVY = frozenset(
     {"dot", "ragged-dot", "convolution", "custom-call", "fft", "cholesky", "triangular-solve"}
@@ -53,7 +52,7 @@ def flops_per_unit(element_bytes: int) -> int:
 
 
 def larger_side(node: Node, operands: Sequence[Node]) -> int:
-    """Bytes of a collective on one rank, operands or results, whichever are more."""
+    """Bytes of a collective on one rank: of its operands or its results, the larger."""
     read = sum(array.size_bytes for operand in operands for array in leaves(operand.type))
     return max(read, sum(array.size_bytes for array in leaves(node.type)))
 
@@ -66,24 +65,17 @@ def work_of(module: Module, computation: Computation, node: Node) -> OpWork:
         return OpWork(Engine.GPSIMD, INSTRUCTION, latency)
     if node.op not in SELECTORS:
         return OpWork(None, 0)
+    engine = SELECTORS[node.op].engine
+    callees = (module.computations[node.callee(key)] for key in REGIONS.get(node.op, ()))
+    if any(reduction_of(callee) is None for callee in callees):
+        engine = ANY_REGION
     arrays = [array for operand in operands for array in leaves(operand.type)]
-    return OpWork(_engine(module, node), INSTRUCTION + _duration(node, arrays))
+    cost = costs(node, leaves(node.type), arrays)
+    arithmetic = cost.flops // flops_per_unit(arrays[0].dtype.size_bytes if arrays else 1)
+    duration = max(arithmetic, PER_ELEMENT * cost.elements, cost.bytes_in + cost.bytes_out)
+    return OpWork(engine, INSTRUCTION + duration)
 
 
 def works_of(module: Module, computation: Computation) -> list[OpWork]:
     """The work of every node."""
     return [work_of(module, computation, node) for node in computation.nodes]
-
-
-def _engine(module: Module, node: Node) -> Engine:
-    callees = (module.computations[node.callee(key)] for key in REGIONS.get(node.op, ()))
-    if any(reduction_of(callee) is None for callee in callees):
-        return ANY_REGION
-    return SELECTORS[node.op].engine
-
-
-def _duration(node: Node, operands: list[ArrayType]) -> int:
-    cost = costs(node, leaves(node.type), operands)
-    size = operands[0].dtype.size_bytes if operands else 1
-    arithmetic = cost.flops // flops_per_unit(size)
-    return max(arithmetic, PER_ELEMENT * cost.elements, cost.bytes_in + cost.bytes_out)

@@ -31,7 +31,7 @@ _PASSES_ON = frozenset(
 
 @attrs.frozen
 class EraseTokens(Pass):
-    """Only tokens that nothing but collectives use; one that is a result stays what it is."""
+    """Tokens go that nothing but collectives use; one that is a result stays what it is."""
 
     name: ClassVar[str] = "erase-tokens"
 
@@ -72,7 +72,7 @@ def _without_tokens(body: Computation) -> Computation:
 
 
 def _chains(body: Computation) -> tuple[frozenset[int], frozenset[int]]:
-    """Collectives whose tokens go, and the nodes between them, which nobody else uses."""
+    """Collectives whose tokens go, and the nodes between them, which nothing else uses."""
     users = users_of(body)
     erased, links = set[int](), set[int]()
     for position in range(len(body.nodes) - 1, -1, -1):  # users come after what they use
@@ -91,7 +91,7 @@ def _chains(body: Computation) -> tuple[frozenset[int], frozenset[int]]:
 
 
 def _is_unused(body: Computation, node: Node, users: Iterable[int], links: Collection[int]) -> bool:
-    """Whether the token has one element on a side, and its result goes to other tokens alone."""
+    """Whether the token has one element on a side, and its result is used by other tokens only."""
     assert isinstance(node.type, TupleType), node.name
     sides = body.nodes[node.operands[-1]].type, node.type.elements[-1]
     if not any(isinstance(side, ArrayType) and side.elements == 1 for side in sides):
@@ -105,7 +105,7 @@ def _is_unused(body: Computation, node: Node, users: Iterable[int], links: Colle
 
 
 def _is_only_result(body: Computation, node: Node, erased: Collection[int]) -> bool:
-    """Whether it takes the one result that is left of a collective, which is no tuple now."""
+    """Whether it takes the only result that is left of a collective, which is no tuple any more."""
     if node.op != "get-tuple-element" or node.operands[0] not in erased:
         return False
     return len(body.nodes[node.operands[0]].operands) == 2

@@ -25,29 +25,30 @@ from ncc_compiler.ir.graph import Computation
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.overlap.analyses import LiveRanges, ancestors_among
 
-_MOST = 64
+_MAX_PERIOD = 64
 """Collectives of a layer; longer periods are not looked for."""
 
 
 def layers_of(kinds: Sequence[Hashable]) -> list[range]:
     """The places of each layer in a list of kinds, in order."""
-    runs = [_run_lengths(kinds, length) for length in range(1, min(_MOST, len(kinds) // 2) + 1)]
+    max_period = min(_MAX_PERIOD, len(kinds) // 2)
+    matches = [_match_lengths(kinds, period) for period in range(1, max_period + 1)]
     layers, first = [], 0
     while first < len(kinds):
-        length, times = 1, 1
-        for period, run in enumerate(runs, start=1):
-            repeats = (run[first] if first < len(run) else 0) // period + 1
-            if repeats > 1 and period * repeats > length * times:
-                length, times = period, repeats
-        layers += [
-            range(start, start + length) for start in range(first, first + length * times, length)
-        ]
-        first += length * times
+        period, repeats = 1, 1
+        for candidate, lengths in enumerate(matches, start=1):
+            # m kinds that equal those a period behind them: m // period repeats of the first ones
+            count = (lengths[first] if first < len(lengths) else 0) // candidate + 1
+            if count > 1 and candidate * count > period * repeats:
+                period, repeats = candidate, count
+        end = first + period * repeats
+        layers += [range(start, start + period) for start in range(first, end, period)]
+        first = end
     return layers
 
 
-def _run_lengths(kinds: Sequence[Hashable], distance: int) -> list[int]:
-    """How many kinds from each place on are those at a distance behind them."""
+def _match_lengths(kinds: Sequence[Hashable], distance: int) -> list[int]:
+    """From each place on, how many kinds in a row equal the one at a distance behind them."""
     lengths = [0] * (len(kinds) - distance + 1)
     for place in range(len(kinds) - distance - 1, -1, -1):
         if kinds[place] == kinds[place + distance]:
@@ -84,7 +85,10 @@ def shifted_starts(
 
 
 def _gathers(ranges: LiveRanges, layers: Sequence[Layer], early: int) -> dict[int, int]:
-    """All-gathers wait for the layer so much earlier to begin, or the one before to be over."""
+    """All-gathers wait until the layer `early` layers before theirs begins.
+
+    With 0 until the layer before theirs is over.
+    """
     shifted: dict[int, int] = {}
     distance = max(1, early)
     for earlier, layer in zip(layers, layers[distance:], strict=False):
@@ -97,8 +101,8 @@ def _gathers(ranges: LiveRanges, layers: Sequence[Layer], early: int) -> dict[in
 def _scatters(
     body: Computation, ranges: LiveRanges, layers: Sequence[Layer], late: int
 ) -> dict[int, int]:
-    """Reduce-scatters wait for the gradients of the layer so much later, or of the last one."""
-    made = [
+    """Reduce-scatters wait for the gradients of the layer `late` layers later, or of the last."""
+    gradients_made = [
         max(
             maker
             for scatter in layer
@@ -108,7 +112,9 @@ def _scatters(
         for layer in layers
     ]
     last = len(layers) - 1
-    return {scatter: made[min(k + late, last)] for k in range(last) for scatter in layers[k]}
+    return {
+        scatter: gradients_made[min(k + late, last)] for k in range(last) for scatter in layers[k]
+    }
 
 
 def _by_stream(body: Computation, ops: Collection[str]) -> list[list[Layer]]:
@@ -169,7 +175,7 @@ def _keep_states(body: Computation, ranges: LiveRanges, before: dict[int, list[i
 def _keep_barriers(body: Computation, before: dict[int, list[int]]) -> None:
     """Keep barriers between the collectives of their stream that they stand between now."""
     barriers: dict[int, int] = {}  # by stream
-    since: dict[int, list[int]] = defaultdict(list)
+    since_barrier: dict[int, list[int]] = defaultdict(list)  # by stream
     if not any(node.op == _BARRIER for node in body.nodes):
         return
     for position, node in enumerate(body.nodes):
@@ -177,15 +183,15 @@ def _keep_barriers(body: Computation, before: dict[int, list[int]]) -> None:
             continue
         stream = written_stream(node) or 0
         if node.op == _BARRIER:
-            before[position] += since.pop(stream, [])
+            before[position] += since_barrier.pop(stream, [])
             barriers[stream] = position
         elif stream in barriers:
             before[position].append(barriers[stream])
-        since[stream].append(position)
+        since_barrier[stream].append(position)
 
 
 class UpdateOrder:
-    """Whose turn it is among updates, once all collectives are on their way.
+    """Which updates may run, once all collectives are on their way.
 
     How long a collective takes is not known, but those that started earlier are done earlier. So
     no update is given to a queue before all that wait for earlier collectives are: in an in-order
@@ -196,27 +202,28 @@ class UpdateOrder:
         self, after: Sequence[Sequence[int]], started: Sequence[int], updates: Collection[int]
     ) -> None:
         """By tasks in program order: what each waits for, collectives, updates that are left."""
-        own = {number: turn for turn, number in enumerate(started, 1)}
-        self._turn: list[int] = []  # of a task: the last collective that it is or reads
+        starts = {number: start for start, number in enumerate(started, 1)}
+        # Of each task: the last collective that it is or reads, by their order of starts; 0: none.
+        self._awaited: list[int] = []
         for number, others in enumerate(after):
-            reads = max((self._turn[other] for other in others), default=0)
-            self._turn.append(max(reads, own.get(number, 0)))
-        self._left = Counter(self._turn[number] for number in updates)
+            reads = max((self._awaited[other] for other in others), default=0)
+            self._awaited.append(max(reads, starts.get(number, 0)))
+        self._left = Counter(self._awaited[number] for number in updates)
         self._updates = frozenset(updates)
-        self._now = min(self._left, default=0)
+        self._current = min(self._left, default=0)  # updates of this collective may run
 
-    def has_come(self, number: int) -> bool:
-        """Whether this update may be taken."""
-        return self._turn[number] <= self._now
+    def may_run(self, number: int) -> bool:
+        """Whether no update is left that waits for an earlier collective than this one."""
+        return self._awaited[number] <= self._current
 
     def take(self, number: int) -> bool:
-        """Note that a task is taken; whether the turn passes on by it."""
+        """Note that a task is taken; gives whether more updates may run now."""
         if number not in self._updates:
             return False
-        turn = self._turn[number]
-        self._left[turn] -= 1
-        if self._left[turn]:
+        collective = self._awaited[number]
+        self._left[collective] -= 1
+        if self._left[collective]:
             return False
-        del self._left[turn]
-        before, self._now = self._now, min(self._left, default=len(self._turn))
-        return self._now > before
+        del self._left[collective]
+        before, self._current = self._current, min(self._left, default=len(self._awaited))
+        return self._current > before

@@ -84,7 +84,7 @@ def list_schedule(
     return [region[number] for number in order]
 
 
-_Entry = tuple[Priority, int]
+_Entry = tuple[Priority, int]  # a task's number behind its priority
 
 
 class _Queue:
@@ -95,7 +95,11 @@ class _Queue:
         self.later: list[tuple[int, _Entry]] = []
 
     def next(self, free: int, done: Sequence[bool]) -> tuple[int, _Entry] | None:
-        """When the engine, free from then on, could start which task."""
+        """When an engine that is free from `free` on could start its best task, and which.
+
+        Tasks that are done are dropped: where memory has room for nothing else, the first task
+        that is left is taken out of its turn.
+        """
         while True:
             while self.later and self.later[0][0] <= free:
                 heapq.heappush(self.now, heapq.heappop(self.later)[1])
@@ -123,19 +127,19 @@ class _Timeline:
         self._filling = {engine: _Queue() for engine in ENGINES}
         self._updating = {engine: _Queue() for engine in ENGINES}
         self._stream_free: dict[int, int] = {}
-        self._missing = [len(task.after) for task in tasks]
+        self._missing = [len(task.after) for task in tasks]  # predecessors that are not done
         self._users: list[list[int]] = [[] for _ in tasks]
         for number, task in enumerate(tasks):
             for other in task.after:
                 self._users[other].append(number)
         self._ready = [0] * len(tasks)
-        self._waits_in_flight = [False] * len(tasks)  # its last operand to come is a collective's
+        self._waits_in_flight = [False] * len(tasks)  # its last operand comes from a collective
         self._done = [False] * len(tasks)
         self._free_of_cost: list[int] = []  # ready, of those that take no time
         self._shifted: dict[int, list[int]] = {}  # ready, by the task that is to start first
-        self._early_updates: list[int] = []  # ready, but their turn has not come
+        self._early_updates: list[int] = []  # ready, but other updates go first
         self._update_order: UpdateOrder | None = None  # once all collectives are on their way
-        self._left = sum(task.is_leading for task in tasks)
+        self._leading_left = sum(task.is_leading for task in tasks)
         self.order: list[int] = []
 
     def run(self) -> list[int]:
@@ -189,6 +193,7 @@ class _Timeline:
         self.order.append(number)
         self._budget.run(self._start + number)
         end = self._run(number)
+        # What only renames a collective's result is in flight as that is.
         is_flight = self._tasks[number].work.latency > 0 or (
             self._tasks[number].work.engine is None and self._waits_in_flight[number]
         )
@@ -220,7 +225,7 @@ class _Timeline:
             heapq.heappush(self._free_of_cost, number)
         elif number >= self._first + self._window:
             heapq.heappush(self._beyond, number)
-        elif task.is_update and not (self._update_order and self._update_order.has_come(number)):
+        elif task.is_update and not (self._update_order and self._update_order.may_run(number)):
             self._early_updates.append(number)
         elif task.start_after is not None and not self._done[task.start_after]:
             self._shifted.setdefault(task.start_after, []).append(number)
@@ -234,11 +239,11 @@ class _Timeline:
         return self._updating if task.is_update else self._filling
 
     def _wake_waiting(self, number: int) -> None:
-        """Release whoever waited for this task to be on its way."""
+        """Release the tasks that waited for this one to be on its way."""
         waiting = self._shifted.pop(number, [])
         if self._tasks[number].is_leading:
-            self._left -= 1
-            if not self._left:
+            self._leading_left -= 1
+            if not self._leading_left:
                 self._update_order = self._order_of_updates()
                 waiting += self._take_early_updates()
         elif self._update_order and self._update_order.take(number):
@@ -254,7 +259,7 @@ class _Timeline:
         return updates
 
     def _order_of_updates(self) -> UpdateOrder:
-        """The turns of updates that are left and take time."""
+        """The order of updates that are left and take time."""
         started = [number for number in self.order if self._tasks[number].work.latency]
         updates = [
             number
@@ -264,7 +269,7 @@ class _Timeline:
         return UpdateOrder([task.after for task in self._tasks], started, updates)
 
 
-_NONE = 2**62  # behind every turn
+_NO_COLLECTIVE = 2**62  # behind every place in the order of collectives
 
 
 @attrs.frozen
@@ -323,11 +328,11 @@ class Schedule(Pass):
         return order
 
     def _limit(self, body: Computation, kept: Sequence[int], peak: int) -> int:
-        """What values may take at once, where they take so much in program order."""
-        there = [node for node in body.nodes if node.op in ("constant", "parameter")]
-        there += [body.nodes[position] for position in kept]
-        whole = peak + sum(array.size_bytes for node in there for array in leaves(node.type))
-        more = max(self.free_bytes, whole * self.limit_percent // 100) - whole
+        """Bytes that values may take at once, where they take `peak` in program order."""
+        always_live = [node for node in body.nodes if node.op in ("constant", "parameter")]
+        always_live += [body.nodes[position] for position in kept]
+        total = peak + sum(array.size_bytes for node in always_live for array in leaves(node.type))
+        more = max(self.free_bytes, total * self.limit_percent // 100) - total
         return peak + max(0, more)
 
 
@@ -360,24 +365,23 @@ def _tasks(
 ) -> list[Task]:
     """The tasks of a region, numbered from its first node; arguments are by node."""
     first = region.start
-    own_works = works[first : region.stop]
-    after = [
-        tuple(sorted({need - first for need in needs if first <= need < region.stop}))
-        for position in region
-        for needs in ((*body.nodes[position].operands, *others_before.get(position, ())),)
-    ]
+    region_works = works[first : region.stop]
+    after: list[tuple[int, ...]] = []
     reads_collective: list[bool] = []
-    for others in after:
+    for position in region:
+        predecessors = {*body.nodes[position].operands, *others_before.get(position, ())}
+        others = tuple(sorted(other - first for other in predecessors if other in region))
+        after.append(others)
         reads_collective.append(
-            any(own_works[other].latency or reads_collective[other] for other in others)
+            any(region_works[other].latency or reads_collective[other] for other in others)
         )
-    priorities = _priorities(own_works, after, reads_collective, feeds[first : region.stop])
+    priorities = _priorities(region_works, after, reads_collective, feeds[first : region.stop])
     tasks = []
     for number, position in enumerate(region):
         until = shifted.get(position)
         tasks.append(
             Task(
-                work=own_works[number],
+                work=region_works[number],
                 stream=written_stream(body.nodes[position]) or 0,
                 after=after[number],
                 priority=priorities[number],
@@ -395,20 +399,20 @@ def _priorities(
     feeds: Sequence[bool],
 ) -> list[Priority]:
     """The priorities of tasks: by the next collective that each leads to."""
-    turns = _earliest_order(works, after)
-    fillers = _filler_priorities(works, after, reads_collective, turns)
-    # The turn of the next collective that a task leads to, of those that feed compute and others.
-    soon, later = [_NONE] * len(works), [_NONE] * len(works)
+    places = _earliest_order(works, after)
+    fillers = _filler_priorities(works, after, reads_collective, places)
+    # The place of the next collective that a task leads to: of those that feed compute, of others.
+    soon, later = [_NO_COLLECTIVE] * len(works), [_NO_COLLECTIVE] * len(works)
     priorities: list[Priority] = [(LAST, 0)] * len(works)
     for number in range(len(works) - 1, -1, -1):  # users before what they use
         if works[number].latency:
-            (soon if feeds[number] else later)[number] = turns[number]
+            (soon if feeds[number] else later)[number] = places[number]
         next_soon, next_later = soon[number], later[number]
         if works[number].latency:
             priorities[number] = TRIGGER, min(next_soon, next_later)
-        elif next_soon < _NONE:
+        elif next_soon < _NO_COLLECTIVE:
             priorities[number] = SOON, next_soon
-        elif next_later < _NONE:
+        elif next_later < _NO_COLLECTIVE:
             priorities[number] = LATER, next_later
         else:
             priorities[number] = LAST, *fillers[number]
@@ -422,29 +426,33 @@ def _filler_priorities(
     works: Sequence[OpWork],
     after: Sequence[Sequence[int]],
     reads_collective: Sequence[bool],
-    turns: Mapping[int, int],
+    collective_places: Mapping[int, int],
 ) -> list[Priority]:
-    """The places of tasks that lead to no collective.
+    """The priorities, in their class, of tasks that lead to no collective.
 
-    Updates have a turn of their own; among them those first with the longest path behind them.
-    Before updates comes what they need besides, by the collective that they read.
+    Updates come last; among them those first with the longest path behind them. Before updates
+    comes what they read besides collectives, by the collective that the first of them reads.
     """
     count = len(works)
-    latest_read, first_need = [0] * count, [_NONE - 1] * count
+    latest_read = [0] * count  # the last collective that a task is or reads
+    first_update = [_NO_COLLECTIVE - 1] * count  # that of the first update that a task leads to
     for number, others in enumerate(after):
         reads = max((latest_read[other] for other in others), default=0)
-        latest_read[number] = turns.get(number, reads)
+        latest_read[number] = collective_places.get(number, reads)
     path_behind = [0] * count  # the critical path from here to the end, this task included
-    places: list[Priority] = [(0,)] * count
+    priorities: list[Priority] = [(0,)] * count
     for number in range(count - 1, -1, -1):
         path_behind[number] += works[number].duration
         is_update = reads_collective[number]
-        places[number] = (_NONE, -path_behind[number]) if is_update else (first_need[number],)
+        if is_update:
+            priorities[number] = _NO_COLLECTIVE, -path_behind[number]
+        else:
+            priorities[number] = (first_update[number],)
         for other in after[number]:
             path_behind[other] = max(path_behind[other], path_behind[number])
-            need = latest_read[number] if is_update else first_need[number]
-            first_need[other] = min(first_need[other], need)
-    return places
+            update = latest_read[number] if is_update else first_update[number]
+            first_update[other] = min(first_update[other], update)
+    return priorities
 
 
 def _earliest_order(works: Sequence[OpWork], after: Sequence[Sequence[int]]) -> Mapping[int, int]:
@@ -455,7 +463,7 @@ def _earliest_order(works: Sequence[OpWork], after: Sequence[Sequence[int]]) -> 
         done.append(start + work.duration + work.latency)
     collectives = [number for number, work in enumerate(works) if work.latency]
     collectives.sort(key=lambda number: done[number] - works[number].latency)
-    return {number: turn for turn, number in enumerate(collectives)}
+    return {number: place for place, number in enumerate(collectives)}
 
 
 def reordered(body: Computation, order: Sequence[int]) -> Computation:

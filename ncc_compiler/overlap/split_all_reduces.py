@@ -1,7 +1,7 @@
 """Turns an all-reduce into a reduce-scatter where each rank goes on with its own part.
 
-Where a sum reaches, through elementwise operations alone, slices of the rank's own part, nobody
-needs the rest of it: the operations work on the part. That is a sharded optimiser:
+Where a sum reaches, through elementwise operations alone, slices of the rank's own part, the rest
+of it is not used: the operations work on the part. That is a sharded optimiser:
 
     all-reduce ─▶ elementwise ─▶ dynamic-slice        reduce-scatter ─▶ elementwise
         (other operands) ┘                                  (their slices) ┘
@@ -82,22 +82,22 @@ def cone_of(body: Computation, users: Sequence[Sequence[int]], all_reduce: int) 
 
 @attrs.frozen
 class SlicedPart:
-    """A rank's own part along a dimension, as a dynamic-slice of the program cuts it."""
+    """A rank's own part along a dimension, as a dynamic-slice of the program takes it."""
 
     dimension: int
     parts: int
     starts: tuple[NodeId, ...]  # of the dynamic-slice, as they are now
 
-    def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
+    def shape(self, full: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(
-            size // self.parts if k == self.dimension else size for k, size in enumerate(whole)
+            size // self.parts if k == self.dimension else size for k, size in enumerate(full)
         )
 
-    def cut(self, rebuild: Rebuild, source: Node, whole: NodeId) -> NodeId:
-        kind = rebuild.type_of(whole)
+    def slice_of(self, rebuild: Rebuild, source: Node, array: NodeId) -> NodeId:
+        kind = rebuild.type_of(array)
         part = ArrayType(kind.dtype, self.shape(kind.shape))
         sizes = {"dynamic_slice_sizes": part.shape}
-        return rebuild.derived(source, "dynamic-slice", part, (whole, *self.starts), **sizes)
+        return rebuild.derived(source, "dynamic-slice", part, (array, *self.starts), **sizes)
 
 
 @attrs.frozen
@@ -108,15 +108,15 @@ class FlatPart:
     start: NodeId  # of the rank's own range
     dimension: int = 0
 
-    def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
-        return (int(np.prod(whole, dtype=np.int64)) // self.parts,)
+    def shape(self, full: tuple[int, ...]) -> tuple[int, ...]:
+        return (int(np.prod(full, dtype=np.int64)) // self.parts,)
 
-    def flattened(self, rebuild: Rebuild, source: Node, whole: NodeId) -> NodeId:
-        kind = rebuild.type_of(whole)
-        return rebuild.derived(source, "reshape", ArrayType(kind.dtype, (kind.elements,)), [whole])
+    def flattened(self, rebuild: Rebuild, source: Node, array: NodeId) -> NodeId:
+        kind = rebuild.type_of(array)
+        return rebuild.derived(source, "reshape", ArrayType(kind.dtype, (kind.elements,)), [array])
 
-    def cut(self, rebuild: Rebuild, source: Node, whole: NodeId) -> NodeId:
-        flat = self.flattened(rebuild, source, whole)
+    def slice_of(self, rebuild: Rebuild, source: Node, array: NodeId) -> NodeId:
+        flat = self.flattened(rebuild, source, array)
         kind = rebuild.type_of(flat)
         part = ArrayType(kind.dtype, self.shape(kind.shape))
         sizes = {"dynamic_slice_sizes": part.shape}
@@ -126,17 +126,16 @@ class FlatPart:
 RankPart = SlicedPart | FlatPart
 
 
-def own_start(rebuild: Rebuild, module: Module, groups: Groups, source: Node, size: int) -> NodeId:
+def _own_start(rebuild: Rebuild, module: Module, groups: Groups, source: Node, size: int) -> NodeId:
     """Where a rank's own range of `size` elements begins: by its place in its group."""
     starts = np.zeros(module.ranks, np.int32 if size * len(groups[0]) < 2**31 else np.int64)
     for group in groups:
         starts[list(group)] = np.arange(len(group)) * size
     dtype = DType.S32 if starts.dtype == np.int32 else DType.S64
-    whole, single = ArrayType(dtype, (module.ranks,)), ArrayType(dtype, (1,))
-    table = rebuild.constant(source, whole, starts)
+    table = rebuild.constant(source, ArrayType(dtype, (module.ranks,)), starts)
     rank = rebuild.rank(source, module)
     entry = rebuild.derived(
-        source, "dynamic-slice", single, [table, rank], dynamic_slice_sizes=(1,)
+        source, "dynamic-slice", ArrayType(dtype, (1,)), [table, rank], dynamic_slice_sizes=(1,)
     )
     return rebuild.derived(source, "reshape", ArrayType(dtype), [entry])
 
@@ -160,11 +159,11 @@ class Shards:
         kind = ArrayType(node.array.dtype, self._part.shape(node.array.shape))
         if position == self._cone.all_reduce:
             op = "ncc.avg_reduce_scatter" if node.op in AVERAGING else "reduce-scatter"
-            whole = rebuild.new_ids[node.operands[0]]
+            summand = rebuild.new_ids[node.operands[0]]
             if isinstance(self._part, FlatPart):
-                whole = self._part.flattened(rebuild, node, whole)
+                summand = self._part.flattened(rebuild, node, summand)
             attributes = {**node.attributes, "dimensions": (self._part.dimension,)}
-            return rebuild.add(Node(node.name, op, kind, (whole,), attributes, node.span))
+            return rebuild.add(Node(node.name, op, kind, (summand,), attributes, node.span))
         operands = tuple(self._operand(node, operand) for operand in node.operands)
         name = rebuild.fresh(node.name)
         return rebuild.add(attrs.evolve(node, name=name, type=kind, operands=operands))
@@ -174,11 +173,11 @@ class Shards:
         if operand in self._parts:
             return self._parts[operand]
         source = self._body.nodes[operand]
-        if source.array.shape == () != user.array.shape:
+        if source.array.shape == () != user.array.shape:  # a scalar, of a select or clamp
             return self._rebuild.new_ids[operand]
         part = self._repeated(source)
         if part is None:
-            part = self._part.cut(self._rebuild, source, self._rebuild.new_ids[operand])
+            part = self._part.slice_of(self._rebuild, source, self._rebuild.new_ids[operand])
         self._parts[operand] = part
         return part
 
@@ -195,10 +194,10 @@ class Shards:
         return rebuild.constant(source, kind, data.flat[0])
 
 
-_GIVES_ALL = frozenset({"all-gather", "all-reduce", "ncc.avg_all_reduce"})
+_SAME_RESULTS = frozenset({"all-gather", "all-reduce", "ncc.avg_all_reduce"})
 """Collectives that give every member the same."""
 
-_TELLS_RANKS = frozenset({"partition-id", "replica-id"})
+_RANK_IDS = frozenset({"partition-id", "replica-id"})
 
 
 def replicated_in_groups(
@@ -212,20 +211,17 @@ def replicated_in_groups(
     replicated: list[bool] = []
     for node in body.nodes:
         if node.op == "parameter":
-            is_entry = body.name == module.entry
-            replicated.append(trust_shardings and is_entry and _is_replicated(node))
-        elif node.op in _GIVES_ALL:
+            sharding = node.attributes.get("sharding")
+            text = sharding.text.replace(" ", "") if isinstance(sharding, Raw) else ""
+            is_trusted = trust_shardings and body.name == module.entry
+            replicated.append(is_trusted and text == "{replicated}")
+        elif node.op in _SAME_RESULTS:
             replicated.append(rank_groups(module, node) == groups)
-        elif OPS[node.op].collective or node.op in CONTROL_FLOW or node.op in _TELLS_RANKS:
+        elif OPS[node.op].collective or node.op in CONTROL_FLOW or node.op in _RANK_IDS:
             replicated.append(False)
         else:
             replicated.append(all(replicated[operand] for operand in node.operands))
     return replicated
-
-
-def _is_replicated(parameter: Node) -> bool:
-    sharding = parameter.attributes.get("sharding")
-    return isinstance(sharding, Raw) and sharding.text.replace(" ", "") == "{replicated}"
 
 
 Numbers = np.ndarray
@@ -233,7 +229,10 @@ Numbers = np.ndarray
 
 
 class PerRankValues:
-    """Values of nodes of one element; None where something else than the rank decides them."""
+    """Integers of one element on each rank; None where something else than the rank decides them.
+
+    An abstract interpretation over the ids of ranks, by demand.
+    """
 
     def __init__(self, module: Module, body: Computation) -> None:
         self._body = body
@@ -246,7 +245,7 @@ class PerRankValues:
         pending = [position]
         while pending:
             node = self._body.nodes[pending[-1]]
-            missing = [operand for operand in _needs(node) if operand not in self._known]
+            missing = [operand for operand in _deciding(node) if operand not in self._known]
             pending += missing
             if not missing:
                 self._known.setdefault(pending.pop(), self._value(node))
@@ -264,8 +263,8 @@ class PerRankValues:
                 value = node.literal().array.astype(np.int64).reshape(-1)
                 return np.broadcast_to(value, self._ranks.shape)
             case "dynamic-slice":
-                return self._looked_up(node)
-        operands = [self._known[operand] for operand in _needs(node)]
+                return self._table_entry(node)
+        operands = [self._known[operand] for operand in _deciding(node)]
         numbers = [values for values in operands if values is not None]
         if len(numbers) < len(operands):
             return None
@@ -273,17 +272,17 @@ class PerRankValues:
             return np.asarray(COMPARISONS[str(node.attributes["direction"])](*numbers))
         return _in_range(node, _RULES[node.op](*numbers)) if node.op in _RULES else None
 
-    def _looked_up(self, node: Node) -> Numbers | None:
-        """An element of a list of constants, at a place that the rank decides."""
+    def _table_entry(self, node: Node) -> Numbers | None:
+        """An element of a table of constants, at an index that the rank decides."""
         table = self._body.nodes[node.operands[0]]
-        place = self._known[node.operands[1]] if len(node.operands) == 2 else None
-        if place is None or not table.has_value() or table.array.rank != 1:
+        index = self._known[node.operands[1]] if len(node.operands) == 2 else None
+        if index is None or not table.has_value() or table.array.rank != 1:
             return None
         values = table.literal().array.astype(np.int64)
-        return values[np.clip(place, 0, len(values) - 1)]
+        return values[np.clip(index, 0, len(values) - 1)]  # dynamic-slice clamps its start
 
 
-def _needs(node: Node) -> tuple[NodeId, ...]:
+def _deciding(node: Node) -> tuple[NodeId, ...]:
     """The operands whose numbers decide the number of a node."""
     if not _is_number(node):
         return ()
@@ -298,7 +297,7 @@ def _is_number(node: Node) -> bool:
 
 
 def _in_range(node: Node, numbers: Numbers) -> Numbers | None:
-    """The numbers, where none of them wraps in the node's type."""
+    """The numbers, where none of them wraps in the node's type; 2^62 keeps later sums in int64."""
     dtype = node.array.dtype.numpy
     if dtype.kind == "b":
         return numbers.astype(bool)
@@ -309,52 +308,48 @@ def _in_range(node: Node, numbers: Numbers) -> Numbers | None:
     return numbers if ((numbers >= info.min) & (numbers <= min(info.max, 2**62))).all() else None
 
 
-_UNKNOWN = np.iinfo(np.int64).max  # in the range of no type here
+_UNKNOWN = np.iinfo(np.int64).max  # `_in_range` accepts it for no type
 
 
 def _same(value: Numbers) -> Numbers:
     return value
 
 
-def _quotient(dividend: Numbers, divisor: Numbers) -> Numbers:
-    """Towards zero; nothing is sure where the divisor is not positive."""
+def _divide(dividend: Numbers, divisor: Numbers) -> Numbers:
+    """Rounded towards zero; unknown where the divisor is not positive, as for remainders."""
     return np.where(
         divisor > 0, np.sign(dividend) * (abs(dividend) // np.maximum(divisor, 1)), _UNKNOWN
     )
 
 
-def _rest(dividend: Numbers, divisor: Numbers) -> Numbers:
+def _remainder(dividend: Numbers, divisor: Numbers) -> Numbers:
     return np.where(divisor > 0, np.fmod(dividend, np.maximum(divisor, 1)), _UNKNOWN)
 
 
-def _chosen(predicate: Numbers, on_true: Numbers, on_false: Numbers) -> Numbers:
-    return np.where(predicate, on_true, on_false)
-
-
-def _clamped(least: Numbers, value: Numbers, most: Numbers) -> Numbers:
-    return np.minimum(np.maximum(least, value), most)
+def _clamp(low: Numbers, value: Numbers, high: Numbers) -> Numbers:
+    return np.minimum(np.maximum(low, value), high)
 
 
 _RULES: Mapping[str, Callable[..., Numbers]] = {
     "add": np.add,
     "broadcast": _same,
-    "clamp": _clamped,
+    "clamp": _clamp,
     "convert": _same,
     "copy": _same,
-    "divide": _quotient,
+    "divide": _divide,
     "maximum": np.maximum,
     "minimum": np.minimum,
     "multiply": np.multiply,
-    "remainder": _rest,
+    "remainder": _remainder,
     "reshape": _same,
-    "select": _chosen,
+    "select": np.where,
     "slice": _same,
     "subtract": np.subtract,
 }
 
 
 _SPLIT = frozenset({"all-reduce", "ncc.avg_all_reduce"})
-_MOST_ROUNDS = 8  # of splits, each of sums that the one before has freed
+_MAX_ROUNDS = 8  # of splits, each of sums that the one before has made possible
 
 
 @attrs.frozen
@@ -375,7 +370,7 @@ class SplitAllReduces(Pass):
             return module
         computations = dict(module.computations)
         for name, body in module.computations.items():
-            for _ in range(_MOST_ROUNDS):  # sums of sums go one by one
+            for _ in range(_MAX_ROUNDS):  # sums of sums go one by one
                 splits = self._splits(module, body)
                 if not splits:
                     break
@@ -396,10 +391,10 @@ class SplitAllReduces(Pass):
         for position in sums:
             cone = cone_of(body, users, position)
             groups = rank_groups(module, body.nodes[position])
-            if cone is None or not taken.isdisjoint(cone.nodes) or _size(groups) < 2:
+            if cone is None or not taken.isdisjoint(cone.nodes) or _group_size(groups) < 2:
                 continue
             split = _sliced(body, cone, groups, numbers)
-            if split is None and _is_worthwhile(module, body, cone, _size(groups)):
+            if split is None and _is_worthwhile(module, body, cone, _group_size(groups)):
                 (end,) = cone.ends
                 split = _Split(cone, groups, None) if replicated(groups)[end] else None
             if split is not None:
@@ -409,10 +404,10 @@ class SplitAllReduces(Pass):
 
 
 def _is_worthwhile(module: Module, body: Computation, cone: Cone, parts: int) -> bool:
-    """Whether the sum leads to one array, and parts of that save more than the gather takes.
+    """Whether the sum leads to one array, and computing in parts saves more than the gather takes.
 
-    The gather begins when the parts are there and moves half the bytes of the sum, so less would
-    only move work from the engines to the streams.
+    A ring all-reduce is a reduce-scatter and an all-gather. So the gather moves half of its bytes,
+    but begins later, when the parts are there.
     """
     if len(cone.ends) != 1 or cone.all_reduce in cone.ends:
         return False
@@ -432,7 +427,7 @@ class _Split:
     dimension: int | None
 
 
-def _size(groups: Groups) -> int:
+def _group_size(groups: Groups) -> int:
     """Members of each group; 0 where they differ."""
     sizes = {len(group) for group in groups}
     return sizes.pop() if len(sizes) == 1 else 0
@@ -456,26 +451,24 @@ def _sliced(body: Computation, cone: Cone, groups: Groups, numbers: PerRankValue
 
 def _own_part(body: Computation, node: Node, groups: Groups, numbers: PerRankValues) -> int | None:
     """The dimension along which a dynamic-slice takes, on each rank, the part with its number."""
-    whole, part = body.nodes[node.operands[0]].array.shape, node.array.shape
-    cut = [
-        k
-        for k, (size_before, size_after) in enumerate(zip(whole, part, strict=True))
-        if size_before != size_after
-    ]
-    if len(cut) != 1 or len(node.operands) != 1 + len(whole):
+    full, part = body.nodes[node.operands[0]].array.shape, node.array.shape
+    sliced = [k for k, size in enumerate(full) if size != part[k]]
+    if len(sliced) != 1 or len(node.operands) != 1 + len(full):
         return None
-    (dimension,) = cut
-    size, most = part[dimension], whole[dimension] - part[dimension]
+    (dimension,) = sliced
+    size = part[dimension]
     start = numbers.of(node.operands[1 + dimension])
-    if start is None or whole[dimension] != size * _size(groups):
+    if start is None or full[dimension] != size * _group_size(groups):
         return None
-    own = np.zeros(len(start), np.int64)
+    own_start = np.zeros(len(start), np.int64)
     for group in groups:
-        own[list(group)] = np.arange(len(group)) * size
-    return dimension if (np.clip(start, 0, most) == own).all() else None
+        own_start[list(group)] = np.arange(len(group)) * size
+    clamped = np.clip(start, 0, full[dimension] - size)
+    return dimension if (clamped == own_start).all() else None
 
 
 def _split(module: Module, body: Computation, splits: Sequence[_Split]) -> Computation:
+    """The computation with the cones in parts, each part where its first user is."""
     rebuild = Rebuild(body)
     inside = {position: split for split in splits for position in split.cone.nodes}
     leaving = {
@@ -488,7 +481,7 @@ def _split(module: Module, body: Computation, splits: Sequence[_Split]) -> Compu
             key = split.cone.all_reduce
             if key not in shards:
                 starts = tuple(rebuild.new_ids[start] for start in node.operands[1:])
-                part = SlicedPart(split.dimension, _size(split.groups), starts)
+                part = SlicedPart(split.dimension, _group_size(split.groups), starts)
                 shards[key] = Shards(rebuild, body, split.cone, part)
             rebuild.new_ids.append(shards[key].of(node.operands[0]))
         elif position not in inside:
@@ -504,9 +497,9 @@ def _gathered(rebuild: Rebuild, module: Module, body: Computation, split: _Split
     """The end of a cone, computed in parts that an all-gather joins."""
     (end,) = split.cone.ends
     node, total = body.nodes[end], body.nodes[split.cone.all_reduce]
-    parts, elements = _size(split.groups), node.array.elements
-    start = own_start(rebuild, module, split.groups, node, elements // parts)
-    own = Shards(rebuild, body, split.cone, FlatPart(parts, start)).of(end)
+    parts, elements = _group_size(split.groups), node.array.elements
+    start = _own_start(rebuild, module, split.groups, node, elements // parts)
+    part = Shards(rebuild, body, split.cone, FlatPart(parts, start)).of(end)
     kept = {key: value for key, value in total.attributes.items() if key != "to_apply"}
     flat = ArrayType(node.array.dtype, (elements,))
     gathered = rebuild.add(
@@ -514,7 +507,7 @@ def _gathered(rebuild: Rebuild, module: Module, body: Computation, split: _Split
             rebuild.fresh(f"{node.name}.gathered"),
             "all-gather",
             flat,
-            (own,),
+            (part,),
             {**kept, "dimensions": (0,)},
             node.span,
         )

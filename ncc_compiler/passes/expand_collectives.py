@@ -9,9 +9,9 @@ elements before the dimension, P the group and B those after it:
     all-to-all      [A,P·n,B] → [A,P,n·B] → transpose [P,A,n·B] ─op→ transpose   → [A,P·n,B]
 
 Reshapes cost nothing, transposes are DMAs. What gathers to a root goes as all-gather, what a root
-scatters as reduce-scatter. An all-to-all of a tuple becomes one of an array. An all-to-all of
-variable size whose receivers say where rows land becomes one whose senders do, who are told by an
-all-to-all of one offset each.
+scatters as reduce-scatter. An all-to-all of a tuple becomes one of an array. A variable-size
+all-to-all with receive offsets becomes one with send offsets, which an all-to-all of the offsets
+brings to the senders.
 """
 
 import math
@@ -27,12 +27,12 @@ from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.type_rules.collectives import has_receive_offsets
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
+from ncc_compiler.passes.rebuild import Rebuild, array_types, rewrite_module
 from ncc_runtime.neff.shared.groups import ExplicitGroups
 
-_JOINS = frozenset({"all-gather", "ncc.gather"})
-_CUTS = frozenset({"reduce-scatter", "ncc.avg_reduce_scatter", "ncc.scatter"})
-_ON_A_DIMENSION = _JOINS | _CUTS | {"all-to-all"}
+_GATHERS = frozenset({"all-gather", "ncc.gather"})
+_SCATTERS = frozenset({"reduce-scatter", "ncc.avg_reduce_scatter", "ncc.scatter"})
+_ON_A_DIMENSION = _GATHERS | _SCATTERS | {"all-to-all"}
 
 
 @attrs.frozen
@@ -46,7 +46,7 @@ class ExpandCollectives(Pass):
             if node.op == "ncc.all_to_all_v" and has_receive_offsets(
                 rebuild.type_of(node.operands[2])
             ):
-                return _to_receive_offsets(module, rebuild, node)
+                return _with_send_offsets(module, rebuild, node)
             if not OPS[node.op].collective or OPS[node.op].takes_tuples or node.op in VARIABLE_SIZE:
                 return rebuild.add(node)
             if node.op == "all-to-all" and "dimensions" not in node.attributes:
@@ -57,11 +57,6 @@ class ExpandCollectives(Pass):
             return _one_per_dtype(module, rebuild, node)
 
         return rewrite_module(module, expand, lambda node: OPS[node.op].collective)
-
-
-def _result_types(node: Node) -> list[ArrayType]:
-    kinds = node.type.elements if isinstance(node.type, TupleType) else (node.type,)
-    return [kind for kind in kinds if isinstance(kind, ArrayType)]
 
 
 def _with_results(
@@ -87,7 +82,7 @@ def _as_typed(rebuild: Rebuild, node: Node, results: list[NodeId]) -> NodeId:
 
 def _one_per_dtype(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
     """A canonical collective for each element type, since a placeholder has one."""
-    kinds = _result_types(node)
+    kinds = array_types(node.type)
     results: dict[int, NodeId] = {}
     for dtype in dict.fromkeys(kind.dtype for kind in kinds):
         members = [k for k, kind in enumerate(kinds) if kind.dtype is dtype]
@@ -128,29 +123,32 @@ def _canonical(
 
 @attrs.frozen
 class _Chunks:
-    """The moves around one collective; operands are [chunks, leading, rest]."""
+    """The moves around one collective, whose operands are [chunks, A, n·B] in the middle."""
 
     rebuild: Rebuild
     node: Node
     dimension: int
-    group: int
+    group_size: int
 
     def before(self, operand: NodeId) -> NodeId:
         """The operand with its chunks in front, or as the one chunk that it is."""
         kind = self.rebuild.type_of(operand)
-        lead = math.prod(kind.shape[: self.dimension])
-        rest = math.prod(kind.shape[self.dimension :])
-        if self.node.op in _JOINS:
-            return self._reshape(operand, (1, lead, rest))
-        return self._swap(self._reshape(operand, (lead, self.group, rest // self.group)))
+        before = math.prod(kind.shape[: self.dimension])
+        behind = math.prod(kind.shape[self.dimension :])
+        if self.node.op in _GATHERS:
+            return self._reshape(operand, (1, before, behind))
+        return self._swap(
+            self._reshape(operand, (before, self.group_size, behind // self.group_size))
+        )
 
     def result_of_chunks(self, kind: ArrayType) -> ArrayType:
-        count = 1 if self.node.op in _CUTS else self.group
+        """The type of the collective's result for an operand of this type."""
+        count = 1 if self.node.op in _SCATTERS else self.group_size
         return ArrayType(kind.dtype, (count, *kind.shape[1:]))
 
     def after(self, operand: NodeId, kind: ArrayType) -> NodeId:
         """The result with its chunks back where they belong."""
-        ordered = operand if self.node.op in _CUTS else self._swap(operand)
+        ordered = operand if self.node.op in _SCATTERS else self._swap(operand)
         return self._reshape(ordered, kind.shape)
 
     def _reshape(self, operand: NodeId, shape: tuple[int, ...]) -> NodeId:
@@ -169,14 +167,14 @@ class _Chunks:
 
 def _all_to_all_of_tuple(rebuild: Rebuild, node: Node) -> NodeId:
     """Operand k goes to member k: one array of all operands, one chunk each."""
-    kinds = _result_types(node)
-    count, (dtype, shape) = len(kinds), (kinds[0].dtype, kinds[0].shape)
-    row, whole = ArrayType(dtype, (1, *shape)), ArrayType(dtype, (count, *shape))
+    kinds = array_types(node.type)
+    dtype, shape = kinds[0].dtype, kinds[0].shape
+    row, stack = ArrayType(dtype, (1, *shape)), ArrayType(dtype, (len(kinds), *shape))
     rows = [rebuild.derived(node, "reshape", row, [operand]) for operand in node.operands]
-    packed = rebuild.derived(node, "concatenate", whole, rows, dimensions=(0,))
+    stacked = rebuild.derived(node, "concatenate", stack, rows, dimensions=(0,))
     attributes = {**node.attributes, "dimensions": (0,)}
     exchanged = rebuild.add(
-        attrs.evolve(node, operands=(packed,), type=whole, attributes=attributes)
+        attrs.evolve(node, operands=(stacked,), type=stack, attributes=attributes)
     )
     results = []
     for k, kind in enumerate(kinds):
@@ -186,18 +184,22 @@ def _all_to_all_of_tuple(rebuild: Rebuild, node: Node) -> NodeId:
     return _as_typed(rebuild, node, results)
 
 
-def _to_receive_offsets(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
-    """Every receiver tells each sender its offset, then rows go there."""
+def _with_send_offsets(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
+    """An `ncc.all_to_all_v` with receive offsets as a ragged-all-to-all, whose senders have them.
+
+    Row k of the metadata has, for every member of the group: rows sent, where they begin, rows
+    received, and where these begin in the output.
+    """
     operand, output, metadata = node.operands
     kind = rebuild.type_of(metadata)
     members = kind.shape[1]
-    row, words = ArrayType(kind.dtype, (1, members)), ArrayType(kind.dtype, (members,))
+    row, counts = ArrayType(kind.dtype, (1, members)), ArrayType(kind.dtype, (members,))
     tables = []
     for number in range(kind.shape[0]):
         ranges = ((number, number + 1, 1), (0, members, 1))
         part = rebuild.derived(node, "slice", row, [metadata], slice=ranges)
-        tables.append(rebuild.derived(node, "reshape", words, [part]))
-    rows, source, received, there = tables
+        tables.append(rebuild.derived(node, "reshape", counts, [part]))
+    send_sizes, input_offsets, recv_sizes, receive_offsets = tables
     kept = {
         key: value
         for key, value in node.attributes.items()
@@ -206,8 +208,10 @@ def _to_receive_offsets(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
     attributes = {**kept, "replica_groups": ExplicitGroups(rank_groups(module, node))}
     if module.num_partitions > 1:  # ids of partitions; else those of replicas
         attributes["channel_id"] = node.attributes.get("channel_id", 1)
-    target = rebuild.derived(node, "all-to-all", words, [there], dimensions=(0,), **attributes)
-    operands = (operand, output, source, rows, target, received)
+    output_offsets = rebuild.derived(
+        node, "all-to-all", counts, [receive_offsets], dimensions=(0,), **attributes
+    )
+    operands = (operand, output, input_offsets, send_sizes, output_offsets, recv_sizes)
     return rebuild.add(
         attrs.evolve(node, op="ragged-all-to-all", operands=operands, attributes=attributes)
     )

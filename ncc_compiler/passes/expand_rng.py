@@ -26,9 +26,9 @@ from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild
 from ncc_runtime.neff.shared.dtypes import DType
 
-_TURN = ArrayType(DType.U64)
+_ITERATION = ArrayType(DType.U64)
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: multiples of it are spread evenly
-_TURNS = 40  # bits of the upper counter word that count turns; ranks are above them
+_ITERATION_BITS = 40  # low bits of the upper counter word; the rank is above them
 
 
 @attrs.frozen
@@ -47,7 +47,8 @@ class ExpandRng(Pass):
                 drawing.add(name)
         if module.entry not in drawing:
             return module
-        turning = {  # computations that take the turn: all of a loop or branch of which one draws
+        # Computations that carry the iteration: of a loop or conditional that draws, all.
+        counting = {
             callee
             for computation in module.computations.values()
             for node in computation.nodes
@@ -63,9 +64,9 @@ class ExpandRng(Pass):
         numbers = itertools.count(1)
         computations = {}
         for name, computation in module.computations.items():
-            if name in turning or name == module.entry:
-                turning_computation = _Turning(computation, module, turning, self.seed, numbers)
-                computation = turning_computation.rebuilt(name == module.entry, name in conditions)
+            if name in counting or name == module.entry:
+                rebuilder = _IterationCounting(computation, module, counting, self.seed, numbers)
+                computation = rebuilder.rebuilt(name == module.entry, name in conditions)
             computations[name] = computation
         return attrs.evolve(module, computations=computations)
 
@@ -77,104 +78,106 @@ def _blocks(node: Node) -> tuple[str, ...]:
     return branch_names(node) if node.op == "conditional" else ()
 
 
-class _Turning:
-    """A computation in the making that knows its turn."""
+class _IterationCounting:
+    """A computation in the making that counts its own executions."""
 
     def __init__(
         self,
         old: Computation,
         module: Module,
-        turning: set[str],
+        counting: set[str],
         seed: int,
         numbers: Iterator[int],
     ) -> None:
-        self._old, self._module, self._turning = old, module, turning
+        self._old, self._module, self._counting = old, module, counting
         self._seed, self._numbers = seed, numbers
         self._rebuild = Rebuild(old)
-        self._turn = NodeId(0)
+        self._iteration = NodeId(0)
 
     def rebuilt(self, is_entry: bool, is_condition: bool) -> Computation:
-        """With the turn as another half of its parameter and, but for conditions, of its result."""
+        """Parameter and result are pairs with the iteration; a condition still gives a pred[]."""
         rebuild, nodes = self._rebuild, self._old.nodes
         first = nodes[0]
         parameter = None if is_entry else self._parameter()
         if is_entry:
-            self._turn = self._constant(first, 0, _TURN)
+            self._iteration = self._constant(first, 0, _ITERATION)
         for node in nodes:
             if node.op == "parameter" and parameter is not None:
                 rebuild.new_ids.append(parameter)
             else:
-                rebuild.new_ids.append(self._rewritten(rebuild.rewired(node)))
+                rebuild.new_ids.append(self._replaced(rebuild.rewired(node)))
         result = rebuild.finish()
         if is_entry or is_condition:
             return result
         root = nodes[self._old.root]
-        one = self._constant(root, 1, _TURN)
-        turn = self._op(root, "add", _TURN, self._turn, one)
-        both = self._pair(root, rebuild.new_ids[self._old.root], turn)
-        return attrs.evolve(result, nodes=tuple(rebuild.nodes), root=both)
+        one = self._constant(root, 1, _ITERATION)
+        following = self._op(root, "add", _ITERATION, self._iteration, one)
+        pair = self._pair(root, rebuild.new_ids[self._old.root], following)
+        return attrs.evolve(result, nodes=tuple(rebuild.nodes), root=pair)
 
     def _parameter(self) -> NodeId:
-        """The old parameter, out of a pair with the turn."""
+        """The old parameter, taken from its pair with the iteration."""
         (position,) = self._old.parameters()
         old = self._old.nodes[position]
-        kind = TupleType((old.type, _TURN))
+        kind = TupleType((old.type, _ITERATION))
         name = self._rebuild.fresh(f"{old.name}.turning")
         pair = self._rebuild.add(attrs.evolve(old, name=name, type=kind))
-        value, self._turn = self._halves(old, pair, old.type)
+        value, self._iteration = self._elements(old, pair, old.type)
         return value
 
-    def _rewritten(self, node: Node) -> NodeId:
+    def _replaced(self, node: Node) -> NodeId:
         if node.op == "rng":
-            return self._drawn(node)
-        if self._turning.isdisjoint(_blocks(node)):
+            return self._random(node)
+        if self._counting.isdisjoint(_blocks(node)):
             return self._rebuild.add(node)
         inputs = node.operands if node.op == "while" else node.operands[1:]
-        pairs = tuple(self._pair(node, operand, self._turn) for operand in inputs)
+        pairs = tuple(self._pair(node, operand, self._iteration) for operand in inputs)
         if node.op == "conditional":
             pairs = (node.operands[0], *pairs)
-        kind = TupleType((node.type, _TURN))
+        kind = TupleType((node.type, _ITERATION))
         run = self._rebuild.add(attrs.evolve(node, type=kind, operands=pairs))
-        value, self._turn = self._halves(node, run, node.type)
+        value, self._iteration = self._elements(node, run, node.type)
         return value
 
-    def _pair(self, source: Node, value: NodeId, turn: NodeId) -> NodeId:
-        kind = TupleType((self._rebuild.nodes[value].type, _TURN))
-        return self._rebuild.derived(source, "tuple", kind, [value, turn])
+    def _pair(self, source: Node, value: NodeId, iteration: NodeId) -> NodeId:
+        kind = TupleType((self._rebuild.nodes[value].type, _ITERATION))
+        return self._rebuild.derived(source, "tuple", kind, [value, iteration])
 
-    def _halves(self, source: Node, pair: NodeId, kind: Type) -> tuple[NodeId, NodeId]:
+    def _elements(self, source: Node, pair: NodeId, kind: Type) -> tuple[NodeId, NodeId]:
         element = "get-tuple-element"
         value = self._rebuild.derived(source, element, kind, [pair], index=0)
-        return value, self._rebuild.derived(source, element, _TURN, [pair], index=1)
+        return value, self._rebuild.derived(source, element, _ITERATION, [pair], index=1)
 
-    def _drawn(self, node: Node) -> NodeId:
+    def _random(self, node: Node) -> NodeId:
         """The numbers, computed in float32 or float64, or in integers of 32 or 64 bits."""
-        own = node.array
-        if own.dtype.is_integer:
+        kind = node.array
+        if kind.dtype.is_integer:
             return self._integers(node)
-        carrier = ArrayType(DType.F64 if own.dtype is DType.F64 else DType.F32, own.shape)
-        first, second = (self._spread(node, operand, carrier) for operand in node.operands)
+        carrier = ArrayType(DType.F64 if kind.dtype is DType.F64 else DType.F32, kind.shape)
+        # mean and deviation, or low and high
+        first, second = (self._broadcast(node, operand, carrier) for operand in node.operands)
         if node.attributes["distribution"] == "rng_normal":
             drawn = self._op(node, "multiply", carrier, self._normal(node, carrier), second)
-            return self._converted(node, self._op(node, "add", carrier, first, drawn), own)
-        width = self._op(node, "subtract", carrier, second, first)
+            return self._converted(node, self._op(node, "add", carrier, first, drawn), kind)
+        span = self._op(node, "subtract", carrier, second, first)
         fraction = self._fraction(node, carrier)
-        beyond_low = self._op(node, "multiply", carrier, fraction, width)
-        drawn = self._converted(node, self._op(node, "add", carrier, first, beyond_low), own)
-        low, high = (self._spread(node, operand, own) for operand in node.operands)
+        beyond_low = self._op(node, "multiply", carrier, fraction, span)
+        drawn = self._converted(node, self._op(node, "add", carrier, first, beyond_low), kind)
+        # Rounding may give `high`, which is outside of the half-open range.
+        low, high = (self._broadcast(node, operand, kind) for operand in node.operands)
         is_inside = self._op(
-            node, "compare", ArrayType(DType.PRED, own.shape), drawn, high, direction="LT"
+            node, "compare", ArrayType(DType.PRED, kind.shape), drawn, high, direction="LT"
         )
-        return self._op(node, "select", own, is_inside, drawn, low)
+        return self._op(node, "select", kind, is_inside, drawn, low)
 
     def _integers(self, node: Node) -> NodeId:
-        own = node.array
-        bits = 64 if own.dtype.bits == 64 else 32
-        unsigned = ArrayType(DType(f"u{bits}"), own.shape)
-        low, high = (self._spread(node, operand, unsigned) for operand in node.operands)
+        kind = node.array
+        bits = 64 if kind.dtype.bits == 64 else 32
+        unsigned = ArrayType(DType(f"u{bits}"), kind.shape)
+        low, high = (self._broadcast(node, operand, unsigned) for operand in node.operands)
         span = self._op(node, "subtract", unsigned, high, low)
         rest = self._op(node, "remainder", unsigned, self._bits(node, unsigned), span)
-        return self._converted(node, self._op(node, "add", unsigned, low, rest), own)
+        return self._converted(node, self._op(node, "add", unsigned, low, rest), kind)
 
     def _normal(self, node: Node, kind: ArrayType) -> NodeId:
         """A normal number by the Box-Muller transform, of two fractions."""
@@ -188,27 +191,28 @@ class _Turning:
 
     def _fraction(self, node: Node, kind: ArrayType) -> NodeId:
         """Multiples of 2^-24 or 2^-53 from 0 to less than 1."""
-        width, kept = (64, 53) if kind.dtype is DType.F64 else (32, 24)
-        unsigned = ArrayType(DType(f"u{width}"), kind.shape)
-        cut = self._constant(node, width - kept, unsigned)
-        whole = self._op(node, "shift-right-logical", unsigned, self._bits(node, unsigned), cut)
-        scale = self._constant(node, 2.0**-kept, kind)
-        return self._op(node, "multiply", kind, self._converted(node, whole, kind), scale)
+        bits, significand = (64, 53) if kind.dtype is DType.F64 else (32, 24)
+        unsigned = ArrayType(DType(f"u{bits}"), kind.shape)
+        shift = self._constant(node, bits - significand, unsigned)
+        upper = self._op(node, "shift-right-logical", unsigned, self._bits(node, unsigned), shift)
+        scale = self._constant(node, 2.0**-significand, kind)
+        return self._op(node, "multiply", kind, self._converted(node, upper, kind), scale)
 
     def _bits(self, node: Node, kind: ArrayType) -> NodeId:
-        """Random integers of the type, of a state that no other place, rank or turn has."""
+        """Random integers, of a Philox state that no other place, rank or iteration has."""
         key = (self._seed + next(self._numbers) * _GOLDEN) % 2**64
-        above = self._op(node, "convert", _TURN, self._rebuild.rank(node, self._module))
-        above = self._op(node, "shift-left", _TURN, above, self._constant(node, _TURNS, _TURN))
-        above = self._op(node, "add", _TURN, above, self._turn)
+        rank = self._op(node, "convert", _ITERATION, self._rebuild.rank(node, self._module))
+        shift = self._constant(node, _ITERATION_BITS, _ITERATION)
+        upper = self._op(node, "shift-left", _ITERATION, rank, shift)
+        upper = self._op(node, "add", _ITERATION, upper, self._iteration)
         word = ArrayType(DType.U64, (1,))
         start = [self._constant(node, key, word), self._constant(node, 0, word)]
-        words = [*start, self._op(node, "reshape", word, above)]
+        words = [*start, self._op(node, "reshape", word, upper)]
         state_kind = ArrayType(DType.U64, (3,))
         state = self._op(node, "concatenate", state_kind, *words, dimensions=(0,))
-        both = TupleType((state_kind, kind))
+        result = TupleType((state_kind, kind))
         drawn = self._rebuild.derived(
-            node, "rng-bit-generator", both, [state], algorithm="rng_philox"
+            node, "rng-bit-generator", result, [state], algorithm="rng_philox"
         )
         return self._rebuild.derived(node, "get-tuple-element", kind, [drawn], index=1)
 
@@ -222,7 +226,7 @@ class _Turning:
             return value
         return self._op(source, "convert", kind, value)
 
-    def _spread(self, source: Node, scalar: NodeId, kind: ArrayType) -> NodeId:
+    def _broadcast(self, source: Node, scalar: NodeId, kind: ArrayType) -> NodeId:
         """A scalar operand, converted, in every element."""
         converted = self._converted(source, scalar, ArrayType(kind.dtype))
         return self._op(source, "broadcast", kind, converted, dimensions=())

@@ -8,16 +8,20 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import attrs
-import numpy as np
 
-from ncc_compiler.ir.graph import Attribute, Callee, Computation, Literal, Module, Node, NodeId
+from ncc_compiler.ir.graph import Attribute, Callee, Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild, provenance, rewrite_computation
+from ncc_compiler.passes.rebuild import (
+    Rebuild,
+    array_types,
+    provenance,
+    rewrite_computation,
+    unused_name,
+)
 from ncc_runtime.neff.shared.dtypes import DType
 
 _COUNT = ArrayType(DType.S32)
-_TRUTH = ArrayType(DType.PRED)
 
 
 @attrs.frozen
@@ -32,33 +36,36 @@ class ExpandScans(Pass):
     def run(self, module: Module) -> Module:
         computations: dict[str, Computation] = {}
 
-        def expanded(rebuild: Rebuild, node: Node) -> NodeId:
+        def expand(rebuild: Rebuild, node: Node) -> NodeId:
             if node.op != "scan":
                 return rebuild.add(node)
             scan = _read(module, rebuild, node)
-            outputs = [_zeros(rebuild, node, kind) for kind in scan.outputs]
-            arrays = len(scan.inputs)
-            if not scan.length:  # no step, and no slice that one could take
-                return _tuple(rebuild, node, [*outputs, *node.operands[arrays:]])
-            called: dict[str, Attribute] = {}
+            inputs, carries = node.operands[: len(scan.inputs)], node.operands[len(scan.inputs) :]
+            outputs = []
+            for kind in scan.outputs:
+                zero = rebuild.constant(node, ArrayType(kind.dtype), 0)
+                outputs.append(rebuild.derived(node, "broadcast", kind, [zero], dimensions=()))
+            if not scan.length:  # there is no step, and no slice that it could take
+                return _tuple(rebuild, node, [*outputs, *carries])
+            callees: dict[str, Attribute] = {}
             for key, make in (("condition", _condition), ("body", _body)):
-                name = _unused(f"{node.name}.{key}", {*module.computations, *computations})
+                name = unused_name(f"{node.name}.{key}", {*module.computations, *computations})
                 computations[name] = make(name, scan)
-                called[key] = Callee(name)
-            zero = _constant(rebuild, node, _COUNT, 0)
-            first = [zero, *node.operands[:arrays], *outputs, *node.operands[arrays:]]
-            state = rebuild.derived(node, "tuple", scan.state, first)
-            last = rebuild.derived(node, "while", scan.state, [state], **called)
-            kept = [
-                rebuild.derived(node, "get-tuple-element", kind, [last], index=1 + arrays + k)
-                for k, kind in enumerate((*scan.outputs, *scan.carries))
+                callees[key] = Callee(name)
+            zero = rebuild.constant(node, _COUNT, 0)
+            initial = [zero, *inputs, *outputs, *carries]
+            state = rebuild.derived(node, "tuple", scan.state, initial)
+            final = rebuild.derived(node, "while", scan.state, [state], **callees)
+            results = [
+                rebuild.derived(node, "get-tuple-element", kind, [final], index=k)
+                for k, kind in enumerate((*scan.outputs, *scan.carries), start=1 + len(inputs))
             ]
-            return _tuple(rebuild, node, kept)
+            return _tuple(rebuild, node, results)
 
         for name, computation in module.computations.items():
             if any(node.op == "scan" for node in computation.nodes):
-                computation = rewrite_computation(computation, expanded)
-            computations[name] = computation  # what its scans became stands before it
+                computation = rewrite_computation(computation, expand)
+            computations[name] = computation  # callees first: behind the loops of its scans
         return attrs.evolve(module, computations=computations)
 
 
@@ -87,7 +94,7 @@ class _Scan:
 def _read(module: Module, rebuild: Rebuild, node: Node) -> _Scan:
     assert isinstance(node.type, TupleType), node.name
     kinds = tuple(rebuild.type_of(operand) for operand in node.operands)
-    results = tuple(kind for kind in node.type.elements if isinstance(kind, ArrayType))
+    results = tuple(array_types(node.type))
     carried = node.integer("num_carries")
     inputs, outputs = kinds[: len(kinds) - carried], results[: len(results) - carried]
     (dimension,) = node.integers("dimensions")
@@ -98,70 +105,62 @@ def _read(module: Module, rebuild: Rebuild, node: Node) -> _Scan:
 
 
 def _condition(name: str, scan: _Scan) -> Computation:
-    made = Rebuild(Computation(name, (), NodeId(0)))
-    state = _parameter(made, scan)
-    taken = made.derived(scan.node, "get-tuple-element", _COUNT, [state], index=0)
-    length = _constant(made, scan.node, _COUNT, scan.length)
-    root = made.derived(scan.node, "compare", _TRUTH, [taken, length], direction="LT")
+    """The loop goes on while fewer steps were taken than the scan has."""
+    made, node = Rebuild(Computation(name, (), NodeId(0))), scan.node
+    state = made.derived(node, "parameter", scan.state, [], parameter_number=0)
+    count = made.derived(node, "get-tuple-element", _COUNT, [state], index=0)
+    length = made.constant(node, _COUNT, scan.length)
+    root = made.derived(node, "compare", ArrayType(DType.PRED), [count, length], direction="LT")
     return Computation(name, tuple(made.nodes), root)
 
 
 def _body(name: str, scan: _Scan) -> Computation:
+    """Slices of the inputs go into the step, its results into slices of the outputs."""
     made = Rebuild(Computation(name, (), NodeId(0)))
     node, step = scan.node, scan.step
-    state = _parameter(made, scan)
-    taken, *values = (
+    state = made.derived(node, "parameter", scan.state, [], parameter_number=0)
+    count, *values = (
         made.derived(node, "get-tuple-element", kind, [state], index=k)
         for k, kind in enumerate(scan.state.elements)
     )
     inputs, outputs = values[: len(scan.inputs)], values[len(scan.inputs) :][: len(scan.outputs)]
     carries = values[len(inputs) + len(outputs) :]
-    place, zero = taken, _constant(made, node, _COUNT, 0)
+    index, zero = count, made.constant(node, _COUNT, 0)
     if node.attributes["is_reverse"]:
-        last = _constant(made, node, _COUNT, scan.length - 1)
-        place = made.derived(node, "subtract", _COUNT, [last, taken])
+        last = made.constant(node, _COUNT, scan.length - 1)
+        index = made.derived(node, "subtract", _COUNT, [last, count])
 
     def starts(kind: ArrayType) -> list[NodeId]:
-        return [place if d == scan.dimension else zero for d in range(kind.rank)]
+        return [index if d == scan.dimension else zero for d in range(kind.rank)]
 
     arguments = []
     for array, kind in zip(inputs, scan.inputs, strict=True):
         window = scan.slice_of(kind, 1)
         sizes = window.shape
-        cut = made.derived(
+        part = made.derived(
             node, "dynamic-slice", window, [array, *starts(kind)], dynamic_slice_sizes=sizes
         )
-        arguments.append(made.derived(node, "reshape", scan.slice_of(kind, None), [cut]))
-    gives = step.nodes[step.root].type
+        arguments.append(made.derived(node, "reshape", scan.slice_of(kind, None), [part]))
+    step_type = step.nodes[step.root].type
     callee = Callee(step.name)
-    called = made.derived(node, "call", gives, [*arguments, *carries], to_apply=callee)
+    called = made.derived(node, "call", step_type, [*arguments, *carries], to_apply=callee)
     results = [called]
-    if isinstance(gives, TupleType):
+    if isinstance(step_type, TupleType):
         results = [
             made.derived(node, "get-tuple-element", kind, [called], index=k)
-            for k, kind in enumerate(gives.elements)
+            for k, kind in enumerate(step_type.elements)
         ]
     written = []
     for array, kind, part in zip(outputs, scan.outputs, results, strict=False):
-        put = made.derived(node, "reshape", scan.slice_of(kind, 1), [part])
+        update = made.derived(node, "reshape", scan.slice_of(kind, 1), [part])
         written.append(
-            made.derived(node, "dynamic-update-slice", kind, [array, put, *starts(kind)])
+            made.derived(node, "dynamic-update-slice", kind, [array, update, *starts(kind)])
         )
-    one = _constant(made, node, _COUNT, 1)
-    more = made.derived(node, "add", _COUNT, [taken, one])
-    behind = [more, *inputs, *written, *results[len(written) :]]
-    root = made.derived(node, "tuple", scan.state, behind)
+    one = made.constant(node, _COUNT, 1)
+    next_count = made.derived(node, "add", _COUNT, [count, one])
+    next_state = [next_count, *inputs, *written, *results[len(written) :]]
+    root = made.derived(node, "tuple", scan.state, next_state)
     return Computation(name, tuple(made.nodes), root)
-
-
-def _parameter(made: Rebuild, scan: _Scan) -> NodeId:
-    return made.derived(scan.node, "parameter", scan.state, [], parameter_number=0)
-
-
-def _constant(made: Rebuild, node: Node, kind: ArrayType, value: int) -> NodeId:
-    array = np.array(value).astype(kind.dtype.numpy)
-    array.setflags(write=False)
-    return made.derived(node, "constant", kind, [], literal=Literal(array))
 
 
 def _tuple(rebuild: Rebuild, node: Node, elements: Sequence[NodeId]) -> NodeId:
@@ -170,16 +169,3 @@ def _tuple(rebuild: Rebuild, node: Node, elements: Sequence[NodeId]) -> NodeId:
     return rebuild.add(
         attrs.evolve(node, op="tuple", operands=tuple(elements), attributes=attributes)
     )
-
-
-def _zeros(made: Rebuild, node: Node, kind: ArrayType) -> NodeId:
-    zero = _constant(made, node, ArrayType(kind.dtype), 0)
-    return made.derived(node, "broadcast", kind, [zero], dimensions=())
-
-
-def _unused(stem: str, taken: set[str]) -> str:
-    name, number = stem, 0
-    while name in taken:
-        number += 1
-        name = f"{stem}.{number}"
-    return name

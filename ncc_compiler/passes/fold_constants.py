@@ -22,7 +22,7 @@ Evaluate = Callable[[Node, list[np.ndarray]], np.ndarray | None]
 
 
 def evaluate(node: Node, operands: list[np.ndarray]) -> np.ndarray | None:
-    """The value of the node as a read-only array, or None where it is not safe to say."""
+    """The value of the node as a read-only array; None where devices might compute another one."""
     rule = _RULES.get(node.op)
     if rule is None:
         return None
@@ -102,7 +102,7 @@ def _is_integer(dtype: np.dtype) -> bool:
 
 
 def _arithmetic(function: np.ufunc) -> Evaluate:
-    """Integers wrap; float32 and float64 are rounded once; which NaN it is, hosts decide."""
+    """Integers wrap; float32 and float64 are rounded once. NaNs stay: their bits vary by host."""
 
     def rule(_: Node, operands: list[np.ndarray]) -> np.ndarray | None:
         if not _is_host_number(operands[0].dtype):
@@ -119,7 +119,7 @@ def _negate(_: Node, operands: list[np.ndarray]) -> np.ndarray | None:
 
 
 def _divide(node: Node, operands: list[np.ndarray]) -> np.ndarray | None:
-    """Towards zero for integers; what has no quotient in the type is left alone."""
+    """Integers are rounded towards zero; a quotient that the type does not have is not folded."""
     dividend, divisor = operands
     if dividend.dtype.name in _HOST_FLOATS:
         return _arithmetic(np.divide)(node, operands)
@@ -192,19 +192,22 @@ def _convert(node: Node, operands: list[np.ndarray]) -> np.ndarray | None:
     (value,) = operands
     target = node.array.dtype.numpy
     from_float = value.dtype.name in _HOST_FLOATS
-    from_whole = value.dtype.kind == "b" or _is_integer(value.dtype)
-    if target.name in _HOST_FLOATS and (from_float or from_whole):
+    from_integer = value.dtype.kind == "b" or _is_integer(value.dtype)
+    if target.name in _HOST_FLOATS and (from_float or from_integer):
         return value.astype(target)
-    if _is_integer(target) and (from_whole or (from_float and _fits(value, target))):
+    if _is_integer(target) and (from_integer or (from_float and _is_in_range(value, target))):
         return value.astype(target)
     return None
 
 
-def _fits(value: np.ndarray, target: np.dtype) -> bool:
-    """Whether every float, cut to an integer, is well inside the target's range."""
-    limit = min(float(np.iinfo(target).max), 2.0**62)
-    least = max(float(np.iinfo(target).min), -(2.0**62))
-    return bool((np.isfinite(value) & (value > least) & (value < limit)).all())
+def _is_in_range(value: np.ndarray, target: np.dtype) -> bool:
+    """Whether every float, truncated to an integer, is inside the target's range.
+
+    2^62 stays clear of the bounds of 64 bits, which floats cannot hold exactly.
+    """
+    high = min(float(np.iinfo(target).max), 2.0**62)
+    low = max(float(np.iinfo(target).min), -(2.0**62))
+    return bool((np.isfinite(value) & (value > low) & (value < high)).all())
 
 
 _RULES: Mapping[str, Evaluate] = {
@@ -235,7 +238,7 @@ _RULES: Mapping[str, Evaluate] = {
 
 @attrs.frozen
 class FoldConstants(Pass):
-    """Only where the value is the one the devices would compute, and never into a large one."""
+    """Folds where the value is the one that devices compute, and the constant is not too large."""
 
     name: ClassVar[str] = "fold-constants"
 
@@ -245,9 +248,9 @@ class FoldConstants(Pass):
         return rewrite_module(module, self._folded)
 
     def _folded(self, rebuild: Rebuild, node: Node) -> NodeId:
-        small = isinstance(node.type, ArrayType) and node.type.size_bytes <= self.limit_bytes
+        is_small = isinstance(node.type, ArrayType) and node.type.size_bytes <= self.limit_bytes
         operands = [rebuild.nodes[operand] for operand in node.operands]
-        if not small or not all(operand.has_value() for operand in operands):
+        if not is_small or not all(operand.has_value() for operand in operands):
             return rebuild.add(node)
         value = evaluate(node, [operand.literal().array for operand in operands])
         if value is None:

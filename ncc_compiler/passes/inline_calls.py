@@ -5,7 +5,7 @@ from typing import ClassVar
 import attrs
 
 from ncc_compiler.diagnostics import CompileError, Diagnostic
-from ncc_compiler.ir.graph import Computation, Module, Node, NodeId, names_in
+from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
 from ncc_compiler.options import INLINE_LIMIT_NODES
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, reachable, rewrite_computation
@@ -43,8 +43,13 @@ class InlineCalls(Pass):
     def _refuse_explosion(self, module: Module) -> None:
         sizes: dict[str, int] = {}
         for name, computation in module.computations.items():
-            calls = [callee for node in computation.nodes for callee in _copied(node)]
-            sizes[name] = len(computation.nodes) + sum(sizes[callee] for callee in calls)
+            copies = (  # each of these nodes repeats its callees in the program
+                callee
+                for node in computation.nodes
+                if node.op in _CALLS or node.op in _CONTROL_FLOW
+                for _, callee in node.callees()
+            )
+            sizes[name] = len(computation.nodes) + sum(sizes[callee] for callee in copies)
         if sizes[module.entry] > self.limit_nodes:
             text = (
                 f"calls expand %{module.entry} to {sizes[module.entry]} operations, "
@@ -52,13 +57,6 @@ class InlineCalls(Pass):
             )
             option = f"--pass-option {self.name}.limit_nodes=N raises the limit"
             raise CompileError([Diagnostic("inline-calls-C1", text, help=option)])
-
-
-def _copied(node: Node) -> list[str]:
-    """The computations that the program will hold once more because of this node."""
-    if node.op not in _CALLS and node.op not in _CONTROL_FLOW:
-        return []
-    return [name for value in node.attributes.values() for name in names_in(value)]
 
 
 def _insert(rebuild: Rebuild, body: Computation, call: Node) -> NodeId:

@@ -67,25 +67,23 @@ def _start(rebuild: Rebuild, node: Node) -> NodeId:
         callee = Callee(node.callee("calls"))
         plain = attrs.evolve(plain, op="call", attributes={"to_apply": callee})
     result = rebuild.add(plain)
-    operand = _operands(rebuild, node, kinds[1 if op == "copy" else 0])
-    head = [result, operand] if op == "copy" else [operand, result]
-    contexts = [_context(rebuild, node, kind) for kind in kinds[2:]]
-    return rebuild.derived(node, "tuple", node.type, [*head, *contexts])
+    # the tuple of a copy-start has the result first
+    operand = _operand_element(rebuild, node, kinds[1 if op == "copy" else 0])
+    elements = [result, operand] if op == "copy" else [operand, result]
+    for kind in kinds[2:]:  # contexts
+        assert isinstance(kind, ArrayType), node.name
+        elements.append(rebuild.constant(node, kind, 0))
+    return rebuild.derived(node, "tuple", node.type, elements)
 
 
-def _operands(rebuild: Rebuild, node: Node, kind: Type) -> NodeId:
-    """The operand as the tuple holds it: alone, or in a tuple of its own."""
+def _operand_element(rebuild: Rebuild, node: Node, kind: Type) -> NodeId:
+    """The operands as an element of the start's tuple: a single array, or a tuple of them."""
     operands: Sequence[NodeId] = node.operands[:1] if moves_slices(node) else node.operands
     if isinstance(kind, TupleType) and (
         len(operands) != 1 or rebuild.nodes[operands[0]].type != kind
     ):
         return rebuild.derived(node, "tuple", kind, operands)
     return operands[0]
-
-
-def _context(rebuild: Rebuild, node: Node, kind: Type) -> NodeId:
-    assert isinstance(kind, ArrayType), node.name
-    return rebuild.constant(node, kind, 0)
 
 
 @attrs.frozen
@@ -132,8 +130,9 @@ def _permuted(rebuild: Rebuild, node: Node, data: NodeId) -> NodeId:
     ]
     if len(parts) > 1:
         return rebuild.add(attrs.evolve(permute, operands=tuple(parts), type=kind))
-    alone = rebuild.add(attrs.evolve(permute, operands=tuple(parts), type=kind.elements[0]))
-    return rebuild.derived(node, "tuple", kind, [alone])
+    # A collective of one operand has an array for a result, not a tuple of one.
+    single = rebuild.add(attrs.evolve(permute, operands=tuple(parts), type=kind.elements[0]))
+    return rebuild.derived(node, "tuple", kind, [single])
 
 
 def _started(rebuild: Rebuild, node: Node, data: NodeId, token: NodeId) -> NodeId:

@@ -1,14 +1,14 @@
 """How passes make new computations: nodes in order, each under a name of its own."""
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
 from ncc_compiler.ir.graph import Attribute, Computation, Literal, Module, Node, NodeId
-from ncc_compiler.ir.types import ArrayType, Type
+from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_runtime.neff.shared.dtypes import DType
 
 DROPPED = NodeId(-1)
@@ -66,8 +66,8 @@ class Rebuild:
         if module.replica_count == 1:
             return partition
         replica = self.derived(source, "replica-id", kind, [])
-        width = self.constant(source, kind, module.num_partitions)
-        first = self.derived(source, "multiply", kind, [replica, width])
+        partitions = self.constant(source, kind, module.num_partitions)
+        first = self.derived(source, "multiply", kind, [replica, partitions])
         return self.derived(source, "add", kind, [first, partition])
 
     def rewired(self, node: Node) -> Node:
@@ -87,6 +87,21 @@ class Rebuild:
     def finish(self) -> Computation:
         root = self.new_ids[self._old.root]
         return attrs.evolve(self._old, nodes=tuple(self.nodes), root=root)
+
+
+def array_types(kind: Type) -> list[ArrayType]:
+    """An array's type, or those of the arrays in a tuple."""
+    kinds = kind.elements if isinstance(kind, TupleType) else (kind,)
+    return [element for element in kinds if isinstance(element, ArrayType)]
+
+
+def unused_name(stem: str, taken: Container[str]) -> str:
+    """The stem, with a number where it is taken."""
+    name, number = stem, 0
+    while name in taken:
+        number += 1
+        name = f"{stem}.{number}"
+    return name
 
 
 def provenance(node: Node) -> dict[str, Attribute]:
@@ -120,12 +135,12 @@ def rewrite_module(
 
 
 def stable_order(uses: Sequence[Sequence[int]]) -> list[int]:
-    """Positions in an order in which each stands behind what it uses, and else as before."""
+    """Positions in a topological order (each behind what it uses), else as before."""
     users: list[list[int]] = [[] for _ in uses]
     missing = [0] * len(uses)
-    for position, needs in enumerate(uses):
-        for need in set(needs):
-            users[need].append(position)
+    for position, used in enumerate(uses):
+        for definition in set(used):
+            users[definition].append(position)
             missing[position] += 1
     ready = [position for position, count in enumerate(missing) if not count]
     order: list[int] = []
@@ -141,13 +156,13 @@ def stable_order(uses: Sequence[Sequence[int]]) -> list[int]:
 
 
 def reachable(computations: Mapping[str, Computation], entry: str) -> dict[str, Computation]:
-    """The computations that the entry needs, in their order."""
+    """The computations that the entry runs, directly or through others, in their order."""
     reached, pending = {entry}, [entry]
     while pending:
         nodes = computations[pending.pop()].nodes
-        named = {callee for node in nodes for _, callee in node.callees()} - reached
-        reached |= named
-        pending += named
+        new = {callee for node in nodes for _, callee in node.callees()} - reached
+        reached |= new
+        pending += new
     return {name: computation for name, computation in computations.items() if name in reached}
 
 

@@ -38,7 +38,7 @@ from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.groups import GroupMode
 
 _ADDS_NOTHING = frozenset({"add-dependency", "domain"})
-"""Order, which values give already, and shardings, which have been acted upon."""
+"""What they order follows from uses of values; shardings were applied when XLA partitioned."""
 
 _SPELLED_OUT = frozenset({"custom-call", "get-dimension-size", "ragged-dot"}) | _ADDS_NOTHING
 _ID_OF = {GroupMode.CROSS_PARTITION: "partition-id", GroupMode.CROSS_REPLICA: "replica-id"}
@@ -87,19 +87,19 @@ def _permute_of_slices(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
         place = element(operand, moved_slice.starts)
         return [element(place, [dimension]) for dimension in range(len(moved_slice.sizes))]
 
-    def cut(array: NodeId, at: list[NodeId], moved_slice: MovedSlice) -> NodeId:
+    def slice_at(array: NodeId, at: list[NodeId], moved_slice: MovedSlice) -> NodeId:
         kind = ArrayType(rebuild.type_of(array).dtype, moved_slice.sizes)
         sizes = {"dynamic_slice_sizes": moved_slice.sizes}
         return rebuild.derived(node, "dynamic-slice", kind, [array, *at], **sizes)
 
     source, output, from_starts, to_starts = node.operands
-    several = isinstance(node.type, TupleType)
-    count = len(node.type.elements) if isinstance(node.type, TupleType) else 1
-    arrays = [element(output, [k] if several else []) for k in range(count)]
+    arrays = [output]
+    if isinstance(node.type, TupleType):
+        arrays = [element(output, [k]) for k in range(len(node.type.elements))]
     parts = []
     for moved_slice in slices:
         array = element(source, [] if moved_slice.array is None else [moved_slice.array])
-        parts.append(cut(array, starts(from_starts, moved_slice), moved_slice))
+        parts.append(slice_at(array, starts(from_starts, moved_slice), moved_slice))
     kinds = tuple(rebuild.type_of(part) for part in parts)
     kept = {key: value for key, value in node.attributes.items() if key != SLICE_SIZES}
     permute = attrs.evolve(node, name=rebuild.fresh(node.name), attributes=kept)
@@ -114,20 +114,19 @@ def _permute_of_slices(module: Module, rebuild: Rebuild, node: Node) -> NodeId:
     for k, moved_slice in enumerate(slices):
         arrived = element(moved, [k] if len(slices) > 1 else [])
         array, at = arrays[moved_slice.array or 0], starts(to_starts, moved_slice)
-        if receives is not None:
-            known = ArrayType(DType.PRED, moved_slice.sizes)
-            mask = rebuild.derived(node, "broadcast", known, [receives], dimensions=())
-            choice = [mask, arrived, cut(array, at, moved_slice)]
-            arrived = rebuild.derived(node, "select", kinds[k], choice)
+        if receives is not None:  # a rank that receives nothing keeps what is there
+            mask_type = ArrayType(DType.PRED, moved_slice.sizes)
+            mask = rebuild.derived(node, "broadcast", mask_type, [receives], dimensions=())
+            operands = [mask, arrived, slice_at(array, at, moved_slice)]
+            arrived = rebuild.derived(node, "select", kinds[k], operands)
         arrays[moved_slice.array or 0] = rebuild.derived(
             node, "dynamic-update-slice", rebuild.type_of(array), [array, arrived, *at]
         )
-    if several:
+    if isinstance(node.type, TupleType):
         return rebuild.add(
             attrs.evolve(node, op="tuple", operands=tuple(arrays), attributes=provenance(node))
         )
-    (only,) = arrays
-    return only
+    return arrays[0]
 
 
 def _is_target(module: Module, rebuild: Rebuild, node: Node) -> NodeId | None:
@@ -138,18 +137,20 @@ def _is_target(module: Module, rebuild: Rebuild, node: Node) -> NodeId | None:
     table[[target for _, target in written_pairs(node)]] = True
     if table.all():
         return None
-    known = rebuild.constant(node, ArrayType(DType.PRED, (count,)), table)
-    own = rebuild.derived(node, _ID_OF[mode], ArrayType(DType.U32), [])
-    single = ArrayType(DType.PRED, (1,))
-    entry = rebuild.derived(node, "dynamic-slice", single, [known, own], dynamic_slice_sizes=(1,))
+    is_target = rebuild.constant(node, ArrayType(DType.PRED, (count,)), table)
+    own_id = rebuild.derived(node, _ID_OF[mode], ArrayType(DType.U32), [])
+    entry = rebuild.derived(
+        node,
+        "dynamic-slice",
+        ArrayType(DType.PRED, (1,)),
+        [is_target, own_id],
+        dynamic_slice_sizes=(1,),
+    )
     return rebuild.derived(node, "reshape", ArrayType(DType.PRED), [entry])
 
 
 def _dimension_size(rebuild: Rebuild, node: Node) -> NodeId:
-    dimensions = node.attributes["dimensions"]
-    assert isinstance(dimensions, tuple), node.name
-    (dimension,) = dimensions
-    assert isinstance(dimension, int), node.name
+    (dimension,) = node.integers("dimensions")
     size = np.array(rebuild.type_of(node.operands[0]).shape[dimension], np.int32)
     size.setflags(write=False)
     constant = attrs.evolve(node, op="constant", operands=())
@@ -192,19 +193,21 @@ def _approx_topk(rebuild: Rebuild, node: Node) -> NodeId:
     call = approx_topk_of(node)
     arrays = [rebuild.type_of(operand) for operand in node.operands[: len(node.operands) // 2]]
     kind = arrays[0] if len(arrays) == 1 else TupleType(tuple(arrays))
-    whole = as_sort(node, kind)
-    order = rebuild.derived(node, "sort", kind, whole.operands, **whole.attributes)
+    sort = as_sort(node, kind)
+    ordered = rebuild.derived(node, "sort", kind, sort.operands, **sort.attributes)
     shape = list(arrays[0].shape)
     shape[call.dimension] = call.count
     kinds = [ArrayType(array.dtype, tuple(shape)) for array in arrays]
     limits: dict[str, Attribute] = {"slice": tuple((0, size, 1) for size in shape)}
     if len(arrays) == 1:
         return rebuild.add(
-            attrs.evolve(node, op="slice", operands=(order,), attributes=limits | provenance(node))
+            attrs.evolve(
+                node, op="slice", operands=(ordered,), attributes=limits | provenance(node)
+            )
         )
     firsts = []
     for index, (array, first) in enumerate(zip(arrays, kinds, strict=True)):
-        part = rebuild.derived(node, "get-tuple-element", array, [order], index=index)
+        part = rebuild.derived(node, "get-tuple-element", array, [ordered], index=index)
         firsts.append(rebuild.derived(node, "slice", first, [part], **limits))
     return rebuild.add(
         attrs.evolve(node, op="tuple", operands=tuple(firsts), attributes=provenance(node))

@@ -6,9 +6,9 @@ some ranks may be there; of each group all or none are.
 
 After HLO's collectives and send/recv come those that HLO lacks: averages, rooted ones (where only
 the root gets something, the others get zeros), barriers; then variable-size (v-) collectives in the
-meaning of XLA and MPI. Their result is the output that was given, with the rows replaced that
-somebody sends: what lies beyond the counts stays. Counts that contradict each other have no
-meaning: a ValueError.
+meaning of XLA and MPI. Their result is the output operand with the rows replaced that a member
+sends: what lies beyond the counts stays. Counts that contradict each other have no meaning: a
+ValueError.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +22,7 @@ from ncc_compiler.ir.graph import Lists
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.reference.contraction import combine_of
 from ncc_compiler.reference.elementwise import ELEMENTWISE
+from ncc_compiler.reference.indexing import clamped_window
 from ncc_compiler.reference.numbers import dtype_of, narrowed, working
 from ncc_compiler.reference.step import Meaning, OpStep, Value, leaves
 from ncc_runtime.neff.shared.groups import (
@@ -45,7 +46,7 @@ def _mode(step: OpStep, *, may_have_global_ids: bool) -> GroupMode:
     return group_mode("channel_id" in attributes, global_ids if may_have_global_ids else None)
 
 
-def present_groups(step: OpStep, *, may_have_global_ids: bool) -> Groups:
+def _present_groups(step: OpStep, *, may_have_global_ids: bool) -> Groups:
     """The groups whose ranks are there, all of each."""
     module = step.module
     written = step.node.attributes.get("replica_groups", ExplicitGroups(()))
@@ -60,7 +61,7 @@ def present_groups(step: OpStep, *, may_have_global_ids: bool) -> Groups:
 
 def _groups(step: OpStep, *, may_have_global_ids: bool) -> Groups:
     """The groups whose ranks are there; every rank must be in one."""
-    groups = present_groups(step, may_have_global_ids=may_have_global_ids)
+    groups = _present_groups(step, may_have_global_ids=may_have_global_ids)
     members = sorted(rank for group in groups for rank in group)
     assert members == list(step.ranks), f"{step.node.name}: groups hold ranks {members}"
     return groups
@@ -71,12 +72,12 @@ def _by_rank(step: OpStep) -> dict[int, tuple[np.ndarray, ...]]:
     return {rank: step.arrays(position) for position, rank in enumerate(step.ranks)}
 
 
-def dimension_of(step: OpStep) -> int:
+def _dimension(step: OpStep) -> int:
     return step.node.integers("dimensions")[0]
 
 
-def cut(step: OpStep, array: np.ndarray, parts: int) -> list[np.ndarray]:
-    return np.split(array, parts, axis=dimension_of(step))
+def _split(step: OpStep, array: np.ndarray, parts: int) -> list[np.ndarray]:
+    return np.split(array, parts, axis=_dimension(step))
 
 
 def _all_reduce(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -88,24 +89,24 @@ def _all_reduce(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]
 
 
 def _all_gather(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
-    gathered = np.concatenate(members, axis=dimension_of(step))
+    gathered = np.concatenate(members, axis=_dimension(step))
     return [gathered.copy() for _ in members]
 
 
 def _reduce_scatter(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
-    return cut(step, _all_reduce(step, members)[0], len(members))
+    return _split(step, _all_reduce(step, members)[0], len(members))
 
 
 def _all_to_all(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Member k gets part k of everybody, in the order of the group."""
-    parts = [cut(step, array, len(members)) for array in members]
+    """Member k gets part k of every member, in the order of the group."""
+    parts = [_split(step, array, len(members)) for array in members]
     return [
-        np.concatenate([part[k] for part in parts], axis=dimension_of(step))
+        np.concatenate([part[k] for part in parts], axis=_dimension(step))
         for k in range(len(members))
     ]
 
 
-def each_operand(in_group: InGroup, *, may_have_global_ids: bool) -> Meaning:
+def _each_operand(in_group: InGroup, *, may_have_global_ids: bool) -> Meaning:
     """A collective that treats each of its operands alike, in every group."""
 
     def meaning(step: OpStep) -> list[Value]:
@@ -127,9 +128,9 @@ def _as_typed(step: OpStep, results: Sequence[np.ndarray]) -> Value:
 
 
 def _all_to_all_of_arrays_or_tuples(step: OpStep) -> list[Value]:
-    """With `dimensions` an array is cut; without, member k gets operand k of everybody."""
+    """With `dimensions` an array is split; without, member k gets operand k of every member."""
     if "dimensions" in step.node.attributes:
-        return each_operand(_all_to_all, may_have_global_ids=False)(step)
+        return _each_operand(_all_to_all, may_have_global_ids=False)(step)
     arrays = _by_rank(step)
     results: dict[int, Value] = dict.fromkeys(arrays, ())
     for group in _groups(step, may_have_global_ids=False):
@@ -162,34 +163,27 @@ def _permute_of_slices(step: OpStep) -> list[Value]:
             continue
         read, _, from_starts, _ = operands_of[source]
         _, _, _, to_starts = operands_of[target]
-        of_slices = iter(sizes.lists)
-        several = isinstance(read, tuple)
+        slice_sizes = iter(sizes.lists)  # of all arrays, one after the other
+        is_tuple = isinstance(read, tuple)
         for k, array in enumerate(leaves(read)):
-            there, here = (starts[k] if several else starts for starts in (from_starts, to_starts))
-            for one, other in zip(_each_slice(there), _each_slice(here), strict=True):
-                size = next(of_slices)
-                written = results[target][k]
-                written[_window(other, size, written)] = array[_window(one, size, array)]
+            written = results[target][k]
+            froms = _starts_of_slices(from_starts[k] if is_tuple else from_starts)
+            tos = _starts_of_slices(to_starts[k] if is_tuple else to_starts)
+            for from_start, to_start in zip(froms, tos, strict=True):
+                size = next(slice_sizes)
+                part = array[clamped_window(from_start, size, array.shape)]
+                written[clamped_window(to_start, size, written.shape)] = part
     return [
-        tuple(found) if isinstance(operands_of[rank][1], tuple) else found[0]
-        for rank, found in results.items()
+        tuple(arrays) if isinstance(operands_of[rank][1], tuple) else arrays[0]
+        for rank, arrays in results.items()
     ]
 
 
-def _each_slice(starts: Value) -> list[tuple[int, ...]]:
-    """Starts of one slice, or of several, as numbers."""
+def _starts_of_slices(starts: Value) -> list[tuple[int, ...]]:
+    """The starts of each slice of an array; `starts` may be those of a single one."""
     assert isinstance(starts, tuple), starts
-    each = starts if starts and isinstance(starts[0], tuple) else (starts,)
-    return [tuple(int(start) for start in leaves(start_tuple)) for start_tuple in each]
-
-
-def _window(starts: Sequence[int], sizes: Sequence[int], array: np.ndarray) -> tuple[slice, ...]:
-    """A slice of an array, moved as little as needed to lie inside."""
-    begins = [
-        min(max(start, 0), limit - size)
-        for start, size, limit in zip(starts, sizes, array.shape, strict=True)
-    ]
-    return tuple(slice(start, start + size) for start, size in zip(begins, sizes, strict=True))
+    start_tuples = starts if starts and isinstance(starts[0], tuple) else (starts,)
+    return [tuple(int(start) for start in leaves(start_tuple)) for start_tuple in start_tuples]
 
 
 def _moved(step: OpStep, arrays: Mapping[int, Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
@@ -207,16 +201,16 @@ def _moved(step: OpStep, arrays: Mapping[int, Sequence[np.ndarray]]) -> list[lis
 
 
 def _broadcast(step: OpStep) -> list[Value]:
-    """What the first of each group has; zeros for who is in no group."""
+    """What the first of each group has; zeros for ranks in no group."""
     arrays = _by_rank(step)
     results = {rank: [np.zeros_like(x) for x in arrays_of] for rank, arrays_of in arrays.items()}
-    for group in present_groups(step, may_have_global_ids=False):
+    for group in _present_groups(step, may_have_global_ids=False):
         results.update({rank: [x.copy() for x in arrays[group[0]]] for rank in group})
     return [_as_typed(step, arrays_of) for arrays_of in results.values()]
 
 
 def _context(step: OpStep) -> np.ndarray:
-    """What stands between data and token; what it holds is nobody's to read."""
+    """What stands between data and token; the program may not read it."""
     assert isinstance(step.node.type, TupleType), step.node.name
     kind = step.node.type.elements[1]
     assert isinstance(kind, ArrayType), step.node.name
@@ -247,9 +241,9 @@ TRANSFERS: Mapping[str, Meaning] = {
 """What is sent is received where the pairs say so."""
 
 COLLECTIVES: Mapping[str, Meaning] = {
-    "all-reduce": each_operand(_all_reduce, may_have_global_ids=True),
-    "all-gather": each_operand(_all_gather, may_have_global_ids=True),
-    "reduce-scatter": each_operand(_reduce_scatter, may_have_global_ids=True),
+    "all-reduce": _each_operand(_all_reduce, may_have_global_ids=True),
+    "all-gather": _each_operand(_all_gather, may_have_global_ids=True),
+    "reduce-scatter": _each_operand(_reduce_scatter, may_have_global_ids=True),
     "all-to-all": _all_to_all_of_arrays_or_tuples,
     "collective-permute": _collective_permute,
     "collective-broadcast": _broadcast,
@@ -257,7 +251,7 @@ COLLECTIVES: Mapping[str, Meaning] = {
 """What each collective makes of the operands of all ranks."""
 
 
-def reduced(step: OpStep, members: Sequence[np.ndarray]) -> np.ndarray:
+def _reduced(step: OpStep, members: Sequence[np.ndarray]) -> np.ndarray:
     """Folded in the order of the group; an average is rounded once, behind its division."""
     name = str(step.node.attributes.get("reduction", "average"))
     dtype = dtype_of(members[0])
@@ -274,12 +268,12 @@ def reduced(step: OpStep, members: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _average(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
-    total = reduced(step, members)
+    total = _reduced(step, members)
     return [total.copy() for _ in members]
 
 
 def _average_scattered(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
-    return cut(step, reduced(step, members), len(members))
+    return _split(step, _reduced(step, members), len(members))
 
 
 def _at_root(step: OpStep, result: np.ndarray, members: int) -> list[np.ndarray]:
@@ -289,36 +283,29 @@ def _at_root(step: OpStep, result: np.ndarray, members: int) -> list[np.ndarray]
 
 
 def _reduce(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
-    return _at_root(step, reduced(step, members), len(members))
+    return _at_root(step, _reduced(step, members), len(members))
 
 
 def _gather(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
-    gathered = np.concatenate(members, axis=dimension_of(step))
+    gathered = np.concatenate(members, axis=_dimension(step))
     return _at_root(step, gathered, len(members))
 
 
 def _scatter(step: OpStep, members: Sequence[np.ndarray]) -> list[np.ndarray]:
-    return cut(step, members[step.node.integer("root")], len(members))
+    return _split(step, members[step.node.integer("root")], len(members))
 
 
 def _barrier(step: OpStep) -> list[Value]:
-    """What it is given; here every rank does every step at once."""
-    return [
-        () if not operands else operands[0] if len(operands) == 1 else tuple(operands)
-        for operands in step.operands
-    ]
-
-
-def _in_groups(in_group: InGroup) -> Meaning:
-    return each_operand(in_group, may_have_global_ids=True)
+    """Gives its operands; here every rank does every step at once."""
+    return [operands[0] if len(operands) == 1 else tuple(operands) for operands in step.operands]
 
 
 NCC_COLLECTIVES: Mapping[str, Meaning] = {
-    "ncc.avg_all_reduce": _in_groups(_average),
-    "ncc.avg_reduce_scatter": _in_groups(_average_scattered),
-    "ncc.reduce": _in_groups(_reduce),
-    "ncc.gather": _in_groups(_gather),
-    "ncc.scatter": _in_groups(_scatter),
+    "ncc.avg_all_reduce": _each_operand(_average, may_have_global_ids=True),
+    "ncc.avg_reduce_scatter": _each_operand(_average_scattered, may_have_global_ids=True),
+    "ncc.reduce": _each_operand(_reduce, may_have_global_ids=True),
+    "ncc.gather": _each_operand(_gather, may_have_global_ids=True),
+    "ncc.scatter": _each_operand(_scatter, may_have_global_ids=True),
     "ncc.barrier": _barrier,
 }
 """What each of them makes of the operands of all ranks."""
@@ -332,12 +319,12 @@ InGroupByCounts: TypeAlias = Callable[[OpStep, Arrays], list[np.ndarray]]
 
 def _in_groups_by_counts(in_group: InGroupByCounts, *, may_have_global_ids: bool) -> Meaning:
     def meaning(step: OpStep) -> list[Value]:
-        place = {rank: position for position, rank in enumerate(step.ranks)}
+        position = {rank: k for k, rank in enumerate(step.ranks)}
         results: list[Value] = [()] * len(step.ranks)
-        for group in present_groups(step, may_have_global_ids=may_have_global_ids):
-            results_of = in_group(step, [step.arrays(place[rank]) for rank in group])
-            for rank, result in zip(group, results_of, strict=True):
-                results[place[rank]] = result
+        for group in _present_groups(step, may_have_global_ids=may_have_global_ids):
+            group_results = in_group(step, [step.arrays(position[rank]) for rank in group])
+            for rank, result in zip(group, group_results, strict=True):
+                results[position[rank]] = result
         return results
 
     return meaning
@@ -351,18 +338,21 @@ def _rows(array: np.ndarray, first: int, count: int, what: str) -> np.ndarray:
 
 
 def _ragged_all_to_all(step: OpStep, members: Arrays) -> list[np.ndarray]:
-    """Update u of member s for member d is entry d * updates + u of what s says."""
+    """Update u of member s for member d is entry d * updates + u of the vectors of s.
+
+    Operands are input, output, input offsets, send sizes, output offsets, receive sizes.
+    """
     results = [member[1].copy() for member in members]
     updates = len(members[0][2]) // len(members)
-    for source, (operand, _, *counts) in enumerate(members):
-        starts, sizes, targets, _ = ([int(number) for number in vector] for vector in counts)
-        for entry, (start, size, target) in enumerate(zip(starts, sizes, targets, strict=True)):
-            to, update = divmod(entry, updates)
-            expected = int(members[to][5][source * updates + update])
+    for source, (operand, _, *vectors) in enumerate(members):
+        starts, sizes, to_starts, _ = ([int(number) for number in vector] for vector in vectors)
+        for entry, (start, size, to_start) in enumerate(zip(starts, sizes, to_starts, strict=True)):
+            target, update = divmod(entry, updates)
+            expected = int(members[target][5][source * updates + update])
             if expected != size:
                 raise ValueError(f"{step.node.name}: {size} rows for who expects {expected}")
             rows = _rows(operand, start, size, step.node.name)
-            _rows(results[to], target, size, step.node.name)[...] = rows
+            _rows(results[target], to_start, size, step.node.name)[...] = rows
     return results
 
 
@@ -376,13 +366,13 @@ def _exchanged(step: OpStep, members: Arrays) -> list[np.ndarray]:
     slot = len(results[0]) // (1 if has_offsets else len(members))
     for source, (operand, _, metadata) in enumerate(members):
         counts, starts = metadata[:2].astype(np.int64).tolist()
-        for to, (count, start) in enumerate(zip(counts, starts, strict=True)):
-            expected = members[to][2][:, source].astype(np.int64).tolist()
+        for target, (count, start) in enumerate(zip(counts, starts, strict=True)):
+            expected = members[target][2][:, source].astype(np.int64).tolist()
             if not 0 <= count <= slot or expected[2] != count:
                 raise ValueError(f"{step.node.name}: {count} rows for a slot of {slot}")
-            first = expected[3] if has_offsets else source * slot
+            to_start = expected[3] if has_offsets else source * slot
             rows = _rows(operand, start, count, step.node.name)
-            _rows(results[to], first, count, step.node.name)[...] = rows
+            _rows(results[target], to_start, count, step.node.name)[...] = rows
     return results
 
 
@@ -397,16 +387,16 @@ def _gathered(step: OpStep, members: Arrays) -> list[np.ndarray]:
 def _reduced_and_scattered(step: OpStep, members: Arrays) -> list[np.ndarray]:
     """Chunk j, of as many rows on every member, is reduced for member j."""
     results = []
-    for to, (_, output, own) in enumerate(members):
-        counts = {int(member[2][0][to]) for member in members} | {*map(int, own[2])}
+    for target, (_, output, metadata) in enumerate(members):
+        counts = {int(member[2][0][target]) for member in members} | {*map(int, metadata[2])}
         if len(counts) > 1:
             raise ValueError(f"{step.node.name}: chunks of {sorted(counts)} rows are joined")
         (count,) = counts
         chunks = [
-            _rows(member[0], int(member[2][1][to]), count, step.node.name) for member in members
+            _rows(member[0], int(member[2][1][target]), count, step.node.name) for member in members
         ]
         result = output.copy()
-        _rows(result, 0, count, step.node.name)[...] = reduced(step, chunks)
+        _rows(result, 0, count, step.node.name)[...] = _reduced(step, chunks)
         results.append(result)
     return results
 

@@ -63,20 +63,20 @@ def _integers(function: Callable[..., int]) -> Callable[[Node, Operands], np.nda
 
 
 def _shift_right_arithmetic(bits: int, value: int, amount: int) -> int:
-    """The highest bit comes in again; numbers of no sign have one for this."""
+    """The highest bit is repeated, also of unsigned types."""
     signed = value - (1 << bits) if value >> (bits - 1) else value
     return signed >> min(amount, bits)
 
 
-def _raw(array: np.ndarray, dtype: DType) -> list[int]:
+def _bits_of(array: np.ndarray, dtype: DType) -> list[int]:
     """The bits of the elements as unsigned numbers."""
-    flat = array.reshape(-1)
-    step, octets, mask = dtype.size_bytes, flat.tobytes(), (1 << dtype.bits) - 1
+    step, octets, mask = dtype.size_bytes, array.tobytes(), (1 << dtype.bits) - 1
     words = (octets[k : k + step] for k in range(0, len(octets), step))
     return [int.from_bytes(word, "little") & mask for word in words]
 
 
-def _of_raw(raw: Sequence[int], dtype: DType) -> np.ndarray:
+def _from_bits(raw: Sequence[int], dtype: DType) -> np.ndarray:
+    """The elements that have these bits; the inverse of `_bits_of`."""
     if dtype is DType.PRED:
         return np.array([value != 0 for value in raw], bool)
     if dtype.is_integer and dtype.bits < 8:
@@ -91,52 +91,57 @@ def _bitcast(node: Node, operands: Operands) -> np.ndarray:
     (array,) = operands
     assert isinstance(node.type, ArrayType), node.name
     source, target = dtype_of(array), node.type.dtype
-    raw = _raw(array, source)
+    raw = _bits_of(array, source)
     if source.bits > target.bits:
         mask, steps = (1 << target.bits) - 1, range(0, source.bits, target.bits)
         raw = [(value >> shift) & mask for value in raw for shift in steps]
     elif source.bits < target.bits:
         count = target.bits // source.bits
         groups = (raw[k : k + count] for k in range(0, len(raw), count))
-        raw = [sum(one << (source.bits * k) for k, one in enumerate(group)) for group in groups]
-    is_whole = len(raw) == node.type.elements  # else a region's scalar, for many at once
-    return _of_raw(raw, target).reshape(node.type.shape if is_whole else array.shape)
+        raw = [sum(bits << (source.bits * k) for k, bits in enumerate(group)) for group in groups]
+    # A region is applied to arrays, though its nodes are scalars.
+    is_scalar_op = len(raw) != node.type.elements
+    return _from_bits(raw, target).reshape(array.shape if is_scalar_op else node.type.shape)
 
 
 _FORMATS = {DType.F16: 5, DType.BF16: 8, DType.F32: 8, DType.F64: 11}
-"""Bits of the exponent; what is narrower is looked at as a wider float."""
+"""Bits of the exponent; narrower floats are treated as one of these, which holds their values."""
 
 
 def _to_last_place(x: np.ndarray, exponent: np.ndarray, mantissa_bits: int) -> np.ndarray:
-    """Halves go to even; without a mantissa, an odd exponent is the even one with its bias."""
+    """Rounded to so many bits, halves to even.
+
+    Without a mantissa the exponent's last bit decides what is even; with the (odd) bias added, that
+    is an odd exponent.
+    """
     last = exponent - min(mantissa_bits, 52)
     scaled = np.ldexp(x, -last)
-    whole = np.rint(scaled)
+    rounded = np.rint(scaled)
     if mantissa_bits == 0:
-        stays = (np.abs(scaled) == 1.5) & (exponent % 2 == 1)
-        whole = np.where(stays, np.copysign(1.0, x), whole)
-    return np.ldexp(whole, last)
+        rounds_down = (np.abs(scaled) == 1.5) & (exponent % 2 == 1)
+        rounded = np.where(rounds_down, np.copysign(1.0, x), rounded)
+    return np.ldexp(rounded, last)
 
 
 def _reduce_precision(node: Node, operands: Operands) -> np.ndarray:
-    """Rounded to a multiple of the last place that is left, by arithmetic."""
+    """Rounded to a multiple of the last place of the reduced mantissa, by arithmetic."""
     (array,) = operands
     dtype = dtype_of(array)
     carrier = DType.F32 if dtype is DType.F8E8M0FNU else DType.F16
-    own_bits = _FORMATS.get(dtype, _FORMATS[carrier])
+    source_bits = _FORMATS.get(dtype, _FORMATS[carrier])
     exponent_bits, mantissa_bits = node.integer("exponent_bits"), node.integer("mantissa_bits")
     x = array.astype(np.float64)
-    least = 2 - (1 << (own_bits - 1))  # exponent of the smallest normal number
-    exponent = np.maximum(np.frexp(x)[1] - 1, least)
+    min_exponent = 2 - (1 << (source_bits - 1))  # of the smallest normal number
+    exponent = np.maximum(np.frexp(x)[1] - 1, min_exponent)
     rounded = np.where(np.isfinite(x), _to_last_place(x, exponent, mantissa_bits), x)
-    if exponent_bits < own_bits:
+    if exponent_bits < source_bits:
         bias = (1 << (exponent_bits - 1)) - 1
         size = np.abs(rounded)
         rounded = np.where(size >= 2.0 ** (bias + 1), np.copysign(np.inf, x), rounded)
         rounded = np.where(size < 2.0 ** (1 - bias), np.copysign(0.0, x), rounded)
-    through = carrier if dtype not in _FORMATS else dtype
-    narrow = rounded.astype(through.numpy).astype(dtype.numpy)
-    return np.where(np.isnan(array), array, narrow) if dtype in _FORMATS else narrow
+    if dtype not in _FORMATS:
+        return rounded.astype(carrier.numpy).astype(dtype.numpy)
+    return np.where(np.isnan(array), array, rounded.astype(dtype.numpy))
 
 
 def _stochastic_convert(node: Node, operands: Operands) -> np.ndarray:
@@ -149,10 +154,10 @@ def _stochastic_convert(node: Node, operands: Operands) -> np.ndarray:
             return 0
         if x >= high or x <= -high - 1:
             return high if x > 0 else -high - 1
-        size = abs(Fraction(x))
-        whole = size.numerator // size.denominator
-        up = random < int((size - whole) * 2**bits)
-        return (whole + up) * (1 if x > 0 else -1)
+        magnitude = abs(Fraction(x))
+        truncated = magnitude.numerator // magnitude.denominator
+        goes_up = random < int((magnitude - truncated) * 2**bits)
+        return (truncated + goes_up) * (1 if x > 0 else -1)
 
     return _for_each(rounded, dtype, *operands)
 
@@ -235,7 +240,7 @@ def _integer_power(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
 def _maximum(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """NaN wins; -0 is less than +0; complex numbers are ordered by `_ordered`."""
     if x.dtype.kind == "c":
-        return _outermost(np.greater, _maximum, x, y)
+        return _complex_extremum(np.greater, _maximum, x, y)
     larger = np.maximum(x, y)
     if x.dtype.kind != "f":
         return np.asarray(larger)
@@ -245,7 +250,7 @@ def _maximum(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _minimum(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """NaN wins; -0 is less than +0; complex numbers are ordered by `_ordered`."""
     if x.dtype.kind == "c":
-        return _outermost(np.less, _minimum, x, y)
+        return _complex_extremum(np.less, _minimum, x, y)
     smaller = np.minimum(x, y)
     if x.dtype.kind != "f":
         return np.asarray(smaller)
@@ -258,13 +263,16 @@ def _ordered(compare: Callable[..., np.ndarray], x: np.ndarray, y: np.ndarray) -
     return np.where(x.real == y.real, by_imaginary, compare(x.real, y.real))
 
 
-def _outermost(
+def _complex_extremum(
     compare: Callable[..., np.ndarray],
     of_parts: Callable[..., np.ndarray],
     x: np.ndarray,
     y: np.ndarray,
 ) -> np.ndarray:
-    """The first of two complex numbers; all NaN where a part is. Of equal ones zeros may differ."""
+    """The first of two complex numbers; all NaN where a part is.
+
+    Where both are equal they may differ in the signs of zeros: each part as of real numbers.
+    """
     x, y = np.broadcast_arrays(x, y)
     result = np.where(_ordered(compare, x, y), x, y)
     result.real[x == y] = of_parts(x.real, y.real)[x == y]
@@ -273,9 +281,9 @@ def _outermost(
     return result
 
 
-def _clamp(least: np.ndarray, x: np.ndarray, most: np.ndarray) -> np.ndarray:
+def _clamp(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> np.ndarray:
     """The upper bound wins over the lower one."""
-    return _minimum(_maximum(least, x), most)
+    return _minimum(_maximum(low, x), high)
 
 
 _ARITHMETIC: Mapping[str, Callable[..., np.ndarray]] = {
@@ -297,7 +305,7 @@ _ARITHMETIC: Mapping[str, Callable[..., np.ndarray]] = {
 }
 
 
-def _in_own_dtype(compute: Callable[..., np.ndarray]) -> Elementwise:
+def _in_working_dtype(compute: Callable[..., np.ndarray]) -> Elementwise:
     """The op computed in a working dtype and rounded once to the dtype of the result."""
 
     def meaning(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
@@ -309,12 +317,12 @@ def _in_own_dtype(compute: Callable[..., np.ndarray]) -> Elementwise:
 
 
 def _of_sign(compute: Callable[[np.ndarray], np.ndarray]) -> Elementwise:
-    """What changes no bit of a float16 but its sign, so is not computed in a wider type."""
-    in_own_dtype = _in_own_dtype(compute)
+    """An op that changes no bit of a float16 but its sign, so is not computed in a wider type."""
+    in_working_dtype = _in_working_dtype(compute)
 
     def meaning(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
         is_half = operands[0].dtype == np.float16
-        return np.asarray(compute(*operands)) if is_half else in_own_dtype(node, operands)
+        return np.asarray(compute(*operands)) if is_half else in_working_dtype(node, operands)
 
     return meaning
 
@@ -342,7 +350,7 @@ _DIRECTIONS: Mapping[str, Callable[..., np.ndarray]] = {
 
 
 def _mulhi(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
-    """In Python's integers, which have as many bits as a product needs."""
+    """The upper half of the product, in Python's integers."""
     dtype = dtype_of(operands[0])
     first, second = (working(operand).astype(object) for operand in operands)
     high = np.asarray((first * second) >> dtype.bits)
@@ -382,7 +390,7 @@ def _select(_: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
 
 
 ELEMENTWISE: Mapping[str, Elementwise] = {
-    **{name: _in_own_dtype(compute) for name, compute in _ARITHMETIC.items()},
+    **{name: _in_working_dtype(compute) for name, compute in _ARITHMETIC.items()},
     **{name: _of_sign(_ARITHMETIC[name]) for name in ("abs", "negate", "sign")},
     "copy": _copy,
     "real": _real,

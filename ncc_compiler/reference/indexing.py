@@ -1,4 +1,4 @@
-"""Ops that read or write at places given by operands, and ops that only move elements.
+"""Ops that read or write at indices given by operands, and ops that only move elements.
 
 Gather, scatter and dynamic slices compute an index for every element, as specified. The others copy
 elements to places that follow from the shapes alone.
@@ -20,7 +20,7 @@ Places: TypeAlias = tuple[Any, ...]
 """What numpy takes between brackets: numbers, slices, arrays of indices."""
 
 _FAR = 2**62
-"""An index of u64 that int64 cannot hold is as far out of bounds as this one."""
+"""Indices of u64 that int64 may not hold become this one, which is out of bounds too."""
 
 
 def _shape(node: Node) -> Index:
@@ -34,7 +34,9 @@ def _as_int64(indices: np.ndarray) -> np.ndarray:
     return indices.astype(np.int64)
 
 
-def _clamped(starts: Sequence[int], sizes: Index, shape: Index) -> tuple[slice, ...]:
+def clamped_window(
+    starts: Sequence[int], sizes: Sequence[int], shape: Sequence[int]
+) -> tuple[slice, ...]:
     """The window of these sizes that starts as near to `starts` as the array allows."""
     firsts = [
         min(max(int(start), 0), limit - size)
@@ -50,18 +52,21 @@ def _starts(operands: Sequence[np.ndarray]) -> list[int]:
 
 def _dynamic_slice(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
     operand, *starts = operands
-    return np.array(operand[_clamped(_starts(starts), _shape(node), operand.shape)])
+    return np.array(operand[clamped_window(_starts(starts), _shape(node), operand.shape)])
 
 
 def _dynamic_update_slice(_: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
     operand, update, *starts = operands
     result = operand.copy()
-    result[_clamped(_starts(starts), update.shape, operand.shape)] = update
+    result[clamped_window(_starts(starts), update.shape, operand.shape)] = update
     return result
 
 
 def _gather(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
-    """For every index of the result, the operand's index: clamped start plus offset."""
+    """For every index of the result, the operand's index: clamped start plus offset.
+
+    `places[d]` is the operand's index along dimension d, one for each element of the result.
+    """
     operand, indices = operands[0], _as_int64(operands[1])
     offset_dims = node.integers("offset_dims")
     vector_dim = node.integer("index_vector_dim")
@@ -72,23 +77,18 @@ def _gather(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
     batch = [grid[d] for d in range(len(grid)) if d not in offset_dims]
     places = [np.zeros(_shape(node), np.int64) for _ in sizes]
     for k, dimension in enumerate(node.integers("start_index_map")):
-        start = indices[_at(batch, vector_dim, k, indices.ndim)]
+        # number k of the index vector of each batch position
+        at = (*batch[:vector_dim], k, *batch[vector_dim:])
+        start = indices[at if vector_dim < indices.ndim else tuple(batch)]
         places[dimension] = np.clip(start, 0, operand.shape[dimension] - sizes[dimension])
     pairs = zip(batching, node.integers("start_indices_batching_dims"), strict=True)
-    for dimension, of_indices in pairs:
-        places[dimension] = batch[of_indices - (of_indices > vector_dim)]
+    for dimension, indices_dim in pairs:  # batch does not count the dimension of the vectors
+        places[dimension] = batch[indices_dim - (indices_dim > vector_dim)]
     left_out = (*node.integers("collapsed_slice_dims"), *batching)
     kept = [d for d in range(operand.ndim) if d not in left_out]
     for dimension, offset_dim in zip(kept, offset_dims, strict=True):
         places[dimension] = places[dimension] + grid[offset_dim]
     return np.array(np.broadcast_to(operand[tuple(places)], _shape(node)))
-
-
-def _at(batch: list[np.ndarray], vector_dim: int, k: int, rank: int) -> Places:
-    """Where number k of the index vector of each batch position is."""
-    if vector_dim == rank:
-        return tuple(batch)
-    return (*batch[:vector_dim], k, *batch[vector_dim:])
 
 
 def _pad(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
@@ -109,9 +109,7 @@ def _pad(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _reverse(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
-    turned = node.integers("dimensions")
-    ways = (slice(None, None, -1 if d in turned else 1) for d in range(operands[0].ndim))
-    return np.array(operands[0][tuple(ways)])
+    return np.array(np.flip(operands[0], node.integers("dimensions")))
 
 
 def _get_dimension_size(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
@@ -154,17 +152,23 @@ def _windows(
 ) -> Iterator[tuple[Places, Places]]:
     """Where each window lies in the updates and in the operands; none that sticks out."""
     window_dims = node.integers("update_window_dims")
-    vectors, batch = _index_vectors(node, _as_int64(indices))
+    # The indices with their vectors last; a vector_dim behind the last means vectors of one.
+    vector_dim = node.integer("index_vector_dim")
+    vectors = _as_int64(indices)
+    if vector_dim == vectors.ndim:
+        vectors = vectors[..., None]
+    vectors = np.moveaxis(vectors, vector_dim, -1)
     batching = node.integers("input_batching_dims")
     left_out = (*node.integers("inserted_window_dims"), *batching)
     inner = iter(updates[d] for d in window_dims)
     sizes = [1 if d in left_out else next(inner) for d in range(len(shape))]
-    for index in np.ndindex(batch):
+    for index in np.ndindex(vectors.shape[:-1]):
         starts = [0] * len(shape)
         for k, dimension in enumerate(node.integers("scatter_dims_to_operand_dims")):
             starts[dimension] = int(vectors[(*index, k)])
-        for dimension, d in zip(batching, _batching_places(node), strict=True):
-            starts[dimension] = index[d]
+        pairs = zip(batching, node.integers("scatter_indices_batching_dims"), strict=True)
+        for dimension, indices_dim in pairs:  # index does not count the dimension of the vectors
+            starts[dimension] = index[indices_dim - (indices_dim > vector_dim)]
         ends = [start + size for start, size in zip(starts, sizes, strict=True)]
         if min(starts, default=0) >= 0 and all(e <= n for e, n in zip(ends, shape, strict=True)):
             outer = iter(index)
@@ -172,21 +176,6 @@ def _windows(
                 slice(None) if d in window_dims else next(outer) for d in range(len(updates))
             )
             yield window, tuple(slice(s, e) for s, e in zip(starts, ends, strict=True))
-
-
-def _index_vectors(node: Node, indices: np.ndarray) -> tuple[np.ndarray, Index]:
-    """The indices with their vectors last, and the shape without these."""
-    vector_dim = node.integer("index_vector_dim")
-    if vector_dim == indices.ndim:
-        return indices[..., None], indices.shape
-    moved = np.moveaxis(indices, vector_dim, -1)
-    return moved, moved.shape[:-1]
-
-
-def _batching_places(node: Node) -> list[int]:
-    """Batching dimensions of the indices, counted without the one of the vectors."""
-    vector_dim = node.integer("index_vector_dim")
-    return [d - (d > vector_dim) for d in node.integers("scatter_indices_batching_dims")]
 
 
 def _iota(node: Node, _: Sequence[np.ndarray]) -> np.ndarray:

@@ -46,24 +46,25 @@ class DivergenceError(Exception):
 
 
 def _convergent_ranks(step: OpStep, names: Iterable[str]) -> list[tuple[int, ...]]:
-    """The step's ranks, joined where they take part in one collective of the computations."""
-    joined: dict[int, tuple[int, ...]] = {rank: (rank,) for rank in step.ranks}
+    """The step's ranks, united where they take part in one collective of the computations."""
+    set_of: dict[int, tuple[int, ...]] = {rank: (rank,) for rank in step.ranks}
     for node in collectives_in(step.module, names):
         permutes = pairs_attribute(node) is not None
         module = step.module
         participants = rank_pairs(module, node) if permutes else rank_groups(module, node)
         for group in participants:
-            ranks = [rank for rank in group if rank in joined]
-            union = tuple(sorted({member for rank in ranks for member in joined[rank]}))
-            joined.update(dict.fromkeys(union, union))
-    return sorted(set(joined.values()))
+            ranks = [rank for rank in group if rank in set_of]
+            union = tuple(sorted({member for rank in ranks for member in set_of[rank]}))
+            set_of.update(dict.fromkeys(union, union))
+    return sorted(set(set_of.values()))
 
 
 def _check_agreement(
-    step: OpStep, groups: Sequence[tuple[int, ...]], chosen: Mapping[int, object]
+    step: OpStep, groups: Sequence[tuple[int, ...]], predicates: Mapping[int, object]
 ) -> None:
+    """Raises DivergenceError where ranks of a group have different predicates."""
     for group in groups:
-        values = {rank: chosen[rank] for rank in group if rank in chosen}
+        values = {rank: predicates[rank] for rank in group if rank in predicates}
         if len(set(values.values())) > 1:
             shown = ", ".join(f"{value} on rank {rank}" for rank, value in values.items())
             raise DivergenceError(
@@ -88,10 +89,10 @@ def _while(step: OpStep) -> list[Value]:
     states = {rank: operands[0] for rank, operands in zip(step.ranks, step.operands, strict=True)}
     active = list(step.ranks)
     while active:
-        verdicts = _run(step, condition, states, active)
-        goes_on = {rank: bool(np.asarray(verdict)) for rank, verdict in verdicts.items()}
-        _check_agreement(step, groups, goes_on)
-        active = [rank for rank in active if goes_on[rank]]
+        results = _run(step, condition, states, active)
+        predicates = {rank: bool(np.asarray(result)) for rank, result in results.items()}
+        _check_agreement(step, groups, predicates)
+        active = [rank for rank in active if predicates[rank]]
         if active:
             states.update(_run(step, body, states, active))
     return [states[rank] for rank in step.ranks]
@@ -99,27 +100,22 @@ def _while(step: OpStep) -> list[Value]:
 
 def _conditional(step: OpStep) -> list[Value]:
     names = branch_names(step.node)
-    chosen = {
-        rank: _branch(given[0], len(names))
-        for rank, given in zip(step.ranks, step.operands, strict=True)
-    }
-    _check_agreement(step, _convergent_ranks(step, names), chosen)
     operands = dict(zip(step.ranks, step.operands, strict=True))
+    branches = {}
+    for rank, (predicate, *_) in operands.items():
+        assert isinstance(predicate, np.ndarray), predicate
+        index = int(predicate)
+        if predicate.dtype == np.bool_:  # true is the first branch
+            index = 1 - index
+        branches[rank] = index if 0 <= index < len(names) else len(names) - 1
+    _check_agreement(step, _convergent_ranks(step, names), branches)
     results: dict[int, Value] = {}
     for index, name in enumerate(names):
-        ranks = [rank for rank in step.ranks if chosen[rank] == index]
+        ranks = [rank for rank in step.ranks if branches[rank] == index]
         if ranks:
-            given = {rank: operands[rank][index + 1] for rank in ranks}
-            results.update(_run(step, step.module.computations[name], given, ranks))
+            arguments = {rank: operands[rank][index + 1] for rank in ranks}
+            results.update(_run(step, step.module.computations[name], arguments, ranks))
     return [results[rank] for rank in step.ranks]
-
-
-def _branch(value: Value, count: int) -> int:
-    """True is the first branch; a number that is none of them is the last one."""
-    assert isinstance(value, np.ndarray), value
-    if value.dtype == np.bool_:
-        return 0 if value else 1
-    return int(value) if 0 <= int(value) < count else count - 1
 
 
 def _scan(step: OpStep) -> list[Value]:
@@ -132,36 +128,20 @@ def _scan(step: OpStep) -> list[Value]:
     outputs = outputs[: len(outputs) - carried]
     first = step.operands[0][0] if arrays else np.empty(outputs[0].shape)
     length = np.asarray(first).shape[dimension]
-    places = range(length)[::-1] if node.attributes["is_reverse"] else range(length)
+    indices = range(length)[::-1] if node.attributes["is_reverse"] else range(length)
     carries = [operands[arrays:] for operands in step.operands]
-    slices: list[list[tuple[Value, ...]]] = [[] for _ in step.ranks]
-    for place in places:
+    results = [[np.zeros(kind.shape, kind.dtype.numpy) for kind in outputs] for _ in step.ranks]
+    for index in indices:
         arguments = [
-            (*(np.take(np.asarray(x), place, axis=dimension) for x in operands[:arrays]), *carry)
+            (*(np.take(np.asarray(x), index, axis=dimension) for x in operands[:arrays]), *carry)
             for operands, carry in zip(step.operands, carries, strict=True)
         ]
-        for k, found in enumerate(step.evaluate(body, step.ranks, arguments)):
-            results = found if isinstance(found, tuple) else (found,)
-            slices[k].append(results[: len(outputs)])
-            carries[k] = results[len(outputs) :]
-    return [
-        (*(_joined(kind, dimension, rows, k, places) for k, kind in enumerate(outputs)), *carry)
-        for rows, carry in zip(slices, carries, strict=True)
-    ]
-
-
-def _joined(
-    kind: ArrayType,
-    dimension: int,
-    steps: Sequence[tuple[Value, ...]],
-    number: int,
-    places: Sequence[int],
-) -> np.ndarray:
-    """An output of a scan, from the slices of it that the steps gave."""
-    result = np.zeros(kind.shape, kind.dtype.numpy)
-    for place, results in zip(places, steps, strict=True):
-        result[(slice(None),) * dimension + (place,)] = np.asarray(results[number])
-    return result
+        for k, value in enumerate(step.evaluate(body, step.ranks, arguments)):
+            values = value if isinstance(value, tuple) else (value,)
+            for array, row in zip(results[k], values, strict=False):
+                array[(slice(None),) * dimension + (index,)] = np.asarray(row)
+            carries[k] = values[len(outputs) :]
+    return [(*arrays, *carry) for arrays, carry in zip(results, carries, strict=True)]
 
 
 def _call(key: str) -> Meaning:
@@ -172,33 +152,25 @@ def _call(key: str) -> Meaning:
     return meaning
 
 
-def _nothing(step: OpStep) -> list[Value]:
-    """A token holds no data."""
-    return [() for _ in step.ranks]
-
-
 def _same(step: OpStep) -> list[Value]:
     return [operands[0] for operands in step.operands]
 
 
-def _zeros(kind: Type) -> Value:
-    """A context: what it holds is nobody's to read."""
-    assert isinstance(kind, ArrayType), kind
-    return np.zeros(kind.shape, kind.dtype.numpy)
-
-
-def _in_tuple(inner: Meaning) -> Meaning:
+def _start(inner: Meaning) -> Meaning:
     """The result with the operands before it and contexts behind it."""
 
     def meaning(step: OpStep) -> list[Value]:
         kind = step.node.type
         assert isinstance(kind, TupleType), step.node.name
-        contexts = tuple(_zeros(one) for one in kind.elements[2:])
+        contexts = []  # the program may not read them
+        for context in kind.elements[2:]:
+            assert isinstance(context, ArrayType), context
+            contexts.append(np.zeros(context.shape, context.dtype.numpy))
         plain = attrs.evolve(step, node=attrs.evolve(step.node, type=kind.elements[1]))
-        alone = isinstance(kind.elements[0], ArrayType) or "slice_sizes" in step.node.attributes
+        is_single = isinstance(kind.elements[0], ArrayType) or "slice_sizes" in step.node.attributes
         return [
-            (given[0] if alone else given, result, *contexts)
-            for given, result in zip(step.operands, inner(plain), strict=True)
+            (operands[0] if is_single else operands, result, *contexts)
+            for operands, result in zip(step.operands, inner(plain), strict=True)
         ]
 
     return meaning
@@ -206,7 +178,7 @@ def _in_tuple(inner: Meaning) -> Meaning:
 
 def _element(index: int) -> Meaning:
     def meaning(step: OpStep) -> list[Value]:
-        return [given[0][index] for given in step.operands]
+        return [operands[0][index] for operands in step.operands]
 
     return meaning
 
@@ -221,17 +193,17 @@ CONTROL_FLOW: Mapping[str, Meaning] = {
     "conditional": _conditional,
     "scan": _scan,
     "add-dependency": _same,
-    "after-all": _nothing,
+    "after-all": lambda step: [() for _ in step.ranks],  # a token holds no data
     "domain": _same,
     "opt-barrier": _same,
     "optimization-barrier": _same,
-    **{f"{op}-start": _in_tuple(meaning) for op, meaning in _ASYNCHRONOUS.items()},
+    **{f"{op}-start": _start(meaning) for op, meaning in _ASYNCHRONOUS.items()},
     **{f"{op}-done": _element(1) for op in _ASYNCHRONOUS},
     "all-reduce-start": COLLECTIVES["all-reduce"],
     "all-reduce-done": _same,
-    "copy-start": _in_tuple(_same),
+    "copy-start": _start(_same),
     "copy-done": _element(0),
-    "async-start": _in_tuple(_call("calls")),
+    "async-start": _start(_call("calls")),
     "async-update": _same,
     "async-done": _element(1),
 }
@@ -246,7 +218,7 @@ def _one_rank_at_a_time(compute: Callable[[Node, Sequence[np.ndarray]], Value]) 
 
 
 def _parameter(step: OpStep) -> list[Value]:
-    return [given[step.node.integer("parameter_number")] for given in step.arguments]
+    return [arguments[step.node.integer("parameter_number")] for arguments in step.arguments]
 
 
 def _constant(step: OpStep) -> list[Value]:
@@ -336,8 +308,8 @@ def run_module(module: Module, inputs: Sequence[Sequence[np.ndarray]]) -> list[l
     entry = module.entry_computation
     kinds = [entry.nodes[position].type for position in entry.parameters()]
     arguments = []
-    for given in inputs:
-        arrays = iter(given)
+    for rank_inputs in inputs:
+        arrays = iter(rank_inputs)
         arguments.append([_nested(kind, arrays) for kind in kinds])
     with np.errstate(all="ignore"):
         results = _evaluate(module, entry, tuple(range(module.ranks)), arguments)

@@ -41,7 +41,7 @@ def _on_rank(node: Node, operands: tuple[np.ndarray, ...]) -> Value:
         results.append(np.zeros(kind.shape, kind.dtype.numpy))
     with np.errstate(all="ignore"):
         for index in np.ndindex(operands[0].shape[:rank]):
-            matrices = [_doubled(array[index]) for array in operands]
+            matrices = [_in_double(array[index]) for array in operands]
             for result, kind, value in zip(
                 results, kinds, _MEANINGS[call.routine](call.options, *matrices), strict=True
             ):
@@ -50,7 +50,8 @@ def _on_rank(node: Node, operands: tuple[np.ndarray, ...]) -> Value:
     return tuple(results) if isinstance(node.type, TupleType) else results[0]
 
 
-def _doubled(array: np.ndarray) -> np.ndarray:
+def _in_double(array: np.ndarray) -> np.ndarray:
+    """Floats in double precision; integers (pivots) as they are."""
     wide = {"f": np.float64, "c": np.complex128}
     return array.astype(wide.get(array.dtype.kind, array.dtype))
 
@@ -99,7 +100,7 @@ def _potrf(options: Mapping[str, Any], operand: np.ndarray) -> Results:
     return _adjoint(factor) + np.tril(operand, -1), info
 
 
-def _eliminated(operand: np.ndarray) -> tuple[np.ndarray, list[int], int]:
+def _lu_factors(operand: np.ndarray) -> tuple[np.ndarray, list[int], int]:
     """L and U in one, the row that each was exchanged with, and the first pivot that is zero."""
     factors, pivots, info = np.array(operand), [], 0
     rows, columns = factors.shape
@@ -116,27 +117,27 @@ def _eliminated(operand: np.ndarray) -> tuple[np.ndarray, list[int], int]:
 
 
 def _getrf(_: Mapping[str, Any], operand: np.ndarray) -> Results:
-    factors, pivots, info = _eliminated(operand)
+    factors, pivots, info = _lu_factors(operand)
     return factors, [pivot + 1 for pivot in pivots], info
 
 
 def _lu(_: Mapping[str, Any], operand: np.ndarray) -> Results:
-    factors, pivots, _info = _eliminated(operand)
+    factors, pivots, _info = _lu_factors(operand)
     permutation = list(range(len(operand)))
     for row, other in enumerate(pivots):
         permutation[row], permutation[other] = permutation[other], permutation[row]
     return factors, pivots, permutation
 
 
-def _reflected(matrix: np.ndarray, first: int, scales: np.ndarray, free: bool) -> list[int]:
+def _qr_in_place(matrix: np.ndarray, first: int, scales: np.ndarray, pivoting: bool) -> list[int]:
     """Triangle and reflectors in place of the columns from `first` on; the order of the columns.
 
-    With `free` the longest remaining column comes next.
+    With `pivoting` the longest remaining column comes next.
     """
     rows, columns = matrix.shape
     order = list(range(columns))
     for k in range(first, min(rows, columns)):
-        if free:
+        if pivoting:
             lengths = np.linalg.norm(matrix[k:, k:], axis=0)
             longest = k + int(np.argmax(lengths))
             matrix[:, [k, longest]] = matrix[:, [longest, k]]
@@ -149,7 +150,7 @@ def _reflected(matrix: np.ndarray, first: int, scales: np.ndarray, free: bool) -
 
 def _geqrf(_: Mapping[str, Any], operand: np.ndarray) -> Results:
     matrix, scales = np.array(operand), np.zeros(min(operand.shape), operand.dtype)
-    _reflected(matrix, 0, scales, free=False)
+    _qr_in_place(matrix, 0, scales, pivoting=False)
     return matrix, scales
 
 
@@ -163,14 +164,12 @@ def _geqp3(_: Mapping[str, Any], operand: np.ndarray, pivots: np.ndarray) -> Res
         matrix[:, [fixed, column]] = matrix[:, [column, fixed]]
         order[fixed], order[column] = order[column], order[fixed]
         fixed += 1
-    head = np.array(matrix)
-    _reflected(head[:, :fixed], 0, scales, free=False)
-    taken = min(fixed, len(matrix))
-    for k in range(taken):
-        vector = np.concatenate([np.ones(1), head[k + 1 :, k]])
-        head[k:, fixed:] = _adjoint(_reflection(vector, scales[k])) @ head[k:, fixed:]
-    moved = _reflected(head, fixed, scales, free=True)
-    return head, [order[column] + 1 for column in moved], scales
+    _qr_in_place(matrix[:, :fixed], 0, scales, pivoting=False)
+    for k in range(min(fixed, len(matrix))):  # the free columns, under the same reflections
+        vector = np.concatenate([np.ones(1), matrix[k + 1 :, k]])
+        matrix[k:, fixed:] = _adjoint(_reflection(vector, scales[k])) @ matrix[k:, fixed:]
+    moved = _qr_in_place(matrix, fixed, scales, pivoting=True)
+    return matrix, [order[column] + 1 for column in moved], scales
 
 
 def _orthogonal(reflectors: np.ndarray, scales: np.ndarray) -> np.ndarray:
@@ -200,31 +199,31 @@ def _gehrd(options: Mapping[str, Any], operand: np.ndarray) -> Results:
     for k in range(options["ilo"] - 1, options["ihi"] - 1):
         part = slice(k + 1, options["ihi"])
         vector, scales[k], beta = _reflector(matrix[part, k])
-        turn = _reflection(vector, scales[k])
-        matrix[: options["ihi"], part] = matrix[: options["ihi"], part] @ turn
-        matrix[part, k + 1 :] = _adjoint(turn) @ matrix[part, k + 1 :]
+        reflection = _reflection(vector, scales[k])
+        matrix[: options["ihi"], part] = matrix[: options["ihi"], part] @ reflection
+        matrix[part, k + 1 :] = _adjoint(reflection) @ matrix[part, k + 1 :]
         matrix[k + 1, k], matrix[k + 2 : options["ihi"], k] = beta, vector[1:]
     return matrix, scales, 0
 
 
 def _sytrd(options: Mapping[str, Any], operand: np.ndarray) -> Results:
-    """The upper triangle is reduced from its end, as the lower one of the matrix turned round."""
+    """The upper triangle is reduced from its end: as the lower one of the reversed matrix."""
     is_lower, size = options["uplo"] == "L", len(operand)
     matrix = np.array(operand) if is_lower else np.array(operand[::-1, ::-1])
-    whole = np.tril(matrix) + _adjoint(np.tril(matrix, -1))
-    whole[range(size), range(size)] = whole[range(size), range(size)].real
-    scales, side = np.zeros(max(0, size - 1), operand.dtype), np.zeros(max(0, size - 1))
+    full = np.tril(matrix) + _adjoint(np.tril(matrix, -1))
+    full[range(size), range(size)] = full[range(size), range(size)].real
+    scales, off_diagonal = np.zeros(max(0, size - 1), operand.dtype), np.zeros(max(0, size - 1))
     for k in range(size - 1):
-        vector, scales[k], beta = _reflector(whole[k + 1 :, k])
-        turn = _reflection(vector, scales[k])
-        whole[k + 1 :, k + 1 :] = _adjoint(turn) @ whole[k + 1 :, k + 1 :] @ turn
-        side[k] = np.real(beta)
+        vector, scales[k], beta = _reflector(full[k + 1 :, k])
+        reflection = _reflection(vector, scales[k])
+        full[k + 1 :, k + 1 :] = _adjoint(reflection) @ full[k + 1 :, k + 1 :] @ reflection
+        off_diagonal[k] = np.real(beta)
         matrix[k + 1, k], matrix[k + 2 :, k] = beta, vector[1:]
-    middle = whole[range(size), range(size)].real
-    matrix[range(size), range(size)] = middle
+    diagonal = full[range(size), range(size)].real
+    matrix[range(size), range(size)] = diagonal
     if is_lower:
-        return matrix, middle, side, scales, 0
-    return matrix[::-1, ::-1], middle[::-1], side[::-1], scales[::-1], 0
+        return matrix, diagonal, off_diagonal, scales, 0
+    return matrix[::-1, ::-1], diagonal[::-1], off_diagonal[::-1], scales[::-1], 0
 
 
 def _syevd(options: Mapping[str, Any], operand: np.ndarray) -> Results:
@@ -272,36 +271,36 @@ def _gees(options: Mapping[str, Any], operand: np.ndarray) -> Results:
         if is_real and values[0].imag:
             basis = np.stack([columns[:, 0].real, columns[:, 0].imag], axis=1)
         basis = basis.real if is_real else basis
-        turn = np.eye(size, dtype=operand.dtype)
-        turn[first:, first:] = np.linalg.qr(basis, mode="complete")[0]
+        unitary = np.eye(size, dtype=operand.dtype)
+        unitary[first:, first:] = np.linalg.qr(basis, mode="complete")[0]
         if basis.shape[1] == 2:
-            turn = turn @ _levelled(_adjoint(turn) @ form @ turn, first)
-        form, vectors = _adjoint(turn) @ form @ turn, vectors @ turn
+            unitary = unitary @ _standardized(_adjoint(unitary) @ form @ unitary, first)
+        form, vectors = _adjoint(unitary) @ form @ unitary, vectors @ unitary
         first += basis.shape[1]
         form[first:, :first] = np.triu(form[first:, :first], size)
-    values = _diagonal_values(form) if is_real else np.diag(form)
+    values = _real_schur_eigenvalues(form) if is_real else np.diag(form)
     parts = (values.real, values.imag) if is_real else (values,)
     return form, vectors if options["jobvs"] == "V" else 0, *parts, 0, 0
 
 
-def _levelled(form: np.ndarray, first: int) -> np.ndarray:
-    """The rotation that makes both diagonal elements of a block equal, as LAPACK's blocks have."""
+def _standardized(form: np.ndarray, first: int) -> np.ndarray:
+    """The rotation that makes the diagonal elements of a 2 x 2 block equal, as LAPACK's are."""
     (a, b), (c, d) = form[first : first + 2, first : first + 2]
     angle = 0.5 * np.arctan2(a - d, b + c)
-    turn = np.eye(len(form))
-    turn[first : first + 2, first : first + 2] = [
+    rotation = np.eye(len(form))
+    rotation[first : first + 2, first : first + 2] = [
         [np.cos(angle), np.sin(angle)],
         [-np.sin(angle), np.cos(angle)],
     ]
-    return turn
+    return rotation
 
 
-def _diagonal_values(form: np.ndarray) -> np.ndarray:
-    """The eigenvalues of a real Schur form, in order; of a pair, the one with i > 0 first."""
+def _real_schur_eigenvalues(form: np.ndarray) -> np.ndarray:
+    """In order; of a conjugate pair, the one with the positive imaginary part first."""
     values = np.diag(form).astype(np.complex128)
     for k in np.flatnonzero(np.diag(form, -1)).tolist():
-        width = np.sqrt(abs(form[k, k + 1])) * np.sqrt(abs(form[k + 1, k]))
-        values[k : k + 2] += [1j * width, -1j * width]
+        imaginary = np.sqrt(abs(form[k, k + 1])) * np.sqrt(abs(form[k + 1, k]))
+        values[k : k + 2] += [1j * imaginary, -1j * imaginary]
     return values
 
 
@@ -312,14 +311,14 @@ def _gtsv(
     upper: np.ndarray,
     operand: np.ndarray,
 ) -> Results:
-    """Elimination of the whole matrix, where each row is exchanged with the next one at most.
+    """Elimination of the dense matrix, where each row is exchanged with the next one at most.
 
-    The lower diagonal gives its room to the second upper one of U.
+    The second upper diagonal of U takes the memory of the lower diagonal.
     """
-    size, info = len(middle), 0
-    matrix = np.diag(middle) + np.diag(lower[1:], -1) + np.diag(upper[:-1], 1) if size else None
-    if matrix is None:
+    size = len(middle)
+    if not size:
         return lower, middle, upper, operand, 0
+    matrix = np.diag(middle) + np.diag(lower[1:], -1) + np.diag(upper[:-1], 1)
     right = np.array(operand)
     for k in range(size - 1):
         if _size(matrix[k + 1, k]) > _size(matrix[k, k]):
@@ -334,11 +333,11 @@ def _gtsv(
         return lower, middle, upper, operand, size
     second = np.concatenate([lower[:1], np.diag(matrix, 2), lower[-1:]])[:size]
     first = np.concatenate([np.diag(matrix, 1), upper[-1:]])
-    return second, np.diag(matrix), first, np.linalg.solve(np.triu(matrix), right), info
+    return second, np.diag(matrix), first, np.linalg.solve(np.triu(matrix), right), 0
 
 
 def _gtsv_perturbed(options: Mapping[str, Any], *diagonals: np.ndarray) -> Results:
-    """Of a regular matrix; how far a singular one is moved is left open."""
+    """Of a regular matrix; how a singular one is perturbed is not specified."""
     return (_gtsv(options, *diagonals)[3],)
 
 

@@ -34,17 +34,19 @@ def working(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def in_double(array: np.ndarray) -> np.ndarray:
+    """The values in float64 or complex128."""
+    wide = working(array)
+    return wide.astype(np.complex128 if wide.dtype.kind == "c" else np.float64)
+
+
 def narrowed(array: np.ndarray, dtype: DType) -> np.ndarray:
     """A result in a working dtype, rounded to nearest even or wrapped."""
-    if dtype.is_integer and dtype.bits < 8:
-        return _wrapped_to_few_bits(array, dtype)
-    return array.astype(dtype.numpy, copy=False)
-
-
-def _wrapped_to_few_bits(array: np.ndarray, dtype: DType) -> np.ndarray:
+    if not dtype.is_integer or dtype.bits >= 8:
+        return array.astype(dtype.numpy, copy=False)
     values = 1 << dtype.bits
     low = array.astype(np.int64) & (values - 1)
-    is_negative = (low >= values // 2) & dtype.is_signed
+    is_negative = (low >= values // 2) & dtype.is_signed  # two's complement
     return np.where(is_negative, low - values, low).astype(dtype.numpy)
 
 
@@ -73,29 +75,26 @@ def converted(array: np.ndarray, node: Node) -> np.ndarray:
 
 
 def _saturated(array: np.ndarray, dtype: DType) -> np.ndarray:
-    low, high = _integer_range(dtype)
+    low, high = 0, 2**dtype.bits - 1
+    if dtype.is_signed:
+        low, high = -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
     wide = np.trunc(array.astype(np.float64))
     inside = (wide >= low) & (wide < float(high + 1))
     carrier = np.uint64 if dtype is DType.U64 else np.int64
     exact = np.where(inside, wide, 0).astype(carrier)
-    edge = np.where(wide > 0, carrier(high), carrier(min(0, low)))
+    edge = np.where(wide > 0, carrier(high), carrier(low))
     result = np.where(inside, exact, np.where(np.isnan(wide), carrier(0), edge))
     return narrowed(result, dtype)
-
-
-def _integer_range(dtype: DType) -> tuple[int, int]:
-    bits = dtype.bits
-    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if dtype.is_signed else (0, 2**bits - 1)
 
 
 _MANTISSAS = {DType.BF16: 7, DType.F16: 10, DType.F32: 23, DType.F64: 52}
 
 
 def _with_payloads(source: np.ndarray, rounded: np.ndarray) -> np.ndarray:
-    """The rounded floats with the NaNs of the source, cut or filled with zeros at the right.
+    """The rounded floats with the NaN payloads of the source, truncated or filled with zeros.
 
-    As the conversions of XLA's CPU: quiet but from bfloat16 to float32, whose upper half it is;
-    to bfloat16, and from float64 to float16, only the sign is kept.
+    As XLA's CPU converts: NaNs become quiet, but for bfloat16 to float32 (its upper half); to
+    bfloat16, and from float64 to float16, only the sign is kept.
     """
     before, after = dtype_of(source), dtype_of(rounded)
     old, new = _MANTISSAS[before], _MANTISSAS[after]
@@ -103,15 +102,15 @@ def _with_payloads(source: np.ndarray, rounded: np.ndarray) -> np.ndarray:
     is_lost = after is DType.BF16 or (before, after) == (DType.F64, DType.F16)
     quiet, infinity = 1 << (new - 1), (1 << (after.bits - 1)) - (1 << new)
 
-    def carried(raw: int) -> int:
+    def converted_nan(raw: int) -> int:
         sign, payload = raw >> (before.bits - 1), 0 if is_lost else raw & ((1 << old) - 1)
-        moved = payload << new >> old
-        return sign << (after.bits - 1) | infinity | moved | (0 if is_signalling else quiet)
+        aligned = payload << new >> old
+        return sign << (after.bits - 1) | infinity | aligned | (0 if is_signalling else quiet)
 
-    result, wrong = np.array(rounded), np.isnan(source)
-    raw = source[wrong].view(np.dtype(f"u{before.size_bytes}")).tolist()
-    bits = np.array([carried(one) for one in raw], np.dtype(f"u{after.size_bytes}"))
-    result[wrong] = bits.view(rounded.dtype)
+    result, is_nan = np.array(rounded), np.isnan(source)
+    nans = source[is_nan].view(np.dtype(f"u{before.size_bytes}")).tolist()
+    bits = np.array([converted_nan(raw) for raw in nans], np.dtype(f"u{after.size_bytes}"))
+    result[is_nan] = bits.view(rounded.dtype)
     return result
 
 
@@ -134,9 +133,9 @@ _WIDER: Mapping[np.dtype, np.dtype] = {
 
 def _in_wider_type(function: Function) -> Function:
     def compute(*arrays: np.ndarray) -> np.ndarray:
-        own = arrays[0].dtype
-        wide = function(*(array.astype(_WIDER[own]) for array in arrays))
-        return np.asarray(wide).astype(own)
+        dtype = arrays[0].dtype
+        wide = function(*(array.astype(_WIDER[dtype]) for array in arrays))
+        return np.asarray(wide).astype(dtype)
 
     return compute
 
@@ -152,7 +151,7 @@ def _erf(x: np.ndarray) -> np.ndarray:
 
 
 def complex_quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Of complex numbers, as C99 defines it in Annex G.5.1."""
+    """x / y of complex numbers, as C99 defines it in Annex G.5.1."""
     return _for_each(_quotient, x, y).astype(x.dtype)
 
 
@@ -223,9 +222,10 @@ def _expm1(x: np.ndarray) -> np.ndarray:
     if x.dtype.kind != "c":
         return np.expm1(x)
     real, imaginary = x.real, x.imag
-    grown, half = np.expm1(real), np.sin(imaginary / 2)
-    real = grown - 2 * half * half * np.exp(real)
-    return _of_parts(real, np.where(imaginary == 0, imaginary, (grown + 1) * np.sin(imaginary)))
+    expm1, half_sine = np.expm1(real), np.sin(imaginary / 2)
+    # e^x cos y - 1, with cos y = 1 - 2 sin(y/2)^2 against cancellation
+    real = expm1 - 2 * half_sine * half_sine * np.exp(real)
+    return _of_parts(real, np.where(imaginary == 0, imaginary, (expm1 + 1) * np.sin(imaginary)))
 
 
 def _log1p(x: np.ndarray) -> np.ndarray:
@@ -246,9 +246,9 @@ def _atan2(y: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 def _round_away(x: np.ndarray) -> np.ndarray:
     """Halves away from zero, everything else to the nearest."""
-    nearest, whole = np.rint(x), np.trunc(x)
-    is_half = np.abs(x - whole) == 0.5
-    return np.where(is_half, whole + np.copysign(x.dtype.type(1), x), nearest)
+    nearest, truncated = np.rint(x), np.trunc(x)
+    is_half = np.abs(x - truncated) == 0.5
+    return np.where(is_half, truncated + np.copysign(x.dtype.type(1), x), nearest)
 
 
 _IN_WIDER_TYPE: Mapping[str, Function] = {

@@ -1,4 +1,4 @@
-"""Ops that are whole numerical methods, by their definitions and in double precision.
+"""Ops that are numerical methods, by their definitions and in double precision.
 
 Random bits: `rng-bit-generator` is ThreeFry-2x32 and Philox-4x32 as XLA lays them out, number by
 number; of `rng` only the distribution is specified, here by numpy's generator.
@@ -11,9 +11,8 @@ import numpy as np
 
 from ncc_compiler.ir.graph import Node
 from ncc_compiler.ir.types import ArrayType, TupleType
-from ncc_compiler.reference.numbers import narrowed, working
+from ncc_compiler.reference.numbers import in_double, narrowed
 from ncc_compiler.reference.step import OpStep, Value
-from ncc_runtime.neff.shared.dtypes import DType
 
 Method = Callable[[Node, Sequence[np.ndarray]], Value]
 
@@ -23,20 +22,10 @@ def _rounded(node: Node, array: np.ndarray) -> np.ndarray:
     return narrowed(array, node.type.dtype)
 
 
-def _doubled(array: np.ndarray) -> np.ndarray:
-    wide = working(array)
-    return wide.astype(np.complex128 if wide.dtype.kind == "c" else np.float64)
-
-
 def _waves(size: int, sign: int) -> np.ndarray:
-    """Element [k, m] is e to the sign 2 pi i k m / size."""
-    turns = np.outer(np.arange(size), np.arange(size)) % max(size, 1)
-    return np.exp(sign * 2j * np.pi * turns / max(size, 1))
-
-
-def _along(array: np.ndarray, matrix: np.ndarray, axis: int) -> np.ndarray:
-    """The array multiplied by a matrix along one axis."""
-    return np.moveaxis(np.tensordot(array, matrix, axes=(axis, 0)), -1, axis)
+    """The matrix of a discrete Fourier transform: [k, m] is e to the sign 2 pi i k m / size."""
+    products = np.outer(np.arange(size), np.arange(size)) % max(size, 1)
+    return np.exp(sign * 2j * np.pi * products / max(size, 1))
 
 
 def fft(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
@@ -47,7 +36,8 @@ def fft(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
         if kind == "IRFFT" and axis == array.ndim - 1:
             array = _real_waves(array, length)
         else:
-            array = _along(array, _waves(length, sign), axis)
+            product = np.tensordot(array, _waves(length, sign), axes=(axis, 0))
+            array = np.moveaxis(product, -1, axis)
         array = array / max(length, 1) if sign > 0 else array
     if kind == "RFFT":
         array = array[..., : lengths[-1] // 2 + 1 if lengths[-1] else 0]
@@ -63,7 +53,7 @@ def _real_waves(array: np.ndarray, length: int) -> np.ndarray:
 
 def cholesky(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
     """L of A = L L*, column by column; NaN where A is not positive. Reads one triangle only."""
-    given = _doubled(operands[0])
+    given = in_double(operands[0])
     is_lower = bool(node.attributes["lower"])
     matrix = given if is_lower else np.conj(np.swapaxes(given, -1, -2))
     factor = np.zeros_like(matrix)
@@ -83,7 +73,7 @@ def cholesky(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
 
 def triangular_solve(node: Node, operands: Sequence[np.ndarray]) -> np.ndarray:
     """X of op(A) X = B, or of X op(A) = B, row by row."""
-    matrix, given = map(_doubled, operands)
+    matrix, given = map(in_double, operands)
     lower, transposed = bool(node.attributes["lower"]), node.attributes["transpose_a"]
     if transposed != "NO_TRANSPOSE":
         matrix, lower = np.swapaxes(matrix, -1, -2), not lower
@@ -109,8 +99,8 @@ def _batch_norm_operands(
 ) -> tuple[tuple[np.ndarray, ...], tuple[int, ...]]:
     """Operands in double precision, features last in large ones; the axes that means run over."""
     feature, rank = node.integer("feature_index"), operands[0].ndim
-    wide = (_doubled(array) for array in operands)
-    moved = tuple(np.moveaxis(one, feature, -1) if one.ndim == rank else one for one in wide)
+    wide = map(in_double, operands)
+    moved = tuple(np.moveaxis(x, feature, -1) if x.ndim == rank else x for x in wide)
     return moved, tuple(range(rank - 1))
 
 
@@ -156,9 +146,9 @@ def batch_norm_grad(node: Node, operands: Sequence[np.ndarray]) -> Value:
     (x, scale, mean, variance, g), axes = _batch_norm_operands(node, operands)
     deviation = np.sqrt(variance + node.number("epsilon"))
     u = (x - mean) / deviation
-    of_x = scale / deviation * (g - _mean(g, axes) - u * _mean(g * u, axes))
-    of_scale = (g * (x - mean)).sum(axes) / deviation
-    return _batch_norm_results(node, of_x, of_scale, g.sum(axes))
+    x_grad = scale / deviation * (g - _mean(g, axes) - u * _mean(g * u, axes))
+    scale_grad = (g * (x - mean)).sum(axes) / deviation
+    return _batch_norm_results(node, x_grad, scale_grad, g.sum(axes))
 
 
 METHODS: Mapping[str, Method] = {
@@ -186,9 +176,9 @@ def _three_fry(key: int, counter: int) -> tuple[int, int]:
     x, y = _halves(counter)
     x, y = (x + first) & _LOW, (y + second) & _LOW
     for group in range(5):
-        for turn in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
+        for rotation in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
             x = (x + y) & _LOW
-            y = ((y << turn | y >> (32 - turn)) & _LOW) ^ x
+            y = ((y << rotation | y >> (32 - rotation)) & _LOW) ^ x
         x = (x + keys[(group + 1) % 3]) & _LOW
         y = (y + keys[(group + 2) % 3] + group + 1) & _LOW
     return x, y
@@ -209,7 +199,7 @@ def _three_fry_array(state: list[int], shape: tuple[int, ...], bits: int) -> tup
     """The numbers, and by how much the counter grows.
 
     A block gives one number of 64 bits. Of narrower ones it gives two: neighbours along the first
-    dimension of even size, or else the largest.
+    dimension of even size, or along the largest if there is none.
     """
     key, counter = state
     sizes = shape or (1,)
@@ -225,9 +215,9 @@ def _three_fry_array(state: list[int], shape: tuple[int, ...], bits: int) -> tup
             result[index] = x | y << 32
             continue
         for half, word in enumerate((x, y)):
-            place = tuple(2 * i + half if d == split else i for d, i in enumerate(index))
-            if place[split] < sizes[split]:
-                result[place] = word
+            target = tuple(2 * i + half if d == split else i for d, i in enumerate(index))
+            if target[split] < sizes[split]:
+                result[target] = word
     return result.reshape(shape), math.prod(blocks)
 
 
@@ -255,38 +245,34 @@ def rng_bit_generator(node: Node, operands: Sequence[np.ndarray]) -> tuple[np.nd
     kind = node.type.elements[1]
     assert isinstance(kind, ArrayType), node.name
     state = [int(word) for word in operands[0]]
-    width = int(kind.dtype.value[1:])
+    bits = int(kind.dtype.value[1:])
     generate = _philox_array
     if node.attributes["algorithm"] == "rng_three_fry":
         generate = _three_fry_array
-    numbers, grown = generate(state, kind.shape, width)
-    after = state[1] + grown
-    if len(state) == 3:
-        state[2] = (state[2] + after // _WORD) % _WORD
-    state[1] = after % _WORD
-    return np.array(state, np.uint64), _as_bits(numbers, kind.dtype, width)
-
-
-def _as_bits(numbers: np.ndarray, dtype: DType, width: int) -> np.ndarray:
-    """The lowest bits as numbers of the dtype."""
-    if width < 8:
-        return narrowed(numbers.astype(np.uint8), dtype)
-    return numbers.astype(np.dtype(f"u{width // 8}")).view(dtype.numpy)
+    numbers, blocks = generate(state, kind.shape, bits)
+    counter = state[1] + blocks
+    if len(state) == 3:  # the counter has 128 bits
+        state[2] = (state[2] + counter // _WORD) % _WORD
+    state[1] = counter % _WORD
+    if bits < 8:
+        return np.array(state, np.uint64), narrowed(numbers.astype(np.uint8), kind.dtype)
+    low_bits = numbers.astype(np.dtype(f"u{bits // 8}")).view(kind.dtype.numpy)
+    return np.array(state, np.uint64), low_bits
 
 
 def rng(step: OpStep) -> list[Value]:
     """Numbers of the distribution, others on each rank and for each node."""
-    return [_drawn(step.node, rank, step.arrays(k)) for k, rank in enumerate(step.ranks)]
+    return [_random(step.node, rank, step.arrays(k)) for k, rank in enumerate(step.ranks)]
 
 
-def _drawn(node: Node, rank: int, operands: Sequence[np.ndarray]) -> np.ndarray:
+def _random(node: Node, rank: int, operands: Sequence[np.ndarray]) -> np.ndarray:
     dtype, shape = node.array.dtype, node.array.shape
     generator = np.random.default_rng([rank, *node.name.encode()])
     if dtype.is_integer:
-        low, high = (int(one) for one in operands)
+        low, high = map(int, operands)
         carrier = np.int64 if dtype.is_signed else np.uint64
         return narrowed(generator.integers(low, max(high, low + 1), shape, carrier), dtype)
-    first, second = (float(one) for one in operands)
+    first, second = map(float, operands)
     if node.attributes["distribution"] == "rng_normal":
         return narrowed(generator.normal(first, second, shape), dtype)
     return narrowed(generator.uniform(first, second, shape), dtype)

@@ -1,4 +1,4 @@
-"""Sorts and the largest elements: who goes before whom, asked of every pair."""
+"""Sorts and the largest elements; the comparator of a sort is evaluated on every pair."""
 
 import functools
 from collections.abc import Mapping
@@ -35,19 +35,19 @@ def _sort_on(step: OpStep, position: int) -> Value:
     for index in np.ndindex(arrays[0].shape[:-1]):
         rows = [array[index] for array in arrays]
         pairs = [np.meshgrid(row, row, indexing="ij") for row in rows]
-        (goes_first,) = before(tuple(side for pair in pairs for side in pair))
-        order = _order(goes_first)
+        (is_before,) = before(tuple(side for pair in pairs for side in pair))
+        order = _order(is_before)
         for result, row in zip(results, rows, strict=True):
             result[index] = row[order]
     moved = tuple(np.moveaxis(result, -1, dimension).copy() for result in results)
     return moved if isinstance(step.node.type, TupleType) else moved[0]
 
 
-def _order(goes_first: np.ndarray) -> list[int]:
-    """Positions in order; element [i, j] of the matrix says that i goes before j."""
-    said = goes_first.tolist()
-    by_region = functools.cmp_to_key(lambda i, j: -1 if said[i][j] else int(said[j][i]))
-    return sorted(range(len(said)), key=by_region)
+def _order(is_before: np.ndarray) -> list[int]:
+    """Positions in order; element [i, j] of the matrix: i goes before j."""
+    precedes = is_before.tolist()
+    compare = functools.cmp_to_key(lambda i, j: -1 if precedes[i][j] else int(precedes[j][i]))
+    return sorted(range(len(precedes)), key=compare)
 
 
 def topk(step: OpStep) -> list[Value]:
@@ -58,11 +58,11 @@ def topk(step: OpStep) -> list[Value]:
 
 
 def _first(array: np.ndarray, count: int, largest: bool) -> Value:
-    """Equal elements come in the order of their places."""
+    """The first `count` elements of each row; equal ones in the order of their indices."""
     values = np.empty((*array.shape[:-1], count), array.dtype)
     places = np.empty(values.shape, np.int32)
     for index in np.ndindex(array.shape[:-1]):
-        row = [_total_order_key(one) for one in working(array[index])]
+        row = [_total_order_key(value) for value in working(array[index])]
         order = sorted(range(len(row)), key=row.__getitem__, reverse=largest)
         values[index] = array[index][order[:count]]
         places[index] = order[:count]
@@ -70,7 +70,7 @@ def _first(array: np.ndarray, count: int, largest: bool) -> Value:
 
 
 def _total_order_key(value: np.generic) -> tuple[float, float, float]:
-    """-NaN, -inf … -0, +0 … inf, NaN; the larger payload of a NaN is the farther from zero."""
+    """-NaN, -inf … -0, +0 … inf, NaN; NaNs by payload, a larger one farther from zero."""
     if not isinstance(value, np.floating):
         return 0, value.item(), 0
     sign = float(np.copysign(1.0, value))
@@ -81,7 +81,7 @@ def _total_order_key(value: np.generic) -> tuple[float, float, float]:
 
 
 def custom_call(step: OpStep) -> list[Value]:
-    """The targets that have a public meaning."""
+    """The targets whose meaning is public; the others are identities."""
     if target_of(step.node) in TARGETS:
         return linear_algebra(step)
     if target_of(step.node) == APPROX_TOPK:
@@ -98,9 +98,9 @@ def custom_call(step: OpStep) -> list[Value]:
 
 def _approx_topk(step: OpStep) -> list[Value]:
     """The first elements of the sort."""
-    asked = approx_topk_of(step.node)
+    call = approx_topk_of(step.node)
     half = len(step.operands[0]) // 2
-    whole = attrs.evolve(
+    sort_step = attrs.evolve(
         step,
         node=as_sort(step.node, step.node.type),
         operands=tuple(operands[:half] for operands in step.operands),
@@ -108,10 +108,10 @@ def _approx_topk(step: OpStep) -> list[Value]:
 
     def first(value: Value) -> Value:
         if isinstance(value, tuple):
-            return tuple(first(one) for one in value)
-        return np.take(value, range(asked.count), axis=asked.dimension)
+            return tuple(first(element) for element in value)
+        return np.take(value, range(call.count), axis=call.dimension)
 
-    return [first(value) for value in sort(whole)]
+    return [first(value) for value in sort(sort_step)]
 
 
 ORDERING: Mapping[str, Meaning] = {"sort": sort, "topk": topk, "custom-call": custom_call}

@@ -8,24 +8,24 @@ AFTER = [(), (), (0,), (2,), (1,), (3, 4)]
 
 def test_updates_of_what_started_first_come_first():
     turns = UpdateOrder(AFTER, started=[1, 0], updates=[2, 3, 4, 5])
-    assert [turns.has_come(number) for number in (2, 3, 4, 5)] == [False, False, True, False]
+    assert [turns.may_run(number) for number in (2, 3, 4, 5)] == [False, False, True, False]
 
 
 def test_the_turn_passes_on_by_the_last_update_of_a_turn():
     turns = UpdateOrder(AFTER, started=[0, 1], updates=[2, 3, 4, 5])
     assert not turns.take(2)
     assert turns.take(3)
-    assert turns.has_come(4)
-    assert turns.has_come(5)  # reads both, so it waits for the later one
+    assert turns.may_run(4)
+    assert turns.may_run(5)  # reads both, so it waits for the later one
 
 
 def test_what_is_no_update_takes_no_turn():
     turns = UpdateOrder(AFTER, started=[0, 1], updates=[3, 4])
     assert not turns.take(2)
-    assert not turns.has_come(4)
+    assert not turns.may_run(4)
 
 
 def test_turns_without_updates_are_skipped():
     turns = UpdateOrder([(), (), (), (0,), (2,)], started=[0, 1, 2], updates=[3, 4])
     assert turns.take(3)
-    assert turns.has_come(4)
+    assert turns.may_run(4)

@@ -13,16 +13,16 @@ from ncc_runtime.errors import MemoryFaultError
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.neff.program import Tensor
 
-_NOBODY = -1
+_UNWRITTEN = -1
 
 
 class ByteOwners:
-    """The buffer each byte was last written as; channel buffers follow the program's buffers."""
+    """The buffer each byte was last written as, by number; channel buffers follow the program's."""
 
     def __init__(self, executable: Executable, stride: int) -> None:
         self._executable = executable
         program = executable.program
-        self._owner: np.ndarray = np.full((executable.ranks, stride), _NOBODY, np.int32)
+        self._owner: np.ndarray = np.full((executable.ranks, stride), _UNWRITTEN, np.int32)
         spans = [(buffer.address, buffer.size_bytes) for buffer in program.buffers]
         spans += [(facts.scratch_address, facts.scratch_bytes) for facts in executable.streams]
         self._spans = spans
@@ -31,10 +31,10 @@ class ByteOwners:
             for index, facts in enumerate(executable.streams)
         }
         for stage in executable.stages:
-            given = [stage.program.tensors[tensor].buffer for tensor in stage.program.inputs]
-            for number in (*given, *stage.program.constants):
-                start, size = spans[number]
-                self._owner[stage.rows, start : start + size] = number
+            inputs = [stage.program.tensors[tensor].buffer for tensor in stage.program.inputs]
+            for buffer in (*inputs, *stage.program.constants):
+                start, size = spans[buffer]
+                self._owner[stage.rows, start : start + size] = buffer
 
     def read_tensor(self, tensor: Tensor, ranks: np.ndarray, place: str) -> None:
         """Check that a tensor was written on all ranks."""
@@ -47,10 +47,9 @@ class ByteOwners:
         start = self._spans[tensor.buffer][0] + tensor.offset
         self._owner[ranks, start : start + tensor.size_bytes] = tensor.buffer
 
-    def transfer(self, queue: DmaQueue, at: tuple[int, int], ranks: np.ndarray) -> None:
-        """Check the reads of a row, record its writes; `at`: the row, its number in the program."""
-        row, pc = at
-        number, scratch = int(queue.placeholder[row]), self._scratch[queue.stream]
+    def transfer(self, queue: DmaQueue, row: int, pc: int, ranks: np.ndarray) -> None:
+        """Check the reads of a row and record its writes; errors name it by `pc`."""
+        placeholder, scratch = int(queue.placeholder[row]), self._scratch[queue.stream]
         moving = (queue.peer[row, ranks] != IDLE) & (queue.size_bytes[row, ranks] > 0)
         writes = []
         for rank in ranks[moving].tolist():
@@ -58,30 +57,32 @@ class ByteOwners:
             place = f"rank {rank}, queue {queue.name}, pc {pc}"
             for owner, source in _sources(queue, row, rank):
                 # of another rank, only its operands stay as they are meanwhile
-                operands, results = self._buffers(number, owner)
+                operands, results = self._buffers(placeholder, owner)
                 readable = {*operands, *results, scratch} if owner == rank else operands
-                found = self._inside(readable, source, size, place)
-                self._read(owner, found, source, size, place)
+                buffer = self._buffer_around(readable, source, size, place)
+                self._read(owner, buffer, source, size, place)
             for peer, target in _targets(queue, row, rank):
-                _, results = self._buffers(number, peer)
-                found = self._inside({*results, scratch}, target, size, place)
-                writes.append((peer, target, size, found))
-        for peer, target, size, found in writes:  # after all reads: ranks of a row run together
-            self._owner[peer, target : target + size] = found
+                _, results = self._buffers(placeholder, peer)
+                buffer = self._buffer_around({*results, scratch}, target, size, place)
+                writes.append((peer, target, size, buffer))
+        for peer, target, size, buffer in writes:  # after all reads: ranks of a row run together
+            self._owner[peer, target : target + size] = buffer
 
     def _buffers(self, number: int, rank: int) -> tuple[set[int], set[int]]:
         """Of the operands and of the results of a placeholder, as a rank has them."""
         program = self._executable.stage_of(rank).program
         placeholder = program.placeholders[number]
-        sides = placeholder.operands, placeholder.results
-        one, other = ({int(program.tensors[tensor].buffer) for tensor in side} for side in sides)
-        return one, other
+        return (
+            {int(program.tensors[tensor].buffer) for tensor in placeholder.operands},
+            {int(program.tensors[tensor].buffer) for tensor in placeholder.results},
+        )
 
-    def _inside(self, buffers: set[int], address: int, size: int, place: str) -> int:
-        for number in sorted(buffers):
-            start, length = self._spans[number]
+    def _buffer_around(self, buffers: set[int], address: int, size: int, place: str) -> int:
+        """The buffer that all of these bytes are in."""
+        for buffer in sorted(buffers):
+            start, length = self._spans[buffer]
             if start <= address and address + size <= start + length:
-                return number
+                return buffer
         raise MemoryFaultError(
             f"{place}: bytes {address:#x}..{address + size:#x} are outside the buffers of its "
             "placeholder"
@@ -91,10 +92,10 @@ class ByteOwners:
         owners = self._owner[rank, start : start + size]
         wrong = np.flatnonzero(owners != buffer)
         if wrong.size:
-            at, owner = start + int(wrong[0]), int(owners[wrong[0]])
-            was = "was never written" if owner == _NOBODY else f"holds {self._name(owner)}"
+            address, owner = start + int(wrong[0]), int(owners[wrong[0]])
+            state = "was never written" if owner == _UNWRITTEN else f"holds {self._name(owner)}"
             raise MemoryFaultError(
-                f"{place}: rank {rank} reads {self._name(buffer)} at {at:#x}, which {was}"
+                f"{place}: rank {rank} reads {self._name(buffer)} at {address:#x}, which {state}"
             )
 
     def _name(self, buffer: int) -> str:
@@ -105,7 +106,7 @@ class ByteOwners:
 
 
 def _sources(queue: DmaQueue, row: int, rank: int) -> Iterator[tuple[int, int]]:
-    """(whose memory, address) of what one rank reads."""
+    """(rank whose memory it is, address) of what one rank reads."""
     for number, source in enumerate(queue.sources[row, rank].tolist()):
         if source != IDLE:
             owners = queue.source_rank
@@ -113,7 +114,7 @@ def _sources(queue: DmaQueue, row: int, rank: int) -> Iterator[tuple[int, int]]:
 
 
 def _targets(queue: DmaQueue, row: int, rank: int) -> Iterator[tuple[int, int]]:
-    """(whose memory, address) of what one rank writes, once or twice."""
+    """(rank whose memory it is, address) of what one rank writes: at one target, or two."""
     yield int(queue.peer[row, rank]), int(queue.target[row, rank])
     if queue.also_peer is None or queue.also_target is None:
         return

@@ -36,14 +36,18 @@ class Devices:
         self._byte_owners: ByteOwners | None = None
         self._registers = LengthRegisters(executable, self.arena)
         self._pool: ThreadPoolExecutor | None = None
-        if any("lapack" in queue.names() for queue in executable.program.queues.values()):
-            # now: a library that is loaded once BLAS is held to one thread is not held to it
+        program = executable.program
+        if any("lapack" in queue.names() for queue in program.queues.values()):
+            # Load scipy before BLAS is limited to one thread: libraries loaded later are not.
             import ncc_runtime.execution.values.kernels.linear_algebra  # noqa: F401
-        self._views = [self._view(tensor) for tensor in range(len(executable.program.tensors))]
+        self._views = [
+            self.arena.tensor(tensor.dtype.numpy, tensor.shape, program.address(number))
+            for number, tensor in enumerate(program.tensors)
+        ]
 
     @property
     def held_bytes(self) -> int:
-        """Host memory it keeps between runs."""
+        """Host memory that it keeps between runs."""
         return self.arena.bytes.nbytes
 
     def __enter__(self) -> "Devices":
@@ -74,12 +78,12 @@ class Devices:
     def outputs(self) -> list[np.ndarray]:
         """Copies of the results, each [ranks that run its program, *shape]."""
         stages = self.executable.stages
-        found = [(stage, tensor) for stage in stages for tensor in stage.program.outputs]
+        outputs = [(stage, tensor) for stage in stages for tensor in stage.program.outputs]
         if self._byte_owners is not None:
-            for number, (stage, tensor) in enumerate(found):
+            for number, (stage, tensor) in enumerate(outputs):
                 view = stage.program.tensors[tensor]
                 self._byte_owners.read_tensor(view, stage.ranks, f"output {number}")
-        return [self._views[tensor][stage.rows].copy() for stage, tensor in found]
+        return [self._views[tensor][stage.rows].copy() for stage, tensor in outputs]
 
     def predicate(self, tensor: int, ranks: np.ndarray) -> np.ndarray:
         """A scalar of the ranks, as it is now, (r,)."""
@@ -97,11 +101,6 @@ class Devices:
             return
         for future in [self._pool.submit(task) for task in tasks]:
             future.result()
-
-    def _view(self, number: int) -> np.ndarray:
-        tensor = self.executable.program.tensors[TensorId(number)]
-        address = self.executable.program.address(number)
-        return self.arena.tensor(tensor.dtype.numpy, tensor.shape, address)
 
     def _tasks(self, batch: RowBatch) -> list[Task]:
         queue = self.executable.queues[batch.queue]
@@ -126,11 +125,10 @@ class Devices:
         queue, row = self.resolved(batch)
         work = int(queue.size_bytes[row, batch.ranks].max(initial=0))
         parts = self._divided(batch.ranks, work)
-        at = row, batch.row
-        return [functools.partial(self._transfer, queue, at, ranks) for ranks in parts]
+        return [functools.partial(self._transfer, queue, row, batch.row, part) for part in parts]
 
     def resolved(self, batch: RowBatch) -> tuple[DmaQueue, int]:
-        """A ring and a row of it that says what a batch of transfers really moves."""
+        """A ring and a row of it with the sizes and addresses that a batch of transfers has now."""
         queue = self.executable.queues[batch.queue]
         assert isinstance(queue, DmaQueue), queue.name
         if queue.registers is None:
@@ -138,16 +136,16 @@ class Devices:
         return self._registers.resolved(queue, batch.row), 0
 
     def _divided(self, ranks: np.ndarray, work_per_rank: int) -> list[np.ndarray]:
-        """The ranks, cut into a part per thread where the work is worth it."""
+        """The ranks, split into a part per thread where the work is worth it."""
         if self._pool is None or work_per_rank * len(ranks) < SPLIT_WORK:
             return [ranks]
         return np.array_split(ranks, min(self._threads, len(ranks)))
 
-    def _transfer(self, queue: DmaQueue, at: tuple[int, int], ranks: np.ndarray) -> None:
-        """Perform a row for some ranks; `at`: the row of `queue`, and its number in the program."""
+    def _transfer(self, queue: DmaQueue, row: int, pc: int, ranks: np.ndarray) -> None:
+        """Perform a row of `queue` for some ranks; `pc` is its number in the program."""
         if self._byte_owners is not None:
-            self._byte_owners.transfer(queue, at, ranks)
-        transfer(self.executable, self.arena, queue, at[0], ranks)
+            self._byte_owners.transfer(queue, row, pc, ranks)
+        transfer(self.executable, self.arena, queue, row, ranks)
 
     def _compute(self, queue: EngineQueue, row: int, ranks: np.ndarray) -> None:
         program = self.executable.program
@@ -156,39 +154,30 @@ class Devices:
             place = f"queue {queue.name}, pc {row}"
             for tensor in instr.operands:
                 self._byte_owners.read_tensor(program.tensors[tensor], ranks, place)
-        chosen = _selection(ranks)
+        # Consecutive ranks as a slice make views of operands; other ranks copy them.
+        rows: slice | np.ndarray = ranks
+        if int(ranks[-1]) - int(ranks[0]) + 1 == len(ranks):
+            rows = slice(int(ranks[0]), int(ranks[0]) + len(ranks))
         call = KernelCall(
             program=program,
             opcode=instr.opcode,
-            attributes=_attributes(program, instr.attribute),
+            attributes=program.attributes[instr.attribute] if instr.attribute >= 0 else {},
             results=tuple(program.tensors[tensor] for tensor in instr.results),
             ranks=ranks,
         )
-        operands = [self._views[tensor][chosen] for tensor in instr.operands]
-        if isinstance(chosen, slice) and _is_update_in_place(program, instr):
+        operands = [self._views[tensor][rows] for tensor in instr.operands]
+        if isinstance(rows, slice) and _is_update_in_place(program, instr):
             update_slice(*operands)
             return
         for tensor, array in zip(instr.results, compute(call, operands), strict=True):
-            self._views[tensor][chosen] = array
+            self._views[tensor][rows] = array
             if self._byte_owners is not None:
                 self._byte_owners.write_tensor(program.tensors[tensor], ranks)
 
 
 def _is_update_in_place(program: Program, instr: Instr) -> bool:
-    """Whether only a slice of the result is not there yet."""
+    """Whether the result lies where its operand does, so that only the slice is to be written."""
     if instr.opcode != "dynamic-update-slice":
         return False
     source, result = (program.tensors[row] for row in (instr.operands[0], instr.results[0]))
     return (source.buffer, source.offset) == (result.buffer, result.offset)
-
-
-def _attributes(program: Program, row: int) -> dict[str, str | int | bool | tuple[int, ...]]:
-    return dict(program.attributes[row]) if row >= 0 else {}
-
-
-def _selection(ranks: np.ndarray) -> slice | np.ndarray:
-    """Consecutive ranks as a slice, which makes views; others as they are, which copies."""
-    first, count = int(ranks[0]), len(ranks)
-    if int(ranks[-1]) - first + 1 == count:
-        return slice(first, first + count)
-    return ranks

@@ -38,7 +38,9 @@ class Arena:
 
         Indexing it with (ranks, offsets) gathers or scatters one run a rank in one call.
         """
-        words = _typed(self.bytes, _carrier(dtype))
+        # as_strided refuses some dtypes that are not numpy's own: integers of the size carry them
+        carrier = dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
+        words = _typed(self.bytes, carrier)
         count = words.shape[1] - elements + 1
         runs = np.lib.stride_tricks.as_strided(
             words,
@@ -46,11 +48,6 @@ class Arena:
             strides=(words.strides[0], dtype.itemsize, dtype.itemsize),
         )
         return runs.view(dtype)
-
-
-def _carrier(dtype: np.dtype) -> np.dtype:
-    """A dtype of numpy's own of the same size: as_strided refuses some of the others."""
-    return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
 
 
 def _typed(columns: np.ndarray, dtype: np.dtype) -> np.ndarray:

@@ -48,12 +48,14 @@ class _SizedTransfers:
         if queue.source_rank is not None:
             self._owners = queue.source_rank[row, ranks]
         self._peers, self._targets = queue.peer[row, ranks], queue.target[row, ranks]
-        self._twice: np.ndarray = np.zeros(0, np.int64)  # positions of who writes a second time
-        self._second = self._peers[:0], self._targets[:0]
+        # Some transfers write to a second target too: their positions here, and where they write.
+        self._with_second: np.ndarray = np.zeros(0, np.int64)
+        self._second_peers, self._second_targets = self._peers[:0], self._targets[:0]
         if queue.also_peer is not None and queue.also_target is not None:
-            self._twice = np.flatnonzero(queue.also_peer[row, ranks] != IDLE)
-            copying = ranks[self._twice]
-            self._second = queue.also_peer[row, copying], queue.also_target[row, copying]
+            self._with_second = np.flatnonzero(queue.also_peer[row, ranks] != IDLE)
+            writers = ranks[self._with_second]
+            self._second_peers = queue.also_peer[row, writers]
+            self._second_targets = queue.also_target[row, writers]
 
     def perform(self, arena: Arena, opcode: DmaOpcode, placeholder: Placeholder) -> None:
         if self._size <= SMALL_BYTES and len(self._peers) > 1:
@@ -64,19 +66,19 @@ class _SizedTransfers:
     def _perform_together(self, arena: Arena, opcode: DmaOpcode, placeholder: Placeholder) -> None:
         dtype = placeholder.dtype.numpy
         windows = arena.windows(dtype, self._size // dtype.itemsize)
-        places = self._sources // dtype.itemsize
+        offsets = self._sources // dtype.itemsize  # in elements; an idle source stays negative
         parts = [
-            windows[owner, place]
-            for owner, place in zip(self._owners.T, places.T, strict=True)
-            if place[0] >= 0
+            windows[owners, starts]
+            for owners, starts in zip(self._owners.T, offsets.T, strict=True)
+            if starts[0] >= 0
         ]
-        found = np.zeros((len(self._peers), 1), dtype) if opcode is DmaOpcode.FILL else parts[0]
+        written = np.zeros((len(self._peers), 1), dtype) if opcode is DmaOpcode.FILL else parts[0]
         if opcode is DmaOpcode.REDUCE:
-            found = reduce_parts(parts, placeholder.reduction, self._divisor)
-        windows[self._peers, self._targets // dtype.itemsize] = found
-        if len(self._twice):
-            peers, targets = self._second
-            windows[peers, targets // dtype.itemsize] = found[self._twice]
+            written = reduce_parts(parts, placeholder.reduction, self._divisor)
+        windows[self._peers, self._targets // dtype.itemsize] = written
+        if len(self._with_second):
+            starts = self._second_targets // dtype.itemsize
+            windows[self._second_peers, starts] = written[self._with_second]
 
     def _perform_one_by_one(
         self, arena: Arena, opcode: DmaOpcode, placeholder: Placeholder
@@ -96,7 +98,9 @@ class _SizedTransfers:
             else:
                 typed = [part.view(dtype) for part in parts]
                 target.view(dtype)[:] = reduce_parts(typed, placeholder.reduction, self._divisor)
-        for index, peer, address in zip(self._twice, *self._second, strict=True):
+        for index, peer, address in zip(
+            self._with_second, self._second_peers, self._second_targets, strict=True
+        ):
             first = arena.row(int(self._peers[index]), int(self._targets[index]), self._size)
             arena.row(int(peer), int(address), self._size)[:] = first
 
@@ -104,24 +108,24 @@ class _SizedTransfers:
 def reduce_parts(
     parts: list[np.ndarray], reduction: Reduction | None, divisor: int = 1
 ) -> np.ndarray:
-    """Join the sources of a descriptor left to right, in float32, divide, and round once.
+    """Reduce the sources of a descriptor left to right, in float32, divide, and round once.
 
-    Only what completes an average divides. Integers wrap; float64 and complex stay in their own
+    Only the last step of an average divides. Integers wrap; float64 and complex stay in their own
     precision.
     """
     assert reduction is not None, "a reducing descriptor has a reduction"
-    dtype, joined = parts[0].dtype, widened(parts[0])
+    dtype, total = parts[0].dtype, widened(parts[0])
     with np.errstate(all="ignore"):
         for part in parts[1:]:
-            joined = _JOIN[reduction](joined, widened(part))
+            total = _COMBINE[reduction](total, widened(part))
         if divisor != 1:
-            joined = joined / joined.dtype.type(divisor)
-        return canonical_nans(joined.astype(dtype, copy=False))
+            total = total / total.dtype.type(divisor)
+        return canonical_nans(total.astype(dtype, copy=False))
 
 
-_JOIN: dict[Reduction, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    **{one: FUNCTIONS[one.value] for one in Reduction if one is not Reduction.AVERAGE},
-    Reduction.AVERAGE: FUNCTIONS["add"],
+_COMBINE: dict[Reduction, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    reduction: FUNCTIONS["add" if reduction is Reduction.AVERAGE else reduction.value]
+    for reduction in Reduction
 }
 
 
@@ -132,12 +136,13 @@ class LengthRegisters:
         self._executable, self._arena = executable, arena
         self._files: dict[int, np.ndarray] = {}  # by stream: (ranks, registers) int64
         self._tables: dict[int, _GroupTables] = {}  # by placeholder
+        counts: dict[int, int] = {}  # by stream: registers
         for queue in executable.queues:
             if isinstance(queue, CcQueue) and queue.loads:
-                width = max(load.first + load.words for load in queue.loads.values())
-                known = self._files.get(queue.stream)
-                width = max(width, 0 if known is None else known.shape[1])
-                self._files[queue.stream] = np.zeros((executable.ranks, width), np.int64)
+                count = max(load.first + load.words for load in queue.loads.values())
+                counts[queue.stream] = max(count, counts.get(queue.stream, 0))
+        for stream, count in counts.items():
+            self._files[stream] = np.zeros((executable.ranks, count), np.int64)
 
     def load(self, queue: CcQueue, row: int, ranks: np.ndarray) -> None:
         """Perform a LOAD; the first of a collective also checks all of its tables."""
@@ -160,8 +165,8 @@ class LengthRegisters:
         if number not in self._tables:
             self._tables[number] = _GroupTables(self._executable, number)
         for stage in self._executable.stages:
-            own = ranks[np.isin(ranks, stage.ranks)]
-            if len(own):
+            stage_ranks = ranks[np.isin(ranks, stage.ranks)]
+            if len(stage_ranks):
                 program = stage.program
                 tensors = program.placeholders[number].counts
                 tables = [
@@ -169,10 +174,10 @@ class LengthRegisters:
                         program.tensors[TensorId(tensor)].dtype.numpy,
                         program.tensors[TensorId(tensor)].shape,
                         program.address(tensor),
-                    )[own]
+                    )[stage_ranks]
                     for tensor in tensors
                 ]
-                self._tables[number].add(own, tables)
+                self._tables[number].add(stage_ranks, tables)
 
     def resolved(self, queue: DmaQueue, row: int) -> DmaQueue:
         """A ring of one row: this one, with the sizes and addresses that the registers hold."""
@@ -182,20 +187,22 @@ class LengthRegisters:
         size = queue.size_bytes[row].astype(np.int64)
         sources, target = queue.sources[row], queue.target[row]
         if placeholder.op.is_counted:
-            width = self._executable.program.row_bytes(placeholder)
-            held = self._files[queue.stream]
-            rows, source, there = (_held(held, column[row]) * width for column in registers.columns)
+            row_bytes = self._executable.program.row_bytes(placeholder)
+            values = self._files[queue.stream]
+            rows, source_offset, target_offset = (
+                _register_values(values, column[row]) * row_bytes for column in registers.columns
+            )
             size = np.where(registers.rows[row] == IDLE, size, rows)
-            sources = np.where(sources == IDLE, IDLE, sources + source[:, None])
-            target = target + there
-        one = slice(row, row + 1)
+            sources = np.where(sources == IDLE, IDLE, sources + source_offset[:, None])
+            target = target + target_offset
+        this_row = slice(row, row + 1)
         return attrs.evolve(
             queue,
-            opcode=queue.opcode[one],
-            placeholder=queue.placeholder[one],
-            round=queue.round[one],
-            divisor=queue.divisor[one],
-            peer=queue.peer[one],
+            opcode=queue.opcode[this_row],
+            placeholder=queue.placeholder[this_row],
+            round=queue.round[this_row],
+            divisor=queue.divisor[this_row],
+            peer=queue.peer[this_row],
             sources=sources[None],
             target=target[None],
             size_bytes=size[None],
@@ -210,20 +217,21 @@ def _row_of(column: np.ndarray | None, row: int) -> np.ndarray | None:
     return None if column is None else column[row : row + 1]
 
 
-def _held(file: np.ndarray, register: np.ndarray) -> np.ndarray:
-    """What a register of every rank holds, 0 where none is named; (ranks,)."""
-    found = np.take_along_axis(file, np.maximum(register, 0)[:, None], axis=1)[:, 0]
-    return np.where(register == IDLE, 0, found)
+def _register_values(file: np.ndarray, register: np.ndarray) -> np.ndarray:
+    """The value of each rank's register, 0 where none is named; (ranks,)."""
+    values = np.take_along_axis(file, np.maximum(register, 0)[:, None], axis=1)[:, 0]
+    return np.where(register == IDLE, 0, values)
 
 
 class _GroupTables:
-    """The tables of one collective, rank by rank and time by time, until a group is complete."""
+    """The tables of one collective, of each rank and execution, until a group is complete."""
 
     def __init__(self, executable: Executable, number: int) -> None:
         placeholder: Placeholder = executable.program.placeholders[number]
         self._table = CountsTable.of(executable.program, placeholder)
         self._groups = {rank: group for group in placeholder.groups for rank in group}
-        self._times: dict[int, int] = {}  # by rank, how often it has run the collective
+        self._executions: dict[int, int] = {}  # by rank, how often it has run the collective
+        # By group and execution: the columns of the ranks that have arrived.
         self._waiting: dict[tuple[tuple[int, ...], int], dict[int, Mapping[str, np.ndarray]]] = {}
 
     def add(self, ranks: np.ndarray, tables: list[np.ndarray]) -> None:
@@ -231,25 +239,22 @@ class _GroupTables:
         groups = np.array([self._groups[rank] for rank in ranks.tolist()])
         counts = self._table.counts_of(tables, groups.shape[1])
         self._table.check_own(counts, ranks, groups)
-        for place, rank in enumerate(ranks.tolist()):
-            time = self._times.get(rank, 0)
-            self._times[rank] = time + 1
-            key = self._groups[rank], time
-            here = self._waiting.setdefault(key, {})
-            here[rank] = {
-                name: column[place]
+        for position, rank in enumerate(ranks.tolist()):
+            group, execution = self._groups[rank], self._executions.get(rank, 0)
+            self._executions[rank] = execution + 1
+            arrived = self._waiting.setdefault((group, execution), {})
+            arrived[rank] = {
+                name: column[position]
                 for name, column in attrs.asdict(counts, recurse=False).items()
                 if column is not None
             }
-            if len(here) == len(key[0]):
-                del self._waiting[key]
-                self._check_group(here, key[0])
-
-    def _check_group(
-        self, here: Mapping[int, Mapping[str, np.ndarray]], group: tuple[int, ...]
-    ) -> None:
-        columns = {name: np.stack([here[rank][name] for rank in group]) for name in here[group[0]]}
-        counts = RowCounts(
-            columns["rows"], columns["source"], columns["received"], columns.get("target")
-        )
-        self._table.check_group(counts, group)
+            if len(arrived) == len(group):
+                del self._waiting[group, execution]
+                columns = {
+                    name: np.stack([arrived[member][name] for member in group])
+                    for name in arrived[group[0]]
+                }
+                complete = RowCounts(
+                    columns["rows"], columns["source"], columns["received"], columns.get("target")
+                )
+                self._table.check_group(complete, group)

@@ -1,6 +1,6 @@
 """Opcodes that look at bits: counts, shifts, reinterpretation, rounding to fewer bits or at random.
 
-Narrow integers lie sign-extended in a byte each; what counts or moves their bits cuts them first.
+Narrow integers lie sign-extended in a byte each: bits above their own are masked off first.
 """
 
 import functools
@@ -35,7 +35,7 @@ def leading_zeros(array: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def _shift(amount: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Amounts that numpy may shift by, and where all bits leave; negative ones are large."""
+    """Amounts that numpy may shift by, and where all bits are shifted out; negative are large."""
     raw = _unsigned(amount, 8 * amount.dtype.itemsize)
     is_all = raw >= width
     return np.where(is_all, raw.dtype.type(0), raw), is_all
@@ -79,12 +79,13 @@ def multiply_high(left: np.ndarray, right: np.ndarray, dtype: DType) -> np.ndarr
         wide = np.dtype(np.int64 if dtype.is_signed else np.uint64)
         product = left.astype(wide) * right.astype(wide)
         return (product >> wide.type(dtype.bits)).astype(dtype.numpy)
+    # Schoolbook multiplication in digits of 32 bits.
     first, second = _unsigned(left, 64), _unsigned(right, 64)
     half, low = np.uint64(32), np.uint64(2**32 - 1)
     middle = (first >> half) * (second & low) + ((first & low) * (second & low) >> half)
-    other = (first & low) * (second >> half) + (middle & low)
-    product = (first >> half) * (second >> half) + (middle >> half) + (other >> half)
-    if dtype.is_signed:  # x - 2^64 was taken for x where a factor is negative
+    other_middle = (first & low) * (second >> half) + (middle & low)
+    product = (first >> half) * (second >> half) + (middle >> half) + (other_middle >> half)
+    if dtype.is_signed:  # a negative factor x was multiplied as x + 2^64
         product -= np.where(left < 0, second, np.uint64(0))
         product -= np.where(right < 0, first, np.uint64(0))
     return product.view(dtype.numpy)
@@ -118,8 +119,9 @@ def _few_bits() -> Mapping[np.dtype, int]:
 
 
 def _repacked(array: np.ndarray, from_bits: int, dtype: DType) -> np.ndarray:
-    """The same bits, lowest first, cut into elements of another width in a last dimension."""
-    bits = _to_bits(array, from_bits)
+    """The same bits, lowest first, as elements of another size in a last dimension."""
+    octets = np.ascontiguousarray(array)[..., np.newaxis].view(np.uint8)
+    bits = np.unpackbits(octets, axis=-1, bitorder="little")[..., :from_bits]
     if from_bits > dtype.bits:
         return _from_bits(bits.reshape(*array.shape, from_bits // dtype.bits, dtype.bits), dtype)
     if from_bits < dtype.bits:
@@ -127,13 +129,8 @@ def _repacked(array: np.ndarray, from_bits: int, dtype: DType) -> np.ndarray:
     return _from_bits(bits, dtype)
 
 
-def _to_bits(array: np.ndarray, bits: int) -> np.ndarray:
-    """One more dimension, of the bits of each element."""
-    octets = np.ascontiguousarray(array)[..., np.newaxis].view(np.uint8)
-    return np.unpackbits(octets, axis=-1, bitorder="little")[..., :bits]
-
-
 def _from_bits(bits: np.ndarray, dtype: DType) -> np.ndarray:
+    """Elements of the bits in the last dimension."""
     octets = np.packbits(np.ascontiguousarray(bits), axis=-1, bitorder="little")
     if dtype.is_integer and dtype.bits < 8:
         return octets[..., 0].astype(dtype.numpy)
@@ -156,48 +153,47 @@ def reduce_precision(
 ) -> np.ndarray:
     """Floats rounded to nearest even as if they had fewer bits; what is too small becomes 0.
 
-    XLA looks at the bits of float16 for those of 8 bits, of float32 for powers of two.
+    XLA computes 8-bit floats as float16 here, and f8e8m0 (powers of two) as float32.
     """
     if dtype not in _FORMATS:
         carrier = DType.F32 if dtype is DType.F8E8M0FNU else DType.F16
         wide = reduce_precision(convert(array, carrier), carrier, exponent_bits, mantissa_bits)
         return convert(wide, dtype)
-    own_exponent, own_mantissa = _FORMATS[dtype]
+    source_exponent, source_mantissa = _FORMATS[dtype]
     wide = np.ascontiguousarray(array)
     raw = wide.view(np.dtype(f"u{wide.dtype.itemsize}"))
     number = raw.dtype.type
     sign = raw & number(1 << (8 * wide.dtype.itemsize - 1))
-    size = raw ^ sign
-    infinity = number(((1 << own_exponent) - 1) << own_mantissa)
-    is_nan = size > infinity
-    if mantissa_bits < own_mantissa:
-        size = _rounded_to_even(size, own_mantissa - mantissa_bits)
-    if exponent_bits < own_exponent:
-        own_bias, bias = (1 << (own_exponent - 1)) - 1, (1 << (exponent_bits - 1)) - 1
-        least = number((own_bias - bias + 1) << own_mantissa)
-        beyond = number((own_bias + bias + 1) << own_mantissa)
-        size = np.where(size >= beyond, infinity, np.where(size < least, number(0), size))
-    rounded = (sign | np.minimum(size, infinity)).view(wide.dtype)
+    magnitude = raw ^ sign  # magnitudes of floats are ordered as their bits are
+    infinity = number(((1 << source_exponent) - 1) << source_mantissa)
+    is_nan = magnitude > infinity
+    if mantissa_bits < source_mantissa:
+        # To nearest even: half a unit less one, and one if the last bit that stays is odd. A carry
+        # out of the mantissa goes into the exponent, as it should.
+        dropped = source_mantissa - mantissa_bits
+        odd = (magnitude >> number(dropped)) & number(1)
+        magnitude = magnitude + number((1 << (dropped - 1)) - 1) + odd
+        magnitude = (magnitude >> number(dropped)) << number(dropped)
+    if exponent_bits < source_exponent:
+        source_bias, bias = (1 << (source_exponent - 1)) - 1, (1 << (exponent_bits - 1)) - 1
+        smallest = number((source_bias - bias + 1) << source_mantissa)
+        overflow = number((source_bias + bias + 1) << source_mantissa)
+        magnitude = np.where(magnitude < smallest, number(0), magnitude)
+        magnitude = np.where(magnitude >= overflow, infinity, magnitude)
+    rounded = (sign | np.minimum(magnitude, infinity)).view(wide.dtype)
     return np.where(is_nan, wide, rounded)
-
-
-def _rounded_to_even(raw: np.ndarray, cut: int) -> np.ndarray:
-    """Unsigned numbers whose lowest bits are rounded away."""
-    number = raw.dtype.type
-    odd = (raw >> number(cut)) & number(1)
-    return ((raw + number((1 << (cut - 1)) - 1) + odd) >> number(cut)) << number(cut)
 
 
 def stochastic_convert(array: np.ndarray, random: np.ndarray, dtype: DType) -> np.ndarray:
     """Floats to integers, away from zero where the random bits are less than the fraction."""
     wide = widened(array)
-    size = np.abs(wide)
-    whole = np.floor(size)
+    magnitude = np.abs(wide)
+    truncated = np.floor(magnitude)
     bits = _few_bits().get(random.dtype, 8 * random.dtype.itemsize)
-    fraction = (size - whole).astype(np.float64)
+    fraction = (magnitude - truncated).astype(np.float64)
     threshold = convert(np.ldexp(fraction, bits), DType(f"u{bits}"))
-    inside = convert(whole, DType.S64) + (widened(random) < widened(threshold))
+    rounded = convert(truncated, DType.S64) + (widened(random) < widened(threshold))
     high = 2.0 ** (dtype.bits - 1)
     fits = (wide > -high) & (wide < (high if dtype.bits == 64 else high - 1))
-    rounded = np.where(wide < 0, -inside, inside).astype(dtype.numpy)
-    return np.where(fits, rounded, convert(array, dtype))
+    signed = np.where(wide < 0, -rounded, rounded).astype(dtype.numpy)
+    return np.where(fits, signed, convert(array, dtype))

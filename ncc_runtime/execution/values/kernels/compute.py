@@ -24,9 +24,9 @@ from ncc_runtime.neff.isa import OPCODES, Shape
 def compute(call: KernelCall, operands: Arrays) -> Arrays:
     """The results of an instruction, each [ranks, *shape] of its tensor."""
     if not any(math.prod(result.shape) for result in call.results):
-        # kernels may make arrays as long as one dimension, which is anything beside an empty one
+        # Kernels may make arrays as long as one dimension; beside an empty one it may be any size.
         ranks = len(call.ranks)
-        return [np.empty((ranks, *one.shape), one.dtype.numpy) for one in call.results]
+        return [np.empty((ranks, *result.shape), result.dtype.numpy) for result in call.results]
     shape = OPCODES[call.opcode].shape
     if shape in _ELEMENTWISE:
         dtype = call.results[0].dtype
@@ -62,12 +62,12 @@ def _replica_id(call: KernelCall, _: Arrays) -> Arrays:
 
 def _broadcast(call: KernelCall, operands: Arrays) -> Arrays:
     shape = call.results[0].shape
-    spread = [1] * len(shape)
+    sizes = [1] * len(shape)
     for axis, dimension in enumerate(call.integers("dimensions")):
-        spread[dimension] = operands[0].shape[axis + 1]
+        sizes[dimension] = operands[0].shape[axis + 1]
     order = np.argsort(call.integers("dimensions"), kind="stable")
     operand = operands[0].transpose(0, *(int(axis) + 1 for axis in order))
-    return [np.broadcast_to(operand.reshape(len(operand), *spread), (len(call.ranks), *shape))]
+    return [np.broadcast_to(operand.reshape(len(operand), *sizes), (len(call.ranks), *shape))]
 
 
 def _reshape(call: KernelCall, operands: Arrays) -> Arrays:
@@ -80,8 +80,8 @@ def _transpose(call: KernelCall, operands: Arrays) -> Arrays:
 
 def _slice(call: KernelCall, operands: Arrays) -> Arrays:
     bounds = (call.integers(name) for name in ("start", "limit", "stride"))
-    cut = tuple(slice(*bound) for bound in zip(*bounds, strict=True))
-    return [operands[0][(slice(None), *cut)]]
+    slices = (slice(*bound) for bound in zip(*bounds, strict=True))
+    return [operands[0][(slice(None), *slices)]]
 
 
 def _concatenate(call: KernelCall, operands: Arrays) -> Arrays:
@@ -90,12 +90,12 @@ def _concatenate(call: KernelCall, operands: Arrays) -> Arrays:
 
 def _reduce(call: KernelCall, operands: Arrays) -> Arrays:
     count = len(operands) // 2
-    region = call.program.regions[call.integer("region")]
-    return fold(region, operands[:count], operands[count:], call.integers("dimensions"))
+    dimensions = call.integers("dimensions")
+    return fold(call.region(), operands[:count], operands[count:], dimensions)
 
 
 def _map(call: KernelCall, operands: Arrays) -> Arrays:
-    results = evaluate(call.program.regions[call.integer("region")], operands)
+    results = evaluate(call.region(), operands)
     return [np.broadcast_to(result, operands[0].shape) for result in results]
 
 

@@ -5,14 +5,12 @@ integers in 8 bits and wrapped. Integers wrap; division by zero gives all ones, 
 dividend. pred adds as `or`, multiplies as `and`. An operand of fewer dimensions than the others is
 one value for each rank.
 
-Arithmetic of complex numbers where numpy's own gives NaN for what has a limit, and their order.
-
-Quotients follow C99, Annex G.5.1, as XLA's do: by zero and by infinity they are infinite and zero.
-
-Functions of real and complex numbers that numpy's loops compute.
+Complex quotients follow C99, Annex G.5.1, as XLA's do: by zero and by infinity they are infinite
+and zero, where numpy gives NaN. Complex numbers are ordered by real part, then by imaginary part.
 
 Numpy has other loops for strided arrays than for contiguous ones, with other last bits. So every
-operand is made contiguous first: the bits must not depend on how many ranks compute together.
+operand of a transcendental function is made contiguous first: the bits must not depend on how many
+ranks compute together.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,13 +26,10 @@ Parts = tuple[np.ndarray, np.ndarray]
 
 def joined(real: np.ndarray, imaginary: np.ndarray) -> np.ndarray:
     """Complex numbers of their parts."""
-    result = np.empty(np.broadcast_shapes(real.shape, imaginary.shape), _complex_of(real.dtype))
+    dtype = np.result_type(real.dtype, np.complex64)
+    result = np.empty(np.broadcast_shapes(real.shape, imaginary.shape), dtype)
     result.real, result.imag = real, imaginary
     return result
-
-
-def _complex_of(dtype: np.dtype) -> np.dtype:
-    return np.result_type(dtype, np.complex64)
 
 
 def quotient(left: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -55,7 +50,7 @@ def quotient(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _unit(x: np.ndarray, y: np.ndarray) -> Parts:
-    """The signs of what is infinite, zeros of the sign of what is not."""
+    """For each part 1 where it is infinite, else 0, with the part's sign."""
     one = x.dtype.type(1)
     return np.copysign(one * np.isinf(x), x), np.copysign(one * np.isinf(y), y)
 
@@ -208,26 +203,27 @@ def apply(
     opcode: str, arrays: Sequence[np.ndarray], dtype: DType, attributes: Attributes
 ) -> np.ndarray:
     """One elementwise opcode; the result has `dtype`, rounded once."""
-    operands = _aligned(arrays)
+    # An array that lacks dimensions has the leading ones: one value for each rank.
+    rank = max(array.ndim for array in arrays)
+    operands = [array.reshape(array.shape + (1,) * (rank - array.ndim)) for array in arrays]
     with np.errstate(all="ignore"):
         if opcode in BY_DTYPE:
             return BY_DTYPE[opcode](*operands, dtype)
         if opcode == "compare":
             return _compare(operands, attributes)
         if opcode == "reduce-precision":
-            return _reduce_precision(operands[0], dtype, attributes)
+            exponent, mantissa = attributes["exponent_bits"], attributes["mantissa_bits"]
+            assert isinstance(exponent, int), attributes
+            assert isinstance(mantissa, int), attributes
+            return bits.reduce_precision(operands[0], dtype, exponent, mantissa)
         result = FUNCTIONS[opcode](*map(widened, operands))
         return result.astype(dtype.numpy, copy=False)
 
 
-def _aligned(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Every array with equally many dimensions; those that lack some have the leading ones."""
-    most = max(array.ndim for array in arrays)
-    return [array.reshape(array.shape + (1,) * (most - array.ndim)) for array in arrays]
-
-
-def _select(condition: np.ndarray, chosen: np.ndarray, other: np.ndarray, _: DType) -> np.ndarray:
-    return np.where(condition, chosen, other)
+def _select(
+    condition: np.ndarray, if_true: np.ndarray, if_false: np.ndarray, _: DType
+) -> np.ndarray:
+    return np.where(condition, if_true, if_false)
 
 
 _DIRECTIONS: dict[str, Function] = {
@@ -255,12 +251,6 @@ def _compare(arrays: list[np.ndarray], attributes: Attributes) -> np.ndarray:
     if left.dtype.kind == "c" and direction in _OF_COMPLEX:
         return _OF_COMPLEX[direction](left, right)
     return _DIRECTIONS[direction](left, right)
-
-
-def _reduce_precision(array: np.ndarray, dtype: DType, attributes: Attributes) -> np.ndarray:
-    kept = [attributes[name] for name in ("exponent_bits", "mantissa_bits")]
-    exponent, mantissa = (number for number in kept if isinstance(number, int))
-    return bits.reduce_precision(array, dtype, exponent, mantissa)
 
 
 def _is_integer(array: np.ndarray) -> bool:
@@ -298,7 +288,7 @@ def _truncated(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndar
     if left.dtype.kind == "u":
         divisor = np.where(right == 0, np.ones_like(right), right)
         return left // divisor, left % divisor
-    # -1 is taken apart: the smallest integer divided by it would trap
+    # -1 apart from the others: the smallest integer divided by it would trap
     unsafe = (right == 0) | (right == -1)
     divisor = np.where(unsafe, np.ones_like(right), right)
     rest = np.fmod(left, divisor)
@@ -309,14 +299,16 @@ def _truncated(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndar
 def _power(base: np.ndarray, exponent: np.ndarray) -> np.ndarray:
     if not _is_integer(base):
         return TRANSCENDENTAL["power"](base, exponent)
-    result, square, left = np.ones_like(base), base.copy(), exponent.copy()
-    left[exponent < 0] = 0
-    while left.any():
-        result = np.where(left & 1, result * square, result)
+    # Integers: repeated squaring that wraps.
+    result, square, bits_left = np.ones_like(base), base.copy(), exponent.copy()
+    bits_left[exponent < 0] = 0
+    while bits_left.any():
+        result = np.where(bits_left & 1, result * square, result)
         square = square * square
-        left = left >> 1
+        bits_left = bits_left >> 1
     if base.dtype.kind == "u":
         return result
+    # A negative exponent gives 0, but for bases of 1 and -1.
     sign = np.where(exponent & 1, base, np.ones_like(base))
     inverse = np.where(np.abs(base) == 1, sign, np.zeros_like(base))
     return np.where(exponent < 0, inverse, result)
@@ -344,13 +336,13 @@ def _minimum(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return np.where(zeros, -(-left - right), smaller) if zeros.any() else smaller  # -0 if either is
 
 
-def _clamp(least: np.ndarray, array: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """Where least > most it is most; NaN if any of them is."""
-    return _minimum(_maximum(least, array), most)
+def _clamp(low: np.ndarray, array: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Where low > high it is high; NaN if any of them is."""
+    return _minimum(_maximum(low, array), high)
 
 
-def _in_own_type(function: Callable[[np.ndarray], np.ndarray]) -> Function:
-    """What touches a sign only: float16 as it is, since converting it changes NaNs."""
+def _of_sign(function: Callable[[np.ndarray], np.ndarray]) -> Function:
+    """A function that changes a sign only: float16 as it is, since converting it changes NaNs."""
 
     def compute(array: np.ndarray, dtype: DType) -> np.ndarray:
         wide = array if array.dtype == np.float16 else widened(array)
@@ -373,13 +365,9 @@ def _sign(array: np.ndarray) -> np.ndarray:
 
 def _round_away(array: np.ndarray) -> np.ndarray:
     """Halves away from zero."""
-    whole = np.trunc(array)
-    is_up = np.abs(array - whole) >= array.dtype.type(0.5)
-    return np.copysign(whole + is_up * np.copysign(array.dtype.type(1), array), array)
-
-
-def _not(array: np.ndarray) -> np.ndarray:
-    return ~array
+    truncated = np.trunc(array)
+    is_up = np.abs(array - truncated) >= array.dtype.type(0.5)
+    return np.copysign(truncated + is_up * np.copysign(array.dtype.type(1), array), array)
 
 
 def _same(array: np.ndarray, _: DType) -> np.ndarray:
@@ -404,7 +392,7 @@ FUNCTIONS: dict[str, Function] = {
     "maximum": _maximum,
     "minimum": _minimum,
     "multiply": _multiply,
-    "not": _not,
+    "not": np.invert,
     "or": np.bitwise_or,
     "power": _power,
     "remainder": _remainder,
@@ -416,17 +404,17 @@ FUNCTIONS: dict[str, Function] = {
 """Opcodes that are one function of widened arrays."""
 
 BY_DTYPE: dict[str, Function] = {
-    "abs": _in_own_type(_abs),
+    "abs": _of_sign(_abs),
     "bitcast-convert": bits.bitcast,
     "convert": convert,
     "copy": _same,
     "count-leading-zeros": bits.leading_zeros,
     "mulhi": bits.multiply_high,
-    "negate": _in_own_type(np.negative),
+    "negate": _of_sign(np.negative),
     "popcnt": bits.population_count,
     "real": _real,
     "select": _select,
-    "sign": _in_own_type(_sign),
+    "sign": _of_sign(_sign),
     "shift-left": bits.shift_left,
     "shift-right-arithmetic": bits.shift_right_arithmetic,
     "shift-right-logical": bits.shift_right_logical,

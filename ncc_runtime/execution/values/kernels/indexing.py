@@ -1,14 +1,14 @@
-"""Kernels that read or write windows whose place is data, and that pad or reverse.
+"""Kernels that read or write windows whose starts are data, and that pad or reverse.
 
-A place is one index array per dimension, [ranks, *batch]; the windows at all of them come in one
-indexing of a strided view that has every window. Only dimensions that a window cuts take part.
+Starts are one index array per dimension, [ranks, *batch]; all windows come from one indexing of a
+strided view that has every window. Only partial dimensions take part: those that a window does not
+have all of.
 
-Scatter: updates sorted by their targets, then joined on whole arrays.
-
-The operands become a table of rows: one row for each index of the dimensions that windows cut, all
-other dimensions in the row. An update is a row for a target row. Stable sorting brings the updates
-of one target together in the order of the indices. Where the region is associative they are joined
-pairwise, else one after the other; both are a few calls of the region on whole arrays.
+Scatter: updates are sorted by their targets, then combined on whole arrays. The operands become a
+table of rows: one row for each index of the partial dimensions, all full dimensions in the row. An
+update is a row for a target row. Stable sorting brings the updates of one target together in the
+order of the indices. Where the region is associative they are combined pairwise, else one after
+the other; both are a few calls of the region on whole arrays.
 """
 
 import itertools
@@ -23,11 +23,11 @@ from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, KernelCall
 from ncc_runtime.neff.program import Region
 
 _FAR = 2**62
-"""Where indices of u64 that int64 cannot hold are put: out of every bound."""
+"""Indices of u64 that int64 may not hold become this one, which is out of bounds too."""
 
 
 def as_int64(indices: np.ndarray) -> np.ndarray:
-    """Indices of any integer type, those beyond int64 still out of every bound."""
+    """Indices of any integer type as int64; those beyond int64 stay out of bounds."""
     if indices.dtype == np.uint64:
         indices = np.minimum(indices, np.uint64(_FAR))
     return indices.astype(np.int64, copy=False)
@@ -47,49 +47,41 @@ def windows_at(
 
     The first dimension of the batch is the ranks; there is at least one element in a window.
     """
-    cut, full = _cut_and_full(array, sizes)
-    view = _windows(array, cut, full, sizes, writeable=False)
-    found = view[_where(array, starts, cut, sizes, batch)]
-    order = np.argsort([*full, *cut], kind="stable")
-    return found.transpose(*range(len(batch)), *(len(batch) + int(axis) for axis in order))
+    partial, full = _partial_and_full(array, sizes)
+    view = _windows(array, partial, full, sizes, writeable=False)
+    windows = view[_window_index(array, starts, partial, sizes, batch)]
+    order = np.argsort([*full, *partial], kind="stable")
+    return windows.transpose(*range(len(batch)), *(len(batch) + int(axis) for axis in order))
 
 
-def _write_window(array: np.ndarray, starts: Sequence[np.ndarray], update: np.ndarray) -> None:
-    """Overwrite one window of every rank, clamped to fit."""
-    sizes = update.shape[1:]
-    cut, full = _cut_and_full(array, sizes)
-    view = _windows(array, cut, full, sizes, writeable=True)
-    where = _where(array, starts, cut, sizes, array.shape[:1])
-    view[where] = update.transpose(0, *(d + 1 for d in (*full, *cut)))
-
-
-def _cut_and_full(array: np.ndarray, sizes: Sequence[int]) -> tuple[list[int], list[int]]:
+def _partial_and_full(array: np.ndarray, sizes: Sequence[int]) -> tuple[list[int], list[int]]:
     """The dimensions that a window does not have all of, and the others."""
-    cut = [d for d, size in enumerate(sizes) if size != array.shape[d + 1]]
-    return cut, [d for d in range(len(sizes)) if d not in cut]
+    partial = [d for d, size in enumerate(sizes) if size != array.shape[d + 1]]
+    return partial, [d for d in range(len(sizes)) if d not in partial]
 
 
 def _windows(
-    array: np.ndarray, cut: list[int], full: list[int], sizes: Sequence[int], *, writeable: bool
+    array: np.ndarray, partial: list[int], full: list[int], sizes: Sequence[int], *, writeable: bool
 ) -> np.ndarray:
-    """A view [ranks, *places, *full, *window]: every window along the cut dimensions."""
-    moved = array.transpose(0, *(d + 1 for d in (*cut, *full)))
-    inner = tuple(sizes[d] for d in cut)
-    axes = tuple(range(1, len(cut) + 1))
+    """A view [ranks, *starts, *full, *window]: every window along the partial dimensions."""
+    moved = array.transpose(0, *(d + 1 for d in (*partial, *full)))
+    inner = tuple(sizes[d] for d in partial)
+    axes = tuple(range(1, len(partial) + 1))
     raw = moved.view(f"V{array.itemsize}")  # numpy names float8_e5m2 `<f1` and knows no such type
     windows = np.lib.stride_tricks.sliding_window_view(raw, inner, axes, writeable=writeable)
     return windows.view(array.dtype)
 
 
-def _where(
+def _window_index(
     array: np.ndarray,
     starts: Sequence[np.ndarray],
-    cut: list[int],
+    partial: list[int],
     sizes: Sequence[int],
     batch: tuple[int, ...],
 ) -> tuple[np.ndarray, ...]:
     """The index of each rank and of each clamped start, all of the batch's shape."""
-    return (counted(batch, 0), *(np.clip(starts[d], 0, array.shape[d + 1] - sizes[d]) for d in cut))
+    clamped = (np.clip(starts[d], 0, array.shape[d + 1] - sizes[d]) for d in partial)
+    return (counted(batch, 0), *clamped)
 
 
 def _starts(operands: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -118,16 +110,21 @@ def _dynamic_update_slice(_: KernelCall, operands: Arrays) -> Arrays:
 
 
 def update_slice(array: np.ndarray, update: np.ndarray, *starts: np.ndarray) -> None:
-    """Overwrite a slice of the array of every rank."""
-    if update.size:
-        _write_window(array, _starts(starts), update)
+    """Overwrite a slice of the array of every rank, clamped to fit."""
+    if not update.size:
+        return
+    sizes = update.shape[1:]
+    partial, full = _partial_and_full(array, sizes)
+    view = _windows(array, partial, full, sizes, writeable=True)
+    index = _window_index(array, _starts(starts), partial, sizes, array.shape[:1])
+    view[index] = update.transpose(0, *(d + 1 for d in (*full, *partial)))
 
 
 def _gather(call: KernelCall, operands: Arrays) -> Arrays:
     array, vector_dim = operands[0], call.integer("index_vector_dim")
     sizes = call.integers("slice_sizes")
     if not (array.size and call.results[0].elements and all(sizes)):
-        # XLA reads zeros where there is nothing, also through a window that is collapsed to nothing
+        # XLA reads zeros from an empty array, and through an empty window that is collapsed.
         return [np.zeros((len(array), *call.results[0].shape), array.dtype)]
     vectors = index_vectors(operands[1], vector_dim)
     batch = vectors.shape[:-1]
@@ -140,9 +137,9 @@ def _gather(call: KernelCall, operands: Arrays) -> Arrays:
         starts[dimension] = counted(batch, axis)
     dropped = (*call.integers("collapsed_slice_dims"), *batching)
     kept = [size for d, size in enumerate(sizes) if d not in dropped]
-    found = windows_at(array, starts, sizes, batch).reshape(*batch, *kept)
+    windows = windows_at(array, starts, sizes, batch).reshape(*batch, *kept)
     offsets = [d + 1 for d in call.integers("offset_dims")]
-    return [np.moveaxis(found, range(len(batch), found.ndim), offsets)]
+    return [np.moveaxis(windows, range(len(batch), windows.ndim), offsets)]
 
 
 def batching_axes(dimensions: tuple[int, ...], vector_dim: int) -> list[int]:
@@ -151,20 +148,20 @@ def batching_axes(dimensions: tuple[int, ...], vector_dim: int) -> list[int]:
 
 
 def _pad(call: KernelCall, operands: Arrays) -> Arrays:
-    """Elements go to every (interior + 1)-th place from `low` on, as far as there are places."""
+    """Elements go to every (interior + 1)-th index from `low` on, as far as the result reaches."""
     array, value = operands
     shape = call.results[0].shape
     result = np.empty((len(array), *shape), array.dtype)
     result[:] = value.reshape(-1, *([1] * len(shape)))
     targets, sources = [slice(None)], [slice(None)]
     numbers = (call.integers("low"), call.integers("interior"), array.shape[1:], shape)
-    for low, interior, size, places in zip(*numbers, strict=True):
+    for low, interior, size, result_size in zip(*numbers, strict=True):
         step = interior + 1
-        first = min(max(0, -(low // step)), size)  # the first element at a place of 0 or more
-        last = min(size, max(first, -((low - places) // step)))
+        first = min(max(0, -(low // step)), size)  # the first element at an index of 0 or more
+        end = min(size, max(first, -((low - result_size) // step)))
         start = low + first * step
-        targets.append(slice(start, start + (last - first) * step, step))
-        sources.append(slice(first, last))
+        targets.append(slice(start, start + (end - first) * step, step))
+        sources.append(slice(first, end))
     if result[tuple(targets)].size:
         result[tuple(targets)] = array[tuple(sources)]
     return [result]
@@ -191,27 +188,29 @@ _ASSOCIATIVE = frozenset({"add", "and", "maximum", "minimum", "multiply", "or", 
 class _ScatterLayout:
     """How operands and updates become tables of rows; axes count the ranks."""
 
-    cut: list[int]  # of the operand: what a target row is an index of
+    partial: list[int]  # of the operand: what a target row is an index of
     full: list[int]  # of the operand: what a row holds
     outer: list[int]  # of the updates: one for each dimension of the indices
-    update_cut: list[int | None]  # of the updates, for each cut dimension; None: one element
+    update_partial: list[int | None]  # of the updates, by partial dimension; None: one element
     update_full: list[int]
 
 
 def scatter(call: KernelCall, operands: Arrays) -> Arrays:
-    """The operands with updates joined to them; windows that do not fit are left out."""
+    """The operands combined with updates; windows that do not fit are left out."""
     count = len(operands) // 2
     arrays, updates = operands[:count], operands[count + 1 :]
     if not arrays[0].size or not updates[0].size:
         return [array.copy() for array in arrays]
     layout = _layout(call, arrays[0], updates[0])
     targets, fits = _targets(call, layout, arrays[0], operands[count], updates[0])
-    tables = [_rows(array, layout.cut, layout.full) for array in arrays]
-    found = [_update_rows(update, layout)[fits] for update in updates]
-    _join(call.region(), tables, targets[fits], found)
-    order = np.argsort([0, *layout.cut, *layout.full])
-    shape = [arrays[0].shape[axis] for axis in (0, *layout.cut, *layout.full)]
-    return [table.reshape(shape).transpose(order) for table in tables]
+    # Fresh tables [ranks and partial dimensions, full dimensions], which updates are written to.
+    axes = (0, *layout.partial, *layout.full)
+    row_size = math.prod(arrays[0].shape[axis] for axis in layout.full)
+    tables = [np.array(x.transpose(axes).reshape(-1, row_size), order="C") for x in arrays]
+    update_rows = [_update_rows(update, layout)[fits] for update in updates]
+    _combine(call.region(), tables, targets[fits], update_rows)
+    shape = [arrays[0].shape[axis] for axis in axes]
+    return [table.reshape(shape).transpose(np.argsort(axes)) for table in tables]
 
 
 def _layout(call: KernelCall, array: np.ndarray, update: np.ndarray) -> _ScatterLayout:
@@ -221,27 +220,21 @@ def _layout(call: KernelCall, array: np.ndarray, update: np.ndarray) -> _Scatter
     axis_of: dict[int, int] = dict(zip(kept, window_axes, strict=True))
     indexed = call.integers("scatter_dims_to_operand_dims")
     full = [d for d in kept if d not in indexed and update.shape[axis_of[d]] == array.shape[d + 1]]
-    cut = [d for d in range(array.ndim - 1) if d not in full]
+    partial = [d for d in range(array.ndim - 1) if d not in full]
     return _ScatterLayout(
-        cut=[d + 1 for d in cut],
+        partial=[d + 1 for d in partial],
         full=[d + 1 for d in full],
         outer=[axis for axis in range(1, update.ndim) if axis not in window_axes],
-        update_cut=[axis_of.get(d) for d in cut],
+        update_partial=[axis_of.get(d) for d in partial],
         update_full=[axis_of[d] for d in full],
     )
 
 
-def _rows(array: np.ndarray, cut: list[int], full: list[int]) -> np.ndarray:
-    """A fresh table [ranks and cut dimensions, full dimensions]."""
-    width = math.prod(array.shape[axis] for axis in full)
-    return np.array(array.transpose(0, *cut, *full).reshape(-1, width), order="C")
-
-
 def _update_rows(update: np.ndarray, layout: _ScatterLayout) -> np.ndarray:
-    """A row for each rank, index and element of the cut window, in this order."""
-    inner = [axis for axis in layout.update_cut if axis is not None]
-    width = math.prod(update.shape[axis] for axis in layout.update_full)
-    return update.transpose(0, *layout.outer, *inner, *layout.update_full).reshape(-1, width)
+    """A row for each rank, index and element of the partial window, in this order."""
+    inner = [axis for axis in layout.update_partial if axis is not None]
+    row_size = math.prod(update.shape[axis] for axis in layout.update_full)
+    return update.transpose(0, *layout.outer, *inner, *layout.update_full).reshape(-1, row_size)
 
 
 def _targets(
@@ -254,18 +247,20 @@ def _targets(
     """The target row of each update row, and whether its whole window fits."""
     starts = _window_starts(call, indices, array.ndim - 1)
     batch = starts.shape[1:]
-    window = [1 if axis is None else update.shape[axis] for axis in layout.update_cut]
+    window = [1 if axis is None else update.shape[axis] for axis in layout.update_partial]
+    window_ones = [1] * len(window)
     fits = np.ones(batch, bool)
-    rows = counted(batch, 0).reshape(*batch, *([1] * len(window)))
-    for position, axis in enumerate(layout.cut):
+    # Row numbers are mixed radix: the rank, then the index along each partial dimension.
+    rows = counted(batch, 0).reshape(*batch, *window_ones)
+    for position, axis in enumerate(layout.partial):
         start, size = starts[axis - 1], array.shape[axis]
         fits &= (start >= 0) & (start <= size - window[position])
         offset = np.arange(window[position]).reshape(-1, *([1] * (len(window) - position - 1)))
-        place = np.where(fits, start, 0).reshape(*batch, *([1] * len(window))) + offset
-        rows = rows * size + place
-    whole = (*batch, *window)
-    spread = np.broadcast_to(fits.reshape(*batch, *([1] * len(window))), whole)
-    return np.broadcast_to(rows, whole).reshape(-1), spread.reshape(-1)
+        index = np.where(fits, start, 0).reshape(*batch, *window_ones) + offset
+        rows = rows * size + index
+    shape = (*batch, *window)
+    row_fits = np.broadcast_to(fits.reshape(*batch, *window_ones), shape)
+    return np.broadcast_to(rows, shape).reshape(-1), row_fits.reshape(-1)
 
 
 def _window_starts(call: KernelCall, indices: np.ndarray, rank: int) -> np.ndarray:
@@ -282,21 +277,22 @@ def _window_starts(call: KernelCall, indices: np.ndarray, rank: int) -> np.ndarr
     return starts
 
 
-def _join(region: Region, tables: Arrays, targets: np.ndarray, updates: Arrays) -> None:
-    """Join update rows to their target rows, in order for each target."""
+def _combine(region: Region, tables: Arrays, targets: np.ndarray, updates: Arrays) -> None:
+    """Combine update rows with their target rows, in order for each target."""
     order = np.argsort(targets, kind="stable")
     targets, updates = targets[order], [update[order] for update in updates]
     if _is_associative(region):
-        targets, updates = _joined_pairwise(region, targets, updates)
+        targets, updates = _combined_pairwise(region, targets, updates)
+    # The first update of every target at once, then the second, and so on.
     repetition = _repetitions(targets)
     by_repetition = np.argsort(repetition, kind="stable")
     ends = np.cumsum(np.bincount(repetition)).tolist()
     for start, end in itertools.pairwise([0, *ends]):
-        now = by_repetition[start:end]
-        rows = targets[now]
-        given = [table[rows] for table in tables] + [update[now] for update in updates]
-        for table, joined in zip(tables, evaluate(region, given), strict=True):
-            table[rows] = joined
+        chosen = by_repetition[start:end]
+        rows = targets[chosen]
+        arguments = [table[rows] for table in tables] + [update[chosen] for update in updates]
+        for table, combined in zip(tables, evaluate(region, arguments), strict=True):
+            table[rows] = combined
 
 
 def _repetitions(targets: np.ndarray) -> np.ndarray:
@@ -307,7 +303,7 @@ def _repetitions(targets: np.ndarray) -> np.ndarray:
     return positions - np.maximum.accumulate(np.where(is_first, positions, 0))
 
 
-def _joined_pairwise(
+def _combined_pairwise(
     region: Region, targets: np.ndarray, updates: Arrays
 ) -> tuple[np.ndarray, Arrays]:
     """One row for each target, of rows whose equal targets are neighbours."""
@@ -317,21 +313,22 @@ def _joined_pairwise(
         has_partner = following[kept] == targets[kept]
         left = kept[has_partner]
         pairs = [update[left] for update in updates] + [update[left + 1] for update in updates]
-        joined = evaluate(region, pairs)
+        combined = evaluate(region, pairs)
         targets, updates = targets[kept], [update[kept] for update in updates]
-        for update, one in zip(updates, joined, strict=True):
-            update[has_partner] = one
+        for update, values in zip(updates, combined, strict=True):
+            update[has_partner] = values
     return targets, updates
 
 
 def _is_associative(region: Region) -> bool:
-    """Whether each result joins only its own two parameters, by an operation that may regroup."""
+    """Whether each result combines its own two parameters alone, by an associative operation."""
     count = len(region.results)
     for number, result in enumerate(region.results):
         if result == number + count:
-            continue  # the later one stays
+            continue  # the update: the last one stays, which is associative
         step = region.body[result - 2 * count] if result >= 2 * count else None
-        own = [number, number + count]
-        if step is None or sorted(step.operands) != own or step.opcode not in _ASSOCIATIVE:
+        if step is None or step.opcode not in _ASSOCIATIVE:
+            return False
+        if sorted(step.operands) != [number, number + count]:
             return False
     return True

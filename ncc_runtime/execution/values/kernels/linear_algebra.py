@@ -16,7 +16,7 @@ from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall
 from ncc_runtime.neff.shared.lapack import COMPLEX_NAMES
 
 Options = Mapping[str, Any]
-Found = tuple[Any, ...]
+Results = tuple[Any, ...]
 
 _BLOCK = 64
 """Rows of workspace for each column: what LAPACK's own blocks ask for, or more."""
@@ -29,7 +29,7 @@ def lapack(call: KernelCall, operands: Arrays) -> Arrays:
     rank = operands[0].ndim - (1 if routine.startswith("gtsv") else 2)
     batch = operands[0].shape[:rank]
     count = math.prod(batch)
-    given = [array.reshape(count, *array.shape[rank:]) for array in operands]
+    matrices = [array.reshape(count, *array.shape[rank:]) for array in operands]
     shapes = [(len(call.ranks), *result.shape) for result in call.results]
     results = [
         np.zeros((count, *shape[rank:]), result.dtype.numpy)
@@ -37,10 +37,10 @@ def lapack(call: KernelCall, operands: Arrays) -> Arrays:
     ]
     with np.errstate(all="ignore"):
         for k in range(count):
-            found = compute(call.attributes, *(array[k] for array in given))
-            for result, one in zip(results, found, strict=True):
-                if one is not None:
-                    result[k] = one
+            values = compute(call.attributes, *(array[k] for array in matrices))
+            for result, value in zip(results, values, strict=True):
+                if value is not None:
+                    result[k] = value
     return [result.reshape(shape) for result, shape in zip(results, shapes, strict=True)]
 
 
@@ -52,14 +52,14 @@ def _routine(name: str, dtype: np.dtype) -> Any:
     return getattr(scipy_lapack, letter + name)
 
 
-def _potrf(options: Options, matrix: np.ndarray) -> Found:
+def _potrf(options: Options, matrix: np.ndarray) -> Results:
     if not matrix.size:
         return matrix, 0
     factor, info = _routine("potrf", matrix.dtype)(matrix, lower=options["uplo"] == "L", clean=0)
     return factor, info
 
 
-def _getrf(_: Options, matrix: np.ndarray) -> Found:
+def _getrf(_: Options, matrix: np.ndarray) -> Results:
     """Pivots are counted from 1."""
     if not matrix.size:
         return matrix, None, 0
@@ -67,7 +67,7 @@ def _getrf(_: Options, matrix: np.ndarray) -> Found:
     return factors, pivots + 1, info
 
 
-def _lu(options: Options, matrix: np.ndarray) -> Found:
+def _lu(options: Options, matrix: np.ndarray) -> Results:
     """Row k of the product of L and U is row permutation[k] of the matrix."""
     permutation = np.arange(len(matrix))
     if not matrix.size:
@@ -78,7 +78,7 @@ def _lu(options: Options, matrix: np.ndarray) -> Found:
     return factors, pivots - 1, permutation
 
 
-def _geqrf(_: Options, matrix: np.ndarray) -> Found:
+def _geqrf(_: Options, matrix: np.ndarray) -> Results:
     if not matrix.size:
         return matrix, None
     lwork = _BLOCK * matrix.shape[1]
@@ -86,15 +86,15 @@ def _geqrf(_: Options, matrix: np.ndarray) -> Found:
     return factors, scales
 
 
-def _geqp3(_: Options, given: np.ndarray, pivots: np.ndarray) -> Found:
+def _geqp3(_: Options, operand: np.ndarray, pivots: np.ndarray) -> Results:
     """Columns whose pivot is not 0 go first and stay there, which scipy's wrapper cannot say.
 
-    So these are factored alone, as LAPACK does, and the free ones of what remains.
+    So these are factored by themselves, as LAPACK does, and then the free ones of what remains.
     """
-    if not given.size:
-        return given, pivots, None
-    rows, columns = given.shape
-    matrix, order, fixed = np.array(given), np.arange(1, columns + 1), 0
+    if not operand.size:
+        return operand, pivots, None
+    rows, columns = operand.shape
+    matrix, order, fixed = np.array(operand), np.arange(1, columns + 1), 0
     for column in np.flatnonzero(pivots).tolist():
         order[[fixed, column]] = order[[column, fixed]]
         matrix[:, [fixed, column]] = matrix[:, [column, fixed]]
@@ -107,16 +107,16 @@ def _geqp3(_: Options, given: np.ndarray, pivots: np.ndarray) -> Found:
         (matrix[:, fixed:],) = _ormqr(adjoint, matrix, scales[:done], matrix[:, fixed:])
     if done < rows and fixed < columns:
         lwork = 2 * columns + _BLOCK * (columns + 1)
-        rest, moved, taken, _work, _info = _routine("geqp3", matrix.dtype)(
+        factors, free_order, free_scales, _work, _info = _routine("geqp3", matrix.dtype)(
             matrix[done:, fixed:], lwork=lwork
         )
-        matrix[done:, fixed:], scales[done:] = rest, taken
-        matrix[:done, fixed:] = matrix[:done, fixed:][:, moved - 1]
-        order[fixed:] = order[fixed:][moved - 1]
+        matrix[done:, fixed:], scales[done:] = factors, free_scales
+        matrix[:done, fixed:] = matrix[:done, fixed:][:, free_order - 1]
+        order[fixed:] = order[fixed:][free_order - 1]
     return matrix, order, scales
 
 
-def _orgqr(_: Options, matrix: np.ndarray, scales: np.ndarray) -> Found:
+def _orgqr(_: Options, matrix: np.ndarray, scales: np.ndarray) -> Results:
     if not matrix.size or not scales.size:
         return (np.eye(*matrix.shape),)
     lwork = _BLOCK * matrix.shape[1]
@@ -125,7 +125,7 @@ def _orgqr(_: Options, matrix: np.ndarray, scales: np.ndarray) -> Found:
 
 def _ormqr(
     options: Options, reflectors: np.ndarray, scales: np.ndarray, matrix: np.ndarray
-) -> Found:
+) -> Results:
     if not matrix.size or not scales.size:
         return (matrix,)
     adjoint = "C" if matrix.dtype.kind == "c" else "T"
@@ -136,7 +136,7 @@ def _ormqr(
     return (multiply(options["side"], trans, columns, scales, matrix, lwork)[0],)
 
 
-def _syevd(options: Options, matrix: np.ndarray) -> Found:
+def _syevd(options: Options, matrix: np.ndarray) -> Results:
     """LAPACK takes NaN for small and would give finite numbers."""
     if not matrix.size:
         return None, None, 0
@@ -149,7 +149,7 @@ def _syevd(options: Options, matrix: np.ndarray) -> Found:
     return vectors if with_vectors else None, values, info
 
 
-def _eigh(options: Options, matrix: np.ndarray) -> Found:
+def _eigh(options: Options, matrix: np.ndarray) -> Results:
     vectors, values, info = _syevd({"jobz": "V", **options}, matrix)
     return (vectors, values) if info == 0 else (np.nan, np.nan)
 
@@ -157,7 +157,7 @@ def _eigh(options: Options, matrix: np.ndarray) -> Found:
 def _svd(name: str) -> "Compute":
     """gesdd or gesvd; an empty matrix has no singular values, and any vectors are its own."""
 
-    def compute(options: Options, matrix: np.ndarray) -> Found:
+    def compute(options: Options, matrix: np.ndarray) -> Results:
         job, (rows, columns) = options["jobz"], matrix.shape
         if not matrix.size:
             with_vectors = job == "A"
@@ -172,7 +172,7 @@ def _svd(name: str) -> "Compute":
     return compute
 
 
-def _geev(options: Options, matrix: np.ndarray) -> Found:
+def _geev(options: Options, matrix: np.ndarray) -> Results:
     is_real = matrix.dtype.kind == "f"
     if not matrix.size or not np.isfinite(matrix).all():
         nothing = (None,) * (4 if is_real else 3)
@@ -181,13 +181,13 @@ def _geev(options: Options, matrix: np.ndarray) -> Found:
     *values, left, right, info = _routine("geev", matrix.dtype)(
         matrix, compute_vl=jobs[0], compute_vr=jobs[1]
     )
-    vectors = [one if job else None for job, one in zip(jobs, (left, right), strict=True)]
+    vectors = [v if job else None for job, v in zip(jobs, (left, right), strict=True)]
     if is_real:
-        vectors = [one if one is None else _unpacked(values[1], one) for one in vectors]
+        vectors = [v if v is None else _complex_vectors(values[1], v) for v in vectors]
     return *values, *vectors, info
 
 
-def _unpacked(imaginary: np.ndarray, packed: np.ndarray) -> np.ndarray:
+def _complex_vectors(imaginary: np.ndarray, packed: np.ndarray) -> np.ndarray:
     """Complex vectors: a pair of conjugate ones is held as real and imaginary part of the first."""
     vectors = packed.astype(np.result_type(packed.dtype, np.complex64))
     for first in np.flatnonzero(imaginary > 0):
@@ -196,7 +196,7 @@ def _unpacked(imaginary: np.ndarray, packed: np.ndarray) -> np.ndarray:
     return vectors
 
 
-def _gees(options: Options, matrix: np.ndarray) -> Found:
+def _gees(options: Options, matrix: np.ndarray) -> Results:
     is_real = matrix.dtype.kind == "f"
     if not matrix.size:
         return *((None,) * (4 if is_real else 3)), 0, 0
@@ -207,7 +207,7 @@ def _gees(options: Options, matrix: np.ndarray) -> Found:
     return form, vectors if with_vectors else None, *values, count, info
 
 
-def _gehrd(options: Options, matrix: np.ndarray) -> Found:
+def _gehrd(options: Options, matrix: np.ndarray) -> Results:
     if not matrix.size:
         return matrix, None, 0
     low, high = options["ilo"] - 1, options["ihi"] - 1
@@ -216,7 +216,7 @@ def _gehrd(options: Options, matrix: np.ndarray) -> Found:
     return factors, scales, info
 
 
-def _sytrd(options: Options, matrix: np.ndarray) -> Found:
+def _sytrd(options: Options, matrix: np.ndarray) -> Results:
     if not matrix.size:
         return matrix, None, None, None, 0
     reduce = _routine("sytrd", matrix.dtype)
@@ -225,25 +225,28 @@ def _sytrd(options: Options, matrix: np.ndarray) -> Found:
 
 
 def _gtsv(
-    _: Options, lower: np.ndarray, middle: np.ndarray, upper: np.ndarray, given: np.ndarray
-) -> Found:
-    """The diagonals have n elements each: the first of the lower and the last of the upper idle."""
+    _: Options, lower: np.ndarray, middle: np.ndarray, upper: np.ndarray, right: np.ndarray
+) -> Results:
+    """Diagonals have n elements each; the first of the lower and the last of the upper are unused.
+
+    The right side may have no columns, which LAPACK refuses.
+    """
     if not middle.size:
-        return lower, middle, upper, given, 0
+        return lower, middle, upper, right, 0
     if len(middle) == 1:
         info = int(not middle[0])
-        return lower, middle, upper, given if info else given / middle[0], info
-    columns = given if given.size else np.zeros((len(middle), 1), given.dtype)
+        return lower, middle, upper, right if info else right / middle[0], info
+    columns = right if right.size else np.zeros((len(middle), 1), right.dtype)
     below, middle, above, solved, info = _routine("gtsv", middle.dtype)(
         lower[1:], middle, upper[:-1], columns
     )
     below, above = np.concatenate([lower[:1], below]), np.concatenate([above, upper[-1:]])
-    return below, middle, above, solved[:, : given.shape[1]], info
+    return below, middle, above, solved[:, : right.shape[1]], info
 
 
 def _gtsv_perturbed(
     _: Options, lower: np.ndarray, middle: np.ndarray, upper: np.ndarray, given: np.ndarray
-) -> Found:
+) -> Results:
     """Partial pivoting; a pivot too small to divide by is moved away from zero.
 
     By machine precision times the largest element of U, and again by twice as much until the
@@ -273,21 +276,21 @@ def _gtsv_perturbed(
     above, beyond = above[: size - 1], beyond[: size - 2]
     largest = max(np.abs(part).max(initial=0) for part in (pivots, above, beyond))
     numbers = np.finfo(middle.dtype)
-    least = numbers.eps * largest or numbers.tiny
+    first_step = numbers.eps * largest or numbers.tiny
     for k in reversed(range(size)):
         right = solved[k]
         if k + 1 < size:
             right = right - above[k] * solved[k + 1]
         if k + 2 < size:
             right = right - beyond[k] * solved[k + 2]
-        pivot, step = pivots[k], least
+        pivot, step = pivots[k], first_step
         while not np.isfinite(right / pivot).all() and np.isfinite(right).all():
             pivot, step = pivot + (step if pivot.real >= 0 else -step), 2 * step
         solved[k] = right / pivot
     return (solved,)
 
 
-Compute = Callable[..., Found]
+Compute = Callable[..., Results]
 
 _ROUTINES: Mapping[str, Compute] = {
     "potrf": _potrf,

@@ -1,10 +1,7 @@
-"""Which NaN a result holds: the operand's where bits are only moved, else one NaN for all.
+"""NaNs, the total order of floats, the types that opcodes compute in, and `convert`.
 
-Which NaN arithmetic keeps depends on numpy's loops, not on the program.
-
-Numbers as integers that compare as they do, floats in IEEE 754's total order.
-
-From one dtype to another: the types that opcodes compute in, and `convert`.
+The NaN of a result is the operand's where bits are only moved, else the canonical one: which NaN
+arithmetic keeps depends on numpy's loops, not on the program.
 """
 
 import numpy as np
@@ -17,7 +14,7 @@ MAY_KEEP_BITS = frozenset(
         *("reduce-precision", "select", "sign"),
     }
 )
-"""Opcodes that compute no number of a NaN: they move it, change its sign or its width."""
+"""Opcodes that do no arithmetic with a NaN: they move it, change its sign or its type."""
 
 _COMPUTES_COMPLEX = frozenset({"abs", "sign"})
 
@@ -34,26 +31,26 @@ def quiet_nans(array: np.ndarray) -> np.ndarray:
 
     Numpy's own conversions of float16 do so on some hosts only.
     """
-    wrong = np.isnan(array)
-    if not wrong.any():
+    is_nan = np.isnan(array)
+    if not is_nan.any():
         return array
     raw = np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}"))
     highest = raw.dtype.type(1 << (np.finfo(array.dtype).nmant - 1))
-    return np.where(wrong, raw | highest, raw).view(array.dtype)
+    return np.where(is_nan, raw | highest, raw).view(array.dtype)
 
 
 def canonical_nans(array: np.ndarray) -> np.ndarray:
-    """The array with every NaN made the positive quiet one, so that bits do not hang on batches."""
+    """The array with every NaN the positive quiet one, so that no bit depends on the batch."""
     if array.dtype.kind not in "fc" and "float" not in array.dtype.name:
         return array
-    if array.dtype.kind == "c":  # each part by itself: the other one is a number still
+    if array.dtype.kind == "c":  # each part by itself: the other one may be a number
         parts = np.ascontiguousarray(array).view(array.real.dtype)
         return canonical_nans(parts).view(array.dtype).reshape(array.shape)
     with np.errstate(invalid="ignore"):  # one 8-bit type raises it for its NaNs
-        wrong = np.isnan(array)
-    if not wrong.any():
+        is_nan = np.isnan(array)
+    if not is_nan.any():
         return array
-    return np.where(wrong, np.array(np.nan, array.dtype), array)
+    return np.where(is_nan, np.array(np.nan, array.dtype), array)
 
 
 _FEW_BITS = ("float4_", "float6_")
@@ -65,7 +62,7 @@ def total_order(array: np.ndarray) -> np.ndarray:
         return array
     if array.dtype.kind == "b" or "int" in array.dtype.name:  # of 4 bits and less
         return array.astype(np.int8)
-    # The only NaN of some has the bits of a -0; the sign of others is not the highest of the byte.
+    # Some types have one NaN, with the bits of a -0; in others the sign is not the byte's top bit.
     if array.dtype.name.endswith(("fnuz", "fnu")) or array.dtype.name.startswith(_FEW_BITS):
         array = array.astype(np.float32)
     raw = np.ascontiguousarray(array).view(np.dtype(f"i{array.dtype.itemsize}"))
@@ -92,7 +89,7 @@ def widened(array: np.ndarray) -> np.ndarray:
 def convert(array: np.ndarray, dtype: DType) -> np.ndarray:
     """To another dtype: pred is "not zero", float to integer saturates, NaN becomes 0.
 
-    To a float, a NaN keeps its sign and what there is room for of its payload.
+    To a float, a NaN keeps its sign and as much of its payload as the type has bits for.
     """
     target = dtype.numpy
     if array.dtype == target:
@@ -125,9 +122,11 @@ def _saturated(array: np.ndarray, dtype: DType) -> np.ndarray:
     low = -(2 ** (bits - 1)) if dtype.is_signed else 0
     high = 2 ** (bits - 1) - 1 if dtype.is_signed else 2**bits - 1
     wide = array.astype(np.float64)
-    holder = np.dtype(np.uint64) if bits == 64 and not dtype.is_signed else np.dtype(np.int64)
-    inside = (wide > float(low) - 1) & (wide < float(high) + (0.0 if bits == 64 else 1.0))
-    whole = np.where(inside, np.trunc(wide), 0).astype(holder)
-    whole = np.where(wide >= float(high) + (0 if bits == 64 else 1), holder.type(high), whole)
-    whole = np.where(wide <= float(low), holder.type(low), whole)
-    return np.where(np.isnan(wide), holder.type(0), whole).astype(dtype.numpy)
+    carrier = np.dtype(np.uint64) if bits == 64 and not dtype.is_signed else np.dtype(np.int64)
+    # The first float above the range: of 64 bits float(high) is rounded up to it already.
+    above = float(high) + (0.0 if bits == 64 else 1.0)
+    inside = (wide > float(low) - 1) & (wide < above)
+    result = np.where(inside, np.trunc(wide), 0).astype(carrier)
+    result = np.where(wide >= above, carrier.type(high), result)
+    result = np.where(wide <= float(low), carrier.type(low), result)
+    return np.where(np.isnan(wide), carrier.type(0), result).astype(dtype.numpy)

@@ -1,8 +1,7 @@
-"""Whole numerical methods: Fourier transforms, Cholesky factors, triangular systems.
+"""Numerical methods: Fourier transforms, Cholesky factors, triangular systems, random bits.
 
-`rng-bit-generator`: ThreeFry-2x32 and Philox-4x32, laid out over the array as XLA does.
-
-Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011).
+`rng-bit-generator` is ThreeFry-2x32 and Philox-4x32, laid out over the array as XLA does. Source:
+Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011).
 """
 
 import math
@@ -12,7 +11,6 @@ import numpy as np
 
 from ncc_runtime.execution.values.kernels.numbers import widened
 from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, KernelCall
-from ncc_runtime.neff.shared.dtypes import DType
 
 _TRANSFORMS: Mapping[str, Callable[..., np.ndarray]] = {
     "FFT": np.fft.fftn,
@@ -30,8 +28,8 @@ def fft(call: KernelCall, operands: Arrays) -> Arrays:
     lengths = call.integers("fft_length")
     axes = tuple(range(array.ndim - len(lengths), array.ndim))
     with np.errstate(all="ignore"):
-        found = _TRANSFORMS[str(call.attributes["fft_type"])](array, s=lengths, axes=axes)
-    return [found.astype(result.dtype.numpy, copy=False)]
+        transformed = _TRANSFORMS[str(call.attributes["fft_type"])](array, s=lengths, axes=axes)
+    return [transformed.astype(result.dtype.numpy, copy=False)]
 
 
 def cholesky(call: KernelCall, operands: Arrays) -> Arrays:
@@ -39,12 +37,15 @@ def cholesky(call: KernelCall, operands: Arrays) -> Arrays:
     matrices = widened(operands[0])
     stack = matrices.reshape(math.prod(matrices.shape[:-2]), *matrices.shape[-2:])
     factors = _factors(stack, not call.attributes["lower"])
-    factors[np.isnan(factors).any(axis=(-1, -2))] = np.nan  # LAPACK lets some of them pass
+    factors[np.isnan(factors).any(axis=(-1, -2))] = np.nan  # LAPACK does not refuse every NaN
     return [factors.reshape(matrices.shape).astype(call.results[0].dtype.numpy, copy=False)]
 
 
 def _factors(stack: np.ndarray, upper: bool) -> np.ndarray:
-    """LAPACK's factors; those that have none are found by halving."""
+    """LAPACK's factors, NaN for matrices that have none.
+
+    numpy refuses a stack as a whole, so it is halved until such a matrix is alone.
+    """
     try:
         return np.linalg.cholesky(stack, upper=upper)
     except np.linalg.LinAlgError:
@@ -55,15 +56,15 @@ def _factors(stack: np.ndarray, upper: bool) -> np.ndarray:
 
 
 def triangular_solve(call: KernelCall, operands: Arrays) -> Arrays:
-    """Substitution: each row that is known is taken out of all rows that are not yet."""
-    matrix, known = map(widened, operands)
+    """Substitution: each row that is solved is subtracted from all rows that are not yet."""
+    matrix, right_side = map(widened, operands)
     is_lower, on_left = bool(call.attributes["lower"]), bool(call.attributes["left_side"])
     if call.attributes["transpose_a"] == "ADJOINT":
         matrix = matrix.conj()
     is_transposed = call.attributes["transpose_a"] != "NO_TRANSPOSE"
     if is_transposed is on_left:  # X A = B is the transpose of A' X' = B'
         matrix, is_lower = matrix.swapaxes(-1, -2), not is_lower
-    rows = np.array(known if on_left else known.swapaxes(-1, -2), order="C")
+    rows = np.array(right_side if on_left else right_side.swapaxes(-1, -2), order="C")
     size = matrix.shape[-1]
     with np.errstate(all="ignore"):
         for k in range(size) if is_lower else reversed(range(size)):
@@ -71,14 +72,13 @@ def triangular_solve(call: KernelCall, operands: Arrays) -> Arrays:
                 rows[..., k, :] /= matrix[..., k, k, None]
             rest = slice(k + 1, size) if is_lower else slice(0, k)
             rows[..., rest, :] -= matrix[..., rest, k, None] * rows[..., k, None, :]
-        found = rows if on_left else rows.swapaxes(-1, -2)
-        return [found.astype(call.results[0].dtype.numpy, copy=False)]
+        solution = rows if on_left else rows.swapaxes(-1, -2)
+        return [solution.astype(call.results[0].dtype.numpy, copy=False)]
 
 
 def _lapack(call: KernelCall, operands: Arrays) -> Arrays:
-    from ncc_runtime.execution.values.kernels.linear_algebra import (
-        lapack,  # scipy takes a while to load
-    )
+    # scipy takes a while to load
+    from ncc_runtime.execution.values.kernels.linear_algebra import lapack
 
     return lapack(call, operands)
 
@@ -108,15 +108,11 @@ def rng_bit_generator(call: KernelCall, operands: Arrays) -> Arrays:
         else:
             numbers, blocks = _philox_array(state, bits.shape, is_wide)
         low, high = _advanced(state, np.uint64(blocks))
-    after = np.stack([state[:, 0], low, high][: state.shape[1]], axis=1)
-    return [after, _as_bits(numbers, bits.dtype)]
-
-
-def _as_bits(numbers: np.ndarray, dtype: DType) -> np.ndarray:
-    """The lowest bits of each number."""
+    next_state = np.stack([state[:, 0], low, high][: state.shape[1]], axis=1)
+    dtype = bits.dtype  # of which a number gives its lowest bits
     if dtype.numpy.isbuiltin != 1:
-        return numbers.astype(np.uint8).astype(dtype.numpy)
-    return numbers.astype(np.dtype(f"u{dtype.size_bytes}")).view(dtype.numpy)
+        return [next_state, numbers.astype(np.uint8).astype(dtype.numpy)]
+    return [next_state, numbers.astype(np.dtype(f"u{dtype.size_bytes}")).view(dtype.numpy)]
 
 
 def _halves(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -128,13 +124,12 @@ def _joined(low: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 
 def _advanced(state: np.ndarray, steps: np.ndarray | np.uint64) -> tuple[np.ndarray, np.ndarray]:
-    """The counter of 128 bits after some steps; a state of two words has its key on top."""
-    top = state[:, 2 % state.shape[1]]
-    low, high = state[:, 1], top
+    """The counter of 128 bits after some steps; a state of two words has its key as upper half."""
+    low, high = state[:, 1], state[:, 2 % state.shape[1]]
     if np.ndim(steps):
         low, high = low[:, None], high[:, None]
-    after = low + steps
-    return after, high + (after < low)
+    next_low = low + steps
+    return next_low, high + (next_low < low)  # the carry
 
 
 def _three_fry_array(
@@ -154,8 +149,8 @@ def _three_fry_array(
     halves = [half.reshape(len(state), *blocks) for half in pair]
     doubled = [2 * size if d == split else size for d, size in enumerate(blocks)]
     numbers = np.stack(halves, axis=split + 2).reshape(len(state), *doubled)
-    cut = (slice(None), *(slice(0, size) for size in sizes))
-    return numbers[cut].reshape(len(state), *shape), count
+    used = (slice(None), *(slice(0, size) for size in sizes))  # an odd size leaves numbers over
+    return numbers[used].reshape(len(state), *shape), count
 
 
 def _three_fry(

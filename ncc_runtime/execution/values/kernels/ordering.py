@@ -1,14 +1,11 @@
 """Kernels that put elements in order.
 
-A comparator that orders by keys (one key or several, each a function of one element of
-every operand, compared by LT or GT) becomes a stable argsort of those keys. Any other comparator
-runs on whole arrays in a merge sort: all pairs of runs at once, each place by binary search.
-
-Comparators of sorts, and the keys that the usual ones compare.
-
 A comparator takes two scalars of each operand, side by side. If it is `key(left) < key(right)`, or
-that for a first key and, where the first keys are equal, for a second and so on, then sorting by
-the keys does the same. A key is whatever the region computes from one side alone.
+that for a first key and, where the first keys are equal, for a second and so on, then a stable
+argsort of the keys does the same. A key is whatever the region computes from one side alone.
+
+Any other comparator runs on whole arrays in a merge sort: all pairs of runs at once, the position
+of each element by binary search.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,11 +25,11 @@ class Key:
 
     region: Region
     largest_first: bool
-    is_total: bool  # by the total order of floats; else NaNs have no place
+    is_total: bool  # by the total order of floats; else NaNs are not ordered
 
 
 def sort_keys(region: Region) -> list[Key] | None:
-    """The keys of a comparator, most significant first; nothing if it is of another form."""
+    """The keys of a comparator, most significant first; None if it is of another form."""
     (result,) = region.results
     return _ComparatorReader(region).keys(result)
 
@@ -44,31 +41,32 @@ class _ComparatorReader:
         self._region = region
         self._count = len(region.parameters)
         known: dict[object, int] = {}
-        self._meanings = (_meanings(region, 0, known), _meanings(region, 1, known))
+        self._numbers = (_value_numbers(region, 0, known), _value_numbers(region, 1, known))
 
     def keys(self, value: int) -> list[Key] | None:
         """The keys that a pred value of the region compares."""
-        found: list[Key] = []
+        keys: list[Key] = []
         while (key := self._compared(value, ("LT", "GT"))) is None:
             parts = self._first_and_rest(value)
             if parts is None:
                 return None
             key, value = parts
-            found.append(key)
-        return [*found, key]
+            keys.append(key)
+        return [*keys, key]
 
     def _first_and_rest(self, value: int) -> tuple[Key, int] | None:
         """The first key and what decides among equals, of `first or (equal and rest)`."""
-        for first, others in self._either_way(value, "or"):
+        for first, others in self._in_both_orders(value, "or"):
             key = self._compared(first, ("LT", "GT"))
             if key is None:
                 continue
-            for equal, rest in self._either_way(others, "and"):
+            for equal, rest in self._in_both_orders(others, "and"):
                 if self._is_equality(equal, key):
                     return key, rest
         return None
 
-    def _either_way(self, value: int, opcode: str) -> Iterator[tuple[int, int]]:
+    def _in_both_orders(self, value: int, opcode: str) -> Iterator[tuple[int, int]]:
+        """The operands of a value that such an opcode computes, and the same swapped."""
         step = self._step(value)
         if step is not None and step.opcode == opcode:
             left, right = step.operands
@@ -99,33 +97,33 @@ class _ComparatorReader:
 
     def _is_key(self, left: int, right: int) -> bool:
         """Whether two values are one function, of left parameters only and of right ones."""
-        ours, theirs = self._meanings[0][left], self._meanings[1][right]
-        return ours is not None and ours == theirs
+        of_left, of_right = self._numbers[0][left], self._numbers[1][right]
+        return of_left is not None and of_left == of_right
 
     def _is_equality(self, value: int, key: Key) -> bool:
         """Whether a pred value says that the keys are equal, in the sense of their comparison."""
         equality = self._compared(value, ("EQ",))
         if equality is None or equality.is_total != key.is_total:
             return False
-        (ours,), (theirs,) = key.region.results, equality.region.results
-        return self._meanings[0][ours] == self._meanings[0][theirs]
+        (compared,), (equated,) = key.region.results, equality.region.results
+        return self._numbers[0][compared] == self._numbers[0][equated]
 
 
-def _meanings(region: Region, side: int, known: dict[object, int]) -> list[int | None]:
-    """For each value a number of what it is as a function of one side's parameters.
+def _value_numbers(region: Region, side: int, known: dict[object, int]) -> list[int | None]:
+    """Value numbering: each value's number as a function of one side's parameters.
 
-    Equal functions have equal numbers, on both sides. None is of values that need the other side.
+    Equal functions have equal numbers, on both sides. None: the value reads the other side.
     """
-    found: list[int | None] = [
+    numbers: list[int | None] = [
         known.setdefault(number // 2, len(known)) if number % 2 == side else None
         for number in range(len(region.parameters))
     ]
     for step in region.body:
-        inputs = tuple(found[operand] for operand in step.operands)
+        operands = tuple(numbers[operand] for operand in step.operands)
         attributes = tuple(sorted(step.attributes.items()))
-        meaning = (step.opcode, step.dtype, attributes, step.constant, inputs)
-        found.append(None if None in inputs else known.setdefault(meaning, len(known)))
-    return found
+        expression = (step.opcode, step.dtype, attributes, step.constant, operands)
+        numbers.append(None if None in operands else known.setdefault(expression, len(known)))
+    return numbers
 
 
 def _sort(call: KernelCall, operands: Arrays) -> Arrays:
@@ -137,75 +135,65 @@ def _sort(call: KernelCall, operands: Arrays) -> Arrays:
     order = _order_by_keys(region, arrays)
     if order is None:
         order = _order_by_merging(region, arrays)
-    found = (np.take_along_axis(array, order, axis=-1) for array in arrays)
-    return [np.moveaxis(array, -1, axis) for array in found]
+    results = (np.take_along_axis(array, order, axis=-1) for array in arrays)
+    return [np.moveaxis(array, -1, axis) for array in results]
 
 
 def _order_by_keys(region: Region, arrays: Arrays) -> np.ndarray | None:
-    """The stable order of the comparator's keys; nothing if it has none, or NaNs without order."""
+    """The stable order by the comparator's keys; None if it has none, or for NaNs without order."""
     keys = sort_keys(region)
     if keys is None:
         return None
     columns = []
     for key in keys:
         (values,) = evaluate(key.region, [array for array in arrays for _ in range(2)])
-        column = _comparable(np.broadcast_to(values, arrays[0].shape), key)
-        if column is None:
-            return None
-        columns.append(column)
+        values = np.broadcast_to(values, arrays[0].shape)
+        if not key.is_total and values.dtype.kind not in "biu":
+            if (values != values).any():
+                return None
+            values = np.where(values == 0, np.zeros((), values.dtype), values)  # -0 equals 0
+        column = total_order(values)
+        columns.append(~column if key.largest_first else column)
     if len(columns) == 1:
         return np.argsort(columns[0], axis=-1, kind="stable")
-    return np.lexsort(columns[::-1], axis=-1)
-
-
-def _comparable(values: np.ndarray, key: Key) -> np.ndarray | None:
-    """Integers in the key's order, smallest first."""
-    column = total_order(values if key.is_total else _one_zero(values))
-    if not key.is_total and values.dtype.kind not in "biu" and bool((values != values).any()):
-        return None
-    return ~column if key.largest_first else column
-
-
-def _one_zero(values: np.ndarray) -> np.ndarray:
-    """Floats with -0 made 0, which they equal."""
-    if values.dtype.kind in "biu":
-        return values
-    return np.where(values == 0, np.zeros((), values.dtype), values)
+    return np.lexsort(columns[::-1], axis=-1)  # the last key is the first to lexsort
 
 
 def _order_by_merging(region: Region, arrays: Arrays) -> np.ndarray:
     """Runs of 1, 2, 4 … elements are merged two by two; equals stay as they were."""
     shape = arrays[0].shape
     order = np.broadcast_to(np.arange(shape[-1]), shape)
-    width = 1
-    while width < shape[-1]:
-        order = _merged(
-            region, [np.take_along_axis(a, order, axis=-1) for a in arrays], order, width
-        )
-        width *= 2
+    run = 1
+    while run < shape[-1]:
+        ordered = [np.take_along_axis(array, order, axis=-1) for array in arrays]
+        order = _merged(region, ordered, order, run)
+        run *= 2
     return order
 
 
-def _merged(region: Region, arrays: Arrays, order: np.ndarray, width: int) -> np.ndarray:
-    """The order after merging each run of even number with the one behind it."""
+def _merged(region: Region, arrays: Arrays, order: np.ndarray, run: int) -> np.ndarray:
+    """The order after merging each run of even number with the one behind it.
+
+    Every element of a left run searches the right run for how many elements go before it.
+    """
     size = order.shape[-1]
     positions = np.arange(size)
-    is_left = positions % (2 * width) < width
+    is_left = positions % (2 * run) < run
     left = positions[is_left]
-    middle = np.minimum(left - left % (2 * width) + width, size)
-    end = np.minimum(middle + width, size)
+    middle = np.minimum(left - left % (2 * run) + run, size)
+    end = np.minimum(middle + run, size)
     low = np.broadcast_to(middle, (*order.shape[:-1], len(left)))
     high = np.broadcast_to(end, low.shape)
-    own = [array[..., left] for array in arrays]
-    for _ in range(width.bit_length()):
+    left_values = [array[..., left] for array in arrays]
+    for _ in range(run.bit_length()):
         probe = np.minimum((low + high) // 2, size - 1)
-        others = [np.take_along_axis(array, probe, axis=-1) for array in arrays]
+        probed = [np.take_along_axis(array, probe, axis=-1) for array in arrays]
         (goes_first,) = evaluate(
-            region, [x for pair in zip(others, own, strict=True) for x in pair]
+            region, [x for pair in zip(probed, left_values, strict=True) for x in pair]
         )
         right = goes_first & (low < high)
         low, high = np.where(right, probe + 1, low), np.where(right | (low >= high), high, probe)
-    # a comparator that is no order must still give a permutation
+    # A running maximum: a comparator that is no order must still give a permutation.
     ahead = np.maximum.accumulate(low, axis=-1) - middle
     taken = np.zeros(order.shape, bool)
     np.put_along_axis(taken, left + ahead, values=True, axis=-1)
@@ -216,7 +204,7 @@ def _merged(region: Region, arrays: Arrays, order: np.ndarray, width: int) -> np
 
 
 def _topk(call: KernelCall, operands: Arrays) -> Arrays:
-    """The first k in the total order, or in the reverse of it; equals by their places."""
+    """The first k in the total order, or in the reverse of it; equals by their indices."""
     count, key = call.integer("k"), total_order(operands[0])
     if call.attributes["largest"]:
         key = ~key

@@ -21,45 +21,45 @@ _EXACT_BITS = 53  # of a float64
 
 
 def dot(call: KernelCall, operands: Arrays) -> Arrays:
-    """Batch dimensions, then what is left of the left operand, then of the right one."""
+    """[ranks, batch…, free dimensions of the left operand…, of the right one…]."""
     left, right = operands
     left_batch, right_batch = call.integers("lhs_batch"), call.integers("rhs_batch")
     left_sum, right_sum = call.integers("lhs_contracting"), call.integers("rhs_contracting")
-    left_free = _others(left.ndim - 1, left_batch + left_sum)
-    right_free = _others(right.ndim - 1, right_batch + right_sum)
+    left_free = _other_axes(left.ndim - 1, left_batch + left_sum)
+    right_free = _other_axes(right.ndim - 1, right_batch + right_sum)
     batch, rows, inner = (_sizes(left, axes) for axes in (left_batch, left_free, left_sum))
     columns = _sizes(right, right_free)
     left, right = _summands(call, operands, math.prod(inner))
     left = left.transpose(0, *(axis + 1 for axis in (*left_batch, *left_free, *left_sum)))
     right = right.transpose(0, *(axis + 1 for axis in (*right_batch, *right_sum, *right_free)))
-    count, width, depth = len(call.ranks), math.prod(batch), math.prod(inner)
+    ranks, batches, depth = len(call.ranks), math.prod(batch), math.prod(inner)
     product = _product(
-        left.reshape(count, width, math.prod(rows), depth),
-        right.reshape(count, width, depth, math.prod(columns)),
+        left.reshape(ranks, batches, math.prod(rows), depth),
+        right.reshape(ranks, batches, depth, math.prod(columns)),
     )
-    return [_rounded(call, product.reshape(count, *batch, *rows, *columns))]
+    return [_rounded(call, product.reshape(ranks, *batch, *rows, *columns))]
 
 
 def ragged_dot(call: KernelCall, operands: Arrays) -> Arrays:
-    """One matrix product for each group of each rank, of the rows (or sums) that are in it."""
+    """One matrix product for each group of each rank, of the rows (or summed indices) in it.
+
+    The left operand as [ranks, batches, parts, rows, rest, other]: `rows` is the ragged dimension,
+    `parts` and `rest` are the dimensions of its kind (free or summed) before and behind it.
+    """
     left, right, sizes = operands
     left_batch, right_batch = call.integers("lhs_batch"), call.integers("rhs_batch")
     left_sum, right_sum = call.integers("lhs_contracting"), call.integers("rhs_contracting")
-    left_free = _others(left.ndim - 1, left_batch + left_sum)
-    right_free = _others(right.ndim - 1, right_batch + right_sum + call.integers("rhs_group"))
+    left_free = _other_axes(left.ndim - 1, left_batch + left_sum)
+    right_free = _other_axes(right.ndim - 1, right_batch + right_sum + call.integers("rhs_group"))
     ragged = call.integer("lhs_ragged")
     is_summed = ragged in left_sum
     siblings = left_sum if is_summed else left_free
-    place = siblings.index(ragged)
-    outer = _sizes(left, left_batch + siblings[:place])
-    rows, others = left.shape[ragged + 1], _sizes(left, siblings[place + 1 :])
-    depth, width = math.prod(_sizes(left, left_sum)), math.prod(_sizes(right, right_free))
-    ranks, count = len(call.ranks), sizes.shape[-1]
-    batches, parts, rest = (
-        math.prod(_sizes(left, left_batch)),
-        math.prod(outer[len(left_batch) :]),
-        math.prod(others),
-    )
+    position = siblings.index(ragged)
+    outer = _sizes(left, left_batch + siblings[:position])
+    depth, columns = math.prod(_sizes(left, left_sum)), math.prod(_sizes(right, right_free))
+    ranks, groups = len(call.ranks), sizes.shape[-1]
+    batches, parts = math.prod(_sizes(left, left_batch)), math.prod(outer[len(left_batch) :])
+    rows, rest = left.shape[ragged + 1], math.prod(_sizes(left, siblings[position + 1 :]))
 
     wide_left, wide_right = _summands(call, [left, right], depth)
     axes = (*left_batch, *siblings, *(left_free if is_summed else left_sum))
@@ -67,34 +67,34 @@ def ragged_dot(call: KernelCall, operands: Arrays) -> Arrays:
     wide_left = wide_left.reshape(ranks, batches, parts, rows, rest, -1)
     if is_summed:
         axes = (*right_batch, *right_sum, *right_free)
-        into: tuple[int, ...] = (ranks, batches, parts, rows, rest, width)
-        result = np.zeros((ranks, count, batches, wide_left.shape[-1], width), wide_left.dtype)
+        right_shape: tuple[int, ...] = (ranks, batches, parts, rows, rest, columns)
+        result = np.zeros((ranks, groups, batches, wide_left.shape[-1], columns), wide_left.dtype)
     else:
         axes = (*call.integers("rhs_group"), *right_batch, *right_sum, *right_free)
-        into = (ranks, count, batches, depth, width)
-        result = np.zeros((ranks, batches, parts, rows, rest, width), wide_left.dtype)
-    wide_right = wide_right.transpose(0, *(axis + 1 for axis in axes)).reshape(into)
+        right_shape = (ranks, groups, batches, depth, columns)
+        result = np.zeros((ranks, batches, parts, rows, rest, columns), wide_left.dtype)
+    wide_right = wide_right.transpose(0, *(axis + 1 for axis in axes)).reshape(right_shape)
 
     if sizes.ndim == 2:
-        sizes = sizes.reshape(ranks, *[1] * len(outer), count)
-    sizes = np.broadcast_to(sizes, (ranks, *outer, count)).reshape(ranks, batches, parts, count)
+        sizes = sizes.reshape(ranks, *[1] * len(outer), groups)
+    sizes = np.broadcast_to(sizes, (ranks, *outer, groups)).reshape(ranks, batches, parts, groups)
     ends = np.cumsum(sizes, axis=-1, dtype=np.int64)
     starts = np.clip(ends - sizes, 0, rows)
-    for rank, batch, part, group in np.ndindex(ranks, batches, parts, count):
-        which = (rank, batch, part)
-        inside = slice(starts[(*which, group)], max(0, ends[(*which, group)]))
-        one = wide_left[which][inside]
-        one = one.reshape(one.shape[0] * rest, wide_left.shape[-1])
+    for rank, batch, part, group in np.ndindex(ranks, batches, parts, groups):
+        at = (rank, batch, part)
+        in_group = slice(starts[(*at, group)], max(0, ends[(*at, group)]))
+        left_rows = wide_left[at][in_group]
+        left_rows = left_rows.reshape(left_rows.shape[0] * rest, wide_left.shape[-1])
         if is_summed:
-            other = wide_right[which][inside].reshape(len(one), width)
-            result[rank, group, batch] += _product(one.T, other)
+            right_rows = wide_right[at][in_group].reshape(len(left_rows), columns)
+            result[rank, group, batch] += _product(left_rows.T, right_rows)
         else:
-            product = _product(one, wide_right[rank, group, batch])
-            result[which][inside] += product.reshape(-1, rest, width)
+            product = _product(left_rows, wide_right[rank, group, batch])
+            result[at][in_group] += product.reshape(-1, rest, columns)
     return [_rounded(call, result.reshape(ranks, *call.results[0].shape))]
 
 
-def _others(rank: int, taken: tuple[int, ...]) -> tuple[int, ...]:
+def _other_axes(rank: int, taken: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(axis for axis in range(rank) if axis not in taken)
 
 
@@ -132,16 +132,17 @@ def _rounded(call: KernelCall, sums: np.ndarray) -> np.ndarray:
     if dtype is DType.PRED:
         return sums != 0
     with np.errstate(all="ignore"):
-        whole = sums.astype(np.int64) if dtype.is_integer and sums.dtype.kind == "f" else sums
-        return whole.astype(dtype.numpy, copy=False)
+        if dtype.is_integer and sums.dtype.kind == "f":  # exact; int64 wraps to narrower types
+            sums = sums.astype(np.int64)
+        return sums.astype(dtype.numpy, copy=False)
 
 
 def convolution(call: KernelCall, operands: Arrays) -> Arrays:
-    """The elements under each element of the kernel side by side, multiplied by the kernel."""
+    """im2col: the elements under each element of the kernel side by side, times the kernel."""
     window = read_window(str(call.attributes["window"]))
     labels = read_labels(str(call.attributes["dim_labels"]))
-    takes, _, *spatial = labels.kernel_dimensions
-    depth = math.prod(_sizes(operands[1], (takes, *spatial)))
+    input_features, _, *spatial = labels.kernel_dimensions
+    depth = math.prod(_sizes(operands[1], (input_features, *spatial)))
     source, kernel = _summands(call, operands, depth)
     groups = max(call.integer("feature_groups"), call.integer("batch_groups"))
     source = _grouped_source(call, source, labels, groups)
@@ -172,10 +173,9 @@ def _grouped_kernel(
     kernel: np.ndarray, labels: ConvolutionLabels, window: Window, groups: int
 ) -> np.ndarray:
     """The kernel as [ranks, groups, taps, input features, output features]."""
-    takes, gives, *spatial = (axis + 1 for axis in labels.kernel_dimensions)
-    moved = kernel.transpose(0, *spatial, takes, gives)
-    turned = (slice(None, None, -1 if one.is_reversed else 1) for one in window.dimensions)
-    moved = moved[(slice(None), *turned)]
+    inputs, outputs, *spatial = (axis + 1 for axis in labels.kernel_dimensions)
+    moved = kernel.transpose(0, *spatial, inputs, outputs)
+    moved = np.flip(moved, tuple(1 + d for d, x in enumerate(window.dimensions) if x.is_reversed))
     taps = math.prod(moved.shape[1:-2])
     split = moved.reshape(len(moved), taps, moved.shape[-2], groups, moved.shape[-1] // groups)
     return np.moveaxis(split, 3, 1)
@@ -183,7 +183,7 @@ def _grouped_kernel(
 
 def _sum_over_taps(source: np.ndarray, taps: np.ndarray, window: Window) -> np.ndarray:
     """Products for as many taps at once as fit, whatever the number of ranks."""
-    offsets = list(np.ndindex(*(one.size for one in window.dimensions)))
+    offsets = list(np.ndindex(*(dimension.size for dimension in window.dimensions)))
     shape = element_under(source, window, offsets[0], first=3).shape
     room = max(PATCH_ELEMENTS, math.prod(shape[1:-1]) * taps.shape[-1])
     step = max(1, room // max(1, math.prod(shape[1:])))
@@ -191,8 +191,8 @@ def _sum_over_taps(source: np.ndarray, taps: np.ndarray, window: Window) -> np.n
     for start in range(0, len(offsets), step):
         chosen = offsets[start : start + step]
         patches = np.empty((*shape[:-1], len(chosen), shape[-1]), source.dtype)
-        for place, offset in enumerate(chosen):
-            patches[..., place, :] = element_under(source, window, offset, first=3)
+        for tap, offset in enumerate(chosen):
+            patches[..., tap, :] = element_under(source, window, offset, first=3)
         rows, depth = math.prod(shape[2:-1]), len(chosen) * shape[-1]
         part = _product(
             patches.reshape(*shape[:2], rows, depth),

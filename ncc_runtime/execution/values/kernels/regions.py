@@ -1,11 +1,13 @@
 """Regions: scalar computations applied to whole arrays, and folds of dimensions with them."""
 
+import math
+
 import numpy as np
 
 from ncc_runtime.execution.values.kernels import elementwise
 from ncc_runtime.execution.values.kernels.numbers import MAY_KEEP_BITS, canonical_nans, keeps_bits
 from ncc_runtime.neff.listing import scalar
-from ncc_runtime.neff.program import Region, RegionInstr
+from ncc_runtime.neff.program import Region
 
 _SUMS = {"add": np.add, "multiply": np.multiply}
 
@@ -17,7 +19,11 @@ def evaluate(region: Region, arguments: list[np.ndarray]) -> list[np.ndarray]:
     result, or whose bits are observed, becomes the canonical one.
     """
     values = list(arguments)
-    seen = _seen(region)
+    # Values whose bits are results, are moved on, or tell one NaN from another.
+    observed = set(region.results)
+    for step in region.body:
+        if step.opcode in MAY_KEEP_BITS or step.attributes.get("type") == "TOTALORDER":
+            observed.update(step.operands)
     shape = arguments[0].shape if arguments else ()
     for step in region.body:
         if step.opcode == "constant":
@@ -26,20 +32,10 @@ def evaluate(region: Region, arguments: list[np.ndarray]) -> list[np.ndarray]:
         else:
             operands = [values[number] for number in step.operands]
             value = elementwise.apply(step.opcode, operands, step.dtype, step.attributes)
-            is_new = len(values) in seen and not keeps_bits(step.opcode, operands[0].dtype)
-            values.append(canonical_nans(value) if is_new else value)
+            is_computed = not keeps_bits(step.opcode, operands[0].dtype)
+            is_observed = len(values) in observed
+            values.append(canonical_nans(value) if is_computed and is_observed else value)
     return [values[number] for number in region.results]
-
-
-def _seen(region: Region) -> set[int]:
-    """Values whose bits are results, are moved on, or tell one NaN from another."""
-    readers = [step for step in region.body if _observes_bits(step)]
-    return {*region.results, *(number for step in readers for number in step.operands)}
-
-
-def _observes_bits(step: RegionInstr) -> bool:
-    """Whether its result hangs on which NaN an operand is."""
-    return step.opcode in MAY_KEEP_BITS or step.attributes.get("type") == "TOTALORDER"
 
 
 def fold(
@@ -47,34 +43,28 @@ def fold(
 ) -> list[np.ndarray]:
     """Fold dimensions (counted without the leading ranks) of arrays of one shape.
 
-    Neighbours are joined pairwise, in order, until one is left; the initial values join from the
+    Neighbours are combined pairwise, in order, until one is left; then the initial values from the
     left. Float32 and float64 sums use numpy's pairwise sum over a contiguous axis.
     """
-    flat = [_folded_last(array, dimensions) for array in arrays]
-    shape = flat[0].shape[:-1]
-    start = [_spread(first, shape) for first in initial]
-    if not flat[0].shape[-1]:
+    # Each array as [ranks, kept…, folded], contiguous; `dimensions` do not count the ranks.
+    kept = [axis for axis in range(arrays[0].ndim) if axis - 1 not in dimensions]
+    folded = [dimension + 1 for dimension in sorted(dimensions)]
+    shape = tuple(arrays[0].shape[axis] for axis in kept)
+    size = math.prod(arrays[0].shape[axis] for axis in folded)
+    rows = [
+        np.ascontiguousarray(array.transpose(*kept, *folded).reshape(*shape, size))
+        for array in arrays
+    ]
+    trailing = [1] * (len(shape) - 1)
+    start = [np.broadcast_to(value.reshape(-1, *trailing), shape) for value in initial]
+    if not size:
         return start
     opcode = single_opcode(region)
-    if opcode in _SUMS and flat[0].dtype in (np.float32, np.float64):
-        joined = [_SUMS[opcode].reduce(flat[0], axis=-1)]
+    if opcode in _SUMS and rows[0].dtype in (np.float32, np.float64):
+        results = [_SUMS[opcode].reduce(rows[0], axis=-1)]
     else:
-        joined = _pairwise(region, flat)
-    return evaluate(region, [*start, *joined])
-
-
-def _folded_last(array: np.ndarray, dimensions: tuple[int, ...]) -> np.ndarray:
-    """The array as [ranks, kept…, folded], contiguous."""
-    kept = [axis for axis in range(array.ndim) if axis - 1 not in dimensions]
-    moved = array.transpose(*kept, *(axis + 1 for axis in sorted(dimensions)))
-    shape = [array.shape[axis] for axis in kept]
-    size = int(np.prod([array.shape[axis + 1] for axis in dimensions], dtype=np.int64))
-    return np.ascontiguousarray(moved.reshape(*shape, size))
-
-
-def _spread(initial: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """An initial value [ranks] over [ranks, …]."""
-    return np.broadcast_to(initial.reshape(-1, *([1] * (len(shape) - 1))), shape)
+        results = _fold_pairwise(region, rows)
+    return evaluate(region, [*start, *results])
 
 
 def single_opcode(region: Region) -> str:
@@ -86,7 +76,8 @@ def single_opcode(region: Region) -> str:
     return ""
 
 
-def _pairwise(region: Region, arrays: list[np.ndarray]) -> list[np.ndarray]:
+def _fold_pairwise(region: Region, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Fold the last axis: neighbours are combined, and an odd last one is kept, in each round."""
     while (size := arrays[0].shape[-1]) > 1:
         even = size - size % 2
         pairs = evaluate(

@@ -1,8 +1,7 @@
 """Folds and selections under a window: `reduce-window` and `select-and-scatter`.
 
-As in XLA, what the window covers beside the array is passed over.
-
-Windows that slide over arrays whose first axes they leave alone.
+As in XLA, padding and holes under the window are passed over. An associative fold takes one
+dimension after another, and folds of 1, 2, 4, … neighbours from each other: log(size) operations.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,47 +19,48 @@ from ncc_runtime.neff.shared.windows import Window, WindowDimension, read_window
 def spread(array: np.ndarray, window: Window, fill: np.generic, first: int) -> np.ndarray:
     """The array with padding around and holes between its elements, as the window says.
 
-    The window's dimensions begin at axis `first`; padding below zero cuts elements off.
+    The window's dimensions begin at axis `first`; negative padding drops elements.
     """
-    plain = all(one.low == one.high == 0 and one.base_dilation == 1 for one in window.dimensions)
-    if plain:
+    if all(d.low == d.high == 0 and d.base_dilation == 1 for d in window.dimensions):
         return array
-    shape, kept, places = list(array.shape), [slice(None)] * first, [slice(None)] * first
-    for axis, one in enumerate(window.dimensions, start=first):
-        shape[axis], taken, place = _laid_out(one, array.shape[axis])
-        kept.append(taken)
-        places.append(place)
+    shape, kept, targets = list(array.shape), [slice(None)] * first, [slice(None)] * first
+    for axis, dimension in enumerate(window.dimensions, start=first):
+        shape[axis], kept_part, target = _padded_layout(dimension, array.shape[axis])
+        kept.append(kept_part)
+        targets.append(target)
     result = np.full(shape, fill, array.dtype)
-    result[tuple(places)] = array[tuple(kept)]
+    result[tuple(targets)] = array[tuple(kept)]
     return result
 
 
-def _laid_out(one: WindowDimension, length: int) -> tuple[int, slice, slice]:
+def _padded_layout(dimension: WindowDimension, length: int) -> tuple[int, slice, slice]:
     """The length with padding and holes; which elements stay; where they lie."""
-    dilated = (length - 1) * one.base_dilation + 1 if length else 0
-    extent = max(0, dilated + one.low + one.high)
-    first = max(0, -(one.low // one.base_dilation))
-    end = min(length, (extent - 1 - one.low) // one.base_dilation + 1)
+    low, dilation = dimension.low, dimension.base_dilation
+    dilated = (length - 1) * dilation + 1 if length else 0
+    extent = max(0, dilated + low + dimension.high)
+    first = max(0, -(low // dilation))  # of the elements: negative padding drops those before
+    end = min(length, (extent - 1 - low) // dilation + 1)
     if first >= end:
         return extent, slice(0, 0), slice(0, 0)
-    start = first * one.base_dilation + one.low
-    last = (end - 1) * one.base_dilation + one.low
-    return extent, slice(first, end), slice(start, last + 1, one.base_dilation)
+    start, last = first * dilation + low, (end - 1) * dilation + low
+    return extent, slice(first, end), slice(start, last + 1, dilation)
 
 
 def element_under(
     array: np.ndarray, window: Window, offset: Sequence[int], first: int
 ) -> np.ndarray:
-    """What lies under one element of the window at all its positions; a view."""
-    cut = [slice(None)] * first
-    for axis, (one, step) in enumerate(zip(window.dimensions, offset, strict=True), start=first):
-        room = array.shape[axis] - one.reach
+    """The elements under one element of the window at all its positions; a view."""
+    index = [slice(None)] * first
+    for axis, (dimension, step) in enumerate(
+        zip(window.dimensions, offset, strict=True), start=first
+    ):
+        room = array.shape[axis] - dimension.reach
         if room < 0 or not array.shape[axis]:
-            cut.append(slice(0, 0))
+            index.append(slice(0, 0))
             continue
-        start = step * one.window_dilation
-        cut.append(slice(start, start + room // one.stride * one.stride + 1, one.stride))
-    return array[tuple(cut)]
+        start, stride = step * dimension.window_dilation, dimension.stride
+        index.append(slice(start, start + room // stride * stride + 1, stride))
+    return array[tuple(index)]
 
 
 def reduce_window(call: KernelCall, operands: Arrays) -> Arrays:
@@ -71,8 +71,8 @@ def reduce_window(call: KernelCall, operands: Arrays) -> Arrays:
     neutral = NEUTRAL[opcode](widened(arrays[0]).dtype) if opcode in NEUTRAL else None
     with np.errstate(all="ignore"):
         if neutral is None:
-            return _in_order(call.region(), arrays, initial, window)
-        return [_by_halves(arrays[0], initial[0], window, opcode, neutral)]
+            return _fold_in_order(call.region(), arrays, initial, window)
+        return [_fold_by_doubling(arrays[0], initial[0], window, opcode, neutral)]
 
 
 def _lowest(dtype: np.dtype) -> np.generic:
@@ -88,7 +88,7 @@ def _highest(dtype: np.dtype) -> np.generic:
 
 
 def _zero(dtype: np.dtype) -> np.generic | None:
-    """-0 does not even change the sign of a zero."""
+    """-0: the sum of -0 and x is x, also where x is -0."""
     return None if dtype.kind == "c" else dtype.type(-0.0 if dtype.kind == "f" else 0)
 
 
@@ -96,13 +96,13 @@ def _one(dtype: np.dtype) -> np.generic | None:
     return None if dtype.kind == "c" else dtype.type(1)
 
 
-def _ones(dtype: np.dtype) -> np.generic:
+def _all_ones(dtype: np.dtype) -> np.generic:
     return dtype.type(True) if dtype.kind == "b" else np.invert(dtype.type(0))
 
 
 NEUTRAL: Mapping[str, Callable[[np.dtype], np.generic | None]] = {
     "add": _zero,
-    "and": _ones,
+    "and": _all_ones,
     "maximum": _lowest,
     "minimum": _highest,
     "multiply": _one,
@@ -111,126 +111,131 @@ NEUTRAL: Mapping[str, Callable[[np.dtype], np.generic | None]] = {
 }
 """Associative operations, whose folds may be regrouped, and their neutral elements.
 
-Sums and products of floats are grouped too: pairs of halves, which errs less than one by one.
+Sums and products of floats are grouped too: pairs of halves have smaller errors than one by one.
 """
 
 
-def _by_halves(
+def _fold_by_doubling(
     array: np.ndarray, initial: np.ndarray, window: Window, opcode: str, neutral: np.generic
 ) -> np.ndarray:
     """The fold by one operation, one dimension after another; narrow floats are rounded once."""
-    join, folded = FUNCTIONS[opcode], widened(array)
-    for axis, one in enumerate(window.dimensions, start=1):
-        folded = spread(folded, Window((one,)), neutral, axis)
-        folded = _along(folded, one, axis, join)
+    combine, folded = FUNCTIONS[opcode], widened(array)
+    for axis, dimension in enumerate(window.dimensions, start=1):
+        folded = spread(folded, Window((dimension,)), neutral, axis)
+        folded = _fold_along(folded, dimension, axis, combine)
     start = widened(initial).reshape(-1, *([1] * (folded.ndim - 1)))
-    return canonical_nans(np.asarray(join(start, folded)).astype(array.dtype, copy=False))
+    return canonical_nans(np.asarray(combine(start, folded)).astype(array.dtype, copy=False))
 
 
-def _along(
-    array: np.ndarray, one: WindowDimension, axis: int, join: Callable[..., np.ndarray]
+def _fold_along(
+    array: np.ndarray, dimension: WindowDimension, axis: int, combine: Callable[..., np.ndarray]
 ) -> np.ndarray:
-    """Folds of `size` neighbours from folds of 1, 2, 4, … of them."""
-    window = Window((one,))
-    block, width, done = array, 1, 0
+    """Folds of `size` neighbours along one axis, at all positions of the window.
+
+    `block` has folds of 1, 2, 4, … neighbours; the binary digits of `size` say which to combine.
+    """
+
+    def along_axis(part: slice) -> tuple[slice, ...]:
+        return (*[slice(None)] * axis, part)
+
+    size, stride, dilation = dimension.size, dimension.stride, dimension.window_dilation
+    room = array.shape[axis] - dimension.reach
+    extent = stride * (room // stride) + 1 if room >= 0 else 0  # of all positions
+    block, count, done = array, 1, 0  # elements of a fold of the block, and in the result
     result: np.ndarray | None = None
-    while done < one.size:
-        if one.size & width:
-            piece = _pieces(block, array.shape[axis], window, done, axis)
-            result = piece if result is None else join(result, piece)
-            done += width
-        if done < one.size:
-            step = width * one.window_dilation
-            head, tail = [slice(None)] * array.ndim, [slice(None)] * array.ndim
-            head[axis], tail[axis] = slice(0, max(0, block.shape[axis] - step)), slice(step, None)
-            block, width = join(block[tuple(head)], block[tuple(tail)]), 2 * width
+    while done < size:
+        if size & count:
+            start = done * dilation
+            positions = slice(start, start + extent, stride) if extent else slice(0, 0)
+            part = block[along_axis(positions)]
+            result = part if result is None else combine(result, part)
+            done += count
+        if done < size:
+            step = count * dilation
+            head = block[along_axis(slice(0, max(0, block.shape[axis] - step)))]
+            block, count = combine(head, block[along_axis(slice(step, None))]), 2 * count
     assert result is not None, "a window has an element"
     return result
 
 
-def _pieces(block: np.ndarray, length: int, window: Window, done: int, axis: int) -> np.ndarray:
-    """The folds that begin at one element of the window, at each of its positions."""
-    (one,) = window.dimensions
-    count = one.stride * ((length - one.reach) // one.stride) + 1 if length >= one.reach else 0
-    start = done * one.window_dilation
-    cut = [slice(None)] * block.ndim
-    cut[axis] = slice(start, start + count, one.stride) if count else slice(0, 0)
-    return block[tuple(cut)]
-
-
-def _in_order(region: Region, arrays: Arrays, initial: Arrays, window: Window) -> Arrays:
+def _fold_in_order(region: Region, arrays: Arrays, initial: Arrays, window: Window) -> Arrays:
     """The fold by a region, one element of the window after another, at all positions at once."""
-    there = _covered(arrays[0].shape[1:], window)
+    exists = _element_mask(arrays[0].shape[1:], window)
     padded = [spread(array, window, array.dtype.type(0), 1) for array in arrays]
-    sizes = [one.size for one in window.dimensions]
+    sizes = [dimension.size for dimension in window.dimensions]
     shape = element_under(padded[0], window, [0] * len(sizes), 1).shape
     folded = [
         np.broadcast_to(start.reshape(-1, *([1] * (len(shape) - 1))), shape) for start in initial
     ]
     for offset in np.ndindex(*sizes):
         values = [element_under(array, window, offset, 1) for array in padded]
-        mask = element_under(there, window, offset, 0)
-        joined = evaluate(region, [*folded, *values])
-        folded = [np.where(mask, new, old) for new, old in zip(joined, folded, strict=True)]
+        mask = element_under(exists, window, offset, 0)
+        combined = evaluate(region, [*folded, *values])
+        folded = [np.where(mask, new, old) for new, old in zip(combined, folded, strict=True)]
     return folded
 
 
-def _covered(shape: tuple[int, ...], window: Window) -> np.ndarray:
-    """Where the array has elements, padding and holes aside."""
+def _element_mask(shape: tuple[int, ...], window: Window) -> np.ndarray:
+    """False for padding and holes of the padded array, true for its elements."""
     return spread(np.ones(shape, np.bool_), window, np.False_, 0)
 
 
 def select_and_scatter(call: KernelCall, operands: Arrays) -> Arrays:
-    """Every window's choice among the first operand's elements receives the second's."""
+    """Every window selects an element of the first operand, to which the second's is scattered."""
     operand, source, initial = operands
     window = read_window(str(call.attributes["window"]))
     with np.errstate(all="ignore"):
-        chosen = _chosen(call, operand, window)
-        return [_scattered(call, [operand, source, initial], chosen, window)]
+        selected = _selected(call, operand, window)
+        return [_scattered(call, operand, source, initial, selected, window)]
 
 
-def _chosen(call: KernelCall, operand: np.ndarray, window: Window) -> np.ndarray:
+def _selected(call: KernelCall, operand: np.ndarray, window: Window) -> np.ndarray:
     """Which element of the window is selected at each position; -1: there is none."""
     select = call.region("select_region")
     padded = spread(operand, window, operand.dtype.type(0), 1)
-    there = _covered(operand.shape[1:], window)
+    exists = _element_mask(operand.shape[1:], window)
     best: np.ndarray | None = None
-    chosen = np.zeros(0, np.int64)
-    for number, offset in enumerate(np.ndindex(*(one.size for one in window.dimensions))):
+    selected = np.zeros(0, np.int64)
+    for number, offset in enumerate(np.ndindex(*(d.size for d in window.dimensions))):
         values = element_under(padded, window, offset, 1)
-        mask = element_under(there, window, offset, 0)
+        mask = element_under(exists, window, offset, 0)
         if best is None:
-            best, chosen = values, np.full(values.shape, -1, np.int64)
+            best, selected = values, np.full(values.shape, -1, np.int64)
         (keeps,) = evaluate(select, [best, values])
-        replaced = mask & ((chosen < 0) | ~keeps)
-        best, chosen = np.where(replaced, values, best), np.where(replaced, number, chosen)
-    return chosen
+        replaced = mask & ((selected < 0) | ~keeps)
+        best, selected = np.where(replaced, values, best), np.where(replaced, number, selected)
+    return selected
 
 
 def _scattered(
-    call: KernelCall, operands: Arrays, chosen: np.ndarray, window: Window
+    call: KernelCall,
+    operand: np.ndarray,
+    source: np.ndarray,
+    initial: np.ndarray,
+    selected: np.ndarray,
+    window: Window,
 ) -> np.ndarray:
-    """Sources joined in their order: at an element, later offsets are earlier positions."""
-    operand, source, initial = operands
+    """Sources combined in the order of positions.
+
+    An element lies under larger offsets of the window at earlier positions: hence from the last
+    offset to the first.
+    """
     scatter = call.region("scatter_region")
     start = initial.reshape(-1, *([1] * (operand.ndim - 1)))
     result = np.broadcast_to(start, operand.shape).copy()
-    canvas = spread(result, window, operand.dtype.type(0), 1)
-    offsets = list(np.ndindex(*(one.size for one in window.dimensions)))
+    padded = spread(result, window, operand.dtype.type(0), 1)
+    offsets = list(np.ndindex(*(d.size for d in window.dimensions)))
     for number in reversed(range(len(offsets))):
-        target = element_under(canvas, window, offsets[number], 1)
-        (joined,) = evaluate(scatter, [target, source])
-        target[...] = np.where(chosen == number, joined, target)
-    return _cut_back(canvas, result, window)
-
-
-def _cut_back(canvas: np.ndarray, result: np.ndarray, window: Window) -> np.ndarray:
-    """The elements of the canvas put back to where they came from."""
-    inside, outside = [slice(None)], [slice(None)]
-    for axis, one in enumerate(window.dimensions, start=1):
+        target = element_under(padded, window, offsets[number], 1)
+        (combined,) = evaluate(scatter, [target, source])
+        target[...] = np.where(selected == number, combined, target)
+    # Without the padding again; elements that negative padding dropped keep the initial value.
+    inside, kept = [slice(None)], [slice(None)]
+    for axis, dimension in enumerate(window.dimensions, start=1):
         size = result.shape[axis]
-        first, end = max(0, -one.low), min(size, size + one.high)
-        inside.append(slice(first + one.low, max(first, end) + one.low))
-        outside.append(slice(first, max(first, end)))
-    result[tuple(outside)] = canvas[tuple(inside)]
+        first = max(0, -dimension.low)
+        end = max(first, min(size, size + dimension.high))
+        inside.append(slice(first + dimension.low, end + dimension.low))
+        kept.append(slice(first, end))
+    result[tuple(kept)] = padded[tuple(inside)]
     return result
