@@ -74,7 +74,7 @@ def ordered(graph: Graph) -> Ordered:
                     first.add((number, chunk))
         if writes[number]:
             for chunk in range(targets[number], targets[number] + counts[number]):
-                others = [one for one in readers.pop(chunk, ()) if one != number]
+                others = [reader for reader in readers.pop(chunk, ()) if reader != number]
                 is_new = chunk not in writer
                 if not is_new:
                     others.append(writer[chunk])
@@ -86,8 +86,10 @@ def ordered(graph: Graph) -> Ordered:
                 used += [chunk] * len(others)
                 is_first += [is_new and writes_output[number]] * len(others)
     before, after = np.array(earlier, np.int64), np.array(later, np.int64)
-    comes = (sent != NONE) & steps.which("writes") & ~steps.which("joins")
-    asked = np.flatnonzero(comes[after])
+    # receives whose send may write to their target at once, without a slot: those before whose
+    # send all earlier uses of the target are done
+    receives = (sent != NONE) & steps.which("writes") & ~steps.which("joins")
+    asked = np.flatnonzero(receives[after])
     in_order = is_before(
         graph, np.append(before, before[asked]), np.append(after, sent[after[asked]])
     )
@@ -96,16 +98,17 @@ def ordered(graph: Graph) -> Ordered:
         at = int(races[0])
         raise _race(graph, earlier[at], later[at], used[at])
     is_free = in_order[len(before) :]
-    straight = comes.copy()
+    straight = receives.copy()
     straight[after[asked[~is_free]]] = False
-    from_operand = comes.copy()
+    from_operand = receives.copy()
     from_operand[after[asked[~is_free & ~np.array(is_first, bool)[asked]]]] = False
     by_start = {"": straight, FROM_OPERAND: from_operand}
-    heard = _heard(graph, straight)
+    is_started = _is_receiver_started(graph, straight)
     for buffer in (INPUT, OUTPUT):
-        # what is fetched there first must be there before somebody else may write
+        # the copy of the operand into this buffer comes before all steps of the gpu; a send that
+        # follows none of them could be overwritten by it
         is_fetched = _buffer(graph.target) == buffer
-        by_start[BUFFERS[buffer].value] = straight & (heard | ~is_fetched)
+        by_start[BUFFERS[buffer].value] = straight & (is_started | ~is_fetched)
     lists = {start: column.tolist() for start, column in by_start.items()}
     return Ordered(graph, lists, frozenset(first))
 
@@ -122,7 +125,7 @@ def is_before(graph: Graph, first: np.ndarray, second: np.ndarray) -> np.ndarray
     found: np.ndarray = (block[first] == block[second]) & (place[first] < place[second])
     named = awaited[second]
     found |= (named != NONE) & (block[named] == block[first]) & (place[named] >= place[first])
-    # The rest is answered by what every step follows, a bit for each step that is asked for.
+    # The rest needs transitive closure: what every step follows, a bit for each first step.
     rest = np.flatnonzero(~found)
     steps, bits = np.unique(first[rest], return_inverse=True)
     width = max(LEAST_WIDTH, MOST_BITS // max(1, len(block)))
@@ -150,8 +153,8 @@ def _followed(graph: Graph, marks: Sequence[int]) -> list[int]:
     return found
 
 
-def _heard(graph: Graph, straight: np.ndarray) -> np.ndarray:
-    """Whether each step that receives straight has a send that follows any step of its gpu."""
+def _is_receiver_started(graph: Graph, straight: np.ndarray) -> np.ndarray:
+    """By step that receives straight: whether its send follows a step of the receiving gpu."""
     followed = _followed(graph, [1 << gpu for gpu in graph.gpu.tolist()])
     found = np.zeros(len(graph.steps), bool)
     for step in np.flatnonzero(straight).tolist():

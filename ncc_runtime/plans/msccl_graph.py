@@ -3,7 +3,7 @@
 A step follows the one before it in its thread block, the step that it depends on, the copies of its
 gpu whose chunks it uses, the send that it receives, and, for a send, the receive that frees its
 slot. A connection has as many slots as MSCCL's buffers hold chunks, and more where the steps would
-else wait in a circle: such a plan runs here, and jams on a GPU.
+otherwise deadlock: such a plan runs here, and jams on a GPU.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ MOST_SHOWN = 8
 
 
 def chunks_of(gpu: np.ndarray, buffer: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Numbers of chunks among all that there can be; those of one buffer are consecutive."""
+    """Chunks as numbers, gpu-major, then buffer, then index; those of a buffer are consecutive."""
     return (gpu * len(BUFFERS) + buffer) * 2 * MOST_INDEX + index
 
 
@@ -95,12 +95,12 @@ class Graph:
     def name_of(self, step: int, chunk: int) -> str:
         """A chunk that a step uses, as the file calls it: in place it has two names."""
         steps = self.steps
-        for own, said in (
+        for first, ref in (
             (self.source[step], steps.source(step)),
             (self.target[step], steps.target(step)),
         ):
-            if 0 <= chunk - own < steps.count[step]:
-                return str(Ref(said.buffer, said.index + int(chunk - own)))
+            if 0 <= chunk - first < steps.count[step]:
+                return str(Ref(ref.buffer, ref.index + int(chunk - first)))
         raise AssertionError(f"{self.name(step)} does not use chunk {chunk}")
 
     def error(self, step: int, what: str) -> PlanError:
@@ -215,16 +215,17 @@ def _check_chunks(graph: Graph) -> None:
 
 
 def _awaited(graph: Graph) -> np.ndarray:
-    """For each step the one that tells it that what it depends on is done.
+    """For each step the one whose flag shows that the step it depends on is done.
 
-    A thread block counts its steps in one flag, and only those with hasdep set it: the next of them
-    tells of all before. So it is in the own thread block, too.
+    A thread block counts its steps in one flag that only steps with hasdep set: the next of them
+    signals all before it. A dependency on the step's own thread block is read the same way.
     """
     steps, algo, count = graph.steps, graph.algo, len(graph.steps)
     here = np.arange(count)
-    told = np.minimum.accumulate(np.where(steps.tells, here, count)[::-1])[::-1]
-    is_own = steps.block[np.minimum(told, count - 1)] == steps.block
-    tells = np.where((told < count) & is_own, told, NONE)
+    # of each step the next one with hasdep, by a running minimum from the end
+    following = np.minimum.accumulate(np.where(steps.tells, here, count)[::-1])[::-1]
+    is_same_block = steps.block[np.minimum(following, count - 1)] == steps.block
+    signalled = np.where((following < count) & is_same_block, following, NONE)
     first = {
         (algo.blocks[steps.block[step]].gpu, algo.blocks[steps.block[step]].number): step
         for step in np.flatnonzero(steps.place == 0).tolist()
@@ -242,7 +243,7 @@ def _awaited(graph: Graph) -> np.ndarray:
         at = first.get((gpu, block), NONE)
         if at == NONE or place >= lengths[steps.block[at]]:
             raise graph.error(step, f"depends on tb {block}, step {place}, which gpu {gpu} has not")
-        found[step] = tells[at + place]
+        found[step] = signalled[at + place]
         if found[step] == NONE:
             is_own_block = steps.block[at] == steps.block[step]
             is_nop = steps.are(StepKind.NOP)[at + place]
@@ -352,22 +353,23 @@ def _freed(block: np.ndarray, received: np.ndarray, slots: int) -> np.ndarray:
 
 
 def _runnable(columns: Sequence[np.ndarray]) -> list[int]:
-    """Steps in an order that they can run in, given what each waits for; not all in a circle."""
+    """Topological order (Kahn 1962) of steps by what each waits for, without those in cycles."""
     count = len(columns[0])
-    other = np.concatenate(columns)
-    there = other != NONE
-    step = np.tile(np.arange(count), len(columns))[there]
-    other = other[there]
-    waits = np.bincount(step, minlength=count).tolist()
-    by_other = np.argsort(other, kind="stable")
-    behind = step[by_other].tolist()
-    ends = np.searchsorted(other[by_other], np.arange(count + 1)).tolist()
-    order = [number for number, its in enumerate(waits) if not its]
-    for number in order:
-        for one in behind[ends[number] : ends[number + 1]]:
-            waits[one] -= 1
-            if not waits[one]:
-                order.append(one)
+    awaited = np.concatenate(columns)
+    has_wait = awaited != NONE
+    step = np.tile(np.arange(count), len(columns))[has_wait]
+    awaited = awaited[has_wait]
+    pending = np.bincount(step, minlength=count).tolist()
+    # successors of step s: following[first[s] : first[s + 1]]
+    by_awaited = np.argsort(awaited, kind="stable")
+    following = step[by_awaited].tolist()
+    first = np.searchsorted(awaited[by_awaited], np.arange(count + 1)).tolist()
+    order = [step for step, waits in enumerate(pending) if not waits]
+    for done in order:  # grows as it is walked
+        for successor in following[first[done] : first[done + 1]]:
+            pending[successor] -= 1
+            if not pending[successor]:
+                order.append(successor)
     return order
 
 
@@ -411,7 +413,7 @@ def _order_in_pieces(graph: Graph, slots: int) -> list[int]:
 
 
 def _circle(graph: Graph, order: Sequence[int], slots: int | None = None) -> tuple[int, str]:
-    """A step and who waits for whom from there on, given all who do not."""
+    """The first step of a cycle of waits and the cycle in words, given the steps that can run."""
     stuck = set(range(len(graph.steps))).difference(order)
     reasons = [
         ("follows", graph.before),
@@ -427,12 +429,12 @@ def _circle(graph: Graph, order: Sequence[int], slots: int | None = None) -> tup
         """The first reason why a step waits for one that is stuck, and that one."""
         return next((why, int(one[step])) for why, one in reasons if int(one[step]) in stuck)
 
-    way: dict[int, None] = {}
+    path: dict[int, None] = {}
     step = min(stuck)
-    while step not in way:
-        way[step] = None
+    while step not in path:
+        path[step] = None
         _, step = of(step)
-    circle = list(way)[list(way).index(step) :]
+    circle = list(path)[list(path).index(step) :]
     shown = [
         f"{graph.name(one)} {why} {graph.name(other)}"
         for one in circle[:MOST_SHOWN]

@@ -47,7 +47,7 @@ BETWEEN_PORTS = "&"
 class FabricShape(enum.Enum):
     """How the chips of one instance are wired; the value is the word in the TOML."""
 
-    TORUS = "torus"  # all ways wrap: rows x columns by N, W, S, E, or also planes by D, U
+    TORUS = "torus"  # every dimension wraps: rows x columns by N, W, S, E, or also planes by D, U
     RING = "ring"  # ports W, E
     LINE = "line"  # ports W, E, open ends
     GRAPH = "graph"  # pairs of chips joined both ways; ports p0, p1, …
@@ -71,7 +71,7 @@ class Joins(enum.Enum):
     """What of its units a level joins; the value is the word in the TOML."""
 
     CHIPS = "chips"  # one switch, with a port for every chip of every unit
-    PLACES = "places"  # the first chip of every unit, the second, and so on: a joint for each
+    PLACES = "places"  # the first chips of all units, then the second ones, and so on
     SWITCHES = "switches"  # the switches of the units, by their up-links
 
 
@@ -113,7 +113,7 @@ _ENGINE_KEYS = {
     },
 }
 
-_ALWAYS = {
+_REQUIRED = {
     "chips.count": ValueKind.CHIPS,
     "chips.cores": ValueKind.COUNT,
     "lnc.allowed": ValueKind.COUNTS,
@@ -142,7 +142,7 @@ _ALWAYS = {
 }
 _WITH_LINKS = {"link.bandwidth_bytes_per_s": ValueKind.RATE, "link.latency_ps": ValueKind.DELAY}
 _WITH_EFA = {"efa.adapter_bandwidth_bytes_per_s": ValueKind.RATE, "efa.latency_ps": ValueKind.DELAY}
-_SELDOM = {
+_OPTIONAL = {
     "intra_chip.core_bandwidth_bytes_per_s": ValueKind.RATE,
     "chips.hosts": ValueKind.COUNT,
 }
@@ -153,7 +153,7 @@ _WIRING = {
 }
 
 KEYS: Mapping[str, ValueKind] = MappingProxyType(
-    {**_ALWAYS, **_WITH_LINKS, **_WITH_EFA, **_SELDOM, **_WIRING}
+    {**_REQUIRED, **_WITH_LINKS, **_WITH_EFA, **_OPTIONAL, **_WIRING}
 )
 
 LEVEL_KEYS: Mapping[str, ValueKind] = MappingProxyType(
@@ -180,13 +180,10 @@ class Figure:
 
 def figure_of(leaf: Mapping[str, Any]) -> Figure:
     """A leaf of the schema, frozen."""
-    return Figure(_frozen(leaf["value"]), leaf["source"])
-
-
-def _frozen(value: Any) -> Value:
-    if not isinstance(value, list):
-        return value
-    return tuple(tuple(one) if isinstance(one, list) else one for one in value)
+    value = leaf["value"]
+    if isinstance(value, list):
+        value = tuple(tuple(item) if isinstance(item, list) else item for item in value)
+    return Figure(value, leaf["source"])
 
 
 @attrs.frozen
@@ -291,7 +288,7 @@ class Spec:
         return self.figures[key].source
 
     def error(self, key: str, reason: str) -> TopologyError:
-        """A complaint about a figure; one of the base's is to be given anew."""
+        """An error about a figure; one of the base's must be stated in the file to change it."""
         if key in self.figures and not self.file.states(key):
             reason += f"; the base says so, give {key}"
         return self.file.error(key, reason)
