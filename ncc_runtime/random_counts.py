@@ -136,7 +136,7 @@ class Sources:
         return np.asarray(KERNELS[row.opcode](work, shaped)[0]).reshape(ranks, -1)
 
     def _through_collective(self, placeholder: Placeholder, result: int) -> np.ndarray | None:
-        """The sources of the result of a collective that only moves words, inside a stage; or None."""
+        """The sources of the result of a collective that only moves words; None between stages."""
         ranks = sorted(rank for group in placeholder.groups for rank in group)
         if ranks != self._ranks.tolist() or len({len(group) for group in placeholder.groups}) != 1:
             return None

@@ -1,7 +1,7 @@
 """Read a listing back: one reader for each section, one row for each line.
 
-`ListingRow` takes the words of a line from left to right, with errors that name the line. Readers of
-enumerations, attributes and placeholders use it, and readers of sections use those.
+`ListingRow` takes the words of a line from left to right, with errors that name the line. The
+readers of enumerations, attributes and placeholders use it, and readers of sections use those.
 """
 
 import enum
