@@ -38,7 +38,7 @@ class TopologyError(NccError):
 
 
 class PlacementError(NccError):
-    """The ranks cannot be placed on the topology as asked."""
+    """The ranks cannot be placed on the topology with these options."""
 
 
 class LoweringError(NccError):
@@ -46,7 +46,7 @@ class LoweringError(NccError):
 
 
 class PlanError(NccError):
-    """A plan from a file is none, fits no collective, or does not do what it says."""
+    """A file is no plan, fits no collective, or its plan has wrong results."""
 
 
 class InputError(NccError):
@@ -54,7 +54,7 @@ class InputError(NccError):
 
 
 class ControlError(NccError):
-    """A predicate that guards a collective differs in its group, or nothing says where it goes."""
+    """A predicate that guards a collective differs in its group, or is unknown without values."""
 
 
 class CountsError(NccError):

@@ -23,7 +23,7 @@ class RunOptions:
 
 
 FREE_SHARE = 0.8
-"""Share of the host's free memory a run may take unless told otherwise."""
+"""Share of the host's free memory that a run may take by default."""
 
 
 @attrs.frozen

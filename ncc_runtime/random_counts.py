@@ -35,7 +35,7 @@ from ncc_runtime.neff.stages import Stage, stages_of
 from ncc_runtime.neff.table import NONE, Instr
 
 UNKNOWN = -1
-"""The source of a word that is computed, or comes from elsewhere."""
+"""The source of a word that is computed, or not followed."""
 
 MOST_WORDS = 1 << 24
 """Words, on all ranks, of a tensor that is followed; larger ones are no tables of counts."""
@@ -363,7 +363,7 @@ class _Range:
 
 
 @attrs.frozen(eq=False)
-class _Slots:
+class _UpdateSlots:
     """Rows of a receiver that are kept for each update; (groups, senders, members, updates)."""
 
     start: np.ndarray
@@ -445,7 +445,7 @@ class _Draw:
             for table in tables
         ]
 
-    def _slots_of(self, cells: TableCells, result_rows: int) -> _Slots:
+    def _slots_of(self, cells: TableCells, result_rows: int) -> _UpdateSlots:
         """The rows that each update may fill, bounded by its sender's rows and its receiver's."""
         operand_rows, shape = cells.table.operand_rows, cells.rows.shape
         entries = shape[2] * shape[3]
@@ -455,7 +455,7 @@ class _Draw:
             start, rows = self._divide(cells, cells.target, result_rows)
         after_source = operand_rows - self._value_of(cells.source, np.zeros(1, np.int64))
         sent = np.where(cells.source == UNKNOWN, operand_rows // entries, after_source)
-        return _Slots(start, np.maximum(np.minimum(rows, sent), 0))
+        return _UpdateSlots(start, np.maximum(np.minimum(rows, sent), 0))
 
     def _divide(
         self, cells: TableCells, target: np.ndarray, result_rows: int

@@ -67,7 +67,7 @@ class _Setting:
 
 
 class Predictor:
-    """Predicts rows; remembers what it has made for them.
+    """Predicts rows; caches plans, executables and times.
 
     After each run of the clock `watch` is called with how many there were.
     """

@@ -387,10 +387,10 @@ class _ProgramDraft:
 
     def _attribute(self, row: ListingRow) -> None:
         row.numbered("#", len(self._attributes))
-        found = attributes(row)
-        if names_block(found) != NONE:
-            self._naming_rows.setdefault(names_block(found), len(self._attributes))
-        self._attributes.append(found)
+        values = attributes(row)
+        if names_block(values) != NONE:
+            self._naming_rows.setdefault(names_block(values), len(self._attributes))
+        self._attributes.append(values)
 
     def _region(self, row: ListingRow) -> None:
         if row.peek().startswith("v") and self._regions:

@@ -160,7 +160,7 @@ class Block:
 
 @attrs.frozen
 class Origin:
-    """Where an instruction comes from: a graph node and, where known, a line of the user's code."""
+    """The origin of an instruction: a graph node and, where known, a line of the user's code."""
 
     node: str
     place: str = ""

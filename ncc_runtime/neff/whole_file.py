@@ -89,7 +89,7 @@ def _locked_temporary(directory: Path) -> tuple[Path, BinaryIO]:
 
 
 def _sync(directory: Path) -> None:
-    """Make the new name survive a power failure; not every file system can be asked to."""
+    """Make the new name survive a power failure; not every file system supports it."""
     with contextlib.suppress(OSError):
         handle = os.open(directory, os.O_RDONLY)
         try:

@@ -140,7 +140,7 @@ class ChunkCounts:
 
 @attrs.frozen
 class BufferOffset:
-    """Bytes of one tensor, or of scratch, on every gpu alike."""
+    """A place in one tensor, or in scratch, the same on every gpu."""
 
     space: Space
     tensor: int

@@ -343,7 +343,7 @@ def plan_of(team: TeamText) -> Plan:
 
 @attrs.frozen
 class _Reading:
-    """Makes transfers with columns of so many members."""
+    """Makes transfers whose columns have a cell for each member."""
 
     members: int
 
@@ -412,16 +412,16 @@ MOST_SCRATCH = 1 << 46
 
 def check_sound(plan: Plan, job: Job) -> None:
     """PlanError for the first transfer that names members, bytes or transfers there are not."""
-    checking = _Checking(plan, job)
+    check = _PlanCheck(plan, job)
     number = 0
     if plan.scratch_bytes > MOST_SCRATCH:
         raise PlanError(f"scratch_bytes is {plan.scratch_bytes}, must be at most {MOST_SCRATCH}")
     for place, one_round in enumerate(plan.rounds):
         first = number
         for index, move in enumerate(one_round.transfers):
-            for fault in checking.faults(move, first):
+            for fault in check.faults(move, first):
                 raise PlanError(f"round {place}, transfer {index}: {fault}")
-            checking.moves.append(move)
+            check.moves.append(move)
             number += 1
 
 
@@ -454,7 +454,7 @@ def _across(move: Transfer, groups: np.ndarray, chips: np.ndarray) -> Iterator[t
 
 
 @attrs.define(eq=False)
-class _Checking:
+class _PlanCheck:
     """A plan, and those of its transfers that have been checked."""
 
     plan: Plan

@@ -47,7 +47,7 @@ class PlanRequest:
 
 @attrs.frozen(eq=False)
 class PlanFile:
-    """A file, and for which placeholders it was given."""
+    """A file, and the placeholders that it is meant for."""
 
     path: str
     target: str | None  # operator, pN or name
@@ -74,7 +74,7 @@ class PlanFile:
         return self.target is not None and self.target not in _OPERATORS
 
     def is_meant_for(self, request: PlanRequest) -> bool:
-        """Whether it was given for a placeholder, should it fit."""
+        """Whether it is meant for a placeholder, if it fits."""
         names = (None, request.op.value, f"p{request.number}", request.placeholder.name)
         return self.target in names
 
@@ -83,7 +83,7 @@ class PlanFile:
         return self.content.misfit(request, named=self.target is not None)
 
     def candidate(self, request: PlanRequest, chips: np.ndarray) -> Candidate:
-        """What it fills the placeholder with; PlanError if its plan is not sound.
+        """The candidate for a placeholder; PlanError if its plan is not sound.
 
         `chips` has the chip of each rank.
         """
@@ -239,7 +239,7 @@ def assigned(files: Sequence[PlanFile], requests: Sequence[PlanRequest]) -> Mapp
 
 
 def _reasons(file: PlanFile, requests: Sequence[PlanRequest]) -> str:
-    """Why a file fits none of those that it was given for."""
+    """Why a file fits none of the placeholders that it is meant for."""
     meant = [request for request in requests if file.is_meant_for(request)]
     if not meant:
         return f": none is called {file.target}" if file.target else ": there are none"

@@ -334,12 +334,12 @@ def _path(element: Element, inner: Element) -> list[str] | None:
         return []
     places: Counter[str] = Counter()
     for child in element.children:
-        found = _path(child, inner)
-        if found is not None:
+        path = _path(child, inner)
+        if path is not None:
             number = child.attributes.get(
                 _IDS.get(child.name, ""), f"at place {places[child.name]}"
             )
-            return [*([f"{child.name} {number[:20]}"] if child.name in _IDS else []), *found]
+            return [*([f"{child.name} {number[:20]}"] if child.name in _IDS else []), *path]
         places[child.name] += 1
     return None
 
@@ -513,7 +513,7 @@ def _step(element: Element, place: int) -> _Row:
 
 
 _UNUSED = INPUT, 0
-"""A side of a step that nobody looks at; a nop has -1 there."""
+"""The unused side of a step; a nop has -1 there."""
 
 
 def _chunk(element: Element, buffer_name: str, index_name: str) -> tuple[int, int]:

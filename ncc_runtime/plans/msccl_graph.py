@@ -1,4 +1,4 @@
-"""The steps of an MSCCL plan as one graph: who waits for whom, and in which order they can run.
+"""The dependency graph of an MSCCL plan's steps, and an order in which they can run.
 
 A step follows the one before it in its thread block, the step that it depends on, the copies of its
 gpu whose chunks it uses, the send that it receives, and, for a send, the receive that frees its
@@ -144,25 +144,25 @@ def _order(graph: Graph) -> tuple[int, list[int], str]:
         step, what = _circle(graph, unlimited)
         raise graph.steps.at(step).error(f"deadlock: {what}")
     held = slots = SLOTS.get(protocol.lower(), SLOTS_OTHERWISE)
-    while len(found := _order_with(graph, slots)) < count:
+    while len(order := _order_with(graph, slots)) < count:
         slots *= 2
     has = f"a connection of {protocol} holds {held} chunks"
     if slots > held:
         step, what = _circle(graph, _order_with(graph, held), held)
         error = graph.steps.at(step).error(f"jams on a GPU, where {has}: {what}")
-        return slots, found, str(error)
+        return slots, order, str(error)
     stuck: np.ndarray = np.ones(count, bool)
     stuck[_order_in_pieces(graph, held)] = False
     sends = np.flatnonzero(stuck & (graph.received != NONE) & (graph.steps.count > 1))
     if not len(sends):
-        return slots, found, ""
+        return slots, order, ""
     first = int(sends[0])
     what = (
         f"jams on a GPU with buffers so large that chunks go one by one, where {has}: "
         f"{graph.name(first)} sends {graph.steps.count[first]}, and "
         f"{graph.name(graph.received[first])} waits before it receives them"
     )
-    return slots, found, str(graph.steps.at(first).error(what))
+    return slots, order, str(graph.steps.at(first).error(what))
 
 
 def _check_size(algo: Algo, shape: ChunkCounts) -> None:
@@ -182,8 +182,8 @@ def _check_chunks(graph: Graph) -> None:
     scratch = np.array(algo.scratch_chunks, np.int64)[graph.gpu]
 
     def room(buffer: np.ndarray) -> np.ndarray:
-        whole = np.where(buffer == INPUT, shape.chunks(INPUT), shape.chunks(OUTPUT))
-        return np.where(buffer == SCRATCH, scratch, whole)
+        chunks = np.where(buffer == INPUT, shape.chunks(INPUT), shape.chunks(OUTPUT))
+        return np.where(buffer == SCRATCH, scratch, chunks)
 
     source_room, target_room = room(steps.source_buffer), room(steps.target_buffer)
     reads_none = steps.which("reads") & (steps.source_index + steps.count > source_room)
@@ -273,7 +273,7 @@ def _copied(graph: Graph) -> np.ndarray:
     sides = [
         (range(source, source + count), range(target, target + count))
         for source, target, count in zip(
-            *(one.tolist() for one in (graph.source, graph.target, steps.count)), strict=True
+            *(column.tolist() for column in (graph.source, graph.target, steps.count)), strict=True
         )
     ]
     for step in np.flatnonzero(is_copy).tolist():
@@ -286,7 +286,7 @@ def _copied(graph: Graph) -> np.ndarray:
         if reads[step]:
             copies += [written.get(chunk, NONE) for chunk in source]
         if writes[step]:
-            copies += [one.get(chunk, NONE) for chunk in target for one in (written, read)]
+            copies += [uses.get(chunk, NONE) for chunk in target for uses in (written, read)]
         found[step] = max(copies)
     return found
 
@@ -306,7 +306,7 @@ def _received(graph: Graph) -> np.ndarray:
         return received
     # the first connection by its first send, or receive if it has none
     every = [*sends[sends != NOBODY].tolist(), *receives[receives != NOBODY].tolist()]
-    connection = next(one for one in every if one in faults)
+    connection = next(connection for connection in every if connection in faults)
     ours, theirs = np.flatnonzero(sends == connection), np.flatnonzero(receives == connection)
     for send, receive in zip(ours.tolist(), theirs.tolist(), strict=False):
         if steps.count[send] != steps.count[receive]:
@@ -374,7 +374,7 @@ def _runnable(columns: Sequence[np.ndarray]) -> list[int]:
 
 
 def _order_with(graph: Graph, slots: int | None) -> list[int]:
-    """The steps that can run, each behind what it waits for; None for slots without end."""
+    """The steps that can run, each behind what it waits for; unlimited slots for None."""
     columns = list(graph.waits)
     if slots is not None:
         columns.append(_freed(graph.steps.block, graph.received, slots))
@@ -397,15 +397,17 @@ def _order_in_pieces(graph: Graph, slots: int) -> list[int]:
     piece = here - start[owner]
 
     def of(column: np.ndarray, pieces: np.ndarray) -> np.ndarray:
-        """Of each piece, the piece of the step that its own step has in a column."""
+        """By piece: of the step that its step waits for in a column, the piece in `pieces`."""
         other = column[owner]
         return np.where(other == NONE, NONE, pieces[other])
 
     columns = [np.where(piece > 0, here - 1, of(graph.before, last))]
-    columns += [np.where(piece > 0, NONE, of(one, last)) for one in (graph.awaited, graph.copied)]
+    columns += [
+        np.where(piece > 0, NONE, of(column, last)) for column in (graph.awaited, graph.copied)
+    ]
     sent, received = (
-        np.where(one == NONE, NONE, one + piece)
-        for one in (of(graph.sent, start), of(graph.received, start))
+        np.where(first == NONE, NONE, first + piece)
+        for first in (of(graph.sent, start), of(graph.received, start))
     )
     run = _runnable([*columns, sent, _freed(steps.block[owner], received, slots)])
     done = np.bincount(owner[run], minlength=len(count))
@@ -427,7 +429,9 @@ def _circle(graph: Graph, order: Sequence[int], slots: int | None = None) -> tup
 
     def of(step: int) -> tuple[str, int]:
         """The first reason why a step waits for one that is stuck, and that one."""
-        return next((why, int(one[step])) for why, one in reasons if int(one[step]) in stuck)
+        return next(
+            (why, int(column[step])) for why, column in reasons if int(column[step]) in stuck
+        )
 
     path: dict[int, None] = {}
     step = min(stuck)
@@ -436,9 +440,9 @@ def _circle(graph: Graph, order: Sequence[int], slots: int | None = None) -> tup
         _, step = of(step)
     circle = list(path)[list(path).index(step) :]
     shown = [
-        f"{graph.name(one)} {why} {graph.name(other)}"
-        for one in circle[:MOST_SHOWN]
-        for why, other in [of(one)]
+        f"{graph.name(step)} {why} {graph.name(other)}"
+        for step in circle[:MOST_SHOWN]
+        for why, other in [of(step)]
     ]
     more = f" … ({len(circle)} steps)" if len(circle) > MOST_SHOWN else ""
     return circle[0], f"{'; '.join(shown)}{more}"

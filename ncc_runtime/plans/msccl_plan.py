@@ -58,7 +58,7 @@ class MscclPlan:
                 refusals.append(reason)
                 continue
             if number >= count:
-                self.warnings[_meant(written, algo)] = None
+                self.warnings[_changed_text(written, algo)] = None
             if schedule.graph.jam:
                 self.warnings[schedule.graph.jam] = None
             return schedule, result
@@ -95,8 +95,8 @@ class MscclPlan:
         return _plan(facts, job)
 
 
-def _meant(written: Algo, read: Algo) -> str:
-    """Names the joins that are read otherwise than they are written; gpus alike stand together."""
+def _changed_text(written: Algo, read: Algo) -> str:
+    """A warning that names the steps that `adding_to_targets` changed; equal gpus together."""
     ours, theirs = written.steps, read.steps
     is_changed = (ours.source_buffer != theirs.source_buffer) | (
         ours.source_index != theirs.source_index

@@ -131,7 +131,7 @@ class MemberTransfers:
 
 @attrs.frozen(eq=False)
 class MscclFacts:
-    """What is known of a plan before it is given sizes."""
+    """The results of the checks of a plan, which do not depend on sizes."""
 
     graph: Graph
     straight: Mapping[str, Sequence[bool]]  # of `Ordered`
@@ -162,7 +162,7 @@ class TransferMaker:
         self._lane = [lanes[block] for block in steps.block.tolist()]
         self._block, self._gpu = steps.block.tolist(), graph.gpu.tolist()
         self._count = steps.count.tolist()
-        self._waits = [one.tolist() for one in (graph.before, graph.awaited, graph.copied)]
+        self._waits = [column.tolist() for column in (graph.before, graph.awaited, graph.copied)]
         self._sent, self._received = graph.sent.tolist(), graph.received.tolist()
         self._connection = graph.algo.connections()[0].tolist()  # of sends
         self._receives, self._sends, self._joins, self._reads, self._writes = (
@@ -197,11 +197,12 @@ class TransferMaker:
         writes = graph.steps.which("writes") & (buffer == OUTPUT)
         written: dict[int, set[int]] = defaultdict(set)
         for gpu, first, count in zip(
-            *(one[writes].tolist() for one in (graph.gpu, index, graph.steps.count)), strict=True
+            *(column[writes].tolist() for column in (graph.gpu, index, graph.steps.count)),
+            strict=True,
         ):
             written[gpu].update(range(first, first + count))
         for gpu in gpus:
-            known = latest([ready[gpu], *(self._done[one] for one in last[gpu].values())])
+            known = latest([ready[gpu], *(self._done[step] for step in last[gpu].values())])
             if gpu in self._facts.cleared:  # zeros come over all that stands there
                 self.ends[gpu] = known
                 continue
@@ -235,10 +236,11 @@ class TransferMaker:
         singles, gpu, block = self._transfers, self._gpu[step], self._block[step]
         before, *_ = self._waits
         waits = [ready[gpu]] if before[step] == NONE else []
-        waits += [self._done[one[step]] for one in self._waits if one[step] != NONE]
+        waits += [self._done[column[step]] for column in self._waits if column[step] != NONE]
         is_straight = self._straight[step]
         if self._receives[step]:
-            waits.append({singles.arrival(one): (one,) for one in self._made[self._sent[step]]})
+            sent = self._made[self._sent[step]]
+            waits.append({singles.arrival(transfer): (transfer,) for transfer in sent})
         known = singles.latest(waits)
         is_held = self._is_reduce[step] and self._goes_on(step)
         if is_held:
@@ -260,7 +262,7 @@ class TransferMaker:
             self._emptied[self._connection[self._sent[step]]].append(made[-1])
 
     def _goes_on(self, step: int) -> bool:
-        """Whether the next step joins to the same chunks, and nobody waits for this one."""
+        """Whether the next step joins to the same chunks, and no other step waits for this one."""
         if self._tells[step] or len(self._held[self._block[step]]) + 2 >= MOST_SOURCES:
             return False
         following = step + 1
@@ -337,11 +339,11 @@ class TransferMaker:
     def _joined(self, step: int) -> list[tuple[int, int]]:
         """What a join at home reads, and by which step: the target, then the sources in turn."""
         joins = [*self._held[self._block[step]], step]
-        return [(joins[0], self._target[step]), *((one, self._source[one]) for one in joins)]
+        return [(joins[0], self._target[step]), *((join, self._source[join]) for join in joins)]
 
     def _sources(self, step: int, place: int) -> tuple[BufferOffset, ...]:
         if self._is_reduce[step]:
-            return tuple(self._read(one, chunk + place) for one, chunk in self._joined(step))
+            return tuple(self._read(join, chunk + place) for join, chunk in self._joined(step))
         if not self._receives[step]:
             return (self._read(step, self._source[step] + place),)
         if self._straight[step]:
@@ -352,7 +354,7 @@ class TransferMaker:
         return (slot,)
 
     def _read(self, step: int, chunk: int) -> BufferOffset:
-        """Where a step reads a chunk: one of the output that nobody has written, in the operand."""
+        """Where a step reads a chunk: in the operand, where no step has written it yet."""
         if self._loop.operand is not None and (step, chunk) in self._facts.first:
             _, _, index = places_of(chunk)
             given = self._loop.given(self._gpu[step], index)
@@ -477,22 +479,24 @@ _SPACES = tuple(Space)
 def rounds_of(singles: MemberTransfers, members: int) -> tuple[Round, ...]:
     """The rounds of a plan."""
     member, peer, lane, rounds = (
-        np.array(one, np.int64)
-        for one in (singles.member, singles.peer, singles.lane, singles.round)
+        np.array(column, np.int64)
+        for column in (singles.member, singles.peer, singles.lane, singles.round)
     )
     writer, empties = np.array(singles.writer, np.int64), np.array(singles.empties, np.int64)
-    widest = max(map(len, singles.sources), default=0)
+    most_sources = max(map(len, singles.sources), default=0)
     sources = [
-        _space_and_offset([one[k] if k < len(one) else None for one in singles.sources])
-        for k in range(widest)
+        _space_and_offset([read[k] if k < len(read) else None for read in singles.sources])
+        for k in range(most_sources)
     ]
     target, also = _space_and_offset(singles.target), _space_and_offset(singles.also)
-    # what all cells of a transfer have in common
+    # all that the singles of one transfer must have in common
     kinds = [rounds, lane, np.array(singles.divisor), writer == NONE, peer == member]
     kinds += [space for space, _ in (*sources, target, also)]
     order, column = _packed(_first_equal(kinds), rounds, member, peer, members)
 
-    # credits: how many slots of a channel have been handed back, where anybody waits for that
+    # A single that empties a slot returns a credit to its writer, in its lane. One that fills the
+    # slot again waits for as many credits as had been returned there. Channels on which nobody
+    # waits return none.
     handed = (writer * members + member) * LANES + lane
     awaited = ((member * members + peer) * LANES + lane)[empties != NONE]
     place = np.zeros(len(order), np.int64)
@@ -501,67 +505,65 @@ def rounds_of(singles: MemberTransfers, members: int) -> tuple[Round, ...]:
     credit = np.where(empties == NONE, 0, place[empties])
     consumed = np.where((writer != NONE) & np.isin(handed, awaited), writer, IDLE)
 
-    # a column is cut where its transfers await different credits
-    _, its_number = np.unique(_first_equal([column, credit[order]]), return_inverse=True)
+    # a transfer waits for one credit, so columns are split where their singles wait for different
+    _, split = np.unique(_first_equal([column, credit[order]]), return_inverse=True)
     number = np.empty(len(order), np.int64)
-    number[order] = its_number
-    order = order[np.argsort(its_number, kind="stable")]
-    heads = order[np.flatnonzero(np.diff(number[order], prepend=-1))]  # one cell of each transfer
+    number[order] = split
+    order = order[np.argsort(split, kind="stable")]
+    heads = order[np.flatnonzero(np.diff(number[order], prepend=-1))]  # a single of each transfer
 
-    def rows(cells: np.ndarray, dtype: type[np.integer], rest: int) -> list[np.ndarray]:
-        """By transfer the column of its members."""
-        found: np.ndarray = np.full((len(heads), members), rest, dtype)
-        found[number, member] = cells
-        return list(found)
+    def rows(cells: np.ndarray, dtype: type[np.integer], idle: int) -> list[np.ndarray]:
+        """By transfer a column by member, `idle` for members that make none."""
+        table: np.ndarray = np.full((len(heads), members), idle, dtype)
+        table[number, member] = cells
+        return list(table)
 
-    def pieces(lying: tuple[np.ndarray, np.ndarray]) -> list[Location | None]:
+    def locations(space: np.ndarray, offset: np.ndarray) -> list[Location | None]:
         """By transfer, None where it has none."""
-        space, offset = lying
         return [
             None
-            if area == NONE
-            else Location(_SPACES[area % len(_SPACES)], row, area // len(_SPACES))
-            for area, row in zip(space[heads].tolist(), rows(offset, np.int64, 0), strict=True)
+            if code == NONE
+            else Location(_SPACES[code % len(_SPACES)], row, code // len(_SPACES))
+            for code, row in zip(space[heads].tolist(), rows(offset, np.int64, 0), strict=True)
         ]
 
-    peers, homes = rows(peer, np.int32, IDLE), rows(member, np.int32, IDLE)
+    peers, makers = rows(peer, np.int32, IDLE), rows(member, np.int32, IDLE)
     sizes = rows(np.array(singles.size_bytes, np.int64), np.int64, 0)
-    its_sources, its_also = [pieces(one) for one in sources], pieces(also)
-    targets = [one for one in pieces(target) if one is not None]  # there always is one
-    hands_back = np.zeros(len(heads), bool)
-    hands_back[number[consumed != IDLE]] = True
-    its_consumed = [
-        row if is_there else None
-        for row, is_there in zip(rows(consumed, np.int32, IDLE), hands_back.tolist(), strict=True)
-    ]
+    read_from, also_to = [locations(*column) for column in sources], locations(*also)
+    write_to = [location for location in locations(*target) if location is not None]  # all have one
+    returns_credit = np.zeros(len(heads), bool)
+    returns_credit[number[consumed != IDLE]] = True
+    consumed_rows = rows(consumed, np.int32, IDLE)
     afters = _afters(singles, members, number, order, len(heads))
-    its_credit = credit.tolist()
+    awaited_credit = credit.tolist()
     transfers = [
         Transfer(
             peer=peers[k],
-            sources=tuple([one for its in its_sources if (one := its[k]) is not None]),
-            target=targets[k],
+            sources=tuple(
+                [location for column in read_from if (location := column[k]) is not None]
+            ),
+            target=write_to[k],
             size_bytes=sizes[k],
-            also=None if (second := its_also[k]) is None else SecondTarget(homes[k], second),
+            also=None if (second := also_to[k]) is None else SecondTarget(makers[k], second),
             lane=singles.lane[head],
-            consumed=its_consumed[k],
-            credit=its_credit[head],
+            consumed=consumed_rows[k] if returns_credit[k] else None,
+            credit=awaited_credit[head],
             divisor=singles.divisor[head],
             after=afters[k],
         )
         for k, head in enumerate(heads.tolist())
     ]
     edges = np.flatnonzero(np.diff(rounds[heads], prepend=-1, append=-1)).tolist()
-    return tuple(Round(tuple(transfers[one:two])) for one, two in itertools.pairwise(edges))
+    return tuple(Round(tuple(transfers[low:high])) for low, high in itertools.pairwise(edges))
 
 
 def _space_and_offset(offsets: Sequence[BufferOffset | None]) -> tuple[np.ndarray, np.ndarray]:
-    """The number of the space and tensor (NONE for none) and the offset of each."""
+    """A code of the space and tensor of each (NONE for none), and its offset."""
     cells = [
         (NONE, 0)
-        if one is None
-        else (one.tensor * len(_SPACES) + _SPACES.index(one.space), one.offset)
-        for one in offsets
+        if place is None
+        else (place.tensor * len(_SPACES) + _SPACES.index(place.space), place.offset)
+        for place in offsets
     ]
     columns = np.array(cells, np.int64).reshape(-1, 2)
     return columns[:, 0], columns[:, 1]

@@ -87,7 +87,7 @@ DTYPES: Mapping[str, DType] = MappingProxyType(
 
 @attrs.frozen
 class Case:
-    """What is measured: an operator over all ranks, `size_bytes` on the larger side of a rank."""
+    """One measurement: an operator over all ranks, `size_bytes` on the larger side of a rank."""
 
     operator: Operator
     ranks: int
@@ -128,7 +128,7 @@ class Case:
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Who sends to whom: a ring, or ranks 2k and 2k+1 to each other (assumed)."""
+        """(source, target): a ring, or ranks 2k and 2k+1 to each other (assumed)."""
         if self.operator.op is not CollectiveOp.PERMUTE:
             return ()
         if self.operator.is_exchange:

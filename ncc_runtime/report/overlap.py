@@ -354,10 +354,10 @@ def _added_up(
             np.minimum(end - start, independent_ps),
         ]
     )
-    each = {
+    by_placeholder = {
         int(number): Hideable(*columns[:, runs.placeholder[sums] == number].sum(axis=1).tolist())
         for number in np.unique(runs.placeholder[sums])
     }
     all_ps, hidden_ps = int(moving.by_rank_ps().sum()), int(busy.shared_by_rank_ps(moving).sum())
     most_ps = min(all_ps, beside_ps, int(columns[3].sum()))
-    return AllReduces(each, Hideable(all_ps, beside_ps, hidden_ps, most_ps))
+    return AllReduces(by_placeholder, Hideable(all_ps, beside_ps, hidden_ps, most_ps))

@@ -58,7 +58,7 @@ class RouteRows:
 
 @attrs.frozen(eq=False)
 class ChipRoutes(RouteRows):
-    """All routes of an instance; those whose links are down or slowed alike share their rows."""
+    """All routes of an instance; instances with equal faults share their rows."""
 
     chips: int
     variant: np.ndarray  # (nodes,) int32
@@ -451,7 +451,7 @@ class _SearchCache:
         self.used = some.stop
 
     def has_room_for(self, targets: int) -> bool:
-        """Whether so many more fit, if need be after the cache is emptied."""
+        """Whether `targets` more fit; empties the cache where that is needed."""
         if self.used + targets > self.distance.shape[1]:
             self.column[:] = UNREACHABLE
             self.used = 0

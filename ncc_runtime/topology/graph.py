@@ -1,4 +1,4 @@
-"""A topology: so many instances of chips, links, memory, DMA engines and adapters, at their rates.
+"""A topology: instances with chips, links, memory, DMA engines and adapters, at their rates.
 
 Chips are numbered through the instances, node-major, and so are links and EFA adapters. A rank
 is a logical core: `lnc` physical cores with all their engines, DMA rings and CC-cores.
@@ -317,12 +317,12 @@ class Topology:
 
 
 def build(name_or_path: str, nodes: int = 1, lnc: int | None = None) -> Topology:
-    """`nodes` instances of a preset, alias or TOML file; TopologyError says what is possible."""
+    """`nodes` instances of a preset, alias or TOML file; TopologyError if that is impossible."""
     return build_spec(load_spec(name_or_path), nodes, lnc)
 
 
 def build_spec(spec: Spec, nodes: int = 1, lnc: int | None = None) -> Topology:
-    """`nodes` instances of what a file states, as it is or changed."""
+    """`nodes` instances of a specification, which may differ from its file."""
     lnc = _checked_lnc(spec, lnc)
     efa = _efa(spec)
     _check_nodes(spec, nodes, efa)

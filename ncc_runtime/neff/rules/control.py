@@ -1,8 +1,8 @@
-"""Control flow: the rows of blocks, their nesting, their predicates, and who may read these when.
+"""Rules of control flow: rows of blocks, their nesting, predicates, and when these may be read.
 
-The last rule follows what each queue knows of Sync's semaphore, as a lower bound in values that
-count every block once (docs/isa.md). A queue that jumps goes on counting from elsewhere, so what
-it knows shifts by Sync's posts in the rows passed over or repeated.
+The last rule is a data-flow analysis: of each queue, a lower bound of Sync's semaphore, in values
+that count every block once (docs/isa.md). Where a queue jumps, the bound shifts by Sync's posts in
+the rows passed over or repeated.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Semaphores: who owns them, who may increment them, which values can be reached; and triggers.
+"""Rules of semaphores: owners, increments by owners alone, reachable values; and of triggers.
 
 A stream completes its placeholders in the order of their triggers, and its semaphore counts them.
 So each placeholder is triggered once, and every rank triggers those of a stream in the same order
@@ -184,7 +184,7 @@ def _streams_have_one_order(program: Program) -> Iterator[str]:
     flat = not program.blocks
     known: dict[int, _Clock] = {}
     if crosses and flat:
-        run = _GreedyRun(program, streams)
+        run = _TriggerRun(program, streams)
         while run.advance():
             pass
         known = run.known
@@ -204,7 +204,7 @@ def _streams_have_one_order(program: Program) -> Iterator[str]:
 _Clock = list[int]  # per queue, how many of its instructions are known to be done
 
 
-class _GreedyRun:
+class _TriggerRun:
     """One greedy run of the queues, with vector clocks (Mattern 1989).
 
     `known` has the clock of each placeholder that the run triggers.

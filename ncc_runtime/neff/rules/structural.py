@@ -107,7 +107,7 @@ def _without(shape: tuple[int, ...], *dimensions: int) -> tuple[int, ...]:
 
 
 def dot(signature: Signature) -> Iterator[str]:
-    """Batch dimensions, then what is left of the left operand, then of the right one."""
+    """Batch dimensions, then the free dimensions of the left operand, then of the right one."""
     yield from _product(signature, (), ())
 
 

@@ -136,7 +136,7 @@ def _places(program: Program) -> Iterator[_Place]:
     kind_of = [
         kinds.setdefault((tensor.dtype, tensor.shape), len(kinds)) for tensor in program.tensors
     ]
-    seen = set()
+    known = set()
     for engine in ENGINES:
         table = program.queues[engine]
         start = table.start.tolist()
@@ -144,8 +144,8 @@ def _places(program: Program) -> Iterator[_Place]:
         columns = (table.names(), table.attribute.tolist(), table.result_count.tolist())
         for pc, facts in enumerate(zip(*columns, strict=True)):
             key = (facts, tuple(kinds_in_rows[start[pc] : start[pc + 1]]))
-            if key not in seen:
-                seen.add(key)
+            if key not in known:
+                known.add(key)
                 yield _place(program, engine, pc)
 
 

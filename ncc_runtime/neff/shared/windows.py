@@ -28,7 +28,7 @@ class WindowDimension:
         return (self.size - 1) * self.window_dilation + 1
 
     def positions(self, length: int) -> int:
-        """How many positions the window has on so many elements."""
+        """How many positions the window has along `length` elements."""
         dilated = (length - 1) * self.base_dilation + 1 if length else 0
         padded = dilated + self.low + self.high
         room = padded - self.reach

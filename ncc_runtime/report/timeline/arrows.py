@@ -1,4 +1,4 @@
-"""Which instruction triggered a collective, and which instructions waited for it, run by run.
+"""Arrows from the instruction that triggers a collective, and to those that wait for it, by run.
 
 A wait names a semaphore of the rank and a value. Values in a program count as if every block ran
 once; each jump that a rank took shifts them. Rows in which a rank has nothing to do are no events,
@@ -59,7 +59,7 @@ def _is_taken(
 
 
 def _is_repeated(first: int, last: int, row: np.ndarray, following: np.ndarray) -> np.ndarray:
-    """Whether an event and the next are rows of a loop, and the next comes no later."""
+    """Whether an event and the next are rows of a loop, and the next has no later row."""
     return (first <= following) & (following <= row) & (row <= last)
 
 

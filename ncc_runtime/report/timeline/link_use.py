@@ -91,8 +91,8 @@ def contents(trace: Trace, ranks: np.ndarray) -> Iterator[Content]:
     portion = np.where(entries > 0, (np.cumsum(entries) - 1) // MOST, -1)
     for number in np.unique(portion[entries > 0]).tolist():
         is_in = portion == number
-        some = [carried.select(is_in[carried.link]) for carried in _carried(trace)]
-        yield from _portion(trace, _concatenated(some))
+        selected = [carried.select(is_in[carried.link]) for carried in _carried(trace)]
+        yield from _portion(trace, _concatenated(selected))
 
 
 def _concatenated(parts: list[Carried]) -> Carried:

@@ -224,7 +224,7 @@ class _QueueSlices:
         return np.asarray(group + (self._number + 1) * _LANES + lane)
 
     def _common(self, events: np.ndarray) -> Iterator[Argument]:
-        """What is known of every event; times to the picosecond, which viewers round."""
+        """Arguments of every event; times to the picosecond, which viewers round."""
         trace = self._trace
         cause, reason = trace.cause[events].astype(np.int64), trace.reason[events]
         slowed = trace.slowed_ps[events]

@@ -21,7 +21,7 @@ from ncc_runtime.report.timeline.tracks import Content, Samples, TimelineBatch
 SUFFIXES = (".pftrace", ".json", ".pftrace.gz", ".json.gz")
 
 
-class Writer(Protocol):
+class TimelineWriter(Protocol):
     """Takes the content of a timeline, batch by batch."""
 
     def write(self, content: TimelineBatch | Samples) -> None: ...
@@ -48,9 +48,10 @@ def write_timeline(
 
 def contents(trace: Trace, ranks: np.ndarray | None) -> Iterator[Content]:
     """The content of a timeline."""
-    some = np.ones(trace.executable.representatives, bool) if ranks is None else ranks
-    yield from tracks.batches(trace, some)
-    yield from link_use.contents(trace, some)
+    if ranks is None:
+        ranks = np.ones(trace.executable.representatives, bool)
+    yield from tracks.batches(trace, ranks)
+    yield from link_use.contents(trace, ranks)
 
 
 @contextlib.contextmanager
@@ -63,7 +64,7 @@ def _compressed(path: str, file: BinaryIO) -> Iterator[BinaryIO]:
         yield cast("BinaryIO", stream)
 
 
-def _writer(path: str, stream: BinaryIO) -> Writer:
+def _writer(path: str, stream: BinaryIO) -> TimelineWriter:
     if ".json" in Path(path).suffixes[-2:]:
         from ncc_runtime.report.timeline.chrome_file import ChromeWriter
 

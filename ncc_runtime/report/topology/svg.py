@@ -131,7 +131,7 @@ MOST_IN_CIRCLE = 24
 
 
 def as_svg(topology: Topology, placement: PlacedRanks | None = None) -> str:
-    """The picture of all instances with ranks, or of one that stands for all."""
+    """The picture of all instances with their ranks; without ranks, of the first."""
     drawing = _Drawing.of(topology, placement)
     nodes = range(topology.nodes if placement is not None else 1)
     many = f"{topology.nodes} instances" if topology.nodes > 1 else "1 instance"

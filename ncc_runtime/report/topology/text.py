@@ -55,15 +55,15 @@ def level_links(topology: Topology) -> Iterator[LevelLinks]:
     chips = topology.chips_per_node
     levels = _level_of_links(topology)
     for number, level in enumerate(topology.levels):
-        some = levels == number
-        if not some.any():
+        of_level = levels == number
+        if not of_level.any():
             continue
-        from_chips = some & (src < chips)
+        from_chips = of_level & (src < chips)
         out = np.bincount(src[from_chips], rate[from_chips], chips)[:chips]
         yield LevelLinks(
             name=level.name or level.kind.value,
-            links=int(some.sum()),
-            bytes_per_s=int(rate[some].sum()),
+            links=int(of_level.sum()),
+            bytes_per_s=int(rate[of_level].sum()),
             out_of_chip=(int(out.min()), int(out.max())),
         )
 
@@ -214,7 +214,7 @@ MOST_UNITS = 4
 
 
 def pictures(topology: Topology, placement: PlacedRanks | None) -> Iterator[str]:
-    """A picture of each instance with its ranks; without ranks one stands for all."""
+    """A picture of each instance with its ranks; without ranks, of the first."""
     nodes = range(topology.nodes if placement is not None else 1)
     ranks = ranks_by_chip(topology, placement)
     for node in nodes:
@@ -491,8 +491,8 @@ def _derived_rows(topology: Topology) -> Iterable[tuple[str, ...]]:
     if apart is not None:
         yield "diameter", f"{apart[0]} links, {apart[1]:.4g} between two chips on average"
     if cut is not None:
-        each = cut.bytes_per_s // (topology.chips_per_node // 2)
-        halves = f"between {cut.halves}, {_rate(each)} a chip"
+        per_chip = cut.bytes_per_s // (topology.chips_per_node // 2)
+        halves = f"between {cut.halves}, {_rate(per_chip)} a chip"
         yield "bisection", f"{cut.bytes_per_s / 1e12:g} TB/s each way {halves}"
     yield "", ""
 

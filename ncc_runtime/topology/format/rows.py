@@ -97,7 +97,7 @@ def read_levels(file: TomlFile, rows: Sequence[TomlTable], below: Spec, stated: 
 
 
 def _inherited(file: TomlFile, below: Spec, stated: Figures) -> tuple[LevelRow, ...]:
-    """The base's levels, unless the file says how chips are wired."""
+    """The base's levels, unless the file states a wiring."""
     if not below.levels or "fabric.shape" in stated:
         return ()
     stray = next((key for key in stated if key.startswith("link.")), "")
@@ -181,7 +181,7 @@ def _check_names(file: TomlFile, levels: Sequence[LevelRow]) -> None:
 def _network(
     file: TomlFile, levels: Sequence[LevelRow], rows: Sequence[TomlTable], stated: Figures
 ) -> dict[str, Figure]:
-    """What a cluster says, as the figures of adapters."""
+    """The figures of a cluster, as those of adapters."""
     if levels[-1].kind is not LevelKind.CLUSTER:
         return {}
     stray = next((key for key in stated if key.startswith("efa.")), "")

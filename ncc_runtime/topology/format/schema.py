@@ -233,7 +233,7 @@ def _order(error: "ValidationError") -> tuple[bool, str]:
 
 
 def _described(path: Sequence[str | int], document: object) -> tuple[Schema, Any]:
-    """What the schema says of a path, and what the document has there."""
+    """The schema of a path, and the value that the document has there."""
     place, instance = schema(), document
     for step in path:
         place = place["items"] if isinstance(step, int) else place["properties"][step]

@@ -41,7 +41,7 @@ LARGEST_LINKS = 4_194_304
 """No more directed links an instance than this: 2,048 chips all joined to all."""
 
 BETWEEN_PORTS = "&"
-"""Stands between the ports of parallel links in the name of their trunk, as in `W&E`."""
+"""The separator of the ports of a trunk's links in its name, as in `W&E`."""
 
 
 class FabricShape(enum.Enum):
@@ -79,7 +79,6 @@ class ValueKind(enum.Enum):
     """What a leaf's value may be; the value is the phrase of the complaint."""
 
     COUNT = f"an integer from 1 to {LARGEST_COUNT}"
-    COUNT_OR_NONE = f"an integer from 0 to {LARGEST_COUNT}"
     AMOUNT = "an integer from 1 to 10^15"
     RATE = "an integer from 10^6 to 10^15"
     FLOPS = "an integer from 1 to 4 x 10^15"
@@ -167,7 +166,7 @@ LEVEL_KEYS: Mapping[str, ValueKind] = MappingProxyType(
         "adapters": ValueKind.CHIPS_OR_NONE,
     }
 )
-"""What a row of `[[level]]` may state as figures, beside its name, kind and what it joins."""
+"""Figures of a row of `[[level]]`, beside its name, kind and what it joins."""
 
 
 @attrs.frozen
@@ -245,7 +244,7 @@ class Spec:
         return value
 
     def number_or(self, key: str, otherwise: int) -> int:
-        """The number of a key that need not be given."""
+        """The number of an optional key."""
         return self.number(key) if key in self.figures else otherwise
 
     def numbers(self, key: str) -> tuple[int, ...]:
@@ -262,7 +261,7 @@ class Spec:
         return numbers
 
     def ratio_or(self, key: str, otherwise: float) -> float:
-        """The ratio of a key that need not be given."""
+        """The ratio of an optional key."""
         value = self.figures[key].value if key in self.figures else otherwise
         assert isinstance(value, int | float), key
         if value != value:  # TOML's nan, which no limit of a schema refuses
@@ -275,7 +274,7 @@ class Spec:
         return tuple(pair for pair in value if isinstance(pair, tuple))
 
     def words(self, key: str) -> tuple[str, ...]:
-        """The words of a key, none if it is not given."""
+        """The words of an optional key, () without it."""
         value = self.figures[key].value if key in self.figures else ()
         assert isinstance(value, tuple), key
         return tuple(word for word in value if isinstance(word, str))

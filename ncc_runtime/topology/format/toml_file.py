@@ -46,7 +46,7 @@ Path = Sequence[str | int]
 
 @attrs.frozen
 class TomlFile:
-    """The name of a file, and its text where complaints shall find their place in it."""
+    """The name of a file, and its text, in which errors find lines; "" for the shipped files."""
 
     origin: str
     text: str = attrs.field(default="", repr=False)
@@ -121,7 +121,7 @@ class TomlFile:
         return key.split(".")
 
     def states(self, key: str) -> bool:
-        """Whether the file itself says a figure, and not its base."""
+        """Whether the file itself has a figure, and not its base."""
         return not self.text or tuple(self._path(key)) in self._starts()
 
     def _starts(self) -> dict[tuple[str | int, ...], int]:
