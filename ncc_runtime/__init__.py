@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Model", "Run", "RunOptions", "load"]
 
-_HOMES = {
+_MODULE_OF = {
     "Model": "ncc_runtime.runtime",
     "Run": "ncc_runtime.report.run",
     "RunOptions": "ncc_runtime.options",
@@ -17,9 +17,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Load what is asked for: importing the package alone stays light."""
-    if name not in _HOMES:
+    """Import a public name when it is used: importing the package alone stays light."""
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)

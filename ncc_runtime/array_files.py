@@ -86,14 +86,14 @@ def shown(name: str) -> str:
 
 
 def write_arrays(path: str, outputs: Sequence[np.ndarray]) -> None:
-    """Write `out0`, `out1`, …, each [ranks, *shape]; the file appears whole or not at all."""
+    """Write `out0`, `out1`, …, each [ranks, *shape]; the file appears complete or not at all."""
     named = {f"out{number}": array for number, array in enumerate(outputs)}
     check_outputs(path)
     with replacing(path) as file:
         if _is_safetensors(path):
             file.write(_safetensors_bytes(path, named))
         else:
-            storables: dict[str, Any] = {key: storable(one) for key, one in named.items()}
+            storables: dict[str, Any] = {key: storable(array) for key, array in named.items()}
             np.savez(file, allow_pickle=False, **storables)
 
 
@@ -121,7 +121,7 @@ _ZIP_FAULTS = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What zipfile raises on files that are none, or damaged."""
+"""Errors of zipfile on files that are not zip files, or damaged."""
 
 
 def _npz_arrays(path: str, raw: BinaryIO) -> dict[str, StoredArray]:
@@ -144,7 +144,7 @@ def _npz_arrays(path: str, raw: BinaryIO) -> dict[str, StoredArray]:
 
 
 def _npz_array(what: str, file: zipfile.ZipFile, member: zipfile.ZipInfo) -> StoredArray:
-    """A member by its header, whose size must be that which the directory states."""
+    """A member by its header, whose size must agree with the directory of the file."""
     # other compressions may ask for gigabytes before they give a byte; numpy writes these two
     if member.flag_bits & 1 or member.compress_type not in (
         zipfile.ZIP_STORED,
@@ -204,7 +204,7 @@ def _npy_header(what: str, stream: Any) -> tuple[int, tuple[int, ...], bool, np.
         kind = shown(descr) if isinstance(descr, str) else "records"
         raise InputError(f"{what} holds {kind}, not plain numbers; {_ANEW}")
     sizes_are_plain = isinstance(shape, tuple) and all(
-        type(one) is int and 0 <= one < 2**63 for one in shape
+        type(extent) is int and 0 <= extent < 2**63 for extent in shape
     )
     if len(header) != 3 or type(fortran) is not bool or not sizes_are_plain or len(shape) > 64:
         raise InputError(f"{what} has no header that numpy writes; {_DAMAGED}")

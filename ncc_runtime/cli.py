@@ -109,7 +109,7 @@ def run(program: Sequence[str], place: PlaceWords, as_json: bool, **words: Any) 
     written = {"--outputs": words["outputs"], "--trace": words["trace"]}
     read = [*files_of(program), *([words["inputs"]] if words["inputs"] else [])]
     check_outputs_of(written, place, read)
-    timeline = cli_commands.wanted(words)
+    timeline = cli_commands.timeline_request(words)
     if words["outputs"]:
         array_files.check_outputs(words["outputs"])
     started = time.perf_counter()

@@ -1,10 +1,11 @@
 """Commands of `nccrt` beside run and list: explain, diff, bench, and calibrate.
 
-Also what `nccrt run --trace` writes: the timeline as a file, with a progress bar on a terminal.
+Also the timeline of `nccrt run --trace`, written with a progress bar on a terminal.
 """
 
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -22,19 +23,12 @@ from ncc_runtime.cli_options import (
     place_options,
     program_argument,
     program_of_words,
+    shown_count,
     size,
     strict_option,
     trip_counts,
     warn,
 )
-
-if TYPE_CHECKING:
-    from ncc_runtime.report.bench import Case, Measured
-    from ncc_runtime.runtime import Model
-import sys
-from collections.abc import Mapping
-
-from ncc_runtime.cli_options import shown_count
 from ncc_runtime.command_line import check_written
 
 if TYPE_CHECKING:
@@ -42,10 +36,12 @@ if TYPE_CHECKING:
 
     from ncc_runtime.execution.trace import Trace
     from ncc_runtime.lowering.executable import Executable
+    from ncc_runtime.report.bench import Case, Measured
+    from ncc_runtime.runtime import Model
 
 
 DEFAULT_BYTES = 32 << 20
-"""What is measured unless sizes are given; assumed: the default of nccl-tests."""
+"""The size of a bench without sizes; assumed: the default of nccl-tests."""
 
 
 @click.command()
@@ -104,13 +100,15 @@ def diff(program: Sequence[str], places: Sequence[str], as_json: bool, **words: 
     ]
     targets = [place_of(place) for place in sides]
     compiled = program_of_words(program)
-    one, two = (filled(compiled, place, where) for place, where in zip(sides, targets, strict=True))
+    first, second = (
+        filled(compiled, place, where) for place, where in zip(sides, targets, strict=True)
+    )
     runs = [
         model.run(values=False, verify=False, trip_counts=words["counts"], clock=True)
-        for model in (one, two)
+        for model in (first, second)
     ]
-    found = report.compared((one.executable, two.executable), (runs[0], runs[1]))
-    click.echo(json.dumps(report.as_json(found)) if as_json else as_text(found))
+    comparison = report.compared((first.executable, second.executable), (runs[0], runs[1]))
+    click.echo(json.dumps(report.as_json(comparison)) if as_json else as_text(comparison))
 
 
 @click.command()
@@ -159,8 +157,8 @@ def bench(op: str, place: PlaceWords, **words: Any) -> None:
         check_outputs_of({"--report-to-json-file": words["report_file"]}, place)
         check_target(words["report_file"])
     cases = _cases(op, words)
-    found = [_measured(case, place, words["mode"]) for case in cases]
-    lines, model = [line for line, _ in found], found[-1][1]
+    measured = [_measured(case, place, words["mode"]) for case in cases]
+    lines, model = [line for line, _ in measured], measured[-1][1]
     topology = model.executable.topology
     where = {
         "topology": topology.name,
@@ -195,8 +193,10 @@ def _cases(op: str, words: dict[str, Any]) -> "Sequence[Case]":
     if words["step"] == 0:
         raise click.UsageError("-i 0 leads nowhere")
     operator, dtype = OPERATORS[op], DTYPES[words["dtype"]]
-    wanted = sizes(least, most, words["factor"], words["step"])
-    return [Case(operator, words["ranks"], dtype, one, words["iterations"]) for one in wanted]
+    return [
+        Case(operator, words["ranks"], dtype, size_bytes, words["iterations"])
+        for size_bytes in sizes(least, most, words["factor"], words["step"])
+    ]
 
 
 def _measured(case: "Case", place: PlaceWords, mode: str | None) -> "tuple[Measured, Model]":
@@ -206,8 +206,9 @@ def _measured(case: "Case", place: PlaceWords, mode: str | None) -> "tuple[Measu
     from ncc_runtime.report import bench as report
     from ncc_runtime.report.bench import program_of_case
 
-    made = case if mode is not None else attrs.evolve(case, iterations=1)
-    model = filled(program_of_case(made), place, place_of(place), times_only=mode is None)
+    # without a check one run is enough, as the clock times each of them alike
+    timed = case if mode is not None else attrs.evolve(case, iterations=1)
+    model = filled(program_of_case(timed), place, place_of(place), times_only=mode is None)
     if mode is not None:
         given = report.operands(case, mode, np.random.default_rng(0))
         run = model.run([given], clock=False)
@@ -242,47 +243,47 @@ def calibrate(rows: str, out: str | None, *, shipped: bool, **words: bool) -> No
         for file in preset.targets(out, (row.instance for row in measured)).values():
             check_written({"--out": str(file)}, [rows])
     with shown_count("calibration", "runs of the clock") as watch:
-        found = residuals.calibrated(
+        calibration = residuals.calibrated(
             Predictor(watch), measured, is_fitted=not shipped, leave_one_out=words["leave_one_out"]
         )
     if words["as_json"]:
-        click.echo(json.dumps(residuals.as_json(found)))
+        click.echo(json.dumps(residuals.as_json(calibration)))
     else:
-        click.echo(residuals.as_text(found, every_row=not words["summary"]))
-    for file, text in preset.presets(found, out) if out is not None else ():
+        click.echo(residuals.as_text(calibration, every_row=not words["summary"]))
+    for file, text in preset.presets(calibration, out) if out is not None else ():
         write_whole(file, text.encode())
         click.echo(f"wrote {file}", err=True)
-    if not shipped and (doubt := residuals.doubt(found)):
+    if not shipped and (doubt := residuals.doubt(calibration)):
         click.echo(f"warning: {doubt}", err=True)
 
 
 @attrs.frozen
-class WantedTimeline:
-    """The file, and whose time it shows; None: everybody's."""
+class TimelineRequest:
+    """The file of a timeline, and the ranks that it shows; None: all."""
 
     path: str
     ranks: Sequence[int] | None
 
     def chosen(self, executable: "Executable") -> "np.ndarray | None":
-        """The ranks as a mask; wrong usage where there are fewer."""
+        """The ranks as a mask; wrong usage for ranks that the program has not."""
         if self.ranks is None:
             return None
         import numpy as np
 
-        count, seen, last = executable.ranks, executable.representatives, max(self.ranks)
+        count, simulated, last = executable.ranks, executable.representatives, max(self.ranks)
         if last >= count:
             raise click.UsageError(
                 f"--trace-ranks: rank {last} is not below the program's {count} ranks"
             )
-        if last >= seen:
+        if last >= simulated:
             raise click.UsageError(
-                f"--trace-ranks: rank {last} does what rank {last % seen} does, whose instance "
-                f"stands for all; name ranks below {seen}"
+                f"--trace-ranks: rank {last} does what rank {last % simulated} does, whose "
+                f"instance stands for all; name ranks below {simulated}"
             )
-        return np.isin(np.arange(seen), self.ranks)
+        return np.isin(np.arange(simulated), self.ranks)
 
     def write(self, trace: "Trace", chosen: "np.ndarray | None") -> None:
-        """Write the file; a terminal sees how far it is."""
+        """Write the file, with a progress bar on a terminal."""
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
@@ -296,8 +297,8 @@ class WantedTimeline:
             write_timeline(self.path, trace, chosen, lambda events: bar.advance(task, events))
 
 
-def wanted(words: Mapping[str, Any]) -> WantedTimeline | None:
-    """What the options `trace` and `trace_ranks` say; None if nothing is to be written."""
+def timeline_request(words: Mapping[str, Any]) -> TimelineRequest | None:
+    """The options `trace` and `trace_ranks`; None if there is no timeline to write."""
     path, ranks = words["trace"], words["trace_ranks"]
     if path is None:
         if ranks is not None:
@@ -309,4 +310,4 @@ def wanted(words: Mapping[str, Any]) -> WantedTimeline | None:
     from ncc_runtime.report.timeline.write import SUFFIXES
 
     check_target(path, SUFFIXES)
-    return WantedTimeline(path, ranks)
+    return TimelineRequest(path, ranks)

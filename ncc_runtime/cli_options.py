@@ -1,4 +1,4 @@
-"""What the commands of `nccrt` share: the options that say where to place, sizes, loading."""
+"""What the commands of `nccrt` share: placement options, sizes, lists of ranks, loading."""
 
 import contextlib
 import functools
@@ -23,7 +23,7 @@ SCHEMA = 1
 
 @attrs.frozen
 class PlaceWords:
-    """What the place options of a command line said."""
+    """The placement options of a command line."""
 
     on: str | None
     words: Mapping[str, Any]  # fields of PlaceOptions that were given
@@ -126,29 +126,24 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def place_of(place: PlaceWords) -> "PlaceOptions":
-    """The options of a command line as an object; words that name nothing are wrong usage."""
+    """The placement options as an object; unknown words are wrong usage."""
     from ncc_runtime.placement import PlaceOptions, parse_on
 
     if place.on is not None and place.words:
         raise click.UsageError(f"--on and --{', --'.join(place.words)} say the same thing")
-    if place.algorithms:
-        _check_algorithms(place.algorithms)
+    try:
+        if place.algorithms:  # whether one suits a group is only seen later
+            from ncc_runtime.collectives.choose import check_forced
+
+            check_forced(place.algorithms)
+    except LoweringError as error:
+        raise click.UsageError(str(error)) from error
     try:
         where = PlaceOptions(**place.words) if place.on is None else parse_on(place.on)
     except PlacementError as error:
         raise click.UsageError(str(error)) from error
     known_placement(where.placement)
     return where
-
-
-def _check_algorithms(algorithms: Mapping[str, str]) -> None:
-    """That there are such algorithms; whether one suits a group is seen later."""
-    from ncc_runtime.collectives.choose import check_forced
-
-    try:
-        check_forced(algorithms)
-    except LoweringError as error:
-        raise click.UsageError(str(error)) from error
 
 
 def known_placement(word: str) -> None:
@@ -162,7 +157,7 @@ def known_placement(word: str) -> None:
 
 
 _RANKS = re.compile(r"(?P<path>.+)@(?P<ranks>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)", re.ASCII)
-_MOST_DIGITS = 6  # of a rank; no world needs more, and a slip of the finger might fill the memory
+_MOST_DIGITS = 6  # of a rank; no program has more, and a typing error could fill the memory
 
 
 def _programs(_: click.Context, __: click.Parameter, words: Sequence[str]) -> Sequence[str]:
@@ -181,14 +176,14 @@ program_argument = click.argument(
 
 def _ranks(text: str) -> list[int]:
     """`0-3,8` as numbers."""
-    found: list[int] = []
+    ranks: list[int] = []
     for run in text.split(","):
         first, _, last = run.partition("-")
         is_short = max(len(first), len(last)) <= _MOST_DIGITS
         if not (is_short and int(first) <= int(last or first)):
             raise click.UsageError(f"{run[:20]} is no run of ranks, such as 4-7")
-        found += range(int(first), int(last or first) + 1)
-    return found
+        ranks += range(int(first), int(last or first) + 1)
+    return ranks
 
 
 def trace_file(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
@@ -211,7 +206,7 @@ def rank_list(_: click.Context, __: click.Parameter, text: str | None) -> list[i
 
 
 def note_compiling() -> None:
-    """Tell who waits at a terminal that the clock is compiled first, which takes a while once."""
+    """On a terminal, note that the clock is compiled first, which takes a while once."""
     if sys.stderr.isatty():
         from ncc_runtime.execution.clock.compiled import is_compiled
 
@@ -223,10 +218,10 @@ def program_of_words(words: Sequence[str]) -> "Program":
     """The program of a file, or of several files that each name their ranks."""
     from ncc_runtime.runtime import program_of
 
-    found = [_RANKS.fullmatch(word) for word in words]
-    if len(words) == 1 and not found[0]:
+    matches = [_RANKS.fullmatch(word) for word in words]
+    if len(words) == 1 and not matches[0]:
         return program_of(words[0])
-    return program_of([(match["path"], _ranks(match["ranks"])) for match in found if match])
+    return program_of([(match["path"], _ranks(match["ranks"])) for match in matches if match])
 
 
 def loaded(program: Sequence[str], place: PlaceWords, *, times_only: bool = False) -> "Model":
@@ -238,7 +233,7 @@ def loaded(program: Sequence[str], place: PlaceWords, *, times_only: bool = Fals
 def filled(
     program: "Program", place: PlaceWords, where: "PlaceOptions", *, times_only: bool = False
 ) -> "Model":
-    """A program, placed where it is said and filled."""
+    """A program, placed and filled."""
     from ncc_runtime.options import LoadOptions
     from ncc_runtime.runtime import load_on
 
@@ -258,7 +253,7 @@ def check_outputs_of(
 
 
 def files_of(program: Sequence[str]) -> list[str]:
-    """The files of programs that perhaps name their ranks."""
+    """The files of programs, without the ranks that words may name."""
     return [match["path"] if (match := _RANKS.fullmatch(word)) else word for word in program]
 
 
@@ -273,7 +268,7 @@ def warn(model: "Model") -> None:
 
 @contextlib.contextmanager
 def shown_count(task: str, unit: str) -> Iterator[Callable[[int], None] | None]:
-    """Who shows on a terminal how many of a unit a task has done; None where nobody looks."""
+    """A callback that shows how many units a task has done; None where there is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -1,4 +1,4 @@
-"""What both commands do alike at their edge: closed streams, readers that leave, wrong usage."""
+"""The outer edge of both commands: closed streams, readers that leave, wrong usage, exit codes."""
 
 import atexit
 import contextlib
@@ -17,7 +17,7 @@ DONE, REFUSED, USAGE, OUR_FAULT, INTERRUPTED = 0, 1, 2, 3, 130
 """The exit codes."""
 
 _NEW_CONTAINERS = 500_000
-"""How many objects a command makes until it looks for dead cycles: few are, all are walked over."""
+"""Objects made between collections of cycles: few are garbage, and each pass walks over all."""
 
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -32,34 +32,30 @@ def perform(
     Streams that are closed swallow what is written to them. Like the standard tools, a command
     whose reader has left stops without a word.
     """
-    _replace_closed_streams()
+    # Python has None for a stream that is closed; its number must not become a file's either
+    for stream, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, stream) is None:
+            nowhere = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 - stays open
+            setattr(sys, stream, nowhere)
     try:
         with cycles_collected_seldom():
             return _run(commands, name, given, report)
     except (BrokenPipeError, SystemExit):  # click exits where it meets a broken pipe itself
-        for stream in (sys.stdout, sys.stderr):
-            _silence(stream)
+        for output in (sys.stdout, sys.stderr):
+            _silence(output)
         return REFUSED
 
 
 def _silence(stream: TextIO) -> None:
-    """What the stream still holds, and gets from now on, goes nowhere."""
+    """Discard what the stream still holds, and whatever is written to it from now on."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
-def _replace_closed_streams() -> None:
-    """Python has None for a stream that is closed; its number must not become a file's either."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            nowhere = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 - stays open
-            setattr(sys, name, nowhere)
-
-
 @contextlib.contextmanager
 def cycles_collected_seldom() -> Iterator[None]:
-    """Neither while the command runs nor, other than that, when the process ends."""
+    """Raise the threshold of the cycle collector, and skip it when the process ends."""
     atexit.unregister(gc.freeze)
     atexit.register(gc.freeze)
     before = gc.get_threshold()
@@ -75,27 +71,27 @@ def check_written(written: Mapping[str, str | None], read: Iterable[str]) -> Non
 
     By whatever name: a link, or another spelling of the path.
     """
-    taken = [(path, "which is read") for path in read]
+    in_use = [(path, "which is read") for path in read]
     for option, path in written.items():
         if path is None:
             continue
-        for other, why in taken:
+        for other, why in in_use:
             if _is_same_file(path, other):
                 same = "" if path == other else f" ({other})"
                 fact = f"{option} would overwrite {path}{same}, {why}"
                 raise click.UsageError(f"{fact}; give another name")
-        taken.append((path, f"which {option} writes"))
+        in_use.append((path, f"which {option} writes"))
 
 
-def _is_same_file(one: str, other: str) -> bool:
-    """Whether writing one loses the other: one file by whatever names, links included.
+def _is_same_file(path: str, other: str) -> bool:
+    """Whether writing one file loses the other: equal files by whatever names, links included.
 
     What is no regular file (`/dev/null`, a terminal) loses nothing.
     """
     try:
-        return Path(one).samefile(other) and Path(one).is_file()
+        return Path(path).samefile(other) and Path(path).is_file()
     except OSError:  # one of them does not exist yet
-        return os.path.realpath(one) == os.path.realpath(other)
+        return os.path.realpath(path) == os.path.realpath(other)
 
 
 def _run(
@@ -135,7 +131,7 @@ def tell(message: str) -> None:
 
 
 def wrong_usage(error: click.UsageError) -> tuple[str, str]:
-    """The fact in one line, with what was perhaps meant, and where to read on."""
+    """The fact in one line, with a suggestion if there is one, and where to read on."""
     fact = " ".join(error.format_message().split()).removesuffix(".")
     fact = _DID_YOU_MEAN.sub(r"; did you mean \1?", fact[:1].lower() + fact[1:])
     return fact, "" if error.ctx is None else f"see {error.ctx.command_path} --help"

@@ -1,8 +1,8 @@
-"""Where a command of the shell begins: an interrupt is one line, however early or late it comes.
+"""Entry point of the commands: an interrupt prints one line, however early or late it comes.
 
-Nothing is imported here but what Python has built in. While the command is loaded there is nothing
-to tidy up, and an interrupt ends the process at once; as an exception, modules that are just being
-imported may swallow it or turn it into another. Then it is KeyboardInterrupt, as usual.
+Only built-in modules are imported here. While the command is loaded there is nothing to clean up,
+so an interrupt ends the process at once; as an exception, modules that are just being imported
+could swallow it or turn it into another. After that it is KeyboardInterrupt, as usual.
 """
 
 import _signal  # type: ignore[import-not-found]  # signal itself takes long to import

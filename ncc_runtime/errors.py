@@ -1,4 +1,4 @@
-"""What the runtime raises: one class a cause, each message one line with place and remedy."""
+"""The errors of the runtime: one class a cause, each message one line with place and remedy."""
 
 import re
 
@@ -7,13 +7,14 @@ _LONG_LINE = re.compile(r"^([^\n]{3000})([^\n]{601,})([^\n]{400})", re.MULTILINE
 
 
 def shortened(message: str) -> str:
-    """A message without the middle of words and lines that are longer than people read.
+    """A message without the middle of very long words and lines.
 
-    Both commands print every message through this, so that whoever raises one may quote a name or
-    a value whole.
+    Both commands print every message through this, so that errors may quote any name or value.
     """
     for pattern in (_LONG_WORD, _LONG_LINE):
-        message = pattern.sub(lambda one: f"{one[1]}…({len(one[2])} more)…{one[3]}", message)
+        message = pattern.sub(
+            lambda match: f"{match[1]}…({len(match[2])} more)…{match[3]}", message
+        )
     return message
 
 
@@ -37,7 +38,7 @@ class TopologyError(NccError):
 
 
 class PlacementError(NccError):
-    """The ranks cannot be placed on the topology as asked."""
+    """The ranks cannot be placed on the topology with these options."""
 
 
 class LoweringError(NccError):
@@ -45,7 +46,7 @@ class LoweringError(NccError):
 
 
 class PlanError(NccError):
-    """A plan from a file is none, fits no collective, or does not do what it says."""
+    """A file is no plan, fits no collective, or its plan has wrong results."""
 
 
 class InputError(NccError):
@@ -53,11 +54,11 @@ class InputError(NccError):
 
 
 class ControlError(NccError):
-    """A predicate that guards a collective differs in its group, or nothing says where it goes."""
+    """A predicate that guards a collective differs in its group, or is unknown without values."""
 
 
 class CountsError(NccError):
-    """Tables of a counted collective say what fits no buffer, or not what those of others say."""
+    """Counts of a variable-size collective fit no buffer, or contradict those of another rank."""
 
 
 class DeadlockError(NccError):

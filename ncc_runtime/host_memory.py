@@ -1,4 +1,4 @@
-"""What memory of the host a run would take."""
+"""The host memory of a run, against what the host has free."""
 
 from ncc_runtime.errors import InputError
 from ncc_runtime.free_memory import free_bytes
@@ -13,27 +13,27 @@ def check_budget(executable: Executable, options: RunOptions, held_bytes: int = 
     """
     if not options.values:
         return
-    need = needed_bytes(executable, options)
+    required = needed_bytes(executable, options)
     budget = budget_bytes(options, held_bytes)
-    if budget is not None and need > budget:
+    if budget is not None and required > budget:
         raise InputError(
-            f"the values of {executable.ranks} ranks need {need} bytes of host memory and the "
+            f"the values of {executable.ranks} ranks need {required} bytes of host memory and the "
             f"budget is {budget}; --no-values predicts the time without them, --memory raises it"
         )
 
 
-def check_slice(need: int, options: RunOptions) -> None:
-    """Refuse to find out how often loops run if what they follow from would not fit."""
+def check_slice(required: int, options: RunOptions) -> None:
+    """Refuse to compute trip counts if the slice of the program that they follow from won't fit."""
     budget = budget_bytes(options)
-    if budget is not None and need > budget:
+    if budget is not None and required > budget:
         raise InputError(
-            f"what predicates follow from needs {need} bytes of host memory and the budget is "
+            f"what predicates follow from needs {required} bytes of host memory and the budget is "
             f"{budget}; --trip-count says how often a loop runs, --memory raises it"
         )
 
 
 def budget_bytes(options: RunOptions, held_bytes: int = 0) -> int | None:
-    """What the run may take; None where it is not known."""
+    """Host bytes that the run may take; None where it is not known."""
     if options.memory_bytes is not None:
         return options.memory_bytes
     free = free_bytes()

@@ -1,7 +1,7 @@
 """Files that users name, read with suspicion: up to a size, JSON up to a depth.
 
-Whoever reads a file says how large one may be. An endless one (a device, a pipe whose writer never
-ends) is refused once it exceeds that, and takes no more memory than a file of that size.
+Every reader has a limit. An endless file (a device, a pipe whose writer never ends) is refused once
+it exceeds that, and takes no more memory than a file of that size.
 """
 
 import errno
@@ -21,13 +21,13 @@ MOST_DEPTH = 64
 """How deep arrays and objects of a JSON document may nest; ours have four levels."""
 
 MOST_DIGITS = 400
-"""Of a number in a document; Python prints no number of 4,300, and none that we read has 25."""
+"""Digits of a number; Python prints no number of 4,300, and none that we read has 25."""
 
 _PIECE = 1 << 24
 
 
 def read_file(file: str | os.PathLike[str] | Traversable, most: int) -> bytes:
-    """The bytes of a file of at most so many; OSError, with its name, where it cannot be read."""
+    """The bytes of a file of at most `most`; OSError, with its name, where it cannot be read."""
     source = file if isinstance(file, Traversable) else Path(file)
     with source.open("rb") as stream:
         return read_stream(stream, most, str(file))
@@ -59,20 +59,20 @@ def _too_large(most: int, name: str) -> OSError:
 
 
 def json_of(data: bytes | str) -> object:
-    """What a JSON text says; ValueError, in one line, where it is none that is taken.
+    """The value of a JSON text; ValueError, in one line, where it is none or beyond the limits.
 
     Numbers are finite and short, so that they can be compared, stored and printed.
     """
     try:
-        document: object = json.loads(data, parse_int=_integer, parse_constant=_refused)
+        document: object = json.loads(data, parse_int=_integer, parse_constant=_refused_constant)
     except RecursionError:
         raise ValueError(f"nested more than {MOST_DEPTH} deep") from None
     level, depth = [document], 0
     while level := [
-        one
+        child
         for parent in level
         if isinstance(parent, dict | list)
-        for one in (parent.values() if isinstance(parent, dict) else parent)
+        for child in (parent.values() if isinstance(parent, dict) else parent)
     ]:
         depth += 1
         if depth > MOST_DEPTH:
@@ -86,5 +86,5 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def _refused(word: str) -> object:
+def _refused_constant(word: str) -> object:
     raise ValueError(f"{word} is no number of JSON")

@@ -30,7 +30,7 @@ def check_constants(program: Program) -> None:
 
 @attrs.frozen(eq=False)
 class WordValues:
-    """What some words of a parameter hold, where not any number will do."""
+    """Values of some words of a parameter, such as counts, which may not be any number."""
 
     rank: np.ndarray  # (n,) int64, counted among the ranks that have it
     word: np.ndarray  # (n,) int64, of its elements in order
@@ -38,7 +38,7 @@ class WordValues:
 
 
 Draw: TypeAlias = Callable[[Mapping[int, np.ndarray], int], Mapping[int, WordValues]]
-"""By parameter, words that are not just any numbers, from what is given and the seed."""
+"""Words of tables of counts by parameter, from the given arrays and the seed."""
 
 
 Given: TypeAlias = Mapping[int, np.ndarray | StoredArray]
@@ -53,48 +53,47 @@ def numbered(program: Program, inputs: Sequence[Any] | Mapping[Any, Any]) -> Giv
     if not isinstance(inputs, Mapping):
         inputs = dict(enumerate(inputs))
     named: dict[str, list[int]] = {}
-    for number, parameter in enumerate(program.parameters):
-        named.setdefault(parameter.name, []).append(number)
-    found: dict[int, np.ndarray | StoredArray] = {}
+    for position, parameter in enumerate(program.parameters):
+        named.setdefault(parameter.name, []).append(position)
+    given: dict[int, np.ndarray | StoredArray] = {}
     keys: dict[int, object] = {}
     extra: list[str] = []
-    for key, array in inputs.items():
-        one = array if isinstance(array, StoredArray) else np.asarray(array)
-        meant = _number_of(key, named)
-        if meant is None or not 0 <= meant < len(program.inputs):
-            word = f"arg{meant}" if isinstance(key, int) else str(key)
-            extra.append(f"{shown(word)} {_type_text(one)}")
+    for key, value in inputs.items():
+        array = value if isinstance(value, StoredArray) else np.asarray(value)
+        number = _number_of(key, named)
+        if number is None or not 0 <= number < len(program.inputs):
+            word = f"arg{number}" if isinstance(key, int) else str(key)
+            extra.append(f"{shown(word)} {_type_text(array)}")
             continue
-        if meant in found:
-            raise InputError(
-                f"arg{meant} is there twice, as {shown(str(keys[meant]))} and as {shown(str(key))}"
-            )
-        found[meant], keys[meant] = one, key
+        if number in given:
+            first, second = shown(str(keys[number])), shown(str(key))
+            raise InputError(f"arg{number} is there twice, as {first} and as {second}")
+        given[number], keys[number] = array, key
     if extra:
-        raise InputError(_superfluous(program, list(map(str, inputs)), found, extra, inputs))
-    return found
+        raise InputError(_superfluous(program, given, extra, inputs))
+    return given
 
 
 _BY_NUMBER = re.compile(r"(?:arg|arr_)(\d{1,9})", re.ASCII)
 
 
 def _number_of(key: object, named: Mapping[str, Sequence[int]]) -> int | None:
-    """The number of the parameter that a key means, if it means one."""
+    """The number of the parameter that a key names; None if it names none."""
     if not isinstance(key, str):
         return key if isinstance(key, int) else None
     match = _BY_NUMBER.fullmatch(key)
-    own = named.get(key, ()) if key else ()
-    if match is not None and own and list(own) != [int(match[1])]:
+    numbers = named.get(key, ()) if key else ()
+    if match is not None and numbers and list(numbers) != [int(match[1])]:
         raise InputError(
-            f"{shown(key)} is the name of parameter {own[0]} and the number of another; give "
+            f"{shown(key)} is the name of parameter {numbers[0]} and the number of another; give "
             "arrays by number, as numpy.savez(file, a, b) names them: arr_0, arr_1, …"
         )
     if match is not None:
         return int(match[1])
-    if len(own) > 1:
-        both = " and ".join(f"arg{number}" for number in own[:2])
+    if len(numbers) > 1:
+        both = " and ".join(f"arg{number}" for number in numbers[:2])
         raise InputError(f"{shown(key)} is the name of {both}; give them by number")
-    return own[0] if own else None
+    return numbers[0] if numbers else None
 
 
 def _type_text(array: np.ndarray | StoredArray) -> str:
@@ -113,33 +112,35 @@ _NAMED = 8  # parameters that a message names
 _JAX_DROPS = "jax.jit drops arguments that the function does not use (keep_unused=True keeps them)"
 
 
-def _some(texts: Sequence[str]) -> str:
+def _listed(texts: Sequence[str]) -> str:
     more = f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
     return f"{', '.join(texts[:_NAMED])}{more}"
 
 
 def _superfluous(
-    program: Program, keys: list[str], found: Given, extra: Sequence[str], inputs: Mapping[Any, Any]
+    program: Program, given: Given, extra: Sequence[str], inputs: Mapping[Any, Any]
 ) -> str:
-    """What to say of arrays that no parameter takes, which of them it is and which is missing."""
+    """The message about arrays that no parameter takes: probably extra, and which are missing."""
     count = len(program.inputs)
-    known = _some([parameter_text(program, number) for number in range(count)])
-    fact = f"no parameter takes {_some(extra)}; the program's {count} parameters are {known}"
-    missing = [parameter_text(program, number) for number in range(count) if number not in found]
+    known = _listed([parameter_text(program, number) for number in range(count)])
+    fact = f"no parameter takes {_listed(extra)}; the program's {count} parameters are {known}"
+    missing = [parameter_text(program, number) for number in range(count) if number not in given]
     if missing:
-        fact += f"; {_some(missing)} {_is_are(missing)} not given"
+        fact += f"; {_listed(missing)} {_is_are(missing)} not given"
         # only whoever gives more arrays than there are parameters may have one that JAX dropped
         return f"{fact}; {_JAX_DROPS}" if len(inputs) > count else fact
+    keys = list(map(str, inputs))
     if any(keys == [f"{word}{k}" for k in range(len(keys))] for word in ("", "arg", "arr_")):
         arrays = [
-            one if isinstance(one, StoredArray) else np.asarray(one) for one in inputs.values()
+            array if isinstance(array, StoredArray) else np.asarray(array)
+            for array in inputs.values()
         ]
-        left_out = _only_way(
-            count, len(arrays), lambda own, other: _fits(program, own, arrays[other])
+        left_out = _unique_omission(
+            count, len(arrays), lambda number, other: _fits(program, number, arrays[other])
         )
         if left_out:
             words = [f"arg{k} {_type_text(arrays[k])}" for k in left_out]
-            fact += f"; the others fit in order if {_some(words)} {_is_are(words)} left out"
+            fact += f"; the others fit in order if {_listed(words)} {_is_are(words)} left out"
     return f"{fact}; {_JAX_DROPS}"
 
 
@@ -147,24 +148,26 @@ def _is_are(words: Sequence[str]) -> str:
     return "is" if len(words) == 1 else "are"
 
 
-def _only_way(few: int, many: int, fits: Callable[[int, int], bool]) -> list[int]:
-    """Which of many must be left out so that few fit the rest in order; empty if not one way does.
+def _unique_omission(few: int, many: int, fits: Callable[[int, int], bool]) -> list[int]:
+    """Which of `many` to leave out so that `few` fit the rest in order; empty unless it is unique.
 
-    Matched from the front and from the back; where both leave out the same, there is no other way.
+    Greedy from the front gives the earliest match of each, from the back the latest; the omission
+    is unique where both leave out the same.
     """
-    fronts, at = [], 0
+    from_front, at = [], 0
     for other in range(many):
         if at < few and fits(at, other):
             at += 1
         else:
-            fronts.append(other)
-    backs, at = [], few - 1
+            from_front.append(other)
+    from_back, at = [], few - 1
     for other in reversed(range(many)):
         if at >= 0 and fits(at, other):
             at -= 1
         else:
-            backs.append(other)
-    return fronts if len(fronts) == many - few and fronts == backs[::-1] else []
+            from_back.append(other)
+    is_unique = len(from_front) == many - few and from_front == from_back[::-1]
+    return from_front if is_unique else []
 
 
 def bound_inputs(
@@ -175,32 +178,28 @@ def bound_inputs(
     Of joined programs they are numbered one program after the other; ranks are those that run it.
 
     Without a seed none may be missing. `checked_input` says what an array may be. All shapes and
-    types are looked at before the first array is loaded. Raises InputError.
+    types are checked before the first array is loaded. Raises InputError.
     """
     if seed is None:
         _check_complete(program, given)
-    for number, one in given.items():
-        check_type(program, number, one)
-    checked = {number: checked_input(program, number, one) for number, one in given.items()}
+    for number, array in given.items():
+        check_type(program, number, array)
+    checked = {number: checked_input(program, number, array) for number, array in given.items()}
     counts = [len(stage.ranks) for stage in stages_of(program) for _ in stage.program.inputs]
     generator = np.random.default_rng(seed)
-    words = {} if seed is None or draw is None else draw(checked, seed)
-    return (
-        checked[number]
-        if number in checked
-        else _with_words(
-            seeded(program.tensors[tensor], counts[number], generator), words.get(number)
-        )
-        for number, tensor in enumerate(program.inputs)
-    )
+    drawn = {} if seed is None or draw is None else draw(checked, seed)
 
+    def parameter(number: int, tensor: int) -> np.ndarray:
+        if number in checked:
+            return checked[number]
+        array = seeded(program.tensors[tensor], counts[number], generator)
+        if number in drawn:
+            words = drawn[number]
+            flat = array.reshape(len(array), -1)
+            flat[words.rank, words.word] = words.value.astype(array.dtype)
+        return array
 
-def _with_words(array: np.ndarray, words: WordValues | None) -> np.ndarray:
-    """The array, with what some of its words hold."""
-    if words is not None:
-        flat = array.reshape(len(array), -1)
-        flat[words.rank, words.word] = words.value.astype(array.dtype)
-    return array
+    return (parameter(number, tensor) for number, tensor in enumerate(program.inputs))
 
 
 def _check_complete(program: Program, given: Given) -> None:
@@ -209,18 +208,20 @@ def _check_complete(program: Program, given: Given) -> None:
     if not missing:
         return
     words = [parameter_text(program, number) for number in missing]
-    fact = f"missing inputs: {_some(words)}; give them, or a seed that fills what is missing"
+    fact = f"missing inputs: {_listed(words)}; give them, or a seed that fills what is missing"
     if list(given) == [*range(len(given))] and given:  # perhaps one in the middle was forgotten
-        skipped = _only_way(len(given), count, lambda own, other: _fits(program, other, given[own]))
+        skipped = _unique_omission(
+            len(given), count, lambda position, number: _fits(program, number, given[position])
+        )
         if skipped and skipped != missing:
             texts = [parameter_text(program, number) for number in skipped]
-            fact += f"; those given fit in order if {_some(texts)} {_is_are(texts)} missing"
+            fact += f"; those given fit in order if {_listed(texts)} {_is_are(texts)} missing"
     raise InputError(fact)
 
 
 @attrs.frozen(eq=False)
 class _AcceptedArrays:
-    """What arrays a parameter takes."""
+    """The arrays that a parameter accepts."""
 
     tensor: Tensor
     ranks: np.ndarray  # that have it
@@ -228,19 +229,19 @@ class _AcceptedArrays:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """For every rank its own, the same for every rank, the whole that is cut.
+        """One array per rank, one for all ranks, and the unsharded array, if it is sharded.
 
-        No two of them are alike: the first has a dimension more, the others differ in size.
+        The shapes differ: the first has one more dimension, the others differ in size.
         """
         shape = self.tensor.shape
-        own, alike = (len(self.ranks), *shape), shape
+        per_rank = (len(self.ranks), *shape)
         if self.sharding is None:
-            return own, alike
+            return per_rank, shape
         sizes = zip(shape, self.sharding.tiles, strict=True)
-        return own, alike, tuple(size * tiles for size, tiles in sizes)
+        return per_rank, shape, tuple(size * tiles for size, tiles in sizes)
 
 
-def _wanted(program: Program, number: int) -> _AcceptedArrays:
+def _accepted(program: Program, number: int) -> _AcceptedArrays:
     before = 0
     for stage in stages_of(program):
         before += len(stage.program.inputs)
@@ -255,25 +256,25 @@ def _wanted(program: Program, number: int) -> _AcceptedArrays:
 
 
 def _fits(program: Program, number: int, array: np.ndarray | StoredArray) -> bool:
-    wanted = _wanted(program, number)
-    return array.shape in wanted.shapes and _converts(array.dtype, wanted.tensor.dtype)
+    accepted = _accepted(program, number)
+    return array.shape in accepted.shapes and _converts(array.dtype, accepted.tensor.dtype)
 
 
 def check_type(program: Program, number: int, array: np.ndarray | StoredArray) -> None:
     """Refuse an array whose shape or dtype the parameter does not take; it is not loaded."""
-    wanted = _wanted(program, number)
-    if array.shape not in wanted.shapes:
-        own, alike, *whole = map(list, wanted.shapes)
-        cut = f", or {whole[0]} for the whole, which its sharding cuts" if whole else ""
+    accepted = _accepted(program, number)
+    if array.shape not in accepted.shapes:
+        per_rank, common, *unsharded = map(list, accepted.shapes)
+        cut = f", or {unsharded[0]} for the whole, which its sharding cuts" if unsharded else ""
         raise InputError(
-            f"{_called(program, number)} has shape {list(array.shape)}; the program takes {own}, "
-            f"or {alike} for the same value on every rank{cut}"
+            f"{_called(program, number)} has shape {list(array.shape)}; the program takes "
+            f"{per_rank}, or {common} for the same value on every rank{cut}"
         )
-    dtype = wanted.tensor.dtype
+    dtype = accepted.tensor.dtype
     if not _converts(array.dtype, dtype):
-        unnamed = ", as numpy stores what it lacks (bfloat16, fp8, int4)"
+        raw = ", as numpy stores what it lacks (bfloat16, fp8, int4)"
         raise InputError(
-            f"{_called(program, number)} is {array.dtype}{unnamed * (array.dtype.kind == 'V')}; "
+            f"{_called(program, number)} is {array.dtype}{raw * (array.dtype.kind == 'V')}; "
             f"the program takes {dtype.value}"
         )
 
@@ -291,60 +292,60 @@ def checked_input(program: Program, number: int, array: np.ndarray | StoredArray
     other dtype must match.
     """
     check_type(program, number, array)
-    wanted = _wanted(program, number)
-    values = _as_dtype(np.asarray(array), wanted.tensor.dtype, _called(program, number))
-    own, *_ = wanted.shapes
-    if wanted.sharding is not None and values.shape == wanted.shapes[-1]:
-        return _cut(values, wanted.sharding)[np.array(wanted.sharding.parts)[wanted.ranks]]
-    return np.broadcast_to(values, own)
+    accepted = _accepted(program, number)
+    values = _as_dtype(np.asarray(array), accepted.tensor.dtype, _called(program, number))
+    per_rank, *_ = accepted.shapes
+    if accepted.sharding is not None and values.shape == accepted.shapes[-1]:
+        tiles = _tiles(values, accepted.sharding)
+        return tiles[np.array(accepted.sharding.parts)[accepted.ranks]]
+    return np.broadcast_to(values, per_rank)
 
 
-def _cut(whole: np.ndarray, sharding: Sharding) -> np.ndarray:
+def _tiles(array: np.ndarray, sharding: Sharding) -> np.ndarray:
     """[tiles, *shape], in row-major order of the tiles."""
-    rank = whole.ndim
+    rank = array.ndim
     sizes = [
-        (tiles, size // tiles) for size, tiles in zip(whole.shape, sharding.tiles, strict=True)
+        (tiles, size // tiles) for size, tiles in zip(array.shape, sharding.tiles, strict=True)
     ]
-    apart = whole.reshape([one for pair in sizes for one in pair])
-    ordered = apart.transpose([*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)])
+    # each dimension as (tile, place in the tile); then the tile indices in front
+    split = array.reshape([extent for pair in sizes for extent in pair])
+    ordered = split.transpose([*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)])
     return ordered.reshape(-1, *(size for _, size in sizes))
 
 
-def _is_raw(found: np.dtype, dtype: DType) -> bool:
+def _is_raw(stored: np.dtype, dtype: DType) -> bool:
     """Whether an array holds the bytes of a type that numpy lacks."""
-    wanted = dtype.numpy
-    return (
-        found.kind == "V"
-        and found.names is None
-        and (found.itemsize == wanted.itemsize and wanted.isbuiltin != 1)
-    )
+    target = dtype.numpy
+    is_bytes = stored.kind == "V" and stored.names is None
+    return is_bytes and stored.itemsize == target.itemsize and target.isbuiltin != 1
 
 
-def _converts(found: np.dtype, dtype: DType) -> bool:
-    wanted = dtype.numpy
-    if found.newbyteorder("=") == wanted or _is_raw(found, dtype):
+def _converts(stored: np.dtype, dtype: DType) -> bool:
+    """Whether `_as_dtype` makes the type of a stored one."""
+    target = dtype.numpy
+    if stored.newbyteorder("=") == target or _is_raw(stored, dtype):
         return True
     if dtype.is_integer and dtype.bits < 8:
-        return found in (np.int8, np.uint8)
-    is_float = found.kind == "f" or "float" in found.name
-    return dtype.is_float and is_float and found.itemsize >= wanted.itemsize
+        return stored in (np.int8, np.uint8)
+    is_float = stored.kind == "f" or "float" in stored.name
+    return dtype.is_float and is_float and stored.itemsize >= target.itemsize
 
 
 def _as_dtype(array: np.ndarray, dtype: DType, name: str) -> np.ndarray:
-    wanted = dtype.numpy
-    if array.dtype == wanted:
+    target = dtype.numpy
+    if array.dtype == target:
         return array
     is_narrow = dtype.is_integer and dtype.bits < 8
     least, most = (-(2 ** (dtype.bits - 1)) if dtype.is_signed else 0), 2**dtype.bits - 1
     if _is_raw(array.dtype, dtype):
-        raw = np.ascontiguousarray(array).view(f"u{wanted.itemsize}").reshape(array.shape)
+        raw = np.ascontiguousarray(array).view(f"u{target.itemsize}").reshape(array.shape)
         if is_narrow:  # one element a byte, whose upper bits are zero
             _check_range(raw, 0, most, dtype, name)
-        return raw.view(wanted)
+        return raw.view(target)
     if is_narrow:
         _check_range(array, least, most + least, dtype, name)
     with np.errstate(over="ignore"):
-        return array.astype(wanted)
+        return array.astype(target)
 
 
 def _check_range(array: np.ndarray, least: int, most: int, dtype: DType, name: str) -> None:
@@ -356,7 +357,7 @@ def _check_range(array: np.ndarray, least: int, most: int, dtype: DType, name: s
 
 
 def seeded(tensor: Tensor, ranks: int, generator: np.random.Generator) -> np.ndarray:
-    """Values for a parameter nobody gave: normal floats, small integers, fair booleans."""
+    """Random values for a parameter: normal floats, small integers, fair booleans."""
     shape = (ranks, *tensor.shape)
     dtype = tensor.dtype
     if dtype is DType.PRED:
@@ -364,8 +365,8 @@ def seeded(tensor: Tensor, ranks: int, generator: np.random.Generator) -> np.nda
     if dtype.is_integer:
         limit = min(8, 2 ** max(1, dtype.bits - 1))  # of one bit: 1, or the -1 that it wraps to
         return generator.integers(0, limit, shape, np.uint8).astype(dtype.numpy)
-    width = np.float32 if dtype.size_bytes <= 4 else np.float64
-    values = generator.standard_normal(shape, width)
+    drawn = np.float32 if dtype.size_bytes <= 4 else np.float64
+    values = generator.standard_normal(shape, drawn)
     if dtype.is_complex:
-        return (values + 1j * generator.standard_normal(shape, width)).astype(dtype.numpy)
+        return (values + 1j * generator.standard_normal(shape, drawn)).astype(dtype.numpy)
     return values.astype(dtype.numpy, copy=False)

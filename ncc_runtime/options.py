@@ -19,11 +19,11 @@ class RunOptions:
     )  # take ready instructions in a random order
     trip_counts: Mapping[str, int] = attrs.field(factory=dict)  # of loops, for runs without values
     verify: bool = True  # prove the program before it runs the first time
-    watch: Callable[[int], None] | None = None  # hears now and then how many events have a time
+    watch: Callable[[int], None] | None = None  # called with the number of events timed so far
 
 
 FREE_SHARE = 0.8
-"""Share of the host's free memory a run may take unless told otherwise."""
+"""Share of the host's free memory that a run may take by default."""
 
 
 @attrs.frozen
@@ -32,6 +32,6 @@ class LoadOptions:
 
     algorithms: Mapping[str, str] = attrs.field(factory=dict)  # operator → algorithm
     strict: bool = False  # refuse groups that the hardware would refuse
-    plans: Sequence[str] = ()  # [OP=|pN=|NAME=]FILE: plans of the user's own
-    ignore_memory: bool = False  # place what does not fit too, for runs without values
-    times_only: bool = False  # for runs without values and proofs: one of alike instances is filled
+    plans: Sequence[str] = ()  # [OP=|pN=|NAME=]FILE: plans that users wrote
+    ignore_memory: bool = False  # also place what does not fit, for runs without values
+    times_only: bool = False  # for runs without values and proofs: lower one symmetric instance

@@ -12,17 +12,17 @@ from ncc_runtime.verify.agreement.mismatch import agreement
 
 
 def stage_of(program: Program, ranks: Sequence[int], label: str) -> Stage:
-    """A program and who runs it; InputError where those are no ranks of its world."""
-    own = sorted({operator.index(rank) for rank in ranks})
-    if not own:
+    """A program and the ranks that run it; InputError where there are no such ranks."""
+    numbers = sorted({operator.index(rank) for rank in ranks})
+    if not numbers:
         raise InputError(f"{label} has no ranks; give those that run it, as in 0-3,8")
-    outside = [rank for rank in own if not 0 <= rank < program.ranks]
+    outside = [rank for rank in numbers if not 0 <= rank < program.ranks]
     if outside:
         raise InputError(
             f"{label} is compiled for {program.ranks} ranks, which are numbered from 0; there is "
             f"no rank {outside[0]}"
         )
-    return Stage(program, np.array(own, np.int32), label)
+    return Stage(program, np.array(numbers, np.int32), label)
 
 
 def joint_program(stages: Sequence[Stage]) -> Program:

@@ -1,8 +1,8 @@
 """Placement: which logical core of which chip of which instance each rank runs on.
 
 Ranks are divided equally over the instances, in order. Inside an instance `linear` takes
-consecutive cores and `spread` gives every chip one rank before any gets a second. A JSON file says
-it rank by rank: `{"ranks": [[node, chip, core], …]}`, chip and core counted from 0 inside the node
+consecutive cores and `spread` gives every chip one rank before any gets a second. A JSON file lists
+the ranks: `{"ranks": [[node, chip, core], …]}`, chip and core counted from 0 inside the node
 and the chip.
 """
 
@@ -57,7 +57,7 @@ def _read_only(column: np.ndarray) -> np.ndarray:
 
 @attrs.frozen
 class PlaceOptions:
-    """Where to place, as users say it; the same on every command."""
+    """Where to place; the same options on every command."""
 
     topology: str = "trn2.48xlarge"
     nodes: int | None = None  # as many as the ranks need
@@ -101,7 +101,7 @@ def check_is_known(word: str) -> None:
             f"placement {word!r} is not linear, spread or a file that exists{hint}"
         ) from error
     except OSError:
-        return  # who reads it says why it cannot be read
+        return  # the error comes from reading it
 
 
 def place_on(options: PlaceOptions, ranks: int) -> Placement:
@@ -110,17 +110,17 @@ def place_on(options: PlaceOptions, ranks: int) -> Placement:
     if nodes is None and options.placement in STRATEGIES:
         nodes = nodes_needed(options.topology, ranks, options.lnc)
     elif nodes is None:
-        nodes = _nodes_in_file(options.placement)
+        nodes = 1 + max((row[0] for row in _rows(options.placement)), default=0)
     return place(build(options.topology, nodes, options.lnc), ranks, options.placement)
 
 
 def nodes_needed(instance: str, ranks: int, lnc: int | None = None) -> int:
     """The fewest instances that hold the ranks; PlacementError if they cannot be joined."""
     _check_ranks(ranks)
-    one = build(instance, lnc=lnc)
-    if one.efa is None:
-        _check_fit(one, ranks)
-    return -(-ranks // one.ranks_per_node)
+    topology = build(instance, lnc=lnc)
+    if topology.efa is None:
+        _check_fit(topology, ranks)
+    return -(-ranks // topology.ranks_per_node)
 
 
 def place(topology: Topology, ranks: int, strategy: str = "linear") -> Placement:
@@ -160,7 +160,9 @@ def _check_fit(topology: Topology, ranks: int) -> None:
     remedies = []
     if topology.efa is not None:
         remedies.append(f"{-(-ranks // topology.ranks_per_node)} instances would hold them")
-    if _smaller_cores_fit(topology, ranks):
+    allowed = topology.figures["lnc.allowed"].value
+    allows_lnc_1 = isinstance(allowed, tuple) and 1 in allowed
+    if topology.lnc > 1 and allows_lnc_1 and ranks <= topology.max_ranks * topology.lnc:
         remedies.append("lnc 1 would hold them")
     if topology.efa is None:
         source = topology.figures["efa.adapters"].source
@@ -169,12 +171,6 @@ def _check_fit(topology: Topology, ranks: int) -> None:
         f"{ranks} ranks do not fit on {topology.nodes} {topology.name}{lnc}, "
         f"{topology.max_ranks} at most; {'; '.join(remedies)}"
     )
-
-
-def _smaller_cores_fit(topology: Topology, ranks: int) -> bool:
-    allowed = topology.figures["lnc.allowed"].value
-    is_allowed = isinstance(allowed, tuple) and 1 in allowed
-    return topology.lnc > 1 and is_allowed and ranks <= topology.max_ranks * topology.lnc
 
 
 def _check_division(topology: Topology, ranks: int) -> None:
@@ -203,10 +199,6 @@ def _place_by_file(topology: Topology, ranks: int, path: str) -> Placement:
             raise PlacementError(f"{path}: ranks {first[row]} and {rank} are both at {list(row)}")
         first[row] = rank
     return _placement(topology, path, np.array(rows))
-
-
-def _nodes_in_file(path: str) -> int:
-    return 1 + max((row[0] for row in _rows(path)), default=0)
 
 
 def _rows(path: str) -> list[tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Users' plans whose program is not proved: refused with the plan, the chunk and the round."""
+"""Refuses users' plans whose program is not proved, with the plan, the chunk and the round."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -38,7 +38,7 @@ def refuse_plans(
 
 
 def _reasons(executable: Executable, number: int, broken: Sequence[Proof]) -> Iterator[str]:
-    """What is wrong with a placeholder, the most telling first."""
+    """What is wrong with a placeholder, the most specific first."""
     if broken[0].name == "semantics":
         wrong = _first_wrong(executable, number)
         if wrong is not None:
@@ -46,9 +46,10 @@ def _reasons(executable: Executable, number: int, broken: Sequence[Proof]) -> It
     for proof in broken:
         for breach in proof.breaches:
             if f"p{number} " in breach or len(executable.program.placeholders) == 1:
-                # a count that is never reached is how a plan without a credit stands still
-                stands = "waits for" in breach and "times in all" in breach
-                yield f"{'deadlock' if stands else proof.name}: {' '.join(breach.split())}"
+                # a plan that lacks a credit deadlocks: it waits for a count that is never reached
+                is_deadlock = "waits for" in breach and "times in all" in breach
+                name = "deadlock" if is_deadlock else proof.name
+                yield f"{name}: {' '.join(breach.split())}"
 
 
 def _first_wrong(executable: Executable, number: int) -> Wrong | None:

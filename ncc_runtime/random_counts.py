@@ -1,4 +1,4 @@
-"""Random numbers for tables of counts that nobody gave, which fit each other and the buffers.
+"""Random values for missing tables of counts that fit each other and the buffers.
 
 A variable-size collective reads its counts and offsets from tensors. A table of them is followed
 back (`Sources`) to parameters and constants through instructions and collectives that only move
@@ -6,13 +6,13 @@ words, by performing the same moves on the numbers of the words. It ends at what
 what is written several times, as the state of a loop is.
 
 A cell is one word of a parameter on one rank, or of a constant. What two tables state about one
-transfer is one count: such cells are in one class of an equivalence relation. Cells that nobody
-gave are free, all others are fixed.
+transfer is one count: such cells are in one class of an equivalence relation. Cells of missing
+inputs are free, all others are fixed.
 
 Counts are drawn first, one for each class, at most what a buffer has room for; then offsets inside
-what is left. Where offsets are free, every receiver deals its result out to the updates that
-arrive, in an order of its own; where the program computes them, an even share is assumed to fit. A
-count whose offsets cannot fit, because one word stands in two places, is 0: that always fits.
+what is left. Where offsets are free, every receiver divides its result among the updates that
+arrive, in a random order; where the program computes them, an even share is assumed to fit. A count
+whose offsets cannot fit, because one word stands in two tables, is 0: that always fits.
 """
 
 import math
@@ -35,16 +35,16 @@ from ncc_runtime.neff.stages import Stage, stages_of
 from ncc_runtime.neff.table import NONE, Instr
 
 UNKNOWN = -1
-"""The source of a word that is computed, or comes from elsewhere."""
+"""The source of a word that is computed, or not followed."""
 
 MOST_WORDS = 1 << 24
-"""Of all ranks, of a tensor that is followed; larger ones are no tables, nor made into them."""
+"""Words, on all ranks, of a tensor that is followed; larger ones are no tables of counts."""
 
 _UNCHANGED = ("copy", "convert")
 _REARRANGING = ("broadcast", "concatenate", "reshape", "reverse", "slice", "transpose")
 
 _Writer: TypeAlias = tuple[Instr | Placeholder, int]
-"""What writes a tensor, and the tensor."""
+"""An instruction or collective that writes a tensor, and the tensor."""
 
 
 class Sources:
@@ -111,15 +111,15 @@ class Sources:
 
     def _view(self, words: np.ndarray, of: int, view: Tensor) -> np.ndarray:
         """The words of a tensor in those of another of its buffer; UNKNOWN if they do not fit."""
-        other, width = self._program.tensors[of], view.dtype.size_bytes
-        start, rest = divmod(view.offset - other.offset, width)
+        other = self._program.tensors[of]
+        start, rest = divmod(view.offset - other.offset, view.dtype.size_bytes)
         end = start + view.elements
         if rest or start < 0 or end > words.shape[1] or other.dtype != view.dtype:
             return self._unknown(view)
         return words[:, start:end]
 
     def _through_instruction(self, row: Instr) -> np.ndarray | None:
-        """What an instruction that only moves words writes; None for other instructions."""
+        """The sources of the result of an instruction that only moves words; None for others."""
         if row.opcode not in (*_UNCHANGED, *_REARRANGING):
             return None
         sources = [self.of(operand) for operand in row.operands]
@@ -136,7 +136,7 @@ class Sources:
         return np.asarray(KERNELS[row.opcode](work, shaped)[0]).reshape(ranks, -1)
 
     def _through_collective(self, placeholder: Placeholder, result: int) -> np.ndarray | None:
-        """What a collective that only moves words writes; None for others, and between stages."""
+        """The sources of the result of a collective that only moves words; None between stages."""
         ranks = sorted(rank for group in placeholder.groups for rank in group)
         if ranks != self._ranks.tolist() or len({len(group) for group in placeholder.groups}) != 1:
             return None
@@ -148,8 +148,8 @@ class Sources:
         if placeholder.op is CollectiveOp.ALL_GATHER:
             received = np.repeat(by_member.reshape(len(groups), 1, -1), groups.shape[1], axis=1)
         else:
-            cut = by_member.reshape(*groups.shape, groups.shape[1], -1)
-            received = cut.swapaxes(1, 2).reshape(by_member.shape)
+            chunks = by_member.reshape(*groups.shape, groups.shape[1], -1)
+            received = chunks.swapaxes(1, 2).reshape(by_member.shape)
         by_rank: np.ndarray = np.empty((len(self._ranks), received.shape[2]), np.int64)
         by_rank[groups] = received
         return by_rank
@@ -157,16 +157,16 @@ class Sources:
     def reaching(self, number: int) -> tuple[int, ...]:
         """The inputs, by number, on which a tensor depends, computed from or copied."""
         visited: set[int] = set()
-        left = {int(self._program.tensors[number].buffer)}
-        while left:
-            buffer = left.pop()
+        pending = {int(self._program.tensors[number].buffer)}
+        while pending:
+            buffer = pending.pop()
             visited.add(buffer)
-            left |= self._feeding.get(buffer, set()) - visited
+            pending |= self._feeding.get(buffer, set()) - visited
         return tuple(sorted(number for buffer, number in self._inputs.items() if buffer in visited))
 
 
 Given: TypeAlias = Mapping[int, np.ndarray]
-"""Inputs that somebody gave, each [ranks, *shape]."""
+"""The inputs that are given, each [ranks, *shape]."""
 
 
 @attrs.frozen(eq=False)
@@ -187,7 +187,7 @@ class CountCells:
     input: np.ndarray  # (n,) int64, UNKNOWN for a constant
     rank: np.ndarray  # (n,) int64, counted among the ranks that have the input
     word: np.ndarray  # (n,) int64
-    fixed: np.ndarray  # (n,) int64, what it is, UNKNOWN where it is free
+    fixed: np.ndarray  # (n,) int64, its value, UNKNOWN where it is free
     most: np.ndarray  # (n,) int64, the largest number that its type holds
     tables: tuple[TableCells, ...]  # by collective
 
@@ -204,7 +204,7 @@ class _NumberedWords:
     first: int  # the number of the first one
     words: int  # of a rank
     input: int  # UNKNOWN for constants
-    values: np.ndarray | None  # (ranks, words) what they hold, if that is known
+    values: np.ndarray | None  # (ranks, words), if they are known
     most: int  # the largest number that the type holds
 
 
@@ -270,10 +270,10 @@ def _cells_of_table(
 ) -> TableCells:
     placeholder = program.placeholders[number]
     stage = next(stage for stage in stages if stage.groups_with_own_ranks(placeholder))
-    own = stage.program.placeholders[number]
-    table = CountsTable.of(stage.program, own)
+    in_stage = stage.program.placeholders[number]
+    table = CountsTable.of(stage.program, in_stage)
     groups = np.array(placeholder.groups)
-    shapes = [stage.program.tensors[tensor].shape for tensor in own.counts]
+    shapes = [stage.program.tensors[tensor].shape for tensor in in_stage.counts]
     stacked = [
         words[number, place].reshape(program.ranks, *shape) for place, shape in enumerate(shapes)
     ]
@@ -308,8 +308,9 @@ def _compact(parts: Sequence[_NumberedWords], tables: tuple[TableCells, ...]) ->
     fixed: np.ndarray = np.full(len(words), UNKNOWN, np.int64)
     for number, part in enumerate(parts):
         if part.values is not None:
-            own = part_of == number
-            fixed[own] = np.maximum(part.values[rank[own], word[own]].astype(np.int64), 0)
+            of_part = part_of == number
+            values = part.values[rank[of_part], word[of_part]]
+            fixed[of_part] = np.maximum(values.astype(np.int64), 0)
 
     def renumbered(column: np.ndarray) -> np.ndarray:
         return np.where(column == UNKNOWN, UNKNOWN, np.searchsorted(words, column))
@@ -347,9 +348,9 @@ def drawn_counts(program: Program, given: Given, seed: int) -> Mapping[int, Word
         return {}
     value, free = _Draw(cells, seed).values(), cells.is_free
     return {
-        number: WordValues(cells.rank[own], cells.word[own], value[own])
+        number: WordValues(cells.rank[drawn], cells.word[drawn], value[drawn])
         for number in np.unique(cells.input[free]).tolist()
-        for own in [np.flatnonzero(free & (cells.input == number))]
+        for drawn in [np.flatnonzero(free & (cells.input == number))]
     }
 
 
@@ -362,7 +363,7 @@ class _Range:
 
 
 @attrs.frozen(eq=False)
-class _Slots:
+class _UpdateSlots:
     """Rows of a receiver that are kept for each update; (groups, senders, members, updates)."""
 
     start: np.ndarray
@@ -423,14 +424,14 @@ class _Draw:
         return np.asarray(by_class[self._class])
 
     def _value_of(self, cells: np.ndarray, unknown: np.ndarray) -> np.ndarray:
-        """What cells hold; `unknown` where there is no cell, or no value yet."""
+        """Values of cells; `unknown` where there is no cell, or no value yet."""
         if not len(self._value):
             return np.broadcast_to(unknown, cells.shape)
         value = self._value[np.maximum(cells, 0)]
         return np.where((cells == UNKNOWN) | (value == UNKNOWN), unknown, value)
 
     def _result_rows(self) -> list[int]:
-        """Rows of each result to deal out: tables that share targets deal out equally many."""
+        """Rows of each result to divide: tables that share targets divide equally many."""
         tables = self._cells.tables
         least: np.ndarray = np.full(len(self._value) + 1, _NO_BOUND)
         for table in tables:
@@ -444,26 +445,26 @@ class _Draw:
             for table in tables
         ]
 
-    def _slots_of(self, cells: TableCells, result_rows: int) -> _Slots:
-        """What each update may fill, of its sender's rows and of its receiver's."""
+    def _slots_of(self, cells: TableCells, result_rows: int) -> _UpdateSlots:
+        """The rows that each update may fill, bounded by its sender's rows and its receiver's."""
         operand_rows, shape = cells.table.operand_rows, cells.rows.shape
         entries = shape[2] * shape[3]
         start: np.ndarray = np.zeros(shape, np.int64)
         rows: np.ndarray = np.full(shape, cells.table.most)
         if cells.target is not None:
-            start, rows = self._deal(cells, cells.target, result_rows)
-        behind_source = operand_rows - self._value_of(cells.source, np.zeros(1, np.int64))
-        sent = np.where(cells.source == UNKNOWN, operand_rows // entries, behind_source)
-        return _Slots(start, np.maximum(np.minimum(rows, sent), 0))
+            start, rows = self._divide(cells, cells.target, result_rows)
+        after_source = operand_rows - self._value_of(cells.source, np.zeros(1, np.int64))
+        sent = np.where(cells.source == UNKNOWN, operand_rows // entries, after_source)
+        return _UpdateSlots(start, np.maximum(np.minimum(rows, sent), 0))
 
-    def _deal(
+    def _divide(
         self, cells: TableCells, target: np.ndarray, result_rows: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """First rows and numbers of rows of a receiver's updates, which fill all of its result."""
         none: np.ndarray = np.full(1, UNKNOWN)
         shape = target.swapaxes(1, 2).shape  # (groups, members, senders, updates)
         counts = self._value_of(cells.rows, self._value_of(cells.received, none))
-        # A receiver's updates, of all senders, along one axis.
+        # a receiver's updates, of all senders, along one axis
         offsets, counts = (
             column.swapaxes(1, 2).reshape(*shape[:2], -1) for column in (target, counts)
         )
@@ -500,7 +501,7 @@ class _Draw:
         least: np.ndarray = np.zeros(len(self._value), np.int64)
         most = self._most_of_type()
         for table, slots in zip(self._cells.tables, self._slots, strict=True):
-            # Counts that the program computes are assumed to fill their slots.
+            # counts that the program computes are assumed to fill their slots
             rows = self._value_of(table.rows, self._value_of(table.received, slots.rows))
             last = table.table.operand_rows - rows
             most = np.minimum(most, self._over_class(table.source, last, np.minimum, _NO_BOUND))
@@ -513,11 +514,11 @@ class _Draw:
         return _Range(least, most)
 
     def _misfits(self, offsets: _Range) -> np.ndarray:
-        """(cells,) bool: counts of rows that fit nowhere, and that may be set to 0."""
+        """(cells,) bool: counts whose rows fit nowhere, and that may be set to 0."""
         value = self._value
         offset = np.where(value == UNKNOWN, offsets.least, value)
         is_outside = (offset < offsets.least) | (offset > offsets.most)
-        is_outside = np.append(is_outside, False)  # which UNKNOWN, -1, finds
+        is_outside = np.append(is_outside, False)  # UNKNOWN, -1 as an index, finds the last
         misfits: np.ndarray = np.zeros(len(value), bool)
         for table in self._cells.tables:
             bad = is_outside[table.source]
@@ -548,7 +549,7 @@ def _shares(counts: np.ndarray, rows: int) -> np.ndarray:
 
 
 def _gaps(starts: np.ndarray, end: int) -> np.ndarray:
-    """From each start, along the last axis, how many rows there are until the next one."""
+    """Rows from each start to the next larger one, along the last axis."""
     order = starts.argsort(axis=-1, kind="stable")
     ascending = np.take_along_axis(starts, order, axis=-1)
     after = np.concatenate([ascending[..., 1:], np.full_like(ascending[..., :1], end)], axis=-1)

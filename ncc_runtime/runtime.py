@@ -76,12 +76,12 @@ class Model:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A line for each rule of the hardware that is broken, and for each doubt about a plan."""
+        """A line for each broken rule of the hardware, and for each warning about a plan."""
         return (*warnings(self.verdicts), *(line for file in self.plans for line in file.warnings))
 
     @functools.cached_property
     def proofs(self) -> tuple[Proof, ...]:
-        """What is proved of the program, and what is not; made once, on first use."""
+        """The proofs of the program, those that fail too; computed once, on first use."""
         return prove.prove(self.executable)
 
     def run(
@@ -115,7 +115,7 @@ class Model:
         check_budget(self.executable, options, held)
         arrays = None
         if options.values:
-            arrays = bound_inputs(self.executable.program, given, seed, self._draw)
+            arrays = bound_inputs(self.executable.program, given, seed, self._drawn_counts)
         if options.verify:
             prove.refuse(self.proofs)
         outputs: list[np.ndarray] = []
@@ -144,7 +144,7 @@ class Model:
         )
 
     def _decisions(self, given: Given, options: RunOptions) -> Decisions:
-        """Where control flow goes without values, as far as inputs that are given decide it."""
+        """Decisions of control flow without values, as far as given inputs determine them."""
         program = self.executable.program
         for number, array in given.items():
             check_type(program, number, array)
@@ -152,12 +152,12 @@ class Model:
             given,
             lambda number: checked_input(program, number, given[number]),
             lambda number: parameter_text(program, number),
-            lambda need: check_slice(need, options),
+            lambda required: check_slice(required, options),
         )
         return decisions_without_values(self.executable, options.trip_counts, inputs)
 
-    def _draw(self, given: Mapping[int, np.ndarray], seed: int) -> Mapping[int, WordValues]:
-        """Tables of counts that fit, where a seed fills them."""
+    def _drawn_counts(self, given: Mapping[int, np.ndarray], seed: int) -> Mapping[int, WordValues]:
+        """Tables of counts that fit the buffers, where a seed fills them."""
         program = self.executable.program
         if not any(placeholder.op.is_counted for placeholder in program.placeholders):
             return {}
@@ -242,10 +242,10 @@ def load(
     Several programs of one world, pipeline stages say, come with the ranks that run each:
     load([("a.neff", range(0, 4)), ("b.neff", range(4, 8))]); MismatchError says how they differ.
     `strict` refuses groups that the hardware would refuse; `Model.verdicts` has them otherwise.
-    `plans` are files, perhaps with what they are for: "all-reduce=ring.xml", "p3=own.json".
-    `times_only` lowers one of instances that are alike, for run(values=False, verify=False): many
-    ranks are timed as quickly as those of one instance.
-    `ignore_memory` places what takes more memory than a rank has too, for run(values=False).
+    `plans` are files, perhaps with a target: "all-reduce=ring.xml", "p3=own.json".
+    `times_only` lowers one of symmetric instances, for run(values=False, verify=False): many ranks
+    are timed as quickly as those of one instance.
+    `ignore_memory` also places what takes more memory than a rank has, for run(values=False).
     """
     place = PlaceOptions(topology, nodes, placement, lnc)
     options = LoadOptions(
@@ -287,7 +287,7 @@ def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Mode
 
 
 def _uses(executable: Executable) -> Iterator[LimitUse]:
-    """How every placeholder was lowered, a group of each size."""
+    """How every placeholder was lowered, for one group of each size."""
     rings = [queue for queue in executable.queues if isinstance(queue, DmaQueue)]
     used = {(ring.name, int(number)) for ring in rings for number in np.unique(ring.placeholder)}
     lanes = Counter(number for _, number in used)

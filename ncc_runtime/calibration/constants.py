@@ -13,7 +13,7 @@ BEGIN: Overrides = MappingProxyType(
         "intra_chip.die_latency_ps": 1_000_000,
     }
 )
-"""What is fitted, and where the search begins; all else is published, or no row depends on it."""
+"""Fitted constants and where the search begins; others are published, or no row depends on them."""
 
 LEAST_PS, MOST_PS = 10_000, 50_000_000
 """The lower bound of the search."""
@@ -24,10 +24,10 @@ Neuron docs, intranode-collective-comm.rst); without its dies it takes 1.5, and 
 """
 
 COMMON = frozenset({"cc.instruction_ps"})
-"""What is the same in all generations (assumed: their CC-cores are)."""
+"""Constants of all generations alike. Assumed: their CC-cores are the same."""
 
 ALL = ""
-"""The generation of what is common."""
+"""The generation of common constants."""
 
 Constants = Mapping[tuple[str, str], int]
 """Values by generation and key."""
@@ -50,8 +50,9 @@ def free_of(generation: str, key: str) -> tuple[str, str]:
 
 def of_generation(constants: Constants, generation: str) -> Overrides:
     """The constants of one generation, and those common to all."""
-    its = {key: value for (where, key), value in constants.items() if where in (ALL, generation)}
-    return MappingProxyType(its)
+    return MappingProxyType(
+        {key: value for (where, key), value in constants.items() if where in (ALL, generation)}
+    )
 
 
 def most_ps(constants: Constants) -> list[int]:

@@ -38,7 +38,7 @@ from ncc_runtime.calibration.predict import Overrides, Prediction, Predictor
 from ncc_runtime.calibration.rows import MeasuredRow
 
 LARGER = 16
-"""Finite differences: a constant grows by one part in so many."""
+"""Finite differences: a constant grows by 1/LARGER of its value."""
 
 
 @attrs.frozen(eq=False)
@@ -70,24 +70,24 @@ def lines_at(
     for number, ((where, key), value) in enumerate(constants.items()):
         more = value // LARGER + 1
         moved = {**constants, (where, key): value + more}
-        for at, (row, one) in enumerate(zip(rows, predicted, strict=True)):
+        for at, (row, prediction) in enumerate(zip(rows, predicted, strict=True)):
             generation = predictor.generation(row)
             if where in (ALL, generation):
                 overrides = of_generation(moved, generation)
-                later_us = predictor.clock_us(row, one.algorithm, overrides)
-                slopes[number, at] = (later_us - one.time_us) / more
-    times = np.array([one.time_us for one in predicted])
+                moved_us = predictor.clock_us(row, prediction.algorithm, overrides)
+                slopes[number, at] = (moved_us - prediction.time_us) / more
+    times = np.array([prediction.time_us for prediction in predicted])
     return Lines(np.array(list(constants.values()), float), times, slopes)
 
 
 STEPS = 200
-"""So many steps at most; ten are usual."""
+"""Newton steps at most; ten are usual."""
 
 CLOSE = 1e-9
 """Steps that move no variable by more than this part of its scale are the last."""
 
 HALVINGS = 40
-"""So often is a step halved that does not lead down."""
+"""Backtracking: how often a step that does not lead down is halved."""
 
 
 @attrs.frozen(eq=False)
@@ -127,12 +127,13 @@ def minimum(quartic: Quartic, begin: np.ndarray, low: np.ndarray, high: np.ndarr
 
 
 def _step(quartic: Quartic, at: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """One step down of the variables that no bound holds."""
+    """One Newton step of the variables that no bound holds (an active-set projection)."""
     gradient = quartic.gradient(at)
     is_free = ~((at <= low) & (gradient > 0) | (at >= high) & (gradient < 0))
     if not is_free.any():
         return at
     hessian = quartic.hessian(at)[np.ix_(is_free, is_free)]
+    # variables that change no row make the Hessian singular
     ridge = 1e-12 * (np.trace(hessian) + np.finfo(float).tiny)
     newton = np.zeros_like(at)
     newton[is_free] = np.linalg.solve(hessian + ridge * np.eye(len(hessian)), gradient[is_free])
@@ -157,9 +158,13 @@ Fitted = Mapping[str, Overrides]
 
 def fitted(predictor: Predictor, rows: Sequence[MeasuredRow]) -> Fitted:
     """The constants of every generation that has rows; one that no row depends on is as shipped."""
-    there = {name: shipped(its[0]) for name, its in by(rows, predictor.generation).items()}
-    begin = {free_of(name, key): BEGIN[key] for name, its in there.items() for key in its}
-    found, lines = _searched(predictor, _Distance(rows), begin)
+    defaults = {
+        name: shipped(of_name[0]) for name, of_name in by(rows, predictor.generation).items()
+    }
+    begin = {
+        free_of(name, key): BEGIN[key] for name, constants in defaults.items() for key in constants
+    }
+    best, lines = _searched(predictor, _Distance(rows), begin)
     fixed_by_rows = {
         free for free, has_effect in zip(begin, lines.has_effect, strict=True) if has_effect
     }
@@ -167,11 +172,11 @@ def fitted(predictor: Predictor, rows: Sequence[MeasuredRow]) -> Fitted:
         {
             name: MappingProxyType(
                 {
-                    key: value if free_of(name, key) in fixed_by_rows else there[name][key]
-                    for key, value in of_generation(found, name).items()
+                    key: value if free_of(name, key) in fixed_by_rows else defaults[name][key]
+                    for key, value in of_generation(best, name).items()
                 }
             )
-            for name in there
+            for name in defaults
         }
     )
 
@@ -180,14 +185,14 @@ def by(
     rows: Iterable[MeasuredRow], key: Callable[[MeasuredRow], str]
 ) -> dict[str, list[MeasuredRow]]:
     """Rows in groups, groups in the order of their first row."""
-    found: dict[str, list[MeasuredRow]] = {}
+    groups: dict[str, list[MeasuredRow]] = {}
     for row in rows:
-        found.setdefault(key(row), []).append(row)
-    return found
+        groups.setdefault(key(row), []).append(row)
+    return groups
 
 
 class _Distance:
-    """How far times are from what was measured."""
+    """The objective: the mean over tables of the mean fourth power of the relative error."""
 
     def __init__(self, rows: Sequence[MeasuredRow]) -> None:
         self.rows = rows
@@ -200,7 +205,7 @@ class _Distance:
         return np.asarray((times_us / self._measured - 1) ** 4 @ self._weights)
 
     def along(self, lines: Lines) -> Quartic:
-        """The same along lines; variables are parts of the constants where they were drawn."""
+        """The objective where times are linear; variables are relative to `lines.at`."""
         slopes = lines.slopes * lines.at[:, None] / self._measured
         return Quartic(lines.times / self._measured - 1 - slopes.sum(axis=0), slopes, self._weights)
 
@@ -218,42 +223,41 @@ def _searched(
     predictor: Predictor, distance: _Distance, begin: Constants
 ) -> tuple[Constants, Lines]:
     """The best constants, and lines through them."""
-    best = _point(predictor, distance, begin)
+    best = _evaluated(predictor, distance, begin)
     lines, reach = lines_at(predictor, distance.rows, best.constants, best.predicted), REACH
-    most = most_ps(begin)
+    most = np.array(most_ps(begin))
     while reach > LEAST_REACH:
-        moved = _along(lines, distance, reach, most)
+        # the minimum by the lines, in a box around the point where they were drawn
+        low = np.maximum(1 / reach, LEAST_PS / lines.at)
+        high = np.minimum(reach, most / lines.at)
+        relative = minimum(distance.along(lines), np.ones(len(low)), low, high)
+        moved = np.round(relative * lines.at)
         if np.allclose(moved, lines.at, rtol=ENOUGH):
             break
-        point = _point(predictor, distance, dict(zip(begin, map(int, moved.tolist()), strict=True)))
-        if point.distance < best.distance:
-            best = point
+        constants = dict(zip(begin, map(int, moved.tolist()), strict=True))
+        trial = _evaluated(predictor, distance, constants)
+        if trial.distance < best.distance:
+            best = trial
             lines = lines_at(predictor, distance.rows, best.constants, best.predicted)
         else:
             reach = math.sqrt(reach)
-    last = map(int, _rounded(lines, distance).tolist())
+    last = map(int, _two_digits(lines, distance).tolist())
     return dict(zip(begin, last, strict=True)), lines
 
 
-def _point(predictor: Predictor, distance: _Distance, constants: Constants) -> _Trial:
+def _evaluated(predictor: Predictor, distance: _Distance, constants: Constants) -> _Trial:
+    """Runs the clock on every row."""
     overrides = {
         name: of_generation(constants, name) for name in by(distance.rows, predictor.generation)
     }
     predicted = tuple(
         predictor.predict(row, overrides[predictor.generation(row)]) for row in distance.rows
     )
-    times = np.array([one.time_us for one in predicted])
+    times = np.array([prediction.time_us for prediction in predicted])
     return _Trial(constants, predicted, float(distance(times)))
 
 
-def _along(lines: Lines, distance: _Distance, reach: float, most_ps: Sequence[int]) -> np.ndarray:
-    """The best constants by the lines, within reach of where these were drawn."""
-    low, high = np.maximum(1 / reach, LEAST_PS / lines.at), np.minimum(reach, most_ps / lines.at)
-    found = minimum(distance.along(lines), np.ones(len(low)), low, high)
-    return np.round(found * lines.at)
-
-
-def _rounded(lines: Lines, distance: _Distance) -> np.ndarray:
+def _two_digits(lines: Lines, distance: _Distance) -> np.ndarray:
     """Constants in two digits, each up or down, as is best by the lines."""
     unit = 10.0 ** (np.floor(np.log10(lines.at)) - 1)
     down = np.floor(lines.at / unit)

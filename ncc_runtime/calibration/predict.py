@@ -35,7 +35,8 @@ NONE: Overrides = MappingProxyType({})
 _Case = tuple[MeasuredRow, tuple[tuple[str, int], ...]]
 """What was measured, and overrides."""
 
-_Where = tuple[str, int, int | None, int, bool]
+_Cores = tuple[str, int, int | None, int, bool]
+"""Instance, nodes, LNC, ranks, and whether the two ranks are on different dies."""
 
 
 @attrs.frozen
@@ -66,7 +67,7 @@ class _Setting:
 
 
 class Predictor:
-    """Predicts rows; remembers what it has made for them.
+    """Predicts rows; caches plans, executables and times.
 
     After each run of the clock `watch` is called with how many there were.
     """
@@ -76,7 +77,7 @@ class Predictor:
         self._prepared: dict[MeasuredRow, _Prepared] = {}
         self._generations: dict[str, str] = {}
         self._overrides: Overrides = NONE
-        self._places: dict[_Where, _Setting] = {}  # of the last constants
+        self._settings: dict[_Cores, _Setting] = {}  # with the last constants
         self._chosen: dict[_Case, str] = {}
         self._times: dict[tuple[_Case, str], float] = {}
 
@@ -103,22 +104,22 @@ class Predictor:
         return self._times[key]
 
     def _choose(self, row: MeasuredRow, overrides: Overrides) -> str:
-        made, there = self._prepare(row), self._place(row, overrides)
+        prepared, setting = self._prepare(row), self._setting(row, overrides)
         priced = [
-            one if one.reason else there.chooser.priced_on(there.machine, made.job, one)
-            for one in made.plans
+            plan if plan.reason else setting.chooser.priced_on(setting.machine, prepared.job, plan)
+            for plan in prepared.plans
         ]
-        return there.chooser.best(made.job, priced).chosen.name
+        return setting.chooser.best(prepared.job, priced).chosen.name
 
     def _simulated_us(self, row: MeasuredRow, name: str, overrides: Overrides) -> float:
-        place_there = self._place(row, overrides)
-        there = attrs.evolve(
+        setting = self._setting(row, overrides)
+        executable = attrs.evolve(
             self._executable(row, name),
-            topology=place_there.placement.topology,
-            placement=place_there.placement,
-            routes=place_there.chooser.parts.routes,
+            topology=setting.placement.topology,
+            placement=setting.placement,
+            routes=setting.chooser.parts.routes,
         )
-        return collective_ps(there) / 1e6
+        return collective_ps(executable) / 1e6
 
     def generation(self, row: MeasuredRow) -> str:
         """The generation of a row's instance, whose constants it has."""
@@ -130,40 +131,40 @@ class Predictor:
 
     def _executable(self, row: MeasuredRow, name: str) -> Executable:
         """A row's program by one algorithm, which is the same for any constants."""
-        made = self._prepare(row)
-        if name not in made.executables:
-            plan = next(one for one in made.plans if one.name == name)
-            teams = list(replica_groups_of(made.program, made.job, plan))
-            filled = lower_plans(made.program, _placement(row, NONE), [teams])
-            made.executables[name] = filled
-        return made.executables[name]
+        prepared = self._prepare(row)
+        if name not in prepared.executables:
+            plan = next(plan for plan in prepared.plans if plan.name == name)
+            groups = list(replica_groups_of(prepared.program, prepared.job, plan))
+            executable = lower_plans(prepared.program, _placement(row, NONE), [groups])
+            prepared.executables[name] = executable
+        return prepared.executables[name]
 
     def _prepare(self, row: MeasuredRow) -> _Prepared:
-        what = _unmeasured(row)
-        if what not in self._prepared:
+        collective = _unmeasured(row)
+        if collective not in self._prepared:
             program = _program(row)
             placeholder = program.placeholders[0]
             job, groups = job_of(program, placeholder), groups_of(program, placeholder)
-            found = chooser_of(program, _placement(row, NONE), {}).unpriced(job, groups)
-            self._prepared[what] = _Prepared(program, job, found)
-        return self._prepared[what]
+            plans = chooser_of(program, _placement(row, NONE), {}).unpriced(job, groups)
+            self._prepared[collective] = _Prepared(program, job, plans)
+        return self._prepared[collective]
 
-    def _place(self, row: MeasuredRow, overrides: Overrides) -> _Setting:
-        """Shared by rows of one place; only those of the last constants are kept."""
+    def _setting(self, row: MeasuredRow, overrides: Overrides) -> _Setting:
+        """Shared by rows that run on the same cores; only those of the last constants are kept."""
         if overrides != self._overrides:
-            self._places.clear()
+            self._settings.clear()
             self._overrides = overrides
-        where = (row.instance, row.nodes, row.lnc, row.ranks, row.is_across_dies)
-        if where not in self._places:
-            made, placement = self._prepare(row), _placement(row, overrides)
-            chooser = chooser_of(made.program, placement, {})
-            self._places[where] = _Setting(placement, chooser, chooser.machine(made.job))
-        return self._places[where]
+        cores = (row.instance, row.nodes, row.lnc, row.ranks, row.is_across_dies)
+        if cores not in self._settings:
+            prepared, placement = self._prepare(row), _placement(row, overrides)
+            chooser = chooser_of(prepared.program, placement, {})
+            self._settings[cores] = _Setting(placement, chooser, chooser.machine(prepared.job))
+        return self._settings[cores]
 
 
 @contextmanager
 def named(row: MeasuredRow) -> Iterator[None]:
-    """What cannot be placed says which row it is."""
+    """Errors name the file and number of the row."""
     try:
         yield
     except NccError as error:
@@ -173,7 +174,7 @@ def named(row: MeasuredRow) -> Iterator[None]:
 
 
 def _unmeasured(row: MeasuredRow) -> MeasuredRow:
-    """What was measured, whatever came out: rows of one collective are predicted together."""
+    """A row without its result: rows of one collective share their prediction."""
     return attrs.evolve(row, table="", time_us=0)
 
 

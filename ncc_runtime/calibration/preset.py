@@ -14,34 +14,31 @@ from ncc_runtime.topology.format.spec import preset_names
 def targets(path: str, instances: Iterable[str]) -> Mapping[str, Path]:
     """By topology the file that its fit goes to: the path, of several one beside it for each."""
     check_target(path, (".toml",))
-    names = list(dict.fromkeys(map(_base, instances)))
+    names: dict[str, None] = {}
+    for instance in instances:
+        name = load_spec(instance).name
+        if name not in preset_names():
+            raise InputError(f"{instance}: only a built-in topology can be the base of a file")
+        names[name] = None
     target = Path(path)
     if len(names) == 1:
-        return {names[0]: target}
+        return dict.fromkeys(names, target)
     return {name: target.with_name(f"{target.stem}-{name}.toml") for name in names}
 
 
-def _base(instance: str) -> str:
-    """The built-in topology of an instance type."""
-    name = load_spec(instance).name
-    if name not in preset_names():
-        raise InputError(f"{instance}: only a built-in topology can be the base of a file")
-    return name
-
-
-def presets(found: Calibration, path: str) -> Iterator[tuple[Path, str]]:
+def presets(calibration: Calibration, path: str) -> Iterator[tuple[Path, str]]:
     """Files and their texts."""
-    for name, file in targets(path, (one.row.instance for one in found.rows)).items():
-        yield file, _text(found, name)
+    for name, file in targets(path, (fit.row.instance for fit in calibration.rows)).items():
+        yield file, _text(calibration, name)
 
 
-def _text(found: Calibration, name: str) -> str:
+def _text(calibration: Calibration, name: str) -> str:
     generation = load_spec(name).generation or name
     tables = ", ".join(
         dict.fromkeys(
-            one.row.table
-            for one in found.rows
-            if (load_spec(one.row.instance).generation or one.row.instance) == generation
+            fit.row.table
+            for fit in calibration.rows
+            if (load_spec(fit.row.instance).generation or fit.row.instance) == generation
         )
     )
     source = json.dumps(f"fitted: nccrt calibrate, {tables}", ensure_ascii=False)
@@ -49,7 +46,7 @@ def _text(found: Calibration, name: str) -> str:
     for section in ("cc", "intra_chip"):
         leaves = [
             f"{key.removeprefix(section + '.')} = {{value = {value:_}, source = {source}}}"
-            for key, value in found.constants[generation].items()
+            for key, value in calibration.constants[generation].items()
             if key.startswith(section + ".")
         ]
         lines += ["", f"[{section}]", *leaves] if leaves else []

@@ -15,24 +15,24 @@ from ncc_runtime.report.run import SCHEMA
 
 @attrs.frozen
 class Residual:
-    """A row beside what the model says of it."""
+    """A row and its prediction."""
 
     row: MeasuredRow
     predicted: Prediction
 
     @property
     def percent(self) -> float:
-        """By how much the prediction is too long."""
+        """The relative error of the prediction, positive where it is too long."""
         return 100 * (self.predicted.time_us / self.row.time_us - 1)
 
 
 @attrs.frozen
 class Calibration:
-    """Constants by generation, and every row by them; and each table by rows of the others."""
+    """Constants by generation and the residuals with them."""
 
     constants: Fitted
     rows: tuple[Residual, ...]
-    left_out: tuple[Residual, ...] = ()
+    left_out: tuple[Residual, ...] = ()  # each table with constants fitted to the others
 
 
 def calibrated(
@@ -42,30 +42,19 @@ def calibrated(
     constants = fitted(predictor, rows) if is_fitted else _shipped(predictor, rows)
     left_out: tuple[Residual, ...] = ()
     if leave_one_out:
-        tables = by(rows, lambda row: row.table)
-        left_out = tuple(
-            one
-            for name in tables
-            for one in _by_the_others(predictor, tables[name], _without(rows, name))
-        )
+        for name, table in by(rows, lambda row: row.table).items():
+            others = [row for row in rows if row.table != name]
+            # as shipped where no other row is of the generation
+            refitted = {
+                **_shipped(predictor, table),
+                **(fitted(predictor, others) if others else {}),
+            }
+            left_out += _residuals(predictor, table, refitted)
     return Calibration(constants, _residuals(predictor, rows, constants), left_out)
 
 
 def _shipped(predictor: Predictor, rows: Sequence[MeasuredRow]) -> Fitted:
-    return {name: shipped(its[0]) for name, its in by(rows, predictor.generation).items()}
-
-
-def _without(rows: Sequence[MeasuredRow], table: str) -> list[MeasuredRow]:
-    return [row for row in rows if row.table != table]
-
-
-def _by_the_others(
-    predictor: Predictor, table: Sequence[MeasuredRow], others: Sequence[MeasuredRow]
-) -> tuple[Residual, ...]:
-    """A table by constants that are fitted to the others; as shipped where none is of its kind."""
-    found = fitted(predictor, others) if others else {}
-    constants = {**_shipped(predictor, table), **found}
-    return _residuals(predictor, table, constants)
+    return {name: shipped(of_name[0]) for name, of_name in by(rows, predictor.generation).items()}
 
 
 def _residuals(
@@ -76,10 +65,10 @@ def _residuals(
     )
 
 
-def doubt(found: Calibration) -> str:
-    """What to warn of: fewer rows than constants that were fitted to them."""
-    rows = {attrs.evolve(one.row, table="", time_us=0) for one in found.rows}
-    constants = {free_of(name, key) for name, its in found.constants.items() for key in its}
+def doubt(calibration: Calibration) -> str:
+    """A warning of fewer rows than constants that were fitted to them; "" if there are enough."""
+    rows = {attrs.evolve(residual.row, table="", time_us=0) for residual in calibration.rows}
+    constants = {free_of(name, key) for name, keys in calibration.constants.items() for key in keys}
     if len(rows) >= len(constants):
         return ""
     fitted_to = "a single row" if len(rows) == 1 else f"{len(rows)} different rows"
@@ -89,63 +78,60 @@ def doubt(found: Calibration) -> str:
     )
 
 
-def as_text(found: Calibration, *, every_row: bool) -> str:
+def as_text(calibration: Calibration, *, every_row: bool) -> str:
     """Constants, then rows if asked for, then a line for each table and one for all."""
     lines = ["constants"]
-    for generation, constants in found.constants.items():
+    for generation, constants in calibration.constants.items():
         lines += [f"  {generation:<6}{key:<28}{value:>12,}" for key, value in constants.items()]
     if every_row:
         lines += ["", f"{'table':<20}{'op':<15}{'size(B)':>11}{'measured us':>13}"]
         lines[-1] += f"{'model us':>12}{'error %':>9}  algorithm"
-        lines += [_line(one) for one in found.rows]
+        for residual in calibration.rows:
+            row, predicted = residual.row, residual.predicted
+            lines.append(
+                f"{row.table:<20}{row.op:<15}{row.size_bytes:>11}{row.time_us:>13.2f}"
+                f"{predicted.time_us:>12.2f}{residual.percent:>+9.1f}  {predicted.algorithm}"
+            )
     lines += ["", f"{'table':<20}{'rows':>5}{'median |error| %':>18}{'worst %':>9}"]
-    lines += _summaries(found.rows)
-    if found.left_out:
+    lines += _summaries(calibration.rows)
+    if calibration.left_out:
         lines += ["", "each table by constants fitted to the others"]
-        lines += _summaries(found.left_out)
+        lines += _summaries(calibration.left_out)
     return "\n".join(lines)
 
 
-def _line(one: Residual) -> str:
-    row = one.row
-    return (
-        f"{row.table:<20}{row.op:<15}{row.size_bytes:>11}{row.time_us:>13.2f}"
-        f"{one.predicted.time_us:>12.2f}{one.percent:>+9.1f}  {one.predicted.algorithm}"
-    )
-
-
-def _summaries(found: Sequence[Residual]) -> Iterator[str]:
+def _summaries(residuals: Sequence[Residual]) -> Iterator[str]:
     tables: dict[str, list[Residual]] = {}
-    for one in found:
-        tables.setdefault(one.row.table, []).append(one)
-    for name, its in (*tables.items(), ("all", list(found))):
-        yield f"{name:<20}{len(its):>5}{_median(its):>18.1f}{_worst(its):>+9.1f}"
+    for residual in residuals:
+        tables.setdefault(residual.row.table, []).append(residual)
+    for name, table in (*tables.items(), ("all", list(residuals))):
+        yield f"{name:<20}{len(table):>5}{_median(table):>18.1f}{_worst(table):>+9.1f}"
 
 
-def _median(found: Sequence[Residual]) -> float:
-    return statistics.median(abs(one.percent) for one in found)
+def _median(residuals: Sequence[Residual]) -> float:
+    return statistics.median(abs(residual.percent) for residual in residuals)
 
 
-def _worst(found: Sequence[Residual]) -> float:
-    return max((one.percent for one in found), key=abs)
+def _worst(residuals: Sequence[Residual]) -> float:
+    return max((residual.percent for residual in residuals), key=abs)
 
 
-def as_json(found: Calibration) -> dict[str, Any]:
+def as_json(calibration: Calibration) -> dict[str, Any]:
     """The object of `--json`."""
     return {
         "schema": SCHEMA,
-        "constants": {name: dict(constants) for name, constants in found.constants.items()},
-        "median_error_percent": _median(found.rows),
-        "worst_error_percent": _worst(found.rows),
-        "rows": [_object(one) for one in found.rows],
-        "left_out": [_object(one) for one in found.left_out],
+        "constants": {name: dict(constants) for name, constants in calibration.constants.items()},
+        "median_error_percent": _median(calibration.rows),
+        "worst_error_percent": _worst(calibration.rows),
+        "rows": [_object(residual) for residual in calibration.rows],
+        "left_out": [_object(residual) for residual in calibration.left_out],
     }
 
 
-def _object(one: Residual) -> dict[str, Any]:
+def _object(residual: Residual) -> dict[str, Any]:
     return {
-        **attrs.asdict(one.row),
-        "predicted_us": one.predicted.time_us,
-        "algorithm": one.predicted.algorithm,
-        "error_percent": one.percent,
+        **attrs.asdict(residual.row),
+        "predicted_us": residual.predicted.time_us,
+        "algorithm": residual.predicted.algorithm,
+        "error_percent": residual.percent,
     }

@@ -63,7 +63,7 @@ def _row(place: str, row: object) -> MeasuredRow:
         raise InputError(f"{place}: a collective has at least 2 ranks, not {ranks}")
     if OPERATORS[op].is_exchange and ranks != 2:
         raise InputError(f"{place}: a sendrecv is between 2 ranks, not {ranks}")
-    found = MeasuredRow(
+    measured = MeasuredRow(
         table=_word(place, row, "table"),
         instance=_word(place, row, "instance"),
         nodes=_count(place, row, "nodes") if "nodes" in row else 1,
@@ -76,9 +76,9 @@ def _row(place: str, row: object) -> MeasuredRow:
         pair=_word(place, row, "pair") if "pair" in row else "",
         origin=place,
     )
-    if found.is_across_dies and ranks != 2:
-        raise InputError(f"{place}: pair {found.pair!r} says where 2 ranks are, not {ranks}")
-    return found
+    if measured.is_across_dies and ranks != 2:
+        raise InputError(f"{place}: pair {measured.pair!r} says where 2 ranks are, not {ranks}")
+    return measured
 
 
 def _value(place: str, row: Mapping[str, object], key: str) -> object:

@@ -1,7 +1,7 @@
 """The verifier of programs: every broken rule, each with its number.
 
-Two stages. The first asks whether every number stands for something; the second may then follow
-the numbers. Rules are documented in docs/neff.md.
+Two stages. The first checks that every id exists, so that rules of the second may follow ids. Rules
+are documented in docs/neff.md.
 """
 
 from ncc_runtime.neff.program import Program
@@ -33,7 +33,7 @@ STAGES: tuple[tuple[Rule, ...], ...] = (
 def check(program: Program) -> tuple[str, ...]:
     """Every broken rule as `neff-S4 queue Vector, pc 3: …`; empty for a program that may be run.
 
-    Rules of the second stage are asked only of a program that passes the first.
+    The second stage runs only if the first finds nothing.
     """
     for rules in STAGES:
         broken = tuple(text for rule in rules for text in rule.complaints(program))

@@ -51,7 +51,7 @@ _HASH = slice(172, 172 + _DIGEST_BYTES)
 
 @attrs.frozen
 class Header:
-    """What a header says beyond its hashes, versions and sizes."""
+    """The fields of a header beyond its hashes, versions and sizes."""
 
     name: str
     ranks: int
@@ -70,7 +70,8 @@ def header_bytes(header: Header, data: bytes) -> bytes:
         header.ranks,
         digest,
         uuid.uuid5(uuid.NAMESPACE_OID, digest.hex()).bytes,
-        _cut(header.name),
+        # in UTF-8, cut between characters so that a zero byte follows
+        header.name.encode()[: _NAME_BYTES - 1].decode(errors="ignore").encode(),
         header.ranks,
         bytes(64),  # one kelf node on any number of cores: nothing to say per node
         header.feature_bits,
@@ -81,17 +82,12 @@ def header_bytes(header: Header, data: bytes) -> bytes:
     return head[: _SEAL.start] + _seal(head) + head[_SEAL.stop :]
 
 
-def _cut(name: str) -> bytes:
-    """The name in UTF-8, cut between characters so that a zero byte follows it."""
-    return name.encode()[: _NAME_BYTES - 1].decode(errors="ignore").encode()
-
-
 def _seal(head: bytes) -> bytes:
     return hashlib.sha256(head[: _SEAL.start] + bytes(_DIGEST_BYTES) + head[_SEAL.stop :]).digest()
 
 
 def checked_data_size(head: bytes, path: str) -> int:
-    """How many bytes follow the header, once it is known to be one, whole and readable here."""
+    """How many bytes follow the header; NeffError unless it is intact and of a known version."""
     if len(head) < HEADER_BYTES:
         raise NeffError(
             f"{path}: {len(head)} bytes, a .neff starts with a header of {HEADER_BYTES}: "
@@ -103,35 +99,31 @@ def checked_data_size(head: bytes, path: str) -> int:
         raise NeffError(
             f"{path}: not a .neff file: header_size is {header_size}, must be {HEADER_BYTES}"
         )
-    whole = _seal(head) == head[_SEAL]
+    is_intact = _seal(head) == head[_SEAL]
     if (package, *version) != (_PKG_VERSION, *NEFF_VERSION):
-        raise NeffError(f"{path}: {_version_text(package, version, whole)}")
-    if not whole:
+        raise NeffError(f"{path}: {_version_text(package, version, is_intact)}")
+    if not is_intact:
         raise NeffError(f"{path}: the header is damaged: its hash differs; compile the model again")
-    _check_features(head, path)
-    return int(data_size)
-
-
-def _version_text(package: int, version: list[int], whole: bool) -> str:
-    found = f"neff version {version[0]}.{version[1]} (package {package})"
-    known = f"this reads {NEFF_VERSION[0]}.{NEFF_VERSION[1]} (package {_PKG_VERSION})"
-    if not whole:
-        return f"{found}, {known}: damaged or from another version; compile the model again"
-    if (package, *version) > (_PKG_VERSION, *NEFF_VERSION):
-        return f"{found}, {known}: made by a newer version; update ncc or compile the model again"
-    return f"{found}, {known}: made by an older version; compile the model again"
-
-
-def _check_features(head: bytes, path: str) -> None:
     (bits,) = _FEATURE_BITS.unpack_from(head, _FEATURE_BITS_AT)
     unknown = [bit for bit in range(64) if bits >> bit & 1 and bit not in FEATURES]
     if unknown:
         names = ", ".join(f"bit {bit} ({1 << bit:#x})" for bit in unknown)
         raise NeffError(f"{path}: uses features this version does not know: {names}; update ncc")
+    return int(data_size)
+
+
+def _version_text(package: int, version: list[int], is_intact: bool) -> str:
+    file = f"neff version {version[0]}.{version[1]} (package {package})"
+    known = f"this reads {NEFF_VERSION[0]}.{NEFF_VERSION[1]} (package {_PKG_VERSION})"
+    if not is_intact:
+        return f"{file}, {known}: damaged or from another version; compile the model again"
+    if (package, *version) > (_PKG_VERSION, *NEFF_VERSION):
+        return f"{file}, {known}: made by a newer version; update ncc or compile the model again"
+    return f"{file}, {known}: made by an older version; compile the model again"
 
 
 def check_data(head: bytes, data_bytes: int, digest: bytes, path: str) -> None:
-    """Complain unless what follows the header has the size and SHA-256 that it says."""
+    """NeffError unless what follows the header has the size and SHA-256 that it states."""
     expected = checked_data_size(head, path)
     if data_bytes < expected:
         raise NeffError(
@@ -156,14 +148,11 @@ _COALESCED, _STREAMS, _ELIDED = 1 << 0, 1 << 1, 1 << 2  # the bits of header.FEA
 def pack(program: Program) -> bytes:
     """The `.neff` bytes of a program that passes `check`; the same program gives the same bytes."""
     data = _tar(files_of(program))
-    return header_bytes(Header(program.name, program.ranks, _feature_bits(program)), data) + data
-
-
-def _feature_bits(program: Program) -> int:
     coalesced = any(len(placeholder.operands) > 1 for placeholder in program.placeholders)
     streams = any(placeholder.stream for placeholder in program.placeholders)
     elided = any(buffer.kind is BufferKind.ELIDED for buffer in program.buffers)
-    return _COALESCED * coalesced | _STREAMS * streams | _ELIDED * elided
+    features = _COALESCED * coalesced | _STREAMS * streams | _ELIDED * elided
+    return header_bytes(Header(program.name, program.ranks, features), data) + data
 
 
 def _tar(files: dict[str, bytes]) -> bytes:
@@ -215,11 +204,11 @@ def _members(tar: bytes) -> Iterator[tuple[str, bytes]]:
         at += -(-size // _BLOCK) * _BLOCK
 
 
-def _check_spelling(found: bytes, expected: bytes, path: str) -> None:
-    if found == expected:
+def _check_spelling(data: bytes, expected: bytes, path: str) -> None:
+    if data == expected:
         return
-    pairs = enumerate(zip(found, expected, strict=False))
-    offset = next((at for at, (a, b) in pairs if a != b), min(len(found), len(expected)))
+    pairs = enumerate(zip(data, expected, strict=False))
+    offset = next((at for at, (a, b) in pairs if a != b), min(len(data), len(expected)))
     raise NeffError(
         f"{path}: byte {offset} is not what this version writes for the program inside; "
         "compile the model again"
@@ -245,7 +234,7 @@ def load(path: str | os.PathLike[str]) -> Program:
 
 
 def save(data: bytes, path: str | os.PathLike[str]) -> None:
-    """Write a file so that at any moment either the old one or the whole new one is there.
+    """Write a file so that at any moment either the old one or the complete new one is there.
 
     A symbolic link is followed. What is no regular file (`/dev/stdout`, a pipe) is written to.
     """

@@ -1,7 +1,7 @@
 """The program as the files of a `.neff`: `def.json`, one column file per engine, constants.
 
 Decoding is declarative: msgspec reads `def.json` into the typed classes below and refuses any other
-shape. Rules about relations are `check`'s.
+shape. `check` has the rules about how fields relate.
 """
 
 from collections.abc import Mapping
@@ -117,7 +117,12 @@ def files_of(program: Program) -> dict[str, bytes]:
     constants = {
         _constant_file(buffer): program.constants[buffer] for buffer in sorted(program.constants)
     }
-    columns = {_engine_file(engine): _stored(table) for engine, table in program.queues.items()}
+    columns = {
+        _engine_file(engine): b"".join(
+            getattr(table, name).astype(dtype).tobytes() for name, dtype in _STORED.items()
+        )
+        for engine, table in program.queues.items()
+    }
     document = msgspec.json.encode(_definition(program), order="sorted")
     return {DEFINITION: document, **dict(sorted({**constants, **columns}.items()))}
 
@@ -136,7 +141,17 @@ def _definition(program: Program) -> Definition:
         replica_count=program.replica_count,
         num_partitions=program.num_partitions,
         hbm_bytes=program.hbm_bytes,
-        var=tuple(_var(number, program) for number in range(len(program.buffers))),
+        var=tuple(
+            Var(
+                number,
+                buffer.name,
+                buffer.kind,
+                buffer.size_bytes,
+                buffer.address,
+                _constant_file(number) if number in program.constants else None,
+            )
+            for number, buffer in enumerate(program.buffers)
+        ),
         tensors=tuple(
             TensorEntry(tensor.name, tensor.buffer, tensor.dtype, tensor.shape, tensor.offset)
             for tensor in program.tensors
@@ -160,16 +175,6 @@ def _definition(program: Program) -> Definition:
     )
 
 
-def _var(number: int, program: Program) -> Var:
-    buffer = program.buffers[number]
-    stored = _constant_file(number) if number in program.constants else None
-    return Var(number, buffer.name, buffer.kind, buffer.size_bytes, buffer.address, stored)
-
-
-def _stored(table: InstrTable) -> bytes:
-    return b"".join(getattr(table, name).astype(dtype).tobytes() for name, dtype in _STORED.items())
-
-
 def program_from(files: Mapping[str, bytes]) -> Program:
     """The program that the files spell; NeffError, without a path, if they spell none."""
     if DEFINITION not in files:
@@ -177,10 +182,7 @@ def program_from(files: Mapping[str, bytes]) -> Program:
     try:
         definition = msgspec.json.decode(files[DEFINITION], type=Definition)
         return _program(definition, files)
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # msgspec raises ValueErrors
+    except (ValueError, RecursionError) as error:  # msgspec raises ValueErrors
         raise NeffError(f"{DEFINITION}: {error}") from error
 
 
@@ -225,7 +227,8 @@ def _file(files: Mapping[str, bytes], name: str) -> bytes:
 
 def _table(row: EngineFile, files: Mapping[str, bytes]) -> InstrTable:
     stored = _file(files, row.file_name)
-    lengths = [_length(name, row) for name in _STORED]
+    counts = {"tensors": row.tensors, "start": row.instructions + 1}
+    lengths = [counts.get(name, row.instructions) for name in _STORED]
     sizes = [count * dtype.itemsize for count, dtype in zip(lengths, _STORED.values(), strict=True)]
     if min(lengths) < 0 or sum(sizes) != len(stored):
         raise NeffError(
@@ -240,9 +243,3 @@ def _table(row: EngineFile, files: Mapping[str, bytes]) -> InstrTable:
         columns[name] = column
         at += size
     return InstrTable(opcode_names=row.opcodes, **columns)
-
-
-def _length(name: str, row: EngineFile) -> int:
-    if name == "tensors":
-        return row.tensors
-    return row.instructions + (name == "start")

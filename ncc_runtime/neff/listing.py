@@ -20,9 +20,7 @@ from ncc_runtime.neff.program import (
     AttributeValue,
     Block,
     BlockKind,
-    Parameter,
     Program,
-    Sharding,
     Tensor,
 )
 from ncc_runtime.neff.shared.dtypes import DType
@@ -58,7 +56,7 @@ _COSTS = {"flops": "flops", "elements": "elements", "bytes_in": "read", "bytes_o
 
 
 def print_program(program: Program, constants: bool = True) -> str:
-    """The program as text that parses back to it; without the bytes of constants if so asked."""
+    """The program as text that parses back to it, unless the bytes of constants are left out."""
     head = (
         f"program {_name(program.name)} replicas {program.replica_count} "
         f"partitions {program.num_partitions} memory {program.hbm_bytes}"
@@ -67,15 +65,33 @@ def print_program(program: Program, constants: bool = True) -> str:
         ("buffers", _buffers(program)),
         ("tensors", _tensors(program)),
         ("inputs", _id_row(program.inputs)),
-        ("shardings", (_sharding(n, row) for n, row in enumerate(program.shardings))),
-        ("parameters", (_parameter(n, row) for n, row in enumerate(program.parameters))),
+        (
+            "shardings",
+            (
+                [f"s{n}", _value(row.tiles), f"parts {_value(row.parts)}"]
+                for n, row in enumerate(program.shardings)
+            ),
+        ),
+        (
+            "parameters",
+            (
+                [f"{n}", _name(row.name), "" if row.sharding is None else f"s{row.sharding}"]
+                for n, row in enumerate(program.parameters)
+            ),
+        ),
         ("outputs", _id_row(program.outputs)),
-        ("constants", _constants(program) if constants else _omitted(program)),
+        ("constants", _constants(program, listed=constants)),
         ("semaphores", _semaphores(program)),
         ("attributes", ([f"#{n}", _pairs(row)] for n, row in enumerate(program.attributes))),
         ("regions", _regions(program)),
         ("placeholders", (_placeholder(n, row) for n, row in enumerate(program.placeholders))),
-        ("origins", _origins(program)),
+        (
+            "origins",
+            (
+                [f"@{n}", _name(origin.node), _name(origin.place)]
+                for n, origin in enumerate(program.origins)
+            ),
+        ),
         ("blocks", (_block(n, row) for n, row in enumerate(program.blocks))),
         *((f"queue {engine.value}", queue_cells(program, engine)) for engine in ENGINES),
     ]
@@ -102,38 +118,28 @@ def _id_row(tensors: Sequence[int]) -> Iterator[Cells]:
 
 def _buffers(program: Program) -> Iterator[Cells]:
     for number, buffer in enumerate(program.buffers):
-        place = f"{buffer.address:#010x}"
-        yield [f"b{number}", buffer.kind.value, place, str(buffer.size_bytes), _name(buffer.name)]
+        address = f"{buffer.address:#010x}"
+        yield [f"b{number}", buffer.kind.value, address, str(buffer.size_bytes), _name(buffer.name)]
 
 
 def _tensors(program: Program) -> Iterator[Cells]:
     for number, tensor in enumerate(program.tensors):
-        home = f"b{tensor.buffer}+{tensor.offset}"
-        row = [f"t{number}", tensor.type_text, home, _name(tensor.name)]
+        place = f"b{tensor.buffer}+{tensor.offset}"
+        row = [f"t{number}", tensor.type_text, place, _name(tensor.name)]
         if 0 <= tensor.buffer < len(program.buffers):
             start = program.address(number)
             row.append(f"; {start:#010x}..{start + tensor.size_bytes:#010x}")
         yield row
 
 
-def _sharding(number: int, row: Sharding) -> Cells:
-    return [f"s{number}", _value(row.tiles), f"parts {_value(row.parts)}"]
-
-
-def _parameter(number: int, row: Parameter) -> Cells:
-    return [f"{number}", _name(row.name), "" if row.sharding is None else f"s{row.sharding}"]
-
-
-def _constants(program: Program) -> Iterator[Cells]:
+def _constants(program: Program, *, listed: bool) -> Iterator[Cells]:
     for buffer in sorted(program.constants):
         data = program.constants[buffer]
+        if not listed:
+            yield [f"; b{buffer}", f"{len(data)} bytes, not listed"]
+            continue
         for at in range(0, max(1, len(data)), _BYTES_PER_ROW):
             yield [f"b{buffer}+{at}", data[at : at + _BYTES_PER_ROW].hex()]
-
-
-def _omitted(program: Program) -> Iterator[Cells]:
-    for buffer in sorted(program.constants):
-        yield [f"; b{buffer}", f"{len(program.constants[buffer])} bytes, not listed"]
 
 
 def _semaphores(program: Program) -> Iterator[Cells]:
@@ -163,8 +169,8 @@ def _pairs(attributes: Mapping[str, AttributeValue]) -> str:
 def _regions(program: Program) -> Iterator[Cells]:
     for number, region in enumerate(program.regions):
         parameters = ", ".join(dtype.value for dtype in region.parameters)
-        gives = f"gives {_ids('v', region.results)}"
-        yield [f"r{number}", _name(region.name), parameters, gives]
+        results = f"gives {_ids('v', region.results)}"
+        yield [f"r{number}", _name(region.name), parameters, results]
         for value, row in enumerate(region.body, start=len(region.parameters)):
             constant = json.dumps(row.constant) if row.constant is not None else ""
             details = (_ids("v", row.operands), constant, _pairs(row.attributes))
@@ -172,10 +178,10 @@ def _regions(program: Program) -> Iterator[Cells]:
 
 
 def _placeholder(number: int, row: Placeholder) -> Cells:
-    permutes = row.op is CollectiveOp.PERMUTE
+    is_permute = row.op is CollectiveOp.PERMUTE
     members = [
-        f"groups {ExplicitGroups(row.groups)}" if row.groups or not permutes else "",
-        f"pairs {ExplicitGroups(row.pairs)}" if row.pairs or permutes else "",
+        f"groups {ExplicitGroups(row.groups)}" if row.groups or not is_permute else "",
+        f"pairs {ExplicitGroups(row.pairs)}" if row.pairs or is_permute else "",
         f"root {row.root}" if row.root is not None else "",
         f"counts {_ids('t', row.counts)}" if row.counts else "",
         f"stream {row.stream}",
@@ -191,11 +197,6 @@ def _placeholder(number: int, row: Placeholder) -> Cells:
         f"{_ids('t', row.results)} = {_ids('t', row.operands)}",
         " ".join(filter(None, members)),
     ]
-
-
-def _origins(program: Program) -> Iterator[Cells]:
-    for number, origin in enumerate(program.origins):
-        yield [f"@{number}", _name(origin.node), _name(origin.place)]
 
 
 def _block(number: int, row: Block) -> Cells:
@@ -217,7 +218,7 @@ def queue_cells(program: Program, engine: Engine) -> Iterator[Cells]:
     """The instructions of a queue: pc, opcode, data, wait, post, origin, costs, comment."""
     if engine not in program.queues:
         return
-    named = _block_rows(program)
+    blocks = _block_rows(program)
     depth = 0
     for pc, row in enumerate(program.queues[engine]):
         depth = max(0, depth - (row.opcode in (TEST, END)))
@@ -226,7 +227,7 @@ def queue_cells(program: Program, engine: Engine) -> Iterator[Cells]:
         yield [
             f"{pc:>5}",
             "  " * depth + row.opcode,
-            _data(row, named),
+            _data(row, blocks),
             f"wait {_semaphore(program, row.wait_sem)}>={row.wait_value}" if waits else "",
             f"post {_semaphore(program, row.post_sem)}" if posts else "",
             f"@{row.origin}" if row.origin != NONE else "",
@@ -237,7 +238,7 @@ def queue_cells(program: Program, engine: Engine) -> Iterator[Cells]:
 
 
 def _block_rows(program: Program) -> Mapping[int, int]:
-    """Rows of attributes that a control row spells as the block they name."""
+    """Rows of attributes that a control row writes as a block, and which block."""
     if not program.blocks:
         return {}
     first: dict[int, int] = {}
@@ -248,12 +249,12 @@ def _block_rows(program: Program) -> Mapping[int, int]:
     return {number: block for block, number in first.items()}
 
 
-def _data(row: Instr, named: Mapping[int, int]) -> str:
+def _data(row: Instr, blocks: Mapping[int, int]) -> str:
     words = [_ids("t", row.results)]
     if row.operands:
         words += ["=", _ids("t", row.operands)]
-    if row.opcode in CONTROL and row.attribute in named:
-        words.append(f"k{named[row.attribute]}")
+    if row.opcode in CONTROL and row.attribute in blocks:
+        words.append(f"k{blocks[row.attribute]}")
     elif row.attribute != NONE:
         words.append(f"#{row.attribute}")
     if row.placeholder != NONE:
@@ -266,7 +267,7 @@ def _semaphore(program: Program, number: int) -> str:
 
 
 def _comment(program: Program, row: Instr) -> str:
-    """What a reader would look up: types, attributes, the collective, where it comes from."""
+    """For readers: types, attributes, the collective, the line of the model."""
     parts = [program.tensors[tensor].type_text for tensor in row.results]
     if row.opcode in CONTROL:
         parts.append(_block_name(program, row))

@@ -1,7 +1,7 @@
 """Read a listing back: one reader for each section, one row for each line.
 
-`Row` takes the words of a line from left to right, with complaints that name the line; the readers
-of enumerations, attributes and placeholders are made of it, and those of sections of them.
+`ListingRow` takes the words of a line from left to right, with errors that name the line. The
+readers of enumerations, attributes and placeholders use it, and readers of sections use those.
 """
 
 import enum
@@ -77,24 +77,24 @@ class ListingRow:
         self._at += 1
         return self._words[self._at - 1]
 
-    def keyword(self, wanted: str) -> None:
+    def keyword(self, expected: str) -> None:
         """The next word, which must be this one."""
-        found = self.word(repr(wanted))
-        if found != wanted:
-            raise self.wrong(f"{wanted!r} expected, found {found!r}")
+        word = self.word(repr(expected))
+        if word != expected:
+            raise self.wrong(f"{expected!r} expected, found {word!r}")
 
-    def accept(self, wanted: str) -> bool:
+    def accept(self, expected: str) -> bool:
         """Read the next word if it is this one."""
-        taken = self.peek() == wanted
-        self._at += taken
-        return taken
+        is_next = self.peek() == expected
+        self._at += is_next
+        return is_next
 
     def match(self, pattern: re.Pattern[str], what: str) -> re.Match[str]:
         """The next word, which must have this form."""
-        found = self.word(what)
-        match = pattern.fullmatch(found)
+        word = self.word(what)
+        match = pattern.fullmatch(word)
         if match is None:
-            raise self.wrong(f"{what} expected, found {found!r}")
+            raise self.wrong(f"{what} expected, found {word!r}")
         return match
 
     def integer(self, what: str) -> int:
@@ -115,13 +115,13 @@ class ListingRow:
 
     def ids(self, prefix: str) -> tuple[int, ...]:
         """A list such as `t3, t4`, possibly empty."""
-        found: list[int] = []
+        ids: list[int] = []
         more = True
         while more and re.fullmatch(rf"{prefix}\d{{1,20}},?", self.peek(), re.ASCII):
             word = self.word("an id")
             more = word.endswith(",")
-            found.append(int(word[len(prefix) :].rstrip(",")))
-        return tuple(found)
+            ids.append(int(word[len(prefix) :].rstrip(",")))
+        return tuple(ids)
 
     def numbered(self, prefix: str, number: int) -> None:
         """The id at the start of a row, which counts the rows of its section."""
@@ -151,17 +151,17 @@ def choice(row: ListingRow, kind: type[_Member], what: str) -> _Member:
 
 def attributes(row: ListingRow) -> Mapping[str, AttributeValue]:
     """The rest of the row as `name=value` words."""
-    found: dict[str, AttributeValue] = {}
+    values: dict[str, AttributeValue] = {}
     while not row.is_done():
         match = row.match(_ATTRIBUTE, "attribute=value")
-        if match["name"] in found:
+        if match["name"] in values:
             raise row.wrong(f"attribute {match['name']} is given twice")
-        found[match["name"]] = (
+        values[match["name"]] = (
             json.loads(match["plain"])
             if match["list"] is None
             else tuple(int(number) for number in match["list"].split(",") if number)
         )
-    return found
+    return values
 
 
 def region_instr(row: ListingRow) -> RegionInstr:
@@ -223,7 +223,7 @@ def _members(row: ListingRow) -> Groups:
 
 _HEX = re.compile(r"0x[0-9a-f]{1,16}")
 _TYPE = re.compile(r"(\w+)\[((?:\d{1,19}(?:,\d{1,19})*)?)\]", re.ASCII)
-_HOME = re.compile(r"b(\d{1,19})\+(\d{1,19})", re.ASCII)
+_PLACE = re.compile(r"b(\d{1,19})\+(\d{1,19})", re.ASCII)
 _BYTES = re.compile(r"(?:[0-9a-f]{2})+")
 _AWAITED = re.compile(r"(?P<name>.+)>=(?P<value>\d{1,10})")
 _LIST = re.compile(r"\[((?:\d{1,19}(?:,\d{1,19})*)?)\]", re.ASCII)
@@ -245,7 +245,7 @@ def parse_program(text: str) -> Program:
             raise row.wrong(" ".join(str(error).splitlines())) from error
     try:
         return draft.program()
-    except ValueError as error:  # what the program as a whole validates stands in its first line
+    except ValueError as error:  # of a field of the program itself, which its first line has
         raise head.wrong(" ".join(str(error).splitlines())) from error
 
 
@@ -302,7 +302,7 @@ class _ProgramDraft:
             self._engine = choice(row, Engine, "engine")
 
     def program(self) -> Program:
-        """What was read."""
+        """The program, once all rows are read."""
         if self._head is None:
             raise NeffError("line 1: a listing starts with 'program'")
         name, replicas, partitions, memory = self._head
@@ -346,7 +346,7 @@ class _ProgramDraft:
     def _tensor(self, row: ListingRow) -> None:
         row.numbered("t", len(self._tensors))
         dtype, dimensions = row.match(_TYPE, "type").groups()
-        buffer, offset = map(int, row.match(_HOME, "place such as b0+0").groups())
+        buffer, offset = map(int, row.match(_PLACE, "place such as b0+0").groups())
         name = row.name("name")
         self._tensors.append(
             Tensor(name, BufferId(buffer), DType(dtype), _numbers(dimensions), offset)
@@ -371,7 +371,7 @@ class _ProgramDraft:
         self._outputs += row.ids("t")
 
     def _constant(self, row: ListingRow) -> None:
-        buffer, offset = map(int, row.match(_HOME, "place such as b0+0").groups())
+        buffer, offset = map(int, row.match(_PLACE, "place such as b0+0").groups())
         data = self._constants.setdefault(buffer, bytearray())
         if offset != len(data):
             raise row.wrong(f"b{buffer}+{offset} after {len(data)} bytes")
@@ -387,10 +387,10 @@ class _ProgramDraft:
 
     def _attribute(self, row: ListingRow) -> None:
         row.numbered("#", len(self._attributes))
-        found = attributes(row)
-        if names_block(found) != NONE:
-            self._naming_rows.setdefault(names_block(found), len(self._attributes))
-        self._attributes.append(found)
+        values = attributes(row)
+        if names_block(values) != NONE:
+            self._naming_rows.setdefault(names_block(values), len(self._attributes))
+        self._attributes.append(values)
 
     def _region(self, row: ListingRow) -> None:
         if row.peek().startswith("v") and self._regions:
@@ -476,8 +476,6 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _reference(row: ListingRow, prefix: str) -> int:
     """The id behind `#`, `p`, `k`, `s` or `@` if the next word is one, else NONE."""
-    return int(row.match(_REFERENCE, "id")[1]) if _is_reference(row.peek(), prefix) else NONE
-
-
-def _is_reference(word: str, prefix: str) -> bool:
-    return word.startswith(prefix) and _REFERENCE.fullmatch(word) is not None
+    word = row.peek()
+    is_reference = word.startswith(prefix) and _REFERENCE.fullmatch(word) is not None
+    return int(row.match(_REFERENCE, "id")[1]) if is_reference else NONE

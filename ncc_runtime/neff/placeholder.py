@@ -1,4 +1,4 @@
-"""A collective before it is placed: everything the program says of it, nothing of the wiring."""
+"""A collective before it is placed: what the program says of it, nothing of the wiring."""
 
 import enum
 
@@ -39,7 +39,7 @@ class CollectiveOp(enum.Enum):
 
     @property
     def is_counted(self) -> bool:
-        """Whether tensors say, when it runs, how many rows it moves."""
+        """Whether it is of variable size: tensors say, when it runs, how many rows it moves."""
         return self in (
             CollectiveOp.RAGGED_ALL_TO_ALL,
             CollectiveOp.ALL_GATHER_V,
@@ -49,7 +49,7 @@ class CollectiveOp(enum.Enum):
 
     @property
     def is_rooted(self) -> bool:
-        """Whether one member of each group gives all, or gets all."""
+        """Whether one member of each group sends all, or receives all."""
         return self in (
             CollectiveOp.BROADCAST,
             CollectiveOp.REDUCE,
@@ -86,14 +86,14 @@ class Placeholder:
     Rooted operators have a `root`, its place in each group. It gives its operand to all
     (broadcast) or chunk j of it to member j (scatter), or gets the reduction or all operands
     (gather) in its result; then the results of the others are zeros. The groups of a broadcast
-    need not cover the ranks; who is in none receives zeros. A barrier has no tensors.
+    need not cover the ranks; ranks in none receive zeros. A barrier has no tensors.
 
-    Counted operators have `counts`: tensors that say, when it runs, how many rows of dimension 0
-    go from where to where. ragged-all-to-all has four, the offsets in the operand, the rows sent,
-    the offsets in the target's result and the rows received, with equally many entries for each
-    member of the group. The others have one, [3, members]: rows sent to each member, their offsets
-    in the operand, rows received from each. There a result is split into one slot a member, except
-    that reduce-scatter's is one slot. What is not received stays in the result as it was.
+    Operators of variable size have `counts`: tensors that say, when it runs, how many rows of
+    dimension 0 go from where to where. ragged-all-to-all has four, the offsets in the operand, the
+    rows sent, the offsets in the target's result and the rows received, with equally many entries
+    for each member of the group. The others have one, [3, members]: rows sent to each member, their
+    offsets in the operand, rows received from each. There a result is split into one slot a member,
+    except that reduce-scatter's is one slot. What is not received stays in the result as it was.
     """
 
     op: CollectiveOp
@@ -112,7 +112,7 @@ class Placeholder:
 
 
 def even_share(most: int, entries: int, row_bytes: int) -> int:
-    """What a transfer with free offsets is taken to move in bytes, where counts are not known.
+    """Assumed bytes of a transfer of variable size, where counts are not known.
 
     Whole rows, as if the transfers of all entries of a rank's tables moved what one could.
     """

@@ -47,7 +47,7 @@ class BufferKind(enum.Enum):
 
 
 READ_ONLY = frozenset({BufferKind.INPUT, BufferKind.CONSTANT, BufferKind.ELIDED})
-"""What instructions may not write."""
+"""Buffers that instructions may not write."""
 
 
 @attrs.frozen
@@ -127,7 +127,7 @@ class Region:
         return (*self.parameters, *(row.dtype for row in self.body))
 
     def result_dtypes(self) -> tuple[DType, ...]:
-        """The dtypes that it gives."""
+        """The dtypes of its results."""
         dtypes = self.value_dtypes()
         return tuple(dtypes[value] for value in self.results)
 
@@ -160,7 +160,7 @@ class Block:
 
 @attrs.frozen
 class Origin:
-    """Where an instruction comes from: a graph node and, where known, a line of the user's code."""
+    """The origin of an instruction: a graph node and, where known, a line of the user's code."""
 
     node: str
     place: str = ""
@@ -176,7 +176,7 @@ class Sharding:
 
 @attrs.frozen
 class Parameter:
-    """What the model calls an input, and how it is sharded, where that is known."""
+    """The model's name of an input, and how it is sharded, where that is known."""
 
     name: str = ""
     sharding: int | None = None  # of Program.shardings
@@ -184,7 +184,7 @@ class Parameter:
 
 @attrs.frozen
 class Program:
-    """Everything a `.neff` says. Ids are positions in these tuples."""
+    """The content of a `.neff`. Ids are positions in these tuples."""
 
     name: str
     replica_count: int = attrs.field(validator=_POSITIVE)
@@ -206,7 +206,7 @@ class Program:
     shardings: tuple[Sharding, ...] = ()
 
     def parameter(self, number: int) -> Parameter:
-        """What is known of an input."""
+        """The name and sharding of an input, as far as they are known."""
         return self.parameters[number] if self.parameters else Parameter()
 
     def elided(self) -> tuple[Origin, ...]:
@@ -224,11 +224,11 @@ class Program:
         return self.replica_count * self.num_partitions
 
     def row_bytes(self, placeholder: Placeholder) -> int:
-        """Of a counted collective, bytes of one row of dimension 0."""
+        """Of a collective of variable size, bytes of one row of dimension 0."""
         operand = self.tensors[placeholder.operands[0]]
         return math.prod(operand.shape[1:]) * operand.dtype.size_bytes
 
     def address(self, tensor: int) -> int:
-        """Where the first byte of a tensor lies in every rank's memory."""
+        """The address of the first byte of a tensor, on every rank."""
         view = self.tensors[tensor]
         return self.buffers[view.buffer].address + view.offset

@@ -21,11 +21,11 @@ from ncc_runtime.neff.table import NONE, InstrTable
 
 @attrs.frozen(eq=False)
 class Stage:
-    """A program and who runs it."""
+    """A program and the ranks that run it."""
 
     program: Program
     ranks: np.ndarray  # (r,) int32, ascending
-    label: str = ""  # what messages call it
+    label: str = ""  # its name in messages
 
     @property
     def rows(self) -> slice | np.ndarray:
@@ -35,9 +35,9 @@ class Stage:
 
     def groups_with_own_ranks(self, placeholder: Placeholder) -> Groups:
         """The groups of a collective that name a rank of the stage, of a permute the pairs."""
-        own = set(self.ranks.tolist())
+        ranks = set(self.ranks.tolist())
         groups = placeholder.pairs if is_permute(placeholder) else placeholder.groups
-        return tuple(group for group in groups if own.intersection(group))
+        return tuple(group for group in groups if ranks.intersection(group))
 
 
 def is_permute(placeholder: Placeholder) -> bool:
@@ -119,7 +119,7 @@ def joined(
         _renumbered(
             stage.program,
             offset,
-            {mine[number]: joint for joint, mine in enumerate(collectives) if number in mine},
+            {by_stage[number]: k for k, by_stage in enumerate(collectives) if number in by_stage},
         )
         for number, (stage, offset) in enumerate(zip(stages, offsets, strict=True))
     ]
@@ -136,7 +136,7 @@ def joined(
         regions=tuple(row for program in programs for row in program.regions),
         attributes=tuple(row for program in programs for row in program.attributes),
         semaphores=max((program.semaphores for program in programs), key=len),
-        placeholders=tuple(_placeholder(stages, programs, mine) for mine in collectives),
+        placeholders=tuple(_placeholder(stages, programs, by_stage) for by_stage in collectives),
         queues={},
         origins=tuple(row for program in programs for row in program.origins),
         blocks=tuple(row for program in programs for row in program.blocks),
@@ -160,7 +160,7 @@ def joined(
 
 @attrs.frozen
 class _Offsets:
-    """How many of everything the stages before have."""
+    """The first number of each kind of row of one stage: the rows of the stages before it."""
 
     buffers: int = 0
     tensors: int = 0
@@ -183,32 +183,32 @@ def _offsets(programs: Sequence[Program]) -> list[_Offsets]:
 
 
 def _in_order(stages: Sequence[Stage], shared: Sequence[Collective]) -> tuple[Collective, ...]:
-    """The collectives in an order that keeps that of every stream: a topological sort.
+    """The collectives in an order that keeps that of every stream: a topological sort (Kahn 1962).
 
-    Of those that may come next, the one with the lowest number in its first stage does.
+    Of those that may come next, the lowest number in its first stage is taken.
     """
-    collective_at = {place: mine for mine in shared for place in mine.items()}
+    collective_at = {place: by_stage for by_stage in shared for place in by_stage.items()}
     collectives: dict[Place, Collective] = {}  # by place in the first stage that has it
     waits_for: dict[Place, int] = {}  # how many in front of it are not yet in the order
     successors: dict[Place, list[Place]] = {}
-    for stage, own in enumerate(stages):
+    for at, stage in enumerate(stages):
         latest: dict[int, Place] = {}  # by stream
-        for number, placeholder in enumerate(own.program.placeholders):
-            mine = collective_at.get((stage, number), {stage: number})
-            first = min(mine.items())
-            collectives[first] = mine
+        for number, placeholder in enumerate(stage.program.placeholders):
+            by_stage = collective_at.get((at, number), {at: number})
+            first = min(by_stage.items())
+            collectives[first] = by_stage
             waits_for.setdefault(first, 0)
             if placeholder.stream in latest:
                 successors.setdefault(latest[placeholder.stream], []).append(first)
                 waits_for[first] += 1
             latest[placeholder.stream] = first
-    ready = [(number, stage) for (stage, number), count in waits_for.items() if not count]
+    ready = [(number, at) for (at, number), count in waits_for.items() if not count]
     heapq.heapify(ready)
     order = []
     while ready:
-        number, stage = heapq.heappop(ready)
-        order.append(collectives[stage, number])
-        for successor in successors.get((stage, number), ()):
+        number, at = heapq.heappop(ready)
+        order.append(collectives[at, number])
+        for successor in successors.get((at, number), ()):
             waits_for[successor] -= 1
             if not waits_for[successor]:
                 heapq.heappush(ready, successor[::-1])
@@ -241,10 +241,10 @@ def _renumbered(program: Program, offset: _Offsets, joint: Mapping[int, int]) ->
         else attrs.evolve(parameter, sharding=parameter.sharding + offset.shardings)
         for parameter in program.parameters
     )
-    more = {"block": offset.blocks, **dict.fromkeys(REGIONS, offset.regions)}
+    shift = {"block": offset.blocks, **dict.fromkeys(REGIONS, offset.regions)}
     attributes = (
         {
-            name: value + more[name] if name in more and isinstance(value, int) else value
+            name: value + shift[name] if name in shift and isinstance(value, int) else value
             for name, value in row.items()
         }
         for row in program.attributes
@@ -267,12 +267,12 @@ def _renumbered(program: Program, offset: _Offsets, joint: Mapping[int, int]) ->
 
 
 def _table(table: InstrTable, offset: _Offsets, joint: Mapping[int, int]) -> InstrTable:
-    # NONE is -1, so that it finds the last entry, which is NONE again.
+    # NONE is -1: as an index it finds the last entry, which is NONE again
     renumbered = np.array([joint[number] for number in sorted(joint)] + [NONE], np.int32)
     columns = {
         "tensors": table.tensors + np.int32(offset.tensors),
-        "attribute": _plus(table.attribute, offset.attributes),
-        "origin": _plus(table.origin, offset.origins),
+        "attribute": _shifted(table.attribute, offset.attributes),
+        "origin": _shifted(table.origin, offset.origins),
         "placeholder": renumbered[table.placeholder],
     }
     for column in columns.values():
@@ -280,20 +280,20 @@ def _table(table: InstrTable, offset: _Offsets, joint: Mapping[int, int]) -> Ins
     return attrs.evolve(table, **columns)
 
 
-def _plus(column: np.ndarray, more: int) -> np.ndarray:
-    return np.where(column == NONE, NONE, column + more).astype(column.dtype)
+def _shifted(column: np.ndarray, offset: int) -> np.ndarray:
+    return np.where(column == NONE, NONE, column + offset).astype(column.dtype)
 
 
 def _placeholder(
-    stages: Sequence[Stage], programs: Sequence[Program], mine: Collective
+    stages: Sequence[Stage], programs: Sequence[Program], by_stage: Collective
 ) -> JointPlaceholder:
     """A collective as its first stage has it, over the groups of all ranks that take part."""
     sides = [
         (stages[stage], programs[stage].placeholders[number])
-        for stage, number in sorted(mine.items())
+        for stage, number in sorted(by_stage.items())
     ]
     groups = dict.fromkeys(
-        group for stage, own in sides for group in stage.groups_with_own_ranks(own)
+        group for stage, placeholder in sides for group in stage.groups_with_own_ranks(placeholder)
     )
     first = sides[0][1]
     fields = {field.name: getattr(first, field.name) for field in attrs.fields(type(first))}
@@ -303,13 +303,13 @@ def _placeholder(
 
 
 def _of_stage(
-    joint: Program, own: Program, collectives: Sequence[Collective], stage: int
+    joint: Program, program: Program, collectives: Sequence[Collective], stage: int
 ) -> Program:
     """The program of one stage, with the tables of the joint program."""
     placeholders = list(joint.placeholders)
-    for number, mine in enumerate(collectives):
-        if stage in mine:
-            placeholder = own.placeholders[mine[stage]]
+    for number, by_stage in enumerate(collectives):
+        if stage in by_stage:
+            placeholder = program.placeholders[by_stage[stage]]
             placeholders[number] = attrs.evolve(
                 placeholders[number],
                 operands=placeholder.operands,
@@ -320,7 +320,7 @@ def _of_stage(
                 name=placeholder.name,
             )
     return attrs.evolve(
-        own,
+        program,
         buffers=joint.buffers,
         tensors=joint.tensors,
         regions=joint.regions,

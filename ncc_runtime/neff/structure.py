@@ -53,7 +53,7 @@ def _block(attributes: Mapping[str, AttributeValue]) -> int:
 
 
 def names_block(attributes: Mapping[str, AttributeValue]) -> int:
-    """The block that these attributes name, if they say nothing else; else NONE."""
+    """The block that these attributes name, if they have no other entry; else NONE."""
     return _block(attributes) if len(attributes) == 1 else NONE
 
 
@@ -64,9 +64,9 @@ def nesting_breaches(rows: Iterable[ControlRow]) -> Iterator[tuple[ControlRow, s
         if row.opcode in (LOOP, CASE):
             open_rows.append(row)
             continue
-        behind = (LOOP,) if row.opcode == TEST else (TEST, CASE)
+        preceding = (LOOP,) if row.opcode == TEST else (TEST, CASE)
         latest = open_rows[-1] if open_rows else None
-        if latest is None or latest.block != row.block or latest.opcode not in behind:
+        if latest is None or latest.block != row.block or latest.opcode not in preceding:
             yield row, f"{row} behind {latest or 'no open block'}"
         elif row.opcode == TEST:
             open_rows[-1] = row
@@ -155,11 +155,11 @@ def acknowledgements(program: Program, structure: Structure) -> Iterator[tuple[i
 
 
 def stream_counts(program: Program, structure: Structure) -> Mapping[int, np.ndarray]:
-    """What each stream's semaphore holds at the end of every phase, with every block run once."""
-    made: dict[int, np.ndarray] = {}
+    """The value of each stream's semaphore at the end of every phase, with every block run once."""
+    counts_of: dict[int, np.ndarray] = {}
     events = (triggers_by_phase(program, structure), acknowledgements(program, structure))
     for phase, stream in (event for kind in events for event in kind):
-        if stream not in made:
-            made[stream] = np.zeros(len(structure.rows) + 1, np.int64)
-        made[stream][phase] += 1
-    return {stream: np.cumsum(counts) for stream, counts in made.items()}
+        if stream not in counts_of:
+            counts_of[stream] = np.zeros(len(structure.rows) + 1, np.int64)
+        counts_of[stream][phase] += 1
+    return {stream: np.cumsum(counts) for stream, counts in counts_of.items()}

@@ -118,7 +118,7 @@ class InstrTable:
         )
 
     def __iter__(self) -> Iterator[Instr]:
-        """Every row; much faster than indexing one after the other."""
+        """Every row; much faster than indexing them one by one."""
         starts, tensors = self.start.tolist(), self.tensors.tolist()
         scalars = zip(*(getattr(self, name).tolist() for name in _SCALARS), strict=True)
         rows = zip(self.names(), self.result_count.tolist(), scalars, strict=True)
@@ -135,7 +135,7 @@ class InstrTable:
         return isinstance(other, InstrTable) and self._key() == other._key()
 
     def _key(self) -> tuple[object, ...]:
-        """What two tables of equal rows share; opcode numbers count by the names they stand for."""
+        """Equal for tables of equal rows; opcodes by name, as their numbers depend on the table."""
         columns = [self.result_count, self.start, self.tensors]
         columns += [getattr(self, name) for name in _SCALARS]
         return self.names(), [(column.dtype.str, column.tobytes()) for column in columns]

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, whatever becomes of their writer.
+"""Files that appear complete or not at all, even if their writer dies.
 
 A writer fills a temporary file beside the target and renames it. All the while it holds a lock on
 the temporary file, which the system takes away when the writer dies. So a temporary file that can
@@ -31,7 +31,7 @@ def check_target(path: str | os.PathLike[str], suffixes: tuple[str, ...] = ()) -
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A stream whose contents become the file when all is written; the old one stays till then.
+    """A stream whose contents become the file when all is written; the old file stays until then.
 
     A symbolic link is followed. What is no regular file (`/dev/stdout`, a pipe) is written to.
     Raises OSError with the name of the file, and leaves nothing, if it cannot be written.
@@ -61,7 +61,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file so that at any moment either the old one or the whole new one is there."""
+    """Write a file so that at any moment either the old one or the complete new one is there."""
     with replacing(path) as stream:
         stream.write(data)
 
@@ -89,7 +89,7 @@ def _locked_temporary(directory: Path) -> tuple[Path, BinaryIO]:
 
 
 def _sync(directory: Path) -> None:
-    """Make the new name survive a power failure; not every file system can be asked to."""
+    """Make the new name survive a power failure; not every file system supports it."""
     with contextlib.suppress(OSError):
         handle = os.open(directory, os.O_RDONLY)
         try:
@@ -100,9 +100,9 @@ def _sync(directory: Path) -> None:
 
 def _sweep(directory: Path) -> None:
     """Remove the temporary files of dead writers."""
-    for left in directory.glob(".ncc-*.tmp"):
+    for temporary in directory.glob(".ncc-*.tmp"):
         with contextlib.suppress(OSError):  # its writer lives, or it is gone or not ours
-            _remove_unlocked(left)
+            _remove_unlocked(temporary)
 
 
 def _remove_unlocked(path: Path) -> None:

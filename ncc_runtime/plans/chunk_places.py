@@ -1,13 +1,13 @@
 """A plan in chunks, laid over buffers of any size.
 
 `ChunkCounts` says what an operator means in chunks: how many a buffer has, and what each has to
-hold in the end. `loops` says where they lie. Of each tensor the chunks that are whole are a loop of
-their own, in place where that can be. What is left, elements less than chunks, is a second loop
-with chunks of one element, whose buffers all lie in scratch: what is not there is padded, and
-nothing of it is copied back.
+hold in the end. `loops` says where they lie. A tensor is cut into equal chunks, and one loop runs
+all steps on those, in place where that can be. The remainder, fewer elements than chunks, is a
+second loop with chunks of one element, whose buffers all lie in scratch, padded; the padding is not
+copied back.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import attrs
 import numpy as np
@@ -55,7 +55,7 @@ class ChunkCounts:
 
     op: CollectiveOp
     gpus: int
-    factor: int  # chunks of a part
+    part_chunks: int
     operand_parts: int
     result_parts: int
     in_place: bool
@@ -66,16 +66,16 @@ class ChunkCounts:
         gpus = algo.gpus
         operand_parts = gpus if op in _OPERAND_PARTS else 1
         result_parts = gpus if op in _RESULT_PARTS else 1
-        factor, rest = divmod(algo.chunks, max(operand_parts, result_parts))
+        part_chunks, rest = divmod(algo.chunks, max(operand_parts, result_parts))
         if rest:
             raise algo.at.error(
                 f"nchunksperloop is {algo.chunks}; {op.value} has a multiple of the {gpus} gpus"
             )
-        return cls(op, gpus, factor, operand_parts, result_parts, algo.in_place)
+        return cls(op, gpus, part_chunks, operand_parts, result_parts, algo.in_place)
 
     def chunks(self, buffer: int) -> int:
         """Chunks of an operand or a result."""
-        return self.factor * (self.operand_parts if buffer == INPUT else self.result_parts)
+        return self.part_chunks * (self.operand_parts if buffer == INPUT else self.result_parts)
 
     def canonical(
         self, gpu: np.ndarray, buffer: np.ndarray, index: np.ndarray
@@ -90,7 +90,7 @@ class ChunkCounts:
         larger = INPUT if self.operand_parts > self.result_parts else OUTPUT
         is_part = (buffer != SCRATCH) & (buffer != larger)
         if self.operand_parts != self.result_parts:
-            index = np.where(is_part, gpu * self.factor + index, index)
+            index = np.where(is_part, gpu * self.part_chunks + index, index)
         return np.where(is_part, larger, buffer), index
 
     def given(self, gpu: int, buffer: int, index: int) -> int | None:
@@ -102,26 +102,26 @@ class ChunkCounts:
         if self.in_place:
             if buffer == SCRATCH:
                 return None
-            first = gpu * self.factor if self.result_parts > self.operand_parts else 0
+            first = gpu * self.part_chunks if self.result_parts > self.operand_parts else 0
         elif buffer != INPUT:
             return None
-        own = index - first
-        return own if 0 <= own < self.chunks(INPUT) else None
+        chunk = index - first
+        return chunk if 0 <= chunk < self.chunks(INPUT) else None
 
     def contents(self, placeholder: Placeholder, gpu: int, chunk: int) -> ChunkContents:
         """What a chunk of the result of a gpu has to hold."""
-        everybody, own = (1 << self.gpus) - 1, gpu * self.factor
-        part, inside = divmod(chunk, self.factor)
+        everybody, own_part = (1 << self.gpus) - 1, gpu * self.part_chunks
+        part, inside = divmod(chunk, self.part_chunks)
         root = placeholder.root or 0
         match self.op:
             case CollectiveOp.ALL_REDUCE:
                 return ChunkContents(everybody, chunk)
             case CollectiveOp.REDUCE_SCATTER:
-                return ChunkContents(everybody, own + chunk)
+                return ChunkContents(everybody, own_part + chunk)
             case CollectiveOp.ALL_GATHER:
                 return ChunkContents(1 << part, inside)
             case CollectiveOp.ALL_TO_ALL:
-                return ChunkContents(1 << part, own + inside)
+                return ChunkContents(1 << part, own_part + inside)
             case CollectiveOp.BROADCAST:
                 return ChunkContents(1 << root, chunk)
             case CollectiveOp.REDUCE:
@@ -129,7 +129,7 @@ class ChunkCounts:
             case CollectiveOp.GATHER:
                 return ChunkContents(1 << part if gpu == root else 0, inside)
             case CollectiveOp.SCATTER:
-                return ChunkContents(1 << root, own + chunk)
+                return ChunkContents(1 << root, own_part + chunk)
         sources = sum(1 << source for source, target in placeholder.pairs if target == gpu)
         return ChunkContents(sources, chunk)
 
@@ -140,7 +140,7 @@ class ChunkCounts:
 
 @attrs.frozen
 class BufferOffset:
-    """Bytes of one tensor, or of scratch, on every gpu alike."""
+    """A place in one tensor, or in scratch, the same on every gpu."""
 
     space: Space
     tensor: int
@@ -149,53 +149,53 @@ class BufferOffset:
 
 @attrs.frozen
 class ChunkLayout:
-    """Where the chunks of a buffer lie: parts of equally many chunks, so far apart."""
+    """Where the chunks of a buffer lie: parts of `part_chunks`, `stride` bytes apart."""
 
     at: BufferOffset
-    factor: int  # chunks of a part
+    part_chunks: int
     stride: int  # bytes from part to part
-    width: int  # bytes of a chunk
+    chunk_bytes: int
 
     def place(self, index: int) -> BufferOffset:
         """Where a chunk begins."""
-        part, inside = divmod(index, self.factor)
-        offset = self.at.offset + part * self.stride + inside * self.width
+        part, inside = divmod(index, self.part_chunks)
+        offset = self.at.offset + part * self.stride + inside * self.chunk_bytes
         return BufferOffset(self.at.space, self.at.tensor, offset)
 
     def run(self, index: int, count: int) -> int:
-        """How many of so many chunks lie behind one another."""
-        if self.stride == self.factor * self.width:
+        """How many of `count` chunks from `index` on are contiguous."""
+        if self.stride == self.part_chunks * self.chunk_bytes:
             return count
-        return min(count, self.factor - index % self.factor)
+        return min(count, self.part_chunks - index % self.part_chunks)
 
 
 @attrs.frozen
 class LocalCopy:
-    """A copy within a gpu before or after all steps: of part of a gpu's operand, to its result."""
+    """A copy within a gpu: before all steps of its operand, after them to its result."""
 
     source: BufferOffset
     target: BufferOffset
     size_bytes: int
-    own_stride: int = 0  # the target is so many bytes further for each gpu
-    own_source_stride: int = 0
+    target_gpu_stride: int = 0  # bytes that the target lies further for each gpu
+    source_gpu_stride: int = 0
     is_behind: bool = False  # it reads what the one before it has written
 
 
 FROM_OPERAND = "from operand"
-"""The start of a loop in place whose operands lie elsewhere: they are read where they are."""
+"""`Loop.start` of a loop in place whose operands lie elsewhere and are read there."""
 
 
 @attrs.frozen(eq=False)
 class Loop:
     """One run of all steps."""
 
-    width: int  # bytes of a chunk
+    chunk_bytes: int
     layout: dict[int, ChunkLayout]  # by buffer
     before: tuple[LocalCopy, ...] = ()
     after: tuple[LocalCopy, ...] = ()
     fetched: int | None = None  # what `before` writes
     operand: ChunkLayout | None = None  # where output chunks are read that no step has written yet
-    own_operand: int = 0  # how many chunks further its chunks are those of the next gpu
+    operand_gpu_chunks: int = 0  # chunks of the output from one gpu's operand to the next one's
 
     @property
     def start(self) -> str:
@@ -212,19 +212,19 @@ class Loop:
         """Where a chunk of the output lies that is still a gpu's operand; None if it is none."""
         if self.operand is None:
             return None
-        own = index - gpu * self.own_operand
-        is_there = not self.own_operand or own in range(self.own_operand)
-        return self.operand.place(own) if is_there else None
+        chunk = index - gpu * self.operand_gpu_chunks
+        is_there = not self.operand_gpu_chunks or chunk in range(self.operand_gpu_chunks)
+        return self.operand.place(chunk) if is_there else None
 
 
 @attrs.frozen(eq=False)
 class LoopInputs:
-    """What loops are made of."""
+    """A placeholder, the chunks of its plan, and the scratch that loops take memory of."""
 
     job: Job
     shape: ChunkCounts
     scratch: Scratch
-    scratch_chunks: int  # that the steps ask for, of the gpu that has most
+    scratch_chunks: int  # that the steps use, at most of all gpus
     writes_input: bool
 
 
@@ -235,112 +235,111 @@ def loops(inputs: LoopInputs) -> Iterator[Loop]:
     for tensor, (operand, result) in enumerate(sides):
         part = operand // shape.operand_parts
         assert part == result // shape.result_parts, "parts of both sides are of one size"
-        whole, rest = divmod(part, shape.factor)
-        if whole:
-            yield _whole(inputs, tensor, (part, whole))
-        if rest:
-            yield _rest(inputs, tensor, (part, rest))
+        chunk, remainder = divmod(part, shape.part_chunks)
+        if chunk:
+            yield _main_loop(inputs, tensor, part, chunk)
+        if remainder:
+            yield _remainder_loop(inputs, tensor, part, remainder)
 
 
-def _whole(inputs: LoopInputs, tensor: int, sizes: tuple[int, int]) -> Loop:
-    """Chunks of equal sizes, where they are."""
-    part, whole = (count * inputs.job.buffers.element_bytes for count in sizes)
-    shape, body = inputs.shape, whole * inputs.shape.factor
+def _main_loop(inputs: LoopInputs, tensor: int, part_elements: int, chunk_elements: int) -> Loop:
+    """Equal chunks, where the buffers are."""
+    part, chunk = (
+        count * inputs.job.buffers.element_bytes for count in (part_elements, chunk_elements)
+    )
+    shape, body = inputs.shape, chunk * inputs.shape.part_chunks
     operand, result = BufferOffset(Space.OPERAND, tensor, 0), BufferOffset(Space.RESULT, tensor, 0)
-    there = {
-        INPUT: ChunkLayout(operand, shape.factor, part, whole),
-        OUTPUT: ChunkLayout(result, shape.factor, part, whole),
+    layout = {
+        INPUT: ChunkLayout(operand, shape.part_chunks, part, chunk),
+        OUTPUT: ChunkLayout(result, shape.part_chunks, part, chunk),
+        SCRATCH: _scratch(inputs, chunk),
     }
     before: list[LocalCopy] = []
     after: list[LocalCopy] = []
     fetched = None
     is_scattered = shape.operand_parts > shape.result_parts
-    there[SCRATCH] = _scratch(inputs, whole)
     if shape.in_place and not is_scattered:
         # one buffer, the result; an operand that lies elsewhere is read there
         if inputs.job.buffers.in_place and shape.operand_parts == shape.result_parts:
-            return Loop(whole, there)
-        own = shape.factor if shape.result_parts > shape.operand_parts else 0
-        return Loop(whole, there, operand=there[INPUT], own_operand=own)
+            return Loop(chunk, layout)
+        gpu_chunks = shape.part_chunks if shape.result_parts > shape.operand_parts else 0
+        return Loop(chunk, layout, operand=layout[INPUT], operand_gpu_chunks=gpu_chunks)
     if inputs.writes_input or shape.in_place or inputs.job.buffers.in_place:
         # operands are not ours to write, and are gone where results lie over them
         copy = inputs.scratch.take(body * shape.operand_parts)
-        moved = ChunkLayout(BufferOffset(Space.SCRATCH, 0, copy), shape.factor, body, whole)
-        before = [
-            LocalCopy(one.place(0), two.place(0), body)
-            for one, two in _parts(shape.operand_parts, there[INPUT], moved)
-        ]
-        fetched, there[INPUT] = INPUT, moved
+        moved = ChunkLayout(BufferOffset(Space.SCRATCH, 0, copy), shape.part_chunks, body, chunk)
+        for part in range(shape.operand_parts):
+            first = part * shape.part_chunks
+            before.append(LocalCopy(layout[INPUT].place(first), moved.place(first), body))
+        fetched, layout[INPUT] = INPUT, moved
         if shape.in_place:
-            after = [LocalCopy(moved.place(0), result, body, own_source_stride=body)]
-    return Loop(whole, there, tuple(before), tuple(after), fetched)
+            after = [LocalCopy(moved.place(0), result, body, source_gpu_stride=body)]
+    return Loop(chunk, layout, tuple(before), tuple(after), fetched)
 
 
-def _rest(inputs: LoopInputs, tensor: int, sizes: tuple[int, int]) -> Loop:
+def _remainder_loop(
+    inputs: LoopInputs, tensor: int, part_elements: int, remainder_elements: int
+) -> Loop:
     """Chunks of one element, all in scratch; results are copied back in the end."""
-    shape, width = inputs.shape, inputs.job.buffers.element_bytes
-    part, rest = (count * width for count in sizes)
-    body, padded = part - rest, shape.factor * width
-    there = {SCRATCH: _scratch(inputs, width)}
+    shape, chunk = inputs.shape, inputs.job.buffers.element_bytes
+    part, remainder = part_elements * chunk, remainder_elements * chunk
+    body, padded = part - remainder, shape.part_chunks * chunk
+    layout = {SCRATCH: _scratch(inputs, chunk)}
     for buffer, parts in (
         (INPUT, shape.operand_parts),
         (OUTPUT, shape.result_parts),
     ):
         taken = inputs.scratch.take(padded * parts)
-        there[buffer] = ChunkLayout(
-            BufferOffset(Space.SCRATCH, 0, taken), shape.factor, padded, width
+        layout[buffer] = ChunkLayout(
+            BufferOffset(Space.SCRATCH, 0, taken), shape.part_chunks, padded, chunk
         )
-    operand = ChunkLayout(BufferOffset(Space.OPERAND, tensor, body), shape.factor, part, width)
-    result = ChunkLayout(BufferOffset(Space.RESULT, tensor, body), shape.factor, part, width)
-    given, got = there[INPUT], there[OUTPUT]
-    own_given = own_got = 0
+    operand = ChunkLayout(BufferOffset(Space.OPERAND, tensor, body), shape.part_chunks, part, chunk)
+    result = ChunkLayout(BufferOffset(Space.RESULT, tensor, body), shape.part_chunks, part, chunk)
+    given, computed = layout[INPUT], layout[OUTPUT]
+    given_gpu_stride = computed_gpu_stride = 0
     fetched = INPUT
     if shape.in_place:
+        # the smaller side is a part of the larger one: that of the gpu itself
         if shape.operand_parts > shape.result_parts:
-            got, own_got = given, padded
+            computed, computed_gpu_stride = given, padded
         else:
-            fetched, own_given = OUTPUT, 0
+            fetched, given = OUTPUT, computed
             if shape.result_parts > shape.operand_parts:
-                own_given = padded
-            given = got
-    before = [
-        fetch
-        for one, two in _parts(shape.operand_parts, operand, given)
-        for fetch in _padded(one.place(0), two.place(0), (rest, padded), own_given)
-    ]
+                given_gpu_stride = padded
+    before: list[LocalCopy] = []
+    for first in range(0, shape.chunks(INPUT), shape.part_chunks):
+        source, target = operand.place(first), given.place(first)
+        before += _padded(source, target, remainder, padded, given_gpu_stride)
     after = [
-        LocalCopy(one.place(0), two.place(0), rest, own_source_stride=own_got)
-        for one, two in _parts(shape.result_parts, got, result)
+        LocalCopy(
+            computed.place(first),
+            result.place(first),
+            remainder,
+            source_gpu_stride=computed_gpu_stride,
+        )
+        for first in range(0, shape.chunks(OUTPUT), shape.part_chunks)
     ]
-    return Loop(width, there, tuple(before), tuple(after), fetched)
+    return Loop(chunk, layout, tuple(before), tuple(after), fetched)
 
 
 def _padded(
-    operand: BufferOffset, given: BufferOffset, sizes: tuple[int, int], own: int
+    operand: BufferOffset, given: BufferOffset, size: int, padded: int, gpu_stride: int
 ) -> Iterator[LocalCopy]:
-    """The rest of a part, then over and over what stands there, until there is enough.
+    """The remainder of a part, `size` bytes, repeated in scratch until it fills `padded` bytes.
 
     Nothing else of the operand is read: in place, the other loop writes it meanwhile.
     """
-    there, padded = sizes
-    yield LocalCopy(operand, given, there, own)
-    while there < padded:
-        more = min(there, padded - there)
-        target = attrs.evolve(given, offset=given.offset + there)
-        yield LocalCopy(given, target, more, own, own, is_behind=True)
-        there += more
+    yield LocalCopy(operand, given, size, gpu_stride)
+    while size < padded:
+        more = min(size, padded - size)
+        target = attrs.evolve(given, offset=given.offset + size)
+        yield LocalCopy(given, target, more, gpu_stride, gpu_stride, is_behind=True)
+        size += more
 
 
-def _parts(count: int, *both: ChunkLayout) -> Iterator[Sequence[ChunkLayout]]:
-    """Both, part by part."""
-    for part in range(count):
-        yield [
-            attrs.evolve(one, at=attrs.evolve(one.at, offset=one.at.offset + part * one.stride))
-            for one in both
-        ]
-
-
-def _scratch(inputs: LoopInputs, width: int) -> ChunkLayout:
+def _scratch(inputs: LoopInputs, chunk_bytes: int) -> ChunkLayout:
+    """The scratch of the file, one part."""
     chunks = inputs.scratch_chunks
-    taken = inputs.scratch.take(chunks * width)
-    return ChunkLayout(BufferOffset(Space.SCRATCH, 0, taken), chunks, chunks * width, width)
+    size = chunks * chunk_bytes
+    taken = BufferOffset(Space.SCRATCH, 0, inputs.scratch.take(size))
+    return ChunkLayout(taken, chunks, size, chunk_bytes)

@@ -136,12 +136,12 @@ def schema() -> dict[str, Any]:
 
 def encoded(collectives: Sequence[CollectiveText]) -> bytes:
     """The bytes of a file; a line for each transfer."""
-    whole = msgspec.to_builtins(FileText("ncc-plan", 1, list(collectives)))
-    return ("".join(_lines(_without_defaults(whole), 0)) + "\n").encode()
+    file = msgspec.to_builtins(FileText("ncc-plan", 1, list(collectives)))
+    return ("".join(_lines(_without_defaults(file), 0)) + "\n").encode()
 
 
 _OPENED = ("collectives", "teams", "rounds")
-"""What goes on several lines."""
+"""Keys of lists that have a line for each item."""
 
 
 def _lines(value: Any, depth: int) -> Iterator[str]:
@@ -175,13 +175,13 @@ def _list_lines(items: list[Any], depth: int, *, is_rounds: bool) -> Iterator[st
 
 
 def _without_defaults(value: Any) -> Any:
-    """The same without what stands for nothing."""
+    """The same without nulls and without fields that have their default value."""
     if isinstance(value, dict):
-        plain = {"tensor": 0, "lane": 0, "credit": 0, "divisor": 1, "row_bytes": 0, "entries": 0}
+        defaults = {"tensor": 0, "lane": 0, "credit": 0, "divisor": 1, "row_bytes": 0, "entries": 0}
         return {
             key: _without_defaults(item)
             for key, item in value.items()
-            if item is not None and not (key in plain and item == plain[key])
+            if item is not None and not (key in defaults and item == defaults[key])
         }
     if isinstance(value, list) and value and isinstance(value[0], dict | list):
         return [_without_defaults(item) for item in value]
@@ -208,13 +208,13 @@ class _ExecutionGpu(msgspec.Struct):
 
 
 class _ExecutionPlan(msgspec.Struct):
-    """What tells an execution plan of MSCCL++. Source: microsoft/mscclpp, execution_plan.cc."""
+    """Keys of an execution plan of MSCCL++. Source: microsoft/mscclpp, execution_plan.cc."""
 
     gpus: list[_ExecutionGpu]
 
 
 def _foreign(data: bytes) -> str:
-    """Says so where JSON is a plan of somebody else's that is known; "" if it is not."""
+    """The message for an execution plan of MSCCL++; "" for other JSON."""
     try:
         msgspec.json.decode(data, type=_ExecutionPlan)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -242,7 +242,7 @@ MOST_SHOWN = 40
 
 
 def difference(text: CollectiveText, job: Job) -> str:
-    """What of a file's collective is otherwise than of a job, "" if nothing is."""
+    """The first field in which a file's collective differs from a job, in words; "" for none."""
     expected = _described(job, text.teams)
     for name in CollectiveText.__struct_fields__:
         ours, theirs = getattr(text, name), getattr(expected, name)
@@ -258,7 +258,17 @@ def _short(value: object) -> str:
 
 def described(job: Job, teams: Sequence[tuple[Plan, np.ndarray]]) -> CollectiveText:
     """A placeholder with the plans that fill it and their groups."""
-    return _described(job, [_team(plan, groups) for plan, groups in teams])
+    texts = [
+        TeamText(
+            plan.algorithm,
+            plan.members,
+            [[_transfer(move) for move in one_round.transfers] for one_round in plan.rounds],
+            plan.scratch_bytes,
+            [list(map(int, group)) for group in groups],
+        )
+        for plan, groups in teams
+    ]
+    return _described(job, texts)
 
 
 def _described(job: Job, teams: list[TeamText]) -> CollectiveText:
@@ -276,12 +286,6 @@ def _described(job: Job, teams: list[TeamText]) -> CollectiveText:
         row_bytes=buffers.row_bytes,
         entries=buffers.entries,
     )
-
-
-def _team(plan: Plan, groups: np.ndarray) -> TeamText:
-    rounds = [[_transfer(move) for move in one.transfers] for one in plan.rounds]
-    named = [list(map(int, group)) for group in groups]
-    return TeamText(plan.algorithm, plan.members, rounds, plan.scratch_bytes, named)
 
 
 def _transfer(move: Transfer) -> TransferText:
@@ -305,7 +309,9 @@ def _transfer(move: Transfer) -> TransferText:
 
 
 def _count(count: CountEntries) -> CountText:
-    source, target = (None if one is None else _column(one) for one in (count.source, count.target))
+    source, target = (
+        None if column is None else _column(column) for column in (count.source, count.target)
+    )
     return CountText(_column(count.rows), source, target)
 
 
@@ -324,7 +330,12 @@ def plan_of(team: TeamText) -> Plan:
     """The plan of a team; PlanError where a column has not a cell for each member."""
     reading = _Reading(team.members)
     rounds = tuple(
-        Round(tuple(reading.transfer(move, (number, place)) for place, move in enumerate(moves)))
+        Round(
+            tuple(
+                reading.transfer(move, f"round {number}, transfer {place}")
+                for place, move in enumerate(moves)
+            )
+        )
         for number, moves in enumerate(team.rounds)
     )
     return Plan(team.algorithm, team.members, rounds, team.scratch_bytes)
@@ -332,13 +343,12 @@ def plan_of(team: TeamText) -> Plan:
 
 @attrs.frozen
 class _Reading:
-    """Makes columns for so many members."""
+    """Makes transfers whose columns have a cell for each member."""
 
     members: int
 
-    def transfer(self, move: TransferText, place: tuple[int, int]) -> Transfer:
-        """A transfer, at its place in a plan."""
-        where = f"round {place[0]}, transfer {place[1]}"
+    def transfer(self, move: TransferText, where: str) -> Transfer:
+        """A transfer; `where` is its place in the plan, for errors."""
 
         def column(cells: Column, dtype: type[np.integer] = np.int32) -> np.ndarray:
             return self._column(cells, dtype, where)
@@ -349,8 +359,9 @@ class _Reading:
 
         after = None
         if move.after is not None:
-            both = (move.after.arrived, move.after.sent)
-            after = Dependencies(*(tuple(map(column, one)) for one in both))
+            after = Dependencies(
+                tuple(map(column, move.after.arrived)), tuple(map(column, move.after.sent))
+            )
         return Transfer(
             peer=column(move.peer),
             sources=tuple(map(piece, move.sources)),
@@ -370,15 +381,15 @@ class _Reading:
 
     def _count(self, text: CountText, column: Callable[..., np.ndarray]) -> CountEntries:
         source, target = (
-            None if one is None else column(one, np.int64) for one in (text.source, text.target)
+            None if cells is None else column(cells, np.int64)
+            for cells in (text.source, text.target)
         )
         return CountEntries(column(text.rows, np.int64), source, target)
 
     def _column(self, cells: Column, dtype: type[np.integer], where: str) -> np.ndarray:
         limits = np.iinfo(dtype)
-        lowest = (
-            IDLE if dtype is np.int32 else int(limits.min)
-        )  # offsets of who is idle are no matter
+        # int32 columns name members or none, int64 ones are offsets, which idle members ignore
+        lowest = IDLE if dtype is np.int32 else int(limits.min)
         if isinstance(cells, list) and len(cells) != self.members:
             raise PlanError(
                 f"{where}: a column of {len(cells)} cells, there are {self.members} members"
@@ -400,17 +411,17 @@ MOST_SCRATCH = 1 << 46
 
 
 def check_sound(plan: Plan, job: Job) -> None:
-    """PlanError with the round and the transfer that name what is not there."""
-    checking = _Checking(plan, job)
+    """PlanError for the first transfer that names members, bytes or transfers there are not."""
+    check = _PlanCheck(plan, job)
     number = 0
     if plan.scratch_bytes > MOST_SCRATCH:
         raise PlanError(f"scratch_bytes is {plan.scratch_bytes}, must be at most {MOST_SCRATCH}")
     for place, one_round in enumerate(plan.rounds):
         first = number
         for index, move in enumerate(one_round.transfers):
-            for fault in checking.faults(move, first):
+            for fault in check.faults(move, first):
                 raise PlanError(f"round {place}, transfer {index}: {fault}")
-            checking.moves.append(move)
+            check.moves.append(move)
             number += 1
 
 
@@ -443,8 +454,8 @@ def _across(move: Transfer, groups: np.ndarray, chips: np.ndarray) -> Iterator[t
 
 
 @attrs.define(eq=False)
-class _Checking:
-    """One plan on its way through the transfers."""
+class _PlanCheck:
+    """A plan, and those of its transfers that have been checked."""
 
     plan: Plan
     job: Job
@@ -498,21 +509,20 @@ class _Checking:
 
     def _bytes(self, move: Transfer) -> Iterator[str]:
         active = move.peer != IDLE
-        width = self.job.buffers.element_bytes
+        element_bytes = self.job.buffers.element_bytes
         sizes = move.size_bytes[active]
-        if (sizes < 0).any() or (sizes % max(1, width)).any():
-            yield f"bytes that are no whole elements of {width}"
+        if (sizes < 0).any() or (sizes % max(1, element_bytes)).any():
+            yield f"bytes that are no whole elements of {element_bytes}"
         pieces = [("source", piece, active) for piece in move.sources]
         pieces.append(("target", move.target, active))
         if move.also is not None:
             pieces.append(("also.target", move.also.target, move.also.peer != IDLE))
         for name, piece, where in pieces:
-            yield from self._piece(name, piece, (where, move.size_bytes))
+            yield from self._piece(name, piece, where, move.size_bytes)
 
     def _piece(
-        self, name: str, piece: Location, extent: tuple[np.ndarray, np.ndarray]
+        self, name: str, piece: Location, where: np.ndarray, size: np.ndarray
     ) -> Iterator[str]:
-        where, size = extent
         room = self._room(piece)
         if room is None:
             yield f"{name} in tensor {piece.tensor} of {piece.space.value}, which there is not"
@@ -555,7 +565,7 @@ class _Checking:
                 lacking = (
                     member
                     for member in np.flatnonzero(column != IDLE).tolist()
-                    if not active[member] or not self._has(name, int(column[member]), member)
+                    if not active[member] or not self._concerns(name, int(column[member]), member)
                 )
                 if (member := next(lacking, None)) is not None:
                     yield f"after.{name} {column[member]}, which member {member} has not"
@@ -574,10 +584,10 @@ class _Checking:
             if column is not None and (column.min() < IDLE or column.max() >= most):
                 yield f"count.{name} {column.max()}, there are {most} entries"
 
-    def _has(self, name: str, number: int, member: int) -> bool:
+    def _concerns(self, name: str, number: int, member: int) -> bool:
         """Whether a transfer arrives at a member, or is made by it."""
         move = self.moves[number]
         if name == "sent":
             return bool(move.peer[member] != IDLE)
-        comes = (move.peer == member).any()
-        return bool(comes or (move.also is not None and (move.also.peer == member).any()))
+        arrives = (move.peer == member).any()
+        return bool(arrives or (move.also is not None and (move.also.peer == member).any()))

@@ -1,7 +1,7 @@
 """Files of plans: reading them, and which placeholders each fills.
 
 `FILE` is for every placeholder that it fits; `OP=FILE` for those of an operator; `pN=FILE` and
-`NAME=FILE` for one placeholder. What names one comes first. Every file has to fit something.
+`NAME=FILE` for one placeholder, and these have precedence. Every file must fill a placeholder.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from ncc_runtime.plans.msccl_file import Algo
 from ncc_runtime.plans.msccl_plan import MscclPlan
 
 MOST_REASONS = 3
-"""Placeholders that a message says of why a file does not fit."""
+"""Placeholders whose reason a message gives why a file does not fit."""
 
 Teams = tuple[tuple[Plan, np.ndarray], ...]
 
@@ -47,11 +47,11 @@ class PlanRequest:
 
 @attrs.frozen(eq=False)
 class PlanFile:
-    """A file, and for which placeholders it was given."""
+    """A file, and the placeholders that it is meant for."""
 
     path: str
     target: str | None  # operator, pN or name
-    content: "_Msccl | _Ours"
+    content: "_Msccl | _Document"
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class PlanFile:
     @property
     def is_proved_late(self) -> bool:
         """Whether only the proofs of the lowered program show if it is right."""
-        return isinstance(self.content, _Ours)
+        return isinstance(self.content, _Document)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ class PlanFile:
         return self.target is not None and self.target not in _OPERATORS
 
     def is_meant_for(self, request: PlanRequest) -> bool:
-        """Whether it was given for a placeholder, should it fit."""
+        """Whether it is meant for a placeholder, if it fits."""
         names = (None, request.op.value, f"p{request.number}", request.placeholder.name)
         return self.target in names
 
@@ -83,7 +83,7 @@ class PlanFile:
         return self.content.misfit(request, named=self.target is not None)
 
     def candidate(self, request: PlanRequest, chips: np.ndarray) -> Candidate:
-        """What it fills the placeholder with; PlanError if its plan is not sound.
+        """The candidate for a placeholder; PlanError if its plan is not sound.
 
         `chips` has the chip of each rank.
         """
@@ -110,15 +110,15 @@ class _Msccl:
             self._plan(op)
 
     def misfit(self, request: PlanRequest, *, named: bool) -> str:
-        own = op_of(self._algo)
-        if own is None and not named:
+        file_op = op_of(self._algo)
+        if file_op is None and not named:
             word = self._algo.collective[:40]
             says = f"it is for {word!r}" if word else "it has no coll"
             return f"{says}: say what it fills, as {request.op.value}=FILE"
         if request.op not in TAKEN:
             return f"{request.op.value} moves no chunks"
-        if own not in (None, request.op):
-            return f"it is for {own.value if own else ''}"
+        if file_op not in (None, request.op):
+            return f"it is for {file_op.value if file_op else ''}"
         members = self._algo.gpus
         other = next((group for group in request.groups if len(group) != members), None)
         if other is not None:
@@ -139,28 +139,29 @@ class _Msccl:
         return self._plans[op]
 
 
-class _Ours:
-    """A file of our own."""
+class _Document:
+    """A JSON file (document.py)."""
 
     def __init__(self, collectives: Sequence[CollectiveText]) -> None:
         self._collectives = collectives
 
     def misfit(self, request: PlanRequest, *, named: bool) -> str:
         del named
-        same_op = [one for one in self._collectives if one.op == request.op.value]
+        same_op = [text for text in self._collectives if text.op == request.op.value]
         if not same_op:
-            return f"it has {', '.join(sorted({one.op for one in self._collectives})) or 'nothing'}"
-        same = [one for one in same_op if not document.difference(one, request.job)]
+            ops = sorted({text.op for text in self._collectives})
+            return f"it has {', '.join(ops) or 'nothing'}"
+        same = [text for text in same_op if not document.difference(text, request.job)]
         if not same:
             return document.difference(same_op[0], request.job)
-        teams = [team for one in same for team in one.teams]
+        teams = [team for text in same for team in text.teams]
         for group in request.groups:
             if not any(_is_for(team, group) for team in teams):
                 return f"it has no plan for a group of {len(group)} ranks, the first {group[0]}"
         return ""
 
     def teams(self, request: PlanRequest) -> Teams:
-        texts = [one for one in self._collectives if not document.difference(one, request.job)]
+        texts = [text for text in self._collectives if not document.difference(text, request.job)]
         if len(texts) > 1:
             raise PlanError(f"{request}: {len(texts)} collectives of the file are like it")
         groups: dict[int, list[Members]] = {}
@@ -168,7 +169,7 @@ class _Ours:
             fitting = [number for number, team in enumerate(texts[0].teams) if _is_for(team, group)]
             named = [number for number in fitting if texts[0].teams[number].groups is not None]
             groups.setdefault((named or fitting)[0], []).append(group)
-        found = []
+        teams = []
         for number, same in sorted(groups.items()):
             team = texts[0].teams[number]
             try:
@@ -176,8 +177,8 @@ class _Ours:
                 check_sound(plan, request.job)
             except PlanError as reason:
                 raise PlanError(f"{team.algorithm}: {reason}") from None
-            found.append((plan, np.array(same, np.int32)))
-        return tuple(found)
+            teams.append((plan, np.array(same, np.int32)))
+        return tuple(teams)
 
     def warnings(self) -> Iterator[str]:
         yield from ()
@@ -202,7 +203,7 @@ def _read(word: str) -> PlanFile:
         raise PlanError(f"plan {path}: {reason_of(error)}") from None
     try:
         if data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
-            return PlanFile(path, target, _Ours(document.decoded(data).collectives))
+            return PlanFile(path, target, _Document(document.decoded(data).collectives))
         return PlanFile(path, target, _Msccl(msccl_file.read(data)))
     except PlanError as reason:
         raise PlanError(f"plan {path}: {reason}") from None
@@ -218,33 +219,33 @@ def split_word(word: str) -> tuple[str | None, str]:
 
 def assigned(files: Sequence[PlanFile], requests: Sequence[PlanRequest]) -> Mapping[int, PlanFile]:
     """Which file fills which placeholder; PlanError where two do, or one fits nothing."""
-    found: dict[int, PlanFile] = {}
-    for one in requests:
-        fitting = [file for file in files if file.is_meant_for(one) and not file.misfit(one)]
+    file_of: dict[int, PlanFile] = {}
+    for request in requests:
+        fitting = [
+            file for file in files if file.is_meant_for(request) and not file.misfit(request)
+        ]
         fitting = [file for file in fitting if file.is_for_one] or fitting
         if len(fitting) > 1:
             names = " and ".join(file.path for file in fitting[:2])
             raise PlanError(
-                f"{one}: plans {names} both fit; say p{one.number}=FILE which is for it"
+                f"{request}: plans {names} both fit; say p{request.number}=FILE which is for it"
             )
         if fitting:
-            found[one.number] = fitting[0]
+            file_of[request.number] = fitting[0]
     for file in files:
-        if file not in found.values():
+        if file not in file_of.values():
             raise PlanError(f"plan {file.path}: fits no collective{_reasons(file, requests)}")
-    return found
+    return file_of
 
 
 def _reasons(file: PlanFile, requests: Sequence[PlanRequest]) -> str:
-    """Why a file fits none of those that it was given for."""
-    meant = [one for one in requests if file.is_meant_for(one)]
+    """Why a file fits none of the placeholders that it is meant for."""
+    meant = [request for request in requests if file.is_meant_for(request)]
     if not meant:
         return f": none is called {file.target}" if file.target else ": there are none"
-    found = list(_some(file, meant))
-    more = f" and {len(meant) - len(found)} more" if len(meant) > len(found) else ""
-    return f" ({'; '.join(found)}{more})"
-
-
-def _some(file: PlanFile, meant: Sequence[PlanRequest]) -> Iterator[str]:
-    for one in meant[:MOST_REASONS]:
-        yield f"{one}: {file.misfit(one) or 'another plan is for it'}"
+    shown = [
+        f"{request}: {file.misfit(request) or 'another plan is for it'}"
+        for request in meant[:MOST_REASONS]
+    ]
+    more = f" and {len(meant) - len(shown)} more" if len(meant) > len(shown) else ""
+    return f" ({'; '.join(shown)}{more})"

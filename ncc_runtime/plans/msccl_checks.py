@@ -7,7 +7,7 @@ because they are few is refused. The same order says which receives find their t
 
 Results are checked by a symbolic run of all steps. A chunk holds its number and a bit for each gpu
 that contributed; joining adds bits. What goes wrong (a chunk that nobody wrote, two that do not
-belong together, a gpu twice) is kept with the value and reported if a result is made of it.
+belong together, a gpu twice) is kept with the value and reported if it reaches a result.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ class Ordered:
 
 
 def ordered(graph: Graph) -> Ordered:
-    """The order in which chunks are used; PlanError for the first two steps that race.
+    """Check all pairs of steps that use a chunk; PlanError for the first two that race.
 
     Each read is set against the last write before it, each write also against the reads since; if
     these are in order, all are.
@@ -50,7 +50,9 @@ def ordered(graph: Graph) -> Ordered:
     reads, writes = steps.which("reads").tolist(), steps.which("writes").tolist()
     reads_output = (steps.which("reads") & (_buffer(graph.source) == OUTPUT)).tolist()
     writes_output = (steps.which("writes") & (_buffer(graph.target) == OUTPUT)).tolist()
-    sources, targets, counts = (one.tolist() for one in (graph.source, graph.target, steps.count))
+    sources, targets, counts = (
+        column.tolist() for column in (graph.source, graph.target, steps.count)
+    )
     writer: dict[int, int] = {}  # the last of each chunk
     readers: dict[int, list[int]] = {}  # of each chunk, since it was written
     first: set[tuple[int, int]] = set()
@@ -74,7 +76,7 @@ def ordered(graph: Graph) -> Ordered:
                     first.add((number, chunk))
         if writes[number]:
             for chunk in range(targets[number], targets[number] + counts[number]):
-                others = [one for one in readers.pop(chunk, ()) if one != number]
+                others = [reader for reader in readers.pop(chunk, ()) if reader != number]
                 is_new = chunk not in writer
                 if not is_new:
                     others.append(writer[chunk])
@@ -86,26 +88,29 @@ def ordered(graph: Graph) -> Ordered:
                 used += [chunk] * len(others)
                 is_first += [is_new and writes_output[number]] * len(others)
     before, after = np.array(earlier, np.int64), np.array(later, np.int64)
-    comes = (sent != NONE) & steps.which("writes") & ~steps.which("joins")
-    asked = np.flatnonzero(comes[after])
-    in_order = is_before(
-        graph, np.append(before, before[asked]), np.append(after, sent[after[asked]])
-    )
+    # receives whose send may write to their target at once, without a slot: those before whose
+    # send all earlier uses of the target are done
+    receives = (sent != NONE) & steps.which("writes") & ~steps.which("joins")
+    into_target = np.flatnonzero(receives[after])
+    senders = sent[after[into_target]]
+    in_order = is_before(graph, np.append(before, before[into_target]), np.append(after, senders))
     races = np.flatnonzero(~in_order[: len(before)])
     if len(races):
         at = int(races[0])
         raise _race(graph, earlier[at], later[at], used[at])
     is_free = in_order[len(before) :]
-    straight = comes.copy()
-    straight[after[asked[~is_free]]] = False
-    from_operand = comes.copy()
-    from_operand[after[asked[~is_free & ~np.array(is_first, bool)[asked]]]] = False
+    straight = receives.copy()
+    straight[after[into_target[~is_free]]] = False
+    from_operand = receives.copy()
+    overwrites = ~is_free & ~np.array(is_first, bool)[into_target]
+    from_operand[after[into_target[overwrites]]] = False
     by_start = {"": straight, FROM_OPERAND: from_operand}
-    heard = _heard(graph, straight)
+    is_started = _is_receiver_started(graph, straight)
     for buffer in (INPUT, OUTPUT):
-        # what is fetched there first must be there before somebody else may write
+        # the copy of the operand into this buffer comes before all steps of the gpu; a send that
+        # follows none of them could be overwritten by it
         is_fetched = _buffer(graph.target) == buffer
-        by_start[BUFFERS[buffer].value] = straight & (heard | ~is_fetched)
+        by_start[BUFFERS[buffer].value] = straight & (is_started | ~is_fetched)
     lists = {start: column.tolist() for start, column in by_start.items()}
     return Ordered(graph, lists, frozenset(first))
 
@@ -119,11 +124,11 @@ def _buffer(chunks: np.ndarray) -> np.ndarray:
 def is_before(graph: Graph, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Whether each first step is done when its second starts, at any speed."""
     block, place, awaited = graph.steps.block, graph.steps.place, graph.awaited
-    found: np.ndarray = (block[first] == block[second]) & (place[first] < place[second])
+    before: np.ndarray = (block[first] == block[second]) & (place[first] < place[second])
     named = awaited[second]
-    found |= (named != NONE) & (block[named] == block[first]) & (place[named] >= place[first])
-    # The rest is answered by what every step follows, a bit for each step that is asked for.
-    rest = np.flatnonzero(~found)
+    before |= (named != NONE) & (block[named] == block[first]) & (place[named] >= place[first])
+    # The rest needs transitive closure: what every step follows, a bit for each first step.
+    rest = np.flatnonzero(~before)
     steps, bits = np.unique(first[rest], return_inverse=True)
     width = max(LEAST_WIDTH, MOST_BITS // max(1, len(block)))
     for low in range(0, len(steps), width):
@@ -135,35 +140,35 @@ def is_before(graph: Graph, first: np.ndarray, second: np.ndarray) -> np.ndarray
         for at, earlier, later in zip(
             here.tolist(), first[here].tolist(), second[here].tolist(), strict=True
         ):
-            found[at] = followed[later] & marks[earlier] != 0
-    return found
+            before[at] = followed[later] & marks[earlier] != 0
+    return before
 
 
 def _followed(graph: Graph, marks: Sequence[int]) -> list[int]:
     """By step the marks of it and of all steps before it."""
-    found = [*marks, 0]  # the last is what NONE finds
-    before, awaited, copied, sent = (one.tolist() for one in graph.waits)
+    union = [*marks, 0]  # NONE, -1 as an index, finds the last
+    before, awaited, copied, sent = (column.tolist() for column in graph.waits)
     for step in graph.order:
-        found[step] |= (
-            found[before[step]] | found[awaited[step]] | found[copied[step]] | found[sent[step]]
+        union[step] |= (
+            union[before[step]] | union[awaited[step]] | union[copied[step]] | union[sent[step]]
         )
-    return found
+    return union
 
 
-def _heard(graph: Graph, straight: np.ndarray) -> np.ndarray:
-    """Whether each step that receives straight has a send that follows any step of its gpu."""
+def _is_receiver_started(graph: Graph, straight: np.ndarray) -> np.ndarray:
+    """By step that receives straight: whether its send follows a step of the receiving gpu."""
     followed = _followed(graph, [1 << gpu for gpu in graph.gpu.tolist()])
-    found = np.zeros(len(graph.steps), bool)
+    is_started = np.zeros(len(graph.steps), bool)
     for step in np.flatnonzero(straight).tolist():
-        found[step] = followed[graph.sent[step]] >> int(graph.gpu[step]) & 1
-    return found
+        is_started[step] = followed[graph.sent[step]] >> int(graph.gpu[step]) & 1
+    return is_started
 
 
 def _race(graph: Graph, earlier: int, later: int, chunk: int) -> PlanError:
     steps = graph.steps
     writes = [
-        steps.which("writes")[one] and 0 <= chunk - graph.target[one] < steps.count[one]
-        for one in (earlier, later)
+        steps.which("writes")[step] and 0 <= chunk - graph.target[step] < steps.count[step]
+        for step in (earlier, later)
     ]
     does = "written twice" if all(writes) else "read and written"
     return graph.error(
@@ -174,7 +179,7 @@ def _race(graph: Graph, earlier: int, later: int, chunk: int) -> PlanError:
 
 
 MOST_NAMED = 8
-"""A message names no more gpus than this."""
+"""Gpus that a message names."""
 
 
 class ChunkValue(NamedTuple):
@@ -188,7 +193,7 @@ class ChunkValue(NamedTuple):
 
 @attrs.frozen(eq=False)
 class CheckedResult:
-    """What the right result of a plan tells of its steps."""
+    """What the symbolic run of a correct plan shows of its steps."""
 
     complete: frozenset[tuple[int, int]]  # steps and their chunks that join the last contribution
 
@@ -202,16 +207,16 @@ def performed(graph: Graph, placeholder: Placeholder) -> CheckedResult:
     for gpu in range(shape.gpus):
         if shape.is_cleared(placeholder, gpu):
             continue
-        own = shape.canonical(np.full(len(index), gpu), np.full(len(index), OUTPUT), index)
-        for chunk, at in enumerate(chunks_of(np.array(gpu), *own).tolist()):
+        places = shape.canonical(np.full(len(index), gpu), np.full(len(index), OUTPUT), index)
+        for chunk, at in enumerate(chunks_of(np.array(gpu), *places).tolist()):
             expected = shape.contents(placeholder, gpu, chunk)
-            found = run.holds(at)
+            value = run.holds(at)
             if (
-                found is None
-                or found.fault
-                or (found.sources, found.chunk) != (expected.sources, expected.chunk)
+                value is None
+                or value.fault
+                or (value.sources, value.chunk) != (expected.sources, expected.chunk)
             ):
-                raise _wrong(graph, gpu, chunk, expected, found)
+                raise _wrong(graph, gpu, chunk, expected, value)
     return CheckedResult(frozenset(run.complete))
 
 
@@ -220,7 +225,7 @@ class _SymbolicRun:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._everybody = (1 << graph.shape.gpus) - 1
+        self._all_gpus = (1 << graph.shape.gpus) - 1
         self._sent: dict[int, list[ChunkValue]] = {}  # by send
         self._held: dict[int, ChunkValue] = {}  # by chunk: what steps have written
         self.complete: set[tuple[int, int]] = set()
@@ -254,11 +259,11 @@ class _SymbolicRun:
             if joins:
                 # a join at home reads its target, one that receives its source
                 ours = self._read(step, source if receives else target, count)
-                values = [self._joined(step, *both) for both in zip(values, ours, strict=True)]
+                values = [self._joined(step, *pair) for pair in zip(values, ours, strict=True)]
                 self.complete.update(
                     (step, place)
-                    for place, both in enumerate(values)
-                    if both.sources == self._everybody and not both.fault
+                    for place, value in enumerate(values)
+                    if value.sources == self._all_gpus and not value.fault
                 )
             if writes:
                 for place, (sources, chunk, fault, _) in enumerate(values):
@@ -267,61 +272,61 @@ class _SymbolicRun:
                 self._sent[step] = values
 
     def holds(self, at: int) -> ChunkValue | None:
-        """What a step wrote in a chunk, or the gpu's operand has there; None for nothing."""
-        found = self._held.get(at)
-        if found is not None:
-            return found
+        """The value that a step wrote in a chunk, else that of the gpu's operand; or None."""
+        value = self._held.get(at)
+        if value is not None:
+            return value
         gpu, buffer, index = places_of(at)
         given = self._graph.shape.given(gpu, buffer, index)
         return None if given is None else ChunkValue(1 << gpu, given)
 
     def _read(self, step: int, first: int, count: int) -> list[ChunkValue]:
-        found = []
+        values = []
         for chunk in range(first, first + count):
             value = self._held.get(chunk) or self.holds(chunk)
             if value is None:
                 name = self._graph.name_of(step, chunk)
                 fault = f"{_named(self._graph, step)} reads {name}, which nothing has written"
                 value = ChunkValue(0, 0, fault)
-            found.append(value)
-        return found
+            values.append(value)
+        return values
 
     def _joined(self, step: int, one: ChunkValue, other: ChunkValue) -> ChunkValue:
         fault = one.fault or other.fault
         if not fault and one.chunk != other.chunk:
             fault = f"{_named(self._graph, step)} joins chunk {one.chunk} to chunk {other.chunk}"
-        twice = one.sources & other.sources
-        if not fault and twice:
+        repeated = one.sources & other.sources
+        if not fault and repeated:
             named = _named(self._graph, step)
-            fault = f"{named} joins the contribution of {_gpus(twice)} twice"
+            fault = f"{named} joins the contribution of {_gpus(repeated)} twice"
         return ChunkValue(one.sources | other.sources, one.chunk, fault)
 
 
 def _wrong(
-    graph: Graph, gpu: int, chunk: int, expected: ChunkContents, found: ChunkValue | None
+    graph: Graph, gpu: int, chunk: int, expected: ChunkContents, actual: ChunkValue | None
 ) -> PlanError:
-    what, steps = _difference(expected, found), graph.steps
+    what, steps = _difference(expected, actual), graph.steps
     at, last = graph.algo.at, "no step writes there"
     _, written, _ = places_of(graph.target[steps.which("writes")])
     if not graph.shape.in_place and OUTPUT not in written:
         last = 'no step writes to o: say inplace="1" if i and o are one buffer'
-    if found is not None and found.number != NONE:
-        at, last = steps.at(found.number), f"last written by {graph.name(found.number)}"
+    if actual is not None and actual.number != NONE:
+        at, last = steps.at(actual.number), f"last written by {graph.name(actual.number)}"
     where = f"chunk {chunk} of the result of gpu {gpu}"
     return at.error(f"not {graph.shape.op.value}: {where} {what}; {last}")
 
 
-def _difference(expected: ChunkContents, found: ChunkValue | None) -> str:
-    if found is None:
+def _difference(expected: ChunkContents, actual: ChunkValue | None) -> str:
+    if actual is None:
         return "is never written"
-    if found.fault:
-        return f"is wrong: {found.fault}"
-    if found.chunk != expected.chunk:
-        sources = _gpus(found.sources)
-        return f"holds chunk {found.chunk} of {sources}, not chunk {expected.chunk}"
-    missing, more = expected.sources & ~found.sources, found.sources & ~expected.sources
+    if actual.fault:
+        return f"is wrong: {actual.fault}"
+    if actual.chunk != expected.chunk:
+        sources = _gpus(actual.sources)
+        return f"holds chunk {actual.chunk} of {sources}, not chunk {expected.chunk}"
+    missing, extra = expected.sources & ~actual.sources, actual.sources & ~expected.sources
     words = [f"lacks the contribution of {_gpus(missing)}"] if missing else []
-    words += [f"has a contribution of {_gpus(more)}"] if more else []
+    words += [f"has a contribution of {_gpus(extra)}"] if extra else []
     return " and ".join(words)
 
 

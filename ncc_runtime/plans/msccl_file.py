@@ -12,10 +12,9 @@ msccl-tools, TACCL and TE-CCL print them (msccl/ncclize.py).
 Source: github.com/microsoft/msccl-tools (msccl/language/ir.py) and github.com/Azure/msccl-executor-
 nccl (src/misc/msccl/msccl_parser.cc), which agree on the attributes.
 
-XML as elements that know their line and column; what could be hostile is refused.
-
-A document type, and so every entity, is refused before it is read; so are files beyond a size, and
-elements beyond a number or a depth. Nothing outside of the file is ever opened.
+The XML is parsed into elements that know their line and column. A document type, and so every
+entity, is refused before it is read; so are files beyond a size, and elements beyond a number or a
+depth. Nothing outside of the file is ever opened.
 """
 
 import enum
@@ -64,7 +63,7 @@ class Element:
 
 
 def parse(data: bytes) -> Element:
-    """The root element; PlanError with line and column where it is no XML that is taken."""
+    """The root element; PlanError with line and column where it is not well formed, or refused."""
     if len(data) > MOST_BYTES:
         raise PlanError(f"{len(data)} bytes, a plan has at most {MOST_BYTES}")
     reader = _Reader()
@@ -257,7 +256,7 @@ class Algo:
     collective: str  # the file's own word, "" for none
     protocol: str
     in_place: bool  # input and output are one buffer
-    is_either: bool  # or two, as the caller has them
+    is_either: bool  # made for one buffer and for two
     chunks: int  # of the larger side
     scratch_chunks: tuple[int, ...]  # by gpu
     blocks: tuple[ThreadBlock, ...]  # gpu after gpu
@@ -288,21 +287,22 @@ class Algo:
 
     def received(self) -> np.ndarray:
         """The receive that takes each send: the n-th of a connection the n-th; NOBODY for none."""
-        found: np.ndarray = np.full(len(self.steps), NOBODY, np.int64)
-        (sends, sent, turn), (receives, came, its_turn) = map(_numbered, self.connections())
-        _, ours, theirs = np.intersect1d(
-            sent * len(found) + turn, came * len(found) + its_turn, return_indices=True
+        count = len(self.steps)
+        (sends, sent), (receives, received) = (
+            _nth_of_connection(connection, count) for connection in self.connections()
         )
-        found[sends[ours]] = receives[theirs]
-        return found
+        _, nth_send, nth_receive = np.intersect1d(sent, received, return_indices=True)
+        receive_of: np.ndarray = np.full(count, NOBODY, np.int64)
+        receive_of[sends[nth_send]] = receives[nth_receive]
+        return receive_of
 
 
-def _numbered(connection: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Steps that have a connection, which, and how many of it come before."""
+def _nth_of_connection(connection: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Steps that have a connection, and a key of each: connection and place in it as one number."""
     steps = np.flatnonzero(connection != NOBODY)
     steps = steps[np.argsort(connection[steps], kind="stable")]
-    its = connection[steps]
-    return steps, its, np.arange(len(its)) - np.searchsorted(its, its)
+    key = connection[steps]
+    return steps, key * count + np.arange(len(key)) - np.searchsorted(key, key)
 
 
 def read(data: bytes) -> Algo:
@@ -317,7 +317,7 @@ def read(data: bytes) -> Algo:
 
 
 class _Malformed(Exception):  # noqa: N818 - becomes a PlanError where its place is known
-    """An element that means nothing."""
+    """An element that is not as the format has it."""
 
     def __init__(self, element: Element, what: str) -> None:
         super().__init__(what)
@@ -334,12 +334,12 @@ def _path(element: Element, inner: Element) -> list[str] | None:
         return []
     places: Counter[str] = Counter()
     for child in element.children:
-        found = _path(child, inner)
-        if found is not None:
+        path = _path(child, inner)
+        if path is not None:
             number = child.attributes.get(
                 _IDS.get(child.name, ""), f"at place {places[child.name]}"
             )
-            return [*([f"{child.name} {number[:20]}"] if child.name in _IDS else []), *found]
+            return [*([f"{child.name} {number[:20]}"] if child.name in _IDS else []), *path]
         places[child.name] += 1
     return None
 
@@ -349,7 +349,7 @@ def _algo(root: Element) -> Algo:
         raise _Malformed(root, f"<{root.name[:20]}>, an MSCCL plan begins with <algo>")
     count = _number(root, "ngpus", 1, MOST_GPUS)
     channels = _number(root, "nchannels", 1, MOST_GPUS, default=MOST_GPUS)
-    gpus = [_gpu(one, count, channels) for one in _inside(root, "gpu")]
+    gpus = [_gpu(child, count, channels) for child in _inside(root, "gpu")]
     known: set[int] = set()
     for gpu, element in zip(gpus, root.children, strict=True):
         if gpu.number in known:
@@ -360,9 +360,9 @@ def _algo(root: Element) -> Algo:
     is_in_place = _number(root, "inplace", 0, 1, default=0) == 1
     is_apart = _number(root, "outofplace", 0, 1, default=0) == 1
     gpus.sort(key=lambda gpu: gpu.number)
-    its_blocks = [one for gpu in gpus for one in gpu.blocks]
-    rows = [row for _, its_rows in its_blocks for row in its_rows]
-    lengths = [len(its_rows) for _, its_rows in its_blocks]
+    blocks = [block for gpu in gpus for block in gpu.blocks]
+    rows = [row for _, of_block in blocks for row in of_block]
+    lengths = [len(of_block) for _, of_block in blocks]
     columns = np.array(rows, np.int64).reshape(-1, len(attrs.fields(StepTable)) - 2).T.copy()
     block = np.repeat(np.arange(len(lengths)), lengths)
     return Algo(
@@ -373,17 +373,17 @@ def _algo(root: Element) -> Algo:
         is_either=is_in_place and is_apart,
         chunks=_number(root, "nchunksperloop", 1, MOST_CHUNKS),
         scratch_chunks=tuple(gpu.scratch_chunks for gpu in gpus),
-        blocks=tuple(block for block, _ in its_blocks),
+        blocks=tuple(thread_block for thread_block, _ in blocks),
         steps=StepTable(block, np.arange(len(rows)) - np.searchsorted(block, block), *columns),
         at=root.at,
     )
 
 
 def adding_to_targets(algo: Algo) -> Algo:
-    """The same, where what a step receives is joined to its target, if the file can mean that.
+    """The file read as msccl-tools means it: received bytes are reduced into the step's target.
 
-    Of such steps msccl-tools prints as source where the bytes came from, on the sender. What no
-    step can mean so is the very same.
+    For rrc, rrs and rrcs msccl-tools prints as source the chunk on the sender, so a step is changed
+    where its source is what its send reads or writes. The same object if no step is.
     """
     steps, received = algo.steps, algo.received()
     sends = np.flatnonzero(received != NOBODY)
@@ -404,7 +404,7 @@ def adding_to_targets(algo: Algo) -> Algo:
 
 
 _Row = tuple[int, int, int, int, int, int, int, int, bool, int, int]
-"""A step as Steps has it, from its kind on."""
+"""A step as StepTable has it, from its kind on."""
 
 
 @attrs.frozen
@@ -420,11 +420,11 @@ def _gpu(element: Element, count: int, channels: int) -> _Gpu:
     number = _number(element, "id", 0, count - 1)
     blocks: list[tuple[ThreadBlock, list[_Row]]] = []
     copies: list[_Row] = []
-    for one in _inside(element, "tb", "copy"):
-        if one.name == "tb":
-            blocks.append(_block(one, number, count, channels))
+    for child in _inside(element, "tb", "copy"):
+        if child.name == "tb":
+            blocks.append(_block(child, number, count, channels))
         else:
-            copies.append(_copy(one))
+            copies.append(_copy(child))
     _check_alone(element, [block for block, _ in blocks])
     if copies:
         blocks.append((ThreadBlock(number, NOBODY, NOBODY, NOBODY, 0), copies))
@@ -442,25 +442,25 @@ def _copy(element: Element) -> _Row:
     return kind, *source, *target, count, *awaited, False, element.line, element.column
 
 
-def _block(element: Element, own: int, count: int, channels: int) -> tuple[ThreadBlock, list[_Row]]:
+def _block(element: Element, gpu: int, count: int, channels: int) -> tuple[ThreadBlock, list[_Row]]:
     ends = [_number(element, name, NOBODY, count - 1) for name in ("send", "recv")]
     for name, end in zip(("send", "recv"), ends, strict=True):
-        if end == own:
+        if end == gpu:
             raise _Malformed(element, f"{name} is {end}, the gpu itself")
     block = ThreadBlock(
-        gpu=own,
+        gpu=gpu,
         number=_number(element, "id", 0, MOST_CHUNKS),
         to=ends[0],
         of=ends[1],
         channel=_number(element, "chan", NOBODY, channels - 1),
     )
-    rows = [_step(one, at) for at, one in enumerate(_inside(element, "step"))]
-    for row, one in zip(rows, element.children, strict=True):
+    rows = [_step(child, at) for at, child in enumerate(_inside(element, "step"))]
+    for row, child in zip(rows, element.children, strict=True):
         kind = KINDS[row[0]]
         if kind.sends and block.to == NOBODY:
-            raise _Malformed(one, f"a step {kind.value} in a tb whose send is -1")
+            raise _Malformed(child, f"a step {kind.value} in a tb whose send is -1")
         if kind.receives and block.of == NOBODY:
-            raise _Malformed(one, f"a step {kind.value} in a tb whose recv is -1")
+            raise _Malformed(child, f"a step {kind.value} in a tb whose recv is -1")
     return block, rows
 
 
@@ -468,7 +468,7 @@ def _check_alone(gpu: Element, blocks: Sequence[ThreadBlock]) -> None:
     """A connection has one end at each side: gpu, gpu and channel name one thread block."""
     known: dict[tuple[str, int, int], ThreadBlock] = {}
     numbers: set[int] = set()
-    elements = (one for one in gpu.children if one.name == "tb")
+    elements = (child for child in gpu.children if child.name == "tb")
     for block, element in zip(blocks, elements, strict=True):
         if block.number in numbers:
             raise _Malformed(element, "the second tb of this id")
@@ -513,7 +513,7 @@ def _step(element: Element, place: int) -> _Row:
 
 
 _UNUSED = INPUT, 0
-"""A side of a step that nobody looks at; a nop has -1 there."""
+"""The unused side of a step; a nop has -1 there."""
 
 
 def _chunk(element: Element, buffer_name: str, index_name: str) -> tuple[int, int]:
@@ -532,9 +532,9 @@ def _check_empty(element: Element) -> None:
 def _inside(element: Element, *names: str) -> Iterator[Element]:
     for child in element.children:
         if child.name not in names:
-            wanted = " or ".join(f"<{name}>" for name in names)
+            allowed = " or ".join(f"<{name}>" for name in names)
             raise _Malformed(
-                child, f"<{child.name[:20]}> in <{element.name}>, where {wanted} belongs"
+                child, f"<{child.name[:20]}> in <{element.name}>, where {allowed} belongs"
             )
         yield child
 
@@ -560,7 +560,7 @@ def _number(element: Element, name: str, least: int, most: int, default: int | N
         if default is not None:
             return default
         word = _word(element, name)
-    number = _whole(word) if len(word) <= MOST_DIGITS else None
+    number = _integer(word) if len(word) <= MOST_DIGITS else None
     if number is None:
         raise _Malformed(element, f"{name} is {word[:20]!r}, which is no whole number")
     if not least <= number <= most:
@@ -569,5 +569,5 @@ def _number(element: Element, name: str, least: int, most: int, default: int | N
 
 
 @functools.lru_cache(1 << 12)
-def _whole(word: str) -> int | None:
+def _integer(word: str) -> int | None:
     return int(word) if _NUMBER.fullmatch(word.strip()) else None

@@ -1,9 +1,9 @@
-"""The steps of an MSCCL plan as one graph: who waits for whom, and in which order they can run.
+"""The dependency graph of an MSCCL plan's steps, and an order in which they can run.
 
 A step follows the one before it in its thread block, the step that it depends on, the copies of its
 gpu whose chunks it uses, the send that it receives, and, for a send, the receive that frees its
 slot. A connection has as many slots as MSCCL's buffers hold chunks, and more where the steps would
-else wait in a circle: such a plan runs here, and jams on a GPU.
+otherwise deadlock: such a plan runs here, and jams on a GPU.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ MOST_SHOWN = 8
 
 
 def chunks_of(gpu: np.ndarray, buffer: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Numbers of chunks among all that there can be; those of one buffer are consecutive."""
+    """Chunks as numbers, gpu-major, then buffer, then index; those of a buffer are consecutive."""
     return (gpu * len(BUFFERS) + buffer) * 2 * MOST_INDEX + index
 
 
@@ -95,12 +95,12 @@ class Graph:
     def name_of(self, step: int, chunk: int) -> str:
         """A chunk that a step uses, as the file calls it: in place it has two names."""
         steps = self.steps
-        for own, said in (
+        for first, ref in (
             (self.source[step], steps.source(step)),
             (self.target[step], steps.target(step)),
         ):
-            if 0 <= chunk - own < steps.count[step]:
-                return str(Ref(said.buffer, said.index + int(chunk - own)))
+            if 0 <= chunk - first < steps.count[step]:
+                return str(Ref(ref.buffer, ref.index + int(chunk - first)))
         raise AssertionError(f"{self.name(step)} does not use chunk {chunk}")
 
     def error(self, step: int, what: str) -> PlanError:
@@ -144,25 +144,25 @@ def _order(graph: Graph) -> tuple[int, list[int], str]:
         step, what = _circle(graph, unlimited)
         raise graph.steps.at(step).error(f"deadlock: {what}")
     held = slots = SLOTS.get(protocol.lower(), SLOTS_OTHERWISE)
-    while len(found := _order_with(graph, slots)) < count:
+    while len(order := _order_with(graph, slots)) < count:
         slots *= 2
     has = f"a connection of {protocol} holds {held} chunks"
     if slots > held:
         step, what = _circle(graph, _order_with(graph, held), held)
         error = graph.steps.at(step).error(f"jams on a GPU, where {has}: {what}")
-        return slots, found, str(error)
+        return slots, order, str(error)
     stuck: np.ndarray = np.ones(count, bool)
     stuck[_order_in_pieces(graph, held)] = False
     sends = np.flatnonzero(stuck & (graph.received != NONE) & (graph.steps.count > 1))
     if not len(sends):
-        return slots, found, ""
+        return slots, order, ""
     first = int(sends[0])
     what = (
         f"jams on a GPU with buffers so large that chunks go one by one, where {has}: "
         f"{graph.name(first)} sends {graph.steps.count[first]}, and "
         f"{graph.name(graph.received[first])} waits before it receives them"
     )
-    return slots, found, str(graph.steps.at(first).error(what))
+    return slots, order, str(graph.steps.at(first).error(what))
 
 
 def _check_size(algo: Algo, shape: ChunkCounts) -> None:
@@ -182,8 +182,8 @@ def _check_chunks(graph: Graph) -> None:
     scratch = np.array(algo.scratch_chunks, np.int64)[graph.gpu]
 
     def room(buffer: np.ndarray) -> np.ndarray:
-        whole = np.where(buffer == INPUT, shape.chunks(INPUT), shape.chunks(OUTPUT))
-        return np.where(buffer == SCRATCH, scratch, whole)
+        chunks = np.where(buffer == INPUT, shape.chunks(INPUT), shape.chunks(OUTPUT))
+        return np.where(buffer == SCRATCH, scratch, chunks)
 
     source_room, target_room = room(steps.source_buffer), room(steps.target_buffer)
     reads_none = steps.which("reads") & (steps.source_index + steps.count > source_room)
@@ -215,16 +215,17 @@ def _check_chunks(graph: Graph) -> None:
 
 
 def _awaited(graph: Graph) -> np.ndarray:
-    """For each step the one that tells it that what it depends on is done.
+    """For each step the one whose flag shows that the step it depends on is done.
 
-    A thread block counts its steps in one flag, and only those with hasdep set it: the next of them
-    tells of all before. So it is in the own thread block, too.
+    A thread block counts its steps in one flag that only steps with hasdep set: the next of them
+    signals all before it. A dependency on the step's own thread block is read the same way.
     """
     steps, algo, count = graph.steps, graph.algo, len(graph.steps)
     here = np.arange(count)
-    told = np.minimum.accumulate(np.where(steps.tells, here, count)[::-1])[::-1]
-    is_own = steps.block[np.minimum(told, count - 1)] == steps.block
-    tells = np.where((told < count) & is_own, told, NONE)
+    # of each step the next one with hasdep, by a running minimum from the end
+    following = np.minimum.accumulate(np.where(steps.tells, here, count)[::-1])[::-1]
+    is_same_block = steps.block[np.minimum(following, count - 1)] == steps.block
+    signalled = np.where((following < count) & is_same_block, following, NONE)
     first = {
         (algo.blocks[steps.block[step]].gpu, algo.blocks[steps.block[step]].number): step
         for step in np.flatnonzero(steps.place == 0).tolist()
@@ -242,7 +243,7 @@ def _awaited(graph: Graph) -> np.ndarray:
         at = first.get((gpu, block), NONE)
         if at == NONE or place >= lengths[steps.block[at]]:
             raise graph.error(step, f"depends on tb {block}, step {place}, which gpu {gpu} has not")
-        found[step] = tells[at + place]
+        found[step] = signalled[at + place]
         if found[step] == NONE:
             is_own_block = steps.block[at] == steps.block[step]
             is_nop = steps.are(StepKind.NOP)[at + place]
@@ -272,7 +273,7 @@ def _copied(graph: Graph) -> np.ndarray:
     sides = [
         (range(source, source + count), range(target, target + count))
         for source, target, count in zip(
-            *(one.tolist() for one in (graph.source, graph.target, steps.count)), strict=True
+            *(column.tolist() for column in (graph.source, graph.target, steps.count)), strict=True
         )
     ]
     for step in np.flatnonzero(is_copy).tolist():
@@ -285,7 +286,7 @@ def _copied(graph: Graph) -> np.ndarray:
         if reads[step]:
             copies += [written.get(chunk, NONE) for chunk in source]
         if writes[step]:
-            copies += [one.get(chunk, NONE) for chunk in target for one in (written, read)]
+            copies += [uses.get(chunk, NONE) for chunk in target for uses in (written, read)]
         found[step] = max(copies)
     return found
 
@@ -305,7 +306,7 @@ def _received(graph: Graph) -> np.ndarray:
         return received
     # the first connection by its first send, or receive if it has none
     every = [*sends[sends != NOBODY].tolist(), *receives[receives != NOBODY].tolist()]
-    connection = next(one for one in every if one in faults)
+    connection = next(connection for connection in every if connection in faults)
     ours, theirs = np.flatnonzero(sends == connection), np.flatnonzero(receives == connection)
     for send, receive in zip(ours.tolist(), theirs.tolist(), strict=False):
         if steps.count[send] != steps.count[receive]:
@@ -352,27 +353,28 @@ def _freed(block: np.ndarray, received: np.ndarray, slots: int) -> np.ndarray:
 
 
 def _runnable(columns: Sequence[np.ndarray]) -> list[int]:
-    """Steps in an order that they can run in, given what each waits for; not all in a circle."""
+    """Topological order (Kahn 1962) of steps by what each waits for, without those in cycles."""
     count = len(columns[0])
-    other = np.concatenate(columns)
-    there = other != NONE
-    step = np.tile(np.arange(count), len(columns))[there]
-    other = other[there]
-    waits = np.bincount(step, minlength=count).tolist()
-    by_other = np.argsort(other, kind="stable")
-    behind = step[by_other].tolist()
-    ends = np.searchsorted(other[by_other], np.arange(count + 1)).tolist()
-    order = [number for number, its in enumerate(waits) if not its]
-    for number in order:
-        for one in behind[ends[number] : ends[number + 1]]:
-            waits[one] -= 1
-            if not waits[one]:
-                order.append(one)
+    awaited = np.concatenate(columns)
+    has_wait = awaited != NONE
+    step = np.tile(np.arange(count), len(columns))[has_wait]
+    awaited = awaited[has_wait]
+    pending = np.bincount(step, minlength=count).tolist()
+    # successors of step s: following[first[s] : first[s + 1]]
+    by_awaited = np.argsort(awaited, kind="stable")
+    following = step[by_awaited].tolist()
+    first = np.searchsorted(awaited[by_awaited], np.arange(count + 1)).tolist()
+    order = [step for step, waits in enumerate(pending) if not waits]
+    for done in order:  # grows as it is walked
+        for successor in following[first[done] : first[done + 1]]:
+            pending[successor] -= 1
+            if not pending[successor]:
+                order.append(successor)
     return order
 
 
 def _order_with(graph: Graph, slots: int | None) -> list[int]:
-    """The steps that can run, each behind what it waits for; None for slots without end."""
+    """The steps that can run, each behind what it waits for; unlimited slots for None."""
     columns = list(graph.waits)
     if slots is not None:
         columns.append(_freed(graph.steps.block, graph.received, slots))
@@ -395,15 +397,17 @@ def _order_in_pieces(graph: Graph, slots: int) -> list[int]:
     piece = here - start[owner]
 
     def of(column: np.ndarray, pieces: np.ndarray) -> np.ndarray:
-        """Of each piece, the piece of the step that its own step has in a column."""
+        """By piece: of the step that its step waits for in a column, the piece in `pieces`."""
         other = column[owner]
         return np.where(other == NONE, NONE, pieces[other])
 
     columns = [np.where(piece > 0, here - 1, of(graph.before, last))]
-    columns += [np.where(piece > 0, NONE, of(one, last)) for one in (graph.awaited, graph.copied)]
+    columns += [
+        np.where(piece > 0, NONE, of(column, last)) for column in (graph.awaited, graph.copied)
+    ]
     sent, received = (
-        np.where(one == NONE, NONE, one + piece)
-        for one in (of(graph.sent, start), of(graph.received, start))
+        np.where(first == NONE, NONE, first + piece)
+        for first in (of(graph.sent, start), of(graph.received, start))
     )
     run = _runnable([*columns, sent, _freed(steps.block[owner], received, slots)])
     done = np.bincount(owner[run], minlength=len(count))
@@ -411,7 +415,7 @@ def _order_in_pieces(graph: Graph, slots: int) -> list[int]:
 
 
 def _circle(graph: Graph, order: Sequence[int], slots: int | None = None) -> tuple[int, str]:
-    """A step and who waits for whom from there on, given all who do not."""
+    """The first step of a cycle of waits and the cycle in words, given the steps that can run."""
     stuck = set(range(len(graph.steps))).difference(order)
     reasons = [
         ("follows", graph.before),
@@ -425,18 +429,20 @@ def _circle(graph: Graph, order: Sequence[int], slots: int | None = None) -> tup
 
     def of(step: int) -> tuple[str, int]:
         """The first reason why a step waits for one that is stuck, and that one."""
-        return next((why, int(one[step])) for why, one in reasons if int(one[step]) in stuck)
+        return next(
+            (why, int(column[step])) for why, column in reasons if int(column[step]) in stuck
+        )
 
-    way: dict[int, None] = {}
+    path: dict[int, None] = {}
     step = min(stuck)
-    while step not in way:
-        way[step] = None
+    while step not in path:
+        path[step] = None
         _, step = of(step)
-    circle = list(way)[list(way).index(step) :]
+    circle = list(path)[list(path).index(step) :]
     shown = [
-        f"{graph.name(one)} {why} {graph.name(other)}"
-        for one in circle[:MOST_SHOWN]
-        for why, other in [of(one)]
+        f"{graph.name(step)} {why} {graph.name(other)}"
+        for step in circle[:MOST_SHOWN]
+        for why, other in [of(step)]
     ]
     more = f" … ({len(circle)} steps)" if len(circle) > MOST_SHOWN else ""
     return circle[0], f"{'; '.join(shown)}{more}"

@@ -23,8 +23,8 @@ class MscclPlan:
         self._op = op
         self._readings = [algo]
         self.warnings: dict[str, None] = {}
-        """What a GPU would do otherwise, a line each, of all that was checked."""
-        if algo.is_either:  # for both; what is right apart is copied apart
+        """A line for each difference to what a GPU would do, in any reading that was used."""
+        if algo.is_either:  # made for both: tried with two buffers first, then in place
             self._readings.append(attrs.evolve(algo, in_place=True))
         self._checked: dict[tuple[object, ...], tuple[Ordered, CheckedResult]] = {}
         self._ordered: dict[int, Ordered | PlanError] = {}  # by reading
@@ -43,7 +43,7 @@ class MscclPlan:
         return self._checked[key]
 
     def _as_read(self, placeholder: Placeholder) -> tuple[Ordered, CheckedResult]:
-        """As MSCCL runs it; if that is wrong, as msccl-tools means it, should that be right."""
+        """As MSCCL runs it; if that is wrong, as msccl-tools means it, if that is right."""
         refusals = []
         count = len(self._readings)
         for number in range(2 * count):
@@ -52,16 +52,16 @@ class MscclPlan:
             if algo is written and number >= count:
                 continue
             try:
-                found = self._in_order(number, algo)
-                result = performed(found.graph, placeholder)
+                schedule = self._in_order(number, algo)
+                result = performed(schedule.graph, placeholder)
             except PlanError as reason:
                 refusals.append(reason)
                 continue
             if number >= count:
-                self.warnings[_meant(written, algo)] = None
-            if found.graph.jam:
-                self.warnings[found.graph.jam] = None
-            return found, result
+                self.warnings[_changed_text(written, algo)] = None
+            if schedule.graph.jam:
+                self.warnings[schedule.graph.jam] = None
+            return schedule, result
         raise refusals[0]
 
     def _in_order(self, number: int, algo: Algo) -> Ordered:
@@ -71,20 +71,20 @@ class MscclPlan:
                 self._ordered[number] = ordered(graph_of(algo, ChunkCounts.of(algo, self._op)))
             except PlanError as reason:
                 self._ordered[number] = reason
-        found = self._ordered[number]
-        if isinstance(found, PlanError):
-            raise found
-        return found
+        result = self._ordered[number]
+        if isinstance(result, PlanError):
+            raise result
+        return result
 
     def build(self, job: Job) -> Plan:
         """The plan for the placeholder's sizes."""
-        ordered, found = self.check(job.placeholder)
-        graph = ordered.graph
+        schedule, result = self.check(job.placeholder)
+        graph = schedule.graph
         facts = MscclFacts(
             graph=graph,
-            straight=ordered.straight,
-            first=ordered.first,
-            complete=found.complete,
+            straight=schedule.straight,
+            first=schedule.first,
+            complete=result.complete,
             cleared=frozenset(
                 gpu
                 for gpu in range(graph.shape.gpus)
@@ -95,8 +95,8 @@ class MscclPlan:
         return _plan(facts, job)
 
 
-def _meant(written: Algo, read: Algo) -> str:
-    """Names the joins that are read otherwise than they are written; gpus alike stand together."""
+def _changed_text(written: Algo, read: Algo) -> str:
+    """A warning that names the steps that `adding_to_targets` changed; equal gpus together."""
     ours, theirs = written.steps, read.steps
     is_changed = (ours.source_buffer != theirs.source_buffer) | (
         ours.source_index != theirs.source_index
@@ -129,11 +129,12 @@ def _plan(facts: MscclFacts, job: Job) -> Plan:
     chunks = _scratch_chunks(graph, max(graph.algo.scratch_chunks))
     writes_input = bool((written == INPUT).any())
     every_loop = list(loops(LoopInputs(job, graph.shape, scratch, chunks, writes_input)))
-    own = {gpu: Scratch() for gpu in range(graph.shape.gpus)}  # slots lie behind what all share
-    for one in own.values():
-        one.take(scratch.bytes)
+    # the slots of each gpu lie behind the scratch that all have alike
+    gpu_scratch = {gpu: Scratch() for gpu in range(graph.shape.gpus)}
+    for slots in gpu_scratch.values():
+        slots.take(scratch.bytes)
     transfers = MemberTransfers()
-    makers = [TransferMaker(facts, loop, own, transfers) for loop in every_loop]
+    makers = [TransferMaker(facts, loop, gpu_scratch, transfers) for loop in every_loop]
     for maker in makers:
         maker.make()
     # zeros over the results of those who get nothing
@@ -146,7 +147,7 @@ def _plan(facts: MscclFacts, job: Job) -> Plan:
         algorithm=f"msccl:{graph.algo.name}",
         members=graph.shape.gpus,
         rounds=rounds_of(transfers, graph.shape.gpus),
-        scratch_bytes=max(one.bytes for one in own.values()),
+        scratch_bytes=max(slots.bytes for slots in gpu_scratch.values()),
     )
 
 

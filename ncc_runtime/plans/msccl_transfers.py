@@ -15,7 +15,7 @@ do alike is one transfer.
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 import attrs
 import numpy as np
@@ -32,11 +32,9 @@ from ncc_runtime.collectives.plan import (
     Transfer,
 )
 from ncc_runtime.plans.chunk_places import BufferOffset, LocalCopy, Loop
+from ncc_runtime.plans.document import MOST_SOURCES
 from ncc_runtime.plans.msccl_file import MOST_GPUS, OUTPUT, StepKind
 from ncc_runtime.plans.msccl_graph import NONE, Graph, places_of
-
-MOST_SOURCES = 16
-"""Of a descriptor. Source: AWS Neuron SDK docs, work-with-neff-files.rst (`from_arr`)."""
 
 OrderedChannel = int
 """What runs in order: arrivals from a member in a lane; from SENT on, transfers that it sends."""
@@ -44,7 +42,7 @@ OrderedChannel = int
 SENT: OrderedChannel = MOST_GPUS * LANES
 
 Known = Mapping[OrderedChannel, tuple[int, ...]]
-"""What is waited for: of each channel the last transfers, several if they are of one round."""
+"""Dependencies: of each channel the last transfers, several if they are of one round."""
 
 
 @attrs.frozen(eq=False)
@@ -62,7 +60,7 @@ class MemberTransfers:
     writer: list[int] = attrs.field(factory=list)  # whose slot is empty once this has read
     empties: list[int] = attrs.field(factory=list)  # the transfer that empties the slot it takes
     round: list[int] = attrs.field(factory=list)
-    needs: list[Known] = attrs.field(factory=list)  # what shares its ring is no wait
+    waits: list[Known] = attrs.field(factory=list)  # a ring runs in order: without its own
 
     def __len__(self) -> int:
         return len(self.member)
@@ -82,16 +80,16 @@ class MemberTransfers:
         writer: int = NONE,
         empties: int = NONE,
     ) -> int:
-        """The number of one more, in the first round that is behind all that it waits for."""
+        """Add a transfer, in the first round behind all that it waits for; its number."""
         rounds = self.round
         before = -1 if empties == NONE else rounds[empties]
-        for ones in known.values():
-            for one in ones:
-                if rounds[one] > before:
-                    before = rounds[one]
+        for awaited in known.values():
+            for transfer in awaited:
+                if rounds[transfer] > before:
+                    before = rounds[transfer]
         completion = SENT + member * LANES + lane
         if completion in known:
-            known = {channel: ones for channel, ones in known.items() if channel != completion}
+            known = {channel: last for channel, last in known.items() if channel != completion}
         self.member.append(member)
         self.peer.append(member if peer is None else peer)
         self.sources.append(sources)
@@ -102,7 +100,7 @@ class MemberTransfers:
         self.divisor.append(divisor)
         self.writer.append(writer)
         self.empties.append(empties)
-        self.needs.append(known)
+        self.waits.append(known)
         rounds.append(before + 1)
         return len(rounds) - 1
 
@@ -116,29 +114,29 @@ class MemberTransfers:
 
     def latest(self, known: Sequence[Known]) -> Known:
         """All together: of each channel the last, which imply those of earlier rounds."""
-        known = [one for one in known if one]
+        known = [waits for waits in known if waits]
         if len(known) == 1:
             return known[0]
         rounds = self.round
-        found: dict[OrderedChannel, tuple[int, ...]] = {}
-        for one in known:
-            for channel, singles in one.items():
-                ours = found.get(channel)
-                if ours is None or rounds[ours[0]] < rounds[singles[0]]:
-                    found[channel] = singles
-                elif rounds[ours[0]] == rounds[singles[0]]:
-                    found[channel] = ours + tuple(each for each in singles if each not in ours)
-        return found
+        merged: dict[OrderedChannel, tuple[int, ...]] = {}
+        for waits in known:
+            for channel, others in waits.items():
+                last = merged.get(channel)
+                if last is None or rounds[last[0]] < rounds[others[0]]:
+                    merged[channel] = others
+                elif rounds[last[0]] == rounds[others[0]]:
+                    merged[channel] = last + tuple(other for other in others if other not in last)
+        return merged
 
 
 @attrs.frozen(eq=False)
 class MscclFacts:
-    """What is known of a plan before it is given sizes."""
+    """The results of the checks of a plan, which do not depend on sizes."""
 
     graph: Graph
     straight: Mapping[str, Sequence[bool]]  # of `Ordered`
     first: frozenset[tuple[int, int]]  # steps, and chunks of the output that they read first
-    complete: frozenset[tuple[int, int]]
+    complete: frozenset[tuple[int, int]]  # steps, and places in them, that join the last gpu's
     cleared: frozenset[int]  # gpus whose results are zeros
     divisor: int
 
@@ -164,7 +162,7 @@ class TransferMaker:
         self._lane = [lanes[block] for block in steps.block.tolist()]
         self._block, self._gpu = steps.block.tolist(), graph.gpu.tolist()
         self._count = steps.count.tolist()
-        self._waits = [one.tolist() for one in (graph.before, graph.awaited, graph.copied)]
+        self._waits = [column.tolist() for column in (graph.before, graph.awaited, graph.copied)]
         self._sent, self._received = graph.sent.tolist(), graph.received.tolist()
         self._connection = graph.algo.connections()[0].tolist()  # of sends
         self._receives, self._sends, self._joins, self._reads, self._writes = (
@@ -199,48 +197,50 @@ class TransferMaker:
         writes = graph.steps.which("writes") & (buffer == OUTPUT)
         written: dict[int, set[int]] = defaultdict(set)
         for gpu, first, count in zip(
-            *(one[writes].tolist() for one in (graph.gpu, index, graph.steps.count)), strict=True
+            *(column[writes].tolist() for column in (graph.gpu, index, graph.steps.count)),
+            strict=True,
         ):
             written[gpu].update(range(first, first + count))
         for gpu in gpus:
-            known = latest([ready[gpu], *(self._done[one] for one in last[gpu].values())])
+            known = latest([ready[gpu], *(self._done[step] for step in last[gpu].values())])
             if gpu in self._facts.cleared:  # zeros come over all that stands there
                 self.ends[gpu] = known
                 continue
-            self._keep(gpu, written[gpu])
+            self._copy_unwritten(gpu, written[gpu])
             self.ends[gpu] = self._fetched(gpu, self._loop.after, known)
 
     def _fetched(self, gpu: int, fetches: Sequence[LocalCopy], known: Known) -> Known:
-        """Copies at home, side by side but for those that are behind others."""
+        """Copies within a gpu, on different rings but for those that read what others write."""
         singles = self._transfers
         made: dict[OrderedChannel, tuple[int, ...]] = {}
         lane = -1
-        for one in fetches:
-            source = _further(one.source, gpu * one.own_source_stride)
-            target = _further(one.target, gpu * one.own_stride)
-            lane = (lane + (not one.is_behind)) % self._lane_count  # a ring runs in order
+        for copy in fetches:
+            source = _further(copy.source, gpu * copy.source_gpu_stride)
+            target = _further(copy.target, gpu * copy.target_gpu_stride)
+            lane = (lane + (not copy.is_behind)) % self._lane_count  # a ring runs in order
             completion = SENT + gpu * LANES + lane
-            behind = {channel: ones for channel, ones in made.items() if channel == completion}
-            needs = singles.latest([known, behind])
-            made[completion] = (singles.add(gpu, (source,), target, one.size_bytes, lane, needs),)
+            behind = {channel: last for channel, last in made.items() if channel == completion}
+            waits = singles.latest([known, behind])
+            made[completion] = (singles.add(gpu, (source,), target, copy.size_bytes, lane, waits),)
         return singles.latest([known, made])
 
-    def _keep(self, gpu: int, written: set[int]) -> None:
-        """Copies to the result what no step writes there, where operands lie elsewhere."""
+    def _copy_unwritten(self, gpu: int, written: set[int]) -> None:
+        """Operands that lie elsewhere and that no step writes over go to the result."""
         for index in range(self._graph.shape.chunks(OUTPUT)):
             given = None if index in written else self._loop.given(gpu, index)
             if given is not None:
                 target, lane = self._loop.place(OUTPUT, index), index % self._lane_count
-                self._transfers.add(gpu, (given,), target, self._loop.width, lane, {})
+                self._transfers.add(gpu, (given,), target, self._loop.chunk_bytes, lane, {})
 
     def _step(self, step: int, ready: Mapping[int, Known]) -> None:
         singles, gpu, block = self._transfers, self._gpu[step], self._block[step]
         before, *_ = self._waits
         waits = [ready[gpu]] if before[step] == NONE else []
-        waits += [self._done[one[step]] for one in self._waits if one[step] != NONE]
+        waits += [self._done[column[step]] for column in self._waits if column[step] != NONE]
         is_straight = self._straight[step]
         if self._receives[step]:
-            waits.append({singles.arrival(one): (one,) for one in self._made[self._sent[step]]})
+            sent = self._made[self._sent[step]]
+            waits.append({singles.arrival(transfer): (transfer,) for transfer in sent})
         known = singles.latest(waits)
         is_held = self._is_reduce[step] and self._goes_on(step)
         if is_held:
@@ -262,7 +262,7 @@ class TransferMaker:
             self._emptied[self._connection[self._sent[step]]].append(made[-1])
 
     def _goes_on(self, step: int) -> bool:
-        """Whether the next step joins to the same chunks, and nobody waits for this one."""
+        """Whether the next step joins to the same chunks, and no other step waits for this one."""
         if self._tells[step] or len(self._held[self._block[step]]) + 2 >= MOST_SOURCES:
             return False
         following = step + 1
@@ -300,15 +300,11 @@ class TransferMaker:
                 _, buffer, index = places_of(first)
                 count = self._loop.layout[buffer].run(index + place, count)
             if self._facts.divisor > 1:
-                count = _alike(lambda at: (step, at) in self._facts.complete, place, count)
+                count = _run_length(self._facts.complete, step, place, count)
             for reader, first in refs if self._loop.operand is not None else ():
-                count = self._as_given(reader, first + place, count)
+                count = _run_length(self._facts.first, reader, first + place, count)
             yield place, count
             place += count
-
-    def _as_given(self, reader: int, first: int, count: int) -> int:
-        """How many chunks lie where the operand does, or do not, like the first."""
-        return _alike(lambda at: (reader, at) in self._facts.first, first, count)
 
     def _single(self, step: int, place: int, count: int, known: Known) -> int:
         sources = self._sources(step, place)
@@ -323,14 +319,14 @@ class TransferMaker:
             if straight[receive]:
                 target = self._at(self._target[receive] + place)
             else:
-                target = _further(self._landed[step], place * self._loop.width)
+                target = _further(self._landed[step], place * self._loop.chunk_bytes)
                 empties = self._emptied_by(step)
         is_complete = (step, place) in self._facts.complete
         return self._transfers.add(
             gpu,
             sources,
             target,
-            count * self._loop.width,
+            count * self._loop.chunk_bytes,
             self._lane[step],
             known,
             peer=self._gpu[receive] if self._sends[step] else gpu,
@@ -343,22 +339,22 @@ class TransferMaker:
     def _joined(self, step: int) -> list[tuple[int, int]]:
         """What a join at home reads, and by which step: the target, then the sources in turn."""
         joins = [*self._held[self._block[step]], step]
-        return [(joins[0], self._target[step]), *((one, self._source[one]) for one in joins)]
+        return [(joins[0], self._target[step]), *((join, self._source[join]) for join in joins)]
 
     def _sources(self, step: int, place: int) -> tuple[BufferOffset, ...]:
         if self._is_reduce[step]:
-            return tuple(self._read(one, chunk + place) for one, chunk in self._joined(step))
+            return tuple(self._read(join, chunk + place) for join, chunk in self._joined(step))
         if not self._receives[step]:
             return (self._read(step, self._source[step] + place),)
         if self._straight[step]:
             return (self._at(self._target[step] + place),)
-        slot = _further(self._landed[self._sent[step]], place * self._loop.width)
+        slot = _further(self._landed[self._sent[step]], place * self._loop.chunk_bytes)
         if self._joins[step]:
             return slot, self._read(step, self._source[step] + place)
         return (slot,)
 
     def _read(self, step: int, chunk: int) -> BufferOffset:
-        """Where a step reads a chunk: one of the output that nobody has written, in the operand."""
+        """Where a step reads a chunk: in the operand, where no step has written it yet."""
         if self._loop.operand is not None and (step, chunk) in self._facts.first:
             _, _, index = places_of(chunk)
             given = self._loop.given(self._gpu[step], index)
@@ -380,10 +376,12 @@ class TransferMaker:
         return self._places[chunk]
 
 
-def _alike(is_so: Callable[[int], bool], first: int, count: int) -> int:
-    """How many of so many chunks, from the first, are in something like the first."""
-    at_first = is_so(first)
-    return next((more for more in range(1, count) if is_so(first + more) is not at_first), count)
+def _run_length(pairs: Set[tuple[int, int]], step: int, first: int, count: int) -> int:
+    """How many of `count` chunks, from the first, are like it among the pairs of a step or not."""
+    at_first = (step, first) in pairs
+    return next(
+        (more for more in range(1, count) if ((step, first + more) in pairs) is not at_first), count
+    )
 
 
 def _further(offset: BufferOffset, more: int) -> BufferOffset:
@@ -407,24 +405,25 @@ def slots_of(
             connections[which].tolist(), graph.steps.block[sends].tolist(), strict=True
         )
     }
-    needed = [
-        (block.channel, (block.to - block.gpu) % graph.shape.gpus, block.gpu, block.to, *rest)
-        for rest in zip(connections.tolist(), times, most.tolist(), strict=True)
-        for block in [blocks[rest[0]]]
-    ]
-    found = {}
-    for _, _, _, receiver, connection, count, chunks in sorted(needed):
-        size = -(-chunks * loop.width // ALIGNMENT) * ALIGNMENT
+    # by channel, then by distance, so that the slots of most members lie at the same addresses
+    in_order = sorted(
+        (block.channel, (block.to - block.gpu) % graph.shape.gpus, block.gpu, block.to, *size)
+        for size in zip(connections.tolist(), times, most.tolist(), strict=True)
+        for block in [blocks[size[0]]]
+    )
+    slots = {}
+    for _, _, _, receiver, connection, count, chunks in in_order:
+        size = -(-chunks * loop.chunk_bytes // ALIGNMENT) * ALIGNMENT
         count = min(graph.slots, count)
         first = scratch[receiver].take(size * count)
-        found[connection] = [
+        slots[connection] = [
             BufferOffset(Space.SCRATCH, 0, first + turn * size) for turn in range(count)
         ]
-    return found
+    return slots
 
 
 def lanes_of(graph: Graph) -> list[int]:
-    """The DMA ring of each thread block, by turns over connections.
+    """The DMA ring of each thread block, connections in turn over the lanes.
 
     A slot is handed back by the ring that has read it, in the sender's lane; so thread blocks that
     are connected share one. Connections of the same channel and the same distance, either channel
@@ -439,39 +438,39 @@ def lanes_of(graph: Graph) -> list[int]:
     for sender, receiver in pairs:
         away = (blocks[receiver].gpu - blocks[sender].gpu) % gpus
         kinds[sender].add((blocks[sender].channel, min(away, gpus - away)))
-    parts = _connected(len(blocks), pairs)
-    joined: dict[int, set[tuple[int, int]]] = {}
-    for part, its in zip(parts, kinds, strict=True):
-        joined.setdefault(part, set()).update(its)
-    kind_of = {part: tuple(sorted(its)) for part, its in joined.items()}
+    component = _components(len(blocks), pairs)
+    kinds_of: dict[int, set[tuple[int, int]]] = {}
+    for part, of_block in zip(component, kinds, strict=True):
+        kinds_of.setdefault(part, set()).update(of_block)
+    kind = [tuple(sorted(kinds_of[part])) for part in component]
     numbers: dict[tuple[tuple[int, int], ...], int] = {}
     moving = np.unique(block[~graph.steps.are(StepKind.NOP)]).tolist()
-    for one in moving:  # a block that moves nothing takes no lane
-        numbers.setdefault(kind_of[parts[one]], len(numbers))
-    return [numbers.get(kind_of[part], 0) % LANES for part in parts]
+    for number in moving:  # a block that moves nothing takes no lane
+        numbers.setdefault(kind[number], len(numbers))
+    return [numbers.get(of_block, 0) % LANES for of_block in kind]
 
 
-def _connected(blocks: int, ends: Sequence[tuple[int, int]]) -> list[int]:
-    """By thread block, which are connected, directly or through others: they have one number."""
+def _components(blocks: int, connections: Sequence[tuple[int, int]]) -> list[int]:
+    """The connected component of each thread block."""
     # scipy would do this too, and takes longer to load than the rest of the plan to be read.
-    beside: list[set[int]] = [set() for _ in range(blocks)]
-    for one, other in ends:
-        beside[one].add(other)
-        beside[other].add(one)
-    found = [NONE] * blocks
-    parts = 0
+    neighbours: list[set[int]] = [set() for _ in range(blocks)]
+    for sender, receiver in connections:
+        neighbours[sender].add(receiver)
+        neighbours[receiver].add(sender)
+    component = [NONE] * blocks
+    count = 0
     for first in range(blocks):
-        if found[first] != NONE:
+        if component[first] != NONE:
             continue
-        found[first] = parts
+        component[first] = count
         reached = [first]
-        for block in reached:
-            fresh = [one for one in beside[block] if found[one] == NONE]
-            for one in fresh:
-                found[one] = parts
+        for block in reached:  # grows as it is walked
+            fresh = [other for other in neighbours[block] if component[other] == NONE]
+            for other in fresh:
+                component[other] = count
             reached += fresh
-        parts += 1
-    return found
+        count += 1
+    return component
 
 
 _SPACES = tuple(Space)
@@ -480,22 +479,24 @@ _SPACES = tuple(Space)
 def rounds_of(singles: MemberTransfers, members: int) -> tuple[Round, ...]:
     """The rounds of a plan."""
     member, peer, lane, rounds = (
-        np.array(one, np.int64)
-        for one in (singles.member, singles.peer, singles.lane, singles.round)
+        np.array(column, np.int64)
+        for column in (singles.member, singles.peer, singles.lane, singles.round)
     )
     writer, empties = np.array(singles.writer, np.int64), np.array(singles.empties, np.int64)
-    widest = max(map(len, singles.sources), default=0)
+    most_sources = max(map(len, singles.sources), default=0)
     sources = [
-        _space_and_offset([one[k] if k < len(one) else None for one in singles.sources])
-        for k in range(widest)
+        _space_and_offset([read[k] if k < len(read) else None for read in singles.sources])
+        for k in range(most_sources)
     ]
     target, also = _space_and_offset(singles.target), _space_and_offset(singles.also)
-    # what all cells of a transfer have in common
+    # all that the singles of one transfer must have in common
     kinds = [rounds, lane, np.array(singles.divisor), writer == NONE, peer == member]
     kinds += [space for space, _ in (*sources, target, also)]
-    order, column = _packed(_first_alike(kinds), rounds, member, peer, members)
+    order, column = _packed(_first_equal(kinds), rounds, member, peer, members)
 
-    # credits: how many slots of a channel have been handed back, where anybody waits for that
+    # A single that empties a slot returns a credit to its writer, in its lane. One that fills the
+    # slot again waits for as many credits as had been returned there. Channels on which nobody
+    # waits return none.
     handed = (writer * members + member) * LANES + lane
     awaited = ((member * members + peer) * LANES + lane)[empties != NONE]
     place = np.zeros(len(order), np.int64)
@@ -504,107 +505,106 @@ def rounds_of(singles: MemberTransfers, members: int) -> tuple[Round, ...]:
     credit = np.where(empties == NONE, 0, place[empties])
     consumed = np.where((writer != NONE) & np.isin(handed, awaited), writer, IDLE)
 
-    # a column is cut where its transfers await different credits
-    _, its_number = np.unique(_first_alike([column, credit[order]]), return_inverse=True)
+    # a transfer waits for one credit, so columns are split where their singles wait for different
+    _, split = np.unique(_first_equal([column, credit[order]]), return_inverse=True)
     number = np.empty(len(order), np.int64)
-    number[order] = its_number
-    order = order[np.argsort(its_number, kind="stable")]
-    heads = order[np.flatnonzero(np.diff(number[order], prepend=-1))]  # one cell of each transfer
+    number[order] = split
+    order = order[np.argsort(split, kind="stable")]
+    heads = order[np.flatnonzero(np.diff(number[order], prepend=-1))]  # a single of each transfer
 
-    def rows(cells: np.ndarray, dtype: type[np.integer], rest: int) -> list[np.ndarray]:
-        """By transfer the column of its members."""
-        found: np.ndarray = np.full((len(heads), members), rest, dtype)
-        found[number, member] = cells
-        return list(found)
+    def rows(cells: np.ndarray, dtype: type[np.integer], idle: int) -> list[np.ndarray]:
+        """By transfer a column by member, `idle` for members that make none."""
+        table: np.ndarray = np.full((len(heads), members), idle, dtype)
+        table[number, member] = cells
+        return list(table)
 
-    def pieces(lying: tuple[np.ndarray, np.ndarray]) -> list[Location | None]:
+    def locations(space: np.ndarray, offset: np.ndarray) -> list[Location | None]:
         """By transfer, None where it has none."""
-        space, offset = lying
         return [
             None
-            if area == NONE
-            else Location(_SPACES[area % len(_SPACES)], row, area // len(_SPACES))
-            for area, row in zip(space[heads].tolist(), rows(offset, np.int64, 0), strict=True)
+            if code == NONE
+            else Location(_SPACES[code % len(_SPACES)], row, code // len(_SPACES))
+            for code, row in zip(space[heads].tolist(), rows(offset, np.int64, 0), strict=True)
         ]
 
-    peers, homes = rows(peer, np.int32, IDLE), rows(member, np.int32, IDLE)
+    peers, makers = rows(peer, np.int32, IDLE), rows(member, np.int32, IDLE)
     sizes = rows(np.array(singles.size_bytes, np.int64), np.int64, 0)
-    its_sources, its_also = [pieces(one) for one in sources], pieces(also)
-    targets = [one for one in pieces(target) if one is not None]  # there always is one
-    hands_back = np.zeros(len(heads), bool)
-    hands_back[number[consumed != IDLE]] = True
-    its_consumed = [
-        row if is_there else None
-        for row, is_there in zip(rows(consumed, np.int32, IDLE), hands_back.tolist(), strict=True)
-    ]
+    read_from, also_to = [locations(*column) for column in sources], locations(*also)
+    write_to = [location for location in locations(*target) if location is not None]  # all have one
+    returns_credit = np.zeros(len(heads), bool)
+    returns_credit[number[consumed != IDLE]] = True
+    consumed_rows = rows(consumed, np.int32, IDLE)
     afters = _afters(singles, members, number, order, len(heads))
-    its_credit = credit.tolist()
+    awaited_credit = credit.tolist()
     transfers = [
         Transfer(
             peer=peers[k],
-            sources=tuple([one for its in its_sources if (one := its[k]) is not None]),
-            target=targets[k],
+            sources=tuple(
+                [location for column in read_from if (location := column[k]) is not None]
+            ),
+            target=write_to[k],
             size_bytes=sizes[k],
-            also=None if (second := its_also[k]) is None else SecondTarget(homes[k], second),
+            also=None if (second := also_to[k]) is None else SecondTarget(makers[k], second),
             lane=singles.lane[head],
-            consumed=its_consumed[k],
-            credit=its_credit[head],
+            consumed=consumed_rows[k] if returns_credit[k] else None,
+            credit=awaited_credit[head],
             divisor=singles.divisor[head],
             after=afters[k],
         )
         for k, head in enumerate(heads.tolist())
     ]
     edges = np.flatnonzero(np.diff(rounds[heads], prepend=-1, append=-1)).tolist()
-    return tuple(Round(tuple(transfers[one:two])) for one, two in itertools.pairwise(edges))
+    return tuple(Round(tuple(transfers[low:high])) for low, high in itertools.pairwise(edges))
 
 
 def _space_and_offset(offsets: Sequence[BufferOffset | None]) -> tuple[np.ndarray, np.ndarray]:
-    """The number of the space and tensor (NONE for none) and the offset of each."""
+    """A code of the space and tensor of each (NONE for none), and its offset."""
     cells = [
         (NONE, 0)
-        if one is None
-        else (one.tensor * len(_SPACES) + _SPACES.index(one.space), one.offset)
-        for one in offsets
+        if place is None
+        else (place.tensor * len(_SPACES) + _SPACES.index(place.space), place.offset)
+        for place in offsets
     ]
-    found = np.array(cells, np.int64).reshape(-1, 2)
-    return found[:, 0], found[:, 1]
+    columns = np.array(cells, np.int64).reshape(-1, 2)
+    return columns[:, 0], columns[:, 1]
 
 
-def _first_alike(columns: Sequence[np.ndarray]) -> np.ndarray:
+def _first_equal(columns: Sequence[np.ndarray]) -> np.ndarray:
     """For each row the first that is equal to it in all columns."""
     order = np.lexsort(columns)  # rows that are equal stay in order
     is_new = np.ones(len(order), bool)
-    is_new[1:] = np.any([one[order[1:]] != one[order[:-1]] for one in columns], axis=0)
-    found = np.empty(len(order), np.int64)
-    found[order] = order[is_new][np.cumsum(is_new) - 1]
-    return found
+    is_new[1:] = np.any([key[order[1:]] != key[order[:-1]] for key in columns], axis=0)
+    first = np.empty(len(order), np.int64)
+    first[order] = order[is_new][np.cumsum(is_new) - 1]
+    return first
 
 
 def _times_before(values: np.ndarray) -> np.ndarray:
     """How often the value of each row is in rows before it."""
     order = np.argsort(values, kind="stable")
-    found = np.empty(len(values), np.int64)
-    found[order] = np.arange(len(values)) - np.searchsorted(values[order], values[order])
-    return found
+    times = np.empty(len(values), np.int64)
+    times[order] = np.arange(len(values)) - np.searchsorted(values[order], values[order])
+    return times
 
 
 def _packed(
     kind: np.ndarray, rounds: np.ndarray, member: np.ndarray, peer: np.ndarray, members: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Singles in the order of the plan, and columns: of a kind, of different members, to others.
+    """Singles in the order of the plan, and the column (transfer of the plan) of each.
 
-    Those that go equally far come first, as most plans have transfers that all members make so.
+    A column has singles of one kind, of different members to different peers. It is filled first
+    fit; those of one distance stand together, as in most plans all members send equally far.
     """
     order = np.lexsort((member, (peer - member) % members, kind, rounds))
     columns: list[int] = []
     used, last = 0, NONE
-    there: list[tuple[int, set[int], set[int]]] = []  # columns of the kind, with ends so far
+    of_kind: list[tuple[int, set[int], set[int]]] = []  # columns, their senders and receivers
     for its_kind, sender, receiver in zip(
-        *(one[order].tolist() for one in (kind, member, peer)), strict=True
+        *(cells[order].tolist() for cells in (kind, member, peer)), strict=True
     ):
         if its_kind != last:
-            there, last = [], its_kind
-        for column, senders, receivers in there:
+            of_kind, last = [], its_kind
+        for column, senders, receivers in of_kind:
             if sender not in senders and receiver not in receivers:
                 columns.append(column)
                 senders.add(sender)
@@ -612,7 +612,7 @@ def _packed(
                 break
         else:
             columns.append(used)
-            there.append((used, {sender}, {receiver}))
+            of_kind.append((used, {sender}, {receiver}))
             used += 1
     column_of = np.array(columns, np.int64)
     packed = np.argsort(column_of, kind="stable")
@@ -624,30 +624,31 @@ def _afters(
 ) -> list[Dependencies]:
     """What each transfer waits for, where its CC-core has not waited for that or for later.
 
-    A wait is a row of these columns: who waits, in which transfer, for which, which comes which
-    channel.
+    Columns by wait: `single` waits, a transfer of `member` at `place` in the plan's order, for the
+    transfer `awaited` on `channel`.
     """
-    needs = singles.needs
-    every = [ones for its in needs for ones in its.values()]
+    waits = singles.waits
+    every = [last for known in waits for last in known.values()]
     starts = np.cumsum([0, *map(len, every[:-1])])
-    named = number[[one for ones in every for one in ones]]
+    named = number[[transfer for last in every for transfer in last]]
     awaited = np.maximum.reduceat(named, starts) if every else named
-    channel = np.array([channel for its in needs for channel in its], np.int64)
-    single = np.repeat(np.arange(len(needs)), [len(its) for its in needs])
+    channel = np.array([channel for known in waits for channel in known], np.int64)
+    single = np.repeat(np.arange(len(waits)), [len(known) for known in waits])
     member = np.array(singles.member, np.int64)[single]
     place: np.ndarray = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     place = place[single]
 
-    # not where the member has waited for as late a transfer of that channel; the highest so far of
-    # all ways at once, for those of each channel are above all of the channel before it
-    by_way = np.lexsort((place, channel, member))
-    is_new = np.ones(len(by_way), bool)
-    is_new[1:] = np.any([np.diff(one[by_way]) != 0 for one in (channel, member)], axis=0)
-    height = np.cumsum(is_new) * len(order) + awaited[by_way]
-    is_later = np.ones(len(by_way), bool)
-    is_later[1:] = height[1:] > np.maximum.accumulate(height)[:-1]
-    kept = by_way[is_later]
+    # Drop a wait where the member has already waited for as late a transfer of that channel: a
+    # running maximum along each member's channel. One accumulate serves all of them, for each is
+    # raised above all values of the one before it.
+    by_channel = np.lexsort((place, channel, member))
+    is_new = np.ones(len(by_channel), bool)
+    is_new[1:] = np.any([np.diff(key[by_channel]) != 0 for key in (channel, member)], axis=0)
+    raised = np.cumsum(is_new) * len(order) + awaited[by_channel]
+    is_later = np.ones(len(by_channel), bool)
+    is_later[1:] = raised[1:] > np.maximum.accumulate(raised)[:-1]
+    kept = by_channel[is_later]
 
     is_sent = channel >= SENT
     kept = kept[np.lexsort((channel[kept], awaited[kept], is_sent[kept], place[kept]))]

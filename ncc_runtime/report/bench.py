@@ -64,7 +64,7 @@ _OPERATORS = (
     (Operator("sendrecv", CollectiveOp.PERMUTE, is_exchange=True), "sr"),
 )
 OPERATORS: Mapping[str, Operator] = MappingProxyType(
-    {spelling: one for one, other in _OPERATORS for spelling in (one.name, other)}
+    {spelling: operator for operator, short in _OPERATORS for spelling in (operator.name, short)}
 )
 """By nccom-test's spellings. Source: AWS Neuron SDK docs, nccom-test.rst."""
 
@@ -87,7 +87,7 @@ DTYPES: Mapping[str, DType] = MappingProxyType(
 
 @attrs.frozen
 class Case:
-    """What is measured: an operator over all ranks, `size_bytes` on the larger side of a rank."""
+    """One measurement: an operator over all ranks, `size_bytes` on the larger side of a rank."""
 
     operator: Operator
     ranks: int
@@ -128,7 +128,7 @@ class Case:
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Who sends to whom: a ring, or ranks 2k and 2k+1 to each other (assumed)."""
+        """(source, target): a ring, or ranks 2k and 2k+1 to each other (assumed)."""
         if self.operator.op is not CollectiveOp.PERMUTE:
             return ()
         if self.operator.is_exchange:
@@ -140,10 +140,10 @@ def program_of_case(case: Case) -> Program:
     """The case as a checked program: its collective `iterations` times over the same buffers."""
     if case.operator.is_exchange and case.ranks % 2:
         raise InputError(f"sendrecv is between pairs of ranks; {case.ranks} ranks are not even")
-    width = case.dtype.size_bytes
-    operand = Buffer("in", BufferKind.INPUT, case.operand_elements * width, 0)
+    element_bytes = case.dtype.size_bytes
+    operand = Buffer("in", BufferKind.INPUT, case.operand_elements * element_bytes, 0)
     after = -(-operand.end // ALIGNMENT) * ALIGNMENT
-    result = Buffer("out", BufferKind.OUTPUT, case.result_elements * width, after)
+    result = Buffer("out", BufferKind.OUTPUT, case.result_elements * element_bytes, after)
     buffers, tensors, constants = [operand, result], [], {}
     hbm_bytes = -(-result.end // ALIGNMENT) * ALIGNMENT
     if case.operator.op.is_counted:
@@ -219,7 +219,7 @@ class Measured:
 
 
 def sizes(least: int, most: int, factor: int | None, step: int | None) -> Iterator[int]:
-    """From the least to the most, by a factor (2 unless said otherwise) or a step."""
+    """From the least to the most, by a factor (2 if there is neither) or a step."""
     size = least
     while size <= most:
         yield size
@@ -234,40 +234,40 @@ def operands(case: Case, mode: str, generator: np.random.Generator) -> np.ndarra
     return generator.integers(0, 4, shape, np.uint8).astype(case.dtype.numpy)
 
 
-def check(case: Case, given: np.ndarray, got: np.ndarray) -> None:
-    """Compare with what numpy says; InputError names the first element that is wrong."""
-    wanted = _wanted(case, given)
+def check(case: Case, given: np.ndarray, results: np.ndarray) -> None:
+    """Compare with the results of numpy; InputError names the first element that is wrong."""
+    expected = _expected(case, given)
     exact = case.dtype.is_integer or not case.operator.op.reduces
     wide = np.int64 if case.dtype.is_integer else np.float64
-    apart = np.abs(got.astype(wide) - wanted.astype(wide))
-    # sums of non-negative numbers: each of the joins rounds its result once
-    slack = 0.0 if exact else case.ranks * _epsilon(case.dtype)
-    wrong = ~(apart <= slack * np.abs(wanted.astype(np.float64)))
+    error = np.abs(results.astype(wide) - expected.astype(wide))
+    # sums of non-negative numbers: each of at most `ranks` additions rounds once
+    tolerance = 0.0 if exact else case.ranks * _epsilon(case.dtype)
+    wrong = ~(error <= tolerance * np.abs(expected.astype(np.float64)))
     if wrong.any():
         rank, element = (int(at[0]) for at in np.nonzero(wrong))
         raise InputError(
             f"{case.operator.name} of {case.size_bytes} bytes: rank {rank} element {element} is "
-            f"{got[rank, element]}, expected {wanted[rank, element]}"
+            f"{results[rank, element]}, expected {expected[rank, element]}"
         )
-    if case.operator.op is CollectiveOp.ALL_REDUCE and (got != got[:1]).any():
+    if case.operator.op is CollectiveOp.ALL_REDUCE and (results != results[:1]).any():
         raise InputError(f"{case.operator.name} of {case.size_bytes} bytes: the ranks differ")
 
 
 def _epsilon(dtype: DType) -> float:
-    """From 1 to the next larger value."""
+    """From 1 to the next larger value: its bits plus one. numpy has no finfo of all our types."""
     one = np.ones(1, dtype.numpy)
     above = (one.view(f"u{dtype.size_bytes}") + 1).view(dtype.numpy)
     return float(above[0]) - 1.0
 
 
-def _wanted(case: Case, given: np.ndarray) -> np.ndarray:
+def _expected(case: Case, given: np.ndarray) -> np.ndarray:
     """The results, [ranks, elements]; sums in 64 bits, wrapped to the integer type."""
     op, ranks = case.operator.op, case.ranks
     if op is CollectiveOp.PERMUTE:
-        wanted = np.zeros_like(given)
+        results = np.zeros_like(given)
         for source, target in case.pairs:
-            wanted[target] = given[source]
-        return wanted
+            results[target] = given[source]
+        return results
     if op in (CollectiveOp.ALL_GATHER, CollectiveOp.ALL_GATHER_V):
         return np.broadcast_to(given.reshape(-1), (ranks, given.size))
     if op in (CollectiveOp.ALL_TO_ALL, CollectiveOp.ALL_TO_ALL_V):
@@ -289,29 +289,28 @@ def measured(case: Case, executable: Executable, mode: str | None) -> Measured:
 
 def as_json(lines: Sequence[Measured], place: Mapping[str, Any]) -> dict[str, Any]:
     """The object of `--json` and of the report file."""
-    return {"schema": SCHEMA, **place, "results": [_json_line(one) for one in lines]}
+    return {"schema": SCHEMA, **place, "results": [_json_line(line) for line in lines]}
 
 
-def _json_line(one: Measured) -> dict[str, Any]:
+def _json_line(line: Measured) -> dict[str, Any]:
     return {
-        "op": one.case.operator.name,
-        "size_bytes": one.size_bytes,
-        "count_elems": one.case.elements,
-        "type": type_name(one.case.dtype),
-        "ranks": one.case.ranks,
-        "iterations": one.case.iterations,
-        "time_us": one.time_us,
-        "algbw_gb_per_s": one.algbw_gb_per_s,
-        "busbw_gb_per_s": one.busbw_gb_per_s,
-        "algorithm": one.algorithm,
-        "check": one.checked,
+        "op": line.case.operator.name,
+        "size_bytes": line.size_bytes,
+        "count_elems": line.case.elements,
+        "type": type_name(line.case.dtype),
+        "ranks": line.case.ranks,
+        "iterations": line.case.iterations,
+        "time_us": line.time_us,
+        "algbw_gb_per_s": line.algbw_gb_per_s,
+        "busbw_gb_per_s": line.busbw_gb_per_s,
+        "algorithm": line.algorithm,
+        "check": line.checked,
     }
 
 
 def type_name(dtype: DType) -> str:
     """nccom-test's name of a type."""
-
-    return next(name for name, one in DTYPES.items() if one is dtype)
+    return next(name for name, known in DTYPES.items() if known is dtype)
 
 
 def as_text(lines: Sequence[Measured], heading: str, *, show_algorithm: bool) -> str:
@@ -324,13 +323,13 @@ def as_text(lines: Sequence[Measured], heading: str, *, show_algorithm: bool) ->
     columns += ["algorithm"] if show_algorithm else []
     for column in columns:
         table.add_column(column, justify="right")
-    for one in lines:
-        figures = (one.time_us, one.algbw_gb_per_s, one.busbw_gb_per_s)
-        cells = [str(one.size_bytes), str(one.case.elements), type_name(one.case.dtype)]
+    for line in lines:
+        figures = (line.time_us, line.algbw_gb_per_s, line.busbw_gb_per_s)
+        cells = [str(line.size_bytes), str(line.case.elements), type_name(line.case.dtype)]
         cells += [f"{figure:.2f}" for figure in figures]
-        table.add_row(*cells, *([one.algorithm] if show_algorithm else []))
+        table.add_row(*cells, *([line.algorithm] if show_algorithm else []))
     console.print(table)
-    passed = {one.checked for one in lines if one.checked}
+    passed = {line.checked for line in lines if line.checked}
     for mode in sorted(passed):
         console.print(f"check {mode}: every value is as expected")
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())

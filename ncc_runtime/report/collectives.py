@@ -69,11 +69,11 @@ class _Times:
 
 
 def _times(trace: Trace, busy: Cover, number: int) -> _Times:
-    """The span from its first start to its last end is counted run by run, over all ranks."""
+    """Its time is summed over its runs, each from the first rank's start to the last one's end."""
     rank, start, end = trace.spans(number)
     if not len(rank):
         return _Times(runs=0)
-    run = np.arange(len(rank)) - np.searchsorted(rank, rank)  # which run of its rank
+    run = np.arange(len(rank)) - np.searchsorted(rank, rank)  # spans are sorted by rank
     runs = int(run.max()) + 1
     first, last = np.full(runs, np.iinfo(np.int64).max), np.zeros(runs, np.int64)
     np.minimum.at(first, run, start)
@@ -116,7 +116,7 @@ class JoinedCollective:
     """A collective of several operands; times in microseconds, of all its runs together."""
 
     row: CollectiveRow
-    one_by_one_us: float
+    one_by_one_us: float  # the sum of the prices of its operands, each as a collective of its own
 
     @property
     def gain_us(self) -> float:
@@ -124,64 +124,64 @@ class JoinedCollective:
 
 
 def joined(executable: Executable, rows: Sequence[CollectiveRow]) -> tuple[JoinedCollective, ...]:
-    """Those of several operands that ran, by a clock."""
+    """The collectives of several operands that ran, by a clock."""
     program = executable.program
-    wanted = [row for row in rows if row.operands > 1 and row.runs]
-    if not wanted:
+    several = [row for row in rows if row.operands > 1 and row.runs]
+    if not several:
         return ()
     prices = _Prices(
         program,
         chooser_of(program, executable.placement, {}, ignore_memory=executable.ignores_memory),
     )
-    found = []
-    for row in wanted:
-        price_ps = sum(map(prices.time_ps, _parts(program.placeholders[row.id])))
-        found.append(JoinedCollective(row, price_ps * (row.runs or 0) / 1e6))
-    return tuple(found)
-
-
-def _parts(placeholder: Placeholder) -> Iterator[Placeholder]:
-    """A collective for each operand."""
-    for operand, result in zip(placeholder.operands, placeholder.results, strict=True):
-        yield attrs.evolve(placeholder, operands=(operand,), results=(result,))
+    compared = []
+    for row in several:
+        placeholder = program.placeholders[row.id]
+        price_ps = sum(
+            prices.time_ps(attrs.evolve(placeholder, operands=(operand,), results=(result,)))
+            for operand, result in zip(placeholder.operands, placeholder.results, strict=True)
+        )
+        compared.append(JoinedCollective(row, price_ps * (row.runs or 0) / 1e6))
+    return tuple(compared)
 
 
 class _Prices:
-    """Of collectives that are alone on their placement; alike ones are priced once."""
+    """Prices of collectives, each alone on the placement; equal ones are priced once."""
 
     def __init__(self, program: Program, chooser: Chooser) -> None:
         self._program, self._chooser = program, chooser
         self._known: dict[Hashable, int] = {}
 
-    def time_ps(self, one: Placeholder) -> int:
-        key = one.stream, collective_key(self._program, one)
+    def time_ps(self, placeholder: Placeholder) -> int:
+        key = placeholder.stream, collective_key(self._program, placeholder)
         if key not in self._known:
-            job, groups = job_of(self._program, one), groups_of(self._program, one)
+            job = job_of(self._program, placeholder)
+            groups = groups_of(self._program, placeholder)
             choice = self._chooser.best(job, self._chooser.candidates(job, groups, price_all=True))
             assert choice.chosen.price is not None, "every candidate that runs was priced"
             self._known[key] = choice.chosen.price.time_ps
         return self._known[key]
 
 
-def lines(found: Sequence[JoinedCollective]) -> Iterator[str]:
+def lines(collectives: Sequence[JoinedCollective]) -> Iterator[str]:
     """All together, then those that gain most."""
-    if len(found) > 1:
-        took = sum(one.row.time_us or 0.0 for one in found)
-        apart = sum(one.one_by_one_us for one in found)
-        operands = sum(one.row.operands for one in found)
+    if len(collectives) > 1:
+        time_us = sum(collective.row.time_us or 0.0 for collective in collectives)
+        apart_us = sum(collective.one_by_one_us for collective in collectives)
+        operands = sum(collective.row.operands for collective in collectives)
         yield (
-            f"joined: {len(found)} collectives of {operands} operands {took:.3f} us, "
-            f"one by one about {apart:.3f} us"
+            f"joined: {len(collectives)} collectives of {operands} operands {time_us:.3f} us, "
+            f"one by one about {apart_us:.3f} us"
         )
-    first = sorted(found, key=lambda one: one.gain_us, reverse=True)[:SHOWN]
-    for one in sorted(first, key=lambda one: one.row.id):
+    first = sorted(collectives, key=lambda collective: collective.gain_us, reverse=True)[:SHOWN]
+    for collective in sorted(first, key=lambda collective: collective.row.id):
+        row = collective.row
         yield (
-            f"{'  ' if len(found) > 1 else 'joined: '}p{one.row.id} {one.row.op} of "
-            f"{one.row.operands} operands {one.row.time_us:.3f} us, one by one about "
-            f"{one.one_by_one_us:.3f} us"
+            f"{'  ' if len(collectives) > 1 else 'joined: '}p{row.id} {row.op} of "
+            f"{row.operands} operands {row.time_us:.3f} us, one by one about "
+            f"{collective.one_by_one_us:.3f} us"
         )
 
 
-def by_id(found: Sequence[JoinedCollective]) -> Mapping[int, float]:
-    """What each would take one by one, by placeholder."""
-    return {one.row.id: one.one_by_one_us for one in found}
+def by_id(collectives: Sequence[JoinedCollective]) -> Mapping[int, float]:
+    """The time of the operands one by one, in microseconds, by placeholder."""
+    return {collective.row.id: collective.one_by_one_us for collective in collectives}

@@ -5,7 +5,8 @@ ring's previous transfer. So intervals of events and of increments in flight til
 add up to its time. Intervals of one collective, or of one engine of a rank, in a row are one step.
 """
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from functools import cached_property
 
 import attrs
@@ -64,9 +65,9 @@ class CriticalPath:
 
 def critical_path(trace: Trace) -> CriticalPath:
     """Why the run took as long as it did."""
-    words = _EventTexts(trace)
-    steps = [_step(trace, words, intervals) for intervals in _joined(words, intervals_of(trace))]
-    return CriticalPath(tuple(steps))
+    texts = _EventTexts(trace)
+    groups = itertools.groupby(intervals_of(trace), lambda interval: texts.key(interval.event))
+    return CriticalPath(tuple(_step(trace, texts, list(intervals)) for _, intervals in groups))
 
 
 def intervals_of(trace: Trace) -> list[PathInterval]:
@@ -95,32 +96,15 @@ Key = tuple[str, int, int]
 """Kind, number and rank; neighbouring intervals of one key are one step."""
 
 
-def _joined(
-    words: "_EventTexts", intervals: Sequence[PathInterval]
-) -> Iterator[list[PathInterval]]:
-    """Neighbours with one key, together."""
-    run: list[PathInterval] = []
-    key: Key | None = None
-    for interval in intervals:
-        own = words.key(interval.event)
-        if run and own != key:
-            yield run
-            run = []
-        key = own
-        run.append(interval)
-    if run:
-        yield run
-
-
-def _step(trace: Trace, words: "_EventTexts", intervals: Sequence[PathInterval]) -> PathStep:
+def _step(trace: Trace, texts: "_EventTexts", intervals: Sequence[PathInterval]) -> PathStep:
     events = list(dict.fromkeys(interval.event for interval in intervals))
     start, end = intervals[0].start_ps, intervals[-1].end_ps
     if events[0] == NO_EVENT:
         return PathStep("launch", "launch", None, (), start, end - start, 0, 0, 0, "the host")
-    kind, number, _ = words.key(events[0])
+    kind, number, _ = texts.key(events[0])
     ranks = tuple(sorted({int(trace.rank[event]) for event in events}))
     return PathStep(
-        what=words.what(events),
+        what=texts.what(events),
         kind=kind,
         placeholder=number if kind == "collective" else None,
         ranks=ranks,
@@ -131,12 +115,12 @@ def _step(trace: Trace, words: "_EventTexts", intervals: Sequence[PathInterval])
         ),
         slowed_ps=sum(int(trace.slowed_ps[event]) for event in events),
         events=len(events),
-        late=words.late(events[0]),
+        late=texts.late(events[0]),
     )
 
 
 class _EventTexts:
-    """Events in words; texts of a queue are worked out when first needed."""
+    """Events in words; the texts of a queue are made when first needed."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -148,7 +132,7 @@ class _EventTexts:
         return self._trace.executable
 
     def key(self, event: int) -> Key:
-        """What an event's step is about."""
+        """The key of the step that an event belongs to."""
         if event == NO_EVENT:
             return "launch", 0, 0
         number, placeholder = int(self._trace.queue[event]), self._placeholder(event)

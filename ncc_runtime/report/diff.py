@@ -1,7 +1,7 @@
-"""What two placements of one program change, collective by collective: `nccrt diff`.
+"""How two placements of one program differ, collective by collective: `nccrt diff`.
 
-What a collective takes is counted from its descriptors, for one time that it runs: bytes, rows.
-Two lines are printed for every kind of collective that changed.
+The traffic of a collective is counted from its descriptors, for one run: bytes and rows. Two lines
+are printed for every kind of collective that changed.
 """
 
 import enum
@@ -44,7 +44,7 @@ class CollectiveTraffic:
 
 
 def traffic_of(executable: Executable) -> tuple[CollectiveTraffic, ...]:
-    """What every placeholder sends, in order; of variable size, what is assumed of it."""
+    """The traffic of every placeholder, in order; with the assumed counts where sizes vary."""
     executable, _ = assumed(executable)
     count, routes = len(executable.program.placeholders), executable.routes
     by_transport = np.zeros((count, len(TRANSPORTS)), np.int64)
@@ -98,13 +98,13 @@ def _active_rows(queue: CcQueue, count: int) -> np.ndarray:
         active = active | (post.rank != IDLE)
     cells = active.sum(axis=1)
     active_cells = np.zeros(count, np.int64)
-    own = queue.placeholder != IDLE
-    np.add.at(active_cells, queue.placeholder[own], cells[own])
+    of_collective = queue.placeholder != IDLE
+    np.add.at(active_cells, queue.placeholder[of_collective], cells[of_collective])
     return active_cells
 
 
 class Change(enum.Enum):
-    """In what a collective differs; the value is the word of reports."""
+    """A respect in which a collective differs; the value is the word of reports."""
 
     ALGORITHM = "algorithm"
     TRANSPORT = "transport"
@@ -162,20 +162,21 @@ class Diff:
 
 
 def compared(executables: tuple[Executable, Executable], runs: tuple[Run, Run]) -> Diff:
-    """Compare two places of one program, each of which has been run with a clock."""
+    """Compare two placements of one program, each of which has been run with a clock."""
     program = executables[0].program
     traffic = [traffic_of(executable) for executable in executables]
     alike: dict[object, list[int]] = {}
     for number, placeholder in enumerate(program.placeholders):
         names = tuple(executable.lowered[number].name for executable in executables)
-        key = (collective_key(program, placeholder), names, *(each[number] for each in traffic))
+        sent = (of_executable[number] for of_executable in traffic)
+        key = (collective_key(program, placeholder), names, *sent)
         alike.setdefault(key, []).append(number)
     rows = []
     for ids in alike.values():
         count = sum(runs[0].collectives[number].runs or 0 for number in ids)
         sides = [
-            DiffSide(executable.lowered[ids[0]].name, each[ids[0]], _mean_time_us(run, ids))
-            for executable, each, run in zip(executables, traffic, runs, strict=True)
+            DiffSide(executable.lowered[ids[0]].name, sent[ids[0]], _mean_time_us(run, ids))
+            for executable, sent, run in zip(executables, traffic, runs, strict=True)
         ]
         op = program.placeholders[ids[0]].op.value
         rows.append(Compared(tuple(ids), op, count, (sides[0], sides[1])))
@@ -191,12 +192,12 @@ def _mean_time_us(run: Run, ids: Sequence[int]) -> float:
 
 
 def why_nothing(diff: Diff) -> str:
-    """Why the places make no difference to the program."""
+    """Why the two placements make no difference to the program."""
     a, b = (executable.placement for executable in diff.executables)
     if not diff.rows:
         return "the program has no collectives, and its engines run alike on both"
     columns = ((a.node, b.node), (a.chip, b.chip), (a.core, b.core))
-    is_same = all(np.array_equal(mine, theirs) for mine, theirs in columns)
+    is_same = all(np.array_equal(of_a, of_b) for of_a, of_b in columns)
     names = {executable.topology.name for executable in diff.executables}
     if is_same and len(names) == 1:
         return "every rank is on the same core of the same machine"

@@ -29,7 +29,7 @@ from ncc_runtime.report.run import SCHEMA
 
 @attrs.frozen(eq=False)
 class Explained:
-    """Collectives that are alike, and how their algorithm was chosen."""
+    """Equal collectives, and how their algorithm was chosen."""
 
     ids: tuple[int, ...]
     placeholder: Placeholder  # the first of them
@@ -100,26 +100,28 @@ def _explained(program: Program, parts: Parts, ids: list[int], choice: Choice) -
 
 def saved(explanation: Explanation) -> bytes:
     """A file of the plans that were chosen, each kind of collective once."""
-    found = []
+    texts = []
     for row in explanation.rows:
         job = job_of(explanation.program, row.placeholder)
         text = document.described(job, row.choice.chosen.replica_groups)
-        if text not in found:
-            found.append(text)
-    return encoded(found)
+        if text not in texts:
+            texts.append(text)
+    return encoded(texts)
 
 
 def why(row: Explained) -> str:
-    """Why the chosen candidate was: in what it is ahead of the best of the others."""
+    """Why the candidate was chosen: the term by which it beats the best of the others."""
     chosen, price = row.choice.chosen, row.price
     others = [
-        one for one in row.choice.candidates if one.price is not None and one.name != chosen.name
+        other
+        for other in row.choice.candidates
+        if other.price is not None and other.name != chosen.name
     ]
     if not others:
         return (
             "forced, and nothing else can run" if row.choice.is_forced else "nothing else can run"
         )
-    next_best = min(others, key=lambda one: _price(one).time_ps)
+    next_best = min(others, key=lambda other: _price(other).time_ps)
     other = _price(next_best)
     ahead = other.time_ps - price.time_ps
     if row.choice.is_forced:
@@ -185,38 +187,35 @@ def _row(parts: Parts, row: Explained) -> dict[str, Any]:
         },
         "attained": row.attained,
         "attained_of_links": row.attained_of_links,
-        "candidates": [_candidate(parts, one) for one in row.choice.candidates],
+        "candidates": [_candidate(parts, candidate) for candidate in row.choice.candidates],
     }
 
 
-def _candidate(parts: Parts, one: Candidate) -> dict[str, Any]:
-    if one.price is None:
-        return {"algorithm": one.name, "cannot_run": one.reason}
-    price = one.price
+def _candidate(parts: Parts, candidate: Candidate) -> dict[str, Any]:
+    if candidate.price is None:
+        return {"algorithm": candidate.name, "cannot_run": candidate.reason}
+    price = candidate.price
     shares = price.bound_ps_by_kind.items()
     return {
-        "algorithm": one.name,
+        "algorithm": candidate.name,
         "time_us": price.time_ps / 1e6,
         "latency_us": price.latency_ps / 1e6,
         "bandwidth_us": price.bandwidth_ps / 1e6,
         "bandwidth_us_by_part": {kind.value: time / 1e6 for kind, time in shares},
         "decided_by": price.decided_by,
         "bytes_by_link": links_of(parts, price),
-        "hbm_bytes": dict(
-            zip(("busiest", "all"), touched(parts, price, PartKind.HBM), strict=True)
-        ),
-        "dma_bytes": dict(
-            zip(("busiest", "all"), touched(parts, price, PartKind.DMA), strict=True)
-        ),
-        "efa_bytes": dict(
-            zip(("busiest", "all"), touched(parts, price, PartKind.EFA), strict=True)
-        ),
+        **{
+            f"{kind.value}_bytes": dict(
+                zip(("busiest", "all"), touched(parts, price, kind), strict=True)
+            )
+            for kind in (PartKind.HBM, PartKind.DMA, PartKind.EFA)
+        },
     }
 
 
-def _price(one: Candidate) -> Price:
-    assert one.price is not None, "asked of candidates that run only"
-    return one.price
+def _price(candidate: Candidate) -> Price:
+    assert candidate.price is not None, "only candidates that run have one"
+    return candidate.price
 
 
 def _us(time_ps: int) -> str:
@@ -281,16 +280,14 @@ def _table(parts: Parts, row: Explained) -> Table:
     for heading in HEADINGS:
         words = ("algorithm", "decided by", "busiest link")
         table.add_column(heading, justify="left" if heading in words else "right")
-    for one in row.choice.candidates:
-        if one.price is not None:
-            mark = "*" if one.name == row.choice.chosen.name else ""
-            table.add_row(mark, one.name, *_cells(parts, one))
+    for candidate in row.choice.candidates:
+        if candidate.price is not None:
+            mark = "*" if candidate.name == row.choice.chosen.name else ""
+            table.add_row(mark, candidate.name, *_cells(parts, candidate.price))
     return table
 
 
-def _cells(parts: Parts, one: Candidate) -> Iterator[str]:
-    price = one.price
-    assert price is not None, "rows are of candidates that run"
+def _cells(parts: Parts, price: Price) -> Iterator[str]:
     for time in (price.time_ps, price.latency_ps, price.bandwidth_ps):
         yield f"{time / 1e6:.3f}"
     yield price.decided_by
@@ -304,9 +301,9 @@ def _cells(parts: Parts, one: Candidate) -> Iterator[str]:
 
 def _closing(row: Explained) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
-    for one in row.choice.candidates:
-        if one.price is None:
-            reasons.setdefault(one.reason, []).append(one.name)
+    for candidate in row.choice.candidates:
+        if candidate.price is None:
+            reasons.setdefault(candidate.reason, []).append(candidate.name)
     for reason, names in reasons.items():
         yield f"  {', '.join(names)} cannot run: {reason}"
     yield f"  chosen: {row.choice.chosen.name}, {why(row)}"

@@ -2,11 +2,11 @@
 
 A rank computes while an engine of it works; a collective is in flight from its trigger until it is
 reported complete. What no engine of the rank covers is exposed. How much could be hidden at best is
-known for an all-reduce: no more than it takes, and no more than there is to compute that needs
-nothing of the result and gives nothing to the operand (`Independence`).
+computed for an all-reduce: no more than its time, and no more than the time of computation that
+neither depends on it nor is something it depends on (`Independence`).
 
 Intervals of all ranks are handled at once (`Cover`): every rank's time has its own part of one
-line, time t of rank r being r * (length + 1) + t. So one pass over arrays joins, adds up and
+line, time t of rank r being r * (length + 1) + t. So one pass over arrays merges, adds up and
 intersects intervals of any number of ranks.
 
 Dependences are followed through the data that instructions touch, in the order in which events
@@ -84,10 +84,10 @@ class Cover:
 
 
 MOST_EVENTS = 200_000
-"""A rank with more instructions is not looked at."""
+"""Independence is not computed on a rank with more instructions."""
 
 MOST_PAIRS = 200_000_000
-"""Nor one with more pairs of an instruction and a collective that is asked about."""
+"""Nor with more pairs of an instruction and a run of a collective."""
 
 
 @attrs.frozen(eq=False)
@@ -95,59 +95,55 @@ class Independence:
     """Which computing events of a rank neither need a run of a collective nor are needed by it."""
 
     events: np.ndarray  # (n,) int64, the computing events
-    of_run: np.ndarray  # (runs, n) bool, of the runs that were asked about, in their order
+    of_run: np.ndarray  # (runs, n) bool, in the order of the requested runs
 
 
 def independence(trace: Trace, rank: int, runs: np.ndarray) -> Independence | None:
-    """How the computing events of a rank stand to these of its runs of collectives.
+    """Which computing events of a rank are independent of each of some runs of its collectives.
 
-    `runs` are positions in `trace.runs`. None if that is too much to find out.
+    `runs` are positions in `trace.runs`. None beyond MOST_EVENTS or MOST_PAIRS.
     """
     is_rank = np.arange(trace.executable.representatives) == rank
     blocks = list(trace.blocks(trace.queues_of(EngineQueue), is_rank))
-    computing = [_working(trace, number, events) for number, events in blocks]
+    computing = [_computing(trace, number, events) for number, events in blocks]
     count = sum(map(len, computing))
     if count > MOST_EVENTS or count * len(runs) > MOST_PAIRS:
         return None
     touched = _touched(trace, rank, [number for number, _ in blocks], computing)
-    own = np.flatnonzero(trace.runs.rank == rank)
-    events = np.concatenate([trace.runs.first[own], *computing])
+    of_rank = np.flatnonzero(trace.runs.rank == rank)
+    events = np.concatenate([trace.runs.first[of_rank], *computing])
     bits = {int(run): bit for bit, run in enumerate(runs.tolist())}
-    bit_of = [bits.get(run) for run in own.tolist()] + [None] * (len(events) - len(own))
+    bit_of = [bits.get(run) for run in of_rank.tolist()] + [None] * (len(events) - len(of_rank))
     order = np.lexsort((events, trace.end_ps[events], trace.start_ps[events])).tolist()
     producers = _producers(touched, order)
-    needs, needed = _closures(producers, bit_of, order)
-    tied = [needs[at] | needed[at] for at in range(len(own), len(events))]
-    return Independence(events[len(own) :], ~_bits(tied, len(runs)).T)
+    upstream, downstream = _closures(producers, bit_of, order)
+    tied = [upstream[at] | downstream[at] for at in range(len(of_rank), len(events))]
+    # the sets of runs as a matrix of bits, (events, runs)
+    size = -(-len(runs) // 8)
+    data = b"".join(number.to_bytes(size, "little") for number in tied)
+    columns = np.frombuffer(data, np.uint8).reshape(len(tied), size)
+    is_tied = np.unpackbits(columns, axis=1, bitorder="little")[:, : len(runs)].astype(bool)
+    return Independence(events[len(of_rank) :], ~is_tied.T)
 
 
-def _bits(numbers: Sequence[int], width: int) -> np.ndarray:
-    """The lowest bits of whole numbers, (numbers, width) bool."""
-    size = -(-width // 8)
-    columns = np.frombuffer(
-        b"".join(number.to_bytes(size, "little") for number in numbers), np.uint8
-    )
-    bits = np.unpackbits(columns.reshape(len(numbers), size), axis=1, bitorder="little")
-    return bits[:, :width].astype(bool)
-
-
-def _working(trace: Trace, number: int, events: np.ndarray) -> np.ndarray:
+def _computing(trace: Trace, number: int, events: np.ndarray) -> np.ndarray:
+    """The events of a compute engine in which it works."""
     queue = trace.executable.queues[number]
     assert isinstance(queue, EngineQueue)
     return np.asarray(events[works(queue)[trace.row[events]]])
 
 
 Range = tuple[int, int]
-"""Addresses [first, behind the last)."""
+"""A half-open range of addresses."""
 
 Touched = tuple[Sequence[Range], Sequence[Range]]
-"""What is read, and what is written."""
+"""Addresses read, addresses written."""
 
 
 def _touched(
     trace: Trace, rank: int, queues: Sequence[int], computing: Sequence[np.ndarray]
 ) -> list[Touched]:
-    """Of the collectives' runs of a rank, then of its computing events."""
+    """The memory touched by each run of a rank's collectives, then by its computing events."""
     touched: list[Touched] = []
     program = trace.executable.stage_of(rank).program
     for number in trace.runs.placeholder[trace.runs.rank == rank].tolist():
@@ -176,7 +172,7 @@ def _ranges(program: Program, tensors: Sequence[int]) -> list[Range]:
 
 
 class _LastWriters:
-    """Which event wrote every address last; what none wrote has no producer."""
+    """The last writer of every address, as disjoint ranges; None where nothing wrote."""
 
     def __init__(self) -> None:
         self._low: list[int] = [0]
@@ -186,8 +182,8 @@ class _LastWriters:
         low, high = place
         if low == high:
             return
-        self._cut(high)
-        self._cut(low)
+        self._split(high)
+        self._split(low)
         first, last = bisect.bisect_left(self._low, low), bisect.bisect_left(self._low, high)
         self._low[first:last], self._writer[first:last] = [low], [writer]
 
@@ -197,8 +193,8 @@ class _LastWriters:
         last = bisect.bisect_left(self._low, high)
         yield from (writer for writer in self._writer[first:last] if writer is not None)
 
-    def _cut(self, at: int) -> None:
-        """Let an interval of addresses begin here."""
+    def _split(self, at: int) -> None:
+        """Split the range that holds an address so that one begins there."""
         after = bisect.bisect_right(self._low, at)
         if self._low[after - 1] != at:
             self._low.insert(after, at)
@@ -220,27 +216,27 @@ def _producers(touched: Sequence[Touched], order: Sequence[int]) -> list[set[int
 def _closures(
     producers: Sequence[set[int]], bit_of: Sequence[int | None], order: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """The collectives that each event needs, and those that need it, as bits."""
-    own = [0 if bit is None else 1 << bit for bit in bit_of]
-    needs, needed = [0] * len(producers), [0] * len(producers)
+    """The runs that each event depends on, and those that depend on it, as bits."""
+    itself = [0 if bit is None else 1 << bit for bit in bit_of]
+    upstream, downstream = [0] * len(producers), [0] * len(producers)
     for at in order:
         for producer in producers[at]:
-            needs[at] |= needs[producer] | own[producer]
+            upstream[at] |= upstream[producer] | itself[producer]
     for at in reversed(order):
         for producer in producers[at]:
-            needed[producer] |= needed[at] | own[at]
-    return needs, needed
+            downstream[producer] |= downstream[at] | itself[at]
+    return upstream, downstream
 
 
 @attrs.frozen
 class Overlap:
-    """Times of all ranks together, in picoseconds, but for the most of one rank."""
+    """Times in picoseconds, summed over all ranks."""
 
     ranks: int
     compute_ps: int
     collective_ps: int
     exposed_ps: int
-    most_exposed_ps: int  # of one rank
+    most_exposed_ps: int  # of the one rank that has most
 
     @property
     def hidden_share(self) -> float | None:
@@ -254,34 +250,32 @@ class Overlap:
 
 @attrs.frozen
 class Hideable:
-    """An all-reduce, or several, beside compute: of first ranks of programs, in picoseconds."""
+    """An all-reduce, or several, beside compute: on the first rank of each program, in ps."""
 
     all_reduce_ps: int
-    independent_ps: int  # compute that neither needs it nor is needed by it; of some of several
+    independent_ps: int  # compute that is independent of it, or of one of several
     hidden_ps: int  # of all_reduce_ps, engines working
     most_ps: int  # what could be hidden at best
 
     @property
     def share(self) -> float | None:
-        """Of what could be hidden, what is; None where nothing could."""
+        """The hidden part of what could be hidden; None where nothing could."""
         return min(1.0, self.hidden_ps / self.most_ps) if self.most_ps else None
 
 
 @attrs.frozen
 class AllReduces:
-    """What the all-reduces of a run hide and could hide."""
+    """How much of the all-reduces of a run is hidden, and could be."""
 
     each: Mapping[int, Hideable]  # by placeholder; all its runs added up
     together: Hideable
 
 
 def busy_cover(trace: Trace) -> Cover:
-    """When some compute engine of a rank works."""
+    """When at least one compute engine of a rank works."""
     columns: list[list[np.ndarray]] = [[np.zeros(0, np.int64)] for _ in range(3)]
     for number, events in trace.blocks(trace.queues_of(EngineQueue)):
-        queue = trace.executable.queues[number]
-        assert isinstance(queue, EngineQueue)
-        events = events[works(queue)[trace.row[events]]]
+        events = _computing(trace, number, events)
         more = trace.rank[events], trace.start_ps[events], trace.end_ps[events]
         for column, values in zip(columns, more, strict=True):
             column.append(values)
@@ -289,15 +283,15 @@ def busy_cover(trace: Trace) -> Cover:
     return Cover.of(trace.executable.representatives, trace.time_ps, rank, start, end)
 
 
-def _runs_cover(trace: Trace, own: np.ndarray) -> Cover:
-    """When some of these runs of collectives are in flight."""
+def _runs_cover(trace: Trace, at: np.ndarray) -> Cover:
+    """When at least one of these runs (positions in `trace.runs`) is in flight."""
     runs = trace.runs
-    start, end = trace.start_ps[runs.first[own]], trace.end_ps[runs.last[own]]
-    return Cover.of(trace.executable.representatives, trace.time_ps, runs.rank[own], start, end)
+    start, end = trace.start_ps[runs.first[at]], trace.end_ps[runs.last[at]]
+    return Cover.of(trace.executable.representatives, trace.time_ps, runs.rank[at], start, end)
 
 
 def overlap(trace: Trace) -> Overlap:
-    """Compute and collectives of a run, and how much of both goes on at a time."""
+    """The time of compute and of collectives in a run, and how much of the latter is exposed."""
     busy, moving = busy_cover(trace), _runs_cover(trace, np.arange(len(trace.runs.first)))
     collective = moving.by_rank_ps()
     exposed = collective - busy.shared_by_rank_ps(moving)
@@ -311,30 +305,30 @@ def overlap(trace: Trace) -> Overlap:
 
 
 def all_reduces(trace: Trace) -> AllReduces | None:
-    """What all-reduces hide and could hide; None without any, or if that is too much to find out.
+    """How much of all-reduces is hidden and could be; None without any, or beyond MOST_EVENTS.
 
     Programs that run together are added up, each by its first rank.
     """
     placeholders, runs = trace.executable.program.placeholders, trace.runs
     is_sum = np.array([p.op is CollectiveOp.ALL_REDUCE for p in placeholders], bool)
     first = np.array([int(stage.ranks[0]) for stage in trace.executable.stages])
-    own = np.flatnonzero(np.isin(runs.rank, first) & is_sum[runs.placeholder])
-    if not len(own):
+    sums = np.flatnonzero(np.isin(runs.rank, first) & is_sum[runs.placeholder])
+    if not len(sums):
         return None
-    independent_ps, free = np.zeros(len(own), np.int64), [np.zeros(0, np.int64)]
+    independent_ps, of_any = np.zeros(len(sums), np.int64), [np.zeros(0, np.int64)]
     for rank in first.tolist():
-        mine = runs.rank[own] == rank
-        free_of = independence(trace, rank, own[mine])
-        if free_of is None:
+        is_rank = runs.rank[sums] == rank
+        free = independence(trace, rank, sums[is_rank])
+        if free is None:
             return None
-        columns = [free_of.events[row] for row in free_of.of_run]
-        independent_ps[mine] = [_covered_ps(trace, events) for events in columns]
-        free.append(free_of.events[free_of.of_run.any(axis=0)])
-    return _added_up(trace, own, independent_ps, _covered_ps(trace, np.concatenate(free)))
+        columns = [free.events[row] for row in free.of_run]
+        independent_ps[is_rank] = [_covered_ps(trace, events) for events in columns]
+        of_any.append(free.events[free.of_run.any(axis=0)])
+    return _added_up(trace, sums, independent_ps, _covered_ps(trace, np.concatenate(of_any)))
 
 
 def _covered_ps(trace: Trace, events: np.ndarray) -> int:
-    """How long some of these events go on, rank by rank."""
+    """The time in which at least one of these events goes on, summed over ranks."""
     start, end = trace.start_ps[events], trace.end_ps[events]
     cover = Cover.of(
         trace.executable.representatives, trace.time_ps, trace.rank[events], start, end
@@ -343,27 +337,27 @@ def _covered_ps(trace: Trace, events: np.ndarray) -> int:
 
 
 def _added_up(
-    trace: Trace, own: np.ndarray, independent_ps: np.ndarray, beside_ps: int
+    trace: Trace, sums: np.ndarray, independent_ps: np.ndarray, beside_ps: int
 ) -> AllReduces:
     """These runs of all-reduces by placeholder, and together.
 
     No more of a run can be hidden than it takes, nor than there is compute independent of it; of
     all together no more than they take, nor than there is compute independent of any.
     """
-    runs, busy, moving = trace.runs, busy_cover(trace), _runs_cover(trace, own)
-    start, end = trace.start_ps[runs.first[own]], trace.end_ps[runs.last[own]]
+    runs, busy, moving = trace.runs, busy_cover(trace), _runs_cover(trace, sums)
+    start, end = trace.start_ps[runs.first[sums]], trace.end_ps[runs.last[sums]]
     columns = np.stack(
         [
             end - start,
             independent_ps,
-            busy.within_ps(runs.rank[own], start, end),
+            busy.within_ps(runs.rank[sums], start, end),
             np.minimum(end - start, independent_ps),
         ]
     )
-    each = {
-        int(number): Hideable(*columns[:, runs.placeholder[own] == number].sum(axis=1).tolist())
-        for number in np.unique(runs.placeholder[own])
+    by_placeholder = {
+        int(number): Hideable(*columns[:, runs.placeholder[sums] == number].sum(axis=1).tolist())
+        for number in np.unique(runs.placeholder[sums])
     }
     all_ps, hidden_ps = int(moving.by_rank_ps().sum()), int(busy.shared_by_rank_ps(moving).sum())
     most_ps = min(all_ps, beside_ps, int(columns[3].sum()))
-    return AllReduces(each, Hideable(all_ps, beside_ps, hidden_ps, most_ps))
+    return AllReduces(by_placeholder, Hideable(all_ps, beside_ps, hidden_ps, most_ps))

@@ -1,6 +1,6 @@
 """What a run's time was spent on, as text and JSON: overlap, utilisation, critical path."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -30,7 +30,7 @@ _WORDS = {
 
 @attrs.frozen(eq=False)
 class Performance:
-    """What a run's time was spent on, each part computed when it is first read."""
+    """What a run's time was spent on; each part is computed when it is first read."""
 
     trace: Trace
 
@@ -65,7 +65,12 @@ def as_json(performance: Performance) -> dict[str, Any]:
         "exposed_us": both.mean_us(both.exposed_ps),
         "most_exposed_us": both.most_exposed_ps / 1e6,
         "hidden_share": both.hidden_share,
-        "all_reduce": None if reduces is None else _all_reduces(reduces),
+        "all_reduce": None
+        if reduces is None
+        else {
+            **_hideable(reduces.together),
+            "each": [{"id": number, **_hideable(one)} for number, one in reduces.each.items()],
+        },
         "slowed_us": performance.slowed_ps / 1e6,
         "slowed_on_critical_path_us": performance.path.slowed_ps / 1e6,
         "utilisation": {
@@ -77,11 +82,6 @@ def as_json(performance: Performance) -> dict[str, Any]:
         },
         "critical_path": [_step(step) for step in performance.path.steps],
     }
-
-
-def _all_reduces(reduces: AllReduces) -> dict[str, Any]:
-    each = [{"id": number, **_hideable(alone)} for number, alone in reduces.each.items()]
-    return {**_hideable(reduces.together), "each": each}
 
 
 def _hideable(hideable: Hideable) -> dict[str, Any]:
@@ -120,8 +120,16 @@ def lines(performance: Performance) -> Iterator[str]:
         )
     if performance.all_reduces is not None:
         yield from _all_reduce_lines(performance.all_reduces)
-    if busiest := ", ".join(_busiest(performance.use)):
-        yield f"busiest: {busiest}"
+    busiest = [
+        f"{_WORDS[kind]} {part.name} {part.share:.1%}"
+        for kind in SHARED
+        for part in performance.use.parts[kind][:1]
+    ]
+    busiest += [
+        f"{engine.engine} {engine.mean_share:.1%}" for engine in performance.use.engines[:2]
+    ]
+    if busiest:
+        yield f"busiest: {', '.join(busiest)}"
     if performance.slowed_ps or performance.path.slowed_ps:
         yield (
             f"lost by sharing: {performance.slowed_ps / 1e6:.3f} us of a rank on average, "
@@ -146,14 +154,6 @@ def _hidden_text(hideable: Hideable) -> str:
     )
 
 
-def _busiest(use: Utilisation) -> Iterator[str]:
-    for kind in SHARED:
-        for part in use.parts[kind][:1]:
-            yield f"{_WORDS[kind]} {part.name} {part.share:.1%}"
-    for engine in use.engines[:2]:
-        yield f"{engine.engine} {engine.mean_share:.1%}"
-
-
 def table(path: CriticalPath) -> Table:
     """The longest steps of the critical path, in order of time."""
     shown = path.longest(LONGEST)
@@ -165,11 +165,8 @@ def table(path: CriticalPath) -> Table:
         steps.add_column(name, no_wrap=name == "ranks")  # long sentences go on in the next line
     for step in shown:
         times = (f"{step.start_ps / 1e6:.3f}", f"{step.time_ps / 1e6:.3f}")
-        words = (step.what, _few(step.ranks), step.late)
+        ranks = ranks_text(step.ranks)
+        ranks = ranks if len(ranks) <= 12 else f"{len(step.ranks)} ranks"
+        words = (step.what, ranks, step.late)
         steps.add_row(*times, *(word.replace("[", "\\[") for word in words))
     return steps
-
-
-def _few(ranks: Sequence[int]) -> str:
-    text = ranks_text(ranks)
-    return text if len(text) <= 12 else f"{len(ranks)} ranks"

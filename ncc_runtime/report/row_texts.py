@@ -14,14 +14,14 @@ from ncc_runtime.neff.table import NONE, Instr
 
 @attrs.frozen
 class RowTexts:
-    """Of the rows of one queue, in order."""
+    """Texts of the rows of one queue, in order."""
 
     name: Sequence[str]  # `dot y f32[8,8]`, `advance p3 all-reduce.1 round 5`
     place: Sequence[str]  # `model.py:12`, where the user's code is known; else empty
 
 
 def row_texts(executable: Executable, number: int) -> RowTexts:
-    """The words for the rows of a queue."""
+    """The texts of the rows of a queue."""
     queue = executable.queues[number]
     if isinstance(queue, EngineQueue):
         program = program_of(executable, queue)
@@ -69,8 +69,9 @@ def _dma_row(executable: Executable, queue: DmaQueue, row: int) -> str:
     reduction = executable.program.placeholders[int(queue.placeholder[row])].reduction
     word = opcode.name.lower()
     if opcode is DmaOpcode.REDUCE and reduction is not None:
-        averages = reduction is Reduction.AVERAGE
-        word += f".{Reduction.ADD.value if averages else reduction.value}"
+        # the divisor of an average is applied by the last of its transfers only: all of them add
+        combines = Reduction.ADD if reduction is Reduction.AVERAGE else reduction
+        word += f".{combines.value}"
     return f"{word} {_of_plan(executable, queue, row)}"
 
 

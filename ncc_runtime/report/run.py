@@ -15,7 +15,7 @@ from ncc_runtime.verify.proof import Proof
 
 @attrs.frozen(eq=False, repr=False)
 class Run:
-    """What a run gave; parts that were not asked for are empty or None."""
+    """The result of a run; parts that were not requested are empty or None."""
 
     outputs: list[np.ndarray]  # each [ranks, *shape]
     trace: Trace | None
@@ -47,8 +47,8 @@ def heading(executable: Executable) -> str:
     )
     if not executable.ignores_memory:
         return line
-    need, there = size_text(executable.hbm_bytes), size_text(rank_capacity(topology))
-    return f"{line}\nmemory ignored: it takes {need} a rank, which has {there}"
+    required, available = size_text(executable.hbm_bytes), size_text(rank_capacity(topology))
+    return f"{line}\nmemory ignored: it takes {required} a rank, which has {available}"
 
 
 def facts(executable: Executable) -> dict[str, Any]:
@@ -112,17 +112,19 @@ def as_text(executable: Executable, proofs: Sequence[Proof]) -> str:
     return "\n".join(
         [
             heading(executable),
-            *_lines(proofs),
+            *_table(proofs),
             *_classes(proofs),
-            *_conditions(proofs),
+            *(f"{proof.name} holds if {text}" for proof in proofs for text in proof.conditions),
             *_breaches(proofs),
         ]
     )
 
 
-def _lines(proofs: Sequence[Proof]) -> Iterator[str]:
-    abouts = [f"presumes {one.presumed}" if one.presumed else one.size for one in proofs]
-    rows = [(one.name, one.verdict, about) for one, about in zip(proofs, abouts, strict=True)]
+def _table(proofs: Sequence[Proof]) -> Iterator[str]:
+    rows = [
+        (proof.name, proof.verdict, f"presumes {proof.presumed}" if proof.presumed else proof.size)
+        for proof in proofs
+    ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row, proof in zip(rows, proofs, strict=True):
         cells = [word.ljust(width) for word, width in zip(row, widths, strict=True)]
@@ -130,18 +132,12 @@ def _lines(proofs: Sequence[Proof]) -> Iterator[str]:
 
 
 def _classes(proofs: Sequence[Proof]) -> Iterator[str]:
-    """Ranks that are alike, of which one was looked at."""
+    """Equivalence classes of ranks, of each of which one was proved."""
     for proof in proofs:
-        for one in proof.classes[:MOST_CLASSES]:
-            yield f"alike in {proof.name}: {one}"
+        for text in proof.classes[:MOST_CLASSES]:
+            yield f"alike in {proof.name}: {text}"
         if len(proof.classes) > MOST_CLASSES:
             yield f"alike in {proof.name}: {len(proof.classes) - MOST_CLASSES} more"
-
-
-def _conditions(proofs: Sequence[Proof]) -> Iterator[str]:
-    """What is checked when the program runs."""
-    for proof in proofs:
-        yield from (f"{proof.name} holds if {one}" for one in proof.conditions)
 
 
 def _breaches(proofs: Sequence[Proof]) -> Iterator[str]:

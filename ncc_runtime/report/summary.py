@@ -30,7 +30,8 @@ def as_json(
     verdicts: Sequence[Verdict] = (),
 ) -> dict[str, Any]:
     """The object that `nccrt run --json` prints; times in microseconds, sizes in bytes."""
-    program, whole = executable.program, len(executable.stages) == 1
+    program, has_stages = executable.program, len(executable.stages) > 1
+    joined = collectives.by_id(collectives.joined(executable, run.collectives))
     return {
         **facts(executable),
         "time_us": run.time_us,
@@ -40,14 +41,18 @@ def as_json(
         "checked": options.checked,
         "blas_kernel": blas_kernel(),
         "instructions": instruction_counts(executable),
-        "collectives": _collectives(executable, run.collectives),
+        "collectives": [_collective(row, joined.get(row.id)) for row in run.collectives],
         "timeline": None if run.trace is None else performance.as_json(Performance(run.trace)),
         "verdicts": [_verdict(verdict) for verdict in verdicts],
         "outputs": {
             f"out{number}": {
                 "shape": list(program.tensors[tensor].shape),
                 "dtype": program.tensors[tensor].dtype.value,
-                **({} if whole else {"program": stage.program.name, "ranks": stage.ranks.tolist()}),
+                **(
+                    {"program": stage.program.name, "ranks": stage.ranks.tolist()}
+                    if has_stages
+                    else {}
+                ),
             }
             for number, (stage, tensor) in enumerate(_outputs(executable))
         },
@@ -56,11 +61,6 @@ def as_json(
 
 def _outputs(executable: Executable) -> list[tuple[Stage, TensorId]]:
     return [(stage, tensor) for stage in executable.stages for tensor in stage.program.outputs]
-
-
-def _collectives(executable: Executable, rows: Sequence[CollectiveRow]) -> list[dict[str, Any]]:
-    apart = collectives.by_id(collectives.joined(executable, rows))
-    return [_collective(row, apart.get(row.id)) for row in rows]
 
 
 def _collective(row: CollectiveRow, one_by_one_us: float | None) -> dict[str, Any]:
@@ -129,22 +129,19 @@ def as_text(executable: Executable, run: Run, options: RunOptions, host_s: float
         if len(run.outputs) > MOST_OUTPUTS:
             console.print(f"… and {len(run.outputs) - MOST_OUTPUTS} more outputs")
     if run.trace is not None:
-        _print_performance(console, Performance(run.trace))
+        spent = Performance(run.trace)
+        console.print(f"predicted time {run.trace.time_ps / 1e6:.3f} us")
+        for line in performance.lines(spent):
+            console.print(line, markup=False, soft_wrap=True)
+        console.print(performance.table(spent.path))
     mode = "checked mode: every read was of written memory; " if options.checked else ""
     console.print(sentence(run.proofs), soft_wrap=True)
     console.print(f"{mode}host time {host_s:.3f} s")
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def _print_performance(console: Console, one: Performance) -> None:
-    console.print(f"predicted time {one.trace.time_ps / 1e6:.3f} us")
-    for line in performance.lines(one):
-        console.print(line, markup=False, soft_wrap=True)
-    console.print(performance.table(one.path))
-
-
 def _collectives_lines(rows: Sequence[CollectiveRow]) -> Iterator[str]:
-    """A table; there may be many thousands of rows, and rich takes long to set each."""
+    """A table; there may be many thousands of rows, and rich takes long to lay out each."""
     times = ("start us", "time us", "exposed us")
     moved = (f"{transport.value} B" for transport in REMOTE)
     headings = ("id", "op", "algorithm", "ranks", "bytes", *times, *moved)
@@ -175,16 +172,16 @@ MOST_OUTPUTS = 1000
 
 def _outputs_table(executable: Executable, run: Run) -> Table:
     table = Table(box=None, pad_edge=False, title="outputs", title_justify="left")
-    whole = len(executable.stages) == 1
-    begins = "rank 0 begins" if whole else "the first of them begins"
-    for name in ("name", "type on a rank", *(() if whole else ("ranks",)), begins):
+    has_stages = len(executable.stages) > 1
+    begins = "the first of them begins" if has_stages else "rank 0 begins"
+    for name in ("name", "type on a rank", *(("ranks",) if has_stages else ()), begins):
         table.add_column(name)
-    found = zip(_outputs(executable), run.outputs, strict=True)
-    for number, ((stage, tensor), array) in enumerate(itertools.islice(found, MOST_OUTPUTS)):
+    outputs = zip(_outputs(executable), run.outputs, strict=True)
+    for number, ((stage, tensor), array) in enumerate(itertools.islice(outputs, MOST_OUTPUTS)):
         table.add_row(
             f"out{number}",
             stage.program.tensors[tensor].type_text.replace("[", "\\["),
-            *(() if whole else (ranks_text(stage.ranks.tolist()),)),
+            *((ranks_text(stage.ranks.tolist()),) if has_stages else ()),
             _first_values(array[0]),
         )
     return table

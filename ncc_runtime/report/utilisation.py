@@ -1,6 +1,7 @@
-"""How busy links, memory, DMA engines, adapters and compute engines were, of what they could do."""
+"""How busy links, memory, DMA engines, adapters and compute engines were.
 
-from collections.abc import Iterator
+A transfer loads the parts that machine_model/usage.py names, as in the price and in the clock.
+"""
 
 import attrs
 import numpy as np
@@ -12,9 +13,9 @@ from ncc_runtime.lowering.executable import IDLE, DmaQueue, EngineQueue, Executa
 from ncc_runtime.machine_model.instances import part_classes
 from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.timing import PS_PER_S, TimingModel
+from ncc_runtime.machine_model.usage import transfer_usage
 from ncc_runtime.neff.isa import ENGINES
 from ncc_runtime.report.row_texts import program_of
-from ncc_runtime.topology.routes import Transport
 
 SHARED = (PartKind.LINK, PartKind.HBM, PartKind.DMA, PartKind.EFA)
 """The kinds of parts that reports name."""
@@ -50,7 +51,7 @@ class Utilisation:
 
 
 def utilisation(trace: Trace) -> Utilisation:
-    """What was used how much of the run's time."""
+    """The use of every part and engine over the time of the run."""
     executable = trace.executable
     parts = Parts(
         executable.routes, TimingModel.from_topology(executable.topology), executable.ranks
@@ -59,64 +60,47 @@ def utilisation(trace: Trace) -> Utilisation:
     for number, events in trace.blocks(trace.queues_of(DmaQueue)):
         queue = executable.queues[number]
         assert isinstance(queue, DmaQueue)
-        for where, sizes in _moved(parts, queue, trace.row[events], trace.rank[events]):
-            np.add.at(amounts, where, sizes)
+        part, passed = _transfer_bytes(parts, queue, trace.row[events], trace.rank[events])
+        np.add.at(amounts, part, passed)
     engines = _engines(parts, amounts, trace)
     if executable.representatives < executable.ranks:
-        stands_for = part_classes(parts, executable.ranks // executable.representatives)[
-            : parts.count
-        ]
-        amounts = np.bincount(stands_for, amounts, parts.count).astype(np.int64)
-    found = {kind: _used(parts, kind, amounts, trace) for kind in SHARED}
-    return Utilisation(found, engines)
+        # the ranks of one instance ran for those of all: what they moved through parts of other
+        # instances counts at the same part of their own, as the others moved it there
+        first_instance = part_classes(parts, executable.ranks // executable.representatives)
+        amounts = np.bincount(first_instance[: parts.count], amounts, parts.count).astype(np.int64)
+    return Utilisation({kind: _uses(parts, kind, amounts, trace) for kind in SHARED}, engines)
 
 
-_Passed = tuple[np.ndarray, np.ndarray]
-"""Parts, and bytes that passed each."""
-
-
-def _moved(parts: Parts, queue: DmaQueue, row: np.ndarray, rank: np.ndarray) -> Iterator[_Passed]:
-    """What transfers, rows of a ring on ranks, took of which parts."""
+def _transfer_bytes(
+    parts: Parts, queue: DmaQueue, row: np.ndarray, rank: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes that transfers, rows of a ring on ranks, pass through parts: (entries,) of each."""
     sends = queue.peer[row, rank] != IDLE
     row, rank = row[sends], rank[sends].astype(np.int64)
     cells = row, rank
-    sizes = np.broadcast_to(queue.size_bytes, queue.peer.shape)[cells].astype(np.int64)
-    yield from _written(parts, rank, queue.peer[cells], sizes)
-    writes = np.ones(len(row), np.int64)
-    if queue.also_peer is not None:
-        also = queue.also_peer[cells]
-        twice = also != IDLE
-        writes += twice
-        yield from _written(parts, rank[twice], also[twice], sizes[twice])
-    read = queue.sources[cells] != IDLE
-    owners = np.broadcast_to(rank[:, None], read.shape)
-    if queue.source_rank is not None:
-        owners = np.where(read, queue.source_rank[cells], owners)
-    for owner, some in zip(owners.T, read.T, strict=True):
-        yield parts.stack[owner[some]], sizes[some]
-    reduces = queue.opcode[row] == DmaOpcode.REDUCE
-    passes = parts.routes.topology.dma.reduce_passes
-    engines = np.maximum(writes, np.where(reduces, passes * read.sum(axis=1), 1))
-    yield parts.dma(rank, queue.stream, queue.lane), engines * sizes
+    owners = rank[:, None] if queue.source_rank is None else queue.source_rank[cells]
+    reads = queue.sources[cells] != IDLE
+    columns = [
+        rank,
+        queue.peer[cells],
+        np.full(len(row), IDLE) if queue.also_peer is None else queue.also_peer[cells],
+        queue.opcode[row] == DmaOpcode.REDUCE,
+        *np.where(reads, owners, IDLE).T,
+    ]
+    # transfers between the same ranks use the same parts: add up their sizes before the routes,
+    # of dozens of links each, are written out
+    joined: np.ndarray = np.zeros(len(row), np.int64)
+    for column in columns:
+        _, joined = np.unique(joined * (parts.ranks + 1) + column - IDLE, return_inverse=True)
+    _, first = np.unique(joined, return_index=True)
+    amounts = np.zeros(len(first), np.int64)
+    np.add.at(amounts, joined, np.broadcast_to(queue.size_bytes, queue.peer.shape)[cells])
+    rank, peer, also, reduces, *owner = (column[first] for column in columns)
+    usage = transfer_usage(parts, rank, [peer, also], owner, reduces, queue.stream, queue.lane)
+    return usage.part, usage.times * amounts[usage.transfer]
 
 
-def _written(
-    parts: Parts, senders: np.ndarray, receivers: np.ndarray, sizes: np.ndarray
-) -> Iterator[_Passed]:
-    """What bytes take on their way, and where they arrive."""
-    yield parts.stack[receivers], sizes
-    pairs, pair = np.unique(senders * parts.ranks + receivers, return_inverse=True)
-    amounts = np.zeros(len(pairs), np.int64)
-    np.add.at(amounts, pair, sizes)
-    src, dst = np.divmod(pairs, parts.ranks)
-    start, links = parts.routes.link_runs(src, dst)
-    yield links.astype(np.int64), np.repeat(amounts, np.diff(start))
-    over = parts.routes.transport(src, dst) == Transport.EFA.code
-    for share in parts.adapters(src[over], dst[over]):
-        yield share, amounts[over]
-
-
-def _used(parts: Parts, kind: PartKind, amounts: np.ndarray, trace: Trace) -> tuple[PartUse, ...]:
+def _uses(parts: Parts, kind: PartKind, amounts: np.ndarray, trace: Trace) -> tuple[PartUse, ...]:
     """The parts of a kind that anything passed, most used first."""
     span = parts.span(kind)
     passed, rates = amounts[span], parts.rates[span]
@@ -142,8 +126,8 @@ def _name(executable: Executable, parts: Parts, kind: PartKind, at: int) -> str:
         chip, stack = divmod(at, topology.hbm.stacks)
         return f"c{chip}.hbm{stack}"
     if kind is PartKind.EFA:
-        way, rank = divmod(at, executable.ranks)
-        return f"r{rank}.efa {'in' if way else 'out'}"
+        inward, rank = divmod(at, executable.ranks)
+        return f"r{rank}.efa {'in' if inward else 'out'}"
     rank, group = divmod(at, parts.groups)
     return f"r{rank}.dma{group}"
 
@@ -151,7 +135,7 @@ def _name(executable: Executable, parts: Parts, kind: PartKind, at: int) -> str:
 def _engines(parts: Parts, amounts: np.ndarray, trace: Trace) -> tuple[EngineUse, ...]:
     """The engines that work on some rank, most used first; adds what they read and write."""
     executable = trace.executable
-    time = np.zeros((len(ENGINES), executable.representatives), np.int64)
+    busy = np.zeros((len(ENGINES), executable.representatives), np.int64)
     peak = np.zeros(len(ENGINES), np.int64)
     for number, events in trace.blocks(trace.queues_of(EngineQueue)):
         queue = executable.queues[number]
@@ -161,18 +145,18 @@ def _engines(parts: Parts, amounts: np.ndarray, trace: Trace) -> tuple[EngineUse
         row, rank = trace.row[events], trace.rank[events]
         costs = engine_costs(program_of(executable, queue), parts.model, queue)
         np.add.at(amounts, parts.stack[rank], costs.traffic[row])
-        np.add.at(time[engine], rank, trace.end_ps[events] - trace.start_ps[events])
+        np.add.at(busy[engine], rank, trace.end_ps[events] - trace.start_ps[events])
         peak[engine] += costs.work[row].sum()
-    whole = max(1, trace.time_ps)
-    found = [
+    run_ps = max(1, trace.time_ps)
+    uses = [
         EngineUse(
             engine.value,
-            mean_share=float(one.mean()) / whole,
-            most_share=int(one.max()) / whole,
-            most_rank=int(one.argmax()),
-            peak_share=int(work) / executable.representatives / whole,
+            mean_share=float(busy_ps.mean()) / run_ps,
+            most_share=int(busy_ps.max()) / run_ps,
+            most_rank=int(busy_ps.argmax()),
+            peak_share=int(work_ps) / executable.representatives / run_ps,
         )
-        for engine, one, work in zip(ENGINES, time, peak, strict=True)
-        if one.any()
+        for engine, busy_ps, work_ps in zip(ENGINES, busy, peak, strict=True)
+        if busy_ps.any()
     ]
-    return tuple(sorted(found, key=lambda one: -one.mean_share))
+    return tuple(sorted(uses, key=lambda use: -use.mean_share))

@@ -1,1 +1,1 @@
-"""What is wired to what, at which rate."""
+"""Topologies: chips, links, switches and adapters with their rates; routes and cycles."""

@@ -58,7 +58,7 @@ class RouteRows:
 
 @attrs.frozen(eq=False)
 class ChipRoutes(RouteRows):
-    """All routes of an instance; those whose links are down or slowed alike share their rows."""
+    """All routes of an instance; instances with equal faults share their rows."""
 
     chips: int
     variant: np.ndarray  # (nodes,) int32
@@ -148,7 +148,7 @@ class _Router:
         )
 
     def routes(self, variant: np.ndarray, source: np.ndarray, target: np.ndarray) -> RouteRows:
-        """The routes of pairs of chips of instances of so-numbered variants."""
+        """The routes of pairs of chips, in instances of the given variants."""
         if self.grid is None:
             start, links, hops = self._through_graphs(variant, source, target)
         else:
@@ -234,8 +234,9 @@ class GridRoutes:
         """(start, links) of the routes between pairs of chips, one after another."""
         steps = [self._steps(axis, source, target) for axis in self.axes]
         start = np.zeros(len(source) + 1, np.int64)
-        np.cumsum(np.sum([abs(one) for one in steps], axis=0), out=start[1:])
+        np.cumsum(np.sum(np.abs(steps), axis=0), out=start[1:])
         links = np.empty(start[-1], np.int32)
+        # all pairs walk one axis after another; `at` is where the next link of each route goes
         chip, at = source.astype(np.int64), start[:-1].copy()
         for number in reversed(range(len(self.axes))):
             axis, step = self.axes[number], steps[number]
@@ -318,16 +319,16 @@ class GraphRoutes:
         Neighbours, and chips at one switch, need no search; most pairs of large fabrics are such.
         """
         hops = np.zeros(len(source), np.int32)
-        found: Hops = []
+        routed: Hops = []
         left = np.flatnonzero(source != target)
         for shortcut in (self._direct, self._over_switch):
             route = shortcut(source[left], target[left])
-            is_found = route[0] != UNREACHABLE
-            hops[left[is_found]] = len(route)
+            has_route = route[0] != UNREACHABLE
+            hops[left[has_route]] = len(route)
             for place, links in enumerate(route):
-                links = links[is_found]
-                found.append((left[is_found], np.full(len(links), place), links))
-            left = left[~is_found]
+                links = links[has_route]
+                routed.append((left[has_route], np.full(len(links), place), links))
+            left = left[~has_route]
         targets, column = np.unique(target[left], return_inverse=True)
         order = np.argsort(column, kind="stable")
         at_once = max(1, LARGEST_SEARCH // max(1, len(self.src)))
@@ -335,7 +336,7 @@ class GraphRoutes:
             some = targets[begin : begin + at_once]
             first, last = np.searchsorted(column[order], [begin, begin + len(some)])
             pairs = order[first:last]
-            distance, next_link = self._known(some)
+            distance, next_link = self._next_links(some)
             node, place, columns = source[left[pairs]], 0, column[pairs] - begin
             hops[left[pairs]] = distance[node, columns]
             pairs = left[pairs]
@@ -343,20 +344,20 @@ class GraphRoutes:
                 link = next_link[node, columns]
                 goes_on = link != UNREACHABLE
                 pairs, columns, link = pairs[goes_on], columns[goes_on], link[goes_on]
-                found.append((pairs, np.full(len(pairs), place), link))
+                routed.append((pairs, np.full(len(pairs), place), link))
                 node, place = self.dst[link], place + 1
-        return (*_joined(found, len(source)), hops)
+        return (*_in_route_order(routed, len(source)), hops)
 
     def _direct(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray]:
         """The lowest link that is up from one to the other, or UNREACHABLE."""
         keys, links = self.index
-        wanted = source.astype(np.int64) * self.nodes + target
-        at = np.searchsorted(keys, wanted)
-        found = np.full(len(wanted), UNREACHABLE, np.int32)
+        key = source.astype(np.int64) * self.nodes + target
+        at = np.searchsorted(keys, key)
+        link = np.full(len(key), UNREACHABLE, np.int32)
         inside = np.flatnonzero(at < len(keys))
-        same = inside[keys[at[inside]] == wanted[inside]]
-        found[same] = links[at[same]]
-        return (found,)
+        same = inside[keys[at[inside]] == key[inside]]
+        link[same] = links[at[same]]
+        return (link,)
 
     def _over_switch(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Into a switch that both have, and out of it, where no lower link leads elsewhere."""
@@ -366,15 +367,17 @@ class GraphRoutes:
             open_ = np.flatnonzero((first == UNREACHABLE) & (port[source] != UNREACHABLE))
             into = port[source[open_]]
             (out,) = self._direct(self.dst[into], target[open_])
-            joins = out != UNREACHABLE
-            first[open_[joins]], second[open_[joins]] = into[joins], out[joins]
+            leads_there = out != UNREACHABLE
+            first[open_[leads_there]] = into[leads_there]
+            second[open_[leads_there]] = out[leads_there]
         return first, second
 
-    def _known(self, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`_search`, of targets that are not in the cache alone."""
+    def _next_links(self, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """As `_search`; searches only for targets that are not in the cache."""
         new = targets[self.cache.column[targets] == UNREACHABLE]
         if len(new) and not self.cache.has_room_for(len(targets)):
             return self._search(targets)
+        # once more, for making room may have emptied the cache
         new = targets[self.cache.column[targets] == UNREACHABLE]
         if len(new):
             self.cache.add(new, *self._search(new))
@@ -389,7 +392,7 @@ class GraphRoutes:
         next_link = np.full((self.nodes, len(targets)), UNREACHABLE, np.int32)
         first = np.flatnonzero(np.diff(src, prepend=-1))  # link of each node that has any
         if len(first):
-            none = np.int32(np.iinfo(np.int32).max)
+            none = np.int32(np.iinfo(np.int32).max)  # loses every minimum
             closer = (distance[dst] == distance[src] - 1) & (distance[src] > 0)
             numbers = np.where(closer, up[:, None].astype(np.int32), none)
             lowest = np.minimum.reduceat(numbers, first, axis=0)
@@ -448,14 +451,14 @@ class _SearchCache:
         self.used = some.stop
 
     def has_room_for(self, targets: int) -> bool:
-        """Whether so many more fit, if need be after the cache is emptied."""
+        """Whether `targets` more fit; empties the cache where that is needed."""
         if self.used + targets > self.distance.shape[1]:
             self.column[:] = UNREACHABLE
             self.used = 0
         return targets <= self.distance.shape[1]
 
 
-def _joined(hops: Hops, count: int) -> tuple[np.ndarray, np.ndarray]:
+def _in_route_order(hops: Hops, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Links in the order of pairs and steps."""
     none = np.zeros(0, np.int64)
     pair, step, link = (
@@ -474,13 +477,13 @@ def _in_order(
     """Parts of a table, each with the numbers of its rows, as one table in their order."""
     count = sum(map(len, rows))
     hops = np.empty(count, np.int32)
-    for some, (_, _, own) in zip(rows, parts, strict=True):
-        hops[some] = own
+    for some, (_, _, part_hops) in zip(rows, parts, strict=True):
+        hops[some] = part_hops
     counts = np.maximum(hops, 0)
     start = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
     links = np.empty(start[-1], np.int32)
-    for some, (begins, own, _) in zip(rows, parts, strict=True):
-        each = np.diff(begins)
-        within = np.arange(len(own)) - np.repeat(begins[:-1], each)
-        links[np.repeat(start[some], each) + within] = own
+    for some, (part_start, part_links, _) in zip(rows, parts, strict=True):
+        lengths = np.diff(part_start)
+        within = np.arange(len(part_links)) - np.repeat(part_start[:-1], lengths)
+        links[np.repeat(start[some], lengths) + within] = part_links
     return start, links, hops

@@ -49,7 +49,7 @@ LinkCounts = Counter[tuple[int, int]]
 
 
 def disjoint_cycles(topology: Topology, chips: Sequence[int]) -> tuple[Cycle, ...]:
-    """As many cycles as are found, each beginning with the first of the chips.
+    """Disjoint cycles, as many as are found, each beginning with the first of the chips.
 
     Chips are numbered through all instances. A cycle is followed by its reverse where the links go
     both ways. Of parallel links each may be in a cycle. One chip is a cycle without links; () if
@@ -197,7 +197,7 @@ def _cycles(
 # Cycles of grids, which are constructed.
 
 MOST_SQUARES = 400
-"""Squares exchanged after no more join both 2-factors, before what there is is enough (a guess)."""
+"""Exchanges that join cycles of one 2-factor only, before the search gives up (a guess)."""
 
 ATTEMPTS = 6
 """Random orders tried on a torus of up to SMALL places; two on a larger one (guesses)."""
@@ -234,7 +234,15 @@ def _of_rings(dims: tuple[int, ...]) -> list[Order]:
     if len(dims) == 1:
         return [list(range(dims[0]))]
     if len(dims) == 2 and dims[1] == 2 and dims[0] % 2 == 0:
-        return [_zigzag(dims[0], begin) for begin in range(2)]
+        # round both rings of the even extent at once, across either link of each pair in turn
+        return [
+            [
+                2 * place + side
+                for place in range(dims[0])
+                for side in ((begin + place) % 2, (begin + place + 1) % 2)
+            ]
+            for begin in range(2)
+        ]
     best: list[Order] = []
     for attempt in range(ATTEMPTS if math.prod(dims) <= SMALL else 2):
         best = max(best, _TwoFactors.of(dims, attempt).cycles(), key=len)
@@ -242,12 +250,6 @@ def _of_rings(dims: tuple[int, ...]) -> list[Order]:
             return best
     spliced = _stacked(_of_rings(dims[:-1]), 2) if dims[-1] == 2 else []
     return max(best, spliced, key=len)
-
-
-def _zigzag(extent: int, begin: int) -> Order:
-    """Round two rings of an even extent, across both links of every pair but one in turn."""
-    sides = [(begin + place) % 2 for place in range(extent)]
-    return [2 * place + side for place, first in enumerate(sides) for side in (first, 1 - first)]
 
 
 @attrs.define(eq=False)
@@ -258,8 +260,8 @@ class _TwoFactors:
     down: list[list[int]]
     squares: list[Square]  # in random order
     owner: list[list[int]]  # [dimension][place]: the 2-factor of the link up
-    labels: list[list[int]] = attrs.field(factory=list)  # [factor][place]: its cycle
-    counts: list[int] = attrs.field(factory=list)  # cycles by factor
+    labels: list[list[int]] = attrs.field(factory=list)  # [2-factor][place]: its cycle
+    counts: list[int] = attrs.field(factory=list)  # by 2-factor, its cycles
 
     @classmethod
     def of(cls, dims: tuple[int, ...], attempt: int) -> "_TwoFactors":
@@ -281,7 +283,7 @@ class _TwoFactors:
         return [self._walk(factor, 0) for factor, count in enumerate(self.counts) if count == 1]
 
     def _join(self) -> None:
-        """Exchange sides where that joins cycles of both; a union-find tracks merged labels."""
+        """Exchange where that joins cycles of both; a union-find tracks merged cycles."""
         parents = [list(range(count)) for count in self.counts]
         for square in self.squares:
             factors = self._sides(square)
@@ -298,13 +300,13 @@ class _TwoFactors:
         self._label(range(len(self.up)))
 
     def _improve(self) -> None:
-        """Exchange sides where that joins cycles of one and leaves no more cycles in all."""
+        """Exchange where that joins cycles of one 2-factor; undo what leaves more cycles in all."""
         if max(self.counts) == 1:
             return
         exchanged = 0
         for square in itertools.islice(itertools.cycle(self.squares), 40 * MOST_SQUARES):
             factors = self._sides(square)
-            if factors is None or not self._joins(square, factors):
+            if factors is None or not self._joins_cycles(square, factors):
                 continue
             before = self.labels[:], self.counts[:]
             self._exchange(square, factors)
@@ -325,8 +327,8 @@ class _TwoFactors:
         """A place on each of two opposite sides."""
         return square[2 * side][1], square[2 * side + 1][1]
 
-    def _joins(self, square: Square, factors: tuple[int, int]) -> bool:
-        """Whether the opposite sides of one of the two are in different cycles."""
+    def _joins_cycles(self, square: Square, factors: tuple[int, int]) -> bool:
+        """Whether opposite sides of the square are in different cycles of a 2-factor."""
         for side, factor in enumerate(factors):
             here, there = self._ends(square, side)
             if self.labels[factor][here] != self.labels[factor][there]:
@@ -396,31 +398,36 @@ def _links(dims: Sequence[int], up: Sequence[Sequence[int]], axis: int, place: i
 
 
 def _stacked(cycles: Sequence[Order], extent: int) -> list[Order]:
-    """Every cycle through copies of the grid along a line; links along it are each one cycle's.
+    """Every cycle extended through copies of the grid along a line, as far as links are free.
 
-    Between two copies a cycle leaves one of its links in each and takes two along the line; places
-    are then row-major with the line as the last dimension.
+    Between two copies a cycle drops one of its links in each and takes two along the line, which no
+    other cycle may take; places are then row-major with the line as the last dimension.
     """
     through_copies = [[place * extent for place in cycle] for cycle in cycles]
     for copy in range(1, extent):
         used: set[int] = set()  # places whose link along the line is used up
         spliced = []
         for cycle, so_far in zip(cycles, through_copies, strict=False):
-            at = _gap(so_far, copy - 1, extent, used)
+            at = _splice_point(so_far, copy - 1, extent, used)
             if at is None:
                 continue
             ends = [so_far[at], so_far[(at + 1) % len(so_far)]]
             used.update(ends)
             begin, end = (place // extent for place in ends)
-            inner = [place * extent + copy for place in _between(cycle, begin, end)]
+            # the whole cycle in the next copy, cut at the same link and entered at its begin
+            at_begin = cycle.index(begin)
+            path = cycle[at_begin:] + cycle[:at_begin]
+            if path[-1] != end:
+                path = [begin, *path[:0:-1]]
+            inner = [place * extent + copy for place in path]
             spliced.append((cycle, so_far[: at + 1] + inner + so_far[at + 1 :]))
         cycles = [cycle for cycle, _ in spliced]
         through_copies = [so_far for _, so_far in spliced]
     return through_copies
 
 
-def _gap(cycle: Order, copy: int, extent: int, used: set[int]) -> int | None:
-    """Where in a cycle two neighbours of a copy follow each other whose links up are free."""
+def _splice_point(cycle: Order, copy: int, extent: int, used: set[int]) -> int | None:
+    """The first link of a cycle inside of a copy whose ends have free links to the next copy."""
     for at, place in enumerate(cycle):
         after = cycle[(at + 1) % len(cycle)]
         inside = place % extent == copy == after % extent
@@ -429,15 +436,12 @@ def _gap(cycle: Order, copy: int, extent: int, used: set[int]) -> int | None:
     return None
 
 
-def _between(cycle: Order, begin: int, end: int) -> Order:
-    """All of a cycle from one of two neighbours round to the other."""
-    at = cycle.index(begin)
-    turned = cycle[at:] + cycle[:at]
-    return turned if turned[-1] == end else [begin, *turned[:0:-1]]
-
-
 def _of_lines(dims: Sequence[int]) -> list[Order]:
-    """There and back by columns of an even number; the other dimensions as one winding path."""
+    """One cycle through a grid of lines, () if all extents are odd or there is one line.
+
+    The other dimensions are one path, of which an even dimension has that many copies, its columns:
+    up and down them, then back along their first places.
+    """
     even = next((axis for axis, extent in enumerate(dims) if extent % 2 == 0), None)
     if even is None or len(dims) < 2:
         return []
@@ -451,9 +455,12 @@ def _of_lines(dims: Sequence[int]) -> list[Order]:
 
 
 def _winding(dims: Sequence[int]) -> list[tuple[int, ...]]:
-    """All places of a grid, each beside the one before."""
+    """All places of a grid, each beside the one before (boustrophedon)."""
     paths: list[tuple[int, ...]] = [()]
     for extent in reversed(dims):
-        turns = (paths if first % 2 == 0 else paths[::-1] for first in range(extent))
-        paths = [(first, *rest) for first, turn in enumerate(turns) for rest in turn]
+        paths = [
+            (first, *rest)
+            for first in range(extent)
+            for rest in (paths if first % 2 == 0 else paths[::-1])
+        ]
     return paths

@@ -1,7 +1,7 @@
-"""What levels make of a fabric: the directed links of one instance, then of all instances.
+"""The links of a fabric, built level by level: of one instance, then of all instances.
 
 Nodes are the chips 0..n-1, then switches. A level joins `size` units, each all that the levels
-below hold: the chips of one place of every unit, or all chips, or the units' switches. A link has
+below hold: the chips at one place of all units, or all chips, or the units' switches. A link has
 the latency of its level, and of the switch that it leaves. A switch whose ports carry more than it
 can switch (oversubscription) is two nodes with a link between. Fabrics of tori, rings and lines
 alone also have axes, as a grid of chips.
@@ -115,14 +115,15 @@ def levels_of(spec: Spec) -> tuple[Level, ...]:
         _check_pairs(spec, "fabric.links", pairs, dims[0])
     else:
         dims = _checked_dims(spec)
-    each = (rate,) * len(dims), (latency,) * len(dims)
-    return (Level("", kind, Joins.CHIPS, dims, *each, pairs),)
+    rates, latencies = (rate,) * len(dims), (latency,) * len(dims)
+    return (Level("", kind, Joins.CHIPS, dims, rates, latencies, pairs),)
 
 
 def _of_row(spec: Spec, row: LevelRow) -> Level:
-    is_torus = row.kind is LevelKind.TORUS
-    dims: tuple[int, ...] = (spec.number(row.key("size")),) if not is_torus else ()
-    dims = dims or spec.numbers(row.key("dims"))
+    if row.kind is LevelKind.TORUS:
+        dims = spec.numbers(row.key("dims"))
+    else:
+        dims = (spec.number(row.key("size")),)
     if len(dims) > len(AXIS_PORTS):
         raise spec.error(row.key("dims"), f"a torus has 1 to 3 extents, not {len(dims)}")
     rate = row.key("bandwidth_bytes_per_s")
@@ -192,13 +193,13 @@ Column = np.ndarray
 
 @attrs.define(eq=False)
 class _Builder:
-    """The links of the levels so far."""
+    """Collects links level by level."""
 
     spec: Spec
     chips: int
     unit: int = 1  # chips of a unit of the next level
-    names: list[SwitchName] = attrs.field(factory=list)
-    passing: list[int] = attrs.field(factory=list)  # their latencies
+    names: list[SwitchName] = attrs.field(factory=list)  # of switches
+    switch_ps: list[int] = attrs.field(factory=list)  # latencies of switches
     ins: Column | None = None  # (units, n) the switches of units that up-links enter
     outs: Column | None = None  # (units, n) that they leave
     rows: list[tuple[Column, Column, list[str], Column, Column]] = attrs.field(factory=list)
@@ -212,29 +213,34 @@ class _Builder:
             if self.ins is None or self.outs is None:
                 below = "the level below has no switches of its units"
                 raise self.spec.error(f"level.{level.name}.joins", f"switches, but {below}")
-            ends = [_by_unit(side, units, level.size) for side in (self.ins, self.outs)]
+            # (groups, size): the first switch of every unit, then the second, and so on
+            into, out = (
+                switches.reshape(units, level.size, -1).transpose(0, 2, 1).reshape(-1, level.size)
+                for switches in (self.ins, self.outs)
+            )
         else:
             chips = np.arange(self.chips, dtype=np.int32).reshape(units, level.size, self.unit)
-            whole = level.joins is Joins.CHIPS
-            groups = chips.reshape(units, -1) if whole else chips.transpose(0, 2, 1)
-            ends = [groups.reshape(-1, groups.shape[-1])] * 2
-        self._check_links(level, ends[0].size)
+            if level.joins is Joins.CHIPS:
+                into = out = chips.reshape(units, -1)
+            else:
+                into = out = chips.transpose(0, 2, 1).reshape(-1, level.size)
+        self._check_links(level, into.size)
         if level.kind is LevelKind.SWITCH:
-            rate = self._switch(level, ends[0], ends[1], units)
+            rate = self._switch(level, into, out, units)
             level = attrs.evolve(level, bandwidth_bytes_per_s=(rate,))
         else:
-            self._direct(number, level, ends[0], ends[1])
+            self._direct(number, level, into, out)
             self.ins = self.outs = None
         self.unit *= level.size
         self.levels.append(level)
 
     def _check_links(self, level: Level, ends: int) -> None:
-        each = 2 * len(level.dims)
+        links_of_end = 2 * len(level.dims)
         if level.kind is LevelKind.FULL:
-            each = level.size - 1
+            links_of_end = level.size - 1
         elif level.kind is LevelKind.GRAPH:
-            each = -(-2 * len(level.pairs) // level.size)
-        self.count += ends * each
+            links_of_end = -(-2 * len(level.pairs) // level.size)
+        self.count += ends * links_of_end
         if self.count > LARGEST_LINKS:
             where = f"level.{level.name}.size" if level.name else "fabric"
             raise self.spec.error(where, f"{self.count} links are more than {LARGEST_LINKS}")
@@ -257,7 +263,7 @@ class _Builder:
         number = self.names[-1][0] + 1 if self.names else 0
         halved = [(number + group, half) for group in range(groups) for half in ("", "x")]
         self.names += halved if halves == 2 else halved[::2]
-        self.passing += ([0] * (halves - 1) + [level.latency_ps[0]]) * groups
+        self.switch_ps += ([0] * (halves - 1) + [level.latency_ps[0]]) * groups
         leaving = node + (halves - 1)
         up = np.repeat(node, ends), out.ravel()
         self._row(up[1], up[0], [level.name] * len(up[0]), rate, self._delay(up[1]))
@@ -271,7 +277,10 @@ class _Builder:
         return rate
 
     def _uplink(self, level: Level, out: Column) -> int:
-        """The rate of an up-link by how much more the ports below it carry."""
+        """The rate of an up-link: what the ports of its switch carry over the oversubscription.
+
+        All switches of the level are alike, so the first one is measured.
+        """
         below = sum(
             int((rate * np.isin(dst, out[0, :1])).sum()) for _, dst, _, rate, _ in self.rows
         )
@@ -279,8 +288,8 @@ class _Builder:
 
     def _delay(self, src: Column) -> Column:
         """The latency of the switch that a link leaves, if it is one."""
-        passing = np.array([0, *self.passing], np.int64)
-        return np.asarray(passing[np.maximum(src - self.chips + 1, 0)])
+        latency = np.array([0, *self.switch_ps], np.int64)  # entry 0 is that of all chips
+        return np.asarray(latency[np.maximum(src - self.chips + 1, 0)])
 
     def _row(self, src: Column, dst: Column, port: list[str], rate: int, latency: Column) -> None:
         rates = np.full(len(src), rate, np.int64)
@@ -319,19 +328,13 @@ class _Builder:
 
 
 def _reached(nodes: int, src: Column, dst: Column) -> np.ndarray:
-    """(nodes,) bool, what links lead to from node 0. Every run asks, and scipy loads slowly."""
+    """(nodes,) bool, what links lead to from node 0. Every run needs it, and scipy loads slowly."""
     reached = np.zeros(nodes, bool)
-    further = np.zeros(1, src.dtype)
-    while len(further):
-        reached[further] = True
-        further = dst[reached[src] & ~reached[dst]]
+    frontier = np.zeros(1, src.dtype)
+    while len(frontier):
+        reached[frontier] = True
+        frontier = dst[reached[src] & ~reached[dst]]
     return reached
-
-
-def _by_unit(switches: Column, units: int, size: int) -> Column:
-    """(units * n, size): the first switch of every unit, the second, and so on."""
-    by_unit = switches.reshape(units, size, -1).transpose(0, 2, 1)
-    return np.ascontiguousarray(by_unit.reshape(-1, size))
 
 
 def _unit_links(number: int, level: Level) -> Iterator[tuple[Column, Column, list[str], int]]:
@@ -414,14 +417,14 @@ class Links:
 
 def ends_of_instances(wiring: InstanceWiring, ends: np.ndarray, nodes: int) -> np.ndarray:
     """Ends of one instance's links, for every instance after another, read-only."""
-    each = np.arange(nodes, dtype=np.int64)[:, None]
+    node = np.arange(nodes, dtype=np.int64)[:, None]
     chips, switches = wiring.chips, len(wiring.switches)
-    through = np.where(
+    numbers = np.where(
         ends < chips,
-        ends + each * chips,
-        ends - chips + nodes * chips + each * switches,
+        ends + node * chips,
+        ends - chips + nodes * chips + node * switches,
     )
-    column = through.astype(np.int32).ravel()
+    column = numbers.astype(np.int32).ravel()
     column.setflags(write=False)
     return column
 
@@ -439,7 +442,7 @@ def with_trunks(wiring: InstanceWiring, states: LinkStates) -> tuple[InstanceWir
     for link, port in zip(trunk.tolist(), wiring.port, strict=True):
         words[link].append(port)
     order, begins = _by_trunk(trunk)
-    joined = attrs.evolve(
+    merged = attrs.evolve(
         wiring,
         src=wiring.src[first],
         dst=wiring.dst[first],
@@ -447,17 +450,18 @@ def with_trunks(wiring: InstanceWiring, states: LinkStates) -> tuple[InstanceWir
         bandwidth_bytes_per_s=np.add.reduceat(wiring.bandwidth_bytes_per_s[order], begins),
         latency_ps=wiring.latency_ps[first],  # parallel links are of one dimension of one level
     )
-    return joined, _states(states, trunk)
+    return merged, _states(states, trunk)
 
 
 def _states(states: LinkStates, trunk: np.ndarray) -> LinkStates:
-    """A trunk is down where all of its links are, and carries what those that are up do."""
+    """A trunk is down where all of its links are, and carries what those that are up carry."""
     is_down = states.is_down.reshape(-1, len(trunk))
     rates = states.bandwidth_bytes_per_s.reshape(is_down.shape)
     order, begins = _by_trunk(trunk)
     all_down = np.logical_and.reduceat(is_down[:, order], begins, axis=1)
-    kinds, kind = np.unique(np.where(is_down, 0, rates), axis=0, return_inverse=True)
-    carried, parallel = (column[kind.ravel()] for column in _carried(kinds, trunk))
+    # most instances have the same links: each different row is computed once
+    rows, row = np.unique(np.where(is_down, 0, rates), axis=0, return_inverse=True)
+    carried, parallel = (column[row.ravel()] for column in _carried(rows, trunk))
     slowest = np.minimum.reduceat(rates[:, order], begins, axis=1)
     columns = all_down.ravel(), np.where(all_down, slowest, carried).ravel(), parallel.ravel()
     for column in columns:
@@ -472,17 +476,17 @@ def _by_trunk(trunk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _carried(rates: np.ndarray, trunk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(rows, trunks): the most that equal shares over some links carry, int64; how many, int32.
+    """(rows, trunks): the most that equal shares of some links carry, int64; of how many, int32.
 
     The k fastest links of a trunk carry k times the rate of the slowest of them.
     """
     shape = len(rates), int(trunk.max()) + 1
     most, parallel = np.zeros(shape, np.int64), np.zeros(shape, np.int32)
-    for kind, row in enumerate(rates):
+    for number, row in enumerate(rates):
         order = np.lexsort((-row, trunk))  # of every trunk the fastest first
         by_trunk, links = trunk[order], np.arange(1, len(row) + 1)
-        links -= np.searchsorted(by_trunk, by_trunk)
-        np.maximum.at(most[kind], by_trunk, row[order] * links)
-        is_most = (row[order] * links == most[kind, by_trunk]) & (row[order] > 0)
-        np.maximum.at(parallel[kind], by_trunk[is_most], links[is_most].astype(np.int32))
+        links -= np.searchsorted(by_trunk, by_trunk)  # 1, 2, … within each trunk
+        np.maximum.at(most[number], by_trunk, row[order] * links)
+        is_most = (row[order] * links == most[number, by_trunk]) & (row[order] > 0)
+        np.maximum.at(parallel[number], by_trunk[is_most], links[is_most].astype(np.int32))
     return most, parallel

@@ -1,4 +1,4 @@
-"""A topology: so many instances of chips, links, memory, DMA engines and adapters, at their rates.
+"""A topology: instances with chips, links, memory, DMA engines and adapters, at their rates.
 
 Chips are numbered through the instances, node-major, and so are links and EFA adapters. A rank
 is a logical core: `lnc` physical cores with all their engines, DMA rings and CC-cores.
@@ -48,7 +48,7 @@ LARGEST_NODES = 65536
 
 @attrs.frozen
 class EngineRates:
-    """What one physical core's engine can do; 0 elements a cycle means it computes nothing."""
+    """The rates of one physical core's engine; 0 elements a cycle: it computes nothing."""
 
     clock_hz: int
     elements_per_cycle: int
@@ -317,12 +317,12 @@ class Topology:
 
 
 def build(name_or_path: str, nodes: int = 1, lnc: int | None = None) -> Topology:
-    """`nodes` instances of a preset, alias or TOML file; TopologyError says what is possible."""
+    """`nodes` instances of a preset, alias or TOML file; TopologyError if that is impossible."""
     return build_spec(load_spec(name_or_path), nodes, lnc)
 
 
 def build_spec(spec: Spec, nodes: int = 1, lnc: int | None = None) -> Topology:
-    """`nodes` instances of what a file states, as it is or changed."""
+    """`nodes` instances of a specification, which may differ from its file."""
     lnc = _checked_lnc(spec, lnc)
     efa = _efa(spec)
     _check_nodes(spec, nodes, efa)
@@ -342,9 +342,22 @@ def build_spec(spec: Spec, nodes: int = 1, lnc: int | None = None) -> Topology:
         hosts_per_node=_hosts(spec),
         cores_per_chip=spec.number("chips.cores"),
         hbm=_hbm(spec),
-        dma=_dma(spec),
+        dma=Dma(
+            engines_per_core=spec.number("dma.engines_per_core"),
+            engine_bandwidth_bytes_per_s=spec.number("dma.engine_bandwidth_bytes_per_s"),
+            rings_per_engine=spec.number("dma.rings_per_engine"),
+            descriptor_bytes=spec.number("dma.descriptor_bytes"),
+            ring_descriptors=spec.number("dma.ring_descriptors"),
+            packet_bytes=spec.number("dma.packet_bytes"),
+            reduce_passes=spec.number("dma.reduce_passes"),
+        ),
         cc_cores_per_core=spec.number("cc.cores_per_core"),
-        cc=_collectives(spec),
+        cc=Collectives(
+            engines_per_channel=spec.number("cc.engines_per_channel"),
+            start_ps=spec.number("cc.start_ps"),
+            instruction_ps=spec.number("cc.instruction_ps"),
+            packet_bytes=spec.number("cc.packet_bytes"),
+        ),
         engines=_engines(spec),
         links=_links(spec, wiring, nodes),
         faults=spec.faults,
@@ -391,27 +404,6 @@ def _hbm(spec: Spec) -> Hbm:
     return Hbm(stacks, spec.number("hbm.stack_bytes"), rate)
 
 
-def _dma(spec: Spec) -> Dma:
-    return Dma(
-        engines_per_core=spec.number("dma.engines_per_core"),
-        engine_bandwidth_bytes_per_s=spec.number("dma.engine_bandwidth_bytes_per_s"),
-        rings_per_engine=spec.number("dma.rings_per_engine"),
-        descriptor_bytes=spec.number("dma.descriptor_bytes"),
-        ring_descriptors=spec.number("dma.ring_descriptors"),
-        packet_bytes=spec.number("dma.packet_bytes"),
-        reduce_passes=spec.number("dma.reduce_passes"),
-    )
-
-
-def _collectives(spec: Spec) -> Collectives:
-    return Collectives(
-        engines_per_channel=spec.number("cc.engines_per_channel"),
-        start_ps=spec.number("cc.start_ps"),
-        instruction_ps=spec.number("cc.instruction_ps"),
-        packet_bytes=spec.number("cc.packet_bytes"),
-    )
-
-
 def _intra_chip(spec: Spec) -> IntraChip:
     dies, cores = spec.number("intra_chip.dies"), spec.number("chips.cores")
     if cores % dies:
@@ -433,11 +425,11 @@ def _engines(spec: Spec) -> Mapping[str, EngineRates]:
             peaks = {kind: spec.number(prefix + kind) for kind in ("bf16", "f16", "f8", "f32")}
             rates[name] = EngineRates(clock, 0, MappingProxyType(peaks))
         else:
-            width = 0 if name == "Sync" else spec.number(f"engine.{name}.elements_per_cycle")
-            if clock * width > 4 * LARGEST:
-                reason = f"{clock * width} elements a second are more than 4 x 10^15"
+            lanes = 0 if name == "Sync" else spec.number(f"engine.{name}.elements_per_cycle")
+            if clock * lanes > 4 * LARGEST:
+                reason = f"{clock * lanes} elements a second are more than 4 x 10^15"
                 raise spec.error(f"engine.{name}.elements_per_cycle", reason)
-            rates[name] = EngineRates(clock, width, MappingProxyType({}))
+            rates[name] = EngineRates(clock, lanes, MappingProxyType({}))
     return MappingProxyType(rates)
 
 
@@ -456,11 +448,11 @@ def _efa(spec: Spec) -> Efa | None:
 
 
 def _shape(levels: Sequence[Level]) -> FabricShape:
-    """The shape of a single level of chips that has a word, or that there are levels."""
+    """The shape of a single level, where `fabric.shape` has a word for it; else LEVELS."""
     if not levels:
         return FabricShape.NONE
-    words = {shape.value: shape for shape in FabricShape}
-    return words.get(levels[0].kind.value, LEVELS) if len(levels) == 1 else LEVELS
+    shapes = {shape.value: shape for shape in FabricShape}
+    return shapes.get(levels[0].kind.value, LEVELS) if len(levels) == 1 else LEVELS
 
 
 def _hosts(spec: Spec) -> int:
@@ -473,7 +465,8 @@ def _hosts(spec: Spec) -> int:
 def _core_ports(spec: Spec, levels: Sequence[Level]) -> tuple[str, ...]:
     """The published quadrants, where the chips have the ports that they name."""
     words, cores = spec.words("fabric.core_ports"), spec.number("chips.cores")
-    if not levels or levels[0].kind is not LevelKind.TORUS or len(levels[0].dims) < 2 or not words:
+    has_ports = levels and levels[0].kind is LevelKind.TORUS and len(levels[0].dims) >= 2
+    if not words or not has_ports:
         return ()
     if cores % QUADRANTS:
         raise spec.error("fabric.core_ports", f"{QUADRANTS} ports do not divide {cores} cores")

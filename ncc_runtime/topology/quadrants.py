@@ -13,7 +13,7 @@ from ncc_runtime.topology.graph import Topology
 PORTS = "NWSEDU"
 """Ports of a torus by their codes."""
 
-_OPPOSITE = np.array([2, 3, 0, 1, 5, 4, -1], np.int8)  # the last is that of NO_PORT
+_OPPOSITE = np.array([2, 3, 0, 1, 5, 4, -1], np.int8)  # NO_PORT, index -1, is its own
 
 NO_PORT = -1
 
@@ -47,16 +47,20 @@ def planes_of_cores(topology: Topology) -> np.ndarray:
 
 
 def _codes(topology: Topology, letter: int) -> np.ndarray:
-    """By chip and core int8, of the first or second letter of its quadrant, or NO_PORT."""
+    """By chip and core int8, of the first or second letter of its quadrant, or NO_PORT.
+
+    `core_ports` has a word for each parity of row and column, or of plane, row and column, such as
+    `NWSE` or `ND WU SD EU`: the ports of the four quadrants.
+    """
     shape = (topology.chips_per_node, topology.ranks_per_chip)
-    sites = [word.split() if " " in word else list(word) for word in topology.core_ports]
-    if not sites or len(sites[0][0]) <= letter:
+    quadrants = [word.split() if " " in word else list(word) for word in topology.core_ports]
+    if not quadrants or len(quadrants[0][0]) <= letter:
         return np.full(shape, NO_PORT, np.int8)
-    words = np.array([[PORTS.index(site[letter]) for site in word] for word in sites])
+    codes = np.array([[PORTS.index(ports[letter]) for ports in word] for word in quadrants])
     rows, columns = topology.levels[0].dims[-2:]
     plane, within = np.divmod(np.arange(shape[0]), rows * columns)
     row, column = np.divmod(within, columns)
-    variant = (plane % 2 * 4 + row % 2 * 2 + column % 2) % len(words)
+    variant = (plane % 2 * 4 + row % 2 * 2 + column % 2) % len(codes)
     first_core = np.arange(shape[1]) * topology.lnc
-    quadrant = first_core * words.shape[1] // topology.cores_per_chip
-    return words[variant[:, None], quadrant].astype(np.int8)
+    quadrant = first_core * codes.shape[1] // topology.cores_per_chip
+    return codes[variant[:, None], quadrant].astype(np.int8)

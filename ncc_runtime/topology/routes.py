@@ -41,7 +41,7 @@ class Transport(enum.Enum):
 TRANSPORTS: tuple[Transport, ...] = tuple(Transport)
 
 MOST_NAMED = 8
-"""A complaint names no more pairs of chips than this."""
+"""Pairs of chips that an error names."""
 
 
 class PlacedRanks(Protocol):
@@ -140,8 +140,8 @@ class Routes:
         """What the DMA engines of one channel of each rank copy in a second, int64."""
         place, topology = self.placement, self.topology
         percent = topology.dma_percent(place.chip[ranks], place.core[ranks])
-        whole = topology.rank_dma_bandwidth_bytes_per_s
-        return np.maximum(1, whole * percent // (100 * topology.rank_dma_channels))
+        all_engines = topology.rank_dma_bandwidth_bytes_per_s
+        return np.maximum(1, all_engines * percent // (100 * topology.rank_dma_channels))
 
     def latency_ps(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
         """Time of the first byte in flight, without DMA and semaphore costs, int64."""
@@ -162,9 +162,9 @@ class Routes:
         return np.where(inside, count, np.int32(0))
 
     def _is_at(self, rank: np.ndarray, code: np.ndarray) -> np.ndarray:
-        """Whether ranks' cores sit at ports, or nobody knows of the ports where they sit."""
-        known = code != NO_PORT
-        return ~known | (self.port[rank] == code) | (self.plane[rank] == code)
+        """Whether ranks' cores sit at ports; true of NO_PORT, so that nothing crosses there."""
+        is_unknown = code == NO_PORT
+        return is_unknown | (self.port[rank] == code) | (self.plane[rank] == code)
 
     def crossing_ps(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
         """The part of the latency that crossings cost, and between the dies of a chip, int64."""
@@ -181,6 +181,7 @@ class Routes:
         hops = np.where(inside, table.hops[pair], 0).ravel().astype(np.int64)
         start = np.concatenate(([0], np.cumsum(hops)))
         node = self.placement.chip[src] // self.topology.chips_per_node
+        # position of each link in its route, then its row in the table of the first instance
         within = np.arange(start[-1]) - np.repeat(start[:-1], hops)
         local = table.links[np.repeat(table.start[pair.ravel()], hops) + within]
         return start, local + np.repeat(node.ravel() * self.topology.links_per_node, hops)
@@ -227,8 +228,10 @@ class Routes:
             chips = np.unique(self.placement.chip[self.placement.chip // per_node == node])
             within = chips - node * per_node
             table, rows = self.table.rows(np.array(node), within[:, None], within)
-            from_, to = np.nonzero(table.hops[rows] == UNREACHABLE)
-            apart += [f"c{chips[a]} to c{chips[b]}" for a, b in zip(from_, to, strict=True)]
+            apart += [
+                f"c{chips[source]} to c{chips[target]}"
+                for source, target in np.argwhere(table.hops[rows] == UNREACHABLE)
+            ]
         if apart:
             more = f" and {len(apart) - MOST_NAMED} more" if len(apart) > MOST_NAMED else ""
             raise TopologyError(
@@ -242,7 +245,7 @@ class Routes:
         return f"n{node}.efa{adapter}"
 
     def _memory_rate(self, src: np.ndarray, dst: np.ndarray) -> np.ndarray:
-        """What memory lets through: a stack that is read and written gives half, int64."""
+        """The rate of the memory stacks, int64: half where one stack is both read and written."""
         place, topology = self.placement, self.topology
         stack = place.core.astype(np.int64) * topology.hbm.stacks // topology.ranks_per_chip
         same = (place.chip[src] == place.chip[dst]) & (stack[src] == stack[dst])
@@ -250,7 +253,7 @@ class Routes:
         return np.maximum(1, np.where(same, rate // 2, rate))
 
     def _ranks(self, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Both sides at one shape; a rank outside the placement is a fault of the caller."""
+        """Both sides broadcast; a rank outside the placement is a fault of the caller."""
         both = np.broadcast_arrays(src, dst)
         for ranks in (src, dst):
             ranks = np.asarray(ranks)

@@ -1,8 +1,8 @@
-"""Control flow: the rows of blocks, their nesting, their predicates, and who may read these when.
+"""Rules of control flow: rows of blocks, their nesting, predicates, and when these may be read.
 
-The last rule follows what each queue knows of Sync's semaphore, as a lower bound in values that
-count every block once (docs/isa.md). A queue that jumps goes on counting from elsewhere, so what
-it knows shifts by Sync's posts in the rows passed over or repeated.
+The last rule is a data-flow analysis: of each queue, a lower bound of Sync's semaphore, in values
+that count every block once (docs/isa.md). Where a queue jumps, the bound shifts by Sync's posts in
+the rows passed over or repeated.
 """
 
 import itertools
@@ -14,7 +14,7 @@ import numpy as np
 
 from ncc_runtime.neff.isa import CASE, ENGINES, LOOP, TEST, Engine
 from ncc_runtime.neff.program import READ_ONLY, Block, BlockKind, Program
-from ncc_runtime.neff.rules.memory import Interval, meetings
+from ncc_runtime.neff.rules.memory import Interval, forbidden_overlaps
 from ncc_runtime.neff.rules.rule import rule
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.structure import (
@@ -43,11 +43,11 @@ def _blocks_have_their_rows(program: Program) -> Iterator[str]:
         counts = Counter((row.block, row.opcode) for row in rows)
         for number, block in enumerate(program.blocks):
             for opcode in CONTROL:
-                count, needed = counts[number, opcode], int(opcode in BLOCK_ROWS[block.kind])
-                if count != needed:
+                count, expected = counts[number, opcode], int(opcode in BLOCK_ROWS[block.kind])
+                if count != expected:
                     yield (
                         f"queue {engine.value}: {block.kind.value} k{number} has {count} rows "
-                        f"{opcode!r}, must have {needed}"
+                        f"{opcode!r}, must have {expected}"
                     )
 
 
@@ -76,7 +76,7 @@ def _queues_agree(program: Program) -> Iterator[str]:
 
 @rule("neff-C4")
 def _predicates_are_scalars_apart(program: Program) -> Iterator[str]:
-    """A predicate's bytes belong to it alone, or somebody could change them."""
+    """A predicate's bytes belong to it alone, so that no write to another tensor changes them."""
     for number, block in enumerate(program.blocks):
         view = program.tensors[block.predicate]
         dtypes = (DType.PRED,) if block.kind is BlockKind.LOOP else (DType.PRED, DType.S32)
@@ -94,7 +94,7 @@ def _predicates_are_scalars_apart(program: Program) -> Iterator[str]:
         )
         for number, buffer in enumerate(program.buffers)
     )
-    for lower, other in meetings(intervals):
+    for lower, other in forbidden_overlaps(intervals):
         yield f"{other.name} overlaps {lower.name} at {other.start:#x}"
     yield from _shared_predicates(program)
 
@@ -142,7 +142,12 @@ def _predicates_are_known_to_be_written(program: Program) -> Iterator[str]:
         yield f"Sync owns {len(semaphores)} semaphores, with control flow at most 1"
         return
     posts = _SyncPosts.of(program, structure)
-    yield from _unsynchronised(program, structure, posts)
+    # predicates that are computed, but before whose first use Sync has posted nothing
+    for number, (block, rows) in enumerate(zip(program.blocks, structure.block_rows, strict=True)):
+        buffer = program.buffers[program.tensors[block.predicate].buffer]
+        if buffer.kind not in READ_ONLY and not posts.before[rows.decides]:
+            predicate = f"predicate t{block.predicate}"
+            yield f"block k{number}: Sync posts nothing before {predicate} is read"
     for engine in ENGINES:
         if engine is not Engine.SYNC:
             events = _events(program.queues[engine], semaphores, structure.pcs[engine])
@@ -154,23 +159,14 @@ class _SyncPosts:
     """Sync's posts around each control row, with every block run once."""
 
     before: tuple[int, ...]
-    behind: tuple[int, ...]  # with the row's own
+    after: tuple[int, ...]  # with the row's own
 
     @classmethod
     def of(cls, program: Program, structure: Structure) -> "_SyncPosts":
         posted = program.queues[Engine.SYNC].post_sem >= 0
-        behind = np.cumsum(posted)[structure.pcs[Engine.SYNC]]
-        before = behind - posted[structure.pcs[Engine.SYNC]]
-        return cls(tuple(before.tolist()), tuple(behind.tolist()))
-
-
-def _unsynchronised(program: Program, structure: Structure, posts: _SyncPosts) -> Iterator[str]:
-    """Predicates that are computed, but before whose first use Sync has posted nothing."""
-    for number, (block, rows) in enumerate(zip(program.blocks, structure.block_rows, strict=True)):
-        buffer = program.buffers[program.tensors[block.predicate].buffer]
-        if buffer.kind not in READ_ONLY and not posts.before[rows.decides]:
-            predicate = f"predicate t{block.predicate}"
-            yield f"block k{number}: Sync posts nothing before {predicate} is read"
+        after = np.cumsum(posted)[structure.pcs[Engine.SYNC]]
+        before = after - posted[structure.pcs[Engine.SYNC]]
+        return cls(tuple(before.tolist()), tuple(after.tolist()))
 
 
 _Event = tuple[int, int]
@@ -197,28 +193,29 @@ class _KnownPosts:
         self._structure = structure
         self._posts = posts
         self._passed_over = [
-            posts.behind[rows.ends] - posts.behind[rows.decides] for rows in structure.block_rows
+            posts.after[rows.ends] - posts.after[rows.decides] for rows in structure.block_rows
         ]
         self._repeated = [
-            posts.behind[rows.ends] - posts.behind[rows.opens] for rows in structure.block_rows
+            posts.after[rows.ends] - posts.after[rows.opens] for rows in structure.block_rows
         ]
 
     def breaches(self, events: Sequence[_Event]) -> Iterator[str]:
-        # First what an iteration leaves known by its own waits, nothing known before the loop.
+        # First run: the bound that an iteration establishes by its own waits, starting from none.
+        # Second run: with that as the bound of every later iteration.
         ends = dict(self._run(events, None))
         for place, known in self._run(events, ends):
             opcode, block = self._structure.rows[place]
-            needed = self._posts.before[place]
-            if opcode in (TEST, CASE) and known < needed:
+            posted = self._posts.before[place]
+            if opcode in (TEST, CASE) and known < posted:
                 yield (
                     f"queue {self._engine.value}, pc {self._structure.pcs[self._engine][place]}: "
-                    f"{opcode} k{block} without waiting for Sync's {needed} posts before its own"
+                    f"{opcode} k{block} without waiting for Sync's {posted} posts before its own"
                 )
 
     def _run(
         self, events: Sequence[_Event], ends: Mapping[int, int] | None
     ) -> Iterator[tuple[int, int]]:
-        """(control row, known there); `ends` says what is known at each `end`, None: nothing."""
+        """(control row, bound there); `ends` has the bound at each `end`, None: none is known."""
         known = 0
         jumping: dict[int, int] = {}  # by block, what is known on a jump behind it
         for place, value in events:
@@ -228,20 +225,18 @@ class _KnownPosts:
             yield place, known
             opcode, block = self._structure.rows[place]
             if opcode == LOOP:
-                known = self._at_loop(known, block, ends)
+                # the bound of every iteration: of the first, and of those that come from `end`;
+                # where Sync posts nothing in the loop, what is known stays so
+                if self._repeated[block] and ends is None:
+                    known = _NOTHING
+                elif self._repeated[block] and ends is not None:
+                    at_end = ends[self._structure.block_rows[block].ends]
+                    known = min(known, at_end - self._repeated[block])
             elif opcode in (TEST, CASE):
                 jumping[block] = known + self._passed_over[block]
             else:
                 is_loop = self._structure.rows[self._structure.block_rows[block].opens][0] == LOOP
                 known = jumping[block] if is_loop else min(known, jumping[block])
-
-    def _at_loop(self, known: int, block: int, ends: Mapping[int, int] | None) -> int:
-        """What is known in every iteration: the first, and those that come from `end`."""
-        if not self._repeated[block]:
-            return known  # Sync posts nothing in the loop: what is known stays so
-        if ends is None:
-            return _NOTHING
-        return min(known, ends[self._structure.block_rows[block].ends] - self._repeated[block])
 
 
 RULES = (

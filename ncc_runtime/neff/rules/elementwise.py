@@ -1,6 +1,6 @@
-"""Types of elementwise opcodes: shapes equal, dtypes that the operation is defined on.
+"""Types of elementwise opcodes: equal shapes, and dtypes that the operation is defined on.
 
-Types of opcodes that work on the bits of elements, and of `map`.
+Also of opcodes that work on the bits of elements, and of `map`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -36,14 +36,14 @@ _COMPARE_TYPES: Mapping[str, Callable[[DType], bool]] = {
 def same_types(signature: Signature) -> Iterator[str]:
     """Operands and result of one type, on which the opcode is defined."""
     first = signature.operands[0]
-    yield from _operands_alike(signature)
+    yield from _operands_differ(signature)
     yield from shape_differs(signature.results[0], first.shape)
     yield from dtype_differs(signature.results[0], first.dtype)
     if not _is_defined(signature.opcode, first.dtype):
         yield f"not defined on {first.dtype.value}"
 
 
-def _operands_alike(signature: Signature) -> Iterator[str]:
+def _operands_differ(signature: Signature) -> Iterator[str]:
     if len({(operand.shape, operand.dtype) for operand in signature.operands}) > 1:
         types = " and ".join(operand.type_text for operand in signature.operands)
         yield f"operands differ: {types}"
@@ -74,7 +74,7 @@ def convert(signature: Signature) -> Iterator[str]:
 def compare(signature: Signature) -> Iterator[str]:
     """Two operands of one type to pred."""
     direction = signature.attributes["direction"]
-    yield from _operands_alike(signature)
+    yield from _operands_differ(signature)
     yield from shape_differs(signature.results[0], signature.operands[0].shape)
     yield from dtype_differs(signature.results[0], DType.PRED)
     if direction not in _DIRECTIONS:
@@ -130,7 +130,7 @@ def absolute(signature: Signature) -> Iterator[str]:
 def complex_(signature: Signature) -> Iterator[str]:
     """Two real operands to complex numbers of twice the width."""
     result, operand = signature.results[0], signature.operands[0]
-    yield from _operands_alike(signature)
+    yield from _operands_differ(signature)
     yield from shape_differs(result, operand.shape)
     if _PARTS.get(result.dtype) is not operand.dtype:
         yield f"{operand.dtype.value} does not make {result.dtype.value}"
@@ -146,16 +146,16 @@ def is_finite(signature: Signature) -> Iterator[str]:
 
 
 def bitcast_convert(signature: Signature) -> Iterator[str]:
-    """Narrower elements come in one more dimension, wider ones take the last one up."""
+    """Narrower elements add a dimension behind the last; wider ones absorb the last."""
     (operand,), (result,) = signature.operands, signature.results
-    one, other = operand.dtype, result.dtype
-    if one.is_complex is not other.is_complex:
-        yield f"{one.value} does not become {other.value}"
+    source, target = operand.dtype, result.dtype
+    if source.is_complex is not target.is_complex:
+        yield f"{source.value} does not become {target.value}"
         return
-    if one.bits == other.bits:
+    if source.bits == target.bits:
         yield from shape_differs(result, operand.shape)
         return
-    wide, narrow = (operand, result) if one.bits > other.bits else (result, operand)
+    wide, narrow = (operand, result) if source.bits > target.bits else (result, operand)
     count, rest = divmod(wide.dtype.bits, narrow.dtype.bits)
     if rest or narrow.shape != (*wide.shape, count):
         yield f"{operand.type_text} does not have the bits of {result.type_text}"
@@ -195,7 +195,10 @@ def map_(signature: Signature) -> Iterator[str]:
     if not 0 <= number < len(signature.regions):
         yield f"region {number}, there are {len(signature.regions)}"
         return
-    region, dtypes = signature.regions[number], tuple(one.dtype for one in signature.operands)
+    region, dtypes = (
+        signature.regions[number],
+        tuple(operand.dtype for operand in signature.operands),
+    )
     if region.parameters != dtypes or region.result_dtypes() != (result.dtype,):
         text = ", ".join(dtype.value for dtype in dtypes)
         yield f"region r{number} ({region.name}) does not map ({text}) to {result.dtype.value}"

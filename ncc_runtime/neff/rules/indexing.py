@@ -1,4 +1,4 @@
-"""Types of opcodes whose operands say places, of padding and of orders."""
+"""Types of opcodes with start indices or index vectors, of pad, reverse, sort and topk."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from ncc_runtime.neff.shared.dtypes import DType
 Shape = tuple[int, ...]
 
 
-def _but(shape: Shape, dimensions: Sequence[int]) -> Shape:
+def _without(shape: Shape, dimensions: Sequence[int]) -> Shape:
     return tuple(size for d, size in enumerate(shape) if d not in dimensions)
 
 
@@ -32,10 +32,10 @@ def _not_starts(operand: Tensor, starts: tuple[Tensor, ...]) -> Iterator[str]:
     """Complain unless these are one integer for each dimension, or one vector of them."""
     rank = len(operand.shape)
     is_vector = len(starts) == 1 and starts[0].shape == (rank,)
-    if not is_vector and (len(starts) != rank or any(one.shape for one in starts)):
+    if not is_vector and (len(starts) != rank or any(start.shape for start in starts)):
         yield f"{len(starts)} start indices, must be {rank} scalars or one vector"
-    if any(not one.dtype.is_integer or one.dtype is not starts[0].dtype for one in starts):
-        yield f"start indices are {', '.join(one.type_text for one in starts)}"
+    if any(not start.dtype.is_integer or start.dtype is not starts[0].dtype for start in starts):
+        yield f"start indices are {', '.join(start.type_text for start in starts)}"
 
 
 def dynamic_slice(signature: Signature) -> Iterator[str]:
@@ -68,7 +68,7 @@ def dynamic_update_slice(signature: Signature) -> Iterator[str]:
 
 @attrs.frozen
 class _Vectors:
-    """Index vectors, and which dimensions of the operand they and batches speak of."""
+    """Index vectors, and the dimensions of the operand that they and batches index."""
 
     operand: Tensor
     indices: Tensor
@@ -81,7 +81,7 @@ class _Vectors:
     @property
     def batch(self) -> Shape:
         """The shape of the indices without the vectors."""
-        return _but(self.indices.shape, (self.vector_dim,))
+        return _without(self.indices.shape, (self.vector_dim,))
 
     @property
     def left_out(self) -> Shape:
@@ -90,6 +90,7 @@ class _Vectors:
 
     def breaches(self) -> Iterator[str]:
         """Complain of what gather and scatter have in common."""
+        # a vector dimension behind the last one stands for vectors of one number
         rank, width = len(self.operand.shape), (*self.indices.shape, 1)
         if not self.indices.dtype.is_integer:
             yield f"indices are {self.indices.type_text}"
@@ -100,8 +101,8 @@ class _Vectors:
             yield f"index vectors have {width[self.vector_dim]} numbers, not {len(self.index_map)}"
         yield from not_distinct_below("indexed dimensions", self.index_map + self.batching, rank)
         yield from not_distinct_below("window-less dimensions", self.left_out, rank)
-        theirs = (*self.indices_batching, self.vector_dim)
-        yield from not_distinct_below("batching dimensions", theirs, len(self.indices.shape) + 1)
+        used = (*self.indices_batching, self.vector_dim)
+        yield from not_distinct_below("batching dimensions", used, len(self.indices.shape) + 1)
         if len(self.batching) != len(self.indices_batching):
             yield f"{len(self.batching)} batching dimensions and {len(self.indices_batching)}"
 
@@ -151,8 +152,8 @@ def gather(signature: Signature) -> Iterator[str]:
     yield from vectors.unequal_batches()
     if any(sizes[d] > 1 for d in vectors.left_out):
         yield f"slice_sizes {list(sizes)} are above 1 where windows have no dimension"
-    found = (tuple(result.shape[d] for d in offsets), _but(result.shape, offsets))
-    if found != (_but(sizes, vectors.left_out), vectors.batch):
+    shapes = (tuple(result.shape[d] for d in offsets), _without(result.shape, offsets))
+    if shapes != (_without(sizes, vectors.left_out), vectors.batch):
         yield f"result is {result.type_text}, windows {list(sizes)} do not fill it"
 
 
@@ -187,8 +188,8 @@ def scatter(signature: Signature) -> Iterator[str]:
         return
     yield from vectors.unequal_batches()
     sizes = tuple(updates[0].shape[d] for d in windows)
-    fits = _but(updates[0].shape, windows) == vectors.batch
-    if not fits or _exceeds(sizes, _but(arrays[0].shape, vectors.left_out)):
+    fits = _without(updates[0].shape, windows) == vectors.batch
+    if not fits or _exceeds(sizes, _without(arrays[0].shape, vectors.left_out)):
         yield f"{updates[0].type_text} does not update {arrays[0].type_text}"
 
 
@@ -233,7 +234,7 @@ def sort(signature: Signature) -> Iterator[str]:
         if operand.shape != shape:
             yield f"arrays differ: {signature.operands[0].type_text} and {operand.type_text}"
     yield from not_distinct_below("dimension", (signature.integer("dimension"),), len(shape))
-    pairs = itertools.chain.from_iterable((one.dtype,) * 2 for one in signature.operands)
+    pairs = itertools.chain.from_iterable((operand.dtype,) * 2 for operand in signature.operands)
     yield from folds(signature, "region", tuple(pairs), (DType.PRED,))
 
 

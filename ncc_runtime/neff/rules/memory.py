@@ -1,7 +1,4 @@
-"""Where bytes lie: buffers in memory, tensors in buffers, constants, inputs and outputs.
-
-Which of many address ranges meet, in one sweep.
-"""
+"""Rules of memory: buffers in memory, tensors in buffers, constants, inputs and outputs."""
 
 from collections.abc import Iterable, Iterator
 
@@ -15,7 +12,7 @@ from ncc_runtime.neff.rules.rule import rule
 
 @attrs.frozen
 class Interval:
-    """Addresses [start, end) of somebody; `alone` ones may meet nobody, others each other."""
+    """Addresses [start, end); those `alone` may overlap no other, the rest each other."""
 
     start: int
     end: int
@@ -23,8 +20,8 @@ class Interval:
     name: str
 
 
-def meetings(intervals: Iterable[Interval]) -> Iterator[tuple[Interval, Interval]]:
-    """Forbidden meetings, by address; at least one for each interval that has any."""
+def forbidden_overlaps(intervals: Iterable[Interval]) -> Iterator[tuple[Interval, Interval]]:
+    """Pairs that overlap and may not, by address; at least one for each interval with any."""
     reach: Interval | None = None  # of those so far, the one that ends last
     alone_reach: Interval | None = None
     used = (interval for interval in intervals if interval.start < interval.end)
@@ -59,8 +56,8 @@ def _lasting_buffers_are_alone(program: Program) -> Iterator[str]:
         )
         for number, buffer in enumerate(program.buffers)
     )
-    for one, other in meetings(intervals):
-        yield f"{other.name} overlaps {one.name} at {other.start:#x}"
+    for lower, other in forbidden_overlaps(intervals):
+        yield f"{other.name} overlaps {lower.name} at {other.start:#x}"
 
 
 @rule("neff-M3")
@@ -88,7 +85,7 @@ def _constants_fill_their_buffers(program: Program) -> Iterator[str]:
 
 
 @rule("neff-M5")
-def _inputs_have_homes(program: Program) -> Iterator[str]:
+def _inputs_have_buffers(program: Program) -> Iterator[str]:
     """One input tensor for each input buffer, filling it."""
     first: dict[int, int] = {}  # by buffer, the first input that lies there
     for position, tensor in enumerate(program.inputs):
@@ -108,30 +105,31 @@ def _inputs_have_homes(program: Program) -> Iterator[str]:
 @rule("neff-M6")
 def _outputs_last(program: Program) -> Iterator[str]:
     for position, tensor in enumerate(program.outputs):
-        home = program.tensors[tensor].buffer
-        if program.buffers[home].kind is BufferKind.INTERNAL:
-            yield f"output {position}: t{tensor} lies in b{home}, which may be reused"
+        buffer = program.tensors[tensor].buffer
+        if program.buffers[buffer].kind is BufferKind.INTERNAL:
+            yield f"output {position}: t{tensor} lies in b{buffer}, which may be reused"
 
 
 @rule("neff-M7")
 def _inputs_and_constants_are_never_written(program: Program) -> Iterator[str]:
-    kept = np.array(
+    is_read_only = np.array(
         [program.buffers[tensor.buffer].kind in READ_ONLY for tensor in program.tensors], bool
     )
     for engine in ENGINES:
         table = program.queues[engine]
         rows = np.repeat(np.arange(len(table)), np.diff(table.start))
         is_result = np.arange(len(rows)) < (table.start[:-1] + table.result_count)[rows]
-        wrong = is_result & kept[table.tensors]
+        wrong = is_result & is_read_only[table.tensors]
         for row, tensor in zip(rows[wrong].tolist(), table.tensors[wrong].tolist(), strict=True):
-            yield f"queue {engine.value}, pc {row}: writes t{tensor}, {_home(program, tensor)}"
+            buffer = _buffer_text(program, tensor)
+            yield f"queue {engine.value}, pc {row}: writes t{tensor}, {buffer}"
     for number, placeholder in enumerate(program.placeholders):
         for tensor in placeholder.results:
-            if kept[tensor]:
-                yield f"placeholder p{number}: writes t{tensor}, {_home(program, tensor)}"
+            if is_read_only[tensor]:
+                yield f"placeholder p{number}: writes t{tensor}, {_buffer_text(program, tensor)}"
 
 
-def _home(program: Program, tensor: int) -> str:
+def _buffer_text(program: Program, tensor: int) -> str:
     buffer = program.buffers[program.tensors[tensor].buffer]
     return f"which lies in {buffer.kind.value} {buffer.name}"
 
@@ -141,7 +139,7 @@ RULES = (
     _lasting_buffers_are_alone,
     _tensors_lie_in_buffers,
     _constants_fill_their_buffers,
-    _inputs_have_homes,
+    _inputs_have_buffers,
     _outputs_last,
     _inputs_and_constants_are_never_written,
 )

@@ -1,4 +1,4 @@
-"""First stage: every number stands for something, so that the other rules may follow it."""
+"""First stage: every id exists, so that the other rules may follow it."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -54,10 +54,10 @@ def _column_breach(table: InstrTable) -> str | None:
     length = len(table.opcode)
     for name, dtype in COLUMNS.items():
         column = getattr(table, name)
-        wanted = {"start": length + 1, "tensors": len(table.tensors)}.get(name, length)
-        if column.dtype != dtype or column.shape != (wanted,):
-            found = f"{column.dtype}{list(column.shape)}"
-            return f"column {name} is {found}, not {np.dtype(dtype)}[{wanted}]"
+        expected = {"start": length + 1, "tensors": len(table.tensors)}.get(name, length)
+        if column.dtype != dtype or column.shape != (expected,):
+            actual = f"{column.dtype}{list(column.shape)}"
+            return f"column {name} is {actual}, not {np.dtype(dtype)}[{expected}]"
     counts = np.diff(table.start.astype(np.int64))
     if table.start[0] != 0 or table.start[-1] != len(table.tensors) or (counts < 0).any():
         return f"column start does not ascend from 0 to {len(table.tensors)}"
@@ -131,7 +131,7 @@ def _amounts_make_sense(program: Program) -> Iterator[str]:
 def _parameters_describe_inputs(program: Program) -> Iterator[str]:
     for number, sharding in enumerate(program.shardings):
         count = math.prod(sharding.tiles)
-        if any(one < 1 for one in sharding.tiles) or count < 2:
+        if any(tiles < 1 for tiles in sharding.tiles) or count < 2:
             yield f"sharding s{number}: tiles {list(sharding.tiles)} cut nothing"
         elif len(sharding.parts) != program.ranks:
             yield f"sharding s{number}: {len(sharding.parts)} parts for {program.ranks} ranks"

@@ -1,7 +1,4 @@
-"""Types of opcodes that are whole numerical methods.
-
-Types of opcodes that slide a window: shapes follow from how many positions it has.
-"""
+"""Types of numerical methods (fft, cholesky, LAPACK …) and of opcodes that slide a window."""
 
 from collections.abc import Iterator
 
@@ -43,7 +40,7 @@ def fft(signature: Signature) -> Iterator[str]:
 
 
 def cholesky(signature: Signature) -> Iterator[str]:
-    """A square in the last two dimensions gives another."""
+    """A square matrix in the last two dimensions, and its factor."""
     (operand,), (result,) = signature.operands, signature.results
     yield from _no_square(operand)
     yield from shape_differs(result, operand.shape)
@@ -58,7 +55,7 @@ def _no_square(operand: Tensor) -> Iterator[str]:
 
 
 def triangular_solve(signature: Signature) -> Iterator[str]:
-    """A square and what it is to give."""
+    """A square matrix and right-hand sides of the same batch."""
     matrix, other = signature.operands
     complaints = [*_no_square(matrix)]
     yield from complaints
@@ -103,8 +100,8 @@ def lapack(signature: Signature) -> Iterator[str]:
         return
     if tuple((tensor.dtype, tensor.shape) for tensor in signature.results) not in possible:
         given = ", ".join(tensor.type_text for tensor in signature.results)
-        wanted = ", ".join(f"{d.value}[{','.join(map(str, s))}]" for d, s in possible[0])
-        yield f"{routine} gives ({wanted}), the results are ({given})"
+        expected = ", ".join(f"{d.value}[{','.join(map(str, s))}]" for d, s in possible[0])
+        yield f"{routine} gives ({expected}), the results are ({given})"
 
 
 def convolution(signature: Signature) -> Iterator[str]:
@@ -143,7 +140,7 @@ def _kernel_breaches(
             yield f"{operand.type_text} does not have the dimensions of {labels}"
             return
     kernel = signature.operands[1]
-    if tuple(one.size for one in window.dimensions) != tuple(
+    if tuple(dimension.size for dimension in window.dimensions) != tuple(
         kernel.shape[d] for d in labels.kernel_dimensions[2:]
     ):
         yield f"window {window} is not as large as the kernel {kernel.type_text}"
@@ -151,8 +148,8 @@ def _kernel_breaches(
 
 
 def _does_not_slide(window: Window) -> Iterator[str]:
-    for one in window.dimensions:
-        if min(one.size, one.stride, one.base_dilation, one.window_dilation) < 1:
+    for along in window.dimensions:
+        if min(along.size, along.stride, along.base_dilation, along.window_dilation) < 1:
             yield f"window {window} has sizes, strides or dilations below 1"
             return
 
@@ -163,9 +160,9 @@ def _group_breaches(signature: Signature, labels: ConvolutionLabels) -> Iterator
     if min(groups) != 1:
         yield f"{groups[0]} feature groups and {groups[1]} batch groups, one of them must be 1"
         return
-    batch, given = (source.shape[d] for d in labels.input_dimensions[:2])
-    taken, made = (kernel.shape[d] for d in labels.kernel_dimensions[:2])
-    if given != taken * groups[0] or made % max(groups) or batch % groups[1]:
+    batch, features = (source.shape[d] for d in labels.input_dimensions[:2])
+    inputs, outputs = (kernel.shape[d] for d in labels.kernel_dimensions[:2])
+    if features != inputs * groups[0] or outputs % max(groups) or batch % groups[1]:
         yield f"{source.type_text} and {kernel.type_text} do not divide into {max(groups)} groups"
 
 
@@ -178,7 +175,7 @@ def _window_of(signature: Signature) -> Window | str:
     rank = len(signature.operands[0].shape)
     if len(window.dimensions) != rank:
         return f"window {window} does not have {rank} dimensions"
-    if any(one.is_reversed for one in window.dimensions):
+    if any(dimension.is_reversed for dimension in window.dimensions):
         return f"window {window} is reversed"
     return next(_does_not_slide(window), window)
 
@@ -211,7 +208,7 @@ def select_and_scatter(signature: Signature) -> Iterator[str]:
     if isinstance(window, str):
         yield window
         return
-    if any(max(one.base_dilation, one.window_dilation) > 1 for one in window.dimensions):
+    if any(max(along.base_dilation, along.window_dilation) > 1 for along in window.dimensions):
         yield f"window {window} is dilated"
     yield from shape_differs(signature.results[0], operand.shape)
     yield from dtype_differs(signature.results[0], operand.dtype)

@@ -1,18 +1,18 @@
 """Placeholders: groups and pairs, sizes of buffers, reductions, and where results lie."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import Program, Tensor
-from ncc_runtime.neff.rules.memory import Interval, meetings
+from ncc_runtime.neff.rules.memory import Interval, forbidden_overlaps
 from ncc_runtime.neff.rules.rule import rule
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.groups import Groups
 from ncc_runtime.neff.shared.reductions import is_defined
 
 
-def _each(program: Program) -> Iterator[tuple[str, Placeholder]]:
+def _named(program: Program) -> Iterator[tuple[str, Placeholder]]:
     for number, placeholder in enumerate(program.placeholders):
         yield f"placeholder p{number} ({placeholder.op.value}):", placeholder
 
@@ -25,7 +25,7 @@ def _members(program: Program, placeholder: Placeholder) -> Iterator[tuple[Tenso
 
 @rule("neff-P1")
 def _members_pair_up(program: Program) -> Iterator[str]:
-    for name, placeholder in _each(program):
+    for name, placeholder in _named(program):
         operands, results = len(placeholder.operands), len(placeholder.results)
         wants_none = placeholder.op is CollectiveOp.BARRIER
         if operands != results or wants_none != (not operands):
@@ -38,7 +38,7 @@ def _members_pair_up(program: Program) -> Iterator[str]:
 
 @rule("neff-P2")
 def _reductions_fit(program: Program) -> Iterator[str]:
-    for name, placeholder in _each(program):
+    for name, placeholder in _named(program):
         reduction = placeholder.reduction
         if (reduction is not None) != placeholder.op.reduces:
             yield f"{name} {'no' if reduction is None else reduction.value} reduction"
@@ -49,7 +49,7 @@ def _reductions_fit(program: Program) -> Iterator[str]:
 @rule("neff-P3")
 def _groups_partition_the_ranks(program: Program) -> Iterator[str]:
     known: dict[tuple[Groups, bool], list[str]] = {}  # many placeholders share their groups
-    for name, placeholder in _each(program):
+    for name, placeholder in _named(program):
         groups = placeholder.groups
         if placeholder.op is CollectiveOp.PERMUTE:
             if groups:
@@ -65,7 +65,7 @@ def _groups_partition_the_ranks(program: Program) -> Iterator[str]:
 
 
 def _no_partition(groups: Groups, ranks: int, *, covers: bool) -> Iterator[str]:
-    """What keeps groups from naming ranks once, and every rank if they are to cover them."""
+    """Why groups do not name ranks once, and every rank if they have to cover them."""
     counts = Counter(rank for group in groups for rank in group)
     outside = [rank for rank in counts if not 0 <= rank < ranks]
     repeated = [rank for rank, count in counts.items() if count > 1]
@@ -82,36 +82,32 @@ def _no_partition(groups: Groups, ranks: int, *, covers: bool) -> Iterator[str]:
 
 @rule("neff-P4")
 def _pairs_name_ranks_once(program: Program) -> Iterator[str]:
-    for name, placeholder in _each(program):
+    for name, placeholder in _named(program):
         if placeholder.op is not CollectiveOp.PERMUTE:
             if placeholder.pairs:
                 yield f"{name} has pairs, must have groups alone"
             continue
         for side, role in enumerate(("source", "target")):
             ranks = [pair[side] for pair in placeholder.pairs]
-            yield from (f"{name} {text}" for text in _not_at_most_once(role, ranks, program.ranks))
-
-
-def _not_at_most_once(role: str, found: Iterable[int], ranks: int) -> Iterator[str]:
-    for rank, count in Counter(found).items():
-        if not 0 <= rank < ranks:
-            yield f"{role} {rank}, there are {ranks} ranks"
-        if count > 1:
-            yield f"rank {rank} is {role} {count} times"
+            for rank, count in Counter(ranks).items():
+                if not 0 <= rank < program.ranks:
+                    yield f"{name} {role} {rank}, there are {program.ranks} ranks"
+                if count > 1:
+                    yield f"{name} rank {rank} is {role} {count} times"
 
 
 @rule("neff-P5")
 def _sizes_fit(program: Program) -> Iterator[str]:
-    for name, placeholder in _each(program):
+    for name, placeholder in _named(program):
         size = max(1, len(placeholder.groups[0])) if placeholder.groups else 1
         if placeholder.op.is_counted:
             continue  # P10
         for operand, result in _members(program, placeholder):
-            wanted = _result_elements(placeholder.op, operand.elements, size)
-            if wanted is None:
+            expected = _result_elements(placeholder.op, operand.elements, size)
+            if expected is None:
                 yield f"{name} {operand.elements} elements do not divide by {size} ranks"
-            elif wanted != result.elements:
-                yield f"{name} result has {result.elements} elements, must have {wanted}"
+            elif expected != result.elements:
+                yield f"{name} result has {result.elements} elements, must have {expected}"
 
 
 def _result_elements(op: CollectiveOp, elements: int, group_size: int) -> int | None:
@@ -126,11 +122,11 @@ def _result_elements(op: CollectiveOp, elements: int, group_size: int) -> int | 
 
 @rule("neff-P6")
 def _results_lie_apart(program: Program) -> Iterator[str]:
-    """In place, result k lies where operand k lies; all else that is written is apart.
+    """In place, result k lies where operand k lies; otherwise results overlap nothing.
 
     Only all-reduce can be in place: elsewhere a chunk may arrive where one is still to be read.
     """
-    for name, placeholder in _each(program):
+    for name, placeholder in _named(program):
         written = [_interval(program, tensor, True) for tensor in placeholder.results]
         inputs = (*placeholder.operands, *dict.fromkeys(placeholder.counts))
         read = [_interval(program, tensor, False) for tensor in inputs]
@@ -138,11 +134,11 @@ def _results_lie_apart(program: Program) -> Iterator[str]:
             yield f"{name} in place, only all-reduce can be"
         elif placeholder.in_place:
             pairs = zip(written, read, strict=False)
-            if any((one.start, one.end) != (other.start, other.end) for one, other in pairs):
+            if any((to.start, to.end) != (of.start, of.end) for to, of in pairs):
                 yield f"{name} in place, but results do not lie where operands do"
             read = []
-        for one, other in meetings(written + read):
-            yield f"{name} {other.name} overlaps {one.name}"
+        for lower, other in forbidden_overlaps(written + read):
+            yield f"{name} {other.name} overlaps {lower.name}"
 
 
 def _interval(program: Program, tensor: int, is_result: bool) -> Interval:
@@ -153,7 +149,7 @@ def _interval(program: Program, tensor: int, is_result: bool) -> Interval:
 
 @rule("neff-P9")
 def _roots_are_members(program: Program) -> Iterator[str]:
-    for name, placeholder in _each(program):
+    for name, placeholder in _named(program):
         root = placeholder.root
         if not placeholder.op.is_rooted:
             if root is not None:
@@ -169,25 +165,28 @@ def _roots_are_members(program: Program) -> Iterator[str]:
 
 @rule("neff-P10")
 def _counts_are_tables(program: Program) -> Iterator[str]:
-    for name, placeholder in _each(program):
-        wanted = 0
+    for name, placeholder in _named(program):
+        expected = 0
         if placeholder.op.is_counted:
-            wanted = 4 if placeholder.op is CollectiveOp.RAGGED_ALL_TO_ALL else 1
-        if len(placeholder.counts) != wanted:
-            yield f"{name} {len(placeholder.counts)} tensors of counts, must be {wanted}"
-        elif wanted:
+            expected = 4 if placeholder.op is CollectiveOp.RAGGED_ALL_TO_ALL else 1
+        if len(placeholder.counts) != expected:
+            yield f"{name} {len(placeholder.counts)} tensors of counts, must be {expected}"
+        elif expected:
             if len(placeholder.operands) != 1:
                 yield f"{name} {len(placeholder.operands)} operands, must be 1"
             size = max(1, len(placeholder.groups[0])) if placeholder.groups else 1
             yield from (f"{name} {text}" for text in _no_tables(program, placeholder, size))
             for operand, result in _members(program, placeholder):
-                yield from (
-                    f"{name} {text}" for text in _no_rows(placeholder.op, operand, result, size)
-                )
+                rows_of_slots = (CollectiveOp.ALL_GATHER_V, CollectiveOp.ALL_TO_ALL_V)
+                if not operand.shape or not result.shape or operand.shape[1:] != result.shape[1:]:
+                    yield f"{name} rows of {operand.type_text} are no rows of {result.type_text}"
+                elif placeholder.op in rows_of_slots and result.shape[0] % size:
+                    rows = result.shape[0]
+                    yield f"{name} {rows} rows do not divide into slots for {size} ranks"
 
 
 def _no_tables(program: Program, placeholder: Placeholder, members: int) -> Iterator[str]:
-    """What keeps tensors from saying how many rows go where."""
+    """Why tensors are no tables of counts."""
     tables = [program.tensors[tensor] for tensor in placeholder.counts]
     for tensor, table in zip(placeholder.counts, tables, strict=True):
         shape = table.shape
@@ -198,13 +197,6 @@ def _no_tables(program: Program, placeholder: Placeholder, members: int) -> Iter
             fits = shape == (3, members)
         if not fits or table.dtype not in _NUMBERS:
             yield f"t{tensor} is {table.type_text}, no counts for {members} members"
-
-
-def _no_rows(op: CollectiveOp, operand: Tensor, result: Tensor, members: int) -> Iterator[str]:
-    if not operand.shape or not result.shape or operand.shape[1:] != result.shape[1:]:
-        yield f"rows of {operand.type_text} are no rows of {result.type_text}"
-    elif op in (CollectiveOp.ALL_GATHER_V, CollectiveOp.ALL_TO_ALL_V) and result.shape[0] % members:
-        yield f"{result.shape[0]} rows do not divide into slots for {members} ranks"
 
 
 _NUMBERS = (DType.S32, DType.S64, DType.U32, DType.U64)

@@ -1,4 +1,4 @@
-"""Semaphores: who owns them, who may increment them, which values can be reached; and triggers.
+"""Rules of semaphores: owners, increments by owners alone, reachable values; and of triggers.
 
 A stream completes its placeholders in the order of their triggers, and its semaphore counts them.
 So each placeholder is triggered once, and every rank triggers those of a stream in the same order
@@ -73,7 +73,7 @@ def _awaited_values_are_reached(program: Program) -> Iterator[str]:
         yield from _waits_for_itself(program, engine.value, program.queues[engine])
     structure = structure_of(program)
     if structure is None:
-        return  # what is counted where is not known; rules of control flow are broken
+        return  # rules of control flow are broken: what is counted where is not known
     reach = _reached(program, structure)
     for engine in ENGINES:
         table = program.queues[engine]
@@ -99,14 +99,14 @@ def _reached(program: Program, structure: Structure) -> np.ndarray:
         pcs = np.flatnonzero(table.post_sem != NONE)
         np.add.at(reach, (table.post_sem[pcs], structure.phases(engine, pcs)), 1)
     reach = np.cumsum(reach, axis=1)
-    made = stream_counts(program, structure)
+    completed = stream_counts(program, structure)
     for number, stream in streams_by_semaphore(program).items():
-        reach[number] = made.get(stream, 0)
+        reach[number] = completed.get(stream, 0)
     return reach
 
 
 def _waits_for_itself(program: Program, engine: str, table: InstrTable) -> Iterator[str]:
-    """A queue that waits for a post of its own must have made it before."""
+    """Waits of a queue for an increment that it makes itself, but later."""
     for number, semaphore in enumerate(program.semaphores):
         if semaphore.owner != engine:
             continue
@@ -182,7 +182,12 @@ def _streams_have_one_order(program: Program) -> Iterator[str]:
     pairs = [pair for ids in streams.values() for pair in itertools.pairwise(ids)]
     crosses = any(triggers[a].queue != triggers[b].queue for a, b in pairs)
     flat = not program.blocks
-    known = _greedy_run(program, streams) if crosses and flat else {}
+    known: dict[int, _Clock] = {}
+    if crosses and flat:
+        run = _TriggerRun(program, streams)
+        while run.advance():
+            pass
+        known = run.known
     for a, b in pairs:
         first, second = triggers[a], triggers[b]
         if first.queue == second.queue:
@@ -199,16 +204,10 @@ def _streams_have_one_order(program: Program) -> Iterator[str]:
 _Clock = list[int]  # per queue, how many of its instructions are known to be done
 
 
-def _greedy_run(program: Program, streams: dict[int, list[int]]) -> dict[int, _Clock]:
-    """What is known to be done when each placeholder that the run reaches is triggered."""
-    run = _GreedyRun(program, streams)
-    while run.advance():
-        pass
-    return run.known
+class _TriggerRun:
+    """One greedy run of the queues, with vector clocks (Mattern 1989).
 
-
-class _GreedyRun:
-    """One greedy run of the queues, with vector clocks.
+    `known` has the clock of each placeholder that the run triggers.
 
     Counters only grow, so a queue that can advance stays able to: the order does not matter.
     """
@@ -251,7 +250,7 @@ class _GreedyRun:
         return True
 
     def _complete(self) -> None:
-        """Let the streams' semaphores count what is triggered, in the order of ids."""
+        """Increment the streams' semaphores for what is triggered, in the order of ids."""
         for semaphore, waiting in self._awaiting.items():
             while waiting and waiting[0] in self._triggered:
                 done = list(self._triggered[waiting.popleft()])

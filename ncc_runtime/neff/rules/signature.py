@@ -1,4 +1,4 @@
-"""What one instruction is given and gives, with the text forms that complaints need."""
+"""The types and attributes of one instruction, and checks that most type rules share."""
 
 from collections.abc import Iterator, Mapping
 
@@ -10,7 +10,7 @@ from ncc_runtime.neff.shared.dtypes import DType
 
 @attrs.frozen
 class Signature:
-    """An opcode with its attributes and types; alike instructions have equal signatures."""
+    """An opcode with its attributes and types; many instructions have equal ones."""
 
     opcode: str
     results: tuple[Tensor, ...]
@@ -38,27 +38,23 @@ class Signature:
 
 
 def scalar(dtype: DType) -> Tensor:
-    """A tensor without place that stands for a value inside a region."""
+    """A tensor without a buffer, for a value inside a region."""
     return Tensor("", BufferId(0), dtype, ())
 
 
-def shape_differs(result: Tensor, wanted: tuple[int, ...]) -> Iterator[str]:
+def shape_differs(result: Tensor, expected: tuple[int, ...]) -> Iterator[str]:
     """Complain if a result has another shape than its operands make it."""
-    if result.shape != wanted:
-        yield f"result is {result.type_text}, operands make [{','.join(map(str, wanted))}]"
+    if result.shape != expected:
+        yield f"result is {result.type_text}, operands make [{','.join(map(str, expected))}]"
 
 
-def dtype_differs(result: Tensor, wanted: DType) -> Iterator[str]:
+def dtype_differs(result: Tensor, expected: DType) -> Iterator[str]:
     """Complain if a result has another dtype than its operands make it."""
-    if result.dtype is not wanted:
-        yield f"result is {result.type_text}, operands make {wanted.value}"
+    if result.dtype is not expected:
+        yield f"result is {result.type_text}, operands make {expected.value}"
 
 
 def not_distinct_below(what: str, dimensions: tuple[int, ...], rank: int) -> Iterator[str]:
     """Complain unless these are distinct dimensions of an array of that rank."""
     if len(set(dimensions)) < len(dimensions) or not all(0 <= d < rank for d in dimensions):
-        yield f"{what} {_list(dimensions)} are not distinct dimensions of {rank}"
-
-
-def _list(numbers: tuple[int, ...]) -> str:
-    return f"[{','.join(map(str, numbers))}]"
+        yield f"{what} [{','.join(map(str, dimensions))}] are not distinct dimensions of {rank}"

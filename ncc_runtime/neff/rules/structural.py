@@ -77,12 +77,12 @@ def slice_(signature: Signature) -> Iterator[str]:
         if not 0 <= start <= limit <= size or stride < 1:
             yield f"[{start}:{limit}:{stride}] is no range of {size} elements"
             return
-    wanted = tuple(-((start - limit) // stride) for start, limit, stride, _ in ranges)
-    yield from shape_differs(result, wanted)
+    expected = tuple(-((start - limit) // stride) for start, limit, stride, _ in ranges)
+    yield from shape_differs(result, expected)
 
 
 def concatenate(signature: Signature) -> Iterator[str]:
-    """Operands one after the other along a dimension."""
+    """Operands behind one another along a dimension."""
     (result,), dimension = signature.results, signature.integer("dimension")
     if not signature.operands:
         yield "no operands"
@@ -93,26 +93,26 @@ def concatenate(signature: Signature) -> Iterator[str]:
     if complaints:
         return
     for operand in signature.operands:
-        if _but(operand.shape, dimension) != _but(first.shape, dimension):
+        if _without(operand.shape, dimension) != _without(first.shape, dimension):
             yield f"operands differ: {first.type_text} and {operand.type_text}"
             return
         yield from dtype_differs(result, operand.dtype)
     length = sum(operand.shape[dimension] for operand in signature.operands)
-    wanted = (*first.shape[:dimension], length, *first.shape[dimension + 1 :])
-    yield from shape_differs(result, wanted)
+    expected = (*first.shape[:dimension], length, *first.shape[dimension + 1 :])
+    yield from shape_differs(result, expected)
 
 
-def _but(shape: tuple[int, ...], *dimensions: int) -> tuple[int, ...]:
+def _without(shape: tuple[int, ...], *dimensions: int) -> tuple[int, ...]:
     return tuple(size for d, size in enumerate(shape) if d not in dimensions)
 
 
 def dot(signature: Signature) -> Iterator[str]:
-    """Batch dimensions, then what is left of the left operand, then of the right one."""
+    """Batch dimensions, then the free dimensions of the left operand, then of the right one."""
     yield from _product(signature, (), ())
 
 
 def ragged_dot(signature: Signature) -> Iterator[str]:
-    """A dot whose left operand falls into groups along a dimension; sums of each group, or all."""
+    """A dot whose left operand has groups along a dimension, each with its own right operand."""
     lhs, rhs, sizes = signature.operands
     ragged, groups = signature.integer("lhs_ragged"), signature.integers("rhs_group")
     batch, contracting = (signature.integers(f"lhs_{name}") for name in ("batch", "contracting"))
@@ -139,7 +139,7 @@ def _product(
 ) -> Iterator[str]:
     """Complain of a product whose result has `outer` dimensions in front.
 
-    `groups` are dimensions of the right operand of which each row meets one index only.
+    `groups` are dimensions of the right operand at which each row uses one index only.
     """
     lhs, rhs = signature.operands[:2]
     sides = [
@@ -165,7 +165,7 @@ def _product(
     if shared[0] != shared[1]:
         yield f"batch and contracting sizes differ: {lhs.type_text} and {rhs.type_text}"
     free = itertools.chain.from_iterable(
-        _but(side.shape, *batch, *contracted, *(groups if side is rhs else ()))
+        _without(side.shape, *batch, *contracted, *(groups if side is rhs else ()))
         for side, batch, contracted in sides
     )
     yield from shape_differs(signature.results[0], (*outer, *shared[0][0], *free))
@@ -188,7 +188,7 @@ def reduce(signature: Signature) -> Iterator[str]:
     if complaints:
         return
     for result in signature.results:
-        yield from shape_differs(result, _but(arrays[0].shape, *dimensions))
+        yield from shape_differs(result, _without(arrays[0].shape, *dimensions))
     yield from starts_differ(signature, arrays, initial)
     dtypes = tuple(array.dtype for array in arrays)
     yield from folds(signature, "region", dtypes * 2, dtypes)

@@ -1,11 +1,11 @@
-"""Counts, attributes and types of every instruction; alike instructions are looked at once."""
+"""Counts, attributes and types of every instruction; equal signatures are checked once."""
 
 from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
-from ncc_runtime.neff.isa import ENGINES, OPCODES, PTC2, Engine, OpcodeDef, Shape
-from ncc_runtime.neff.program import AttributeValue, Program
+from ncc_runtime.neff.isa import ENGINES, OPCODES, PTC2, Engine, Shape
+from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.rules import elementwise, indexing, numeric, structural
 from ncc_runtime.neff.rules.rule import rule
 from ncc_runtime.neff.rules.signature import Signature
@@ -73,7 +73,7 @@ ATTRIBUTE_KINDS: Mapping[str, type] = {
     "uplo": str,
     "window": str,
 }
-"""What each attribute of the instruction set holds."""
+"""The type of each attribute of the instruction set."""
 
 _ELEMENTWISE = (Shape.UNARY, Shape.BINARY)
 TYPE_RULES: Mapping[str, TypeRule] = {
@@ -136,7 +136,7 @@ def _places(program: Program) -> Iterator[_Place]:
     kind_of = [
         kinds.setdefault((tensor.dtype, tensor.shape), len(kinds)) for tensor in program.tensors
     ]
-    seen = set()
+    known = set()
     for engine in ENGINES:
         table = program.queues[engine]
         start = table.start.tolist()
@@ -144,8 +144,8 @@ def _places(program: Program) -> Iterator[_Place]:
         columns = (table.names(), table.attribute.tolist(), table.result_count.tolist())
         for pc, facts in enumerate(zip(*columns, strict=True)):
             key = (facts, tuple(kinds_in_rows[start[pc] : start[pc + 1]]))
-            if key not in seen:
-                seen.add(key)
+            if key not in known:
+                known.add(key)
                 yield _place(program, engine, pc)
 
 
@@ -171,9 +171,9 @@ def counts(signature: Signature) -> Iterator[str]:
         if results or operands:
             yield "lists tensors, its placeholder does that"
         return
-    wanted = 0 if row.shape is Shape.CONTROL else row.results
-    if wanted not in (-1, results):
-        yield f"{results} results, must be {wanted}"
+    expected = 0 if row.shape is Shape.CONTROL else row.results
+    if expected not in (-1, results):
+        yield f"{results} results, must be {expected}"
     if row.operands not in (-1, operands):
         yield f"{operands} operands, must be {row.operands}"
 
@@ -186,24 +186,18 @@ def attribute_names(signature: Signature) -> Iterator[str]:
             yield f"attribute {name} is missing"
     for name, value in sorted(signature.attributes.items()):
         if name not in (*row.attributes, *row.optional):
-            yield f"attribute {name} is unknown here{_known(row)}"
+            names = (*row.attributes, *row.optional)
+            known = f", known: {', '.join(names)}" if names else ", there are none"
+            yield f"attribute {name} is unknown here{known}"
         elif type(value) is not ATTRIBUTE_KINDS[name]:
-            yield f"attribute {name} is {_kind(value)}, must be {ATTRIBUTE_KINDS[name].__name__}"
-
-
-def _known(row: OpcodeDef) -> str:
-    names = (*row.attributes, *row.optional)
-    return f", known: {', '.join(names)}" if names else ", there are none"
-
-
-def _kind(value: AttributeValue) -> str:
-    return type(value).__name__
+            kind, expected = type(value).__name__, ATTRIBUTE_KINDS[name].__name__
+            yield f"attribute {name} is {kind}, must be {expected}"
 
 
 def type_breaches(signature: Signature) -> Iterator[str]:
-    """Complain of types that do not agree; of nothing if counts or attributes are wrong."""
-    known = signature.opcode in TYPE_RULES
-    if known and not [*counts(signature), *attribute_names(signature)]:
+    """Complain of types that do not agree; only where counts and attributes are right."""
+    has_rule = signature.opcode in TYPE_RULES
+    if has_rule and not [*counts(signature), *attribute_names(signature)]:
         yield from TYPE_RULES[signature.opcode](signature)
 
 

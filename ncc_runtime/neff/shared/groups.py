@@ -27,7 +27,7 @@ class GroupMode(enum.Enum):
 
 @attrs.frozen
 class ExplicitGroups:
-    """`{{0,1},{2,3}}`; no groups at all means one group of everybody."""
+    """`{{0,1},{2,3}}`; no groups at all means one group of all ranks."""
 
     groups: Groups
 
@@ -60,11 +60,11 @@ class IotaGroups:
 
 @attrs.frozen
 class MeshAxis:
-    """A whole axis `'a'`, or a part of one: `'a':(m)k` is k of it, after m are split off."""
+    """An axis `'a'`, or a sub-axis: `'a':(m)k` has size k, the axes before it in `'a'` size m."""
 
     name: str
     before: int = 0
-    size: int = 0  # 0: the whole axis
+    size: int = 0  # 0: all of the axis
 
     def __str__(self) -> str:
         return f"'{self.name}'" + (f":({self.before}){self.size}" if self.size else "")
@@ -86,19 +86,23 @@ class MeshGroups:
         ids = np.arange(total)
         if self.device_ids is not None:
             ids = np.array(self.device_ids.expand()).reshape(-1)
-        pieces = [piece for name, size in self.axes for piece in self._pieces(name, size)]
-        order = [
-            next(k for k, (name, before, _) in enumerate(pieces) if (name, before) == wanted)
+        # an array with a dimension for each sub-axis; those of the groups become the last ones
+        sub_axes = [part for name, size in self.axes for part in self._sub_axes(name, size)]
+        inner = [
+            number
             for axis in self.group_axes
-            for wanted in self._wanted(axis, pieces)
+            for number, (name, before, size) in enumerate(sub_axes)
+            if name == axis.name
+            and before >= (axis.before or 1)
+            and (not axis.size or before * size <= (axis.before or 1) * axis.size)
         ]
-        rest = [k for k in range(len(pieces)) if k not in order]
-        grid = ids.reshape([size for _, _, size in pieces]).transpose(rest + order)
-        size = math.prod(pieces[k][2] for k in order)
+        outer = [number for number in range(len(sub_axes)) if number not in inner]
+        grid = ids.reshape([size for _, _, size in sub_axes]).transpose(outer + inner)
+        size = math.prod(sub_axes[number][2] for number in inner)
         return tuple(tuple(row) for row in grid.reshape(-1, size).tolist())
 
-    def _pieces(self, name: str, size: int) -> list[tuple[str, int, int]]:
-        """The axis cut where a sub-axis begins or ends: (name, product before, size)."""
+    def _sub_axes(self, name: str, size: int) -> list[tuple[str, int, int]]:
+        """The axis cut where a named sub-axis begins or ends: (name, product before, size)."""
         cuts = {1, size}
         for axis in self.group_axes:
             if axis.name == name and axis.size:
@@ -108,18 +112,15 @@ class MeshGroups:
             return [(name, 1, 1)]
         return [(name, low, high // low) for low, high in itertools.pairwise(edges)]
 
-    def _wanted(self, axis: MeshAxis, pieces: list[tuple[str, int, int]]) -> list[tuple[str, int]]:
-        before = axis.before or 1
-        after = before * axis.size if axis.size else math.inf
-        return [
-            (name, low)
-            for name, low, size in pieces
-            if name == axis.name and low >= before and (low * size <= after)
-        ]
-
     def __str__(self) -> str:
         axes = ",".join(f"'{name}'={size}" for name, size in self.axes)
-        ids = f", device_ids=({_as_order(self.device_ids)})" if self.device_ids is not None else ""
+        ids = ""
+        if isinstance(self.device_ids, ExplicitGroups):
+            ids = f", device_ids=({','.join(map(_commas, self.device_ids.groups))})"
+        elif self.device_ids is not None:
+            transpose = self.device_ids.transpose
+            permutation = f"T({_commas(transpose)})" if transpose else ""
+            ids = f", device_ids=([{_commas(self.device_ids.dims)}]{permutation})"
         return f"mesh[{axes}]{ids} {{{','.join(map(str, self.group_axes))}}}"
 
 
@@ -128,13 +129,6 @@ ReplicaGroups = ExplicitGroups | IotaGroups | MeshGroups
 
 def _commas(numbers: tuple[int, ...]) -> str:
     return ",".join(map(str, numbers))
-
-
-def _as_order(ids: IotaGroups | ExplicitGroups) -> str:
-    """As XLA prints the devices of a mesh: `[2,4]T(1,0)`, or one id after the other."""
-    if isinstance(ids, ExplicitGroups):
-        return ",".join(_commas(group) for group in ids.groups)
-    return f"[{_commas(ids.dims)}]" + (f"T({_commas(ids.transpose)})" if ids.transpose else "")
 
 
 def _integers(text: str) -> tuple[int, ...]:
@@ -192,22 +186,22 @@ def _mesh(text: str, match: re.Match[str]) -> MeshGroups:
     sizes = dict(axes)
     if len(sizes) != len(axes) or 0 in sizes.values():
         raise ValueError(f"replica groups {text}: mesh axes must have distinct names and sizes > 0")
-    wanted = tuple(
+    group_axes = tuple(
         MeshAxis(name, int(before or 0), int(size or 0))
         for name, before, size in _AXIS.findall(match["in"])
     )
-    for axis in wanted:
+    for axis in group_axes:
         if axis.name not in sizes:
             raise ValueError(f"replica groups {text}: the mesh has no axis '{axis.name}'")
         if axis.size and (not axis.before or sizes[axis.name] % (axis.before * axis.size)):
             raise ValueError(f"replica groups {text}: {axis} does not divide the axis")
-    _check_axes_are_disjoint(text, wanted, sizes)
+    _check_axes_are_disjoint(text, group_axes, sizes)
     ids = _order(match["ids"].strip()) if match["ids"] else None
     if ids is not None:
-        found = [device for group in ids.expand() for device in group]
-        if sorted(found) != list(range(math.prod(sizes.values()))):
+        devices = [device for group in ids.expand() for device in group]
+        if sorted(devices) != list(range(math.prod(sizes.values()))):
             raise ValueError(f"replica groups {text}: device_ids do not name each device once")
-    return MeshGroups(axes, wanted, ids)
+    return MeshGroups(axes, group_axes, ids)
 
 
 def _order(text: str) -> IotaGroups | ExplicitGroups:
@@ -223,11 +217,11 @@ def _order(text: str) -> IotaGroups | ExplicitGroups:
 
 
 def _check_axes_are_disjoint(
-    text: str, wanted: tuple[MeshAxis, ...], sizes: dict[str, int]
+    text: str, group_axes: tuple[MeshAxis, ...], sizes: dict[str, int]
 ) -> None:
     spans = sorted(
         (axis.name, axis.before or 1, (axis.before or 1) * (axis.size or sizes[axis.name]))
-        for axis in wanted
+        for axis in group_axes
     )
     for (name, _, end), (other, start, stop) in itertools.pairwise(spans):
         if name == other and start < end:
@@ -259,7 +253,7 @@ def flattened_groups(
 ) -> Groups:
     """Groups of ranks, where rank = replica * num_partitions + partition.
 
-    No groups means everybody that the mode lets meet.
+    No groups means the largest groups that the mode allows.
     """
     replicas, partitions = range(replica_count), range(num_partitions)
     if mode is GroupMode.FLATTENED_ID:

@@ -79,7 +79,7 @@ OPTIONS: Mapping[str, type] = {
     **{name: str for row in ROUTINES.values() for name in row.options},
     **{name: int for row in ROUTINES.values() for name in row.indices},
 }
-"""What each option of any routine holds."""
+"""The type of each option of any routine."""
 
 
 class RoutineError(Exception):
@@ -95,7 +95,8 @@ def results_of(
 ) -> list[tuple[Array, ...]]:
     """The lists of results that a routine may have; RoutineError if it does not take the operands.
 
-    There is one, but of singular vectors that are not computed: their arrays may be of either size.
+    There is one list, except where singular vectors are not computed: their arrays may have either
+    size.
     """
     routine = ROUTINES[name]
     _check_options(name, routine, options)
@@ -115,23 +116,28 @@ def results_of(
     _check_sizes(name, options, sizes)
     is_complex = element in _REAL
     pattern = routine.complex_results if is_complex and routine.complex_results else routine.results
-    found = []
-    for vectors in _vector_sizes(options, sizes) if "u" in pattern else [{}]:
+    possible = []
+    vector_sizes: list[dict[str, int]] = [{}]
+    if "u" in pattern:  # how many left and right singular vectors there are room for
+        every = {"u": sizes["m"], "v": sizes["n"]}
+        few = {"u": sizes["min"], "v": sizes["min"]}
+        vector_sizes = {"A": [every], "S": [few]}.get(str(options["jobz"]), [every, few])
+    for vectors in vector_sizes:
         known = {**sizes, **vectors}
-        found.append(
+        possible.append(
             tuple(
                 (_dtype(letter, element), (*batch, *(known[dim] for dim in dims)))
                 for letter, dims in _patterns(pattern)
             )
         )
-    return found
+    return possible
 
 
 def _patterns(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """`T[m,n] I[]` as letters and names of sizes."""
-    for one in text.split():
-        inside = one[2:-1]
-        yield one[0], tuple(inside.split(",")) if inside else ()
+    for word in text.split():
+        inside = word[2:-1]
+        yield word[0], tuple(inside.split(",")) if inside else ()
 
 
 def _dtype(letter: str, element: DType) -> DType:
@@ -167,7 +173,7 @@ def _bind(
     batch: tuple[int, ...],
     sizes: dict[str, int],
 ) -> None:
-    """Learn sizes from an operand, and check those that are known."""
+    """Bind the named sizes of an operand; RoutineError where one is bound to another size."""
     given, shape = operand
     text = f"{given.value}[{','.join(map(str, shape))}]"
     if given is not dtype:
@@ -177,12 +183,14 @@ def _bind(
     if not fits or any(
         sizes.setdefault(d, size) != size for d, size in zip(dims, last, strict=False)
     ):
-        wanted = [*map(str, batch), *(str(sizes.get(dim, dim)) for dim in dims)]
-        raise RoutineError(f"operand {position} of {name} is {text}, must be [{','.join(wanted)}]")
+        expected = [*map(str, batch), *(str(sizes.get(dim, dim)) for dim in dims)]
+        raise RoutineError(
+            f"operand {position} of {name} is {text}, must be [{','.join(expected)}]"
+        )
 
 
 def _check_sizes(name: str, options: Mapping[str, object], sizes: Mapping[str, int]) -> None:
-    """What the shapes of single operands do not say."""
+    """Constraints between sizes and options; RoutineError where one is broken."""
     if name == "orgqr" and not sizes["k"] <= sizes["n"] <= sizes["m"]:
         fact = f"{sizes['k']} reflectors and a matrix of {sizes['m']} x {sizes['n']}"
         raise RoutineError(f"{name} is given {fact}; reflectors <= columns <= rows is needed")
@@ -197,10 +205,3 @@ def _check_sizes(name: str, options: Mapping[str, object], sizes: Mapping[str, i
         assert isinstance(high, int)
         if not ((low, high) == (1, 0) if n == 0 else 1 <= low <= high <= n):
             raise OptionError(f"{name} is given ilo {low} and ihi {high} for a size of {n}")
-
-
-def _vector_sizes(options: Mapping[str, object], sizes: Mapping[str, int]) -> list[dict[str, int]]:
-    """How many left and right singular vectors there are room for."""
-    every = {"u": sizes["m"], "v": sizes["n"]}
-    few = {"u": sizes["min"], "v": sizes["min"]}
-    return {"A": [every], "S": [few]}.get(str(options["jobz"]), [every, few])

@@ -12,7 +12,7 @@ import attrs
 
 @attrs.frozen
 class WindowDimension:
-    """How a window slides along one dimension; padding below 0 cuts elements off."""
+    """How a window slides along one dimension; negative padding drops elements."""
 
     size: int
     stride: int = 1
@@ -24,14 +24,15 @@ class WindowDimension:
 
     @property
     def reach(self) -> int:
-        """From the first element of the window to behind the last."""
+        """Elements from the first of the window to the last, the dilated gaps included."""
         return (self.size - 1) * self.window_dilation + 1
 
     def positions(self, length: int) -> int:
-        """How many positions the window has on so many elements."""
+        """How many positions the window has along `length` elements."""
         dilated = (length - 1) * self.base_dilation + 1 if length else 0
-        room = dilated + self.low + self.high - self.reach
-        return room // self.stride + 1 if room >= 0 and dilated + self.low + self.high > 0 else 0
+        padded = dilated + self.low + self.high
+        room = padded - self.reach
+        return room // self.stride + 1 if room >= 0 and padded > 0 else 0
 
 
 @attrs.frozen
@@ -43,34 +44,33 @@ class Window:
     def positions(self, shape: Sequence[int]) -> tuple[int, ...]:
         """How many positions the window has along each dimension."""
         return tuple(
-            one.positions(length) for one, length in zip(self.dimensions, shape, strict=True)
+            dimension.positions(length)
+            for dimension, length in zip(self.dimensions, shape, strict=True)
         )
 
     def __str__(self) -> str:
-        fields = [
-            f"{name}={'x'.join(map(spell, self.dimensions))}"
-            for name, spell in _SPELLINGS.items()
-            if self.dimensions and (name == "size" or self._says(spell))
-        ]
+        fields = []
+        for name, spell in _SPELLINGS.items() if self.dimensions else ():
+            entries = list(map(spell, self.dimensions))
+            default = spell(WindowDimension(1))
+            if name == "size" or any(entry != default for entry in entries):
+                fields.append(f"{name}={'x'.join(entries)}")
         return "{" + " ".join(fields) + "}"
-
-    def _says(self, spell: Callable[[WindowDimension], str]) -> bool:
-        plain = spell(WindowDimension(1))
-        return any(spell(one) != plain for one in self.dimensions)
 
 
 _SPELLINGS: dict[str, Callable[[WindowDimension], str]] = {
-    "size": lambda one: str(one.size),
-    "stride": lambda one: str(one.stride),
-    "pad": lambda one: f"{one.low}_{one.high}",
-    "lhs_dilate": lambda one: str(one.base_dilation),
-    "rhs_dilate": lambda one: str(one.window_dilation),
-    "rhs_reversal": lambda one: str(int(one.is_reversed)),
+    "size": lambda dimension: str(dimension.size),
+    "stride": lambda dimension: str(dimension.stride),
+    "pad": lambda dimension: f"{dimension.low}_{dimension.high}",
+    "lhs_dilate": lambda dimension: str(dimension.base_dilation),
+    "rhs_dilate": lambda dimension: str(dimension.window_dilation),
+    "rhs_reversal": lambda dimension: str(int(dimension.is_reversed)),
 }
-"""The fields of a window in XLA's order; all but `size` are left out where they say nothing."""
+"""The fields of a window in XLA's order; all but `size` are left out at their defaults."""
 
 _NUMBER = r"-?[0-9]{1,9}"
 _ENTRIES = {"pad": rf"{_NUMBER}_{_NUMBER}", "rhs_reversal": "[01]"}
+_EXAMPLES = {"pad": "0_1x-1_0", "rhs_reversal": "1x0"}
 _FIELD = re.compile(r"(\w+)=([-\w]+)\s*")
 _WINDOW = re.compile(rf"\{{\s*((?:{_FIELD.pattern})*)\}}")
 
@@ -85,7 +85,11 @@ def read_window(text: str) -> Window:
         if name not in _SPELLINGS or name in fields:
             what = "given twice" if name in fields else f"none of {', '.join(_SPELLINGS)}"
             raise ValueError(f"{name} is {what}")
-        fields[name] = _entries(name, value)
+        fields[name] = value.split("x")
+        for entry in fields[name]:
+            if not re.fullmatch(_ENTRIES.get(name, _NUMBER), entry):
+                form = _EXAMPLES.get(name, "2x2")
+                raise ValueError(f"{name}={value[:40]} is not of the form {form}")
     count = len(fields.get("size", ()))
     for name, entries in fields.items():
         if len(entries) != count:
@@ -93,28 +97,17 @@ def read_window(text: str) -> Window:
     return Window(tuple(_dimension(fields, k) for k in range(count)))
 
 
-def _entries(name: str, value: str) -> list[str]:
-    entries = value.split("x")
-    for entry in entries:
-        if not re.fullmatch(_ENTRIES.get(name, _NUMBER), entry):
-            raise ValueError(f"{name}={value[:40]} is not of the form {_EXAMPLES.get(name, '2x2')}")
-    return entries
-
-
-_EXAMPLES = {"pad": "0_1x-1_0", "rhs_reversal": "1x0"}
-
-
 def _dimension(fields: dict[str, list[str]], position: int) -> WindowDimension:
-    said = {name: entries[position] for name, entries in fields.items()}
-    low, high = map(int, said.get("pad", "0_0").split("_"))
+    entry = {name: entries[position] for name, entries in fields.items()}
+    low, high = map(int, entry.get("pad", "0_0").split("_"))
     return WindowDimension(
-        int(said["size"]),
-        int(said.get("stride", 1)),
+        int(entry["size"]),
+        int(entry.get("stride", 1)),
         low,
         high,
-        int(said.get("lhs_dilate", 1)),
-        int(said.get("rhs_dilate", 1)),
-        said.get("rhs_reversal") == "1",
+        int(entry.get("lhs_dilate", 1)),
+        int(entry.get("rhs_dilate", 1)),
+        entry.get("rhs_reversal") == "1",
     )
 
 

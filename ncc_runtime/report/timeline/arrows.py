@@ -1,4 +1,4 @@
-"""Which instruction triggered a collective, and which instructions waited for it, run by run.
+"""Arrows from the instruction that triggers a collective, and to those that wait for it, by run.
 
 A wait names a semaphore of the rank and a value. Values in a program count as if every block ran
 once; each jump that a rank took shifts them. Rows in which a rank has nothing to do are no events,
@@ -29,9 +29,12 @@ def waited(trace: Trace, number: int, events: np.ndarray) -> tuple[np.ndarray, n
     goes_on = np.append(rank[1:] == rank[:-1], False)[: len(rank)]
     for at in queue.jumps:
         jumps = goes_on & _is_taken(queue.jumps, at, row, following)
-        count = np.cumsum(jumps) - jumps
-        count -= count[np.searchsorted(rank, rank)]
-        value += count * _shift(queue.jumps[at], sem, rank)
+        count = np.cumsum(jumps) - jumps  # taken before each event
+        count -= count[np.searchsorted(rank, rank)]  # of its rank, as events come by rank
+        shift = queue.jumps[at].shift
+        has_shift = (sem != IDLE) & (sem < shift.shape[1])
+        owner = rank if len(shift) > 1 else np.zeros_like(rank)
+        value += count * np.where(has_shift, shift[owner, np.where(has_shift, sem, 0)], 0)
     return sem, value
 
 
@@ -56,15 +59,8 @@ def _is_taken(
 
 
 def _is_repeated(first: int, last: int, row: np.ndarray, following: np.ndarray) -> np.ndarray:
-    """Whether an event and the next are rows of a loop, and the next comes no later."""
+    """Whether an event and the next are rows of a loop, and the next has no later row."""
     return (first <= following) & (following <= row) & (row <= last)
-
-
-def _shift(jump: Jump, sem: np.ndarray, rank: np.ndarray) -> np.ndarray:
-    """What a jump adds to the value of each event's semaphore."""
-    known = (sem != IDLE) & (sem < jump.shift.shape[1])
-    owner = rank if len(jump.shift) > 1 else np.zeros_like(rank)
-    return np.where(known, jump.shift[owner, np.where(known, sem, 0)], 0)
 
 
 NO_ARROW = 0
@@ -74,22 +70,22 @@ _REPORTS = (CcOpcode.DONE, CcOpcode.TEST, CcOpcode.CASE)
 
 @attrs.frozen(eq=False)
 class Arrows:
-    """From triggers to runs of collectives (places in `Trace.runs`), and on to who waited.
+    """From triggers to runs of collectives (positions in `Trace.runs`), and on to their waiters.
 
-    The arrow to run k has number k + 1; arrows from runs are counted on.
+    The arrow to run k has number k + 1; arrows from runs are numbered after these.
     """
 
     trigger: np.ndarray  # (runs,) event
-    run: np.ndarray  # (n,) place in Trace.runs, ascending
+    run: np.ndarray  # (n,) position in Trace.runs, ascending
     consumer: np.ndarray  # (n,) event
 
     def leaving(self, events: np.ndarray) -> np.ndarray:
         """Numbers of the arrows that begin at triggers, NO_ARROW elsewhere."""
-        return _looked_up(self.trigger, self._by_trigger, 1, events)
+        return _numbers(self.trigger, self._by_trigger, 1, events)
 
     def arriving(self, events: np.ndarray) -> np.ndarray:
         """Numbers of the arrows that end at consumers, NO_ARROW elsewhere."""
-        return _looked_up(self.consumer, self._by_consumer, 1 + len(self.trigger), events)
+        return _numbers(self.consumer, self._by_consumer, 1 + len(self.trigger), events)
 
     @cached_property
     def _by_trigger(self) -> np.ndarray:
@@ -110,7 +106,7 @@ class Arrows:
         )
 
 
-def _looked_up(ends: np.ndarray, order: np.ndarray, base: int, events: np.ndarray) -> np.ndarray:
+def _numbers(ends: np.ndarray, order: np.ndarray, base: int, events: np.ndarray) -> np.ndarray:
     """base + place in `ends`, which `order` sorts, for events that are there, else NO_ARROW."""
     if not len(ends):
         return np.full(len(events), NO_ARROW, np.int64)
@@ -126,35 +122,37 @@ def arrows_of(trace: Trace) -> Arrows:
 
 def _triggers(trace: Trace) -> np.ndarray:
     """The event that triggered each run: of a placeholder and rank, the k-th the k-th."""
-    found = [np.zeros((3, 0), np.int64)]
+    triggers = [np.zeros((3, 0), np.int64)]
     for number, events in trace.blocks(trace.queues_of(EngineQueue)):
         queue = trace.executable.queues[number]
         assert isinstance(queue, EngineQueue)
         placeholder = queue.table.placeholder[trace.row[events]]
         events, placeholder = events[placeholder != NONE], placeholder[placeholder != NONE]
-        found.append(np.stack((placeholder, trace.rank[events], events)).astype(np.int64))
-    placeholder, rank, events = np.concatenate(found, axis=1)
+        triggers.append(np.stack((placeholder, trace.rank[events], events)).astype(np.int64))
+    placeholder, rank, events = np.concatenate(triggers, axis=1)
     runs = trace.runs
-    given, wanted = np.lexsort((rank, placeholder)), np.lexsort((runs.rank, runs.placeholder))
-    assert len(given) == len(wanted), "a collective ran without its trigger, or the reverse"
-    trigger = np.empty(len(wanted), np.int64)
-    trigger[wanted] = events[given]
+    by_trigger = np.lexsort((rank, placeholder))
+    by_run = np.lexsort((runs.rank, runs.placeholder))
+    assert len(by_trigger) == len(by_run), "a collective ran without its trigger, or the reverse"
+    trigger = np.empty(len(by_run), np.int64)
+    trigger[by_run] = events[by_trigger]
     return trigger
 
 
 def _consumers(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     """(run, event) for every event of an engine that waited for the report of that run."""
-    width = max(1, trace.executable.semaphore_count)
-    key, maker = _reports(trace, width)
+    semaphores = max(1, trace.executable.semaphore_count)
+    key, maker = _reports(trace, semaphores)
     order = np.argsort(key, kind="stable")
     key, maker = key[order], maker[order]
     runs, events = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for number, block in trace.blocks(trace.queues_of(EngineQueue)):
         sem, value = waited(trace, number, block)
-        own = trace.rank[block].astype(np.int64) * width + sem
-        at = np.searchsorted(key, own) + value - 1
+        # a wait for value v ends with the v-th report on its semaphore; CC-cores alone report there
+        waited_key = trace.rank[block].astype(np.int64) * semaphores + sem
+        at = np.searchsorted(key, waited_key) + value - 1
         inside = (sem != IDLE) & (value > 0) & (at < len(key))
-        inside[inside] = key[at[inside]] == own[inside]
+        inside[inside] = key[at[inside]] == waited_key[inside]
         run = maker[at[inside]]
         runs.append(run[run != IDLE])
         events.append(block[inside][run != IDLE])
@@ -163,8 +161,8 @@ def _consumers(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     return run[order], event[order]
 
 
-def _reports(trace: Trace, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """(rank and semaphore as a key, run or IDLE) of what CC-cores tell engines, in order."""
+def _reports(trace: Trace, semaphores: int) -> tuple[np.ndarray, np.ndarray]:
+    """(rank * semaphores + semaphore, run or IDLE) of increments for engines, in order."""
     last = trace.runs.last
     by_event = np.argsort(last, kind="stable")
     keys, makers = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -174,10 +172,10 @@ def _reports(trace: Trace, width: int) -> tuple[np.ndarray, np.ndarray]:
         events = events[np.isin(queue.opcode[trace.row[events]], _REPORTS)]
         row, rank = trace.row[events], trace.rank[events]
         for post in queue.sync.posts[:1]:
-            told = post.rank[row, rank] == rank
-            own, its_row = rank[told].astype(np.int64), row[told]
-            keys.append(own * width + post.sem[its_row, own])
-            at = np.minimum(np.searchsorted(last[by_event], events[told]), len(last) - 1)
+            is_local = post.rank[row, rank] == rank
+            reports, to = events[is_local], rank[is_local].astype(np.int64)
+            keys.append(to * semaphores + post.sem[row[is_local], to])
+            at = np.minimum(np.searchsorted(last[by_event], reports), len(last) - 1)
             run = by_event[at]
-            makers.append(np.where(last[run] == events[told], run, IDLE))
+            makers.append(np.where(last[run] == reports, run, IDLE))
     return np.concatenate(keys), np.concatenate(makers)

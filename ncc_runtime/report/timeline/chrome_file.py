@@ -57,7 +57,7 @@ class ChromeWriter:
 
 
 def _named(track: Track) -> Iterator[str]:
-    """The name of a group or a track, and where it stands; counters name themselves."""
+    """The name and position of a group or a track; counters name themselves."""
     if track.is_counter:
         return
     place = _place(track.number) if track.parent else f'"pid":{track.number >> _GROUP_BITS}'
@@ -74,8 +74,8 @@ def _place(track: int) -> str:
 
 def _us(time_ps: np.ndarray) -> list[str]:
     """Picoseconds as microseconds, exactly."""
-    whole, rest = np.divmod(time_ps.astype(np.int64), 10**6)
-    pairs = zip(whole.tolist(), rest.tolist(), strict=True)
+    us_part, ps_part = np.divmod(time_ps.astype(np.int64), 10**6)
+    pairs = zip(us_part.tolist(), ps_part.tolist(), strict=True)
     return [f"{us}.{ps:06d}" if ps else str(us) for us, ps in pairs]
 
 
@@ -85,15 +85,19 @@ def _slices(slices: Slices) -> Iterator[str]:
     at = [places[track] for track in slices.track.tolist()]
     start, took = _us(slices.start_ps), _us(slices.end_ps - slices.start_ps)
     names, category = _quoted(slices.name), json.dumps(slices.category)
-    details = _details(slices)
-    rows = zip(at, start, took, names, details, strict=True)
-    for place, begin, long, name, detail in rows:
+    arguments = [""] * len(slices)
+    if slices.arguments:
+        columns = map(_members, slices.arguments)
+        arguments = [",".join(filter(None, row)) for row in zip(*columns, strict=True)]
+    for place, begin, duration, name, members in zip(
+        at, start, took, names, arguments, strict=True
+    ):
         yield (
-            f'{{"ph":"X",{place},"cat":{category},"name":{name},"ts":{begin},"dur":{long},'
-            f'"args":{{{detail}}}}}'
+            f'{{"ph":"X",{place},"cat":{category},"name":{name},"ts":{begin},"dur":{duration},'
+            f'"args":{{{members}}}}}'
         )
-    for phase, column in (("s", column) for column in slices.leaves):
-        yield from _arrows(phase, column, at, start)
+    for column in slices.leaves:
+        yield from _arrows("s", column, at, start)
     yield from _arrows("f", slices.arrives, at, start)
 
 
@@ -112,20 +116,14 @@ def _quoted(texts: Texts) -> list[str]:
     return [used[code] for code in texts.code.tolist()]
 
 
-def _details(slices: Slices) -> list[str]:
-    """Arguments of every slice, as the inside of an object."""
-    columns = [_detail(one) for one in slices.arguments]
-    if not columns:
-        return [""] * len(slices)
-    return [",".join(filter(None, row)) for row in zip(*columns, strict=True)]
-
-
-def _detail(one: Argument) -> list[str]:
-    if isinstance(one.values, Texts):
-        values = _quoted(one.values)
+def _members(argument: Argument) -> list[str]:
+    """An argument of every slice as a member of a JSON object, empty where it is not given."""
+    if isinstance(argument.values, Texts):
+        values = _quoted(argument.values)
     else:
-        values = [str(value) for value in one.values.tolist()]
-    if one.given is None:
-        return [f'"{one.name}":{value}' for value in values]
-    pairs = zip(values, one.given.tolist(), strict=True)
-    return [f'"{one.name}":{value}' if given else "" for value, given in pairs]
+        values = [str(value) for value in argument.values.tolist()]
+    members = [f'"{argument.name}":{value}' for value in values]
+    if argument.given is None:
+        return members
+    pairs = zip(members, argument.given.tolist(), strict=True)
+    return [member if given else "" for member, given in pairs]

@@ -31,7 +31,7 @@ COUNTERS = 1 << 57
 """The first number of a counter's track."""
 
 MOST = 1 << 16
-"""Transfers over the links that are processed together, unless one link has more."""
+"""Transfers over the links that are processed together; more if one link has more."""
 
 PIECE = 1 << 12
 """Slices or samples of a batch."""
@@ -90,9 +90,9 @@ def contents(trace: Trace, ranks: np.ndarray) -> Iterator[Content]:
     )
     portion = np.where(entries > 0, (np.cumsum(entries) - 1) // MOST, -1)
     for number in np.unique(portion[entries > 0]).tolist():
-        own = portion == number
-        some = [carried.select(own[carried.link]) for carried in _carried(trace)]
-        yield from _portion(trace, _concatenated(some))
+        is_in = portion == number
+        selected = [carried.select(is_in[carried.link]) for carried in _carried(trace)]
+        yield from _portion(trace, _concatenated(selected))
 
 
 def _concatenated(parts: list[Carried]) -> Carried:
@@ -155,23 +155,22 @@ def _over_links(trace: Trace, queue: DmaQueue, events: np.ndarray, peers: np.nda
 
 
 def _links(executable: Executable, src: np.ndarray, dst: np.ndarray) -> tuple[np.ndarray, ...]:
-    """(which transfer, link or adapter) of all that transfers pass."""
+    """(transfer, link or adapter) of every step of the routes of transfers."""
     routes, links = executable.routes, len(executable.topology.links)
     start, link = routes.link_runs(src, dst)
     which = np.repeat(np.arange(len(src)), np.diff(start))
     over = np.flatnonzero(routes.transport(src, dst) == Transport.EFA.code)
     adapters = (link_count(executable) - links) // 2
     out, into = routes.adapter(src[over]), routes.adapter(dst[over])
-    if (
-        executable.representatives < executable.ranks
-    ):  # what another instance gets, the first one gets, too
+    if executable.representatives < executable.ranks:
+        # ranks of the first instance run for all: what they send to another one, it gets as well
         into = into % (adapters // executable.topology.nodes)
     passed = (link.astype(np.int64), links + out, links + adapters + into)
     return np.concatenate((which, over, over)), np.concatenate(passed).astype(np.int64)
 
 
 def _intervals(carried: Carried) -> Carried:
-    """Transfers of one collective on one link that touch in time, joined to one entry; by link."""
+    """Transfers of a collective on a link that touch in time, merged into one entry; by link."""
     carried = carried.select(np.lexsort((carried.start_ps, carried.placeholder, carried.link)))
     if not len(carried.link):
         return carried
@@ -182,12 +181,12 @@ def _intervals(carried: Carried) -> Carried:
     reach = np.maximum.accumulate(offset + carried.end_ps)
     begins = np.append(True, offset[1:] + carried.start_ps[1:] > reach[:-1])
     first = np.flatnonzero(begins)
-    joined = attrs.evolve(
+    merged = attrs.evolve(
         carried.select(first),
         end_ps=np.maximum.reduceat(carried.end_ps, first),
         bytes=np.add.reduceat(carried.bytes, first),
     )
-    return joined.select(np.lexsort((joined.start_ps, joined.link)))
+    return merged.select(np.lexsort((merged.start_ps, merged.link)))
 
 
 def _slices(trace: Trace, intervals: Carried, track: np.ndarray) -> Slices:

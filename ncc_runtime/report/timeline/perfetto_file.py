@@ -132,7 +132,8 @@ class PerfettoWriter:
             return
         if self._count > _MOST_WORDS:
             self._forget()
-        records = self._records(content.slices)
+        # beginning and end of every slice, one row for both
+        records = joined([self._begins(content.slices), _ends(content.slices)])
         if content.around is None:
             self._stream.write(records.flat())
         else:
@@ -142,7 +143,7 @@ class PerfettoWriter:
         """Nothing is left to write."""
 
     def _forget(self) -> None:
-        """Begin anew with the numbers of words."""
+        """Start the numbering of words again."""
         self._words, self._count = {}, 0
         flag = pb.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
         self._packet(pb.TracePacket(sequence_flags=flag))
@@ -150,10 +151,6 @@ class PerfettoWriter:
     def _packet(self, packet: pb.TracePacket) -> None:
         packet.trusted_packet_sequence_id = _SEQUENCE
         self._stream.write(pb.Trace(packet=[packet]).SerializeToString(deterministic=True))
-
-    def _records(self, slices: Slices) -> Rows:
-        """Beginning and end of every slice, one row for both."""
-        return joined([self._begins(slices), _ends(slices)])
 
     def _begins(self, slices: Slices) -> Rows:
         count = len(slices)
@@ -166,32 +163,32 @@ class PerfettoWriter:
         ]
         fields += [_arrow("flow_ids", column) for column in slices.leaves]
         fields.append(_arrow("terminating_flow_ids", slices.arrives))
-        fields += [self._argument(one, count) for one in slices.arguments]
+        fields += [self._argument(argument, count) for argument in slices.arguments]
         return _packets(slices.start_ps, joined(fields))
 
-    def _argument(self, one: Argument, count: int) -> Rows:
-        name = self._numbers("debug_annotation_names", [one.name])
+    def _argument(self, argument: Argument, count: int) -> Rows:
+        name = self._numbers("debug_annotation_names", [argument.name])
         rows = [varint(_ARGUMENT["name_iid"], np.repeat(name, count))]
-        if isinstance(one.values, Texts):
-            codes = self._codes("debug_annotation_string_values", one.values, one.given)
+        values, given = argument.values, argument.given
+        if isinstance(values, Texts):
+            codes = self._codes("debug_annotation_string_values", values, given)
             rows.append(varint(_ARGUMENT["string_value_iid"], codes))
-        elif one.values.dtype.kind == "f":
-            rows.append(fixed64(_ARGUMENT["double_value"], one.values))
+        elif values.dtype.kind == "f":
+            rows.append(fixed64(_ARGUMENT["double_value"], values))
         else:
-            rows.append(varint(_ARGUMENT["int_value"], one.values))
-        return message(_EVENT["debug_annotations"], joined(rows)).where(one.given)
+            rows.append(varint(_ARGUMENT["int_value"], values))
+        return message(_EVENT["debug_annotations"], joined(rows)).where(given)
 
     def _codes(self, kind: str, texts: Texts, given: np.ndarray | None) -> np.ndarray:
         """The numbers of a column's words, which the stream has by then; 0 where none is given."""
         used = texts.code if given is None else texts.code[given]
         distinct = np.unique(used)
-        found = np.zeros(len(texts.words), np.int64)
-        found[distinct] = self._numbers(kind, [texts.words[code] for code in distinct.tolist()])
-        codes = found[np.where(given, texts.code, 0)] if given is not None else found[texts.code]
-        return np.asarray(codes)
+        numbers = np.zeros(len(texts.words), np.int64)
+        numbers[distinct] = self._numbers(kind, [texts.words[code] for code in distinct.tolist()])
+        return numbers[texts.code if given is None else np.where(given, texts.code, 0)]
 
     def _numbers(self, kind: str, words: Sequence[str]) -> np.ndarray:
-        """Numbers of words; what the stream has not had yet goes there first."""
+        """Numbers of words; new ones are written to the stream first."""
         known = self._words.setdefault(kind, {})
         fresh = pb.InternedData()
         for word in words:
@@ -219,7 +216,7 @@ class PerfettoWriter:
             edges[around.first].tolist(), range(len(last)), [begins] * len(last), strict=True
         )
         done = 0
-        for at, number, rows in sorted(inserts, key=lambda one: one[0]):
+        for at, number, rows in sorted(inserts, key=lambda insert: insert[0]):
             yield flat[done:at]
             yield rows.data[number][rows.counts[number]].tobytes()
             done = at
@@ -227,16 +224,16 @@ class PerfettoWriter:
 
 
 def _descriptor(track: Track) -> pb.TrackDescriptor:
-    found = pb.TrackDescriptor(uuid=track.number, name=track.name)
+    descriptor = pb.TrackDescriptor(uuid=track.number, name=track.name)
     if not track.parent:
-        found.process.pid = track.order + 1
-        found.process.process_name = track.name
-        found.child_ordering = pb.TrackDescriptor.EXPLICIT
-        return found
-    found.parent_uuid, found.sibling_order_rank = track.parent, track.order
+        descriptor.process.pid = track.order + 1
+        descriptor.process.process_name = track.name
+        descriptor.child_ordering = pb.TrackDescriptor.EXPLICIT
+        return descriptor
+    descriptor.parent_uuid, descriptor.sibling_order_rank = track.parent, track.order
     if track.is_counter:
-        found.counter.unit_name = "GB/s"
-    return found
+        descriptor.counter.unit_name = "GB/s"
+    return descriptor
 
 
 def _of_kind(name: str, count: int) -> Rows:

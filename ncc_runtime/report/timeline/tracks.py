@@ -1,16 +1,15 @@
-"""What goes into a timeline, as columns: tracks, slices with arguments and arrows, counters.
+"""The content of a timeline, as columns: tracks, slices with arguments and arrows, counters.
 
 Tracks are every rank's engines, CC-cores and DMA rings, in one group for each rank, and links in
 one more. A collective is a slice around the rows of its CC-core, from its trigger to its report.
 Numbers of tracks are unique; arrows join the slices that have the same number.
 
-A viewer wants the slices of one track to follow each other. A DMA ring starts its next run of
-descriptors before the last one has arrived, so its slices lie on as many tracks as are in flight at
-a time.
+A viewer wants the slices of one track not to overlap. A DMA ring starts its next run of descriptors
+before the last one has arrived, so a ring has as many tracks as runs are in flight at a time.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import attrs
 import numpy as np
@@ -96,7 +95,7 @@ class Samples:
 
 
 Content = TimelineBatch | Samples
-"""What writers get, one after another."""
+"""What writers take, one after another."""
 
 
 def lanes(track: np.ndarray, start_ps: np.ndarray, end_ps: np.ndarray) -> np.ndarray:
@@ -108,15 +107,16 @@ def lanes(track: np.ndarray, start_ps: np.ndarray, end_ps: np.ndarray) -> np.nda
     if not len(track):
         return np.zeros(0, np.int64)
     _, ordinal = np.unique(track, return_inverse=True)
-    before = ordinal * (int(end_ps.max()) + 1)  # so that tracks come after each other
+    # tracks one after another on one line, so that one running maximum serves all of them
+    before = ordinal * (int(end_ps.max()) + 1)
     start, reach = before + start_ps, np.maximum.accumulate(before + end_ps)
     at = np.arange(len(track))
     opens = np.append(True, start[1:] >= reach[:-1])
     period = np.cumsum(opens) - 1
     first = np.flatnonzero(opens)
     done = np.minimum(np.searchsorted(reach, start, side="right"), at)
-    width = np.maximum.reduceat(at - done + 1, first)
-    return np.asarray((at - first[period]) % width[period])
+    overlapping = np.maximum.reduceat(at - done + 1, first)  # at most, by period
+    return np.asarray((at - first[period]) % overlapping[period])
 
 
 PIECE = 1 << 12
@@ -126,6 +126,7 @@ _LANES = 1 << 12  # of a queue, at most
 _RANKS = 32  # bits for the track within its group
 
 _REASONS = tuple(reason.name.lower() for reason in Reason)
+_CATEGORIES = {EngineQueue: "engine", CcQueue: "cc", DmaQueue: "dma"}
 
 
 def group_number(rank: int) -> int:
@@ -136,10 +137,15 @@ def group_number(rank: int) -> int:
 def batches(trace: Trace, ranks: np.ndarray) -> Iterator[TimelineBatch]:
     """All that some ranks (bool by rank) did, queue by queue, each rank's in order."""
     texts = _SharedTexts(trace.executable)
-    arrows = arrows_of(trace)
+    arrows, place = arrows_of(trace), trace.executable.placement
     nothing = np.zeros(0, np.int64)
     groups = tuple(
-        Track(group_number(rank), 0, _about(trace.executable, rank), rank)
+        Track(
+            group_number(rank),
+            0,
+            f"rank {rank} (node {place.node[rank]}, chip {place.chip[rank]})",
+            rank,
+        )
         for rank in np.flatnonzero(ranks).tolist()
     )
     yield TimelineBatch(groups, _QueueSlices(trace, 0, texts, arrows).of(nothing))
@@ -147,22 +153,13 @@ def batches(trace: Trace, ranks: np.ndarray) -> Iterator[TimelineBatch]:
         yield from _QueueSlices(trace, number, texts, arrows).batches(events)
 
 
-def _about(executable: Executable, rank: int) -> str:
-    place = executable.placement
-    return f"rank {rank} (node {place.node[rank]}, chip {place.chip[rank]})"
-
-
 class _SharedTexts:
-    """Words that many slices share, worked out when first needed."""
+    """Texts that many slices share, made when first needed."""
 
     def __init__(self, executable: Executable) -> None:
-        self._executable = executable
-        self.rows = lru_cache(4)(self._rows)
+        self.rows = lru_cache(4)(partial(row_texts, executable))
         self.semaphores = lru_cache(64)(executable.semaphore_names)
         self.route = lru_cache(1 << 14)(executable.routes.describe)
-
-    def _rows(self, number: int) -> RowTexts:
-        return row_texts(self._executable, number)
 
 
 @attrs.frozen(eq=False)
@@ -188,9 +185,13 @@ class _QueueSlices:
         for low in range(0, len(events), PIECE):
             some = slice(low, low + PIECE)
             details = self._waits(events[some], wait[0][some], wait[1][some]) if wait else ()
-            own = self.of(events[some], lane[some], details)
-            around = None if runs is None else self._around(runs, low, len(own))
-            yield TimelineBatch(self._tracks(own, queue.name), own, around, len(own))
+            slices = self.of(events[some], lane[some], details)
+            tracks = tuple(
+                Track(number, number >> _RANKS << _RANKS, queue.name, self._number)
+                for number in np.unique(slices.track).tolist()
+            )
+            around = None if runs is None else self._around(runs, low, len(slices))
+            yield TimelineBatch(tracks, slices, around, len(slices))
 
     def of(
         self,
@@ -206,7 +207,7 @@ class _QueueSlices:
             details = self._transfers(queue, row, trace.rank[events])
         leaves = self._arrows.leaving(events)
         return Slices(
-            category=_category(queue),
+            category=_CATEGORIES[type(queue)],
             track=self._track(events, lane),
             start_ps=trace.start_ps[events],
             end_ps=trace.end_ps[events],
@@ -222,15 +223,8 @@ class _QueueSlices:
         assert np.max(lane, initial=0) < _LANES, "more transfers under way than lanes"
         return np.asarray(group + (self._number + 1) * _LANES + lane)
 
-    def _tracks(self, slices: Slices, name: str) -> tuple[Track, ...]:
-        """The tracks of slices."""
-        return tuple(
-            Track(number, number >> _RANKS << _RANKS, name, self._number)
-            for number in np.unique(slices.track).tolist()
-        )
-
     def _common(self, events: np.ndarray) -> Iterator[Argument]:
-        """What is known of every event; times to the picosecond, which viewers round."""
+        """Arguments of every event; times to the picosecond, which viewers round."""
         trace = self._trace
         cause, reason = trace.cause[events].astype(np.int64), trace.reason[events]
         slowed = trace.slowed_ps[events]
@@ -254,9 +248,9 @@ class _QueueSlices:
         """Names and values of semaphores."""
         given = sem != IDLE
         rank = self._trace.rank[events].astype(np.int64)
-        width = max(1, self._trace.executable.semaphore_count)
-        keys, code = np.unique(np.where(given, rank * width + sem, IDLE), return_inverse=True)
-        pairs = [divmod(key, width) for key in keys.tolist()]
+        count = max(1, self._trace.executable.semaphore_count)
+        keys, code = np.unique(np.where(given, rank * count + sem, IDLE), return_inverse=True)
+        pairs = [divmod(key, count) for key in keys.tolist()]  # IDLE is (-1, …)
         words = [self._texts.semaphores(rank)[sem] if rank != IDLE else "" for rank, sem in pairs]
         names = Texts(code, words)
         return Argument("waited_for", names, given), Argument("until", value, given)
@@ -285,11 +279,11 @@ class _QueueSlices:
         runs = self._trace.runs
         order = np.argsort(events, kind="stable")
         at = np.minimum(np.searchsorted(events[order], runs.first), len(events) - 1)
-        own = np.flatnonzero(events[order][at] == runs.first)
-        first = order[at[own]]
-        last = order[np.searchsorted(events[order], runs.last[own])]
+        here = np.flatnonzero(events[order][at] == runs.first)
+        first = order[at[here]]
+        last = order[np.searchsorted(events[order], runs.last[here])]
         by_place = np.argsort(first, kind="stable")
-        return own[by_place], first[by_place], last[by_place]
+        return here[by_place], first[by_place], last[by_place]
 
     def _around(
         self, runs_of: tuple[np.ndarray, np.ndarray, np.ndarray], low: int, count: int
@@ -321,9 +315,3 @@ class _QueueSlices:
             leaves=self._arrows.from_runs(run),
         )
         return Around(slices, first - low, last - low)
-
-
-def _category(queue: EngineQueue | CcQueue | DmaQueue) -> str:
-    if isinstance(queue, EngineQueue):
-        return "engine"
-    return "cc" if isinstance(queue, CcQueue) else "dma"

@@ -1,7 +1,7 @@
 """Writes the timeline of a run: `.pftrace` for Perfetto, `.json` for Chrome, either with `.gz`.
 
-What is written comes in batches, so memory does not grow with the run; the file appears whole or
-not at all.
+It is written in batches, so memory does not grow with the run; the file appears complete or not at
+all.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from ncc_runtime.report.timeline.tracks import Content, Samples, TimelineBatch
 SUFFIXES = (".pftrace", ".json", ".pftrace.gz", ".json.gz")
 
 
-class Writer(Protocol):
-    """Takes what a timeline has, batch by batch."""
+class TimelineWriter(Protocol):
+    """Takes the content of a timeline, batch by batch."""
 
     def write(self, content: TimelineBatch | Samples) -> None: ...
 
@@ -35,7 +35,7 @@ def write_timeline(
     ranks: np.ndarray | None = None,
     advance: Callable[[int], None] | None = None,
 ) -> None:
-    """Write what some ranks did (bool by rank; None: all); `advance` hears of events written."""
+    """Write the events of some ranks (bool by rank; None: all); `advance` gets how many."""
     check_target(path, SUFFIXES)
     with replacing(path) as file, _compressed(path, file) as stream:
         writer = _writer(path, stream)
@@ -47,10 +47,11 @@ def write_timeline(
 
 
 def contents(trace: Trace, ranks: np.ndarray | None) -> Iterator[Content]:
-    """All that a timeline has."""
-    some = np.ones(trace.executable.representatives, bool) if ranks is None else ranks
-    yield from tracks.batches(trace, some)
-    yield from link_use.contents(trace, some)
+    """The content of a timeline."""
+    if ranks is None:
+        ranks = np.ones(trace.executable.representatives, bool)
+    yield from tracks.batches(trace, ranks)
+    yield from link_use.contents(trace, ranks)
 
 
 @contextlib.contextmanager
@@ -63,7 +64,7 @@ def _compressed(path: str, file: BinaryIO) -> Iterator[BinaryIO]:
         yield cast("BinaryIO", stream)
 
 
-def _writer(path: str, stream: BinaryIO) -> Writer:
+def _writer(path: str, stream: BinaryIO) -> TimelineWriter:
     if ".json" in Path(path).suffixes[-2:]:
         from ncc_runtime.report.timeline.chrome_file import ChromeWriter
 

@@ -1,9 +1,9 @@
 """A topology as SVG: chips as boxes with their ranks, links as lines with rates, levels as frames.
 
-A line stands for both directions of the links between two neighbours; a tooltip has each one's
-name, end and rate. What wraps round ends in a stub that names where it goes on. Lines of links that
-are down are dashed, of slowed ones coloured and labelled. A `Canvas` holds boxes, lines, texts in
-the order in which they are drawn.
+A line stands for both directions of the links between two neighbours; a tooltip has the name, end
+and rate of each. A link that wraps round ends in a stub that names the other chip. Lines of links
+that are down are dashed, of slowed ones coloured and labelled. A `Canvas` holds boxes, lines, texts
+in the order in which they are drawn.
 """
 
 import math
@@ -69,7 +69,7 @@ class Canvas:
     elements: list[ElementTree.Element] = attrs.field(factory=list)
 
     def box(self, kind: str, box: Box, *, about: str = "") -> None:
-        """A rectangle; `about` is told when a pointer rests on it."""
+        """A rectangle; `about` is its tooltip."""
         places = (box.x, box.y, box.width, box.height)
         names = ("x", "y", "width", "height")
         self._add("rect", kind, dict(zip(names, places, strict=True)), about)
@@ -122,16 +122,16 @@ SLOT = Box(0, 0, 30, 16)
 GAP_X, GAP_Y, PAD, TITLE, BAR = 46.0, 34.0, 32.0, 24.0, 26.0
 STUB = 14.0
 WIDER = 1.6
-"""How many times wider than high units of a level are laid out, about."""
+"""The aspect ratio at which units of a level are laid out, about."""
 MOST_IN_ROW = 8
-MOST_TOLD = 8
-"""Links of a line that a pointer tells."""
+MOST_NAMED = 8
+"""Links of a line that its tooltip names."""
 MOST_IN_CIRCLE = 24
-"""Of more chips that are joined at will, the links are told but not drawn."""
+"""Of a graph of more chips, or of chips all joined to all, the links are not drawn."""
 
 
 def as_svg(topology: Topology, placement: PlacedRanks | None = None) -> str:
-    """The picture of all instances with ranks, or of one that stands for all."""
+    """The picture of all instances with their ranks; without ranks, of the first."""
     drawing = _Drawing.of(topology, placement)
     nodes = range(topology.nodes if placement is not None else 1)
     many = f"{topology.nodes} instances" if topology.nodes > 1 else "1 instance"
@@ -157,7 +157,7 @@ def as_svg(topology: Topology, placement: PlacedRanks | None = None) -> str:
 
 @attrs.frozen(eq=False)
 class _Drawing:
-    """The canvas, and what is asked of the topology for every chip."""
+    """The canvas, and lookups of the topology by chip."""
 
     topology: Topology
     ranks: dict[tuple[int, int], int]  # by chip and core
@@ -209,12 +209,6 @@ class _Drawing:
             return self.chip_size
         return self._size(next(parts_of(self.topology, unit)))
 
-    def _head(self, unit: Unit) -> float:
-        return BAR + 14 if unit.switches else 0
-
-    def _gaps(self, unit: Unit) -> Point:
-        return (GAP_X, GAP_Y) if unit.level == 0 else (GAP_X + 34, GAP_Y + 10)
-
     def _shape(self, unit: Unit) -> tuple[int, int]:
         """Rows and columns of a unit's parts, or of one plane of them."""
         level = self.topology.levels[unit.level]
@@ -231,8 +225,8 @@ class _Drawing:
 
     def _is_circle(self, unit: Unit) -> bool:
         level = self.topology.levels[unit.level]
-        joined = level.kind in (LevelKind.FULL, LevelKind.GRAPH)
-        return unit.level == 0 and joined and level.size <= MOST_IN_CIRCLE
+        is_graph = level.kind in (LevelKind.FULL, LevelKind.GRAPH)
+        return unit.level == 0 and is_graph and level.size <= MOST_IN_CIRCLE
 
     def _title(self, unit: Unit) -> str:
         level = self.topology.levels[unit.level]
@@ -254,28 +248,34 @@ class _Drawing:
 
     def _places(self, unit: Unit, at: Point) -> list[Box]:
         """Where the parts of a unit stand whose frame begins at a point."""
-        left, top = at[0] + PAD, at[1] + TITLE + PAD + self._head(unit)
+        left, top = at[0] + PAD, at[1] + TITLE + PAD + (BAR + 14 if unit.switches else 0)
         width, height = self._part_size(unit)
-        gap_x, gap_y = self._gaps(unit)
+        gap_x, gap_y = (GAP_X, GAP_Y) if unit.level == 0 else (GAP_X + 34, GAP_Y + 10)
         count = self.topology.levels[unit.level].size
         if self._is_circle(unit):
-            across, down = (
-                count * (one + gap) / 6 for one, gap in ((width, gap_x), (height, gap_y))
-            )
-            turns = [2 * math.pi * place / count for place in range(count)]
-            ends = [(across * (1 + math.sin(turn)), down * (1 - math.cos(turn))) for turn in turns]
-            return [Box(left + x, top + y, width, height) for x, y in ends]
+            # half axes of an ellipse whose circumference, about 6 of them, has room for all
+            across, down = count * (width + gap_x) / 6, count * (height + gap_y) / 6
+            angles = [2 * math.pi * place / count for place in range(count)]
+            return [
+                Box(
+                    left + across * (1 + math.sin(angle)),
+                    top + down * (1 - math.cos(angle)),
+                    width,
+                    height,
+                )
+                for angle in angles
+            ]
         rows, columns = self._shape(unit)
         planes = -(-count // (rows * columns))
         side = math.ceil(math.sqrt(planes))
-        found = []
+        boxes = []
         for place in range(count):
             plane, within = divmod(place, rows * columns)
             row, column = divmod(within, columns)
             x = column * (width + gap_x) + plane % side * (columns * (width + gap_x) + gap_x)
             y = row * (height + gap_y) + plane // side * (rows * (height + gap_y) + gap_y)
-            found.append(Box(left + x, top + y, width, height))
-        return found
+            boxes.append(Box(left + x, top + y, width, height))
+        return boxes
 
     def _joints(self, unit: Unit, frame: Box, boxes: Sequence[Box]) -> None:
         """The links of a level between the parts of one unit."""
@@ -283,7 +283,9 @@ class _Drawing:
         if unit.switches:
             self._switch(unit, frame, boxes)
         elif level.kind in GRIDS:
-            self._grid(unit, level, boxes)
+            for axis, extent in enumerate(level.dims):
+                for place in range(level.size) if extent > 1 else ():
+                    self._step(unit, boxes, axis, place)
         elif self._is_circle(unit) or unit.level > 0:
             for source, target in self._pairs(unit, level):
                 self._line(unit, (source, target), [boxes[source].centre, boxes[target].centre])
@@ -314,27 +316,21 @@ class _Drawing:
             link for link in range(first, last) if links.end(int(links.dst[link])) in unit.switches
         ]
         ends = [(int(links.dst[link]), int(links.src[link])) for link in there]
-        return there + [link for way in ends for link in self.between.get(way, [])]
+        return there + [link for pair in ends for link in self.between.get(pair, [])]
 
     def _pairs(self, unit: Unit, level: Level) -> list[tuple[int, int]]:
         """Parts of a unit whose first chips a link joins, each pair once."""
         step = unit.chips // level.size
-        found = []
+        pairs = []
         for source in range(level.size):
             for target in range(source + 1, level.size):
                 ends = unit.first + source * step, unit.first + target * step
                 if ends in self.between or ends[::-1] in self.between:
-                    found.append((source, target))
-        return found
-
-    def _grid(self, unit: Unit, level: Level, boxes: Sequence[Box]) -> None:
-        """Lines to the next part along every dimension, stubs of what wraps or leaves a plane."""
-        for axis, extent in enumerate(level.dims):
-            for place in range(level.size) if extent > 1 else ():
-                self._step(unit, boxes, axis, place)
+                    pairs.append((source, target))
+        return pairs
 
     def _step(self, unit: Unit, boxes: Sequence[Box], axis: int, place: int) -> None:
-        """What joins a part to the next one up a dimension."""
+        """A line to the next part up a dimension; stubs if it wraps or leaves a plane."""
         level = self.topology.levels[unit.level]
         extent, stride = level.dims[axis], math.prod(level.dims[axis + 1 :])
         at, after = place // stride % extent, len(level.dims) - axis - 1
@@ -348,26 +344,31 @@ class _Drawing:
             apart = after > 1 or is_row_left
             self._stubs(unit, (place, there), boxes, across=across, apart=apart)
             return
-        ends = _facing(boxes[place], boxes[there], across=across)
+        box, other = boxes[place], boxes[there]  # from the middle of a side to the facing one
+        if across:
+            ends = [(box.x + box.width, box.centre[1]), (other.x, other.centre[1])]
+        else:
+            ends = [(box.centre[0], box.y + box.height), (other.centre[0], other.y)]
         self._line(unit, (place, there), ends)
         if unit.level > 0 or (at == 0 and place // stride // extent % 4 == 0):
             self._label(unit, axis, ends, across=across)
 
     def _label(self, unit: Unit, axis: int, ends: Sequence[Point], *, across: bool) -> None:
         level = self.topology.levels[unit.level]
-        held = unit.chips // level.size
+        links = unit.chips // level.size
         (x, y), (x2, y2) = ends
         at = ((x + x2) / 2, y - 4) if across else (x + 4, (y + y2) / 2 + 4)
         kind = "small middle" if across else "small"
-        held *= 2 if level.dims[axis] == 2 and level.kind is not LevelKind.LINE else 1
-        many = f"{held} x " if held > 1 else ""
+        links *= 2 if level.dims[axis] == 2 and level.kind is not LevelKind.LINE else 1
+        many = f"{links} x " if links > 1 else ""
         self.canvas.text(kind, at, f"{many}{level.bandwidth_bytes_per_s[axis] / 1e9:.4g}")
 
     def _stubs(
         self, unit: Unit, pair: tuple[int, int], boxes: Sequence[Box], *, across: bool, apart: bool
     ) -> None:
         """Two short lines, each with the name of where the other is."""
-        names = [self._name(unit, place) for place in pair]
+        chips = unit.chips // self.topology.levels[unit.level].size
+        names = [f"c{unit.first + place * chips}" for place in pair]
         for number, place in enumerate(pair):
             box, sign, other = boxes[place], 1 - 2 * number, names[1 - number]
             if apart:  # out of a corner, to another plane or row
@@ -386,13 +387,10 @@ class _Drawing:
             below = 10.0 if end[1] > start[1] or (across and not apart) else -2.0
             self.canvas.text("small middle", (end[0], end[1] + below), other)
 
-    def _name(self, unit: Unit, place: int) -> str:
-        return f"c{unit.first + place * (unit.chips // self.topology.levels[unit.level].size)}"
-
     def _line(self, unit: Unit, pair: tuple[int, int], points: Sequence[Point]) -> None:
         step = unit.chips // self.topology.levels[unit.level].size
         ends = unit.first + pair[0] * step, unit.first + pair[1] * step
-        links = [link for way in (ends, ends[::-1]) for link in self.between.get(way, [])]
+        links = self.between.get(ends, []) + self.between.get(ends[::-1], [])
         state = f"{self._state(links)}{' between' if unit.level else ''}".strip()
         self.canvas.line(state, points, about=self._about(links))
         if "slowed" in state:
@@ -401,17 +399,12 @@ class _Drawing:
             self.canvas.text("small", ((x + x2) / 2 + 3, (y + y2) / 2 - 3), f"{rate / 1e9:g}")
 
     def _state(self, links: Sequence[int]) -> str:
-        """down, slowed, or what it is otherwise."""
+        """The class of a line: with one link down, with one slowed, or neither."""
         columns, count = self.topology.links, self.topology.links_per_node
         if any(columns.is_down[link] for link in links):
             return "link down"
-        faults = self.topology.faults
-        slow = (
-            [link for link in links if self._is_slowed(link % count, link // count)]
-            if faults
-            else []
-        )
-        return "link slowed" if slow else "link"
+        is_slowed = any(self._is_slowed(link % count, link // count) for link in links)
+        return "link slowed" if is_slowed else "link"
 
     def _is_slowed(self, link: int, node: int) -> bool:
         """Whether a row of the file slows the link, or takes down one of those in parallel."""
@@ -433,9 +426,9 @@ class _Drawing:
         words = [
             f"{columns.step(link)} {columns.bandwidth_bytes_per_s[link] / 1e9:.4g} GB/s"
             + (" down" if columns.is_down[link] else "")
-            for link in links[:MOST_TOLD]
+            for link in links[:MOST_NAMED]
         ]
-        more = [f"{len(links) - MOST_TOLD} more"] if len(links) > MOST_TOLD else []
+        more = [f"{len(links) - MOST_NAMED} more"] if len(links) > MOST_NAMED else []
         return "; ".join(words + more)
 
     def _chip(self, chip: int, box: Box) -> None:
@@ -453,10 +446,3 @@ class _Drawing:
             self.canvas.box("core" if rank is None else "rank", slot, about=f"core {core}")
             if rank is not None:
                 self.canvas.text("rank", (x + SLOT.width / 2, y + 12), str(rank))
-
-
-def _facing(box: Box, other: Box, *, across: bool) -> list[Point]:
-    """The middle of a side, and that of the side that faces it."""
-    if across:
-        return [(box.x + box.width, box.centre[1]), (other.x, other.centre[1])]
-    return [(box.centre[0], box.y + box.height), (other.centre[0], other.y)]

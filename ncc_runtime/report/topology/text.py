@@ -28,7 +28,7 @@ from ncc_runtime.topology.quadrants import PORTS, planes_of_cores, ports_of_core
 from ncc_runtime.topology.routes import PlacedRanks
 
 LARGEST_SEARCHED = 1024
-"""Of more chips an instance neither diameter nor bisection is searched."""
+"""Diameter and bisection are not searched in an instance of more chips."""
 
 
 @attrs.frozen
@@ -55,15 +55,15 @@ def level_links(topology: Topology) -> Iterator[LevelLinks]:
     chips = topology.chips_per_node
     levels = _level_of_links(topology)
     for number, level in enumerate(topology.levels):
-        some = levels == number
-        if not some.any():
+        of_level = levels == number
+        if not of_level.any():
             continue
-        from_chips = some & (src < chips)
+        from_chips = of_level & (src < chips)
         out = np.bincount(src[from_chips], rate[from_chips], chips)[:chips]
         yield LevelLinks(
             name=level.name or level.kind.value,
-            links=int(some.sum()),
-            bytes_per_s=int(rate[some].sum()),
+            links=int(of_level.sum()),
+            bytes_per_s=int(rate[of_level].sum()),
             out_of_chip=(int(out.min()), int(out.max())),
         )
 
@@ -81,23 +81,23 @@ def _links(topology: Topology) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _level_of_links(topology: Topology) -> np.ndarray:
-    """The level of each link of an instance; -1 of what leads down from, or through, a switch."""
+    """The level of each link of an instance; -1 of links down from, or through, a switch."""
     src, dst, _ = _links(topology)
-    found = np.full(len(src), -1)
+    level_of = np.full(len(src), -1)
     names = {level.name: number for number, level in enumerate(topology.levels) if level.name}
     to_switch = np.flatnonzero(dst >= topology.chips_per_node)
     for link in to_switch.tolist():
-        found[link] = names.get(topology.links.port[link], -1)
+        level_of[link] = names.get(topology.links.port[link], -1)
     held = np.cumprod([level.size for level in topology.levels])
     between_chips = (src < topology.chips_per_node) & (dst < topology.chips_per_node)
     for number in reversed(range(len(held))):
-        found[between_chips & (src // held[number] == dst // held[number])] = number
-    between_switches = (src >= topology.chips_per_node) & (found < 0)
+        level_of[between_chips & (src // held[number] == dst // held[number])] = number
+    between_switches = (src >= topology.chips_per_node) & (level_of < 0)
     for link in np.flatnonzero(between_switches & (dst >= topology.chips_per_node)).tolist():
         port = topology.links.port[link]
         begins = [name for name in names if port.startswith(name)]
-        found[link] = names[max(begins, key=len)] if begins else -1
-    return found
+        level_of[link] = names[max(begins, key=len)] if begins else -1
+    return level_of
 
 
 def diameter(topology: Topology) -> tuple[int, float] | None:
@@ -123,7 +123,7 @@ def diameter(topology: Topology) -> tuple[int, float] | None:
 
 
 def bisection(topology: Topology) -> Bisection | None:
-    """The halves between which the least passes; None of odd chips, or more than are searched."""
+    """The halves with the least bandwidth between them; None of odd chips, or too many."""
     chips = topology.chips_per_node
     if chips % 2 or chips > LARGEST_SEARCHED:
         return None
@@ -161,7 +161,7 @@ def _cut(topology: Topology, half: np.ndarray) -> int:
 
 @attrs.frozen
 class Unit:
-    """What one level holds: chips from `first` on, in units of the level below."""
+    """The chips that one level joins, from `first` on; they are units of the level below."""
 
     level: int  # which of the topology's; -1: a chip
     number: int  # among the units of its level in the instance
@@ -189,36 +189,32 @@ def parts_of(topology: Topology, unit: Unit) -> Iterator[Unit]:
 
 def _switches(topology: Topology, node: int, level: int, number: int) -> tuple[str, ...]:
     """Switches are numbered level by level, unit by unit; those of one unit of a level."""
-    first, held = 0, 1
-    each = 0
-    for index, one in enumerate(topology.levels[: level + 1]):
-        units = topology.chips_per_node // (held * one.size)
-        each = _switches_of_unit(one, held, each)
+    first, chips = 0, 1  # the first switch of the level, the chips of a part
+    per_unit = 0
+    for index, inner in enumerate(topology.levels[: level + 1]):
+        units = topology.chips_per_node // (chips * inner.size)
+        if inner.kind is LevelKind.SWITCH:
+            per_unit = {Joins.CHIPS: 1, Joins.PLACES: chips, Joins.SWITCHES: per_unit}[inner.joins]
+        else:
+            per_unit = 0
         if index < level:
-            first += units * each
-        held *= one.size
+            first += units * per_unit
+        chips *= inner.size
     if level < 0 or topology.levels[level].kind is not LevelKind.SWITCH:
         return ()
-    last = topology.links.switches[-1][0] + 1
-    start = node * last + first + number * each
-    return tuple(f"s{start + place}" for place in range(each))
-
-
-def _switches_of_unit(level: Level, chips: int, below: int) -> int:
-    """How many switches a unit of a level has, whose parts have so many chips and switches."""
-    if level.kind is not LevelKind.SWITCH:
-        return 0
-    return {Joins.CHIPS: 1, Joins.PLACES: chips, Joins.SWITCHES: below}[level.joins]
+    per_node = topology.links.switches[-1][0] + 1
+    start = node * per_node + first + number * per_unit
+    return tuple(f"s{start + place}" for place in range(per_unit))
 
 
 GRIDS = (LevelKind.TORUS, LevelKind.RING, LevelKind.LINE)
 
 MOST_UNITS = 4
-"""Of more units that are alike, the first ones and the last are drawn."""
+"""Of more equal units, the first ones and the last are drawn."""
 
 
 def pictures(topology: Topology, placement: PlacedRanks | None) -> Iterator[str]:
-    """A picture of each instance with its ranks; without ranks one stands for all."""
+    """A picture of each instance with its ranks; without ranks, of the first."""
     nodes = range(topology.nodes if placement is not None else 1)
     ranks = ranks_by_chip(topology, placement)
     for node in nodes:
@@ -229,7 +225,7 @@ def pictures(topology: Topology, placement: PlacedRanks | None) -> Iterator[str]
 
 
 def title_of(topology: Topology) -> str:
-    """Its name, and what it is if that is said."""
+    """Its name, and its summary if there is one."""
     return f"{topology.name}: {topology.summary}".removesuffix(": ")
 
 
@@ -249,7 +245,12 @@ def _picture(topology: Topology, node: int, ranks: Sequence[str]) -> Iterator[st
     if topology.shape is FabricShape.NONE:
         yield f"  {cells[first]}"
     elif topology.shape is FabricShape.GRAPH:
-        yield from (f"  {cells[chip]}  {_ports(topology, chip)}" for chip in chips)
+        links = topology.links
+        for chip in chips:
+            ports = ", ".join(
+                links.step(int(link)).split(".", 1)[1] for link in np.flatnonzero(links.src == chip)
+            )
+            yield f"  {cells[chip]}  {ports}"
     else:
         unit = instance_unit(topology, node)
         yield from (f"  {line}" for line in _unit(topology, unit, cells, any(ranks)))
@@ -259,7 +260,10 @@ def _unit(topology: Topology, unit: Unit, cells: dict[int, str], has_ranks: bool
     """A unit: how it is joined, then its parts; chips of a grid as rows."""
     level = topology.levels[unit.level]
     if len(topology.levels) > 1 or level.kind not in GRIDS or len(level.dims) > 2:
-        yield _title(level, unit)
+        first, *more = unit.switches or ("",)
+        switches = f"{first} to {more[-1]}" if more else first
+        title = f"{level.name or level.kind.value} {switches}".strip()
+        yield f"{title}: {joint(level, unit)}"  # `rack s36: a switch of 72 ports, 320 GB/s …`
     if unit.level == 0:
         chips = [cells[chip] for chip in range(unit.first, unit.first + unit.chips)]
         indent = "  " if level.name else ""
@@ -275,18 +279,11 @@ def _unit(topology: Topology, unit: Unit, cells: dict[int, str], has_ranks: bool
         yield from (f"  {line}" for line in _unit(topology, part, cells, has_ranks))
 
 
-def _title(level: Level, unit: Unit) -> str:
-    """`rack s36: a switch of 72 ports, 320 GB/s each way`."""
-    first, *more = unit.switches or ("",)
-    names = f"{first} to {more[-1]}" if more else first
-    return f"{' '.join((level.name or level.kind.value, names)).strip()}: {joint(level, unit)}"
-
-
 def joint(level: Level, unit: Unit) -> str:
     """How a level joins its units, in words."""
-    values = level.bandwidth_bytes_per_s
-    each = values[:1] if len(set(values)) == 1 else values
-    rates = ", ".join(f"{rate / 1e9:.4g}" for rate in each)
+    by_dimension = level.bandwidth_bytes_per_s
+    distinct = by_dimension[:1] if len(set(by_dimension)) == 1 else by_dimension
+    rates = ", ".join(f"{rate / 1e9:.4g}" for rate in distinct)
     size = " x ".join(map(str, level.dims))
     if level.kind is LevelKind.SWITCH:
         ports = unit.chips if level.joins is Joins.CHIPS else level.size
@@ -296,11 +293,13 @@ def joint(level: Level, unit: Unit) -> str:
         )
         what = {Joins.CHIPS: "", Joins.PLACES: " by place", Joins.SWITCHES: " of switches"}
         return f"{number} of {ports} ports{what[level.joins]}, {rates} GB/s each way{over}"
-    held = unit.chips // level.size
-    along = " by dimension" if len(each) > 1 else ""
+    parallel = unit.chips // level.size
+    along = " by dimension" if len(distinct) > 1 else ""
     if 2 in level.dims and level.kind in (LevelKind.TORUS, LevelKind.RING):
         along += ", extents of 2 with both links"
-    links = f", {held} links side by side" if held > 1 and level.joins is Joins.PLACES else ""
+    links = (
+        f", {parallel} links side by side" if parallel > 1 and level.joins is Joins.PLACES else ""
+    )
     return f"a {level.kind.value} of {size}{links}, {rates} GB/s each way{along}"
 
 
@@ -334,20 +333,14 @@ def _grid(level: Level, cells: list[str], rows: int, columns: int) -> Iterator[s
         yield "    ".join(head.ljust(width) for head in heads)
 
 
-def _ports(topology: Topology, chip: int) -> str:
-    links = topology.links
-    found = np.flatnonzero(links.src == chip)
-    return ", ".join(links.step(int(link)).split(".", 1)[1] for link in found)
-
-
 def ranks_by_chip(topology: Topology, placement: PlacedRanks | None) -> list[str]:
     """For each chip its ranks as `[0-3,8]`, `-` for none; empty texts without a placement."""
     if placement is None:
         return [""] * topology.chips
     order = np.argsort(placement.chip, kind="stable")
     cuts = np.searchsorted(placement.chip[order], np.arange(1, topology.chips))
-    found = (ranks_text(ranks.tolist()) for ranks in np.split(order, cuts))
-    return [f"[{ranks}]" if ranks else "-" for ranks in found]
+    texts = (ranks_text(ranks.tolist()) for ranks in np.split(order, cuts))
+    return [f"[{text}]" if text else "-" for text in texts]
 
 
 _PARITY = ("even", "odd")
@@ -374,12 +367,13 @@ def list_topologies() -> tuple[ListedTopology, ...]:
 
 def _listed(topology: Topology) -> ListedTopology:
     allowed = topology.figures["lnc.allowed"].value
+    sizes = allowed if isinstance(allowed, tuple) else ()
     return ListedTopology(
         name=topology.name,
         aliases=tuple(alias for alias, name in ALIASES.items() if name == topology.name),
         chips=topology.chips_per_node,
         ranks=topology.ranks_per_node,
-        lnc=tuple(size for size in _as_tuple(allowed) if isinstance(size, int)),
+        lnc=tuple(size for size in sizes if isinstance(size, int)),
         joins="" if topology.efa is None else topology.network,
         is_example=topology.name in example_names(),
         summary=topology.summary,
@@ -404,7 +398,15 @@ def describe(topology: Topology, placement: PlacedRanks | None = None) -> str:
         *_aligned(_rank_rows(topology)),
         "",
         *_aligned(_derived_rows(topology)),
-        *_aligned((("figure", "value", "source"), *_figure_rows(topology))),
+        *_aligned(
+            (
+                ("figure", "value", "source"),
+                *(
+                    (key, _quantity(key, figure), figure.source)
+                    for key, figure in sorted(topology.figures.items())
+                ),
+            )
+        ),
     ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -476,7 +478,7 @@ def _rank_rows(topology: Topology) -> Iterable[tuple[str, ...]]:
 
 
 def _derived_rows(topology: Topology) -> Iterable[tuple[str, ...]]:
-    """What planners ask of an instance's links; follows from the figures below."""
+    """Links, diameter and bisection of an instance; they follow from the figures below."""
     if topology.chips_per_node == 1:
         return
     for level in level_links(topology):
@@ -489,25 +491,20 @@ def _derived_rows(topology: Topology) -> Iterable[tuple[str, ...]]:
     if apart is not None:
         yield "diameter", f"{apart[0]} links, {apart[1]:.4g} between two chips on average"
     if cut is not None:
-        each = cut.bytes_per_s // (topology.chips_per_node // 2)
-        halves = f"between {cut.halves}, {_rate(each)} a chip"
+        per_chip = cut.bytes_per_s // (topology.chips_per_node // 2)
+        halves = f"between {cut.halves}, {_rate(per_chip)} a chip"
         yield "bisection", f"{cut.bytes_per_s / 1e12:g} TB/s each way {halves}"
     yield "", ""
-
-
-def _figure_rows(topology: Topology) -> Iterable[tuple[str, ...]]:
-    for key, figure in sorted(topology.figures.items()):
-        yield key, _quantity(key, figure), figure.source
 
 
 def _quantity(key: str, figure: Figure) -> str:
     """A value with the unit that its key names."""
     value = figure.value
     if isinstance(value, tuple):
-        ones = (
-            str(one) if isinstance(one, tuple) else _quantity(key, Figure(one, "")) for one in value
+        return " ".join(
+            str(item) if isinstance(item, tuple) else _quantity(key, Figure(item, ""))
+            for item in value
         )
-        return " ".join(ones)
     if not isinstance(value, int):
         return str(value)
     if key.endswith("bandwidth_bytes_per_s"):
@@ -523,10 +520,6 @@ def _quantity(key: str, figure: Figure) -> str:
 
 def _rate(bytes_per_s: int) -> str:
     return f"{bytes_per_s / 1e9:g} GB/s"
-
-
-def _as_tuple(value: object) -> tuple[object, ...]:
-    return value if isinstance(value, tuple) else ()
 
 
 def _aligned(rows: Iterable[tuple[str, ...]]) -> Iterable[str]:

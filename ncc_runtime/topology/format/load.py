@@ -6,7 +6,7 @@ the schema first; complaints name the file, line, column and key.
 """
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import MappingProxyType
@@ -32,18 +32,23 @@ from ncc_runtime.topology.format.spec import (
 from ncc_runtime.topology.format.toml_file import TomlFile
 
 _WIRING = ("chips.", "fabric.", "level.")
-"""Beginnings of keys that make a topology another than its base."""
+"""Prefixes of keys that change the chips or wiring of the base."""
 
 
 def load_spec(name_or_path: str) -> Spec:
-    """The topology of that name, alias or file; TopologyError names what would be known."""
+    """The topology of that name, alias or file; TopologyError names the known ones."""
     name = ALIASES.get(name_or_path, name_or_path)
     shipped = _shipped(name)
     if shipped is not None:
         return _read(TomlFile.read(name, shipped), is_shipped=True)
     if name.endswith(".toml") or "/" in name:
         return _read(TomlFile.read(name, Path(name)))
-    raise TopologyError(_unknown(name))
+    known = (*preset_names(), *ALIASES, *example_names())
+    near = _near(name.strip().lower(), known)
+    if near:
+        hint = f"; did you mean {' or '.join(near)}"
+        raise TopologyError(f"topology {name!r} is unknown{hint}; `nccrt topology list` names all")
+    raise TopologyError(f"topology {name!r} is unknown; known: {', '.join(known)}; or a .toml file")
 
 
 def _shipped(name: str) -> Traversable | None:
@@ -53,58 +58,48 @@ def _shipped(name: str) -> Traversable | None:
     return examples() / f"{name}.toml" if name in example_names() else None
 
 
-def _unknown(name: str) -> str:
-    known = (*preset_names(), *ALIASES, *example_names())
-    near = _near(name.strip().lower(), known)
-    if near:
-        hint = f"; did you mean {' or '.join(near)}"
-        return f"topology {name!r} is unknown{hint}; `nccrt topology list` names all"
-    return f"topology {name!r} is unknown; known: {', '.join(known)}; or a .toml file"
-
-
 def _near(name: str, known: Sequence[str]) -> Sequence[str]:
-    """The name itself where only case or spaces differ, else those that go on from it, or alike."""
+    """The name itself, else known names that begin with it, else those spelled like it."""
     if name in known:
         return [name]
-    longer = [one for one in known if name and one.startswith(name)]
+    longer = [other for other in known if name and other.startswith(name)]
     return longer or difflib.get_close_matches(name, known, n=2)
 
 
 def _read(file: TomlFile, *, is_shipped: bool = False) -> Spec:
     document = file.tables()
     if is_shipped:
-        file = TomlFile(file.origin)  # as good as our tests are, and many are read
+        file = TomlFile(file.origin)  # tests check these against the schema, which takes time
     else:
         schema.check(file, document)
-        file = attrs.evolve(file, rows=tuple(_rows(document.get("level", []))))
+        # how the keys of each level begin: a cluster states those of the network
+        levels = document.get("level", [])
+        prefixes = (
+            "efa." if level.get("kind") == LevelKind.CLUSTER.value else f"level.{level['name']}."
+            for level in levels
+        )
+        file = attrs.evolve(file, rows=tuple(zip(prefixes, range(len(levels)), strict=True)))
     base = _base(file, document["base"]) if "base" in document else None
     is_preset = is_shipped and file.origin in preset_names()
     return _over(base, file, document, document["name"] if is_preset else "")
 
 
-def _rows(levels: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, int]]:
-    """How keys begin that a level states; a cluster states those of the network."""
-    for number, level in enumerate(levels):
-        is_cluster = level.get("kind") == LevelKind.CLUSTER.value
-        yield "efa." if is_cluster else f"level.{level['name']}.", number
-
-
 def _over(base: Spec | None, file: TomlFile, document: Mapping[str, Any], instance: str) -> Spec:
-    """What a file states, over what its base does."""
+    """The base with what a file states over it."""
     below = base or Spec(file, "", "", "", "", MappingProxyType({}), rules="none")
-    own = _figures(document)
-    fabric = read_levels(file, document.get("level", []), below, own)
-    figures = _merged(below, own, fabric)
-    is_same = not any(key.startswith(_WIRING) for key in (*own, *fabric.figures))
+    stated = _figures(document)
+    fabric = read_levels(file, document.get("level", []), below, stated)
+    figures = _merged(below, stated, fabric)
+    is_same_wiring = not any(key.startswith(_WIRING) for key in (*stated, *fabric.figures))
     texts = {
         key: document.get(key) or getattr(below, key) for key in ("generation", "summary", "rules")
     }
-    if base is not None and below.name and not is_same and not document.get("summary"):
+    if base is not None and below.name and not is_same_wiring and not document.get("summary"):
         texts["summary"] = f"{below.name} with chips or wiring of its own"
     return Spec(
         file=file,
         name=document["name"],
-        instance=instance or (below.instance if is_same else ""),
+        instance=instance or (below.instance if is_same_wiring else ""),
         figures=MappingProxyType(figures),
         faults=below.faults + read_faults(document.get("fault", [])),
         slowed=below.slowed + read_slowed(document.get("core", [])),
@@ -114,15 +109,17 @@ def _over(base: Spec | None, file: TomlFile, document: Mapping[str, Any], instan
     )
 
 
-def _merged(below: Spec, own: Mapping[str, Figure], fabric: Fabric) -> dict[str, Figure]:
-    """Of the wirings by `fabric` and by levels only the one in use."""
-    figures = {**below.figures, **own, **fabric.figures}
+def _merged(below: Spec, stated: Mapping[str, Figure], fabric: Fabric) -> dict[str, Figure]:
+    """All figures; of the wirings by `fabric` and by levels only the one in use."""
+    figures = {**below.figures, **stated, **fabric.figures}
     unused: tuple[str, ...] = (
         ("fabric.shape", "fabric.dims", "fabric.links", "link.") if fabric.levels else ("level.",)
     )
     kept = tuple(level.key("") for level in fabric.levels)
-    if "chips.hosts" not in own and figures.get("chips.count") != below.figures.get("chips.count"):
-        unused += ("chips.hosts",)  # nobody said how many machines other chips are in
+    if "chips.hosts" not in stated and (
+        figures.get("chips.count") != below.figures.get("chips.count")
+    ):
+        unused += ("chips.hosts",)  # the base's machines hold another number of chips
     return {
         key: figure
         for key, figure in figures.items()

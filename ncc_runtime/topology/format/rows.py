@@ -38,7 +38,7 @@ from ncc_runtime.topology.format.toml_file import TomlFile
 Figures = Mapping[str, Figure]
 TomlTable = Mapping[str, Any]
 
-_NEEDED: Mapping[LevelKind, tuple[str, ...]] = {
+_REQUIRED_KEYS: Mapping[LevelKind, tuple[str, ...]] = {
     LevelKind.TORUS: ("dims", "bandwidth_bytes_per_s", "latency_ps"),
     LevelKind.RING: ("size", "bandwidth_bytes_per_s", "latency_ps"),
     LevelKind.LINE: ("size", "bandwidth_bytes_per_s", "latency_ps"),
@@ -47,7 +47,7 @@ _NEEDED: Mapping[LevelKind, tuple[str, ...]] = {
     LevelKind.SWITCH: ("size", "latency_ps"),
     LevelKind.CLUSTER: ("adapters", "bandwidth_bytes_per_s", "latency_ps"),
 }
-_MAY: Mapping[LevelKind, tuple[str, ...]] = {
+_OPTIONAL_KEYS: Mapping[LevelKind, tuple[str, ...]] = {
     LevelKind.SWITCH: ("bandwidth_bytes_per_s", "oversubscription")
 }
 _EFA_KEYS = {
@@ -59,47 +59,49 @@ _EFA_KEYS = {
 
 @attrs.frozen
 class Fabric:
-    """What the rows of a file make of the wiring."""
+    """The wiring that the rows of a file state."""
 
     levels: tuple[LevelRow, ...]  # of the instance; none: the wiring is fabric.shape
     figures: Figures
     network: str = ""  # the name of the cluster
 
 
-def read_levels(file: TomlFile, rows: Sequence[TomlTable], below: Spec, own: Figures) -> Fabric:
-    """The levels of a file over those of its base; `own` are its figures outside of levels."""
+def read_levels(file: TomlFile, rows: Sequence[TomlTable], below: Spec, stated: Figures) -> Fabric:
+    """The levels of a file over those of its base; `stated` are its figures outside of levels."""
     if not rows:
-        return Fabric(_inherited(file, below, own), {})
+        return Fabric(_inherited(file, below, stated), {})
     if all("kind" not in row for row in rows):
         return _overridden(file, rows, below)
-    stray = next((key for key in own if key in ("fabric.shape", "fabric.dims", "fabric.links")), "")
-    stray = stray or next((key for key in own if key.startswith("link.")), "")
+    stray = next(
+        (key for key in stated if key in ("fabric.shape", "fabric.dims", "fabric.links")), ""
+    )
+    stray = stray or next((key for key in stated if key.startswith("link.")), "")
     if stray:
         raise file.error(stray, "a fabric of levels has it under [[level]]")
-    stated = [_level(file, number, row) for number, row in enumerate(rows)]
-    _check_names(file, stated)
-    cluster = [level for level in stated if level.kind is LevelKind.CLUSTER]
-    levels = tuple(level for level in stated if level.kind is not LevelKind.CLUSTER)
+    every = [_level(file, number, row) for number, row in enumerate(rows)]
+    _check_names(file, every)
+    cluster = [level for level in every if level.kind is LevelKind.CLUSTER]
+    levels = tuple(level for level in every if level.kind is not LevelKind.CLUSTER)
     figures = {
         level.key(key): figure_of(row[key])
-        for level, row in zip(stated, rows, strict=True)
+        for level, row in zip(every, rows, strict=True)
         for key in LEVEL_KEYS
         if key in row and level.kind is not LevelKind.CLUSTER
     }
-    figures |= _network(file, stated, rows, own)
-    if not cluster and "efa.adapters" not in own and "efa.adapters" not in below.figures:
+    figures |= _network(file, every, rows, stated)
+    if not cluster and "efa.adapters" not in stated and "efa.adapters" not in below.figures:
         figures["efa.adapters"] = Figure(0, "no level is a cluster")
     if levels:
-        figures |= _chips(file, levels, figures, own)
+        figures |= _chips(file, levels, figures, stated)
     return Fabric(levels, figures, cluster[0].name if cluster else "")
 
 
-def _inherited(file: TomlFile, below: Spec, own: Figures) -> tuple[LevelRow, ...]:
-    """The base's levels, unless the file says how chips are wired."""
-    if not below.levels or "fabric.shape" in own:
+def _inherited(file: TomlFile, below: Spec, stated: Figures) -> tuple[LevelRow, ...]:
+    """The base's levels, unless the file states a wiring."""
+    if not below.levels or "fabric.shape" in stated:
         return ()
-    stray = next((key for key in own if key.startswith("link.")), "")
-    stray = stray or next((key for key in ("fabric.dims", "fabric.links") if key in own), "")
+    stray = next((key for key in stated if key.startswith("link.")), "")
+    stray = stray or next((key for key in ("fabric.dims", "fabric.links") if key in stated), "")
     if stray:
         names = " or ".join(level.name for level in below.levels)
         raise file.error(stray, f"the base has levels; override {names} under [[level]]")
@@ -129,7 +131,7 @@ def _level(file: TomlFile, number: int, row: TomlTable) -> LevelRow:
         raise _error(file, number, "kind", "missing; levels are overridden alone or made anew")
     kind = LevelKind(row["kind"])
     _check_keys(file, number, row, kind)
-    for key in _NEEDED[kind]:
+    for key in _REQUIRED_KEYS[kind]:
         if key not in row:
             raise _error(file, number, key, f"missing, a {kind.value} needs it")
     usual = Joins.CHIPS if kind is LevelKind.SWITCH or number == 0 else Joins.PLACES
@@ -155,7 +157,7 @@ def _check_rate(file: TomlFile, number: int, row: TomlTable, joins: Joins) -> No
 
 def _check_keys(file: TomlFile, number: int, row: TomlTable, kind: LevelKind) -> None:
     """A level states nothing that its kind has no use for."""
-    known = (*_NEEDED[kind], *_MAY.get(kind, ()))
+    known = (*_REQUIRED_KEYS[kind], *_OPTIONAL_KEYS.get(kind, ()))
     for key in row:
         if key in LEVEL_KEYS and key not in known:
             raise _error(file, number, key, f"a {kind.value} has none; it has {', '.join(known)}")
@@ -177,43 +179,37 @@ def _check_names(file: TomlFile, levels: Sequence[LevelRow]) -> None:
 
 
 def _network(
-    file: TomlFile, levels: Sequence[LevelRow], rows: Sequence[TomlTable], own: Figures
+    file: TomlFile, levels: Sequence[LevelRow], rows: Sequence[TomlTable], stated: Figures
 ) -> dict[str, Figure]:
-    """What a cluster says, as the figures of adapters."""
+    """The figures of a cluster, as those of adapters."""
     if levels[-1].kind is not LevelKind.CLUSTER:
         return {}
-    stray = next((key for key in own if key.startswith("efa.")), "")
+    stray = next((key for key in stated if key.startswith("efa.")), "")
     if stray:
         raise file.error(stray, f"the level {levels[-1].name} says it")
     return {key: figure_of(rows[-1][word]) for word, key in _EFA_KEYS.items()}
 
 
 def _chips(
-    file: TomlFile, levels: Sequence[LevelRow], figures: Figures, own: Figures
+    file: TomlFile, levels: Sequence[LevelRow], figures: Figures, stated: Figures
 ) -> dict[str, Figure]:
     """The number of chips follows from the sizes."""
     count, words = 1, []
     for level in levels:
         size = 1
-        for number in _sizes(figures, level):
-            size *= number
+        extents = figures[level.key("dims" if level.kind is LevelKind.TORUS else "size")].value
+        for extent in extents if isinstance(extents, tuple) else (extents,):
+            size *= extent if isinstance(extent, int) else 1
         count *= size
         words.append(f"{size} of {level.name}")
         if count > LARGEST_CHIPS:
             key = level.key("dims" if level.kind is LevelKind.TORUS else "size")
             raise file.error(key, f"{count} chips are more than {LARGEST_CHIPS}")
     text = " x ".join(words)
-    if "chips.count" in own and own["chips.count"].value != count:
-        given = own["chips.count"].value
+    if "chips.count" in stated and stated["chips.count"].value != count:
+        given = stated["chips.count"].value
         raise file.error("chips.count", f"{given}, the levels hold {count}: {text}")
-    return {"chips.count": own.get("chips.count", Figure(count, f"assumed: {text}"))}
-
-
-def _sizes(figures: Figures, level: LevelRow) -> tuple[int, ...]:
-    key = level.key("dims" if level.kind is LevelKind.TORUS else "size")
-    value = figures[key].value
-    sizes = value if isinstance(value, tuple) else (value,)
-    return tuple(size for size in sizes if isinstance(size, int))
+    return {"chips.count": stated.get("chips.count", Figure(count, f"assumed: {text}"))}
 
 
 def _error(file: TomlFile, number: int, key: str, reason: str) -> TopologyError:
@@ -223,7 +219,7 @@ def _error(file: TomlFile, number: int, key: str, reason: str) -> TopologyError:
 FaultRow = Mapping[str, Any]
 
 MOST_NAMED = 8
-"""A complaint names no more links than this."""
+"""Links that an error names."""
 
 Edge = tuple[int | str, int | str, str]
 """A directed link of one instance: source, target, port; a switch is its name, `s0`."""
@@ -240,11 +236,11 @@ class LinkStates:
 
 
 def link_states(
-    spec: Spec, edges: Sequence[Edge], nodes: int, rates_of_whole: np.ndarray
+    spec: Spec, edges: Sequence[Edge], nodes: int, full_rates: np.ndarray
 ) -> LinkStates:
-    """What the faults make of the links of an instance, at their rates, for every instance."""
+    """The links of one instance with the faults of each instance; `full_rates` without faults."""
     is_down = np.zeros((nodes, len(edges)), bool)
-    rates = np.tile(np.asarray(rates_of_whole, np.int64), (nodes, 1))
+    rates = np.tile(np.asarray(full_rates, np.int64), (nodes, 1))
     for row, fault in enumerate(spec.faults):
         links = _links_of(spec, row, edges)
         where = slice(None) if fault.node is None else slice(fault.node, fault.node + 1)
@@ -253,8 +249,8 @@ def link_states(
         if fault.bandwidth_bytes_per_s is not None:
             rates[where, links] = fault.bandwidth_bytes_per_s
     variant = np.zeros(nodes, np.int32)
-    apart = {fault.node for fault in spec.faults if fault.node is not None and fault.node < nodes}
-    variant[sorted(apart)] = np.arange(1, len(apart) + 1)
+    faulty = {fault.node for fault in spec.faults if fault.node is not None and fault.node < nodes}
+    variant[sorted(faulty)] = np.arange(1, len(faulty) + 1)
     variant = np.unique(variant, return_inverse=True)[1].astype(np.int32)  # without gaps
     columns = (is_down.ravel(), rates.ravel(), (~is_down).astype(np.int32).ravel(), variant)
     for column in columns:
@@ -266,7 +262,7 @@ def _links_of(spec: Spec, row: int, edges: Sequence[Edge]) -> list[int]:
     """The links of an instance that a row means; each of its ends must have one."""
     fault = spec.faults[row]
     ports = fault.port.split(BETWEEN_PORTS) if fault.port is not None else None
-    found: list[int] = []
+    matching: list[int] = []
     for source, target in fault.ends:
         links = [
             link
@@ -283,8 +279,8 @@ def _links_of(spec: Spec, row: int, edges: Sequence[Edge]) -> list[int]:
             leads = f"its links lead to {known}" if led else "it has no links"
             reason = f"no link leads from {start} to {target}{by}; {leads}"
             raise spec.error(f"fault {row}", reason)
-        found += links
-    return found
+        matching += links
+    return matching
 
 
 def read_faults(rows: Sequence[FaultRow]) -> tuple[LinkFault, ...]:
@@ -306,8 +302,8 @@ def _ends(row: FaultRow) -> tuple[tuple[int | str, int | str], ...]:
     """(source, target) once for from and to, both ways for between."""
     if "between" not in row:
         return ((row["from"], row["to"]),)
-    one, other = row["between"]
-    return ((one, other), (other, one))
+    first, second = row["between"]
+    return ((first, second), (second, first))
 
 
 Places = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -325,7 +321,7 @@ def speeds_percent(slowed: Sequence[SlowedCore], of: str, places: Places) -> np.
 
 
 def checked_slowed(spec: Spec) -> tuple[SlowedCore, ...]:
-    """The rows of a topology; each must name a core that its instance has."""
+    """The slowed cores of a topology; TopologyError for one that its instance has not."""
     for number, row in enumerate(spec.slowed):
         for what, value in (("chips.count", row.chip), ("chips.cores", row.core)):
             if value >= spec.number(what):

@@ -41,8 +41,8 @@ def _integer(low: int, high: int) -> Schema:
     return {"type": "integer", "minimum": low, "maximum": high}
 
 
-def _or_list(one: Schema) -> Schema:
-    return {"anyOf": [one, {"type": "array", "items": one, "minItems": 1, "maxItems": 3}]}
+def _or_list(item: Schema) -> Schema:
+    return {"anyOf": [item, {"type": "array", "items": item, "minItems": 1, "maxItems": 3}]}
 
 
 _SHAPES = [shape.value for shape in FabricShape if shape is not FabricShape.LEVELS]
@@ -140,7 +140,7 @@ def _row(properties: Schema, required: Sequence[str], phrase: str) -> Schema:
 
 
 def _level() -> Schema:
-    kinds, joins = ([one.value for one in words] for words in (LevelKind, Joins))
+    kinds, joins = ([word.value for word in words] for words in (LevelKind, Joins))
     properties = {
         "name": {
             "type": "string",
@@ -203,7 +203,7 @@ def _numbered(low: int, high: int) -> Schema:
 
 
 _MOST_COMPARED = 1000
-"""Of so many things that are wrong the one that is told is chosen."""
+"""Errors of the schema that are compared for the one to report."""
 
 
 @functools.cache
@@ -216,10 +216,9 @@ def _validator() -> "Validator":
 def check(file: TomlFile, document: Mapping[str, Any]) -> None:
     """TopologyError by line and column for the first thing that the schema refuses."""
     errors = itertools.islice(_validator().iter_errors(document), _MOST_COMPARED)
-    found = sorted(errors, key=_order)
-    if not found:
+    error = min(errors, key=_order, default=None)
+    if error is None:
         return
-    error = found[0]
     path = list(error.absolute_path)
     if "value" in path:  # a fault inside a list is one of the whole value
         path = path[: path.index("value") + 1]
@@ -234,7 +233,7 @@ def _order(error: "ValidationError") -> tuple[bool, str]:
 
 
 def _described(path: Sequence[str | int], document: object) -> tuple[Schema, Any]:
-    """What the schema says of a path, and what the document has there."""
+    """The schema of a path, and the value that the document has there."""
     place, instance = schema(), document
     for step in path:
         place = place["items"] if isinstance(step, int) else place["properties"][step]
@@ -243,7 +242,7 @@ def _described(path: Sequence[str | int], document: object) -> tuple[Schema, Any
 
 
 def _reason(error: "ValidationError", place: Schema, instance: Any) -> tuple[Sequence[str], str]:
-    """Which key inside the place the complaint is about, if one, and what is wrong."""
+    """The key inside the place that the error is about, if any, and what is wrong."""
     phrase = place.get("description", "a table")
     keys = place.get("properties", {})
     shown = reprlib.repr(instance)
@@ -265,7 +264,7 @@ def _reason(error: "ValidationError", place: Schema, instance: Any) -> tuple[Seq
 
 
 def _remedy(above: Sequence[str | int], key: str, keys: Mapping[str, object]) -> str:
-    """What was meant: a like key of the whole schema, or else what there is at that place."""
+    """The key that was probably meant, or the keys known at that place."""
     if any(isinstance(step, int) for step in above):
         near = difflib.get_close_matches(key, keys, n=1)
         return f"; did you mean {near[0]}" if near else f"; known: {', '.join(keys)}"

@@ -41,13 +41,13 @@ LARGEST_LINKS = 4_194_304
 """No more directed links an instance than this: 2,048 chips all joined to all."""
 
 BETWEEN_PORTS = "&"
-"""Stands between the ports of parallel links in the name of their trunk, as in `W&E`."""
+"""The separator of the ports of a trunk's links in its name, as in `W&E`."""
 
 
 class FabricShape(enum.Enum):
     """How the chips of one instance are wired; the value is the word in the TOML."""
 
-    TORUS = "torus"  # all ways wrap: rows x columns by N, W, S, E, or also planes by D, U
+    TORUS = "torus"  # every dimension wraps: rows x columns by N, W, S, E, or also planes by D, U
     RING = "ring"  # ports W, E
     LINE = "line"  # ports W, E, open ends
     GRAPH = "graph"  # pairs of chips joined both ways; ports p0, p1, …
@@ -71,7 +71,7 @@ class Joins(enum.Enum):
     """What of its units a level joins; the value is the word in the TOML."""
 
     CHIPS = "chips"  # one switch, with a port for every chip of every unit
-    PLACES = "places"  # the first chip of every unit, the second, and so on: a joint for each
+    PLACES = "places"  # the first chips of all units, then the second ones, and so on
     SWITCHES = "switches"  # the switches of the units, by their up-links
 
 
@@ -79,7 +79,6 @@ class ValueKind(enum.Enum):
     """What a leaf's value may be; the value is the phrase of the complaint."""
 
     COUNT = f"an integer from 1 to {LARGEST_COUNT}"
-    COUNT_OR_NONE = f"an integer from 0 to {LARGEST_COUNT}"
     AMOUNT = "an integer from 1 to 10^15"
     RATE = "an integer from 10^6 to 10^15"
     FLOPS = "an integer from 1 to 4 x 10^15"
@@ -113,7 +112,7 @@ _ENGINE_KEYS = {
     },
 }
 
-_ALWAYS = {
+_REQUIRED = {
     "chips.count": ValueKind.CHIPS,
     "chips.cores": ValueKind.COUNT,
     "lnc.allowed": ValueKind.COUNTS,
@@ -142,7 +141,7 @@ _ALWAYS = {
 }
 _WITH_LINKS = {"link.bandwidth_bytes_per_s": ValueKind.RATE, "link.latency_ps": ValueKind.DELAY}
 _WITH_EFA = {"efa.adapter_bandwidth_bytes_per_s": ValueKind.RATE, "efa.latency_ps": ValueKind.DELAY}
-_SELDOM = {
+_OPTIONAL = {
     "intra_chip.core_bandwidth_bytes_per_s": ValueKind.RATE,
     "chips.hosts": ValueKind.COUNT,
 }
@@ -153,7 +152,7 @@ _WIRING = {
 }
 
 KEYS: Mapping[str, ValueKind] = MappingProxyType(
-    {**_ALWAYS, **_WITH_LINKS, **_WITH_EFA, **_SELDOM, **_WIRING}
+    {**_REQUIRED, **_WITH_LINKS, **_WITH_EFA, **_OPTIONAL, **_WIRING}
 )
 
 LEVEL_KEYS: Mapping[str, ValueKind] = MappingProxyType(
@@ -167,7 +166,7 @@ LEVEL_KEYS: Mapping[str, ValueKind] = MappingProxyType(
         "adapters": ValueKind.CHIPS_OR_NONE,
     }
 )
-"""What a row of `[[level]]` may state as figures, beside its name, kind and what it joins."""
+"""Figures of a row of `[[level]]`, beside its name, kind and what it joins."""
 
 
 @attrs.frozen
@@ -180,13 +179,10 @@ class Figure:
 
 def figure_of(leaf: Mapping[str, Any]) -> Figure:
     """A leaf of the schema, frozen."""
-    return Figure(_frozen(leaf["value"]), leaf["source"])
-
-
-def _frozen(value: Any) -> Value:
-    if not isinstance(value, list):
-        return value
-    return tuple(tuple(one) if isinstance(one, list) else one for one in value)
+    value = leaf["value"]
+    if isinstance(value, list):
+        value = tuple(tuple(item) if isinstance(item, list) else item for item in value)
+    return Figure(value, leaf["source"])
 
 
 @attrs.frozen
@@ -248,7 +244,7 @@ class Spec:
         return value
 
     def number_or(self, key: str, otherwise: int) -> int:
-        """The number of a key that need not be given."""
+        """The number of an optional key."""
         return self.number(key) if key in self.figures else otherwise
 
     def numbers(self, key: str) -> tuple[int, ...]:
@@ -265,7 +261,7 @@ class Spec:
         return numbers
 
     def ratio_or(self, key: str, otherwise: float) -> float:
-        """The ratio of a key that need not be given."""
+        """The ratio of an optional key."""
         value = self.figures[key].value if key in self.figures else otherwise
         assert isinstance(value, int | float), key
         if value != value:  # TOML's nan, which no limit of a schema refuses
@@ -278,7 +274,7 @@ class Spec:
         return tuple(pair for pair in value if isinstance(pair, tuple))
 
     def words(self, key: str) -> tuple[str, ...]:
-        """The words of a key, none if it is not given."""
+        """The words of an optional key, () without it."""
         value = self.figures[key].value if key in self.figures else ()
         assert isinstance(value, tuple), key
         return tuple(word for word in value if isinstance(word, str))
@@ -291,7 +287,7 @@ class Spec:
         return self.figures[key].source
 
     def error(self, key: str, reason: str) -> TopologyError:
-        """A complaint about a figure; one of the base's is to be given anew."""
+        """An error about a figure; one of the base's must be stated in the file to change it."""
         if key in self.figures and not self.file.states(key):
             reason += f"; the base says so, give {key}"
         return self.file.error(key, reason)

@@ -26,7 +26,7 @@ MOST_DEPTH = 8
 """Keys of a dotted key, and brackets inside of brackets; a topology takes three of each."""
 
 MOST_LETTERS = 256
-"""Of a bare word: a key, a number or a date."""
+"""Letters of a bare word: a key, a number or a date."""
 
 _TOKEN = re.compile(
     r"""
@@ -46,7 +46,7 @@ Path = Sequence[str | int]
 
 @attrs.frozen
 class TomlFile:
-    """The name of a file, and its text where complaints shall find their place in it."""
+    """The name of a file, and its text, in which errors find lines; "" for the shipped files."""
 
     origin: str
     text: str = attrs.field(default="", repr=False)
@@ -121,12 +121,17 @@ class TomlFile:
         return key.split(".")
 
     def states(self, key: str) -> bool:
-        """Whether the file itself says a figure, and not its base."""
+        """Whether the file itself has a figure, and not its base."""
         return not self.text or tuple(self._path(key)) in self._starts()
 
     def _starts(self) -> dict[tuple[str | int, ...], int]:
-        """Where every table, row and value begins, in bytes."""
-        return {at: node.start_byte for at, node in reversed(list(_values(_tree(self._data))))}
+        """Where every table, row and value begins, in bytes; of equal paths the first."""
+        import tree_sitter  # only for errors: they load slowly
+        import tree_sitter_toml
+
+        parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_toml.language()))
+        root = parser.parse(self._data).root_node
+        return {at: node.start_byte for at, node in reversed(list(_values(root)))}
 
     @property
     def _data(self) -> bytes:
@@ -152,18 +157,10 @@ def _after(before: str) -> str:
     return f":{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
 
 
-def _tree(text: bytes) -> "Node":
-    import tree_sitter
-    import tree_sitter_toml
-
-    parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_toml.language()))
-    return parser.parse(text).root_node
+PathNodes = Iterator[tuple[tuple[str | int, ...], "Node"]]
 
 
-Found = Iterator[tuple[tuple[str | int, ...], "Node"]]
-
-
-def _values(root: "Node") -> Found:
+def _values(root: "Node") -> PathNodes:
     """Every table, row and value with its path, in the order of the document."""
     rows: dict[tuple[str | int, ...], int] = {}
     for node in root.named_children:
@@ -178,9 +175,9 @@ def _values(root: "Node") -> Found:
             rows[path] = rows.get(path, -1) + 1
             path = (*path, rows[path])
         yield path, head
-        for one in body:
-            if one.type == "pair":
-                yield from _pair(one, path)
+        for child in body:
+            if child.type == "pair":
+                yield from _pair(child, path)
 
 
 def _under_rows(
@@ -195,26 +192,26 @@ def _under_rows(
     return path
 
 
-def _pair(node: "Node", above: tuple[str | int, ...]) -> Found:
+def _pair(node: "Node", above: tuple[str | int, ...]) -> PathNodes:
     head, value = node.named_children[0], node.named_children[-1]
     yield from _value(value, (*above, *_keys(head)))
 
 
-def _value(node: "Node", path: tuple[str | int, ...]) -> Found:
+def _value(node: "Node", path: tuple[str | int, ...]) -> PathNodes:
     yield path, node
     if node.type == "inline_table":
-        for one in node.named_children:
-            if one.type == "pair":
-                yield from _pair(one, path)
+        for child in node.named_children:
+            if child.type == "pair":
+                yield from _pair(child, path)
     elif node.type == "array":
-        members = (one for one in node.named_children if one.type != "comment")
-        for number, one in enumerate(members):
-            yield from _value(one, (*path, number))
+        members = (child for child in node.named_children if child.type != "comment")
+        for number, child in enumerate(members):
+            yield from _value(child, (*path, number))
 
 
 def _keys(node: "Node") -> tuple[str, ...]:
     """The words of a bare, quoted or dotted key."""
     if node.type == "dotted_key":
-        return tuple(word for one in node.named_children for word in _keys(one))
+        return tuple(word for child in node.named_children for word in _keys(child))
     text = (node.text or b"").decode()
     return (next(iter(tomllib.loads(f"{text} = 0"))),) if node.type == "quoted_key" else (text,)
