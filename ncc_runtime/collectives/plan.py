@@ -94,7 +94,7 @@ class Transfer:
     sources: tuple[Location, ...]
     target: Location
     size_bytes: np.ndarray  # (members,) int64
-    also: SecondTarget | None = None  # the same bytes once more (one read, two writes)
+    second_target: SecondTarget | None = None  # the same bytes once more (one read, two writes)
     lane: int = 0  # DMA ring of the stream; a channel is (sender, receiver, lane)
     consumed: np.ndarray | None = None  # (members,) int32: whose slot is free once this has read
     credit: int = 0

@@ -108,7 +108,7 @@ def _channels(plan: Plan) -> Iterator[Channel]:
         for move in one_round.transfers:
             key = (
                 (move.lane, move.credit > 0, move.peer.tobytes()),
-                None if move.also is None else move.also.peer.tobytes(),
+                None if move.second_target is None else move.second_target.peer.tobytes(),
                 None if move.consumed is None else move.consumed.tobytes(),
                 *[
                     None if source.owner is None else source.owner.tobytes()
@@ -122,7 +122,7 @@ def _channels(plan: Plan) -> Iterator[Channel]:
 
 def _of_transfer(move: Transfer) -> Iterator[Channel]:
     """To whom it writes, whose operands it reads, whose slots it hands back."""
-    peers = [move.peer] if move.also is None else [move.peer, move.also.peer]
+    peers = [move.peer] if move.second_target is None else [move.peer, move.second_target.peer]
     for peer in peers:
         active = np.flatnonzero(peer != IDLE)
         remote = active[peer[active] != active]

@@ -166,9 +166,9 @@ def _narrowed(plan: Plan, count: int) -> Plan:
             ),
             target=move.target,
             size_bytes=move.size_bytes,
-            also=None
-            if move.also is None
-            else SecondTarget(move.also.peer[:count], move.also.target),
+            second_target=None
+            if move.second_target is None
+            else SecondTarget(move.second_target.peer[:count], move.second_target.target),
             lane=move.lane,
             consumed=None if move.consumed is None else move.consumed[:count],
             credit=move.credit,
@@ -255,6 +255,6 @@ def _partners(move: Transfer) -> Iterator[np.ndarray | None]:
     """The columns of a transfer that name members."""
     yield move.peer
     yield move.consumed
-    yield None if move.also is None else move.also.peer
+    yield None if move.second_target is None else move.second_target.peer
     for piece in move.sources:
         yield piece.owner

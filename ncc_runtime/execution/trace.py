@@ -264,8 +264,8 @@ class TrafficCounter:
         cells, number = (rows, senders), queue.placeholder[rows]
         sizes = np.broadcast_to(queue.size_bytes, queue.peer.shape)[cells]
         self._count(number, senders, queue.peer[cells], sizes)
-        if queue.also_peer is not None:
-            self._count(number, senders, queue.also_peer[cells], sizes)
+        if queue.second_peer is not None:
+            self._count(number, senders, queue.second_peer[cells], sizes)
         if queue.source_rank is not None:
             for owners in queue.source_rank[cells].T:
                 self._count(number, np.where(owners == senders, IDLE, owners), senders, sizes)

@@ -285,7 +285,7 @@ def _team(plan: Plan, groups: np.ndarray) -> TeamText:
 
 
 def _transfer(move: Transfer) -> TransferText:
-    also, after = move.also, move.after
+    also, after = move.second_target, move.after
     return TransferText(
         peer=_column(move.peer),
         target=_piece(move.target),
@@ -356,9 +356,9 @@ class _Reading:
             sources=tuple(map(piece, move.sources)),
             target=piece(move.target),
             size_bytes=column(move.bytes, np.int64),
-            also=None
-            if move.also is None
-            else SecondTarget(column(move.also.peer), piece(move.also.target)),
+            second_target=None
+            if move.second_target is None
+            else SecondTarget(column(move.second_target.peer), piece(move.second_target.target)),
             lane=move.lane,
             consumed=None if move.consumed is None else column(move.consumed),
             credit=move.credit,
@@ -473,7 +473,7 @@ class _Checking:
 
     def _peers(self, move: Transfer) -> Iterator[str]:
         columns = [("peer", move.peer)]
-        columns += [] if move.also is None else [("also.peer", move.also.peer)]
+        columns += [] if move.second_target is None else [("also.peer", move.second_target.peer)]
         for name, column in columns:
             yield from self._members(name, column)
             named = column[column != IDLE]
@@ -484,11 +484,15 @@ class _Checking:
             yield from self._members("consumed", move.consumed)
             if ((move.consumed != IDLE) & (move.peer == IDLE)).any():
                 yield "consumed where there is no peer"
-        if move.also is not None:
-            both = move.also.peer != IDLE
-            if (move.peer[both] == IDLE).any() or (move.peer[both] == move.also.peer[both]).any():
+        if move.second_target is not None:
+            both = move.second_target.peer != IDLE
+            if (move.peer[both] == IDLE).any() or (
+                move.peer[both] == move.second_target.peer[both]
+            ).any():
                 yield "also.peer without a peer, or the same one"
-        if move.target.owner is not None or (move.also and move.also.target.owner is not None):
+        if move.target.owner is not None or (
+            move.second_target and move.second_target.target.owner is not None
+        ):
             yield "a target with an owner: a transfer writes at its peer"
 
     def _members(self, name: str, column: np.ndarray) -> Iterator[str]:
@@ -504,8 +508,10 @@ class _Checking:
             yield f"bytes that are no whole elements of {width}"
         pieces = [("source", piece, active) for piece in move.sources]
         pieces.append(("target", move.target, active))
-        if move.also is not None:
-            pieces.append(("also.target", move.also.target, move.also.peer != IDLE))
+        if move.second_target is not None:
+            pieces.append(
+                ("also.target", move.second_target.target, move.second_target.peer != IDLE)
+            )
         for name, piece, where in pieces:
             yield from self._piece(name, piece, (where, move.size_bytes))
 
@@ -580,4 +586,6 @@ class _Checking:
         if name == "sent":
             return bool(move.peer[member] != IDLE)
         comes = (move.peer == member).any()
-        return bool(comes or (move.also is not None and (move.also.peer == member).any()))
+        return bool(
+            comes or (move.second_target is not None and (move.second_target.peer == member).any())
+        )

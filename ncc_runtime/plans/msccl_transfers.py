@@ -545,7 +545,9 @@ def rounds_of(singles: MemberTransfers, members: int) -> tuple[Round, ...]:
             sources=tuple([one for its in its_sources if (one := its[k]) is not None]),
             target=targets[k],
             size_bytes=sizes[k],
-            also=None if (second := its_also[k]) is None else SecondTarget(homes[k], second),
+            second_target=None
+            if (second := its_also[k]) is None
+            else SecondTarget(homes[k], second),
             lane=singles.lane[head],
             consumed=its_consumed[k],
             credit=its_credit[head],

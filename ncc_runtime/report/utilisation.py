@@ -83,8 +83,8 @@ def _moved(parts: Parts, queue: DmaQueue, row: np.ndarray, rank: np.ndarray) -> 
     sizes = np.broadcast_to(queue.size_bytes, queue.peer.shape)[cells].astype(np.int64)
     yield from _written(parts, rank, queue.peer[cells], sizes)
     writes = np.ones(len(row), np.int64)
-    if queue.also_peer is not None:
-        also = queue.also_peer[cells]
+    if queue.second_peer is not None:
+        also = queue.second_peer[cells]
         twice = also != IDLE
         writes += twice
         yield from _written(parts, rank[twice], also[twice], sizes[twice])

@@ -49,8 +49,8 @@ def columns(queue: Queue, ranks: int) -> dict[str, np.ndarray]:
     for number, post in enumerate(sync.posts):
         found |= {f"post{number}.rank": post.rank, f"post{number}.sem": post.sem}
     if isinstance(queue, DmaQueue):
-        names = ("peer", "sources", "target", "size_bytes", "source_rank", "also_peer")
-        found |= {name: getattr(queue, name) for name in (*names, "also_target")}
+        names = ("peer", "sources", "target", "size_bytes", "source_rank", "second_peer")
+        found |= {name: getattr(queue, name) for name in (*names, "second_target")}
     else:
         found |= {f"jump{row}": jump.shift for row, jump in queue.jumps.items()}
     there = {name: column for name, column in found.items() if column is not None}

@@ -184,7 +184,7 @@ class KangaRing:
                 for k, target in enumerate(targets)
             ]
             if are_swapped and not step:
-                moves = [attrs.evolve(move, also=None) for move in moves]
+                moves = [attrs.evolve(move, second_target=None) for move in moves]
             if not (are_swapped and self._pairs == 1):
                 rounds.append(Round(tuple(moves)))
         return rounds
@@ -205,7 +205,7 @@ class KangaRing:
         if step == self._pairs - 1:
             return self.strand.transfer(beside, (source,), target.at(chunk, beside), size)
         moved = self.strand.transfer(successor, (source,), target.at(chunk, successor), size)
-        return attrs.evolve(moved, also=SecondTarget(beside, target.at(chunk, beside)))
+        return attrs.evolve(moved, second_target=SecondTarget(beside, target.at(chunk, beside)))
 
     def _reduce(
         self, extent: Extent, step: int, slots: Sequence[int], target: Location

@@ -163,7 +163,7 @@ class _Level:
             result = self._result(extent)
             moved = self._move(left, (result,), result, extent)
             if (right != IDLE).any():
-                moved = attrs.evolve(moved, also=SecondTarget(right, result))
+                moved = attrs.evolve(moved, second_target=SecondTarget(right, result))
             if (left != IDLE).any():
                 yield moved
 

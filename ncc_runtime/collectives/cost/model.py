@@ -84,7 +84,7 @@ class TransferLoads:
         owners = tuple(
             None if source.owner is None else source.owner.tobytes() for source in move.sources
         )
-        also = None if move.also is None else move.also.peer.tobytes()
+        also = None if move.second_target is None else move.second_target.peer.tobytes()
         pattern = move.peer.tobytes(), owners, also, move.lane
         if pattern not in self._by_pattern:
             self._by_pattern[pattern] = self._load(move)
@@ -99,8 +99,8 @@ class TransferLoads:
             return np.where(members == IDLE, IDLE, self._groups[:, members]).ravel()
 
         peers = [ranks_of(move.peer[active])]
-        if move.also is not None:
-            peers.append(ranks_of(move.also.peer[active]))
+        if move.second_target is not None:
+            peers.append(ranks_of(move.second_target.peer[active]))
         latency_ps = average_ps = grant_ps = release_ps = fetch_ps = 0
         for peer in peers:
             src, dst = ranks[peer != IDLE], peer[peer != IDLE]

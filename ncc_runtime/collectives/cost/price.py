@@ -277,7 +277,7 @@ class SignalRows:
     def add(self, move: Transfer) -> int:
         """How many signals of others a rank waits for, for the first time, before a transfer."""
         self.lanes.add(move.lane)
-        peers = [move.peer] if move.also is None else [move.peer, move.also.peer]
+        peers = [move.peer] if move.second_target is None else [move.peer, move.second_target.peer]
         targets = sum(self._new_pairs("write", move.lane, peer) > 0 for peer in peers)
         self._written += targets
         granted = 0
@@ -497,7 +497,7 @@ class PlanRun:
 
 def _passes_on(move: Transfer) -> bool:
     """Whether everybody sends, to one other each, as soon as it has what it sends."""
-    return move.also is None and not move.credit and bool((move.peer != IDLE).all())
+    return move.second_target is None and not move.credit and bool((move.peer != IDLE).all())
 
 
 def _channels(moves: Sequence[Transfer]) -> int:

@@ -190,7 +190,7 @@ class _ForwardingStrand:
         if step.second_peer is None:
             return move
         second = SecondTarget(step.second_peer, target.piece(step.column))
-        return attrs.evolve(move, also=second)
+        return attrs.evolve(move, second_target=second)
 
     def reduce_scatter(
         self,

@@ -112,7 +112,7 @@ class SemaphoreLatencies:
             else:
                 # arrivals at the peers (posts 0 and 2) and the ring's own completion (post 1)
                 # follow the data; other posts signal owners of sources that they have been read
-                follows = number < 2 or (number == 2 and queue.also_peer is not None)
+                follows = number < 2 or (number == 2 and queue.second_peer is not None)
                 rows = distinct_rows(post.rank)
                 latency_ps = completion_ps if follows else signal_ps
                 yield DistinctRows(latency_ps(self._parts, *self._ends(rows.rows)), rows.index)

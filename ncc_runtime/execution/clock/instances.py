@@ -66,7 +66,7 @@ def of_one(queue: Queue, ranks: int) -> Queue:
     less = Sync(sync.wait_sem[:, :ranks], sync.wait_value[:, :ranks], posts)
     if not isinstance(queue, DmaQueue):
         return attrs.evolve(queue, sync=less)
-    owners, also = queue.source_rank, queue.also_peer
+    owners, also = queue.source_rank, queue.second_peer
     return attrs.evolve(
         queue,
         sync=less,
@@ -74,7 +74,7 @@ def of_one(queue: Queue, ranks: int) -> Queue:
         sources=queue.sources[:, :ranks],
         size_bytes=queue.size_bytes[:, :ranks],
         source_rank=None if owners is None else owners[:, :ranks],
-        also_peer=None if also is None else also[:, :ranks],
+        second_peer=None if also is None else also[:, :ranks],
     )
 
 
@@ -99,8 +99,8 @@ def _rows_alike(queue: Queue, count: int) -> bool:
     if isinstance(queue, DmaQueue):
         same.append(queue.size_bytes)
         partners.append(queue.peer)
-        if queue.also_peer is not None:
-            partners.append(queue.also_peer)
+        if queue.second_peer is not None:
+            partners.append(queue.second_peer)
         if queue.source_rank is not None:
             partners += [queue.source_rank[..., k] for k in range(queue.source_rank.shape[2])]
         else:

@@ -49,8 +49,8 @@ def _patterns_of(queue: DmaQueue) -> _Patterns:
         there = distinct_rows((queue.sources != IDLE).reshape(rows, ranks * most))
         owners = DistinctRows(np.where(there.rows, own.reshape(1, -1), IDLE), there.index)
     keys = [distinct_rows(queue.peer).index, reduces.astype(np.int64)]
-    if queue.also_peer is not None:
-        keys.append(distinct_rows(queue.also_peer).index)
+    if queue.second_peer is not None:
+        keys.append(distinct_rows(queue.second_peer).index)
     keys.append(owners.index)
     _, first, index = np.unique(
         np.stack(keys, axis=1), axis=0, return_index=True, return_inverse=True
@@ -59,7 +59,7 @@ def _patterns_of(queue: DmaQueue) -> _Patterns:
     return _Patterns(
         index=index.ravel(),
         peer=queue.peer[first],
-        also=nobody if queue.also_peer is None else queue.also_peer[first],
+        also=nobody if queue.second_peer is None else queue.second_peer[first],
         owners=owners.rows[owners.index[first]].reshape(len(first), ranks, -1),
         reduces=reduces[first],
     )

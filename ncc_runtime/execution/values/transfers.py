@@ -50,10 +50,10 @@ class _SizedTransfers:
         self._peers, self._targets = queue.peer[row, ranks], queue.target[row, ranks]
         self._twice: np.ndarray = np.zeros(0, np.int64)  # positions of who writes a second time
         self._second = self._peers[:0], self._targets[:0]
-        if queue.also_peer is not None and queue.also_target is not None:
-            self._twice = np.flatnonzero(queue.also_peer[row, ranks] != IDLE)
+        if queue.second_peer is not None and queue.second_target is not None:
+            self._twice = np.flatnonzero(queue.second_peer[row, ranks] != IDLE)
             copying = ranks[self._twice]
-            self._second = queue.also_peer[row, copying], queue.also_target[row, copying]
+            self._second = queue.second_peer[row, copying], queue.second_target[row, copying]
 
     def perform(self, arena: Arena, opcode: DmaOpcode, placeholder: Placeholder) -> None:
         if self._size <= SMALL_BYTES and len(self._peers) > 1:
@@ -200,8 +200,8 @@ class LengthRegisters:
             target=target[None],
             size_bytes=size[None],
             source_rank=_row_of(queue.source_rank, row),
-            also_peer=_row_of(queue.also_peer, row),
-            also_target=_row_of(queue.also_target, row),
+            second_peer=_row_of(queue.second_peer, row),
+            second_target=_row_of(queue.second_target, row),
             registers=None,
         )
 
