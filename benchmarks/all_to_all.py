@@ -74,7 +74,7 @@ def candidate(chooser: Chooser, job: Job, name: str, groups: Sequence[Members]) 
     if name == BY_TURNS:
         (group,) = groups
         plan = direct.all_to_all(job, ByTurns((len(group),), tuple(range(len(group)))))
-        one = Candidate(name, None, teams=((plan, np.array(groups, np.int32)),))
+        one = Candidate(name, None, replica_groups=((plan, np.array(groups, np.int32)),))
     else:
         (one,) = (it for it in chooser.unpriced(job, groups) if it.name == name)
     return chooser.with_price(job, one)

@@ -357,8 +357,8 @@ class _Reading:
             target=piece(move.target),
             size_bytes=column(move.bytes, np.int64),
             second_target=None
-            if move.second_target is None
-            else SecondTarget(column(move.second_target.peer), piece(move.second_target.target)),
+            if move.also is None
+            else SecondTarget(column(move.also.peer), piece(move.also.target)),
             lane=move.lane,
             consumed=None if move.consumed is None else column(move.consumed),
             credit=move.credit,

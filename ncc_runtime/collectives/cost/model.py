@@ -43,17 +43,17 @@ class TransferLoad:
     grant_ps: int  # the slowest signal that a target is free, or that a source's data is there
     release_ps: int  # the slowest signal to a source's owner that it has been read
 
-    def size_key(self, sizes: np.ndarray, width: int) -> Hashable:
+    def size_key(self, sizes: np.ndarray, element_bytes: int) -> Hashable:
         """Equal for sizes that `bounded` cannot tell apart."""
         most = int(sizes.max(initial=0))
-        return most if most - int(sizes.min(initial=most)) <= width else sizes.tobytes()
+        return most if most - int(sizes.min(initial=most)) <= element_bytes else sizes.tobytes()
 
-    def bounded(self, sizes: np.ndarray, width: int) -> np.ndarray:
+    def bounded(self, sizes: np.ndarray, element_bytes: int) -> np.ndarray:
         """(parts,) int64, no less than what the bytes of the active members take, for one transfer.
 
-        Sizes that differ by no more than `width`, an element, all count as the largest.
+        Sizes that differ by no more than an element all count as the largest.
         """
-        if len(sizes) and 0 < int(sizes.max()) - int(sizes.min()) <= width:
+        if len(sizes) and 0 < int(sizes.max()) - int(sizes.min()) <= element_bytes:
             return self.unit * int(sizes.max()) + self.rows
         return self.exact(sizes, 1)
 
@@ -84,8 +84,8 @@ class TransferLoads:
         owners = tuple(
             None if source.owner is None else source.owner.tobytes() for source in move.sources
         )
-        also = None if move.second_target is None else move.second_target.peer.tobytes()
-        pattern = move.peer.tobytes(), owners, also, move.lane
+        second = None if move.second_target is None else move.second_target.peer.tobytes()
+        pattern = move.peer.tobytes(), owners, second, move.lane
         if pattern not in self._by_pattern:
             self._by_pattern[pattern] = self._load(move)
         return self._by_pattern[pattern]
@@ -115,8 +115,8 @@ class TransferLoads:
             if source.owner is None:
                 owner = ranks
             else:
-                mine = source.owner[active]
-                owner = ranks_of(np.where(mine == IDLE, active, mine))
+                members = source.owner[active]
+                owner = ranks_of(np.where(members == IDLE, active, members))
                 grant_ps = max(grant_ps, self._slowest_signal_ps(owner, ranks))
                 release_ps = max(release_ps, self._slowest_signal_ps(ranks, owner))
             owners.append(owner)
