@@ -230,7 +230,7 @@ class _GroupTables:
         """Add the tables of ranks; CountsError if they do not fit, or those of a complete group."""
         groups = np.array([self._groups[rank] for rank in ranks.tolist()])
         counts = self._table.counts_of(tables, groups.shape[1])
-        self._table.check_own(counts, ranks, groups)
+        self._table.check_ranks(counts, ranks, groups)
         for place, rank in enumerate(ranks.tolist()):
             time = self._times.get(rank, 0)
             self._times[rank] = time + 1
