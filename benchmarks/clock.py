@@ -4,8 +4,9 @@ Each line is measured in a process of its own, after a small run for which the c
 fetched from its cache. Messages are transfers of DMA rings, of all ranks; seconds are those of the
 processor. A collective of all ranks of trn2 goes all the way from the bytes of a `.neff` to the
 text of the report: unpacked, placed, filled, timed, reported. Of instances that are alike one is
-filled and simulated; with --all every rank is filled. With --chosen there are also what is chosen for
-65,536 ranks, buffers that do not divide evenly, of which every rank is filled, and an all-to-all.
+filled and simulated; with --all every rank is filled. With --chosen there are also what is chosen
+for 65,536 ranks, buffers that do not divide evenly, of which every rank is filled, and an
+all-to-all.
 
 Run: python benchmarks/clock.py [--ranks 64 1024 4096] [--algorithm ring] [--size-bytes N] [--all]
      python benchmarks/clock.py --ranks 65536 --algorithm hier.kangaring.rdh --no-model

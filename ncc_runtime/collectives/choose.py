@@ -138,12 +138,12 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
 def check_forced(forced: Mapping[str, str]) -> None:
     """Refuse `OP=NAME` that names no operator or no algorithm of it."""
     for op_name, name in forced.items():
-        known = {op.value: list(algorithms) for op, algorithms in ALGORITHMS.items()}
-        if op_name not in known:
-            raise LoweringError(f"no collective {op_name!r}; there are {', '.join(known)}")
-        if name not in known[op_name]:
-            there = ", ".join(known[op_name])
-            raise LoweringError(f"{op_name} has no algorithm {name!r}; it has {there}")
+        names_of = {op.value: list(algorithms) for op, algorithms in ALGORITHMS.items()}
+        if op_name not in names_of:
+            raise LoweringError(f"no collective {op_name!r}; there are {', '.join(names_of)}")
+        if name not in names_of[op_name]:
+            names = ", ".join(names_of[op_name])
+            raise LoweringError(f"{op_name} has no algorithm {name!r}; it has {names}")
 
 
 @attrs.frozen(eq=False)
@@ -240,25 +240,26 @@ class CandidateBuilder:
         if self._is_free(job) and not algorithm.is_published and _are_documented(topology, groups):
             published = f"{topology.instance} takes what is published of it"
             return Candidate(name, None, f"{published}; --algorithm takes this all the same")
-        alike: dict[tuple[Hashable, Symmetry | None], list[Members]] = {}
+        # groups that share a plan
+        sharing: dict[tuple[Hashable, Symmetry | None], list[Members]] = {}
         for group in groups:
             arranged = self._arrange(algorithm, group)
             if isinstance(arranged, UnsuitedError):
                 more = f",… ({len(group)} ranks)" if len(group) > MOST_NAMED else ""
                 ranks_text = f"{{{','.join(map(str, group[:MOST_NAMED]))}{more}}}"
                 return Candidate(name, None, f"group {ranks_text}: {arranged}")
-            alike.setdefault((arranged, self._symmetry(group)), []).append(group)
+            sharing.setdefault((arranged, self._symmetry(group)), []).append(group)
         try:
             plans = [
                 algorithm.build(attrs.evolve(job, symmetry=symmetry), arranged)
-                for arranged, symmetry in alike
+                for arranged, symmetry in sharing
             ]
         except UnsuitedError as reason:
             return Candidate(name, None, str(reason))
         assumed = None
         if any(plan.symmetry is not None for plan in plans):
-            assumed = AssumedSymmetry(algorithm, *zip(*alike, strict=True))
-        ranks = (np.array(same, np.int32) for same in alike.values())
+            assumed = AssumedSymmetry(algorithm, *zip(*sharing, strict=True))
+        ranks = (np.array(members, np.int32) for members in sharing.values())
         replica_groups = tuple(zip(plans, ranks, strict=True))
         return self._with_room(
             job, Candidate(name, None, replica_groups=replica_groups, assumed=assumed)

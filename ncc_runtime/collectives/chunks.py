@@ -49,8 +49,8 @@ class Extent:
 
     def moved(self, space: Space, offsets: np.ndarray | None = None) -> "Extent":
         """The same pieces in another space, at the same offsets unless others are given."""
-        there = self.offsets if offsets is None else offsets
-        return attrs.evolve(self, space=space, offsets=there)
+        offsets = self.offsets if offsets is None else offsets
+        return attrs.evolve(self, space=space, offsets=offsets)
 
     def cells(
         self, table: np.ndarray, chunk: np.ndarray, member: np.ndarray | None = None

@@ -166,8 +166,8 @@ class StageAlgorithm(Protocol):
     ) -> list[Round]:
         """Chunk p of the extents, reduced and divided, at position p in chunk p of the targets."""
 
-    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
-        """Chunk p of `own` at position p, in chunk p of the targets of everybody."""
+    def all_gather(self, sources: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
+        """Chunk p of `sources` at position p, in chunk p of the targets of everybody."""
 
 
 @attrs.frozen
@@ -230,15 +230,15 @@ def _divides_evenly(stages: Sequence[StageAlgorithm], elements: Sequence[int]) -
 
 
 def kept(
-    subgroups: Subgroups, strand: Strand, own: Sequence[Extent], targets: Sequence[Extent]
+    subgroups: Subgroups, strand: Strand, sources: Sequence[Extent], targets: Sequence[Extent]
 ) -> tuple[Transfer, ...]:
     """Copies of members' chunks of an all-gather into their results, where they are elsewhere."""
-    mine, position = subgroups.self_peers, subgroups.position
+    local_peers, position = subgroups.self_peers, subgroups.position
     return tuple(
         strand.transfer(
-            mine, (source.piece(position),), target.piece(position), target.size(position)
+            local_peers, (source.piece(position),), target.piece(position), target.size(position)
         )
-        for source, target in zip(own, targets, strict=True)
+        for source, target in zip(sources, targets, strict=True)
         if source.space is not target.space
     )
 

@@ -183,8 +183,8 @@ def check_names(blocks: Sequence[Block], trip_counts: Mapping[str, int]) -> None
     """ControlError if the user names a loop that is not there."""
     names = {block.name for block in blocks}
     for name in sorted(set(trip_counts) - names):
-        known = ", ".join(sorted(names)) or "none"
-        raise ControlError(f"no loop or conditional is called {name!r}; there are: {known}")
+        existing = ", ".join(sorted(names)) or "none"
+        raise ControlError(f"no loop or conditional is called {name!r}; there are: {existing}")
 
 
 def undecided(blocks: Sequence[Block], trip_counts: Mapping[str, int]) -> list[int]:

@@ -45,8 +45,8 @@ def _check_streams(program: Program, topology: Topology) -> None:
             if ranks is None or int(stage.ranks[0]) in ranks:
                 by_stage.setdefault(placeholder.stream, placeholder)
         used = max(used, by_stage, key=len)
-    cores, needed = topology.rank_cc_cores, len(used)
-    if needed <= cores:
+    cores, streams_used = topology.rank_cc_cores, len(used)
+    if streams_used <= cores:
         return
     streams = ", ".join(f"{stream} ({first.name})" for stream, first in sorted(used.items()))
     remedies = [f"let stream_id have at most {cores} values in the model"]
@@ -54,11 +54,11 @@ def _check_streams(program: Program, topology: Topology) -> None:
     for lnc in allowed if isinstance(allowed, tuple) else ():
         if not isinstance(lnc, int) or lnc <= topology.lnc:
             continue
-        if topology.cc_cores_per_core * lnc >= needed:
+        if topology.cc_cores_per_core * lnc >= streams_used:
             remedies.insert(0, f"place it at lnc {lnc}")
     raise LoweringError(
-        f"the program's collectives use {needed} streams, {streams}; a rank of {topology.name} at "
-        f"lnc {topology.lnc} has {cores} CC-cores, one for each stream at most: "
+        f"the program's collectives use {streams_used} streams, {streams}; a rank of "
+        f"{topology.name} at lnc {topology.lnc} has {cores} CC-cores, one for each stream at most: "
         f"{', or '.join(remedies)}"
     )
 
@@ -68,12 +68,12 @@ def _check_memory(program: Program, topology: Topology) -> None:
     if program.hbm_bytes <= capacity:
         return
     largest = max((stage.program for stage in stages_of(program)), key=lambda each: each.hbm_bytes)
-    held = {
+    bytes_of = {
         kind: sum(buffer.size_bytes for buffer in largest.buffers if buffer.kind is kind)
         for kind in BufferKind
     }
-    constants = held[BufferKind.CONSTANT] + held[BufferKind.ELIDED]
-    inputs, outputs = held[BufferKind.INPUT], held[BufferKind.OUTPUT]
+    constants = bytes_of[BufferKind.CONSTANT] + bytes_of[BufferKind.ELIDED]
+    inputs, outputs = bytes_of[BufferKind.INPUT], bytes_of[BufferKind.OUTPUT]
     between = largest.hbm_bytes - inputs - outputs - constants
     raise LoweringError(
         f"the program takes {size_text(largest.hbm_bytes)} a rank, a rank of {topology.name} at "

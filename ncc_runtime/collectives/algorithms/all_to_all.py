@@ -105,20 +105,17 @@ def arrange(layout: GroupLayout) -> GroupShifts:
 def pairwise(job: Job, shifts: GroupShifts) -> Plan:
     """P-1 rounds of one chunk each; in a round no member receives two."""
     members = shifts.members
-    mine = self_peers(members)[: columns_of(job, members)].astype(np.int64)
+    sender = self_peers(members)[: columns_of(job, members)].astype(np.int64)
     sizes = _chunk_bytes(job, members)
     rounds = []
     for shift in range(members):
         peer = shifts.peers(shift)
-        their = peer[: len(mine)].astype(np.int64)
-        rounds.append(
-            Round(
-                tuple(
-                    _move(peer, (Space.OPERAND, their * size), (Space.RESULT, mine * size), k, size)
-                    for k, size in enumerate(sizes)
-                )
-            )
-        )
+        receiver = peer[: len(sender)].astype(np.int64)
+        moves = []
+        for k, size in enumerate(sizes):
+            source, target = (Space.OPERAND, receiver * size), (Space.RESULT, sender * size)
+            moves.append(_move(peer, source, target, k, size))
+        rounds.append(Round(tuple(moves)))
     return Plan("pairwise", members, tuple(rounds), symmetry=job.symmetry, has_equal_sizes=True)
 
 
@@ -129,12 +126,12 @@ def bruck(job: Job, members: int) -> Plan:
     waits in scratch, by its distance, until the last digit takes it to the result.
     """
     scratch, everybody = Scratch(), self_peers(members)
-    mine = everybody[: columns_of(job, members)].astype(np.int64)
+    member = everybody[: columns_of(job, members)].astype(np.int64)
     digits = [1 << bit for bit in reversed(range((members - 1).bit_length()))]
     sizes = _chunk_bytes(job, members)
     slots = [{digit: scratch.take(members * size) for digit in digits[:-1]} for size in sizes]
     kept = (
-        _move(everybody, (Space.OPERAND, mine * size), (Space.RESULT, mine * size), k, size)
+        _move(everybody, (Space.OPERAND, member * size), (Space.RESULT, member * size), k, size)
         for k, size in enumerate(sizes)
     )
     rounds = [Round(tuple(kept))]
@@ -147,15 +144,15 @@ def bruck(job: Job, members: int) -> Plan:
             # digits of the distance that are done, above this one, and those still to come
             done, left = distance & ~(2 * digit - 1), distance & (digit - 1)
             for k, size in enumerate(sizes):
-                source = (Space.OPERAND, (mine + distance) % members * size)
+                source = (Space.OPERAND, (member + distance) % members * size)
                 if done:  # it arrived by the lowest of the higher digits
                     at = slots[k][done & -done] + distance * size
-                    source = (Space.SCRATCH, np.full_like(mine, at))
+                    source = (Space.SCRATCH, np.full_like(member, at))
                 # at the peer: its result has the chunk by where it began, `distance` places before
-                target = (Space.RESULT, (mine + digit - distance) % members * size)
+                target = (Space.RESULT, (member + digit - distance) % members * size)
                 if left:
                     at = slots[k][digit] + distance * size
-                    target = (Space.SCRATCH, np.full_like(mine, at))
+                    target = (Space.SCRATCH, np.full_like(member, at))
                 moves.append(_move(peer, source, target, k, size))
         rounds.append(Round(tuple(moves)))
     return Plan("bruck", members, tuple(rounds), scratch.bytes, job.symmetry, has_equal_sizes=True)

@@ -40,7 +40,7 @@ def arrange(layout: GroupLayout) -> int:
 def all_to_all(job: Job, shifts: GroupShifts) -> Plan:
     """Member r sends chunk j to member j, which stores it as chunk r; P-1 remote sends each."""
     columns = columns_of(job, shifts.members)
-    mine, transfers = self_peers(shifts.members)[:columns].astype(np.int64), []
+    sender, transfers = self_peers(shifts.members)[:columns].astype(np.int64), []
     for number, lane in shifts.in_rings(LANES):
         peer = shifts.peers(number)
         for tensor, elements in enumerate(job.buffers.operand_elements):
@@ -51,7 +51,7 @@ def all_to_all(job: Job, shifts: GroupShifts) -> Plan:
                     sources=(
                         Location(Space.OPERAND, peer[:columns] * np.int64(chunk_bytes), tensor),
                     ),
-                    target=Location(Space.RESULT, mine * chunk_bytes, tensor),
+                    target=Location(Space.RESULT, sender * chunk_bytes, tensor),
                     size_bytes=np.full(columns, chunk_bytes, np.int64),
                     lane=lane,
                 )

@@ -247,10 +247,10 @@ class _HierarchyStrand:
         reduced = self.inside.reduce_scatter(self._per_node(extents), within, scratch)
         return reduced, self.between.reduce_scatter(slots, results, scratch, divided_by), []
 
-    def all_gather(self, own: list[Extent], targets: list[Extent]) -> Phases:
+    def all_gather(self, sources: list[Extent], targets: list[Extent]) -> Phases:
         """After the first phase every member has X chunks, which the stage inside gathers."""
         within = self._per_node(targets)
-        first = self.between.all_gather(self._per_position(own), self._per_position(targets))
+        first = self.between.all_gather(self._per_position(sources), self._per_position(targets))
         return [], first, self.inside.all_gather(within, within)
 
     def _per_node(self, extents: Sequence[Extent]) -> list[Extent]:

@@ -117,19 +117,19 @@ class KangaRing:
         shares = [_every_other(extent, half) for half in range(2) for extent in extents]
         return self.reduce_pairs(shares, kept, scratch, divided_by)
 
-    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
-        """Chunk r of `own` at position r, in chunk r of the targets of everybody."""
+    def all_gather(self, sources: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
+        """Chunk r of `sources` at position r, in chunk r of the targets of everybody."""
         halves = [_every_other(target, half) for half in range(2) for target in targets]
-        own_halves = [_every_other(extent, half) for half in range(2) for extent in own]
-        keep = stages.kept(self.subgroups, self.strand, own, targets)
-        if own[0].space is Space.OPERAND:
+        own_halves = [_every_other(extent, half) for half in range(2) for extent in sources]
+        keep = stages.kept(self.subgroups, self.strand, sources, targets)
+        if sources[0].space is Space.OPERAND:
             first, *rest = self.gather_pairs(halves, own_halves)
             return [Round((*first.transfers, *keep)), *rest]
         swap = self.subgroups.member(self.subgroups.positions ^ 1)
         position = self.subgroups.position
         swapped = [
             self.strand.transfer(swap, (source.piece(position),), target.at(position, swap), size)
-            for source, target in zip(own, targets, strict=True)
+            for source, target in zip(sources, targets, strict=True)
             for size in (target.size(position),)
         ]
         first = Round((*swapped, *keep))
@@ -169,17 +169,23 @@ class KangaRing:
         return [*rounds, Round(tuple(moves))]
 
     def gather_pairs(
-        self, targets: Sequence[Extent], own: Sequence[Extent] = (), *, are_swapped: bool = False
+        self,
+        targets: Sequence[Extent],
+        sources: Sequence[Extent] = (),
+        *,
+        are_swapped: bool = False,
     ) -> list[Round]:
         """Chunk k of everybody's targets, which begins at pair k's primary.
 
-        With `own` it begins there for the first half of the targets and at the secondary for the
-        second; when they are swapped, the secondary has it already.
+        With `sources` it begins there for the first half of the targets, and at the secondary for
+        the second half. When they are swapped, the secondary has it already.
         """
         rounds = []
         for step in range(self._pairs):
             moves = [
-                self._forward(step, target, self._begin(own, k) if own and not step else None)
+                self._forward(
+                    step, target, self._begin(sources, k) if sources and not step else None
+                )
                 for k, target in enumerate(targets)
             ]
             if are_swapped and not step:
@@ -188,11 +194,11 @@ class KangaRing:
                 rounds.append(Round(tuple(moves)))
         return rounds
 
-    def _begin(self, own: Sequence[Extent], k: int) -> tuple[Location, np.ndarray]:
+    def _begin(self, sources: Sequence[Extent], k: int) -> tuple[Location, np.ndarray]:
         """Where a pair's chunk lies at first, and the member of the pair that lacks it."""
-        if k < len(own) // 2:
-            return own[k].piece(self._chunk(0)), self.secondaries
-        return own[k].piece(self._chunk(0), self.secondaries), self.primaries
+        if k < len(sources) // 2:
+            return sources[k].piece(self._chunk(0)), self.secondaries
+        return sources[k].piece(self._chunk(0), self.secondaries), self.primaries
 
     def _forward(
         self, step: int, target: Extent, begin: tuple[Location, np.ndarray] | None

@@ -247,21 +247,21 @@ class Mesh:
         last = side_by_side(reductions)
         return [Round(tuple(sends)), *last] if sends else list(last)
 
-    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
-        """Chunk r of `own` at position r, in chunk r of the targets of everybody."""
+    def all_gather(self, sources: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
+        """Chunk r of `sources` at position r, in chunk r of the targets of everybody."""
         # an operand can be read by a proxy on the same chip; a result that has just been reduced
         # cannot, for only operands may be read in another's memory
-        by_chip = all(extent.space is Space.OPERAND for extent in own)
+        by_chip = all(extent.space is Space.OPERAND for extent in sources)
         matched = _matched_sends(self.form, by_chip)
         sends = [
             self._sent(matching, chunk, source, target)
             for matching in matched
             for chunk in self._chunks(matching, by_chip)
-            for source, target in zip(own, targets, strict=True)
+            for source, target in zip(sources, targets, strict=True)
         ]
         if by_chip:
-            sends += self._around(own, targets, self.subgroups.position[:, None])
-        sends += stages.kept(self.subgroups, self.strand, own, targets)
+            sends += self._around(sources, targets, self.subgroups.position[:, None])
+        sends += stages.kept(self.subgroups, self.strand, sources, targets)
         exchange = self._around(targets, targets, self._received(matched, by_chip))
         return [Round(tuple(moves)) for moves in (sends, exchange) if moves]
 

@@ -183,16 +183,16 @@ class Rdh:
         ]
         return list(stages.side_by_side(strands))
 
-    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
-        """Chunk r of `own` at position r, in chunk r of the targets of everybody."""
-        kept = stages.kept(self.subgroups, self.strand, own, targets)
+    def all_gather(self, sources: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
+        """Chunk r of `sources` at position r, in chunk r of the targets of everybody."""
+        kept = stages.kept(self.subgroups, self.strand, sources, targets)
         rounds = []
         for axis in self.axes:
             # everything that is held before the axis goes to its other end
             peer, held = self._across_axis(axis), self._range(self.subgroups.position, axis)
             moves = [
                 move
-                for source, target in zip(targets if axis else own, targets, strict=True)
+                for source, target in zip(targets if axis else sources, targets, strict=True)
                 for move in self._coalesced(peer, held, [stages.ExtentSource(source)], target)
             ]
             rounds.append(Round(tuple(moves)))
@@ -227,9 +227,9 @@ class Rdh:
         """The operands of all members of a chip, reduced, for the chunks of each member's cube."""
         held = self._range(self.subgroups.position, len(self.axes))
         rings = min(self.chips, len(self.strand.lanes))
-        mine, sources = self.subgroups.self_peers, self._shares(extent)
+        local_peers, sources = self.subgroups.self_peers, self._shares(extent)
         for lane_index, chunks in enumerate(np.array_split(held, rings, axis=1)):
-            yield from self._coalesced(mine, chunks, sources, share, lane_index)
+            yield from self._coalesced(local_peers, chunks, sources, share, lane_index)
 
     def _shares(self, extent: Extent) -> list[stages.ExtentSource]:
         """The extent in the memory of every member of the chip."""

@@ -97,13 +97,13 @@ class Ring:
         rounds.append(Round(moves))
         return rounds
 
-    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
-        """Chunk r of `own` at position r, in chunk r of the targets of everybody."""
+    def all_gather(self, sources: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
+        """Chunk r of `sources` at position r, in chunk r of the targets of everybody."""
         rounds = [
-            self._forward(step, targets if step else own, targets)
+            self._forward(step, targets if step else sources, targets)
             for step in range(self.subgroups.size - 1)
         ]
-        keep = stages.kept(self.subgroups, self.strand, own, targets)
+        keep = stages.kept(self.subgroups, self.strand, sources, targets)
         first = Round((*(rounds[0].transfers if rounds else ()), *keep))
         return [first, *rounds[1:]] if first.transfers else []
 
@@ -137,7 +137,7 @@ class Ring:
         slots: Sequence[Sequence[Location]],
     ) -> Round:
         """The chunk a member keeps: its share and the last chunk received; a copy if alone."""
-        position, mine = self.subgroups.position, self.subgroups.self_peers
+        position, local_peers = self.subgroups.position, self.subgroups.self_peers
         steps = self.subgroups.size - 1
         transfers = []
         for k, (extent, target) in enumerate(zip(extents, targets, strict=True)):
@@ -145,7 +145,7 @@ class Ring:
             if steps:
                 sources = (slots[k][(steps - 1) % SLOTS], *sources)
             kept = self.strand.transfer(
-                mine, sources, target.piece(position), extent.size(position)
+                local_peers, sources, target.piece(position), extent.size(position)
             )
             consumed = self.subgroups.shifted(-1) if steps else None
             transfers.append(attrs.evolve(kept, consumed=consumed))

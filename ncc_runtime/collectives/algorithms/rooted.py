@@ -112,10 +112,10 @@ def scatter(job: Job, members: int) -> Plan:
 
 def barrier(_: Job, members: int) -> Plan:
     """ceil(log2 P) rounds of signals; after the last one every member has heard of all others."""
-    nowhere, mine = Location(Space.SCRATCH, np.zeros(members, np.int64)), self_peers(members)
+    nowhere, member = Location(Space.SCRATCH, np.zeros(members, np.int64)), self_peers(members)
     rounds = []
     for step in range((members - 1).bit_length()):
-        peer = ((mine + (1 << step)) % members).astype(np.int32)
+        peer = ((member + (1 << step)) % members).astype(np.int32)
         move = Transfer(peer, (nowhere,), nowhere, np.zeros(members, np.int64))
         rounds.append(Round((move,)))
     return Plan("dissemination", members, tuple(rounds))

@@ -63,8 +63,8 @@ def _sends(extent: Extent, slots: np.ndarray, strand: Strand) -> list[Transfer]:
     and the operand may be written to.
     """
     members = len(slots)
-    mine = self_peers(members)
+    local_peers = self_peers(members)
     zero = np.zeros(members, np.int64)
     source, target, size = extent.piece(zero), Location(Space.SCRATCH, slots), extent.size(zero)
-    peers = [((mine + shift) % members).astype(np.int32) for shift in range(1, members)]
-    return [strand.transfer(peer, (source,), target, size) for peer in (*peers, mine)]
+    peers = [((local_peers + shift) % members).astype(np.int32) for shift in range(1, members)]
+    return [strand.transfer(peer, (source,), target, size) for peer in (*peers, local_peers)]

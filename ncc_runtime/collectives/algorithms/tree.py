@@ -133,9 +133,9 @@ class _Level:
     def up(self, level: int) -> Iterator[Transfer]:
         """Members of a level reduce what their children sent and send it to their parents."""
         tree = self.tree
-        mine, parent = self_peers(tree.members), tree.parent
+        member, parent = self_peers(tree.members), tree.parent
         for side in range(2):
-            is_side = tree.children[side, parent] == mine
+            is_side = tree.children[side, parent] == member
             here = (tree.depth == level) & (parent != IDLE) & is_side
             for children, members in self._by_children(here):
                 peer = np.where(members, parent, IDLE)
@@ -145,9 +145,9 @@ class _Level:
 
     def top(self) -> Iterator[Transfer]:
         """The root reduces everything into its result."""
-        mine = self_peers(self.tree.members)
+        member = self_peers(self.tree.members)
         for children, members in self._by_children(self.tree.parent == IDLE):
-            peer = np.where(members, mine, IDLE)
+            peer = np.where(members, member, IDLE)
             for k, extent in enumerate(self.share):
                 yield self._move(peer, self._sources(k, children), self._result(extent), extent)
 

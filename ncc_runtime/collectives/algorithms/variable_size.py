@@ -66,7 +66,6 @@ def reduce_scatter(job: Job, shifts: GroupShifts) -> Plan:
     slots = [scratch.take(slot) for _ in range(members)]
     stride = slots[1] if members > 1 else slot
     first = _to_slots(shifts, Space.SCRATCH, slot, operand, stride)
-    mine = self_peers(members).astype(np.int64)
     zero = np.zeros(members, np.int64)
     moves = chained_reduction(
         [Location(Space.SCRATCH, np.full(members, at, np.int64)) for at in slots],
@@ -77,7 +76,8 @@ def reduce_scatter(job: Job, shifts: GroupShifts) -> Plan:
         scratch,
         divisor(job, members),
     )
-    counted = (attrs.evolve(move, count=CountEntries(rows=mine), strand=None) for move in moves)
+    entry = self_peers(members).astype(np.int64)  # the rows that members keep for themselves
+    counted = (attrs.evolve(move, count=CountEntries(rows=entry), strand=None) for move in moves)
     rounds = [Round((move,)) for move in counted]
     return Plan("direct", members, (first, *rounds), scratch.bytes)
 

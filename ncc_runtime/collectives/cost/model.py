@@ -153,7 +153,7 @@ class PricingModel:
 
     parts: Parts
     cc_cores: int = 1  # of a rank, that run the placeholder's stream
-    known: dict[LoadsKey, TransferLoads] | None = None  # shared by many sizes; None: by none
+    cached_loads: dict[LoadsKey, TransferLoads] | None = None  # for many sizes; None: no cache
     symmetry: RepresentativeParts | None = None  # if the first instance stands for all
     _seconds: np.ndarray = attrs.field(init=False)  # (parts,) float64, for one byte or instruction
 
@@ -166,12 +166,12 @@ class PricingModel:
     def loads(self, groups: Groups) -> TransferLoads:
         """The loads of transfers within groups, which do not depend on sizes."""
         first = None if self.symmetry is None else self.symmetry.parts
-        if self.known is None:
+        if self.cached_loads is None:
             return TransferLoads(self.parts, groups, first)
         key = len(groups), groups.tobytes(), first is None
-        if key not in self.known:
-            self.known[key] = TransferLoads(self.parts, groups, first)
-        return self.known[key]
+        if key not in self.cached_loads:
+            self.cached_loads[key] = TransferLoads(self.parts, groups, first)
+        return self.cached_loads[key]
 
     @property
     def vector(self) -> Parts | FirstParts:

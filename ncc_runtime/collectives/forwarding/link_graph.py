@@ -159,10 +159,10 @@ def _pair_kinds(graph: LinkGraph) -> np.ndarray:
         edges.setdefault((source, target), []).append(_length_and_rates(graph, links))
     kinds = {pair: tuple(sorted(figures)) for pair, figures in edges.items()}
     code = {kind: number for number, kind in enumerate(sorted(set(kinds.values())), 1)}
-    there: np.ndarray = np.zeros((graph.chips, graph.chips), np.int64)
+    codes: np.ndarray = np.zeros((graph.chips, graph.chips), np.int64)
     for (source, target), kind in kinds.items():
-        there[source, target] = code[kind]
-    return there * (len(code) + 1) + there.T
+        codes[source, target] = code[kind]
+    return codes * (len(code) + 1) + codes.T  # both directions of a pair as one number
 
 
 def _refined(colours: np.ndarray, kinds: np.ndarray) -> np.ndarray:

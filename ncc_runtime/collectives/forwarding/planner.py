@@ -170,15 +170,15 @@ class _ForwardingStrand:
         return cls(strand, strand)
 
     def all_gather(
-        self, schedule: ForwardingSchedule, own: Sequence[Extent], targets: Sequence[Extent]
+        self, schedule: ForwardingSchedule, sources: Sequence[Extent], targets: Sequence[Extent]
     ) -> list[Round]:
-        """The chunks in `own`, in the targets of all members."""
+        """The chunks in `sources`, in the targets of all members."""
         return [
             Round(
                 tuple(
                     self._copied(step, source if step.operand_owners else target, target)
                     for step in steps
-                    for source, target in zip(own, targets, strict=True)
+                    for source, target in zip(sources, targets, strict=True)
                 )
             )
             for steps in schedule.rounds

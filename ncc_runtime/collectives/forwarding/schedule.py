@@ -352,8 +352,9 @@ class PartialSums:
                 yield int(self.owner_slot[chunks[0]]), chunks[nth == number]
 
 
-def _table(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
-    table = np.full((len(rows), width), IDLE, np.int64)
+def _table(rows: Sequence[Sequence[int]], columns: int) -> np.ndarray:
+    """Rows of different lengths as (rows, columns) int64, IDLE beyond their ends."""
+    table = np.full((len(rows), columns), IDLE, np.int64)
     for number, row in enumerate(rows):
         table[number, : len(row)] = row
     return table

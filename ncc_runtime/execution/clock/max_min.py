@@ -347,9 +347,9 @@ def pop(m: ClockState) -> int:
 
 
 @compiled
-def _is_before(m: ClockState, one: int, other: int) -> bool:
-    first, second = m.process[one].due, m.process[other].due
-    is_before: bool = first < second or (first == second and one < other)
+def _is_before(m: ClockState, process: int, other: int) -> bool:
+    due, other_due = m.process[process].due, m.process[other].due
+    is_before: bool = due < other_due or (due == other_due and process < other)
     return is_before
 
 
