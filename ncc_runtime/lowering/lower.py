@@ -1,9 +1,11 @@
 """Lowering: a program on its placement becomes an executable. Read `lower` first.
 
-choose   an algorithm for every placeholder, by the price of its plans   (choices.py)
-plan     its plans, one for all replica groups with one arrangement      (collectives/)
-lower    plans to descriptors, CC-core programs and semaphores           (lower_plans, below)
-split    queues of several pipeline stages, one for each stage           (stage_queues.py)
+    choose   an algorithm for every placeholder, by the price of its plans   (choices.py)
+    plan     its plans, one for all replica groups with one arrangement      (collectives/)
+    lower    plans to descriptors, CC-core programs and semaphores           (lower_plans, below)
+    split    queues of several pipeline stages, one for each stage           (stage_queues.py)
+
+Tests and benchmarks that have plans of their own call `lower_plans`.
 """
 
 import gc

@@ -10,7 +10,7 @@ import ncc_runtime
 from ncc_runtime.collectives import choose, plan_memory
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.errors import LoweringError
-from ncc_runtime.execution.clock.instances import alike_instances
+from ncc_runtime.execution.clock.instances import symmetric_instances
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.choices import chooser_of, groups_of, job_of
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable, Queue
@@ -93,7 +93,7 @@ def are_alike(executable: Executable) -> bool:
     parts = Parts(
         executable.routes, TimingModel.from_topology(executable.topology), executable.ranks
     )
-    return alike_instances(executable, parts, planned(executable)).count > 1
+    return symmetric_instances(executable, parts, planned(executable)).count > 1
 
 
 def events(trace: Trace, ranks: int) -> np.ndarray:
