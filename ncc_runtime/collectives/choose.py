@@ -205,7 +205,7 @@ class Choice:
 
 
 class CandidateBuilder:
-    """Makes the plans of candidates on one placement: estimated at first, exact when asked.
+    """Makes the plans of candidates on one placement: first estimated, exact on request.
 
     Remembers arrangements, and the candidates that it made exact.
     """

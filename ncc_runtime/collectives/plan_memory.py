@@ -20,14 +20,14 @@ MIB = 1 << 20
 
 
 def check_room(plans: Sequence[tuple[Plan, int]], representatives: int, ranks: int) -> None:
-    """LoweringError if the host has no memory for the queues of plans, each of so many members."""
+    """LoweringError if the host has no memory for the queues of (plan, members)."""
     short = shortage(plans, representatives, ranks)
     if short:
         raise LoweringError(short)
 
 
 def shortage(plans: Sequence[tuple[Plan, int]], representatives: int, ranks: int) -> str:
-    """Why the host cannot hold the queues of plans, each of so many members; "" if it can.
+    """Why the host cannot hold the queues of (plan, members); "" if it can.
 
     The representatives are the ranks that get queues: all, or those of the first instance.
     """

@@ -124,7 +124,7 @@ def _channels(plan: Plan) -> Iterator[Channel]:
 
 
 def _of_transfer(move: Transfer) -> Iterator[Channel]:
-    """To whom it writes, whose operands it reads, whose slots it hands back."""
+    """Channels to members written to, to owners of operands, from writers of slots handed back."""
     peers = [move.peer] if move.second_target is None else [move.peer, move.second_target.peer]
     for peer in peers:
         active = np.flatnonzero(peer != IDLE)

@@ -80,17 +80,17 @@ class Subgroups:
         return _sealed(self_peers(self.members))
 
     def member(self, position: np.ndarray) -> np.ndarray:
-        """By member, who has the given position in its subgroup, (members,) int32."""
+        """By member, the member at the given position of its subgroup, (members,) int32."""
         return np.asarray(self.orders[self.subgroup, position % self.size])
 
     def shifted(self, step: int) -> np.ndarray:
-        """By member, who is `step` positions on in its subgroup, (members,) int32."""
+        """By member, the member `step` positions on in its subgroup, (members,) int32."""
         if step not in self._shifted:
             self._shifted[step] = _sealed(self.member(self.positions + step))
         return self._shifted[step]
 
     def members_of(self, by_position: np.ndarray) -> np.ndarray:
-        """By member, who has the position that a column over positions names; IDLE stays; int32."""
+        """A column of positions by position as one of members by member, int32; IDLE stays."""
         key = by_position.tobytes()
         if key not in self._members_of:
             position = by_position[self.positions]
@@ -222,7 +222,7 @@ def all_gather(name: str, job: Job, stages: Sequence[StageAlgorithm]) -> Plan:
 
 
 def _divides_evenly(stages: Sequence[StageAlgorithm], elements: Sequence[int]) -> bool:
-    """Whether buffers of so many elements go in chunks of one size, chunk by chunk."""
+    """Whether buffers of these sizes divide into equal chunks that are moved one by one."""
     members = stages[0].subgroups.members
     return all(stage.goes_by_chunk for stage in stages) and not any(
         count % members for count in elements

@@ -1,4 +1,4 @@
-"""Symmetric instances: the ranks of one stand for those of all, where only times are asked for.
+"""Symmetric instances: the ranks of one represent those of all, where only times are wanted.
 
 A collective over alike instances is often one program many times over. Move every rank to the same
 place of the next instance: if that automorphism of the machine maps the transfers to themselves,
@@ -36,12 +36,12 @@ from ncc_runtime.machine_model.instances import FirstParts, is_repeated, maps_of
 
 
 class AsymmetryError(LoweringError):
-    """The ranks of one instance do not stand for those of the others."""
+    """The ranks of one instance do not represent those of the others."""
 
 
 @attrs.frozen(eq=False)
 class Ends:
-    """Who sends to whom, for representatives.
+    """Senders and receivers, for representatives.
 
     A receiver may be of another instance. The representative at the same place of the first one
     then gets the same from a sender elsewhere: both transfers share a channel number.
@@ -55,7 +55,7 @@ class Ends:
 
 @attrs.frozen
 class RankSymmetry:
-    """The ranks that have columns: 0..representatives-1, who stand for all. By default all."""
+    """The ranks that have columns: 0..representatives-1, which represent all. By default all."""
 
     ranks: int
     representatives: int = attrs.field()
@@ -69,7 +69,7 @@ class RankSymmetry:
         return representative_members(groups, self.representatives)
 
     def ends(self, peer: np.ndarray) -> Ends:
-        """Who sends to whom by a column of peers, (ranks,), IDLE for none.
+        """The senders and receivers in a column of peers, (ranks,), IDLE for none.
 
         AsymmetryError if ranks that are alike do not send to ranks that are alike.
         """
@@ -88,7 +88,7 @@ class RankSymmetry:
 
 
 def group_symmetry(group: np.ndarray, representatives: int) -> Symmetry | None:
-    """How the members of an instance stand for a group; None where the group is in one.
+    """The symmetry by which an instance's members represent a group; None where it is in one.
 
     `representatives` are the ranks of an instance. AsymmetryError if its members are not alike.
     """
@@ -118,7 +118,7 @@ def representative_members(groups: np.ndarray, representatives: int) -> np.ndarr
 
 
 def of_representatives(column: np.ndarray, count: int) -> np.ndarray:
-    """A plan's column for the first members, who are all that it has or some of them."""
+    """A plan's column for the first `count` members; it may have no others."""
     return column if len(column) == count else column[:count]
 
 
@@ -132,7 +132,7 @@ def equal_sizes(column: np.ndarray, count: int) -> np.ndarray:
 
 @attrs.frozen(eq=False)
 class RepresentativeParts:
-    """What is priced where the ranks of the first instance stand for all."""
+    """What is priced where the ranks of the first instance represent all."""
 
     representatives: int
     parts: FirstParts  # what they pass

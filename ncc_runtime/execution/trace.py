@@ -214,7 +214,7 @@ def _opens_placeholder(queue: CcQueue) -> np.ndarray:
 
 
 def _stable_order(numbers: np.ndarray, count: int) -> np.ndarray:
-    """Positions of numbers below `count`, ascending; of equal ones the first comes first."""
+    """The stable ascending order of numbers below `count`."""
     narrow = np.min_scalar_type(max(0, count - 1))  # 16 bits and less are sorted in linear time
     return np.argsort(numbers.astype(narrow), kind="stable")
 

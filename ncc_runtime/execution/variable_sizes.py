@@ -174,7 +174,7 @@ class SizeRecord:
                 self._runs[number] = []
 
     def add(self, number: int, row: int, ranks: np.ndarray, sizes: np.ndarray) -> None:
-        """A row has been performed on ranks, and moved so many bytes on each."""
+        """A row has been performed on ranks and moved these sizes, in bytes."""
         self._total[number][row, ranks] += sizes
         self._times[number][row, ranks] += 1
         self._runs[number].append((ranks, sizes))

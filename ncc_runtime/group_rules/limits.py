@@ -66,7 +66,7 @@ def groups_verdicts(program: Program, placement: Placement) -> Iterator[Verdict]
 def _too_many_groups(
     placement: Placement, number: int, group: Ranks, rank: int, others: list[Ranks]
 ) -> Verdict:
-    """Refuses a group because one of its ranks is in so many others."""
+    """Refuses a group because one of its ranks is in too many others."""
     limit = GROUPS_OF_A_PROGRAM
     nearest = min(others, key=lambda other: len(set(other) ^ set(group)))
     places = places_of(placement, nearest)

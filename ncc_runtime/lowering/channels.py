@@ -1,4 +1,4 @@
-"""Channels between ranks and their semaphores: who tells whom that data, room or a slot is there.
+"""Channels between ranks: the semaphores that signal data, readiness and free slots.
 
 A channel is (sender, receiver, lane). It has three counters, each with one incrementing queue, so
 that they never need a reset and the order of queues cannot change what a wait means:

@@ -74,7 +74,7 @@ def _segments(program: Program, table: InstrTable) -> list[tuple[list[int], Mark
 
 @attrs.frozen(eq=False)
 class StreamItem:
-    """A placeholder, or a control row of one stage, that a stream's CC-core gets."""
+    """A placeholder, or a control row of one stage, in the program of a stream's CC-core."""
 
     stream: int
     item: int | Marker
@@ -106,7 +106,7 @@ def _items_of(stage: Stage) -> Iterator[StreamItem]:
 
 
 def _merged(by_stage: Sequence[deque[StreamItem]]) -> Iterator[StreamItem]:
-    """One stream of all stages: a placeholder that stages share comes when it is next in each.
+    """One stream of all stages; a shared placeholder is yielded when it is next in each of them.
 
     Every stage has its placeholders in the order of their numbers, so the lowest number left is
     next in every stage that has it: the merge cannot get stuck.

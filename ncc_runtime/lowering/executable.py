@@ -225,7 +225,7 @@ class Executable:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """The programs that run together, and who runs them; mostly one that all ranks run."""
+        """The programs that run together, and their ranks; mostly one that all ranks run."""
         return stages_of(self.program)
 
     def stage_of(self, rank: int) -> Stage:

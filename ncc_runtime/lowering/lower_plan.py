@@ -78,7 +78,7 @@ class Addresses:
 
 @attrs.frozen(eq=False)
 class PeerLink:
-    """Who sends to whom in one lane: every rank to at most one peer, and from at most one."""
+    """Senders and receivers in one lane: a rank sends to at most one, and receives from one."""
 
     number: int
     ends: Ends

@@ -57,7 +57,7 @@ class MemberRows:
         return False
 
     def write(self, out: np.ndarray) -> None:
-        """Fill (rows, ranks), so many cells at a time that they stay in cache."""
+        """Fill (rows, ranks), in blocks of cells that stay in cache."""
         is_full = len(self.ranks) == 1 and is_everybody(self.ranks[0], out.shape[1])
         if not is_full:
             out[:] = self.idle
@@ -189,7 +189,7 @@ def distinct(objects: Sequence[T]) -> tuple[list[T], np.ndarray]:
 
 
 def write_rows(rows: Sequence[Row], out: np.ndarray) -> None:
-    """Fill the first rows of (rows, ranks), so many cells at a time that they stay in cache."""
+    """Fill the first rows of (rows, ranks), in blocks of cells that stay in cache."""
     step = max(1, CELLS_AT_ONCE // out.shape[1])
     for first in range(0, len(rows), step):
         some = rows[first : first + step]

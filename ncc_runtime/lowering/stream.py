@@ -144,7 +144,7 @@ class StreamProgram:
     def queues(
         self, shifts: Mapping[int, BlockShifts], semaphore_count: int
     ) -> tuple[CcQueue, tuple[DmaQueue, ...]]:
-        """The CC-core's queue and its rings, in lane order; every rank has so many semaphores."""
+        """The CC-core's queue and its rings, in lane order."""
         name, queues = f"cc{self.stream}", self._queues
         for planned in self._jumps:
             # Waited values count every block as run once. Repeated rows increment once more, so

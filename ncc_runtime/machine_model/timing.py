@@ -136,7 +136,7 @@ class TimingModel:
         return -(-self.cc_instruction_ps // self.cc_cores_of(stream, streams))
 
     def barrier_ps(self, chips: int) -> int:
-        """The time of the barrier before an execution, for ranks of so many chips."""
+        """The time of the barrier before an execution, for the ranks of `chips` chips."""
         return self.execution_barrier_ps * (chips - 1).bit_length()
 
     def work_per_s(self, engine: Engine, dtype: DType) -> int:

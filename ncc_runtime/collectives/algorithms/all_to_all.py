@@ -60,7 +60,7 @@ class GroupShifts:
         return np.array(self.seated, np.int32)
 
     def peers(self, number: int) -> np.ndarray:
-        """(members,) int32, whom each member sends to."""
+        """(members,) int32, the receiver of each member in a shift."""
         steps = np.unravel_index(number, self.shape)
         moved = [
             (place + step) % side

@@ -94,7 +94,7 @@ class MeshSend:
 
 
 def matchings(sends: Iterable[MeshSend]) -> list[list[MeshSend]]:
-    """Sets in which nobody sends or receives twice: each send goes into the first it fits in."""
+    """Sets in which no position sends or receives twice: each send goes into the first it fits."""
     sets: list[list[MeshSend]] = []
     sending: dict[int, int] = {}  # bits: the sets a position sends in
     receiving: dict[int, int] = {}

@@ -50,7 +50,7 @@ class CubeForm:
     inside: int
 
     def rotated(self, label: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Labels with their bits inside an instance rotated upwards by so many places."""
+        """Labels with their bits inside an instance rotated left by `places`."""
         axes = self.inside.bit_length() - 1
         if not axes:
             return label

@@ -156,7 +156,7 @@ class _Chain:
         return max(extent.chunks for extent in self.segments)
 
     def neighbour(self, places: int) -> np.ndarray:
-        """By member, the member so many places further from the root, (members,) int32."""
+        """By member, the member that is `places` further from the root, (members,) int32."""
         members = len(self.distance)
         return ((self_peers(members) + places) % members).astype(np.int32)
 

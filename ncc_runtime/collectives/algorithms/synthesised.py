@@ -57,7 +57,7 @@ WORTH_PERCENT = 98
 """More slices are taken only if they bring the slots of a slice below this."""
 
 REDUCED_OPERANDS = 4
-"""Operands of a chip that are reduced with what it gets, to compare slots; as of trn2."""
+"""Operands of a chip that are reduced with received sums, to compare slots; as of trn2."""
 
 LARGEST_SEARCH = 50_000_000
 """Edges by chunks by slots, about, that are searched at most: a second or two."""
@@ -340,6 +340,7 @@ class _GreedyMatching:
         free = np.flatnonzero((score < NEVER).any(axis=1) & self._fits(left))
         sends: list[tuple[np.ndarray, np.ndarray]] = []
         while len(free):
+            # every edge that is free wants its rarest chunk; those that lose it choose again
             best = score[free].argmin(axis=1)
             able = score[free, best] < NEVER
             edges, chunks = self._granted(free[able], best[able], left)

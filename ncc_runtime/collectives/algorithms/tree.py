@@ -172,7 +172,7 @@ class _Level:
                 yield children, members
 
     def _sources(self, k: int, children: int) -> tuple[Location, ...]:
-        """The member's share of an extent, then what so many children sent."""
+        """The member's share of an extent, then the sums that its children sent."""
         received = (self._slot(side, k) for side in range(children))
         return (self._piece(self.share[k]), *received)
 

@@ -58,7 +58,7 @@ class TransferLoad:
         return self.exact(sizes, 1)
 
     def exact(self, sizes: np.ndarray, transfers: int) -> np.ndarray:
-        """(parts,) int64, for the bytes of the active members in so many transfers together."""
+        """(parts,) int64, for the bytes of the active members in several transfers together."""
         rows = self.rows * transfers
         if not len(sizes):
             return rows

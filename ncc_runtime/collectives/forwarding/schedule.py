@@ -313,12 +313,12 @@ class PartialSums:
 
     @property
     def most_received(self) -> int:
-        """The most partial sums of one chunk that one chip gets."""
+        """The most partial sums of one chunk that one chip receives."""
         return self.children.shape[1]
 
     @classmethod
     def of(cls, sends: ChipSchedule, chips: int) -> "PartialSums":
-        """Of a reduce-scatter over so many chips."""
+        """The partial sums of a reduce-scatter."""
         # by chip and chunk, the buffers with sums that are there
         held: list[list[list[int]]] = [[[] for _ in sends.owners] for _ in range(chips)]
         count = [0] * chips  # of buffers by chip
@@ -472,7 +472,7 @@ class _StepBuilder:
     def completed(
         self, chunks: np.ndarray, sums: PartialSums, lane_index: int
     ) -> Iterator[ForwardingStep]:
-        """Chunks of which owners have got all partial sums, reduced into their final place."""
+        """Chunks whose owners have all partial sums, reduced into their final place."""
         chips = self.sends.owners[chunks]
         proxies = self.proxies.neighbours(0)[chips]
         for turn in self.turns:
@@ -514,7 +514,7 @@ class _StepBuilder:
         )
 
     def _neighbour(self, chips: np.ndarray, step: np.ndarray | int) -> np.ndarray:
-        """(members,) int32, at proxies the member so many places on; IDLE from a full round on."""
+        """(members,) int32, at proxies the member `step` places on; IDLE from a full round on."""
         steps = np.broadcast_to(step, chips.shape)[:, None]
         size = self.proxies.sizes[chips][:, None]
         place = (np.arange(self.proxies.planes) + steps) % size

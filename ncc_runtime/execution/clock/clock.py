@@ -215,7 +215,7 @@ def _processes(executable: Executable, start_ps: int, ranks: int) -> np.ndarray:
 
 
 def _semaphores(program: ClockProgram) -> tuple[np.ndarray, np.ndarray]:
-    """All semaphores at zero, each with room for what it gets if every row runs once."""
+    """All semaphores at zero, each with room for its increments if every row runs once."""
     room = program.increments
     semaphore = empty("semaphore", len(room))
     semaphore["start"], semaphore["room"] = np.cumsum(room) - room, room

@@ -78,5 +78,5 @@ def paired_rows(
 
 
 def constant_column(value: int, rows: int) -> DistinctRows:
-    """A column of so many rows that holds one value."""
+    """A column of `rows` rows that hold one value."""
     return DistinctRows(np.array([[value]]), np.zeros(rows, np.int64))

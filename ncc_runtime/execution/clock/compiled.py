@@ -75,7 +75,7 @@ def _lock(folder: Path) -> None:
 
 
 def _sweep(parent: Path, used: Path) -> None:
-    """Remove the oldest folders that nobody uses."""
+    """Remove the oldest folders that no process uses."""
     folders = []
     for folder in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # another process has removed it

@@ -64,11 +64,11 @@ class EventLog:
         return self._file is not None
 
     def has_memory_for(self, events: int) -> bool:
-        """Whether so many may be kept in memory."""
+        """Whether so many events may be kept in memory."""
         return events <= self._in_memory
 
     def first_table(self, events: int) -> np.ndarray:
-        """An empty table for so many events, or for as many as memory may hold."""
+        """An empty table for `events`, or for as many as may be kept in memory."""
         return empty("event", max(1, min(events, self._in_memory)))
 
     def room(self, machine: ClockState) -> ClockState:
@@ -184,7 +184,7 @@ class SortedTrace(Trace):
         latest_ps: int,
         sources: Callable[[np.ndarray], np.ndarray],
     ) -> None:
-        """`sources`: from which instance the increment of each event came, as rows of origin."""
+        """`sources` gives the rows of `origin` for the increments that events waited for."""
         object.__setattr__(self, "executable", executable)
         vars(self).update(_log=log, _instances=instances, _latest_ps=latest_ps, _sources=sources)
 
@@ -310,7 +310,7 @@ class SortedTrace(Trace):
 
 
 def narrowest(count: int) -> type[np.signedinteger]:
-    """The narrowest signed type that numbers so many events."""
+    """The narrowest signed type that numbers `count` events."""
     return np.int32 if count <= np.iinfo(np.int32).max else np.int64
 
 

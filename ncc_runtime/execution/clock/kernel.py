@@ -39,7 +39,7 @@ from ncc_runtime.execution.clock.tables import (
 )
 
 LEAST_ROOM = 4
-"""A semaphore that outgrows its place gets room for twice as many, and for no fewer."""
+"""A semaphore that outgrows its room gets twice as much, and at least this."""
 
 
 @compiled
@@ -139,7 +139,7 @@ def _relocate(m: ClockState, key: int) -> None:
 
 @compiled
 def has_room(m: ClockState, semaphores: int) -> bool:
-    """Whether so many semaphores could move."""
+    """Whether the table has room for so many semaphores to move."""
     need = semaphores * max(LEAST_ROOM, 2 * m.counts[LARGEST])
     fits: bool = m.counts[INCREMENTS] + need <= len(m.increment)
     return fits
