@@ -74,10 +74,10 @@ def candidate(chooser: Chooser, job: Job, name: str, groups: Sequence[Members]) 
     if name == BY_TURNS:
         (group,) = groups
         plan = direct.all_to_all(job, ByTurns((len(group),), tuple(range(len(group)))))
-        one = Candidate(name, None, teams=((plan, np.array(groups, np.int32)),))
+        estimate = Candidate(name, None, replica_groups=((plan, np.array(groups, np.int32)),))
     else:
-        (one,) = (it for it in chooser.unpriced(job, groups) if it.name == name)
-    return chooser.with_price(job, one)
+        (estimate,) = (each for each in chooser.unpriced(job, groups) if each.name == name)
+    return chooser.with_price(job, estimate)
 
 
 def placement_of(where: str, folder: Path) -> Placement:
@@ -87,9 +87,9 @@ def placement_of(where: str, folder: Path) -> Placement:
         path = folder / f"{AS_TRN3}.toml"
         path.write_text(AS_FAST)
         return place(build(str(path)), int(ranks))
-    said = re.fullmatch(r"(.+?)(?:x(\d+))?", machine)
-    assert said, "any name is one"
-    return place(build(said[1], int(said[2] or 1)), int(ranks))
+    parts = re.fullmatch(r"(.+?)(?:x(\d+))?", machine)
+    assert parts, "every name matches"
+    return place(build(parts[1], int(parts[2] or 1)), int(ranks))
 
 
 def lines(placement: Placement, size: int, names: tuple[str, ...]) -> Iterator[str]:
@@ -107,21 +107,20 @@ def lines(placement: Placement, size: int, names: tuple[str, ...]) -> Iterator[s
         f"of links alone {bound.links_ps / 1e6:.1f} us; {chosen} is chosen"
     )
     for name in names:
-        one = candidate(chooser, job, name, groups)
-        if one.price is None:
-            yield f"    {name:<9} cannot run: {one.reason}"
+        priced = candidate(chooser, job, name, groups)
+        if priced.price is None:
+            yield f"    {name:<9} cannot run: {priced.reason}"
             continue
         try:
-            executable = lower_plans(
-                program, placement, [list(replica_groups_of(program, job, one))]
-            )
+            replica_groups = list(replica_groups_of(program, job, priced))
+            executable = lower_plans(program, placement, [replica_groups])
         except LoweringError as reason:
             yield f"    {name:<9} cannot run: {reason}"
             continue
         clock = collective_ps(executable)
         yield (
-            f"    {name:<9} price {one.price.time_ps / 1e6:8.1f} us, clock {clock / 1e6:8.1f} us, "
-            f"{100 * bound.time_ps / clock:5.1f} % of the bound"
+            f"    {name:<9} price {priced.price.time_ps / 1e6:8.1f} us, "
+            f"clock {clock / 1e6:8.1f} us, {100 * bound.time_ps / clock:5.1f} % of the bound"
         )
 
 

@@ -2,10 +2,11 @@
 
 Each line is measured in a process of its own, after a small run for which the clock was compiled or
 fetched from its cache. Messages are transfers of DMA rings, of all ranks; seconds are those of the
-processor. A collective of all ranks of trn2 goes the whole way from the bytes of a `.neff` to the
-text of the report: unpacked, placed, filled, timed, told. Of instances that are alike one is filled
-and simulated; with --all every rank is filled. With --chosen there are also what is chosen for
-65,536 ranks, buffers that do not divide evenly, of which every rank is filled, and an all-to-all.
+processor. A collective of all ranks of trn2 goes all the way from the bytes of a `.neff` to the
+text of the report: unpacked, placed, filled, timed, reported. Of instances that are alike one is
+filled and simulated; with --all every rank is filled. With --chosen there are also what is chosen
+for 65,536 ranks, buffers that do not divide evenly, of which every rank is filled, and an
+all-to-all.
 
 Run: python benchmarks/clock.py [--ranks 64 1024 4096] [--algorithm ring] [--size-bytes N] [--all]
      python benchmarks/clock.py --ranks 65536 --algorithm hier.kangaring.rdh --no-model
@@ -168,11 +169,11 @@ def main() -> None:
             print_line(pool.apply(measure, (case,)))
 
 
-def print_line(one: Measured) -> None:
+def print_line(line: Measured) -> None:
     print(
-        f"{one.name:20}{one.algorithm[:19]:20}{one.messages:13,}{one.slowed:12,}"
-        f"{one.predicted_us:12,.1f}{one.fill_s:8.2f}{one.clock_s:9.2f}{one.report_s:10.2f}"
-        f"{one.messages / one.clock_s:13,.0f}{one.peak_mib:10.0f}",
+        f"{line.name:20}{line.algorithm[:19]:20}{line.messages:13,}{line.slowed:12,}"
+        f"{line.predicted_us:12,.1f}{line.fill_s:8.2f}{line.clock_s:9.2f}{line.report_s:10.2f}"
+        f"{line.messages / line.clock_s:13,.0f}{line.peak_mib:10.0f}",
         flush=True,
     )
 

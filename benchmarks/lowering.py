@@ -72,8 +72,8 @@ def measure(name: str, ranks: int, size: int) -> dict[str, float | str]:
             name, job_of(what, what.placeholders[0]), GroupLayout.of(placement, everybody)
         )
         planned = time.perf_counter()
-        teams = [[ReplicaGroups(plan, np.array([everybody], np.int32))]]
-        executable = lower_plans(what, placement, teams)
+        replica_groups = [[ReplicaGroups(plan, np.array([everybody], np.int32))]]
+        executable = lower_plans(what, placement, replica_groups)
         done = time.perf_counter()
     except (LoweringError, UnsuitedError) as error:
         return {"reason": str(error)}
@@ -96,13 +96,13 @@ def line(name: str, ranks: int, size: int) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"{head}  more than {PATIENCE_S} s"
-    found = json.loads(done.stdout)
-    if "reason" in found:
-        return f"{head}  {found['reason']}"
-    rate = found["instructions"] / (found["plan_s"] + found["lower_s"])
+    row = json.loads(done.stdout)
+    if "reason" in row:
+        return f"{head}  {row['reason']}"
+    rate = row["instructions"] / (row["plan_s"] + row["lower_s"])
     return (
-        f"{head} {found['plan_s']:>8.3f} {found['lower_s']:>8.3f} {found['instructions']:>12,} "
-        f"{rate:>14,.0f} {found['peak_mib']:>9.0f}"
+        f"{head} {row['plan_s']:>8.3f} {row['lower_s']:>8.3f} {row['instructions']:>12,} "
+        f"{rate:>14,.0f} {row['peak_mib']:>9.0f}"
     )
 
 

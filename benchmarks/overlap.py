@@ -44,10 +44,9 @@ class Timed:
 def models() -> Iterator[tuple[Path, ...]]:
     """The project's own, each as its stages."""
     examples = sorted((FOLDER / "ir_examples").glob("*.ir"))
-    yield tuple(one for one in examples if one.stem.startswith(STAGES))
-    whole = [one for one in examples if not one.stem.startswith(STAGES)]
-    yield from ((one,) for one in whole)
-    yield from ((one,) for one in sorted((FOLDER / "tests" / "data" / "hlo").glob("*.hlo")))
+    yield tuple(path for path in examples if path.stem.startswith(STAGES))
+    yield from ((path,) for path in examples if not path.stem.startswith(STAGES))
+    yield from ((path,) for path in sorted((FOLDER / "tests" / "data" / "hlo").glob("*.hlo")))
 
 
 def timed(

@@ -37,7 +37,7 @@ def phases(path: str, topology: str, nodes: int | None) -> dict[str, float]:
         found[name] = time.process_time() - start
         return made
 
-    timed("imports", _imports)
+    timed("imports", import_command)
     from ncc_runtime import runtime
     from ncc_runtime.lowering.choices import ProgramChooser
     from ncc_runtime.lowering.lower import lower_plans
@@ -49,8 +49,8 @@ def phases(path: str, topology: str, nodes: int | None) -> dict[str, float]:
     options = PlaceOptions(topology, nodes=nodes)
     placement = timed("place", lambda: place_on(options, program.ranks))
     chosen = timed("choose", lambda: ProgramChooser(program, placement).choose())
-    teams = [list(one.replica_groups) for one in chosen]
-    model = runtime.Model(timed("fill", lambda: lower_plans(program, placement, teams)))
+    replica_groups = [list(plans.replica_groups) for plans in chosen]
+    model = runtime.Model(timed("fill", lambda: lower_plans(program, placement, replica_groups)))
     timed("prove", lambda: model.proofs)
     run = RunOptions(values=False)
     result = timed("clock, and rows of collectives", lambda: model.run(options=run))
@@ -58,10 +58,11 @@ def phases(path: str, topology: str, nodes: int | None) -> dict[str, float]:
     return found
 
 
-def _imports() -> None:
+def import_command() -> None:
+    """Import what the command does."""
     import ncc_runtime.cli
     import ncc_runtime.report.summary
-    import ncc_runtime.runtime  # noqa: F401 - what the command imports
+    import ncc_runtime.runtime  # noqa: F401
 
 
 def whole(path: str, topology: str, nodes: int | None) -> dict[str, float]:
@@ -103,7 +104,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         path = compiled(given.model, folder)
-        rows = [_row(path, given) for _ in range(given.runs + 1)][1:]  # the first fills caches
+        rows = [measured(path, given) for _ in range(given.runs + 1)][1:]  # the first fills caches
     print(f"{time.strftime('%Y-%m-%d')} {platform.machine()}, {given.topology}, {given.model.name}")
     least = {name: min(row[name] for row in rows) for name in rows[0]}
     phases_s = sum(seconds for name, seconds in least.items() if name not in (WHOLE, WALL))
@@ -119,7 +120,7 @@ def has_bytecode() -> bool:
     return spec is not None and spec.cached is not None and Path(spec.cached).exists()
 
 
-def _row(path: str, given: argparse.Namespace) -> dict[str, float]:
+def measured(path: str, given: argparse.Namespace) -> dict[str, float]:
     """One process for the phases, one for the whole command."""
     placed = ["--topology", given.topology]
     placed += [] if given.nodes is None else ["--nodes", str(given.nodes)]

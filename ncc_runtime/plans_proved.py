@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from ncc_runtime.collectives.chunks import whole_chunks
+from ncc_runtime.collectives.chunks import chunked
 from ncc_runtime.collectives.plan import Space
 from ncc_runtime.errors import PlanError
 from ncc_runtime.lowering.choices import plan_requests
@@ -66,7 +66,7 @@ def _wrong_text(executable: Executable, wrong: Wrong) -> str:
     buffers = request.job.buffers
     members = max(map(len, request.groups), default=1)
     elements = [buffers.result_elements[wrong.result]]
-    (extent,) = whole_chunks(Space.RESULT, elements, members, buffers.element_bytes)
+    (extent,) = chunked(Space.RESULT, elements, members, buffers.element_bytes)
     chunk = int(np.searchsorted(extent.offsets[0], wrong.offset, "right")) - 1
     where = f"chunk {chunk} of rank {wrong.rank}"
     last = "no transfer writes there" if wrong.round is None else f"in round {wrong.round}"

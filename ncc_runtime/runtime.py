@@ -103,7 +103,7 @@ class Model:
         options = attrs.evolve(options or RunOptions(), **settings)
         given = numbered(self.executable.program, inputs)
         if options.values or options.verify:
-            self.executable.check_is_whole()
+            self.executable.check_all_ranks_have_columns()
         if options.values and self.executable.ignores_memory:
             raise InputError(
                 "the program takes more memory than a rank has, which was ignored to time it: it "

@@ -147,8 +147,8 @@ class Ends:
             if address != IDLE
         ]
         peers = [int(queue.peer[row, rank])]
-        if queue.also_peer is not None:
-            peers.append(int(queue.also_peer[row, rank]))
+        if queue.second_peer is not None:
+            peers.append(int(queue.second_peer[row, rank]))
         return cls(tuple(read), tuple(peer for peer in peers if peer != IDLE))
 
 

@@ -368,7 +368,7 @@ class _Ring:
     def _flight_ps(self, number: int, to: int) -> int:
         """Words that follow data have only their write to pay; a credit has its own way."""
         model = self.clock.model
-        if number <= (1 if self.queue.also_peer is None else 2):
+        if number <= (1 if self.queue.second_peer is None else 2):
             return model.semaphore_local_ps if to == self.rank else model.semaphore_remote_ps
         return self.clock.signal_ps(self.rank, to)
 

@@ -19,7 +19,7 @@ def broken_routes(executable: Executable) -> Iterator[str]:
 
 
 def _pairs(queue: DmaQueue) -> Iterator[tuple[int, int]]:
-    peers = [queue.peer] if queue.also_peer is None else [queue.peer, queue.also_peer]
+    peers = [queue.peer] if queue.second_peer is None else [queue.peer, queue.second_peer]
     for column in peers:
         for row in column.tolist():
             yield from ((rank, peer) for rank, peer in enumerate(row) if peer not in (IDLE, rank))

@@ -211,10 +211,10 @@ class _Unrolled:
         pairs = zip(owners, addresses, strict=True)
         sources = tuple((owner, at, size) for owner, at in pairs if at != IDLE)
         targets = [(peer, int(queue.target[pc, self.rank]), size)]
-        if queue.also_peer is not None and queue.also_target is not None:
-            also = int(queue.also_peer[pc, self.rank])
+        if queue.second_peer is not None and queue.second_target is not None:
+            also = int(queue.second_peer[pc, self.rank])
             if also != IDLE:
-                targets.append((also, int(queue.also_target[pc, self.rank]), size))
+                targets.append((also, int(queue.second_target[pc, self.rank]), size))
         opcode = DmaOpcode(int(queue.opcode[pc]))
         used = {DmaOpcode.COPY: sources[:1], DmaOpcode.REDUCE: sources, DmaOpcode.FILL: ()}[opcode]
         row.accesses = (*_accesses(used, False), *_accesses(targets, True))

@@ -92,8 +92,8 @@ RING_COLUMNS = (
     "peer",
     "target",
     "size_bytes",
-    "also_peer",
-    "also_target",
+    "second_peer",
+    "second_target",
     "sources",
     "source_rank",
 )

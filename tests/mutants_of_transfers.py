@@ -71,8 +71,8 @@ def _left_out(
     if queue.size_bytes[cell]:
         kind = _left_out_kind(queue, cell)
         yield kind, where, lambda: edit.with_cells(executable, number, cell, {"size_bytes": 0})
-    if queue.size_bytes[cell] and queue.also_peer is not None and queue.also_peer[cell] != IDLE:
-        also = {"also_peer": IDLE, "also_target": IDLE}
+    if queue.size_bytes[cell] and queue.second_peer is not None and queue.second_peer[cell] != IDLE:
+        also = {"second_peer": IDLE, "second_target": IDLE}
         yield (
             "second target left out",
             where,
@@ -119,7 +119,7 @@ def _shifted_by(executable, number, queue, cell, by, name, where) -> Iterator[Si
                 return edit.with_source(executable, number, cell, which, address + by)
 
             yield f"source shifted by {name}", where, make_source
-    for column, peers in (("target", queue.peer), ("also_target", queue.also_peer)):
+    for column, peers in (("target", queue.peer), ("second_target", queue.second_peer)):
         addresses = getattr(queue, column)
         if addresses is None or peers is None or peers[cell] == IDLE:
             continue

@@ -203,8 +203,8 @@ def _sender(move: Transfer, number: int, member: int) -> int:
 
 def _targets(move: Transfer, member: int) -> Iterator[tuple[int, Location]]:
     yield int(move.peer[member]), move.target
-    if move.also is not None and move.also.peer[member] != IDLE:
-        yield int(move.also.peer[member]), move.also.target
+    if move.second_target is not None and move.second_target.peer[member] != IDLE:
+        yield int(move.second_target.peer[member]), move.second_target.target
 
 
 def sent_bytes(plan: Plan) -> np.ndarray:

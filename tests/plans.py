@@ -61,8 +61,8 @@ def _writes(memory, transfer: Transfer, member: int):
         at = int(piece.offset[member]) // WORD
         total = total + memory[piece.space][member if owner == IDLE else owner, at : at + words]
     places = [(transfer.peer, transfer.target)]
-    if transfer.also is not None:
-        places.append((transfer.also.peer, transfer.also.target))
+    if transfer.second_target is not None:
+        places.append((transfer.second_target.peer, transfer.second_target.target))
     for peer, target in places:
         if peer[member] != IDLE:
             yield target.space, int(peer[member]), int(target.offset[member]) // WORD, total
@@ -85,8 +85,12 @@ def four_on_a_chip(words: int) -> Plan:
         Location(Space.OPERAND, at, owner=other(step) if step else None) for step in range(4)
     ]
     result = Location(Space.RESULT, at)
-    first = Transfer(mine, tuple(quarters), result, size, also=SecondTarget(other(1), result))
-    second = Transfer(other(2), (result,), result, size, also=SecondTarget(other(3), result))
+    first = Transfer(
+        mine, tuple(quarters), result, size, second_target=SecondTarget(other(1), result)
+    )
+    second = Transfer(
+        other(2), (result,), result, size, second_target=SecondTarget(other(3), result)
+    )
     return Plan("quarters", 4, (Round((first,)), Round((second,))))
 
 
@@ -118,8 +122,8 @@ def plans(draw: st.DrawFn, members: int, words: int) -> Plan:
             rounds.append(Round(tuple(done)))
         for move in done:
             places = [(move.peer, move.target)]
-            if move.also is not None:
-                places.append((move.also.peer, move.also.target))
+            if move.second_target is not None:
+                places.append((move.second_target.peer, move.second_target.target))
             size = int(move.size_bytes[0]) // WORD
             written.ready += [(target, size) for peer, target in places if (peer != IDLE).all()]
     return Plan("random", members, tuple(rounds), scratch_bytes=words * WORD)
@@ -141,7 +145,9 @@ def _transfer(draw: st.DrawFn, members: int, written: _Written) -> Transfer | No
         )
     sources = tuple(_source(draw, members, written, size) for _ in range(draw(st.integers(1, 3))))
     size_bytes = np.full(members, size * WORD, np.int64)
-    return Transfer(peer, sources, target, size_bytes, also=also, lane=draw(st.integers(0, 1)))
+    return Transfer(
+        peer, sources, target, size_bytes, second_target=also, lane=draw(st.integers(0, 1))
+    )
 
 
 def _peers(draw: st.DrawFn, members: int) -> np.ndarray:

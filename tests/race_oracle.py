@@ -114,8 +114,8 @@ class Oracle:
                         owner = int(queue.source_rank[row, rank, k])
                     yield Access((number, rank, row), owner, start, start + size, False)
             targets = [(queue.peer, queue.target)]
-            if queue.also_peer is not None and queue.also_peer[row, rank] != IDLE:
-                targets.append((queue.also_peer, queue.also_target))
+            if queue.second_peer is not None and queue.second_peer[row, rank] != IDLE:
+                targets.append((queue.second_peer, queue.second_target))
             for peer, target in targets:
                 start = int(target[row, rank])
                 end = start + size

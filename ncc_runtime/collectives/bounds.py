@@ -70,6 +70,9 @@ from ncc_runtime.machine_model.timing import PS_PER_S, duration_ps
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.placement import Placement
 
+MOST_RATE = 9 * 10**15
+"""Bytes a second; `duration_ps` takes no faster rate."""
+
 
 @attrs.frozen
 class Bound:
@@ -99,7 +102,7 @@ class _Flow:
 
 
 def bound_of(parts: Parts, job: Job, groups: Sequence[Members]) -> Bound:
-    """The bound for all groups of a placeholder together; of variable size, for what is assumed."""
+    """The bound for all groups of a placeholder together; variable sizes are as assumed."""
     job = as_if_full(job)
     place, topology = parts.routes.placement, parts.routes.topology
     ranks, chips = np.arange(parts.ranks), place.chip.astype(np.int64)
@@ -110,7 +113,7 @@ def bound_of(parts: Parts, job: Job, groups: Sequence[Members]) -> Bound:
         _stacks(parts, _flow(job, groups, ranks)),
         _per_cluster(_flow(job, groups, chips), PartKind.LINK.value, *_ports(parts, chips, nodes)),
     ]
-    size = larger_side_bytes(job)
+    size = payload_bytes(job)
     bounds.append((reductions_ps(parts, job, groups, size), PartKind.DMA.value))
     bounds.append((cut_ps(parts, job, groups, size), PartKind.LINK.value))
     bounds.append((detours_ps(parts, job, groups, size), PartKind.LINK.value))
@@ -124,32 +127,32 @@ def bound_of(parts: Parts, job: Job, groups: Sequence[Members]) -> Bound:
     return Bound(_latency_ps(parts, job, groups), bandwidth, passes, links)
 
 
-def larger_side_bytes(job: Job) -> int:
+def payload_bytes(job: Job) -> int:
     """Bytes of the larger of operands and results on one rank."""
     sides = (job.buffers.operand_elements, job.buffers.result_elements)
     return max(sum(side) for side in sides) * job.buffers.element_bytes
 
 
 def _flow(job: Job, groups: Sequence[Members], cluster: np.ndarray) -> _Flow:
-    """The least flow of all groups; `cluster` says where each rank is."""
+    """The least flow of all groups; `cluster` gives the cluster of each rank."""
     count = int(cluster.max()) + 1
     leaving, entering = np.zeros(count, np.int64), np.zeros(count, np.int64)
     total = 0
-    size = larger_side_bytes(job)
+    size = payload_bytes(job)
     for group in groups:
         if job.placeholder.op is CollectiveOp.PERMUTE:
             pairs = np.array(job.placeholder.pairs, np.int64).reshape(-1, 2)
-            where_of = cluster[list(group)]
-            source, target = where_of[pairs[:, 0]], where_of[pairs[:, 1]]
+            cluster_of = cluster[list(group)]  # pairs name members of the group
+            source, target = cluster_of[pairs[:, 0]], cluster_of[pairs[:, 1]]
             crosses = source != target
             where = np.unique(np.concatenate((source, target)))
             out = np.bincount(source[crosses], minlength=count)[where] * size
             into = np.bincount(target[crosses], minlength=count)[where] * size
             all_bytes = int(out.sum())
         else:
-            where, held = np.unique(cluster[list(group)], return_counts=True)
+            where, members = np.unique(cluster[list(group)], return_counts=True)
             root = where == cluster[group[job.placeholder.root or 0]]
-            out, into, all_bytes = _of_group(job.placeholder.op, held, root, size)
+            out, into, all_bytes = _of_group(job.placeholder.op, members, root, size)
         leaving[where] += out
         entering[where] += into
         total += all_bytes
@@ -157,21 +160,25 @@ def _flow(job: Job, groups: Sequence[Members], cluster: np.ndarray) -> _Flow:
 
 
 def _of_group(
-    op: CollectiveOp, held: np.ndarray, root: np.ndarray, size: int
+    op: CollectiveOp, members: np.ndarray, root: np.ndarray, size: int
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """(leaving, entering, in all) of one group with `held` members in each of its clusters."""
-    members, clusters = int(held.sum()), len(held)
+    """(leaving, entering, in all) of one group: the table above, one line an operator.
+
+    `members` (clusters,) are those of each cluster, `root` (clusters,) bool is that of the root.
+    """
+    total, clusters = int(members.sum()), len(members)
     if clusters == 1 or op is CollectiveOp.BARRIER:
-        return np.zeros_like(held), np.zeros_like(held), 0
-    share, rest = held * size // members, (members - held) * size // members
-    whole, once = np.full_like(held, size), (clusters - 1) * size
+        return np.zeros_like(members), np.zeros_like(members), 0
+    share, rest = members * size // total, (total - members) * size // total
+    buffer, copies = np.full_like(members, size), (clusters - 1) * size
+    exchanged = members * rest
     table = {
-        CollectiveOp.ALL_REDUCE: (whole, whole, 2 * once),
-        CollectiveOp.ALL_GATHER: (share, rest, once),
-        CollectiveOp.REDUCE_SCATTER: (rest, share, once),
-        CollectiveOp.ALL_TO_ALL: (held * rest, held * rest, int((held * rest).sum())),
-        CollectiveOp.BROADCAST: (whole * root, whole * ~root, once),
-        CollectiveOp.REDUCE: (whole * ~root, whole * root, once),
+        CollectiveOp.ALL_REDUCE: (buffer, buffer, 2 * copies),
+        CollectiveOp.ALL_GATHER: (share, rest, copies),
+        CollectiveOp.REDUCE_SCATTER: (rest, share, copies),
+        CollectiveOp.ALL_TO_ALL: (exchanged, exchanged, int(exchanged.sum())),
+        CollectiveOp.BROADCAST: (buffer * root, buffer * ~root, copies),
+        CollectiveOp.REDUCE: (buffer * ~root, buffer * root, copies),
         CollectiveOp.GATHER: (share * ~root, rest * root, int(rest[root].sum())),
         CollectiveOp.SCATTER: (rest * root, share * ~root, int(rest[root].sum())),
     }
@@ -179,7 +186,7 @@ def _of_group(
 
 
 def _per_cluster(flow: _Flow, passes: str, out: np.ndarray, into: np.ndarray) -> tuple[int, str]:
-    """The most time of what leaves a cluster, of what enters it, and of all that leaves one."""
+    """The longest of three times: to leave one cluster, to enter one, to leave all together."""
     busy = (flow.leaving > 0) | (flow.entering > 0)
     able = busy & (out[: len(busy)] > 0) & (into[: len(busy)] > 0)
     if not able.any():
@@ -188,7 +195,7 @@ def _per_cluster(flow: _Flow, passes: str, out: np.ndarray, into: np.ndarray) ->
     times = [
         int(duration_ps(flow.leaving[where], out[where]).max()),
         int(duration_ps(flow.entering[where], into[where]).max()),
-        int(duration_ps(flow.total, min(int(out[where].sum()), 9 * 10**15))),
+        int(duration_ps(flow.total, min(int(out[where].sum()), MOST_RATE))),
     ]
     return max(times), passes
 
@@ -252,15 +259,15 @@ def reductions_ps(parts: Parts, job: Job, groups: Sequence[Members], size_bytes:
         return 0
     passes, slowest = topology.dma.reduce_passes, 0
     for group in groups:
-        held = np.unique(place.chip[list(group)], return_counts=True)[1]
+        on_chip = np.unique(place.chip[list(group)], return_counts=True)[1]  # h(i) above
         if len(group) > 1:
-            sent = np.sort(np.minimum(held, passes))[:-1].sum()
+            sent = np.sort(np.minimum(on_chip, passes))[:-1].sum()
             times = passes * len(group) + int(sent)
             times += (len(group) - 2) * (op is CollectiveOp.ALL_REDUCE)
             ranks = np.array(group)
             rate = int(parts.routes.channel_bandwidth_bytes_per_s(ranks).sum())
-            whole = min(rate * topology.rank_dma_channels, 9 * 10**15)
-            slowest = max(slowest, int(duration_ps(times * size_bytes, whole)))
+            all_engines = min(rate * topology.rank_dma_channels, MOST_RATE)
+            slowest = max(slowest, int(duration_ps(times * size_bytes, all_engines)))
     return slowest
 
 
@@ -269,11 +276,11 @@ def cut_ps(parts: Parts, job: Job, groups: Sequence[Members], size_bytes: int) -
     if job.placeholder.op not in CUT_OPS:
         return 0
     return max(
-        (_worst(parts, job.placeholder.op, group, size_bytes) for group in groups), default=0
+        (_worst_cut_ps(parts, job.placeholder.op, group, size_bytes) for group in groups), default=0
     )
 
 
-def _worst(parts: Parts, op: CollectiveOp, group: Members, size_bytes: int) -> int:
+def _worst_cut_ps(parts: Parts, op: CollectiveOp, group: Members, size_bytes: int) -> int:
     placement = parts.routes.placement
     assert isinstance(placement, Placement), "ranks are placed"
     layout = GroupLayout.of(placement, group)
@@ -284,25 +291,24 @@ def _worst(parts: Parts, op: CollectiveOp, group: Members, size_bytes: int) -> i
     if is_regular(layout, graph):
         return 0
     clusters = layout.by_chip()
-    held = np.array([len(cluster) for cluster in clusters], np.int64)
+    members = np.array([len(cluster) for cluster in clusters], np.int64)
     chips = np.array([layout.seats[cluster[0]].chip for cluster in clusters])
     slowest = 0
-    for inside, _ in tight_cuts(graph, tuple(held.tolist())):
+    for inside, _ in tight_cuts(graph, tuple(members.tolist())):
         for side in (inside, ~inside):
-            some = int(held[side].sum())
-            leaving = _leaving(op, some, len(group), size_bytes)
+            leaving = _leaving(op, int(members[side].sum()), len(group), size_bytes)
             slowest = max(slowest, int(duration_ps(leaving, _rate_out(parts, chips, side))))
     return slowest
 
 
-def _leaving(op: CollectiveOp, some: int, members: int, size_bytes: int) -> int:
-    """The least bytes that leave some of the members."""
-    rest = members - some
+def _leaving(op: CollectiveOp, inside: int, members: int, size_bytes: int) -> int:
+    """The least bytes that leave a set with `inside` of the members."""
+    outside = members - inside
     return {
         CollectiveOp.ALL_REDUCE: size_bytes,
-        CollectiveOp.ALL_GATHER: some * size_bytes // members,
-        CollectiveOp.REDUCE_SCATTER: rest * size_bytes // members,
-        CollectiveOp.ALL_TO_ALL: some * rest * size_bytes // members,
+        CollectiveOp.ALL_GATHER: inside * size_bytes // members,
+        CollectiveOp.REDUCE_SCATTER: outside * size_bytes // members,
+        CollectiveOp.ALL_TO_ALL: inside * outside * size_bytes // members,
     }[op]
 
 
@@ -314,61 +320,63 @@ def _rate_out(parts: Parts, chips: np.ndarray, inside: np.ndarray) -> int:
     src, dst = links.src[of_node].astype(np.int64), links.dst[of_node].astype(np.int64)
     rate = np.where(links.is_down[of_node], 0, links.bandwidth_bytes_per_s[of_node])
     ends = int(max(src.max(initial=0), dst.max(initial=0), chips.max())) + 1
-    found = []
+    rates = []
     for others in (False, True):
-        is_in = np.full(ends, others)
-        is_in[chips] = inside
-        found.append(int(rate[is_in[src] & ~is_in[dst]].sum()))
-    return max(1, min(found))
+        is_inside = np.full(ends, others)
+        is_inside[chips] = inside
+        rates.append(int(rate[is_inside[src] & ~is_inside[dst]].sum()))
+    return max(1, min(rates))
 
 
 TRIES = 8
 """Cuts looked at for one target at most; each is tighter than the one before."""
 
 LARGEST_CAPACITY = 1 << 24
+"""Flows are whole numbers in scipy, so capacities are scaled to this many steps."""
 
 
 @lru_cache(maxsize=64)
-def tight_cuts(graph: LinkGraph, held: tuple[int, ...]) -> tuple[tuple[np.ndarray, int], ...]:
+def tight_cuts(graph: LinkGraph, members: tuple[int, ...]) -> tuple[tuple[np.ndarray, int], ...]:
     """Sets of chips, (chips,) bool, with the bytes a second that lead out of them.
 
-    `held` are the members of each chip. Edges are taken as if each had its links for itself.
+    `members` are those of each chip. Edges are taken as if each had its links for itself.
     """
     source, target = graph.columns
     rate = np.array([min(graph.rates[link] for link in links) for _, _, links in graph.edges])
-    found: dict[bytes, tuple[np.ndarray, int]] = {}
+    cuts: dict[bytes, tuple[np.ndarray, int]] = {}
     for chip in range(graph.chips):
         inside = np.arange(graph.chips) != chip
         for _ in range(TRIES):
             out = int(rate[inside[source] & ~inside[target]].sum())
-            found[inside.tobytes()] = inside, out
-            time = np.array(held)[inside].sum() / out
-            tighter = _source_side(graph, np.array(held), chip, time)
-            if tighter.tobytes() in found or not tighter.any():
+            cuts[inside.tobytes()] = inside, out
+            time = np.array(members)[inside].sum() / out
+            tighter = _source_side(graph, np.array(members), chip, time)
+            if tighter.tobytes() in cuts or not tighter.any():
                 break
             inside = tighter
-    return tuple(found.values())
+    return tuple(cuts.values())
 
 
-def _source_side(graph: LinkGraph, held: np.ndarray, chip: int, time: float) -> np.ndarray:
+def _source_side(graph: LinkGraph, members: np.ndarray, chip: int, time: float) -> np.ndarray:
     """(chips,) bool, the chips that a minimum cut separates from a chip, given a time."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
     source, target = graph.columns
     rate = np.array([min(graph.rates[link] for link in links) for _, _, links in graph.edges])
-    supply = np.where(np.arange(graph.chips) == chip, 0, held)
+    supply = np.where(np.arange(graph.chips) == chip, 0, members)
     scale = LARGEST_CAPACITY / max(1.0, float((rate * time).max()), float(supply.max()))
-    start = graph.chips
+    start = graph.chips  # a node of its own that gives every other chip what its members hold
     rows = np.append(source, np.full(graph.chips, start))
     columns = np.append(target, np.arange(graph.chips))
     amounts = np.rint(np.append(rate * time, supply) * scale).astype(np.int32)
     network = csr_array((amounts, (rows, columns)), shape=(start + 1, start + 1))
     flow = maximum_flow(network, start, chip).flow
-    left = network - flow
-    left.data = np.maximum(left.data, 0)
-    left.eliminate_zeros()
-    reached = breadth_first_order(left, start, return_predecessors=False)
+    # max-flow min-cut: what the residual network still reaches is the source side of a minimum cut
+    residual = network - flow
+    residual.data = np.maximum(residual.data, 0)
+    residual.eliminate_zeros()
+    reached = breadth_first_order(residual, start, return_predecessors=False)
     side = np.zeros(start + 1, bool)
     side[reached] = True
     side[chip] = False
@@ -380,7 +388,7 @@ MOST_CHIPS = 512
 """Chips of a group beyond which shortest paths are not looked for."""
 
 ROUNDING = 1e-12
-"""More than what sums of float64 lose of such a bound, as a part of it."""
+"""Relative; more than the rounding errors of the float64 sums of such a bound."""
 
 
 @attrs.frozen(eq=False)
@@ -407,15 +415,15 @@ def detours_ps(parts: Parts, job: Job, groups: Sequence[Members], size_bytes: in
         return 0
     routes = parts.routes
     chip, per_node = routes.placement.chip.astype(np.int64), routes.topology.chips_per_node
-    there = np.bincount(chip[np.concatenate(groups)] // per_node)
-    node = int(there.argmax())
+    ranks_of_node = np.bincount(chip[np.concatenate(groups)] // per_node)
+    node = int(ranks_of_node.argmax())
     every = [_pairs(parts, group, node, size_bytes) for group in groups]
     pairs = [of_group for of_group in every if of_group is not None]
     rates = parts.rates[parts.span(PartKind.LINK)].astype(np.float64)
-    loads = np.zeros(len(rates))
+    loads = np.zeros(len(rates))  # of links, if everything goes its direct route
     for of_group in pairs:
-        each = np.repeat(of_group.bytes, np.diff(of_group.start))
-        loads += np.bincount(of_group.links, each, len(rates))
+        link_bytes = np.repeat(of_group.bytes, np.diff(of_group.start))
+        loads += np.bincount(of_group.links, link_bytes, len(rates))
     busy = loads / rates
     if not busy.any():
         return 0
@@ -428,18 +436,20 @@ def detours_ps(parts: Parts, job: Job, groups: Sequence[Members], size_bytes: in
 
 
 def _pairs(parts: Parts, group: Members, node: int, size_bytes: int) -> _Pairs | None:
-    """None if the group is elsewhere too, has fewer than two chips there, or too many."""
+    """The pairs of a group; None if not all of it is on the node, or it has 1 chip or too many."""
     routes = parts.routes
     ranks = np.array(group, np.int64)
     chip = routes.placement.chip[ranks].astype(np.int64)
     here = ranks[chip // routes.topology.chips_per_node == node]
     if len(here) < len(ranks):
         return None
-    _, first, held = np.unique(routes.placement.chip[here], return_index=True, return_counts=True)
-    if not 1 < len(held) <= MOST_CHIPS:
+    _, first, members = np.unique(
+        routes.placement.chip[here], return_index=True, return_counts=True
+    )
+    if not 1 < len(members) <= MOST_CHIPS:
         return None
     ends = here[first]
     source, target = np.repeat(ends, len(ends)), np.tile(ends, len(ends))
     start, links = routes.link_runs(source, target)
-    amounts = np.outer(held, held) * (size_bytes // len(group))
-    return _Pairs(len(held), amounts.ravel(), start, links)
+    amounts = np.outer(members, members) * (size_bytes // len(group))
+    return _Pairs(len(members), amounts.ravel(), start, links)

@@ -138,26 +138,26 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
 def check_forced(forced: Mapping[str, str]) -> None:
     """Refuse `OP=NAME` that names no operator or no algorithm of it."""
     for op_name, name in forced.items():
-        known = {op.value: list(algorithms) for op, algorithms in ALGORITHMS.items()}
-        if op_name not in known:
-            raise LoweringError(f"no collective {op_name!r}; there are {', '.join(known)}")
-        if name not in known[op_name]:
-            there = ", ".join(known[op_name])
-            raise LoweringError(f"{op_name} has no algorithm {name!r}; it has {there}")
+        names_of = {op.value: list(algorithms) for op, algorithms in ALGORITHMS.items()}
+        if op_name not in names_of:
+            raise LoweringError(f"no collective {op_name!r}; there are {', '.join(names_of)}")
+        if name not in names_of[op_name]:
+            names = ", ".join(names_of[op_name])
+            raise LoweringError(f"{op_name} has no algorithm {name!r}; it has {names}")
 
 
 @attrs.frozen(eq=False)
 class AssumedSymmetry:
-    """That instances are alike, which estimated plans take for granted; one entry for each plan."""
+    """The assumption of estimated plans that instances are alike; one entry for each plan."""
 
     algorithm: Algorithm
     arrangements: tuple[Hashable, ...]
     symmetries: tuple[Symmetry | None, ...]
 
     def holds(self, job: Job, plans: Sequence[Plan]) -> bool:
-        """Whether in all of the plans one instance does stand for all.
+        """Whether one instance stands for all in every plan.
 
-        They are priced together, so that none is reduced beside one that cannot be.
+        Plans are priced together, so either all are symmetry-reduced or none.
         """
         for plan, arranged, symmetry in zip(plans, self.arrangements, self.symmetries, strict=True):
             if (plan.symmetry is None) != (symmetry is None):
@@ -205,7 +205,7 @@ class Choice:
 
 
 class CandidateBuilder:
-    """Makes the plans of candidates on one placement: estimated at first, exact when asked.
+    """Makes the plans of candidates on one placement: first estimated, exact on request.
 
     Remembers arrangements, and the candidates that it made exact.
     """
@@ -237,28 +237,29 @@ class CandidateBuilder:
     ) -> Candidate:
         """All groups by one algorithm; groups that are arranged alike share one plan."""
         topology = self._placement.topology
-        if self._is_free(job) and not algorithm.is_published and _is_known(topology, groups):
-            known = f"{topology.instance} takes what is published of it"
-            return Candidate(name, None, f"{known}; --algorithm takes this all the same")
-        alike: dict[tuple[Hashable, Symmetry | None], list[Members]] = {}
+        if self._is_free(job) and not algorithm.is_published and _are_documented(topology, groups):
+            published = f"{topology.instance} takes what is published of it"
+            return Candidate(name, None, f"{published}; --algorithm takes this all the same")
+        # groups that share a plan
+        sharing: dict[tuple[Hashable, Symmetry | None], list[Members]] = {}
         for group in groups:
             arranged = self._arrange(algorithm, group)
             if isinstance(arranged, UnsuitedError):
                 more = f",… ({len(group)} ranks)" if len(group) > MOST_NAMED else ""
-                some = f"{{{','.join(map(str, group[:MOST_NAMED]))}{more}}}"
-                return Candidate(name, None, f"group {some}: {arranged}")
-            alike.setdefault((arranged, self._symmetry(group)), []).append(group)
+                ranks_text = f"{{{','.join(map(str, group[:MOST_NAMED]))}{more}}}"
+                return Candidate(name, None, f"group {ranks_text}: {arranged}")
+            sharing.setdefault((arranged, self._symmetry(group)), []).append(group)
         try:
             plans = [
                 algorithm.build(attrs.evolve(job, symmetry=symmetry), arranged)
-                for arranged, symmetry in alike
+                for arranged, symmetry in sharing
             ]
         except UnsuitedError as reason:
             return Candidate(name, None, str(reason))
         assumed = None
         if any(plan.symmetry is not None for plan in plans):
-            assumed = AssumedSymmetry(algorithm, *zip(*alike, strict=True))
-        ranks = (np.array(same, np.int32) for same in alike.values())
+            assumed = AssumedSymmetry(algorithm, *zip(*sharing, strict=True))
+        ranks = (np.array(members, np.int32) for members in sharing.values())
         replica_groups = tuple(zip(plans, ranks, strict=True))
         return self._with_room(
             job, Candidate(name, None, replica_groups=replica_groups, assumed=assumed)
@@ -304,6 +305,7 @@ class CandidateBuilder:
         return self._with_room(job, Candidate(name, None, replica_groups=replica_groups))
 
     def _is_free(self, job: Job) -> bool:
+        """Whether the user forces no algorithm."""
         return job.placeholder.op.value not in self._forced
 
     def _with_room(self, job: Job, candidate: Candidate) -> Candidate:
@@ -323,7 +325,7 @@ class CandidateBuilder:
         return self._symmetries[group]
 
     def _arrange(self, algorithm: Algorithm, group: Members) -> Hashable | UnsuitedError:
-        """What the algorithm makes of a group; those that sit alike in alike instances share it."""
+        """The arrangement of a group; groups at the same seats of alike instances share it."""
         seats: Hashable = group
         if self._representatives is not None:
             if group not in self._keys:
@@ -342,14 +344,14 @@ class CandidateBuilder:
         return self._arrangements[key]
 
 
-def _is_known(topology: Topology, groups: Sequence[Members]) -> bool:
-    """Whether AWS publishes which algorithms such groups take, and nothing is wrong with it.
+def _are_documented(topology: Topology, groups: Sequence[Members]) -> bool:
+    """Whether AWS publishes which algorithms such groups take, and the topology has no faults.
 
     Groups that it documents are powers of two; of others a chip or more is missing.
     """
     is_single = topology.hosts_per_node == 1
-    is_whole = all(len(group) & (len(group) - 1) == 0 for group in groups)
-    return bool(topology.instance) and is_single and not topology.faults and is_whole
+    are_powers_of_two = all(len(group) & (len(group) - 1) == 0 for group in groups)
+    return bool(topology.instance) and is_single and not topology.faults and are_powers_of_two
 
 
 class Chooser:
@@ -367,57 +369,62 @@ class Chooser:
         self._forced = forced
         self._streams = streams
         self._representatives = representatives
-        self._planner = CandidateBuilder(placement, forced, room_bytes, representatives)
+        self._builder = CandidateBuilder(placement, forced, room_bytes, representatives)
         self._loads: dict[LoadsKey, TransferLoads] = {}
         self._prices: dict[Candidate, Candidate] = {}  # with its price
 
     def drop_symmetry(self) -> None:
         """From now on every rank has columns of its own; estimates and prices are kept."""
         self._representatives = None
-        self._planner.drop_symmetry()
+        self._builder.drop_symmetry()
 
     def candidates(
         self, job: Job, groups: Sequence[Members], price_all: bool = False
     ) -> tuple[Candidate, ...]:
-        """What could run a placeholder, also what cannot; only what is forced, if anything.
+        """All algorithms of a placeholder's operator as candidates; a forced one alone.
 
-        With `price_all` all of them, with exact prices. Otherwise they are estimates, with lower
-        bounds if there are several; `best` finds out what matters.
+        They are estimates, with lower bounds of the price if several can run; `best` makes exact
+        what matters. With `price_all` all are exact and priced, also beside a forced one.
         """
         algorithms = ALGORITHMS[job.placeholder.op]
         forced = self._forced.get(job.placeholder.op.value)
         if forced is not None and not price_all:
-            return (self._planner.estimated(job, forced, algorithms[forced], groups),)
+            return (self._builder.estimated(job, forced, algorithms[forced], groups),)
         estimates = self.unpriced(job, groups)
         if price_all:
-            return tuple(self.with_price(job, one) for one in estimates)
-        if sum(not one.reason for one in estimates) < 2:
+            return tuple(self.with_price(job, candidate) for candidate in estimates)
+        if sum(not candidate.reason for candidate in estimates) < 2:
             return estimates
         machine = self.machine(job)
         return tuple(
-            one if one.reason else attrs.evolve(one, least_ps=least_ps(machine, one.replica_groups))
-            for one in estimates
+            candidate
+            if candidate.reason
+            else attrs.evolve(candidate, least_ps=least_ps(machine, candidate.replica_groups))
+            for candidate in estimates
         )
 
     def unpriced(self, job: Job, groups: Sequence[Members]) -> tuple[Candidate, ...]:
         """Estimates that are the same for any rates and times."""
-        found: dict[str, Candidate] = {}
-        algorithms, most = ALGORITHMS[job.placeholder.op], max(map(len, groups), default=0)
+        candidates: dict[str, Candidate] = {}
+        algorithms = ALGORITHMS[job.placeholder.op]
+        largest = max(map(len, groups), default=0)
         # in groups that are too large for them, some are tried only if nothing else runs
-        late = [
+        last_resorts = [
             name
-            for name, one in algorithms.items()
+            for name, algorithm in algorithms.items()
             if self._representatives is not None
-            and one.most_reduced is not None
-            and one.most_reduced < most
+            and algorithm.most_reduced is not None
+            and algorithm.most_reduced < largest
         ]
-        for name in sorted(algorithms, key=late.__contains__):
-            if name in late and any(not one.reason for one in found.values()):
-                reason = f"with {most} members it is not tried beside others, only if it is forced"
-                found[name] = Candidate(name, None, reason)
+        for name in sorted(algorithms, key=last_resorts.__contains__):
+            if name in last_resorts and any(not other.reason for other in candidates.values()):
+                reason = (
+                    f"with {largest} members it is not tried beside others, only if it is forced"
+                )
+                candidates[name] = Candidate(name, None, reason)
             else:
-                found[name] = self._planner.estimated(job, name, algorithms[name], groups)
-        return tuple(found[name] for name in algorithms)
+                candidates[name] = self._builder.estimated(job, name, algorithms[name], groups)
+        return tuple(candidates[name] for name in algorithms)
 
     def best(self, job: Job, candidates: Sequence[Candidate]) -> Choice:
         """The cheapest candidate, of equal ones the first; what is forced if it can run.
@@ -426,23 +433,22 @@ class Chooser:
         """
         forced = self._forced.get(job.placeholder.op.value)
         while True:
-            able = [one for one in candidates if not one.reason and forced in (None, one.name)]
+            considered = [each for each in candidates if forced in (None, each.name)]
+            able = [each for each in considered if not each.reason]
             if not able:
-                raise LoweringError(
-                    _refusal(job, [one for one in candidates if forced in (None, one.name)])
-                )
-            chosen = min(able, key=lambda one: one.time_ps)
-            exact = self._planner.exact(job, chosen)
+                raise LoweringError(_refusal(job, considered))
+            chosen = min(able, key=lambda each: each.time_ps)
+            exact = self._builder.exact(job, chosen)
             if exact.price is None and chosen.least_ps is not None:
                 exact = self.with_price(job, exact)
             if exact is chosen:
                 return Choice(chosen, forced is not None, tuple(candidates))
-            # its price is no less than its bound was: another one may be cheaper now
-            candidates = [exact if one is chosen else one for one in candidates]
+            # the exact price is no less than the bound was: another candidate may be cheaper now
+            candidates = [exact if each is chosen else each for each in candidates]
 
     def with_price(self, job: Job, candidate: Candidate) -> Candidate:
         """The candidate, exact and with its price, if it can run."""
-        exact = self._planner.exact(job, candidate)
+        exact = self._builder.exact(job, candidate)
         if exact.reason or exact.price is not None:
             return exact
         if exact not in self._prices:
@@ -483,7 +489,7 @@ class Chooser:
 
 def _refusal(job: Job, candidates: Sequence[Candidate]) -> str:
     names: dict[str, list[str]] = {}
-    for one in candidates:
-        names.setdefault(one.reason, []).append(one.name)
+    for candidate in candidates:
+        names.setdefault(candidate.reason, []).append(candidate.name)
     reasons = "; ".join(f"{', '.join(same)}: {reason}" for reason, same in names.items())
     return f"{job.placeholder.name}: {job.placeholder.op.value} cannot run by {reasons}"

@@ -1,4 +1,4 @@
-"""Chunks of buffers that the steps of an algorithm move, and how to cut them.
+"""Chunks of buffers that the steps of an algorithm move, and how buffers are divided into them.
 
 An extent is one tensor's share of every chunk: tables of an offset and a size by chunk. What moves
 chunk k moves chunk k of each extent: several tensors in one operator, and chunks that do not lie in
@@ -28,8 +28,8 @@ class Extent:
     tensor: int
     offsets: np.ndarray
     sizes: np.ndarray
-    row: np.ndarray | None = None  # (members,) whose row a member has; None: its own
-    is_window: bool = False  # rows have a member's own chunks alone, an aligned power of two
+    row: np.ndarray | None = None  # (members,) the row of each member; None: rows are by member
+    is_window: bool = False  # rows hold only a member's chunks: an aligned power of two of them
 
     @property
     def chunks(self) -> int:
@@ -49,13 +49,13 @@ class Extent:
 
     def moved(self, space: Space, offsets: np.ndarray | None = None) -> "Extent":
         """The same pieces in another space, at the same offsets unless others are given."""
-        there = self.offsets if offsets is None else offsets
-        return attrs.evolve(self, space=space, offsets=there)
+        offsets = self.offsets if offsets is None else offsets
+        return attrs.evolve(self, space=space, offsets=offsets)
 
     def cells(
         self, table: np.ndarray, chunk: np.ndarray, member: np.ndarray | None = None
     ) -> np.ndarray:
-        """The cells of several chunks per member, or per its `member[m]`, (members, k)."""
+        """The cells of several chunks at every member m, or at `member[m]`, (members, k)."""
         if self.is_window:  # aligned, so a chunk's place in the window is its low bits
             chunk = chunk % table.shape[1]
         if table.shape[0] == 1:
@@ -83,30 +83,32 @@ class Extent:
         return rows if self.row is None else self.row[rows]
 
 
-def whole_chunks(space: Space, elements: Sequence[int], chunks: int, width: int) -> list[Extent]:
-    """Every tensor cut into chunks of whole elements; the first ones hold one more if need be."""
+def chunked(space: Space, elements: Sequence[int], chunks: int, element_bytes: int) -> list[Extent]:
+    """Every tensor divided into chunks of elements; the first chunks hold one more if need be."""
     extents = []
     for tensor, count in enumerate(elements):
         base, extra = divmod(count, chunks)
         sizes = np.full(chunks, base, np.int64)
         sizes[:extra] += 1
-        edges = np.concatenate(([0], np.cumsum(sizes)))
-        extents.append(Extent(space, tensor, edges[None, :-1] * width, sizes[None] * width))
+        offsets = np.cumsum(sizes) - sizes
+        extents.append(
+            Extent(space, tensor, offsets[None] * element_bytes, sizes[None] * element_bytes)
+        )
     return extents
 
 
 def sliced(
-    extents: Sequence[Extent], parts: int, width: int, pieces: int = 1
+    extents: Sequence[Extent], parts: int, element_bytes: int, pieces: int = 1
 ) -> list[list[Extent]]:
-    """Every chunk cut into `parts` slices of whole elements: extents per slice.
+    """Every chunk divided into `parts` slices of elements: extents per slice.
 
-    If there are enough, all slices but the last hold a multiple of `pieces` elements, for they are
-    cut into as many.
+    If there are enough, all slices but the last hold a multiple of `pieces` elements, for slices
+    are divided into as many pieces later.
     """
     by_part: list[list[Extent]] = [[] for _ in range(parts)]
     for extent in extents:
-        is_enough = bool((extent.sizes >= parts * pieces * width).all())
-        grain = pieces * width if is_enough else width
+        is_enough = bool((extent.sizes >= parts * pieces * element_bytes).all())
+        grain = pieces * element_bytes if is_enough else element_bytes
         base, extra = np.divmod(extent.sizes // grain, parts)
         for part, slices in enumerate(by_part):
             start = (base * part + np.minimum(extra, part)) * grain
@@ -118,13 +120,13 @@ def sliced(
 
 
 def in_own_buffers(
-    extents: Sequence[Extent], whole: Sequence[Extent], space: Space
+    extents: Sequence[Extent], chunks: Sequence[Extent], space: Space
 ) -> list[Extent]:
-    """The same shares of chunks, each chunk in a buffer of its own; `whole` are all chunks."""
+    """The same slices of chunks, each chunk in a buffer of its own; `chunks` are not sliced."""
     moved = []
-    for extent, chunks in zip(extents, whole, strict=True):
+    for extent, full in zip(extents, chunks, strict=True):
         # all chunks are of one size where they have owners (rule neff-P5)
-        start = extent.offsets.min() - chunks.offsets.min()
+        start = extent.offsets.min() - full.offsets.min()
         moved.append(extent.moved(space, np.full_like(extent.offsets, start)))
     return moved
 

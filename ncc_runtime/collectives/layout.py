@@ -61,8 +61,8 @@ class GroupLayout:
         return self._by([seat.node for seat in self.seats])
 
     @cached_property
-    def _inside(self) -> tuple[tuple[Hashable, "GroupLayout"], ...]:
-        """The members of every instance, and what is equal where they sit alike."""
+    def _shaped_nodes(self) -> tuple[tuple[Hashable, "GroupLayout"], ...]:
+        """The members of every instance, and their shape."""
         layouts = [self.within(members) for members in self._nodes]
         return tuple((layout.shape(), layout) for layout in layouts)
 
@@ -83,16 +83,18 @@ class GroupLayout:
         seats = tuple((seat.chip - first, seat.core) for seat in self.seats)
         return int(topology.links.variant[self.seats[0].node]), seats
 
-    def each_arranged(self, arrange: "Callable[[GroupLayout], Arranged]") -> list["Arranged"]:
-        """The arrangement of the members of every instance, by their place among these.
+    def arranged_by_instance(
+        self, arrange: "Callable[[GroupLayout], Arranged]"
+    ) -> list["Arranged"]:
+        """The arrangement of the members of every instance, which numbers them from 0.
 
         Instances where they sit alike are arranged once.
         """
         by_shape: dict[Hashable, Arranged] = {}
-        for shape, layout in self._inside:
+        for shape, layout in self._shaped_nodes:
             if shape not in by_shape:
                 by_shape[shape] = arrange(layout)
-        return [by_shape[shape] for shape, _ in self._inside]
+        return [by_shape[shape] for shape, _ in self._shaped_nodes]
 
     def within(self, members: Sequence[int]) -> "GroupLayout":
         """The layout of some of the members, renumbered in this order."""

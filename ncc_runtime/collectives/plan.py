@@ -43,7 +43,7 @@ class Location:
     space: Space
     offset: np.ndarray  # (members,) int64, bytes
     tensor: int = 0
-    owner: np.ndarray | None = None  # (members,) int32: whose operand a source is; None: the own
+    owner: np.ndarray | None = None  # (members,) int32: whose operand a source is; None: its own
 
 
 @attrs.frozen(eq=False)
@@ -56,11 +56,11 @@ class SecondTarget:
 
 @attrs.frozen(eq=False)
 class Dependencies:
-    """What a transfer waits for, one by one, instead of all that was sent before.
+    """The transfers that a transfer waits for, instead of all that was sent before.
 
     Columns name transfers of earlier rounds by number, counted through the plan, IDLE for none.
-    One that a member makes into the same lane needs no wait, for a ring runs in order. A member
-    waits in the order of the plan: what one of its transfers waited for, its later ones need not.
+    Transfers that a member makes into the same lane need no wait, for a ring runs in order. A
+    member waits in the order of the plan: what a transfer waited for, its later ones need not.
     """
 
     arrived: tuple[np.ndarray, ...] = ()  # (members,) int32: that another member wrote here
@@ -94,7 +94,7 @@ class Transfer:
     sources: tuple[Location, ...]
     target: Location
     size_bytes: np.ndarray  # (members,) int64
-    also: SecondTarget | None = None  # the same bytes once more (one read, two writes)
+    second_target: SecondTarget | None = None  # the same bytes once more (one read, two writes)
     lane: int = 0  # DMA ring of the stream; a channel is (sender, receiver, lane)
     consumed: np.ndarray | None = None  # (members,) int32: whose slot is free once this has read
     credit: int = 0
@@ -137,7 +137,7 @@ class Plan:
     rounds: tuple[Round, ...]
     scratch_bytes: int = 0
     symmetry: Symmetry | None = None  # None: columns are of all members
-    is_even: bool = False  # it is known that equivalent members move as many bytes
+    has_equal_sizes: bool = False  # it is known that equivalent members move as many bytes
 
     @property
     def columns(self) -> int:
@@ -146,7 +146,7 @@ class Plan:
 
     @property
     def transfers(self) -> int:
-        """How many it has, in all rounds."""
+        """The number of transfers in all rounds."""
         return sum(len(one_round.transfers) for one_round in self.rounds)
 
     @property

@@ -28,26 +28,29 @@ Channel = tuple[int, np.ndarray, np.ndarray, bool]
 
 
 def semaphores_of(
-    stream: int, ranks: int, teams: Sequence[tuple[Plan, np.ndarray]], seen: int | None = None
+    stream: int,
+    ranks: int,
+    replica_groups: Sequence[tuple[Plan, np.ndarray]],
+    representatives: int | None = None,
 ) -> np.ndarray:
     """The semaphores of plans over (groups, members) ranks: distinct numbers, ascending.
 
-    Of the first ranks alone, where `seen` says how many.
+    Only those that lie at the first `representatives` ranks, if that is given.
     """
-    most = ranks if seen is None else seen
-    everybody = np.arange(most, dtype=np.int64)
+    counted = ranks if representatives is None else representatives
+    everybody = np.arange(counted, dtype=np.int64)
     numbers = [_numbers(stream, TRIGGER, 0, everybody, 0 * everybody, ranks)]
-    for lane in frozenset[int]().union(*(plan.lanes for plan, _ in teams)):
+    for lane in frozenset[int]().union(*(plan.lanes for plan, _ in replica_groups)):
         for which in (0, 1):  # tail and completions
-            other = np.full(most, which, np.int64)
+            other = np.full(counted, which, np.int64)
             numbers.append(_numbers(stream, RING, lane, everybody, other, ranks))
-    for plan, groups in teams:
+    for plan, groups in replica_groups:
         members = groups.astype(np.int64)
         for lane_of, senders, receivers, is_freed in _batched(_channels(plan)):
             first, last = members[:, senders], members[:, receivers]
             lanes = np.broadcast_to(lane_of, first.shape)
-            here, remote = last < most, (first != last) & (first < most)
-            freed = is_freed & (first < most)
+            here, remote = last < counted, (first != last) & (first < counted)
+            freed = is_freed & (first < counted)
             for kind, where, at, other in (
                 (DATA, here, last, first),
                 (READY, remote, first, last),
@@ -84,7 +87,7 @@ def _numbers(
 def _batched(
     channels: Iterator[Channel],
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-    """The same in batches: of each pair the lane, both ends, and if slots are handed back."""
+    """Channels in batches of pairs: lane, sender, receiver, and whether slots are handed back."""
     batch: list[Channel] = []
     for channel in itertools.chain(channels, [None]):
         if channel is not None:
@@ -108,7 +111,7 @@ def _channels(plan: Plan) -> Iterator[Channel]:
         for move in one_round.transfers:
             key = (
                 (move.lane, move.credit > 0, move.peer.tobytes()),
-                None if move.also is None else move.also.peer.tobytes(),
+                None if move.second_target is None else move.second_target.peer.tobytes(),
                 None if move.consumed is None else move.consumed.tobytes(),
                 *[
                     None if source.owner is None else source.owner.tobytes()
@@ -121,8 +124,8 @@ def _channels(plan: Plan) -> Iterator[Channel]:
 
 
 def _of_transfer(move: Transfer) -> Iterator[Channel]:
-    """To whom it writes, whose operands it reads, whose slots it hands back."""
-    peers = [move.peer] if move.also is None else [move.peer, move.also.peer]
+    """Channels to members written to, to owners of operands, from writers of slots handed back."""
+    peers = [move.peer] if move.second_target is None else [move.peer, move.second_target.peer]
     for peer in peers:
         active = np.flatnonzero(peer != IDLE)
         remote = active[peer[active] != active]

@@ -22,10 +22,10 @@ import numpy as np
 from ncc_runtime.collectives.chunks import (
     Extent,
     Scratch,
+    chunked,
     in_own_buffers,
     renumbered,
     sliced,
-    whole_chunks,
 )
 from ncc_runtime.collectives.layout import GroupLayout, Members
 from ncc_runtime.collectives.plan import (
@@ -53,7 +53,7 @@ class Subgroups:
         self, orders: Sequence[Sequence[int]] | np.ndarray, symmetry: Symmetry | None
     ) -> None:
         self.orders: np.ndarray = np.array(orders, np.int32)
-        self.chunks = self.orders  # whose a chunk is, whichever members are the first
+        self.chunks = self.orders  # the member that owns each chunk, before any rotation
         if symmetry is not None and symmetry.rotation:
             rotated = symmetry.rotation * symmetry.representatives
             self.orders = (self.orders - np.int32(rotated)) % self.orders.size
@@ -80,17 +80,17 @@ class Subgroups:
         return _sealed(self_peers(self.members))
 
     def member(self, position: np.ndarray) -> np.ndarray:
-        """By member, who has the given position in its subgroup, (members,) int32."""
+        """By member, the member at the given position of its subgroup, (members,) int32."""
         return np.asarray(self.orders[self.subgroup, position % self.size])
 
     def shifted(self, step: int) -> np.ndarray:
-        """By member, who is `step` positions on in its subgroup, (members,) int32."""
+        """By member, the member `step` positions on in its subgroup, (members,) int32."""
         if step not in self._shifted:
             self._shifted[step] = _sealed(self.member(self.positions + step))
         return self._shifted[step]
 
     def members_of(self, by_position: np.ndarray) -> np.ndarray:
-        """By member, who has the position that a column over positions names; IDLE stays; int32."""
+        """A column of positions by position as one of members by member, int32; IDLE stays."""
         key = by_position.tobytes()
         if key not in self._members_of:
             position = by_position[self.positions]
@@ -136,7 +136,7 @@ class Strand:
         size_bytes: np.ndarray,
         lane_index: int = 0,
     ) -> Transfer:
-        """A transfer in one of the rings, counted round."""
+        """A transfer in one of the rings; the index wraps round."""
         return Transfer(
             peer=peer,
             sources=sources,
@@ -155,7 +155,7 @@ class StageAlgorithm(Protocol):
 
     @property
     def goes_by_chunk(self) -> bool:
-        """Whether transfers are of one chunk each, the same ones for every position."""
+        """Whether every transfer moves one chunk, so that equal chunks mean equal transfers."""
 
     def reduce_scatter(
         self,
@@ -166,8 +166,8 @@ class StageAlgorithm(Protocol):
     ) -> list[Round]:
         """Chunk p of the extents, reduced and divided, at position p in chunk p of the targets."""
 
-    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
-        """Chunk p of `own` at position p, in chunk p of the targets of everybody."""
+    def all_gather(self, sources: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
+        """Chunk p of `sources` at position p, in chunk p of the targets of everybody."""
 
 
 @attrs.frozen
@@ -186,42 +186,43 @@ def all_reduce(name: str, job: Job, stages: Sequence[StageAlgorithm], chunks: Me
     for stage, extents in zip(stages, operand_slices(job, members, len(stages)), strict=True):
         extents = renumbered(extents, order)
         results = [extent.moved(Space.RESULT) for extent in extents]
-        rounds = stage.reduce_scatter(extents, results, scratch, divisor(job, members))
-        strands.append(rounds + stage.all_gather(results, results))
-    is_even = _is_even(stages, job.buffers.operand_elements)
-    together = side_by_side(strands)
-    return Plan(name, members, together, scratch.bytes, stages[0].subgroups.symmetry, is_even)
+        reduced = stage.reduce_scatter(extents, results, scratch, divisor(job, members))
+        strands.append(reduced + stage.all_gather(results, results))
+    divides = _divides_evenly(stages, job.buffers.operand_elements)
+    rounds = side_by_side(strands)
+    return Plan(name, members, rounds, scratch.bytes, stages[0].subgroups.symmetry, divides)
 
 
 def reduce_scatter(name: str, job: Job, stages: Sequence[StageAlgorithm]) -> Plan:
     """Chunk m of every operand, reduced, at member m; every stage has a slice of every chunk."""
     members, scratch = stages[0].subgroups.members, Scratch()
-    (whole,) = operand_slices(job, members, 1)
+    (chunks,) = operand_slices(job, members, 1)
     strands = []
     for stage, extents in zip(stages, operand_slices(job, members, len(stages)), strict=True):
         owned = renumbered(extents, stage.subgroups.chunks[0])
-        targets = in_own_buffers(owned, whole, Space.RESULT)
+        targets = in_own_buffers(owned, chunks, Space.RESULT)
         strands.append(stage.reduce_scatter(owned, targets, scratch, divisor(job, members)))
-    is_even = _is_even(stages, job.buffers.operand_elements)
-    together = side_by_side(strands)
-    return Plan(name, members, together, scratch.bytes, stages[0].subgroups.symmetry, is_even)
+    divides = _divides_evenly(stages, job.buffers.operand_elements)
+    rounds = side_by_side(strands)
+    return Plan(name, members, rounds, scratch.bytes, stages[0].subgroups.symmetry, divides)
 
 
 def all_gather(name: str, job: Job, stages: Sequence[StageAlgorithm]) -> Plan:
     """The operand of member m in chunk m of every result; every stage has a slice of it."""
     members = stages[0].subgroups.members
-    (whole,) = result_slices(job, members, 1)
+    (chunks,) = result_slices(job, members, 1)
     strands = []
     for stage, extents in zip(stages, result_slices(job, members, len(stages)), strict=True):
         owned = renumbered(extents, stage.subgroups.chunks[0])
-        strands.append(stage.all_gather(in_own_buffers(owned, whole, Space.OPERAND), owned))
-    is_even = _is_even(stages, job.buffers.result_elements)
+        strands.append(stage.all_gather(in_own_buffers(owned, chunks, Space.OPERAND), owned))
+    divides = _divides_evenly(stages, job.buffers.result_elements)
     rounds = side_by_side(strands)
-    return Plan(name, members, rounds, symmetry=stages[0].subgroups.symmetry, is_even=is_even)
+    symmetry = stages[0].subgroups.symmetry
+    return Plan(name, members, rounds, symmetry=symmetry, has_equal_sizes=divides)
 
 
-def _is_even(stages: Sequence[StageAlgorithm], elements: Sequence[int]) -> bool:
-    """Whether buffers of so many elements go in chunks of one size, chunk by chunk."""
+def _divides_evenly(stages: Sequence[StageAlgorithm], elements: Sequence[int]) -> bool:
+    """Whether buffers of these sizes divide into equal chunks that are moved one by one."""
     members = stages[0].subgroups.members
     return all(stage.goes_by_chunk for stage in stages) and not any(
         count % members for count in elements
@@ -229,29 +230,30 @@ def _is_even(stages: Sequence[StageAlgorithm], elements: Sequence[int]) -> bool:
 
 
 def kept(
-    subgroups: Subgroups, strand: Strand, own: Sequence[Extent], targets: Sequence[Extent]
+    subgroups: Subgroups, strand: Strand, sources: Sequence[Extent], targets: Sequence[Extent]
 ) -> tuple[Transfer, ...]:
-    """Copies of what a member gives to an all-gather into its own result, if it is not there."""
-    mine, position = subgroups.self_peers, subgroups.position
+    """Copies of members' chunks of an all-gather into their results, where they are elsewhere."""
+    local_peers, position = subgroups.self_peers, subgroups.position
     return tuple(
         strand.transfer(
-            mine, (source.piece(position),), target.piece(position), target.size(position)
+            local_peers, (source.piece(position),), target.piece(position), target.size(position)
         )
-        for source, target in zip(own, targets, strict=True)
+        for source, target in zip(sources, targets, strict=True)
         if source.space is not target.space
     )
 
 
 def operand_slices(job: Job, chunks: int, parts: int, pieces: int = 1) -> list[list[Extent]]:
-    """All operands cut into chunks, and every chunk into slices: extents per slice."""
-    sizes, width = job.buffers.operand_elements, job.buffers.element_bytes
-    return sliced(whole_chunks(Space.OPERAND, sizes, chunks, width), parts, width, pieces)
+    """All operands divided into chunks, and every chunk into slices: extents per slice."""
+    elements, element_bytes = job.buffers.operand_elements, job.buffers.element_bytes
+    extents = chunked(Space.OPERAND, elements, chunks, element_bytes)
+    return sliced(extents, parts, element_bytes, pieces)
 
 
 def result_slices(job: Job, chunks: int, parts: int) -> list[list[Extent]]:
-    """All results cut into chunks, and every chunk into slices: extents per slice."""
-    sizes, width = job.buffers.result_elements, job.buffers.element_bytes
-    return sliced(whole_chunks(Space.RESULT, sizes, chunks, width), parts, width)
+    """All results divided into chunks, and every chunk into slices: extents per slice."""
+    elements, element_bytes = job.buffers.result_elements, job.buffers.element_bytes
+    return sliced(chunked(Space.RESULT, elements, chunks, element_bytes), parts, element_bytes)
 
 
 def side_by_side(strands: Sequence[Sequence[Round]]) -> tuple[Round, ...]:
@@ -267,7 +269,7 @@ class ExtentSource:
     """An extent to read, and in whose memory it lies."""
 
     extent: Extent
-    owner: np.ndarray | None = None  # (members,) int32; None: the own
+    owner: np.ndarray | None = None  # (members,) int32; None: the member's own
 
 
 def coalesced(
@@ -294,17 +296,18 @@ def coalesced(
     offsets.append(target.cells(target.offsets, chunk, np.where(peers == IDLE, 0, peers)))
     size = np.where(is_sent, sources[0].extent.cells(sources[0].extent.sizes, chunk), 0)
     # chunks in the order in which they lie at the target, those that are not sent last
-    last = np.iinfo(np.int64).max
-    order = np.argsort(np.where(is_sent, offsets[-1], last), axis=1, kind="stable")
+    behind_all = np.iinfo(np.int64).max
+    order = np.argsort(np.where(is_sent, offsets[-1], behind_all), axis=1, kind="stable")
     is_sent, size, *offsets = (
         np.take_along_axis(cells, order, axis=1) for cells in (is_sent, size, *offsets)
     )
     follows = is_sent[:, 1:] & np.all(
         [at[:, :-1] + size[:, :-1] == at[:, 1:] for at in offsets], axis=0
     )
-    column = np.zeros((len(chunk), 1), int)
-    run = np.concatenate((column, np.cumsum(~follows, 1)), 1)
-    is_first = is_sent & np.concatenate((column == 0, ~follows), 1)
+    # a chunk that does not follow the one before it begins the member's next run
+    zero = np.zeros((len(chunk), 1), int)
+    run = np.concatenate((zero, np.cumsum(~follows, 1)), 1)
+    is_first = is_sent & np.concatenate((zero == 0, ~follows), 1)
     for number in range(int(np.where(is_first, run, IDLE).max(initial=IDLE)) + 1):
         begins = is_first & (run == number)  # at most one of each member
         sends = begins.any(axis=1)
@@ -333,22 +336,21 @@ def chained_reduction(
     sources: Sequence[Location],
     target: Location,
     size_bytes: np.ndarray,
-    mine: np.ndarray,
+    self_peers: np.ndarray,
     strand: Strand,
     scratch: Scratch,
     divided_by: int,
 ) -> list[Transfer]:
-    """Locations in every member's memory reduced from left to right into a location of its own.
+    """Locations in every member's memory reduced from left to right into another one there.
 
-    `mine` is every member itself. Each transfer waits for the one before; the last one divides and
-    writes the target.
+    Each transfer waits for the one before; the last one divides and writes the target.
     """
     left = list(sources)
     moves = []
     while len(left) > MOST_SOURCES:
         at = scratch.take(int(size_bytes.max(initial=0)))
         partial = Location(Space.SCRATCH, np.full(len(size_bytes), at, np.int64))
-        moves.append(strand.transfer(mine, tuple(left[:MOST_SOURCES]), partial, size_bytes))
+        moves.append(strand.transfer(self_peers, tuple(left[:MOST_SOURCES]), partial, size_bytes))
         left[:MOST_SOURCES] = [partial]
-    last = strand.transfer(mine, tuple(left), target, size_bytes)
+    last = strand.transfer(self_peers, tuple(left), target, size_bytes)
     return [*moves, attrs.evolve(last, divisor=divided_by)]

@@ -1,4 +1,4 @@
-"""Symmetric instances: the ranks of one stand for those of all, where only times are asked for.
+"""Symmetric instances: the ranks of one represent those of all, where only times are wanted.
 
 A collective over alike instances is often one program many times over. Move every rank to the same
 place of the next instance: if that automorphism of the machine maps the transfers to themselves,
@@ -36,12 +36,12 @@ from ncc_runtime.machine_model.instances import FirstParts, is_repeated, maps_of
 
 
 class AsymmetryError(LoweringError):
-    """The ranks of one instance do not stand for those of the others."""
+    """The ranks of one instance do not represent those of the others."""
 
 
 @attrs.frozen(eq=False)
 class Ends:
-    """Who sends to whom, for representatives.
+    """Senders and receivers, for representatives.
 
     A receiver may be of another instance. The representative at the same place of the first one
     then gets the same from a sender elsewhere: both transfers share a channel number.
@@ -55,7 +55,7 @@ class Ends:
 
 @attrs.frozen
 class RankSymmetry:
-    """The ranks that have columns: 0..representatives-1, who stand for all. By default all."""
+    """The ranks that have columns: 0..representatives-1, which represent all. By default all."""
 
     ranks: int
     representatives: int = attrs.field()
@@ -69,7 +69,7 @@ class RankSymmetry:
         return representative_members(groups, self.representatives)
 
     def ends(self, peer: np.ndarray) -> Ends:
-        """Who sends to whom by a column of peers, (ranks,), IDLE for none.
+        """The senders and receivers in a column of peers, (ranks,), IDLE for none.
 
         AsymmetryError if ranks that are alike do not send to ranks that are alike.
         """
@@ -81,13 +81,14 @@ class RankSymmetry:
         maps = maps_of(peer[None], self.ranks // count)
         if maps is None:
             raise AsymmetryError("instances do not turn to each other alike")
-        # maps[0][i, p] is the instance that place p of instance i sends to: look for the first one
+        # maps[0][i, p] is the instance that place p of instance i sends to; the source is the i
+        # for which that is the first instance
         sources = ((maps[0] == 0).argmax(axis=0) * count + np.arange(count)).astype(np.int32)
         return Ends(senders, receivers, (receivers % count).astype(np.int32), sources[senders])
 
 
 def group_symmetry(group: np.ndarray, representatives: int) -> Symmetry | None:
-    """How the members of an instance stand for a group; None where the group is in one.
+    """The symmetry by which an instance's members represent a group; None where it is in one.
 
     `representatives` are the ranks of an instance. AsymmetryError if its members are not alike.
     """
@@ -105,19 +106,19 @@ def group_symmetry(group: np.ndarray, representatives: int) -> Symmetry | None:
 
 
 def representative_members(groups: np.ndarray, representatives: int) -> np.ndarray:
-    """Of groups (groups, members) the first ranks, (groups that have some, as many)."""
+    """The members of groups (groups, members) in the first instance; some groups have none."""
     if representatives > int(groups.max(initial=0)):
         return groups
     inside = groups < representatives
     count = int(inside.sum(axis=1).max(initial=0))
-    some = inside[:, 0]
-    if (inside != (some[:, None] & (np.arange(groups.shape[1]) < count))).any():
+    has_some = inside[:, 0]
+    if (inside != (has_some[:, None] & (np.arange(groups.shape[1]) < count))).any():
         raise AsymmetryError("groups have different members in the first instance")
-    return groups[some, :count]
+    return groups[has_some, :count]
 
 
 def of_representatives(column: np.ndarray, count: int) -> np.ndarray:
-    """A plan's column for the first members, who are all that it has or some of them."""
+    """A plan's column for the first `count` members; it may have no others."""
     return column if len(column) == count else column[:count]
 
 
@@ -131,7 +132,7 @@ def equal_sizes(column: np.ndarray, count: int) -> np.ndarray:
 
 @attrs.frozen(eq=False)
 class RepresentativeParts:
-    """What is priced where the ranks of the first instance stand for all."""
+    """What is priced where the ranks of the first instance represent all."""
 
     representatives: int
     parts: FirstParts  # what they pass
@@ -143,19 +144,19 @@ class RepresentativeParts:
 
         What is priced are the columns of these members; who they send to may be anybody.
         """
-        found = []
+        reduced = []
         for plan, groups in plans:
             count = representative_members(groups, self.representatives).shape[1]
             if count and plan.columns != count:
                 return None
             if count:
                 narrow = plan if count == plan.members else _narrowed(plan, count)
-                found.append((narrow, groups[groups[:, 0] < self.representatives]))
-        return found
+                reduced.append((narrow, groups[groups[:, 0] < self.representatives]))
+        return reduced
 
 
 def _narrowed(plan: Plan, count: int) -> Plan:
-    """With all columns of the first members, who name anybody."""
+    """The plan with columns of the first members alone; they may name any member."""
 
     def narrow(move: Transfer) -> Transfer:
         return Transfer(
@@ -166,9 +167,9 @@ def _narrowed(plan: Plan, count: int) -> Plan:
             ),
             target=move.target,
             size_bytes=move.size_bytes,
-            also=None
-            if move.also is None
-            else SecondTarget(move.also.peer[:count], move.also.target),
+            second_target=None
+            if move.second_target is None
+            else SecondTarget(move.second_target.peer[:count], move.second_target.target),
             lane=move.lane,
             consumed=None if move.consumed is None else move.consumed[:count],
             credit=move.credit,
@@ -176,7 +177,7 @@ def _narrowed(plan: Plan, count: int) -> Plan:
             strand=move.strand,
         )
 
-    rounds = tuple(Round(tuple(map(narrow, each.transfers))) for each in plan.rounds)
+    rounds = tuple(Round(tuple(map(narrow, one_round.transfers))) for one_round in plan.rounds)
     return attrs.evolve(plan, rounds=rounds)
 
 
@@ -193,18 +194,18 @@ def is_symmetric(build: Callable[[Job], Plan], job: Job, plan: Plan) -> bool:
     blocks = plan.members // symmetry.representatives
     if not _peers_are_symmetric(plan, blocks):
         return False
-    # where sizes are known to be even, peers say it all
-    rotations = () if plan.is_even else {blocks // 2, blocks - 1} - {0}
+    # where sizes are known to be equal, the columns of peers decide alone
+    rotations = () if plan.has_equal_sizes else {blocks // 2, blocks - 1} - {0}
     for rotation in rotations:
-        other = build(attrs.evolve(job, symmetry=attrs.evolve(symmetry, rotation=rotation)))
-        if not _are_alike(plan, other, symmetry.representatives):
+        rotated = build(attrs.evolve(job, symmetry=attrs.evolve(symmetry, rotation=rotation)))
+        if not _are_alike(plan, rotated, symmetry.representatives):
             return False
     return True
 
 
 def _peers_are_symmetric(plan: Plan, blocks: int) -> bool:
-    """Whether members at a place turn to members at one place; each distinct column once."""
-    known_objects: dict[int, np.ndarray] = {}  # by id, which holds while the column is kept
+    """Whether members at one place name members at one place; each distinct column once."""
+    known_objects: dict[int, np.ndarray] = {}  # by id, which is unique while the column is kept
     known_contents = set()
     for move in _transfers(plan):
         for column in _partners(move):
@@ -219,30 +220,33 @@ def _peers_are_symmetric(plan: Plan, blocks: int) -> bool:
     return True
 
 
-def _are_alike(one: Plan, other: Plan, representatives: int) -> bool:
-    """Whether plans are equal but for offsets and for whom the representatives turn to."""
-    counts = [[len(each.transfers) for each in plan.rounds] for plan in (one, other)]
-    if counts[0] != counts[1] or one.scratch_bytes != other.scratch_bytes:
+def _are_alike(plan: Plan, rotated: Plan, representatives: int) -> bool:
+    """Whether plans are equal but for offsets and for the members that representatives name."""
+    counts, rotated_counts = (
+        [len(one_round.transfers) for one_round in each.rounds] for each in (plan, rotated)
+    )
+    if counts != rotated_counts or plan.scratch_bytes != rotated.scratch_bytes:
         return False
-    for first, second in zip(_transfers(one), _transfers(other), strict=True):
+    for first, second in zip(_transfers(plan), _transfers(rotated), strict=True):
         if _without_columns(first) != _without_columns(second):
             return False
         if not np.array_equal(first.size_bytes, second.size_bytes):
             return False
-        for mine, theirs in zip(_partners(first), _partners(second), strict=True):
-            if mine is theirs:
+        for column, other in zip(_partners(first), _partners(second), strict=True):
+            if column is other:
                 continue
-            if mine is None or theirs is None:
+            if column is None or other is None:
                 return False
-            idle, idle_there = (column[:representatives] == IDLE for column in (mine, theirs))
-            if not np.array_equal(idle, idle_there):
+            if not np.array_equal(
+                column[:representatives] == IDLE, other[:representatives] == IDLE
+            ):
                 return False
     return True
 
 
 def _transfers(plan: Plan) -> Iterator[Transfer]:
-    for each in plan.rounds:
-        yield from each.transfers
+    for one_round in plan.rounds:
+        yield from one_round.transfers
 
 
 def _without_columns(move: Transfer) -> tuple[object, ...]:
@@ -255,6 +259,6 @@ def _partners(move: Transfer) -> Iterator[np.ndarray | None]:
     """The columns of a transfer that name members."""
     yield move.peer
     yield move.consumed
-    yield None if move.also is None else move.also.peer
+    yield None if move.second_target is None else move.second_target.peer
     for piece in move.sources:
         yield piece.owner

@@ -1,15 +1,15 @@
-"""Where control flow goes: by the predicates in memory, or by trip counts when there are no values.
+"""How control flow is decided: by predicates in memory, or by trip counts where values are not run.
 
 With values (`ValueDecisions`), a predicate that guards a collective must be the same on every rank
 of its groups: ranks that diverge would wait for each other for ever, so the first difference stops
 the run.
 
-Without values (`decisions_without_values`), the user or the compiler says how often a loop runs;
-for what neither says, the slice of the program that the predicate follows from is performed. A
-slice is all rows that a predicate depends on, backwards through buffers and the predicates of
-blocks around those rows (Weiser, Program Slicing, 1981). Where it contains no result of a
-collective and no input that is missing, its rows alone are performed, in memory of its own, while
-the queues run as they do with values.
+Without values (`decisions_without_values`), the user or the compiler gives the trip count of a
+loop. For other blocks the slice of the program that their predicate depends on is performed: all
+rows that it depends on, backwards through buffers and the predicates of blocks around those rows
+(Weiser, Program Slicing, 1981). This works where a slice contains no result of a collective and no
+missing input. Its rows alone are performed, in separate memory, while the queues run as they do
+with values.
 
 The clock reads decisions that were recorded, or planned.
 """
@@ -65,13 +65,14 @@ class ValueDecisions:
 
 
 def selected(block: Block, value: np.ndarray) -> np.ndarray:
-    """Whether a predicate enters a block's rows, per rank; pred[] or s32[] values."""
+    """Whether a predicate (pred[] or s32[], by rank) enters a block's rows, by rank bool."""
     if block.kind is BlockKind.LOOP:
         return value.astype(bool)
     if value.dtype == np.bool_:
         return np.where(value, 0, 1) == block.index
-    inside = (value >= 0) & (value < block.of)
-    return np.where(inside, value, block.of - 1) == block.index
+    # XLA: an index that is out of range takes the last branch
+    in_range = (value >= 0) & (value < block.of)
+    return np.where(in_range, value, block.of - 1) == block.index
 
 
 class _Guard:
@@ -79,31 +80,39 @@ class _Guard:
 
     def __init__(self, executable: Executable, block: int) -> None:
         self._name = executable.program.blocks[block].name
-        self._seen: np.ndarray = np.zeros(executable.ranks, np.int64)  # how often, per rank
+        self._reads: np.ndarray = np.zeros(executable.ranks, np.int64)  # so far, by rank
         self._values: list[dict[int, set[int]]] = []  # by occasion: value to ranks
         self._partners: dict[int, set[int]] = {}
-        for number in _guarded(executable, block):
-            placeholder = executable.program.placeholders[number]
+        # the collectives in the block, and in its matched blocks of other stages
+        matched = matched_blocks_of(executable.program)
+        guarded = (
+            executable.program.placeholders[number]
+            for stage in executable.stages
+            for other, numbers in contained(stage.program).items()
+            if matched.get(other, other) == block
+            for number in numbers
+        )
+        for placeholder in guarded:
             for group in placeholder.groups or placeholder.pairs:
                 for rank in group:
                     self._partners.setdefault(rank, set()).update(group)
 
     def compare(self, ranks: np.ndarray, values: np.ndarray) -> None:
-        """Note what ranks read; ControlError if a rank and a partner have read different values."""
-        for occasion in np.unique(self._seen[ranks]).tolist():
-            there = self._seen[ranks] == occasion
+        """Record what ranks read; ControlError if a rank and a partner read different values."""
+        for occasion in np.unique(self._reads[ranks]).tolist():
+            is_now = self._reads[ranks] == occasion
             while len(self._values) <= occasion:
                 self._values.append({})
-            known = self._values[occasion]
-            for value in np.unique(values[there]).tolist():
-                equal = ranks[there][values[there] == value]
-                known.setdefault(int(value), set()).update(equal.tolist())
-            if len(known) > 1:
-                self._check(known, occasion)
-        self._seen[ranks] += 1
+            ranks_of = self._values[occasion]
+            for value in np.unique(values[is_now]).tolist():
+                equal = ranks[is_now][values[is_now] == value]
+                ranks_of.setdefault(int(value), set()).update(equal.tolist())
+            if len(ranks_of) > 1:
+                self._check(ranks_of, occasion)
+        self._reads[ranks] += 1
 
-    def _check(self, known: Mapping[int, set[int]], occasion: int) -> None:
-        rank_values = {rank: value for value, ranks in known.items() for rank in ranks}
+    def _check(self, ranks_of: Mapping[int, set[int]], occasion: int) -> None:
+        rank_values = {rank: value for value, ranks in ranks_of.items() for rank in ranks}
         for rank, value in sorted(rank_values.items()):
             for partner in sorted(self._partners.get(rank, ())):
                 if rank_values.get(partner, value) != value:
@@ -114,17 +123,8 @@ class _Guard:
                     )
 
 
-def _guarded(executable: Executable, block: int) -> Iterator[int]:
-    """The collectives in a block, or in what other stages have in its place."""
-    matched = matched_blocks_of(executable.program)
-    for stage in executable.stages:
-        for other, numbers in contained(stage.program).items():
-            if matched.get(other, other) == block:
-                yield from numbers
-
-
 class RecordedDecisions:
-    """Decides as another does, and keeps what was decided."""
+    """Passes decisions on from another decider, and records them."""
 
     def __init__(self, ranks: int, decide: Decide) -> None:
         self._decide = decide
@@ -137,21 +137,21 @@ class RecordedDecisions:
         return enters
 
     def taken(self, queue: int, row: int) -> Sequence[np.ndarray]:
-        """What was decided there, per rank in order, bool."""
+        """The decisions at a row, by rank, in order, bool."""
         nothing = np.zeros(0, np.int64), np.zeros(0, bool)
         columns = zip(nothing, *self._taken.get((queue, row), ()), strict=True)
-        rank, goes_on = (np.concatenate(column) for column in columns)
+        rank, enters = (np.concatenate(column) for column in columns)
         order = np.argsort(rank, kind="stable")
-        edges = np.searchsorted(rank[order], np.arange(1, self._ranks))
-        return np.split(goes_on[order], edges)
+        bounds = np.searchsorted(rank[order], np.arange(1, self._ranks))
+        return np.split(enters[order], bounds)
 
 
 ALWAYS_ON = 2**62
-"""So many trips never end."""
+"""The trip count of a branch that is always taken: never reached."""
 
 
 class PlannedDecisions:
-    """Counts trips without values: those the user names, else those the compiler knows.
+    """Decides by trip counts: those that the user gives, else those that the compiler knows.
 
     Blocks of `others` are decided elsewhere; their trips are not looked up here.
     """
@@ -169,7 +169,7 @@ class PlannedDecisions:
         ]
         if missing:
             raise ControlError(f"nothing says where {', '.join(dict.fromkeys(missing))} goes")
-        self._trips = [trip_counts.get(one.name, one.trip_count or 0) for one in blocks]
+        self._trips = [trip_counts.get(block.name, block.trip_count or 0) for block in blocks]
 
     def trips(self, jump: Jump) -> int:
         """Of a loop, its trips; of a branch, whether it is taken: always or never."""
@@ -183,12 +183,12 @@ def check_names(blocks: Sequence[Block], trip_counts: Mapping[str, int]) -> None
     """ControlError if the user names a loop that is not there."""
     names = {block.name for block in blocks}
     for name in sorted(set(trip_counts) - names):
-        known = ", ".join(sorted(names)) or "none"
-        raise ControlError(f"no loop or conditional is called {name!r}; there are: {known}")
+        existing = ", ".join(sorted(names)) or "none"
+        raise ControlError(f"no loop or conditional is called {name!r}; there are: {existing}")
 
 
 def undecided(blocks: Sequence[Block], trip_counts: Mapping[str, int]) -> list[int]:
-    """The blocks of which neither the compiler nor the user says where they go."""
+    """The blocks for which neither the compiler nor the user gives a trip count."""
     return [
         number
         for number, block in enumerate(blocks)
@@ -197,7 +197,7 @@ def undecided(blocks: Sequence[Block], trip_counts: Mapping[str, int]) -> list[i
 
 
 Decisions = RecordedDecisions | PlannedDecisions
-"""How control flow has gone, or will go, for the clock."""
+"""How control flow was decided, or will be; the clock reads it."""
 
 
 @attrs.frozen
@@ -213,7 +213,7 @@ class Inputs:
 def decisions_without_values(
     executable: Executable, trip_counts: Mapping[str, int], inputs: Inputs
 ) -> Decisions:
-    """Where control flow goes without values; ControlError names loops that nothing decides."""
+    """The decisions of a run without values; ControlError names blocks that nothing decides."""
     check_names(executable.program.blocks, trip_counts)
     open_blocks = undecided(executable.program.blocks, trip_counts)
     if not open_blocks:
@@ -224,13 +224,13 @@ def decisions_without_values(
     slices = {block: slicer.slice_of(block) for block in open_blocks}
     reasons = {
         block: reason
-        for block, one in slices.items()
-        if (reason := one.obstacle(executable.program, inputs))
+        for block, predicate_slice in slices.items()
+        if (reason := predicate_slice.obstacle(executable.program, inputs))
     }
     if reasons:
         raise ControlError(_what_is_undecided(executable.program, reasons))
-    buffers = frozenset().union(*(one.buffers for one in slices.values()))
-    numbers = sorted(set().union(*(one.inputs for one in slices.values())))
+    buffers = frozenset().union(*(each.buffers for each in slices.values()))
+    numbers = sorted(set().union(*(each.inputs for each in slices.values())))
     planned = PlannedDecisions(executable, trip_counts, open_blocks)
     return _perform_slices(executable, planned, frozenset(open_blocks), inputs, buffers, numbers)
 
@@ -264,8 +264,8 @@ class _Slice:
         """Why it cannot be performed; empty if it can."""
         if self.collectives:
             number = min(self.collectives)
-            one = program.placeholders[number]
-            return f"the result of p{number} {one.name or one.op.value}"
+            placeholder = program.placeholders[number]
+            return f"the result of p{number} {placeholder.name or placeholder.op.value}"
         missing = [number for number in sorted(self.inputs) if number not in inputs.given]
         if missing:
             return f"{inputs.describe(missing[0])}, which is not given"
@@ -275,7 +275,7 @@ class _Slice:
 
 
 class _Slicer:
-    """Who writes each buffer, and which blocks are around that."""
+    """Program slices of predicates, from the writers of each buffer and the blocks around them."""
 
     def __init__(self, executable: Executable, open_blocks: Sequence[int]) -> None:
         program = self._program = executable.program
@@ -289,14 +289,14 @@ class _Slicer:
         }
         for queue in executable.queues:
             if isinstance(queue, EngineQueue):
-                self._note_rows(queue)
+                self._add_rows(queue)
         for stage in executable.stages:
-            for number, one in enumerate(stage.program.placeholders):
-                for result in one.results:
+            for number, placeholder in enumerate(stage.program.placeholders):
+                for result in placeholder.results:
                     buffer = int(program.tensors[result].buffer)
                     self._collectives.setdefault(buffer, set()).add(number)
 
-    def _note_rows(self, queue: EngineQueue) -> None:
+    def _add_rows(self, queue: EngineQueue) -> None:
         tensors = self._program.tensors
         enclosing = list(_enclosing_blocks(self._program, queue))
         for row, instr in enumerate(queue.table):
@@ -307,25 +307,25 @@ class _Slicer:
                 self._enclosing.setdefault(buffer, set()).update(enclosing[row])
 
     def slice_of(self, block: int) -> _Slice:
-        """Everything that the predicate of a block follows from."""
+        """Everything that the predicate of a block depends on."""
         tensors, buffers = self._program.tensors, self._program.buffers
         pending = [int(tensors[self._program.blocks[block].predicate].buffer)]
-        found: set[int] = set()
+        reached: set[int] = set()
         while pending:
             buffer = pending.pop()
-            if buffer in found:
+            if buffer in reached:
                 continue
-            found.add(buffer)
+            reached.add(buffer)
             pending += self._reads.get(buffer, ())
             pending += (
                 int(tensors[self._program.blocks[other].predicate].buffer)
                 for other in self._enclosing.get(buffer, set()) & self._open
             )
         return _Slice(
-            frozenset(found),
-            frozenset(self._inputs[one] for one in found if one in self._inputs),
-            frozenset(number for one in found for number in self._collectives.get(one, ())),
-            frozenset(one for one in found if buffers[one].kind is BufferKind.ELIDED),
+            frozenset(reached),
+            frozenset(self._inputs[buffer] for buffer in reached if buffer in self._inputs),
+            frozenset(number for buffer in reached for number in self._collectives.get(buffer, ())),
+            frozenset(buffer for buffer in reached if buffers[buffer].kind is BufferKind.ELIDED),
         )
 
 
@@ -349,7 +349,7 @@ def _perform_slices(
     buffers: frozenset[int],
     numbers: Sequence[int],
 ) -> RecordedDecisions:
-    """The queues run to their ends; of their rows only those that write these buffers compute."""
+    """Run all queues to their ends, but compute only the rows that write these buffers."""
     import threadpoolctl
 
     from ncc_runtime.execution.values.devices import Devices
@@ -371,9 +371,9 @@ def _perform_slices(
     machine.load(inputs.load(number) for number in numbers)
 
     def perform(batches: Sequence[RowBatch]) -> None:
-        needed = [batch for batch in batches if (batch.queue, batch.row) in rows]
-        if needed:
-            machine.perform(needed)
+        in_slices = [batch for batch in batches if (batch.queue, batch.row) in rows]
+        if in_slices:
+            machine.perform(in_slices)
 
     read = ValueDecisions(executable, machine)
     decisions = _SliceDecisions(executable.ranks, planned, open_blocks, read)
@@ -394,25 +394,28 @@ def _with_memory_of(
         end += -(-placed[buffer].size_bytes // ALIGNMENT) * ALIGNMENT
     empty = BufferId(next(iter(buffers)))
     tensors = tuple(
-        one if one.buffer in buffers else attrs.evolve(one, buffer=empty, shape=(0,), offset=0)
-        for one in program.tensors
+        tensor
+        if tensor.buffer in buffers
+        else attrs.evolve(tensor, buffer=empty, shape=(0,), offset=0)
+        for tensor in program.tensors
     )
     kept = {program.inputs[number] for number in numbers}
 
-    def reduced(one: Program) -> Program:
+    def reduced(full: Program) -> Program:
+        constants = full.constants.items()
         return attrs.evolve(
-            one,
+            full,
             buffers=tuple(placed),
             tensors=tensors,
-            inputs=tuple(TensorId(tensor) for tensor in one.inputs if tensor in kept),
-            constants={buffer: data for buffer, data in one.constants.items() if buffer in buffers},
+            inputs=tuple(TensorId(tensor) for tensor in full.inputs if tensor in kept),
+            constants={buffer: data for buffer, data in constants if buffer in buffers},
         )
 
-    whole = reduced(program)
-    if isinstance(whole, JointProgram):
-        stages = (attrs.evolve(one, program=reduced(one.program)) for one in whole.stages)
-        whole = attrs.evolve(whole, stages=tuple(stages))
-    return attrs.evolve(executable, program=whole, hbm_bytes=end)
+    result = reduced(program)
+    if isinstance(result, JointProgram):
+        stages = (attrs.evolve(stage, program=reduced(stage.program)) for stage in result.stages)
+        result = attrs.evolve(result, stages=tuple(stages))
+    return attrs.evolve(executable, program=result, hbm_bytes=end)
 
 
 class _SliceDecisions:
@@ -432,8 +435,8 @@ class _SliceDecisions:
     def __call__(self, batch: RowBatch, jump: Jump) -> np.ndarray:
         if jump.block in self._open:
             return self._read(batch, jump)
-        none: np.ndarray = np.zeros(self._ranks, np.int64)
-        trips = self._trips.setdefault((batch.queue, batch.row), none)
+        zeros: np.ndarray = np.zeros(self._ranks, np.int64)
+        trips = self._trips.setdefault((batch.queue, batch.row), zeros)
         enters = trips[batch.ranks] < self._planned.trips(jump)
         trips[batch.ranks] = np.where(enters, trips[batch.ranks] + 1, 0)
         return np.asarray(enters)

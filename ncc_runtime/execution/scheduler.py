@@ -37,7 +37,7 @@ from ncc_runtime.lowering.executable import (
 
 
 class _RingState:
-    """One ring at run time, on every rank: rows that were pushed, and how many are done."""
+    """One ring at run time, on every rank: the rows that were pushed, and how many are done."""
 
     def __init__(self, queue: DmaQueue, ranks: int, depth: int) -> None:
         self.queue = queue
@@ -45,8 +45,8 @@ class _RingState:
         sizes = queue.size_bytes
         sizes = sizes[:, :1] if sizes.strides[1] == 0 else sizes
         self._largest: list[int] = descriptors(sizes.max(axis=1)).tolist()  # of each row
-        self._at_most = 0  # descriptors pushed and not done, on any rank, or more
-        self.left = 0  # rows pushed and not done, of all ranks
+        self._at_most = 0  # an upper bound of descriptors pushed and not done, on any rank
+        self.pending = 0  # rows pushed and not done, of all ranks
         self.pushed: np.ndarray = np.zeros(ranks, np.int64)
         self.done: np.ndarray = np.zeros(ranks, np.int64)
         self.rows: np.ndarray = np.full((ranks, max(1, len(queue.opcode))), IDLE, np.int32)
@@ -58,33 +58,29 @@ class _RingState:
             self.rows = np.concatenate((self.rows, more), axis=1)
         self.rows[ranks, at] = row
         self.pushed[ranks] = at + 1
-        self.left += len(ranks)
+        self.pending += len(ranks)
         self._at_most += self._largest[row]
 
     def complete(self, ranks: np.ndarray) -> None:
         self.done[ranks] += 1
-        self.left -= len(ranks)
+        self.pending -= len(ranks)
 
     def room(self, row: int) -> np.ndarray | None:
-        """On which ranks a row fits beside what is there, (ranks,) bool; None: on all."""
+        """On which ranks a row fits beside what the ring holds, (ranks,) bool; None: on all."""
+        # the bound settles most cases; only if it does not are descriptors counted exactly
         if self._at_most + self._largest[row] <= self.depth:
             return None
-        waiting: np.ndarray = np.zeros(len(self.done), np.int64)
-        for rank in np.flatnonzero(self.done < self.pushed).tolist():
-            waiting[rank] = self._waiting(rank)
-        self._at_most = int(waiting.max())
-        size = np.broadcast_to(self.queue.size_bytes[row], waiting.shape)
-        return waiting + descriptors(size) <= self.depth
-
-    def _waiting(self, rank: int) -> int:
-        """Descriptors that a rank has pushed and not done."""
-        rows = self.rows[rank, self.done[rank] : self.pushed[rank]]
         sizes = np.broadcast_to(self.queue.size_bytes, (len(self._largest), len(self.done)))
-        return int(descriptors(sizes[rows, rank]).sum())
+        held: np.ndarray = np.zeros(len(self.done), np.int64)  # descriptors pushed and not done
+        for rank in np.flatnonzero(self.done < self.pushed).tolist():
+            rows = self.rows[rank, self.done[rank] : self.pushed[rank]]
+            held[rank] = int(descriptors(sizes[rows, rank]).sum())
+        self._at_most = int(held.max())
+        return held + descriptors(sizes[row]) <= self.depth
 
 
 def _first_rank(queue: CcQueue | DmaQueue) -> int:
-    """Queues of one stage have the same ranks."""
+    """Tells stages apart: queues of one stage have the same ranks."""
     return 0 if queue.ranks is None else int(queue.ranks[0])
 
 
@@ -105,7 +101,7 @@ class Rings:
         }
 
     def room(self, queue: int, row: int) -> np.ndarray | None:
-        """Where the ring has room for what a row pushes, (ranks,) bool; None: everywhere."""
+        """On which ranks the ring has room for what a row pushes, (ranks,) bool; None: on all."""
         pushed = self._pushed(queue, row)
         if pushed is None:
             return None
@@ -124,7 +120,7 @@ class Rings:
             ring.push(ranks, run)
 
     def _pushed(self, queue: int, row: int) -> tuple[_RingState, int, np.ndarray] | None:
-        """Of an ADVANCE the ring, the row of it that it pushes, and where, (ranks,) bool."""
+        """For an ADVANCE: the ring, its row that is pushed, and on which ranks, (ranks,) bool."""
         program = self._executable.queues[queue]
         if not isinstance(program, CcQueue) or program.opcode[row] != CcOpcode.ADVANCE:
             return None
@@ -132,9 +128,9 @@ class Rings:
         return ring, int(program.ring_row[row]), program.sync.posts[0].rank[row] != IDLE
 
     def ready(self) -> Iterator[tuple[int, int, np.ndarray, np.ndarray, np.ndarray]]:
-        """(queue, row, ranks, tail semaphore, its value) of what each ring performs next."""
+        """(queue, row, ranks, tail semaphore, awaited value) of what each ring performs next."""
         for number, ring in self._rings.items():
-            if not ring.left:
+            if not ring.pending:
                 continue
             ranks = np.flatnonzero(ring.done < ring.pushed)
             rows = ring.rows[ranks, ring.done[ranks]]
@@ -149,7 +145,7 @@ class Rings:
 
     def pending(self) -> bool:
         """Whether any ring has work left."""
-        return any(ring.left for ring in self._rings.values())
+        return any(ring.pending for ring in self._rings.values())
 
 
 SHOWN = 16
@@ -170,14 +166,13 @@ class Stuck:
 def deadlock_report(
     executable: Executable, stuck: Iterable[Stuck], semaphores: np.ndarray
 ) -> DeadlockError:
-    """An error naming queue, instruction, semaphore, value held and awaited, and who increments."""
-    everybody = tuple(stuck)
-    lines = [_line(executable, one, semaphores) for one in everybody[:SHOWN]]
-    if len(everybody) > SHOWN:
-        lines.append(f"… and {len(everybody) - SHOWN} more")
+    """An error with queue, instruction, semaphore, values held and awaited, and incrementer."""
+    every = tuple(stuck)
+    lines = [_line(executable, each, semaphores) for each in every[:SHOWN]]
+    if len(every) > SHOWN:
+        lines.append(f"… and {len(every) - SHOWN} more")
     return DeadlockError(
-        f"deadlock: {len(everybody)} queues wait for what nothing will provide\n  "
-        + "\n  ".join(lines)
+        f"deadlock: {len(every)} queues wait for what nothing will provide\n  " + "\n  ".join(lines)
     )
 
 
@@ -187,15 +182,15 @@ def _line(executable: Executable, stuck: Stuck, semaphores: np.ndarray) -> str:
     place = f"rank {stuck.rank}, queue {queue.name}, pc {stuck.row}"
     held = int(semaphores[stuck.rank, stuck.sem])
     if stuck.sem == IDLE or held >= stuck.awaited:
-        return f"{place}: {_room(executable, stuck)}"
+        return f"{place}: {_full_ring(executable, stuck)}"
     return (
         f"{place}: waits for {name} >= {stuck.awaited}, it holds {held}; "
         f"{_provider(executable, stuck.rank, stuck.sem)}"
     )
 
 
-def _room(executable: Executable, stuck: Stuck) -> str:
-    """Which ring is too small for what is pushed; any other row would have started."""
+def _full_ring(executable: Executable, stuck: Stuck) -> str:
+    """The ring without room for what is pushed: the only other reason not to start."""
     core = executable.queues[stuck.queue]
     assert isinstance(core, CcQueue), core.name
     ring = next(
@@ -213,7 +208,7 @@ def _room(executable: Executable, stuck: Stuck) -> str:
 
 
 def _provider(executable: Executable, rank: int, sem: int) -> str:
-    """Which rows of which queue would increment a semaphore, over the whole program."""
+    """The rows of a queue that would increment a semaphore."""
     for queue in executable.queues:
         for post in queue.sync.posts:
             rows, senders = np.nonzero((post.rank == rank) & (post.sem == sem))
@@ -233,15 +228,15 @@ class RowBatch:
     queue: int  # position in Executable.queues
     row: int
     ranks: np.ndarray  # (r,) ascending
-    wait_sem: np.ndarray  # (r,) what each rank has waited for, IDLE for nothing
-    wait_value: np.ndarray  # (r,) int64, and the value it has been seen to reach
+    wait_sem: np.ndarray  # (r,) the semaphore that each rank waited for, IDLE for none
+    wait_value: np.ndarray  # (r,) int64, the value that it waited for
 
 
 Perform = Callable[[Sequence[RowBatch]], None]
 
 
 class Decide(Protocol):
-    """Where control flow goes: True where a rank enters the rows behind a `test` or `case`."""
+    """Decides control flow: True where a rank enters the rows behind a `test` or `case`."""
 
     def __call__(self, batch: RowBatch, jump: Jump) -> np.ndarray: ...
 
@@ -252,35 +247,31 @@ class Scheduler:
     def __init__(self, executable: Executable, decide: Decide) -> None:
         self.executable = executable
         self._decide = decide
-        width = max(1, executable.semaphore_count)
-        self.semaphores: np.ndarray = np.zeros((executable.ranks, width), np.int64)
+        count = max(1, executable.semaphore_count)
+        self.semaphores: np.ndarray = np.zeros((executable.ranks, count), np.int64)
         self._queues = executable.queues
         self._lengths = [queue_length(queue) for queue in self._queues]
         self._everybody = np.arange(executable.ranks)
         self._runners = [
             self._everybody if queue.ranks is None else queue.ranks for queue in self._queues
         ]
-        self._counters = [
-            self._at_start(runners, length)
-            for runners, length in zip(self._runners, self._lengths, strict=True)
-        ]
+        self._counters = []  # program counters; ranks that do not run a queue are at its end
+        for runners, length in zip(self._runners, self._lengths, strict=True):
+            counter: np.ndarray = np.full(executable.ranks, length, np.int64)
+            counter[runners] = 0
+            self._counters.append(counter)
         self._offsets = [
             np.zeros_like(self.semaphores) if _jumps(queue) else None for queue in self._queues
         ]
         self._rings = Rings(executable)
-        self._posts: np.ndarray = np.zeros(executable.semaphore_count, np.int64)  # on any rank
-        self._asleep: dict[int, tuple[int, int]] = {}  # by queue: semaphore, its posts at the time
+        # increments of each semaphore so far, on any rank: whether a sleeper must look again
+        self._posts: np.ndarray = np.zeros(executable.semaphore_count, np.int64)
+        self._asleep: dict[int, tuple[int, int]] = {}  # by queue: semaphore, its posts back then
         self._programs = [
             number
             for number, queue in enumerate(self._queues)
             if self._lengths[number] and not isinstance(queue, DmaQueue)
         ]
-
-    def _at_start(self, runners: np.ndarray, length: int) -> np.ndarray:
-        """Program counters before the first row; ranks that do not run the queue are at its end."""
-        counter: np.ndarray = np.full(len(self._everybody), length, np.int64)
-        counter[runners] = 0
-        return counter
 
     def run(self, perform: Perform, shuffle: np.random.Generator | None = None) -> None:
         """Perform every row as often as control flow says; DeadlockError if that cannot be done.
@@ -296,12 +287,12 @@ class Scheduler:
             raise deadlock_report(self.executable, self._stuck(), self.semaphores)
 
     def _everything_ready(self) -> list[RowBatch]:
-        found = [batch for queue in list(self._programs) for batch in self._ready(queue)]
-        found += [RowBatch(*ready) for ready in self._rings.ready()]
-        return found
+        batches = [batch for queue in list(self._programs) for batch in self._ready(queue)]
+        batches += [RowBatch(*ready) for ready in self._rings.ready()]
+        return batches
 
     def _ready(self, queue: int) -> Iterator[RowBatch]:
-        """The batches of one program that may start now: one per row some ranks stand at."""
+        """The batches of one program that may start now: one per row at which some ranks are."""
         if queue in self._asleep:
             sem, posts = self._asleep[queue]
             if self._posts[sem] == posts:
@@ -310,8 +301,8 @@ class Scheduler:
         counter, runners = self._counters[queue], self._runners[queue]
         length = self._lengths[queue]
         row = int(counter[runners[0]])
-        standing = counter if runners is self._everybody else counter[runners]
-        if row < length and (standing == row).all():
+        counters = counter if runners is self._everybody else counter[runners]
+        if row < length and (counters == row).all():
             yield from self._ready_at(queue, row, runners)
             return
         rows = np.unique(counter)
@@ -323,18 +314,18 @@ class Scheduler:
 
     def _ready_at(self, queue: int, row: int, ranks: np.ndarray) -> Iterator[RowBatch]:
         sem, value = self._awaited(queue, row, ranks)
-        enough = (self.semaphores[ranks, sem] >= value) | (sem == IDLE)
+        is_signalled = (self.semaphores[ranks, sem] >= value) | (sem == IDLE)
         room = self._rings.room(queue, row)
-        free = enough if room is None else enough & room[ranks]
-        if free.all():
+        ready = is_signalled if room is None else is_signalled & room[ranks]
+        if ready.all():
             yield RowBatch(queue, row, ranks, sem, value)
-        elif free.any():
-            yield RowBatch(queue, row, ranks[free], sem[free], value[free])
-        elif not enough.any() and ranks is self._runners[queue] and (sem == sem[0]).all():
+        elif ready.any():
+            yield RowBatch(queue, row, ranks[ready], sem[ready], value[ready])
+        elif not is_signalled.any() and ranks is self._runners[queue] and (sem == sem[0]).all():
             self._asleep[queue] = (int(sem[0]), int(self._posts[sem[0]]))
 
     def _awaited(self, queue: int, row: int, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What ranks wait for at a row: semaphores, and values corrected by the jumps so far."""
+        """The semaphores that ranks wait for at a row, and the values, shifted by jumps so far."""
         sync, offsets = self._queues[queue].sync, self._offsets[queue]
         sem, value = sync.wait_sem[row], sync.wait_value[row]
         if len(sem) > 1:
@@ -344,12 +335,12 @@ class Scheduler:
         return sem, value if offsets is None else value + offsets[ranks, sem]
 
     def _complete(self, batch: RowBatch) -> None:
-        """Move on, increment what the row posts, push what it pushes."""
+        """Advance program counters, make the row's increments and pushes."""
         queue = self._queues[batch.queue]
         if isinstance(queue, DmaQueue):
             self._rings.complete(batch.queue, batch.ranks)
         else:
-            self._move_on(batch)
+            self._advance(batch)
             self._rings.push(batch.queue, batch.row, batch.ranks)
         for post in queue.sync.posts:
             rank, sem = post.rank[batch.row, batch.ranks], post.sem[batch.row, batch.ranks]
@@ -360,23 +351,23 @@ class Scheduler:
             self.semaphores[rank, sem] += 1
             self._posts[sem] += 1
 
-    def _move_on(self, batch: RowBatch) -> None:
+    def _advance(self, batch: RowBatch) -> None:
         counter = self._counters[batch.queue]
         counter[batch.ranks] = batch.row + 1
         jump = _jumps(self._queues[batch.queue]).get(batch.row)
         offsets = self._offsets[batch.queue]
         if jump is None or offsets is None:
             return
-        leaves = np.ones(len(batch.ranks), bool)
+        jumps = np.ones(len(batch.ranks), bool)
         if jump.decision is not Decision.ALWAYS:
-            leaves = ~self._decide(batch, jump)
-        leaving = batch.ranks[leaves]
-        counter[leaving] = jump.target
-        shift = jump.shift if len(jump.shift) == 1 else jump.shift[leaving]
-        offsets[leaving, : jump.shift.shape[1]] += shift
+            jumps = ~self._decide(batch, jump)
+        jumping = batch.ranks[jumps]
+        counter[jumping] = jump.target
+        shift = jump.shift if len(jump.shift) == 1 else jump.shift[jumping]
+        offsets[jumping, : jump.shift.shape[1]] += shift
 
     def _stuck(self) -> Iterator[Stuck]:
-        """Who still has rows to perform, and what each waits for."""
+        """The queues that still have rows to perform, and what each waits for."""
         for queue in self._programs:
             counter = self._counters[queue]
             for rank in np.flatnonzero(counter < self._lengths[queue]).tolist():

@@ -26,8 +26,8 @@ class Reason(enum.IntEnum):
     """Why an event did not start earlier."""
 
     NONE = 0  # it started with the run
-    QUEUE = 1  # its own queue was busy
-    SEMAPHORE = 2  # the increment that it waited for came late
+    QUEUE = 1  # its queue was busy
+    SEMAPHORE = 2  # it waited for an increment
     RING = 3  # the previous transfer of its DMA ring was not done
 
 
@@ -63,8 +63,7 @@ class Trace:
 
     Events of one queue and rank stand in the order in which they were performed. Integer columns
     may be of any width that holds their values. Of a symmetry-reduced executable, events are of
-    the ranks that have columns; a cause is one of a rank that represents the one that was waited
-    for.
+    the ranks that have columns; a cause is an event of the representative of the awaited rank.
     """
 
     executable: Executable
@@ -96,28 +95,27 @@ class Trace:
 
     @property
     def timelines(self) -> tuple[Timeline, ...]:
-        """What every queue did, in the executable's order."""
-        return tuple(self._timeline(number) for number in range(len(self.executable.queues)))
-
-    def _timeline(self, number: int) -> Timeline:
+        """The rows that every queue performed, in the executable's order of queues."""
         columns = (self.row, self.rank, self.start_ps, self.end_ps)
-        found = np.flatnonzero(self.queue == number)
-        return Timeline(*(column[found] for column in columns))
+        events_of = (
+            np.flatnonzero(self.queue == number) for number in range(len(self.executable.queues))
+        )
+        return tuple(Timeline(*(column[events] for column in columns)) for events in events_of)
 
     def blocks(
         self, queues: Sequence[int], ranks: np.ndarray | None = None, most: int = BLOCK
     ) -> Iterator[tuple[int, np.ndarray]]:
         """(queue, events) of some queues, some ranks (bool by rank), about `most` at a time.
 
-        Events come by rank, then in order; those of one queue and rank are never torn apart.
+        Events come by rank, then in order; those of one queue and rank are always in one block.
         """
         for queue in queues:
             counts = self._counts[queue]
             if ranks is not None:
                 counts = np.where(ranks, counts, 0)
-            for low, high in _cuts(counts, most):
-                some = np.flatnonzero(counts[low:high]) + low
-                yield queue, self._events(queue, some)
+            for low, high in _rank_ranges(counts, most):
+                busy = np.flatnonzero(counts[low:high]) + low
+                yield queue, self._events(queue, busy)
 
     def count(self, ranks: np.ndarray | None = None) -> int:
         """Events of some ranks (bool by rank), or of all."""
@@ -128,19 +126,19 @@ class Trace:
     def _counts(self) -> np.ndarray:
         """How many events each queue has on each rank, (queues, ranks) int64."""
         queues, ranks = len(self.executable.queues), self.executable.representatives
-        found = np.zeros(queues * ranks, np.int64)
-        for at in range(0, len(self), _SCANNED):
-            queue = self.queue[at : at + _SCANNED].astype(np.int64)
-            found += np.bincount(
-                queue * ranks + self.rank[at : at + _SCANNED], minlength=len(found)
-            )
-        return found.reshape(queues, ranks)
+        counts = np.zeros(queues * ranks, np.int64)
+        for first in range(0, len(self), _SCANNED):
+            some = slice(first, first + _SCANNED)
+            cell = self.queue[some].astype(np.int64) * ranks + self.rank[some]
+            counts += np.bincount(cell, minlength=len(counts))
+        return counts.reshape(queues, ranks)
 
     @cached_property
     def _order(self) -> np.ndarray:
         """(n,) the events by queue, by rank, then in order; int32 where that counts them."""
-        width = np.int32 if len(self) <= np.iinfo(np.int32).max else np.int64
-        order = _stable_order(self.rank, self.executable.representatives).astype(width)
+        # a radix sort: stable by the minor key, the rank, then by the major one, the queue
+        dtype = np.int32 if len(self) <= np.iinfo(np.int32).max else np.int64
+        order = _stable_order(self.rank, self.executable.representatives).astype(dtype)
         of_queue = _stable_order(self.queue[order], len(self.executable.queues))
         return np.asarray(order[of_queue])
 
@@ -156,9 +154,10 @@ class Trace:
     def _events(self, queue: int, ranks: np.ndarray) -> np.ndarray:
         """The events of a queue on some ranks, ascending, by rank, then in order; int64."""
         number = queue * self.executable.representatives + ranks
-        first, behind = self._starts[number], self._starts[number + 1]
-        apart = np.flatnonzero(first[1:] != behind[:-1]) + 1
-        lows, highs = first[np.append(0, apart)], behind[np.append(apart, len(number)) - 1]
+        first, end = self._starts[number], self._starts[number + 1]
+        # ranks that follow each other have one range of the order together
+        breaks = np.flatnonzero(first[1:] != end[:-1]) + 1
+        lows, highs = first[np.append(0, breaks)], end[np.append(breaks, len(number)) - 1]
         runs = [self._ordered(low, high) for low, high in zip(lows, highs, strict=True)]
         return np.concatenate(runs).astype(np.int64)
 
@@ -176,12 +175,12 @@ class Trace:
             assert isinstance(queue, CcQueue)
             row = self.row[events]
             events = events[queue.placeholder[row] != IDLE]
-            first = _opens_placeholder(queue)[self.row[events]]
-            last = np.append(first[1:], True)[: len(events)]
-            found = events[first]
-            placeholder = queue.placeholder[self.row[found]]
-            made = (placeholder, self.rank[found], found, events[last])
-            for column, more in zip(columns, made, strict=True):
+            is_first = _opens_placeholder(queue)[self.row[events]]
+            is_last = np.append(is_first[1:], True)[: len(events)]  # the next run begins behind it
+            first = events[is_first]
+            placeholder = queue.placeholder[self.row[first]]
+            runs = (placeholder, self.rank[first], first, events[is_last])
+            for column, more in zip(columns, runs, strict=True):
                 column.append(more)
         placeholder, rank, first, last = (np.concatenate(column) for column in columns)
         kinds = placeholder.astype(np.int32), rank.astype(np.int32)
@@ -193,9 +192,10 @@ class Trace:
         Ranks ascend; the runs of a rank are in order.
         """
         runs = self.runs
-        own = np.flatnonzero(runs.placeholder == placeholder)
-        own = own[np.argsort(runs.rank[own], kind="stable")]
-        return runs.rank[own], self.start_ps[runs.first[own]], self.end_ps[runs.last[own]]
+        numbers = np.flatnonzero(runs.placeholder == placeholder)
+        numbers = numbers[np.argsort(runs.rank[numbers], kind="stable")]
+        start_ps = self.start_ps[runs.first[numbers]]
+        return runs.rank[numbers], start_ps, self.end_ps[runs.last[numbers]]
 
 
 def works(queue: EngineQueue) -> np.ndarray:
@@ -206,33 +206,33 @@ def works(queue: EngineQueue) -> np.ndarray:
 
 def _opens_placeholder(queue: CcQueue) -> np.ndarray:
     """Whether a row is the first of a placeholder, (n,) bool."""
-    found = np.zeros(len(queue.opcode), bool)
+    opens = np.zeros(len(queue.opcode), bool)
     rows = np.flatnonzero((queue.placeholder != IDLE) & (queue.opcode == CcOpcode.WAIT))
     _, first = np.unique(queue.placeholder[rows], return_index=True)
-    found[rows[first]] = True
-    return found
+    opens[rows[first]] = True
+    return opens
 
 
 def _stable_order(numbers: np.ndarray, count: int) -> np.ndarray:
-    """Positions of numbers below `count`, ascending; of equal ones the first comes first."""
+    """The stable ascending order of numbers below `count`."""
     narrow = np.min_scalar_type(max(0, count - 1))  # 16 bits and less are sorted in linear time
     return np.argsort(numbers.astype(narrow), kind="stable")
 
 
-def _cuts(counts: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
-    """Runs [low, high) of ranks with about `most` events each, no event left out."""
+def _rank_ranges(counts: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
+    """Ranges [low, high) of ranks with about `most` events each, which cover all events."""
     if not counts.any():
         return
     number = (np.cumsum(counts) - 1) // most
-    edges = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(counts)]
-    yield from ((a, b) for a, b in itertools.pairwise(edges) if counts[a:b].any())
+    bounds = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(counts)]
+    yield from ((a, b) for a, b in itertools.pairwise(bounds) if counts[a:b].any())
 
 
 @attrs.frozen(eq=False, repr=False)
 class Traffic:
     """Bytes that DMA rings moved for one placeholder."""
 
-    sent: np.ndarray  # (transports, ranks) int64 by Transport code, by the rank they lay on before
+    sent: np.ndarray  # (transports, ranks) int64, by Transport code and by the rank of the source
 
     def __repr__(self) -> str:
         return f"<Traffic: {int(self.sent_by_rank.sum())} bytes between ranks>"
@@ -264,8 +264,8 @@ class TrafficCounter:
         cells, number = (rows, senders), queue.placeholder[rows]
         sizes = np.broadcast_to(queue.size_bytes, queue.peer.shape)[cells]
         self._count(number, senders, queue.peer[cells], sizes)
-        if queue.also_peer is not None:
-            self._count(number, senders, queue.also_peer[cells], sizes)
+        if queue.second_peer is not None:
+            self._count(number, senders, queue.second_peer[cells], sizes)
         if queue.source_rank is not None:
             for owners in queue.source_rank[cells].T:
                 self._count(number, np.where(owners == senders, IDLE, owners), senders, sizes)
@@ -287,7 +287,7 @@ class TrafficCounter:
 
 
 def traffic_of(trace: Trace) -> tuple[Traffic, ...]:
-    """What an execution moved, of which there is only a trace."""
+    """What an execution moved, from its trace."""
     counter = TrafficCounter(trace.executable)
     for number, events in trace.blocks(trace.queues_of(DmaQueue)):
         queue = trace.executable.queues[number]

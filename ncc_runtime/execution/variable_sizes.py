@@ -21,7 +21,7 @@ from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder, even_share
 from ncc_runtime.neff.program import Program
 
 _Text: TypeAlias = Callable[[tuple[int, int, int]], str]
-"""How a fault reads at (rank, member, update); {peer} stands for the member's rank."""
+"""The text of a fault at (rank, member, update); {peer} stands for the member's rank."""
 
 
 @attrs.frozen(eq=False)
@@ -36,7 +36,7 @@ class RowCounts:
 
 @attrs.frozen
 class CountsTable:
-    """A counted collective: what its numbers count, and what they may be."""
+    """The tables of a variable-size collective: what their numbers may be."""
 
     name: str
     op: CollectiveOp
@@ -52,8 +52,8 @@ class CountsTable:
             for tensor in (placeholder.operands[0], placeholder.results[0])
         ]
         operand, result = (shape[0] for shape in shapes)
-        is_cut = placeholder.op in (CollectiveOp.ALL_GATHER_V, CollectiveOp.ALL_TO_ALL_V)
-        slot = result // len(placeholder.groups[0]) if is_cut else result
+        has_slots = placeholder.op in (CollectiveOp.ALL_GATHER_V, CollectiveOp.ALL_TO_ALL_V)
+        slot = result // len(placeholder.groups[0]) if has_slots else result
         name = f"{placeholder.name or 'a collective'} ({placeholder.op.value})"
         return cls(name, placeholder.op, operand, result, slot)
 
@@ -68,9 +68,9 @@ class CountsTable:
         rows, source, received = (wide[0][:, row, :, None] for row in range(3))
         return RowCounts(rows, source, received, None)
 
-    def check_own(self, counts: RowCounts, ranks: np.ndarray, groups: np.ndarray) -> None:
+    def check_ranks(self, counts: RowCounts, ranks: np.ndarray, groups: np.ndarray) -> None:
         """CountsError for the first number that fits no buffer; `groups` are those of the ranks."""
-        for wrong, text in self._own_faults(counts):
+        for wrong, text in self._faults_of_ranks(counts):
             if wrong.any():
                 rank, member, update = np.unravel_index(int(wrong.argmax()), wrong.shape)
                 at = int(rank), int(member), int(update)
@@ -78,7 +78,7 @@ class CountsTable:
                 fault = text(at).format(peer=peer)
                 raise CountsError(f"{self.name}: rank {int(ranks[rank])} {fault}")
 
-    def _own_faults(self, counts: RowCounts) -> Iterator[tuple[np.ndarray, _Text]]:
+    def _faults_of_ranks(self, counts: RowCounts) -> Iterator[tuple[np.ndarray, _Text]]:
         rows, source, target = counts.rows, counts.source, counts.target
         yield (
             (rows < 0) | (rows > self.most),
@@ -119,10 +119,10 @@ class CountsTable:
         """CountsError for the first numbers of a group that do not fit each other."""
         rows, received = counts.rows, counts.received.swapaxes(0, 1)
         if self.op is CollectiveOp.REDUCE_SCATTER_V:
-            self._check_joined(rows, group)
+            self._check_equal_rows(rows, group)
         wrong = rows != received
         if wrong.any():
-            at = tuple(int(one) for one in np.argwhere(wrong)[0])
+            at = tuple(np.argwhere(wrong)[0].tolist())
             raise CountsError(
                 f"{self.name}: rank {group[at[0]]} sends {rows[at]} rows to rank {group[at[1]]}, "
                 f"which expects {received[at]}: what is sent and what is received must be equal"
@@ -130,10 +130,10 @@ class CountsTable:
         if counts.target is not None:
             self._check_disjoint(counts.target, rows, group)
 
-    def _check_joined(self, rows: np.ndarray, group: Sequence[int]) -> None:
+    def _check_equal_rows(self, rows: np.ndarray, group: Sequence[int]) -> None:
         wrong = rows != rows[:1]
         if wrong.any():
-            source, member, _ = (int(one) for one in np.argwhere(wrong)[0])
+            source, member, _ = np.argwhere(wrong)[0].tolist()
             raise CountsError(
                 f"{self.name}: rank {group[source]} has {rows[source, member, 0]} rows for rank "
                 f"{group[member]}, rank {group[0]} has {rows[0, member, 0]}: chunks that are "
@@ -144,13 +144,13 @@ class CountsTable:
         """No two transfers write one row of a member."""
         for member, to in enumerate(group):
             start, count = target[:, member].ravel(), rows[:, member].ravel()
-            there = np.flatnonzero(count > 0)
-            there = there[np.argsort(start[there], kind="stable")]
-            ends = start[there] + count[there]
-            overlaps = np.flatnonzero(ends[:-1] > start[there][1:])
+            writes = np.flatnonzero(count > 0)
+            writes = writes[np.argsort(start[writes], kind="stable")]
+            ends = start[writes] + count[writes]
+            overlaps = np.flatnonzero(ends[:-1] > start[writes][1:])
             if len(overlaps):
                 updates = target.shape[2]
-                first, second = (int(one) for one in there[overlaps[0] : overlaps[0] + 2])
+                first, second = writes[overlaps[0] : overlaps[0] + 2].tolist()
                 raise CountsError(
                     f"{self.name}: rows {start[first]}..{start[first] + count[first]} from rank "
                     f"{group[first // updates]} and rows "
@@ -166,31 +166,31 @@ class SizeRecord:
         self._executable = executable
         self._total: dict[int, np.ndarray] = {}  # by queue: (rows, ranks) int64
         self._times: dict[int, np.ndarray] = {}
-        self._seen: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}  # ranks and sizes
+        self._runs: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}  # ranks and sizes
         for number, queue in enumerate(executable.queues):
             if isinstance(queue, DmaQueue) and queue.registers is not None:
                 self._total[number] = np.zeros(queue.peer.shape, np.int64)
                 self._times[number] = np.zeros(queue.peer.shape, np.int64)
-                self._seen[number] = []
+                self._runs[number] = []
 
     def add(self, number: int, row: int, ranks: np.ndarray, sizes: np.ndarray) -> None:
-        """A row has been performed on ranks, and moved so many bytes on each."""
+        """A row has been performed on ranks and moved these sizes, in bytes."""
         self._total[number][row, ranks] += sizes
         self._times[number][row, ranks] += 1
-        self._seen[number].append((ranks, sizes))
+        self._runs[number].append((ranks, sizes))
 
     def repeated(self) -> Mapping[int, Sequence[np.ndarray]]:
         """By queue, for rings that perform a row several times: sizes of each rank, in order."""
         ranks = self._executable.ranks
         return {
-            number: _by_rank(self._seen[number], ranks)
+            number: _by_rank(self._runs[number], ranks)
             for number, times in self._times.items()
             if (times > 1).any()
         }
 
     def sized(self) -> Executable:
         """The executable with these sizes; rows that were not performed keep theirs."""
-        found = {
+        sizes = {
             number: np.where(
                 times > 0,
                 -(-self._total[number] // np.maximum(times, 1)),
@@ -198,11 +198,11 @@ class SizeRecord:
             )
             for number, times in self._times.items()
         }
-        return _with_sizes(self._executable, found)
+        return _with_sizes(self._executable, sizes)
 
 
-def _by_rank(seen: Sequence[tuple[np.ndarray, np.ndarray]], ranks: int) -> list[np.ndarray]:
-    rank, size = (np.concatenate(column) for column in zip(*seen, strict=True))
+def _by_rank(runs: Sequence[tuple[np.ndarray, np.ndarray]], ranks: int) -> list[np.ndarray]:
+    rank, size = (np.concatenate(column) for column in zip(*runs, strict=True))
     order = np.argsort(rank, kind="stable")
     return np.split(size[order], np.searchsorted(rank[order], np.arange(1, ranks)))
 
@@ -247,7 +247,7 @@ _Words = np.ndarray | None
 
 
 def _words(executable: Executable, placeholder: Placeholder) -> _Words:
-    """What the registers that count rows will hold on every rank, by number, if it is constant."""
+    """By register, the rows that it will count on every rank, if the table is a constant."""
     if len(executable.stages) > 1:
         return None
     first = int(placeholder.op is CollectiveOp.RAGGED_ALL_TO_ALL)
@@ -272,17 +272,17 @@ def check_counts(executable: Executable) -> None:
         for placeholder in program.placeholders:
             if not placeholder.op.is_counted or len(executable.stages) > 1:
                 continue
-            known = [_constant(program, tensor) for tensor in placeholder.counts]
-            tables = [table for table in known if table is not None]
-            if len(tables) < len(known):
+            constants = [_constant(program, tensor) for tensor in placeholder.counts]
+            tables = [table for table in constants if table is not None]
+            if len(tables) < len(constants):
                 continue
             table = CountsTable.of(program, placeholder)
             for group in placeholder.groups:
                 members = len(group)
-                same = [np.stack([one] * members) for one in tables]
-                counts = table.counts_of(same, members)
+                # a constant is the same on all ranks
+                counts = table.counts_of([np.stack([each] * members) for each in tables], members)
                 ranks = np.array(group)
-                table.check_own(counts, ranks, np.stack([ranks] * members))
+                table.check_ranks(counts, ranks, np.stack([ranks] * members))
                 table.check_group(counts, group)
 
 
@@ -290,30 +290,28 @@ def _assumed_sizes(program: Program, queue: DmaQueue, words_of: Mapping[int, _Wo
     assert queue.registers is not None, queue.name
     sizes = queue.size_bytes.astype(np.int64)
     for number, words in words_of.items():
-        own = np.flatnonzero(queue.placeholder == number)
+        rows = np.flatnonzero(queue.placeholder == number)
         placeholder = program.placeholders[number]
-        width = program.row_bytes(placeholder)
+        row_bytes = program.row_bytes(placeholder)
+        register = queue.registers.rows[rows]
         if words is not None:
-            register = queue.registers.rows[own]
-            rows = words.astype(np.int64)[np.maximum(register, 0)] * width
-            sizes[own] = np.where(register == IDLE, sizes[own], rows)
+            counted = words.astype(np.int64)[np.maximum(register, 0)] * row_bytes
+            sizes[rows] = np.where(register == IDLE, sizes[rows], counted)
         elif placeholder.op is CollectiveOp.RAGGED_ALL_TO_ALL:
             entries = program.tensors[placeholder.counts[0]].elements
-            most = int(sizes[own].max(initial=0))
-            sizes[own] = np.where(
-                queue.registers.rows[own] == IDLE, sizes[own], even_share(most, entries, width)
-            )
+            share = even_share(int(sizes[rows].max(initial=0)), entries, row_bytes)
+            sizes[rows] = np.where(register == IDLE, sizes[rows], share)
     return sizes
 
 
 def _notes(program: Program, words_of: Mapping[int, _Words]) -> Sequence[str]:
     """Notes for the report on collectives whose counts are not known."""
-    found = []
+    notes = []
     for number, words in words_of.items():
         placeholder = program.placeholders[number]
         if words is None:
             is_ragged = placeholder.op is CollectiveOp.RAGGED_ALL_TO_ALL
             what = "an even share for every member" if is_ragged else "full slots"
             name = placeholder.name or placeholder.op.value
-            found.append(f"p{number} {name}: its counts are not known, {what} assumed")
-    return found
+            notes.append(f"p{number} {name}: its counts are not known, {what} assumed")
+    return notes

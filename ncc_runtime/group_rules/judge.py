@@ -25,7 +25,7 @@ from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.placement import Placement
 
-_WITH_OWN_RULES = (
+_OPS_WITH_RULES = (
     CollectiveOp.ALL_TO_ALL,
     CollectiveOp.ALL_GATHER_V,
     CollectiveOp.ALL_TO_ALL_V,
@@ -35,7 +35,7 @@ _REDUCTIONS = (Reduction.ADD, Reduction.MINIMUM, Reduction.MAXIMUM)
 
 
 def verdicts(program: Program, placement: Placement) -> tuple[Verdict, ...]:
-    """What every rule that applies says of the program's collectives, in program order."""
+    """The verdicts of all rules that apply to the program's collectives, in program order."""
     if placement.topology.rules == "none":
         return ()
     judge = _GroupJudge.of(placement)
@@ -78,7 +78,7 @@ class _GroupJudge:
         return cls(placement, group_rules, allowed, masks, ends, switches)
 
     def verdicts(self, placeholder: Placeholder) -> tuple[Verdict, ...]:
-        """One for every rule that allows or refuses one of its groups or chains."""
+        """One verdict for every rule that allows or refuses a group or chain of the placeholder."""
         op, reduction = placeholder.op, placeholder.reduction
         by_rule: dict[tuple[str, bool], Verdict] = {}
         if reduction is not None and reduction not in _REDUCTIONS:
@@ -120,13 +120,13 @@ class _GroupJudge:
 
     def _group(self, group: Ranks, op: CollectiveOp) -> Verdict | None:
         """By the rules for its cores; None where no rule is known."""
-        key = group, op if op in _WITH_OWN_RULES else None
+        key = group, op if op in _OPS_WITH_RULES else None
         if key not in self.cache:
-            own = variable_size.judged(self.placement, group, op)
+            by_operator = variable_size.judged(self.placement, group, op)
             parts = self._parts(group)
-            if own is not None:
-                verdict = _verdict(own.rule, group, allowed=own.allowed)
-                self.cache[key] = self._advised(verdict, own.nearest)
+            if by_operator is not None:
+                verdict = _verdict(by_operator.rule, group, allowed=by_operator.allowed)
+                self.cache[key] = self._advised(verdict, by_operator.nearest)
             elif op is CollectiveOp.ALL_TO_ALL and len(parts) > 1:
                 self.cache[key] = self._refused(rules.ALL_TO_ALL_INSIDE, group)
             else:
@@ -144,7 +144,7 @@ class _GroupJudge:
         return self._refused(self._broken(parts[0]), group) if self.rules else None
 
     def _broken(self, cores: np.ndarray) -> GroupRule:
-        """The rule of the nearest groups of the same size, or else that which has the sizes."""
+        """The rule of the nearest allowed group of that size; if none has it, the rule on sizes."""
         same_size = np.flatnonzero(self.masks.sum(1) == cores.sum())
         if not len(same_size):
             return next(rule for rule in self.rules if rule.is_size_rule)
@@ -152,26 +152,30 @@ class _GroupJudge:
         nearest = listed[same_size[(self.masks[same_size] ^ cores).sum(1).argmin()]]
         listed_of_size = [listed[mask] for mask in same_size]
         others = {rule.id: rule for rule in listed_of_size if rule is not nearest}
-        also = [rule.fact.split(" take ")[-1] for rule in others.values()]
-        return attrs.evolve(nearest, fact=", or ".join([nearest.fact, *also]))
+        alternatives = [rule.fact.split(" take ")[-1] for rule in others.values()]
+        return attrs.evolve(nearest, fact=", or ".join([nearest.fact, *alternatives]))
 
     def _refused(self, rule: GroupRule, group: Ranks, *, closes: bool = False) -> Verdict:
-        """With the nearest allowed group: a ring for pairs, inside an instance for all-to-all."""
-        places = places_of(self.placement, group) if closes else self._nearest(rule, group)
+        """A refusal with the nearest allowed group: a ring for pairs, one instance for all-to-all.
+
+        With `closes` the group itself is allowed once its pairs close to a ring.
+        """
+        if closes:
+            places = places_of(self.placement, group)
+        else:
+            masks, parts = self.masks, self._parts(group)
+            alone = rule is rules.ALL_TO_ALL_INSIDE
+            instances, cores = np.nonzero(nearest_group(masks, parts, alone=alone))
+            nodes = np.unique(self.placement.node[list(group)])[instances]
+            places = tuple(zip(nodes.tolist(), cores.tolist(), strict=True))
         shape = "a ring through " if rule in (rules.RING_OF_PAIRS, rules.ADJACENT_PAIRS) else ""
         return self._advised(_verdict(rule, group, allowed=False), places, shape)
 
     def _advised(self, verdict: Verdict, places: Places, shape: str = "") -> Verdict:
-        """With the nearest allowed group, where there is one."""
+        """The verdict with the nearest allowed group, if there is one."""
         text = cores_text(self.placement.topology, places)
         advice = f"nearest allowed group: {shape}{text}" if places else ""
         return attrs.evolve(verdict, nearest=places, advice=advice)
-
-    def _nearest(self, rule: GroupRule, group: Ranks) -> Places:
-        alone = rule is rules.ALL_TO_ALL_INSIDE
-        instances, cores = np.nonzero(nearest_group(self.masks, self._parts(group), alone=alone))
-        nodes = np.unique(self.placement.node[list(group)])[instances]
-        return tuple(zip(nodes.tolist(), cores.tolist(), strict=True))
 
     def _parts(self, group: Ranks) -> np.ndarray:
         """The group's cores on each of its instances, (its instances, cores) bool."""

@@ -1,4 +1,4 @@
-"""How much the runtime takes: groups of a program, channels, ranks and chips of an algorithm."""
+"""Limits of the runtime: groups of a program, channels, ranks and chips of an algorithm."""
 
 from collections.abc import Iterable, Iterator
 
@@ -46,7 +46,7 @@ def _exceeded(placement: Placement, use: LimitUse) -> Iterator[Verdict]:
 
 
 def groups_verdicts(program: Program, placement: Placement) -> Iterator[Verdict]:
-    """The first group beyond those that a rank may be in; the nearest is one that it is in."""
+    """A verdict on the first group with a rank that is in too many; nearest: a group in use."""
     taken: dict[Ranks, None] = {}
     count = np.zeros(program.ranks, np.int64)
     for number, placeholder in enumerate(program.placeholders):
@@ -57,16 +57,17 @@ def groups_verdicts(program: Program, placement: Placement) -> Iterator[Verdict]
             count[members] += 1
             if count[members].max() > GROUPS_OF_A_PROGRAM.most:
                 full = int(members[count[members].argmax()])
-                known = [other for other in taken if full in other]
-                yield _one_too_many(placement, number, group, (full, known))
+                others = [other for other in taken if full in other]
+                yield _too_many_groups(placement, number, group, full, others)
                 return
             taken[group] = None
 
 
-def _one_too_many(
-    placement: Placement, number: int, group: Ranks, known: tuple[int, list[Ranks]]
+def _too_many_groups(
+    placement: Placement, number: int, group: Ranks, rank: int, others: list[Ranks]
 ) -> Verdict:
-    limit, (rank, others) = GROUPS_OF_A_PROGRAM, known
+    """Refuses a group because one of its ranks is in too many others."""
+    limit = GROUPS_OF_A_PROGRAM
     nearest = min(others, key=lambda other: len(set(other) ^ set(group)))
     places = places_of(placement, nearest)
     return Verdict(

@@ -28,7 +28,7 @@ class GroupRule:
 
 @attrs.frozen
 class Limit:
-    """The most of something that the runtime takes."""
+    """A maximum that the runtime accepts."""
 
     id: str
     most: int
@@ -48,7 +48,7 @@ def _consecutive_chips(chips: int) -> tuple[Cores, ...]:
 
 
 def _row_pairs(row: int) -> tuple[Cores, ...]:
-    """Rows 0 and 3, and rows 1 and 2, of four rows of cores."""
+    """Rows 0 and 3, and rows 1 and 2, of four rows of `row` cores each."""
     return (*range(row), *range(3 * row, 4 * row)), tuple(range(row, 3 * row))
 
 
@@ -58,12 +58,12 @@ def _columns(stride: int) -> tuple[Cores, ...]:
 
 
 def _one_a_chip(chip: int) -> tuple[Cores, ...]:
-    """The same core of all 16 chips."""
+    """The same core of all 16 chips, each of `chip` cores."""
     return tuple(tuple(range(core, 16 * chip, chip)) for core in range(chip))
 
 
 def _chip_pairs(chip: int) -> tuple[Cores, ...]:
-    """Chips 0 and 3, and chips 1 and 2, of every row."""
+    """Chips 0 and 3, and chips 1 and 2, of every row of four chips with `chip` cores each."""
     rows = range(0, 16 * chip, 4 * chip)
     return tuple(tuple(row + core for core in pair) for row in rows for pair in _row_pairs(chip))
 
@@ -313,7 +313,7 @@ LIMITS: tuple[Limit, ...] = (GROUPS_OF_A_PROGRAM, CHANNELS, KANGARING_RANKS, MES
 
 
 def rules_of(topology: Topology) -> tuple[GroupRule, ...]:
-    """The rows of the instance that the topology has, none for a wiring of one's own."""
+    """The rules of the topology's instance; none for a wiring of the user's."""
     return tuple(
         rule for rule in RULES if topology.instance in rule.instances and rule.lnc == topology.lnc
     )

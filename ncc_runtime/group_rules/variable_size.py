@@ -43,7 +43,7 @@ COUNTED_RULES = (ONE_CHIP, CONSECUTIVE_CHIPS, SAME_INDEX, FREE_OFFSETS)
 
 @attrs.frozen
 class Judged:
-    """What a rule says of a group, and the nearest allowed group if it refuses."""
+    """Whether a rule allows a group, and the nearest allowed group if not."""
 
     rule: GroupRule
     allowed: bool
@@ -51,25 +51,25 @@ class Judged:
 
 
 def judged(placement: Placement, group: Ranks, op: CollectiveOp) -> Judged | None:
-    """What the operator's own rules say of a group; None for an operator that has none."""
+    """The result of the operator's rules for a group; None for an operator without any."""
     match op:
         case CollectiveOp.ALL_GATHER_V:
             return _all_gather(placement, group)
         case CollectiveOp.ALL_TO_ALL_V:
             return _all_to_all(placement, group)
         case CollectiveOp.RAGGED_ALL_TO_ALL:
-            found = _all_to_all(placement, group)
-            return found if found.rule is CONSECUTIVE_CHIPS else Judged(FREE_OFFSETS, False)
+            result = _all_to_all(placement, group)
+            return result if result.rule is CONSECUTIVE_CHIPS else Judged(FREE_OFFSETS, False)
     return None
 
 
 def _all_gather(placement: Placement, group: Ranks) -> Judged:
     topology = placement.topology
-    chip, there = np.unique(placement.chip[list(group)], return_counts=True)
+    chip, members = np.unique(placement.chip[list(group)], return_counts=True)
     size = topology.ranks_per_chip
     if topology.lnc != _LNC:
         return Judged(ONE_CHIP, False)
-    nearest = int(chip[there.argmax()])
+    nearest = int(chip[members.argmax()])
     is_allowed = len(chip) == 1 and len(group) == size
     return Judged(ONE_CHIP, is_allowed, () if is_allowed else _chips(topology, nearest, 1))
 
@@ -83,36 +83,39 @@ def _chips(topology: Topology, first: int, chips: int) -> Places:
 
 def _all_to_all(placement: Placement, group: Ranks) -> Judged:
     is_inside = len(np.unique(placement.node[list(group)])) == 1
-    if is_inside and any(one.kind is LevelKind.SWITCH for one in placement.topology.levels):
+    if is_inside and any(level.kind is LevelKind.SWITCH for level in placement.topology.levels):
         return _switched(placement, group)
     return _same_index(placement, group)
 
 
 def _switched(placement: Placement, group: Ranks) -> Judged:
-    """Whole chips one after the other; the nearest of them by a sum over spans of chips."""
+    """All ranks of consecutive chips; the nearest such group by a search over spans of chips."""
     topology, members = placement.topology, list(group)
     if topology.lnc != _LNC:
         return Judged(CONSECUTIVE_CHIPS, False)
     size, chips = topology.ranks_per_chip, topology.chips_per_node
-    there = np.bincount(placement.chip_in_node[members], minlength=chips)
-    used = np.flatnonzero(there)
+    count = np.bincount(placement.chip_in_node[members], minlength=chips)
+    used = np.flatnonzero(count)
     is_run = len(used) > 1 and used[-1] - used[0] == len(used) - 1
-    if is_run and (there[used] == size).all():
+    if is_run and (count[used] == size).all():
         return Judged(CONSECUTIVE_CHIPS, True)
-    gain = np.concatenate(([0], np.cumsum(2 * there - size)))  # less symmetric difference
+    # A chip with c of the members, all of whose ranks are taken, changes the symmetric difference
+    # to the group by size - 2c. So prefix sums give that of every span [first, end) of chips; of
+    # the best spans, the one nearest in size is taken.
+    gain = np.concatenate(([0], np.cumsum(2 * count - size)))
     length = np.arange(chips + 1) - np.arange(chips + 1)[:, None]
-    spans = np.where(length > 1, gain - gain[:, None], np.iinfo(np.int64).min)
-    nearness = np.where(
-        spans == spans.max(), abs(length * size - len(group)), np.iinfo(np.int64).max
+    gains = np.where(length > 1, gain - gain[:, None], np.iinfo(np.int64).min)
+    size_difference = np.where(
+        gains == gains.max(), abs(length * size - len(group)), np.iinfo(np.int64).max
     )
-    first, end = np.unravel_index(int(nearness.argmin()), nearness.shape)
+    first, end = np.unravel_index(int(size_difference.argmin()), size_difference.shape)
     node = int(placement.node[group[0]])
     start = node * chips + int(first)
     return Judged(CONSECUTIVE_CHIPS, False, _chips(topology, start, int(end - first)))
 
 
 def _same_index(placement: Placement, group: Ranks) -> Judged:
-    """One rank of each machine, the same one."""
+    """One rank of each machine, at the same index."""
     topology, members = placement.topology, list(group)
     size = topology.ranks_per_node // topology.hosts_per_node
     host, core = np.divmod(placement.logical_core[members], size)

@@ -1,9 +1,9 @@
 """Verdicts: what one rule says of a group, as data and as one line.
 
-With it what verdicts are made of: the nearest allowed group to one that is refused, by the smallest
-symmetric difference, then the closest in size, then on all of the group's instances before on one
-of them, then the first that is listed; and the chains that source-target pairs form, with which of
-them close to rings.
+Verdicts are made of two things. The nearest allowed group to one that is refused has the smallest
+symmetric difference; of equal ones the closest in size, then one on all of the group's instances
+before one on a single instance, then the first that is listed. The chains that source-target pairs
+form tell which of them close to rings.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ MOST_RANGES = 8
 
 @attrs.frozen
 class Verdict:
-    """What one rule says of one group of a placeholder, or of several judged alike."""
+    """The result of one rule for a group of a placeholder, or for several with the same result."""
 
     placeholder: int
     ranks: Ranks  # the first of the groups; empty where the rule is not about groups
@@ -38,7 +38,7 @@ class Verdict:
     advice: str = ""  # the same as a text
 
     def __str__(self) -> str:
-        """One line: what, by which rule and source, and what would be allowed."""
+        """One line: the fact, the rule and its source, and what would be allowed."""
         line = f"{self.fact} ({self.rule}: {self.source})"
         return f"{line}; {self.advice}" if self.advice else line
 
@@ -55,7 +55,7 @@ def refusals(judged: Iterable[Verdict]) -> tuple[tuple[Verdict, int], ...]:
 
 
 def refuse(judged: Iterable[Verdict]) -> None:
-    """PlacementError if the hardware would refuse any of it."""
+    """PlacementError if a rule of the hardware refuses any group."""
     refused = refusals(judged)
     if refused:
         (verdict, _), *others = refused
@@ -77,8 +77,8 @@ def cores_text(topology: Topology, places: Places) -> str:
     for node, core in places:
         by_node.setdefault(node, []).append(core)
     by_cores: dict[Ranks, list[int]] = {}
-    for node, own_cores in by_node.items():
-        by_cores.setdefault(tuple(own_cores), []).append(node)
+    for node, node_cores in by_node.items():
+        by_cores.setdefault(tuple(node_cores), []).append(node)
     texts = []
     for cores, nodes in by_cores.items():
         word = "instance" if len(nodes) == 1 else "instances"
@@ -135,7 +135,7 @@ def _on_one(masks: np.ndarray, parts: np.ndarray) -> tuple[tuple[int, int], np.n
 def _closest(
     sizes: np.ndarray, shared: np.ndarray, total: int
 ) -> tuple[tuple[int, int], int | None]:
-    """Symmetric difference and difference in size of the best candidate, and which it is."""
+    """Symmetric difference and difference in size of the best candidate, and its index."""
     if not len(sizes):
         return (np.iinfo(np.int64).max, 0), None
     differences, lengths = sizes + total - 2 * shared, np.abs(sizes - total)

@@ -37,28 +37,28 @@ def check_capacity(program: Program, topology: Topology, *, ignore_memory: bool)
 
 def _check_streams(program: Program, topology: Topology) -> None:
     """Each stream of a rank runs on a CC-core of its own."""
-    used: dict[int, Placeholder] = {}  # by stream, its first collective
+    used: dict[int, Placeholder] = {}  # by stream, its first collective; of the stage with most
     for stage in stages_of(program):
-        own: dict[int, Placeholder] = {}
+        by_stage: dict[int, Placeholder] = {}
         for placeholder in program.placeholders:
             ranks = participants(placeholder)
             if ranks is None or int(stage.ranks[0]) in ranks:
-                own.setdefault(placeholder.stream, placeholder)
-        used = max(used, own, key=len)
-    cores, needed = topology.rank_cc_cores, len(used)
-    if needed <= cores:
+                by_stage.setdefault(placeholder.stream, placeholder)
+        used = max(used, by_stage, key=len)
+    cores, streams_used = topology.rank_cc_cores, len(used)
+    if streams_used <= cores:
         return
-    streams = ", ".join(f"{stream} ({one.name})" for stream, one in sorted(used.items()))
+    streams = ", ".join(f"{stream} ({first.name})" for stream, first in sorted(used.items()))
     remedies = [f"let stream_id have at most {cores} values in the model"]
     allowed = topology.figures["lnc.allowed"].value
     for lnc in allowed if isinstance(allowed, tuple) else ():
         if not isinstance(lnc, int) or lnc <= topology.lnc:
             continue
-        if topology.cc_cores_per_core * lnc >= needed:
+        if topology.cc_cores_per_core * lnc >= streams_used:
             remedies.insert(0, f"place it at lnc {lnc}")
     raise LoweringError(
-        f"the program's collectives use {needed} streams, {streams}; a rank of {topology.name} at "
-        f"lnc {topology.lnc} has {cores} CC-cores, one for each stream at most: "
+        f"the program's collectives use {streams_used} streams, {streams}; a rank of "
+        f"{topology.name} at lnc {topology.lnc} has {cores} CC-cores, one for each stream at most: "
         f"{', or '.join(remedies)}"
     )
 
@@ -67,20 +67,20 @@ def _check_memory(program: Program, topology: Topology) -> None:
     capacity = rank_capacity(topology)
     if program.hbm_bytes <= capacity:
         return
-    own = max((stage.program for stage in stages_of(program)), key=lambda one: one.hbm_bytes)
-    held = {
-        kind: sum(buffer.size_bytes for buffer in own.buffers if buffer.kind is kind)
+    largest = max((stage.program for stage in stages_of(program)), key=lambda each: each.hbm_bytes)
+    bytes_of = {
+        kind: sum(buffer.size_bytes for buffer in largest.buffers if buffer.kind is kind)
         for kind in BufferKind
     }
-    constants = held[BufferKind.CONSTANT] + held[BufferKind.ELIDED]
-    inputs, outputs = held[BufferKind.INPUT], held[BufferKind.OUTPUT]
-    between = own.hbm_bytes - inputs - outputs - constants
+    constants = bytes_of[BufferKind.CONSTANT] + bytes_of[BufferKind.ELIDED]
+    inputs, outputs = bytes_of[BufferKind.INPUT], bytes_of[BufferKind.OUTPUT]
+    between = largest.hbm_bytes - inputs - outputs - constants
     raise LoweringError(
-        f"the program takes {size_text(own.hbm_bytes)} a rank, a rank of {topology.name} at lnc "
-        f"{topology.lnc} has {size_text(capacity)}: inputs take {size_text(inputs)}, outputs "
+        f"the program takes {size_text(largest.hbm_bytes)} a rank, a rank of {topology.name} at "
+        f"lnc {topology.lnc} has {size_text(capacity)}: inputs take {size_text(inputs)}, outputs "
         f"{size_text(outputs)}, constants {size_text(constants)}, values in between "
-        f"{size_text(between)}; the largest are {', '.join(_largest(own))}; shard it over more "
-        f"ranks, or {IGNORE_IT}"
+        f"{size_text(between)}; the largest are {', '.join(_largest_buffers(largest))}; shard it "
+        f"over more ranks, or {IGNORE_IT}"
     )
 
 
@@ -96,14 +96,15 @@ def check_channels(topology: Topology, program_bytes: int, hbm_bytes: int) -> No
         )
 
 
-def _largest(program: Program) -> Iterator[str]:
+def _largest_buffers(program: Program) -> Iterator[str]:
     """The largest buffers, each with the line of the user's code that made it, if it is known."""
-    order = sorted(range(len(program.buffers)), key=lambda at: -program.buffers[at].size_bytes)
+    order = sorted(range(len(program.buffers)), key=lambda n: -program.buffers[n].size_bytes)
     named = order[:_MOST_NAMED]
     places: dict[int, str] = {}
     for table in program.queues.values():
         for row in range(len(table)):
-            for tensor in table.tensors[table.start[row] :][: table.result_count[row]].tolist():
+            results = table.tensors[table.start[row] :][: table.result_count[row]]
+            for tensor in results.tolist():
                 buffer = program.tensors[tensor].buffer
                 origin = int(table.origin[row])
                 if buffer in named and origin >= 0:
@@ -116,7 +117,7 @@ def _largest(program: Program) -> Iterator[str]:
 
 def size_text(size_bytes: int) -> str:
     """A size of memory for people: `417.3 GiB`."""
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size_bytes >= factor:
-            return f"{size_bytes / factor:.1f} {unit}"
+    for unit, unit_bytes in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= unit_bytes:
+            return f"{size_bytes / unit_bytes:.1f} {unit}"
     return f"{size_bytes} B"

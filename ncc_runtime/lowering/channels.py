@@ -1,4 +1,4 @@
-"""Channels between ranks and their semaphores: who tells whom that data, room or a slot is there.
+"""Channels between ranks: the semaphores that signal data, readiness and free slots.
 
 A channel is (sender, receiver, lane). It has three counters, each with one incrementing queue, so
 that they never need a reset and the order of queues cannot change what a wait means:
@@ -36,7 +36,7 @@ class SemaphoreIds:
     def take(self, ranks: np.ndarray) -> np.ndarray:
         """A fresh id on each of the ranks, and one more for each time a rank is named again."""
         taken = self._next[ranks]
-        if named_once(ranks):
+        if are_distinct(ranks):
             self._next[ranks] = taken + 1
         else:
             order = np.argsort(ranks, kind="stable")
@@ -50,8 +50,8 @@ class SemaphoreIds:
             )
         return taken
 
-    def take_alike(self) -> int:
-        """One id that is the same on every rank; before any rank has taken ids of its own."""
+    def take_common(self) -> int:
+        """An id that is the same on every rank; only before any rank takes ids for itself."""
         taken = self.take(np.arange(len(self._next), dtype=np.int32))
         assert int(taken.min()) == int(taken.max()), "ids of ranks differ already"
         return int(taken[0])
@@ -117,34 +117,34 @@ class Channels:
         places: np.ndarray,
         sources: np.ndarray,
     ) -> np.ndarray:
-        """Channel numbers of pairs of a representative and a receiver; no pair comes twice.
+        """Channel numbers of pairs of a representative and a receiver; pairs are distinct.
 
         `places` are the receivers' representatives, who receive the same from `sources`.
         """
         if lane not in self._number:
             self._number[lane] = np.zeros((self._representatives, self._ranks), np.int32)
         numbers = self._number[lane]
-        found = numbers[senders, receivers] - 1
-        fresh = found == NO_CHANNEL
-        if fresh.any():
-            first, last = senders[fresh], receivers[fresh]
-            opened = self.counters.add(first, places[fresh], sources[fresh])
-            numbers[first, last] = opened + 1
-            self.counters.pair[opened] = self._first_channels(first, last)
-            self.counters.data_sem[opened] = self._ids.take(places[fresh])
-            remote = first != last
-            self.counters.ready_sem[opened[remote]] = self._ids.take(first[remote])
-            found = numbers[senders, receivers] - 1
-        return np.asarray(found)
+        channels = numbers[senders, receivers] - 1
+        is_new = channels == NO_CHANNEL
+        if is_new.any():
+            sender, receiver = senders[is_new], receivers[is_new]
+            opened = self.counters.add(sender, places[is_new], sources[is_new])
+            numbers[sender, receiver] = opened + 1
+            self.counters.pair[opened] = self._first_channels(sender, receiver)
+            self.counters.data_sem[opened] = self._ids.take(places[is_new])
+            remote = sender != receiver  # a rank needs no grant for its own memory
+            self.counters.ready_sem[opened[remote]] = self._ids.take(sender[remote])
+            channels = numbers[senders, receivers] - 1
+        return np.asarray(channels)
 
     def _first_channels(self, senders: np.ndarray, receivers: np.ndarray) -> np.ndarray:
-        """The channels of the pairs in the lane that they had first."""
-        found: np.ndarray = np.full(len(senders), NO_CHANNEL, np.int32)
-        for numbers in self._number.values():
-            found = np.where(found == NO_CHANNEL, numbers[senders, receivers] - 1, found)
-            if NO_CHANNEL not in found:
+        """The channels of the pairs in the first lane in which each pair opened one."""
+        channels: np.ndarray = np.full(len(senders), NO_CHANNEL, np.int32)
+        for numbers in self._number.values():  # lanes in the order in which they came into use
+            channels = np.where(channels == NO_CHANNEL, numbers[senders, receivers] - 1, channels)
+            if NO_CHANNEL not in channels:
                 break
-        return found
+        return channels
 
     def free_sems(self, channels: np.ndarray, senders: np.ndarray) -> np.ndarray:
         """The `free` semaphores of channels, made on first use."""
@@ -154,29 +154,29 @@ class Channels:
         return np.take(self.counters.free_sem, channels)
 
     def counts(self) -> tuple[np.ndarray, ...]:
-        """What data, ready and free have come to so far, by channel number; copies."""
+        """Counts of data, ready and free so far, (channels,) each; copies."""
         counters = self.counters
         kinds = (counters.data_count, counters.ready_count, counters.free_count)
         return tuple(kind[: counters.opened].copy() for kind in kinds)
 
     def between(
-        self, earlier: tuple[np.ndarray, ...], later: tuple[np.ndarray, ...], width: int
+        self, earlier: tuple[np.ndarray, ...], later: tuple[np.ndarray, ...], semaphore_count: int
     ) -> np.ndarray:
-        """Increments from one `counts()` to another, (ranks, width) int64 by semaphore."""
+        """Increments from one `counts()` to another, (ranks, semaphores) int64."""
         counters = self.counters
-        found = np.zeros((self._representatives, width), np.int64)
+        increments = np.zeros((self._representatives, semaphore_count), np.int64)
         kinds = (
             (counters.place, counters.data_sem),
             (counters.sender, counters.ready_sem),
             (counters.sender, counters.free_sem),
         )
         for (rank, sem), before, after in zip(kinds, earlier, later, strict=True):
-            made = after.copy()
-            made[: len(before)] -= before
-            there = sem[: len(made)] != NO_CHANNEL
-            keys = (rank[: len(made)][there], sem[: len(made)][there])
-            np.add.at(found, keys, made[there])
-        return found
+            more = after.copy()
+            more[: len(before)] -= before  # channels opened in between had counted nothing
+            is_used = sem[: len(more)] != NO_CHANNEL
+            cells = (rank[: len(more)][is_used], sem[: len(more)][is_used])
+            np.add.at(increments, cells, more[is_used])
+        return increments
 
     def names(self, rank: int) -> Iterator[tuple[int, str]]:
         """(semaphore id, what it counts) for the channels of one representative."""
@@ -199,8 +199,8 @@ def _names(what: str, sems: np.ndarray, peers: np.ndarray, lane: int) -> Iterato
             yield sem, f"{what}.{peer}.{lane}"
 
 
-def named_once(ranks: np.ndarray) -> bool:
-    """Whether no rank stands there twice."""
+def are_distinct(ranks: np.ndarray) -> bool:
+    """Whether all ranks are distinct."""
     if len(ranks) < _MANY:
         return len(set(ranks.tolist())) == len(ranks)
     return int(np.bincount(ranks).max()) <= 1

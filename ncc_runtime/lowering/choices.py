@@ -1,9 +1,9 @@
 """Chooses the plans of all placeholders of a program together: they share the semaphores of ranks.
 
 Each takes the cheapest candidate (`collectives/choose.py`) whose channels, with those that earlier
-ones opened, leave no rank short of semaphores. If a later one then finds no room, all choose again,
-each leaving as many as the most frugal candidates of those behind it need. What a user's plan runs
-has no choice.
+placeholders opened, leave no rank short of semaphores. If a later one then finds no room, all
+choose again, and each leaves as many as the most frugal candidates of later placeholders need. A
+placeholder that a user's plan runs has no choice.
 
 Also what binds placeholders to ranks: sizes for the algorithms, ranks for the plans, addresses.
 """
@@ -49,7 +49,7 @@ NOTHING_FORCED: Mapping[str, str] = MappingProxyType({})
 
 @attrs.frozen(eq=False)
 class ChosenPlans:
-    """What runs a placeholder; alike placeholders of a stream share it."""
+    """What runs a placeholder; equal placeholders of a stream share it."""
 
     choice: Choice
     replica_groups: tuple[ReplicaGroups, ...]
@@ -57,22 +57,22 @@ class ChosenPlans:
 
 @attrs.frozen(eq=False)
 class _CandidateSet:
-    """Alike placeholders, and what could run them."""
+    """Equal placeholders, and what could run them."""
 
     job: Job
     candidates: tuple[Candidate, ...]
-    given: Candidate | None = None  # of a user's plan
+    users: Candidate | None = None  # of a user's plan
 
 
 _Key = tuple[int, Hashable, int | None]
-"""Stream, what alike placeholders are equal in, the user's plan."""
+"""Stream, `collective_key`, and the id of the user's plan file, if there is one."""
 
 
 class ProgramChooser:
     """Chooses for one program on one placement.
 
-    With `times_only` and without users' plans, of which nothing is known, the ranks of one instance
-    stand for all where instances are alike: `symmetry` says which ranks are to have columns. Where
+    With `times_only` the ranks of one instance stand for all where instances are alike: `symmetry`
+    says which ranks are to have columns. Not with users' plans, of which nothing is known. Where
     lowering finds that they do not stand for all, `drop_symmetry` and choose again; what is known
     of candidates is kept. With `price_all` every candidate gets its price.
     """
@@ -123,28 +123,29 @@ class ProgramChooser:
         known: dict[Hashable, _CandidateSet] = {}
         for number, placeholder in enumerate(self._program.placeholders):
             key = self.key(number)
-            alike = placeholder.stream == 0, *key[1:]  # stream 0 has more CC-cores than the others
-            if alike not in known:
-                known[alike] = self._candidate_set(number)
-            self._sets.setdefault(key, known[alike])
+            # prices depend on the stream only in that stream 0 has more CC-cores than the others
+            priced_alike = placeholder.stream == 0, *key[1:]
+            if priced_alike not in known:
+                known[priced_alike] = self._candidate_set(number)
+            self._sets.setdefault(key, known[priced_alike])
 
     def _candidate_set(self, number: int) -> _CandidateSet:
         placeholder = self._program.placeholders[number]
         job, groups = job_of(self._program, placeholder), groups_of(self._program, placeholder)
         if number not in self._files:
             return _CandidateSet(job, self.chooser.candidates(job, groups, self._price_all))
-        given = self._files[number].candidate(self._requests[number], self._placement.chip)
+        users = self._files[number].candidate(self._requests[number], self._placement.chip)
         if not self._price_all:
-            return _CandidateSet(job, (given,), given)
-        given = self.chooser.with_price(job, given)
+            return _CandidateSet(job, (users,), users)
+        users = self.chooser.with_price(job, users)
         others = self.chooser.candidates(job, groups, price_all=True)
-        return _CandidateSet(job, (*others, given), given)
+        return _CandidateSet(job, (*others, users), users)
 
     def key(self, number: int) -> _Key:
         """Placeholders with the same key run alike."""
         placeholder, file = self._program.placeholders[number], self._files.get(number)
-        alike = collective_key(self._program, placeholder)
-        return placeholder.stream, alike, None if file is None else id(file)
+        collective = collective_key(self._program, placeholder)
+        return placeholder.stream, collective, None if file is None else id(file)
 
     def drop_symmetry(self) -> None:
         """Choose for an executable with columns of all ranks from now on."""
@@ -165,54 +166,58 @@ class ProgramChooser:
         return tuple(chosen[self.key(number)] for number in range(len(program.placeholders)))
 
     def choices(self) -> dict[_Key, Choice]:
-        """By key; the second time nobody takes what another cannot do without."""
+        """By key. If a greedy choice fails, again with semaphores reserved for later ones."""
         sets = tuple(self._sets.values())
         try:
             choices = self._in_order([NO_SEMAPHORES] * len(sets))
         except LoweringError:
-            choices = self._in_order(self._needed_behind(sets))
+            choices = self._in_order(self._reserved(sets))
         return dict(zip(self._sets, choices, strict=True))
 
     def _in_order(self, reserved: Sequence[np.ndarray]) -> list[Choice]:
         """One choice after the other, each with the semaphores that it has to leave."""
         taken, choices = NO_SEMAPHORES, []
-        for candidates, left in zip(self._sets.values(), reserved, strict=True):
-            choice = self._choice(candidates, taken, left)
-            taken = np.union1d(taken, self._taken_by(candidates.job, choice.chosen))
+        for candidate_set, to_leave in zip(self._sets.values(), reserved, strict=True):
+            choice = self._choice(candidate_set, taken, to_leave)
+            taken = np.union1d(taken, self._taken_by(candidate_set.job, choice.chosen))
             choices.append(choice)
         return choices
 
-    def _needed_behind(self, sets: Sequence[_CandidateSet]) -> list[np.ndarray]:
-        """For each, what the most frugal candidates of those behind it take together."""
-        behind, needed = NO_SEMAPHORES, []
-        for one in reversed(sets):
-            needed.append(behind)
-            able = [candidate for candidate in one.candidates if not candidate.reason]
-            forced = [candidate for candidate in able if self._is_forced(one.job, candidate)]
-            forced = forced if one.given is None else [one.given]
-            needs = [self._taken_by(one.job, candidate) for candidate in forced or able]
-            least = min(needs, key=lambda need: int(self._by_rank(need).max()), default=behind)
-            behind = np.union1d(behind, least)
-        return needed[::-1]
+    def _reserved(self, sets: Sequence[_CandidateSet]) -> list[np.ndarray]:
+        """For each, what the most frugal candidates of later sets take together."""
+        later, reserved = NO_SEMAPHORES, []
+        for each in reversed(sets):
+            reserved.append(later)
+            able = [candidate for candidate in each.candidates if not candidate.reason]
+            forced = [candidate for candidate in able if self._is_forced(each.job, candidate)]
+            forced = forced if each.users is None else [each.users]
+            takes = [self._taken_by(each.job, candidate) for candidate in forced or able]
+            least = min(takes, key=lambda taken: int(self._by_rank(taken).max()), default=later)
+            later = np.union1d(later, least)
+        return reserved[::-1]
 
-    def _choice(self, one: _CandidateSet, taken: np.ndarray, left: np.ndarray) -> Choice:
+    def _choice(
+        self, candidate_set: _CandidateSet, taken: np.ndarray, to_leave: np.ndarray
+    ) -> Choice:
         """The best candidate that has room; what is forced need not have it."""
-        job, candidates = one.job, one.candidates
-        if one.given is not None:
-            return Choice(one.given, is_forced=True, candidates=candidates)
+        job, candidates = candidate_set.job, candidate_set.candidates
+        if candidate_set.users is not None:
+            return Choice(candidate_set.users, is_forced=True, candidates=candidates)
         if self._by_rank(taken).max() > self._limit:
             # by what was forced before: lowering refuses that, with a better message
             return self.chooser.best(job, candidates)
-        others = np.union1d(taken, left)
+        others = np.union1d(taken, to_leave)
         if self._price_all:
-            candidates = tuple(self._with_room(job, each, others) for each in candidates)
+            candidates = tuple(self._with_room(job, candidate, others) for candidate in candidates)
+        # only the best one is checked: counting the semaphores of a candidate is costly
         while True:
             choice = self.chooser.best(job, candidates)
             checked = self._with_room(job, choice.chosen, others)
             if not checked.reason:
                 return choice
             candidates = tuple(
-                checked if each is choice.chosen else each for each in choice.candidates
+                checked if candidate is choice.chosen else candidate
+                for candidate in choice.candidates
             )
 
     def _with_room(self, job: Job, candidate: Candidate, others: np.ndarray) -> Candidate:
@@ -274,7 +279,7 @@ def chooser_of(
     *,
     ignore_memory: bool = False,
 ) -> Chooser:
-    """The chooser for the placeholders of a program, whose streams share what memory is left."""
+    """The chooser for a program's placeholders; its streams share the memory that is left."""
     streams = len({placeholder.stream for placeholder in program.placeholders})
     left = rank_capacity(placement.topology) - program.hbm_bytes
     room = None if ignore_memory else left // max(1, streams)
@@ -287,7 +292,7 @@ def semaphore_limit(program: Program, topology: Topology) -> int:
 
 
 def instance_ranks(program: Program, placement: Placement) -> int | None:
-    """The ranks of an instance, where all run one program on several that are alike."""
+    """Ranks of an instance, where several that are alike run one program; None elsewhere."""
     topology = placement.topology
     if topology.nodes == 1 or len(stages_of(program)) > 1:
         return None
@@ -297,12 +302,12 @@ def instance_ranks(program: Program, placement: Placement) -> int | None:
 
 
 def job_of(program: Program, placeholder: Placeholder) -> Job:
-    """The placeholder with the sizes of its buffers; pairs are places in its group."""
+    """The placeholder with the sizes of its buffers; pairs name places in its group, not ranks."""
     tensors = program.tensors
     ranks = participants(placeholder)
     if ranks is not None and placeholder.pairs:
-        at = {rank: place for place, rank in enumerate(ranks)}
-        pairs = tuple((at[source], at[target]) for source, target in placeholder.pairs)
+        place_of = {rank: place for place, rank in enumerate(ranks)}
+        pairs = tuple((place_of[source], place_of[target]) for source, target in placeholder.pairs)
         placeholder = attrs.evolve(placeholder, pairs=pairs)
     return Job(
         placeholder,
@@ -318,7 +323,7 @@ def job_of(program: Program, placeholder: Placeholder) -> Job:
 
 
 def groups_of(program: Program, placeholder: Placeholder) -> tuple[tuple[int, ...], ...]:
-    """The groups of a placeholder; the pairs of a permute are among all who take part."""
+    """The groups of a placeholder; a permute has one, of all ranks that take part."""
     if placeholder.groups:
         return placeholder.groups
     ranks = participants(placeholder)
@@ -347,45 +352,46 @@ def replica_groups_of(program: Program, job: Job, candidate: Candidate) -> list[
     their own, whose results are zeros.
     """
     groups = groups_of(program, job.placeholder)
-    found = [ReplicaGroups(plan, ranks) for plan, ranks in candidate.replica_groups]
+    replica_groups = [ReplicaGroups(plan, ranks) for plan, ranks in candidate.replica_groups]
     ranks = participants(job.placeholder)
     outside = sorted(set(range(program.ranks) if ranks is None else ranks).difference(*groups))
     if outside:
-        found.append(ReplicaGroups(rooted.zeros(job), np.array(outside, np.int32)[:, None]))
-    return found
+        zeros = ReplicaGroups(rooted.zeros(job), np.array(outside, np.int32)[:, None])
+        replica_groups.append(zeros)
+    return replica_groups
 
 
 def addresses_of(program: Program, number: int, scratch: int) -> Addresses:
     """Where the operands, the results and the stream's channel buffer lie."""
     ranks = participants(program.placeholders[number])
-    placeholders = [  # of every stage that takes part
+    placeholders = [  # of every stage that takes part, which has its own addresses
         (stage, stage.program.placeholders[number])
         for stage in stages_of(program)
         if ranks is None or int(stage.ranks[0]) in ranks
     ]
 
     def addresses(tensors: Sequence[tuple[int, ...]]) -> tuple[int | np.ndarray, ...]:
-        """The address of each tensor: one, or one for each rank where stages differ."""
-        found: list[int | np.ndarray] = []
+        """The address of each tensor; (ranks,) where stages have different ones."""
+        result: list[int | np.ndarray] = []
         for same in zip(*tensors, strict=True):
             by_stage = [program.address(tensor) for tensor in same]
             if len(set(by_stage)) == 1:
-                found.append(by_stage[0])
+                result.append(by_stage[0])
                 continue
             column: np.ndarray = np.zeros(program.ranks, np.int64)
             for (stage, _), address in zip(placeholders, by_stage, strict=True):
                 column[stage.ranks] = address
-            found.append(column)
-        return tuple(found)
+            result.append(column)
+        return tuple(result)
 
-    # Tables of counts go into registers, one after the other. Transfers use the first three; the
-    # fourth, how much is received, is only checked.
+    # Tables of counts are loaded into registers one behind the other. Transfers use the first
+    # three; the fourth, how much is received, is only checked.
     tables = [program.tensors[tensor] for tensor in placeholders[0][1].counts]
     firsts = itertools.accumulate((table.elements for table in tables), initial=0)
-    at = addresses([placeholder.counts for _, placeholder in placeholders])
+    table_addresses = addresses([placeholder.counts for _, placeholder in placeholders])
     loads = [
-        RegisterLoad(np.atleast_1d(np.asarray(one, np.int64)), table.elements, table.dtype, first)
-        for one, table, first in zip(at, tables, firsts, strict=False)
+        RegisterLoad(np.atleast_1d(np.asarray(at, np.int64)), table.elements, table.dtype, first)
+        for at, table, first in zip(table_addresses, tables, firsts, strict=False)
     ]
     return Addresses(
         operands=addresses([placeholder.operands for _, placeholder in placeholders]),
@@ -397,10 +403,10 @@ def addresses_of(program: Program, number: int, scratch: int) -> Addresses:
 
 
 def plan_requests(program: Program) -> "tuple[PlanRequest, ...]":
-    """The placeholders as users' plans are asked for them."""
+    """The placeholders, as requests to users' plan files."""
     from ncc_runtime.plans.files import PlanRequest
 
     return tuple(
-        PlanRequest(number, one, job_of(program, one), groups_of(program, one))
-        for number, one in enumerate(program.placeholders)
+        PlanRequest(number, each, job_of(program, each), groups_of(program, each))
+        for number, each in enumerate(program.placeholders)
     )

@@ -38,13 +38,13 @@ def markers(program: Program, table: InstrTable) -> dict[int, Marker]:
     """The control rows of a queue, by row."""
     codes = [code for code, name in enumerate(table.opcode_names) if name in MARKERS]
     rows = np.flatnonzero(np.isin(table.opcode, codes)) if codes else ()
-    found = {}
+    by_row = {}
     for row in map(int, rows):
         instr = table[row]
         block = program.attributes[instr.attribute]["block"]
         assert isinstance(block, int), f"row {row}: {instr.opcode} names no block"
-        found[row] = Marker(instr.opcode, block)
-    return found
+        by_row[row] = Marker(instr.opcode, block)
+    return by_row
 
 
 def walk(program: Program) -> Iterator[int | Marker]:
@@ -64,25 +64,25 @@ def walk(program: Program) -> Iterator[int | Marker]:
 def _segments(program: Program, table: InstrTable) -> list[tuple[list[int], Marker | None]]:
     """Regions without control flow: the placeholders triggered, and the row that ends them."""
     control_rows = markers(program, table)
-    edges = [-1, *control_rows, len(table)]
+    boundaries = [-1, *control_rows, len(table)]
     numbers = [
         [n for n in table.placeholder[first + 1 : last].tolist() if n != NONE]
-        for first, last in itertools.pairwise(edges)
+        for first, last in itertools.pairwise(boundaries)
     ]
     return list(zip(numbers, [*control_rows.values(), None], strict=True))
 
 
 @attrs.frozen(eq=False)
 class StreamItem:
-    """A placeholder, or a control row of one stage, that a stream's CC-core gets."""
+    """A placeholder, or a control row of one stage, in the program of a stream's CC-core."""
 
     stream: int
     item: int | Marker
-    ranks: np.ndarray | None = None  # whose control row it is; None: everybody's
+    ranks: np.ndarray | None = None  # that have the control row; None: all
 
 
 def stream_items(program: Program) -> Iterator[StreamItem]:
-    """What the CC-cores get, in an order in which it can be lowered."""
+    """What the CC-cores get, each stream in its order of execution."""
     stages = stages_of(program)
     if len(stages) == 1:
         yield from _items_of(stages[0])
@@ -95,7 +95,7 @@ def stream_items(program: Program) -> Iterator[StreamItem]:
 
 
 def _items_of(stage: Stage) -> Iterator[StreamItem]:
-    following = followed(stage.program)
+    following = followed_by(stage.program)
     ranks = None if len(stage.ranks) == stage.program.ranks else stage.ranks
     for item in walk(stage.program):
         if isinstance(item, int):
@@ -106,9 +106,10 @@ def _items_of(stage: Stage) -> Iterator[StreamItem]:
 
 
 def _merged(by_stage: Sequence[deque[StreamItem]]) -> Iterator[StreamItem]:
-    """One stream of all stages: a placeholder they share comes when it is next in each of them.
+    """One stream of all stages; a shared placeholder is yielded when it is next in each of them.
 
-    Placeholders are numbered in an order that every stage keeps, so the lowest can always come.
+    Every stage has its placeholders in the order of their numbers, so the lowest number left is
+    next in every stage that has it: the merge cannot get stuck.
     """
     while any(by_stage):
         for items in by_stage:
@@ -121,7 +122,7 @@ def _merged(by_stage: Sequence[deque[StreamItem]]) -> Iterator[StreamItem]:
             yield shared[0]
 
 
-def followed(program: Program) -> Mapping[int, frozenset[int]]:
+def followed_by(program: Program) -> Mapping[int, frozenset[int]]:
     """For each block, the streams whose placeholders it contains, at any depth."""
     return {
         block: frozenset(program.placeholders[number].stream for number in numbers)
@@ -146,32 +147,32 @@ def contained(program: Program) -> Mapping[int, tuple[int, ...]]:
 
 @attrs.frozen(eq=False)
 class BlockShifts:
-    """What the increments of a block come to, per semaphore of the program."""
+    """Increments that the rows of a block make, per semaphore of the program."""
 
-    repeated: np.ndarray  # (semaphores,) int64, of all rows of a loop: what going back repeats
-    skipped: np.ndarray  # (semaphores,) int64, of the rows behind `test` or `case`
+    repeated: np.ndarray  # (semaphores,) int64, by all rows of a loop, which going back repeats
+    skipped: np.ndarray  # (semaphores,) int64, by the rows behind `test` or `case`
 
 
 def shifts(
-    program: Program, trigger_sems: Mapping[int, int], width: int
+    program: Program, trigger_sems: Mapping[int, int], semaphore_count: int
 ) -> Mapping[int, BlockShifts]:
-    """Shifts of every block, for the semaphores that engines and streams increment."""
+    """Shifts of every block, counting increments by engines and streams; channels come later."""
     if not program.blocks:
         return {}
     counters = _counters(program, trigger_sems)
-    found = {}
+    by_block = {}
     for block, description in enumerate(program.blocks):
         if Marker(END, block) not in counters[0].row_of:
             continue  # another stage's
         is_loop = description.kind is BlockKind.LOOP
         counts = []
         for start in (LOOP if is_loop else CASE, TEST if is_loop else CASE):
-            count = np.zeros(width, np.int64)
+            count = np.zeros(semaphore_count, np.int64)
             for counter in counters:
                 counter.add(count, Marker(start, block), Marker(END, block))
             counts.append(count)
-        found[block] = BlockShifts(*counts)
-    return found
+        by_block[block] = BlockShifts(*counts)
+    return by_block
 
 
 @attrs.frozen(eq=False)
@@ -183,7 +184,7 @@ class _Counter:
     semaphore: np.ndarray  # (increments,)
 
     def add(self, count: np.ndarray, start: Marker, end: Marker) -> None:
-        """Count what lies behind a control row, up to and with another."""
+        """Count the increments after one control row, up to and including another."""
         rows = (self.row_of[start], self.row_of[end])
         first, last = np.searchsorted(self.row, rows, side="right")
         np.add.at(count, self.semaphore[first:last], 1)
@@ -192,16 +193,16 @@ class _Counter:
 def _counters(program: Program, trigger_sems: Mapping[int, int]) -> list[_Counter]:
     """A counter for each queue.
 
-    All queues hold the same control rows. Streams are notified and answer there: the first queue
-    counts that.
+    All queues hold the same control rows. There streams are triggered and acknowledge; the first
+    queue stands for all in counting that.
     """
     done = {semaphore.owner: index for index, semaphore in enumerate(program.semaphores)}
-    following = followed(program)
+    following = followed_by(program)
     counters: list[_Counter] = []
     for table in program.queues.values():
-        found = markers(program, table)
+        control_rows = markers(program, table)
         posting = np.flatnonzero(table.post_sem != NONE).tolist()
-        made = [(row, int(table.post_sem[row])) for row in posting]
+        increments = [(row, int(table.post_sem[row])) for row in posting]
         notified = [
             (row, program.placeholders[int(table.placeholder[row])].stream)
             for row in np.flatnonzero(table.placeholder != NONE).tolist()
@@ -209,31 +210,31 @@ def _counters(program: Program, trigger_sems: Mapping[int, int]) -> list[_Counte
         if not counters:
             notified += [
                 (row, stream)
-                for row, marker in found.items()
+                for row, marker in control_rows.items()
                 if marker.opcode in (TEST, CASE)
                 for stream in following[marker.block]
             ]
         for row, stream in notified:
-            made.append((row, trigger_sems[stream]))
+            increments.append((row, trigger_sems[stream]))
             if f"stream {stream}" in done:
-                made.append((row, done[f"stream {stream}"]))
-        columns = np.array(sorted(made), np.int64).reshape(-1, 2)
-        row_of = {marker: row for row, marker in found.items()}
+                increments.append((row, done[f"stream {stream}"]))
+        columns = np.array(sorted(increments), np.int64).reshape(-1, 2)
+        row_of = {marker: row for row, marker in control_rows.items()}
         counters.append(_Counter(row_of, columns[:, 0], columns[:, 1]))
     return counters
 
 
-def announced(program: Program, engine: Engine) -> Mapping[int, tuple[int, ...]]:
-    """By control row of a queue, the streams that it tells to read the predicate.
+def notified_streams(program: Program, engine: Engine) -> Mapping[int, tuple[int, ...]]:
+    """By control row of a queue, the streams that it triggers there to read the predicate.
 
-    A stream is notified by the queue that triggers it, and only of blocks that it follows: it has
-    no means to know how often other blocks have run.
+    The queue that triggers a stream's placeholders does it, and only for blocks that the stream
+    follows: it could not know how often other blocks have run.
     """
     table = program.queues[engine]
     triggered = {program.placeholders[n].stream for n in table.placeholder.tolist() if n != NONE}
     if not triggered or not program.blocks:
         return {}
-    following = followed(program)
+    following = followed_by(program)
     return {
         row: tuple(sorted(following[marker.block] & triggered))
         for row, marker in markers(program, table).items()
@@ -267,7 +268,7 @@ def patched_queues(
 def _jumps(
     program: Program, table: InstrTable, shifts: Mapping[int, BlockShifts]
 ) -> dict[int, Jump]:
-    """Where the queue may go on elsewhere: out of a loop, past a branch, back to a loop's start."""
+    """The jumps of a queue by row: out of a loop, past a branch, back to a loop's start."""
     jumps = {}
     opened: dict[int, int] = {}
     decided: dict[int, int] = {}
@@ -292,17 +293,18 @@ def _jumps(
 def _sync(
     stage: Stage, engine: Engine, trigger_sems: Mapping[int, int], representatives: int
 ) -> Sync:
-    """Waits and increments of a queue; behind the first come the triggers of each stream."""
+    """Waits and increments of a queue: the program's own, then the triggers of each stream."""
     program = stage.program
     table = program.queues[engine]
-    mine: np.ndarray = np.full(program.ranks, IDLE, np.int32)
-    mine[stage.ranks] = stage.ranks
-    mine = mine[:representatives]
+    # engines increment semaphores of their own rank alone; ranks of other stages are idle
+    own_rank: np.ndarray = np.full(program.ranks, IDLE, np.int32)
+    own_rank[stage.ranks] = stage.ranks
+    own_rank = own_rank[:representatives]
     is_all = len(stage.ranks) == program.ranks
     posts = []
     for sem in (table.post_sem.astype(np.int32), *_triggers(program, engine, trigger_sems)):
         if (sem != NONE).any():
-            rank = np.where(sem[:, None] != NONE, mine[None, :], IDLE)
+            rank = np.where(sem[:, None] != NONE, own_rank[None, :], IDLE)
             sems = np.broadcast_to(sem[:, None], rank.shape)
             posts.append(Post(rank, sems if is_all else np.where(rank == IDLE, IDLE, sems)))
     return Sync(
@@ -316,7 +318,7 @@ def _triggers(
     program: Program, engine: Engine, trigger_sems: Mapping[int, int]
 ) -> Iterator[np.ndarray]:
     """Per stream, its trigger semaphore where a placeholder or a predicate is ready for it."""
-    table, streams_of = program.queues[engine], announced(program, engine)
+    table, streams_of = program.queues[engine], notified_streams(program, engine)
     streams = np.array([placeholder.stream for placeholder in program.placeholders], np.int32)
     is_trigger = table.placeholder != NONE
     triggered = np.full(len(table), IDLE, np.int32)
@@ -331,15 +333,15 @@ def stream_semaphores(program: Program) -> dict[int, Row]:
     """The semaphore by which the engines learn that a stream's placeholders are complete."""
     stages = stages_of(program)
     streams = sorted({placeholder.stream for placeholder in program.placeholders})
-    found: dict[int, Row] = {stream: np.full(1, IDLE, np.int32) for stream in streams}
+    done_sems: dict[int, Row] = {stream: np.full(1, IDLE, np.int32) for stream in streams}
     for stage in stages:
         semaphores = enumerate(stage.program.semaphores)
         owners = {semaphore.owner: index for index, semaphore in semaphores}
         for stream in streams:
             sem = owners.get(f"stream {stream}", IDLE)
             if len(stages) == 1:
-                found[stream][0] = sem
+                done_sems[stream][0] = sem
                 continue
-            found[stream] = np.broadcast_to(found[stream], program.ranks).copy()
-            found[stream][stage.ranks] = sem
-    return found
+            done_sems[stream] = np.broadcast_to(done_sems[stream], program.ranks).copy()
+            done_sems[stream][stage.ranks] = sem
+    return done_sems

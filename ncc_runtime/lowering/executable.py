@@ -3,8 +3,8 @@
 Queues are programs of all ranks at once: columns are [row, rank]. A column that does not vary along
 a dimension may have size 1 there. IDLE (-1) in a cell means that this rank does nothing there.
 
-Where only times are asked for, columns may be of the first instance's ranks alone, who stand for
-all; they still name ranks of other instances. Such an executable is symmetry-reduced.
+Where only times are wanted, columns may be of the first instance's ranks alone, which stand for all
+ranks; they still name ranks of other instances. Such an executable is symmetry-reduced.
 """
 
 import enum
@@ -42,7 +42,7 @@ class Post:
 class Sync:
     """What a row waits for before it starts, and what it increments when it is complete."""
 
-    wait_sem: np.ndarray  # (n, ranks or 1) int32, IDLE for none; a semaphore of the own rank
+    wait_sem: np.ndarray  # (n, ranks or 1) int32, IDLE for none; a semaphore of that rank
     wait_value: np.ndarray  # (n, ranks or 1) int32 or int64
     posts: tuple[Post, ...]
 
@@ -57,7 +57,7 @@ class Decision(enum.Enum):
 
 @attrs.frozen(eq=False)
 class Jump:
-    """A row at which a queue may go on elsewhere.
+    """Where a row may jump to.
 
     A rank that jumps adds `shift` to every value it waits for from then on: values count as if
     each block ran once, and rows it skips or repeats make fewer or more increments.
@@ -78,7 +78,7 @@ class EngineQueue:
     table: InstrTable
     sync: Sync
     jumps: Mapping[int, Jump]  # by row
-    ranks: np.ndarray | None = None  # who runs it; None: everybody
+    ranks: np.ndarray | None = None  # that run it; None: all
 
 
 @attrs.frozen(eq=False)
@@ -104,7 +104,7 @@ class CcQueue:
     ring_row: np.ndarray  # (n,) int32, the run of descriptors that an ADVANCE pushes
     sync: Sync
     jumps: Mapping[int, Jump]  # by row
-    ranks: np.ndarray | None = None  # who runs it; None: everybody
+    ranks: np.ndarray | None = None  # that run it; None: all
     loads: Mapping[int, RegisterLoad] = MappingProxyType({})  # by row
 
 
@@ -144,12 +144,12 @@ class DmaQueue:
     sources: np.ndarray  # (n, ranks, k) int64, addresses, IDLE beyond the count
     target: np.ndarray  # (n, ranks) int64, address in the peer's memory
     size_bytes: np.ndarray  # (n, ranks) int32, or int64 if some need it
-    sync: Sync  # posts: arrival at `peer`, completion, arrival at `also_peer` if any, others
-    source_rank: np.ndarray | None = None  # (n, ranks, k) int32, in whose memory; None: the own
-    also_peer: np.ndarray | None = None  # (n, ranks) int32, who gets the same bytes; IDLE: nobody
-    also_target: np.ndarray | None = None  # (n, ranks) int64, address in that peer's memory
+    sync: Sync  # posts: arrival at `peer`, completion, arrival at `second_peer` if any, others
+    source_rank: np.ndarray | None = None  # (n, ranks, k) int32, in whose memory; None: its rank's
+    second_peer: np.ndarray | None = None  # (n, ranks) int32, who gets the same bytes; IDLE: nobody
+    second_target: np.ndarray | None = None  # (n, ranks) int64, address in that peer's memory
     registers: Registers | None = None  # None: every run moves its size
-    ranks: np.ndarray | None = None  # who runs it; None: everybody
+    ranks: np.ndarray | None = None  # that run it; None: all
 
 
 def descriptors(size_bytes: np.ndarray) -> np.ndarray:
@@ -162,7 +162,7 @@ Queue = EngineQueue | CcQueue | DmaQueue
 
 
 def is_run_by(queue: Queue, rank: int) -> bool:
-    """Whether a queue is one of that rank."""
+    """Whether that rank runs a queue."""
     return queue.ranks is None or rank in queue.ranks
 
 
@@ -205,7 +205,7 @@ class Executable:
     semaphore_count: int  # ids 0..count-1 on every rank; the program's own come first
     hbm_bytes: int  # of one rank: the program's memory and the channel buffers
     representatives: int  # ranks 0..representatives-1 have columns: all, or those of one instance
-    ignores_memory: bool = False  # it takes more than a rank has, and is to be timed all the same
+    ignores_memory: bool = False  # it takes more memory than a rank has; timed all the same
 
     def __repr__(self) -> str:
         return f"<Executable: {self.program.name}, {len(self.queues)} queues, {self.placement}>"
@@ -215,7 +215,7 @@ class Executable:
         """Number of ranks."""
         return self.program.ranks
 
-    def check_is_whole(self) -> None:
+    def check_all_ranks_have_columns(self) -> None:
         """LoweringError if some ranks have no columns of their own."""
         if self.representatives < self.ranks:
             raise LoweringError(
@@ -225,7 +225,7 @@ class Executable:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """The programs that run together, and who runs them; mostly one that all ranks run."""
+        """The programs that run together, and their ranks; mostly one that all ranks run."""
         return stages_of(self.program)
 
     def stage_of(self, rank: int) -> Stage:
@@ -234,8 +234,8 @@ class Executable:
 
     def semaphore_names(self, rank: int) -> dict[int, str]:
         """What each semaphore of a rank counts, for people."""
-        own = self.stage_of(rank).program.semaphores
-        names = {index: sem.name for index, sem in enumerate(own)}
+        of_program = self.stage_of(rank).program.semaphores
+        names = {index: sem.name for index, sem in enumerate(of_program)}
         for facts in self.streams:
             names[facts.trigger_sem] = f"trigger{facts.stream}"
             for lane, (tail, sent) in facts.rings.items():

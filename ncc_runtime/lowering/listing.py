@@ -24,13 +24,13 @@ from ncc_runtime.neff.shared.reductions import Reduction
 
 def list_executable(executable: Executable, rank: int, queue: str | None = None) -> str:
     """The queues of one rank as text, or one queue of it; idle rows are left out."""
-    executable.check_is_whole()
+    executable.check_all_ranks_have_columns()
     listing = _RankListing(executable, rank)
     blocks = [listing.header()]
-    for one in executable.queues:
-        if is_run_by(one, rank) and queue in (None, one.name):
-            rows = aligned(listing.rows(one))
-            blocks.append("\n".join([f"queue {one.name}  ; {_about(one, len(rows))}", *rows]))
+    for each in executable.queues:
+        if is_run_by(each, rank) and queue in (None, each.name):
+            rows = aligned(listing.rows(each))
+            blocks.append("\n".join([f"queue {each.name}  ; {_summary(each, len(rows))}", *rows]))
     return "\n\n".join(blocks)
 
 
@@ -39,7 +39,7 @@ def queue_names(executable: Executable) -> list[str]:
     return list(dict.fromkeys(queue.name for queue in executable.queues))
 
 
-def _about(queue: Queue, rows: int) -> str:
+def _summary(queue: Queue, rows: int) -> str:
     if isinstance(queue, EngineQueue):
         return f"instructions: {rows}"
     if isinstance(queue, CcQueue):
@@ -48,7 +48,7 @@ def _about(queue: Queue, rows: int) -> str:
 
 
 class _RankListing:
-    """Rows of one rank's queues; names of other ranks' semaphores are worked out once."""
+    """Rows of one rank's queues; semaphore names of each rank are made once."""
 
     def __init__(self, executable: Executable, rank: int) -> None:
         self._executable = executable
@@ -80,8 +80,8 @@ class _RankListing:
                 continue
             pc, _, _, wait, _, *rest, comment = row
             post = self._post(queue, int(pc))
-            how = self._executable.lowered[number].name
-            yield [pc, "write", f"p{number}", wait, post, *rest, f"{comment}  {how}"]
+            algorithms = self._executable.lowered[number].name
+            yield [pc, "write", f"p{number}", wait, post, *rest, f"{comment}  {algorithms}"]
 
     def _cc_rows(self, queue: CcQueue) -> Iterator[Cells]:
         for row in range(len(queue.opcode)):
@@ -153,9 +153,9 @@ class _RankListing:
             if at != IDLE
         ]
         target = f"{int(queue.target[row, self._rank]):#x}{target_shift}{self._at(peer)}"
-        also = self._also(queue, row)
-        if also != IDLE and queue.also_target is not None:
-            target += f", {int(queue.also_target[row, self._rank]):#x}{self._at(also)}"
+        second = self._second_peer(queue, row)
+        if second != IDLE and queue.second_target is not None:
+            target += f", {int(queue.second_target[row, self._rank]):#x}{self._at(second)}"
         return f"{target} = {' + '.join(read) or '0'}"
 
     def _shifts(self, queue: DmaQueue, row: int) -> list[str]:
@@ -164,25 +164,25 @@ class _RankListing:
             return ["", ""]
         _, *columns = queue.registers.columns
         named = [int(column[row, self._rank]) for column in columns]
-        return ["" if one == IDLE else f"[n{one}]" for one in named]
+        return ["" if register == IDLE else f"[n{register}]" for register in named]
 
-    def _also(self, queue: DmaQueue, row: int) -> int:
+    def _second_peer(self, queue: DmaQueue, row: int) -> int:
         """The second peer, IDLE if there is none."""
-        return IDLE if queue.also_peer is None else int(queue.also_peer[row, self._rank])
+        return IDLE if queue.second_peer is None else int(queue.second_peer[row, self._rank])
 
     def _route_text(self, queue: DmaQueue, row: int, peer: int) -> str:
         route = self._executable.routes.describe(self._rank, peer)
-        also = self._also(queue, row)
-        if also == IDLE:
+        second = self._second_peer(queue, row)
+        if second == IDLE:
             return route
-        return f"{route}, also {self._executable.routes.describe(self._rank, also)}"
+        return f"{route}, also {self._executable.routes.describe(self._rank, second)}"
 
     def _size(self, queue: DmaQueue, row: int) -> str:
         size = int(queue.size_bytes[row, self._rank])
         registers = queue.registers
         if registers is not None and registers.rows[row, self._rank] != IDLE:
-            width = self._program.row_bytes(self._program.placeholders[queue.placeholder[row]])
-            return f"n{registers.rows[row, self._rank]} x {width} B of {size}"
+            row_bytes = self._program.row_bytes(self._program.placeholders[queue.placeholder[row]])
+            return f"n{registers.rows[row, self._rank]} x {row_bytes} B of {size}"
         runs = int(descriptors(queue.size_bytes[row, self._rank]))
         return f"{size} B" + (f" in {runs}" if runs > 1 else "")
 

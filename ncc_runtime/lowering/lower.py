@@ -3,11 +3,9 @@
     choose   an algorithm for every placeholder, by the price of its plans   (choices.py)
     plan     its plans, one for all replica groups with one arrangement      (collectives/)
     lower    plans to descriptors, CC-core programs and semaphores           (lower_plans, below)
+    split    queues of several pipeline stages, one for each stage           (stage_queues.py)
 
-At the end of the file: how queues of several stages of a pipeline are told apart. Every stage gets
-queues of its own, with those rows of what is lowered together that belong to it. A collective that
-stages share has all of its rows in the queues of each of them, the same rows in the same order;
-cells of ranks that do not run a queue are idle.
+Tests and benchmarks that have plans of their own call `lower_plans`.
 """
 
 import gc
@@ -15,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import attrs
 import numpy as np
 
 from ncc_runtime.collectives.choose import check_forced
@@ -35,19 +32,16 @@ from ncc_runtime.lowering.engine_queues import (
 )
 from ncc_runtime.lowering.executable import (
     IDLE,
-    CcQueue,
     DmaQueue,
     Executable,
     LoweredCollective,
-    Post,
     Queue,
-    Registers,
-    Sync,
 )
 from ncc_runtime.lowering.lower_plan import ReplicaGroups
+from ncc_runtime.lowering.stage_queues import split_by_stage
 from ncc_runtime.lowering.stream import StreamProgram
 from ncc_runtime.neff.program import ALIGNMENT, Program
-from ncc_runtime.neff.stages import Stage, participants, stages_of
+from ncc_runtime.neff.stages import stages_of
 from ncc_runtime.placement import Placement
 from ncc_runtime.topology.routes import Routes
 
@@ -95,7 +89,7 @@ def lower(
     )
     while True:
         try:
-            chosen = [one.replica_groups for one in chooser.choose()]
+            chosen = [choice.replica_groups for choice in chooser.choose()]
             return lower_plans(
                 program, placement, chosen, chooser.symmetry, ignore_memory=ignore_memory
             )
@@ -118,19 +112,24 @@ def lower_plans(
     topology, symmetry = placement.topology, symmetry or RankSymmetry(program.ranks)
     representatives = symmetry.representatives
     check_room(
-        [(one.plan, symmetry.members(one.ranks).size) for groups in plans for one in groups],
+        [
+            (groups.plan, symmetry.members(groups.ranks).size)
+            for replica_groups in plans
+            for groups in replica_groups
+        ],
         representatives,
         program.ranks,
     )
 
-    # each stream has a channel buffer behind the program's own memory, and the rings that it needs
+    # A stream completes one placeholder before the next begins. So it needs one channel buffer, as
+    # large as its largest plan asks for; these follow the program's own memory.
     scratch_bytes: dict[int, int] = {}
     lanes: dict[int, set[int]] = {}
-    for placeholder, groups in zip(program.placeholders, plans, strict=True):
+    for placeholder, replica_groups in zip(program.placeholders, plans, strict=True):
         stream = placeholder.stream
-        need = max((one.plan.scratch_bytes for one in groups), default=0)
-        scratch_bytes[stream] = max(scratch_bytes.get(stream, 0), need)
-        lanes.setdefault(stream, set()).update(*(one.plan.lanes for one in groups))
+        largest = max((groups.plan.scratch_bytes for groups in replica_groups), default=0)
+        scratch_bytes[stream] = max(scratch_bytes.get(stream, 0), largest)
+        lanes.setdefault(stream, set()).update(*(groups.plan.lanes for groups in replica_groups))
     scratch: dict[int, int] = {}  # addresses by stream
     hbm_bytes, address = program.hbm_bytes, _aligned(program.hbm_bytes)
     for stream, size in sorted(scratch_bytes.items()):
@@ -159,22 +158,23 @@ def lower_plans(
         except SemaphoresError as reason:
             placeholder = program.placeholders[item]
             op = placeholder.op.value
-            names = ", ".join(dict.fromkeys(one.plan.algorithm for one in plans[item]))
+            names = ", ".join(dict.fromkeys(groups.plan.algorithm for groups in plans[item]))
             raise LoweringError(
                 f"{placeholder.name}: {op} by {names}: {reason}: {REMEDY}, or another "
                 f"--algorithm {op}="
             ) from None
 
     # queues, when all semaphores are known: the engines' first, then those of each stream
-    triggers = {stream: one.trigger_sem for stream, one in streams.items()}
+    triggers = {number: stream.trigger_sem for number, stream in streams.items()}
     queues: list[Queue] = []
     jump_shifts: dict[int, BlockShifts] = {}
     for stage in stages_of(program):
-        own = shifts(stage.program, triggers, ids.count)
-        queues.extend(patched_queues(stage, triggers, own, representatives))
-        jump_shifts |= own
-    for one in streams.values():
-        queues.extend(split(program, *one.queues(jump_shifts, ids.count), one.owners))
+        stage_shifts = shifts(stage.program, triggers, ids.count)
+        queues.extend(patched_queues(stage, triggers, stage_shifts, representatives))
+        jump_shifts |= stage_shifts
+    for stream_program in streams.values():
+        core, rings = stream_program.queues(jump_shifts, ids.count)
+        queues.extend(split_by_stage(program, core, rings, stream_program.control_row_ranks))
     check_reach(placement, queues)
     return Executable(
         program=program,
@@ -184,13 +184,14 @@ def lower_plans(
         queues=tuple(queues),
         lowered=tuple(
             LoweredCollective(
-                algorithms=tuple(one.plan.algorithm for one in groups),
-                group_sizes=tuple(one.plan.members for one in groups),
+                algorithms=tuple(groups.plan.algorithm for groups in replica_groups),
+                group_sizes=tuple(groups.plan.members for groups in replica_groups),
             )
-            for groups in plans
+            for replica_groups in plans
         ),
         streams=tuple(
-            one.facts(scratch[stream], scratch_bytes[stream]) for stream, one in streams.items()
+            stream.facts(scratch[number], scratch_bytes[number])
+            for number, stream in streams.items()
         ),
         semaphore_count=ids.count,
         hbm_bytes=hbm_bytes,
@@ -209,9 +210,9 @@ def check_reach(placement: Placement, queues: Sequence[Queue]) -> None:
     for queue in queues:
         if not isinstance(queue, DmaQueue) or queue.source_rank is None:
             continue
-        owner = queue.source_rank
-        away = (owner != IDLE) & (chip[owner] != chip[None, : owner.shape[1], None])
-        rows, ranks, numbers = np.nonzero(away)
+        owner = queue.source_rank  # (rows, ranks, sources); the rank of a cell is its column
+        is_remote = (owner != IDLE) & (chip[owner] != chip[None, : owner.shape[1], None])
+        rows, ranks, numbers = np.nonzero(is_remote)
         if not rows.size:
             continue
         reader, other = int(ranks[0]), int(owner[rows[0], ranks[0], numbers[0]])
@@ -220,102 +221,3 @@ def check_reach(placement: Placement, queues: Sequence[Queue]) -> None:
             f"rank {reader} on chip {chip[reader]} would read the operand of rank {other} on chip "
             f"{chip[other]}; a DMA reads memory of its own chip only, others must write"
         )
-
-
-Owners = Mapping[int, np.ndarray]
-"""By control row of a CC-core, the ranks whose program has it."""
-
-
-def split(
-    program: Program, core: CcQueue, rings: Sequence[DmaQueue], owners: Owners
-) -> Iterator[CcQueue | DmaQueue]:
-    """The queues of one stream, stage by stage; a program alone keeps what it has."""
-    stages = stages_of(program)
-    if len(stages) == 1:
-        yield core
-        yield from rings
-        return
-    for stage in stages:
-        own = _OwnRows(program, stage)
-        runs = {ring.lane: own.of(ring.placeholder) for ring in rings}
-        rows = own.of(core.placeholder)
-        for row, ranks in owners.items():
-            rows[row] = int(stage.ranks[0]) in ranks
-        if rows.any():
-            yield own.core(core, rows, runs)
-        for ring in rings:
-            if runs[ring.lane].any():
-                yield own.ring(ring, runs[ring.lane])
-
-
-class _OwnRows:
-    """The rows and cells of one stage."""
-
-    def __init__(self, program: Program, stage: Stage) -> None:
-        self._ranks = stage.ranks
-        self._mask: np.ndarray = np.zeros(program.ranks, bool)
-        self._mask[stage.ranks] = True
-        first = int(stage.ranks[0])
-        self._takes_part = np.array(  # by placeholder; IDLE, which is -1, reads the last one
-            [first in (participants(one) or ()) for one in program.placeholders] + [False]
-        )
-
-    def of(self, placeholder: np.ndarray) -> np.ndarray:
-        """Which rows are of collectives in which the stage takes part, (n,) bool."""
-        return self._takes_part[placeholder]
-
-    def core(self, queue: CcQueue, rows: np.ndarray, runs: Mapping[int, np.ndarray]) -> CcQueue:
-        """Its rows of a CC-core's program."""
-        ring_row = queue.ring_row.copy()
-        for lane, kept in runs.items():
-            moved = queue.ring == lane
-            ring_row[moved] = (np.cumsum(kept) - 1)[ring_row[moved]]
-        place = np.append(np.cumsum(rows) - rows, rows.sum())  # of each row, were it the next
-        jumps = {
-            int(place[row]): attrs.evolve(jump, target=int(place[jump.target]))
-            for row, jump in queue.jumps.items()
-            if rows[row]
-        }
-        return attrs.evolve(
-            queue,
-            opcode=queue.opcode[rows],
-            placeholder=queue.placeholder[rows],
-            round=queue.round[rows],
-            ring=queue.ring[rows],
-            ring_row=ring_row[rows],
-            sync=self._sync(queue.sync, rows),
-            jumps=jumps,
-            loads={int(place[row]): load for row, load in queue.loads.items() if rows[row]},
-            ranks=self._ranks,
-        )
-
-    def ring(self, queue: DmaQueue, rows: np.ndarray) -> DmaQueue:
-        """Its rows of a DMA ring."""
-        owner, also_peer, also_target = queue.source_rank, queue.also_peer, queue.also_target
-        registers = queue.registers
-        return attrs.evolve(
-            queue,
-            opcode=queue.opcode[rows],
-            placeholder=queue.placeholder[rows],
-            round=queue.round[rows],
-            divisor=queue.divisor[rows],
-            peer=self._own(queue.peer, rows),
-            sources=np.where(self._mask[:, None], queue.sources[rows], IDLE),
-            target=self._own(queue.target, rows),
-            size_bytes=self._own(queue.size_bytes, rows, 0),
-            sync=self._sync(queue.sync, rows),
-            source_rank=None if owner is None else np.where(self._mask[:, None], owner[rows], IDLE),
-            also_peer=None if also_peer is None else self._own(also_peer, rows),
-            also_target=None if also_target is None else self._own(also_target, rows),
-            registers=None
-            if registers is None
-            else Registers(*(self._own(column, rows) for column in registers.columns)),
-            ranks=self._ranks,
-        )
-
-    def _sync(self, sync: Sync, rows: np.ndarray) -> Sync:
-        posts = (Post(self._own(post.rank, rows), self._own(post.sem, rows)) for post in sync.posts)
-        return Sync(self._own(sync.wait_sem, rows), sync.wait_value[rows], tuple(posts))
-
-    def _own(self, column: np.ndarray, rows: np.ndarray, idle: int = IDLE) -> np.ndarray:
-        return np.where(self._mask, column[rows], column.dtype.type(idle))

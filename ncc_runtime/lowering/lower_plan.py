@@ -6,13 +6,14 @@ rank the CC-core
     signals   ready to those who will write into this rank's memory, or read from it
     advances  the DMA rings, transfer by transfer and round by round, each behind its waits: peers
               are ready, what the transfer reads has arrived, the slots that it writes are free
-    waits     in the end, for all that was sent to this rank and by it, and for those who read here
+    waits     in the end, for all that was sent to this rank and by it, and for its readers
 
 Plans repeat themselves: most transfers go to the same peers as others did. What follows from a
 column of peers alone is a `PeerLink`, what follows from all columns of a transfer but its addresses
 a `TransferTemplate`. Both are made once for a stream, and channels are opened on the way.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
@@ -27,7 +28,7 @@ from ncc_runtime.collectives.symmetry import (
     of_representatives,
 )
 from ncc_runtime.lowering.cc_isa import CcOpcode, DmaOpcode
-from ncc_runtime.lowering.channels import Channels, named_once
+from ncc_runtime.lowering.channels import Channels, are_distinct
 from ncc_runtime.lowering.executable import IDLE, RegisterLoad
 from ncc_runtime.lowering.queues import (
     CELLS_AT_ONCE,
@@ -64,7 +65,7 @@ class Addresses:
     operands: tuple[int | np.ndarray, ...]
     results: tuple[int | np.ndarray, ...]
     scratch: int
-    ranks: np.ndarray | None = None  # who takes part; None: everybody
+    ranks: np.ndarray | None = None  # that take part; None: all
     tables: tuple[RegisterLoad, ...] = ()  # of counts
 
     def base(self, piece: Location) -> int | np.ndarray:
@@ -77,7 +78,7 @@ class Addresses:
 
 @attrs.frozen(eq=False)
 class PeerLink:
-    """Who sends to whom in one lane: every rank to at most one peer, and from at most one."""
+    """Senders and receivers in one lane: a rank sends to at most one, and receives from one."""
 
     number: int
     ends: Ends
@@ -87,7 +88,7 @@ class PeerLink:
     arrived: Row  # the same semaphore, at the receiver
     advance: Increment  # of the sender's tail
     sent: Increment  # of the sender's completions
-    index: slice | np.ndarray  # the channels once more, as what tables of counts are indexed by
+    index: slice | np.ndarray  # the same channels, as a quick index into tables of counts
 
 
 @attrs.frozen(eq=False)
@@ -135,8 +136,10 @@ class StreamQueues:
                         transfer.divisor,
                         number(transfer.peer),
                         number(transfer.consumed),
-                        None if transfer.also is None else number(transfer.also.peer),
-                        *[number(one.owner) for one in transfer.sources],
+                        None
+                        if transfer.second_target is None
+                        else number(transfer.second_target.peer),
+                        *[number(source.owner) for source in transfer.sources],
                     )
                     if key not in known:
                         known[key] = self._template(groups.ranks, transfer)
@@ -159,11 +162,12 @@ class StreamQueues:
         assert transfer.target.owner is None, "a transfer writes at its peer"
         first = self.link(lane, over_ranks(transfer.peer))
         destinations: tuple[PeerLink, ...] = (first,)
-        if transfer.also is not None:
-            peer, also = transfer.peer, transfer.also.peer
-            assert (peer[also != IDLE] != IDLE).all(), "a copy without a transfer"
-            assert (peer[also != IDLE] != also[also != IDLE]).all(), "both copies at one member"
-            destinations = (first, self.link(lane, over_ranks(also)))
+        if transfer.second_target is not None:
+            peer, second = transfer.peer, transfer.second_target.peer
+            has_second = second != IDLE
+            assert (peer[has_second] != IDLE).all(), "a copy without a transfer"
+            assert (peer[has_second] != second[has_second]).all(), "both copies at one member"
+            destinations = (first, self.link(lane, over_ranks(second)))
 
         # whose operands it reads; several may read from one owner, which is several links
         owners: list[Row | None] = []
@@ -173,9 +177,10 @@ class StreamQueues:
                 owners.append(None)
                 continue
             assert piece.space is Space.OPERAND, "only operands are read in another's memory"
-            is_own = piece.owner == np.arange(len(piece.owner))
-            other = np.where(is_own | (transfer.peer == IDLE), np.int32(IDLE), piece.owner)
-            column = over_ranks(other)
+            is_self = piece.owner == np.arange(len(piece.owner))
+            column = over_ranks(
+                np.where(is_self | (transfer.peer == IDLE), np.int32(IDLE), piece.owner)
+            )
             owners.append(column[:count])
             for layer in layers(column):
                 link = self.link(lane, layer)
@@ -205,10 +210,10 @@ class StreamQueues:
                 tail=first.advance.sem,
                 arrival=first.arrival,
                 sent=first.sent,
-                also=destinations[1].arrival if len(destinations) > 1 else NO_POST,
+                second_arrival=destinations[1].arrival if len(destinations) > 1 else NO_POST,
                 free=free,
                 reads=tuple(link.arrival for link in read.values()),
-                owners=tuple(owners) if any(one is not None for one in owners) else (),
+                owners=tuple(owners) if any(owner is not None for owner in owners) else (),
                 divisor=transfer.divisor,
             ),
             destinations=destinations,
@@ -238,14 +243,14 @@ class StreamQueues:
                 remote=ends.senders != ends.receivers,
                 arrival=Increment(peer[:count], spread(data, ends.senders, count)),
                 arrived=spread(data, ends.places, count),
-                advance=self._at_home(ends.senders, tail),
-                sent=self._at_home(ends.senders, completed),
+                advance=self._own_increment(ends.senders, tail),
+                sent=self._own_increment(ends.senders, completed),
                 index=index,
             )
         return self._links[key]
 
-    def _at_home(self, ranks: np.ndarray, sem: int) -> Increment:
-        """An increment of one of their own semaphores on some ranks."""
+    def _own_increment(self, ranks: np.ndarray, sem: int) -> Increment:
+        """Some ranks increment this semaphore of their own."""
         count = len(self.everybody)
         sems = spread(np.full(len(ranks), sem, np.int32), ranks, count)
         everybody = self.everybody if len(ranks) == count else spread(ranks, ranks, count)
@@ -260,29 +265,29 @@ class StreamQueues:
 
 
 def layers(column: np.ndarray) -> Iterator[np.ndarray]:
-    """A column of ranks, (ranks,), as few columns that name none twice."""
+    """A column of ranks, (ranks,), as few columns in each of which ranks are distinct."""
     left = column
     while (left != IDLE).any():
-        who = np.flatnonzero(left != IDLE)
-        if named_once(left[who]):
+        rows = np.flatnonzero(left != IDLE)
+        if are_distinct(left[rows]):
             yield left
             return
-        _, first = np.unique(left[who], return_index=True)
+        _, first = np.unique(left[rows], return_index=True)
         layer = np.full_like(left, IDLE)
-        layer[who[first]] = left[who[first]]
+        layer[rows[first]] = left[rows[first]]
         yield layer
         left = np.where(layer == IDLE, left, IDLE)
 
 
 class ColumnNumbers:
-    """Numbers for columns, one for those that are equal; each object is looked at once."""
+    """Numbers columns, equal ones alike; the bytes of each object are read once."""
 
     def __init__(self) -> None:
         self._by_content: dict[bytes, int] = {}
         self._by_object: dict[int, tuple[int, np.ndarray]] = {}  # which keeps the column alive
 
     def of(self, column: np.ndarray | None) -> int | None:
-        """The number of a column that is not going to change."""
+        """The number of a column, which must not change afterwards."""
         if column is None:
             return None
         known = self._by_object.get(id(column))
@@ -315,7 +320,7 @@ class PlanLowering:
         self._number = number
         self._addresses = addresses
         self._templates = queues.templates(groups)
-        # (groups, members whose columns are used): who gets rows
+        # (groups, members): the ranks that get rows
         self._members = queues.symmetry.members(groups.ranks)
         # all links by number, in the order they are first used
         links = {
@@ -335,12 +340,20 @@ class PlanLowering:
         self._without_handshake = dict(links)  # whose peers this placeholder has not waited for
         self._is_ready: np.ndarray = np.zeros(len(self._counters.sender), bool)  # by channel
         self._arriving: dict[tuple[int | None, int], Condition] = {}  # not waited for yet
-        self._read: set[int] = set()  # links by which others read the own operand
-        self._last: dict[int, Condition] = {}  # by link: everything that has been sent
+        self._read: set[int] = set()  # links by which others read this rank's operand
+        self._last: dict[int, Condition] = {}  # by link: the wait for all that has been sent on it
         self._free_base: dict[int, Row] = {}
         self._free_sems: dict[int, Row] = {}
         self._awaited = AwaitedTransfers(groups, self._ranks)
-        self._freed = FreedSlots(self._links_with_credit(), len(self._is_ready))
+        rounds = zip(self._templates, groups.plan.rounds, strict=True)
+        links_with_credit = (
+            link
+            for templates, one_round in rounds
+            for template, transfer in zip(templates, one_round.transfers, strict=True)
+            if transfer.credit
+            for link in template.destinations
+        )
+        self._freed = FreedSlots(links_with_credit, len(self._is_ready))
 
     def append(self) -> None:
         """Append everything."""
@@ -358,8 +371,8 @@ class PlanLowering:
                 if transfer.after is None:
                     # All that its strand received in earlier rounds. Later transfers need not wait
                     # for it once more: a CC-core performs its rows in order.
-                    needed = [key for key in before if template.strand in (None, key[0])]
-                    waits = [before.pop(key) for key in needed]
+                    awaited = [key for key in before if template.strand in (None, key[0])]
+                    waits = [before.pop(key) for key in awaited]
                 else:
                     waits = self._awaited.waits(transfer.after)
                 self._advance(template, transfer.credit, step, waits, ring_rows[lane])
@@ -382,7 +395,7 @@ class PlanLowering:
         self._finish(sorted(lanes))
 
     def _signal_ready(self) -> None:
-        """Tell everybody who will write here or read here, once, that this rank has come here."""
+        """Signal `ready`, once, to all ranks that will write or read this rank's memory."""
         counters = self._counters
         notified = np.zeros_like(self._is_ready)
         for link in self._links.values():
@@ -420,7 +433,7 @@ class PlanLowering:
         arrivals = [queues.posted(link) for link in template.destinations]
         for link, arrival in zip(template.destinations, arrivals, strict=True):
             self._last[link.number] = self._arriving[template.strand, link.number] = arrival
-        if self._awaited.are_some:
+        if self._awaited.are_used:
             self._awaited.add(arrivals)
         for link in template.owners:
             self._last[link.number] = queues.posted(link)
@@ -428,7 +441,7 @@ class PlanLowering:
         self._freed.add(template)
 
     def _handshake(self, link: PeerLink) -> list[Condition]:
-        """The wait for peers and owners to have come here, where it is the first."""
+        """The wait for `ready` of peers and owners, at ranks that have not waited for it yet."""
         counters = self._counters
         fresh = link.remote & ~self._is_ready[self._ready_channels(link)]
         if not fresh.any():
@@ -439,20 +452,13 @@ class PlanLowering:
         return [Condition(sem, spread_any(counters.ready_count[channels], senders, self._ranks))]
 
     def _ready_channels(self, link: PeerLink) -> np.ndarray:
-        """The channels by which readiness is known: readers ask each owner once for all lanes."""
+        """The channels that count `ready`: a reader waits for each owner once for all lanes."""
         if link.number not in self._only_read:
             return link.channels
         return np.take(self._counters.pair, link.channels)
 
-    def _links_with_credit(self) -> Iterator[PeerLink]:
-        """The links with transfers that wait for slots."""
-        for templates, one_round in zip(self._templates, self._groups.plan.rounds, strict=True):
-            for template, transfer in zip(templates, one_round.transfers, strict=True):
-                if transfer.credit:
-                    yield from template.destinations
-
     def _credit(self, link: PeerLink, strand: int | None, credit: int) -> list[Condition]:
-        """The wait for slots of peers that are used again: all up to the one that is needed."""
+        """The wait for slots of peers that are used again: for all up to the one written next."""
         if not link.remote.any():
             return []
         freed = self._freed.count(link, strand, credit)
@@ -465,15 +471,15 @@ class PlanLowering:
     def _count_freed_slots(self) -> None:
         """Count the slots that all transfers hand back."""
         free_count = self._counters.free_count
-        templates, index = distinct([one for templates in self._templates for one in templates])
+        templates, index = distinct(list(itertools.chain(*self._templates)))
         for template, times in zip(templates, np.bincount(index).tolist(), strict=True):
             if template.freed is not None:
                 free_count[template.freed] += times
 
     def _finish(self, lanes: list[int]) -> None:
-        """Wait for what is still on its way here, for readers and for the own transfers.
+        """Wait for what has not arrived yet, for readers, and for this rank's transfers.
 
-        What a rank has sent to itself has come when its own transfers are complete.
+        What a rank has sent to itself has arrived when its transfers are complete.
         """
         numbers = dict.fromkeys([*(link for _, link in self._arriving), *sorted(self._read)])
         waits = [self._last[link] for link in numbers if self._links[link].remote.any()]
@@ -489,27 +495,29 @@ class PlanLowering:
     def _cells(self, transfers: list[Transfer]) -> DescriptorCells:
         """Addresses and sizes of the transfers of one lane."""
         members = self._members
-        widest = max(len(one.sources) for one in transfers)
-        also = [one.also for one in transfers]
-        sizes = [equal_sizes(one.size_bytes, members.shape[1]) for one in transfers]
-        sources = [
-            [one.sources[number] if number < len(one.sources) else None for one in transfers]
-            for number in range(widest)
+        most_sources = max(len(move.sources) for move in transfers)
+        seconds = [move.second_target for move in transfers]
+        sizes = [equal_sizes(move.size_bytes, members.shape[1]) for move in transfers]
+        sources = [  # the first source of every transfer, the second ones, …
+            [move.sources[number] if number < len(move.sources) else None for move in transfers]
+            for number in range(most_sources)
         ]
         return DescriptorCells(
             sources=[
-                self._addressed(pieces, [None if one is None else one.owner for one in pieces])
+                self._addressed(
+                    pieces, [None if piece is None else piece.owner for piece in pieces]
+                )
                 for pieces in sources
             ],
             target=self._addressed(
-                [one.target for one in transfers], [one.peer for one in transfers]
+                [move.target for move in transfers], [move.peer for move in transfers]
             ),
             size=MemberRows(sizes, np.zeros(len(sizes), np.int64), members, idle=0),
-            also=self._addressed(
-                [None if one is None else one.target for one in also],
-                [None if one is None else one.peer for one in also],
+            second_target=self._addressed(
+                [None if second is None else second.target for second in seconds],
+                [None if second is None else second.peer for second in seconds],
             )
-            if any(also)
+            if any(seconds)
             else None,
             registers=self._registers(transfers),
         )
@@ -517,48 +525,62 @@ class PlanLowering:
     def _addressed(
         self, pieces: Sequence[Location | None], owners: Sequence[np.ndarray | None]
     ) -> MemberRows:
-        """Addresses of pieces, IDLE for none, in the memory of their owners; None: the own."""
+        """Addresses of pieces, IDLE for none, in the memory of their owners (None: the rank)."""
         count, ranks = self._members.shape[1], self._groups.ranks
         nowhere: np.ndarray = np.full(count, IDLE, np.int64)
-        bases = [0 if one is None else self._addresses.base(one) for one in pieces]
-        more: dict[int, np.ndarray] = {}  # where a base is not the same on all ranks
+        bases = [0 if piece is None else self._addresses.base(piece) for piece in pieces]
+        rank_bases: dict[int, np.ndarray] = {}  # by row, where ranks have different bases
         for row, base in enumerate(bases):
             if not isinstance(base, int):
                 owner = owners[row]
                 bases[row] = 0
-                more[row] = np.asarray(base[ranks if owner is None else ranks[:, owner]])
+                rank_bases[row] = np.asarray(base[ranks if owner is None else ranks[:, owner]])
         return MemberRows(
             offsets=[
-                nowhere if one is None else of_representatives(one.offset, count) for one in pieces
+                nowhere if piece is None else of_representatives(piece.offset, count)
+                for piece in pieces
             ],
             bases=np.array(bases, np.int64),
             ranks=self._members,
             idle=IDLE,
-            more=more,
+            rank_bases=rank_bases,
         )
 
     def _registers(self, transfers: list[Transfer]) -> list[MemberRows]:
-        """The length registers of transfers, as their plan counts entries of tables."""
-        counts = [one.count for one in transfers]
+        """The length registers of transfers: rows, source and target; [] if none uses any.
+
+        A plan names entries of tables of counts. They are loaded in order, so entry and register
+        have one number.
+        """
+        counts = [move.count for move in transfers]
         if not any(counts):
             return []
-        width = self._members.shape[1]
-        none: np.ndarray = np.full(width, IDLE, np.int64)
-        columns = zip(
-            *((none,) * 3 if one is None else (one.rows, one.source, one.target) for one in counts),
-            strict=True,
-        )
+        members = self._members.shape[1]
+        none: np.ndarray = np.full(members, IDLE, np.int64)
+        entries = [
+            (None, None, None) if count is None else (count.rows, count.source, count.target)
+            for count in counts
+        ]
         zeros = np.zeros(len(counts), np.int64)
-        rows = (
-            [none if one is None else of_representatives(one, width) for one in column]
-            for column in columns
-        )
-        return [MemberRows(offsets, zeros, self._members, IDLE) for offsets in rows]
+        return [
+            MemberRows(
+                [
+                    none if column is None else of_representatives(column, members)
+                    for column in kind
+                ],
+                zeros,
+                self._members,
+                IDLE,
+            )
+            for kind in zip(*entries, strict=True)
+        ]
 
 
 class FreedSlots:
     """In which order peers hand slots back, where several strands share a channel.
 
+    `free` counts the slots of all strands of a channel together, and credits count those of one. So
+    the value to wait for is the total at which the strand's slot number `credit` is handed back.
     The members of a link are alike: what is counted on one of its channels holds for all.
     """
 
@@ -569,7 +591,8 @@ class FreedSlots:
         self._is_watched: np.ndarray = np.zeros(channels, bool)
         self._is_watched[list(self._watched.values())] = True
         self._total: Counter[int] = Counter()  # by channel
-        self._at: dict[tuple[int, int | None], list[int]] = {}  # by channel and strand, in order
+        # by channel and strand, the channel's total at each slot of the strand
+        self._totals: dict[tuple[int, int | None], list[int]] = {}
         self._freed_by: dict[int, list[int]] = {}  # by template, which outlives us: channels
 
     def add(self, template: TransferTemplate) -> None:
@@ -581,31 +604,33 @@ class FreedSlots:
             self._freed_by[id(template)] = watched.tolist()
         for channel in self._freed_by[id(template)]:
             self._total[channel] += 1
-            self._at.setdefault((channel, template.strand), []).append(self._total[channel])
+            self._totals.setdefault((channel, template.strand), []).append(self._total[channel])
 
     def count(self, link: PeerLink, strand: int | None, credit: int) -> int:
-        """How many slots are free on a link once `credit` of a strand are; too many if none is."""
+        """How many slots are free on a link once `credit` of a strand are.
+
+        If the plan so far hands back fewer of the strand, a number that is not reached before.
+        """
         channel = self._watched[link.number]
-        at = self._at.get((channel, strand), [])
-        lacking = credit - len(at)
-        return at[credit - 1] if lacking <= 0 else self._total[channel] + lacking
+        totals = self._totals.get((channel, strand), [])
+        missing = credit - len(totals)
+        return totals[credit - 1] if missing <= 0 else self._total[channel] + missing
 
 
 @attrs.frozen(eq=False)
 class Completed:
-    """What says that the transfers of one lane are complete."""
+    """The semaphore by which senders see that their transfers in one lane are complete."""
 
-    sem: int  # at who makes them
+    sem: int
     transfers: np.ndarray  # their numbers, in the order of the lane
-    runs: np.ndarray  # (transfers, ranks or 1): what it has come to when each is complete
+    runs: np.ndarray  # (transfers, ranks or 1): its value when each is complete
 
 
 class AwaitedTransfers:
-    """Waits for single transfers of a plan, by number: that one has arrived, or is complete.
+    """Waits for single transfers of a plan, by number: until one has arrived, or is complete.
 
-    The rows of all waits are handed out before it is known what stands in them, and are filled
-    together when the last transfer is there: plans from files have tens of thousands, each of few
-    members.
+    Rows of waits are handed out empty and filled together after the last transfer: plans from files
+    have tens of thousands of them, each of few members, and filling them one by one would be slow.
     """
 
     def __init__(self, groups: ReplicaGroups, ranks: int) -> None:
@@ -616,60 +641,63 @@ class AwaitedTransfers:
             for move in one_round.transfers
             if move.after is not None
         ]
-        self.are_some: bool = bool(afters)
-        self._columns = [column for one in afters for column in (*one.arrived, *one.sent)]
-        self._is_own = [
-            is_own
-            for one in afters
-            for is_own in [False] * len(one.arrived) + [True] * len(one.sent)
+        self.are_used: bool = bool(afters)
+        self._columns = [column for after in afters for column in (*after.arrived, *after.sent)]
+        self._is_sent = [
+            is_sent
+            for after in afters
+            for is_sent in [False] * len(after.arrived) + [True] * len(after.sent)
         ]
         self._sems: np.ndarray = np.full((len(self._columns), ranks), IDLE, np.int32)
         self._values: np.ndarray = self._sems.copy()
         self._waits = list(map(Condition, self._sems, self._values))
         self._handed_out = 0
-        self._arrived: list[Condition] = []  # by transfer, at whom it writes to
-        self._also_arrived: list[Condition] = []  # the same, at whom it writes to as well
+        self._arrived: list[Condition] = []  # by transfer, at the peers
+        self._second_arrived: list[Condition] = []  # by transfer, at the second peers
 
     def add(self, arrived: Sequence[Condition]) -> None:
         """The next transfer."""
         self._arrived.append(arrived[0])
-        self._also_arrived.append(arrived[1] if len(arrived) > 1 else NO_WAIT)
+        self._second_arrived.append(arrived[1] if len(arrived) > 1 else NO_WAIT)
 
     def waits(self, after: Dependencies) -> list[Condition]:
-        """The conditions of the next transfer's columns; `fill` says what they are."""
+        """The conditions of the next transfer's columns, which `fill` writes later."""
         first = self._handed_out
         self._handed_out += len(after.arrived) + len(after.sent)
         return self._waits[first : self._handed_out]
 
     def fill(self, sent: Sequence[Completed]) -> None:
-        """Write the conditions that were handed out, as all transfers are there.
-
-        What says that transfers are complete, at who makes them, is `sent`.
-        """
-        assert self._handed_out == len(self._columns), "every transfer has asked for its waits"
+        """Write the conditions that were handed out, when all transfers have been added."""
+        assert self._handed_out == len(self._columns), "every transfer has taken its waits"
         if not self._columns:
             return
         columns = np.stack(self._columns)
         rows, members = np.nonzero(columns != IDLE)
         numbers = columns[rows, members]
         order = np.argsort(numbers, kind="stable")
-        is_own = np.array(self._is_own)[rows[order]]
-        for conditions in (self._also_arrived, self._arrived):
-            where, step = order[~is_own], max(1, CELLS_AT_ONCE // self._sems.shape[1])
-            for first in range(0, len(where), step):
-                cells = where[first : first + step]
+        is_sent = np.array(self._is_sent)[rows[order]]
+
+        # arrivals: at a member by the first or by the second target of the transfer
+        arriving, step = order[~is_sent], max(1, CELLS_AT_ONCE // self._sems.shape[1])
+        for conditions in (self._second_arrived, self._arrived):
+            for first in range(0, len(arriving), step):
+                cells = arriving[first : first + step]
                 self._write(rows[cells], members[cells], numbers[cells], conditions)
-        of: np.ndarray = np.full((2, len(self._arrived)), IDLE, np.int64)
-        for which, one in enumerate(sent):
-            of[:, one.transfers] = np.full(len(one.transfers), which), np.arange(len(one.transfers))
-        own = order[is_own]
-        for which, one in enumerate(sent):
-            cells = own[of[0, numbers[own]] == which]
+
+        # completions: by transfer, its lane and its place there
+        lane: np.ndarray = np.full(len(self._arrived), IDLE, np.int64)
+        place = lane.copy()
+        for number, completed in enumerate(sent):
+            lane[completed.transfers] = number
+            place[completed.transfers] = np.arange(len(completed.transfers))
+        sending = order[is_sent]
+        for number, completed in enumerate(sent):
+            cells = sending[lane[numbers[sending]] == number]
             ranks = self._ranks[:, members[cells]]
             at = np.broadcast_to(rows[cells], ranks.shape), ranks
-            runs = of[1, numbers[cells]]
-            self._sems[at] = one.sem
-            self._values[at] = one.runs[runs, ranks if one.runs.shape[1] > 1 else 0]
+            column = ranks if completed.runs.shape[1] > 1 else 0
+            self._sems[at] = completed.sem
+            self._values[at] = completed.runs[place[numbers[cells]], column]
 
     def _write(
         self,
@@ -678,12 +706,12 @@ class AwaitedTransfers:
         numbers: np.ndarray,
         conditions: Sequence[Condition],
     ) -> None:
-        """The waits of members for transfers, where these have a condition for them."""
+        """Write the waits of members for transfers, where the conditions have a cell for them."""
         transfers, index = np.unique(numbers, return_inverse=True)
         awaited = [conditions[number] for number in transfers.tolist()]
         table: np.ndarray = np.empty((2, len(awaited), self._sems.shape[1]), np.int32)
-        write_rows([one.sem for one in awaited], table[0])
-        write_rows([one.value for one in awaited], table[1])
+        write_rows([condition.sem for condition in awaited], table[0])
+        write_rows([condition.value for condition in awaited], table[1])
         ranks = self._ranks[:, members]
         sem, value = table[:, index, ranks]
         is_there = sem != IDLE

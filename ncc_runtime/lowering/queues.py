@@ -46,31 +46,31 @@ class MemberRows:
     bases: np.ndarray  # per row, int64
     ranks: np.ndarray  # (groups, members) int32: who the members are
     idle: int  # for ranks of no group
-    more: Mapping[int, np.ndarray] = MappingProxyType({})  # to a row's base, (groups, members)
+    rank_bases: Mapping[int, np.ndarray] = MappingProxyType({})  # by row, (groups, members): added
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     @property
     def is_alike(self) -> bool:
-        """Whether all ranks have the same; it is not worth a look here."""
+        """Whether all ranks have the same; False: a test would cost more than it saves."""
         return False
 
     def write(self, out: np.ndarray) -> None:
-        """Fill (rows, ranks), so many cells at a time that they stay in cache."""
-        whole = len(self.ranks) == 1 and is_everybody(self.ranks[0], out.shape[1])
-        if not whole:
+        """Fill (rows, ranks), in blocks of cells that stay in cache."""
+        is_full = len(self.ranks) == 1 and is_everybody(self.ranks[0], out.shape[1])
+        if not is_full:
             out[:] = self.idle
         step = max(1, CELLS_AT_ONCE // self.ranks.shape[1])
         for at in range(0, len(self.offsets), step):
             rows = slice(at, at + step)
             block = np.concatenate(self.offsets[rows]).reshape(-1, self.ranks.shape[1])
             block += self.bases[rows, None]
-            if whole:
+            if is_full:
                 out[rows] = block
             else:
                 out[rows, self.ranks] = block[:, None, :]
-        for row, base in self.more.items():
+        for row, base in self.rank_bases.items():
             out[row, self.ranks] += base
 
 
@@ -83,9 +83,9 @@ class PickedRows:
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> "PickedRows":
-        """Rows, the same object for many of them or not."""
-        found, index = distinct(rows)
-        return cls(rows) if 2 * len(found) > len(rows) else cls(found, index)
+        """Rows, of which many may be the same object: then each is kept once."""
+        different, index = distinct(rows)
+        return cls(rows) if 2 * len(different) > len(rows) else cls(different, index)
 
     def __len__(self) -> int:
         return len(self.rows) if self.index is None else len(self.index)
@@ -189,15 +189,15 @@ def distinct(objects: Sequence[T]) -> tuple[list[T], np.ndarray]:
 
 
 def write_rows(rows: Sequence[Row], out: np.ndarray) -> None:
-    """Fill the first rows of (rows, ranks), so many cells at a time that they stay in cache."""
+    """Fill the first rows of (rows, ranks), in blocks of cells that stay in cache."""
     step = max(1, CELLS_AT_ONCE // out.shape[1])
     for first in range(0, len(rows), step):
         some = rows[first : first + step]
         widths = np.array([len(row) for row in some])
         for width in np.unique(widths).tolist():
             where = np.flatnonzero(widths == width)
-            alike = np.concatenate([some[at] for at in where.tolist()])
-            out[first + where] = alike.reshape(len(where), width)
+            same_width = np.concatenate([some[at] for at in where.tolist()])
+            out[first + where] = same_width.reshape(len(where), width)
 
 
 def narrowed(column: np.ndarray) -> np.ndarray:
@@ -219,7 +219,7 @@ def is_everybody(ranks: np.ndarray, count: int) -> bool:
 
 def spread(values: np.ndarray, at: np.ndarray, ranks: int) -> Row:
     """Values of some ranks as a row, IDLE elsewhere."""
-    if len(at) == ranks and _is_one(values):
+    if len(at) == ranks and _are_equal(values):
         return values[:1].copy()
     row: np.ndarray = np.empty(ranks, values.dtype)
     row.fill(IDLE)
@@ -228,16 +228,16 @@ def spread(values: np.ndarray, at: np.ndarray, ranks: int) -> Row:
 
 
 def spread_any(values: np.ndarray, at: np.ndarray, ranks: int) -> Row:
-    """The same where the cells of other ranks are never read: one value if these ranks have one."""
+    """`spread` where cells of other ranks are never read, so that one value may stand for all."""
     if len(values) == 1:
         return values
-    if len(values) and _is_one(values):
+    if len(values) and _are_equal(values):
         return values[:1].copy()
     return spread(values, at, ranks)
 
 
-def _is_one(values: np.ndarray) -> bool:
-    """Whether all values are the same; called so often that the price of `all` would show."""
+def _are_equal(values: np.ndarray) -> bool:
+    """Whether all values are the same; called so often that `all` would be too slow."""
     return np.count_nonzero(values == values[0]) == len(values)
 
 
@@ -367,13 +367,13 @@ class CcProgram:
 
 @attrs.frozen(eq=False)
 class DescriptorRun:
-    """A run of descriptors of every rank, but for its addresses."""
+    """A run of descriptors of every rank, without its addresses."""
 
     opcode: DmaOpcode
     tail: Row  # the semaphore that it waits for
     arrival: Increment  # at the peers
     sent: Increment
-    also: Increment = NO_POST  # at the second peers
+    second_arrival: Increment = NO_POST  # at the second peers
     free: Increment = NO_POST  # of the slot that it has read
     reads: Sequence[Increment] = ()  # at owners of sources
     divisor: int = 1  # of what is joined, before it is rounded
@@ -381,7 +381,7 @@ class DescriptorRun:
     active: Row = attrs.field(init=False)  # bool: who has a transfer here
 
     @active.default
-    def _who_waits(self) -> Row:
+    def _is_waiting(self) -> Row:
         return self.tail != IDLE
 
 
@@ -392,7 +392,7 @@ class DescriptorCells:
     sources: Sequence[MemberRows]  # the first of every row, the second …; IDLE beyond the last
     target: MemberRows
     size: MemberRows
-    also: MemberRows | None = None
+    second_target: MemberRows | None = None
     registers: Sequence[MemberRows] = ()  # of rows, source and target; or none at all
 
 
@@ -406,8 +406,8 @@ class DmaRing:
         self._rows = 0
         self._peer = GrowingColumn(ranks, np.int32)
         self._arrival = GrowingColumn(ranks, np.int32)
-        self._also = GrowingColumn(ranks, np.int32)
-        self._also_arrival = GrowingColumn(ranks, np.int32)
+        self._second_peer = GrowingColumn(ranks, np.int32)
+        self._second_arrival = GrowingColumn(ranks, np.int32)
         self._tail = GrowingColumn(ranks, np.int32)
         self._pushed = GrowingColumn(ranks, np.int32)
         self._sent = IncrementColumns(ranks)
@@ -416,7 +416,7 @@ class DmaRing:
         self._owners: list[GrowingColumn] = []
         self._sources: list[GrowingColumn] = []
         self._target = GrowingColumn(ranks, np.int64)
-        self._also_target = GrowingColumn(ranks, np.int64)
+        self._second_target = GrowingColumn(ranks, np.int64)
         self._size = GrowingColumn(ranks, np.int64)
         self._registers = [GrowingColumn(ranks, np.int32) for _ in range(3)]
         self.filled: Row = np.zeros(1, np.int64)  # runs in the ring so far; a new array each time
@@ -442,8 +442,8 @@ class DmaRing:
         divisor = np.array([run.divisor for run in runs])[index]
         numbers = np.full(len(index), placeholder)
         self._heads.append(np.stack([opcode, numbers, np.array(rounds), divisor], axis=1))
-        width = max(len(run.active) for run in runs)
-        active = np.stack([np.broadcast_to(run.active, width) for run in runs])
+        columns = max(len(run.active) for run in runs)  # ranks, or 1 if all runs are alike on all
+        active = np.stack([np.broadcast_to(run.active, columns) for run in runs])
         filled = np.cumsum(active[index], axis=0, dtype=np.int64) + self.filled
         self.filled = filled[-1].copy()
         self._pushed.extend(TableRows(filled))
@@ -454,10 +454,10 @@ class DmaRing:
         ):
             column.extend(PickedRows(rows, index))
         self._sent.extend(first, [run.sent for run in runs], index)
-        if any(run.also is not NO_POST for run in runs):
+        if any(run.second_arrival is not NO_POST for run in runs):
             for column, rows in (
-                (self._also, [run.also.rank for run in runs]),
-                (self._also_arrival, [run.also.sem for run in runs]),
+                (self._second_peer, [run.second_arrival.rank for run in runs]),
+                (self._second_arrival, [run.second_arrival.sem for run in runs]),
             ):
                 column.pad(first)
                 column.extend(PickedRows(rows, index))
@@ -487,8 +487,8 @@ class DmaRing:
             *zip(self._sources, cells.sources, strict=False),
             *zip(self._registers, cells.registers, strict=False),
         ]
-        if cells.also is not None:
-            padded.append((self._also_target, cells.also))
+        if cells.second_target is not None:
+            padded.append((self._second_target, cells.second_target))
         for column, members in padded:
             column.pad(first)
             column.extend(members)
@@ -498,16 +498,16 @@ class DmaRing:
         """The finished ring; the rows are forgotten."""
         none = np.empty((0, 4), np.int32)
         heads = np.concatenate([none, *self._heads]).astype(np.int32)
-        peer, sources = self._peer.take(), self._taken_sources()
+        peer, sources = self._peer.take(), self._source_addresses()
         posts = [Post(peer, self._arrival.take()), self._sent.padded(len(self))]
-        also_peer = also_target = None
-        if len(self._also):
-            also_peer, also_sem, also_target = (
+        second_peer = second_target = None
+        if len(self._second_peer):
+            second_peer, second_sem, second_target = (
                 column.padded(len(self))
-                for column in (self._also, self._also_arrival, self._also_target)
+                for column in (self._second_peer, self._second_arrival, self._second_target)
             )
-            posts.append(Post(also_peer, also_sem))
-        posts += [one.padded(len(self)) for one in (self._free, *self._reads) if len(one)]
+            posts.append(Post(second_peer, second_sem))
+        posts += [posted.padded(len(self)) for posted in (self._free, *self._reads) if len(posted)]
         return DmaQueue(
             name=name,
             stream=stream,
@@ -521,29 +521,30 @@ class DmaRing:
             target=self._target.take(),
             size_bytes=narrowed(self._size.take()),
             sync=Sync(self._tail.take(), self._pushed.take(), tuple(posts)),
-            source_rank=self._taken_owners(sources) if self._owners else None,
-            also_peer=also_peer,
-            also_target=also_target,
+            source_rank=self._source_ranks(sources) if self._owners else None,
+            second_peer=second_peer,
+            second_target=second_target,
             registers=Registers(*(column.padded(len(self)) for column in self._registers))
             if len(self._registers[0])
             else None,
         )
 
-    def _taken_sources(self) -> np.ndarray:
+    def _source_addresses(self) -> np.ndarray:
         """Addresses, (rows, ranks, k)."""
-        found: np.ndarray = np.empty((len(self), len(self._sources), self._ranks), np.int64)
+        # written source by source, as (rows, ranks) that are contiguous, and turned at the end
+        addresses: np.ndarray = np.empty((len(self), len(self._sources), self._ranks), np.int64)
         for number, column in enumerate(self._sources):
             column.pad(len(self))
-            column.write(found[:, number])
-        return _sealed(found.transpose(0, 2, 1))
+            column.write(addresses[:, number])
+        return _sealed(addresses.transpose(0, 2, 1))
 
-    def _taken_owners(self, sources: np.ndarray) -> np.ndarray:
+    def _source_ranks(self, sources: np.ndarray) -> np.ndarray:
         """Whose memory each source lies in, (rows, ranks, k); IDLE where there is none."""
-        found: np.ndarray = np.full(sources.shape, IDLE, np.int32)
+        owners: np.ndarray = np.full(sources.shape, IDLE, np.int32)
         for number, column in enumerate(self._owners):
-            found[:, :, number] = column.padded(len(self))
-        found = np.where(found == IDLE, self._everybody[None, :, None], found)
-        return _sealed(np.where(sources == IDLE, np.int32(IDLE), found))
+            owners[:, :, number] = column.padded(len(self))
+        owners = np.where(owners == IDLE, self._everybody[None, :, None], owners)
+        return _sealed(np.where(sources == IDLE, np.int32(IDLE), owners))
 
 
 def _sealed(column: np.ndarray) -> np.ndarray:

@@ -29,9 +29,9 @@ from ncc_runtime.neff.isa import CASE, END, LOOP, TEST
 
 @attrs.frozen(eq=False)
 class _Position:
-    """A place in the CC-core's program, and what had been counted there."""
+    """A point of the CC-core's program, and the counts of channels and rings there."""
 
-    row: int  # the next one
+    row: int  # the next row
     counts: tuple[np.ndarray, ...]  # of Channels.counts
     filled: Mapping[int, Row]  # lane → runs of descriptors so far
 
@@ -55,16 +55,16 @@ class StreamProgram:
         self, stream: int, symmetry: RankSymmetry, ids: SemaphoreIds, lanes: Sequence[int]
     ) -> None:
         self.stream = stream
-        self.trigger_sem = ids.take_alike()
-        ring_sems = {lane: (ids.take_alike(), ids.take_alike()) for lane in lanes}
+        self.trigger_sem = ids.take_common()
+        ring_sems = {lane: (ids.take_common(), ids.take_common()) for lane in lanes}
         channels = Channels(symmetry.representatives, symmetry.ranks, ids)
         self._queues = StreamQueues(symmetry, channels, ring_sems)
         self._everybody = self._queues.everybody
         self._triggered: Row = np.zeros(1, np.int32)  # so far, on each rank where they differ
-        self._opened: dict[int, _Position] = {}  # by block: where its rows begin
+        self._opened: dict[int, _Position] = {}  # by block: its first row
         self._decided: dict[int, _Position] = {}  # by block: its `test` or `case`
         self._jumps: list[_PlannedJump] = []
-        self.owners: dict[int, np.ndarray] = {}  # of control rows that some ranks alone have
+        self.control_row_ranks: dict[int, np.ndarray] = {}  # by row, where not all ranks have it
 
     def append(
         self,
@@ -99,7 +99,7 @@ class StreamProgram:
             self._close(block)
         if ranks is not None:
             for row in range(first, len(cc)):
-                self.owners[row] = ranks
+                self.control_row_ranks[row] = ranks
 
     def _close(self, block: int) -> None:
         """Plan the jumps of a block whose rows are all there."""
@@ -142,19 +142,21 @@ class StreamProgram:
         )
 
     def queues(
-        self, shifts: Mapping[int, BlockShifts], width: int
+        self, shifts: Mapping[int, BlockShifts], semaphore_count: int
     ) -> tuple[CcQueue, tuple[DmaQueue, ...]]:
-        """The CC-core's queue and its rings, in lane order; `width` semaphores on every rank."""
+        """The CC-core's queue and its rings, in lane order."""
         name, queues = f"cc{self.stream}", self._queues
         for planned in self._jumps:
-            # what the rows that are repeated or skipped increment: by channels, rings and engines
+            # Waited values count every block as run once. Repeated rows increment once more, so
+            # what they increment (channels, rings, engines) is added; of skipped rows it is taken
+            # away.
             first, last = planned.first, planned.last
-            own = queues.channels.between(first.counts, last.counts, width)
+            shift = queues.channels.between(first.counts, last.counts, semaphore_count)
             for lane, (_, sent) in queues.ring_sems.items():
-                own[:, sent] += last.filled[lane] - first.filled[lane]
+                shift[:, sent] += last.filled[lane] - first.filled[lane]
             repeats = planned.decision is Decision.ALWAYS
             block = shifts[planned.block]
-            shift = own + (block.repeated if repeats else block.skipped)[None, :]
+            shift += (block.repeated if repeats else block.skipped)[None, :]
             queues.cc.jumps[planned.row] = Jump(
                 planned.target, planned.block, planned.decision, shift if repeats else -shift
             )

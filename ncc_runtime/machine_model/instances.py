@@ -37,28 +37,29 @@ def are_placed_alike(parts: Parts) -> bool:
 
 
 def is_repeated(column: np.ndarray, count: int) -> bool:
-    """Whether the last dimension, cut into `count` blocks, holds one block again and again."""
+    """Whether the last dimension is `count` equal blocks."""
     if count == 1 or column.shape[-1] == 1 or column.strides[-1] == 0:
         return True
-    width = column.shape[-1] // count
-    return bool((column[..., width:] == column[..., :-width]).all())
+    block = column.shape[-1] // count
+    return bool((column[..., block:] == column[..., :-block]).all())
 
 
 def maps_of(ranks: np.ndarray, count: int) -> np.ndarray | None:
-    """With which instance the ranks of each instance communicate, (rows, count, ranks of one).
+    """By row, instance and place, the instance of the partner: (rows, count, ranks of one).
 
     `ranks` (rows, ranks) holds the partner of each rank, IDLE for none. None unless all ranks of
     one place have partners of one place, all in their own instances or each in another one.
     """
-    width = ranks.shape[1] // count
-    partner = ranks.reshape(len(ranks), count, width)
-    busy = partner != IDLE
-    own = np.arange(count)[:, None]
-    node, place = np.where(busy, partner // width, own), np.where(busy, partner % width, IDLE)
+    places = ranks.shape[1] // count
+    partner = ranks.reshape(len(ranks), count, places)
+    has_partner = partner != IDLE
+    own_node = np.arange(count)[:, None]
+    node = np.where(has_partner, partner // places, own_node)
+    place = np.where(has_partner, partner % places, IDLE)
     is_equitable = (
         (place == place[:, :1]).all()
-        and (np.sort(node, axis=1) == own).all()
-        and ((node == own) == (node == own)[:, :1]).all()
+        and (np.sort(node, axis=1) == own_node).all()  # a permutation of the instances
+        and ((node == own_node) == (node == own_node)[:, :1]).all()
     )
     return node if is_equitable else None
 
@@ -68,10 +69,9 @@ def part_classes(parts: Parts, count: int) -> np.ndarray:
     spans = [(parts.count, parts.count + parts.ranks)]
     for kind in PartKind:
         first, end = parts.span(kind).start, parts.span(kind).stop
-        between = (
-            (first + end) // 2 if kind in (PartKind.CHIP, PartKind.EFA) else end
-        )  # out, then in
-        spans += [(first, between), (between, end)]
+        # ports and adapters come twice: those of all ranks outwards, then those inwards
+        middle = (first + end) // 2 if kind in (PartKind.CHIP, PartKind.EFA) else end
+        spans += [(first, middle), (middle, end)]
     number = np.arange(parts.count + parts.ranks)
     for first, end in spans:
         number[first:end] = first + (number[first:end] - first) % max(1, (end - first) // count)
@@ -84,7 +84,7 @@ class FirstParts:
 
     number: np.ndarray  # (parts,) of every part, its representative
     rates: np.ndarray
-    kinds: np.ndarray  # codes of Kind, ascending
+    kinds: np.ndarray  # numbers of PartKind, ascending
 
     @classmethod
     def of(cls, parts: Parts, count: int) -> "FirstParts":
@@ -93,13 +93,13 @@ class FirstParts:
         kept, number = np.unique(classes, return_inverse=True)
         kinds = np.repeat(
             np.arange(len(PartKind)),
-            [parts.span(one).stop - parts.span(one).start for one in PartKind],
+            [parts.span(kind).stop - parts.span(kind).start for kind in PartKind],
         )
         return cls(number, parts.rates[kept], kinds[kept])
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of parts."""
         return len(self.rates)
 
     def span(self, kind: PartKind) -> slice:
@@ -109,9 +109,9 @@ class FirstParts:
         return slice(first, end)
 
     def kind(self, part: int) -> PartKind:
-        """What a part is."""
+        """The kind of a part."""
         return tuple(PartKind)[int(self.kinds[part])]
 
     def time_ps(self, amounts: np.ndarray) -> np.ndarray:
-        """What amounts take, each part alone with them."""
+        """(parts,) the times that parts take for these amounts."""
         return duration_ps(amounts, self.rates)

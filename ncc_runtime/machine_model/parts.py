@@ -20,7 +20,7 @@ from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.routes import Routes
 
 UNLIMITED = 10**15
-"""The rate of a part that limits nothing, bytes a second."""
+"""The rate of a part without a limit, bytes a second."""
 
 
 class PartKind(enum.Enum):
@@ -81,32 +81,32 @@ class Parts:
 
     @property
     def _counts(self) -> dict[PartKind, int]:
-        topology, twice = self._topology, 2 * self.ranks
+        topology, both_ways = self._topology, 2 * self.ranks
         return {
             PartKind.LINK: len(topology.links),
             PartKind.DMA: self.groups * self.ranks,
             PartKind.HBM: topology.chips * topology.hbm.stacks,
-            PartKind.CHIP: twice,
-            PartKind.EFA: twice,
+            PartKind.CHIP: both_ways,
+            PartKind.EFA: both_ways,
             PartKind.CC_CORE: self.ranks,
         }
 
     @cached_property
-    def _edges(self) -> dict[PartKind, tuple[int, int]]:
+    def _spans(self) -> dict[PartKind, tuple[int, int]]:
         counts = self._counts
         ends = np.cumsum([counts[kind] for kind in PartKind]).tolist()
         return {kind: (end - counts[kind], end) for kind, end in zip(PartKind, ends, strict=True)}
 
     def _first(self, kind: PartKind) -> int:
-        return self._edges[kind][0]
+        return self._spans[kind][0]
 
     def span(self, kind: PartKind) -> slice:
         """The parts of one kind."""
-        return slice(*self._edges[kind])
+        return slice(*self._spans[kind])
 
     def kind(self, part: int) -> PartKind:
-        """What a part is."""
-        return next(kind for kind, (_, end) in self._edges.items() if part < end)
+        """The kind of a part."""
+        return next(kind for kind, (_, end) in self._spans.items() if part < end)
 
     @property
     def count(self) -> int:
@@ -114,7 +114,7 @@ class Parts:
         return len(self.rates)
 
     def time_ps(self, amounts: np.ndarray) -> np.ndarray:
-        """What amounts take, each part alone with them."""
+        """(parts,) the times that parts take for these amounts."""
         return duration_ps(amounts, self.rates)
 
     def dma(
@@ -129,7 +129,7 @@ class Parts:
         return np.asarray(ranks, np.int64) + self._first(PartKind.CHIP)
 
     def chip_in(self, ranks: np.ndarray) -> np.ndarray:
-        """The ports by which bytes of other cores of the chip come to these ranks."""
+        """The ports by which bytes of other cores of the chip reach these ranks."""
         return np.asarray(ranks, np.int64) + (self._first(PartKind.CHIP) + self.ranks)
 
     def adapters(self, senders: np.ndarray, receivers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -125,9 +125,9 @@ class TimingModel:
         return np.asarray(self.instruction_ps(engine) + traffic)
 
     def cc_cores_of(self, stream: int, streams: int) -> int:
-        """How many of a rank's CC-cores run a stream, of so many that the program has.
+        """How many of a rank's CC-cores run a stream, if the program has so many streams.
 
-        Each has one; stream 0 has those that are left.
+        Each stream has one; stream 0 also has those that are left.
         """
         return max(1, self.cc_cores - streams + 1) if stream == 0 else 1
 
@@ -136,7 +136,7 @@ class TimingModel:
         return -(-self.cc_instruction_ps // self.cc_cores_of(stream, streams))
 
     def barrier_ps(self, chips: int) -> int:
-        """How long the barrier before an execution takes, for ranks of so many chips."""
+        """The time of the barrier before an execution, for the ranks of `chips` chips."""
         return self.execution_barrier_ps * (chips - 1).bit_length()
 
     def work_per_s(self, engine: Engine, dtype: DType) -> int:

@@ -62,35 +62,35 @@ def transfer_usage(
 
     writes: np.ndarray = np.zeros(len(ranks), np.int64)
     for peer in peers:
-        there = np.flatnonzero(peer != IDLE)
-        src, dst = ranks[there], peer[there]
-        writes[there] += 1
+        active = np.flatnonzero(peer != IDLE)
+        src, dst = ranks[active], peer[active]
+        writes[active] += 1
         start, links = parts.routes.link_runs(src, dst)
-        use(np.repeat(there, np.diff(start)), links)
-        use(there, parts.stack[dst])
+        use(np.repeat(active, np.diff(start)), links)
+        use(active, parts.stack[dst])
         transport = parts.routes.transport(src, dst)
         on_chip = np.flatnonzero(transport == Transport.INTRA_CHIP.code)
-        use(there[on_chip], parts.chip_out(src[on_chip]))
-        use(there[on_chip], parts.chip_in(dst[on_chip]))
+        use(active[on_chip], parts.chip_out(src[on_chip]))
+        use(active[on_chip], parts.chip_in(dst[on_chip]))
         over_efa = np.flatnonzero(transport == Transport.EFA.code)
         for share in parts.adapters(src[over_efa], dst[over_efa]):
-            use(there[over_efa], share)
+            use(active[over_efa], share)
 
     reads: np.ndarray = np.zeros(len(ranks), np.int64)
     for owner in owners:
-        there = np.flatnonzero(owner != IDLE)
-        reads[there] += 1
-        use(there, parts.stack[owner[there]])
+        active = np.flatnonzero(owner != IDLE)
+        reads[active] += 1
+        use(active, parts.stack[owner[active]])
         # DMA engines read no farther than their chip, so another owner is a core of the same one
         other = np.flatnonzero((owner != IDLE) & (owner != ranks))
         use(other, parts.chip_out(owner[other]))
         use(other, parts.chip_in(ranks[other]))
 
-    # an engine reads and writes at the same time: the slower side counts; to reduce, a byte of
-    # every source passes the engines as often as the topology file says
+    # An engine reads and writes at the same time, so the slower side counts. In a reduction a byte
+    # of every source passes the engines as often as the topology file says.
     reads *= np.where(reduces, parts.routes.topology.dma.reduce_passes, 1)
     dma_passes = np.maximum(np.maximum(reads, 1), writes)
-    single = [np.ones(len(one), np.int64) for one in transfers]
+    single = [np.ones(len(column), np.int64) for column in transfers]
     use(np.arange(len(ranks)), parts.dma(ranks, stream, lane))
     return Usage(
         np.concatenate(transfers),

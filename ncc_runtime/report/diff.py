@@ -57,7 +57,7 @@ def traffic_of(executable: Executable) -> tuple[CollectiveTraffic, ...]:
             runs += np.bincount(queue.placeholder, (queue.peer != IDLE).sum(axis=1), count).astype(
                 int
             )
-            for peers in (queue.peer, queue.also_peer):
+            for peers in (queue.peer, queue.second_peer):
                 if peers is not None:
                     _add_writes(routes, queue, peers, by_transport, by_link)
     return tuple(

@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ncc_runtime.collectives.bounds import Bound, bound_of, larger_side_bytes
+from ncc_runtime.collectives.bounds import Bound, bound_of, payload_bytes
 from ncc_runtime.collectives.choose import Candidate, Choice
 from ncc_runtime.collectives.cost.price import Price
 from ncc_runtime.lowering.choices import collective_key, groups_of, job_of, priced_choices
@@ -91,7 +91,7 @@ def _explained(program: Program, parts: Parts, ids: list[int], choice: Choice) -
     return Explained(
         ids=tuple(ids),
         placeholder=placeholder,
-        bytes=larger_side_bytes(job),
+        bytes=payload_bytes(job),
         groups=groups,
         choice=choice,
         bound=bound_of(parts, job, groups),

@@ -189,9 +189,9 @@ def _columns_of(one: Segment) -> _Columns:
     columns += [cc.wait_sem, cc.wait_value, *_columns(cc.posts)]
     for ring in one.rings:
         columns += [ring.opcode, ring.round, ring.divisor, ring.peer, ring.size_bytes]
-        columns += [ring.source_rank, ring.also_peer, *_columns(ring.posts)]
+        columns += [ring.source_rank, ring.second_peer, *_columns(ring.posts)]
         columns += [form.formed(ring.sources), form.formed(ring.target)]
-        columns.append(None if ring.also_target is None else form.formed(ring.also_target))
+        columns.append(None if ring.second_target is None else form.formed(ring.second_target))
     return columns
 
 

@@ -94,7 +94,7 @@ def one_slot_at_two(steps: int) -> Plan:
         at = np.full(3, step * WORD, np.int64)
         word = Location(Space.OPERAND, at)
         both = SecondTarget(to_two, slot)
-        sent = Transfer(to_one, (word,), slot, size, also=both, credit=step)
+        sent = Transfer(to_one, (word,), slot, size, second_target=both, credit=step)
         kept = Transfer(at_home, (slot,), Location(Space.RESULT, at), size, consumed=from_first)
         rounds += [Round((sent,)), Round((kept,))]
     return Plan("one slot", 3, tuple(rounds), scratch_bytes=WORD)
@@ -242,7 +242,7 @@ def _one_write(peer: int, also: int | None) -> Model:
         (Location(Space.OPERAND, nowhere),),
         result,
         np.full(8, words * WORD, np.int64),
-        also=None if also is None else SecondTarget(only(also), result),
+        second_target=None if also is None else SecondTarget(only(also), result),
     )
     program = collective_program(CollectiveOp.ALL_REDUCE, 8, [words], dtype=DType.S32)
     return with_plan(program, Plan("one", 8, (Round((move,)),)), np.arange(8).reshape(1, 8))
@@ -281,4 +281,4 @@ def test_rings_without_neighbours_or_copies_hold_no_columns_for_them() -> None:
     )
     model = with_plan(program, Plan("copy", 4, (Round((moved,)),)), np.arange(4).reshape(1, 4))
     (ring,) = (queue for queue in model.executable.queues if isinstance(queue, DmaQueue))
-    assert (ring.source_rank, ring.also_peer, ring.also_target) == (None, None, None)
+    assert (ring.source_rank, ring.second_peer, ring.second_target) == (None, None, None)

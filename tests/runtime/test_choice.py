@@ -47,8 +47,8 @@ def memory_bytes(executable: Executable) -> int:
     for queue in executable.queues:
         if isinstance(queue, DmaQueue):
             touches = (queue.sources != IDLE).sum(axis=2) + 1
-            if queue.also_peer is not None:
-                touches = touches + (queue.also_peer != IDLE)
+            if queue.second_peer is not None:
+                touches = touches + (queue.second_peer != IDLE)
             total += int((touches * queue.size_bytes)[queue.peer != IDLE].sum())
     return total
 

@@ -8,7 +8,7 @@ import pytest
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock import clock
-from ncc_runtime.execution.clock.instances import alike_instances, all_apart
+from ncc_runtime.execution.clock.instances import symmetric_instances, unreduced
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.machine_model.parts import Parts
@@ -24,12 +24,12 @@ ALIKE = [(REDUCE, "ring"), (REDUCE, "rdh"), (REDUCE, "hier.ring.rdh"), (GATHER, 
 def alike(executable: Executable) -> int:
     model = TimingModel.from_topology(executable.topology)
     parts = Parts(executable.routes, model, executable.ranks)
-    return alike_instances(executable, parts, planned(executable)).count
+    return symmetric_instances(executable, parts, planned(executable)).count
 
 
 def apart(executable: Executable, monkeypatch: pytest.MonkeyPatch) -> Trace:
     with monkeypatch.context() as patch:
-        patch.setattr(clock, "alike_instances", lambda executable, *_: all_apart(executable))
+        patch.setattr(clock, "symmetric_instances", lambda executable, *_: unreduced(executable))
         return timed(executable)
 
 

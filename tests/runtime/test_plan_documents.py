@@ -82,7 +82,7 @@ def assert_same(one: Executable, two: Executable) -> None:
         columns = []
         if isinstance(ours, DmaQueue):
             columns = ["opcode", "round", "divisor", "peer", "sources", "target", "size_bytes"]
-            columns += ["source_rank", "also_peer", "also_target"]
+            columns += ["source_rank", "second_peer", "second_target"]
         if isinstance(ours, CcQueue):
             columns = ["opcode", "round", "ring", "ring_row"]
         for column in columns:

@@ -10,7 +10,7 @@ import ncc_runtime
 from ncc_runtime.collectives import choose, plan_memory
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.errors import LoweringError
-from ncc_runtime.execution.clock.instances import alike_instances
+from ncc_runtime.execution.clock.instances import symmetric_instances
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.choices import chooser_of, groups_of, job_of
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable, Queue
@@ -49,8 +49,8 @@ def columns(queue: Queue, ranks: int) -> dict[str, np.ndarray]:
     for number, post in enumerate(sync.posts):
         found |= {f"post{number}.rank": post.rank, f"post{number}.sem": post.sem}
     if isinstance(queue, DmaQueue):
-        names = ("peer", "sources", "target", "size_bytes", "source_rank", "also_peer")
-        found |= {name: getattr(queue, name) for name in (*names, "also_target")}
+        names = ("peer", "sources", "target", "size_bytes", "source_rank", "second_peer")
+        found |= {name: getattr(queue, name) for name in (*names, "second_target")}
     else:
         found |= {f"jump{row}": jump.shift for row, jump in queue.jumps.items()}
     there = {name: column for name, column in found.items() if column is not None}
@@ -93,7 +93,7 @@ def are_alike(executable: Executable) -> bool:
     parts = Parts(
         executable.routes, TimingModel.from_topology(executable.topology), executable.ranks
     )
-    return alike_instances(executable, parts, planned(executable)).count > 1
+    return symmetric_instances(executable, parts, planned(executable)).count > 1
 
 
 def events(trace: Trace, ranks: int) -> np.ndarray:

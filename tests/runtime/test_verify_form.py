@@ -59,7 +59,7 @@ END = ring().hbm_bytes
 P0 = "(p0 all-reduce.0)"
 
 
-ROW, RANK = np.argwhere(duplicated().queues[-1].also_peer != IDLE)[0].tolist()
+ROW, RANK = np.argwhere(duplicated().queues[-1].second_peer != IDLE)[0].tolist()
 
 
 def twice(executable: Executable) -> Executable:
@@ -84,7 +84,7 @@ def fewer_owners(queue: Queue) -> Queue:
 
 
 def without_second_targets(queue: Queue) -> Queue:
-    return attrs.evolve(queue, also_target=None)
+    return attrs.evolve(queue, second_target=None)
 
 
 def below_all_opcodes(queue: Queue) -> Queue:
@@ -103,7 +103,7 @@ def second_at_the_first(executable: Executable) -> Executable:
         len(executable.queues) - 1,
         int(executable.queues[-1].sync.posts[2].sem[ROW, RANK]),
     )
-    moved = edit.with_cells(executable, number, (ROW, RANK), {"also_peer": peer})
+    moved = edit.with_cells(executable, number, (ROW, RANK), {"second_peer": peer})
     return edit.with_post(moved, number, 2, (ROW, RANK), (peer, sem))
 
 
@@ -206,9 +206,9 @@ BREACHES: list[tuple[str, Callable[[], Executable], Break, str]] = [
     ("exe-W10", ring, post("cc0.dma0", 0, 1, 0, (IDLE, IDLE)), "is told to rank -1, not 2"),
     ("exe-W10", ring, post("cc0.dma0", 0, 1, 1, (2, SENT)), "is told to rank 2, not 1"),
     ("exe-W10", ring, post("cc0.dma0", 0, 1, 1, (1, TAIL)), "counts its completion in semaphore 2"),
-    ("exe-W10", duplicated, cell("cc0.dma0", ROW, RANK, also_peer=IDLE), "is told to rank"),
+    ("exe-W10", duplicated, cell("cc0.dma0", ROW, RANK, second_peer=IDLE), "is told to rank"),
     ("exe-W10", duplicated, second_at_the_first, "writes twice at rank"),
-    ("exe-W4", duplicated, cell("cc0.dma0", ROW, RANK, also_peer=8), "names rank 8, there are 8"),
+    ("exe-W4", duplicated, cell("cc0.dma0", ROW, RANK, second_peer=8), "names rank 8, there are 8"),
     (
         "exe-W11",
         ring,
@@ -261,7 +261,7 @@ BREACHES: list[tuple[str, Callable[[], Executable], Break, str]] = [
     ),
     ("exe-W17", ring, cell("cc0.dma0", 0, 1, size_bytes=-4), "moves -4 bytes"),
     ("exe-W17", ring, lambda e: edit.with_source(e, 6, (0, 1), 0, END), "reads 64 bytes at 0x480"),
-    ("exe-W17", duplicated, cell("cc0.dma0", ROW, RANK, also_target=1 << 40), "also writes"),
+    ("exe-W17", duplicated, cell("cc0.dma0", ROW, RANK, second_target=1 << 40), "also writes"),
     (
         "exe-W18",
         ring,

@@ -32,8 +32,8 @@ from tests.programs import LINK_DOWN, collective_program
 
 ALL = [(op, name) for op, names in ALGORITHMS.items() for name in names]
 COLUMNS = [
-    "opcode", "divisor", "peer", "sources", "target", "size_bytes", "source_rank", "also_peer",
-    "also_target",
+    "opcode", "divisor", "peer", "sources", "target", "size_bytes", "source_rank", "second_peer",
+    "second_target",
 ]  # fmt: skip
 
 Columns = dict[str, np.ndarray]
@@ -320,8 +320,8 @@ def test_only_operands_are_read_in_the_memory_of_others() -> None:
 
 def test_the_second_target_of_a_transfer_counts() -> None:
     def shift(columns: Columns) -> None:
-        row, rank = np.argwhere(columns["also_peer"] != IDLE)[3]
-        columns["also_target"][row, rank] -= 4
+        row, rank = np.argwhere(columns["second_peer"] != IDLE)[3]
+        columns["second_target"][row, rank] -= 4
 
     assert "last written in round" in complaint(edited(kangaring(), shift))
 

@@ -41,7 +41,7 @@ from ncc_runtime.collectives.plan import (
 
 @attrs.frozen(cache_hash=True, slots=False)
 class GroupShifts:
-    """All shifts of a group, numbered by their distance; number 0 is everybody to itself."""
+    """All shifts of a group, numbered by their distance; number 0 sends to oneself."""
 
     shape: tuple[int, ...]  # of the box that the members fill
     seated: Members  # by place, row-major over the shape
@@ -52,7 +52,7 @@ class GroupShifts:
 
     @cached_property
     def _places(self) -> tuple[np.ndarray, ...]:
-        """By place, (members,) int64, where it is along every side of the box."""
+        """By place, its coordinates along every side of the box, (members,) int64 each."""
         return np.unravel_index(np.arange(self.members), self.shape)
 
     @cached_property
@@ -60,23 +60,23 @@ class GroupShifts:
         return np.array(self.seated, np.int32)
 
     def peers(self, number: int) -> np.ndarray:
-        """(members,) int32, whom each member sends to."""
+        """(members,) int32, the receiver of each member in a shift."""
         steps = np.unravel_index(number, self.shape)
         moved = [
             (place + step) % side
             for place, step, side in zip(self._places, steps, self.shape, strict=True)
         ]
-        found: np.ndarray = np.empty(self.members, np.int32)
-        found[self._seated] = self._seated[np.ravel_multi_index(moved, self.shape)]
-        return found
+        peer: np.ndarray = np.empty(self.members, np.int32)
+        peer[self._seated] = self._seated[np.ravel_multi_index(moved, self.shape)]
+        return peer
 
     def in_rings(self, rings: int) -> Iterator[tuple[int, int]]:
         """Numbers of all shifts, and the ring of each, in the order in which they are issued."""
         rings = min(rings, self.members)
-        edges = [ring * self.members // rings for ring in range(rings + 1)]
+        bounds = [ring * self.members // rings for ring in range(rings + 1)]
         for turn in range(-(-self.members // rings)):
             for ring in range(rings):
-                first, count = edges[ring], edges[ring + 1] - edges[ring]
+                first, count = bounds[ring], bounds[ring + 1] - bounds[ring]
                 if turn < count:
                     yield first + (turn + ring) % count, ring
 
@@ -88,13 +88,13 @@ def arrange(layout: GroupLayout) -> GroupShifts:
         [(seat.node, seat.chip, seat.core) for seat in layout.seats], np.int64
     ).T
     order = np.lexsort((core, chip))
-    held = np.unique(chip, return_counts=True)[1]
-    if (held == held[0]).all():
+    members = np.unique(chip, return_counts=True)[1]  # of each chip
+    if (members == members[0]).all():
         within = chip % topology.chips_per_node
         along = [within // axis.stride % axis.extent for axis in topology.axes] or [within]
         place: np.ndarray = np.empty(len(chip), np.int64)
-        place[order] = np.arange(len(chip)) % held[0]
-        sides = [np.unique(one, return_inverse=True)[1] for one in (node, *along, place)]
+        place[order] = np.arange(len(chip)) % members[0]
+        sides = [np.unique(side, return_inverse=True)[1] for side in (node, *along, place)]
         shape = tuple(int(side.max()) + 1 for side in sides)
         if np.prod(shape) == len(chip):
             order = np.lexsort(sides[::-1])
@@ -103,23 +103,20 @@ def arrange(layout: GroupLayout) -> GroupShifts:
 
 
 def pairwise(job: Job, shifts: GroupShifts) -> Plan:
-    """P-1 rounds of one chunk each, never two to one member."""
+    """P-1 rounds of one chunk each; in a round no member receives two."""
     members = shifts.members
-    mine = self_peers(members)[: columns_of(job, members)].astype(np.int64)
+    sender = self_peers(members)[: columns_of(job, members)].astype(np.int64)
     sizes = _chunk_bytes(job, members)
     rounds = []
     for shift in range(members):
         peer = shifts.peers(shift)
-        their = peer[: len(mine)].astype(np.int64)
-        rounds.append(
-            Round(
-                tuple(
-                    _move(peer, (Space.OPERAND, their * size), (Space.RESULT, mine * size), k, size)
-                    for k, size in enumerate(sizes)
-                )
-            )
-        )
-    return Plan("pairwise", members, tuple(rounds), symmetry=job.symmetry, is_even=True)
+        receiver = peer[: len(sender)].astype(np.int64)
+        moves = []
+        for k, size in enumerate(sizes):
+            source, target = (Space.OPERAND, receiver * size), (Space.RESULT, sender * size)
+            moves.append(_move(peer, source, target, k, size))
+        rounds.append(Round(tuple(moves)))
+    return Plan("pairwise", members, tuple(rounds), symmetry=job.symmetry, has_equal_sizes=True)
 
 
 def bruck(job: Job, members: int) -> Plan:
@@ -129,12 +126,12 @@ def bruck(job: Job, members: int) -> Plan:
     waits in scratch, by its distance, until the last digit takes it to the result.
     """
     scratch, everybody = Scratch(), self_peers(members)
-    mine = everybody[: columns_of(job, members)].astype(np.int64)
+    member = everybody[: columns_of(job, members)].astype(np.int64)
     digits = [1 << bit for bit in reversed(range((members - 1).bit_length()))]
     sizes = _chunk_bytes(job, members)
     slots = [{digit: scratch.take(members * size) for digit in digits[:-1]} for size in sizes]
     kept = (
-        _move(everybody, (Space.OPERAND, mine * size), (Space.RESULT, mine * size), k, size)
+        _move(everybody, (Space.OPERAND, member * size), (Space.RESULT, member * size), k, size)
         for k, size in enumerate(sizes)
     )
     rounds = [Round(tuple(kept))]
@@ -144,25 +141,26 @@ def bruck(job: Job, members: int) -> Plan:
         for distance in range(1, members):
             if not distance & digit:
                 continue
-            gone, left = distance & ~(2 * digit - 1), distance & (digit - 1)
+            # digits of the distance that are done, above this one, and those still to come
+            done, left = distance & ~(2 * digit - 1), distance & (digit - 1)
             for k, size in enumerate(sizes):
-                source = (Space.OPERAND, (mine + distance) % members * size)
-                if gone:  # it arrived by the lowest of the higher digits
-                    at = slots[k][gone & -gone] + distance * size
-                    source = (Space.SCRATCH, np.full_like(mine, at))
+                source = (Space.OPERAND, (member + distance) % members * size)
+                if done:  # it arrived by the lowest of the higher digits
+                    at = slots[k][done & -done] + distance * size
+                    source = (Space.SCRATCH, np.full_like(member, at))
                 # at the peer: its result has the chunk by where it began, `distance` places before
-                target = (Space.RESULT, (mine + digit - distance) % members * size)
+                target = (Space.RESULT, (member + digit - distance) % members * size)
                 if left:
                     at = slots[k][digit] + distance * size
-                    target = (Space.SCRATCH, np.full_like(mine, at))
+                    target = (Space.SCRATCH, np.full_like(member, at))
                 moves.append(_move(peer, source, target, k, size))
         rounds.append(Round(tuple(moves)))
-    return Plan("bruck", members, tuple(rounds), scratch.bytes, job.symmetry, is_even=True)
+    return Plan("bruck", members, tuple(rounds), scratch.bytes, job.symmetry, has_equal_sizes=True)
 
 
 def _chunk_bytes(job: Job, members: int) -> list[int]:
-    width = job.buffers.element_bytes
-    return [elements // members * width for elements in job.buffers.operand_elements]
+    element_bytes = job.buffers.element_bytes
+    return [elements // members * element_bytes for elements in job.buffers.operand_elements]
 
 
 def _move(

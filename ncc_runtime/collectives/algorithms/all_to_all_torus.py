@@ -69,7 +69,7 @@ def all_to_all(job: Job, group: TorusGroup) -> Plan:
 
 
 def _slices(job: Job, group: TorusGroup) -> int:
-    """So many that planes and slices together begin with all dimensions alike; 1 if small."""
+    """The fewest for which planes times slices is a multiple of the dimensions; 1 if small."""
     dims = len(group.grid.dims)
     elements = max(job.buffers.operand_elements, default=0) // group.proxies.members
     is_large = elements * job.buffers.element_bytes >= dims * SLICE_BYTES
@@ -107,8 +107,8 @@ class _Staging:
 class _OrderedPlanes:
     """Planes that go along the dimensions in one order, which is that of the table's sides.
 
-    After dimension p a member has slots for (goals along the later dimensions, sources along p, …,
-    0, place on the source's chip), row-major. So what goes to one member next lies together.
+    After dimension p a member has slots for (destinations along the later dimensions, sources along
+    p, …, 0, place on the source's chip), row-major. So the data for the next member lies together.
     """
 
     table: np.ndarray  # (sides, places), members
@@ -129,14 +129,14 @@ class _OrderedPlanes:
         return np.asarray(self.table[..., list(self.planes)])
 
     def moves(self, phase: int, staging: _Staging, strand: Strand) -> Iterator[Transfer]:
-        """Everything that goes along one dimension, to all members along it by turns."""
+        """All transfers along one dimension; those to different members alternate."""
         side = self.sides[phase]
         by_step = [self._sent(phase, (step + 1) % side, staging, strand) for step in range(side)]
         for turn in zip(*by_step, strict=True):
             yield from turn
 
     def _sent(self, phase: int, step: int, staging: _Staging, strand: Strand) -> Iterator[Transfer]:
-        """What goes so many chips further along a dimension."""
+        """The transfers to members `step` chips further along a dimension."""
         pieces = self._passed(phase, step, staging) if phase else self._collected(step, staging)
         peer = self._column(np.roll(self.proxies, -step, phase), IDLE).astype(np.int32)
         for source, target, size in pieces:
@@ -144,11 +144,11 @@ class _OrderedPlanes:
             yield strand.transfer(peer, (source,), target, sizes, step)
 
     def _collected(self, step: int, staging: _Staging) -> Iterator[tuple[Location, Location, int]]:
-        """From the operands of all members of the chip, each chunk by itself."""
+        """(source, target, bytes) of single chunks in the operands of the chip's members."""
         here, dims = self._coordinate(0), len(self.sides)
-        goals = np.roll(self.proxies, -step, 0).reshape(self.sides[0], -1, len(self.planes))
-        for number in range(goals.shape[1]):
-            chunk = goals[:, number].reshape(self.sides[0], *(1,) * (dims - 1), -1)
+        destinations = np.roll(self.proxies, -step, 0).reshape(self.sides[0], -1, len(self.planes))
+        for number in range(destinations.shape[1]):
+            chunk = destinations[:, number].reshape(self.sides[0], *(1,) * (dims - 1), -1)
             for seat in range(self.places):
                 owner = np.broadcast_to(self.table[..., seat, None], self.proxies.shape)
                 source = self._chunk(staging, Space.OPERAND, chunk, owner)
@@ -161,13 +161,13 @@ class _OrderedPlanes:
     def _passed(
         self, phase: int, step: int, staging: _Staging
     ) -> Iterator[tuple[Location, Location, int]]:
-        """What arrived along the dimension before, as far as it lies together there and here."""
+        """(source, target, bytes) of data from the dimension before, in runs that lie together."""
         here, side = self._coordinate(phase), self.sides[phase]
         arrived = math.prod(self.sides[:phase]) * self.places  # sources whose data lies together
         later = math.prod(self.sides[phase + 1 :])
-        goal = (here + step) % side
+        destination = (here + step) % side
         for number in range(later):
-            first = (goal * later + number) * arrived
+            first = (destination * later + number) * arrived
             if phase < len(self.sides) - 1:
                 slot = (number * side + here) * arrived
                 pieces = self._slot(staging, phase - 1, first), self._slot(staging, phase, slot)
@@ -179,28 +179,28 @@ class _OrderedPlanes:
                 yield source, target, (end - begin) * staging.slot_bytes
 
     def _runs(self, staging: _Staging) -> Iterator[tuple[int, int, np.ndarray]]:
-        """Begin and end of slots whose chunks lie together in all results, and whose is first.
+        """Begin and end of slots whose chunks lie together in all results, and the first's source.
 
-        By place along the last dimension, (side,).
+        The source is (side,), by place along the last dimension.
         """
         last = len(self.sides) - 1
         axes = (last, *reversed(range(last)), last + 1)
         sources = np.transpose(self.table, axes).reshape(self.sides[last], -1)
         offsets = staging.chunks.offsets[0][sources]
         is_next = (np.diff(offsets, axis=1) == staging.slot_bytes).all(axis=0)
-        edges = [0, *(np.flatnonzero(~is_next) + 1).tolist(), sources.shape[1]]
-        for begin, end in itertools.pairwise(edges):
+        bounds = [0, *(np.flatnonzero(~is_next) + 1).tolist(), sources.shape[1]]
+        for begin, end in itertools.pairwise(bounds):
             yield begin, end, sources[:, begin]
 
     def _coordinate(self, dim: int) -> np.ndarray:
-        """By proxy, where it is along a dimension."""
+        """By proxy, its coordinate along a dimension."""
         where = np.arange(self.sides[dim]).reshape(-1, *(1,) * (len(self.sides) - dim))
         return np.broadcast_to(where, self.proxies.shape)
 
     def _chunk(
         self, staging: _Staging, space: Space, member: np.ndarray, owner: np.ndarray | None = None
     ) -> Location:
-        """The chunk of a member, in the own buffer or in that of an owner."""
+        """The chunk of a member, in the proxy's buffer or in that of an owner."""
         members = np.broadcast_to(member, self.proxies.shape)
         offset = self._column(staging.chunks.offsets[0][members], 0)
         owners = None if owner is None else self._column(owner, IDLE).astype(np.int32)
@@ -213,8 +213,8 @@ class _OrderedPlanes:
         )
         return Location(Space.SCRATCH, self._column(where, 0))
 
-    def _column(self, what: np.ndarray, idle: int) -> np.ndarray:
-        """(members,) int64, `what` at the proxies."""
-        found = np.full(self.table.size, idle, np.int64)
-        found[self.proxies.ravel()] = what.ravel()
-        return found
+    def _column(self, values: np.ndarray, idle: int) -> np.ndarray:
+        """(members,) int64, these values at the proxies."""
+        column = np.full(self.table.size, idle, np.int64)
+        column[self.proxies.ravel()] = values.ravel()
+        return column

@@ -14,7 +14,7 @@ intranode-collective-comm.rst (a rank reads its neighbours' chunks over intra-ch
 import numpy as np
 
 from ncc_runtime.collectives.algorithms.all_to_all import GroupShifts
-from ncc_runtime.collectives.chunks import sliced, whole_chunks
+from ncc_runtime.collectives.chunks import chunked, sliced
 from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.collectives.plan import (
     IDLE,
@@ -40,7 +40,7 @@ def arrange(layout: GroupLayout) -> int:
 def all_to_all(job: Job, shifts: GroupShifts) -> Plan:
     """Member r sends chunk j to member j, which stores it as chunk r; P-1 remote sends each."""
     columns = columns_of(job, shifts.members)
-    mine, transfers = self_peers(shifts.members)[:columns].astype(np.int64), []
+    sender, transfers = self_peers(shifts.members)[:columns].astype(np.int64), []
     for number, lane in shifts.in_rings(LANES):
         peer = shifts.peers(number)
         for tensor, elements in enumerate(job.buffers.operand_elements):
@@ -51,25 +51,25 @@ def all_to_all(job: Job, shifts: GroupShifts) -> Plan:
                     sources=(
                         Location(Space.OPERAND, peer[:columns] * np.int64(chunk_bytes), tensor),
                     ),
-                    target=Location(Space.RESULT, mine * chunk_bytes, tensor),
+                    target=Location(Space.RESULT, sender * chunk_bytes, tensor),
                     size_bytes=np.full(columns, chunk_bytes, np.int64),
                     lane=lane,
                 )
             )
     rounds = (Round(tuple(transfers)),)
-    return Plan("direct", shifts.members, rounds, symmetry=job.symmetry, is_even=True)
+    return Plan("direct", shifts.members, rounds, symmetry=job.symmetry, has_equal_sizes=True)
 
 
 def permute(job: Job, members: int) -> Plan:
-    """Each source writes its whole buffer to its target; who is no target is filled with zeros.
+    """Each source writes its whole buffer to its target; results of other members are zeros.
 
     The pairs of the job are places among its members.
     """
     peer = np.full(members, IDLE, np.int32)
     for source, target in job.placeholder.pairs:
         peer[source] = target
-    silent = self_peers(members)
-    silent[peer[peer != IDLE]] = IDLE
+    cleared = self_peers(members)
+    cleared[peer[peer != IDLE]] = IDLE
     nowhere = np.zeros(members, np.int64)
     transfers = []
     for tensor, elements in enumerate(job.buffers.operand_elements):
@@ -77,7 +77,7 @@ def permute(job: Job, members: int) -> Plan:
         result = Location(Space.RESULT, nowhere, tensor)
         operand = Location(Space.OPERAND, nowhere, tensor)
         transfers.append(Transfer(peer, (operand,), result, size))
-        transfers.append(Transfer(silent, (), result, size, lane=1))
+        transfers.append(Transfer(cleared, (), result, size, lane=1))
     return Plan("direct", members, (Round(tuple(transfers)),))
 
 
@@ -103,9 +103,9 @@ def all_reduce(job: Job, members: int) -> Plan:
     """One reduction of the whole buffer at every member, a share of it in each lane."""
     if job.buffers.in_place:
         raise UnsuitedError("its results lie over operands that others read")
-    width = job.buffers.element_bytes
-    whole = whole_chunks(Space.OPERAND, job.buffers.operand_elements, 1, width)
-    largest = max((int(extent.sizes.max(initial=0)) for extent in whole), default=0)
+    element_bytes = job.buffers.element_bytes
+    buffers = chunked(Space.OPERAND, job.buffers.operand_elements, 1, element_bytes)
+    largest = max((int(extent.sizes.max(initial=0)) for extent in buffers), default=0)
     shares = min(ONE_CHIP_LANES, max(1, largest // SHARE_BYTES))
     zero = np.zeros(members, np.int64)
     moves = [
@@ -119,7 +119,7 @@ def all_reduce(job: Job, members: int) -> Plan:
             lane=lane,
             divisor=divisor(job, members),
         )
-        for lane, extents in enumerate(sliced(whole, shares, width))
+        for lane, extents in enumerate(sliced(buffers, shares, element_bytes))
         for extent in extents
     ]
     return Plan("direct", members, (Round(tuple(moves)),))

@@ -73,7 +73,7 @@ class Hierarchical:
             raise UnsuitedError("all its members are on one instance")
         if len({len(members) for members in nodes}) > 1:
             raise UnsuitedError("its instances hold different numbers of members")
-        arranged = layout.each_arranged(INSIDE[self.inside].arrange)
+        arranged = layout.arranged_by_instance(INSIDE[self.inside].arrange)
         if len({arrangement.form for arrangement in arranged}) > 1:
             raise UnsuitedError("its members are not placed alike on every instance")
         orders = [
@@ -89,12 +89,15 @@ class Hierarchical:
         """Every member sends 2(X-1)/X of a Y-th of the buffer to other instances."""
         elements = sum(job.buffers.operand_elements)
         slices = _Pipeline(hierarchy, elements * job.buffers.element_bytes)
-        members, width, scratch = slices.members, job.buffers.element_bytes, Scratch()
-        cut = stages.operand_slices(job, slices.inside, slices.count, len(hierarchy.channels[0]))
+        members, element_bytes, scratch = slices.members, job.buffers.element_bytes, Scratch()
+        pieces = len(hierarchy.channels[0])
+        chunk_slices = stages.operand_slices(job, slices.inside, slices.count, pieces)
         order = np.array(hierarchy.chunks or range(slices.inside))
         strands = [
-            strand.all_reduce(renumbered(extents, order), scratch, divisor(job, members), width)
-            for strand, extents in zip(self._strands(job, slices), cut, strict=True)
+            strand.all_reduce(
+                renumbered(extents, order), scratch, divisor(job, members), element_bytes
+            )
+            for strand, extents in zip(self._strands(job, slices), chunk_slices, strict=True)
         ]
         return Plan(self.name, members, slices.pipelined(strands), scratch.bytes, job.symmetry)
 
@@ -103,16 +106,16 @@ class Hierarchical:
         elements = sum(job.buffers.operand_elements)
         slices = _Pipeline(hierarchy, elements * job.buffers.element_bytes)
         members, scratch = slices.members, Scratch()
-        (whole,) = stages.operand_slices(job, members, 1)
-        cut = stages.operand_slices(job, members, slices.count)
+        (full_chunks,) = stages.operand_slices(job, members, 1)
+        chunk_slices = stages.operand_slices(job, members, slices.count)
         strands = [
             strand.reduce_scatter(
                 extents,
-                in_own_buffers(extents, whole, Space.RESULT),
+                in_own_buffers(extents, full_chunks, Space.RESULT),
                 scratch,
                 divisor(job, members),
             )
-            for strand, extents in zip(self._strands(job, slices), cut, strict=True)
+            for strand, extents in zip(self._strands(job, slices), chunk_slices, strict=True)
         ]
         return Plan(self.name, members, slices.pipelined(strands), scratch.bytes, job.symmetry)
 
@@ -120,11 +123,11 @@ class Hierarchical:
         """Every member sends X-1 chunks to other instances."""
         elements = sum(job.buffers.result_elements)
         slices = _Pipeline(hierarchy, elements * job.buffers.element_bytes)
-        (whole,) = stages.result_slices(job, slices.members, 1)
-        cut = stages.result_slices(job, slices.members, slices.count)
+        (full_chunks,) = stages.result_slices(job, slices.members, 1)
+        chunk_slices = stages.result_slices(job, slices.members, slices.count)
         strands = [
-            strand.all_gather(in_own_buffers(extents, whole, Space.OPERAND), extents)
-            for strand, extents in zip(self._strands(job, slices), cut, strict=True)
+            strand.all_gather(in_own_buffers(extents, full_chunks, Space.OPERAND), extents)
+            for strand, extents in zip(self._strands(job, slices), chunk_slices, strict=True)
         ]
         return Plan(self.name, slices.members, slices.pipelined(strands), symmetry=job.symmetry)
 
@@ -209,12 +212,12 @@ class _HierarchyStrand:
     between: StageAlgorithm
 
     def all_reduce(
-        self, extents: list[Extent], scratch: Scratch, divided_by: int, width: int
+        self, extents: list[Extent], scratch: Scratch, divided_by: int, element_bytes: int
     ) -> Phases:
-        """The chunk of a position inside is cut once more, for the positions between."""
+        """The chunk of a position inside is divided once more, among the positions between."""
         results = [extent.moved(Space.RESULT) for extent in extents]
-        pieces = sliced(results, len(self.nodes), width)
-        shares = [self._shares(alike) for alike in zip(*pieces, strict=True)]
+        pieces = sliced(results, len(self.nodes), element_bytes)
+        shares = [self._shares(of_tensor) for of_tensor in zip(*pieces, strict=True)]
         reduced = self.between.reduce_scatter(shares, shares, scratch, divided_by)
         return (
             self.inside.reduce_scatter(extents, results, scratch),
@@ -225,7 +228,7 @@ class _HierarchyStrand:
     def reduce_scatter(
         self, extents: list[Extent], targets: list[Extent], scratch: Scratch, divided_by: int
     ) -> Phases:
-        """What is reduced inside an instance, a chunk for every instance, lies in scratch."""
+        """Sums over the members of an instance, a chunk for every instance, lie in scratch."""
         count, slots = len(self.nodes), []
         for extent in extents:
             size = int(extent.sizes.max(initial=0))
@@ -244,10 +247,10 @@ class _HierarchyStrand:
         reduced = self.inside.reduce_scatter(self._per_node(extents), within, scratch)
         return reduced, self.between.reduce_scatter(slots, results, scratch, divided_by), []
 
-    def all_gather(self, own: list[Extent], targets: list[Extent]) -> Phases:
-        """After the first phase every member has X chunks; all of them go round its instance."""
+    def all_gather(self, sources: list[Extent], targets: list[Extent]) -> Phases:
+        """After the first phase every member has X chunks, which the stage inside gathers."""
         within = self._per_node(targets)
-        first = self.between.all_gather(self._per_position(own), self._per_position(targets))
+        first = self.between.all_gather(self._per_position(sources), self._per_position(targets))
         return [], first, self.inside.all_gather(within, within)
 
     def _per_node(self, extents: Sequence[Extent]) -> list[Extent]:
@@ -256,10 +259,10 @@ class _HierarchyStrand:
 
     def _per_position(self, extents: Sequence[Extent]) -> list[Extent]:
         """Chunks by member as chunks by position between, in a table by position inside."""
-        mine, row = self.nodes.T, self.inside.subgroups.positions
+        members, row = self.nodes.T, self.inside.subgroups.positions
         return [
             attrs.evolve(
-                extent, offsets=extent.offsets[0, mine], sizes=extent.sizes[0, mine], row=row
+                extent, offsets=extent.offsets[0, members], sizes=extent.sizes[0, members], row=row
             )
             for extent in extents
         ]

@@ -21,7 +21,7 @@ import numpy as np
 from ncc_runtime.collectives import stages
 from ncc_runtime.collectives.algorithms.ring import SLOTS, slices_of
 from ncc_runtime.collectives.chunks import Extent, Scratch
-from ncc_runtime.collectives.layout import GroupLayout, Members, UnsuitedError
+from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.collectives.plan import (
     IDLE,
     Job,
@@ -49,21 +49,20 @@ def arrange(layout: GroupLayout) -> Arrangement:
         raise UnsuitedError(f"it has more than {KANGARING_RANKS.most} members")
     if any(len(cluster) != per_chip for cluster in layout.by_chip()) or per_chip % 2:
         raise UnsuitedError(f"it does not hold all {per_chip} ranks of each of its chips")
-    found = layout.chip_cycles()
-    if not found:
+    cycles = layout.chip_cycles()
+    if not cycles:
         raise UnsuitedError("no links close a ring over its chips")
-    return Arrangement(tuple(_paired(cycle, number) for number, cycle in enumerate(found)))
-
-
-def _paired(cycle: Sequence[Members], number: int) -> Members:
-    members = [member for cluster in cycle for member in cluster]
-    if number % 2:
-        members[::2], members[1::2] = members[1::2], members[::2]
-    return tuple(members)
+    orders = []
+    for number, cycle in enumerate(cycles):
+        members = [member for cluster in cycle for member in cluster]
+        if number % 2:  # the two of a pair swap roles from one cycle to the next
+            members[::2], members[1::2] = members[1::2], members[::2]
+        orders.append(tuple(members))
+    return Arrangement(tuple(orders))
 
 
 def all_reduce(job: Job, arrangement: Arrangement) -> Plan:
-    """The ring of pairs both ways round, with one chunk for each pair, which its primary keeps."""
+    """Reduce-scatter and all-gather, with one chunk for each pair, which its primary keeps."""
     members, scratch = len(arrangement.orders[0]), Scratch()
     rings = _rings(job, arrangement, slices_of(arrangement, job.buffers.operand_elements, job))
     strands = []
@@ -118,19 +117,19 @@ class KangaRing:
         shares = [_every_other(extent, half) for half in range(2) for extent in extents]
         return self.reduce_pairs(shares, kept, scratch, divided_by)
 
-    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
-        """Chunk r of `own` at position r, in chunk r of the targets of everybody."""
+    def all_gather(self, sources: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
+        """Chunk r of `sources` at position r, in chunk r of the targets of everybody."""
         halves = [_every_other(target, half) for half in range(2) for target in targets]
-        given = [_every_other(extent, half) for half in range(2) for extent in own]
-        keep = stages.kept(self.subgroups, self.strand, own, targets)
-        if own[0].space is Space.OPERAND:
-            first, *rest = self.gather_pairs(halves, given)
+        own_halves = [_every_other(extent, half) for half in range(2) for extent in sources]
+        keep = stages.kept(self.subgroups, self.strand, sources, targets)
+        if sources[0].space is Space.OPERAND:
+            first, *rest = self.gather_pairs(halves, own_halves)
             return [Round((*first.transfers, *keep)), *rest]
         swap = self.subgroups.member(self.subgroups.positions ^ 1)
         position = self.subgroups.position
         swapped = [
             self.strand.transfer(swap, (source.piece(position),), target.at(position, swap), size)
-            for source, target in zip(own, targets, strict=True)
+            for source, target in zip(sources, targets, strict=True)
             for size in (target.size(position),)
         ]
         first = Round((*swapped, *keep))
@@ -143,7 +142,7 @@ class KangaRing:
         scratch: Scratch,
         divided_by: int,
     ) -> list[Round]:
-        """Chunk k of the extents, reduced, from pair k's primary to whom `kept` names."""
+        """Chunk k of the extents, reduced by pair k's primary, to targets at owners: `kept`."""
         slots = [
             [scratch.take(int(extent.sizes.max(initial=0))) for _ in range(SLOTS)]
             for extent in extents
@@ -155,8 +154,8 @@ class KangaRing:
                 for k, extent in enumerate(extents)
             ]
             if step >= SLOTS:
-                read = len(extents) * (step - SLOTS)  # slots that must be free by then
-                moves = [attrs.evolve(move, credit=read + k + 1) for k, move in enumerate(moves)]
+                freed = len(extents) * (step - SLOTS)  # slots of earlier steps that must be free
+                moves = [attrs.evolve(move, credit=freed + k + 1) for k, move in enumerate(moves)]
             rounds.append(Round(tuple(moves)))
         last = self._pairs - 1
         moves = [
@@ -170,47 +169,53 @@ class KangaRing:
         return [*rounds, Round(tuple(moves))]
 
     def gather_pairs(
-        self, targets: Sequence[Extent], own: Sequence[Extent] = (), *, are_swapped: bool = False
+        self,
+        targets: Sequence[Extent],
+        sources: Sequence[Extent] = (),
+        *,
+        are_swapped: bool = False,
     ) -> list[Round]:
         """Chunk k of everybody's targets, which begins at pair k's primary.
 
-        With `own` it begins there for the first half of the targets and at the secondary for the
-        second; when they are swapped, the secondary has it already.
+        With `sources` it begins there for the first half of the targets, and at the secondary for
+        the second half. When they are swapped, the secondary has it already.
         """
         rounds = []
         for step in range(self._pairs):
             moves = [
-                self._spread(step, target, self._first(own, k) if own and not step else None)
+                self._forward(
+                    step, target, self._begin(sources, k) if sources and not step else None
+                )
                 for k, target in enumerate(targets)
             ]
             if are_swapped and not step:
-                moves = [attrs.evolve(move, also=None) for move in moves]
+                moves = [attrs.evolve(move, second_target=None) for move in moves]
             if not (are_swapped and self._pairs == 1):
                 rounds.append(Round(tuple(moves)))
         return rounds
 
-    def _first(self, own: Sequence[Extent], k: int) -> tuple[Location, np.ndarray]:
-        """Where a pair's chunk begins, and who of the pair lacks it."""
-        if k < len(own) // 2:
-            return own[k].piece(self._chunk(0)), self.secondaries
-        return own[k].piece(self._chunk(0), self.secondaries), self.primaries
+    def _begin(self, sources: Sequence[Extent], k: int) -> tuple[Location, np.ndarray]:
+        """Where a pair's chunk lies at first, and the member of the pair that lacks it."""
+        if k < len(sources) // 2:
+            return sources[k].piece(self._chunk(0)), self.secondaries
+        return sources[k].piece(self._chunk(0), self.secondaries), self.primaries
 
-    def _spread(
-        self, step: int, target: Extent, first: tuple[Location, np.ndarray] | None
+    def _forward(
+        self, step: int, target: Extent, begin: tuple[Location, np.ndarray] | None
     ) -> Transfer:
         """A chunk to the successor and to the secondary; in the end to the secondary alone."""
         chunk, successor = self._chunk(-step), self._shifted(1)
-        source, beside = first or (target.piece(chunk), self.secondaries)
+        source, beside = begin or (target.piece(chunk), self.secondaries)
         size = target.size(chunk)
         if step == self._pairs - 1:
             return self.strand.transfer(beside, (source,), target.at(chunk, beside), size)
         moved = self.strand.transfer(successor, (source,), target.at(chunk, successor), size)
-        return attrs.evolve(moved, also=SecondTarget(beside, target.at(chunk, beside)))
+        return attrs.evolve(moved, second_target=SecondTarget(beside, target.at(chunk, beside)))
 
     def _reduce(
         self, extent: Extent, step: int, slots: Sequence[int], target: Location
     ) -> Transfer:
-        """What came in, the own share and the secondary's, on to the successor."""
+        """The received sum and the shares of both of the pair, reduced, to the successor."""
         chunk = self._chunk(-1 - step)
         sources: tuple[Location, ...] = (extent.piece(chunk), extent.piece(chunk, self.secondaries))
         if step:
@@ -240,12 +245,12 @@ class KangaRing:
         return self._at_primaries(2 * step)
 
     def _at_primaries(self, step: int) -> np.ndarray:
-        """At every primary who stands `step` places on, IDLE at the secondaries."""
+        """At every primary the member `step` positions on, IDLE at the secondaries."""
         if step not in self._columns:
             is_primary = self.subgroups.positions % 2 == 0
-            found = np.where(is_primary, self.subgroups.shifted(step), np.int32(IDLE))
-            found.setflags(write=False)
-            self._columns[step] = found
+            column = np.where(is_primary, self.subgroups.shifted(step), np.int32(IDLE))
+            column.setflags(write=False)
+            self._columns[step] = column
         return self._columns[step]
 
     def _slot(self, slots: Sequence[int], step: int) -> Location:
@@ -260,7 +265,7 @@ def _every_other(extent: Extent, half: int) -> Extent:
 def _rings(job: Job, arrangement: Arrangement, slices: int) -> list[KangaRing]:
     """A ring of pairs for every cycle and slice.
 
-    Who is a primary on a cycle is none on the next, so that two cycles share their DMA rings.
+    A primary on one cycle is a secondary on the next, so two cycles can share their DMA rings.
     """
     return [
         KangaRing(

@@ -51,8 +51,13 @@ def ingress_places(layout: GroupLayout, clusters: tuple[Members, ...]) -> tuple[
     """
     topology = layout.placement.topology
     port, plane = ports_of_cores(topology), planes_of_cores(topology)
-    begins = np.array([layout.seats[source[0]].chip for source in clusters])
-    entered = _entry_ports(topology, begins % topology.chips_per_node)
+    # instances are wired alike: by source and target chip, the port by which a route of the first
+    # instance enters the target
+    chips = np.array([layout.seats[source[0]].chip for source in clusters])
+    chips %= topology.chips_per_node
+    first = np.zeros((len(chips), len(chips)), np.int64)
+    routes, rows = _routes(topology).rows(first, chips[:, None], chips)
+    entered = routes.enters[rows]
     places = []
     for number, source in enumerate(clusters):
         begin = layout.seats[source[0]]
@@ -74,13 +79,6 @@ def ingress_places(layout: GroupLayout, clusters: tuple[Members, ...]) -> tuple[
     return tuple(places)
 
 
-def _entry_ports(topology: Topology, chips: np.ndarray) -> np.ndarray:
-    """The port by which the first instance's routes enter, int8, by source and target chip."""
-    first = np.zeros((len(chips), len(chips)), np.int64)
-    routes, rows = _routes(topology).rows(first, chips[:, None], chips)
-    return np.asarray(routes.enters[rows])
-
-
 @lru_cache(maxsize=8)
 def _routes(topology: Topology) -> RouteTable:
     return chip_routes(topology)
@@ -96,7 +94,7 @@ class MeshSend:
 
 
 def matchings(sends: Iterable[MeshSend]) -> list[list[MeshSend]]:
-    """Sets in which nobody sends or receives twice: each send goes into the first it fits in."""
+    """Sets in which no position sends or receives twice: each send goes into the first it fits."""
     sets: list[list[MeshSend]] = []
     sending: dict[int, int] = {}  # bits: the sets a position sends in
     receiving: dict[int, int] = {}
@@ -124,7 +122,7 @@ class MeshForm:
         return len(self.sizes)
 
     @property
-    def widest(self) -> int:
+    def most_members(self) -> int:
         """Members of the chip that has most."""
         return max(self.sizes)
 
@@ -148,15 +146,18 @@ def arrange(layout: GroupLayout) -> Arrangement:
         )
     order = tuple(member for cluster in clusters for member in cluster)
     return Arrangement(
-        (order,), MeshForm(sizes, ingress_places(layout, clusters)), _place_by_place(sizes)
+        (order,), MeshForm(sizes, ingress_places(layout, clusters)), _chunks_by_place(sizes)
     )
 
 
-def _place_by_place(sizes: Sequence[int]) -> Members:
-    """Chunks of positions such that what a place of a chip gets from the others is one range."""
+def _chunks_by_place(sizes: Sequence[int]) -> Members:
+    """By position its chunk, numbered by place, then chip.
+
+    So the chunks that a place of a chip receives from the other chips are one range.
+    """
     places = [(place, chip) for chip, size in enumerate(sizes) for place in range(size)]
-    rank = {place: number for number, place in enumerate(sorted(places))}
-    return tuple(rank[place] for place in places)
+    number = {place: chunk for chunk, place in enumerate(sorted(places))}
+    return tuple(number[place] for place in places)
 
 
 def all_reduce(job: Job, arrangement: Arrangement) -> Plan:
@@ -186,17 +187,17 @@ class Mesh:
     subgroups: Subgroups
     form: MeshForm
     strand: Strand
-    chip: np.ndarray = attrs.field(init=False)  # by position
-    first: np.ndarray = attrs.field(init=False)  # by position, the first of its chip
+    chip: np.ndarray = attrs.field(init=False)  # (positions,)
+    first: np.ndarray = attrs.field(init=False)  # (positions,), the first position of the chip
 
     @chip.default
-    def _chip_of_roles(self) -> np.ndarray:
+    def _chip_of_positions(self) -> np.ndarray:
         return np.repeat(np.arange(len(self.form.sizes)), self.form.sizes)
 
     @first.default
     def _first_of_chips(self) -> np.ndarray:
-        edges = np.concatenate(([0], np.cumsum(self.form.sizes)))
-        return np.take(edges, self.chip)
+        sizes = np.array(self.form.sizes)
+        return np.take(np.cumsum(sizes) - sizes, self.chip)
 
     @property
     def chips(self) -> int:
@@ -204,9 +205,9 @@ class Mesh:
         return self.form.chips
 
     @property
-    def widest(self) -> int:
+    def most_members(self) -> int:
         """Members of the chip that has most."""
-        return self.form.widest
+        return self.form.most_members
 
     @property
     def goes_by_chunk(self) -> bool:
@@ -246,20 +247,21 @@ class Mesh:
         last = side_by_side(reductions)
         return [Round(tuple(sends)), *last] if sends else list(last)
 
-    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
-        """Chunk r of `own` at position r, in chunk r of the targets of everybody."""
-        # operands can be read by a proxy on the same chip; what has just been reduced cannot
-        by_chip = all(extent.space is Space.OPERAND for extent in own)
+    def all_gather(self, sources: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
+        """Chunk r of `sources` at position r, in chunk r of the targets of everybody."""
+        # an operand can be read by a proxy on the same chip; a result that has just been reduced
+        # cannot, for only operands may be read in another's memory
+        by_chip = all(extent.space is Space.OPERAND for extent in sources)
         matched = _matched_sends(self.form, by_chip)
         sends = [
             self._sent(matching, chunk, source, target)
             for matching in matched
             for chunk in self._chunks(matching, by_chip)
-            for source, target in zip(own, targets, strict=True)
+            for source, target in zip(sources, targets, strict=True)
         ]
         if by_chip:
-            sends += self._around(own, targets, self.subgroups.position[:, None])
-        sends += stages.kept(self.subgroups, self.strand, own, targets)
+            sends += self._around(sources, targets, self.subgroups.position[:, None])
+        sends += stages.kept(self.subgroups, self.strand, sources, targets)
         exchange = self._around(targets, targets, self._received(matched, by_chip))
         return [Round(tuple(moves)) for moves in (sends, exchange) if moves]
 
@@ -282,15 +284,16 @@ class Mesh:
     def _last_sources(self, extent: Extent, slots: Sequence[int]) -> list[Location]:
         """What the last step reduces: a partial sum of every chip."""
         received = [Location(Space.SCRATCH, self.subgroups.everywhere(slot)) for slot in slots]
+        # a member alone on its chip has no partial sum to make there: it reads its operand instead
         if self.chips == 1:
-            return list(self._on_chip(extent, self.subgroups.position, self.widest))
-        if self.widest == 1:
+            return list(self._on_chip(extent, self.subgroups.position, self.most_members))
+        if self.most_members == 1:
             return [extent.piece(self.subgroups.position), *received[1:]]
         return received
 
     def _chunks(self, matching: Sequence[MeshSend], by_chip: bool) -> Iterator[np.ndarray]:
         """By position, the chunk that each transfer of a matching moves, IDLE for none."""
-        for place in range(self.widest if by_chip else 1):
+        for place in range(self.most_members if by_chip else 1):
             chunk = np.full(self.subgroups.size, IDLE, np.int64)
             for send in matching:
                 if not by_chip:
@@ -341,7 +344,7 @@ class Mesh:
         size = np.take(self.form.sizes, self.chip)
         symmetry = self.subgroups.symmetry
         moves: list[Transfer] = []
-        for shift in range(1, self.widest):
+        for shift in range(1, self.most_members):
             neighbour = np.where(shift < size, self.first + (place + shift) % size, IDLE)
             peer = self.subgroups.members_of(neighbour)
             for source, target in zip(sources, targets, strict=True):
@@ -352,7 +355,7 @@ class Mesh:
 
 @attrs.frozen(eq=False)
 class _Served:
-    """Whose partial sums members of chips of one size write to members `shift` chips on."""
+    """Writes of partial sums by members of chips of one size, to members `shift` chips on."""
 
     shift: int
     size: int  # members of the senders' chips
@@ -361,12 +364,12 @@ class _Served:
 
 @lru_cache(maxsize=8)
 def _served(form: MeshForm) -> tuple[_Served, ...]:
-    """The sends of a reduce-scatter; what comes from the chip t places behind fills slot t."""
+    """The sends of a reduce-scatter; a sum from the chip t places behind fills slot t."""
     sizes = form.sizes
     if form.chips == 1:
         return ()
     columns: dict[tuple[int, int, int], np.ndarray] = {}
-    for shift in range(0 if form.widest > 1 else 1, form.chips):
+    for shift in range(0 if form.most_members > 1 else 1, form.chips):
         for chip, size in enumerate(sizes):
             target = (chip + shift) % form.chips
             for place in range(sizes[target]):

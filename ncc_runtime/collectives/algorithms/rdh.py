@@ -50,12 +50,12 @@ class CubeForm:
     inside: int
 
     def rotated(self, label: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Labels with their bits inside an instance rotated upwards by so many places."""
+        """Labels with their bits inside an instance rotated left by `places`."""
         axes = self.inside.bit_length() - 1
         if not axes:
             return label
-        by, inner = places % axes, label % self.inside
-        rotated = (inner << by | inner >> axes - by) % self.inside
+        shift, inner = places % axes, label % self.inside
+        rotated = (inner << shift | inner >> axes - shift) % self.inside
         return np.asarray(label - inner + rotated)
 
 
@@ -63,7 +63,9 @@ def arrange(layout: GroupLayout) -> Arrangement:
     """Places, then corners; UnsuitedError unless chips are alike and a power of two."""
     cubes = [
         [[members[k] for k in cluster] for cluster in labelled]
-        for members, labelled in zip(layout.by_node(), layout.each_arranged(_labelled), strict=True)
+        for members, labelled in zip(
+            layout.by_node(), layout.arranged_by_instance(_labelled), strict=True
+        )
     ]
     clusters = [cluster for cube in cubes for cluster in cube]
     if len({len(cluster) for cluster in clusters}) > 1:
@@ -96,30 +98,30 @@ def _labelled(layout: GroupLayout) -> list[list[int]]:
         for cluster in layout.by_chip()
     }
     dims = topology.dims if topology.shape is FabricShape.TORUS else ()
-    at = {chip: _place(chip, dims) for chip in sorted(chips)}
-    if not dims or not _is_grid(set(at.values())):
-        at = {chip: (number,) for number, chip in enumerate(sorted(chips))}
-    values = [sorted(set(values)) for values in zip(*at.values(), strict=True)]
-    label = dict.fromkeys(at, 0)
-    for chip, place in at.items():
-        for known, value in zip(values, place, strict=True):
-            label[chip] = label[chip] * len(known) + _gray(known.index(value))
+    # coordinates on a torus, slowest first; chips that fill no grid are numbered through
+    coordinates = {
+        chip: tuple(chip // math.prod(dims[axis + 1 :]) % side for axis, side in enumerate(dims))
+        for chip in sorted(chips)
+    }
+    if not dims or not _is_grid(set(coordinates.values())):
+        coordinates = {chip: (number,) for number, chip in enumerate(sorted(chips))}
+    values = [sorted(set(values)) for values in zip(*coordinates.values(), strict=True)]
+    label = dict.fromkeys(coordinates, 0)
+    for chip, place in coordinates.items():
+        for along, value in zip(values, place, strict=True):
+            label[chip] = label[chip] * len(along) + _gray(along.index(value))
     return [chips[chip] for chip in sorted(chips, key=label.__getitem__)]
 
 
-def _place(chip: int, dims: Sequence[int]) -> tuple[int, ...]:
-    """The coordinates of a chip on a torus, slowest first."""
-    return tuple(chip // math.prod(dims[axis + 1 :]) % extent for axis, extent in enumerate(dims))
-
-
 def _is_grid(places: set[tuple[int, ...]]) -> bool:
-    """Whether they are whole rows of whole columns, and planes, all powers of two in number."""
+    """Whether places fill a box all of whose sides are powers of two."""
     extents = [len(set(values)) for values in zip(*places, strict=True)]
     powers = all(extent & (extent - 1) == 0 for extent in extents)
     return powers and math.prod(extents) == len(places)
 
 
 def _gray(number: int) -> int:
+    """The Gray code: consecutive numbers differ in one bit, so neighbours share an axis."""
     return number ^ number >> 1
 
 
@@ -181,13 +183,18 @@ class Rdh:
         ]
         return list(stages.side_by_side(strands))
 
-    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
-        """Chunk r of `own` at position r, in chunk r of the targets of everybody."""
-        kept = stages.kept(self.subgroups, self.strand, own, targets)
+    def all_gather(self, sources: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
+        """Chunk r of `sources` at position r, in chunk r of the targets of everybody."""
+        kept = stages.kept(self.subgroups, self.strand, sources, targets)
         rounds = []
         for axis in self.axes:
-            sources = targets if axis else own
-            moves = self._across(sources, targets, axis)
+            # everything that is held before the axis goes to its other end
+            peer, held = self._across_axis(axis), self._range(self.subgroups.position, axis)
+            moves = [
+                move
+                for source, target in zip(targets if axis else sources, targets, strict=True)
+                for move in self._coalesced(peer, held, [stages.ExtentSource(source)], target)
+            ]
             rounds.append(Round(tuple(moves)))
         if kept:
             first = rounds[:1] or [Round(())]
@@ -208,7 +215,7 @@ class Rdh:
             sources = self._shares(extent)
         for axis in reversed(self.axes):
             slot = self._slot(extent, axis, scratch)
-            halves = self._range(position ^ 1 << axis, axis)  # what the other end keeps
+            halves = self._range(position ^ 1 << axis, axis)  # the half that the other end keeps
             sends = self._coalesced(self._across_axis(axis), halves, sources, slot)
             rounds.append(Round(tuple(sends)))
             sources = [*sources, stages.ExtentSource(slot)]
@@ -217,12 +224,12 @@ class Rdh:
         return rounds
 
     def _reduce_on_chip(self, extent: Extent, share: Extent) -> Iterator[Transfer]:
-        """What all members of a chip have for the cube of each, some chunks in every DMA ring."""
+        """The operands of all members of a chip, reduced, for the chunks of each member's cube."""
         held = self._range(self.subgroups.position, len(self.axes))
         rings = min(self.chips, len(self.strand.lanes))
-        mine, sources = self.subgroups.self_peers, self._shares(extent)
+        local_peers, sources = self.subgroups.self_peers, self._shares(extent)
         for lane_index, chunks in enumerate(np.array_split(held, rings, axis=1)):
-            yield from self._coalesced(mine, chunks, sources, share, lane_index)
+            yield from self._coalesced(local_peers, chunks, sources, share, lane_index)
 
     def _shares(self, extent: Extent) -> list[stages.ExtentSource]:
         """The extent in the memory of every member of the chip."""
@@ -232,37 +239,44 @@ class Rdh:
         ]
 
     def _on_same_chip(self, place: np.ndarray) -> np.ndarray:
-        """By member, the position that the given place on its chip has."""
-        mine, corner = np.divmod(self.subgroups.positions, self.chips)
-        label = self.form.rotated(corner, mine)
+        """By member, the position of the given place on its chip.
+
+        Corners of places are rotated labels, so turn the member's corner back to the label first.
+        """
+        own_place, corner = np.divmod(self.subgroups.positions, self.chips)
+        label = self.form.rotated(corner, own_place)
         return np.asarray(place * self.chips + self.form.rotated(label, -place))
 
     def _slot(self, extent: Extent, axis: int, scratch: Scratch) -> Extent:
-        """Room for a range of chunks that is left after an axis, one behind the other.
+        """Room for the range of chunks that is left after an axis, one behind the other.
 
-        They lie in the order of positions, or as in the extent if that is where all are read.
+        They lie in the order of positions. With one member a chip, transfers read the extent
+        itself, so there they lie as in the extent: then runs are long.
         """
-        if _is_even(extent) and (self.local > 1 or _is_ascending(extent)):
+        is_uniform = bool((extent.sizes == extent.sizes[0, 0]).all())
+        is_ascending = bool((extent.offsets[:, 1:] >= extent.offsets[:, :-1]).all())
+        if is_uniform and (self.local > 1 or is_ascending):
             return self._uniform_slot(extent, axis, scratch)
-        known, row = self._known
-        shape = (len(known), extent.chunks)
+        members, row = self._slot_members
+        shape = (len(members), extent.chunks)
         sizes, begins = (
-            np.broadcast_to(extent.rows(table, known), shape)
+            np.broadcast_to(extent.rows(table, members), shape)
             for table in (extent.sizes, extent.offsets)
         )
-        held = self._range(self.subgroups.positions[known], axis)
+        held = self._range(self.subgroups.positions[members], axis)
         if self.local == 1:
             order = np.argsort(np.take_along_axis(begins, held, axis=1), axis=1, kind="stable")
             held = np.take_along_axis(held, order, axis=1)
-        needed = np.take_along_axis(sizes, held, axis=1)
-        edges = np.cumsum(needed, axis=1)
-        at = scratch.take(int(edges[:, -1].max(initial=0)))
-        offsets, kept = np.empty_like(needed), np.empty_like(needed)
+        held_sizes = np.take_along_axis(sizes, held, axis=1)
+        ends = np.cumsum(held_sizes, axis=1)
+        base = scratch.take(int(ends[:, -1].max(initial=0)))
+        # back to the order of chunks: the column of a window is the low bits of the chunk
+        offsets, window_sizes = np.empty_like(held_sizes), np.empty_like(held_sizes)
         within = held % (1 << axis)
-        np.put_along_axis(offsets, within, edges - needed + at, axis=1)
-        np.put_along_axis(kept, within, needed, axis=1)
+        np.put_along_axis(offsets, within, ends - held_sizes + base, axis=1)
+        np.put_along_axis(window_sizes, within, held_sizes, axis=1)
         slot = extent.moved(Space.SCRATCH, offsets)
-        return attrs.evolve(slot, sizes=kept, row=row, is_window=True)
+        return attrs.evolve(slot, sizes=window_sizes, row=row, is_window=True)
 
     @staticmethod
     def _uniform_slot(extent: Extent, axis: int, scratch: Scratch) -> Extent:
@@ -276,30 +290,22 @@ class Rdh:
         return attrs.evolve(slot, sizes=np.full_like(offsets, size), row=None, is_window=True)
 
     @cached_property
-    def _known(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Whose slots there are: representatives, and those across; and the row of each."""
+    def _slot_members(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Members whose slots are laid out, and the row of each; None: of all members.
+
+        Representatives, and the members at the other ends of their axes, to whom they write.
+        """
         members, columns = self.subgroups.self_peers, self.subgroups.columns
         if columns == len(members):
             return members, None
         across = [self._across_axis(axis)[:columns] for axis in self.axes]
-        known = np.unique(np.concatenate((members[:columns], *across)))
+        laid_out = np.unique(np.concatenate((members[:columns], *across)))
         row = np.full(len(members), IDLE, np.int64)
-        row[known] = np.arange(len(known))
-        return known, row
-
-    def _across(
-        self, sources: Sequence[Extent], targets: Sequence[Extent], axis: int
-    ) -> list[Transfer]:
-        """Everything that is held before an axis, to the other end of it."""
-        peer, held = self._across_axis(axis), self._range(self.subgroups.position, axis)
-        return [
-            move
-            for source, target in zip(sources, targets, strict=True)
-            for move in self._coalesced(peer, held, [stages.ExtentSource(source)], target)
-        ]
+        row[laid_out] = np.arange(len(laid_out))
+        return laid_out, row
 
     def _around(self, targets: Sequence[Extent]) -> list[Transfer]:
-        """Everything that the cube of a member holds, to the others on its chip."""
+        """The chunks of a member's cube, to the other members on its chip."""
         held = self._range(self.subgroups.position, len(self.axes))
         place = self.subgroups.positions // self.chips
         moves: list[Transfer] = []
@@ -321,7 +327,7 @@ class Rdh:
         return stages.coalesced(peer, chunks, sources, target, self.strand, symmetry, lane_index)
 
     def _across_axis(self, axis: int) -> np.ndarray:
-        """By member, who is at the other end of an axis."""
+        """By member, the member at the other end of an axis."""
         if axis not in self._ends:
             self._ends[axis] = self.subgroups.member(self.subgroups.positions ^ 1 << axis)
         return self._ends[axis]
@@ -329,16 +335,6 @@ class Rdh:
     def _range(self, position: np.ndarray, axis: int) -> np.ndarray:
         """Positions that agree with `position[m]` on the axes from `axis` on, (members, 2^axis)."""
         return (position >> axis << axis)[:, None] + np.arange(1 << axis)
-
-
-def _is_even(extent: Extent) -> bool:
-    """Whether all chunks are of one size, for everybody."""
-    return bool((extent.sizes == extent.sizes[0, 0]).all())
-
-
-def _is_ascending(extent: Extent) -> bool:
-    """Whether chunks lie in the order of their numbers, for everybody."""
-    return bool((extent.offsets[:, 1:] >= extent.offsets[:, :-1]).all())
 
 
 def _stage(job: Job, arrangement: Arrangement) -> StageAlgorithm:

@@ -35,7 +35,7 @@ def arrange(layout: GroupLayout) -> Arrangement:
 
     On several instances the chains of the instances are joined one after another.
     """
-    cycles = layout.each_arranged(GroupLayout.chip_cycles)
+    cycles = layout.arranged_by_instance(GroupLayout.chip_cycles)
     rings = [
         [[members[k] for cluster in cycle for k in cluster] for cycle in inside] or [list(members)]
         for members, inside in zip(layout.by_node(), cycles, strict=True)
@@ -97,13 +97,13 @@ class Ring:
         rounds.append(Round(moves))
         return rounds
 
-    def all_gather(self, own: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
-        """Chunk r of `own` at position r, in chunk r of the targets of everybody."""
+    def all_gather(self, sources: Sequence[Extent], targets: Sequence[Extent]) -> list[Round]:
+        """Chunk r of `sources` at position r, in chunk r of the targets of everybody."""
         rounds = [
-            self._forward(step, targets if step else own, targets)
+            self._forward(step, targets if step else sources, targets)
             for step in range(self.subgroups.size - 1)
         ]
-        keep = stages.kept(self.subgroups, self.strand, own, targets)
+        keep = stages.kept(self.subgroups, self.strand, sources, targets)
         first = Round((*(rounds[0].transfers if rounds else ()), *keep))
         return [first, *rounds[1:]] if first.transfers else []
 
@@ -116,7 +116,7 @@ class Ring:
             sources: tuple[Location, ...] = (extent.piece(chunk),)
             if step:
                 sources = (slots[k][(step - 1) % SLOTS], *sources)
-            read = len(extents) * (step - SLOTS) + k + 1  # slots that must be free by then
+            freed = len(extents) * (step - SLOTS) + k + 1  # slots that must be free by then
             moved = Transfer(
                 self.subgroups.shifted(1),
                 sources,
@@ -124,7 +124,7 @@ class Ring:
                 extent.size(chunk),
                 lane=self.strand.lanes[0],
                 consumed=self.subgroups.shifted(-1) if step else None,
-                credit=read if step >= SLOTS else 0,
+                credit=freed if step >= SLOTS else 0,
                 strand=self.strand.number,
             )
             transfers.append(moved)
@@ -136,8 +136,8 @@ class Ring:
         targets: Sequence[Extent],
         slots: Sequence[Sequence[Location]],
     ) -> Round:
-        """The chunk a member keeps: its own share and what it got last; a copy if alone."""
-        position, mine = self.subgroups.position, self.subgroups.self_peers
+        """The chunk a member keeps: its share and the last chunk received; a copy if alone."""
+        position, local_peers = self.subgroups.position, self.subgroups.self_peers
         steps = self.subgroups.size - 1
         transfers = []
         for k, (extent, target) in enumerate(zip(extents, targets, strict=True)):
@@ -145,17 +145,15 @@ class Ring:
             if steps:
                 sources = (slots[k][(steps - 1) % SLOTS], *sources)
             kept = self.strand.transfer(
-                mine, sources, target.piece(position), extent.size(position)
+                local_peers, sources, target.piece(position), extent.size(position)
             )
             consumed = self.subgroups.shifted(-1) if steps else None
             transfers.append(attrs.evolve(kept, consumed=consumed))
         return Round(tuple(transfers))
 
     def _forward(self, step: int, sources: Sequence[Extent], targets: Sequence[Extent]) -> Round:
-        chunk, peer = (
-            (self.subgroups.position - step) % self.subgroups.size,
-            self.subgroups.shifted(1),
-        )
+        chunk = (self.subgroups.position - step) % self.subgroups.size
+        peer = self.subgroups.shifted(1)
         return Round(
             tuple(
                 self.strand.transfer(
@@ -178,7 +176,7 @@ def _rings(job: Job, arrangement: Arrangement, slices: int) -> list[Ring]:
 
 
 def slices_of(arrangement: Arrangement, elements: Sequence[int], job: Job) -> int:
-    """In how many slices chunks go on each cycle: from some size on in two."""
+    """Slices of a chunk on each cycle: two from some size on, else one."""
     cycles, members = len(arrangement.orders), len(arrangement.orders[0])
     largest = max((-(-count // members) for count in elements), default=0)
     share_bytes = largest * job.buffers.element_bytes // cycles

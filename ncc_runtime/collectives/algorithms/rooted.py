@@ -6,7 +6,7 @@
     scatter    direct         the root writes at every member
     barrier    dissemination  in round k a signal to the member 2^k places on
 
-A member's distance is how many places behind the root it stands in the group, which goes around.
+A member's distance is its place in the group counted from the root on, round the end.
 
 Source of the barrier: Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization",
 IJPP 1988.
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.chunks import Extent, whole_chunks
+from ncc_runtime.collectives.chunks import Extent, chunked
 from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.collectives.plan import (
     IDLE,
@@ -56,26 +56,27 @@ def broadcast(job: Job, members: int) -> Plan:
             *chain.moves(segment, np.where(chain.is_root, IDLE, onward), (Space.RESULT,)),
         ]
         rounds.append(Round(tuple(moves)))
-    own = _local(job, Space.OPERAND, chain.is_root)
-    return Plan("chain", members, (Round(tuple(own)), *rounds))
+    at_root = _local(job, Space.OPERAND, chain.is_root)
+    return Plan("chain", members, (Round(tuple(at_root)), *rounds))
 
 
 def reduce(job: Job, members: int) -> Plan:
-    """Every member but the root sends the whole buffer once, reduced with what it got from behind.
+    """Every member but the root sends the whole buffer once, reduced with what it received.
 
-    What comes lands in the result; who is not the root clears that at the end.
+    Data arrives in the result; members other than the root clear theirs at the end.
     """
     chain = _Chain.of(job, members)
     last, divided_by = members - 1, divisor(job, members)
     onward = np.where(chain.is_root, IDLE, chain.neighbour(-1))
-    far, kept = chain.distance == last, np.where(chain.is_root, self_peers(members), IDLE)
+    is_farthest = chain.distance == last
+    kept = np.where(chain.is_root, self_peers(members), IDLE)
     own, both = (Space.OPERAND,), (Space.RESULT, Space.OPERAND)
     rounds = []
     for step in range(last + chain.steps):
         segment = step - (last - chain.distance)
         moves = [
-            *chain.moves(segment, np.where(far, onward, IDLE), own),
-            *chain.moves(segment, np.where(far, IDLE, onward), both),
+            *chain.moves(segment, np.where(is_farthest, onward, IDLE), own),
+            *chain.moves(segment, np.where(is_farthest, IDLE, onward), both),
         ]
         kept_here = chain.moves(segment, kept, both if last else own)
         moves += [attrs.evolve(move, divisor=divided_by) for move in kept_here]
@@ -110,38 +111,37 @@ def scatter(job: Job, members: int) -> Plan:
 
 
 def barrier(_: Job, members: int) -> Plan:
-    """ceil(log2 P) rounds without a byte; after the last one everybody has heard of everybody."""
-    nowhere, mine = Location(Space.SCRATCH, np.zeros(members, np.int64)), self_peers(members)
+    """ceil(log2 P) rounds of signals; after the last one every member has heard of all others."""
+    nowhere, member = Location(Space.SCRATCH, np.zeros(members, np.int64)), self_peers(members)
     rounds = []
     for step in range((members - 1).bit_length()):
-        peer = ((mine + (1 << step)) % members).astype(np.int32)
+        peer = ((member + (1 << step)) % members).astype(np.int32)
         move = Transfer(peer, (nowhere,), nowhere, np.zeros(members, np.int64))
         rounds.append(Round((move,)))
     return Plan("dissemination", members, tuple(rounds))
 
 
 def zeros(job: Job) -> Plan:
-    """What a rank does that is in no group of a broadcast: a plan of one member."""
+    """A plan of one member: zeros for a rank that is in no group of a broadcast."""
     return Plan("zeros", 1, (Round(tuple(_cleared(job, np.ones(1, bool)))),))
 
 
 @attrs.frozen(eq=False)
 class _Chain:
-    """The members in a row behind the root, and their buffers in segments."""
+    """The members as a chain from the root on, and their buffers in segments."""
 
     distance: np.ndarray  # (members,) int64
     segments: list[Extent]  # of each tensor
 
     @classmethod
     def of(cls, job: Job, members: int) -> "_Chain":
-        """Segments of whole elements, at most as many as members."""
+        """Segments of at least one element, at most as many as members."""
         if members > MOST_CHAINED:
             raise UnsuitedError(f"it has {members} members, a chain {MOST_CHAINED} at most")
-        width = job.buffers.element_bytes
-        segments = []
+        element_bytes, segments = job.buffers.element_bytes, []
         for tensor, elements in enumerate(job.buffers.operand_elements):
-            parts = min(members, max(1, -(-elements * width // SEGMENT_BYTES)))
-            (extent,) = whole_chunks(Space.OPERAND, [elements], parts, width)
+            parts = min(members, max(1, -(-elements * element_bytes // SEGMENT_BYTES)))
+            (extent,) = chunked(Space.OPERAND, [elements], parts, element_bytes)
             segments.append(attrs.evolve(extent, tensor=tensor))
         return cls((np.arange(members) - _root(job)) % members, segments)
 
@@ -156,7 +156,7 @@ class _Chain:
         return max(extent.chunks for extent in self.segments)
 
     def neighbour(self, places: int) -> np.ndarray:
-        """Who stands so many places further from the root, (members,) int32."""
+        """By member, the member that is `places` further from the root, (members,) int32."""
         members = len(self.distance)
         return ((self_peers(members) + places) % members).astype(np.int32)
 
@@ -165,12 +165,12 @@ class _Chain:
     ) -> Iterator[Transfer]:
         """Segment `segment[m]` of every tensor, where there is one, to the result of `peer[m]`."""
         for extent in self.segments:
-            has_one = (peer != IDLE) & (segment >= 0) & (segment < extent.chunks)
-            if not has_one.any():
+            is_sent = (peer != IDLE) & (segment >= 0) & (segment < extent.chunks)
+            if not is_sent.any():
                 continue
-            chunk = np.where(has_one, segment, 0)
+            chunk = np.where(is_sent, segment, 0)
             yield Transfer(
-                peer=np.where(has_one, peer, IDLE).astype(np.int32),
+                peer=np.where(is_sent, peer, IDLE).astype(np.int32),
                 sources=tuple(extent.moved(space).piece(chunk) for space in spaces),
                 target=extent.moved(Space.RESULT).piece(chunk),
                 size_bytes=extent.size(chunk),
@@ -197,7 +197,7 @@ def _single(
 
 
 def _local(job: Job, source: Space | None, where: np.ndarray) -> Iterator[Transfer]:
-    """Whole results, from the operands or of zeros, at those members."""
+    """Results at some members, (members,) bool: copies of operands (`source`), or zeros."""
     members = len(where)
     nowhere: np.ndarray = np.zeros(members, np.int64)
     peer = np.where(where, self_peers(members), IDLE).astype(np.int32)

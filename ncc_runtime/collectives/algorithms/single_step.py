@@ -8,7 +8,7 @@ Source: AWS Neuron docs, intranode-collective-comm.rst and internode-collective-
 
 import numpy as np
 
-from ncc_runtime.collectives.chunks import Extent, Scratch, whole_chunks
+from ncc_runtime.collectives.chunks import Extent, Scratch, chunked
 from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.collectives.plan import (
     Job,
@@ -36,9 +36,9 @@ def arrange(layout: GroupLayout) -> int:
 def all_reduce(job: Job, members: int) -> Plan:
     """P-1 sends of the whole buffer."""
     scratch, strand = Scratch(), Strand(0, (0,))
-    width = job.buffers.element_bytes
+    element_bytes = job.buffers.element_bytes
     sends, reductions = [], []
-    for extent in whole_chunks(Space.OPERAND, job.buffers.operand_elements, 1, width):
+    for extent in chunked(Space.OPERAND, job.buffers.operand_elements, 1, element_bytes):
         size, begin = np.repeat(extent.sizes[0], members), np.repeat(extent.offsets[0], members)
         slots = np.array([scratch.take(int(size[0])) for _ in range(members)])
         sends += _sends(extent, slots, strand)
@@ -57,17 +57,14 @@ def all_reduce(job: Job, members: int) -> Plan:
 
 
 def _sends(extent: Extent, slots: np.ndarray, strand: Strand) -> list[Transfer]:
-    """The whole buffer into the sender's slot at every other member, and then at home.
+    """The whole buffer into the sender's slot at every other member, and last into its own.
 
-    When what stays at home has arrived, the DMA ring has read all that it sends, and the operand
-    may be written to.
+    A ring works in order. So when the local copy has arrived, the ring has read all that it sends,
+    and the operand may be written to.
     """
     members = len(slots)
-    mine = self_peers(members)
+    local_peers = self_peers(members)
     zero = np.zeros(members, np.int64)
-    moved = (extent.piece(zero),), Location(Space.SCRATCH, slots), extent.size(zero)
-    found = []
-    for shift in range(1, members):
-        peer = ((mine + shift) % members).astype(np.int32)
-        found.append(strand.transfer(peer, *moved))
-    return [*found, strand.transfer(mine, *moved)]
+    source, target, size = extent.piece(zero), Location(Space.SCRATCH, slots), extent.size(zero)
+    peers = [((local_peers + shift) % members).astype(np.int32) for shift in range(1, members)]
+    return [strand.transfer(peer, (source,), target, size) for peer in (*peers, local_peers)]

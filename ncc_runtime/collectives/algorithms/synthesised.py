@@ -5,7 +5,7 @@ of which a link carries a few chunks of one size. Slot by slot, every edge that 
 chunk that fewest chips have, of those that its source has and its target lacks. Where two edges
 would bring a chunk to the same chip, the shorter one does; the other takes something else. Ties are
 broken by a fixed scramble of numbers; another scramble is another draw. Of several draws with
-fewest slots, that is taken in whose slots all chips have most alike to do.
+fewest slots, the one is taken that loads the busiest chips of its slots least.
 
 A reduce-scatter is an all-gather on the reversed graph, backwards in time. An all-reduce is a
 reduce-scatter and an all-gather. Nothing requires that every chip owns as much in between, so a
@@ -34,7 +34,7 @@ from ncc_runtime.collectives.forwarding.link_graph import (
 from ncc_runtime.collectives.forwarding.planner import (
     LEAST_SEND_BYTES,
     ForwardingPlanner,
-    larger_bytes,
+    largest_tensor_bytes,
     strand_count,
 )
 from ncc_runtime.collectives.forwarding.schedule import (
@@ -51,13 +51,13 @@ from ncc_runtime.topology.format.spec import FabricShape
 NAME = "synthesised"
 
 SLICES = (1, 2, 4)
-"""Slices of a member's chunk: more come closer to the bound, by more rounds."""
+"""Slices of a member's chunk that are tried: more come closer to the bound, in more rounds."""
 
 WORTH_PERCENT = 98
 """More slices are taken only if they bring the slots of a slice below this."""
 
 REDUCED_OPERANDS = 4
-"""Operands of a chip that are reduced with what it gets, to compare slots; as of trn2."""
+"""Operands of a chip that are reduced with received sums, to compare slots; as of trn2."""
 
 LARGEST_SEARCH = 50_000_000
 """Edges by chunks by slots, about, that are searched at most: a second or two."""
@@ -96,7 +96,7 @@ def is_regular(layout: GroupLayout, graph: LinkGraph) -> bool:
     """Whether the chips fill an even torus, or are on a fabric that joins all chips alike."""
     topology = layout.placement.topology
     try:
-        return torus_grid_of(layout, graph).is_even
+        return torus_grid_of(layout, graph).has_equal_rates
     except UnsuitedError:
         is_drawn = bool(topology.axes) or topology.shape is FabricShape.GRAPH
         return not is_drawn and not topology.faults
@@ -116,7 +116,7 @@ def reduce_scatter(job: Job, group: WiredGroup) -> Plan:
 
 def all_reduce(job: Job, group: WiredGroup) -> Plan:
     """A reduce-scatter to as many owners as suit, and an all-gather from them."""
-    plane_bytes = larger_bytes(job) // group.proxies.planes
+    plane_bytes = largest_tensor_bytes(job) // group.proxies.planes
     owners = weighted_owners(group.graph, _most_slices(plane_bytes // group.graph.chips))
     return ForwardingPlanner(NAME, group.proxies).all_reduce(
         job,
@@ -130,7 +130,7 @@ def _with_even_owners(
     job: Job, group: WiredGroup, sends_of: Callable[[LinkGraph, tuple[int, ...]], ChipSchedule]
 ) -> tuple[ChipSchedule, int]:
     """The sends of chunks of which all chips own as many, and in how many strands they go."""
-    chunk_bytes = larger_bytes(job) // group.proxies.members
+    chunk_bytes = largest_tensor_bytes(job) // group.proxies.members
     owners = even_owners(group.graph, _most_slices(chunk_bytes), sends_of)
     strands = strand_count(chunk_bytes * group.graph.chips // len(owners))
     return sends_of(group.graph, owners), strands
@@ -143,20 +143,20 @@ def _most_slices(chunk_bytes: int) -> int:
 @lru_cache(maxsize=64)
 def even_owners(
     graph: LinkGraph,
-    most: int,
+    most_slices: int,
     sends_of: Callable[[LinkGraph, tuple[int, ...]], ChipSchedule],
 ) -> tuple[int, ...]:
-    """By chunk, its owner: every chip owns as many, `most` at most."""
-    tried = [_owners_alike(graph.chips, count) for count in SLICES if count <= most]
+    """By chunk, its owner: every chip owns equally many, `most_slices` at most."""
+    tried = [_equal_owners(graph.chips, count) for count in SLICES if count <= most_slices]
     searched = graph if sends_of is all_gather_sends else graph.reversed
     return _shortest([(owners, greedy_all_gather(searched, owners).slots) for owners in tried])
 
 
 @lru_cache(maxsize=64)
-def weighted_owners(graph: LinkGraph, most: int) -> tuple[int, ...]:
+def weighted_owners(graph: LinkGraph, most_slices: int) -> tuple[int, ...]:
     """By chunk, its owner, such that an all-reduce takes fewest slots a chunk."""
-    tried = [_owners_alike(graph.chips, 1), _owners_by_rate(graph, graph.chips)]
-    if most > 1:
+    tried = [_equal_owners(graph.chips, 1), _owners_by_rate(graph, graph.chips)]
+    if most_slices > 1:
         tried += [_owners_by_rate(graph, graph.chips * count) for count in (2, 3, 4)]
     return _shortest(
         [
@@ -171,25 +171,26 @@ def weighted_owners(graph: LinkGraph, most: int) -> tuple[int, ...]:
 
 
 def _shortest(tried: list[tuple[tuple[int, ...], int]]) -> tuple[int, ...]:
-    """The first of owners, with slots, that none beats by much in slots a chunk."""
+    """Of (owners, slots) the first owners that no others beat by much in slots a chunk."""
     best = min(slots / len(owners) for owners, slots in tried)
     return next(
         owners for owners, slots in tried if best * 100 >= WORTH_PERCENT * slots / len(owners)
     )
 
 
-def _owners_alike(chips: int, slices: int) -> tuple[int, ...]:
+def _equal_owners(chips: int, slices: int) -> tuple[int, ...]:
     return tuple(np.repeat(np.arange(chips), slices).tolist())
 
 
 def _owners_by_rate(graph: LinkGraph, count: int) -> tuple[int, ...]:
-    """So many owners that what a chip sends of the others' chunks is as much as its links carry.
+    """`count` owners, by chip in proportion to what its links carry.
 
-    With shares x of chips whose links carry r, (1 - x) / r is equal wherever x is above 0.
+    A chip with share x of the chunks sends and receives the other 1 - x. So that all chips with
+    links of rates r take one time, (1 - x) / r is equal wherever x is above 0.
     """
     rate = np.minimum(*(graph.rate_of(end) for end in graph.columns))
     is_owner = np.ones(graph.chips, bool)
-    while True:  # shares sum up to 1, so (owners - 1) = time * their rates; drop negative ones
+    while True:  # shares sum up to 1, so (owners - 1) = time * their rates; negative ones become 0
         time = (is_owner.sum() - 1) / rate[is_owner].sum()
         share = np.where(is_owner, 1 - time * rate, 0)
         if (share >= 0).all() or is_owner.sum() == 1:
@@ -198,7 +199,7 @@ def _owners_by_rate(graph: LinkGraph, count: int) -> tuple[int, ...]:
     share = np.maximum(share, 0)
     share = share / share.sum() * count if share.sum() else np.full(len(share), count / len(share))
     chunks = np.floor(share + 1e-9).astype(np.int64)
-    # largest remainders get one more
+    # largest remainder method: chips with the largest get one chunk more
     rest = np.argsort(np.round(chunks - share, 9), kind="stable")[: count - int(chunks.sum())]
     chunks[rest] += 1
     return tuple(np.repeat(np.arange(graph.chips), chunks).tolist())
@@ -217,23 +218,23 @@ def reduce_scatter_sends(graph: LinkGraph, owners: tuple[int, ...]) -> ChipSched
 
 
 def _evenest(graph: LinkGraph, owners: tuple[int, ...], *, is_backwards: bool) -> ChipSchedule:
-    """Of several draws with fewest slots, that in whose slots chips have most alike to do."""
+    """Of several draws with fewest slots, the one whose slots load the busiest chips least."""
     searched = graph.reversed if is_backwards else graph
     first = greedy_all_gather(searched, owners)
     effort = max(1, len(searched.edges) * len(owners) * first.slots)
     draws = range(1, min(DRAWS, DRAWN_SEARCH // effort))
     drawn = [first, *(greedy_all_gather(searched, owners, draw) for draw in draws)]
-    least = min(schedule.slots for schedule in drawn)
+    fewest_slots = min(schedule.slots for schedule in drawn)
     shortest = [
         _chip_schedule(graph, schedule.backwards if is_backwards else schedule)
         for schedule in drawn
-        if schedule.slots == least
+        if schedule.slots == fewest_slots
     ]
     return min(shortest, key=lambda sends: _busiest(sends, graph.chips, is_backwards=is_backwards))
 
 
 def _busiest(sends: ChipSchedule, chips: int, *, is_backwards: bool) -> int:
-    """What the busiest chip of each slot reduces and sends, or gets and sends, over all slots."""
+    """The work of the busiest chip of each slot, added up: pieces reduced or received, and sent."""
     work: np.ndarray = np.zeros((sends.slots + 1, chips), np.int64)
     if is_backwards:
         received = PartialSums.of(sends, chips).received
@@ -302,7 +303,7 @@ def greedy_all_gather(graph: LinkGraph, owners: tuple[int, ...], draw: int = 0) 
 
 @attrs.frozen(eq=False)
 class _GreedyMatching:
-    """Which chip has which chunk so far, and what edges can carry."""
+    """The chunks that chips have so far, and what edges can carry."""
 
     source: np.ndarray  # (edges,) int64
     target: np.ndarray  # (edges,) int64
@@ -310,7 +311,7 @@ class _GreedyMatching:
     length: np.ndarray  # (edges,) int64, in links
     capacities: np.ndarray  # (links,) int64, chunks in a slot
     scramble: np.ndarray  # (edges, chunks) float64 from 0 to below 1, breaks ties
-    has: np.ndarray  # (chips, chunks) bool, what a chip has at the end of the slot
+    has: np.ndarray  # (chips, chunks) bool, at the end of the slot
 
     @classmethod
     def of(cls, graph: LinkGraph, owners: tuple[int, ...], draw: int) -> "_GreedyMatching":
@@ -326,9 +327,9 @@ class _GreedyMatching:
         return cls(source, target, uses, uses.sum(axis=1), graph.capacities, scramble, has)
 
     def next_slot(self) -> tuple[np.ndarray, np.ndarray]:
-        """The sends of one slot, edges and chunks; afterwards `has` includes what they bring.
+        """The sends of one slot, edges and chunks; `has` then includes what they bring.
 
-        A chunk can be sent on only in a later slot, so sources have what they had at the begin.
+        A chunk can be sent on only in a later slot, so sources have what they had at the beginning.
         """
         left = self.capacities.copy()
         at_begin = self.has.copy()
@@ -339,6 +340,7 @@ class _GreedyMatching:
         free = np.flatnonzero((score < NEVER).any(axis=1) & self._fits(left))
         sends: list[tuple[np.ndarray, np.ndarray]] = []
         while len(free):
+            # every edge that is free wants its rarest chunk; those that lose it choose again
             best = score[free].argmin(axis=1)
             able = score[free, best] < NEVER
             edges, chunks = self._granted(free[able], best[able], left)
@@ -360,13 +362,13 @@ class _GreedyMatching:
     def _granted(
         self, edges: np.ndarray, chunks: np.ndarray, left: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Of what edges would take: each chunk once a chip, and what their links still carry.
+        """Of the chunks that edges would take, one of each for a chip, as far as links have room.
 
         `left` is lowered by what is granted.
         """
         order = np.argsort(self.length[edges], kind="stable")
         edges, chunks = edges[order], chunks[order]
-        arrivals = self.target[edges] * self.scramble.shape[1] + chunks
+        arrivals = self.target[edges] * self.scramble.shape[1] + chunks  # (chip, chunk) as a number
         _, first = np.unique(arrivals, return_index=True)
         first.sort()
         edges, chunks = edges[first], chunks[first]
@@ -385,6 +387,6 @@ class _GreedyMatching:
 def _scrambled(numbers: np.ndarray) -> np.ndarray:
     """Numbers spread over 0 to below 1, the same everywhere (the finaliser of splitmix64)."""
     mixed = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    for shift, multiplier in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(multiplier)
     return np.asarray(((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(40)) / 2.0**24)

@@ -26,7 +26,11 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.forwarding.link_graph import TorusGrid, link_graph_of, torus_grid_of
-from ncc_runtime.collectives.forwarding.planner import ForwardingPlanner, larger_bytes, strand_count
+from ncc_runtime.collectives.forwarding.planner import (
+    ForwardingPlanner,
+    largest_tensor_bytes,
+    strand_count,
+)
 from ncc_runtime.collectives.forwarding.schedule import ChipSchedule, ProxyRanks
 from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.collectives.plan import Job, Plan
@@ -82,7 +86,7 @@ class BucketAlgorithm:
 
     @staticmethod
     def _strands(job: Job, group: TorusGroup, sends: ChipSchedule) -> int:
-        return strand_count(larger_bytes(job) // (len(sends.owners) * group.proxies.planes))
+        return strand_count(largest_tensor_bytes(job) // (len(sends.owners) * group.proxies.planes))
 
 
 KINDS: tuple[BucketAlgorithm, ...] = (BucketAlgorithm("torus"), BucketAlgorithm("pod", is_pod=True))
@@ -128,8 +132,8 @@ def reduce_scatter_sends(grid: TorusGrid, is_pod: bool) -> ChipSchedule:
 def slice_orders(grid: TorusGrid, is_pod: bool) -> tuple[Order, ...]:
     """The order in which each slice goes along the dimensions, with the load balanced over them.
 
-    Every way to take up to MOST_SLICES slices of each order is tried. The best keeps the busiest
-    dimension busy for the least time per slice; of equal ones it is the one with fewest slices.
+    All combinations of up to MOST_SLICES slices of each order are tried. The best keeps the busiest
+    dimension busy for the least time per slice; of equal ones the one with fewest slices is taken.
     """
     dims = range(len(grid.dims))
     first = () if not is_pod or grid.outer is None else (grid.outer,)
@@ -166,7 +170,8 @@ def _busy_times(grid: TorusGrid, order: Order) -> np.ndarray:
 
 
 def _bucket(grid: TorusGrid, order: Order, step: int, number: int) -> tuple[np.ndarray, ...]:
-    """All sends of one slice: slot, source, target, owner, the slice's number, nth of its edge."""
+    """All sends of one slice, as columns: slot, source, target, owner of the chunk, number of the
+    slice, and place among the sends of its edge in the slot."""
     table = grid.table
     held = table[..., None]  # (dims, chunks): owners of the chunks that each chip has
     sends, slot = [], 0
@@ -174,9 +179,9 @@ def _bucket(grid: TorusGrid, order: Order, step: int, number: int) -> tuple[np.n
         passed = held
         for _ in range(grid.dims[dim] - 1):
             target = np.roll(table, -step, dim)
-            width = passed.shape[-1]
-            source, target = (np.repeat(end.ravel(), width) for end in (table, target))
-            nth = np.tile(np.arange(width), table.size)
+            chunks = passed.shape[-1]
+            source, target = (np.repeat(end.ravel(), chunks) for end in (table, target))
+            nth = np.tile(np.arange(chunks), table.size)
             slots = np.full(len(nth), slot)
             sends.append((slots, source, target, passed.ravel(), np.full_like(slots, number), nth))
             passed = np.roll(passed, step, dim)

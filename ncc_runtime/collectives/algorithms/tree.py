@@ -1,7 +1,7 @@
 """Tree algorithms: shares are reduced from the leaves to a root, the result spreads back down.
 
-`tree` is one binary tree. `double-tree` is two with half of every buffer each, in which who has
-children in the one is a leaf in the other, so that nobody sends or receives all of it twice.
+`tree` is one binary tree. `double-tree` is two with half of every buffer each. A member that has
+children in one is a leaf in the other, so none sends or receives the whole buffer twice.
 Buffers of some size go in slices that follow each other through the levels.
 
 Source: Sanders, Speck, Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.chunks import Extent, Scratch, sliced, whole_chunks
+from ncc_runtime.collectives.chunks import Extent, Scratch, chunked, sliced
 from ncc_runtime.collectives.layout import GroupLayout
 from ncc_runtime.collectives.plan import (
     IDLE,
@@ -55,11 +55,11 @@ def double_all_reduce(job: Job, order: tuple[int, ...]) -> Plan:
 
 
 def _all_reduce(name: str, job: Job, trees: list["_Tree"]) -> Plan:
-    width, members = job.buffers.element_bytes, trees[0].members
-    whole = whole_chunks(Space.OPERAND, job.buffers.operand_elements, 1, width)
-    total = sum(int(extent.sizes.sum()) for extent in whole)
+    element_bytes, members = job.buffers.element_bytes, trees[0].members
+    buffers = chunked(Space.OPERAND, job.buffers.operand_elements, 1, element_bytes)
+    total = sum(int(extent.sizes.sum()) for extent in buffers)
     slices = min(MOST_SLICES, max(1, total // len(trees) // SLICE_BYTES))
-    shares = sliced(whole, len(trees) * slices, width)
+    shares = sliced(buffers, len(trees) * slices, element_bytes)
     scratch, divided_by = Scratch(), divisor(job, members)
     strands = [
         list(trees[number // slices].rounds(share, number, number // slices, scratch, divided_by))
@@ -69,7 +69,7 @@ def _all_reduce(name: str, job: Job, trees: list["_Tree"]) -> Plan:
 
 
 def _tree(order: tuple[int, ...]) -> "_Tree":
-    """The places of an order as a search tree: every other one is a leaf."""
+    """The places of an order as a balanced search tree, in which every other place is a leaf."""
     members = len(order)
     parent: np.ndarray = np.full(members, IDLE, np.int32)
     children: np.ndarray = np.full((2, members), IDLE, np.int32)
@@ -79,7 +79,11 @@ def _tree(order: tuple[int, ...]) -> "_Tree":
         first, end, above, level = pending.pop()
         if first >= end:
             continue
-        root = _middle(first, end)
+        # the place k with most factors of two in k + 1, so that places 0, 2, 4 … become leaves
+        step = 1
+        while (first // (2 * step) + 1) * 2 * step <= end:
+            step *= 2
+        root = (first // step + 1) * step - 1
         member = order[root]
         depth[member], parent[member] = level, above
         if above != IDLE:
@@ -89,17 +93,9 @@ def _tree(order: tuple[int, ...]) -> "_Tree":
     return _Tree(parent, children, depth)
 
 
-def _middle(first: int, end: int) -> int:
-    """Of first..end-1 the place k for which k + 1 has the most factors of two."""
-    step = 1
-    while (first // (2 * step) + 1) * 2 * step <= end:
-        step *= 2
-    return (first // step + 1) * step - 1
-
-
 @attrs.frozen(eq=False)
 class _Tree:
-    """Columns over members; a child's side is the slot of its parent that it writes to."""
+    """Columns over members. A child is on side 0 or 1: the slot of its parent that it writes to."""
 
     parent: np.ndarray  # (members,) int32, IDLE at the root
     children: np.ndarray  # (2, members) int32, IDLE where there is none
@@ -137,46 +133,46 @@ class _Level:
     def up(self, level: int) -> Iterator[Transfer]:
         """Members of a level reduce what their children sent and send it to their parents."""
         tree = self.tree
-        mine, parent = self_peers(tree.members), tree.parent
+        member, parent = self_peers(tree.members), tree.parent
         for side in range(2):
-            is_side = tree.children[side, parent] == mine
+            is_side = tree.children[side, parent] == member
             here = (tree.depth == level) & (parent != IDLE) & is_side
-            for children, alike in self._by_children(here):
-                peer = np.where(alike, parent, IDLE)
+            for children, members in self._by_children(here):
+                peer = np.where(members, parent, IDLE)
                 for k, extent in enumerate(self.share):
                     sources = self._sources(k, children)
                     yield self._move(peer, sources, self._slot(side, k), extent)
 
     def top(self) -> Iterator[Transfer]:
         """The root reduces everything into its result."""
-        mine = self_peers(self.tree.members)
-        for children, alike in self._by_children(self.tree.parent == IDLE):
-            peer = np.where(alike, mine, IDLE)
+        member = self_peers(self.tree.members)
+        for children, members in self._by_children(self.tree.parent == IDLE):
+            peer = np.where(members, member, IDLE)
             for k, extent in enumerate(self.share):
                 yield self._move(peer, self._sources(k, children), self._result(extent), extent)
 
     def down(self, level: int) -> Iterator[Transfer]:
-        """Members of a level write the result to their children, both in one go."""
+        """Members of a level write the result to their children, both by one transfer."""
         here = self.tree.depth == level
         left, right = (np.where(here, children, IDLE) for children in self.tree.children)
         for extent in self.share:
             result = self._result(extent)
             moved = self._move(left, (result,), result, extent)
             if (right != IDLE).any():
-                moved = attrs.evolve(moved, also=SecondTarget(right, result))
+                moved = attrs.evolve(moved, second_target=SecondTarget(right, result))
             if (left != IDLE).any():
                 yield moved
 
     def _by_children(self, here: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Members by how many children they have."""
+        """Numbers of children, and the members, (members,) bool, that have as many."""
         count = (self.tree.children != IDLE).sum(axis=0)
         for children in range(3):
-            alike = here & (count == children)
-            if alike.any():
-                yield children, alike
+            members = here & (count == children)
+            if members.any():
+                yield children, members
 
     def _sources(self, k: int, children: int) -> tuple[Location, ...]:
-        """The own share of an extent, then what so many children sent."""
+        """The member's share of an extent, then the sums that its children sent."""
         received = (self._slot(side, k) for side in range(children))
         return (self._piece(self.share[k]), *received)
 

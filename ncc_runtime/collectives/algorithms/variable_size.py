@@ -34,7 +34,7 @@ MOST_ENTRIES = 4096
 
 
 def ragged_all_to_all(job: Job, shifts: GroupShifts) -> Plan:
-    """Tables: offsets here, rows, offsets there; one entry a member and update."""
+    """Tables: source offsets, rows, target offsets; one entry for each member and update."""
     if job.buffers.entries > MOST_ENTRIES:
         raise UnsuitedError(
             f"its tables have {job.buffers.entries} entries, length registers hold {MOST_ENTRIES}"
@@ -66,7 +66,6 @@ def reduce_scatter(job: Job, shifts: GroupShifts) -> Plan:
     slots = [scratch.take(slot) for _ in range(members)]
     stride = slots[1] if members > 1 else slot
     first = _to_slots(shifts, Space.SCRATCH, slot, operand, stride)
-    mine = self_peers(members).astype(np.int64)
     zero = np.zeros(members, np.int64)
     moves = chained_reduction(
         [Location(Space.SCRATCH, np.full(members, at, np.int64)) for at in slots],
@@ -77,7 +76,8 @@ def reduce_scatter(job: Job, shifts: GroupShifts) -> Plan:
         scratch,
         divisor(job, members),
     )
-    counted = (attrs.evolve(move, count=CountEntries(rows=mine), strand=None) for move in moves)
+    entry = self_peers(members).astype(np.int64)  # the rows that members keep for themselves
+    counted = (attrs.evolve(move, count=CountEntries(rows=entry), strand=None) for move in moves)
     rounds = [Round((move,)) for move in counted]
     return Plan("direct", members, (first, *rounds), scratch.bytes)
 
@@ -94,15 +94,15 @@ def assumed(job: Job, plan: Plan) -> Plan:
         Round(
             tuple(
                 attrs.evolve(move, size_bytes=np.full_like(move.size_bytes, share))
-                for move in one.transfers
+                for move in one_round.transfers
             )
         )
-        for one in plan.rounds
+        for one_round in plan.rounds
     ]
     return attrs.evolve(plan, rounds=tuple(rounds))
 
 
-_AS_IF = {
+_WITHOUT_COUNTS = {
     CollectiveOp.RAGGED_ALL_TO_ALL: CollectiveOp.ALL_TO_ALL,
     CollectiveOp.ALL_TO_ALL_V: CollectiveOp.ALL_TO_ALL,
     CollectiveOp.ALL_GATHER_V: CollectiveOp.ALL_GATHER,
@@ -114,23 +114,26 @@ def as_if_full(job: Job) -> Job:
     """The collective without counts that moves what is assumed of a variable-size one."""
     if not job.placeholder.op.is_counted:
         return job
-    op, members = _AS_IF[job.placeholder.op], max(map(len, job.placeholder.groups))
+    op, members = _WITHOUT_COUNTS[job.placeholder.op], max(map(len, job.placeholder.groups))
     (operand,), (result,) = job.buffers.operand_elements, job.buffers.result_elements
-    is_cut = job.placeholder.op in (CollectiveOp.ALL_GATHER_V, CollectiveOp.ALL_TO_ALL_V)
-    slot = min(operand, result // members if is_cut else result)
-    whole = slot if job.placeholder.op is CollectiveOp.RAGGED_ALL_TO_ALL else slot * members
+    has_slots = job.placeholder.op in (CollectiveOp.ALL_GATHER_V, CollectiveOp.ALL_TO_ALL_V)
+    slot = min(operand, result // members if has_slots else result)
+    full = slot if job.placeholder.op is CollectiveOp.RAGGED_ALL_TO_ALL else slot * members
     buffers = attrs.evolve(
         job.buffers,
-        operand_elements=(slot if op is CollectiveOp.ALL_GATHER else whole,),
-        result_elements=(slot if op is CollectiveOp.REDUCE_SCATTER else whole,),
+        operand_elements=(slot if op is CollectiveOp.ALL_GATHER else full,),
+        result_elements=(slot if op is CollectiveOp.REDUCE_SCATTER else full,),
     )
     return Job(attrs.evolve(job.placeholder, op=op, counts=()), buffers)
 
 
 def _bytes(job: Job) -> tuple[int, int]:
-    """Of the operand and of the result."""
-    width = job.buffers.element_bytes
-    return job.buffers.operand_elements[0] * width, job.buffers.result_elements[0] * width
+    """The sizes of the operand and of the result."""
+    buffers = job.buffers
+    return (
+        buffers.operand_elements[0] * buffers.element_bytes,
+        buffers.result_elements[0] * buffers.element_bytes,
+    )
 
 
 def _to_slots(shifts: GroupShifts, space: Space, slot: int, operand: int, stride: int = 0) -> Round:

@@ -43,22 +43,22 @@ class TransferLoad:
     grant_ps: int  # the slowest signal that a target is free, or that a source's data is there
     release_ps: int  # the slowest signal to a source's owner that it has been read
 
-    def size_key(self, sizes: np.ndarray, width: int) -> Hashable:
+    def size_key(self, sizes: np.ndarray, element_bytes: int) -> Hashable:
         """Equal for sizes that `bounded` cannot tell apart."""
         most = int(sizes.max(initial=0))
-        return most if most - int(sizes.min(initial=most)) <= width else sizes.tobytes()
+        return most if most - int(sizes.min(initial=most)) <= element_bytes else sizes.tobytes()
 
-    def bounded(self, sizes: np.ndarray, width: int) -> np.ndarray:
+    def bounded(self, sizes: np.ndarray, element_bytes: int) -> np.ndarray:
         """(parts,) int64, no less than what the bytes of the active members take, for one transfer.
 
-        Sizes that differ by no more than `width`, an element, all count as the largest.
+        Sizes that differ by no more than an element all count as the largest.
         """
-        if len(sizes) and 0 < int(sizes.max()) - int(sizes.min()) <= width:
+        if len(sizes) and 0 < int(sizes.max()) - int(sizes.min()) <= element_bytes:
             return self.unit * int(sizes.max()) + self.rows
         return self.exact(sizes, 1)
 
     def exact(self, sizes: np.ndarray, transfers: int) -> np.ndarray:
-        """(parts,) int64, for the bytes of the active members in so many transfers together."""
+        """(parts,) int64, for the bytes of the active members in several transfers together."""
         rows = self.rows * transfers
         if not len(sizes):
             return rows
@@ -84,8 +84,8 @@ class TransferLoads:
         owners = tuple(
             None if source.owner is None else source.owner.tobytes() for source in move.sources
         )
-        also = None if move.also is None else move.also.peer.tobytes()
-        pattern = move.peer.tobytes(), owners, also, move.lane
+        second = None if move.second_target is None else move.second_target.peer.tobytes()
+        pattern = move.peer.tobytes(), owners, second, move.lane
         if pattern not in self._by_pattern:
             self._by_pattern[pattern] = self._load(move)
         return self._by_pattern[pattern]
@@ -99,8 +99,8 @@ class TransferLoads:
             return np.where(members == IDLE, IDLE, self._groups[:, members]).ravel()
 
         peers = [ranks_of(move.peer[active])]
-        if move.also is not None:
-            peers.append(ranks_of(move.also.peer[active]))
+        if move.second_target is not None:
+            peers.append(ranks_of(move.second_target.peer[active]))
         latency_ps = average_ps = grant_ps = release_ps = fetch_ps = 0
         for peer in peers:
             src, dst = ranks[peer != IDLE], peer[peer != IDLE]
@@ -115,8 +115,8 @@ class TransferLoads:
             if source.owner is None:
                 owner = ranks
             else:
-                mine = source.owner[active]
-                owner = ranks_of(np.where(mine == IDLE, active, mine))
+                members = source.owner[active]
+                owner = ranks_of(np.where(members == IDLE, active, members))
                 grant_ps = max(grant_ps, self._slowest_signal_ps(owner, ranks))
                 release_ps = max(release_ps, self._slowest_signal_ps(ranks, owner))
             owners.append(owner)
@@ -153,7 +153,7 @@ class PricingModel:
 
     parts: Parts
     cc_cores: int = 1  # of a rank, that run the placeholder's stream
-    known: dict[LoadsKey, TransferLoads] | None = None  # shared by many sizes; None: by none
+    cached_loads: dict[LoadsKey, TransferLoads] | None = None  # for many sizes; None: no cache
     symmetry: RepresentativeParts | None = None  # if the first instance stands for all
     _seconds: np.ndarray = attrs.field(init=False)  # (parts,) float64, for one byte or instruction
 
@@ -166,12 +166,12 @@ class PricingModel:
     def loads(self, groups: Groups) -> TransferLoads:
         """The loads of transfers within groups, which do not depend on sizes."""
         first = None if self.symmetry is None else self.symmetry.parts
-        if self.known is None:
+        if self.cached_loads is None:
             return TransferLoads(self.parts, groups, first)
         key = len(groups), groups.tobytes(), first is None
-        if key not in self.known:
-            self.known[key] = TransferLoads(self.parts, groups, first)
-        return self.known[key]
+        if key not in self.cached_loads:
+            self.cached_loads[key] = TransferLoads(self.parts, groups, first)
+        return self.cached_loads[key]
 
     @property
     def vector(self) -> Parts | FirstParts:

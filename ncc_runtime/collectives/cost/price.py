@@ -160,7 +160,7 @@ class RoundCost:
 
     latency_ps: int
     average_latency_ps: int  # over an average route
-    grant_ps: int  # until signals that targets are free, and sources written, have come
+    grant_ps: int  # until signals that targets are free, and sources written, have arrived
     release_ps: int  # until owners have seen that they have been read
     busy_ps: int
     kind: PartKind  # of the busiest part
@@ -176,8 +176,8 @@ class RoundCost:
 class RoundCosts:
     """The costs of rounds within groups; those of equal loads and sizes are worked out once."""
 
-    def __init__(self, machine: PricingModel, groups: Groups, width: int) -> None:
-        self._machine, self._width = machine, width
+    def __init__(self, machine: PricingModel, groups: Groups, element_bytes: int) -> None:
+        self._machine, self._element_bytes = machine, element_bytes
         self._loads = machine.loads(groups)
         self._known: dict[Hashable, RoundCost] = {}
         self._together: dict[Hashable, tuple[Sequence[RoundCost], ChainTime]] = {}
@@ -190,20 +190,20 @@ class RoundCosts:
 
     def of(self, moves: Sequence[Transfer], sized: Sequence[SizedLoad]) -> RoundCost:
         """The cost of the transfers of one strand in a round."""
-        key = tuple((load, load.size_key(sizes, self._width)) for load, sizes in sized)
+        key = tuple((load, load.size_key(sizes, self._element_bytes)) for load, sizes in sized)
         if key not in self._known:
             self._known[key] = self._cost(moves, sized)
         return self._known[key]
 
     def _cost(self, moves: Sequence[Transfer], sized: Sequence[SizedLoad]) -> RoundCost:
-        each = [load.bounded(sizes, self._width) for load, sizes in sized]
-        total = np.sum(each, axis=0)
+        amounts_of = [load.bounded(sizes, self._element_bytes) for load, sizes in sized]
+        total = np.sum(amounts_of, axis=0)
         busy_ps, kind = self._machine.busiest(total)
         by_lane: dict[int, list[np.ndarray]] = {}
-        for move, amounts in zip(moves, each, strict=True):
+        for move, amounts in zip(moves, amounts_of, strict=True):
             by_lane.setdefault(move.lane, []).append(amounts)
         # transfers of one ring go one after another
-        in_turn = [
+        serial_ps = [
             sum(self._machine.busiest(amounts)[0] for amounts in of_lane)
             for of_lane in by_lane.values()
             if len(of_lane) > 1
@@ -215,7 +215,7 @@ class RoundCosts:
             average_latency_ps=fixed + max(load.average_latency_ps for load, _ in sized),
             grant_ps=max(load.grant_ps for load, _ in sized),
             release_ps=max(load.release_ps for load, _ in sized),
-            busy_ps=max((busy_ps, *in_turn)),
+            busy_ps=max((busy_ps, *serial_ps)),
             kind=kind,
             amounts=total,
             crosses=bool(total[self._machine.vector.span(PartKind.EFA)].any()),
@@ -230,24 +230,24 @@ class RoundCosts:
             return costs, ChainTime()
         key = tuple(map(id, costs))
         if key not in self._together:
-            self._together[key] = self._in_turns(costs)
+            self._together[key] = self._sharing(costs)
         return self._together[key]
 
-    def _in_turns(self, costs: Sequence[RoundCost]) -> tuple[Sequence[RoundCost], ChainTime]:
+    def _sharing(self, costs: Sequence[RoundCost]) -> tuple[Sequence[RoundCost], ChainTime]:
         amounts = np.array([cost.amounts for cost in costs])
         span = self._machine.vector.span
         shared = np.r_[tuple(span(kind) for kind in (PartKind.LINK, PartKind.DMA, PartKind.EFA))]
-        turns = max(1, int((amounts[:, shared] > 0).sum(axis=0).max(initial=0)))
-        whole_ps, kind = self._machine.busiest(amounts.sum(axis=0))
-        turn_ps = whole_ps // turns
-        if turns > 1 and whole_ps > min(cost.latency_ps for cost in costs):
+        sharers = max(1, int((amounts[:, shared] > 0).sum(axis=0).max(initial=0)))
+        together_ps, kind = self._machine.busiest(amounts.sum(axis=0))
+        turn_ps = together_ps // sharers
+        if sharers > 1 and together_ps > min(cost.latency_ps for cost in costs):
             # strands that take turns wait for the slowest route among them
             costs = [attrs.evolve(cost, average_latency_ps=cost.latency_ps) for cost in costs]
         costs = [
             attrs.evolve(cost, busy_ps=turn_ps, kind=kind) if turn_ps > cost.busy_ps else cost
             for cost in costs
         ]
-        return costs, ChainTime(0, ((kind, (turns - 1) * turn_ps),))
+        return costs, ChainTime(0, ((kind, (sharers - 1) * turn_ps),))
 
 
 class SignalRows:
@@ -267,17 +267,17 @@ class SignalRows:
     @property
     def signals(self) -> int:
         """Rows that signal others."""
-        return self._written + self._of_each(self._granted)
+        return self._written + self._per_member(self._granted)
 
     @property
     def readers(self) -> int:
         """Rows that wait for readers."""
-        return self._of_each(self._read)
+        return self._per_member(self._read)
 
     def add(self, move: Transfer) -> int:
-        """How many signals of others a rank waits for, for the first time, before a transfer."""
+        """How many signals of others a rank waits for before a transfer and not before others."""
         self.lanes.add(move.lane)
-        peers = [move.peer] if move.also is None else [move.peer, move.also.peer]
+        peers = [move.peer] if move.second_target is None else [move.peer, move.second_target.peer]
         targets = sum(self._new_pairs("write", move.lane, peer) > 0 for peer in peers)
         self._written += targets
         granted = 0
@@ -287,7 +287,7 @@ class SignalRows:
                 self._read += self._new_pairs("read", move.lane, owner)
                 granted += self._new_pairs("grant", 0, owner)
         self._granted += granted
-        return targets + self._of_each(granted)
+        return targets + self._per_member(granted)
 
     def _new_pairs(self, kind: str, lane: int, column: np.ndarray) -> int:
         """Pairs of different members in a column, 0 if it has been counted before."""
@@ -297,8 +297,8 @@ class SignalRows:
         self._known.add(key)
         return int(((column != IDLE) & (column != self._members)).sum())
 
-    def _of_each(self, pairs: int) -> int:
-        """So many pairs, divided among all members."""
+    def _per_member(self, pairs: int) -> int:
+        """The average of a member, rounded up."""
         return -(-pairs // len(self._members))
 
 
@@ -338,17 +338,19 @@ class _Phase:
     def amounts(self, count: int) -> np.ndarray:
         """(parts,) int64, what it takes: loads are linear, so sizes are added up first."""
         total: np.ndarray = np.zeros(count, np.int64)
-        for one in self.sums.values():
-            total += one.load.exact(one.sizes, one.transfers)
+        for load_sum in self.sums.values():
+            total += load_sum.load.exact(load_sum.sizes, load_sum.transfers)
         return total
 
 
 class PlanRun:
     """All rounds of one plan in time: a chain for each strand, and parts that serve the phases."""
 
-    def __init__(self, machine: PricingModel, plan: Plan, groups: Groups, width: int) -> None:
+    def __init__(
+        self, machine: PricingModel, plan: Plan, groups: Groups, element_bytes: int
+    ) -> None:
         self._machine = machine
-        self._costs = RoundCosts(machine, groups, width)
+        self._costs = RoundCosts(machine, groups, element_bytes)
         self._signals = SignalRows(plan.columns)
         strands = {move.strand for one_round in plan.rounds for move in one_round.transfers}
         self._is_alone = len(strands) < 2  # its rounds in turn, so that no part is shared
@@ -385,12 +387,12 @@ class PlanRun:
     def end_ps(self) -> int:
         """A wait for every channel of the last round, for every reader, and for every ring.
 
-        Channels by which data has come already are waited for while the rest is on its way.
+        Waits for channels whose data has arrived overlap with the rest of the data.
         """
         lanes, arrivals = len(self._signals.lanes), sum(self._unawaited.values())
-        late = min(arrivals, lanes)  # the last one of each ring
-        early_ps = (arrivals - late) * self._machine.row_ps - max(0, self._idle_ps)
-        return max(0, early_ps) + (late + self._signals.readers + lanes) * self._machine.row_ps
+        last = min(arrivals, lanes)  # the last arrival of each ring
+        early_ps = (arrivals - last) * self._machine.row_ps - max(0, self._idle_ps)
+        return max(0, early_ps) + (last + self._signals.readers + lanes) * self._machine.row_ps
 
     @property
     def chain(self) -> ChainTime:
@@ -403,22 +405,25 @@ class PlanRun:
         for move in one_round.transfers:
             strands[move.strand].append(move)
         sized = [self._costs.sized(moves) for moves in strands.values()]
-        alone = [self._costs.of(*one) for one in zip(strands.values(), sized, strict=True)]
+        alone = [
+            self._costs.of(moves, loads)
+            for moves, loads in zip(strands.values(), sized, strict=True)
+        ]
         all_strands = latest(*self._chains.values())
         if None in strands:  # transfers of no strand follow those of all strands
             all_strands, self._turns_delay = all_strands.then(self._turns_delay), ChainTime()
         self._continue_phase(frozenset(strands), any(cost.crosses for cost in alone))
         costs, delay = self._costs.side_by_side(alone)
         self._turns_delay = latest(self._turns_delay, delay)
-        self._phase.add([one for of_strand in sized for one in of_strand])
+        self._phase.add([load for of_strand in sized for load in of_strand])
         unawaited, begins = dict(self._unawaited), []
         for (strand, moves), cost in zip(strands.items(), costs, strict=True):
-            own = all_strands if strand is None else self._chains.get(strand, ChainTime())
+            chain = all_strands if strand is None else self._chains.get(strand, ChainTime())
             arrived = sum(unawaited.values()) if strand is None else unawaited.get(strand, 0)
-            after = latest(own, self._served.get(strand, ChainTime()), self._phase_floor)
+            after = latest(chain, self._served.get(strand, ChainTime()), self._phase_floor)
             begins.append(self._add_to_chain(strand, moves, cost, after, arrived))
         if self._phase.first is None:
-            first = min(range(len(costs)), key=lambda one: begins[one].end_ps)
+            first = min(range(len(costs)), key=lambda number: begins[number].end_ps)
             self._phase.first = begins[first].later(costs[first].latency_ps)
         self._last_begin = latest(*begins)
         rows_ps = len(one_round.transfers) * self._machine.row_ps
@@ -433,7 +438,7 @@ class PlanRun:
         after: ChainTime,
         arrived: int,
     ) -> ChainTime:
-        """Add a round to its strand's chain, `arrived` channels before it; when it begins."""
+        """Add a round, before which `arrived` channels are waited for, to its chain; its begin."""
         waits = 0
         for number, move in enumerate(moves):
             # the row that advances a ring can wait for one of them itself
@@ -480,14 +485,15 @@ class PlanRun:
         kind, strands = self._machine.vector.kind(int(used[last])), self._phase.strands
         served = begin.until(int(free[last]), kind)
         self._slow_others(begin.end_ps, served.end_ps, kind)
-        late_ps = served.end_ps - latest(*(self._chains[one] for one in strands)).end_ps
-        before = self._phase.rounds - 1  # rounds that delay the begin of the last
-        self._last_begin = self._last_begin.later(max(0, late_ps) * before // self._phase.rounds)
+        # parts that finish after the chains delay every round; the last begins after all others
+        delay_ps = max(0, served.end_ps - latest(*(self._chains[s] for s in strands)).end_ps)
+        rounds = self._phase.rounds
+        self._last_begin = self._last_begin.later(delay_ps * (rounds - 1) // rounds)
         self._served.update(dict.fromkeys(strands, served))
         self._served_by.update(dict.fromkeys(strands, kind))
 
     def _slow_others(self, begin_ps: int, end_ps: int, kind: PartKind) -> None:
-        """Other strands that such a part still serves get half of it while this phase runs."""
+        """Strands that a part of this kind still serves get half of it while this phase runs."""
         for strand in self._served.keys() - self._phase.strands:
             left_ps = self._served[strand].end_ps - begin_ps
             if self._served_by[strand] is kind and left_ps > 0:
@@ -496,12 +502,12 @@ class PlanRun:
 
 
 def _passes_on(move: Transfer) -> bool:
-    """Whether everybody sends, to one other each, as soon as it has what it sends."""
-    return move.also is None and not move.credit and bool((move.peer != IDLE).all())
+    """Whether every member sends to one other as soon as it has the data: a pipeline."""
+    return move.second_target is None and not move.credit and bool((move.peer != IDLE).all())
 
 
 def _channels(moves: Sequence[Transfer]) -> int:
     """Distinct lanes and columns of peers: what a rank may have to wait for."""
-    mine = np.arange(len(moves[0].peer)) if moves else np.empty(0)
-    remote = (move for move in moves if not np.array_equal(move.peer, mine))
+    self_peers = np.arange(len(moves[0].peer)) if moves else np.empty(0)
+    remote = (move for move in moves if not np.array_equal(move.peer, self_peers))
     return len({(move.lane, move.peer.tobytes()) for move in remote})

@@ -1,1 +1,1 @@
-"""Collectives over irregular wiring: what is sent over which link when, and who forwards it."""
+"""Collectives over irregular wiring: schedules of sends over links, and ranks that forward."""

@@ -41,18 +41,19 @@ class LinkGraph:
 
     @property
     def capacities(self) -> np.ndarray:
-        """(links,) int64, whole chunks of one size that each link carries in a time slot.
+        """(links,) int64, the number of equal chunks that each link carries in a time slot.
 
-        The size of a chunk is such that least of what all links carry together is lost. A link
-        that is too slow for one chunk is left out, unless some chips have no other route.
+        Rates are rounded down to multiples of a unit, a fraction of the fastest rate: the one that
+        loses least of all rates together. A link that is too slow for one chunk gets none, unless
+        chips would be cut off without it.
         """
         rates = np.array(self.rates, np.float64)
         fastest = rates.max(initial=1.0)
         # the fastest link carries 1..MOST_CHUNKS; 1e-9 keeps exact ratios from rounding down
         tried = [np.floor(rates * count / fastest + 1e-9) for count in range(1, MOST_CHUNKS + 1)]
-        used = [chunks.sum() / count for count, chunks in enumerate(tried, 1)]
-        best = tried[int(np.argmax(np.round(used, 6)))].astype(np.int64)
-        return best if self.is_connected(best > 0) else np.maximum(best, 1)
+        used = [carried.sum() / count for count, carried in enumerate(tried, 1)]
+        chunks = tried[int(np.argmax(np.round(used, 6)))].astype(np.int64)
+        return chunks if self.is_connected(chunks > 0) else np.maximum(chunks, 1)
 
     def is_connected(self, is_used: np.ndarray) -> bool:
         """Whether edges of some links, (links,) bool, lead from every chip to every other."""
@@ -106,13 +107,13 @@ def _link_graph(topology: Topology, table: RouteTable, chips: tuple[int, ...]) -
     within = np.array(chips, np.int64) - node * per_node
     number = {int(chip): place for place, chip in enumerate(within)}
     routes, rows = table.rows(np.array(node), within[:, None], within[None, :])
-    ends = topology.links.dst[: topology.links_per_node].tolist()  # of the first instance
+    heads = topology.links.dst[: topology.links_per_node].tolist()  # of the first instance's links
     number_of: dict[int, int] = {}  # of links, in the order in which edges take them
     edges = []
     for place, row in enumerate(rows.tolist()):
-        for other, at in enumerate(row):
-            route = routes.links[routes.start[at] : routes.start[at + 1]].tolist()
-            passed = (ends[link] for link in route[:-1])
+        for other, index in enumerate(row):
+            route = routes.links[routes.start[index] : routes.start[index + 1]].tolist()
+            passed = (heads[link] for link in route[:-1])
             if place != other and route and not any(chip in number for chip in passed):
                 links = tuple(number_of.setdefault(link, len(number_of)) for link in route)
                 edges.append((place, other, links))
@@ -127,14 +128,14 @@ def canonical_order(graph: LinkGraph) -> np.ndarray:
     colours = _refined(np.zeros(graph.chips, np.int64), kinds)
     while len(colours) and colours.max() + 1 < len(colours):
         shared = colours == np.flatnonzero(np.bincount(colours) > 1)[0]
-        split = 2 * colours + 1  # leaves room for a colour below each
-        split[np.flatnonzero(shared)[0]] -= 1
-        colours = _refined(split, kinds)
+        individualised = 2 * colours + 1  # leaves room for a colour below each
+        individualised[np.flatnonzero(shared)[0]] -= 1
+        colours = _refined(individualised, kinds)
     return np.argsort(colours)
 
 
 def relabelled(graph: LinkGraph, order: np.ndarray) -> LinkGraph:
-    """The same graph with chip order[k] as chip k, edges by their ends and links by their edges."""
+    """The graph with chip order[k] as chip k; edges sorted by their ends, links by their edges."""
     number = np.argsort(order)
     edges = [(int(number[a]), int(number[b]), links) for a, b, links in graph.edges]
     edges.sort(key=lambda edge: (*edge[:2], _length_and_rates(graph, edge[2])))
@@ -158,14 +159,14 @@ def _pair_kinds(graph: LinkGraph) -> np.ndarray:
         edges.setdefault((source, target), []).append(_length_and_rates(graph, links))
     kinds = {pair: tuple(sorted(figures)) for pair, figures in edges.items()}
     code = {kind: number for number, kind in enumerate(sorted(set(kinds.values())), 1)}
-    there: np.ndarray = np.zeros((graph.chips, graph.chips), np.int64)
+    codes: np.ndarray = np.zeros((graph.chips, graph.chips), np.int64)
     for (source, target), kind in kinds.items():
-        there[source, target] = code[kind]
-    return there * (len(code) + 1) + there.T
+        codes[source, target] = code[kind]
+    return codes * (len(code) + 1) + codes.T  # both directions of a pair as one number
 
 
 def _refined(colours: np.ndarray, kinds: np.ndarray) -> np.ndarray:
-    """(chips,) int64, the coarsest refinement: chips of one colour have neighbours alike.
+    """(chips,) int64, the coarsest equitable refinement: equal colours have equal neighbours.
 
     New colours count from 0 on, in the order of those given.
     """
@@ -187,7 +188,7 @@ class TorusGrid:
     dims: tuple[int, ...]
     chips: tuple[int, ...]  # by place in the grid
     rates: tuple[int, ...]  # of the slowest link along each dimension, bytes a second
-    is_even: bool  # whether all links of a dimension run at one rate
+    has_equal_rates: bool  # whether all links of a dimension run at one rate
     outer: int | None  # the dimension that joins hosts; None: there is none
 
     @cached_property
@@ -223,7 +224,7 @@ def torus_grid_of(layout: GroupLayout, graph: LinkGraph) -> TorusGrid:
         dims=dims,
         chips=tuple(order.tolist()),
         rates=tuple(min(along) for along in rates),
-        is_even=all(len(set(along)) == 1 for along in rates),
+        has_equal_rates=all(len(set(along)) == 1 for along in rates),
         outer=0 if outer else None,
     )
 

@@ -21,7 +21,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives import stages
-from ncc_runtime.collectives.chunks import ALIGNMENT, Extent, Scratch, sliced, whole_chunks
+from ncc_runtime.collectives.chunks import ALIGNMENT, Extent, Scratch, chunked, sliced
 from ncc_runtime.collectives.forwarding.schedule import (
     ChipSchedule,
     ForwardingSchedule,
@@ -74,8 +74,8 @@ class ForwardingPlanner:
         if self.proxies.places == 1:
             strands = min(strands, max(1, LANES // sends.most_targets))
         schedule = forwarded_all_gather(self.proxies, sends, is_by_member=True)
-        (whole,) = stages.result_slices(job, members, 1)
-        cut = stages.result_slices(job, members, slices * strands)
+        (full_chunks,) = stages.result_slices(job, members, 1)
+        chunk_slices = stages.result_slices(job, members, slices * strands)
         for strand in range(strands):
             if self.proxies.places > 1:  # half of the rings are for copies on chips
                 forwarding = _ForwardingStrand(
@@ -85,8 +85,8 @@ class ForwardingPlanner:
                 lanes_each = LANES // strands
                 lanes = (lanes_each * strand + (k + strand) % lanes_each for k in range(lanes_each))
                 forwarding = _ForwardingStrand.with_one(Strand(strand, tuple(lanes)))
-            targets = _by_place(self.proxies, cut[strand::strands])
-            chunks = _by_place(self.proxies, [whole] * slices)
+            targets = _by_place(self.proxies, chunk_slices[strand::strands])
+            chunks = _by_place(self.proxies, [full_chunks] * slices)
             operands = _within_chunks(targets, chunks, Space.OPERAND)
             rounds.append(forwarding.all_gather(schedule, operands, targets))
         return Plan(self.name, members, stages.side_by_side(rounds))
@@ -99,11 +99,11 @@ class ForwardingPlanner:
         members, scratch, rounds = self.proxies.members, Scratch(), []
         slices = len(sends.owners) // self.proxies.chips
         schedule = forwarded_reduce_scatter(self.proxies, sends, is_by_member=True)
-        (whole,) = stages.operand_slices(job, members, 1)
-        cut = stages.operand_slices(job, members, slices * strands)
+        (full_chunks,) = stages.operand_slices(job, members, 1)
+        chunk_slices = stages.operand_slices(job, members, slices * strands)
         for strand in range(strands):
-            extents = _by_place(self.proxies, cut[strand::strands])
-            chunks = _by_place(self.proxies, [whole] * slices)
+            extents = _by_place(self.proxies, chunk_slices[strand::strands])
+            chunks = _by_place(self.proxies, [full_chunks] * slices)
             targets = _within_chunks(extents, chunks, Space.RESULT)
             forwarding = _ForwardingStrand.with_one(_strand(strand, strand % 4))
             rounds.append(
@@ -121,7 +121,7 @@ class ForwardingPlanner:
         chunks = len(reducing.owners)
         depth = 1
         if strands == STRANDS:
-            chunk_bytes = larger_bytes(job) // (proxies.planes * chunks * strands)
+            chunk_bytes = largest_tensor_bytes(job) // (proxies.planes * chunks * strands)
             depth = min(PIPELINE_DEPTH, max(1, chunk_bytes // LEAST_SEND_BYTES))
         inward = forwarded_reduce_scatter(proxies, reducing, is_by_member=False)
         outward = forwarded_all_gather(proxies, gathering, is_by_member=False)
@@ -141,19 +141,19 @@ class ForwardingPlanner:
         return Plan(self.name, proxies.members, together, scratch.bytes)
 
 
-def larger_bytes(job: Job) -> int:
+def largest_tensor_bytes(job: Job) -> int:
     """The largest operand or result of a member."""
     elements = max((*job.buffers.operand_elements, *job.buffers.result_elements), default=0)
     return elements * job.buffers.element_bytes
 
 
 def strand_count(chunk_bytes: int) -> int:
-    """In how many strands chunks of a size go."""
+    """The number of strands for chunks of a size."""
     return int(min(STRANDS, max(1, chunk_bytes // STRAND_BYTES)))
 
 
 def _strand(number: int, block: int) -> Strand:
-    """Four DMA rings, one for each group of engines; strands begin with another of them."""
+    """Four DMA rings, one for each group of engines; each strand begins with another one."""
     return Strand(number, tuple(4 * block + (k + number) % 4 for k in range(4)))
 
 
@@ -170,15 +170,15 @@ class _ForwardingStrand:
         return cls(strand, strand)
 
     def all_gather(
-        self, schedule: ForwardingSchedule, own: Sequence[Extent], targets: Sequence[Extent]
+        self, schedule: ForwardingSchedule, sources: Sequence[Extent], targets: Sequence[Extent]
     ) -> list[Round]:
-        """What `own` has, in the targets of everybody."""
+        """The chunks in `sources`, in the targets of all members."""
         return [
             Round(
                 tuple(
-                    self._copied(step, begin if step.operand_owners else target, target)
+                    self._copied(step, source if step.operand_owners else target, target)
                     for step in steps
-                    for begin, target in zip(own, targets, strict=True)
+                    for source, target in zip(sources, targets, strict=True)
                 )
             )
             for steps in schedule.rounds
@@ -190,7 +190,7 @@ class _ForwardingStrand:
         if step.second_peer is None:
             return move
         second = SecondTarget(step.second_peer, target.piece(step.column))
-        return attrs.evolve(move, also=second)
+        return attrs.evolve(move, second_target=second)
 
     def reduce_scatter(
         self,
@@ -248,7 +248,7 @@ class _ForwardingStrand:
 
 
 def _by_place(proxies: ProxyRanks, slices: Sequence[Sequence[Extent]]) -> list[Extent]:
-    """Chunks of members, cut into slices: columns are (chip, slice) by place on the chip."""
+    """Slices of members' chunks as columns (chip, slice, place), the order that proxies use."""
     count = len(slices)
     member = proxies.table[:, None, :].repeat(count, axis=1)  # (chips, slices, places)
     number = np.arange(count)[None, :, None]
@@ -265,7 +265,7 @@ def _by_place(proxies: ProxyRanks, slices: Sequence[Sequence[Extent]]) -> list[E
 def _within_chunks(
     extents: Sequence[Extent], chunks: Sequence[Extent], space: Space
 ) -> list[Extent]:
-    """The same columns where every chunk is in a buffer of its own; `chunks` are whole ones."""
+    """The same columns where every chunk is in a buffer of its own; `chunks` are not sliced."""
     return [
         extent.moved(space, extent.offsets - chunk.offsets)
         for extent, chunk in zip(extents, chunks, strict=True)
@@ -273,18 +273,19 @@ def _within_chunks(
 
 
 def _by_strand(job: Job, strands: int, planes: int, chunks: int) -> list[list[Extent]]:
-    """Operands cut into strands, planes and chunks: by strand, columns are chunks by plane."""
-    width = job.buffers.element_bytes
-    whole = whole_chunks(Space.OPERAND, job.buffers.operand_elements, strands, width)
-    parts = sliced(whole, planes * chunks, width)
+    """Operands divided into strands, planes and chunks: by strand, columns are chunks by plane."""
+    element_bytes = job.buffers.element_bytes
+    of_strands = chunked(Space.OPERAND, job.buffers.operand_elements, strands, element_bytes)
+    parts = sliced(of_strands, planes * chunks, element_bytes)
     by_strand: list[list[Extent]] = [[] for _ in range(strands)]
-    for tensor, extent in enumerate(whole):
+    for tensor, extent in enumerate(of_strands):
         offsets = np.stack([part[tensor].offsets[0] for part in parts])  # (planes*chunks, strands)
         sizes = np.stack([part[tensor].sizes[0] for part in parts])
         for strand, extents in enumerate(by_strand):
-            at, size = (
+            # column chunk * planes + plane, as proxies number them
+            offset, size = (
                 table[:, strand].reshape(planes, chunks).T.reshape(1, -1)
                 for table in (offsets, sizes)
             )
-            extents.append(Extent(extent.space, tensor, at, size))
+            extents.append(Extent(extent.space, tensor, offset, size))
     return by_strand

@@ -56,7 +56,7 @@ class ProxyRanks:
         )
 
     def reordered(self, order: np.ndarray) -> "ProxyRanks":
-        """The same with chip order[k] as chip k."""
+        """The proxies with chip order[k] as chip k."""
         return ProxyRanks(tuple(self.clusters[chip] for chip in order))
 
     @cached_property
@@ -78,8 +78,8 @@ class ProxyRanks:
         return max(map(len, self.clusters))
 
     @cached_property
-    def turns(self) -> int:
-        """How many places a proxy serves at most."""
+    def places_per_proxy(self) -> int:
+        """Places that a proxy serves at most, one in each of its turns."""
         return -(-self.places // self.planes)
 
     @cached_property
@@ -177,7 +177,7 @@ FREE = -1
 def edge_colouring(ends: Sequence[tuple[int, int]], nodes: int) -> list[int]:
     """A colour for every edge: edges with one source or one target differ.
 
-    It takes as many colours as the busiest node has edges out or in, which is the least.
+    It takes as many colours as the busiest node has edges out or in, which is the minimum.
 
     Source: König's theorem by alternating paths (Gabow, "Using Euler partitions to edge color
     bipartite multigraphs", 1976, describes this baseline).
@@ -186,18 +186,18 @@ def edge_colouring(ends: Sequence[tuple[int, int]], nodes: int) -> list[int]:
     for source, target in ends:
         degree[source] += 1
         degree[nodes + target] += 1
-    most = max(degree, default=0)
-    at = [[FREE] * most for _ in range(2 * nodes)]  # by node (sources, then targets) and colour
+    # by node (sources, then targets) and colour, the edge of that colour
+    edge_at = [[FREE] * max(degree, default=0) for _ in range(2 * nodes)]
     for edge, (source, target) in enumerate(ends):
         # One colour is free at the source, one at the target. Where they differ, exchange them
         # along the alternating path from the target. It does not reach the source: it comes to
         # sources by edges of the first colour, which the source has none of.
-        first, second = at[source].index(FREE), at[nodes + target].index(FREE)
+        first, second = edge_at[source].index(FREE), edge_at[nodes + target].index(FREE)
         if first != second:
-            _exchange(at, ends, nodes + target, first, second)
-        at[source][first] = at[nodes + target][first] = edge
+            _exchange(edge_at, ends, nodes + target, first, second)
+        edge_at[source][first] = edge_at[nodes + target][first] = edge
     colours = [FREE] * len(ends)
-    for row in at[:nodes]:
+    for row in edge_at[:nodes]:
         for colour, edge in enumerate(row):
             if edge != FREE:
                 colours[edge] = colour
@@ -205,13 +205,13 @@ def edge_colouring(ends: Sequence[tuple[int, int]], nodes: int) -> list[int]:
 
 
 def _exchange(
-    at: list[list[int]], ends: Sequence[tuple[int, int]], node: int, first: int, second: int
+    edge_at: list[list[int]], ends: Sequence[tuple[int, int]], node: int, first: int, second: int
 ) -> None:
     """Exchange two colours along the path from a node, so that the first is free there."""
-    nodes = len(at) // 2
+    nodes = len(edge_at) // 2
     path, colour = [], first
-    while at[node][colour] != FREE:
-        edge = at[node][colour]
+    while edge_at[node][colour] != FREE:
+        edge = edge_at[node][colour]
         path.append((edge, colour))
         source, target = ends[edge][0], nodes + ends[edge][1]
         node = source if node == target else target
@@ -219,10 +219,10 @@ def _exchange(
     # two passes: an edge must not clear what its neighbour on the path has just set
     for edge, colour in path:
         for end in (ends[edge][0], nodes + ends[edge][1]):
-            at[end][colour] = FREE
+            edge_at[end][colour] = FREE
     for edge, colour in path:
         for end in (ends[edge][0], nodes + ends[edge][1]):
-            at[end][second if colour == first else first] = edge
+            edge_at[end][second if colour == first else first] = edge
 
 
 @attrs.frozen(eq=False)
@@ -231,7 +231,7 @@ class ForwardingStep:
 
     peer: np.ndarray  # (members,) int32, IDLE for none
     column: np.ndarray  # (members,) int64, of the buffers
-    lane_index: int  # which DMA ring of the strand, counted round
+    lane_index: int  # DMA ring of the strand; wraps round
     operand_owners: tuple[np.ndarray, ...] = ()  # (members,) int32: whose operands are read
     partials: tuple[np.ndarray, ...] = ()  # (members,) int64: buffers of partial sums read
     partial_target: np.ndarray | None = None  # (members,) int64, such a buffer; None: the target
@@ -257,22 +257,22 @@ def forwarded_all_gather(
     """
     builder = _StepBuilder(proxies, sends, is_by_member)
     rounds: list[tuple[ForwardingStep, ...]] = []
-    # what chips have got and must still copy to their other members
+    # chunks that chips have received and must still copy to their other members
     chips, chunks = sends.owners, np.arange(len(sends.owners))
     for slot in range(sends.slots + 1):
-        at = np.flatnonzero(sends.slot == slot)
+        in_slot = np.flatnonzero(sends.slot == slot)
         is_first = is_by_member and not slot
         steps: list[ForwardingStep] = []
-        for rows in equal_rows(sends.colour[at]):
-            steps += builder.forwarded(at[rows], is_first)
+        for rows in equal_rows(sends.colour[in_slot]):
+            steps += builder.forwarded(in_slot[rows], is_first)
         if is_first:
-            # results of proxies are only being written: copies of own chunks go with the next slot
+            # results of proxies are only being written: their copies go with the next slot
             steps += builder.copied_operands()
-            chips = np.append(chips, sends.target[at])
-            chunks = np.append(chunks, sends.chunk[at])
+            chips = np.append(chips, sends.target[in_slot])
+            chunks = np.append(chunks, sends.chunk[in_slot])
         else:
             steps += builder.copied_on_chips(chips, chunks)
-            chips, chunks = sends.target[at], sends.chunk[at]
+            chips, chunks = sends.target[in_slot], sends.chunk[in_slot]
         rounds.append(tuple(steps))
     return ForwardingSchedule(tuple(steps for steps in rounds if steps))
 
@@ -284,17 +284,16 @@ def forwarded_reduce_scatter(
     """All chunks, reduced over everybody, at the members they belong to, or at proxies."""
     builder = _StepBuilder(proxies, sends, is_by_member)
     sums = PartialSums.of(sends, proxies.chips)
-    if sums.most + proxies.places > MOST_SOURCES:
-        raise UnsuitedError(
-            f"a chip joins {sums.most + proxies.places} pieces, a descriptor {MOST_SOURCES} at most"
-        )
+    pieces = sums.most_received + proxies.places
+    if pieces > MOST_SOURCES:
+        raise UnsuitedError(f"a chip joins {pieces} pieces, a descriptor {MOST_SOURCES} at most")
     rounds: list[list[ForwardingStep]] = [[] for _ in range(sends.slots + 1)]
-    # one step has one number of sources for all, so sends are told apart by it too
+    # the transfers of a step have equally many sources, so sends with others are another step
     for rows in equal_rows(sends.slot, sends.colour, sums.received, proxies.sizes[sends.source]):
         rounds[int(sends.slot[rows[0]])] += builder.reduced_and_sent(rows, sums)
     for number, (slot, chunks) in enumerate(sums.completed(sends, proxies.sizes)):
         rounds[slot] += builder.completed(chunks, sums, number)
-    buffers = sums.buffers * builder.turns
+    buffers = sums.buffers * len(builder.turns)
     return ForwardingSchedule(tuple(tuple(steps) for steps in rounds if steps), buffers)
 
 
@@ -306,22 +305,23 @@ class PartialSums:
     """
 
     buffer: np.ndarray  # (sends,) int64, the number of its buffer at the target
-    received: np.ndarray  # (sends,) int64, how many sums of the chunk the source has got before
+    received: np.ndarray  # (sends,) int64, sums of the chunk that the source received before
     children: np.ndarray  # (sends, k) int64, the buffers of these, IDLE beyond the last
     owner_children: np.ndarray  # (chunks, k) int64, the same of the owner in the end
     owner_slot: np.ndarray  # (chunks,) int64, the slot after the owner has got its last
     buffers: int  # of the chip that gets most
 
     @property
-    def most(self) -> int:
-        """The most partial sums of one chunk that one chip gets."""
+    def most_received(self) -> int:
+        """The most partial sums of one chunk that one chip receives."""
         return self.children.shape[1]
 
     @classmethod
     def of(cls, sends: ChipSchedule, chips: int) -> "PartialSums":
-        """Of a reduce-scatter over so many chips."""
+        """The partial sums of a reduce-scatter."""
+        # by chip and chunk, the buffers with sums that are there
         held: list[list[list[int]]] = [[[] for _ in sends.owners] for _ in range(chips)]
-        count = [0] * chips
+        count = [0] * chips  # of buffers by chip
         buffer, children = [], []
         ends = zip(sends.source.tolist(), sends.target.tolist(), sends.chunk.tolist(), strict=True)
         for source, target, chunk in ends:
@@ -330,21 +330,21 @@ class PartialSums:
             buffer.append(count[target])
             count[target] += 1
         at_owners = [held[owner][chunk] for chunk, owner in enumerate(sends.owners.tolist())]
-        most = max((len(row) for row in (*children, *at_owners)), default=0)
+        most_received = max((len(row) for row in (*children, *at_owners)), default=0)
         owner_slot = np.zeros(len(sends.owners), np.int64)
         to_owner = sends.target == sends.owners[sends.chunk]
         np.maximum.at(owner_slot, sends.chunk[to_owner], sends.slot[to_owner] + 1)
         return cls(
             buffer=np.array(buffer, np.int64),
             received=np.array([len(row) for row in children], np.int64),
-            children=_table(children, most),
-            owner_children=_table(at_owners, most),
+            children=_table(children, most_received),
+            owner_children=_table(at_owners, most_received),
             owner_slot=owner_slot,
             buffers=max(count, default=0),
         )
 
     def completed(self, sends: ChipSchedule, sizes: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """By slot, chunks that are complete at different owners and alike in number of sources."""
+        """By slot, chunks complete at different owners, with equally many sources each."""
         count = (self.owner_children != IDLE).sum(axis=1)
         for chunks in equal_rows(self.owner_slot, count, sizes[sends.owners]):
             nth = running_counts(sends.owners[chunks])
@@ -352,8 +352,9 @@ class PartialSums:
                 yield int(self.owner_slot[chunks[0]]), chunks[nth == number]
 
 
-def _table(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
-    table = np.full((len(rows), width), IDLE, np.int64)
+def _table(rows: Sequence[Sequence[int]], columns: int) -> np.ndarray:
+    """Rows of different lengths as (rows, columns) int64, IDLE beyond their ends."""
+    table = np.full((len(rows), columns), IDLE, np.int64)
     for number, row in enumerate(rows):
         table[number, : len(row)] = row
     return table
@@ -365,15 +366,15 @@ class _StepBuilder:
 
     proxies: ProxyRanks
     sends: ChipSchedule
-    is_by_member: bool  # columns belong to members; else to proxies, which have one turn
+    is_by_member: bool  # columns belong to members; else to proxies, which have one turn each
 
     @property
-    def turns(self) -> int:
-        """How many places a proxy serves at most."""
-        return self.proxies.turns if self.is_by_member else 1
+    def turns(self) -> range:
+        """The turns of a proxy, one for each place that it serves."""
+        return range(self.proxies.places_per_proxy if self.is_by_member else 1)
 
     @property
-    def width(self) -> int:
+    def chunk_columns(self) -> int:
         """Columns of a chunk."""
         return self.proxies.places if self.is_by_member else self.proxies.planes
 
@@ -383,7 +384,7 @@ class _StepBuilder:
         The k-th send of a chunk also writes it to the proxy's k-th neighbour on its own chip.
         """
         sends = self.sends
-        for turn in range(self.turns):
+        for turn in self.turns:
             peer, column = self._sent(rows, turn)
             if (peer == IDLE).all():
                 continue
@@ -399,15 +400,15 @@ class _StepBuilder:
             )
 
     def copied_operands(self) -> Iterator[ForwardingStep]:
-        """What proxies will forward, from operands on their chip into their own results."""
+        """What proxies will forward: from operands on their chip into their results."""
         nth = running_counts(self.sends.owners)
         for number in range(int(nth.max(initial=-1)) + 1):
             chunks = np.flatnonzero(nth == number)
             chips = self.sends.owners[chunks]
-            for turn in range(self.turns):
-                column, is_there = self._served(chunks, turn)
+            for turn in self.turns:
+                column, exists = self._served(chunks, turn)
                 proxies = self.proxies.neighbours(0)[chips]
-                peer = self._ranks(proxies, np.where(is_there, proxies, IDLE))
+                peer = self._ranks(proxies, np.where(exists, proxies, IDLE))
                 if (peer != IDLE).any():
                     yield ForwardingStep(
                         peer,
@@ -418,9 +419,9 @@ class _StepBuilder:
                     )
 
     def copied_on_chips(self, chips: np.ndarray, chunks: np.ndarray) -> Iterator[ForwardingStep]:
-        """Chunks that chips have got, to the members that no send of the proxy writes to as well.
+        """Chunks that chips received, to those members to which no send writes its second copy.
 
-        A transfer writes two of them. A step has one chunk of a chip.
+        A transfer writes to two of them. A step has one chunk of a chip.
         """
         sent = self.sends.send_counts[chips, chunks]
         lane_index = 0
@@ -428,8 +429,8 @@ class _StepBuilder:
             rows = np.flatnonzero(sent == count)
             nth = running_counts(chips[rows])
             for number in range(int(nth.max(initial=-1)) + 1):
-                alike = rows[nth == number]
-                for step in self._to_neighbours(chips[alike], chunks[alike], count + 1):
+                one_a_chip = rows[nth == number]
+                for step in self._to_neighbours(chips[one_a_chip], chunks[one_a_chip], count + 1):
                     lane_index += 1
                     yield attrs.evolve(step, lane_index=lane_index)
 
@@ -438,9 +439,9 @@ class _StepBuilder:
     ) -> Iterator[ForwardingStep]:
         """A chunk of each chip from its proxies to their neighbours from `first_step` places on."""
         proxies = self.proxies.neighbours(0)[chips]
-        for turn in range(self.turns):
-            column, is_there = self._served(chunks, turn)
-            active = self.proxies.column(proxies, is_there, 0) > 0
+        for turn in self.turns:
+            column, exists = self._served(chunks, turn)
+            active = self.proxies.column(proxies, exists, 0) > 0
             columns = self.proxies.column(proxies, column, 0)
             for step in range(first_step, self.proxies.places, 2):
                 first, second = (
@@ -448,14 +449,14 @@ class _StepBuilder:
                     for k in range(2)
                 )
                 if (first != IDLE).any():
-                    also = second if (second != IDLE).any() else None
-                    yield ForwardingStep(first, columns, 0, second_peer=also, is_local=True)
+                    second_peer = second if (second != IDLE).any() else None
+                    yield ForwardingStep(first, columns, 0, second_peer=second_peer, is_local=True)
 
     def reduced_and_sent(self, rows: np.ndarray, sums: PartialSums) -> Iterator[ForwardingStep]:
         """Sends of one colour, slot and number of sources of a reduce-scatter."""
         source = self.sends.source[rows]
         proxies = self.proxies.neighbours(0)[source]
-        for turn in range(self.turns):
+        for turn in self.turns:
             peer, column = self._sent(rows, turn)
             if (peer != IDLE).any():
                 first = turn * sums.buffers
@@ -471,13 +472,13 @@ class _StepBuilder:
     def completed(
         self, chunks: np.ndarray, sums: PartialSums, lane_index: int
     ) -> Iterator[ForwardingStep]:
-        """Chunks of which owners have got all partial sums, reduced into their final place."""
+        """Chunks whose owners have all partial sums, reduced into their final place."""
         chips = self.sends.owners[chunks]
         proxies = self.proxies.neighbours(0)[chips]
-        for turn in range(self.turns):
-            column, is_there = self._served(chunks, turn)
+        for turn in self.turns:
+            column, exists = self._served(chunks, turn)
             served = self.proxies.neighbours(0, turn)[chips]
-            peer = self._ranks(proxies, np.where(is_there, served, IDLE))
+            peer = self._ranks(proxies, np.where(exists, served, IDLE))
             if (peer != IDLE).any():
                 yield ForwardingStep(
                     peer,
@@ -492,19 +493,19 @@ class _StepBuilder:
     def _sent(self, rows: np.ndarray, turn: int) -> tuple[np.ndarray, np.ndarray]:
         """By member, the peer of sends and their column."""
         proxies = self.proxies.neighbours(0)
-        column, is_there = self._served(self.sends.chunk[rows], turn)
+        column, exists = self._served(self.sends.chunk[rows], turn)
         senders = proxies[self.sends.source[rows]]
-        peer = np.where(is_there, proxies[self.sends.target[rows]], IDLE)
+        peer = np.where(exists, proxies[self.sends.target[rows]], IDLE)
         return self._ranks(senders, peer), self.proxies.column(senders, column, 0)
 
     def _served(self, chunks: np.ndarray, turn: int) -> tuple[np.ndarray, np.ndarray]:
         """(n, planes): the columns of chunks that proxies serve in a turn, and if they exist."""
         place = np.arange(self.proxies.planes) + turn * self.proxies.planes
-        column = chunks[:, None] * self.width + np.minimum(place, self.width - 1)
-        is_there = np.broadcast_to(place < self.width, column.shape)
+        column = chunks[:, None] * self.chunk_columns + np.minimum(place, self.chunk_columns - 1)
+        exists = np.broadcast_to(place < self.chunk_columns, column.shape)
         if self.is_by_member:
-            is_there = place < self.proxies.sizes[self.sends.owners[chunks]][:, None]
-        return column, is_there
+            exists = place < self.proxies.sizes[self.sends.owners[chunks]][:, None]
+        return column, exists
 
     def _served_members(self, chips: np.ndarray, turn: int) -> np.ndarray:
         """(members,) int32, at proxies the member that they serve in a turn."""
@@ -513,7 +514,7 @@ class _StepBuilder:
         )
 
     def _neighbour(self, chips: np.ndarray, step: np.ndarray | int) -> np.ndarray:
-        """(members,) int32, at proxies the member so many places on, IDLE once all round."""
+        """(members,) int32, at proxies the member `step` places on; IDLE from a full round on."""
         steps = np.broadcast_to(step, chips.shape)[:, None]
         size = self.proxies.sizes[chips][:, None]
         place = (np.arange(self.proxies.planes) + steps) % size

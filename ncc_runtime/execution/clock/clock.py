@@ -13,7 +13,7 @@ import numpy as np
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock import kernel
 from ncc_runtime.execution.clock.event_log import IN_MEMORY, EventLog, trace_of
-from ncc_runtime.execution.clock.instances import Instances, alike_instances, all_apart
+from ncc_runtime.execution.clock.instances import Instances, symmetric_instances, unreduced
 from ncc_runtime.execution.clock.kernel import LEAST_ROOM
 from ncc_runtime.execution.clock.max_min import HIGHEST
 from ncc_runtime.execution.clock.programs import ClockProgram, ProgramTables, RunSizes
@@ -51,7 +51,7 @@ STEPS_A_CALL = 1 << 21
 """Rows performed and rates worked out until the kernel returns: some tenths of a second."""
 
 AT_END = 2**62
-"""The row of a process that has nothing to perform, behind all that a queue could have."""
+"""The row of a process that has nothing to perform: behind the end of any queue."""
 
 
 def collective_ps(executable: Executable) -> int:
@@ -78,13 +78,14 @@ def simulate(
     """
     model = TimingModel.from_topology(executable.topology)
     parts = Parts(executable.routes, model, executable.ranks)
-    instances = alike_instances(executable, parts, decisions)
+    instances = symmetric_instances(executable, parts, decisions)
     if run_sizes:
-        instances = all_apart(executable)
+        instances = unreduced(executable)
     log = EventLog(in_memory)
     machine = _run(executable, parts, decisions, run_sizes, instances, log, watch)
-    if instances.ranks < executable.representatives and _left(machine).any():
-        instances, log = all_apart(executable), EventLog(in_memory)  # who is stuck, of every rank
+    if instances.ranks < executable.representatives and _has_rows_left(machine).any():
+        # a deadlock: run again with every rank, to name all that are stuck
+        instances, log = unreduced(executable), EventLog(in_memory)
         machine = _run(executable, parts, decisions, run_sizes, instances, log, watch)
     stuck = tuple(_stuck(executable, machine))
     if stuck:
@@ -111,8 +112,10 @@ def _run(
         if why == LOG_FULL:
             machine = log.room(machine)
         elif why == INCREMENTS_FULL:
-            machine = _with_more_increments(machine)
-        else:  # here Python hears of signals
+            # twice the room; semaphores that grow move to the end of it
+            more = empty("increment", max(64, len(machine.increment)))
+            machine = machine._replace(increment=np.concatenate((machine.increment, more)))
+        else:  # paused, so that Python handles signals such as Ctrl-C
             machine.counts[STEPS_LEFT] = STEPS_A_CALL
             if watch is not None:
                 watch(int(machine.counts[EVENTS]) * instances.count)
@@ -135,7 +138,7 @@ def _check_time(executable: Executable, machine: ClockState) -> None:
 
 
 def launch_ps(executable: Executable, model: TimingModel) -> int:
-    """When all ranks start: the host has launched, and ranks of several chips have met."""
+    """When all ranks start: after the host's launch and the barrier between chips."""
     chip = executable.placement.chip
     groups = {
         tuple(group)
@@ -151,13 +154,13 @@ def machine_of(
 ) -> ClockState:
     """Everything before the first row, of the first ranks."""
     sizes = empty("sizes", 1)
-    widest = int((program.route["end_use"] - program.route["first_use"]).max(initial=1))
+    most_uses = int((program.route["end_use"] - program.route["first_use"]).max(initial=1))
     sizes[0] = (
         ranks,
         max(1, executable.semaphore_count),
         True,
         program.most_posts,
-        widest,
+        most_uses,
         DESCRIPTOR_BYTES,
         model.descriptor_ps,
     )
@@ -181,7 +184,7 @@ def machine_of(
         use=program.use,
         process=process,
         part=program.part,
-        node=empty("node", len(process) * widest),
+        node=empty("node", len(process) * most_uses),
         branch=program.branch,
         offset=np.zeros(offsets * int(sizes[0]["semaphores"]), np.int64),
         semaphore=semaphore,
@@ -202,17 +205,17 @@ def _processes(executable: Executable, start_ps: int, ranks: int) -> np.ndarray:
     place = executable.placement
     engines = executable.topology.engines_percent(place.chip, place.core)[:ranks]
     for number, queue in enumerate(executable.queues):
-        mine = process[number * ranks : (number + 1) * ranks]
+        of_queue = process[number * ranks : (number + 1) * ranks]
         if isinstance(queue, EngineQueue):
-            mine["percent"] = engines
+            of_queue["percent"] = engines
         if queue.ranks is not None:
-            mine["row"] = AT_END
-            mine["row"][queue.ranks] = 0
+            of_queue["row"] = AT_END
+            of_queue["row"][queue.ranks] = 0
     return process
 
 
 def _semaphores(program: ClockProgram) -> tuple[np.ndarray, np.ndarray]:
-    """All semaphores at zero, each with room for what it gets if every row runs once."""
+    """All semaphores at zero, each with room for its increments if every row runs once."""
     room = program.increments
     semaphore = empty("semaphore", len(room))
     semaphore["start"], semaphore["room"] = np.cumsum(room) - room, room
@@ -221,16 +224,10 @@ def _semaphores(program: ClockProgram) -> tuple[np.ndarray, np.ndarray]:
     return semaphore, empty("increment", int(room.sum()) + spare)
 
 
-def _with_more_increments(machine: ClockState) -> ClockState:
-    """The same with twice the room for them."""
-    more = empty("increment", max(64, len(machine.increment)))
-    return machine._replace(increment=np.concatenate((machine.increment, more)))
-
-
 def _stuck(executable: Executable, machine: ClockState) -> Iterator[Stuck]:
-    """Who has rows left, and the semaphores that they wait for."""
+    """The processes that have rows left, and the semaphores that they wait for."""
     ranks = executable.representatives
-    for process in np.flatnonzero(_left(machine)).tolist():
+    for process in np.flatnonzero(_has_rows_left(machine)).tolist():
         number, rank = divmod(process, ranks)
         row = int(machine.process[process]["row"])
         wait_sem = executable.queues[number].sync.wait_sem[row]
@@ -238,8 +235,8 @@ def _stuck(executable: Executable, machine: ClockState) -> Iterator[Stuck]:
         yield Stuck(number, row, rank, sem, int(machine.process[process]["awaited"]))
 
 
-def _left(machine: ClockState) -> np.ndarray:
+def _has_rows_left(machine: ClockState) -> np.ndarray:
     """Which processes have rows to perform, bool."""
     length = np.where(machine.queue["kind"] == RING, 0, machine.queue["length"])
-    left: np.ndarray = machine.process["row"] < np.repeat(length, machine.sizes[0]["ranks"])
-    return left
+    has_left: np.ndarray = machine.process["row"] < np.repeat(length, machine.sizes[0]["ranks"])
+    return has_left

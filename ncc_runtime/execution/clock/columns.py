@@ -11,7 +11,7 @@ import numpy as np
 
 @attrs.frozen(eq=False)
 class DistinctRows:
-    """The different rows of a column, and which of them each row is."""
+    """The different rows of a column, and the number of each row among them."""
 
     rows: np.ndarray  # (different, ranks or 1)
     index: np.ndarray  # (n,) int64
@@ -46,9 +46,9 @@ class ColumnPool:
 
     def add(self, column: DistinctRows) -> PooledColumn:
         """Put a column into the pool."""
-        width = column.rows.shape[1]
-        offset = self.append(column.rows) + column.index * width
-        return PooledColumn(offset, int(width > 1))
+        ranks = column.rows.shape[1]
+        offset = self.append(column.rows) + column.index * ranks
+        return PooledColumn(offset, int(ranks > 1))
 
     def append(self, values: np.ndarray) -> int:
         """Put values into the pool; the offset of the first."""
@@ -63,17 +63,20 @@ class ColumnPool:
 
 
 def paired_rows(
-    one: DistinctRows, other: DistinctRows, block: int = 1 << 20
+    left: DistinctRows, right: DistinctRows, block: int = 1 << 20
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Which rows of two columns occur together, and how often; about `block` cells at a time."""
-    both, times = np.unique(one.index * len(other.rows) + other.index, return_counts=True)
-    first, second = np.divmod(both, len(other.rows))
-    step = max(1, block // one.rows.shape[1])
-    for at in range(0, len(times), step):
-        some = slice(at, at + step)
-        yield first[some], second[some], times[some]
+    """The different rows of two columns that occur together, and how often.
+
+    (row of the left, row of the right, times), about `block` cells at a time.
+    """
+    pairs, times = np.unique(left.index * len(right.rows) + right.index, return_counts=True)
+    left_row, right_row = np.divmod(pairs, len(right.rows))
+    step = max(1, block // left.rows.shape[1])
+    for first in range(0, len(times), step):
+        some = slice(first, first + step)
+        yield left_row[some], right_row[some], times[some]
 
 
 def constant_column(value: int, rows: int) -> DistinctRows:
-    """A column of so many rows that holds one value."""
+    """A column of `rows` rows that hold one value."""
     return DistinctRows(np.array([[value]]), np.zeros(rows, np.int64))

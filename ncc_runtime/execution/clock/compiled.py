@@ -29,14 +29,14 @@ KEPT = 4
 """Folders that stay, the one in use among them."""
 
 DAY_S = 86_400
-"""So young, a folder stays: there are file systems without locks."""
+"""Younger folders stay, for there are file systems without locks."""
 
 _PREFIX = "clock-"
 _LOCK = "in-use"
 
 
 def claim(digest: str) -> Path | None:
-    """The folder of this version, locked until the process ends; None where none can be written."""
+    """The folder of this version, locked until the process ends; None if none can be written."""
     for parent in _parents():
         folder = parent / f"{_PREFIX}{digest}"
         with contextlib.suppress(OSError):
@@ -51,13 +51,14 @@ def _parents() -> Iterator[Path]:
     cache = Path(platformdirs.user_cache_dir("ncc"))
     if cache.is_absolute():  # without a home it is not
         yield cache
-    own = Path(tempfile.gettempdir()) / f"ncc-{os.getuid()}"
+    folder = Path(tempfile.gettempdir()) / f"ncc-{os.getuid()}"
     with contextlib.suppress(OSError):
-        own.mkdir(mode=0o700, exist_ok=True)
-        found = own.lstat()
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
         # machine code that somebody else put there would run as this user
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o22:
-            yield own
+        is_private = status.st_uid == os.getuid() and not status.st_mode & 0o22
+        if stat.S_ISDIR(status.st_mode) and is_private:
+            yield folder
 
 
 def _lock(folder: Path) -> None:
@@ -74,22 +75,18 @@ def _lock(folder: Path) -> None:
 
 
 def _sweep(parent: Path, used: Path) -> None:
-    """Remove the oldest folders that nobody uses."""
-    begun = []
-    for one in parent.glob(f"{_PREFIX}*"):
+    """Remove the oldest folders that no process uses."""
+    folders = []
+    for folder in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # another process has removed it
-            begun.append((one == used, one.stat().st_mtime, one))
-    begun.sort()
-    for is_used, time_s, one in begun[:-KEPT]:
+            folders.append((folder == used, folder.stat().st_mtime, folder))
+    folders.sort()
+    for is_used, time_s, folder in folders[:-KEPT]:
         if not is_used and time_s < time.time() - DAY_S:
-            with contextlib.suppress(OSError):
-                _remove_unused(one)
-
-
-def _remove_unused(folder: Path) -> None:
-    with (folder / _LOCK).open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder)
+            # the lock cannot be taken where a process holds its own
+            with contextlib.suppress(OSError), (folder / _LOCK).open("ab") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
 
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -100,18 +97,19 @@ _jit: Callable[..., Callable[[Any], Any]] = numba.njit
 
 def compiled(function: Function) -> Function:
     """The function as machine code that other compiled functions call."""
-    return _made(function, no_cpython_wrapper=True)
+    return _jitted(function, no_cpython_wrapper=True)
 
 
 def entry(function: Function) -> Function:
     """The same for one that Python calls; compiled when first called."""
-    return _made(function, no_cpython_wrapper=False)
+    return _jitted(function, no_cpython_wrapper=False)
 
 
-def _made(function: Function, no_cpython_wrapper: bool) -> Function:
-    # the arrays of a ClockState are many: passing them on, and counting references to them, took
-    # longer than the work; entries hold the arrays, and nothing in the kernel makes any
-    made: Function = _jit(
+def _jitted(function: Function, no_cpython_wrapper: bool) -> Function:
+    # A ClockState has many arrays. To pass them on and count references to them took longer than
+    # the work, so all is inlined and nothing is counted: entries hold the arrays, and the kernel
+    # makes none.
+    jitted: Function = _jit(
         cache=_cache() is not None,
         error_model="numpy",
         _nrt=False,
@@ -120,34 +118,34 @@ def _made(function: Function, no_cpython_wrapper: bool) -> Function:
         no_cpython_wrapper=no_cpython_wrapper,
     )(function)
     if _cache() is not None:
-        kept = vars(made)["_cache"]
-        _keep_if_there_is_room(kept)
-        _load_without_compiler(kept)
-    return made
+        code_cache = vars(jitted)["_cache"]
+        _ignore_full_disk(code_cache)
+        _load_without_compiler(code_cache)
+    return jitted
 
 
-def _keep_if_there_is_room(code: Any) -> None:
-    """On a full disk nothing is kept, and all else goes on: numba would end the run."""
-    save = code.save_overload
+def _ignore_full_disk(code_cache: Any) -> None:
+    """On a full disk machine code is not kept; numba would end the run."""
+    save = code_cache.save_overload
 
     def saved(*what: object) -> None:
         with contextlib.suppress(OSError):
             save(*what)
 
-    vars(code)["save_overload"] = saved
+    vars(code_cache)["save_overload"] = saved
 
 
-def _load_without_compiler(code: Any) -> None:
-    """What is kept needs nothing that numba compiles by; to get all that ready takes longer."""
-    load, load_only = code.load_overload, getattr(code, "_load_overload", None)
-    if load_only is None:  # numba's own name, of no release's promise
+def _load_without_compiler(code_cache: Any) -> None:
+    """Load kept machine code without the set-up of numba's compiler, which takes longer."""
+    load, load_only = code_cache.load_overload, getattr(code_cache, "_load_overload", None)
+    if load_only is None:  # a private name of numba, which a release may change
         return
 
     def loaded(signature: object, context: object) -> object:
-        found = load_only(signature, context)
-        return load(signature, context) if found is None else found
+        overload = load_only(signature, context)
+        return load(signature, context) if overload is None else overload
 
-    vars(code)["load_overload"] = loaded
+    vars(code_cache)["load_overload"] = loaded
 
 
 def is_compiled() -> bool:

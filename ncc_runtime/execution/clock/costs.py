@@ -42,7 +42,7 @@ class RowCosts:
 
 
 def engine_costs(program: Program, model: TimingModel, queue: EngineQueue) -> RowCosts:
-    """Of instructions, one dtype after another. LoweringError for one of a day or more."""
+    """The costs of instructions. LoweringError for one that takes a day or more."""
     table = queue.table
     work = np.zeros(len(table), np.int64)
     amounts = table.flops if queue.engine is Engine.TENSOR else table.elements
@@ -77,9 +77,8 @@ def _dtype(program: Program, table: InstrTable, row: int) -> DType | None:
 
 
 def cc_costs(executable: Executable, model: TimingModel, queue: CcQueue) -> RowCosts:
-    """Of CC-core rows; the wait for a trigger also pays for the start of its collective.
-
-    It pays for its LOADs too: a row and a read of local memory each.
+    """The costs of CC-core rows. A wait for a trigger includes the start of its collective, and the
+    LOADs of its tables: a row and a read of local memory each.
     """
     row_ps = model.cc_row_ps(queue.stream, len(executable.streams))
     overhead = np.full(len(queue.opcode), row_ps, np.int64)
@@ -87,15 +86,15 @@ def cc_costs(executable: Executable, model: TimingModel, queue: CcQueue) -> RowC
         (queue.placeholder != IDLE) & (np.r_[IDLE, queue.placeholder[:-1]] != queue.placeholder)
     )
     overhead[first] += model.cc_start_ps
-    loads = np.bincount(queue.placeholder[queue.opcode == CcOpcode.LOAD], minlength=1)
-    known = first[queue.placeholder[first] < len(loads)]
-    overhead[known] += loads[queue.placeholder[known]] * (row_ps + model.semaphore_local_ps)
+    placeholders = int(queue.placeholder.max(initial=0)) + 1
+    loads = np.bincount(queue.placeholder[queue.opcode == CcOpcode.LOAD], minlength=placeholders)
+    overhead[first] += loads[queue.placeholder[first]] * (row_ps + model.semaphore_local_ps)
     nothing = np.zeros(len(queue.opcode), np.int64)
     return RowCosts(overhead, nothing, nothing)
 
 
 class SemaphoreLatencies:
-    """How long increments are under way until they are seen; see machine_model/usage.py."""
+    """The time from an increment until it is seen; see machine_model/usage.py."""
 
     def __init__(self, executable: Executable, parts: Parts, ranks: int) -> None:
         """`ranks`: how many of the first ranks increment."""
@@ -106,32 +105,32 @@ class SemaphoreLatencies:
         """A column of ps for each post of the queue; any value where a row does not post."""
         for number, post in enumerate(queue.sync.posts):
             if isinstance(queue, EngineQueue):
-                yield self._of_engine(post)
+                yield self._by_engine(post)
             elif isinstance(queue, CcQueue):
-                yield self._of_cc(post, queue.opcode == CcOpcode.SIGNAL)
+                yield self._by_cc_core(post, queue.opcode == CcOpcode.SIGNAL)
             else:
                 # arrivals at the peers (posts 0 and 2) and the ring's own completion (post 1)
                 # follow the data; other posts signal owners of sources that they have been read
-                follows = number < 2 or (number == 2 and queue.also_peer is not None)
+                follows = number < 2 or (number == 2 and queue.second_peer is not None)
                 rows = distinct_rows(post.rank)
                 latency_ps = completion_ps if follows else signal_ps
                 yield DistinctRows(latency_ps(self._parts, *self._ends(rows.rows)), rows.index)
 
-    def _of_engine(self, post: Post) -> DistinctRows:
+    def _by_engine(self, post: Post) -> DistinctRows:
         rows, model = distinct_rows(post.sem), self._model
         is_trigger = np.isin(rows.rows, self._triggers)
         latency = np.where(is_trigger, model.trigger_ps, model.semaphore_local_ps)
         return DistinctRows(latency, rows.index)
 
-    def _of_cc(self, post: Post, is_signal: np.ndarray) -> DistinctRows:
+    def _by_cc_core(self, post: Post, is_signal: np.ndarray) -> DistinctRows:
         """A SIGNAL goes to other ranks, all other rows increment semaphores of their own."""
         rows = distinct_rows(post.rank)
-        away = signal_ps(self._parts, *self._ends(rows.rows))
-        own = np.full_like(away, self._model.semaphore_local_ps)
-        index = rows.index + np.where(is_signal, 0, len(away))
-        return DistinctRows(np.concatenate((away, own)), index)
+        remote = signal_ps(self._parts, *self._ends(rows.rows))
+        local = np.full_like(remote, self._model.semaphore_local_ps)
+        index = rows.index + np.where(is_signal, 0, len(remote))
+        return DistinctRows(np.concatenate((remote, local)), index)
 
     def _ends(self, rank: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(rows, ranks) who increments, and whose semaphore; the own where there is none."""
+        """(rows, ranks) ranks that increment, and owners of the semaphores; the same where none."""
         src = np.broadcast_to(np.arange(self._ranks), (len(rank), self._ranks))
         return src, np.where(rank == IDLE, src, rank)

@@ -64,17 +64,17 @@ class EventLog:
         return self._file is not None
 
     def has_memory_for(self, events: int) -> bool:
-        """Whether so many may be kept in memory."""
+        """Whether so many events may be kept in memory."""
         return events <= self._in_memory
 
     def first_table(self, events: int) -> np.ndarray:
-        """An empty table for so many events, or for as many as memory may hold."""
+        """An empty table for `events`, or for as many as may be kept in memory."""
         return empty("event", max(1, min(events, self._in_memory)))
 
     def room(self, machine: ClockState) -> ClockState:
         """The same machine with room for more events: a longer table, or an emptied one."""
-        table, noted = machine.event, int(machine.counts[EVENTS])
-        if noted > MOST_EVENTS - len(table):
+        table, logged = machine.event, int(machine.counts[EVENTS])
+        if logged > MOST_EVENTS - len(table):
             raise LoweringError(
                 f"the run has more than {MOST_EVENTS:,} events, which the clock cannot number; "
                 "run fewer trips of its loops"
@@ -83,7 +83,7 @@ class EventLog:
             more = empty("event", len(table))
             return machine._replace(event=np.concatenate((table, more)))
         self._append(table)
-        machine.counts[TAKEN] = noted
+        machine.counts[TAKEN] = logged
         return machine
 
     def close(self, machine: ClockState) -> None:
@@ -139,7 +139,10 @@ class EventFile:
     def __init__(self, count: int) -> None:
         kinds = {name: kind[0] for name, kind in (RECORDS["event"].fields or {}).items()}
         kinds["cause"] = np.dtype(narrowest(count))
-        places = list(itertools.accumulate(map(partial(_bytes, count), kinds.values()), initial=0))
+        # each column begins on a page of its own, so that pages can be dropped by column
+        page = mmap.PAGESIZE
+        sizes = [-(-count * kind.itemsize // page) * page for kind in kinds.values()]
+        places = list(itertools.accumulate(sizes, initial=0))
         with refusing_full_disk(), tempfile.TemporaryFile(prefix="ncc-") as file:
             if hasattr(os, "posix_fallocate"):  # all of it now: later, a full disk is a crash
                 os.posix_fallocate(file.fileno(), 0, places[-1])
@@ -170,11 +173,6 @@ class EventFile:
         self._map.madvise(mmap.MADV_DONTNEED)
 
 
-def _bytes(count: int, kind: np.dtype[np.generic]) -> int:
-    """Of a column, so that the next one begins on a page of its own."""
-    return -(-count * kind.itemsize // mmap.PAGESIZE) * mmap.PAGESIZE
-
-
 class SortedTrace(Trace):
     """Events of one instance, logged once for all; the file is made when it is first read."""
 
@@ -186,7 +184,7 @@ class SortedTrace(Trace):
         latest_ps: int,
         sources: Callable[[np.ndarray], np.ndarray],
     ) -> None:
-        """`sources`: from which instance the increment of each event came, as rows of origin."""
+        """`sources` gives the rows of `origin` for the increments that events waited for."""
         object.__setattr__(self, "executable", executable)
         vars(self).update(_log=log, _instances=instances, _latest_ps=latest_ps, _sources=sources)
 
@@ -237,25 +235,25 @@ class SortedTrace(Trace):
     @cached_property
     def last_event(self) -> int:
         """Of those that end last, the first that was performed."""
-        latest, found = -1, NONE
+        latest_ps, latest_event = -1, NONE
         for events, place in self._placed():
-            at = int(np.argmax(events["end"]))
-            if events["end"][at] > latest:
-                latest, found = int(events["end"][at]), int(place[at])
-        return found
+            last = int(np.argmax(events["end"]))
+            if events["end"][last] > latest_ps:
+                latest_ps, latest_event = int(events["end"][last]), int(place[last])
+        return latest_event
 
     @cached_property
-    def _own_counts(self) -> np.ndarray:
+    def _instance_counts(self) -> np.ndarray:
         """How many events each queue has on each rank of one instance, (queues, ranks) int64."""
         queues, ranks = len(self.executable.queues), self._instances.ranks
-        found = np.zeros(queues * ranks, np.int64)
+        counts = np.zeros(queues * ranks, np.int64)
         for events in self._log.chunks():
-            found += np.bincount(self._cell(events), minlength=len(found))
-        return found.reshape(queues, ranks)
+            counts += np.bincount(self._cell(events), minlength=len(counts))
+        return counts.reshape(queues, ranks)
 
     @cached_property
     def _counts(self) -> np.ndarray:
-        return np.tile(self._own_counts, (1, self._instances.count))
+        return np.tile(self._instance_counts, (1, self._instances.count))
 
     def _cell(self, events: np.ndarray) -> np.ndarray:
         """Queue and rank of events as one number."""
@@ -269,21 +267,22 @@ class SortedTrace(Trace):
         file = EventFile(len(self))
         where = np.concatenate([place for _, place in self._placed()])
         for events, place in self._placed():
-            apart = self._apart[events["queue"]]
-            for instance, some in enumerate(self._instances_of(events, where)):
-                file.write(place + instance * apart, some)
+            stride = self._instance_stride[events["queue"]]
+            for instance, copies in enumerate(self._instances_of(events, where)):
+                file.write(place + instance * stride, copies)
         return file
 
     @cached_property
-    def _apart(self) -> np.ndarray:
-        """How far the same events of two instances are apart, (queues,) int64."""
-        return np.asarray(self._own_counts.sum(axis=1))
+    def _instance_stride(self) -> np.ndarray:
+        """Events from one instance's copy of an event to the next instance's, (queues,) int64."""
+        return np.asarray(self._instance_counts.sum(axis=1))
 
     def _placed(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Events as they were noted, some at a time, and where those of instance 0 lie."""
-        own, count = self._own_counts, self._instances.count
-        before = (np.cumsum(self._apart) - self._apart) * count
-        free = (before[:, None] + np.cumsum(own, axis=1) - own).ravel()
+        """Events as they were logged, a chunk at a time, and the places of those of instance 0."""
+        counts, count = self._instance_counts, self._instances.count
+        before = (np.cumsum(self._instance_stride) - self._instance_stride) * count
+        # by queue and rank, the place of the next event
+        free = (before[:, None] + np.cumsum(counts, axis=1) - counts).ravel()
         for events in self._log.chunks():
             cell = self._cell(events)
             order = np.argsort(cell.astype(np.min_scalar_type(len(free))), kind="stable")
@@ -295,23 +294,23 @@ class SortedTrace(Trace):
             yield events, place
 
     def _instances_of(self, events: np.ndarray, where: np.ndarray) -> Iterator[np.ndarray]:
-        """Events as each instance has them; `where` each of instance 0 lies."""
+        """Events as each instance has them; `where` gives the places of those of instance 0."""
         instances = self._instances
         has_cause = events["cause"] != NONE
         cause = where[events["cause"][has_cause]].astype(np.int64)
-        edges = np.cumsum(self._apart) * instances.count
-        apart = self._apart[np.searchsorted(edges, cause, side="right")]
+        ends = np.cumsum(self._instance_stride) * instances.count  # of the events of each queue
+        stride = self._instance_stride[np.searchsorted(ends, cause, side="right")]
         source = self._sources(events)[has_cause] if instances.count > 1 else 0
         kinds = [(name, where.dtype if name == "cause" else events.dtype[name]) for name in _NAMES]
-        found = events.astype(kinds)
+        copies = events.astype(kinds)
         for instance in range(instances.count):
-            found["rank"] = events["rank"] + instance * instances.ranks
-            found["cause"][has_cause] = cause + apart * instances.origin[source, instance]
-            yield found
+            copies["rank"] = events["rank"] + instance * instances.ranks
+            copies["cause"][has_cause] = cause + stride * instances.origin[source, instance]
+            yield copies
 
 
 def narrowest(count: int) -> type[np.signedinteger]:
-    """What holds numbers of so many events."""
+    """The narrowest signed type that numbers `count` events."""
     return np.int32 if count <= np.iinfo(np.int32).max else np.int64
 
 
@@ -323,8 +322,8 @@ def trace_of(
     if instances.ranks == executable.representatives:
         instances = instances.alone()
     sources = partial(_sources, machine, instances)
-    many = int(machine.counts[EVENTS]) * instances.count
-    if log.is_on_disk or (instances.count > 1 and not log.has_memory_for(many)):
+    events = int(machine.counts[EVENTS]) * instances.count
+    if log.is_on_disk or (instances.count > 1 and not log.has_memory_for(events)):
         return SortedTrace(executable, log, instances, int(machine.counts[LATEST]), sources)
     event = log.events
     if instances.count == 1:
@@ -378,10 +377,11 @@ class RepeatedTrace(Trace):
         """May be of another instance."""
         is_small = len(self) <= np.iinfo(np.int32).max
         cause = self._event["cause"].astype(np.int32 if is_small else np.int64)
-        found = self._instances.origin.astype(cause.dtype)[self._source]
-        found += (cause * self._instances.count)[:, None]
-        found[cause == NONE] = NONE
-        return found.reshape(-1)
+        # the copies of an event stand together: number * count + instance
+        causes = self._instances.origin.astype(cause.dtype)[self._source]
+        causes += (cause * self._instances.count)[:, None]
+        causes[cause == NONE] = NONE
+        return causes.reshape(-1)
 
     @cached_property
     def reason(self) -> np.ndarray:
@@ -396,9 +396,9 @@ class RepeatedTrace(Trace):
 
 
 def _sources(machine: ClockState, instances: Instances, event: np.ndarray) -> np.ndarray:
-    """The instance that made the increment each event waited for last, as rows of origin.
+    """By event, the row of `origin` for the increment that it waited for last.
 
-    What a ring waits for is pushed by its own rank.
+    A ring waits for pushes of its own rank, so its events have row 0: the same instance.
     """
     source = np.zeros(len(event), np.int64)
     queues = machine.queue
@@ -406,7 +406,7 @@ def _sources(machine: ClockState, instances: Instances, event: np.ndarray) -> np
         (event["reason"] == SEMAPHORE) & (queues["kind"][event["queue"]] != RING)
     )
     queue, row, rank = (event[name][waited].astype(np.int64) for name in ("queue", "row", "rank"))
-    at = machine.row["wait_sem"][queues["base"][queue] + row] + queues["wait_sem"][queue] * rank
-    key = rank * machine.sizes[0]["semaphores"] + machine.cells[at]
+    cell = machine.row["wait_sem"][queues["base"][queue] + row] + queues["wait_sem"][queue] * rank
+    key = rank * machine.sizes[0]["semaphores"] + machine.cells[cell]
     source[waited] = instances.source[key]
     return source

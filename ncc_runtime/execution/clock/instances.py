@@ -24,20 +24,20 @@ _MAPS = 1 << 32  # more than there are maps between instances
 
 @attrs.frozen(eq=False)
 class Instances:
-    """How many instances are symmetric, and from which each gets the increments of a semaphore."""
+    """The number of symmetric instances, and which of them increments each one's semaphores."""
 
     count: int
     ranks: int  # of one
-    source: np.ndarray  # (ranks * semaphores,) row of `origin`
-    origin: np.ndarray  # (maps, count) whose increments each instance sees; row 0: its own
+    source: np.ndarray  # (ranks * semaphores,) the row of `origin` for each semaphore
+    origin: np.ndarray  # (maps, count) by instance, the incrementing one; row 0: itself
 
     def alone(self) -> "Instances":
         """The first as if there were no other."""
         return Instances(1, self.ranks, self.source, np.zeros((1, 1), np.int64))
 
 
-def all_apart(executable: Executable) -> Instances:
-    """Every rank is simulated of which there are columns."""
+def unreduced(executable: Executable) -> Instances:
+    """No symmetry: every rank that has columns is simulated."""
     keys = executable.representatives * max(1, executable.semaphore_count)
     count = executable.ranks // executable.representatives
     return Instances(
@@ -45,7 +45,7 @@ def all_apart(executable: Executable) -> Instances:
     )
 
 
-def alike_instances(executable: Executable, parts: Parts, decisions: Decisions) -> Instances:
+def symmetric_instances(executable: Executable, parts: Parts, decisions: Decisions) -> Instances:
     """The instances of an executable as one where they are symmetric, else every rank."""
     count = executable.topology.nodes
     if (
@@ -53,33 +53,33 @@ def alike_instances(executable: Executable, parts: Parts, decisions: Decisions) 
         or executable.representatives < executable.ranks
         or not (are_placed_alike(parts) and _controlled_alike(executable, decisions))
     ):
-        return all_apart(executable)
+        return unreduced(executable)
     if not all(_rows_alike(queue, count) for queue in executable.queues):
-        return all_apart(executable)
-    return _Incrementers(executable, count).instances() or all_apart(executable)
+        return unreduced(executable)
+    return _Incrementers(executable, count).instances() or unreduced(executable)
 
 
-def of_one(queue: Queue, ranks: int) -> Queue:
+def of_first_instance(queue: Queue, ranks: int) -> Queue:
     """The columns of the first ranks; ranks named in them may be others."""
     sync = queue.sync
-    posts = tuple(Post(one.rank[:, :ranks], one.sem[:, :ranks]) for one in sync.posts)
-    less = Sync(sync.wait_sem[:, :ranks], sync.wait_value[:, :ranks], posts)
+    posts = tuple(Post(post.rank[:, :ranks], post.sem[:, :ranks]) for post in sync.posts)
+    sync = Sync(sync.wait_sem[:, :ranks], sync.wait_value[:, :ranks], posts)
     if not isinstance(queue, DmaQueue):
-        return attrs.evolve(queue, sync=less)
-    owners, also = queue.source_rank, queue.also_peer
+        return attrs.evolve(queue, sync=sync)
+    owners, second_peer = queue.source_rank, queue.second_peer
     return attrs.evolve(
         queue,
-        sync=less,
+        sync=sync,
         peer=queue.peer[:, :ranks],
         sources=queue.sources[:, :ranks],
         size_bytes=queue.size_bytes[:, :ranks],
         source_rank=None if owners is None else owners[:, :ranks],
-        also_peer=None if also is None else also[:, :ranks],
+        second_peer=None if second_peer is None else second_peer[:, :ranks],
     )
 
 
 def _controlled_alike(executable: Executable, decisions: Decisions) -> bool:
-    """Whether all ranks run all queues, and control flow decides the same on all of them."""
+    """Whether all ranks run all queues and take the same jumps."""
     queues = executable.queues
     if any(queue.ranks is not None for queue in queues):
         return False
@@ -99,18 +99,19 @@ def _rows_alike(queue: Queue, count: int) -> bool:
     if isinstance(queue, DmaQueue):
         same.append(queue.size_bytes)
         partners.append(queue.peer)
-        if queue.also_peer is not None:
-            partners.append(queue.also_peer)
+        if queue.second_peer is not None:
+            partners.append(queue.second_peer)
         if queue.source_rank is not None:
             partners += [queue.source_rank[..., k] for k in range(queue.source_rank.shape[2])]
         else:
             same += [queue.sources[..., k] != IDLE for k in range(queue.sources.shape[2])]
     return all(is_repeated(column, count) for column in same) and all(
-        maps_of(_whole(distinct_rows(column), column), count) is not None for column in partners
+        maps_of(_of_all_ranks(distinct_rows(column), column), count) is not None
+        for column in partners
     )
 
 
-def _whole(rows: DistinctRows, column: np.ndarray) -> np.ndarray:
+def _of_all_ranks(rows: DistinctRows, column: np.ndarray) -> np.ndarray:
     """The different rows of a column, of all ranks."""
     return np.broadcast_to(rows.rows, (len(rows.rows), column.shape[1]))
 
@@ -121,51 +122,51 @@ class _Incrementers:
     def __init__(self, executable: Executable, count: int) -> None:
         self._executable, self._count = executable, count
         self._ranks = executable.ranks // count
-        self._width = max(1, executable.semaphore_count)
+        self._semaphores = max(1, executable.semaphore_count)
         self._maps: dict[bytes, int] = {np.arange(count).tobytes(): 0}
-        self._incrementer = np.full(self._ranks * self._width, IDLE, np.int64)
+        self._incrementer = np.full(self._ranks * self._semaphores, IDLE, np.int64)
 
     def instances(self) -> Instances | None:
         """The instances as one; None if several queues or ranks increment one semaphore."""
         for number, queue in enumerate(self._executable.queues):
             for post in queue.sync.posts:
-                if not all(self._add(*one) for one in self._different(number, post)):
+                if not all(self._add(key, poster) for key, poster in self._different(number, post)):
                     return None
         source = np.where(self._incrementer == IDLE, 0, self._incrementer % _MAPS)
-        maps = np.stack([np.frombuffer(one, np.int64) for one in self._maps])
+        maps = np.stack([np.frombuffer(content, np.int64) for content in self._maps])
         return Instances(self._count, self._ranks, source, np.argsort(maps, axis=1))
 
     def _different(self, queue: int, post: Post) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Semaphores that rows which differ increment, and who does."""
+        """Semaphores that the different rows of a post increment, and by which queue and rank."""
         rank, sem = distinct_rows(post.rank), distinct_rows(post.sem)
-        everybody = _whole(rank, post.rank)
+        everybody = _of_all_ranks(rank, post.rank)
         nodes = maps_of(everybody, self._count)
         assert nodes is not None
         maps = self._numbers(nodes)
         first = queue * np.int64(self._ranks)
-        for one, other, _ in paired_rows(rank, sem):
-            ranks = everybody[one, : self._ranks]
-            row, own = np.nonzero(ranks != IDLE)
-            which = np.broadcast_to(sem.rows[other, : self._ranks], ranks.shape)[row, own]
-            key = (ranks[row, own] % self._ranks).astype(np.int64) * self._width + which
-            yield key, (first + own) * _MAPS + maps[one[row], own]
+        for rank_row, sem_row, _ in paired_rows(rank, sem):
+            ranks = everybody[rank_row, : self._ranks]
+            row, poster = np.nonzero(ranks != IDLE)
+            sems = np.broadcast_to(sem.rows[sem_row, : self._ranks], ranks.shape)[row, poster]
+            key = (ranks[row, poster] % self._ranks).astype(np.int64) * self._semaphores + sems
+            yield key, (first + poster) * _MAPS + maps[rank_row[row], poster]
 
     def _numbers(self, nodes: np.ndarray) -> np.ndarray:
         """The numbers of maps, (different, ranks of one)."""
         flat = np.ascontiguousarray(nodes.transpose(0, 2, 1).reshape(-1, self._count), np.int64)
         known = self._maps
-        numbers = [known.setdefault(one.tobytes(), len(known)) for one in flat]
+        numbers = [known.setdefault(nodes_of.tobytes(), len(known)) for nodes_of in flat]
         return np.array(numbers, np.int64).reshape(len(nodes), -1)
 
     def _add(self, key: np.ndarray, incrementer: np.ndarray) -> bool:
-        """Note who increments semaphores; whether nobody else does."""
+        """Record which queue and rank increments semaphores; whether no other one does."""
         before = self._incrementer[key]
         self._incrementer[key] = incrementer
         is_new = (before == IDLE) | (before == incrementer)
         return bool(is_new.all() and (self._incrementer[key] == incrementer).all())
 
 
-def folded(ranks: DistinctRows, count: int) -> DistinctRows:
+def places_in_instances(ranks: DistinctRows, count: int) -> DistinctRows:
     """A column of ranks as places in their instances."""
     rows = ranks.rows
     return DistinctRows(np.where(rows == IDLE, IDLE, rows % count), ranks.index)

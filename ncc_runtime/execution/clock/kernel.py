@@ -39,18 +39,18 @@ from ncc_runtime.execution.clock.tables import (
 )
 
 LEAST_ROOM = 4
-"""A semaphore that outgrows its place gets room for twice as many, and for no fewer."""
+"""A semaphore that outgrows its room gets twice as much, and at least this."""
 
 
 @compiled
 def wake(m: ClockState, process: int) -> None:
-    """Put a process into the queue of those to look at."""
+    """Put a process into the queue of processes to look at."""
     if m.process[process].is_todo:
         return
     m.process[process].is_todo = 1
-    room = len(m.process)
+    size = len(m.process)  # the queue is a ring buffer in the field `todo`
     at = m.counts[HEAD] + m.counts[WAITING]
-    m.process[at - room if at >= room else at].todo = process
+    m.process[at - size if at >= size else at].todo = process
     m.counts[WAITING] += 1
 
 
@@ -83,7 +83,7 @@ def increment(m: ClockState, key: int, time: int, event: int, pushed: int) -> No
 
 @compiled
 def _wake_up(m: ClockState, key: int) -> None:
-    """Wake those that wait for no more than a semaphore holds."""
+    """Wake the processes that wait for no more than a semaphore holds: they leave its list."""
     semaphore = m.semaphore[key]
     before, process = NONE, semaphore.sleeper
     while process != NONE:
@@ -101,9 +101,9 @@ def _wake_up(m: ClockState, key: int) -> None:
 
 @compiled
 def consume(m: ClockState, key: int, value: int) -> None:
-    """A queue has seen a value: if it is the only one, nobody needs increments up to there.
+    """A queue has seen a value: if no other queue waits, increments up to there can be dropped.
 
-    The queue was not free again before it saw them, so its later rows do not start by them.
+    The queue was not free again before it saw them, so they are not the cause of later rows.
     """
     semaphore = m.semaphore[key]
     if semaphore.has_one and value > semaphore.consumed:
@@ -112,11 +112,11 @@ def consume(m: ClockState, key: int, value: int) -> None:
 
 @compiled
 def _make_room(m: ClockState, key: int) -> None:
-    """Drop what is consumed, if that is half of it; the next increment needs the last one."""
+    """Drop consumed increments if they are half of all, else move; the last one is still needed."""
     semaphore = m.semaphore[key]
     more = min(semaphore.consumed, semaphore.held - 1) - semaphore.dropped
     if more <= 0 or 2 * more < semaphore.room:
-        _move(m, key)
+        _relocate(m, key)
         return
     semaphore.dropped += more
     start = semaphore.start
@@ -125,8 +125,8 @@ def _make_room(m: ClockState, key: int) -> None:
 
 
 @compiled
-def _move(m: ClockState, key: int) -> None:
-    """Twice the room, at the end of the table; `has_room` has made sure that it is there."""
+def _relocate(m: ClockState, key: int) -> None:
+    """Move a semaphore to the end of the table, with twice the room; see `has_room`."""
     semaphore = m.semaphore[key]
     old, new = semaphore.start, m.counts[INCREMENTS]
     room = max(LEAST_ROOM, 2 * semaphore.room)
@@ -139,7 +139,7 @@ def _move(m: ClockState, key: int) -> None:
 
 @compiled
 def has_room(m: ClockState, semaphores: int) -> bool:
-    """Whether so many semaphores could move."""
+    """Whether the table has room for so many semaphores to move."""
     need = semaphores * max(LEAST_ROOM, 2 * m.counts[LARGEST])
     fits: bool = m.counts[INCREMENTS] + need <= len(m.increment)
     return fits
@@ -190,7 +190,7 @@ def _advance(m: ClockState) -> None:
     """Advance to the next time at which flows begin or end."""
     now = m.process[m.process[0].heap].due
     while m.counts[HEAP] > 0 and m.process[m.process[0].heap].due == now:
-        process = max_min.take(m)
+        process = max_min.pop(m)
         if m.process[process].is_moving:
             max_min.leave(m, process)
             m.process[process].end = now
@@ -245,7 +245,7 @@ def _begin_row(m: ClockState, process: int, start: int, cause: int, reason: int)
         _send(m, process, route, begun, m.cells[row.size + queue.size * rank])
         return
     if queue.kind == ENGINE or not _is_idle(m, process):
-        _report(m, process, it.row, start, end, cause, reason, 0)
+        _log_event(m, process, it.row, start, end, cause, reason, 0)
         it.free = end
     _move_on(m, process)
 
@@ -259,7 +259,7 @@ def _complete_row(m: ClockState, process: int) -> bool:
     end = max(it.end, it.floor)
     alone = max(it.begun + it.alone, it.floor)
     it.route = NONE
-    _report(m, process, it.row, it.start, end, it.cause, it.reason, end - alone)
+    _log_event(m, process, it.row, it.start, end, it.cause, it.reason, end - alone)
     it.free = end
     _move_on(m, process)
     return True
@@ -318,7 +318,7 @@ def _complete_transfer(m: ClockState, process: int) -> bool:
     route = m.route[it.route]
     it.route = NONE
     slowed = it.end - it.begun - it.alone
-    _report(m, process, row, it.start, it.end + route.latency, it.cause, it.reason, slowed)
+    _log_event(m, process, row, it.start, it.end + route.latency, it.cause, it.reason, slowed)
     it.free = it.end - route.lead
     it.row += 1
     consume(m, key, it.row)
@@ -341,7 +341,7 @@ def _send(m: ClockState, process: int, number: int, begun: int, size: int) -> No
 
 
 @compiled
-def _report(
+def _log_event(
     m: ClockState,
     process: int,
     row: int,
@@ -360,9 +360,10 @@ def _report(
     m.counts[LATEST] = max(m.counts[LATEST], end if end >= 0 else BEYOND)
     m.process[process].last = event
     if sizes.is_recorded:
-        note = m.event[event - m.counts[TAKEN]]
-        note.queue, note.row, note.rank, note.start, note.end = number, row, rank, start, end
-        note.cause, note.reason, note.slowed = cause, reason if cause != NONE else 0, slowed
+        record = m.event[event - m.counts[TAKEN]]
+        record.queue, record.row, record.rank = number, row, rank
+        record.start, record.end, record.slowed = start, end, slowed
+        record.cause, record.reason = cause, reason if cause != NONE else 0
     queue = m.queue[number]
     pushed = m.row[queue.base + row].pushed
     for at in range(queue.first_post, queue.end_post):
@@ -377,7 +378,7 @@ def _report(
 
 @compiled
 def _move_on(m: ClockState, process: int) -> None:
-    """To the next row, or to where a control row leads."""
+    """Go to the next row, or to the target of a control row."""
     it, sizes = m.process[process], m.sizes[0]
     queue, rank = m.queue[process // sizes.ranks], process % sizes.ranks
     number = m.row[queue.base + it.row].jump
@@ -394,7 +395,7 @@ def _move_on(m: ClockState, process: int) -> None:
 
 @compiled
 def _goes_on(m: ClockState, number: int, rank: int) -> bool:
-    """Whether a rank goes on behind a control row, this time."""
+    """Whether a rank enters the rows behind a control row this time; it does not jump then."""
     jump, branch = m.jump[number], m.branch[number * m.sizes[0].ranks + rank]
     if jump.how == ALWAYS:
         return False

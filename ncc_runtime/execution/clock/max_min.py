@@ -16,10 +16,10 @@ flows of lower levels keep their rates, and what is connected only through them 
 One exception: a flow gets 1 MB/s even where its share is less, so levels may sink again; from then
 on all is reached.
 
-At the top is the heap of flows that are next to begin or to end. It knows where each process
-stands, so that one whose end changes can be moved: `ClockState.process` has the heap in its field
-`heap`, the time of a process in `due`, its place in the heap in `place`, or NONE. Of equal times
-the lower process comes first.
+At the end of the file is the heap of flows that are next to begin or to end. It knows where each
+process is, so that one whose end changes can be moved: `ClockState.process` has the heap in its
+field `heap`, the time of a process in `due`, its place in the heap in `place`, or NONE. Of equal
+times the lower process comes first.
 """
 
 from ncc_runtime.execution.clock.compiled import compiled
@@ -37,73 +37,6 @@ from ncc_runtime.execution.clock.tables import (
     ClockState,
 )
 
-
-@compiled
-def put(m: ClockState, process: int, time: int) -> None:
-    """Add a process to the heap, or give it another time."""
-    at = m.process[process].place
-    if at == NONE:
-        at = m.counts[HEAP]
-        m.counts[HEAP] += 1
-    m.process[process].due = time
-    _sink(m, process, _rise(m, process, at))
-
-
-@compiled
-def take(m: ClockState) -> int:
-    """Take the first process out of the heap."""
-    first: int = m.process[0].heap
-    m.process[first].place = NONE
-    m.counts[HEAP] -= 1
-    if m.counts[HEAP] > 0:
-        _sink(m, m.process[m.counts[HEAP]].heap, 0)
-    return first
-
-
-@compiled
-def _is_before(m: ClockState, one: int, other: int) -> bool:
-    first, second = m.process[one].due, m.process[other].due
-    is_before: bool = first < second or (first == second and one < other)
-    return is_before
-
-
-@compiled
-def _rise(m: ClockState, process: int, at: int) -> int:
-    """Move a process up from a free place; where it comes to."""
-    while at > 0:
-        above = (at - 1) // 2
-        other = m.process[above].heap
-        if not _is_before(m, process, other):
-            break
-        _stand(m, other, at)
-        at = above
-    return at
-
-
-@compiled
-def _sink(m: ClockState, process: int, at: int) -> None:
-    """Move a process down from a free place, and let it stand there."""
-    while True:
-        below = 2 * at + 1
-        if below >= m.counts[HEAP]:
-            break
-        other = m.process[below].heap
-        if below + 1 < m.counts[HEAP] and _is_before(m, m.process[below + 1].heap, other):
-            below += 1
-            other = m.process[below].heap
-        if not _is_before(m, other, process):
-            break
-        _stand(m, other, at)
-        at = below
-    _stand(m, process, at)
-
-
-@compiled
-def _stand(m: ClockState, process: int, at: int) -> None:
-    m.process[at].heap = process
-    m.process[process].place = at
-
-
 MICRO = 1_000_000
 """Work is counted in 1e-6 byte: at 1 MB/s one of them goes in a picosecond."""
 
@@ -114,84 +47,14 @@ HIGHEST = 2**62
 """A level above all others."""
 
 
-@compiled
-def join(m: ClockState, process: int) -> None:
-    """A flow begins: it joins the lists of its parts."""
-    flow = m.process[process]
-    node = process * m.sizes[0].widest
-    for at in range(flow.first_use, flow.end_use):
-        number = m.use[at].part
-        part = m.part[number]
-        m.node[node].next, m.node[node].back = part.user, NONE
-        m.node[node].process, m.node[node].times = process, m.use[at].times
-        if part.user != NONE:
-            m.node[part.user].back = node
-        part.user = node
-        part.demand += m.use[at].times * flow.cap
-        _note(m, number)
-        node += 1
-    flow.is_moving, flow.rate, flow.level = 1, 0, HIGHEST
-    m.counts[KEPT_LEVEL] = min(m.counts[KEPT_LEVEL], flow.cap_level)
-    _affect(m, process)
-
-
-@compiled
-def leave(m: ClockState, process: int) -> None:
-    """A flow ends: it leaves the lists of its parts."""
-    flow = m.process[process]
-    node = process * m.sizes[0].widest
-    for at in range(flow.first_use, flow.end_use):
-        number = m.use[at].part
-        after, before = m.node[node].next, m.node[node].back
-        if before != NONE:
-            m.node[before].next = after
-        else:
-            m.part[number].user = after
-        if after != NONE:
-            m.node[after].back = before
-        m.part[number].demand -= m.use[at].times * flow.cap
-        _note(m, number)
-        node += 1
-    flow.is_moving = 0
-    m.counts[KEPT_LEVEL] = min(m.counts[KEPT_LEVEL], flow.level)
-
-
-@compiled
-def _note(m: ClockState, part: int) -> None:
-    """Add a part to those that the next sharing looks at."""
-    if not m.part[part].is_changed:
-        m.part[part].is_changed = 1
-        m.part[m.counts[CHANGED]].changed = part
-        m.counts[CHANGED] += 1
-
-
-@compiled
-def _affect(m: ClockState, process: int) -> None:
-    """The rate of a flow is to be worked out again."""
-    if m.process[process].is_affected:
-        return
-    m.process[process].is_affected = 1
-    m.process[process].new_rate = 0
-    m.process[m.counts[AFFECTED]].affected = process
-    m.counts[AFFECTED] += 1
-    _note_tight_parts(m, process)
-
-
-@compiled
-def _note_tight_parts(m: ClockState, process: int) -> None:
-    """Look at the tight parts of a flow."""
-    flow = m.process[process]
-    for at in range(flow.first_use, flow.end_use):
-        part = m.part[m.use[at].part]
-        if part.demand > part.capacity:
-            _note(m, m.use[at].part)
+# Rates
 
 
 @compiled
 def update_rates(m: ClockState, now: int) -> None:
-    """Give every flow that the changes can reach its new rate, and its new end in the heap."""
+    """Give every flow that changes can reach its new rate, and its new end in the heap."""
     for at in range(m.counts[AFFECTED]):
-        _limit_level(m, m.process[at].affected)
+        _lower_kept_level(m, m.process[at].affected)
     if m.counts[IS_CRAMPED]:
         m.counts[KEPT_LEVEL] = 0
     _reach(m)
@@ -200,7 +63,7 @@ def update_rates(m: ClockState, now: int) -> None:
     for at in range(m.counts[AFFECTED]):
         process = m.process[at].affected
         m.process[process].is_affected = 0
-        _settle(m, process, now)
+        _apply_rate(m, process, now)
     for at in range(m.counts[CHANGED]):
         m.part[m.part[at].changed].is_changed = 0
     m.counts[CHANGED] = m.counts[AFFECTED] = m.counts[TIGHT] = 0
@@ -208,23 +71,23 @@ def update_rates(m: ClockState, now: int) -> None:
 
 
 @compiled
-def _limit_level(m: ClockState, process: int) -> None:
-    """Lower KEPT_LEVEL to where the first part of a flow is used up: below, it changes nothing."""
+def _lower_kept_level(m: ClockState, process: int) -> None:
+    """Lower KEPT_LEVEL to where the first part of a new flow is used up; it changes none below."""
     flow = m.process[process]
     for at in range(flow.first_use, flow.end_use):
         part = m.part[m.use[at].part]
         if part.demand > part.capacity:
             before = 0
-            level = _used_up(m, part.user, part.capacity, before)
+            level = _saturation_level(m, part.user, part.capacity, before)
             while before < level < m.counts[KEPT_LEVEL]:
                 before = level
-                level = _used_up(m, part.user, part.capacity, before)
+                level = _saturation_level(m, part.user, part.capacity, before)
             m.counts[KEPT_LEVEL] = min(m.counts[KEPT_LEVEL], level)
 
 
 @compiled
-def _used_up(m: ClockState, node: int, spare: int, level: int) -> int:
-    """The level at which a part is used up, if flows below a level keep their rates."""
+def _saturation_level(m: ClockState, node: int, spare: int, level: int) -> int:
+    """The level at which a part is used up, if flows below `level` keep their rates."""
     weight = 0
     while node != NONE:
         user = m.node[node]
@@ -239,9 +102,9 @@ def _used_up(m: ClockState, node: int, spare: int, level: int) -> int:
 
 @compiled
 def _reach(m: ClockState) -> None:
-    """Breadth first: the flows that a change can reach, and the tight parts between them."""
+    """Breadth-first search: flows that a change can reach, and the tight parts between them."""
     for at in range(m.counts[AFFECTED]):
-        _note_tight_parts(m, m.process[at].affected)
+        _mark_tight_parts(m, m.process[at].affected)
     looked = 0
     while looked < m.counts[CHANGED]:
         number = m.part[looked].changed
@@ -258,7 +121,7 @@ def _reach(m: ClockState) -> None:
 
 @compiled
 def _reach_users(m: ClockState, number: int) -> None:
-    """The flows of a part that a change can reach, and what the others leave to them."""
+    """Mark the flows of a part that a change can reach, and what the others leave to them."""
     part = m.part[number]
     node, spare, weight = part.user, part.capacity, 0
     while node != NONE:
@@ -268,7 +131,7 @@ def _reach_users(m: ClockState, number: int) -> None:
             spare -= user.times * flow.rate
         else:
             weight += user.times * flow.weight
-            _affect(m, user.process)
+            _mark_affected(m, user.process)
         node = user.next
     part.spare, part.weight, part.level = max(0, spare), weight, NONE
 
@@ -333,7 +196,7 @@ def _fix(m: ClockState, process: int, rate: int, level: int) -> None:
 
 @compiled
 def _fix_capped(m: ClockState, left: int, level: int) -> int:
-    """Flows whose cap lies below this level get their cap; how many still lack a rate."""
+    """Give flows whose cap lies at or below this level their cap; how many still lack a rate."""
     kept, least = 0, HIGHEST
     for at in range(left):
         process = m.process[at].waiting
@@ -352,7 +215,7 @@ def _fix_capped(m: ClockState, left: int, level: int) -> int:
 
 @compiled
 def _fix_tightest(m: ClockState, level: int) -> None:
-    """The flows of all parts that are used up at this level stop there."""
+    """Stop the flows of all parts that are used up at this level."""
     for at in range(m.counts[PICKED]):
         node = m.part[m.part[at].picked].user
         while node != NONE:
@@ -372,11 +235,156 @@ def _fix_rest(m: ClockState, left: int) -> None:
 
 
 @compiled
-def _settle(m: ClockState, process: int, now: int) -> None:
-    """Go on at the new rate from now."""
+def _apply_rate(m: ClockState, process: int, now: int) -> None:
+    """Change to the new rate now, with the bytes left, and put the new end into the heap."""
     flow = m.process[process]
     if flow.new_rate == flow.rate:
         return
     flow.left = max(0, flow.left - flow.rate * (now - flow.since))
     flow.since, flow.rate = now, flow.new_rate
     put(m, process, now - (-flow.left // flow.rate))
+
+
+# Flows that begin and end
+
+
+@compiled
+def join(m: ClockState, process: int) -> None:
+    """A flow begins: add it to the lists of its parts."""
+    flow = m.process[process]
+    node = process * m.sizes[0].most_uses
+    for at in range(flow.first_use, flow.end_use):
+        number = m.use[at].part
+        part = m.part[number]
+        m.node[node].next, m.node[node].back = part.user, NONE
+        m.node[node].process, m.node[node].times = process, m.use[at].times
+        if part.user != NONE:
+            m.node[part.user].back = node
+        part.user = node
+        part.demand += m.use[at].times * flow.cap
+        _mark_changed(m, number)
+        node += 1
+    flow.is_moving, flow.rate, flow.level = 1, 0, HIGHEST
+    m.counts[KEPT_LEVEL] = min(m.counts[KEPT_LEVEL], flow.cap_level)
+    _mark_affected(m, process)
+
+
+@compiled
+def leave(m: ClockState, process: int) -> None:
+    """A flow ends: remove it from the lists of its parts."""
+    flow = m.process[process]
+    node = process * m.sizes[0].most_uses
+    for at in range(flow.first_use, flow.end_use):
+        number = m.use[at].part
+        after, before = m.node[node].next, m.node[node].back
+        if before != NONE:
+            m.node[before].next = after
+        else:
+            m.part[number].user = after
+        if after != NONE:
+            m.node[after].back = before
+        m.part[number].demand -= m.use[at].times * flow.cap
+        _mark_changed(m, number)
+        node += 1
+    flow.is_moving = 0
+    m.counts[KEPT_LEVEL] = min(m.counts[KEPT_LEVEL], flow.level)
+
+
+@compiled
+def _mark_changed(m: ClockState, part: int) -> None:
+    """Add a part to those that the next sharing looks at."""
+    if not m.part[part].is_changed:
+        m.part[part].is_changed = 1
+        m.part[m.counts[CHANGED]].changed = part
+        m.counts[CHANGED] += 1
+
+
+@compiled
+def _mark_affected(m: ClockState, process: int) -> None:
+    """Have the rate of a flow worked out again."""
+    if m.process[process].is_affected:
+        return
+    m.process[process].is_affected = 1
+    m.process[process].new_rate = 0
+    m.process[m.counts[AFFECTED]].affected = process
+    m.counts[AFFECTED] += 1
+    _mark_tight_parts(m, process)
+
+
+@compiled
+def _mark_tight_parts(m: ClockState, process: int) -> None:
+    """Have the next sharing look at the tight parts of a flow."""
+    flow = m.process[process]
+    for at in range(flow.first_use, flow.end_use):
+        part = m.part[m.use[at].part]
+        if part.demand > part.capacity:
+            _mark_changed(m, m.use[at].part)
+
+
+# The heap of times
+
+
+@compiled
+def put(m: ClockState, process: int, time: int) -> None:
+    """Add a process to the heap, or give it another time."""
+    at = m.process[process].place
+    if at == NONE:
+        at = m.counts[HEAP]
+        m.counts[HEAP] += 1
+    m.process[process].due = time
+    _sift_down(m, process, _sift_up(m, process, at))
+
+
+@compiled
+def pop(m: ClockState) -> int:
+    """Take the first process out of the heap."""
+    first: int = m.process[0].heap
+    m.process[first].place = NONE
+    m.counts[HEAP] -= 1
+    if m.counts[HEAP] > 0:
+        _sift_down(m, m.process[m.counts[HEAP]].heap, 0)
+    return first
+
+
+@compiled
+def _is_before(m: ClockState, process: int, other: int) -> bool:
+    due, other_due = m.process[process].due, m.process[other].due
+    is_before: bool = due < other_due or (due == other_due and process < other)
+    return is_before
+
+
+@compiled
+def _sift_up(m: ClockState, process: int, at: int) -> int:
+    """Sift up: the place for a process, at or above a free place."""
+    while at > 0:
+        above = (at - 1) // 2
+        other = m.process[above].heap
+        if not _is_before(m, process, other):
+            break
+        _set_place(m, other, at)
+        at = above
+    return at
+
+
+@compiled
+def _sift_down(m: ClockState, process: int, at: int) -> None:
+    """Sift down: put a process at a free place or below it."""
+    while True:
+        below = 2 * at + 1
+        if below >= m.counts[HEAP]:
+            break
+        other = m.process[below].heap
+        if below + 1 < m.counts[HEAP] and _is_before(m, m.process[below + 1].heap, other):
+            below += 1
+            other = m.process[below].heap
+        if not _is_before(m, other, process):
+            break
+        _set_place(m, other, at)
+        at = below
+    _set_place(m, process, at)
+
+
+@compiled
+def _set_place(m: ClockState, process: int, at: int) -> None:
+    m.process[at].heap = process
+    m.process[process].place = at

@@ -15,7 +15,7 @@ from ncc_runtime.execution.clock.columns import (
     paired_rows,
 )
 from ncc_runtime.execution.clock.costs import RowCosts, SemaphoreLatencies, cc_costs, engine_costs
-from ncc_runtime.execution.clock.instances import Instances, folded, of_one
+from ncc_runtime.execution.clock.instances import Instances, of_first_instance, places_in_instances
 from ncc_runtime.execution.clock.max_min import MICRO
 from ncc_runtime.execution.clock.routes import RouteRecords
 from ncc_runtime.execution.clock.tables import (
@@ -60,7 +60,7 @@ class ClockProgram:
     branch: np.ndarray
     most_posts: int
     increments: np.ndarray  # (ranks * semaphores,) of each semaphore, if every row runs once
-    has_one: np.ndarray  # (ranks * semaphores,) whether one queue only waits for it, taking time
+    has_one: np.ndarray  # (ranks * semaphores,) whether exactly one queue waits for it; see _waits
     events: int  # at most, if every row runs once
 
 
@@ -92,7 +92,7 @@ class ProgramTables:
         """The records of an executable whose control flow goes as decided."""
         queues = self._executable.queues
         if self._ranks < self._executable.representatives:
-            queues = tuple(of_one(queue, self._ranks) for queue in queues)
+            queues = tuple(of_first_instance(queue, self._ranks) for queue in queues)
         for number, queue in enumerate(queues):
             self._add_queue(number, queue)
         self._queue["run_sizes"] = NONE
@@ -148,16 +148,20 @@ class ProgramTables:
         self._add_jumps(number, queue, rows)
         self._rows.append(rows)
         record["first_post"] = sum(len(posts) for posts in self._posts)
-        made = self._add_posts(queue)
-        self._events += self._most_events(queue, columns, made)
+        increments = self._add_posts(queue)
+        self._events += self._most_events(queue, columns, increments)
         record["end_post"] = sum(len(posts) for posts in self._posts)
 
     def _waits(self, sems: DistinctRows, costs: RowCosts) -> np.ndarray:
-        """For which semaphores a queue waits, (ranks, semaphores) int64; rows without time: 2."""
-        found = np.zeros_like(self._waiters)
+        """1 for every semaphore that a queue waits for, (ranks, semaphores) int64.
+
+        2, as if two queues did, where rows may take no time: a later row can then start by the same
+        increment, so it must not be dropped.
+        """
+        waits = np.zeros_like(self._waiters)
         row, rank = np.nonzero(sems.rows != NONE)
-        found[rank if sems.rows.shape[1] > 1 else slice(None), sems.rows[row, rank]] = 1
-        return found if costs.overhead.all() else 2 * found
+        waits[rank if sems.rows.shape[1] > 1 else slice(None), sems.rows[row, rank]] = 1
+        return waits if costs.overhead.all() else 2 * waits
 
     def _costs(self, queue: Queue) -> RowCosts:
         executable, model = self._executable, self._parts.model
@@ -171,19 +175,20 @@ class ProgramTables:
     def _moved(
         self, number: int, queue: Queue, costs: RowCosts
     ) -> tuple[DistinctRows, DistinctRows]:
-        """The routes of a queue's rows, and how many bytes go."""
+        """The routes of a queue's rows, and the bytes that they move."""
         if isinstance(queue, DmaQueue):
             return self._routes.add_ring(queue, number), distinct_rows(queue.size_bytes)
         rows = len(costs.traffic)
         if not costs.traffic.any():
             return constant_column(NONE, rows), constant_column(0, rows)
         engine = self._routes.add_engine(number)
-        either = np.concatenate((np.full_like(engine.rows, NONE), engine.rows))
-        route = DistinctRows(either, (costs.traffic > 0).astype(np.int64))
+        # two different rows: no route, for instructions that move nothing, and the engine's
+        rows_of_route = np.concatenate((np.full_like(engine.rows, NONE), engine.rows))
+        route = DistinctRows(rows_of_route, (costs.traffic > 0).astype(np.int64))
         return route, DistinctRows(costs.traffic[:, None], np.arange(rows))
 
     def _most_events(self, queue: Queue, columns: dict[str, DistinctRows], increments: int) -> int:
-        """How many events a queue has on all ranks, or a few more; idle rows have none."""
+        """At least the number of events of a queue on all ranks; idle rows have none."""
         ranks = self._ranks
         cells = len(columns["route"].index) * (ranks if queue.ranks is None else len(queue.ranks))
         if isinstance(queue, EngineQueue):
@@ -196,7 +201,10 @@ class ProgramTables:
         """Add the posts of a queue; how many increments its rows make."""
         before = int(self._increments.sum())
         for post, latency in zip(queue.sync.posts, self._latencies.of(queue), strict=True):
-            rank, sem = folded(distinct_rows(post.rank), self._ranks), distinct_rows(post.sem)
+            rank, sem = (
+                places_in_instances(distinct_rows(post.rank), self._ranks),
+                distinct_rows(post.sem),
+            )
             self._count(rank, sem)
             record, posted = empty("post", 1), empty("posted", len(post.rank))
             record["base"] = sum(len(rows) for rows in self._posted)
@@ -209,21 +217,21 @@ class ProgramTables:
 
     def _count(self, rank: DistinctRows, sem: DistinctRows) -> None:
         """Add the increments of one post; equal rows are counted together."""
-        width = max(1, self._executable.semaphore_count)
-        for one, other, times in paired_rows(rank, sem):
-            to, which = np.broadcast_arrays(rank.rows[one], sem.rows[other])
-            made = to != NONE
-            many = np.broadcast_to(times[:, None], made.shape)[made]
-            key = to[made].astype(np.int64) * width + which[made]
-            found = np.bincount(key, many, len(self._increments))
-            self._increments += found.astype(np.int64)
+        semaphores = max(1, self._executable.semaphore_count)
+        for rank_row, sem_row, times in paired_rows(rank, sem):
+            ranks, sems = np.broadcast_arrays(rank.rows[rank_row], sem.rows[sem_row])
+            is_made = ranks != NONE
+            weights = np.broadcast_to(times[:, None], is_made.shape)[is_made]
+            key = ranks[is_made].astype(np.int64) * semaphores + sems[is_made]
+            counts = np.bincount(key, weights, len(self._increments))
+            self._increments += counts.astype(np.int64)
 
     def _add_jumps(self, number: int, queue: Queue, rows: np.ndarray) -> None:
         rows["jump"] = NONE
         self._queue[number]["offset"] = NONE
         if isinstance(queue, DmaQueue) or not queue.jumps:
             return
-        before = len({one for one, *_ in self._jumps})
+        before = len({queue_number for queue_number, *_ in self._jumps})
         self._queue[number]["offset"] = before * self._ranks
         for row, jump in queue.jumps.items():
             rows["jump"][row] = len(self._jumps)
@@ -231,16 +239,16 @@ class ProgramTables:
 
     def _control(self, decisions: Decisions) -> tuple[np.ndarray, np.ndarray]:
         """The jumps of all queues, and what each rank decides at them."""
-        ranks, width = self._ranks, max(1, self._executable.semaphore_count)
+        ranks, semaphores = self._ranks, max(1, self._executable.semaphore_count)
         jumps = empty("jump", len(self._jumps))
         branches = empty("branch", len(self._jumps) * ranks)
         for number, (queue, row, jump) in enumerate(self._jumps):
-            shift = np.zeros((len(jump.shift), width), np.int64)
+            shift = np.zeros((len(jump.shift), semaphores), np.int64)
             shift[:, : jump.shift.shape[1]] = jump.shift
             record = jumps[number]
             record["target"], record["how"] = jump.target, ALWAYS
             record["shift"] = self._cells.append(shift)
-            record["shift_step"] = width if len(shift) > 1 else 0
+            record["shift_step"] = semaphores if len(shift) > 1 else 0
             if jump.decision is Decision.ALWAYS:
                 continue
             if isinstance(decisions, PlannedDecisions):
@@ -254,13 +262,13 @@ class ProgramTables:
 
 
 def _busy_cells(column: DistinctRows, ranks: int) -> int:
-    """In how many cells of rows and ranks there is something."""
-    there = (column.rows != NONE).sum(axis=1) * (ranks // column.rows.shape[1])
-    return int(there[column.index].sum())
+    """The number of cells of rows and ranks that are not NONE."""
+    busy = (column.rows != NONE).sum(axis=1) * (ranks // column.rows.shape[1])
+    return int(busy[column.index].sum())
 
 
 def _check_size(queue: Queue, most: int) -> None:
-    """Refuse bytes that cannot be counted in millionths."""
+    """Refuse sizes that overflow when counted in millionths of a byte."""
     limit = (1 << 62) // MICRO
     if most > limit:
         raise LoweringError(

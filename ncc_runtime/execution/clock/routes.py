@@ -5,7 +5,7 @@ of a ring between the same places share one. What it uses is what the price char
 (machine_model/usage.py). Added for the clock: a rank's DMA engines together are one more part, its
 pool, because rings use the engines of their channel and instructions use any.
 
-Parts that can never be short of anything are left out. That is what keeps the max-min sharing
+Parts that can never be contended are left out. That is what keeps the max-min sharing
 small: most transfers of most programs share nothing.
 """
 
@@ -29,11 +29,11 @@ _NO = np.zeros(0, np.int64)
 
 @attrs.frozen(eq=False)
 class _Patterns:
-    """The different patterns of a ring's rows: who is written to and read from."""
+    """The different patterns of a ring's rows: the ranks written to and read from."""
 
     index: np.ndarray  # (n,) the pattern of each row
     peer: np.ndarray  # (patterns, ranks)
-    also: np.ndarray  # (patterns, ranks), IDLE where there is no second peer
+    second_peer: np.ndarray  # (patterns, ranks), IDLE where there is none
     owners: np.ndarray  # (patterns, ranks, k), IDLE beyond the last source
     reduces: np.ndarray  # (patterns,) bool
 
@@ -45,12 +45,12 @@ def _patterns_of(queue: DmaQueue) -> _Patterns:
     if queue.source_rank is not None:
         owners = distinct_rows(queue.source_rank.reshape(rows, ranks * most))
     else:  # all sources are the rank's own
-        own = np.broadcast_to(np.arange(ranks, dtype=np.int32)[:, None], (ranks, most))
-        there = distinct_rows((queue.sources != IDLE).reshape(rows, ranks * most))
-        owners = DistinctRows(np.where(there.rows, own.reshape(1, -1), IDLE), there.index)
+        own_rank = np.broadcast_to(np.arange(ranks, dtype=np.int32)[:, None], (ranks, most))
+        has = distinct_rows((queue.sources != IDLE).reshape(rows, ranks * most))
+        owners = DistinctRows(np.where(has.rows, own_rank.reshape(1, -1), IDLE), has.index)
     keys = [distinct_rows(queue.peer).index, reduces.astype(np.int64)]
-    if queue.also_peer is not None:
-        keys.append(distinct_rows(queue.also_peer).index)
+    if queue.second_peer is not None:
+        keys.append(distinct_rows(queue.second_peer).index)
     keys.append(owners.index)
     _, first, index = np.unique(
         np.stack(keys, axis=1), axis=0, return_index=True, return_inverse=True
@@ -59,7 +59,7 @@ def _patterns_of(queue: DmaQueue) -> _Patterns:
     return _Patterns(
         index=index.ravel(),
         peer=queue.peer[first],
-        also=nobody if queue.also_peer is None else queue.also_peer[first],
+        second_peer=nobody if queue.second_peer is None else queue.second_peer[first],
         owners=owners.rows[owners.index[first]].reshape(len(first), ranks, -1),
         reduces=reduces[first],
     )
@@ -84,12 +84,12 @@ class RouteRecords:
         pattern, rank = np.nonzero(patterns.peer != IDLE)
         column = np.full(patterns.peer.shape, IDLE, np.int64)
         column[pattern, rank] = self._count + np.arange(len(rank))
-        peer, also = patterns.peer[pattern, rank], patterns.also[pattern, rank]
+        peer, second = patterns.peer[pattern, rank], patterns.second_peer[pattern, rank]
         owners = patterns.owners[pattern, rank]
         usage = transfer_usage(
             parts,
             rank,
-            [peer, also],
+            [peer, second],
             list(owners.T),
             patterns.reduces[pattern],
             queue.stream,
@@ -99,14 +99,18 @@ class RouteRecords:
         self._use(np.arange(len(rank)), self._pool(rank), usage.dma_passes)
 
         # a transfer ends when the slower of its peers has it
-        second = np.where(also == IDLE, peer, also)
-        whole = np.maximum(first_byte_ps(parts, rank, peer), first_byte_ps(parts, rank, second))
+        other_peer = np.where(second == IDLE, peer, second)
+        first_byte = np.maximum(
+            first_byte_ps(parts, rank, peer), first_byte_ps(parts, rank, other_peer)
+        )
         reader = np.broadcast_to(rank[:, None], owners.shape)
         owner = np.where(owners == IDLE, reader, owners)
         fetch = parts.routes.latency_ps(owner, reader).max(axis=1, initial=0)
         # bytes flow once the DMA has started; over EFA, too, whose latency contains the start
-        lead = np.minimum(whole, np.int64(parts.model.dma_start_ps))
-        self._add(rank, number, lead, whole - lead + fetch, parts.routes.topology.cc.packet_bytes)
+        lead = np.minimum(first_byte, np.int64(parts.model.dma_start_ps))
+        self._add(
+            rank, number, lead, first_byte - lead + fetch, parts.routes.topology.cc.packet_bytes
+        )
         return DistinctRows(column, patterns.index)
 
     def add_engine(self, number: int) -> DistinctRows:
@@ -121,9 +125,9 @@ class RouteRecords:
         return DistinctRows(column[None, :], np.zeros(1, np.int64))
 
     def records(self, processes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All routes, their uses of parts that may be short of something, and all parts."""
-        entries = (np.concatenate([one[k] for one in self._entries]) for k in range(3))
-        route, part, times = self._joined(*entries)
+        """All routes, their uses of parts that may be contended, and all parts."""
+        entries = (np.concatenate(column) for column in zip(*self._entries, strict=True))
+        route, part, times = self._merged(*entries)
         parts = self._parts
         of_rank = parts.rates[parts.span(PartKind.DMA)].reshape(parts.ranks, parts.groups)
         rates = np.concatenate((parts.rates, of_rank.sum(axis=1)))
@@ -134,28 +138,28 @@ class RouteRecords:
         np.minimum.at(routes["cap"], route, np.maximum(1, capacity[part] // times))
         # one instance is simulated for all symmetric ones: its flows load its own parts with what
         # other instances' flows would load them with
-        route, part, times = self._joined(route, self._classes[part], times)
+        route, part, times = self._merged(route, self._classes[part], times)
         demand = times * routes["cap"][route]
         process = np.concatenate(self._processes)[route]
         keep = _contended_parts(part, demand, process, capacity, processes)[part]
         uses = empty("use", int(keep.sum()))
         uses["part"], uses["times"] = part[keep], times[keep]
-        edges = np.searchsorted(route[keep], np.arange(self._count + 1))
+        bounds = np.searchsorted(route[keep], np.arange(self._count + 1))
         packet = np.concatenate(self._packet)
         routes["lead"] = np.concatenate(self._lead)
         routes["latency"] = np.concatenate(self._latency)
         routes["weight"] = packet // max(1, np.gcd.reduce(packet))
         limit = np.minimum(routes["cap"], np.iinfo(np.int64).max >> FINE + 1)
         routes["cap_level"] = -(-(limit << FINE) // routes["weight"])
-        routes["first_use"], routes["end_use"] = edges[:-1], edges[1:]
-        routes["is_shared"] = np.diff(edges) > 0
+        routes["first_use"], routes["end_use"] = bounds[:-1], bounds[1:]
+        routes["is_shared"] = np.diff(bounds) > 0
         part_records["capacity"], part_records["user"] = capacity, NONE
         return routes, uses, part_records
 
-    def _joined(
+    def _merged(
         self, route: np.ndarray, part: np.ndarray, times: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Entries of one route and part as one, sorted by route, then part."""
+        """Entries of the same route and part added up, sorted by route, then part."""
         parts = self._parts.count + self._parts.ranks
         key, index = np.unique(route * parts + part, return_inverse=True)
         total = np.bincount(index, times, len(key)).astype(np.int64)

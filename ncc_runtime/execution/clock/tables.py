@@ -26,7 +26,7 @@ QUEUE, SEMAPHORE, RING_BUSY = 1, 2, 3
 """Reasons of an event's start, as in trace.Reason; 0: none."""
 
 BEYOND = 2**63 - 1
-"""The end of all events once one has ended later than int64 counts."""
+"""The end of all events once one ends later than int64 can count."""
 
 DONE, LOG_FULL, INCREMENTS_FULL, PAUSED = range(4)
 """Why the kernel returns."""
@@ -63,9 +63,9 @@ def _record(names: str) -> np.dtype[np.void]:
 
 RECORDS = {
     # of a program: ranks, semaphores of a rank, whether events are kept, posts of a row at most,
-    # parts of a route at most, and what a descriptor holds and costs
+    # uses of a route at most, and the bytes and ps of a descriptor
     "sizes": _record(
-        "ranks semaphores is_recorded most_posts widest descriptor_bytes descriptor_ps"
+        "ranks semaphores is_recorded most_posts most_uses descriptor_bytes descriptor_ps"
     ),
     # of a queue: kind, number of rows, number of its row 0, strides of its columns, its posts, the
     # tail semaphore of a ring, the place of its first offset; if the sizes of its transfers differ
@@ -100,7 +100,7 @@ RECORDS = {
     # of a flow and part: neighbours in the list of the part; the flow, how often it passes
     "node": _record("next back process times"),
     # of a process: next row (of a ring: rows performed), when it is free, its last event, percent
-    # of its speed; the value it sleeps for, who sleeps for the same semaphore, whether it is in
+    # of its speed; the value it sleeps for, the next sleeper of that semaphore, whether it is in
     # `todo`; its flow: route, start of the row, begin, time alone and end of the bytes, the row's
     # end at the earliest, cause and reason, 1e-6 bytes left at a time; whether its rate is being
     # worked out, the level at which it got its rate, its new rate, rate, what its route has,
@@ -111,7 +111,7 @@ RECORDS = {
         "left since is_affected level new_rate rate weight cap_level cap first_use end_use "
         "is_moving due place todo affected waiting heap"
     ),
-    # of a semaphore of a rank: value, where its increments are, room for them, who sleeps for it;
+    # of a semaphore of a rank: value, where its increments are, room for them, the first sleeper;
     # how many of the first are dropped, up to which value they are consumed, whether only one queue
     # waits for it, so that they can be dropped
     "semaphore": _record("held start room sleeper dropped consumed has_one"),
@@ -148,7 +148,7 @@ class ClockState(NamedTuple):
     use: np.ndarray
     process: np.ndarray
     part: np.ndarray
-    node: np.ndarray  # process * widest + place among the uses of its route
+    node: np.ndarray  # process * most_uses + place among the uses of its route
     branch: np.ndarray  # jump * ranks + rank
     offset: np.ndarray  # int64, (place of a queue + rank) * semaphores + semaphore
     semaphore: np.ndarray  # rank * semaphores + semaphore

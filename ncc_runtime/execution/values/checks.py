@@ -116,7 +116,7 @@ def _sources(queue: DmaQueue, row: int, rank: int) -> Iterator[tuple[int, int]]:
 def _targets(queue: DmaQueue, row: int, rank: int) -> Iterator[tuple[int, int]]:
     """(rank whose memory it is, address) of what one rank writes: at one target, or two."""
     yield int(queue.peer[row, rank]), int(queue.target[row, rank])
-    if queue.also_peer is None or queue.also_target is None:
+    if queue.second_peer is None or queue.second_target is None:
         return
-    if queue.also_peer[row, rank] != IDLE:
-        yield int(queue.also_peer[row, rank]), int(queue.also_target[row, rank])
+    if queue.second_peer[row, rank] != IDLE:
+        yield int(queue.second_peer[row, rank]), int(queue.second_target[row, rank])

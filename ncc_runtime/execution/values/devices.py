@@ -28,7 +28,7 @@ class Devices:
     """Memory of all ranks and what instructions do to it; reusable over runs."""
 
     def __init__(self, executable: Executable, threads: int = 1, checked: bool = False) -> None:
-        executable.check_is_whole()
+        executable.check_all_ranks_have_columns()
         self.executable = executable
         self.arena = Arena(executable.ranks, executable.hbm_bytes)
         self._threads = threads

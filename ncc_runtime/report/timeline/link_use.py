@@ -133,7 +133,7 @@ def _carried(trace: Trace) -> Iterator[Carried]:
     for number, events in trace.blocks(trace.queues_of(DmaQueue)):
         queue = trace.executable.queues[number]
         assert isinstance(queue, DmaQueue)
-        for peers in (queue.peer, queue.also_peer):
+        for peers in (queue.peer, queue.second_peer):
             if peers is not None:
                 yield _over_links(trace, queue, events, peers)
 

@@ -261,7 +261,7 @@ class _QueueSlices:
         """Sizes, receivers and routes of transfers that these ranks send."""
         sizes = np.broadcast_to(queue.size_bytes, queue.peer.shape)[row, rank].astype(np.int64)
         arguments = [Argument("bytes", sizes)]
-        for prefix, peers in (("", queue.peer), ("also_", queue.also_peer)):
+        for prefix, peers in (("", queue.peer), ("also_", queue.second_peer)):
             if peers is not None:
                 arguments += self._route(prefix, rank, peers[row, rank])
         return tuple(arguments)

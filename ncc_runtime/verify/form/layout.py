@@ -148,7 +148,7 @@ def _unpaired(queue: DmaQueue) -> Iterator[str]:
     owners, sources = queue.source_rank, queue.sources
     if owners is not None and owners.shape != sources.shape:
         yield f"queue {queue.name}: owners of sources are {owners.shape}, not {sources.shape}"
-    if (queue.also_peer is None) != (queue.also_target is None):
+    if (queue.second_peer is None) != (queue.second_target is None):
         yield f"queue {queue.name}: second peers and second targets, one without the other"
 
 
@@ -157,7 +157,7 @@ def _layers(queue: DmaQueue) -> Iterator[np.ndarray]:
     for column in (queue.sources, queue.source_rank):
         if column is not None:
             yield from np.moveaxis(column, -1, 0)
-    for column in (queue.also_peer, queue.also_target):
+    for column in (queue.second_peer, queue.second_target):
         if column is not None:
             yield column
 

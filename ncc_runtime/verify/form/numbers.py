@@ -131,7 +131,7 @@ def semaphores_and_ranks_exist(subject: Subject) -> Iterator[str]:
         for post in queue.sync.posts:
             yield from _posts(subject, number, post)
     for ring in subject.rings:
-        for column in (ring.queue.peer, ring.queue.also_peer, *ring.owners):
+        for column in (ring.queue.peer, ring.queue.second_peer, *ring.owners):
             if column is not None:
                 yield from _ranks(subject, ring.number, column)
 

@@ -58,8 +58,8 @@ class Ring:
         """Every column of addresses."""
         queue = self.queue
         yield Access("writes", queue.target, self.active)
-        if queue.also_target is not None and queue.also_peer is not None:
-            yield Access("also writes", queue.also_target, queue.also_peer != IDLE)
+        if queue.second_target is not None and queue.second_peer is not None:
+            yield Access("also writes", queue.second_target, queue.second_peer != IDLE)
         for column in self.sources:
             yield Access("reads", column, self.active, may_lack=True)
 

@@ -74,7 +74,7 @@ def completions_tell_the_destinations(subject: Subject) -> Iterator[str]:
     """Two destinations at most; each is told, and the own CC-core; idle cells tell nobody."""
     for ring in subject.rings:
         queue, posts = ring.queue, ring.queue.sync.posts
-        needed = 2 if queue.also_peer is None else 3
+        needed = 2 if queue.second_peer is None else 3
         if len(posts) < needed:
             yield f"queue {queue.name}: {len(posts)} posts a row, must be {needed} at least"
             continue
@@ -83,9 +83,9 @@ def completions_tell_the_destinations(subject: Subject) -> Iterator[str]:
         yield from _told(subject, ring.number, queue.peer, posts[0].rank)
         yield from _told(subject, ring.number, own, posts[1].rank)
         yield from _counted(subject, ring.number, queue)
-        if queue.also_peer is not None:
-            yield from _second(subject, ring, queue.also_peer)
-            yield from _told(subject, ring.number, queue.also_peer, posts[2].rank)
+        if queue.second_peer is not None:
+            yield from _second(subject, ring, queue.second_peer)
+            yield from _told(subject, ring.number, queue.second_peer, posts[2].rank)
         for post in posts[needed:]:
             found = search(lambda active, to: ~active & (to != IDLE), ring.active, post.rank)
             yield from subject.at_cells(ring.number, found, lambda *_: "posts without a transfer")
@@ -153,8 +153,8 @@ def sources_and_targets_lie_apart(subject: Subject) -> Iterator[str]:
         owners = ring.owners or [subject.everybody] * len(ring.sources)
         for source, owner in zip(ring.sources, owners, strict=True):
             yield from _apart(subject, ring, (source, owner), (queue.target, queue.peer))
-            if queue.also_target is not None and queue.also_peer is not None:
-                second = queue.also_target, queue.also_peer
+            if queue.second_target is not None and queue.second_peer is not None:
+                second = queue.second_target, queue.second_peer
                 yield from _apart(subject, ring, (source, owner), second)
 
 

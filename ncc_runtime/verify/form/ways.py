@@ -46,7 +46,7 @@ def _pairs(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
     used: np.ndarray = np.zeros((ranks, ranks), bool)
     columns = [post.rank for ring in subject.rings for post in ring.queue.sync.posts]
     columns += [ring.queue.peer for ring in subject.rings]
-    columns += [one for ring in subject.rings if (one := ring.queue.also_peer) is not None]
+    columns += [one for ring in subject.rings if (one := ring.queue.second_peer) is not None]
     columns += [
         post.rank[queue.opcode == CcOpcode.SIGNAL]
         for _, queue in subject.programs

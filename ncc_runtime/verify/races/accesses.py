@@ -165,9 +165,9 @@ def pieces(
         memory = rank if ring.source_rank is None else ring.source_rank[row, rank, source]
         yield memory, ring.sources[row, rank, source], False
     yield ring.peer[row, rank], ring.target[row, rank], True
-    if ring.also_peer is not None and ring.also_target is not None:
-        also = ring.also_peer[row, rank]
-        yield also, np.where(also == IDLE, IDLE, ring.also_target[row, rank]), True
+    if ring.second_peer is not None and ring.second_target is not None:
+        also = ring.second_peer[row, rank]
+        yield also, np.where(also == IDLE, IDLE, ring.second_target[row, rank]), True
 
 
 def _conflicts(accesses: Accesses, moment: np.ndarray) -> Claims:

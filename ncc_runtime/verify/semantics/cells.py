@@ -223,7 +223,7 @@ def _edges(extents: Extents, rings: Sequence[RingRows]) -> Iterator[np.ndarray]:
 def _targets(rings: Sequence[RingRows]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Sizes, (n, ranks or 1), and addresses of what is written, some rows at a time."""
     columns = [(ring, ring.target) for ring in rings]
-    columns += [(ring, ring.also_target) for ring in rings if ring.also_target is not None]
+    columns += [(ring, ring.second_target) for ring in rings if ring.second_target is not None]
     for ring, column in columns:
         sizes = packed(ring.size_bytes)
         for first in range(0, len(ring), height(ring)):

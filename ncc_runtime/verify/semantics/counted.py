@@ -253,8 +253,8 @@ class _Judge:
                 wrong |= (ring.source_rank[row, rank] != rank[:, None]).any(
                     axis=1, where=ring.sources[row, rank] != IDLE
                 )
-            if ring.also_peer is not None:
-                wrong |= ring.also_peer[row, rank] != IDLE
+            if ring.second_peer is not None:
+                wrong |= ring.second_peer[row, rank] != IDLE
             found[own] = wrong
         return found
 

@@ -14,7 +14,7 @@ from ncc_runtime.verify.segments import Segment
 
 def _is_own(ring: RingRows, row: int, member: int) -> bool:
     """Whether a reduction reads the own memory, and writes once."""
-    if ring.also_peer is not None and ring.also_peer[row, member] != IDLE:
+    if ring.second_peer is not None and ring.second_peer[row, member] != IDLE:
         return False
     if ring.source_rank is None:
         return True

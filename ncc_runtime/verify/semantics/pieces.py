@@ -124,8 +124,8 @@ class _Block:
         widths = self._source_counts(opcode)
         sources = [self._source(k, widths > k) for k in range(int(widths.max(initial=0)))]
         targets = [self._target(ring.peer, ring.target)]
-        if ring.also_peer is not None and ring.also_target is not None:
-            targets.append(self._target(ring.also_peer, ring.also_target))
+        if ring.second_peer is not None and ring.second_target is not None:
+            targets.append(self._target(ring.second_peer, ring.second_target))
         if joins.any() and self._cutter.placeholder.reduction is None:
             self._refuse(self._active & joins[:, None], "joins values, which nobody asked for")
         transfer, inside = self._cuts([*sources, *targets])

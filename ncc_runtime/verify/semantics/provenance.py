@@ -76,7 +76,7 @@ def _written(
 def _writes(ring: RingRows, step: Step, address: int) -> Iterator[tuple[int, int, int]]:
     """The transfers of a step that write at an address: who, to whom, how far into the range."""
     ranks = np.arange(ring.peer.shape[1]) if step.ranks is None else step.ranks
-    for peer, target in ((ring.peer, ring.target), (ring.also_peer, ring.also_target)):
+    for peer, target in ((ring.peer, ring.target), (ring.second_peer, ring.second_target)):
         if peer is None or target is None:
             continue
         peers, inside = peer[step.row, ranks], address - target[step.row, ranks]
