@@ -122,11 +122,11 @@ def _list_groups(module: ir.Module) -> None:
         for op in _operations(module.operation)
         if _GROUPS in op.attributes and _BY_AXES.isinstance(op.attributes[_GROUPS])
     ]
-    if len(meshes) < 2 and all(_is_name(groups.mesh) for _, groups in by_axes):
+    if len(meshes) < 2 and all(_is_mesh_name(groups.mesh) for _, groups in by_axes):
         return
     for op, groups in by_axes:
         mesh = groups.mesh
-        known = meshes[mesh.value] if _is_name(mesh) else _mesh(stablehlo, mesh)
+        known = meshes[mesh.value] if _is_mesh_name(mesh) else _mesh(stablehlo, mesh)
         op.attributes[_GROUPS] = ir.DenseElementsAttr.get(_groups_along(groups.axes, known))
 
 
@@ -244,7 +244,7 @@ def _without_barriers(text: str) -> str:
     return re.sub(r"%([\w.\-]+)", lambda name: f"%{constants.get(name[1], name[1])}", bare)
 
 
-def _is_name(mesh: ir.Attribute) -> bool:
+def _is_mesh_name(mesh: ir.Attribute) -> bool:
     return isinstance(mesh, ir.FlatSymbolRefAttr)
 
 

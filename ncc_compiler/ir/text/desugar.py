@@ -63,7 +63,7 @@ class FreshNames:
 
 
 def hoist_inline(file: tree.File, reading: TextReader) -> tree.File:
-    """The file with nothing inline; what nests too deep is complained of and left out."""
+    """The file with nothing inline; instructions that nest too deep are refused and left out."""
     instructions = [instruction for body in file.computations for instruction in body.instructions]
     if all(instruction.depth == 0 and not _is_splat(instruction) for instruction in instructions):
         return file
@@ -141,8 +141,8 @@ class _Hoisting:
                 names.append(f"%{name.text}")
             else:
                 names.append(f"%{callee.text}")
-        is_one = len(names) == 1 and isinstance(attribute.inline[0], tuple)
-        is_list = attribute.key in CALLEE_LISTS or not is_one
+        is_single_body = len(names) == 1 and isinstance(attribute.inline[0], tuple)
+        is_list = attribute.key in CALLEE_LISTS or not is_single_body
         value = "{" + ", ".join(names) + "}" if is_list else names[0]
         return attrs.evolve(attribute, value=value, inline=())
 
@@ -151,7 +151,7 @@ _SIZES = re.compile(r"\[\s*\d.*\Z", re.DOTALL)
 
 
 def _is_splat(instruction: tree.Instruction) -> bool:
-    """Whether it is an array constant with the value of one element in its parentheses."""
+    """Whether it is an array constant with a single number in its parentheses."""
     if (
         instruction.payload is None
         or instruction.op.text != "constant"
@@ -165,7 +165,7 @@ def _is_splat(instruction: tree.Instruction) -> bool:
 
 
 def _as_broadcast(instruction: tree.Instruction) -> tree.Instruction:
-    """A broadcast of the constant scalar in place."""
+    """A broadcast whose operand is the scalar constant, inline."""
     assert isinstance(instruction.type, tree.ArrayText), instruction.name
     kind = attrs.evolve(instruction.type, text=_SIZES.sub("[]", instruction.type.text))
     scalar = attrs.evolve(instruction, type=kind, attributes=(), is_root=False)
@@ -178,12 +178,12 @@ def _as_broadcast(instruction: tree.Instruction) -> tree.Instruction:
 
 _START = "-start"
 _ASYNC_SUFFIXES = (_START, "-update", "-done")
-_OF_THE_START = frozenset({"async_execution_thread", "control-predecessors", "metadata"})
-"""Keys of attributes that say something of the start, not of the op."""
+_START_ATTRIBUTES = frozenset({"async_execution_thread", "control-predecessors", "metadata"})
+"""Keys of attributes that belong to the start, not to the op inside."""
 
 
 def expand_async_sugar(file: tree.File, reading: TextReader) -> tree.File:
-    """The file without such starts, updates and dones; a computation more for each start."""
+    """The file without such starts, updates and dones; each start gets a new computation."""
     if not any(
         _is_sugar(instruction.op.text)
         for body in file.computations
@@ -205,14 +205,17 @@ def expand_async_sugar(file: tree.File, reading: TextReader) -> tree.File:
             if op.endswith(_START):
                 name = names.like(f"wrapped_{_wrapped(op)}")
                 computations.append(_wrapper_computation(instruction, known, name, reading))
-                plain = _start(plain, name)
+                kept = [row for row in plain.attributes if row.key in _START_ATTRIBUTES]
+                op_place = (plain.op.start, plain.op.start, plain.op.end)
+                calls = tree.Attribute("calls", f"%{name}", *op_place)
+                plain = attrs.evolve(plain, attributes=(calls, *kept))
             instructions.append(plain)
         computations.append(attrs.evolve(body, instructions=tuple(instructions)))
     return attrs.evolve(file, computations=tuple(computations))
 
 
 def _is_sugar(op: str) -> bool:
-    """Whether it is a start, update or done of an op of the table, and no op itself."""
+    """Whether it is the start, update or done of an op of the table, and not in the table."""
     if not op.endswith(_ASYNC_SUFFIXES) or op in OPS:
         return False
     inner = _wrapped(op)
@@ -242,22 +245,13 @@ def _renamed(instruction: tree.Instruction, op: str) -> tree.Instruction:
     return attrs.evolve(instruction, op=tree.Word(op, instruction.op.start, instruction.op.end))
 
 
-def _start(instruction: tree.Instruction, name: str) -> tree.Instruction:
-    """The start, calling the computation of this name."""
-    kept = [attribute for attribute in instruction.attributes if attribute.key in _OF_THE_START]
-    calls = tree.Attribute(
-        "calls", f"%{name}", instruction.op.start, instruction.op.start, instruction.op.end
-    )
-    return attrs.evolve(instruction, attributes=(calls, *kept))
-
-
 def _wrapper_computation(
     instruction: tree.Instruction,
     known: Mapping[str, tree.Instruction],
     name: str,
     reading: TextReader,
 ) -> tree.ComputationText:
-    """The computation of the one op; its parameters are named as the operands are."""
+    """The computation of the single op; its parameters have the names of the operands."""
     parameters = list(_parameters(instruction, known, reading))
     names = FreshNames(parameter.name.text for parameter in parameters)
     result = instruction.type
@@ -274,7 +268,7 @@ def _wrapper_computation(
         attributes=tuple(
             attribute
             for attribute in instruction.attributes
-            if attribute.key not in _OF_THE_START or attribute.key == "metadata"
+            if attribute.key not in _START_ATTRIBUTES or attribute.key == "metadata"
         ),
         is_root=True,
     )
@@ -286,7 +280,7 @@ def _wrapper_computation(
 def _parameters(
     instruction: tree.Instruction, known: Mapping[str, tree.Instruction], reading: TextReader
 ) -> Iterator[tree.Instruction]:
-    """A parameter for each operand, of its type, or of the type that the start writes for it."""
+    """A parameter for each operand, with its type as defined, or as the start's type repeats it."""
     names = FreshNames(())
     start_types = (
         instruction.type.elements[:1] if isinstance(instruction.type, tree.TupleText) else ()
@@ -321,7 +315,7 @@ _PUNCTUATION = re.compile(r"[(){},]")
 
 
 def expand_tuple_constants(file: tree.File) -> tree.File:
-    """The file with arrays only as constants, but for literals that are not of their tuple."""
+    """The file with tuple constants expanded, except literals that do not match their tuple."""
     if not any(
         _is_tuple(instruction) for body in file.computations for instruction in body.instructions
     ):
@@ -329,7 +323,7 @@ def expand_tuple_constants(file: tree.File) -> tree.File:
     return attrs.evolve(
         file,
         computations=tuple(
-            attrs.evolve(body, instructions=tuple(_with_expanded(body)))
+            attrs.evolve(body, instructions=tuple(_with_expanded_tuples(body)))
             for body in file.computations
         ),
     )
@@ -340,10 +334,9 @@ def _is_tuple(instruction: tree.Instruction) -> bool:
     return is_constant and isinstance(instruction.type, tree.TupleText)
 
 
-def _with_expanded(body: tree.ComputationText) -> Iterator[tree.Instruction]:
-    taken = {one.name.text for one in body.instructions}
-
-    numbers: dict[str, Iterator[int]] = {}  # by stem; a wide tuple takes many
+def _with_expanded_tuples(body: tree.ComputationText) -> Iterator[tree.Instruction]:
+    taken = {instruction.name.text for instruction in body.instructions}
+    numbers: dict[str, Iterator[int]] = {}  # by stem, so that large tuples take linear time
 
     def fresh(stem: str) -> str:
         number = numbers.setdefault(stem, itertools.count())
@@ -438,21 +431,21 @@ def missing_type(op: str) -> Complaint:
 
 
 def infer_missing_types(
-    module: Module, left_out: Mapping[str, frozenset[NodeId]], reading: TextReader
+    module: Module, untyped: Mapping[str, frozenset[NodeId]], reading: TextReader
 ) -> Module:
-    """The module with those types; a node whose type cannot be told becomes a hole."""
+    """The module with types for `untyped` nodes; a node without a known type becomes a hole."""
     computations = dict(module.computations)  # callees come first
     for name, computation in module.computations.items():
-        if not left_out.get(name):
+        if not untyped.get(name):
             continue
         nodes = list(computation.nodes)
         unknown: set[NodeId] = set()
         for position, node in enumerate(computation.nodes):
-            is_open = position in left_out[name]
+            is_untyped = position in untyped[name]
             if node.op == HOLE or not unknown.isdisjoint(node.operands):
                 nodes[position] = attrs.evolve(node, op=HOLE, operands=(), attributes={})
-                unknown |= {NodeId(position)} if is_open else set()
-            elif is_open:
+                unknown |= {NodeId(position)} if is_untyped else set()
+            elif is_untyped:
                 current = attrs.evolve(module, computations=computations)
                 kinds = tuple(nodes[operand].type for operand in node.operands)
                 kind = _type_of(current, node, kinds, nodes, reading)
@@ -472,13 +465,13 @@ def _type_of(
     nodes: Sequence[Node],
     reading: TextReader,
 ) -> Type | None:
-    """The type that follows, or None after a complaint."""
-    following = inferred(module, node, operands)
+    """The inferred type, or None after a complaint."""
+    inference = inferred(module, node, operands)
     complaints: list[Complaint] = []
     kind = None
-    try:
+    try:  # the generator yields complaints and returns the type
         while True:
-            complaints.append(next(following))
+            complaints.append(next(inference))
     except StopIteration as end:
         kind = end.value
     if kind is UNTYPED:
