@@ -1,7 +1,7 @@
-"""Type rules (XLA: shape inference): what a rule sees of a node, and how it complains.
+"""The interface of type rules (XLA: shape inference), and checks that several subjects share.
 
-A rule is a generator. It yields a Complaint for each broken rule of the op and returns the type of
-the result, or None where none follows; so one walk both checks and infers.
+A type rule is a generator. It yields a Complaint for each broken rule of the op and returns the
+type of the result, or None if it cannot be inferred; so it both checks and infers.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -15,7 +15,7 @@ from ncc_compiler.ir.rules import Complaint, NodePart, Place, rule_of
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 
 Inference: TypeAlias = Generator[Complaint, None, Type | None]
-"""Complaints, and in the end the type of the result, if it follows from the operands."""
+"""Yields complaints and returns the type of the result, or None."""
 
 TypeRule: TypeAlias = "Callable[[InferenceContext], Inference]"
 
@@ -24,8 +24,8 @@ TypeRule: TypeAlias = "Callable[[InferenceContext], Inference]"
 class InferenceContext:
     """A node, the types of its operands, and the module around it.
 
-    The generic rules of the op hold: the number of operands, required attributes, arrays where the
-    op takes arrays.
+    Type rules may rely on the generic rules, which were checked before: the number of operands,
+    required attributes, arrays where the op takes arrays.
     """
 
     module: Module
@@ -53,17 +53,15 @@ class InferenceContext:
         return self.node.attributes.get(key)
 
     def callee(self, key: str = "to_apply") -> Computation | None:
-        """The computation that an attribute names, unless it was not understood."""
+        """The computation that an attribute names; None if it has errors."""
         return self.computation(self.node.callee(key))
 
     def computation(self, name: str) -> Computation | None:
-        """A computation of the module, unless it was not understood."""
+        """A computation of the module; None if it has errors."""
         callee = self.module.computations.get(name)
-        return callee if callee and _is_understood(callee) else None
-
-
-def _is_understood(computation: Computation) -> bool:
-    return bool(computation.nodes) and all(node.op in OPS for node in computation.nodes)
+        if callee is None or not callee.nodes or any(node.op not in OPS for node in callee.nodes):
+            return None
+        return callee
 
 
 def parameter_types(computation: Computation) -> list[Type]:
@@ -86,8 +84,8 @@ def check_region(
     parameters, result = parameter_types(callee), result_type(callee)
     if parameters != list(takes) or result != returns:
         fact = (
-            f"%{callee.name} takes ({', '.join(map(str, parameters))}) and returns {result}; "
-            f"({', '.join(map(str, takes))}) and {returns} are needed"
+            f"%{callee.name} takes ({listed(parameters)}) and returns {result}; "
+            f"({listed(takes)}) and {returns} are needed"
         )
         yield ctx.complain(number, fact, "to_apply")
     return returns
@@ -96,6 +94,11 @@ def check_region(
 def listed(kinds: Sequence[Type]) -> str:
     """The types as messages list them."""
     return ", ".join(map(str, kinds))
+
+
+def without_dimension(kind: ArrayType, dimension: int) -> ArrayType:
+    """The type with one dimension fewer."""
+    return ArrayType(kind.dtype, kind.shape[:dimension] + kind.shape[dimension + 1 :])
 
 
 def one_or_tuple(kinds: Sequence[Type]) -> Type:
