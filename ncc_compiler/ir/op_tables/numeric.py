@@ -1,4 +1,4 @@
-"""Rows of the ops that are whole numerical methods: transforms, factorisations, random bits.
+"""Rows of numerical methods: transforms, factorisations, random bits, batch norm.
 
 Their result types: `type_rules/numeric.py`; their meaning: `reference/numeric.py`.
 """
@@ -7,7 +7,7 @@ from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttrKind, OpDef, requ
 
 
 def _flag(name: str) -> AttributeDef:
-    """A flag that is false where it is not written."""
+    """A flag that is false by default."""
     return AttributeDef(name, AttrKind.BOOLEAN, False, False)
 
 

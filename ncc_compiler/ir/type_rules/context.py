@@ -96,9 +96,9 @@ def listed(kinds: Sequence[Type]) -> str:
     return ", ".join(map(str, kinds))
 
 
-def without_dimension(kind: ArrayType, dimension: int) -> ArrayType:
-    """The type with one dimension fewer."""
-    return ArrayType(kind.dtype, kind.shape[:dimension] + kind.shape[dimension + 1 :])
+def without_dimension(shape: tuple[int, ...], dimension: int) -> tuple[int, ...]:
+    """The sizes of all other dimensions."""
+    return shape[:dimension] + shape[dimension + 1 :]
 
 
 def one_or_tuple(kinds: Sequence[Type]) -> Type:

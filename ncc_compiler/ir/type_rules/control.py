@@ -145,7 +145,8 @@ def _scan(ctx: InferenceContext) -> Inference:
     if not lengths:
         yield ctx.complain(4, "nothing says how many steps there are", NodePart.TYPE)
         return None
-    expected = [*(without_dimension(kind, dimension) for kind in inputs), *carries]
+    slices = [ArrayType(kind.dtype, without_dimension(kind.shape, dimension)) for kind in inputs]
+    expected = [*slices, *carries]
     if parameter_types(callee) != expected or results != (*outputs, *carries):
         hint = f"({listed(expected)}) and ends with the carries ({listed(carries)})"
         yield ctx.complain(3, f"{_signature(callee)}; it should take {hint}", "to_apply")
