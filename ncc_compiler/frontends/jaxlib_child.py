@@ -297,25 +297,25 @@ def _groups_along(axes: Iterable[ir.Attribute], mesh: _Mesh) -> np.ndarray:
     return ordered.reshape(-1, members).copy()
 
 
-_FROM_BITS = """func.func private @{name}(%a: tensor<{bits}xi1>) -> tensor<{whole}{kind}> {{
-  %0 = stablehlo.convert %a : (tensor<{bits}xi1>) -> tensor<{bits}xui{width}>
-  %1 = stablehlo.iota dim = {rank} : tensor<{bits}xui{width}>
-  %2 = stablehlo.shift_left %0, %1 : tensor<{bits}xui{width}>
-  %3 = stablehlo.constant dense<0> : tensor<ui{width}>
+_FROM_BITS = """func.func private @{name}(%a: tensor<{bits}xi1>) -> tensor<{dims}{kind}> {{
+  %0 = stablehlo.convert %a : (tensor<{bits}xi1>) -> tensor<{bits}xui{bit_count}>
+  %1 = stablehlo.iota dim = {rank} : tensor<{bits}xui{bit_count}>
+  %2 = stablehlo.shift_left %0, %1 : tensor<{bits}xui{bit_count}>
+  %3 = stablehlo.constant dense<0> : tensor<ui{bit_count}>
   %4 = stablehlo.reduce(%2 init: %3) applies stablehlo.or across dimensions = [{rank}]
-    : (tensor<{bits}xui{width}>, tensor<ui{width}>) -> tensor<{whole}ui{width}>
-  %5 = stablehlo.bitcast_convert %4 : (tensor<{whole}ui{width}>) -> tensor<{whole}{kind}>
-  return %5 : tensor<{whole}{kind}>
+    : (tensor<{bits}xui{bit_count}>, tensor<ui{bit_count}>) -> tensor<{dims}ui{bit_count}>
+  %5 = stablehlo.bitcast_convert %4 : (tensor<{dims}ui{bit_count}>) -> tensor<{dims}{kind}>
+  return %5 : tensor<{dims}{kind}>
 }}"""
-_TO_BITS = """func.func private @{name}(%a: tensor<{whole}{kind}>) -> tensor<{bits}xi1> {{
-  %0 = stablehlo.bitcast_convert %a : (tensor<{whole}{kind}>) -> tensor<{whole}ui{width}>
+_TO_BITS = """func.func private @{name}(%a: tensor<{dims}{kind}>) -> tensor<{bits}xi1> {{
+  %0 = stablehlo.bitcast_convert %a : (tensor<{dims}{kind}>) -> tensor<{dims}ui{bit_count}>
   %1 = stablehlo.broadcast_in_dim %0, dims = [{dimensions}]
-    : (tensor<{whole}ui{width}>) -> tensor<{bits}xui{width}>
-  %2 = stablehlo.iota dim = {rank} : tensor<{bits}xui{width}>
-  %3 = stablehlo.shift_right_logical %1, %2 : tensor<{bits}xui{width}>
-  %4 = stablehlo.constant dense<1> : tensor<{bits}xui{width}>
-  %5 = stablehlo.and %3, %4 : tensor<{bits}xui{width}>
-  %6 = stablehlo.convert %5 : (tensor<{bits}xui{width}>) -> tensor<{bits}xi1>
+    : (tensor<{dims}ui{bit_count}>) -> tensor<{bits}xui{bit_count}>
+  %2 = stablehlo.iota dim = {rank} : tensor<{bits}xui{bit_count}>
+  %3 = stablehlo.shift_right_logical %1, %2 : tensor<{bits}xui{bit_count}>
+  %4 = stablehlo.constant dense<1> : tensor<{bits}xui{bit_count}>
+  %5 = stablehlo.and %3, %4 : tensor<{bits}xui{bit_count}>
+  %6 = stablehlo.convert %5 : (tensor<{bits}xui{bit_count}>) -> tensor<{bits}xi1>
   return %6 : tensor<{bits}xi1>
 }}"""
 
@@ -334,18 +334,18 @@ def _spell_out_bits(module: ir.Module) -> None:
         if _is_bit(source) is not _is_bit(target)
     ]
     names = (f"bits.{number}" for number in itertools.count())
-    taken = {ir.StringAttr(op.attributes["sym_name"]).value for op in module.body.operations}
+    used = {ir.StringAttr(op.attributes["sym_name"]).value for op in module.body.operations}
     for op, source, target in casts:
-        narrow, wide = (source, target) if _is_bit(source) else (target, source)
-        name = next(name for name in names if name not in taken)
+        bit_type, wide_type = (source, target) if _is_bit(source) else (target, source)
+        name = next(name for name in names if name not in used)
         text = (_FROM_BITS if _is_bit(source) else _TO_BITS).format(
             name=name,
-            bits="x".join(map(str, ir.RankedTensorType(narrow).shape)),
-            whole="".join(f"{size}x" for size in ir.RankedTensorType(wide).shape),
-            kind=ir.RankedTensorType(wide).element_type,
-            width=ir.RankedTensorType(narrow).shape[-1],
-            rank=ir.RankedTensorType(wide).rank,
-            dimensions=", ".join(map(str, range(ir.RankedTensorType(wide).rank))),
+            bits="x".join(map(str, ir.RankedTensorType(bit_type).shape)),
+            dims="".join(f"{size}x" for size in ir.RankedTensorType(wide_type).shape),
+            kind=ir.RankedTensorType(wide_type).element_type,
+            bit_count=ir.RankedTensorType(bit_type).shape[-1],
+            rank=ir.RankedTensorType(wide_type).rank,
+            dimensions=", ".join(map(str, range(ir.RankedTensorType(wide_type).rank))),
         )
         with module.context, op.location:
             parsed = ir.Module.parse(text)  # owns the function until that is copied

@@ -121,11 +121,13 @@ def _check_node(module: Module, node: Node, operands: tuple[Type, ...]) -> Itera
 
 def _check_generic(row: OpDef, node: Node, operands: tuple[Type, ...]) -> Iterator[Complaint]:
     """The rules of every op: number of operands, required attributes, arrays or tuples."""
-    if len(operands) < row.least or (row.most is not None and len(operands) > row.most):
-        count = f"{row.least}" if row.least == row.most else f"at least {row.least}"
-        fact = f"{row.name} takes {count} operand{'s' if row.least != 1 else ''}"
-        at = row.most if row.most is not None and len(operands) > row.most else NodePart.OP
-        yield Complaint("op-C2", f"{fact}, not {len(operands)}", at)
+    count, low, high = len(operands), row.min_operands, row.max_operands
+    too_many = high is not None and count > high
+    if count < low or too_many:
+        expected = f"{low}" if low == high else f"at least {low}"
+        fact = f"{row.name} takes {expected} operand{'s' if low != 1 else ''}, not {count}"
+        at = high if high is not None and too_many else NodePart.OP
+        yield Complaint("op-C2", fact, at)
     for attribute in (*row.attributes, *((row.payload,) if row.payload else ())):
         if attribute.required and attribute.name not in node.attributes:
             fact = f"{row.name} needs the attribute {attribute.name}"

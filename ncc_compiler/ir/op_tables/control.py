@@ -16,8 +16,8 @@ _CALL_RULES = (
 _CALLS = required(calls=AttrKind.CALLEE)
 
 
-def _row(name: str, least: int, most: int | None, *rules: str) -> OpDef:
-    return OpDef(name, least, most, (), rules, takes_tuples=True)
+def _row(name: str, min_operands: int, max_operands: int | None, *rules: str) -> OpDef:
+    return OpDef(name, min_operands, max_operands, (), rules, takes_tuples=True)
 
 
 CONTROL_ROWS = (

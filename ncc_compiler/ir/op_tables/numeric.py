@@ -11,22 +11,22 @@ def _flag(name: str) -> AttributeDef:
     return AttributeDef(name, AttrKind.BOOLEAN, False, False)
 
 
-BATCH_NORM = (
+_BATCH_NORM = (
     "the elements are floats",
     "feature_index is a dimension of the first operand",
     "scale, offset, mean and variance have an element for each index of that dimension",
 )
-_NORMALISED = required(epsilon=AttrKind.FLOAT, feature_index=AttrKind.INTEGER)
+_BATCH_NORM_ATTRIBUTES = required(epsilon=AttrKind.FLOAT, feature_index=AttrKind.INTEGER)
 
 NUMERIC_ROWS = (
-    OpDef("batch-norm-training", 3, 3, _NORMALISED, BATCH_NORM),
-    OpDef("batch-norm-inference", 5, 5, _NORMALISED, BATCH_NORM),
+    OpDef("batch-norm-training", 3, 3, _BATCH_NORM_ATTRIBUTES, _BATCH_NORM),
+    OpDef("batch-norm-inference", 5, 5, _BATCH_NORM_ATTRIBUTES, _BATCH_NORM),
     OpDef(
         "batch-norm-grad",
         5,
         5,
-        _NORMALISED,
-        (*BATCH_NORM, "the last operand has the shape of the first"),
+        _BATCH_NORM_ATTRIBUTES,
+        (*_BATCH_NORM, "the last operand has the shape of the first"),
     ),
     OpDef(
         "fft",

@@ -47,11 +47,11 @@ class AttributeDef:
 
 @attrs.frozen
 class OpDef:
-    """One row: `least` to `most` operands (None: any number), attributes, rules."""
+    """One row: an op with its operands (`max_operands` None: any number), attributes, rules."""
 
     name: str
-    least: int
-    most: int | None
+    min_operands: int
+    max_operands: int | None
     attributes: tuple[AttributeDef, ...] = ()
     rules: tuple[str, ...] = ()
     payload: AttributeDef | None = None  # in the parentheses instead of operands
